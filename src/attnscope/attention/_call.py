@@ -1,0 +1,182 @@
+"""What one attention call is, and what can be measured of it without its matrix."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from functools import cached_property
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from attnscope.errors import AttnscopeError
+
+
+@dataclass(frozen=True, eq=False)
+class AttentionCall:
+    """The arguments of one multi-head attention call, as the model gives them.
+
+    Attributes
+    ----------
+    query, key, value
+        ``(batch, head, query, width)``, ``(batch, kv_head, key, width)``, ``(batch, kv_head, key, value_width)``.
+        With grouped queries, head ``h`` reads key head ``h // (heads / kv_heads)``.
+    scale
+        Factor of the scores.
+    causal
+        Query ``i`` may look at keys ``0..i`` only.
+    mask
+        Boolean ``(batch or 1, head or 1, query, key)``, True where a query may look.
+    bias
+        Added to the scores, ``(batch or 1, head or 1, query, key)``.
+    softcap
+        Scores become ``softcap * tanh(scores / softcap)``.
+    sinks
+        ``(head,)``: an extra logit in each softmax that carries no value.
+
+    Examples
+    --------
+    >>> import torch
+    >>> x = torch.zeros(1, 2, 5, 4)
+    >>> AttentionCall(x, x, x, scale=0.5, causal=True).extent[1].tolist()
+    [[1, 2, 3, 4, 5]]
+    """
+
+    query: Float[Tensor, "batch head query width"]
+    key: Float[Tensor, "batch kv_head key width"]
+    value: Float[Tensor, "batch kv_head key value_width"]
+    scale: float
+    causal: bool = False
+    mask: Bool[Tensor, "_ _ query key"] | None = None
+    bias: Float[Tensor, "_ _ query key"] | None = None
+    softcap: float | None = None
+    sinks: Float[Tensor, " head"] | None = None
+
+    def __post_init__(self) -> None:
+        heads, kv_heads = self.query.shape[1], self.key.shape[1]
+        if heads % kv_heads:
+            raise AttnscopeError(
+                f"{heads} query heads cannot share {kv_heads} key heads: the first must be a multiple of the second"
+            )
+
+    @property
+    def group(self) -> int:
+        """Query heads that share one key head."""
+        return self.query.shape[1] // self.key.shape[1]
+
+    @cached_property
+    def extent(self) -> tuple[Int[Tensor, "_ query"], Int[Tensor, "_ query"]]:
+        """First key that each query may see and the one after the last, ``(batch or 1, query)`` each.
+
+        Between the two, `mask` still decides unless `is_contiguous`.
+        """
+        return self._extent_and_contiguity[0]
+
+    @property
+    def is_contiguous(self) -> bool:
+        """Whether `extent` says all that `mask` says (padding, causal and window masks)."""
+        return self._extent_and_contiguity[1]
+
+    @cached_property
+    def _extent_and_contiguity(self) -> tuple[tuple[Tensor, Tensor], bool]:
+        queries, keys = self.query.shape[2], self.key.shape[2]
+        device = self.query.device
+        start = torch.zeros(1, queries, dtype=torch.int64, device=device)
+        stop = torch.full_like(start, keys)
+        contiguous = True
+        if self.mask is not None:
+            start, stop, contiguous = extent_of(self.mask)
+        if self.causal:
+            stop = torch.minimum(stop, torch.arange(1, queries + 1, device=device))
+        return (start, torch.maximum(start, stop)), contiguous
+
+
+def extent_of(
+    mask: Bool[Tensor, "batch head query key"],
+) -> tuple[Int[Tensor, "batch query"], Int[Tensor, "batch query"], bool]:
+    """First and last-plus-one allowed key of each query, and whether nothing between is forbidden.
+
+    Examples
+    --------
+    >>> import torch
+    >>> start, stop, contiguous = extent_of(torch.tensor([[[[False, True, True], [False, False, False]]]]))
+    >>> start.tolist(), stop.tolist(), contiguous
+    ([[1, 0]], [[3, 0]], True)
+    """
+    keys = mask.shape[-1]
+    count = mask.sum(-1)
+    start = mask.to(torch.uint8).argmax(-1)
+    stop = torch.where(count > 0, keys - mask.flip(-1).to(torch.uint8).argmax(-1), 0)
+    start = torch.where(count > 0, start, 0)
+    contiguous = bool((stop - start == count).all())
+    same_for_heads = mask.shape[1] == 1
+    return start.amin(1), stop.amax(1), contiguous and same_for_heads
+
+
+@dataclass(frozen=True, eq=False)
+class Need:
+    """What the statistics want from one pass over the scores.
+
+    Attributes
+    ----------
+    band
+        Largest offset whose weights are wanted, or None for no band.
+    entropy, offsets, variance, largest, collision
+        Whether row entropies, mean offsets, their variances, largest weights and sums of squared
+        weights are wanted.
+    columns
+        ``(batch, key, column)``: value columns whose weighted sums are wanted, such as the indicator of
+        special tokens.
+    """
+
+    band: int | None = None
+    entropy: bool = False
+    offsets: bool = False
+    variance: bool = False
+    largest: bool = False
+    collision: bool = False
+    columns: Float[Tensor, "batch key column"] | None = None
+
+    @classmethod
+    def everything(cls, band: int, columns: Tensor | None = None) -> Need:
+        """All that there is, with offsets up to `band`."""
+        flags = {f.name: True for f in fields(cls) if f.type == "bool"}
+        return cls(band=band, columns=columns, **flags)
+
+
+@dataclass(frozen=True, eq=False)
+class RowMeasures:
+    """What one pass found, a number a row: ``(batch, head, query)`` unless stated; float64.
+
+    Attributes
+    ----------
+    log_sum_exp
+        Natural log of the softmax denominator, learned sinks included; -inf where a row may look nowhere.
+    mass
+        Sum of the weights: 1, less with learned sinks, 0 for an empty row.
+    entropy
+        Nats, over the real keys.
+    mean_offset, offset_variance
+        Of ``key - query`` under the row's weights (renormalised where `mass` is below 1), tokens and tokens².
+    largest
+        Largest weight.
+    collision
+        Sum of squared weights.
+    band
+        ``(batch, head, query, offset)``, float32: the weight at each offset from ``-band`` to ``band``, 0 outside
+        the text.
+    columns
+        ``(batch, head, query, column)``: weighted sums of the wanted value columns.
+
+    What was not asked for may be None.
+    """
+
+    log_sum_exp: Float[Tensor, "batch head query"]
+    mass: Float[Tensor, "batch head query"]
+    entropy: Float[Tensor, "batch head query"] | None = None
+    mean_offset: Float[Tensor, "batch head query"] | None = None
+    offset_variance: Float[Tensor, "batch head query"] | None = None
+    largest: Float[Tensor, "batch head query"] | None = None
+    collision: Float[Tensor, "batch head query"] | None = None
+    band: Float[Tensor, "batch head query offset"] | None = None
+    columns: Float[Tensor, "batch head query column"] | None = None

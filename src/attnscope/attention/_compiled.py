@@ -1,0 +1,177 @@
+"""The compiled inner loop of the tile pass: each score is read once while it is in the cache.
+
+Reductions are written as plain loops that LLVM turns into vector code; that needs three things which
+NumPy semantics would forbid: sums may be reordered, the maximum may ignore NaN, and exp is a polynomial.
+"""
+
+# pyright: basic, reportUnknownParameterType=false, reportMissingParameterType=false
+# ruff: noqa: ANN001, ANN202, PLW2901, FURB136
+
+import math
+
+import numpy as np
+from llvmlite import ir
+from numba import njit, types
+from numba.extending import intrinsic
+from torch import Tensor
+
+from attnscope.attention._tiles import TileState
+
+_F = np.float32
+_OPTIONS = {
+    "nogil": True,
+    "cache": True,
+    "error_model": "numpy",
+    "fastmath": {"nnan", "nsz", "arcp", "contract", "reassoc"},  # infinities keep their meaning
+}
+
+
+@intrinsic
+def _maximum(_context, _a, _b):
+    """Maximum of two floats as one LLVM instruction, so that a loop over it becomes vector code."""
+
+    def generate(_target, builder, _signature, arguments):
+        single = ir.FloatType()
+        function = builder.module.declare_intrinsic(
+            "llvm.maxnum", [single], ir.FunctionType(single, [single, single])
+        )
+        return builder.call(function, arguments, fastmath=("nnan", "nsz"))
+
+    return types.float32(types.float32, types.float32), generate
+
+
+@intrinsic
+def _power_of_two(_context, _n):
+    """2 to the power of a whole number -126..127 held in a float: the number becomes the exponent's bits."""
+
+    def generate(_target, builder, _signature, arguments):
+        word = ir.IntType(32)
+        whole = builder.fptosi(arguments[0], word)
+        bits = builder.shl(builder.add(whole, ir.Constant(word, 127)), ir.Constant(word, 23))
+        return builder.bitcast(bits, ir.FloatType())
+
+    return types.float32(types.float32), generate
+
+
+@njit(inline="always", **_OPTIONS)
+def _exp(x):
+    """exp for -87 <= x <= 0: the number of halvings, then exp of the rest by its Taylor series.
+
+    With |rest| <= ln(2)/2 the series up to the seventh power is exact to half a unit in the last place.
+    ln 2 is taken off in two parts, the first of few bits, so that the rest keeps its digits.
+    """
+    halvings = np.floor(x * _F(1 / math.log(2)) + _F(0.5))
+    rest = x - halvings * _F(0.693359375)
+    rest = rest - halvings * _F(math.log(2) - 0.693359375)
+    series = _F(1 / 5040)
+    series = series * rest + _F(1 / 720)
+    series = series * rest + _F(1 / 120)
+    series = series * rest + _F(1 / 24)
+    series = series * rest + _F(1 / 6)
+    series = series * rest + _F(1 / 2)
+    series = series * rest + _F(1)
+    series = series * rest + _F(1)
+    return series * _power_of_two(halvings)
+
+
+@njit(**_OPTIONS)
+def _row_maximum(row):
+    largest = _F(-np.inf)
+    for j in range(row.shape[0]):
+        largest = _maximum(largest, row[j])
+    return largest
+
+
+@njit(**_OPTIONS)
+def _row_sums(row, maximum, index):
+    """Replace scores by p = exp(score - maximum); return Σp, Σp·(score - maximum), Σp², Σp·j."""
+    total = _F(0)
+    score = _F(0)
+    square = _F(0)
+    first = _F(0)
+    for j in range(row.shape[0]):
+        distance = row[j] - maximum
+        below = _maximum(distance, _F(-87))
+        p = _exp(below) if distance > _F(-87) else _F(0)  # a masked score leaves exactly 0
+        row[j] = p
+        total += p
+        score += p * below
+        square += p * p
+        first += p * index[j]
+    return total, score, square, first
+
+
+@njit(**_OPTIONS)
+def _row_spread(row, mean, index):
+    spread = _F(0)
+    for j in range(row.shape[0]):
+        away = index[j] - mean
+        spread += row[j] * away * away
+    return spread
+
+
+@njit(**_OPTIONS)
+def _absorb(
+    scores, start, stop, row_zero, column, index, maximum, total, score, square, mean, spread, band, factor
+):
+    queries, keys = scores.shape
+    reach = band.shape[1] // 2
+    for i in range(queries):
+        first = min(max(start[i] - column, 0), keys)
+        last = max(min(stop[i] - column, keys), first)
+        row = scores[i, first:last]
+        old = maximum[i]
+        new = max(old, _row_maximum(row))
+        if new == -np.inf:  # nothing seen yet
+            scores[i, :] = _F(0)
+            factor[i] = _F(1)
+            continue
+        if band.shape[1]:
+            at = row_zero + i - reach - column  # column of the first offset, in this tile
+            for t in range(max(0, first - at), min(band.shape[1], last - at)):
+                band[i, t] = scores[i, at + t]
+        p, p_score, p_square, p_index = _row_sums(row, new, index[first:last])
+        scores[i, :first] = _F(0)
+        scores[i, last:] = _F(0)
+        local = p_index / p if p > 0 else _F(0)
+        local_spread = _row_spread(row, local, index[first:last])
+        rescale = math.exp(np.float64(old) - np.float64(new))
+        factor[i] = rescale
+        before = total[i] * rescale
+        if before > 0:
+            score[i] = rescale * (score[i] + (np.float64(old) - np.float64(new)) * total[i])
+        score[i] += p_score
+        square[i] = square[i] * rescale * rescale + p_square
+        total[i] = before + p
+        jump = np.float64(local) + column - mean[i]
+        share = p / total[i]
+        spread[i] = spread[i] * rescale + local_spread + jump * jump * before * share
+        mean[i] += jump * share
+        maximum[i] = new
+
+
+_INDEX = np.arange(4096, dtype=np.float32)
+
+
+def absorb_compiled(
+    scores: Tensor, state: TileState, start: Tensor, stop: Tensor, *, row: int, column: int
+) -> Tensor:
+    """Absorb a tile of one head, ``(query, key)`` float32 on the CPU: see `_tiles.Absorb`."""
+    factor = scores.new_empty(scores.shape[0])
+    _absorb(
+        scores.numpy(),
+        start.numpy(),
+        stop.numpy(),
+        row,
+        column,
+        _INDEX,
+        state.maximum.numpy(),
+        state.total.numpy(),
+        state.score.numpy(),
+        state.square.numpy(),
+        state.mean.numpy(),
+        state.spread.numpy(),
+        state.band.numpy(),
+        factor.numpy(),
+    )
+    return factor

@@ -1,0 +1,175 @@
+"""Passes through PyTorch's fused kernels: output and log-sum-exp, and what more passes can tell.
+
+A quantity that is linear in the weights is one attention pass with other values; a band of offsets needs
+only queries, keys and the log-sum-exp. So any number of value columns is cut into as few passes as the
+kernel's width allows.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from attnscope.attention._call import AttentionCall, Need, RowMeasures
+from attnscope.errors import AttnscopeError
+
+
+def can_fuse(call: AttentionCall, need: Need) -> str | None:
+    """Say why the fused kernels cannot give what is needed; None if they can.
+
+    Examples
+    --------
+    >>> import torch
+    >>> x = torch.zeros(1, 1, 4, 8)
+    >>> can_fuse(AttentionCall(x, x, x, scale=1.0), Need(largest=True))
+    'the kernel returns no row maximum'
+    """
+    if call.softcap is not None or call.bias is not None or call.sinks is not None:
+        return "soft caps, biases and learned sinks change the scores inside the kernel"
+    if need.largest:
+        return "the kernel returns no row maximum"
+    if need.variance:
+        return "value columns cannot be centred on the query: a variance would lose its digits"
+    if call.query.shape[-1] != call.key.shape[-1]:
+        return "queries and keys differ in width"
+    if call.query.device.type not in {"cpu", "cuda"}:
+        return f"no fused kernel is known for {call.query.device.type}"
+    return None
+
+
+def fused_attention(call: AttentionCall, value: Tensor | None = None, scale: float | None = None):  # noqa: ANN201
+    """One fused pass: output ``(batch, head, query, width of value)`` and log-sum-exp ``(batch, head, query)``.
+
+    `value`, of the shape ``(batch, kv_head, key, at most the key's width)``, and `scale` replace the call's own.
+
+    Examples
+    --------
+    >>> import torch
+    >>> x = torch.zeros(1, 1, 4, 8)
+    >>> output, log_sum_exp = fused_attention(AttentionCall(x, x, x, scale=1.0))
+    >>> log_sum_exp[0, 0].exp().round().tolist()
+    [4.0, 4.0, 4.0, 4.0]
+    """
+    value = call.value if value is None else value
+    scale = call.scale if scale is None else scale
+    width, wanted = call.key.shape[-1], value.shape[-1]
+    if wanted > width:
+        raise AttnscopeError(f"{wanted} value columns do not fit one fused pass of width {width}: cut them")
+    value = torch.nn.functional.pad(value, (0, width - wanted))
+    key, value = (tensor.repeat_interleave(call.group, dim=1) for tensor in (call.key, value))
+    bias, causal = None, call.causal
+    if call.mask is not None:
+        mask = call.mask
+        if causal:
+            mask = mask & torch.ones(mask.shape[-2:], dtype=torch.bool, device=mask.device).tril()
+            causal = False
+        bias = torch.zeros(mask.shape, dtype=call.query.dtype, device=mask.device)
+        bias.masked_fill_(~mask, torch.finfo(bias.dtype).min)
+        bias = bias.expand(call.query.shape[0], call.query.shape[1], *mask.shape[-2:])
+    queries = call.query.shape[2]
+    if call.query.is_cuda:
+        output, log_sum_exp, *_ = torch.ops.aten._scaled_dot_product_efficient_attention(  # noqa: SLF001
+            call.query, key, value, bias, True, 0.0, causal, scale=scale
+        )
+        log_sum_exp = log_sum_exp[..., :queries]  # the kernel pads its rows
+    else:
+        output, log_sum_exp = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(  # noqa: SLF001
+            call.query.contiguous(), key, value, 0.0, causal, attn_mask=bias, scale=scale
+        )
+    empty = (call.extent[1] <= call.extent[0])[:, None]
+    log_sum_exp = log_sum_exp.double().masked_fill(empty, -torch.inf)
+    return output[..., :wanted].masked_fill(empty[..., None], 0.0), log_sum_exp
+
+
+def plan_passes(columns: int, width: int) -> list[slice]:
+    """Cut value columns into as few passes as the kernel's width allows.
+
+    Examples
+    --------
+    >>> plan_passes(130, 64)
+    [slice(0, 64, None), slice(64, 128, None), slice(128, 130, None)]
+    """
+    return [slice(start, min(start + width, columns)) for start in range(0, columns, width)]
+
+
+def fused_passes(call: AttentionCall, need: Need) -> tuple[Tensor, RowMeasures]:
+    """The measures that `can_fuse` allows, with every value column packed side by side.
+
+    Examples
+    --------
+    >>> import torch
+    >>> x = torch.randn(1, 2, 7, 4, generator=torch.Generator().manual_seed(0))
+    >>> fused_passes(AttentionCall(x, x, x, scale=0.5), Need(entropy=True))[1].entropy.shape
+    torch.Size([1, 2, 7])
+    """
+    if call.query.dtype in {torch.float16, torch.bfloat16}:  # the kernel would round the sums
+        wide = replace(call, query=call.query.float(), key=call.key.float(), value=call.value.float())
+        output, rows = fused_passes(wide, need)
+        return output.to(call.query.dtype), rows
+    batch, kv_heads, keys, width = call.key.shape
+    wanted: dict[str, Tensor] = {"value": call.value}
+    centred = call.key - call.key.mean(2, keepdim=True)  # moves all scores of a row alike: fewer digits lost
+    if need.entropy:
+        wanted["key"] = centred
+    if need.offsets:  # two digits to the base 256, so that each is exact in any float type
+        index = torch.arange(keys, device=call.key.device)
+        digits = torch.stack([index // 256, index % 256], -1).to(call.key.dtype)
+        wanted["index"] = digits.expand(batch, kv_heads, keys, 2)
+    if need.columns is not None:
+        columns = need.columns.to(call.key.dtype)[:, None]
+        wanted["columns"] = columns.expand(batch, kv_heads, keys, columns.shape[-1])
+    packed = torch.cat(list(wanted.values()), dim=-1)
+    passes = [fused_attention(call, packed[..., cut]) for cut in plan_passes(packed.shape[-1], width)]
+    log_sum_exp = passes[0][1]
+    sums = torch.cat([output for output, _ in passes], dim=-1)
+    found = dict(zip(wanted, sums.split([part.shape[-1] for part in wanted.values()], dim=-1), strict=True))
+    there = log_sum_exp > -torch.inf
+    measures: dict[str, Tensor] = {"log_sum_exp": log_sum_exp, "mass": there.double()}
+    query = call.query.double()
+    if need.entropy:
+        # H = lse - sum_j A_ij s_ij, with scores from centred keys and the lse moved alike (mechanism of J3)
+        mean_key = call.key.double().mean(2).repeat_interleave(call.group, dim=1)
+        level = log_sum_exp - call.scale * (query @ mean_key[..., None]).squeeze(-1)
+        entropy = level - call.scale * (query * found["key"].double()).sum(-1)
+        seen = (call.extent[1] - call.extent[0]).clamp_min(1).double().log()[:, None]
+        measures["entropy"] = torch.where(there, torch.minimum(entropy.clamp_min(0), seen), 0.0)
+    if need.offsets:
+        high, low = found["index"].double().unbind(-1)
+        index = torch.arange(query.shape[2], device=query.device)
+        measures["mean_offset"] = torch.where(there, 256 * high + low - index, 0.0)
+    if need.collision:
+        squares = fused_attention(call, scale=2 * call.scale)[1]
+        measures["collision"] = torch.where(there, torch.exp(squares - 2 * log_sum_exp), 0.0)
+    if need.columns is not None:
+        measures["columns"] = found["columns"].double()
+    if need.band is not None:
+        measures["band"] = band_weights(call, log_sum_exp, need.band)
+    return found["value"], RowMeasures(**measures)
+
+
+def band_weights(call: AttentionCall, log_sum_exp: Tensor, band: int) -> Tensor:
+    """Weights at the offsets ``-band..band`` from queries, keys and log-sum-exp: n (2 band + 1) d work.
+
+    Returns ``(batch, head, query, offset)``, float32, 0 where the offset leaves the text or is masked.
+    """
+    batch, heads, queries, _ = call.query.shape
+    keys = call.key.shape[2]
+    key = call.key.float().repeat_interleave(call.group, dim=1)
+    query = call.query.float() * call.scale
+    start, stop = (bound[:, None] for bound in call.extent)
+    weights = torch.zeros(batch, heads, queries, 2 * band + 1, device=query.device)
+    for column, offset in enumerate(range(-band, band + 1)):
+        first, last = max(0, -offset), min(queries, keys - offset)
+        if first >= last:
+            continue
+        scores = (query[:, :, first:last] * key[:, :, first + offset : last + offset]).sum(-1)
+        at = torch.arange(first + offset, last + offset, device=query.device)
+        seen = (at >= start[..., first:last]) & (at < stop[..., first:last])
+        if call.mask is not None and not call.is_contiguous:
+            diagonal = torch.diagonal(call.mask, offset, dim1=-2, dim2=-1)
+            seen = seen & diagonal[..., : last - first]
+        level = torch.exp(scores - log_sum_exp[..., first:last])
+        weights[..., first:last, column] = torch.where(seen, level, 0.0).float()
+    return weights

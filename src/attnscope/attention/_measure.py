@@ -1,0 +1,83 @@
+"""Choose the way in which a call is measured: by what each way can do, never by trying."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from attnscope.attention._call import AttentionCall, Need, RowMeasures
+from attnscope.attention._fused import can_fuse, fused_passes
+from attnscope.attention._tiles import compiled_tiles, plain_tiles
+from attnscope.errors import AttnscopeError
+
+Engine = Literal["auto", "compiled", "fused", "plain"]
+_ENGINES = {"compiled": compiled_tiles, "fused": fused_passes, "plain": plain_tiles}
+
+
+def choose_engine(call: AttentionCall, need: Need) -> Literal["compiled", "fused", "plain"]:
+    """Name the fastest way that gives exactly what is needed.
+
+    ``compiled`` on the CPU up to float32; ``fused`` on CUDA where `can_fuse`; else ``plain``.
+
+    Examples
+    --------
+    >>> import torch
+    >>> x = torch.zeros(1, 1, 4, 8)
+    >>> choose_engine(AttentionCall(x, x, x, scale=1.0), Need())
+    'compiled'
+    >>> choose_engine(AttentionCall(x.double(), x.double(), x.double(), scale=1.0), Need())
+    'plain'
+    """
+    if call.query.device.type == "cpu" and call.query.dtype != torch.float64:
+        return "compiled"
+    if call.query.device.type == "cuda" and can_fuse(call, need) is None:
+        return "fused"
+    return "plain"
+
+
+@torch.no_grad()
+def measure(call: AttentionCall, need: Need, *, engine: Engine = "auto") -> tuple[Tensor, RowMeasures]:
+    """Attend, and measure every row of the weights without holding them.
+
+    Parameters
+    ----------
+    call
+        The attention call.
+    need
+        What is wanted. More may be returned where it costs nothing.
+    engine
+        ``auto`` lets `choose_engine` decide.
+
+    Returns
+    -------
+    output : Tensor
+        ``(batch, head, query, value_width)``, in the query's type.
+    rows : RowMeasures
+        Float64 on the call's device, O(query) memory for each head.
+
+    Raises
+    ------
+    AttnscopeError
+        If the engine asked for cannot do this exactly.
+
+    Examples
+    --------
+    Uniform attention over 4 keys has the entropy ln 4:
+
+    >>> import torch
+    >>> x = torch.zeros(1, 1, 4, 8)
+    >>> output, rows = measure(AttentionCall(x, x, x, scale=1.0), Need(entropy=True))
+    >>> round(rows.entropy[0, 0, 0].exp().item(), 6)
+    4.0
+    """
+    chosen = choose_engine(call, need) if engine == "auto" else engine
+    if chosen == "fused" and (reason := can_fuse(call, need)) is not None:
+        raise AttnscopeError(f"engine 'fused' cannot measure this: {reason}. Use 'plain' or 'auto'")
+    if chosen == "compiled" and (call.query.device.type != "cpu" or call.query.dtype == torch.float64):
+        raise AttnscopeError(
+            f"engine 'compiled' works in float32 on the CPU, not in {call.query.dtype} on "
+            f"{call.query.device.type}. Use 'plain' or 'auto'"
+        )
+    return _ENGINES[chosen](call, need)

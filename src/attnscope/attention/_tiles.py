@@ -1,0 +1,338 @@
+"""The exact tile pass: online softmax over blocks of queries and keys, and what is read off on the way.
+
+Scores exist one tile at a time (Milakov & Gimelshein 2018, "Online normalizer calculation for softmax";
+Dao et al. 2022, "FlashAttention"). While a tile is at hand, everything that is wanted of its rows is
+added to running sums; when a later tile brings a larger score, the sums are rescaled. Soft caps, sinks,
+biases and arbitrary masks change a tile of scores before it is absorbed, so all of them are exact.
+
+Two functions absorb a tile: `absorb` below, in PyTorch, on any device and in any float type, and its
+compiled twin in `_compiled`, which reads each score once while it is in the processor's cache.
+"""
+
+from __future__ import annotations
+
+import math
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, fields
+from functools import lru_cache, partial
+from threading import Barrier
+from typing import TYPE_CHECKING, Protocol
+
+import torch
+from torch import Tensor
+
+from attnscope.attention._call import AttentionCall, Need, RowMeasures
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+QUERY_TILE, KEY_TILE = 256, 512  # 512 KiB of float32 scores: half of a usual second-level cache
+PLAIN_TILE = 1 << 24  # scores in one tile of the batched pass
+
+
+@dataclass(eq=False)
+class TileState:
+    """Running sums over the keys seen so far, one number a query: shape ``(..., query)``.
+
+    With ``p = exp(score - maximum)``: `total` = Σp, `score` = Σp (score - maximum), `square` = Σp²,
+    `mean` and `spread` = mean key index and Σp (j - mean)² (Chan et al. 1979, merged tile by tile,
+    so that a narrow head far from index 0 loses no digits). `band` holds raw scores at the offsets.
+    """
+
+    maximum: Tensor
+    total: Tensor
+    score: Tensor
+    square: Tensor
+    mean: Tensor
+    spread: Tensor
+    band: Tensor
+
+    def view(self, cut: Callable[[Tensor], Tensor]) -> TileState:
+        return TileState(**{field.name: cut(getattr(self, field.name)) for field in fields(self)})
+
+    @classmethod
+    def empty(cls, shape: tuple[int, ...], band: int | None, like: Tensor) -> TileState:
+        width = 0 if band is None else 2 * band + 1
+        zeros = torch.zeros(5, *shape, dtype=torch.float64, device=like.device)
+        return cls(
+            like.new_full(shape, -math.inf),
+            *zeros,
+            band=like.new_full((*shape, width), -math.inf),
+        )
+
+
+class Absorb(Protocol):
+    """Take one tile of scores into the running sums; leave exp(score - maximum) in its place.
+
+    Returns the factor by which earlier sums were rescaled, ``(..., query)``.
+    """
+
+    def __call__(
+        self, scores: Tensor, state: TileState, start: Tensor, stop: Tensor, *, row: int, column: int
+    ) -> Tensor: ...
+
+
+def absorb(
+    scores: Tensor, state: TileState, start: Tensor, stop: Tensor, *, row: int, column: int
+) -> Tensor:
+    """Absorb a tile in PyTorch: see `Absorb`."""
+    queries, keys = scores.shape[-2:]
+    index = torch.arange(column, column + keys, device=scores.device)
+    scores.masked_fill_((index < start[..., None]) | (index >= stop[..., None]), -math.inf)
+    band = state.band.shape[-1] // 2
+    if state.band.shape[-1] and column - band <= row + queries - 1 and row <= column + keys - 1 + band:
+        offsets = torch.arange(-band, band + 1, device=scores.device)
+        at = torch.arange(row, row + queries, device=scores.device)[:, None] + offsets - column
+        inside = (at >= 0) & (at < keys)
+        found = scores.gather(-1, at.clamp(0, keys - 1).expand(*scores.shape[:-1], -1))
+        state.band.copy_(torch.where(inside, found, state.band))
+
+    maximum = torch.maximum(state.maximum, scores.amax(-1))
+    shift = torch.where(maximum == -math.inf, 0.0, maximum)  # rows that have seen nothing yet
+    below = (scores - shift[..., None]).clamp_min_(-87.0 if scores.dtype == torch.float32 else -700.0)
+    torch.exp(scores.sub_(shift[..., None]), out=scores)
+    old = torch.where(state.maximum == -math.inf, 0.0, state.maximum).double()
+    rescale = torch.exp(state.maximum.double() - shift.double())
+
+    total = scores.sum(-1).double()
+    state.score.add_((old - shift.double()) * state.total).mul_(rescale)
+    state.score.add_((scores * below).sum(-1))
+    state.square.mul_(rescale**2).add_((scores * scores).sum(-1))
+    local = torch.arange(keys, device=scores.device, dtype=scores.dtype)
+    mean = (scores @ local).double() / torch.where(total > 0, total, 1.0)
+    away = local - mean[..., None].to(scores.dtype)
+    before = state.total * rescale
+    state.total.copy_(before + total)
+    jump = mean + column - state.mean
+    share = total / torch.where(state.total > 0, state.total, 1.0)
+    state.spread.mul_(rescale).add_((scores * away.square_()).sum(-1)).add_(jump**2 * before * share)
+    state.mean.add_(jump * share)
+    state.maximum.copy_(maximum)
+    return rescale.to(scores.dtype)
+
+
+@dataclass(frozen=True, eq=False)
+class Operands:
+    """What a sweep works on: any leading dimensions, one head or all of them.
+
+    ``query (..., query, width)``, ``key (..., key, width)``, ``value (..., key, value_width)``,
+    ``columns (..., key, column)``, ``mask`` and ``bias (..., query, key)``, ``start`` and ``stop (..., query)``.
+    """
+
+    query: Tensor
+    key: Tensor
+    value: Tensor
+    start: Tensor
+    stop: Tensor
+    columns: Tensor | None
+    mask: Tensor | None
+    bias: Tensor | None
+    scale: float
+    softcap: float | None
+
+    def scores(self, rows: slice, keys: slice, buffer: Tensor | None) -> Tensor:
+        """One tile of scores; `buffer` lends its memory where it fits."""
+        query, key = self.query[..., rows, :], self.key[..., keys, :].transpose(-2, -1)
+        scores = torch.matmul(query * self.scale, key, out=buffer)
+        if self.softcap is not None:
+            scores.div_(self.softcap).tanh_().mul_(self.softcap)
+        if self.bias is not None:
+            scores.add_(self.bias[..., rows, keys])
+        if self.mask is not None:
+            scores.masked_fill_(~self.mask[..., rows, keys], -math.inf)
+        return scores
+
+
+def sweep(operands: Operands, rows: range, take: Absorb, into: Sums) -> None:
+    """Attend for one block of queries, tile by tile, adding up in the block's part of `into`."""
+    block = slice(rows.start, rows.stop)
+    start, stop = operands.start[..., block], operands.stop[..., block]
+    sums = into.rows(block)
+    first, last = int(start.min()), int(stop.max())
+    buffer: Tensor | None = None
+    for column in range(first - first % KEY_TILE, last, KEY_TILE):
+        keys = slice(column, min(column + KEY_TILE, operands.key.shape[-2]))
+        if buffer is not None and buffer.shape[-1] != keys.stop - column:
+            buffer = None
+        buffer = scores = operands.scores(block, keys, buffer)
+        rescale = take(scores, sums.state, start, stop, row=rows.start, column=column)[..., None]
+        _add(sums.output, rescale, scores, operands.value[..., keys, :])
+        if operands.columns is not None and sums.columns is not None:
+            _add(sums.columns, rescale, scores, operands.columns[..., keys, :])
+
+
+def _add(total: Tensor, rescale: Tensor, weights: Tensor, values: Tensor) -> None:
+    total.mul_(rescale)
+    if total.ndim == 2:  # noqa: PLR2004 one head
+        total.addmm_(weights, values)
+    else:
+        total.add_(weights @ values)
+
+
+@dataclass(frozen=True, eq=False)
+class Sums:
+    """All that is added up, for every head and query: ``(batch, head, query, ...)``."""
+
+    output: Tensor
+    columns: Tensor | None
+    state: TileState
+
+    @classmethod
+    def empty(cls, call: AttentionCall, need: Need, dtype: torch.dtype) -> Sums:
+        shape = call.query.shape[:-1]
+        zeros = partial(torch.zeros, dtype=dtype, device=call.query.device)
+        return cls(
+            zeros(*shape, call.value.shape[-1]),
+            None if need.columns is None else zeros(*shape, need.columns.shape[-1]),
+            TileState.empty(tuple(shape), need.band, zeros(())),
+        )
+
+    def view(self, cut: Callable[[Tensor], Tensor]) -> Sums:
+        """A part of it, or another shape: whatever is added there is added to the whole."""
+        columns = None if self.columns is None else cut(self.columns)
+        return Sums(cut(self.output), columns, self.state.view(cut))
+
+    def rows(self, block: slice) -> Sums:
+        """The part of some queries."""
+        dim = self.state.total.ndim - 1
+        return self.view(lambda tensor: tensor[(slice(None),) * dim + (block,)])
+
+    def finish(self, call: AttentionCall) -> tuple[Tensor, RowMeasures]:
+        """Turn running sums into weights: the attention output and the measures of each row."""
+        state = self.state
+        there = state.total > 0
+        total = torch.where(there, state.total, 1.0)
+        log_real = torch.where(there, state.maximum.double() + torch.log(total), -math.inf)
+        log_sum_exp = log_real
+        if call.sinks is not None:
+            log_sum_exp = torch.logaddexp(log_real, call.sinks.double()[:, None])
+        mass = torch.where(there, torch.exp(log_real - log_sum_exp), 0.0)
+        share = mass / total  # turns p = exp(score - maximum) into a weight
+        # entropy of the weights renormalised to 1, then of the weights as they are (sinks take a part)
+        entropy = (torch.log(total) - state.score / total).clamp_min_(0.0)
+        level = torch.where(there, log_sum_exp, 0.0).to(state.band.dtype)[..., None]
+        index = torch.arange(total.shape[-1], device=total.device)
+        rows = RowMeasures(
+            log_sum_exp=log_sum_exp,
+            mass=mass,
+            entropy=mass * entropy - torch.xlogy(mass, mass),
+            mean_offset=torch.where(there, state.mean - index, 0.0),
+            offset_variance=state.spread / total,
+            largest=share * there,
+            collision=state.square * share**2,
+            band=state.band.sub_(level).exp_() if state.band.shape[-1] else None,
+            columns=None if self.columns is None else self.columns.double() * share[..., None],
+        )
+        output = self.output.mul_(share[..., None].to(self.output.dtype))
+        return output.to(call.query.dtype), rows
+
+
+def plain_tiles(call: AttentionCall, need: Need) -> tuple[Tensor, RowMeasures]:
+    """The tile pass in plain PyTorch, for all heads at once: any device, any float type.
+
+    Returns the output ``(batch, head, query, value_width)`` and the measures of every row.
+
+    Examples
+    --------
+    >>> import torch
+    >>> x = torch.randn(1, 2, 7, 4, generator=torch.Generator().manual_seed(0))
+    >>> output, rows = plain_tiles(AttentionCall(x, x, x, scale=0.5), Need(band=3))
+    >>> rows.band.shape
+    torch.Size([1, 2, 7, 7])
+    """
+    batch, heads, queries, _ = call.query.shape
+    dtype = torch.promote_types(call.query.dtype, torch.float32)
+    kv_heads = call.key.shape[1]
+
+    def by_group(tensor: Tensor | None, dim: int = 1) -> Tensor | None:  # head -> kv_head, group
+        if tensor is None:
+            return None
+        return tensor.unflatten(dim, (kv_heads, -1) if tensor.shape[dim] == heads else (1, 1))
+
+    query = call.query.to(dtype).unflatten(1, (kv_heads, -1))
+    start, stop = (bound[:, None, None] for bound in call.extent)
+    operands = Operands(
+        query=query,
+        key=call.key.to(dtype)[:, :, None],
+        value=call.value.to(dtype)[:, :, None],
+        start=start,
+        stop=stop,
+        columns=None if need.columns is None else need.columns.to(dtype)[:, None, None],
+        mask=None if call.is_contiguous else by_group(call.mask),
+        bias=by_group(call.bias),
+        scale=call.scale,
+        softcap=call.softcap,
+    )
+    sums = Sums.empty(call, need, dtype)
+    grouped = sums.view(lambda tensor: tensor.unflatten(1, (kv_heads, -1)))
+    limit = PLAIN_TILE if query.is_cuda else PLAIN_TILE >> 5
+    step = max(16, limit // (batch * heads * KEY_TILE))
+    for first in range(0, queries, step):
+        sweep(operands, range(first, min(first + step, queries)), absorb, grouped)
+    return sums.finish(call)
+
+
+def compiled_tiles(call: AttentionCall, need: Need) -> tuple[Tensor, RowMeasures]:
+    """The tile pass with its compiled inner loop: on the CPU, in float32 (half types are widened).
+
+    Heads are spread over as many threads as PyTorch uses; each works through its tiles alone.
+
+    Examples
+    --------
+    >>> import torch
+    >>> x = torch.randn(1, 2, 7, 4, generator=torch.Generator().manual_seed(0))
+    >>> call = AttentionCall(x, x, x, scale=0.5)
+    >>> bool(torch.allclose(compiled_tiles(call, Need())[0], plain_tiles(call, Need())[0], atol=1e-6))
+    True
+    """
+    from attnscope.attention._compiled import absorb_compiled
+
+    batch, heads, queries, _ = call.query.shape
+    start, stop = (bound.expand(batch, -1) for bound in call.extent)
+    sums = Sums.empty(call, need, torch.float32)
+    mask = None if call.is_contiguous or call.mask is None else call.mask.expand(batch, heads, -1, -1)
+    bias = None if call.bias is None else call.bias.expand(batch, heads, -1, -1)
+
+    def one_head(place: tuple[int, int]) -> None:
+        text, head = place
+        with torch.inference_mode():
+            operands = Operands(
+                query=call.query[text, head].float(),
+                key=call.key[text, head // call.group].float(),
+                value=call.value[text, head // call.group].float(),
+                start=start[text],
+                stop=stop[text],
+                columns=None if need.columns is None else need.columns[text].float(),
+                mask=None if mask is None else mask[text, head],
+                bias=None if bias is None else bias[text, head],
+                scale=call.scale,
+                softcap=call.softcap,
+            )
+            part = sums.view(lambda tensor: tensor[text, head])
+            for first in range(0, queries, QUERY_TILE):
+                sweep(operands, range(first, min(first + QUERY_TILE, queries)), absorb_compiled, part)
+
+    places = [(text, head) for text in range(batch) for head in range(heads)]
+    pool = _threads(torch.get_num_threads())
+    for _ in map(one_head, places) if pool is None else pool.map(one_head, places):
+        pass
+    return sums.finish(call)
+
+
+@lru_cache(maxsize=1)
+def _threads(count: int) -> ThreadPoolExecutor | None:
+    """Workers of one PyTorch thread each; None where one thread is all there is."""
+    if count == 1:
+        return None
+    ready = Barrier(count + 1)
+
+    def prepare() -> None:
+        torch.set_num_threads(1)
+        ready.wait()
+
+    pool = ThreadPoolExecutor(count, thread_name_prefix="attnscope")
+    for _ in range(count):
+        pool.submit(prepare)
+    ready.wait()
+    torch.set_num_threads(count)  # the setting is partly shared: put this thread's back
+    return pool

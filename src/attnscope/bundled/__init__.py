@@ -1,0 +1,8 @@
+"""What attnscope brings with it: a small trained model and texts of our own."""
+
+from pathlib import Path
+
+#: Folder of the bundled masked language model (trained by scripts/train_bundled.py).
+MODEL = Path(__file__).parent / "model"
+#: Folder of the bundled sample texts, in English and Japanese.
+TEXT = Path(__file__).parent / "text"

@@ -1,0 +1,16 @@
+"""Any Hugging Face model: its attention calls, seen as they happen and checked against the model's own."""
+
+from attnscope.capture._load import DTYPES, LoadedModel, load_model, position_table_length
+from attnscope.capture._registry import Site, attnscope_attention, watching
+from attnscope.capture._verify import verify
+
+__all__ = [
+    "DTYPES",
+    "LoadedModel",
+    "Site",
+    "attnscope_attention",
+    "load_model",
+    "position_table_length",
+    "verify",
+    "watching",
+]

@@ -1,0 +1,221 @@
+"""One function on transformers' attention registry, and who watches it.
+
+Every model on the registry calls `attnscope_attention` in place of its own attention: with the query, key
+and value that it has projected, normalised and rotated, and with everything else that decides the weights.
+A mask function is registered beside it; without one the model would build no mask and lose its causality.
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+from transformers import AttentionInterface, AttentionMaskInterface
+from transformers.masking_utils import sdpa_mask
+
+from attnscope.attention import AttentionCall, Need, extent_of, measure
+from attnscope.errors import AttnscopeError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from transformers import PreTrainedModel
+
+    Observer = Callable[["Site", AttentionCall], Tensor]
+
+NAME = "attnscope"
+_CROSS_ARGUMENTS = ("key_value_states", "encoder_hidden_states", "cross_attention_states")
+
+
+@dataclass(frozen=True)
+class Site:
+    """One attention call of a forward pass: which module, and the how-many-th call.
+
+    A model that shares one module over its layers (ALBERT) has several sites of the same name.
+
+    Examples
+    --------
+    >>> Site(index=3, name="encoder.layer.3.attention.self", kind="self").index
+    3
+    """
+
+    index: int
+    name: str
+    kind: str  # "self", "causal" or "cross"
+
+
+class _Watch:
+    """What is known during one forward pass of a watched model."""
+
+    def __init__(self, names: dict[int, str], observer: Observer) -> None:
+        self.names = names
+        self.observer = observer
+        self.calls = 0
+        self.cross: set[int] = set()  # modules that were given other states to look at
+        self.mask_extents: dict[int, tuple[Tensor, Any]] = {}
+
+
+_watch: ContextVar[_Watch | None] = ContextVar("attnscope_watch", default=None)
+
+
+def attnscope_attention(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    dropout: float = 0.0,
+    scaling: float | None = None,
+    is_causal: bool | None = None,
+    position_bias: Tensor | None = None,
+    softcap: float | None = None,
+    s_aux: Tensor | None = None,
+    **_: Any,
+) -> tuple[Tensor, None]:
+    """Attend as transformers' registry asks, ``(batch, head, query, width)`` in, ``(batch, query, head, width)`` out."""
+    if dropout:
+        raise AttnscopeError(
+            f"the model drops out attention weights ({dropout}), so there is no one answer: call model.eval() first"
+        )
+    causal = bool(getattr(module, "is_causal", True) if is_causal is None else is_causal)
+    bias, mask = position_bias, None
+    if attention_mask is None:
+        causal = causal and query.shape[2] > 1
+    else:  # a mask says everything, causality included
+        causal = False
+        attention_mask = attention_mask[..., : key.shape[2]]
+        if attention_mask.dtype == torch.bool:
+            mask = attention_mask
+        else:
+            bias = attention_mask if bias is None else bias + attention_mask
+    call = AttentionCall(
+        query=query,
+        key=key,
+        value=value,
+        scale=query.shape[-1] ** -0.5 if scaling is None else float(scaling),
+        causal=causal,
+        mask=None if mask is None else _four(mask),
+        bias=None if bias is None else _four(bias),
+        softcap=softcap,
+        sinks=s_aux,
+    )
+    watch = _watch.get()
+    if watch is None:
+        return measure(call, Need())[0].transpose(1, 2).contiguous(), None
+    if call.mask is not None:
+        _share_extent(call, watch)
+    is_cross = id(module) in watch.cross
+    site = Site(
+        index=watch.calls,
+        name=watch.names.get(id(module), type(module).__name__),
+        kind="cross" if is_cross else "causal" if _looks_causal(module, is_causal=is_causal) else "self",
+    )
+    watch.calls += 1
+    return watch.observer(site, call).transpose(1, 2).contiguous(), None
+
+
+def _four(tensor: Tensor) -> Tensor:
+    return tensor[None, None] if tensor.ndim == 2 else tensor[:, None] if tensor.ndim == 3 else tensor  # noqa: PLR2004
+
+
+def _looks_causal(module: nn.Module, *, is_causal: bool | None) -> bool:
+    """Whether the module is meant to look back only, whatever mask came."""
+    if is_causal is not None:
+        return bool(is_causal)
+    return bool(getattr(module, "is_causal", False))
+
+
+def _share_extent(call: AttentionCall, watch: _Watch) -> None:
+    """Layers share one mask: find what it allows once a forward pass."""
+    mask = call.mask
+    assert mask is not None  # noqa: S101 the caller has looked
+    known = watch.mask_extents.get(mask.data_ptr())
+    if known is None or known[0].shape != mask.shape:
+        known = (mask, extent_of(mask))
+        watch.mask_extents[mask.data_ptr()] = known
+    start, stop, contiguous = known[1]
+    call.__dict__["_extent_and_contiguity"] = ((start, torch.maximum(start, stop)), contiguous)
+
+
+AttentionInterface.register(NAME, attnscope_attention)
+AttentionMaskInterface.register(NAME, sdpa_mask)
+
+
+@contextmanager
+def watching(model: PreTrainedModel, observer: Observer) -> Iterator[None]:
+    """Give every attention call of `model` to `observer(site, call)`, which returns the output.
+
+    Within the context the model runs on the registered function; afterwards it is as it was before. Each
+    forward pass starts the count of sites anew.
+
+    Raises
+    ------
+    AttnscopeError
+        If transformers does not let this model's attention be replaced.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from transformers import BertConfig, BertModel
+    >>> from attnscope.attention import Need, measure
+    >>> config = BertConfig(hidden_size=8, num_attention_heads=2, num_hidden_layers=2, intermediate_size=8)
+    >>> model = BertModel(config).eval()
+    >>> seen = []
+    >>> def observe(site, call):
+    ...     seen.append((site.index, site.name, call.query.shape[1]))
+    ...     return measure(call, Need())[0]
+    >>> with torch.no_grad(), watching(model, observe):
+    ...     _ = model(torch.tensor([[5, 6, 7]]))
+    >>> seen
+    [(0, 'encoder.layer.0.attention.self', 2), (1, 'encoder.layer.1.attention.self', 2)]
+    """
+    names = {id(module): name for name, module in model.named_modules()}
+    before = _implementations(model)
+    watch = _Watch(names, observer)
+    try:
+        model.set_attn_implementation(NAME)
+    except (ValueError, ImportError) as error:
+        raise AttnscopeError(
+            f"{type(model).__name__} does not let its attention be replaced: {error}"
+        ) from error
+
+    def fresh_pass(*_: Any, **__: Any) -> None:
+        watch.calls = 0
+        watch.mask_extents.clear()
+
+    def note_cross(module: nn.Module, _: Any, arguments: dict[str, Any]) -> None:
+        if any(arguments.get(name) is not None for name in _CROSS_ARGUMENTS):
+            watch.cross.add(id(module))
+
+    hooks = [model.register_forward_pre_hook(fresh_pass)]
+    hooks += [
+        module.register_forward_pre_hook(note_cross, with_kwargs=True)
+        for module in model.modules()
+        if "Attention" in type(module).__name__
+    ]
+    token = _watch.set(watch)
+    try:
+        yield
+    finally:
+        _watch.reset(token)
+        for hook in hooks:
+            hook.remove()
+        for config, implementation in before:
+            config._attn_implementation = implementation  # noqa: SLF001
+
+
+def _implementations(model: PreTrainedModel) -> list[tuple[Any, str]]:
+    """Every config within the model and the attention that it names."""
+    configs = {id(config): config for config in _configs(model)}
+    return [(config, config._attn_implementation) for config in configs.values()]  # noqa: SLF001
+
+
+def _configs(model: PreTrainedModel) -> Iterator[Any]:
+    for module in model.modules():
+        config = getattr(module, "config", None)
+        if config is not None and hasattr(config, "_attn_implementation"):
+            yield config

@@ -1,0 +1,186 @@
+"""Before a run: is what we capture what the model does?"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from attnscope.attention import AttentionCall, Need, attend, measure
+from attnscope.capture._registry import Site, watching
+from attnscope.errors import AttnscopeError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from transformers import PreTrainedModel
+
+# Largest difference of outputs, as a share of the largest output: what reordering the sums of one layer
+# and carrying it through the others costs in each type.
+TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-4, torch.float16: 2e-2, torch.bfloat16: 1e-1}
+_ROWS = 128  # rows of each head whose weights are written out
+
+
+@torch.no_grad()
+def verify(
+    model: PreTrainedModel, inputs: dict[str, Tensor], valid: Tensor | None = None
+) -> tuple[list[Site], Tensor]:
+    """Check on one batch that the captured attention is the model's own; return its sites and output.
+
+    Four things are checked: the model's output is what its default implementation gives; the weights of
+    each row, written out by `attend`, sum to 1 (less where learned sinks take a part) and give that
+    output; a causal layer puts nothing on the future; no attention layer runs unseen.
+
+    Parameters
+    ----------
+    model
+        In eval mode.
+    inputs
+        Arguments of its forward pass.
+    valid
+        ``(batch, position)``: True where the output means something (not padding).
+
+    Raises
+    ------
+    AttnscopeError
+        If any of this fails: the name of the model and the reason.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from transformers import BertConfig, BertModel
+    >>> config = BertConfig(hidden_size=8, num_attention_heads=2, num_hidden_layers=2, intermediate_size=8)
+    >>> sites, output = verify(BertModel(config).eval(), {"input_ids": torch.tensor([[5, 6, 7]])})
+    >>> [site.kind for site in sites]
+    ['self', 'self']
+    """
+    name = type(model).__name__
+    sites: list[Site] = []
+
+    def observe(site: Site, call: AttentionCall) -> Tensor:
+        seen.update(running)
+        sites.append(site)
+        output = measure(call, Need())[0]
+        _check_rows(f"{name}, layer {site.index} ({site.name})", site, call, output)
+        return output
+
+    with _attention_modules(model) as (running, ran):
+        seen: set[str] = set()
+        expected = _main_output(model(**inputs))
+        ran.clear()
+        with watching(model, observe):
+            found = _main_output(model(**inputs))
+    if not sites:
+        raise AttnscopeError(
+            f"{name} does not attend through transformers' attention registry, so its attention cannot be "
+            "captured. Models on the registry (BERT, RoBERTa, GPT-2, Llama, T5, ViT, ...) can"
+        )
+    unseen = [module for module in ran if not any(_related(module, other) for other in seen)]
+    if unseen:
+        raise AttnscopeError(
+            f"{name} has an attention layer that was not captured ({unseen[0]}): its statistics would be "
+            "incomplete, so the model is refused"
+        )
+    _check_output(name, expected, found, valid)
+    return sites, found
+
+
+def _related(name: str, other: str) -> bool:
+    return name == other or name.startswith(other + ".") or other.startswith(name + ".")
+
+
+def _main_output(output: Any) -> Tensor:
+    for field in ("logits", "last_hidden_state"):
+        if getattr(output, field, None) is not None:
+            return getattr(output, field)
+    return output[0]
+
+
+@contextmanager
+def _attention_modules(model: PreTrainedModel) -> Iterator[tuple[list[str], set[str]]]:
+    """Names of the attention modules that are running now, and of those that ran."""
+    running: list[str] = []
+    ran: set[str] = set()
+
+    def enter(name: str) -> Any:
+        def hook(*_: Any) -> None:
+            running.append(name)
+            ran.add(name)
+
+        return hook
+
+    def leave(*_: Any) -> None:
+        running.pop()
+
+    hooks: list[Any] = []
+    for name, module in model.named_modules():
+        if "Attention" in type(module).__name__ and _has_projections(module):
+            hooks += [module.register_forward_pre_hook(enter(name)), module.register_forward_hook(leave)]
+    try:
+        yield running, ran
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+def _has_projections(module: nn.Module) -> bool:
+    return any(parameter.ndim >= 2 for parameter in module.parameters())  # noqa: PLR2004
+
+
+def _check_output(name: str, expected: Tensor, found: Tensor, valid: Tensor | None) -> None:
+    if valid is not None and expected.ndim == 3 and expected.shape[:2] == valid.shape:  # noqa: PLR2004
+        expected, found = expected[valid], found[valid]
+    limit = TOLERANCE.get(found.dtype, 1e-4)
+    expected, found = expected.double(), found.double()
+    if not bool(torch.isfinite(expected).all()):
+        raise AttnscopeError(f"{name} gives NaN or infinity on the first window: try another --dtype")
+    scale = max(1e-6, float(expected.abs().max()))
+    difference = float((expected - found).abs().max()) / scale
+    if not difference <= limit:
+        raise AttnscopeError(
+            f"{name} gives another output through the captured attention (largest difference {difference:.1e} "
+            f"of the largest output, allowed {limit:.0e}): something in its attention is not captured, so it is refused"
+        )
+
+
+def _check_rows(where: str, site: Site, call: AttentionCall, output: Tensor) -> None:
+    """Write out the weights of some rows, and look at them."""
+    queries, keys = call.query.shape[2], call.key.shape[2]
+    rows = torch.linspace(0, queries - 1, min(_ROWS, queries), device=call.query.device).long().unique()
+    mask = call.mask[..., rows, :] if call.mask is not None else None
+    future = torch.arange(keys, device=rows.device) > rows[:, None]
+    if call.causal:
+        mask = (~future)[None, None] if mask is None else mask & ~future
+    wide = torch.promote_types(call.query.dtype, torch.float32)
+    for head in range(call.query.shape[1]):
+        at = head // call.group
+        piece = slice(head, head + 1)
+        expected, weights = attend(
+            call.query[:, piece][:, :, rows].to(wide),
+            call.key[:, at : at + 1].to(wide),
+            call.value[:, at : at + 1].to(wide),
+            mask if mask is None or mask.shape[1] == 1 else mask[:, piece],
+            call.scale,
+            bias=None
+            if call.bias is None
+            else call.bias[..., rows, :][:, piece if call.bias.shape[1] > 1 else slice(None)].to(wide),
+            softcap=call.softcap,
+            sinks=None if call.sinks is None else call.sinks[piece].to(wide)[:, None, None],
+        )
+        total = weights.sum(-1)
+        wrong = (total - 1).abs() > 1e-3 if call.sinks is None else total > 1 + 1e-3  # noqa: PLR2004
+        empty = total == 0
+        if bool((wrong & ~empty).any()):
+            raise AttnscopeError(
+                f"{where}: the weights of a row sum to {float(total[wrong & ~empty][0]):.4f}, not to 1"
+            )
+        ahead = float((weights * future).sum(-1).max())
+        if site.kind == "causal" and ahead > 0:
+            raise AttnscopeError(
+                f"{where} should look back only, but puts {ahead:.1e} of a row's weight on the future"
+            )
+        limit = TOLERANCE.get(output.dtype, 1e-4) * max(1e-6, float(call.value.abs().max()))
+        if float((expected - output[:, piece][:, :, rows].to(wide)).abs().max()) > limit:
+            raise AttnscopeError(f"{where}: the captured output differs from its weights times the values")

@@ -1,0 +1,372 @@
+"""A corpus: named texts from strings, files, folders and standard input."""
+
+import codecs
+import hashlib
+import json
+import os
+import stat
+import sys
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Protocol, Self
+
+from attnscope.errors import AttnscopeError
+
+SUFFIXES = (".txt", ".md", ".jsonl")
+STANDARD_INPUT = Path("-")
+
+
+@dataclass(frozen=True)
+class Text:
+    r"""One text and the name by which results refer to it.
+
+    Attributes
+    ----------
+    name : str
+        File name, path inside the given folder, ``FILE.jsonl:LINE``, ``text 1`` for a string, or
+        ``standard input``. Two texts of a corpus may have the same name.
+    content : str
+        The characters of the text, unmodified except that a byte order mark is taken off; ``\r\n`` is kept.
+
+    Examples
+    --------
+    >>> Text("text 1", "The tide is out.").content
+    'The tide is out.'
+    """
+
+    name: str
+    content: str
+
+
+class Corpus:
+    """Named texts, read one at a time as they are reached.
+
+    Built by `from_sources`. Sources are checked when the corpus is built and read when it is iterated, so a
+    corpus may be larger than the memory. Iterating again reads the files again; what can be read only once
+    (standard input, a named pipe) is read at its first use and kept.
+
+    Raises
+    ------
+    AttnscopeError
+        While iterating: a file that cannot be read or is not UTF-8, a broken JSON line, or, at the end, a
+        corpus in which no text holds anything but white space.
+
+    Examples
+    --------
+    >>> corpus = Corpus.from_sources(["The tide is out.", "The boats lie on the mud."])
+    >>> [text.name for text in corpus]
+    ['text 1', 'text 2']
+    """
+
+    def __init__(self, sources: "Sequence[_Source]") -> None:
+        self._sources = tuple(sources)
+
+    @classmethod
+    def from_sources(cls, sources: Sequence[str | Path], *, field: str | None = None) -> Self:
+        r"""Build a corpus from strings, files, folders and standard input.
+
+        Parameters
+        ----------
+        sources : sequence of str or Path
+            A `str` is a text itself. A `Path` is a file, a folder or ``Path("-")`` for standard input. In a
+            folder, all ``.txt``, ``.md`` and ``.jsonl`` files are taken in sorted order, subfolders included;
+            hidden files and folders are passed over, and links to folders are not followed. A file that is
+            named itself may have any suffix. Each line of a ``.jsonl`` file is a text, any other file is one.
+        field : str, optional
+            Which field of each JSON object of a ``.jsonl`` file is the text (default ``text``).
+
+        Returns
+        -------
+        Corpus
+            The texts in the order of the sources.
+
+        Raises
+        ------
+        AttnscopeError
+            No source, only blank strings, a string that cannot be written as UTF-8, a missing or unreadable
+            file or folder, a folder without text files, standard input given twice, or `field` without a
+            ``.jsonl`` file.
+
+        Examples
+        --------
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     _ = Path(folder, "a.jsonl").write_text('{"body": "One."}\n{"body": "Two."}\n')
+        ...     [(text.name, text.content) for text in Corpus.from_sources([Path(folder)], field="body")]
+        [('a.jsonl:1', 'One.'), ('a.jsonl:2', 'Two.')]
+        """
+        if isinstance(sources, str | Path):
+            raise AttnscopeError(
+                f"found a single source, {str(sources)[:40]!r}; expected a list of them: put it in brackets"
+            )
+        if Counter(sources)[STANDARD_INPUT] > 1:
+            raise AttnscopeError(
+                "standard input is given more than once, and can be read only once: give it once"
+            )
+        found: list[_Source] = []
+        strings = 0
+        for source in sources:
+            if isinstance(source, str):
+                strings += 1
+                found.append(_String(f"text {strings}", source))
+            else:
+                found.extend(_open_path(source, "text" if field is None else field))
+        if field is not None and not any(isinstance(source, _JsonLines) for source in found):
+            raise AttnscopeError(
+                f"field {field!r} is given for .jsonl files, and no source is one: "
+                "leave it out, or name a .jsonl file"
+            )
+        if all(isinstance(source, _String) and not source.content.strip() for source in found):
+            raise _no_text(len(found))
+        return cls(found)
+
+    def __iter__(self) -> Iterator[Text]:
+        """Yield the texts in order; blank ones too, as long as not all of them are blank."""
+        count, blank = 0, True
+        for source in self._sources:
+            for text in source.texts():
+                count += 1
+                blank = blank and not text.content.strip()
+                yield text
+        if blank:
+            raise _no_text(count)
+
+    def sha256(self) -> str:
+        """Hash names and contents of all texts, in order.
+
+        Names do not hold the place of a file or folder, so the same texts have the same hash wherever they
+        lie. All texts are read for it.
+
+        Returns
+        -------
+        str
+            64 hexadecimal digits.
+
+        Examples
+        --------
+        >>> Corpus.from_sources(["The tide is out."]).sha256()[:16]
+        '36e53a76b27d455c'
+        """
+        digest = hashlib.sha256()
+        for text in self:
+            for part in (text.name, text.content):
+                data = part.encode()
+                digest.update(len(data).to_bytes(8, "big"))  # so that no two corpora give the same bytes
+                digest.update(data)
+        return digest.hexdigest()
+
+
+class _Source(Protocol):
+    def texts(self) -> Iterator[Text]: ...
+
+
+@dataclass(frozen=True)
+class _String:
+    name: str
+    content: str
+
+    def __post_init__(self) -> None:
+        _check_characters(self.content, self.name)
+
+    def texts(self) -> Iterator[Text]:
+        yield Text(self.name, self.content)
+
+
+@dataclass(frozen=True)
+class _Plain:
+    """A file that is one text."""
+
+    name: str
+    path: Path
+
+    def texts(self) -> Iterator[Text]:
+        yield Text(self.name, _decode(_read(self.path), str(self.path)))
+
+
+class _Stream:
+    """What can be read only once: standard input, a pipe."""
+
+    def __init__(self, name: str, path: Path) -> None:
+        self.name, self.path = name, path
+
+    def texts(self) -> Iterator[Text]:
+        yield Text(self.name, self._content)
+
+    @cached_property
+    def _content(self) -> str:
+        return _decode(_read_standard_input() if self.path == STANDARD_INPUT else _read(self.path), self.name)
+
+
+@dataclass(frozen=True)
+class _JsonLines:
+    """A file with one JSON object a line."""
+
+    name: str
+    path: Path
+    field: str
+
+    def texts(self) -> Iterator[Text]:
+        try:
+            with self.path.open("rb") as lines:
+                yield from self._texts(lines)
+        except OSError as error:
+            raise _unreadable(self.path, error) from error
+
+    def _texts(self, lines: Iterator[bytes]) -> Iterator[Text]:
+        offset = 0
+        for number, line in enumerate(lines, start=1):
+            content = _decode(line, str(self.path), offset)
+            offset += len(line)
+            if content.strip():
+                where = f"{self.path}, line {number}"
+                yield Text(f"{self.name}:{number}", self._field_of(content, where))
+
+    def _field_of(self, line: str, where: str) -> str:
+        try:
+            value = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            raise AttnscopeError(
+                f"{where}: not JSON ({error}); expected one JSON object a line: mend the line or remove it"
+            ) from error
+        if not isinstance(value, dict):
+            raise AttnscopeError(
+                f"{where}: found a JSON {_kind(value)}; expected an object with the text in field "
+                f"{self.field!r}: mend the line or remove it"
+            )
+        if self.field not in value:
+            keys = ", ".join(map(repr, value)) or "none"
+            raise AttnscopeError(
+                f"{where}: no field {self.field!r}; the fields found are: {keys}. Name one of them as `field`"
+            )
+        content = value[self.field]
+        if not isinstance(content, str):
+            keys = ", ".join(f"{key!r} ({_kind(item)})" for key, item in value.items())
+            raise AttnscopeError(
+                f"{where}: field {self.field!r} holds a JSON {_kind(content)}; expected a string.\n"
+                f"The fields found are: {keys}. Name one that holds a string as `field`, or mend the line"
+            )
+        _check_characters(content, where)
+        return content
+
+
+def _kind(value: object) -> str:
+    """Name a JSON value's type as JSON names it."""
+    names = {dict: "object", list: "array", str: "string", bool: "boolean", type(None): "null"}
+    return names.get(type(value), "number")
+
+
+def _open_path(path: Path, field: str) -> "list[_Source]":
+    """The sources behind a path."""
+    if path == STANDARD_INPUT:
+        return [_Stream("standard input", path)]
+    mode = _mode(path)
+    if stat.S_ISDIR(mode):
+        return [
+            _open_file(file, _readable_name(file.relative_to(path)), field) for file in _files_below(path)
+        ]
+    name = _readable_name(Path(path.name))
+    if not stat.S_ISREG(mode):
+        return [_Stream(name, path)]
+    return [_open_file(path, name, field)]
+
+
+def _open_file(path: Path, name: str, field: str) -> "_Source":
+    return _JsonLines(name, path, field) if path.suffix.lower() == ".jsonl" else _Plain(name, path)
+
+
+def _mode(path: Path) -> int:
+    """The file's mode, checked to exist and to be readable."""
+    try:
+        mode = path.stat().st_mode
+    except FileNotFoundError as error:
+        what = "a link to nothing" if path.is_symlink() else "no such file or folder"
+        raise AttnscopeError(
+            f"{path}: {what}; expected a text file, or a folder of them: check the path"
+        ) from error
+    except (OSError, ValueError) as error:
+        raise _unreadable(path, error) from error
+    if not os.access(path, os.R_OK | (os.X_OK if stat.S_ISDIR(mode) else 0)):
+        raise _unreadable(path, "no permission")
+    return mode
+
+
+def _files_below(folder: Path) -> list[Path]:
+    """All text files of a folder and its subfolders, sorted by their path."""
+
+    def stop(error: OSError) -> None:
+        raise _unreadable(Path(error.filename), error) from error
+
+    files: list[Path] = []
+    for place, folders, names in os.walk(folder, onerror=stop):
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        wanted = (name for name in names if not name.startswith(".") and name.lower().endswith(SUFFIXES))
+        files.extend(Path(place, name) for name in wanted)
+    files = [file for file in files if stat.S_ISREG(_mode(file))]
+    if not files:
+        raise AttnscopeError(
+            f"{folder}: no {', '.join(SUFFIXES)} file in this folder; expected at least one: "
+            "name another folder, or the files themselves"
+        )
+    return sorted(files)
+
+
+def _readable_name(path: Path) -> str:
+    """The path as text that can be printed and hashed, whatever bytes the file name holds."""
+    return os.fsencode(path.as_posix()).decode("utf-8", errors="backslashreplace")
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise _unreadable(path, error) from error
+
+
+def _read_standard_input() -> bytes:
+    if sys.stdin is None or sys.stdin.closed:  # pyright: ignore[reportUnnecessaryComparison]
+        raise AttnscopeError("standard input is closed; expected a text on it: pipe one in, or name a file")
+    return sys.stdin.buffer.read()
+
+
+def _decode(data: bytes, name: str, offset: int = 0) -> str:
+    """UTF-8 without byte order mark; `offset` is where `data` begins in its file."""
+    mark = codecs.BOM_UTF8 if offset == 0 and data.startswith(codecs.BOM_UTF8) else b""
+    try:
+        return data[len(mark) :].decode("utf-8")
+    except UnicodeDecodeError as error:
+        place = offset + len(mark) + error.start
+        byte = error.object[error.start]
+        utf16 = offset == 0 and data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
+        encoding = "utf-16" if utf16 else "ENCODING"
+        raise AttnscopeError(
+            f"{name}: found byte 0x{byte:02x} at byte offset {place}; expected text in UTF-8.\n"
+            f"Convert it from its own encoding: iconv -f {encoding} -t utf-8 OLD > NEW"
+        ) from error
+
+
+def _check_characters(content: str, where: str) -> None:
+    """Refuse lone surrogates: they are not characters, and no tokenizer takes them."""
+    try:
+        content.encode()
+    except UnicodeEncodeError as error:
+        raise AttnscopeError(
+            f"{where}: found a lone surrogate U+{ord(content[error.start]):04X} at character {error.start}; "
+            "expected Unicode text.\nDecode the text with its own encoding, or replace the character"
+        ) from error
+
+
+def _unreadable(path: Path, error: Exception | str) -> AttnscopeError:
+    reason = error.strerror if isinstance(error, OSError) and error.strerror else error
+    return AttnscopeError(
+        f"{path}: cannot be read ({reason}); expected a readable file or folder: check its permissions"
+    )
+
+
+def _no_text(count: int) -> AttnscopeError:
+    found = f"found nothing but white space (texts: {count})" if count else "found no text at all"
+    return AttnscopeError(
+        f"no text: {found}; expected at least one word: give a string or a file that has some"
+    )

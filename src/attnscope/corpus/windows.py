@@ -1,0 +1,302 @@
+"""Windows: pieces of a text, as long as a model is to see them, with the characters behind every token."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Int
+from torch import Tensor
+
+from attnscope.corpus._tokens import Token, tokenize
+from attnscope.corpus.texts import Corpus
+from attnscope.errors import AttnscopeError
+
+
+@dataclass(frozen=True)
+class Window:
+    """A stretch of one text as a model sees it.
+
+    Attributes
+    ----------
+    ids : tuple of int
+        Token ids, the special tokens around the text included.
+    special : tuple of bool
+        Which tokens are special: those the tokenizer puts around a text, and any beginning, end, separator,
+        class or padding token that is written out in the text itself.
+    spans : tuple of (int, int)
+        First character and one past the last character of each token in the text, as the tokenizer gives
+        them. A token put around the text has ``(start, start)``; a space that the tokenizer puts in has an
+        empty span.
+    source : str
+        Name of the text.
+    start : int
+        Where in the text the window's first token begins, in characters.
+    tokens : tuple of str
+        What to show for each token: the characters it covers. Where several tokens share a character (a
+        byte-level tokenizer may split 語 into three), the number of the piece follows it: ``語₁``, ``語₂``,
+        ``語₃``. What begins with a combining mark or an invisible joiner is shown on a dotted circle, ``◌́``.
+        A space that the tokenizer puts in is shown as a space, and a token put around the text by its own
+        name, ``[CLS]``.
+
+    Examples
+    --------
+    >>> window = Window((0, 5), (True, False), ((0, 0), (0, 3)), "text 1", 0, ("<s>", "The"))
+    >>> len(window)
+    2
+    """
+
+    ids: tuple[int, ...]
+    special: tuple[bool, ...]
+    spans: tuple[tuple[int, int], ...]
+    source: str
+    start: int
+    tokens: tuple[str, ...]
+
+    def __len__(self) -> int:
+        """Number of tokens."""
+        return len(self.ids)
+
+
+@dataclass(frozen=True, eq=False)
+class Batch:
+    """Windows side by side, padded on the right.
+
+    Attributes
+    ----------
+    input_ids : Int64[Tensor, "batch position"]
+        Token ids.
+    valid : Bool[Tensor, "batch position"]
+        False on padding.
+    special : Bool[Tensor, "batch position"]
+        True on special tokens, False on padding.
+
+    Examples
+    --------
+    >>> window = Window((0, 5), (True, False), ((0, 0), (0, 3)), "text 1", 0, ("<s>", "The"))
+    >>> collate([window], pad_id=1).input_ids
+    tensor([[0, 5]])
+    """
+
+    input_ids: Int[Tensor, "batch position"]
+    valid: Bool[Tensor, "batch position"]
+    special: Bool[Tensor, "batch position"]
+
+    @property
+    def attention_mask(self) -> Int[Tensor, "batch position"] | None:
+        """What a model takes as ``attention_mask``; None where nothing is padded."""
+        return None if bool(self.valid.all()) else self.valid.long()
+
+
+def collate(windows: Sequence[Window], pad_id: int) -> Batch:
+    """Put windows side by side, padded on the right to the longest.
+
+    Parameters
+    ----------
+    windows : sequence of Window
+        At least one.
+    pad_id : int
+        Token id for padding. Padding is masked, so any id that the model knows will do.
+
+    Returns
+    -------
+    Batch
+        Tensors of shape ``(batch, position)``.
+
+    Raises
+    ------
+    AttnscopeError
+        No window.
+
+    Examples
+    --------
+    >>> short = Window((0,), (True,), ((0, 0),), "text 1", 0, ("<s>",))
+    >>> long = Window((0, 5), (True, False), ((0, 0), (0, 3)), "text 2", 0, ("<s>", "The"))
+    >>> collate([short, long], pad_id=1).attention_mask
+    tensor([[1, 0],
+            [1, 1]])
+    """
+    if not windows:
+        raise AttnscopeError("found no window to put into a batch; expected at least one: give some windows")
+    longest = max(map(len, windows))
+    shape = (len(windows), longest)
+    input_ids = torch.full(shape, pad_id, dtype=torch.int64)
+    valid, special = torch.zeros(shape, dtype=torch.bool), torch.zeros(shape, dtype=torch.bool)
+    for row, window in enumerate(windows):
+        input_ids[row, : len(window)] = torch.tensor(window.ids, dtype=torch.int64)
+        special[row, : len(window)] = torch.tensor(window.special, dtype=torch.bool)
+        valid[row, : len(window)] = True
+    return Batch(input_ids, valid, special)
+
+
+def cut_windows(
+    corpus: Corpus, tokenizer: Any, *, length: int, stride: int | None = None, limit: int | None = None
+) -> "Windows":
+    """Cut every text of a corpus into windows of `length` tokens.
+
+    Windows follow each other within a text and never cross from one text to the next. Around each stand the
+    special tokens that the tokenizer puts around a single text. A text shorter than a window gives one
+    shorter window. Of a longer text, the rest that follows the last full window makes a shorter window if
+    that holds at least half as many tokens of the text as a full one; otherwise the rest is dropped and
+    counted. Texts without tokens are passed over.
+
+    Parameters
+    ----------
+    corpus : Corpus
+        The texts.
+    tokenizer : transformers.PreTrainedTokenizerBase
+        A fast tokenizer; only these know which characters a token covers.
+    length : int
+        Tokens in a window, special tokens included.
+    stride : int, optional
+        Tokens of the text between the starts of successive windows, at most as many as a window holds of them
+        (default: that many, so that windows do not overlap).
+    limit : int, optional
+        Stop after this many windows. What follows in the corpus is not tokenized.
+
+    Returns
+    -------
+    Windows
+        Iterable over `Window`; the work is done while it is iterated.
+
+    Raises
+    ------
+    AttnscopeError
+        The tokenizer is not fast, `length` leaves no room beside the special tokens, `stride` or `limit` is
+        out of range; while iterating, what reading the corpus raises, or that the corpus has no token.
+
+    Notes
+    -----
+    A long text is tokenized in pieces of about 100,000 characters, cut at a line break and read with some
+    characters on both sides, so that memory stays bounded and `limit` is cheap. A text without line breaks is
+    taken whole.
+
+    Examples
+    --------
+    >>> from tokenizers import Tokenizer, models, pre_tokenizers
+    >>> from transformers import PreTrainedTokenizerFast
+    >>> words = Tokenizer(models.WordLevel({"?": 0, "tide": 1, "out": 2}, unk_token="?"))
+    >>> words.pre_tokenizer = pre_tokenizers.Whitespace()
+    >>> tokenizer = PreTrainedTokenizerFast(tokenizer_object=words, unk_token="?")
+    >>> windows = cut_windows(Corpus.from_sources(["The tide is out"]), tokenizer, length=2)
+    >>> [(window.tokens, window.start) for window in windows]
+    [(('The', 'tide'), 0), (('is', 'out'), 9)]
+    >>> windows.dropped_tokens
+    0
+    """
+    if not getattr(tokenizer, "is_fast", False):
+        raise AttnscopeError(
+            f"found {type(tokenizer).__name__}, which does not tell the characters behind a token; expected "
+            "a fast tokenizer of transformers.\nLoad one with AutoTokenizer.from_pretrained from a folder "
+            "that holds a tokenizer.json"
+        )
+    frame = _Frame.of(tokenizer)
+    content = length - len(frame.prefix) - len(frame.suffix)
+    if content < 1:
+        added = len(frame.prefix) + len(frame.suffix)
+        raise AttnscopeError(
+            f"length {length} leaves no room for text: the tokenizer adds special tokens ({added} a window); "
+            f"expected a length of at least {added + 1}"
+        )
+    if stride is not None and not 1 <= stride <= content:
+        raise AttnscopeError(
+            f"found stride {stride}; expected 1 to {content}, the tokens of text in a window of {length}: "
+            "choose one of these, or leave it out for windows that do not overlap"
+        )
+    if limit is not None and limit < 1:
+        raise AttnscopeError(
+            f"found limit {limit}; expected at least 1 window: raise it, or leave it out to take all"
+        )
+    return Windows(corpus, tokenizer, frame, content=content, stride=stride or content, limit=limit)
+
+
+class Windows:
+    """The windows of a corpus, cut while they are iterated. Made by `cut_windows`.
+
+    Attributes
+    ----------
+    dropped_tokens : int
+        Tokens at the ends of texts that came into no window, so far in the latest iteration.
+
+    Examples
+    --------
+    See `cut_windows`.
+    """
+
+    def __init__(
+        self, corpus: Corpus, tokenizer: Any, frame: "_Frame", *, content: int, stride: int, limit: int | None
+    ) -> None:
+        self.dropped_tokens = 0
+        self._corpus, self._tokenizer, self._frame = corpus, tokenizer, frame
+        self._content, self._stride, self._limit = content, stride, limit
+
+    def __iter__(self) -> Iterator[Window]:
+        """Cut the corpus anew."""
+        self.dropped_tokens = count = 0
+        for text in self._corpus:
+            for tokens in self._stretches(tokenize(self._tokenizer, text.content)):
+                yield self._frame.around(tokens, text.name)
+                count += 1
+                if count == self._limit:
+                    return
+        if count == 0:
+            raise AttnscopeError(
+                "no window: the tokenizer makes no token of any text in the corpus; expected at least one: "
+                "check that the tokenizer is made for this kind of text"
+            )
+
+    def _stretches(self, tokens: Iterator[Token]) -> Iterator[list[Token]]:
+        """The tokens of each window of one text."""
+        waiting: list[Token] = []
+        new = 0  # tokens in `waiting` that came into no window yet
+        full = False
+        for token in tokens:
+            waiting.append(token)
+            new += 1
+            if len(waiting) == self._content:
+                yield waiting
+                waiting, new, full = waiting[self._stride :], 0, True
+        if new and (not full or 2 * len(waiting) >= self._content):
+            yield waiting
+        else:
+            self.dropped_tokens += new
+
+
+@dataclass(frozen=True)
+class _Frame:
+    """The special tokens that a tokenizer puts around a single text."""
+
+    prefix: tuple[int, ...]
+    suffix: tuple[int, ...]
+    names: dict[int, str]
+
+    @classmethod
+    def of(cls, tokenizer: Any) -> "_Frame":
+        """Found by encoding a probe."""
+        probe = tokenizer("a A 1", return_special_tokens_mask=True, padding=False, truncation=False)
+        ids, mask = probe["input_ids"], probe["special_tokens_mask"]
+        if 0 not in mask:
+            raise AttnscopeError(
+                'the tokenizer makes no token of "a A 1"; expected at least one, to find the special tokens '
+                "around it: give the tokenizer an unknown token"
+            )
+        first, last = mask.index(0), len(mask) - mask[::-1].index(0)
+        prefix, suffix = tuple(ids[:first]), tuple(ids[last:])
+        return cls(prefix, suffix, {i: str(tokenizer.convert_ids_to_tokens(i)) for i in prefix + suffix})
+
+    def around(self, tokens: Sequence[Token], source: str) -> Window:
+        start = tokens[0].start
+        before, after = len(self.prefix), len(self.suffix)
+        here = (start, start)
+        return Window(
+            ids=(*self.prefix, *(token.id for token in tokens), *self.suffix),
+            special=(*[True] * before, *(token.special for token in tokens), *[True] * after),
+            spans=(*[here] * before, *((token.start, token.end) for token in tokens), *[here] * after),
+            source=source,
+            start=start,
+            tokens=(
+                *(self.names[i] for i in self.prefix),
+                *(token.shown for token in tokens),
+                *(self.names[i] for i in self.suffix),
+            ),
+        )

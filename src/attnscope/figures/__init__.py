@@ -1,0 +1,13 @@
+"""Figures of a stored result, one function per figure, as matplotlib `Figure` objects.
+
+`label_pies`, `overview`, `profile_curves` and `weight_maps` lay out what a result holds and compute nothing
+else; `save_figure` writes a figure as SVG, PDF and PNG.
+"""
+
+from attnscope.figures.maps import weight_maps
+from attnscope.figures.overview import overview
+from attnscope.figures.pies import label_pies
+from attnscope.figures.profiles import profile_curves
+from attnscope.figures.save import save_figure
+
+__all__ = ["label_pies", "overview", "profile_curves", "save_figure", "weight_maps"]

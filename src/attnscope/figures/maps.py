@@ -1,0 +1,110 @@
+"""Heat maps of the weights among the first tokens of one window."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import xarray as xr
+from matplotlib import colormaps
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.image import AxesImage
+
+from attnscope.errors import AttnscopeError
+from attnscope.figures.palette import MARK
+from attnscope.figures.reading import check_heads, dense_weights, require
+from attnscope.figures.style import look
+from attnscope.figures.text import drawable
+
+
+def weight_maps(sample: xr.Dataset, heads: Sequence[tuple[int, int]], tokens: int = 15) -> Figure:
+    """Draw each head's weights among the first tokens of a window: rows are queries, columns are keys.
+
+    The red dotted line is the diagonal, where a token attends to itself; each panel has its own scale. A
+    weight that the sample does not list, because it is not among the largest of its row, is grey.
+
+    Parameters
+    ----------
+    sample
+        One window: ``token (query)``, ``key`` and ``weight (layer, head, query, rank)``, and if the map is
+        not complete ``rest (layer, head, query)``.
+    heads
+        Pairs (layer, head), counted from 0.
+    tokens
+        How many of the first tokens to show; fewer if the window is shorter.
+
+    Returns
+    -------
+    matplotlib.figure.Figure
+
+    Raises
+    ------
+    AttnscopeError
+        If a head does not exist, or `tokens` is not positive.
+
+    References
+    ----------
+    Yamamoto and Matsuzaki (NLP 2023), figure 2.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import xarray as xr
+    >>> from attnscope.figures import weight_maps
+    >>> rows = ("layer", "head", "query", "rank")
+    >>> sample = xr.Dataset(
+    ...     {
+    ...         "key": (rows, np.array([[[[0, 1], [0, 1]]]], dtype="uint16")),
+    ...         "weight": (rows, np.array([[[[0.9, 0.1], [0.7, 0.3]]]], dtype="float32")),
+    ...     },
+    ...     coords={"token": ("query", ["猫", "sat"])},
+    ... )
+    >>> figure = weight_maps(sample, heads=[(0, 0)])
+    >>> figure.axes[0].get_title()
+    'Layer 0, head 0'
+    """
+    require(sample, ("token", "key", "weight"), purpose="weight_maps")
+    if tokens < 1:
+        raise AttnscopeError(f"tokens must be at least 1, found {tokens}.")
+    pairs = check_heads(sample, heads)
+    count = min(tokens, sample.sizes["query"])
+    labels = [drawable(str(token)) for token in sample["token"].values[:count]]
+    columns = min(len(pairs), 2 if len(pairs) <= 4 else 3)
+    rows = math.ceil(len(pairs) / columns)
+    side = max(1.6, 0.155 * count) + 1.3  # inches
+    cut = False
+
+    with look():
+        figure = Figure(figsize=(columns * side, rows * 0.9 * side), layout="compressed")
+        for index, (layer, head) in enumerate(pairs):
+            axes = figure.add_subplot(rows, columns, index + 1)
+            weights = dense_weights(sample, layer, head, count)
+            cut |= bool(np.isnan(weights).any())
+            image = _draw_map(axes, weights, labels)
+            axes.set_title(f"Layer {layer}, head {head}")
+            bar = figure.colorbar(image, ax=axes, pad=0.02, aspect=25)
+            bar.set_label("Attention weight", fontsize=7)
+            bar.outline.set_visible(False)
+        if cut:
+            figure.supxlabel(
+                f"Grey: not among the {sample.sizes['rank']} largest weights of its row",
+                fontsize=7,
+                color="0.35",
+            )
+    return figure
+
+
+def _draw_map(axes: Axes, weights: np.ndarray, labels: list[str]) -> AxesImage:
+    count = len(labels)
+    top = float(np.nanmax(weights, initial=0.0)) or 1.0
+    image = axes.imshow(weights, cmap=colormaps["Blues"].with_extremes(bad="0.88"), vmin=0, vmax=top)
+    axes.plot([-0.5, count - 0.5], [-0.5, count - 0.5], color=MARK, linestyle=":", linewidth=1.2)
+    axes.set(xlim=(-0.5, count - 0.5), ylim=(count - 0.5, -0.5))
+    axes.set_xticks(range(count), labels, rotation=90, parse_math=False)
+    axes.set_yticks(range(count), labels, parse_math=False)
+    axes.set(xlabel="Key token (attended to)", ylabel="Query token (attending)")
+    axes.tick_params(length=1.5, pad=1.5)
+    axes.spines[:].set(visible=True, color="0.7")
+    return image

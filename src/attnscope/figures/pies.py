@@ -1,0 +1,137 @@
+"""Label shares of all heads as a grid of pies."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import xarray as xr
+from matplotlib.axes import Axes
+from matplotlib.collections import PatchCollection
+from matplotlib.figure import Figure
+from matplotlib.patches import Circle, Wedge
+
+from attnscope.figures.palette import cluster_colours
+from attnscope.figures.reading import axis_values, label_shares, layer_labels, require
+from attnscope.figures.style import look, name_heads
+
+_LEFT, _RIGHT, _BOTTOM, _TOP, _GAP = 0.7, 0.2, 0.5, 0.35, 0.6  # inches
+_CURVE_WIDTH, _CURVE_GAP, _CURVE_TEXT = 1.55, 0.4, 0.42  # inches
+
+
+def label_pies(result: xr.Dataset) -> Figure:
+    """Draw the share of texts that each head spends in each cluster, one pie per head.
+
+    A pie of one colour is a head that behaves alike on every text. The legend shows the centroid of each
+    cluster over offsets; colours follow the clusters' names. A head without labels is an empty ring.
+
+    Parameters
+    ----------
+    result
+        With ``label (text, layer, head)``, ``cluster_name (cluster)`` and ``centroid (cluster, offset)``.
+
+    Returns
+    -------
+    matplotlib.figure.Figure
+
+    Raises
+    ------
+    AttnscopeError
+        If the result holds no labels.
+
+    References
+    ----------
+    Yamamoto and Matsuzaki (NLP 2023), figure 1.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import xarray as xr
+    >>> from attnscope.figures import label_pies
+    >>> result = xr.Dataset(
+    ...     {
+    ...         "label": (("text", "layer", "head"), np.array([[[0, 1]], [[0, 0]]])),
+    ...         "centroid": (("cluster", "offset"), np.array([[0.8, 0.1, 0.1], [0.3, 0.4, 0.3]])),
+    ...     },
+    ...     coords={"cluster_name": ("cluster", ["next-to-left", "flat"]), "offset": [-1, 0, 1]},
+    ... )
+    >>> figure = label_pies(result)
+    >>> len(figure.axes)  # the grid of pies and two centroids
+    3
+    """
+    require(result, ("label", "cluster_name", "centroid"), purpose="label_pies")
+    shares = label_shares(result)  # (layer, head, cluster)
+    names = [str(name) for name in result["cluster_name"].values]
+    colours = cluster_colours(names)
+    layers, heads, _ = shares.shape
+
+    cell = float(np.clip(5.0 / max(layers, heads), 0.34, 1.1))  # inches
+    grid_width, grid_height = heads * cell, layers * cell
+    legend_columns = 1 if len(names) * 0.8 <= max(grid_height, 2.5) else 2
+    legend_rows = math.ceil(len(names) / legend_columns)
+    pitch = float(np.clip(grid_height / legend_rows, 0.8, 1.0))
+    legend_width = legend_columns * (_CURVE_WIDTH + _CURVE_GAP) - _CURVE_GAP
+    width = _LEFT + grid_width + _GAP + legend_width + _RIGHT
+    height = _TOP + max(grid_height, legend_rows * pitch) + _BOTTOM
+
+    with look():
+        figure = Figure(figsize=(width, height))
+        grid = figure.add_axes(
+            (_LEFT / width, 1 - (_TOP + grid_height) / height, grid_width / width, grid_height / height)
+        )
+        _draw_pies(grid, shares, colours)
+        name_heads(grid, layer_labels(result), axis_values(result, "head"))
+        grid.set_title(f"Labels over {result.sizes['text']} texts", loc="left")
+
+        left = _LEFT + grid_width + _GAP
+        what = str(result["centroid"].attrs.get("long_name", "weight by offset"))
+        figure.text(
+            left / width,
+            1 - (_TOP - 0.08) / height,
+            f"Cluster centroids: {what}",
+            va="bottom",
+            parse_math=False,
+        )
+        for index, (name, colour) in enumerate(zip(names, colours, strict=True)):
+            column, row = divmod(index, legend_rows)
+            x, y = left + column * (_CURVE_WIDTH + _CURVE_GAP), height - _TOP - (row + 1) * pitch + 0.2
+            axes = figure.add_axes(
+                (x / width, y / height, _CURVE_WIDTH / width, (pitch - _CURVE_TEXT) / height)
+            )
+            _draw_centroid(axes, result["centroid"].isel(cluster=index), name, colour)
+            if row == legend_rows - 1 or index == len(names) - 1:
+                axes.set_xlabel("Offset (key − query), tokens", fontsize=7)
+    return figure
+
+
+def _draw_pies(axes: Axes, shares: np.ndarray, colours: list[str]) -> None:
+    layers, heads, clusters = shares.shape
+    wedges: list[list[Wedge]] = [[] for _ in range(clusters)]
+    for layer, head in np.ndindex(layers, heads):
+        if np.isnan(shares[layer, head]).any():
+            axes.add_patch(Circle((head, layer), 0.3, fill=False, edgecolor="0.8", linestyle=":"))
+            continue
+        edges = 90 - 360 * np.concatenate([[0.0], np.cumsum(shares[layer, head])])  # clockwise from the top
+        for cluster, (start, stop) in enumerate(zip(edges[:-1], edges[1:], strict=True)):
+            if start > stop:
+                wedges[cluster].append(Wedge((head, layer), 0.42, stop, start))
+    for patches, colour in zip(wedges, colours, strict=True):
+        axes.add_collection(PatchCollection(patches, facecolor=colour, edgecolor="white", linewidth=0.3))
+    axes.set(xlim=(-0.5, heads - 0.5), ylim=(layers - 0.5, -0.5), aspect="equal")
+
+
+def _draw_centroid(axes: Axes, centroid: xr.DataArray, name: str, colour: str) -> None:
+    offsets, values = centroid["offset"].values, centroid.values
+    axes.fill_between(offsets, values, color=colour, alpha=0.35, linewidth=0)
+    axes.plot(offsets, values, color=colour, linewidth=1.2)
+    axes.axvline(0, color="0.5", linewidth=0.6, linestyle=":")
+    top = float(np.nanmax(values, initial=0.0))
+    if top == 0:
+        axes.text(0.5, 0.45, "no text", color="0.5", ha="center", transform=axes.transAxes, fontsize=6)
+    axes.set(xlim=(offsets[0], offsets[-1]), ylim=(0, 1.08 * (top or 1.0)))
+    axes.set_xticks(sorted({int(offsets[0]), 0, int(offsets[-1])}))
+    axes.set_yticks(
+        [0, top] if top else [0], ["0", f"{top:.2g}" if top < 100 else f"{top:.0f}"][: 2 if top else 1]
+    )
+    axes.tick_params(labelsize=6, length=2, pad=1.5)
+    axes.set_title(f"■ {name}", loc="left", color=colour, fontweight="bold", pad=3, parse_math=False)

@@ -1,0 +1,187 @@
+"""What figures and pages read from a result: checks, words for statistics, and summaries over texts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import xarray as xr
+
+from attnscope.errors import AttnscopeError
+
+LOW, HIGH = 0.10, 0.90  # the quantiles over texts that are shown as "the middle 80% of texts"
+_COMPLETE = 1e-4  # a row whose unlisted mass is below this is listed in full
+
+
+@dataclass(frozen=True)
+class Wording:
+    """How a statistic is named and explained."""
+
+    long_name: str
+    units: str
+    help: str = ""
+    signed: bool = False
+
+
+_WORDING = {
+    "entropy": Wording(
+        "Entropy of the weights", "nats", "0: each query looks at one token; ln n: at all n tokens alike."
+    ),
+    "first_token": Wording(
+        "Weight on the first token", "share", "Near 1: the head rests on the first token (a sink)."
+    ),
+    "special_tokens": Wording(
+        "Weight on special tokens", "share", "Mass that goes to marks such as [CLS] or [SEP]."
+    ),
+    "mean_offset": Wording(
+        "Mean offset", "tokens", "Key minus query position: negative looks left, positive looks right.", True
+    ),
+    "offset_spread": Wording(
+        "Spread of the offset", "tokens", "Standard deviation of key minus query position under the weights."
+    ),
+    "max_weight": Wording("Largest weight of a query", "share", "1: one token takes everything."),
+    "saturation": Wording(
+        "Saturation", "1 − ΣA²", "Near 0: the softmax is saturated on one token; near 1: spread over many."
+    ),
+    "outside": Wording(
+        "Weight outside the band", "share", "Mass on tokens beyond the offsets of the profile."
+    ),
+    "majority_share": Wording(
+        "Share of the most frequent label", "share", "1: the head has the same label on every text."
+    ),
+    "effective_labels": Wording(
+        "Effective number of labels", "labels", "exp(entropy) of the labels over texts; 1: always the same."
+    ),
+    "direction": Wording(
+        "Direction index", "(R − L)/(R + L)", "−1: only to the left; 0: balanced; 1: only to the right.", True
+    ),
+    "direction_sign_agreement": Wording(
+        "Agreement of the direction", "share", "Share of texts on which the head leans to its usual side."
+    ),
+}
+
+
+def wording(result: xr.Dataset, statistic: str) -> Wording:
+    """Name a statistic: the variable's own attributes come first, then the built-in words."""
+    known = _WORDING.get(statistic, Wording(statistic.replace("_", " "), ""))
+    attrs = result[statistic].attrs
+    return Wording(
+        str(attrs.get("long_name", known.long_name)),
+        str(attrs.get("units", known.units)),
+        known.help,
+        known.signed,
+    )
+
+
+def statistics(result: xr.Dataset) -> list[str]:
+    """Names of the variables that give each head one number, or one number per text."""
+    return [
+        str(name)
+        for name, variable in result.data_vars.items()
+        if {"layer", "head"} <= set(variable.dims) <= {"text", "layer", "head"}
+        and name != "label"
+        and variable.dtype.kind in "fiub"
+    ]
+
+
+def require(result: xr.Dataset, names: Iterable[str], *, purpose: str) -> None:
+    """Raise `AttnscopeError` unless the result holds every named variable."""
+    missing = [name for name in names if name not in result.variables]
+    if missing:
+        present = ", ".join(sorted(str(name) for name in result.data_vars)) or "nothing"
+        raise AttnscopeError(f"{purpose} needs {', '.join(missing)}, but the result holds {present}.")
+
+
+def check_statistic(result: xr.Dataset, statistic: str) -> None:
+    """Raise `AttnscopeError` unless `statistic` gives each head a number."""
+    names = statistics(result)
+    if statistic not in names:
+        known = ", ".join(names) or "none"
+        raise AttnscopeError(f"Unknown statistic {statistic!r}. This result has: {known}.")
+
+
+def check_heads(result: xr.Dataset, heads: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Return the heads as pairs of int, or raise `AttnscopeError` naming the heads that exist."""
+    try:
+        pairs = [(int(layer), int(head)) for layer, head in heads]
+    except (TypeError, ValueError) as error:
+        raise AttnscopeError(
+            f"heads must be pairs (layer, head) such as [(8, 9)], found {heads!r}."
+        ) from error
+    if not pairs:
+        raise AttnscopeError("heads is empty: name at least one pair (layer, head), such as [(8, 9)].")
+    layers, columns = axis_values(result, "layer"), axis_values(result, "head")
+    for layer, head in pairs:
+        if layer not in layers or head not in columns:
+            raise AttnscopeError(
+                f"There is no head {head} in layer {layer}: layers go from {layers[0]} to {layers[-1]}, "
+                f"heads from {columns[0]} to {columns[-1]}."
+            )
+    return pairs
+
+
+def axis_values(result: xr.Dataset, dim: str) -> list[int]:
+    """Coordinate values of a dimension, or 0, 1, ... where it has none."""
+    if dim not in result.sizes:
+        raise AttnscopeError(
+            f"The result has no dimension {dim!r}; it has {', '.join(map(str, result.sizes))}."
+        )
+    return [int(value) for value in result[dim].values]
+
+
+def layer_labels(result: xr.Dataset) -> list[str]:
+    """Layer numbers, with the kind of attention beside them where the model has more than one kind."""
+    layers = axis_values(result, "layer")
+    if "layer_kind" not in result.variables:
+        return [str(layer) for layer in layers]
+    kinds = [str(kind) for kind in result["layer_kind"].values]
+    if len(set(kinds)) == 1:
+        return [str(layer) for layer in layers]
+    return [f"{layer} {kind}" for layer, kind in zip(layers, kinds, strict=True)]
+
+
+def mean_over_texts(variable: xr.DataArray) -> np.ndarray:
+    """Mean over texts, shape (layer, head, ...); NaN only where a head has no value at all."""
+    if "text" not in variable.dims:
+        return variable.transpose("layer", "head", ...).values.astype(float)
+    values = variable.transpose("text", "layer", "head", ...).values.astype(float)
+    known = np.isfinite(values)
+    count = known.sum(axis=0)
+    total = np.where(known, values, 0.0).sum(axis=0)
+    return np.where(count > 0, total / np.maximum(count, 1), np.nan)
+
+
+def quantiles_over_texts(variable: xr.DataArray) -> tuple[np.ndarray, np.ndarray]:
+    """The 10% and 90% quantiles over texts, each of shape (layer, head, ...)."""
+    values = variable.transpose("text", "layer", "head", ...).values.astype(float)
+    known = np.isfinite(values).any(axis=0)
+    low, high = np.full(known.shape, np.nan), np.full(known.shape, np.nan)
+    if known.any():
+        finite = np.where(np.isfinite(values), values, np.nan)[:, known]
+        low[known], high[known] = np.nanquantile(finite, (LOW, HIGH), axis=0)
+    return low, high
+
+
+def label_shares(result: xr.Dataset) -> np.ndarray:
+    """Share of texts with each label, shape (layer, head, cluster); NaN where a head has no label."""
+    require(result, ("label", "cluster_name"), purpose="A figure of labels")
+    labels = result["label"].transpose("text", "layer", "head").values
+    counts = np.stack([(labels == c).sum(axis=0) for c in range(result.sizes["cluster"])], axis=-1)
+    total = counts.sum(axis=-1, keepdims=True)
+    return np.where(total > 0, counts / np.maximum(total, 1), np.nan)
+
+
+def dense_weights(sample: xr.Dataset, layer: int, head: int, tokens: int) -> np.ndarray:
+    """The first rows and columns of a head's weights, shape (tokens, tokens).
+
+    A weight that the sample does not list is 0 where its row is listed in full, and NaN where it is not.
+    """
+    chosen = sample.sel(layer=layer, head=head)
+    key = chosen["key"].transpose("query", "rank").values[:tokens].astype(np.int64)
+    weight = chosen["weight"].transpose("query", "rank").values[:tokens].astype(float)
+    rest = chosen["rest"].values[:tokens] if "rest" in sample else np.zeros(len(key))
+    dense = np.where(rest[:, None] > _COMPLETE, np.nan, 0.0) * np.ones((1, tokens))
+    row, rank = np.nonzero((key < tokens) & (weight > 0))
+    dense[row, key[row, rank]] = weight[row, rank]
+    return dense

@@ -1,0 +1,89 @@
+"""Drawing any token: a font for Chinese, Japanese and Korean where there is one, code points elsewhere."""
+
+from __future__ import annotations
+
+import unicodedata
+from functools import lru_cache
+
+from fontTools.ttLib import TTFont
+from matplotlib import font_manager
+
+BASE_FONT = "DejaVu Sans"  # comes with matplotlib
+
+_CJK_FONTS = (
+    "Noto Sans CJK JP",
+    "Noto Sans JP",
+    "Source Han Sans JP",
+    "IPAexGothic",
+    "IPAGothic",
+    "TakaoGothic",
+    "Hiragino Sans",
+    "Hiragino Kaku Gothic ProN",
+    "Yu Gothic",
+    "Meiryo",
+    "MS Gothic",
+    "Noto Sans CJK SC",
+    "Noto Sans SC",
+    "WenQuanYi Micro Hei",
+    "Microsoft YaHei",
+    "PingFang SC",
+    "Malgun Gothic",
+    "Arial Unicode MS",
+)
+
+
+def font_families() -> list[str]:
+    """Fonts to draw with, in order: the base font and the first installed font that covers CJK."""
+    installed = set(font_manager.fontManager.get_font_names())
+    return [BASE_FONT, *[name for name in _CJK_FONTS if name in installed][:1]]
+
+
+def drawable(token: str, *, longest: int = 14) -> str:
+    r"""Return the token as it can be drawn: at most `longest` columns, and no character without a glyph.
+
+    A character that no font holds is written as its code point, so that no empty box stands for it.
+
+    Examples
+    --------
+    >>> from attnscope.figures.text import drawable
+    >>> drawable(" the"), drawable("a\tb"), drawable("  ")
+    ('the', 'aU+0009b', '␣␣')
+    """
+    stripped = token.strip(" ")
+    shown = stripped or "␣" * min(len(token), longest) or "(empty)"
+    parts: list[str] = []
+    columns = 0
+    for character in shown:
+        part = character if _has_glyph(character) else f"U+{ord(character):04X}"
+        columns += len(part) * (
+            2 if unicodedata.east_asian_width(character) in "WF" and len(part) == 1 else 1
+        )
+        if columns > longest and parts:
+            return "".join(parts) + "…"
+        parts.append(part)
+    return "".join(parts)
+
+
+def needs_cff(text: str) -> bool:
+    """Whether drawing the text takes a font with CFF outlines, which a PDF cannot embed as Type 42."""
+    families = font_families()
+    beyond = any(ord(character) not in _code_points(BASE_FONT) for character in text)
+    return beyond and any(_is_cff(family) for family in families[1:])
+
+
+def _has_glyph(character: str) -> bool:
+    if unicodedata.category(character) in ("Cc", "Cf", "Cs", "Co", "Zl", "Zp"):
+        return False
+    return any(ord(character) in _code_points(family) for family in font_families())
+
+
+@lru_cache(maxsize=32)
+def _code_points(family: str) -> frozenset[int]:
+    return frozenset(font_manager.get_font(font_manager.findfont(family)).get_charmap())
+
+
+@lru_cache(maxsize=32)
+def _is_cff(family: str) -> bool:
+    path = font_manager.findfont(family)
+    with TTFont(str(path), fontNumber=getattr(path, "face_index", 0), lazy=True) as font:
+        return "glyf" not in font

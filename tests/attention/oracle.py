@@ -1,0 +1,48 @@
+"""What every statistic is, written down on the explicit weights: the independent answer."""
+
+import torch
+
+
+def oracle(call, band):
+    """RowMeasures by definition, from float64 attend()."""
+    from attnscope.attention import attend, causal_mask
+
+    group = call.group
+    query, key, value = call.query.double(), call.key.double(), call.value.double()
+    key, value = key.repeat_interleave(group, 1), value.repeat_interleave(group, 1)
+    n, m = query.shape[2], key.shape[2]
+    mask = torch.ones(n, m, dtype=torch.bool)[None, None] if call.mask is None else call.mask
+    if call.causal:
+        mask = mask & causal_mask(n, m)
+    sinks = None if call.sinks is None else call.sinks.double()[:, None, None]
+    bias = None if call.bias is None else call.bias.double()
+    output, weights = attend(
+        query, key, value, mask, call.scale, bias=bias, softcap=call.softcap, sinks=sinks
+    )
+    return output, from_weights(weights, band)
+
+
+def from_weights(weights, band):
+    """Row measures of explicit weights (batch, head, query, key)."""
+    n, m = weights.shape[-2:]
+    mass = weights.sum(-1)
+    safe = torch.where(mass > 0, mass, 1.0)
+    offset = torch.arange(m)[None, :] - torch.arange(n)[:, None]
+    mean = (weights * offset).sum(-1) / safe
+    variance = (weights * (offset - mean[..., None]) ** 2).sum(-1) / safe
+    columns = []
+    for t in range(-band, band + 1):
+        column = torch.zeros(weights.shape[:-1], dtype=weights.dtype)
+        rows = torch.arange(max(0, -t), max(0, -t, min(n, m - t)))
+        if len(rows):
+            column[..., rows] = weights[..., rows, rows + t]
+        columns.append(column)
+    return {
+        "mass": mass,
+        "entropy": -torch.xlogy(weights, weights).sum(-1),
+        "mean_offset": mean,
+        "offset_variance": variance,
+        "largest": weights.amax(-1),
+        "collision": (weights**2).sum(-1),
+        "band": torch.stack(columns, -1),
+    }

@@ -1,0 +1,316 @@
+"""What a corpus reads, what it refuses, and what it calls things."""
+
+import io
+import os
+import sys
+from itertools import islice
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from attnscope.corpus import Corpus, Text
+from attnscope.errors import AttnscopeError
+
+
+def contents(*sources, **options):
+    return [text.content for text in Corpus.from_sources(sources, **options)]
+
+
+def names(*sources):
+    return [text.name for text in Corpus.from_sources(sources)]
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A folder with every kind of file in it."""
+    place = tmp_path / "library"
+    (place / "b").mkdir(parents=True)
+    (place / ".git").mkdir()
+    (place / "c.txt").write_bytes(b"Third.")
+    (place / "a.md").write_bytes(b"# First")
+    (place / "b" / "two.jsonl").write_bytes(b'{"text": "Second."}\n\n{"text": ""}\n')
+    for hidden in (".note.txt", ".git/log.txt", "b/data.csv"):
+        (place / hidden).write_bytes(b"not read")
+    return place
+
+
+@pytest.fixture
+def standard_input(monkeypatch):
+    def give(data):
+        buffer = io.BytesIO(data)
+        monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=buffer, closed=False))
+        return buffer
+
+    return give
+
+
+def test_strings_are_texts():
+    corpus = Corpus.from_sources(["One.", "", "Two."])
+    assert list(corpus) == [Text("text 1", "One."), Text("text 2", ""), Text("text 3", "Two.")]
+
+
+def test_strings_are_numbered_apart_from_files(folder):
+    assert names("One.", folder / "c.txt", "Two.") == ["text 1", "c.txt", "text 2"]
+
+
+def test_a_folder_is_read_in_sorted_order_without_hidden_files(folder):
+    assert list(Corpus.from_sources([folder])) == [
+        Text("a.md", "# First"),
+        Text("b/two.jsonl:1", "Second."),
+        Text("b/two.jsonl:3", ""),
+        Text("c.txt", "Third."),
+    ]
+
+
+def test_a_link_back_to_the_folder_is_not_followed(folder):
+    (folder / "b" / "again").symlink_to(folder)
+    assert names(folder) == ["a.md", "b/two.jsonl:1", "b/two.jsonl:3", "c.txt"]
+
+
+def test_a_file_that_is_named_may_have_any_suffix(tmp_path):
+    file = tmp_path / "notes"
+    file.write_text("Tide tables.")
+    assert contents(file) == ["Tide tables."]
+
+
+@pytest.mark.parametrize(
+    ("data", "content"),
+    [
+        (b"one\r\ntwo\rthree\n", "one\r\ntwo\rthree\n"),
+        (b"\xef\xbb\xbfmarked", "marked"),
+        (b"\xef\xbb\xbf\xef\xbb\xbftwice", "\ufefftwice"),
+        (b"nul \x00 inside", "nul \x00 inside"),
+        ("港の朝 🌊\n".encode(), "港の朝 🌊\n"),
+        (b"  spaces kept  ", "  spaces kept  "),
+    ],
+)
+def test_characters_are_those_of_the_file(tmp_path, data, content):
+    file = tmp_path / "a.txt"
+    file.write_bytes(data)
+    assert contents(file) == [content]
+
+
+def test_json_lines(tmp_path):
+    file = tmp_path / "a.jsonl"
+    file.write_bytes(b'\xef\xbb\xbf{"text": "a\\nb", "id": 1}\r\n  \r\n{"text": "\\u6e2f"}')
+    assert list(Corpus.from_sources([file])) == [Text("a.jsonl:1", "a\nb"), Text("a.jsonl:3", "港")]
+
+
+def test_json_lines_with_another_field(tmp_path):
+    file = tmp_path / "a.JSONL"
+    file.write_text('{"text": "no", "body": "yes"}\n')
+    assert contents(file, field="body") == ["yes"]
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ('{"text": "open', "not JSON"),
+        ("[" * 100_000, "not JSON"),
+        ("1" * 10_000, "not JSON"),
+        ('["text"]', "found a JSON array; expected an object"),
+        ("true", "found a JSON boolean"),
+        ('{"body": "x", "id": 7}', "no field 'text'; the fields found are: 'body', 'id'"),
+        ("{}", "the fields found are: none"),
+        ('{"text": 7, "body": "x"}', "holds a JSON number; .*\n.* 'text' \\(number\\), 'body' \\(string\\)"),
+        ('{"text": null}', "holds a JSON null"),
+        ('{"text": "a\\ud800"}', r"lone surrogate U\+D800 at character 1"),
+    ],
+)
+def test_a_bad_json_line_is_named(tmp_path, line, said):
+    file = tmp_path / "a.jsonl"
+    file.write_text('{"text": "fine"}\n\n' + line + "\n")
+    texts = iter(Corpus.from_sources([file]))
+    assert next(texts).content == "fine"
+    with pytest.raises(AttnscopeError, match=rf"a\.jsonl, line 3: .*{said}"):
+        next(texts)
+
+
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        (b"caf\xe9 au lait", r"0xe9 at byte offset 3; .*UTF-8.\n.*iconv -f ENCODING -t utf-8"),
+        (b"\xef\xbb\xbfcaf\xe9", "byte offset 6"),
+        ("tide".encode("utf-16"), "0xff at byte offset 0; .*\n.*iconv -f utf-16 -t utf-8"),
+        ("港".encode()[:2], "byte offset 0"),
+        (b"\xed\xa0\x80", "byte offset 0"),
+    ],
+)
+@pytest.mark.parametrize("suffix", ["txt", "jsonl"])
+def test_other_encodings_are_named_with_their_place(tmp_path, data, said, suffix):
+    file = tmp_path / f"a.{suffix}"
+    file.write_bytes(data)
+    with pytest.raises(AttnscopeError, match=rf"a\.{suffix}: found byte .*{said}"):
+        contents(file)
+
+
+def test_the_byte_offset_in_json_lines_counts_from_the_start_of_the_file(tmp_path):
+    file = tmp_path / "a.jsonl"
+    file.write_bytes(b'{"text": "one"}\n{"text": "caf\xe9"}\n')
+    with pytest.raises(AttnscopeError, match="byte offset 29"):
+        contents(file)
+
+
+def test_a_lone_surrogate_in_a_string():
+    with pytest.raises(AttnscopeError, match=r"text 2: found a lone surrogate U\+DC80 at character 3"):
+        Corpus.from_sources(["fine", "odd\udc80"])
+
+
+def test_a_surrogate_pair_written_in_json_is_one_character(tmp_path):
+    file = tmp_path / "a.jsonl"
+    file.write_text('{"text": "\\ud83c\\udf0a"}')
+    assert contents(file) == ["🌊"]
+
+
+def test_missing_things_are_found_when_the_corpus_is_built(tmp_path):
+    (tmp_path / "link.txt").symlink_to(tmp_path / "gone")
+    (tmp_path / "loop.txt").symlink_to(tmp_path / "loop.txt")
+    (tmp_path / "empty").mkdir()
+    for path, said in [
+        (tmp_path / "gone.txt", r"gone\.txt: no such file or folder; expected .*: check the path"),
+        (tmp_path / "link.txt", "a link to nothing"),
+        (tmp_path / "loop.txt", "cannot be read"),
+        (tmp_path / "link.txt" / "below", "no such file"),
+        (tmp_path / "empty", r"no \.txt, \.md, \.jsonl file in this folder"),
+        (tmp_path / ("x" * 5000), "cannot be read"),
+        (tmp_path, "a link to nothing|cannot be read"),
+    ]:
+        with pytest.raises(AttnscopeError, match=said):
+            Corpus.from_sources(["fine", path])
+
+
+def test_a_file_that_goes_away_before_it_is_reached(folder):
+    corpus = Corpus.from_sources([folder])
+    (folder / "b" / "two.jsonl").unlink()
+    (folder / "c.txt").unlink()
+    texts = iter(corpus)
+    assert next(texts).name == "a.md"
+    with pytest.raises(AttnscopeError, match=r"two\.jsonl: cannot be read \(No such file or directory\)"):
+        next(texts)
+    with pytest.raises(AttnscopeError, match=r"c\.txt: cannot be read"):
+        list(Corpus(corpus._sources[-1:]))
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="root may read everything")
+@pytest.mark.parametrize("closed", ["c.txt", "b", "."])
+def test_no_permission(folder, closed):
+    (folder / closed).chmod(0)
+    try:
+        with pytest.raises(AttnscopeError, match=r"cannot be read .*check its permissions"):
+            Corpus.from_sources([folder])
+    finally:
+        (folder / closed).chmod(0o700)
+
+
+def test_no_permission_as_any_user(folder, monkeypatch):
+    monkeypatch.setattr(os, "access", lambda path, _: Path(path).name != "c.txt")
+    with pytest.raises(AttnscopeError, match=r"c\.txt: cannot be read \(no permission\)"):
+        Corpus.from_sources([folder])
+
+
+@pytest.mark.parametrize("strings", [[""], [" \n", "\t", "\u3000"]])
+def test_blank_strings_are_no_text(strings):
+    with pytest.raises(AttnscopeError, match="no text: found nothing but white space"):
+        Corpus.from_sources(strings)
+
+
+def test_blank_files_are_no_text(tmp_path):
+    (tmp_path / "a.txt").write_text(" \r\n")
+    (tmp_path / "b.txt").write_text("")
+    with pytest.raises(AttnscopeError, match=r"no text: .*texts: 3"):
+        contents(tmp_path, " ")
+    (tmp_path / "c.jsonl").write_text("\n")
+    with pytest.raises(AttnscopeError, match="no text: found no text at all"):
+        contents(tmp_path / "c.jsonl")
+
+
+def test_blank_texts_among_others_stay(tmp_path):
+    (tmp_path / "a.txt").write_text(" ")
+    assert contents(tmp_path, "word") == [" ", "word"]
+
+
+def test_no_sources():
+    with pytest.raises(AttnscopeError, match="no text"):
+        Corpus.from_sources([])
+
+
+@pytest.mark.parametrize("source", ["a text", Path("a.txt")])
+def test_a_single_source_is_not_taken_apart(source):
+    with pytest.raises(AttnscopeError, match="expected a list"):
+        Corpus.from_sources(source)
+
+
+def test_a_field_that_no_source_has():
+    with pytest.raises(AttnscopeError, match=r"field 'body' .*no source is one: leave it out"):
+        Corpus.from_sources(["a text"], field="body")
+
+
+def test_standard_input_is_read_once_and_kept(standard_input):
+    buffer = standard_input(b"\xef\xbb\xbfpiped\r\n")
+    corpus = Corpus.from_sources([Path("-")])
+    assert buffer.tell() == 0
+    assert list(corpus) == list(corpus) == [Text("standard input", "piped\r\n")]
+
+
+def test_odd_bytes_on_standard_input(standard_input):
+    standard_input(b"\x93quoted\x94")
+    with pytest.raises(AttnscopeError, match="standard input: found byte 0x93 at byte offset 0"):
+        contents(Path("-"))
+
+
+def test_standard_input_twice():
+    with pytest.raises(AttnscopeError, match="given more than once"):
+        Corpus.from_sources([Path("-"), "text", Path("-")])
+
+
+def test_standard_input_closed(monkeypatch):
+    monkeypatch.setattr(sys, "stdin", None)
+    with pytest.raises(AttnscopeError, match="standard input is closed"):
+        contents(Path("-"))
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes")
+def test_a_pipe_is_read_once_and_kept():
+    reading, writing = os.pipe()
+    os.write(writing, b"from a process")
+    os.close(writing)
+    corpus = Corpus.from_sources([Path(f"/dev/fd/{reading}")])
+    assert list(corpus) == list(corpus) == [Text(str(reading), "from a process")]
+    os.close(reading)
+
+
+def test_files_are_opened_as_they_are_reached(tmp_path):
+    (tmp_path / "a.txt").write_text("fine")
+    (tmp_path / "b.txt").write_bytes(b"\xff")
+    assert [text.content for text in islice(Corpus.from_sources([tmp_path]), 1)] == ["fine"]
+
+
+def test_the_hash_does_not_depend_on_the_place(folder, tmp_path):
+    before = Corpus.from_sources([folder]).sha256()
+    moved = folder.rename(tmp_path / "elsewhere")
+    assert Corpus.from_sources([moved]).sha256() == before
+    assert (
+        Corpus.from_sources([moved / "c.txt"]).sha256()
+        == Corpus.from_sources([moved / "b" / ".." / "c.txt"]).sha256()
+    )
+
+
+def test_the_hash_sees_names_contents_order_and_bounds(tmp_path):
+    (tmp_path / "a.txt").write_text("One.")
+    (tmp_path / "b.txt").write_text("One.")
+    a, b = tmp_path / "a.txt", tmp_path / "b.txt"
+    groups = [[a], [b], [a, b], [b, a], ["One."], ["One.", "Two."], ["One.Two."], ["One.T", "wo."]]
+    hashes = {Corpus.from_sources(sources).sha256() for sources in groups}
+    assert len(hashes) == len(groups)
+
+
+def test_a_name_that_is_not_unicode_can_be_printed_and_hashed(tmp_path):
+    file = os.fsencode(tmp_path) + b"/caf\xe9.txt"
+    try:
+        Path(os.fsdecode(file)).write_text("text")
+    except OSError:
+        pytest.skip("this file system takes Unicode names only")
+    corpus = Corpus.from_sources([tmp_path])
+    assert [text.name for text in corpus] == [r"caf\xe9.txt"]
+    assert len(corpus.sha256()) == 64

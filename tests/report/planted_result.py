@@ -1,0 +1,217 @@
+"""A made-up result whose heads are known: each head's weights are written down, and all numbers follow.
+
+Kinds of head: `previous` and `next` (sharp, one token away), `left` and `right` (broad, one-sided), `sink`
+(first token), `marks` (special tokens), `self`, `flat`, and `mixed` (left on some texts, flat on others).
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+
+import numpy as np
+import xarray as xr
+
+NAMES = ["next-to-left", "next-to-right", "leftward", "rightward", "self", "flat"]
+KINDS = ["previous", "next", "left", "right", "sink", "marks", "self", "flat", "mixed"]
+REACH = 10
+HOSTILE = [
+    "</script><img src=x onerror=alert(1)>",
+    "<!--",
+    "\"'`&amp;",
+    "日本語",
+    "🙂",
+    "👩‍👩‍👧",
+    "שלום",
+    "مرحبا",
+    "a\tb\n",
+    "\x00\x07\x1b",
+    "\u202ertl\u2028",
+    "$x_1$",
+    "\ud800",
+    "",
+    "  ",
+    "{{ 7 * 7 }}",
+]
+_TEXT = """A corpus is more than a heap of sentences . Each head of a model reads it with a habit of its own :
+one looks at the word before , another at the word after , a third rests on the first token and waits . The
+habit may depend on where a word stands or on what the word says , and often on both . To know which , we
+change the one and keep the other . 猫 は 静か に 座っ て いる 。 Weights alone do not tell whether a head matters ;
+they say how much of each token enters the sum , and no more than that ."""
+
+
+@dataclass(frozen=True)
+class Planted:
+    """A result, its sample window, and the kind of every head."""
+
+    result: xr.Dataset
+    sample: xr.Dataset
+    kinds: np.ndarray  # (layer, head) of str
+
+
+def planted(
+    layers: int = 4, heads: int = 4, texts: int = 12, tokens: int = 32, rank: int = 8, *, seed: int = 0
+) -> Planted:
+    """Make a result of the given sizes; `rank` may equal `tokens` for a complete map."""
+    rng = np.random.default_rng(seed)
+    kinds = rng.choice(KINDS, size=(layers, heads))
+    kinds.flat[: len(KINDS)] = KINDS[: kinds.size]
+    strength = rng.uniform(0.6, 1.4, size=(layers, heads))
+    return Planted(_result(kinds, strength, texts, rng), _sample(kinds, strength, tokens, rank, rng), kinds)
+
+
+def words(count: int) -> list[str]:
+    """Tokens of a window, with a mark at each end."""
+    body = _TEXT.split()
+    return ["[CLS]", *(body[i % len(body)] for i in range(count - 2)), "[SEP]"][:count]
+
+
+def _weights(kind: str, strength: float, shape: tuple[int, int], rng: np.random.Generator) -> np.ndarray:
+    """Weights of a head on some windows, shape (window, query, key)."""
+    windows, n = shape
+    offset = np.arange(n)[None, :] - np.arange(n)[:, None]
+    scores = {
+        "previous": 7.0 * (offset == -1),
+        "next": 7.0 * (offset == 1),
+        "left": np.where(offset < 0, 3.0 + offset / 4.0, 0.0),
+        "right": np.where(offset > 0, 3.0 - offset / 4.0, 0.0),
+        "mixed": np.where(offset < 0, 3.0 + offset / 4.0, 0.0),
+        "sink": 6.0 * (np.arange(n) == 0)[None, :] * np.ones((n, 1)),
+        "marks": 5.0 * np.isin(np.arange(n), [0, n - 1])[None, :] * np.ones((n, 1)),
+        "self": 6.0 * (offset == 0),
+        "flat": np.zeros((n, n)),
+    }[kind]
+    lively = strength * rng.uniform(0.85, 1.15, size=(windows, 1, 1))
+    if kind == "mixed":
+        lively = lively * (rng.random((windows, 1, 1)) < 0.5)
+    scores = lively * scores + 0.7 * rng.standard_normal((windows, n, n))
+    weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
+    return weights / weights.sum(axis=-1, keepdims=True)
+
+
+def _name(band: np.ndarray, length: int) -> int:
+    """The naming rule of the clusters, applied to one head on one text."""
+    left, right = band[:REACH].sum(), band[REACH + 1 :].sum()
+    lean = (right - left) / (right + left)
+    peak = int(band.argmax()) - REACH
+    if abs(peak) == 1 and band.max() / length >= 0.3:
+        return NAMES.index("next-to-left" if peak < 0 else "next-to-right")
+    if abs(lean) > 0.2:
+        return NAMES.index("leftward" if lean < 0 else "rightward")
+    return NAMES.index("self" if peak == 0 and band.max() / length >= 0.3 else "flat")
+
+
+def _result(kinds: np.ndarray, strength: np.ndarray, texts: int, rng: np.random.Generator) -> xr.Dataset:
+    layers, heads = kinds.shape
+    n = 48
+    position = np.arange(n)
+    offset = position[None, :] - position[:, None]
+    of_head = ("text", "layer", "head")
+    numbers = {
+        name: np.empty((texts, layers, heads))
+        for name in (
+            "entropy first_token special_tokens mean_offset offset_spread max_weight saturation outside".split()
+        )
+    }
+    band = np.empty((texts, layers, heads, 2 * REACH + 1))
+    label = np.empty((texts, layers, heads), dtype=int)
+    for at in np.ndindex(layers, heads):
+        weights = _weights(kinds[at], strength[at], (texts, n), rng)
+        every = (slice(None), *at)
+        mean = (weights * offset).sum(-1)
+        numbers["entropy"][every] = -(weights * np.log(weights)).sum(-1).mean(-1)
+        numbers["first_token"][every] = weights[:, :, 0].mean(-1)
+        numbers["special_tokens"][every] = weights[:, :, [0, n - 1]].sum(-1).mean(-1)
+        numbers["mean_offset"][every] = mean.mean(-1)
+        variance = (weights * offset**2).sum(-1) - mean**2
+        numbers["offset_spread"][every] = np.sqrt(np.maximum(variance, 0)).mean(-1)
+        numbers["max_weight"][every] = weights.max(-1).mean(-1)
+        numbers["saturation"][every] = 1 - (weights**2).sum(-1).mean(-1)
+        for index, t in enumerate(range(-REACH, REACH + 1)):
+            band[(*every, index)] = np.trace(weights, offset=t, axis1=1, axis2=2)
+        numbers["outside"][every] = 1 - band[every].sum(-1) / n
+        label[every] = [_name(one, n) for one in band[every]]
+    shares = np.stack([(label == c).mean(axis=0) for c in range(len(NAMES))], axis=-1)
+    left, right = band[..., :REACH].sum(-1), band[..., REACH + 1 :].sum(-1)
+    lean = (right - left) / (right + left)
+    spread = np.exp(-(shares * np.log(np.maximum(shares, 1e-300))).sum(-1))
+    centroid = np.stack(
+        [band[label == c].mean(axis=0) if (label == c).any() else np.zeros(21) for c in range(len(NAMES))]
+    )
+    length_free = band / (n - np.abs(np.arange(-REACH, REACH + 1)))
+    units = {"entropy": "nats", "mean_offset": "tokens", "offset_spread": "tokens"}
+    result = xr.Dataset(
+        {
+            **{name: (of_head, values, {"units": units.get(name, "share")}) for name, values in numbers.items()},
+            "band_sum": ((*of_head, "offset"), band),
+            "profile": ((*of_head, "offset"), length_free),
+            "length": ("text", np.full(texts, n)),
+            "label": (of_head, label),
+            "cluster_name": ("cluster", NAMES),
+            "centroid": (("cluster", "offset"), centroid, {"units": "tokens"}),
+            "majority_share": (("layer", "head"), shares.max(-1)),
+            "effective_labels": (("layer", "head"), spread),
+            "direction": (("layer", "head"), lean.mean(axis=0)),
+            "direction_sign_agreement": (
+                ("layer", "head"),
+                (np.sign(lean) == np.sign(np.median(lean, axis=0))).mean(axis=0),
+            ),
+        },
+        coords={
+            "text": range(texts),
+            "source": ("text", [f"article {i}" for i in range(texts)]),
+            "start": ("text", np.zeros(texts, dtype=int)),
+            "layer": range(layers),
+            "layer_name": ("layer", [f"encoder.layer.{i}" for i in range(layers)]),
+            "layer_kind": ("layer", ["self"] * layers),
+            "head": range(heads),
+            "offset": range(-REACH, REACH + 1),
+        },
+        attrs={
+            "model": "planted-heads",
+            "signature": json.dumps(
+                {
+                    "model": {"name": "planted-heads", "hash": "3f9c1a7e"},
+                    "corpus": {"name": "a made-up text", "hash": "b81d02c4", "texts": texts},
+                    "settings": {"offsets": REACH, "clusters": len(NAMES), "seed": 0},
+                    "versions": {"attnscope": "0.1.0", "torch": "2.9.0"},
+                }
+            ),
+            "summary": json.dumps(
+                {
+                    "icc": {
+                        "directed heads": {"value": 0.812, "low": 0.774, "high": 0.846},
+                        "flat heads": {"value": 0.041, "low": 0.012, "high": 0.083},
+                    },
+                    "heads with at most two labels": 14,
+                    "mutual information of label and head, share of the label's entropy": [0.71, 0.66, 0.75],
+                }
+            ),
+        },
+    )
+    result["entropy"].attrs["long_name"] = "Entropy of the weights"
+    return result
+
+
+def _sample(
+    kinds: np.ndarray, strength: np.ndarray, tokens: int, rank: int, rng: np.random.Generator
+) -> xr.Dataset:
+    layers, heads = kinds.shape
+    key = np.zeros((layers, heads, tokens, rank), dtype=np.uint16)
+    weight = np.zeros((layers, heads, tokens, rank), dtype=np.float32)
+    for at in np.ndindex(layers, heads):
+        full = _weights(kinds[at], strength[at], (1, tokens), rng)[0]
+        order = np.argsort(-full, axis=-1, kind="stable")[:, :rank]
+        key[at], weight[at] = order, np.take_along_axis(full, order, axis=-1)
+    rest = np.clip(1 - weight.sum(-1), 0, None) if rank < tokens else np.zeros((layers, heads, tokens))
+    names = words(tokens)
+    return xr.Dataset(
+        {
+            "token": ("query", np.array(names, dtype=object)),
+            "special": ("query", np.array([name in ("[CLS]", "[SEP]") for name in names])),
+            "key": (("layer", "head", "query", "rank"), key),
+            "weight": (("layer", "head", "query", "rank"), weight),
+            "rest": (("layer", "head", "query"), rest),
+        },
+        coords={"layer": range(layers), "head": range(heads)},
+    )
