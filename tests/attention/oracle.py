@@ -2,11 +2,11 @@
 
 import torch
 
+from attnscope.attention import attend, causal_mask
+
 
 def oracle(call, band):
-    """RowMeasures by definition, from float64 attend()."""
-    from attnscope.attention import attend, causal_mask
-
+    """Output, row measures by their definitions, and weights, all from float64 attend()."""
     group = call.group
     query, key, value = call.query.double(), call.key.double(), call.value.double()
     key, value = key.repeat_interleave(group, 1), value.repeat_interleave(group, 1)
@@ -19,7 +19,7 @@ def oracle(call, band):
     output, weights = attend(
         query, key, value, mask, call.scale, bias=bias, softcap=call.softcap, sinks=sinks
     )
-    return output, from_weights(weights, band)
+    return output, from_weights(weights, band), weights
 
 
 def from_weights(weights, band):

@@ -15,6 +15,16 @@ import xarray as xr
 NAMES = ["next-to-left", "next-to-right", "leftward", "rightward", "self", "flat"]
 KINDS = ["previous", "next", "left", "right", "sink", "marks", "self", "flat", "mixed"]
 REACH = 10
+STATISTICS = [
+    "entropy",
+    "first_token",
+    "special_tokens",
+    "mean_offset",
+    "offset_spread",
+    "max_weight",
+    "saturation",
+    "outside",
+]
 HOSTILE = [
     "</script><img src=x onerror=alert(1)>",
     "<!--",
@@ -36,8 +46,8 @@ HOSTILE = [
 _TEXT = """A corpus is more than a heap of sentences . Each head of a model reads it with a habit of its own :
 one looks at the word before , another at the word after , a third rests on the first token and waits . The
 habit may depend on where a word stands or on what the word says , and often on both . To know which , we
-change the one and keep the other . 猫 は 静か に 座っ て いる 。 Weights alone do not tell whether a head matters ;
-they say how much of each token enters the sum , and no more than that ."""
+change the one and keep the other . 猫 は 静か に 座っ て いる 。 Weights alone do not tell
+whether a head matters ; they say how much of each token enters the sum , and no more than that ."""
 
 
 @dataclass(frozen=True)
@@ -107,12 +117,7 @@ def _result(kinds: np.ndarray, strength: np.ndarray, texts: int, rng: np.random.
     position = np.arange(n)
     offset = position[None, :] - position[:, None]
     of_head = ("text", "layer", "head")
-    numbers = {
-        name: np.empty((texts, layers, heads))
-        for name in (
-            "entropy first_token special_tokens mean_offset offset_spread max_weight saturation outside".split()
-        )
-    }
+    numbers = {name: np.empty((texts, layers, heads)) for name in STATISTICS}
     band = np.empty((texts, layers, heads, 2 * REACH + 1))
     label = np.empty((texts, layers, heads), dtype=int)
     for at in np.ndindex(layers, heads):
@@ -142,7 +147,7 @@ def _result(kinds: np.ndarray, strength: np.ndarray, texts: int, rng: np.random.
     units = {"entropy": "nats", "mean_offset": "tokens", "offset_spread": "tokens"}
     result = xr.Dataset(
         {
-            **{name: (of_head, values, {"units": units.get(name, "share")}) for name, values in numbers.items()},
+            **{name: (of_head, numbers[name], {"units": units.get(name, "share")}) for name in STATISTICS},
             "band_sum": ((*of_head, "offset"), band),
             "profile": ((*of_head, "offset"), length_free),
             "length": ("text", np.full(texts, n)),

@@ -11,8 +11,8 @@ from attnscope.errors import AttnscopeError
 
 def attend(
     query: Float[Tensor, "*batch query width"],
-    key: Float[Tensor, "*batch key width"],
-    value: Float[Tensor, "*batch key value_width"],
+    key: Float[Tensor, "*batch key key_width"],
+    value: Float[Tensor, "*batch value value_width"],
     mask: Bool[Tensor, "..."] | None = None,
     scale: float | None = None,
     *,

@@ -16,7 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, fields
 from functools import lru_cache, partial
 from threading import Barrier
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -61,6 +61,7 @@ class TileState:
         )
 
 
+@runtime_checkable
 class Absorb(Protocol):
     """Take one tile of scores into the running sums; leave exp(score - maximum) in its place.
 

@@ -11,7 +11,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Protocol, Self
 
 from attnscope.errors import AttnscopeError
 
@@ -65,7 +64,7 @@ class Corpus:
         self._sources = tuple(sources)
 
     @classmethod
-    def from_sources(cls, sources: Sequence[str | Path], *, field: str | None = None) -> Self:
+    def from_sources(cls, sources: Sequence[str | Path], *, field: str | None = None) -> "Corpus":
         r"""Build a corpus from strings, files, folders and standard input.
 
         Parameters
@@ -159,10 +158,6 @@ class Corpus:
         return digest.hexdigest()
 
 
-class _Source(Protocol):
-    def texts(self) -> Iterator[Text]: ...
-
-
 @dataclass(frozen=True)
 class _String:
     name: str
@@ -252,13 +247,22 @@ class _JsonLines:
         return content
 
 
+_Source = _String | _Plain | _Stream | _JsonLines
+
+
 def _kind(value: object) -> str:
     """Name a JSON value's type as JSON names it."""
-    names = {dict: "object", list: "array", str: "string", bool: "boolean", type(None): "null"}
+    names: dict[type, str] = {
+        dict: "object",
+        list: "array",
+        str: "string",
+        bool: "boolean",
+        type(None): "null",
+    }
     return names.get(type(value), "number")
 
 
-def _open_path(path: Path, field: str) -> "list[_Source]":
+def _open_path(path: Path, field: str) -> list[_Source]:
     """The sources behind a path."""
     if path == STANDARD_INPUT:
         return [_Stream("standard input", path)]
@@ -273,7 +277,7 @@ def _open_path(path: Path, field: str) -> "list[_Source]":
     return [_open_file(path, name, field)]
 
 
-def _open_file(path: Path, name: str, field: str) -> "_Source":
+def _open_file(path: Path, name: str, field: str) -> _Source:
     return _JsonLines(name, path, field) if path.suffix.lower() == ".jsonl" else _Plain(name, path)
 
 

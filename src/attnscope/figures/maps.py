@@ -3,27 +3,32 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
-import xarray as xr
 from matplotlib import colormaps
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.image import AxesImage
 
 from attnscope.errors import AttnscopeError
 from attnscope.figures.palette import MARK
-from attnscope.figures.reading import check_heads, dense_weights, require
+from attnscope.figures.reading import check_heads, dense_weights, layer_kind, require
 from attnscope.figures.style import look
 from attnscope.figures.text import drawable
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import xarray as xr
+    from matplotlib.axes import Axes
+    from matplotlib.image import AxesImage
 
 
 def weight_maps(sample: xr.Dataset, heads: Sequence[tuple[int, int]], tokens: int = 15) -> Figure:
     """Draw each head's weights among the first tokens of a window: rows are queries, columns are keys.
 
     The red dotted line is the diagonal, where a token attends to itself; each panel has its own scale. A
-    weight that the sample does not list, because it is not among the largest of its row, is grey.
+    weight that the sample does not list, because it is not among the largest of its row, is grey. Where the
+    sample's ``layer_kind`` is "cross", keys are another text: they go by position, and there is no diagonal.
 
     Parameters
     ----------
@@ -71,7 +76,7 @@ def weight_maps(sample: xr.Dataset, heads: Sequence[tuple[int, int]], tokens: in
     pairs = check_heads(sample, heads)
     count = min(tokens, sample.sizes["query"])
     labels = [drawable(str(token)) for token in sample["token"].values[:count]]
-    columns = min(len(pairs), 2 if len(pairs) <= 4 else 3)
+    columns = min(math.ceil(math.sqrt(len(pairs))), 3)
     rows = math.ceil(len(pairs) / columns)
     side = max(1.6, 0.155 * count) + 1.3  # inches
     cut = False
@@ -82,7 +87,7 @@ def weight_maps(sample: xr.Dataset, heads: Sequence[tuple[int, int]], tokens: in
             axes = figure.add_subplot(rows, columns, index + 1)
             weights = dense_weights(sample, layer, head, count)
             cut |= bool(np.isnan(weights).any())
-            image = _draw_map(axes, weights, labels)
+            image = _draw_map(axes, weights, labels, crossed=layer_kind(sample, layer) == "cross")
             axes.set_title(f"Layer {layer}, head {head}")
             bar = figure.colorbar(image, ax=axes, pad=0.02, aspect=25)
             bar.set_label("Attention weight", fontsize=7)
@@ -96,15 +101,20 @@ def weight_maps(sample: xr.Dataset, heads: Sequence[tuple[int, int]], tokens: in
     return figure
 
 
-def _draw_map(axes: Axes, weights: np.ndarray, labels: list[str]) -> AxesImage:
+def _draw_map(axes: Axes, weights: np.ndarray, labels: list[str], *, crossed: bool) -> AxesImage:
     count = len(labels)
     top = float(np.nanmax(weights, initial=0.0)) or 1.0
     image = axes.imshow(weights, cmap=colormaps["Blues"].with_extremes(bad="0.88"), vmin=0, vmax=top)
-    axes.plot([-0.5, count - 0.5], [-0.5, count - 0.5], color=MARK, linestyle=":", linewidth=1.2)
+    if not crossed:
+        axes.plot([-0.5, count - 0.5], [-0.5, count - 0.5], color=MARK, linestyle=":", linewidth=1.2)
     axes.set(xlim=(-0.5, count - 0.5), ylim=(count - 0.5, -0.5))
-    axes.set_xticks(range(count), labels, rotation=90, parse_math=False)
+    keys = [str(position) for position in range(count)] if crossed else labels
+    axes.set_xticks(range(count), keys, rotation=90, parse_math=False)
     axes.set_yticks(range(count), labels, parse_math=False)
-    axes.set(xlabel="Key token (attended to)", ylabel="Query token (attending)")
+    axes.set(
+        xlabel="Key position in the other text" if crossed else "Key token (attended to)",
+        ylabel="Query token (attending)",
+    )
     axes.tick_params(length=1.5, pad=1.5)
     axes.spines[:].set(visible=True, color="0.7")
     return image

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
-import xarray as xr
 from matplotlib.colors import Colormap, LinearSegmentedColormap, Normalize
 from matplotlib.figure import Figure
-from matplotlib.image import AxesImage
 
 from attnscope.figures.palette import LEFT, RIGHT
 from attnscope.figures.reading import axis_values, check_statistic, layer_labels, mean_over_texts, wording
 from attnscope.figures.style import look, name_heads
 
+if TYPE_CHECKING:
+    import xarray as xr
+    from matplotlib.image import AxesImage
+
 _LEFT, _RIGHT, _BOTTOM, _TOP = 0.7, 1.05, 0.5, 0.4  # inches
+_DARK = 0.55  # luminance below which a number is written in white
 _MOST_NUMBERS = 64  # a grid of at most this many heads also shows the numbers
 
 
@@ -111,7 +116,7 @@ def _write_numbers(image: AxesImage, values: np.ndarray) -> None:
     for (layer, head), value in np.ndenumerate(values):
         if np.isfinite(value):
             red, green, blue, _ = image.cmap(image.norm(value))
-            dark = 0.299 * red + 0.587 * green + 0.114 * blue < 0.55
+            dark = 0.299 * red + 0.587 * green + 0.114 * blue < _DARK
             text = f"{value:.2g}".replace("-", "−")
             image.axes.text(
                 head, layer, text, ha="center", va="center", fontsize=6, color="white" if dark else "black"

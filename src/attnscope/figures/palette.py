@@ -6,7 +6,10 @@ The hues are those of Okabe and Ito (2008), https://jfly.uni-koeln.de/color/. Bl
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 LEFT, RIGHT, MARK = "#0072B2", "#D55E00", "#D62728"
 

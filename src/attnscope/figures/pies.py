@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
+from itertools import pairwise
+from typing import TYPE_CHECKING
 
 import numpy as np
-import xarray as xr
-from matplotlib.axes import Axes
 from matplotlib.collections import PatchCollection
 from matplotlib.figure import Figure
 from matplotlib.patches import Circle, Wedge
@@ -14,6 +14,10 @@ from matplotlib.patches import Circle, Wedge
 from attnscope.figures.palette import cluster_colours
 from attnscope.figures.reading import axis_values, label_shares, layer_labels, require
 from attnscope.figures.style import look, name_heads
+
+if TYPE_CHECKING:
+    import xarray as xr
+    from matplotlib.axes import Axes
 
 _LEFT, _RIGHT, _BOTTOM, _TOP, _GAP = 0.7, 0.2, 0.5, 0.35, 0.6  # inches
 _CURVE_WIDTH, _CURVE_GAP, _CURVE_TEXT = 1.55, 0.4, 0.42  # inches
@@ -84,14 +88,9 @@ def label_pies(result: xr.Dataset) -> Figure:
         grid.set_title(f"Labels over {result.sizes['text']} texts", loc="left")
 
         left = _LEFT + grid_width + _GAP
-        what = str(result["centroid"].attrs.get("long_name", "weight by offset"))
-        figure.text(
-            left / width,
-            1 - (_TOP - 0.08) / height,
-            f"Cluster centroids: {what}",
-            va="bottom",
-            parse_math=False,
-        )
+        units = str(result["centroid"].attrs.get("units", ""))
+        heading = f"Cluster centroids ({units})" if units else "Cluster centroids"
+        figure.text(left / width, 1 - (_TOP - 0.08) / height, heading, va="bottom", parse_math=False)
         for index, (name, colour) in enumerate(zip(names, colours, strict=True)):
             column, row = divmod(index, legend_rows)
             x, y = left + column * (_CURVE_WIDTH + _CURVE_GAP), height - _TOP - (row + 1) * pitch + 0.2
@@ -112,7 +111,7 @@ def _draw_pies(axes: Axes, shares: np.ndarray, colours: list[str]) -> None:
             axes.add_patch(Circle((head, layer), 0.3, fill=False, edgecolor="0.8", linestyle=":"))
             continue
         edges = 90 - 360 * np.concatenate([[0.0], np.cumsum(shares[layer, head])])  # clockwise from the top
-        for cluster, (start, stop) in enumerate(zip(edges[:-1], edges[1:], strict=True)):
+        for cluster, (start, stop) in enumerate(pairwise(edges)):
             if start > stop:
                 wedges[cluster].append(Wedge((head, layer), 0.42, stop, start))
     for patches, colour in zip(wedges, colours, strict=True):
@@ -124,14 +123,14 @@ def _draw_centroid(axes: Axes, centroid: xr.DataArray, name: str, colour: str) -
     offsets, values = centroid["offset"].values, centroid.values
     axes.fill_between(offsets, values, color=colour, alpha=0.35, linewidth=0)
     axes.plot(offsets, values, color=colour, linewidth=1.2)
-    axes.axvline(0, color="0.5", linewidth=0.6, linestyle=":")
     top = float(np.nanmax(values, initial=0.0))
-    if top == 0:
+    if top > 0:
+        axes.axvline(0, color="0.5", linewidth=0.6, linestyle=":")
+    else:
         axes.text(0.5, 0.45, "no text", color="0.5", ha="center", transform=axes.transAxes, fontsize=6)
     axes.set(xlim=(offsets[0], offsets[-1]), ylim=(0, 1.08 * (top or 1.0)))
     axes.set_xticks(sorted({int(offsets[0]), 0, int(offsets[-1])}))
-    axes.set_yticks(
-        [0, top] if top else [0], ["0", f"{top:.2g}" if top < 100 else f"{top:.0f}"][: 2 if top else 1]
-    )
+    ticks = {0.0: "0", top: f"{top:.3g}"}
+    axes.set_yticks(list(ticks), list(ticks.values()))
     axes.tick_params(labelsize=6, length=2, pad=1.5)
     axes.set_title(f"■ {name}", loc="left", color=colour, fontweight="bold", pad=3, parse_math=False)

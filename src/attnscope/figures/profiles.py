@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
-import xarray as xr
 from matplotlib.figure import Figure
 
 from attnscope.figures.palette import LEFT, cluster_colours
@@ -19,6 +18,11 @@ from attnscope.figures.reading import (
     require,
 )
 from attnscope.figures.style import look
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import xarray as xr
 
 
 def profile_curves(result: xr.Dataset, heads: Sequence[tuple[int, int]]) -> Figure:

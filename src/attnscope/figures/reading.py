@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
-import xarray as xr
 
 from attnscope.errors import AttnscopeError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    import xarray as xr
 
 LOW, HIGH = 0.10, 0.90  # the quantiles over texts that are shown as "the middle 80% of texts"
 _COMPLETE = 1e-4  # a row whose unlisted mass is below this is listed in full
@@ -51,7 +55,7 @@ _WORDING = {
         "Share of the most frequent label", "share", "1: the head has the same label on every text."
     ),
     "effective_labels": Wording(
-        "Effective number of labels", "labels", "exp(entropy) of the labels over texts; 1: always the same."
+        "Effective number of labels", "", "exp(entropy) of the labels over texts; 1: always the same."
     ),
     "direction": Wording(
         "Direction index", "(R − L)/(R + L)", "−1: only to the left; 0: balanced; 1: only to the right.", True
@@ -128,6 +132,13 @@ def axis_values(result: xr.Dataset, dim: str) -> list[int]:
             f"The result has no dimension {dim!r}; it has {', '.join(map(str, result.sizes))}."
         )
     return [int(value) for value in result[dim].values]
+
+
+def layer_kind(result: xr.Dataset, layer: int) -> str:
+    """Kind of attention of a layer: "self", "causal" or "cross"; "self" where the result does not tell."""
+    if "layer_kind" not in result.variables:
+        return "self"
+    return str(result["layer_kind"].values[axis_values(result, "layer").index(layer)])
 
 
 def layer_labels(result: xr.Dataset) -> list[str]:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from matplotlib import rc_context
-from matplotlib.figure import Figure
 from matplotlib.text import Text
 
 from attnscope.errors import AttnscopeError
 from attnscope.figures.style import look
 from attnscope.figures.text import needs_cff
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 _NO_DATE = {
     "svg": {"Date": None, "Creator": "attnscope"},

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING
 
 from matplotlib import style
-from matplotlib.axes import Axes
 
 from attnscope.figures.text import font_families
+
+if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
+    from matplotlib.axes import Axes
 
 _LOOK = {
     "font.size": 8,

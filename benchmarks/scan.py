@@ -1,0 +1,226 @@
+"""What scanning costs beside the model's own forward pass, and beside writing the weights out.
+
+    python benchmarks/scan.py model --corpus ../shared/data/wikitext-2/valid.txt
+    python benchmarks/scan.py layer --lengths 2048 8192 16384
+
+`model`: roberta-base's shape with random weights, windows of 512 tokens: the plain forward pass (sdpa),
+the scan with its default statistics, and eager attention with the same statistics computed from its weights.
+`layer`: one attention layer of 12 heads x 64: PyTorch's fused attention, and the same with every statistic.
+
+Times are taken in turns within one run; the ratio is the median over the turns. Peak memory is taken in a
+process of its own for each way, above what the process held before its first pass.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+
+import numpy as np
+import torch
+
+from attnscope.attention import AttentionCall, Need, RowMeasures, measure
+from attnscope.bundled import MODEL
+from attnscope.capture import watching
+from attnscope.corpus import Corpus, collate, cut_windows
+from attnscope.statistics import DEFAULT
+from attnscope.statistics._catalogue import indicator_columns, reduce_call
+from attnscope.statistics._pass import StatisticsObserver
+
+BAND = 10
+
+
+def roberta_shape(attention: str):
+    from transformers import RobertaConfig, RobertaForMaskedLM
+
+    torch.manual_seed(0)
+    config = RobertaConfig(
+        vocab_size=50265, max_position_embeddings=514, type_vocab_size=1, attn_implementation=attention
+    )
+    return RobertaForMaskedLM(config).eval()
+
+
+def batches(corpus: Path, windows: int, batch_size: int):
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(MODEL)
+    cut = list(cut_windows(Corpus.from_sources([corpus]), tokenizer, length=512, limit=windows))
+    return [
+        collate(cut[start : start + batch_size], tokenizer.pad_token_id)
+        for start in range(0, len(cut), batch_size)
+    ]
+
+
+def plain(model, batch) -> None:
+    model(input_ids=batch.input_ids)
+
+
+def scanned(model, batch) -> None:
+    observer = StatisticsObserver(DEFAULT, BAND, batch.valid, batch.special)
+    with watching(model, observer):
+        model(input_ids=batch.input_ids)
+    observer.stacked()
+
+
+def eager(model, batch) -> None:
+    """All weights of all layers, then the same statistics read off them."""
+    attentions = model(input_ids=batch.input_ids, output_attentions=True).attentions
+    columns = indicator_columns(batch.valid, batch.special)
+    for weights in attentions:
+        reduce_call(rows_of(weights, columns), DEFAULT, batch.valid, batch.valid)
+
+
+def rows_of(weights: torch.Tensor, columns: torch.Tensor) -> RowMeasures:
+    n = weights.shape[-1]
+    offset = (torch.arange(n) - torch.arange(n)[:, None]).float()
+    mean = (weights * offset).sum(-1)
+    band = torch.zeros(*weights.shape[:-1], 2 * BAND + 1)
+    for t in range(-BAND, BAND + 1):
+        rows = slice(max(0, -t), min(n, n - t))
+        band[..., rows, t + BAND] = weights.diagonal(t, dim1=-2, dim2=-1)
+    return RowMeasures(
+        log_sum_exp=torch.zeros_like(mean),
+        mass=weights.sum(-1),
+        entropy=-torch.xlogy(weights, weights).sum(-1),
+        mean_offset=mean,
+        offset_variance=(weights * offset**2).sum(-1) - mean**2,
+        largest=weights.amax(-1),
+        collision=weights.square().sum(-1),
+        band=band,
+        columns=weights @ columns[:, None],
+    )
+
+
+WAYS = {"plain": ("sdpa", plain), "scan": ("sdpa", scanned), "eager": ("eager", eager)}
+
+
+def peak_of(way: str, corpus: Path, batch_size: int) -> None:
+    """Print the memory that one way takes above the loaded model, in MiB."""
+    attention, run = WAYS[way]
+    model = roberta_shape(attention)
+    batch = batches(corpus, batch_size, batch_size)[0]
+    if way == "scan":  # the compiled inner loop is loaded once, whatever the model
+        measure(AttentionCall(*[torch.zeros(1, 1, 8, 8)] * 3, scale=1.0), Need.everything(BAND))
+    with Peak() as peak:
+        run(model, batch)
+        run(model, batch)
+    print(peak.mebibytes)
+
+
+class Peak:
+    """Highest resident memory within the block, above what was resident before it (Linux)."""
+
+    def __enter__(self) -> Peak:
+        Path("/proc/self/clear_refs").write_text("5")  # the peak starts anew from here
+        self.before = self.read("VmRSS")
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.mebibytes = (self.read("VmHWM") - self.before) / 1024
+
+    @staticmethod
+    def read(name: str) -> float:
+        lines = Path("/proc/self/status").read_text().splitlines()
+        return float(next(line.split()[1] for line in lines if line.startswith(name)))
+
+
+def compare_model(corpus: Path, windows: int, batch_size: int) -> None:
+    models = {attention: roberta_shape(attention) for attention in ("sdpa", "eager")}
+    work = batches(corpus, windows, batch_size)
+    for attention, run in WAYS.values():  # warm up
+        run(models[attention], work[0])
+    times: dict[str, list[float]] = {way: [] for way in WAYS}
+    for batch in work:
+        for way, (attention, run) in WAYS.items():
+            started = time.perf_counter()
+            run(models[attention], batch)
+            times[way].append(time.perf_counter() - started)
+    memory = {
+        way: float(
+            subprocess.run(
+                [sys.executable, __file__, "peak", "--way", way, "--corpus", str(corpus), "--batch-size", str(batch_size)],
+                check=True,
+                capture_output=True,
+                text=True,
+            ).stdout.split()[-1]
+        )
+        for way in WAYS
+    }
+    print(f"roberta-base's shape, {len(work)} batches of {batch_size} x 512 tokens, {torch.get_num_threads()} threads")
+    print(f"{'':8}{'s/batch':>10}{'x plain':>10}{'peak MiB':>10}{'above plain':>13}")
+    for way in WAYS:
+        ratio = np.median(np.array(times[way]) / np.array(times["plain"]))
+        above = memory[way] - memory["plain"]
+        print(f"{way:8}{np.median(times[way]):10.3f}{ratio:10.3f}{memory[way]:10.0f}{above:13.0f}")
+
+
+def compare_layer(lengths: list[int], repeats: int, *, causal: bool) -> None:
+    print(f"one layer of 12 heads x 64, float32, {torch.get_num_threads()} threads, causal={causal}")
+    print(f"{'n':>8}{'fused s':>10}{'with statistics s':>19}{'ratio':>8}{'above inputs MiB':>18}")
+    for n in lengths:
+        query, key, value = torch.randn(3, 1, 12, n, 64).unbind(0)
+        fused_times, our_times = [], []
+        for turn in range(repeats + 1):
+            call = AttentionCall(query, key, value, scale=0.125, causal=causal)
+            started = time.perf_counter()
+            torch.nn.functional.scaled_dot_product_attention(query, key, value, is_causal=causal)
+            middle = time.perf_counter()
+            columns = torch.zeros(1, n, 2)
+            measure(call, Need.everything(BAND, columns))
+            ended = time.perf_counter()
+            if turn:  # the first turn warms up
+                fused_times.append(middle - started)
+                our_times.append(ended - middle)
+        reached = _layer_memory(n)
+        ratio = np.median(np.array(our_times) / np.array(fused_times))
+        print(f"{n:8}{np.median(fused_times):10.3f}{np.median(our_times):19.3f}{ratio:8.2f}{reached:18.0f}")
+
+
+def _layer_memory(n: int) -> float:
+    found = subprocess.run(
+        [sys.executable, __file__, "layer-peak", "--lengths", str(n)], check=True, capture_output=True, text=True
+    )
+    return float(found.stdout.split()[-1])
+
+
+def layer_peak(n: int) -> None:
+    small = torch.randn(3, 1, 12, 8, 64).unbind(0)
+    measure(AttentionCall(*small, scale=0.125), Need.everything(BAND, torch.zeros(1, 8, 2)))
+    query, key, value = torch.randn(3, 1, 12, n, 64).unbind(0)
+    with Peak() as peak:
+        measure(AttentionCall(query, key, value, scale=0.125), Need.everything(BAND, torch.zeros(1, n, 2)))
+    print(peak.mebibytes)
+
+
+@torch.no_grad()
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("what", choices=["model", "layer", "peak", "layer-peak"])
+    parser.add_argument("--corpus", type=Path)
+    parser.add_argument("--windows", type=int, default=24)
+    parser.add_argument("--batch-size", type=int, default=4)
+    parser.add_argument("--lengths", type=int, nargs="+", default=[2048, 8192, 16384])
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--causal", action="store_true")
+    parser.add_argument("--way", choices=list(WAYS))
+    options = parser.parse_args()
+    if options.what == "layer":
+        compare_layer(options.lengths, options.repeats, causal=options.causal)
+    elif options.what == "layer-peak":
+        layer_peak(options.lengths[0])
+    elif options.corpus is None:
+        parser.error("--corpus names a text file")
+    elif options.what == "peak":
+        peak_of(options.way, options.corpus, options.batch_size)
+    else:
+        compare_model(options.corpus, options.windows, options.batch_size)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,56 @@
+"""The command line: one file for each command; here what they share."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+# Threads that wait by spinning slow down everything on a machine that is shared; set before PyTorch is loaded.
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
+
+import typer
+
+from attnscope import __version__
+from attnscope.cli.scan import scan
+from attnscope.errors import AttnscopeError
+
+app = typer.Typer(
+    name="attnscope",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    help="Where every attention head of a model looks, why it looks there, and whether it matters.",
+)
+app.command()(scan)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"attnscope {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(  # pyright: ignore[reportUnusedFunction]
+    version: bool = typer.Option(
+        default=False, is_eager=True, callback=_print_version, help="Show the version and exit."
+    ),
+) -> None:
+    pass
+
+
+def main() -> None:
+    """Run the command line: exit code 0, 2 for what the user can mend, 130 when interrupted."""
+    try:
+        app()
+    except AttnscopeError as error:
+        print(f"attnscope: {error}", file=sys.stderr)  # noqa: T201
+        raise SystemExit(2) from None
+    except KeyboardInterrupt:
+        print("attnscope: stopped", file=sys.stderr)  # noqa: T201
+        raise SystemExit(130) from None
+    except BrokenPipeError:  # the reader of our output has left
+        sys.stderr.close()
+        raise SystemExit(0) from None

@@ -1,0 +1,219 @@
+"""`attnscope scan`: parse, call, print."""
+
+from __future__ import annotations
+
+import csv
+import json
+import sys
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Optional
+
+import typer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    import xarray as xr
+
+    from attnscope.statistics import Progress
+
+
+def scan(
+    model: Annotated[
+        str, typer.Argument(help="A model folder or hub id; 'bundled' is the small model that attnscope brings.")
+    ] = "bundled",
+    text: Annotated[
+        Optional[list[Path]],
+        typer.Argument(help="Files or folders of text (UTF-8, .txt .md .jsonl); - is standard input."),
+    ] = None,
+    out: Annotated[
+        Optional[Path], typer.Option(help="Run folder. A run that was stopped goes on where it was.")
+    ] = None,
+    device: Annotated[Optional[str], typer.Option(help="cpu, cuda, ... [default: cuda if there is one]")] = None,
+    dtype: Annotated[
+        Optional[str], typer.Option(help="float32, bfloat16, float16, float64 [default: as saved]")
+    ] = None,
+    statistics: Annotated[
+        Optional[str], typer.Option(help="Names with commas between [default: all]. 'list' shows them.")
+    ] = None,
+    window: Annotated[
+        Optional[int], typer.Option(help="Tokens of a window [default: the model's length, at most 2048]")
+    ] = None,
+    stride: Annotated[Optional[int], typer.Option(help="Tokens between windows [default: no overlap]")] = None,
+    limit: Annotated[Optional[int], typer.Option(help="Windows to measure [default: all]")] = None,
+    batch_size: Annotated[Optional[int], typer.Option(help="Windows at a time [default: about 2048 tokens]")] = None,
+    band: Annotated[int, typer.Option(help="Largest offset of the profiles.")] = 10,
+    clusters: Annotated[int, typer.Option(help="Kinds of heads to look for.")] = 6,
+    seed: Annotated[int, typer.Option(help="Of the clustering and the bootstrap.")] = 0,
+    field: Annotated[Optional[str], typer.Option(help="Field of JSON Lines that holds the text.")] = None,
+    tokenizer: Annotated[
+        Optional[str], typer.Option(help="Folder or hub id of the tokenizer [default: the model's]")
+    ] = None,
+    revision: Annotated[Optional[str], typer.Option(help="Branch, tag or commit on the hub.")] = None,
+    trust_remote_code: Annotated[
+        bool, typer.Option("--trust-remote-code", help="Run code that comes with the model.")
+    ] = False,
+    report: Annotated[bool, typer.Option(help="Write report.html and the figures.")] = True,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
+    as_csv: Annotated[bool, typer.Option("--csv", help="Print one line for each head instead of a table.")] = False,
+) -> None:
+    """Where does every head look? Stream a corpus through a model; measure every attention head."""
+    if statistics == "list":
+        _list_statistics()
+        return
+    from attnscope.errors import AttnscopeError
+    from attnscope.statistics import scan as run_scan
+    from attnscope.statistics._scan import default_out
+
+    if as_json and as_csv:
+        raise AttnscopeError("--json and --csv both want the standard output: choose one")
+    with _progress_bar() as show:
+        results = run_scan(
+            None if model == "bundled" else model,
+            text or None,
+            out=out or default_out,
+            tokenizer=tokenizer,
+            window=window,
+            stride=stride,
+            limit=limit,
+            batch_size=batch_size,
+            statistics=None if statistics is None else [name.strip() for name in statistics.split(",")],
+            band=band,
+            clusters=clusters,
+            seed=seed,
+            field=field,
+            device=device,
+            dtype=dtype,
+            revision=revision,
+            trust_remote_code=trust_remote_code,
+            progress=show,
+        )
+    folder = Path(results.encoding["source"])
+    page = _write_pages(results, folder) if report else None
+    if as_json:
+        print(json.dumps(_as_json(results, folder), indent=2, ensure_ascii=False))  # noqa: T201
+    elif as_csv:
+        _print_csv(results)
+    else:
+        _print_table(results, folder, page)
+
+
+def _list_statistics() -> None:
+    from attnscope.statistics import STATISTICS
+
+    width = max(map(len, STATISTICS))
+    for name, statistic in STATISTICS.items():
+        print(f"{name:{width}}  {statistic.long_name} [{statistic.units}]")  # noqa: T201
+
+
+@contextmanager
+def _progress_bar() -> Iterator[Callable[[Progress], None]]:
+    """A bar with rate and time left, on standard error; nothing where that is no terminal."""
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+    bar = Progress(
+        TextColumn("scan"),
+        BarColumn(),
+        TextColumn("{task.percentage:>3.0f}%"),
+        TextColumn("{task.fields[windows]} windows, {task.fields[rate]:.1f}/s"),
+        TimeElapsedColumn(),
+        TextColumn("left"),
+        TimeRemainingColumn(),
+        console=Console(stderr=True),
+        transient=True,
+    )
+    task = bar.add_task("scan", total=1.0, windows=0, rate=0.0)
+
+    def show(progress: Any) -> None:
+        elapsed = bar.tasks[0].elapsed or 0.0
+        rate = progress.windows / elapsed if elapsed else 0.0
+        bar.update(task, completed=progress.share, windows=progress.windows, rate=rate)
+
+    with bar:
+        yield show
+
+
+def _write_pages(results: xr.Dataset, folder: Path) -> Path:
+    import xarray as xr
+
+    from attnscope.figures import write_scan_figures
+    from attnscope.report import write_report
+    from attnscope.statistics._scan import SAMPLE
+
+    sample = xr.load_dataset(folder / SAMPLE, engine="zarr", consolidated=False)
+    write_scan_figures(results, sample, folder / "figures")
+    return write_report(results, sample, folder / "report.html")
+
+
+def _as_json(results: xr.Dataset, folder: Path) -> dict[str, Any]:
+    from attnscope.statistics import rank_heads
+
+    return {
+        "signature": json.loads(results.attrs["signature"]),
+        "texts": results.sizes["text"],
+        "heads": rank_heads(results),
+        "independence": json.loads(results.attrs.get("summary", "null")),
+        "run": str(folder),
+    }
+
+
+def _print_csv(results: xr.Dataset) -> None:
+    """One line for each head: means over texts."""
+    from attnscope.statistics._summary import majority_names
+
+    mean = results.mean("text", skipna=True)
+    names = [str(name) for name in mean.data_vars if mean[name].dims == ("layer", "head")]
+    names.remove("label") if "label" in names else None
+    kinds = majority_names(results)
+    writer = csv.writer(sys.stdout, lineterminator="\n")
+    writer.writerow(["layer", "head", "layer_name", "layer_kind", "label", *names])
+    for layer in range(results.sizes["layer"]):
+        for head in range(results.sizes["head"]):
+            values = [float(mean[name][layer, head]) for name in names]
+            writer.writerow(
+                [
+                    layer,
+                    head,
+                    str(results.layer_name.values[layer]),
+                    str(results.layer_kind.values[layer]),
+                    "" if kinds is None else kinds[layer][head],
+                    *(f"{value:.6g}" for value in values),
+                ]
+            )
+
+
+def _print_table(results: xr.Dataset, folder: Path, page: Path | None) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    from attnscope.statistics import rank_heads
+
+    console = Console()
+    sizes = results.sizes
+    console.print(
+        f"{results.attrs['model']}: {sizes['layer']} layers x {sizes['head']} heads over {sizes['text']} windows "
+        f"({int(results.length.sum())} tokens)",
+        highlight=False,
+        markup=False,
+    )
+    meaning = {
+        "positional": "mean weight at one offset",
+        "local": "weight inside the band of offsets",
+        "sink-like": "weight on the first, special or no token",
+    }
+    for kind, rows in rank_heads(results).items():
+        table = Table(title=f"most {kind} heads: {meaning[kind]}", title_justify="left", title_style="bold")
+        for column in ("layer", "head", "weight", "offset", "kind of head"):
+            table.add_column(column, justify="left" if column == "kind of head" else "right")
+        for row in rows:
+            offset = f"{row['offset']:+d}" if "offset" in row else ""
+            table.add_row(str(row["layer"]), str(row["head"]), f"{row['value']:.3f}", offset, row["label"])
+        if kind != "positional":
+            table.columns.pop(3)
+        console.print(table)
+    console.print("A weight is a mixing coefficient, not an explanation.", style="dim")
+    console.print(f"results: {folder}", highlight=False, markup=False, soft_wrap=True)
+    if page is not None:
+        console.print(f"report:  {page}", highlight=False, markup=False, soft_wrap=True)

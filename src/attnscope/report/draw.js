@@ -1,0 +1,152 @@
+"use strict";
+// Drawing helpers: elements, numbers, colours and axes. All text goes in as text, never as markup.
+
+const SVG = "http://www.w3.org/2000/svg";
+
+function fill(node, attributes, children) {
+  for (const [name, value] of Object.entries(attributes)) node.setAttribute(name, value);
+  node.append(...children);
+  return node;
+}
+const html = (tag, attributes = {}, ...children) => fill(document.createElement(tag), attributes, children);
+const svg = (tag, attributes = {}, ...children) => fill(document.createElementNS(SVG, tag), attributes, children);
+const byId = (id) => document.getElementById(id);
+
+function say(value, digits = 3) {
+  if (value === null || value === undefined || !Number.isFinite(value)) return "–";
+  const size = Math.abs(value);
+  if (size === 0) return "0";
+  if (size < 1e-4 || size >= 1e6) return value.toExponential(1).replace(/-/g, "−");
+  return Number(value.toPrecision(digits)).toLocaleString("en", { maximumSignificantDigits: digits }).replace("-", "−");
+}
+const share = (value) => (value > 0 && value < 0.005 ? "<1%" : `${Math.round(100 * value)}%`);
+
+/** Round numbers between low and high, about `count` of them. */
+function ticks(low, high, count) {
+  const rough = (high - low) / count;
+  const power = 10 ** Math.floor(Math.log10(rough));
+  const step = [1, 2, 5, 10].map((f) => f * power).find((s) => s >= rough * 0.999);
+  const found = [];
+  for (let i = Math.ceil(low / step - 1e-9); i * step <= high + step * 1e-9; i++) found.push(Number((i * step).toPrecision(10)));
+  return found;
+}
+
+// Colours. Dark paper when the reader prefers it, and never in print.
+const prefersDark = matchMedia("(prefers-color-scheme: dark)");
+let printing = false;
+const dark = () => prefersDark.matches && !printing;
+
+const VIRIDIS = ["#440154", "#472d7b", "#3b528b", "#2c728e", "#21918c", "#28ae80", "#5ec962", "#addc30", "#fde725"];
+const WEIGHT = {
+  light: ["#ffffff", "#d6e6f4", "#abd0e6", "#6aaed6", "#3787c0", "#105ba4", "#08306b"],
+  dark: ["#171b21", "#15314f", "#164b7d", "#2470b3", "#4b9be0", "#93c7f5", "#f2f9ff"],
+};
+const channels = (hex) => [1, 3, 5].map((i) => parseInt(hex.slice(i, i + 2), 16));
+function ramp(stops) {
+  const colours = stops.map(channels);
+  return (x) => {
+    const at = Math.min(Math.max(x, 0), 1) * (colours.length - 1);
+    const i = Math.min(Math.floor(at), colours.length - 2);
+    return colours[i].map((c, k) => Math.round(c + (at - i) * (colours[i + 1][k] - c)));
+  };
+}
+const weightRamp = () => ramp(dark() ? WEIGHT.dark : WEIGHT.light);
+const signedRamp = () => ramp(["#0072b2", dark() ? "#2c323a" : "#f1f1f1", "#d55e00"]);
+const css = (rgb) => `rgb(${rgb.join(" ")})`;
+const variable = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+
+/** Width to draw a chart at: that of its box, so that letters keep their size on any screen. */
+const widthOf = (node, most = 640) => Math.max(240, Math.min(most, Math.floor(node.clientWidth) || most));
+
+/** A bar of colours with numbers below; returns where to set the pointer. */
+function drawScale(box, { colour, low, high, label, position }) {
+  const width = widthOf(box, 600), left = 8, right = 8, span = width - left - right;
+  const id = `${box.id}-ramp`;
+  const stops = Array.from({ length: 17 }, (_, i) => svg("stop", { offset: i / 16, "stop-color": css(colour(i / 16)) }));
+  const place = position ?? ((value) => (value - low) / (high - low));
+  const pointer = svg("path", { d: "M0 0l-5-7h10z", fill: "currentColor", visibility: "hidden" });
+  const picture = svg("svg", { viewBox: `0 0 ${width} 56`, role: "img", "aria-label": `${label}: from ${say(low)} to ${say(high)}` },
+    svg("defs", {}, svg("linearGradient", { id }, ...stops)),
+    svg("rect", { x: left, y: 10, width: span, height: 11, rx: 2, fill: `url(#${id})`, stroke: "var(--line)" }), pointer);
+  for (const value of ticks(low, high, width < 420 ? 4 : 6)) {
+    const x = left + span * place(value);
+    picture.append(svg("line", { x1: x, x2: x, y1: 21, y2: 25, stroke: "var(--muted)" }),
+      svg("text", { x, y: 36, "text-anchor": "middle" }, say(value)));
+  }
+  picture.append(svg("text", { x: width - right, y: 51, "text-anchor": "end" }, label));
+  box.replaceChildren(picture);
+  return (value) => {
+    const shown = value !== null && value !== undefined;
+    pointer.setAttribute("visibility", shown ? "visible" : "hidden");
+    if (shown) pointer.setAttribute("transform", `translate(${left + span * place(value)} 9)`);
+  };
+}
+
+/** Mean and band of a profile over offsets. */
+function drawProfile(box, offsets, mean, low, high, colour) {
+  const width = widthOf(box), height = 216, left = 52, right = 12, top = 22, bottom = 40;
+  const most = Math.max(...high.filter(Number.isFinite), ...mean.filter(Number.isFinite), 1e-9) * 1.05;
+  const first = offsets[0], last = offsets[offsets.length - 1];
+  const x = (offset) => left + ((offset - first) / (last - first || 1)) * (width - left - right);
+  const y = (value) => height - bottom - (value / most) * (height - top - bottom);
+  const kept = offsets.map((_, i) => i).filter((i) => mean[i] !== null);
+  const best = kept.reduce((a, b) => (mean[b] > mean[a] ? b : a), kept[0]);
+  const picture = svg("svg", { viewBox: `0 0 ${width} ${height}`, role: "img",
+    "aria-label": `Mean weight by offset; the largest is ${say(mean[best])} at offset ${offsets[best]}` });
+  for (const value of ticks(0, most, 4)) {
+    picture.append(svg("line", { x1: left, x2: width - right, y1: y(value), y2: y(value), stroke: "var(--line)" }),
+      svg("text", { x: left - 7, y: y(value) + 4, "text-anchor": "end" }, say(value)));
+  }
+  for (const value of ticks(first, last, width < 400 ? 5 : 10).filter(Number.isInteger)) {
+    picture.append(svg("text", { x: x(value), y: height - bottom + 15, "text-anchor": "middle" }, say(value)));
+  }
+  const band = [...kept.map((i) => `${x(offsets[i])},${y(high[i])}`), ...kept.toReversed().map((i) => `${x(offsets[i])},${y(low[i])}`)];
+  picture.append(
+    svg("line", { x1: x(0), x2: x(0), y1: top - 4, y2: height - bottom, stroke: "var(--muted)", "stroke-dasharray": "2 3" }),
+    svg("polygon", { points: band.join(" "), fill: colour, opacity: 0.28 }),
+    svg("polyline", { points: kept.map((i) => `${x(offsets[i])},${y(mean[i])}`).join(" "), fill: "none", stroke: colour, "stroke-width": 2, "stroke-linejoin": "round" }),
+    ...kept.map((i) => svg("circle", { cx: x(offsets[i]), cy: y(mean[i]), r: 3.2, fill: colour },
+      svg("title", {}, `offset ${say(offsets[i])}: ${say(mean[i])} (${say(low[i])} to ${say(high[i])})`))),
+    svg("text", { x: left, y: top - 10 }, "← looks left"),
+    svg("text", { x: x(0), y: top - 10, "text-anchor": "middle" }, "itself"),
+    svg("text", { x: width - right, y: top - 10, "text-anchor": "end" }, "looks right →"),
+    svg("text", { x: (left + width - right) / 2, y: height - 6, "text-anchor": "middle" }, "offset in tokens (key − query)"));
+  box.replaceChildren(picture);
+}
+
+/** Histogram of a head over texts, and below it where the head stands among all heads. */
+function drawDistribution(box, { counts, means, value, units, colour }) {
+  const width = widthOf(box), left = 52, right = 12, span = width - left - right;
+  const height = counts ? 206 : 76;
+  const picture = svg("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": `Mean ${say(value)} ${units}` });
+  if (counts) {
+    const [low, high] = counts.range, most = Math.max(...counts.n), floor = 106, top = 14;
+    const step = span / counts.n.length, y = (n) => floor - (n / most) * (floor - top);
+    for (const n of ticks(0, most, 2).filter(Number.isInteger)) {
+      picture.append(svg("line", { x1: left, x2: width - right, y1: y(n), y2: y(n), stroke: "var(--line)" }),
+        svg("text", { x: left - 7, y: y(n) + 4, "text-anchor": "end" }, say(n)));
+    }
+    counts.n.forEach((n, i) => {
+      if (n) picture.append(svg("rect", { x: left + i * step + 0.5, y: y(n), width: step - 1, height: floor - y(n), fill: colour },
+        svg("title", {}, `${n} texts from ${say(low + ((high - low) * i) / counts.n.length)} to ${say(low + ((high - low) * (i + 1)) / counts.n.length)}`)));
+    });
+    for (const v of ticks(low, high, width < 400 ? 3 : 5)) {
+      picture.append(svg("text", { x: left + (span * (v - low)) / (high - low), y: floor + 15, "text-anchor": "middle" }, say(v, 4)));
+    }
+    picture.append(svg("text", { x: left, y: 8 }, "texts"),
+      svg("text", { x: width - right, y: floor + 29, "text-anchor": "end" }, `this head, each text (${units || "value"})`));
+  }
+  const base = height - 36, known = means.filter((m) => m !== null);
+  const least = Math.min(...known), greatest = Math.max(...known);
+  const x = (v) => left + (greatest > least ? (span * (v - least)) / (greatest - least) : span / 2);
+  picture.append(svg("line", { x1: left, x2: width - right, y1: base, y2: base, stroke: "var(--line)" }),
+    ...known.map((m) => svg("line", { x1: x(m), x2: x(m), y1: base - 12, y2: base, stroke: "var(--muted)", opacity: 0.45 })));
+  if (value !== null) {
+    picture.append(svg("line", { x1: x(value), x2: x(value), y1: base - 16, y2: base + 2, stroke: "var(--mark)", "stroke-width": 3 }));
+  }
+  for (const v of ticks(least, greatest > least ? greatest : least + 1, width < 400 ? 3 : 5)) {
+    if (v <= greatest) picture.append(svg("text", { x: x(v), y: base + 15, "text-anchor": "middle" }, say(v)));
+  }
+  picture.append(svg("text", { x: width - right, y: base + 29, "text-anchor": "end" }, "all heads, mean over texts; red: this head"));
+  box.replaceChildren(picture);
+}

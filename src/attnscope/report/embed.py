@@ -1,0 +1,67 @@
+"""Putting data into a page so that nothing in it can end a script element, and writing the page whole."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from attnscope.errors import AttnscopeError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import numpy as np
+
+_ESCAPES = {ord(mark): f"\\u{ord(mark):04x}" for mark in "<>&\u2028\u2029"}
+_DIGITS = 5
+
+
+def script_json(value: Any) -> str:
+    r"""JSON that is safe inside `<script type="application/json">`, in ASCII.
+
+    Examples
+    --------
+    >>> from attnscope.report.embed import script_json
+    >>> script_json({"token": "</script>猫"})
+    '{"token":"\\u003c/script\\u003e\\u732b"}'
+    """
+    text = json.dumps(value, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
+    return text.translate(_ESCAPES)
+
+
+def numbers(values: np.ndarray) -> Any:
+    """Nested lists of the values, to five significant digits; None for what is not finite.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from attnscope.report.embed import numbers
+    >>> numbers(np.array([[1 / 3, np.nan], [2.0, 12345.678]]))
+    [[0.33333, None], [2, 12346]]
+    """
+    if values.ndim > 1:
+        return [numbers(row) for row in values]
+    return [_short(float(value)) for value in values]
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Write a text file so that a reader sees the old one or the new one, never a part."""
+    beside = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        beside.write_text(text, encoding="utf-8", errors="backslashreplace", newline="\n")
+        beside.replace(path)
+    except OSError as error:
+        with suppress(OSError):
+            beside.unlink()
+        raise AttnscopeError(f"Cannot write the report to {path}: {error.strerror or error}.") from error
+
+
+def _short(value: float) -> float | int | None:
+    if not math.isfinite(value):
+        return None
+    rounded = float(f"{value:.{_DIGITS}g}")
+    return int(rounded) if rounded.is_integer() else rounded

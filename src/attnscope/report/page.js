@@ -1,0 +1,363 @@
+// The page: what is chosen, and what each choice draws.
+
+const data = JSON.parse(byId("data").textContent);
+const heads = data.heads.length, total = data.layers.length * heads;
+const state = { mode: data.statistics.length ? "statistic" : "labels", statistic: 0, head: null, direction: "from", zoom: "whole", token: 0, map: null };
+const at = (index) => `Layer ${data.layers[Math.floor(index / heads)]}, head ${data.heads[index % heads]}`;
+const exists = (index) => data.statistics.some((s) => s.mean[index] !== null)
+  || (data.profile?.mean[index].some((v) => v !== null) ?? false) || (data.labels?.shares[index][0] ?? null) !== null;
+let pointAt = () => {};
+
+// --- the grid -------------------------------------------------------------------------------------------------
+
+const cells = [];
+function buildGrid() {
+  const grid = byId("grid"), narrow = heads > 12 ? 12 : 16;
+  grid.style.gridTemplateColumns = `max-content repeat(${heads}, minmax(${narrow}px, 1fr))`;
+  grid.style.gap = heads > 12 ? "2px" : "3px";
+  const header = html("div", { role: "row" }, html("span", { role: "columnheader", "aria-label": "layer" }));
+  const every = Math.ceil(heads / 16);
+  data.heads.forEach((head, i) => header.append(html("span", { role: "columnheader", "aria-label": `head ${head}` }, i % every ? "" : String(head))));
+  grid.append(header);
+  data.layerLabels.forEach((label, layer) => {
+    const row = html("div", { role: "row" }, html("span", { role: "rowheader", title: data.layerNames[layer] }, label));
+    for (let head = 0; head < heads; head++) {
+      const index = layer * heads + head;
+      const cell = html("button", { type: "button", role: "gridcell", tabindex: -1, "data-head": index });
+      if (!exists(index)) cell.classList.add("absent");
+      cells.push(cell);
+      row.append(cell);
+    }
+    grid.append(row);
+  });
+  const indexOf = (event) => (event.target.dataset.head === undefined ? null : Number(event.target.dataset.head));
+  grid.addEventListener("click", (event) => { const i = indexOf(event); if (i !== null && exists(i)) chooseHead(i); });
+  for (const kind of ["pointerover", "focusin"]) grid.addEventListener(kind, (event) => readOut(indexOf(event) ?? state.head));
+  for (const kind of ["pointerleave", "focusout"]) grid.addEventListener(kind, () => readOut(state.head));
+  grid.addEventListener("keydown", (event) => {
+    const step = { ArrowLeft: -1, ArrowRight: 1, ArrowUp: -heads, ArrowDown: heads }[event.key];
+    const from = indexOf(event);
+    if (!step || from === null) return;
+    event.preventDefault();
+    const sideways = Math.abs(step) === 1 && heads > 1;
+    if (sideways && Math.floor((from + step) / heads) !== Math.floor(from / heads)) return;
+    if (from + step >= 0 && from + step < total) moveFocus(cells, from, from + step);
+  });
+}
+
+function moveFocus(items, from, to) {
+  items[from].tabIndex = -1;
+  items[to].tabIndex = 0;
+  items[to].focus();
+}
+
+function scaleOf(statistic) {
+  const known = statistic.mean.filter((v) => v !== null);
+  let low = known.length ? Math.min(...known) : 0, high = known.length ? Math.max(...known) : 1;
+  if (statistic.signed) { high = Math.max(Math.abs(low), Math.abs(high)) || 1; low = -high; }
+  if (low === high) { low -= 0.5; high += 0.5; }
+  return { low, high, colour: statistic.signed ? signedRamp() : ramp(VIRIDIS) };
+}
+
+function describe(index) {
+  if (state.mode === "labels") {
+    const shares = data.labels.shares[index];
+    return shares[0] === null ? "no label" : data.labels.names.map((n, c) => [n, shares[c]]).filter(([, s]) => s > 0)
+      .sort((a, b) => b[1] - a[1]).map(([name, s]) => `${name} ${share(s)}`).join(", ");
+  }
+  const s = data.statistics[state.statistic];
+  if (s.mean[index] === null) return "no value";
+  const spread = s.low ? ` (middle ${share(data.quantiles[1] - data.quantiles[0])} of texts: ${say(s.low[index])} to ${say(s.high[index])})` : "";
+  return `${s.name} ${say(s.mean[index])} ${s.units}${spread}`;
+}
+
+function paintGrid() {
+  const labels = state.mode === "labels", statistic = data.statistics[state.statistic];
+  const scale = labels ? null : scaleOf(statistic);
+  byId("grid").classList.toggle("pies", labels);
+  cells.forEach((cell, index) => {
+    if (labels) cell.style.background = pie(data.labels.shares[index]);
+    else {
+      const value = statistic.mean[index];
+      cell.style.background = value === null ? "var(--soft)" : css(scale.colour((value - scale.low) / (scale.high - scale.low)));
+    }
+    cell.setAttribute("aria-label", `${at(index)}: ${describe(index)}`);
+    cell.setAttribute("aria-selected", index === state.head);
+  });
+  if (labels) drawClusters();
+  else pointAt = drawScale(byId("scale"), { ...scale, label: statistic.units ? `${statistic.name} (${statistic.units})` : statistic.name });
+  readOut(state.head);
+}
+
+function pie(shares) {
+  if (shares[0] === null) return "var(--soft)";
+  let from = 0;
+  const parts = shares.map((s, c) => `${data.labels.colours[c]} ${360 * from}deg ${360 * (from += s)}deg`).filter((_, c) => shares[c] > 0);
+  return `conic-gradient(${parts.join(", ")})`;
+}
+
+function drawClusters() {
+  pointAt = () => {};
+  const { names, colours, centroids, offsets } = data.labels;
+  byId("scale").replaceChildren(html("ul", { class: "clusters" }, ...names.map((name, c) => {
+    const item = html("li", {}, swatch(colours[c]), html("bdi", {}, name));
+    const curve = centroids?.[c], most = curve ? Math.max(...curve, 0) : 0;
+    if (most > 0) {
+      const x = (i) => (i / (curve.length - 1)) * 58 + 1, y = (v) => 19 - (v / most) * 17;
+      const zero = offsets.indexOf(0);
+      const picture = svg("svg", { viewBox: "0 0 60 20", "aria-hidden": "true" });
+      picture.style.cssText = "width:60px;height:20px;flex:none";
+      if (zero >= 0) picture.append(svg("line", { x1: x(zero), x2: x(zero), y1: 0, y2: 20, stroke: "var(--line)" }));
+      picture.append(svg("polyline", { points: curve.map((v, i) => `${x(i)},${y(v ?? 0)}`).join(" "), fill: "none", stroke: colours[c], "stroke-width": 1.6 }));
+      item.append(picture);
+    }
+    return item;
+  })));
+}
+function swatch(colour) {
+  const node = html("span", { class: "swatch" });
+  node.style.background = colour;
+  return node;
+}
+
+function readOut(index) {
+  byId("readout").textContent = index === null ? "" : `${at(index)}: ${describe(index)}`;
+  pointAt(index === null || state.mode === "labels" ? null : data.statistics[state.statistic].mean[index]);
+}
+
+// --- one head -------------------------------------------------------------------------------------------------
+
+function chooseHead(index) {
+  if (state.head !== null) { cells[state.head].setAttribute("aria-selected", false); cells[state.head].tabIndex = -1; }
+  state.head = index;
+  cells[index].setAttribute("aria-selected", true);
+  cells.forEach((cell) => { cell.tabIndex = -1; });
+  cells[index].tabIndex = 0;
+  const layer = Math.floor(index / heads);
+  history.replaceState(null, "", `#${data.layers[layer]}.${data.heads[index % heads]}`);
+  drawHead();
+  readOut(index);
+  loadMap();
+}
+
+function majority(index) {
+  const shares = data.labels?.shares[index];
+  if (!shares || shares[0] === null) return null;
+  const best = shares.indexOf(Math.max(...shares));
+  return { name: data.labels.names[best], share: shares[best], colour: data.labels.colours[best] };
+}
+
+function drawHead() {
+  const index = state.head, layer = Math.floor(index / heads), main = majority(index), colour = main?.colour ?? "#0072b2";
+  byId("head-title").textContent = at(index);
+  byId("head-layer").textContent = [data.layerNames[layer], data.layerKinds[layer]].filter((t) => t && t !== String(data.layers[layer])).join(", ");
+  byId("head-label").replaceChildren(...(main ? [swatch(main.colour), " ", html("strong", {}, html("bdi", {}, main.name)), ` on ${share(main.share)} of texts`] : []));
+  if (data.profile) {
+    const { offsets, mean, low, high } = data.profile;
+    if (mean[index].some((v) => v !== null)) drawProfile(byId("profile"), offsets, mean[index], low[index], high[index], colour);
+    else byId("profile").replaceChildren("No profile for this head.");
+  }
+  if (data.labels) drawShares(index);
+  if (data.statistics.length) { drawChosenDistribution(index, colour); drawNumbers(index); }
+}
+
+function drawShares(index) {
+  const { names, colours, shares } = data.labels;
+  if (shares[index][0] === null) { byId("shares").replaceChildren("No label for this head."); return; }
+  const present = names.map((name, c) => ({ name, colour: colours[c], share: shares[index][c] })).filter((l) => l.share > 0).sort((a, b) => b.share - a.share);
+  const stack = html("div", { class: "stack", "aria-hidden": "true" }, ...present.map((label) => {
+    const part = html("i");
+    part.style.cssText = `background:${label.colour};width:${100 * label.share}%`;
+    return part;
+  }));
+  byId("shares").replaceChildren(stack, html("ul", { class: "clusters" },
+    ...present.map((label) => html("li", {}, swatch(label.colour), html("bdi", {}, label.name), share(label.share)))));
+}
+
+function drawChosenDistribution(index, colour) {
+  const s = data.statistics[state.statistic];
+  byId("distribution-title").replaceChildren(`${s.name} `, html("span", { class: "count" }, s.counts ? "over texts, and among all heads" : "among all heads"));
+  drawDistribution(byId("distribution"), { counts: s.counts?.[index] ?? null, means: s.mean, value: s.mean[index], units: s.units, colour });
+}
+
+function drawNumbers(index) {
+  byId("numbers").tBodies[0].replaceChildren(...data.statistics.map((s, i) => html("tr", i === state.statistic ? { class: "chosen" } : {},
+    html("th", { scope: "row", title: s.help }, `${s.name} `, html("span", { class: "count" }, s.units)), html("td", { class: "number" }, say(s.mean[index])),
+    html("td", { class: "number" }, s.low && s.low[index] !== null ? `${say(s.low[index])} to ${say(s.high[index])}` : ""))));
+}
+
+// --- the window -----------------------------------------------------------------------------------------------
+
+const shared = data.window ?? null;
+const names = shared ? shared.tokens.map(visible) : [];
+const chips = [];
+let packed = null, drawn = null, loading = 0;
+
+function buildWindow() {
+  if (!shared) return;
+  packed = JSON.parse(byId("packed").textContent);
+  const box = byId("tokens");
+  shared.tokens.forEach((token, i) => {
+    const chip = html("button", { type: "button", role: "option", tabindex: -1, class: shared.special[i] ? "token special" : "token", dir: "auto", "data-token": i, title: `position ${i}` }, names[i]);
+    chips.push(chip);
+    box.append(chip, "\u200b");
+  });
+  const firstWord = shared.special.indexOf(false);
+  state.token = Math.min(shared.tokens.length - 1, Math.max(0, firstWord) + 5);
+  chips[state.token].tabIndex = 0;
+  const tokenOf = (event) => (event.target.dataset.token === undefined ? null : Number(event.target.dataset.token));
+  for (const kind of ["pointerover", "focusin"]) box.addEventListener(kind, (event) => { const t = tokenOf(event); if (t !== null) showToken(t); });
+  box.addEventListener("pointerleave", () => showToken(state.token));
+  box.addEventListener("focusout", () => showToken(state.token));
+  box.addEventListener("click", (event) => { const t = tokenOf(event); if (t !== null) keepToken(t); });
+  box.addEventListener("keydown", (event) => {
+    const from = tokenOf(event), step = { ArrowLeft: -1, ArrowRight: 1, ArrowUp: -1, ArrowDown: 1 }[event.key];
+    if (from === null || !step) return;
+    event.preventDefault();
+    if (chips[from + step]) moveFocus(chips, from, from + step);
+  });
+  const canvas = byId("map");
+  canvas.addEventListener("pointermove", (event) => {
+    const cell = drawn?.cell(event.offsetX, event.offsetY);
+    if (!cell || !state.map) { byId("map-readout").textContent = ""; return; }
+    const weight = partners(state.map, cell[0], "from").find((p) => p.position === cell[1])?.weight;
+    const unlisted = state.map.rest[cell[0]] > 0 ? "not stored, small" : "0";
+    byId("map-readout").textContent = `query ${cell[0]} “${names[cell[0]]}” → key ${keyName(cell[1])}: ${weight ? say(weight, 2) : unlisted}`;
+    showToken(state.direction === "from" || crossed() ? cell[0] : cell[1]);
+  });
+  canvas.addEventListener("pointerleave", () => { byId("map-readout").textContent = ""; showToken(state.token); });
+  canvas.addEventListener("click", (event) => {
+    const cell = drawn?.cell(event.offsetX, event.offsetY);
+    if (cell) keepToken(state.direction === "from" || crossed() ? cell[0] : cell[1]);
+  });
+  if (shared.tokens.length <= 32) byId("zoom").hidden = true;
+}
+
+/** In cross-attention the keys are another text, whose tokens the sample does not hold. */
+const crossed = () => data.layerKinds[Math.floor(state.head / heads)] === "cross";
+const keyName = (position) => (crossed() ? `${position} of the other text` : `${position} “${names[position] ?? "…"}”`);
+
+async function loadMap() {
+  if (!shared) return;
+  const ticket = ++loading, source = packed[state.head];
+  const map = source === null ? null : await unpackHead(source, shared);
+  if (ticket !== loading) return; // another head was chosen meanwhile
+  state.map = map;
+  paintMap();
+  showToken(state.token);
+  byId("window").dataset.head = state.head;
+}
+
+function keepToken(token) {
+  chips[state.token].tabIndex = -1;
+  state.token = token;
+  chips[token].tabIndex = 0;
+  if (state.zoom === "near") paintMap();
+  showToken(token);
+}
+
+function paintMap() {
+  const canvas = byId("map"), n = shared.tokens.length;
+  if (!state.map) { drawn = null; canvas.getContext("2d").clearRect(0, 0, canvas.width, canvas.height); return; }
+  const cross = crossed(), near = state.zoom === "near" && n > 32;
+  const room = near ? Math.min(n, canvas.clientWidth < 420 ? 16 : 24) : n;
+  const clamp = (middle, last) => Math.max(0, Math.min(middle - Math.floor(room / 2), last - room));
+  const lastKey = cross ? state.map.key.reduce((a, b) => Math.max(a, b), 0) + 1 : n;
+  const first = near ? clamp(state.token, n) : 0;
+  const keyCount = near ? Math.min(room, lastKey) : lastKey;
+  const strongest = partners(state.map, state.token, "from")[0]?.position ?? state.token;
+  const keyFirst = near ? (cross ? Math.max(0, clamp(strongest, lastKey)) : first) : 0;
+  const rows = near || n <= 32 ? names : null;
+  drawn = drawMap(canvas, state.map, { first, count: room, keyFirst, keyCount, rows, columns: cross ? null : rows, diagonal: !cross });
+  canvas.setAttribute("aria-label", `Attention map of ${at(state.head)}, rows are queries, columns are keys; the text beside it gives the same weights token by token`);
+  const most = drawn.most || 1;
+  drawScale(byId("map-scale"), { colour: weightRamp(), low: 0, high: most, label: "weight, on a square-root scale", position: (v) => Math.sqrt(v / most) });
+}
+
+function showToken(token) {
+  if (!state.map) return;
+  const cross = crossed(), direction = cross ? "from" : state.direction, found = partners(state.map, token, direction);
+  const most = found[0]?.weight ?? 1;
+  const weights = new Map(cross ? [] : found.map((p) => [p.position, p.weight]));
+  const numbered = new Set(cross ? [] : found.slice(0, 8).filter((p) => p.weight >= 0.02 * most).map((p) => p.position));
+  chips.forEach((chip, i) => {
+    const weight = weights.get(i) ?? 0;
+    chip.style.setProperty("--w", weight ? Math.sqrt(weight / most).toFixed(3) : 0);
+    if (numbered.has(i)) chip.dataset.weight = say(weight, 2);
+    else delete chip.dataset.weight;
+    chip.classList.toggle("current", i === token);
+    chip.setAttribute("aria-selected", i === token);
+  });
+  byId("tokens-title").replaceChildren("Text ", html("span", { class: "count" }, cross ? "queries; the keys are another text"
+    : direction === "from" ? "blue: what the outlined token looks at" : "blue: what looks at the outlined token"));
+  const table = byId("partners");
+  const what = direction === "from" ? "looks at" : "is looked at by";
+  table.caption.replaceChildren(html("strong", {}, html("bdi", {}, names[token])), ` (position ${token}) ${what}`);
+  const rows = found.slice(0, 8).map((p) => row(cross ? "token of the other text" : names[p.position] ?? "…", p.position, direction === "from" ? p.position - token : token - p.position, p.weight, most));
+  if (direction === "from") {
+    const others = found.slice(8).reduce((sum, p) => sum + p.weight, 0) + state.map.rest[token];
+    if (others > 0) rows.push(row(found.length > 8 || state.map.rest[token] > 0 ? "all others together" : "", "", "", others, most, true));
+  }
+  table.tBodies[0].replaceChildren(...rows);
+  drawn?.outline(token, direction);
+}
+
+function row(name, position, offset, weight, most, faint = false) {
+  const bar = html("i");
+  bar.style.width = `${Math.min(100, (100 * weight) / most)}%`;
+  if (faint) bar.style.opacity = 0.35;
+  return html("tr", {}, html("th", { scope: "row" }, faint ? name : html("bdi", {}, name)), html("td", { class: "number" }, String(position)),
+    html("td", { class: "number" }, offset === "" || crossed() ? "" : say(offset)), html("td", { class: "number" }, say(weight, 2)), html("td", { class: "bar" }, bar));
+}
+
+// --- wiring ---------------------------------------------------------------------------------------------------
+
+/** A head worth seeing first: the one that looks hardest at one neighbour. */
+function firstHead() {
+  const [layer, head] = location.hash.slice(1).split(".").map(Number);
+  const linked = data.layers.indexOf(layer) * heads + data.heads.indexOf(head);
+  if (data.layers.includes(layer) && data.heads.includes(head) && exists(linked)) return linked;
+  const known = Array.from({ length: total }, (_, i) => i).filter(exists);
+  if (!data.profile) return known[0] ?? null;
+  const sides = data.profile.offsets.map((t, i) => (t ? i : -1)).filter((i) => i >= 0);
+  const peak = (index) => Math.max(...sides.map((i) => data.profile.mean[index][i] ?? 0));
+  return known.reduce((a, b) => (a === undefined || peak(b) > peak(a) ? b : a), undefined) ?? null;
+}
+
+function redraw() {
+  paintGrid();
+  if (state.head === null) return;
+  drawHead();
+  if (shared && state.map) { paintMap(); showToken(state.token); }
+}
+
+function start() {
+  buildGrid();
+  buildWindow();
+  byId("statistic")?.addEventListener("change", (event) => {
+    state.statistic = Number(event.target.value);
+    const statistic = document.querySelector('input[name="mode"][value="statistic"]');
+    if (statistic && state.mode !== "statistic") { statistic.checked = true; state.mode = "statistic"; }
+    redraw();
+  });
+  for (const name of ["mode", "direction", "zoom"]) {
+    for (const input of document.querySelectorAll(`input[name="${name}"]`)) {
+      input.addEventListener("change", () => { state[name] = input.value; redraw(); });
+    }
+  }
+  paintGrid();
+  const first = firstHead();
+  if (first !== null) chooseHead(first);
+  prefersDark.addEventListener("change", redraw);
+  addEventListener("beforeprint", () => { printing = true; redraw(); });
+  addEventListener("afterprint", () => { printing = false; redraw(); });
+  let width = innerWidth, timer = 0;
+  addEventListener("resize", () => {
+    if (innerWidth === width) return; // phones resize when their bars hide
+    width = innerWidth;
+    clearTimeout(timer);
+    timer = setTimeout(redraw, 100);
+  });
+}
+
+start();

@@ -1,0 +1,119 @@
+"""Writing the page."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+from attnscope.errors import AttnscopeError
+from attnscope.figures.reading import HIGH, LOW
+from attnscope.report.content import flatten, page_data, parsed
+from attnscope.report.embed import script_json, write_whole
+from attnscope.report.window import pack_window
+
+if TYPE_CHECKING:
+    import xarray as xr
+
+_SCRIPTS = ("draw.js", "window.js", "page.js")
+
+
+def write_report(result: xr.Dataset, sample: xr.Dataset | None, path: Path | str) -> Path:
+    """Write a result as one HTML page that needs no network, no server and no other file.
+
+    The page shows all heads as a grid, coloured by any statistic or as pies of label shares, and for a chosen
+    head its profile over offsets, its labels, its distribution over texts and its weights in one window. Its
+    size does not grow with the number of texts. It is written beside the target and then put in its place.
+
+    Parameters
+    ----------
+    result
+        The result of a scan, with dimensions text, layer, head, offset and cluster; any statistic may be
+        absent.
+    sample
+        One window with ``token``, ``special`` (query), ``key``, ``weight`` (layer, head, query, rank) and
+        ``rest`` (layer, head, query); None leaves that part of the page out.
+    path
+        The file to write; its folder is made if needed.
+
+    Returns
+    -------
+    Path
+        The file written.
+
+    Raises
+    ------
+    AttnscopeError
+        If the result has nothing to show, the sample has other heads than the result, or the file cannot be
+        written.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from pathlib import Path
+    >>> import numpy as np
+    >>> import xarray as xr
+    >>> from attnscope.report import write_report
+    >>> entropy = np.random.default_rng(0).gamma(4.0, 0.5, size=(10, 3, 4))  # (text, layer, head), nats
+    >>> result = xr.Dataset({"entropy": (("text", "layer", "head"), entropy)}, attrs={"model": "made-up"})
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     page = write_report(result, None, Path(folder) / "report.html").read_text(encoding="utf-8")
+    >>> page[:15], "Where the heads of made-up look" in page
+    ('<!doctype html>', True)
+    """
+    path = Path(path)
+    data = page_data(result)
+    data["quantiles"] = [LOW, HIGH]
+    window = None
+    if sample is not None:
+        _check_same_heads(result, sample)
+        window = pack_window(sample)
+        data["window"] = window.shared
+    signature = parsed(result.attrs.get("signature", "{}"))
+    summary = parsed(result.attrs.get("summary", "{}"))
+    environment = Environment(
+        loader=PackageLoader("attnscope.report", "."), autoescape=True, undefined=StrictUndefined
+    )
+    folder = Path(__file__).parent
+    text = environment.get_template("page.html.j2").render(
+        model=str(result.attrs.get("model", "the model")),
+        corpus=_corpus(result, signature),
+        texts=result.sizes.get("text", 0),
+        tokens=int(result["length"].sum()) if "length" in result.variables else None,
+        layers=len(data["layers"]),
+        heads=len(data["heads"]),
+        statistics=data["statistics"],
+        has_labels=data["labels"] is not None,
+        has_profile=data["profile"] is not None,
+        window=data.get("window"),
+        quantiles=f"{LOW * 100:.0f}–{HIGH * 100:.0f}%",
+        summary=list(flatten(summary)) if summary else [],
+        signature=signature
+        if isinstance(signature, str)
+        else json.dumps(signature, indent=2, ensure_ascii=False),
+        css=(folder / "page.css").read_text(encoding="utf-8"),
+        js="\n".join((folder / name).read_text(encoding="utf-8") for name in _SCRIPTS),
+        data=script_json(data),
+        packed=script_json(window.heads) if window else None,
+    )
+    write_whole(path, text)
+    return path
+
+
+def _check_same_heads(result: xr.Dataset, sample: xr.Dataset) -> None:
+    for dim in ("layer", "head"):
+        found, expected = sample.sizes.get(dim), result.sizes.get(dim)
+        if found != expected:
+            raise AttnscopeError(f"The sample has {found} {dim}s and the result {expected}: they must agree.")
+
+
+def _corpus(result: xr.Dataset, signature: Any) -> str:
+    """The corpus by its name, where the result or its signature tells one."""
+    corpus: Any = result.attrs.get("corpus")
+    if corpus is None and isinstance(signature, dict):
+        corpus = signature.get("corpus")
+    if isinstance(corpus, dict):
+        corpus = corpus.get("name") or corpus.get("path") or corpus.get("hash")
+    return str(corpus) if corpus else ""

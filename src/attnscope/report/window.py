@@ -1,0 +1,120 @@
+"""Packing the weights of one window so small that a page can carry every head.
+
+A weight w becomes one byte on a logarithmic scale, `255 + round(254/16 log2 w)`: 0 for w < 2^-16, and within
+2.2% of w elsewhere. A head's bytes are laid out in planes (low bytes of the keys, high bytes, steps from one
+weight to the next smaller, unlisted mass of each row), because like beside like deflates best; then zlib and
+base64.
+"""
+
+from __future__ import annotations
+
+import base64
+import zlib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from attnscope.errors import AttnscopeError
+from attnscope.figures.reading import axis_values, require
+
+if TYPE_CHECKING:
+    import xarray as xr
+
+OCTAVES, STEPS = 16, 254
+_MOST_TOKENS = 2048  # more than a reader can read; also keeps keys within two bytes
+_MOST_WEIGHTS = 5_000_000  # over all heads: bounds the page at about 10 MB
+
+
+@dataclass(frozen=True)
+class Window:
+    """One window as the page holds it: what all heads share, and one packed string per head."""
+
+    shared: dict[str, Any]
+    heads: list[str | None]
+
+
+def pack_window(sample: xr.Dataset) -> Window:
+    """Pack a sample; a long window is cut to its first tokens and many ranks to the largest weights.
+
+    Parameters
+    ----------
+    sample
+        ``token``, ``special`` (query), ``key`` and ``weight`` (layer, head, query, rank), optionally
+        ``rest`` (layer, head, query).
+
+    Returns
+    -------
+    Window
+        `shared` holds the tokens, the sizes and the constants of the scale; `heads` has layers times heads
+        strings, None for a head without weights.
+    """
+    require(sample, ("token", "key", "weight"), purpose="The report's sample window")
+    layers, heads = len(axis_values(sample, "layer")), len(axis_values(sample, "head"))
+    total = sample.sizes["query"]
+    tokens = min(total, _MOST_TOKENS)
+    ranks = min(sample.sizes["rank"], max(1, _MOST_WEIGHTS // (layers * heads * tokens)))
+    order = ("layer", "head", "query", "rank")
+    key, weight = sample["key"].transpose(*order), sample["weight"].transpose(*order)
+    special = sample["special"].values if "special" in sample.variables else np.zeros(total, dtype=bool)
+
+    packed: list[str | None] = []
+    complete = True
+    for at in np.ndindex(layers, heads):
+        keys = key[at].values[:tokens].astype(np.int64)
+        weights = weight[at].values[:tokens].astype(np.float64)
+        if "rest" in sample.variables:
+            rest = sample["rest"].transpose("layer", "head", "query")[at].values[:tokens].astype(np.float64)
+        else:
+            rest = np.zeros(tokens)
+        if not np.isfinite(weights).all():
+            packed.append(None)
+            continue
+        if (weights[keys >= 2**16] > 0).any():
+            raise AttnscopeError("The sample window has keys beyond position 65535: choose a shorter window.")
+        keys, weights, rest = _largest(keys, weights, np.nan_to_num(rest), ranks)
+        complete &= bool((rest < 2.0**-OCTAVES).all())
+        packed.append(_pack(keys, encode(weights), encode(rest)))
+    shared = {
+        "tokens": [str(token) for token in sample["token"].values[:tokens]],
+        "special": [bool(mark) for mark in special[:tokens]],
+        "total": total,
+        "ranks": ranks,
+        "complete": complete,
+        "octaves": OCTAVES,
+        "steps": STEPS,
+    }
+    return Window(shared, packed)
+
+
+def encode(weights: np.ndarray) -> np.ndarray:
+    """One byte per weight on the logarithmic scale.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from attnscope.report.window import encode
+    >>> encode(np.array([1.0, 0.5, 0.25, 1e-9, 0.0])).tolist()
+    [255, 239, 223, 0, 0]
+    """
+    kept = weights >= 2.0**-OCTAVES
+    level = STEPS + 1 + np.round(STEPS / OCTAVES * np.log2(np.where(kept, weights, 1.0)))
+    return np.where(kept, np.clip(level, 1, STEPS + 1), 0).astype(np.uint8)
+
+
+def _largest(
+    keys: np.ndarray, weights: np.ndarray, rest: np.ndarray, ranks: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The largest weights of each row in descending order; what is left out goes to the rest."""
+    order = np.argsort(-weights, axis=-1, kind="stable")
+    kept, cut = order[:, :ranks], order[:, ranks:]
+    rest = rest + np.take_along_axis(weights, cut, axis=-1).sum(axis=-1)
+    return np.take_along_axis(keys, kept, axis=-1), np.take_along_axis(weights, kept, axis=-1), rest
+
+
+def _pack(keys: np.ndarray, codes: np.ndarray, rest: np.ndarray) -> str:
+    keys = np.where(codes > 0, keys, 0).astype(np.uint16)
+    steps = codes.copy()
+    steps[:, 1:] = codes[:, :-1] - codes[:, 1:]  # descending, so never below 0
+    planes = ((keys & 0xFF).astype(np.uint8), (keys >> 8).astype(np.uint8), steps, rest)
+    return base64.b64encode(zlib.compress(b"".join(plane.tobytes() for plane in planes), 9)).decode("ascii")

@@ -1,0 +1,40 @@
+"""Where every head looks: statistics per text and head, kinds of heads, independence of the text."""
+
+from attnscope.statistics._catalogue import DEFAULT, STATISTICS, Statistic, choose, reduce_call
+from attnscope.statistics._independence import (
+    Estimate,
+    between_head_share,
+    effective_labels,
+    independence,
+    intraclass_correlation,
+    label_information,
+    label_shares,
+    sign_agreement,
+)
+from attnscope.statistics._labels import Clustering, cluster_profiles, direction, name_profile
+from attnscope.statistics._scan import Progress, scan
+from attnscope.statistics._summary import rank_heads, summarize
+
+__all__ = [
+    "DEFAULT",
+    "STATISTICS",
+    "Clustering",
+    "Estimate",
+    "Progress",
+    "Statistic",
+    "between_head_share",
+    "choose",
+    "cluster_profiles",
+    "direction",
+    "effective_labels",
+    "independence",
+    "intraclass_correlation",
+    "label_information",
+    "label_shares",
+    "name_profile",
+    "rank_heads",
+    "reduce_call",
+    "scan",
+    "sign_agreement",
+    "summarize",
+]

@@ -1,0 +1,125 @@
+"""Kinds of heads: clusters of offset profiles, and names for them by a fixed rule (mechanism C.4)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Float, Int
+from sklearn.cluster import KMeans
+
+SHARP = 0.3  # of the weight at one offset: a head that looks at one neighbour
+LEAN = 0.2  # of (right - left) / (right + left): a head that leans to a side
+DIRECTED = ("next-to-left", "next-to-right", "leftward", "rightward")
+
+
+def name_profile(shares: Float[np.ndarray, " offset"]) -> str:
+    """Name a profile by the rule of mechanism C.4.
+
+    Parameters
+    ----------
+    shares
+        Share of all weight at each offset ``-n..n``: band sums divided by the number of tokens.
+
+    Returns
+    -------
+    str
+        ``next-to-left`` or ``next-to-right`` where the largest share is at -1 or +1 and at least 0.3; else
+        ``leftward`` or ``rightward`` where the sides differ by more than 0.2 of their sum; else ``self`` where the
+        largest is at 0 and at least 0.3; else ``flat``.
+
+    Examples
+    --------
+    >>> name_profile(np.array([0.05, 0.6, 0.1, 0.1, 0.05]))
+    'next-to-left'
+    >>> name_profile(np.array([0.1, 0.1, 0.1, 0.1, 0.1]))
+    'flat'
+    """
+    centre = len(shares) // 2
+    peak = int(np.argmax(shares)) - centre
+    if abs(peak) == 1 and shares[peak + centre] >= SHARP:
+        return "next-to-left" if peak < 0 else "next-to-right"
+    lean = float(direction(shares))
+    if abs(lean) > LEAN:
+        return "leftward" if lean < 0 else "rightward"
+    return "self" if peak == 0 and shares[centre] >= SHARP else "flat"
+
+
+def direction(band_sums: Float[np.ndarray, "*any offset"]) -> Float[np.ndarray, "*any"]:
+    """Direction index (right - left) / (right + left), -1..1; 0 where nothing lies on either side.
+
+    Examples
+    --------
+    >>> float(direction(np.array([3.0, 5.0, 1.0])))
+    -0.5
+    """
+    centre = band_sums.shape[-1] // 2
+    left, right = band_sums[..., :centre].sum(-1), band_sums[..., centre + 1 :].sum(-1)
+    both = left + right
+    return np.where(both > 0, (right - left) / np.where(both > 0, both, 1.0), 0.0)
+
+
+@dataclass(frozen=True, eq=False)
+class Clustering:
+    """k-means over profiles.
+
+    Attributes
+    ----------
+    labels
+        Cluster of each vector, in the order of the names below.
+    centroids
+        Share of the weight at each offset.
+    names
+        By `name_profile`; a second cluster of the same name is called ``leftward 2``.
+    inertia
+        Sum of squared distances to the centroids.
+    """
+
+    labels: Int[np.ndarray, " vector"]
+    centroids: Float[np.ndarray, "cluster offset"]
+    names: tuple[str, ...]
+    inertia: float
+
+
+def cluster_profiles(
+    shares: Float[np.ndarray, "vector offset"], *, clusters: int = 6, seed: int = 0, restarts: int = 20
+) -> Clustering:
+    """Cluster per-text profiles: k-means++, Euclidean, unstandardised, the best of several starts.
+
+    Parameters
+    ----------
+    shares
+        Band sums divided by the number of tokens, so that texts of all lengths compare. For texts of one
+        length this is the papers' clustering of band sums.
+    clusters
+        k; fewer where there are fewer distinct vectors.
+    seed
+        Of the starts.
+    restarts
+        How many starts; the one with the least inertia is kept.
+
+    Examples
+    --------
+    >>> left, flat = [0.0, 0.9, 0.1, 0.0, 0.0], [0.1, 0.1, 0.1, 0.1, 0.1]
+    >>> found = cluster_profiles(np.array([left, flat, left]), clusters=2)
+    >>> [found.names[label] for label in found.labels]
+    ['next-to-left', 'flat', 'next-to-left']
+    """
+    distinct = len(np.unique(shares, axis=0))
+    model = KMeans(min(clusters, distinct), n_init=restarts, random_state=seed).fit(shares)  # pyright: ignore[reportArgumentType]
+    centroids = np.asarray(model.cluster_centers_)
+    base = [name_profile(centroid) for centroid in centroids]
+    # order: by name, then by how much weight lies in the band, so that numbers do not depend on the starts
+    order = sorted(range(len(base)), key=lambda cluster: (_rank(base[cluster]), -centroids[cluster].sum()))
+    names: list[str] = []
+    for cluster in order:
+        again = sum(name.split(" ")[0] == base[cluster] for name in names)
+        names.append(base[cluster] if not again else f"{base[cluster]} {again + 1}")
+    position = np.empty(len(order), dtype=np.int64)
+    position[order] = np.arange(len(order))
+    labels = position[np.asarray(model.labels_)]
+    return Clustering(labels, centroids[order], tuple(names), float(model.inertia_))
+
+
+def _rank(name: str) -> int:
+    return (*DIRECTED, "self", "flat").index(name)

@@ -1,0 +1,87 @@
+"""One batch of windows through a watched model: every statistic of every head."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from attnscope.attention import measure
+from attnscope.errors import AttnscopeError
+from attnscope.statistics._catalogue import STATISTICS, indicator_columns, plan, reduce_call
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from torch import Tensor
+
+    from attnscope.attention import AttentionCall
+    from attnscope.capture import Site
+
+
+@dataclass(eq=False)
+class StatisticsObserver:
+    """Measures each attention call as it happens; keeps ``(batch, head, ...)`` of each, in float64.
+
+    Attributes
+    ----------
+    names, band
+        Which statistics, and the largest offset.
+    valid, special
+        ``(batch, position)``: real tokens, and special tokens among them.
+    found
+        By site index.
+    """
+
+    names: Sequence[str]
+    band: int
+    valid: Tensor
+    special: Tensor
+    found: dict[int, dict[str, Tensor]] = field(default_factory=dict)
+
+    def __call__(self, site: Site, call: AttentionCall) -> Tensor:
+        queries, keys = call.query.shape[2], call.key.shape[2]
+        query_valid = self._of_length(queries, call.query.shape[0])
+        key_valid = self._of_length(keys, call.query.shape[0])
+        special = self.special if self.special.shape == key_valid.shape else torch.zeros_like(key_valid)
+        need = plan(self.names, self.band, indicator_columns(key_valid, special))
+        output, rows = measure(call, need)
+        if bool(torch.isnan(rows.log_sum_exp[query_valid[:, None].expand_as(rows.log_sum_exp)]).any()):
+            raise AttnscopeError(
+                f"layer {site.index} ({site.name}) has scores that are not numbers (NaN): the model overflows on "
+                "this text. Try --dtype float32"
+            )
+        reduced = reduce_call(rows, self.names, query_valid, key_valid)
+        self.found[site.index] = {name: value.cpu() for name, value in reduced.items()}
+        return output
+
+    def _of_length(self, length: int, batch: int) -> Tensor:
+        """Real tokens on one side of the call; a side that is not this text (audio, image patches) is all real."""
+        if self.valid.shape == (batch, length):
+            return self.valid
+        return torch.ones(batch, length, dtype=torch.bool, device=self.valid.device)
+
+    def stacked(self) -> dict[str, np.ndarray]:
+        """``(batch, layer, head[, offset])`` each; NaN where a layer has fewer heads than another."""
+        heads = max(next(iter(one.values())).shape[1] for one in self.found.values())
+        arrays: dict[str, np.ndarray] = {}
+        for name in self.names:
+            layers = [self.found[index][name].numpy() for index in sorted(self.found)]
+            shape = (layers[0].shape[0], len(layers), heads, *layers[0].shape[2:])
+            arrays[name] = np.full(shape, np.nan)
+            for index, layer in enumerate(layers):
+                arrays[name][:, index, : layer.shape[1]] = layer
+        return arrays
+
+
+def dimensions(name: str) -> tuple[str, ...]:
+    """Names of the dimensions of a statistic in a result.
+
+    Examples
+    --------
+    >>> dimensions("profile")
+    ('text', 'layer', 'head', 'offset')
+    """
+    return ("text", "layer", "head", *(("offset",) if STATISTICS[name].per_offset else ()))

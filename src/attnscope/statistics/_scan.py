@@ -1,0 +1,361 @@
+"""`scan`: where does every head look? A corpus through a model, statistics per text, labels, signature."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+import xarray as xr
+
+from attnscope.bundled import MODEL, TEXT
+from attnscope.capture import LoadedModel, Site, load_model, position_table_length, verify, watching
+from attnscope.corpus import Corpus, Window, Windows, collate, cut_windows
+from attnscope.errors import AttnscopeError
+from attnscope.statistics._catalogue import STATISTICS, choose
+from attnscope.statistics._pass import StatisticsObserver, dimensions
+from attnscope.statistics._sample import MapObserver, sample_dataset, sample_rank
+from attnscope.statistics._summary import summarize
+from attnscope.store import RunFolder, package_versions, short_hash
+
+if TYPE_CHECKING:
+    from torch import Tensor
+    from transformers import PreTrainedModel
+
+LONGEST_DEFAULT = 2048  # tokens: a longer window must be asked for
+FLUSH_TEXTS = 64  # results wait in memory for at most so many texts, or so many seconds
+FLUSH_SECONDS = 5.0
+SUMMARY, SAMPLE = "summary.zarr", "sample.zarr"
+
+
+@dataclass(frozen=True)
+class Progress:
+    """What `scan` tells while it works: windows done, and the share of all work that they are (0..1)."""
+
+    windows: int
+    share: float
+
+
+def scan(
+    model: str | Path | PreTrainedModel | None = None,
+    texts: Sequence[str | Path] | str | Path | None = None,
+    *,
+    tokenizer: Any = None,
+    out: str | Path | Callable[[dict[str, Any]], Path] | None = None,
+    window: int | None = None,
+    stride: int | None = None,
+    limit: int | None = None,
+    batch_size: int | None = None,
+    statistics: Sequence[str] | None = None,
+    band: int = 10,
+    clusters: int = 6,
+    seed: int = 0,
+    field: str | None = None,
+    device: str | None = None,
+    dtype: str | None = None,
+    revision: str | None = None,
+    trust_remote_code: bool = False,
+    progress: Callable[[Progress], None] | None = None,
+) -> xr.Dataset:
+    """Measure where every attention head of a model looks, over a corpus.
+
+    Parameters
+    ----------
+    model
+        A folder, a hub id, or a loaded model (then with its `tokenizer`). By default the bundled one.
+    texts
+        Strings are texts; `Path` objects are files or folders (``Path("-")`` is standard input). By default
+        the bundled sample.
+    tokenizer
+        A tokenizer or its folder; by default the one beside the model.
+    out
+        Run folder, or a function that names it from the signature. With it, results are written as they come,
+        and a run that was stopped goes on. ``.encoding["source"]`` of the result holds the folder.
+    window
+        Tokens of a window, special tokens included; by default what the model takes, at most 2,048.
+    stride
+        Tokens between the starts of windows; by default windows do not overlap.
+    limit
+        Windows to measure; by default all.
+    batch_size
+        Windows at a time; by default about 2,048 tokens' worth.
+    statistics
+        Names from ``attnscope.statistics.STATISTICS``; by default all but those that few models need.
+    band
+        Largest offset of the band: offsets ``-band..band``.
+    clusters, seed
+        Of the k-means over profiles.
+    field
+        Which field of JSON Lines holds the text.
+    device, dtype, revision, trust_remote_code
+        See `attnscope.capture.load_model`.
+    progress
+        Called after each batch.
+
+    Returns
+    -------
+    xarray.Dataset
+        Dimensions ``text, layer, head, offset, cluster``. Each entry of ``text`` is one window. Variables, per
+        text, layer and head: ``band_sum`` (tr_t), ``profile`` (mean weight at an offset), ``outside``, ``entropy``
+        (nats, mean over rows), ``first_token``, ``special_tokens``, ``mean_offset``, ``offset_spread`` (tokens),
+        ``max_weight``, ``saturation``, ``label``; per text ``length``; per head ``label_share``,
+        ``majority_share``, ... The attribute ``signature`` holds, as JSON, everything that the numbers depend on.
+
+    Raises
+    ------
+    AttnscopeError
+        For anything that the caller can mend: see the message.
+
+    Examples
+    --------
+    >>> found = scan(texts=["The tide comes in twice a day, and twice a day it goes out again."])
+    >>> dict(found.profile.sizes)
+    {'text': 1, 'layer': 3, 'head': 4, 'offset': 21}
+    >>> bool((found.band_sum.sum("offset") / found.length + found.outside - 1 < 1e-6).all())
+    True
+    """
+    names = choose(statistics)
+    if band < 1:
+        raise AttnscopeError(f"band {band} holds no offset: give 1 or more")
+    if clusters < 2:  # noqa: PLR2004
+        raise AttnscopeError(f"{clusters} clusters tell nothing apart: give 2 or more")
+    if batch_size is not None and batch_size < 1:
+        raise AttnscopeError(f"batch size {batch_size} is no number of windows: give 1 or more")
+    corpus = Corpus.from_sources(_sources(texts), field=field)
+    loaded = load_model(
+        MODEL if model is None else model,
+        tokenizer=tokenizer,
+        revision=revision,
+        device=device,
+        dtype=dtype,
+        trust_remote_code=trust_remote_code,
+    )
+    length = _window_length(loaded, window)
+    windows = cut_windows(corpus, loaded.tokenizer, length=length, stride=stride, limit=limit)
+    settings = {
+        "window": length,
+        "stride": stride,
+        "limit": limit,
+        "batch_size": batch_size or max(1, 2048 // length),
+        "statistics": list(names),
+        "band": band,
+        "clusters": clusters,
+        "seed": seed,
+        "device": loaded.model.device.type,
+        "dtype": str(loaded.model.dtype).removeprefix("torch."),
+    }
+    signature = {
+        "command": "scan",
+        "model": {"name": loaded.name, "class": type(loaded.model).__name__, **loaded.identity},
+        "tokenizer": {"sha256": _tokenizer_sha256(loaded.tokenizer)},
+        "corpus": {"sha256": corpus.sha256()},
+        "settings": settings,
+        "versions": package_versions(),
+    }
+    job = _Job(loaded, windows, names, band, settings["batch_size"], limit, corpus, progress)
+    job.check()
+    attributes = {"signature": json.dumps(signature, sort_keys=True), "model": loaded.name}
+    if out is None:
+        results = _joined(list(job.batches()))
+        if "band_sum" in names:
+            results = results.merge(summarize(results, clusters=clusters, seed=seed), combine_attrs="no_conflicts")
+        return results.assign_attrs(attributes)
+    with RunFolder(Path(out(signature) if callable(out) else out), signature) as run:
+        if not run.complete:
+            job.into(run)
+            if "band_sum" in names:
+                run.save(SUMMARY, summarize(run.results(), clusters=clusters, seed=seed))
+            run.save(SAMPLE, job.sample())
+            run.finish()
+        results = load_scan(run).assign_attrs(attributes)
+        results.encoding["source"] = str(run.path)
+        return results
+
+
+def load_scan(run: RunFolder) -> xr.Dataset:
+    """Results and labels of a run folder, as `scan` returned them."""
+    results, summary = run.results(), run.load(SUMMARY)
+    return results if summary is None else results.merge(summary, combine_attrs="no_conflicts")
+
+
+def default_out(signature: dict[str, Any]) -> Path:
+    """Where a command puts its results when nothing was said: one folder for each signature."""
+    return Path("attnscope-runs") / f"{Path(signature['model']['name']).name}-{short_hash(signature)}"
+
+
+def _sources(texts: Sequence[str | Path] | str | Path | None) -> list[str | Path]:
+    if texts is None:
+        return [TEXT]
+    return [texts] if isinstance(texts, (str, Path)) else list(texts)
+
+
+def _tokenizer_sha256(tokenizer: Any) -> str:
+    return hashlib.sha256(tokenizer.backend_tokenizer.to_str().encode()).hexdigest()
+
+
+def _window_length(loaded: LoadedModel, window: int | None) -> int:
+    """The window asked for, if the model can take it; else what the model takes."""
+    table = position_table_length(loaded.model)
+    if window is not None:
+        if table is not None and window > table:
+            raise AttnscopeError(
+                f"a window of {window} tokens does not fit {loaded.name}: its position table has {table} rows. "
+                f"Give --window {table} or less"
+            )
+        return window
+    config = loaded.model.config.get_text_config()
+    known = [
+        table,
+        getattr(loaded.tokenizer, "model_max_length", None),
+        getattr(config, "max_position_embeddings", None),
+    ]
+    return min([*[int(limit) for limit in known if limit], LONGEST_DEFAULT])
+
+
+class _Job:
+    """The forward passes of one scan."""
+
+    def __init__(
+        self,
+        loaded: LoadedModel,
+        windows: Windows,
+        names: Sequence[str],
+        band: int,
+        batch_size: int,
+        limit: int | None,
+        corpus: Corpus,
+        progress: Callable[[Progress], None] | None,
+    ) -> None:
+        self.loaded, self.windows, self.names, self.band = loaded, windows, names, band
+        self.batch_size, self.limit = batch_size, limit
+        self.characters = sum(len(text.content) for text in corpus)
+        self.progress = progress or (lambda _: None)
+        self.first = next(iter(windows))
+        self.sites: list[Site] = []
+
+    def into(self, run: RunFolder) -> None:
+        """Measure what the run still lacks, and add it as it comes."""
+        waiting: list[xr.Dataset] = []
+        last = time.monotonic()
+        try:
+            for results in self.batches(skip=run.texts):
+                waiting.append(results)
+                full = sum(one.sizes["text"] for one in waiting) >= FLUSH_TEXTS
+                if full or time.monotonic() - last > FLUSH_SECONDS:
+                    ready, waiting = waiting, []
+                    _flush(run, ready)
+                    last = time.monotonic()
+        except KeyboardInterrupt:
+            _flush(run, waiting)
+            raise
+        _flush(run, waiting)
+
+    def batches(self, skip: int = 0) -> Iterator[xr.Dataset]:
+        """Measure batch after batch; the first `skip` windows (whole batches) are passed over."""
+        done, share = 0, 0.0
+        for batch in _chunked(self.windows, self.batch_size):
+            done += len(batch)
+            share += sum(_characters(window) for window in batch) / self.characters
+            if done > skip:
+                yield self._measure(batch, done - len(batch))
+            self.progress(Progress(done, min(1.0, max(share, done / self.limit if self.limit else 0.0))))
+        self.progress(Progress(done, 1.0))
+
+    def _inputs(self, batch: Sequence[Window]) -> tuple[dict[str, Tensor], Tensor, Tensor]:
+        tokenizer, model = self.loaded.tokenizer, self.loaded.model
+        pad = tokenizer.pad_token_id
+        together = collate(batch, pad_id=pad if pad is not None else tokenizer.eos_token_id or 0)
+        inputs = {"input_ids": together.input_ids.to(model.device)}
+        if together.attention_mask is not None:
+            inputs["attention_mask"] = together.attention_mask.to(model.device)
+        if model.config.is_encoder_decoder:  # the decoder reads the same text
+            inputs["decoder_input_ids"] = inputs["input_ids"]
+            if "attention_mask" in inputs:
+                inputs["decoder_attention_mask"] = inputs["attention_mask"]
+        return inputs, together.valid.to(model.device), together.special.to(model.device)
+
+    def check(self) -> None:
+        """Refuse a model that cannot be measured, on the first window, before anything is written."""
+        window = self.first
+        embedding = self.loaded.model.get_input_embeddings()
+        highest = max(window.ids)
+        if isinstance(embedding, torch.nn.Embedding) and highest >= embedding.num_embeddings:
+            raise AttnscopeError(
+                f"the tokenizer gives token id {highest}, but {self.loaded.name} knows {embedding.num_embeddings} "
+                "tokens: they do not belong together"
+            )
+        inputs, valid, _ = self._inputs([window])
+        self.sites, _ = verify(self.loaded.model, inputs, valid)
+
+    @torch.no_grad()
+    def _measure(self, batch: Sequence[Window], first: int) -> xr.Dataset:
+        inputs, valid, special = self._inputs(batch)
+        observer = StatisticsObserver(self.names, self.band, valid, special)
+        with watching(self.loaded.model, observer):
+            self.loaded.model(**inputs)
+        arrays = observer.stacked()
+        heads = next(iter(arrays.values())).shape[2]
+        return xr.Dataset(
+            {
+                name: (
+                    dimensions(name),
+                    array,
+                    {"long_name": STATISTICS[name].long_name, "units": STATISTICS[name].units},
+                )
+                for name, array in arrays.items()
+            }
+            | {
+                "length": ("text", valid.sum(1).cpu().numpy(), {"long_name": "tokens", "units": "tokens"}),
+                "source": ("text", np.array([window.source for window in batch], dtype=object)),
+                "start": ("text", np.array([window.start for window in batch], dtype=np.int64)),
+            },
+            coords={
+                "text": np.arange(first, first + len(batch)),
+                "layer": np.arange(len(self.sites)),
+                "layer_name": ("layer", np.array([site.name for site in self.sites], dtype=object)),
+                "layer_kind": ("layer", np.array([site.kind for site in self.sites], dtype=object)),
+                "head": np.arange(heads),
+                "offset": np.arange(-self.band, self.band + 1),
+            },
+        ).set_coords(["source", "start"])
+
+    @torch.no_grad()
+    def sample(self) -> xr.Dataset:
+        """The attention maps of the first window."""
+        inputs, _, _ = self._inputs([self.first])
+        heads = int(getattr(self.loaded.model.config.get_text_config(), "num_attention_heads", 16))
+        observer = MapObserver(sample_rank(max(1, len(self.sites)), heads, len(self.first)))
+        with watching(self.loaded.model, observer):
+            self.loaded.model(**inputs)
+        return sample_dataset(observer, self.first)
+
+
+def _flush(run: RunFolder, waiting: Sequence[xr.Dataset]) -> None:
+    if waiting:
+        run.append(_joined(waiting))
+
+
+def _joined(parts: Sequence[xr.Dataset]) -> xr.Dataset:
+    return xr.concat(list(parts), "text", data_vars="minimal", coords="minimal", compat="override")
+
+
+def _characters(window: Window) -> int:
+    """Characters of the text that a window covers."""
+    return max(end for _, end in window.spans) - window.start
+
+
+def _chunked(windows: Windows, size: int) -> Iterator[list[Window]]:
+    batch: list[Window] = []
+    for window in windows:
+        batch.append(window)
+        if len(batch) == size:
+            yield batch
+            batch = []
+    if batch:
+        yield batch

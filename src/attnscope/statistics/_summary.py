@@ -1,0 +1,173 @@
+"""From statistics per text to what a reader asks first: kinds of heads, and how sure we are."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+import xarray as xr
+
+from attnscope.statistics._independence import (
+    effective_labels,
+    independence,
+    label_information,
+    label_shares,
+    sign_agreement,
+)
+from attnscope.statistics._labels import DIRECTED, cluster_profiles, direction
+
+
+def summarize(results: xr.Dataset, *, clusters: int = 6, seed: int = 0) -> xr.Dataset:
+    """Label every head in every text, and say how far the labels depend on the text.
+
+    Parameters
+    ----------
+    results
+        With ``band_sum (text, layer, head, offset)`` and ``length (text)``.
+    clusters, seed
+        Of k-means.
+
+    Returns
+    -------
+    xarray.Dataset
+        ``label (text, layer, head)``, -1 where there is no head; ``cluster_name (cluster)``, ``centroid (cluster,
+        offset)``; ``label_share (layer, head, cluster)``, ``majority_share``, ``effective_labels``, ``direction``
+        (mean over texts) and ``direction_sign_agreement (layer, head)``. The attribute ``summary`` holds, as JSON,
+        the statistics over directed and over flat heads with their intervals.
+
+    Examples
+    --------
+    >>> left = np.tile([0.0, 8.0, 1.0, 1.0, 0.0], (4, 1, 1, 1))
+    >>> found = summarize(
+    ...     xr.Dataset(
+    ...         {"band_sum": (("text", "layer", "head", "offset"), left), "length": ("text", [10] * 4)},
+    ...         coords={"offset": [-2, -1, 0, 1, 2]},
+    ...     )
+    ... )
+    >>> found.cluster_name.values.tolist()
+    ['next-to-left']
+    """
+    texts, layers, heads, offsets = results.band_sum.shape
+    shares = results.band_sum.values / results.length.values[:, None, None, None]
+    flat = shares.reshape(texts, layers * heads, offsets)
+    exists = np.isfinite(flat).all((0, 2))
+    present = flat[:, exists]
+    clustering = cluster_profiles(present.reshape(-1, offsets), clusters=clusters, seed=seed)
+    count = len(clustering.names)
+    labels = clustering.labels.reshape(texts, -1)
+    directions = direction(present)
+
+    def by_head(values: np.ndarray, missing: float = np.nan) -> np.ndarray:
+        """(..., head that exists) -> (..., layer, head)"""
+        whole = np.full((*values.shape[:-1], layers * heads), missing, dtype=values.dtype)
+        whole[..., exists] = values
+        return whole.reshape(*values.shape[:-1], layers, heads)
+
+    label_share = label_shares(labels, count)
+    found = xr.Dataset(
+        {
+            "label": (("text", "layer", "head"), by_head(labels, -1)),
+            "cluster_name": ("cluster", np.array(clustering.names, dtype=object)),
+            "centroid": (("cluster", "offset"), clustering.centroids),
+            "label_share": (
+                ("layer", "head", "cluster"),
+                np.moveaxis(by_head(np.moveaxis(label_share, 0, -1)), 0, -1),
+            ),
+            "majority_share": (("layer", "head"), by_head(label_share.max(-1))),
+            "effective_labels": (("layer", "head"), by_head(effective_labels(label_share))),
+            "direction": (("layer", "head"), by_head(directions.mean(0))),
+            "direction_sign_agreement": (("layer", "head"), by_head(sign_agreement(directions))),
+        },
+        coords={"offset": results.offset.values},
+    )
+    numbers = _numbers(labels, directions, present, clustering.names, clustering.inertia, seed)
+    found.attrs["summary"] = json.dumps(_without_nan(numbers))
+    return found
+
+
+def _numbers(
+    labels: np.ndarray,
+    directions: np.ndarray,
+    profiles: np.ndarray,
+    names: tuple[str, ...],
+    inertia: float,
+    seed: int,
+) -> dict[str, Any]:
+    majority = label_shares(labels, len(names)).argmax(-1)
+    is_directed = np.array([names[label].split(" ")[0] in DIRECTED for label in majority])
+    information, chance = label_information(labels, seed=seed)
+    found: dict[str, Any] = {
+        "texts": len(labels),
+        "clusters": {"k": len(names), "seed": seed, "inertia": inertia},
+        "label_information": information,
+        "label_information_by_chance": chance,
+    }
+    for kind, chosen in (("directed", is_directed), ("flat", ~is_directed)):
+        found[kind] = {"heads": int(chosen.sum())}
+        if chosen.any():
+            estimates = independence(
+                labels[:, chosen], directions[:, chosen], profiles[:, chosen], clusters=len(names), seed=seed
+            )
+            found[kind] |= {name: asdict(estimate) for name, estimate in estimates.items()}
+    return found
+
+
+def _without_nan(value: Any) -> Any:
+    """JSON knows no NaN: what is not defined becomes null."""
+    if isinstance(value, dict):
+        return {key: _without_nan(inner) for key, inner in value.items()}  # pyright: ignore[reportUnknownVariableType]
+    return None if isinstance(value, float) and not np.isfinite(value) else value
+
+
+def rank_heads(results: xr.Dataset, top: int = 5) -> dict[str, list[dict[str, Any]]]:
+    """The most positional, most local and most sink-like heads, by means over texts.
+
+    ``positional``: largest mean weight at one offset other than 0. ``local``: most weight inside the band.
+    ``sink-like``: most weight on the first token or on special tokens, whichever is more.
+
+    Examples
+    --------
+    >>> entropy = xr.Dataset({"outside": (("text", "layer", "head"), [[[0.9, 0.2]]])})
+    >>> rank_heads(entropy)["local"][0]
+    {'layer': 0, 'head': 1, 'value': 0.8, 'label': ''}
+    """
+    mean = results.mean("text", skipna=True) if "text" in results.dims else results
+    scores: dict[str, xr.DataArray] = {}
+    if "profile" in mean:
+        away = mean.profile.where(mean.offset != 0)
+        scores["positional"] = away.max("offset")
+    if "outside" in mean:
+        scores["local"] = 1 - mean.outside
+    sinks = [mean[name] for name in ("first_token", "special_tokens", "learned_sink") if name in mean]
+    if sinks:
+        scores["sink-like"] = xr.concat(sinks, "kind", coords="minimal", compat="override").max("kind")
+    names = majority_names(results)
+    ranking: dict[str, list[dict[str, Any]]] = {}
+    for kind, score in scores.items():
+        values = score.values
+        order = np.argsort(-np.nan_to_num(values, nan=-np.inf), axis=None, kind="stable")[:top]
+        ranking[kind] = []
+        for place in order:
+            layer, head = (int(i) for i in np.unravel_index(place, values.shape))
+            if not np.isfinite(values[layer, head]):
+                continue
+            row: dict[str, Any] = {
+                "layer": layer,
+                "head": head,
+                "value": round(float(values[layer, head]), 6),
+                "label": "" if names is None else names[layer][head],
+            }
+            if kind == "positional":
+                row["offset"] = int(mean.offset[int(np.nanargmax(away.values[layer, head]))])
+            ranking[kind].append(row)
+    return ranking
+
+
+def majority_names(results: xr.Dataset) -> list[list[str]] | None:
+    if "label_share" not in results:
+        return None
+    best = results.label_share.fillna(-1).argmax("cluster").values
+    names = results.cluster_name.values
+    return [[str(names[cluster]) for cluster in row] for row in best]

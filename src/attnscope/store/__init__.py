@@ -1,0 +1,7 @@
+"""Run folders: labelled arrays with their signature, resumable, written whole or not at all."""
+
+from attnscope.store._files import write_atomically, write_json
+from attnscope.store._run import RunFolder
+from attnscope.store._signature import package_versions, short_hash
+
+__all__ = ["RunFolder", "package_versions", "short_hash", "write_atomically", "write_json"]

@@ -1,0 +1,264 @@
+"""Every way of measuring, held against the definition written out in float64."""
+
+import math
+
+import pytest
+import torch
+
+from attnscope import AttnscopeError
+from attnscope.attention import (
+    AttentionCall,
+    Need,
+    attend,
+    can_fuse,
+    causal_mask,
+    choose_engine,
+    measure,
+    padding_mask,
+    window_mask,
+)
+from tests.attention.oracle import oracle
+
+LENGTH = 700  # more than one tile on either side
+
+
+def draw(*shape, seed=0):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed + sum(shape)))
+
+
+def calls():
+    q, k, v = (draw(2, 4, LENGTH, 16, seed=seed) for seed in range(3))
+    right = torch.arange(LENGTH)[None] < torch.tensor([LENGTH, 300])[:, None]
+    left = torch.arange(LENGTH)[None] >= torch.tensor([0, 400])[:, None]
+    square = (2, 1, LENGTH, LENGTH)
+    return {
+        "plain": AttentionCall(q, k, v, 0.25),
+        "causal": AttentionCall(q, k, v, 0.25, causal=True),
+        "padding": AttentionCall(q, k, v, 0.25, mask=padding_mask(right).expand(square)),
+        "left padding, causal": AttentionCall(
+            q, k, v, 0.25, mask=padding_mask(left) & causal_mask(LENGTH, LENGTH)
+        ),
+        "window": AttentionCall(
+            q, k, v, 0.25, mask=window_mask(LENGTH, LENGTH, left=20, right=20)[None, None]
+        ),
+        "random mask": AttentionCall(q, k, v, 0.25, mask=draw(*square) > 0.5),
+        "mask per head": AttentionCall(q, k, v, 0.25, mask=draw(2, 4, LENGTH, LENGTH) > 0.5),
+        "bias": AttentionCall(q, k, v, 0.25, bias=draw(1, 4, LENGTH, LENGTH)),
+        "soft cap": AttentionCall(4 * q, 4 * k, v, 0.25, softcap=5.0, causal=True),
+        "sinks": AttentionCall(q, k, v, 0.25, sinks=3 * draw(4), causal=True),
+        "grouped queries": AttentionCall(q, k[:, :2], v[:, :2], 0.25, causal=True),
+        "cross, narrow values": AttentionCall(q[:, :, :33], k, v[..., :7], 0.25),
+        "one token": AttentionCall(q[:, :, :1], k[:, :, :1], v[:, :, :1], 0.25),
+        "bfloat16": AttentionCall(q.bfloat16(), k.bfloat16(), v.bfloat16(), 0.25),
+    }
+
+
+CALLS = calls()
+# float32 against float64: a few units in the last place of the scores (|s| <= 30) or of the offsets (<= 700)
+CLOSE = {
+    "mass": 1e-6,
+    "entropy": 2e-6,
+    "mean_offset": 5e-4,
+    "offset_variance": 5e-2,
+    "largest": 1e-6,
+    "collision": 1e-6,
+    "band": 1e-6,
+}
+
+
+@pytest.mark.parametrize("engine", ["compiled", "plain", "fused"])
+@pytest.mark.parametrize("name", CALLS)
+def test_every_measure_equals_its_definition(name, engine):
+    call = CALLS[name]
+    columns = draw(2, call.key.shape[2], 2)
+    need = Need.everything(10, columns)
+    if engine == "fused":
+        need = Need(band=10, entropy=True, offsets=True, collision=True, columns=columns)
+        if (reason := can_fuse(call, need)) is not None:
+            with pytest.raises(AttnscopeError, match=reason[:20]):
+                measure(call, need, engine=engine)
+            return
+    output, rows = measure(call, need, engine=engine)
+    expected_output, expected, weights = oracle(call, 10)
+    tolerance = 1e-2 if call.query.dtype == torch.bfloat16 else 2e-6
+    torch.testing.assert_close(output.double(), expected_output, atol=tolerance, rtol=tolerance)
+    for measured, value in expected.items():
+        if getattr(rows, measured) is not None:
+            torch.testing.assert_close(
+                getattr(rows, measured).double(), value, atol=CLOSE[measured], rtol=1e-5, msg=measured
+            )
+    wanted = weights @ columns.double()[:, None]
+    torch.testing.assert_close(rows.columns, wanted, atol=5e-6, rtol=1e-5)
+    assert {field for field in expected if getattr(rows, field) is None} <= {"largest", "offset_variance"}
+
+
+@pytest.mark.parametrize("engine", ["compiled", "plain", "fused"])
+def test_rows_that_may_look_nowhere_are_zero(engine):
+    q = draw(1, 2, 5, 8)
+    mask = torch.ones(1, 1, 5, 5, dtype=torch.bool)
+    mask[..., 2, :] = False
+    output, rows = measure(
+        AttentionCall(q, q, q, 1.0, mask=mask), Need(band=1, entropy=True, offsets=True), engine=engine
+    )
+    assert output[:, :, 2].abs().max() == 0
+    assert bool((rows.log_sum_exp[:, :, 2] == -math.inf).all())
+    for value in (rows.mass, rows.entropy, rows.mean_offset):
+        assert value[:, :, 2].abs().max() == 0
+    assert rows.band[:, :, 2].abs().max() == 0
+    assert bool(torch.isfinite(rows.entropy).all())
+
+
+@pytest.mark.parametrize("engine", ["compiled", "plain", "fused"])
+def test_scores_beyond_float32_exp_do_not_overflow(engine):
+    """exp overflows above 88 (mechanism A.3); the running maximum must not let it."""
+    q = 40 * draw(1, 1, 600, 8)
+    call = AttentionCall(q, q, q, 1.0)
+    output, rows = measure(call, Need(entropy=True), engine=engine)
+    assert float((q @ q.mT).max()) > 1e4
+    torch.testing.assert_close(output.double(), oracle(call, 1)[0], atol=1e-2, rtol=1e-3)
+    assert bool(torch.isfinite(rows.entropy).all())
+
+
+@pytest.mark.parametrize("engine", ["compiled", "plain"])
+def test_narrow_heads_keep_their_variance_far_from_zero(engine):
+    """Second moments from j^2 come out as -32 here (mechanism J19); centred ones as 0.02."""
+    n, variance = 16_384, 0.02
+    position = torch.arange(n, dtype=torch.float32)
+    # the query asks for its own key and, with weight p, for the one before: variance p (1 - p)
+    p = (1 - math.sqrt(1 - 4 * variance)) / 2
+    angle = 2 * math.pi * position / n
+    turns = torch.stack([angle.cos(), angle.sin()], -1)
+    sharp = 4e6
+    shift = math.log(p / (1 - p)) / sharp  # tilt between the two nearest keys
+    asked = angle - math.pi / n
+    q = torch.stack([asked.cos() - shift * asked.sin(), asked.sin() + shift * asked.cos()], -1)
+    call = AttentionCall(
+        (sharp * q)[None, None, -64:].double(), turns[None, None].double(), turns[None, None].double(), 1.0
+    )
+    expected = oracle(call, 1)[1]
+    if engine == "compiled":  # its arithmetic is float32: give it scores it can hold, through a bias
+        weights = oracle(call, 1)[2]
+        call = AttentionCall(
+            torch.zeros(1, 1, 64, 2),
+            torch.zeros(1, 1, n, 2),
+            turns[None, None],
+            1.0,
+            bias=weights.clamp_min(1e-30).log().float(),
+        )
+    rows = measure(call, Need.everything(1), engine=engine)[1]
+    torch.testing.assert_close(rows.offset_variance, expected["offset_variance"], atol=1e-4, rtol=1e-3)
+
+
+@pytest.mark.parametrize("engine", ["compiled", "plain"])
+def test_offsets_of_a_previous_token_head_are_exact_at_the_far_end(engine):
+    n = 16_384
+    keys = torch.eye(1).expand(n, 1)[None, None]
+    bias = torch.full((1, 1, 8, n), -40.0)
+    rows_of = torch.arange(n - 8, n)
+    bias[0, 0, torch.arange(8), rows_of - 1] = 0.0
+    bias[0, 0, torch.arange(8), rows_of] = math.log(0.02 / 0.98)
+    call = AttentionCall(torch.zeros(1, 1, 8, 1), keys.contiguous(), keys.contiguous(), 1.0, bias=bias)
+    rows = measure(call, Need.everything(1), engine=engine)[1]
+    share = 0.02 / 0.98 / (1 + 0.02 / 0.98)
+    torch.testing.assert_close(
+        rows.offset_variance[0, 0], torch.full((8,), share * (1 - share)).double(), atol=1e-5, rtol=1e-4
+    )
+
+
+@pytest.mark.parametrize("engine", ["compiled", "plain", "fused"])
+def test_bounds_hold(engine):
+    """m <= lse <= m + ln n, 0 <= H <= ln n, -ln max A <= H (mechanism J24)."""
+    call = CALLS["causal"]
+    need = Need(entropy=True) if engine == "fused" else Need.everything(1)
+    rows = measure(call, need, engine=engine)[1]
+    seen = torch.arange(1, LENGTH + 1).double().log()
+    assert bool((rows.entropy >= 0).all())
+    assert bool((rows.entropy <= seen + 1e-6).all())
+    if engine != "fused":
+        assert bool((-rows.largest.log() <= rows.entropy + 1e-6).all())
+
+
+def test_all_offsets_together_hold_all_weight():
+    q = draw(1, 2, 40, 8)
+    rows = measure(AttentionCall(q, q, q, 1.0), Need(band=39))[1]
+    torch.testing.assert_close(
+        rows.band.double().sum((-1, -2)), torch.full((1, 2), 40.0).double(), atol=1e-5, rtol=0
+    )
+
+
+def test_a_half_precision_call_is_measured_on_what_it_is():
+    call = CALLS["bfloat16"]
+    assert choose_engine(call, Need()) == "compiled"
+    assert measure(call, Need())[0].dtype == torch.bfloat16
+
+
+def test_the_engine_is_chosen_by_what_it_can_do():
+    q = draw(1, 1, 4, 8)
+    assert choose_engine(AttentionCall(q, q, q, 1.0), Need()) == "compiled"
+    assert choose_engine(AttentionCall(q.double(), q.double(), q.double(), 1.0), Need()) == "plain"
+    with pytest.raises(AttnscopeError, match="float32 on the CPU"):
+        measure(AttentionCall(q.double(), q.double(), q.double(), 1.0), Need(), engine="compiled")
+
+
+def test_heads_must_share_keys_evenly():
+    with pytest.raises(AttnscopeError, match="4 query heads cannot share 3"):
+        AttentionCall(draw(1, 4, 5, 8), draw(1, 3, 5, 8), draw(1, 3, 5, 8), 1.0)
+
+
+def test_columns_of_any_number_are_packed_into_passes_of_the_kernels_width():
+    call = CALLS["plain"]
+    columns = draw(2, LENGTH, 40)
+    rows = measure(call, Need(columns=columns, entropy=True), engine="fused")[1]
+    expected = oracle(call, 1)[2] @ columns.double()[:, None]
+    torch.testing.assert_close(rows.columns, expected, atol=5e-6, rtol=1e-5)
+
+
+class TestTheReference:
+    """attend() against PyTorch's own, and the identities of mechanism A.6."""
+
+    def test_it_equals_pytorch(self):
+        q, k, v = draw(2, 3, 9, 8), draw(2, 3, 11, 8, seed=1), draw(2, 3, 11, 5, seed=2)
+        expected = torch.nn.functional.scaled_dot_product_attention(q, k, v)
+        torch.testing.assert_close(attend(q, k, v)[0], expected)
+
+    def test_permuting_tokens_permutes_the_output(self):
+        x = draw(1, 10, 8)
+        order = torch.randperm(10, generator=torch.Generator().manual_seed(0))
+        torch.testing.assert_close(
+            attend(x[:, order], x[:, order], x[:, order])[0], attend(x, x, x)[0][:, order]
+        )
+
+    def test_outputs_are_convex_combinations(self):
+        q, v = draw(1, 20, 8), draw(1, 20, 6)
+        output, weights = attend(q, q, v)
+        assert bool((weights >= 0).all())
+        torch.testing.assert_close(weights.sum(-1), torch.ones(1, 20))
+        assert bool((output <= v.amax(1, keepdim=True) + 1e-6).all())
+        assert bool((output >= v.amin(1, keepdim=True) - 1e-6).all())
+
+    def test_masked_attention_is_attention_without_those_keys(self):
+        x = draw(1, 12, 8)
+        keep = torch.tensor([True] * 9 + [False] * 3)
+        output, weights = attend(x, x, x, mask=keep)
+        assert weights[..., 9:].abs().max() == 0
+        torch.testing.assert_close(output, attend(x, x[:, :9], x[:, :9])[0])
+
+    def test_a_causal_prefix_is_attention_on_the_prefix(self):
+        x = draw(1, 12, 8)
+        whole = attend(x, x, x, mask=causal_mask(12, 12))[1]
+        prefix = attend(x[:, :5], x[:, :5], x[:, :5], mask=causal_mask(5, 5))[1]
+        torch.testing.assert_close(whole[:, :5, :5], prefix)
+        assert whole[0, 0, 0] == 1
+
+    def test_scaling_keeps_the_rows_from_saturating(self):
+        """Mechanism A.7: for n = 512, r = 64, the mean top weight is 0.72 unscaled and 0.026 scaled."""
+        q, k = draw(1, 512, 64), draw(1, 512, 64, seed=9)
+        unscaled, scaled = (attend(q, k, k, scale=scale)[1].amax(-1).mean() for scale in (1.0, 0.125))
+        assert abs(float(unscaled) - 0.72) < 0.03
+        assert abs(float(scaled) - 0.026) < 0.003
+
+    def test_wrong_shapes_are_named(self):
+        with pytest.raises(AttnscopeError, match="8 wide and key 7"):
+            attend(draw(1, 3, 8), draw(1, 3, 7), draw(1, 3, 7))
+        with pytest.raises(AttnscopeError, match="3 keys and 4 values"):
+            attend(draw(1, 3, 8), draw(1, 3, 8), draw(1, 4, 8))

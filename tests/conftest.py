@@ -1,0 +1,36 @@
+"""What all tests share: shapes checked at run time, the folders of real data and models."""
+
+import os
+from pathlib import Path
+
+import pytest
+from jaxtyping import install_import_hook
+
+_SOURCE = Path(__file__).parents[1] / "src"
+install_import_hook(
+    [
+        ".".join(path.relative_to(_SOURCE).with_suffix("").parts).removesuffix(".__init__")
+        for path in _SOURCE.rglob("*.py")
+        if path.stem not in {"_compiled", "__init__"}  # machine code takes no wrapped functions
+    ],
+    "beartype.beartype",
+)
+
+_BESIDE = Path(__file__).parents[2] / "shared"
+
+
+@pytest.fixture(scope="session")
+def data():
+    return _folder("ATTNSCOPE_DATA", _BESIDE / "data")
+
+
+@pytest.fixture(scope="session")
+def models():
+    return _folder("ATTNSCOPE_MODELS", _BESIDE / "models")
+
+
+def _folder(variable, default):
+    folder = Path(os.environ.get(variable, default))
+    if not folder.is_dir():
+        pytest.skip(f"{folder} is not there: set {variable} to the folder of real data to run this test")
+    return folder

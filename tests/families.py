@@ -1,0 +1,173 @@
+"""Tiny random models of many families, and inputs for them."""
+
+import torch
+import transformers as T
+
+_ENCODER = {
+    "hidden_size": 32,
+    "num_attention_heads": 4,
+    "num_hidden_layers": 2,
+    "intermediate_size": 48,
+    "vocab_size": 60,
+    "max_position_embeddings": 64,
+}
+_DECODER = {
+    **_ENCODER,
+    "num_key_value_heads": 2,
+    "head_dim": 8,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+    "pad_token_id": 0,
+}
+_SEQ2SEQ = {
+    "d_model": 32,
+    "encoder_layers": 2,
+    "decoder_layers": 2,
+    "encoder_attention_heads": 4,
+    "decoder_attention_heads": 4,
+    "encoder_ffn_dim": 48,
+    "decoder_ffn_dim": 48,
+    "vocab_size": 60,
+    "pad_token_id": 0,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+    "decoder_start_token_id": 0,
+}
+_SMALL_YARN = {
+    "rope_type": "yarn",
+    "rope_theta": 10000.0,
+    "factor": 2.0,
+    "original_max_position_embeddings": 32,
+}
+
+MAKERS = {
+    "bert": lambda: T.BertForMaskedLM(T.BertConfig(**_ENCODER)),
+    "roberta": lambda: T.RobertaForMaskedLM(T.RobertaConfig(**{**_ENCODER, "max_position_embeddings": 66})),
+    "albert": lambda: T.AlbertForMaskedLM(T.AlbertConfig(**_ENCODER, embedding_size=16)),
+    "distilbert": lambda: T.DistilBertForMaskedLM(
+        T.DistilBertConfig(
+            dim=32, n_heads=4, n_layers=2, hidden_dim=48, vocab_size=60, max_position_embeddings=64
+        )
+    ),
+    "electra": lambda: T.ElectraForMaskedLM(T.ElectraConfig(**_ENCODER, embedding_size=16)),
+    "modernbert": lambda: T.ModernBertForMaskedLM(
+        T.ModernBertConfig(
+            **{**_ENCODER, "num_hidden_layers": 4},
+            local_attention=8,
+            pad_token_id=0,
+            bos_token_id=1,
+            eos_token_id=2,
+            cls_token_id=1,
+            sep_token_id=2,
+        )
+    ),
+    "gpt2": lambda: T.GPT2LMHeadModel(
+        T.GPT2Config(
+            n_embd=32, n_head=4, n_layer=2, vocab_size=60, n_positions=64, bos_token_id=1, eos_token_id=2
+        )
+    ),
+    "gpt_neox": lambda: T.GPTNeoXForCausalLM(T.GPTNeoXConfig(**_ENCODER)),
+    "opt": lambda: T.OPTForCausalLM(
+        T.OPTConfig(
+            hidden_size=32,
+            num_attention_heads=4,
+            num_hidden_layers=2,
+            ffn_dim=48,
+            vocab_size=60,
+            max_position_embeddings=64,
+            word_embed_proj_dim=32,
+        )
+    ),
+    "llama": lambda: T.LlamaForCausalLM(T.LlamaConfig(**_DECODER)),
+    "mistral": lambda: T.MistralForCausalLM(T.MistralConfig(**_DECODER, sliding_window=8)),
+    "gemma2": lambda: T.Gemma2ForCausalLM(
+        T.Gemma2Config(**_DECODER, sliding_window=8, attn_logit_softcapping=2.0, query_pre_attn_scalar=8)
+    ),
+    "gpt_oss": lambda: T.GptOssForCausalLM(
+        T.GptOssConfig(
+            **_DECODER,
+            sliding_window=8,
+            num_local_experts=2,
+            num_experts_per_tok=1,
+            rope_parameters=_SMALL_YARN,
+        )
+    ),
+    "qwen3": lambda: T.Qwen3ForCausalLM(T.Qwen3Config(**_DECODER)),
+    "t5": lambda: T.T5ForConditionalGeneration(
+        T.T5Config(
+            d_model=32,
+            d_kv=8,
+            num_heads=4,
+            num_layers=2,
+            num_decoder_layers=2,
+            d_ff=48,
+            vocab_size=60,
+            decoder_start_token_id=0,
+        )
+    ),
+    "bart": lambda: T.BartForConditionalGeneration(T.BartConfig(**_SEQ2SEQ, max_position_embeddings=64)),
+    "marian": lambda: T.MarianMTModel(T.MarianConfig(**_SEQ2SEQ, max_position_embeddings=64)),
+    "whisper": lambda: T.WhisperForConditionalGeneration(
+        T.WhisperConfig(**_SEQ2SEQ, num_mel_bins=8, max_source_positions=20, max_target_positions=30)
+    ),
+    "vit": lambda: T.ViTModel(
+        T.ViTConfig(
+            hidden_size=32,
+            num_attention_heads=4,
+            num_hidden_layers=2,
+            intermediate_size=48,
+            image_size=16,
+            patch_size=4,
+        )
+    ),
+}
+UNREGISTERED = {
+    "bloom": lambda: T.BloomForCausalLM(
+        T.BloomConfig(hidden_size=32, n_head=4, n_layer=2, vocab_size=60, bos_token_id=1, eos_token_id=2)
+    ),
+    "falcon": lambda: T.FalconForCausalLM(
+        T.FalconConfig(
+            hidden_size=32,
+            num_attention_heads=4,
+            num_hidden_layers=2,
+            vocab_size=60,
+            bos_token_id=1,
+            eos_token_id=2,
+        )
+    ),
+}
+
+
+def tiny(family):
+    """A random model with weights large enough that no head is uniform."""
+    torch.manual_seed(0)
+    model = (MAKERS | UNREGISTERED)[family]().eval()
+    torch.manual_seed(1)
+    for name, parameter in model.named_parameters():
+        if parameter.ndim > 1:
+            torch.nn.init.normal_(parameter, std=0.3)
+        elif "sinks" in name:
+            torch.nn.init.normal_(parameter, std=1.0)
+    return model
+
+
+def inputs(family, *, padded):
+    """Two texts; with padding, the second ends early. Returns the inputs and which tokens are real."""
+    generator = torch.Generator().manual_seed(0)
+    if family == "vit":
+        return {"pixel_values": torch.randn(2, 3, 16, 16, generator=generator)}, None
+    if family == "whisper":
+        return {
+            "input_features": torch.randn(2, 8, 40, generator=generator),
+            "decoder_input_ids": torch.randint(3, 60, (2, 12), generator=generator),
+        }, None
+    ids = torch.randint(3, 60, (2, 24), generator=generator)
+    valid = torch.ones_like(ids, dtype=torch.bool)
+    given = {"input_ids": ids}
+    if padded:
+        valid[1, 15:] = False
+        ids[1, 15:] = 1 if family == "roberta" else 0
+        given["attention_mask"] = valid.long()
+    if family in {"t5", "bart", "marian"}:
+        given["decoder_input_ids"] = torch.randint(3, 60, (2, 17), generator=generator)
+    return given, valid

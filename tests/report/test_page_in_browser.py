@@ -1,0 +1,277 @@
+"""The page in a real browser: it loads nothing, says nothing on the console, and does what it offers."""
+
+import shutil
+
+import numpy as np
+import pytest
+from planted_result import HOSTILE, planted
+
+from attnscope.report import write_report
+
+sync_api = pytest.importorskip("playwright.sync_api", reason="Playwright is not installed")
+
+FLAGS = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--no-first-run",
+    "--disable-quic",
+]
+LOADED = "document.getElementById('window').dataset.head !== undefined"
+
+
+@pytest.fixture(scope="module")
+def browser():
+    program = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    if program is None:
+        pytest.skip("no Chromium is installed")
+    with sync_api.sync_playwright() as playwright:
+        opened = playwright.chromium.launch(executable_path=program, args=FLAGS)
+        yield opened
+        opened.close()
+
+
+@pytest.fixture(scope="module")
+def made():
+    made = planted(layers=3, heads=4, texts=12, tokens=48, rank=12)
+    made.sample["token"].values[20 : 20 + len(HOSTILE)] = HOSTILE
+    return made
+
+
+@pytest.fixture(scope="module")
+def path(made, tmp_path_factory):
+    return write_report(made.result, made.sample, tmp_path_factory.mktemp("report") / "report.html")
+
+
+@pytest.fixture
+def visit(browser):
+    """Open a page, and at the end see that it loaded nothing else and had nothing to complain of."""
+    contexts, complaints, requests, files = [], [], [], []
+
+    def open_page(path, *, width=1200, scheme="light", fragment=""):
+        context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme)
+        contexts.append(context)
+        page = context.new_page()
+        page.on("request", lambda request: requests.append(request.url))
+        page.on("console", lambda message: complaints.append(f"{message.type}: {message.text}"))
+        page.on("pageerror", lambda error: complaints.append(f"error: {error}"))
+        page.on("dialog", lambda dialog: (complaints.append(f"dialog: {dialog.message}"), dialog.dismiss()))
+        files.append(path.as_uri() + fragment)
+        page.goto(path.as_uri() + fragment)
+        if page.query_selector("#window"):
+            page.wait_for_function(LOADED)
+        return page
+
+    yield open_page
+    for context in contexts:
+        context.close()
+    assert complaints == []
+    assert [url.split("#")[0] for url in requests] == [url.split("#")[0] for url in files]
+
+
+def choose(page, index):
+    page.click(f'[data-head="{index}"]')
+    page.wait_for_function(f"document.getElementById('window').dataset.head === '{index}'")
+
+
+def head_of_kind(made, kind):
+    return int(np.flatnonzero(made.kinds.ravel() == kind)[0])
+
+
+def shades(page):
+    return np.array(
+        page.eval_on_selector_all(".token", "all => all.map(t => Number(t.style.getPropertyValue('--w')))")
+    )
+
+
+def test_a_click_fills_the_panel(visit, path, made):
+    page = visit(path)
+    choose(page, 6)
+    assert page.text_content("#head-title") == "Layer 1, head 2"
+    assert page.locator("#profile circle").count() == 21
+    assert page.locator("#numbers tbody tr").count() == 12
+    mean = float(made.result["entropy"].values[:, 1, 2].mean())
+    assert float(page.text_content("#numbers tbody tr:first-child td")) == pytest.approx(mean, rel=0.01)
+    assert page.locator("#distribution rect").count() > 0
+    painted = """() => { const c = byId('map'), paper = c.getContext('2d');
+        return new Set(new Uint32Array(paper.getImageData(0, 0, c.width, c.height).data.buffer)).size }"""
+    assert page.evaluate(painted) > 20
+    assert page.evaluate("location.hash") == "#1.2"
+
+
+def test_a_link_opens_at_its_head(visit, path):
+    assert visit(path, fragment="#2.3").text_content("#head-title") == "Layer 2, head 3"
+
+
+def test_the_keyboard_suffices(visit, path):
+    page = visit(path)
+    choose(page, 5)
+    page.focus('[data-head="5"]')
+    page.keyboard.press("ArrowRight")
+    page.keyboard.press("ArrowDown")
+    assert "Layer 2, head 2" in page.text_content("#readout")
+    page.keyboard.press("Enter")
+    assert page.text_content("#head-title") == "Layer 2, head 2"
+    assert page.locator("#grid button[tabindex='0']").count() == 1
+    assert page.get_attribute('[data-head="10"]', "aria-label").startswith("Layer 2, head 2: ")
+
+
+def test_the_statistic_colours_the_grid(visit, path, made):
+    page = visit(path)
+    colour = "e => getComputedStyle(e).backgroundColor"
+    before = page.eval_on_selector('[data-head="0"]', colour)
+    page.select_option("#statistic", label="Mean offset (tokens)")
+    assert page.eval_on_selector('[data-head="0"]', colour) != before
+    assert "Mean offset (tokens)" in page.text_content("#scale")
+    page.hover('[data-head="4"]')
+    value = float(made.result["mean_offset"].values[:, 1, 0].mean())
+    shown = page.text_content("#readout").split("Mean offset ")[1].split(" ")[0]
+    assert float(shown.replace("−", "-")) == pytest.approx(value, rel=0.01)
+
+
+def test_label_pies(visit, path, made):
+    page = visit(path)
+    page.check("input[value=labels]")
+    mixed = head_of_kind(made, "mixed")
+    assert "conic-gradient" in page.eval_on_selector(f'[data-head="{mixed}"]', "e => e.style.background")
+    label = page.get_attribute(f'[data-head="{mixed}"]', "aria-label")
+    assert "leftward" in label
+    assert "flat" in label
+    assert page.locator("#scale li").count() == 6
+
+
+@pytest.mark.parametrize(("kind", "offset"), [("previous", -1), ("next", 1), ("self", 0)])
+def test_pointing_at_a_token_shades_what_it_looks_at(visit, path, made, kind, offset):
+    page = visit(path)
+    choose(page, head_of_kind(made, kind))
+    page.hover('[data-token="10"]')
+    assert shades(page).argmax() == 10 + offset
+    assert float(page.get_attribute(f'[data-token="{10 + offset}"]', "data-weight")) > 0.5
+    first = page.locator("#partners tbody tr").first.text_content()
+    assert first.startswith(made.sample["token"].values[10 + offset])
+    page.mouse.move(0, 0)
+    assert shades(page).argmax() == 6 + offset  # back to the token that is kept
+
+
+def test_to_this_token_reads_a_column(visit, path, made):
+    page = visit(path)
+    choose(page, head_of_kind(made, "previous"))
+    page.check("input[value=to]")
+    page.click('[data-token="10"]')
+    assert shades(page).argmax() == 11
+    assert "is looked at by" in page.text_content("#partners caption")
+
+
+def test_the_browser_reads_the_weights_that_were_packed(visit, path, made):
+    page = visit(path)
+    choose(page, 3)
+    keys, weights = page.evaluate("[Array.from(state.map.key), Array.from(state.map.weight)]")
+    true = made.sample["weight"].values[0, 3].ravel()
+    kept = true >= 2.0**-16
+    assert (np.array(keys)[kept] == made.sample["key"].values[0, 3].ravel()[kept]).all()
+    np.testing.assert_allclose(np.array(weights)[kept], true[kept], rtol=0.0221)
+
+
+def test_pointing_at_the_map_names_query_key_and_weight(visit, path, made):
+    page = visit(path)
+    choose(page, head_of_kind(made, "previous"))
+    page.locator("#map").scroll_into_view_if_needed()
+    cell = """() => { const box = byId('map').getBoundingClientRect();
+        for (let y = 0; y < box.height; y++) for (let x = 0; x < box.width; x++) {
+            const c = drawn.cell(x, y);
+            if (c && c[0] === 5 && c[1] === 4) return [box.x + x + 2, box.y + y + 2]; } }"""
+    page.mouse.move(*page.evaluate(cell))
+    assert page.text_content("#map-readout").startswith("query 5 “than” → key 4 “more”: 0.")
+    assert "than (position 5) looks at" in page.text_content("#partners caption")
+    page.check("input[value=near]")
+    assert page.evaluate("drawn.cell(byId('map').clientWidth - 10, byId('map').clientHeight - 10)") == [
+        23,
+        23,
+    ]
+
+
+def test_hostile_tokens_are_text(visit, path):
+    page = visit(path)
+    shown = page.eval_on_selector_all(".token", "all => all.map(t => t.textContent)")[20 : 20 + len(HOSTILE)]
+    assert shown == [
+        *HOSTILE[:8],
+        "aU+0009bU+000A",
+        "U+0000U+0007U+001B",
+        "U+202ErtlU+2028",
+        "$x_1$",
+        "U+D800",
+        "∅",
+        "␣␣",
+        "{{ 7 * 7 }}",
+    ]
+    assert page.locator("img").count() == 0
+    for index in range(20, 20 + len(HOSTILE)):
+        page.focus(f'[data-token="{index}"]')
+
+
+def test_a_missing_head_cannot_be_chosen(visit, made, tmp_path):
+    result, sample = made.result.copy(deep=True), made.sample.copy(deep=True)
+    for name, variable in result.data_vars.items():
+        if {"layer", "head"} <= set(variable.dims):
+            result[name].loc[{"layer": 1, "head": 3}] = -1 if name == "label" else np.nan
+    sample["weight"].loc[{"layer": 1, "head": 3}] = np.nan
+    page = visit(write_report(result, sample, tmp_path / "r.html"))
+    before = page.text_content("#head-title")
+    page.click('[data-head="7"]')
+    assert page.text_content("#head-title") == before
+    assert "absent" in page.get_attribute('[data-head="7"]', "class")
+
+
+def test_keys_of_cross_attention_are_another_text(visit, made, tmp_path):
+    result = made.result.assign_coords(layer_kind=("layer", ["cross"] * 3))
+    page = visit(write_report(result, made.sample, tmp_path / "r.html"))
+    page.hover('[data-token="10"]')
+    assert not shades(page).any()
+    assert "the other text" in page.text_content("#partners tbody")
+
+
+@pytest.mark.parametrize(
+    "drop", [["label", "cluster_name"], ["profile"], ["centroid"], ["layer_kind", "layer_name", "length"]]
+)
+def test_a_result_with_less_gives_a_page_with_less(visit, made, tmp_path, drop):
+    page = visit(write_report(made.result.drop_vars(drop), made.sample, tmp_path / "r.html"))
+    choose(page, 2)
+    assert page.text_content("#head-title") == "Layer 0, head 2"
+
+
+def test_labels_alone_or_no_window_give_a_page(visit, made, tmp_path):
+    labels = made.result[["label", "cluster_name", "centroid"]]
+    page = visit(write_report(labels, None, tmp_path / "labels.html"))
+    page.click('[data-head="1"]')
+    assert "next-to-right" in page.text_content("#head-label")
+    page = visit(write_report(made.result[["entropy"]], None, tmp_path / "entropy.html"))
+    page.click('[data-head="1"]')
+    assert page.text_content("#head-title") == "Layer 0, head 1"
+
+
+@pytest.mark.parametrize("width", [360, 768, 1600])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_the_page_fits_any_screen_in_light_and_dark(visit, path, width, scheme):
+    page = visit(path, width=width, scheme=scheme)
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    paper = page.evaluate("getComputedStyle(document.body).backgroundColor")
+    light = sum(int(channel) for channel in paper.removeprefix("rgb(").removesuffix(")").split(",")) > 3 * 128
+    assert light == (scheme == "light")
+
+
+def test_print_is_on_white_even_in_dark_mode(visit, path):
+    page = visit(path, scheme="dark")
+    page.emulate_media(media="print")
+    page.evaluate("dispatchEvent(new Event('beforeprint'))")
+    assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
+    corner = "Array.from(byId('map').getContext('2d').getImageData(1, 1, 1, 1).data)"
+    assert page.evaluate(corner) == [255, 255, 255, 255]
+
+
+def test_the_signature_is_at_the_foot(visit, path):
+    page = visit(path)
+    assert not page.is_visible("#signature pre")
+    page.click("#signature summary")
+    assert "3f9c1a7e" in page.text_content("#signature pre")
