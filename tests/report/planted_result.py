@@ -22,7 +22,7 @@ STATISTICS = [
     "mean_offset",
     "offset_spread",
     "max_weight",
-    "saturation",
+    "gini_simpson",
     "outside",
 ]
 HOSTILE = [
@@ -131,7 +131,7 @@ def _result(kinds: np.ndarray, strength: np.ndarray, texts: int, rng: np.random.
         variance = (weights * offset**2).sum(-1) - mean**2
         numbers["offset_spread"][every] = np.sqrt(np.maximum(variance, 0)).mean(-1)
         numbers["max_weight"][every] = weights.max(-1).mean(-1)
-        numbers["saturation"][every] = 1 - (weights**2).sum(-1).mean(-1)
+        numbers["gini_simpson"][every] = 1 - (weights**2).sum(-1).mean(-1)
         for index, t in enumerate(range(-REACH, REACH + 1)):
             band[(*every, index)] = np.trace(weights, offset=t, axis1=1, axis2=2)
         numbers["outside"][every] = 1 - band[every].sum(-1) / n

@@ -3,6 +3,6 @@
 from pathlib import Path
 
 #: Folder of the bundled masked language model (trained by scripts/train_bundled.py).
-MODEL = Path(__file__).parent / "model"
+MODEL = Path(__file__).parent / "small-mlm"
 #: Folder of the bundled sample texts, in English and Japanese.
 TEXT = Path(__file__).parent / "text"

@@ -139,6 +139,7 @@ def _from_pretrained(
             use_safetensors=True,
             dtype=DTYPES[dtype] if dtype else "auto",
             output_loading_info=True,
+            ignore_mismatched_sizes=True,  # so that the report names them, and we refuse
             **options,
         )
     except SafetensorError as error:

@@ -47,6 +47,7 @@ def scan(
     clusters: Annotated[int, typer.Option(help="Kinds of heads to look for.")] = 6,
     seed: Annotated[int, typer.Option(help="Of the clustering and the bootstrap.")] = 0,
     field: Annotated[Optional[str], typer.Option(help="Field of JSON Lines that holds the text.")] = None,
+    by_line: Annotated[bool, typer.Option("--by-line", help="Every line of a file is a text.")] = False,
     tokenizer: Annotated[
         Optional[str], typer.Option(help="Folder or hub id of the tokenizer [default: the model's]")
     ] = None,
@@ -83,6 +84,7 @@ def scan(
             clusters=clusters,
             seed=seed,
             field=field,
+            by_line=by_line,
             device=device,
             dtype=dtype,
             revision=revision,
@@ -204,7 +206,8 @@ def _print_table(results: xr.Dataset, folder: Path, page: Path | None) -> None:
         "sink-like": "weight on the first, special or no token",
     }
     for kind, rows in rank_heads(results).items():
-        table = Table(title=f"most {kind} heads: {meaning[kind]}", title_justify="left", title_style="bold")
+        console.print(f"\nmost {kind} heads: {meaning[kind]}", style="bold", highlight=False)
+        table = Table()
         for column in ("layer", "head", "weight", "offset", "kind of head"):
             table.add_column(column, justify="left" if column == "kind of head" else "right")
         for row in rows:

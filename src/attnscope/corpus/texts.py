@@ -64,7 +64,9 @@ class Corpus:
         self._sources = tuple(sources)
 
     @classmethod
-    def from_sources(cls, sources: Sequence[str | Path], *, field: str | None = None) -> "Corpus":
+    def from_sources(
+        cls, sources: Sequence[str | Path], *, field: str | None = None, by_line: bool = False
+    ) -> "Corpus":
         r"""Build a corpus from strings, files, folders and standard input.
 
         Parameters
@@ -76,6 +78,8 @@ class Corpus:
             named itself may have any suffix. Each line of a ``.jsonl`` file is a text, any other file is one.
         field : str, optional
             Which field of each JSON object of a ``.jsonl`` file is the text (default ``text``).
+        by_line : bool, optional
+            Take every line of any other file as a text of its own (sentences, reactions), blank lines left out.
 
         Returns
         -------
@@ -112,7 +116,8 @@ class Corpus:
                 strings += 1
                 found.append(_String(f"text {strings}", source))
             else:
-                found.extend(_open_path(source, "text" if field is None else field))
+                opened = _open_path(source, "text" if field is None else field)
+                found.extend(_Lines(one) if by_line and not isinstance(one, _JsonLines) else one for one in opened)
         if field is not None and not any(isinstance(source, _JsonLines) for source in found):
             raise AttnscopeError(
                 f"field {field!r} is given for .jsonl files, and no source is one: "
@@ -247,7 +252,20 @@ class _JsonLines:
         return content
 
 
-_Source = _String | _Plain | _Stream | _JsonLines
+@dataclass(frozen=True)
+class _Lines:
+    """A file or stream of which every line is a text."""
+
+    whole: "_Source"
+
+    def texts(self) -> Iterator[Text]:
+        for text in self.whole.texts():
+            for number, line in enumerate(text.content.splitlines(), start=1):
+                if line.strip():
+                    yield Text(f"{text.name}:{number}", line)
+
+
+_Source = _String | _Plain | _Stream | _JsonLines | _Lines
 
 
 def _kind(value: object) -> str:

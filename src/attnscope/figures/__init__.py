@@ -9,5 +9,6 @@ from attnscope.figures.overview import overview
 from attnscope.figures.pies import label_pies
 from attnscope.figures.profiles import profile_curves
 from attnscope.figures.save import save_figure
+from attnscope.figures.scan import write_scan_figures
 
-__all__ = ["label_pies", "overview", "profile_curves", "save_figure", "weight_maps"]
+__all__ = ["label_pies", "overview", "profile_curves", "save_figure", "weight_maps", "write_scan_figures"]

@@ -45,7 +45,7 @@ _WORDING = {
         "Spread of the offset", "tokens", "Standard deviation of key minus query position under the weights."
     ),
     "max_weight": Wording("Largest weight of a query", "share", "1: one token takes everything."),
-    "saturation": Wording(
+    "gini_simpson": Wording(
         "Saturation", "1 − ΣA²", "Near 0: the softmax is saturated on one token; near 1: spread over many."
     ),
     "outside": Wording(

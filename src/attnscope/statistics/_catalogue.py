@@ -96,48 +96,48 @@ def _profile(rows: Rows) -> Tensor:
 
 STATISTICS: dict[str, Statistic] = {
     "band_sum": Statistic(
-        "sum of the weights at each offset, tr_t", "tokens", lambda rows: rows.band_sum, ("band",), per_offset=True
+        "Sum of the weights at each offset, tr_t", "tokens", lambda rows: rows.band_sum, ("band",), per_offset=True
     ),
-    "profile": Statistic("mean weight at each offset", "1", _profile, ("band",), per_offset=True),
-    "outside": Statistic("weight outside the band of offsets", "1", _outside, ("band",)),
+    "profile": Statistic("Mean weight at each offset", "share", _profile, ("band",), per_offset=True),
+    "outside": Statistic("Weight outside the band of offsets", "share", _outside, ("band",)),
     "entropy": Statistic(
-        "entropy of a row", "nats", lambda rows: rows.mean(_there(rows.measures.entropy)), ("entropy",)
+        "Entropy of a row", "nats", lambda rows: rows.mean(_there(rows.measures.entropy)), ("entropy",)
     ),
     "first_token": Statistic(
-        "weight on the first token",
-        "1",
+        "Weight on the first token",
+        "share",
         lambda rows: rows.mean(_there(rows.measures.columns)[..., FIRST]),
         ("columns",),
     ),
     "special_tokens": Statistic(
-        "weight on special tokens",
-        "1",
+        "Weight on special tokens",
+        "share",
         lambda rows: rows.mean(_there(rows.measures.columns)[..., SPECIAL]),
         ("columns",),
     ),
     "mean_offset": Statistic(
-        "mean offset (negative is left)",
+        "Mean offset (negative is left)",
         "tokens",
         lambda rows: rows.mean(_there(rows.measures.mean_offset)),
         ("offsets",),
     ),
     "offset_spread": Statistic(
-        "standard deviation of the offset within a row (root mean square)",
+        "Spread of the offset within a row",
         "tokens",
         lambda rows: rows.mean(_there(rows.measures.offset_variance)).sqrt(),
         ("offsets", "variance"),
     ),
     "max_weight": Statistic(
-        "largest weight of a row", "1", lambda rows: rows.mean(_there(rows.measures.largest)), ("largest",)
+        "Largest weight of a row", "share", lambda rows: rows.mean(_there(rows.measures.largest)), ("largest",)
     ),
-    "saturation": Statistic(
-        "1 - sum of squared weights of a row (0 when one-hot)",
-        "1",
+    "gini_simpson": Statistic(
+        "Gini-Simpson index of a row, 1 − ΣA²",
+        "0 when one-hot",
         lambda rows: 1.0 - rows.mean(_there(rows.measures.collision)),
         ("collision",),
     ),
     "learned_sink": Statistic(
-        "weight that goes to a learned sink, on no token", "1", lambda rows: 1.0 - rows.mean(rows.measures.mass)
+        "Weight on a learned sink, on no token", "share", lambda rows: 1.0 - rows.mean(rows.measures.mass)
     ),
 }
 DEFAULT = tuple(name for name in STATISTICS if name != "learned_sink")

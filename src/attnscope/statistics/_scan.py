@@ -57,6 +57,7 @@ def scan(
     clusters: int = 6,
     seed: int = 0,
     field: str | None = None,
+    by_line: bool = False,
     device: str | None = None,
     dtype: str | None = None,
     revision: str | None = None,
@@ -93,6 +94,8 @@ def scan(
         Of the k-means over profiles.
     field
         Which field of JSON Lines holds the text.
+    by_line
+        Take every line of other files as a text of its own.
     device, dtype, revision, trust_remote_code
         See `attnscope.capture.load_model`.
     progress
@@ -104,7 +107,7 @@ def scan(
         Dimensions ``text, layer, head, offset, cluster``. Each entry of ``text`` is one window. Variables, per
         text, layer and head: ``band_sum`` (tr_t), ``profile`` (mean weight at an offset), ``outside``, ``entropy``
         (nats, mean over rows), ``first_token``, ``special_tokens``, ``mean_offset``, ``offset_spread`` (tokens),
-        ``max_weight``, ``saturation``, ``label``; per text ``length``; per head ``label_share``,
+        ``max_weight``, ``gini_simpson`` (1 - sum of squared weights), ``label``; per text ``length``; per head ``label_share``,
         ``majority_share``, ... The attribute ``signature`` holds, as JSON, everything that the numbers depend on.
 
     Raises
@@ -127,7 +130,7 @@ def scan(
         raise AttnscopeError(f"{clusters} clusters tell nothing apart: give 2 or more")
     if batch_size is not None and batch_size < 1:
         raise AttnscopeError(f"batch size {batch_size} is no number of windows: give 1 or more")
-    corpus = Corpus.from_sources(_sources(texts), field=field)
+    corpus = Corpus.from_sources(_sources(texts), field=field, by_line=by_line)
     loaded = load_model(
         MODEL if model is None else model,
         tokenizer=tokenizer,
@@ -181,6 +184,7 @@ def scan(
 def load_scan(run: RunFolder) -> xr.Dataset:
     """Results and labels of a run folder, as `scan` returned them."""
     results, summary = run.results(), run.load(SUMMARY)
+    results = results[[name for name in STATISTICS if name in results] + ["length"]]
     return results if summary is None else results.merge(summary, combine_attrs="no_conflicts")
 
 
@@ -333,7 +337,8 @@ class _Job:
         observer = MapObserver(sample_rank(max(1, len(self.sites)), heads, len(self.first)))
         with watching(self.loaded.model, observer):
             self.loaded.model(**inputs)
-        return sample_dataset(observer, self.first)
+        kinds = np.array([site.kind for site in self.sites], dtype=object)
+        return sample_dataset(observer, self.first).assign_coords(layer_kind=("layer", kinds))
 
 
 def _flush(run: RunFolder, waiting: Sequence[xr.Dataset]) -> None:

@@ -1,0 +1,62 @@
+"""The figures of a scan, all at once."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from attnscope.figures.maps import weight_maps
+from attnscope.figures.overview import overview
+from attnscope.figures.pies import label_pies
+from attnscope.figures.profiles import profile_curves
+from attnscope.figures.save import save_figure
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    import xarray as xr
+    from matplotlib.figure import Figure
+
+_OVERVIEWS = ("entropy", "outside", "first_token", "special_tokens", "mean_offset", "max_weight")
+_HEADS = 4  # shown in maps and profiles: those that put most weight on one offset
+
+
+def write_scan_figures(result: xr.Dataset, sample: xr.Dataset | None, folder: Path) -> list[Path]:
+    """Write every figure of a scan as SVG, PDF and PNG; return the files.
+
+    Figures of statistics that were not measured are left out.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from pathlib import Path
+    >>> import attnscope
+    >>> result = attnscope.scan(texts=["The tide comes in."], statistics=["entropy"])
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     [path.name for path in write_scan_figures(result, None, Path(folder))]
+    ['overview-entropy.svg', 'overview-entropy.pdf', 'overview-entropy.png']
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    return [path for name, figure in _figures(result, sample) for path in save_figure(figure, folder / name)]
+
+
+def _figures(result: xr.Dataset, sample: xr.Dataset | None) -> Iterator[tuple[str, Figure]]:
+    for statistic in _OVERVIEWS:
+        if statistic in result:
+            yield f"overview-{statistic.replace('_', '-')}", overview(result, statistic)
+    if "label_share" in result:
+        yield "labels", label_pies(result)
+    if "profile" in result:
+        heads = _sharpest(result)
+        yield "profiles", profile_curves(result, heads)
+        if sample is not None:
+            yield "maps", weight_maps(sample, heads)
+
+
+def _sharpest(result: xr.Dataset) -> list[tuple[int, int]]:
+    """Heads with the largest mean weight at one offset other than 0."""
+    mean = result.profile.mean("text").where(result.offset != 0).max("offset").values
+    order = np.argsort(-np.nan_to_num(mean, nan=-1.0), axis=None, kind="stable")[:_HEADS]
+    return [(int(place // mean.shape[1]), int(place % mean.shape[1])) for place in order]

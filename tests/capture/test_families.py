@@ -1,0 +1,171 @@
+"""Every statistic of every family equals the one computed from the weights that eager attention returns."""
+
+import pytest
+import torch
+
+from attnscope import AttnscopeError
+from attnscope.attention import RowMeasures
+from attnscope.capture import verify, watching
+from attnscope.statistics import DEFAULT, STATISTICS, reduce_call
+from attnscope.statistics._catalogue import indicator_columns
+from attnscope.statistics._pass import StatisticsObserver
+from tests.attention.oracle import from_weights
+from tests.families import MAKERS, UNREGISTERED, inputs, tiny
+
+BAND = 5
+LAYERS = {"modernbert": 4, "t5": 6, "bart": 6, "marian": 6, "whisper": 6}
+CAUSAL = {"gpt2", "gpt_neox", "opt", "llama", "mistral", "gemma2", "gpt_oss", "qwen3"}
+NAMES = (*DEFAULT, "learned_sink")
+
+
+def eager_weights(model, given):
+    """Weights in the order of the calls: encoder, then self and cross of each decoder layer."""
+    model.set_attn_implementation("eager")
+    with torch.no_grad():
+        found = model(**given, output_attentions=True)
+    if found.get("encoder_attentions") is not None:
+        pairs = zip(found.decoder_attentions, found.cross_attentions, strict=True)
+        return [*found.encoder_attentions, *(weights for pair in pairs for weights in pair)]
+    return list(found.attentions)
+
+
+@pytest.mark.parametrize("padded", [False, True], ids=["whole", "padded"])
+@pytest.mark.parametrize("family", MAKERS)
+def test_statistics_equal_those_of_eager_weights(family, padded):
+    model = tiny(family)
+    given, valid = inputs(family, padded=padded)
+    if valid is None:
+        valid = torch.ones(2, 1, dtype=torch.bool)
+    special = torch.zeros_like(valid)
+    special[:, 0] = True
+    observer = StatisticsObserver(NAMES, BAND, valid, special)
+    kinds = []
+
+    def observe(site, call):
+        kinds.append((site.kind, call.key.shape[2]))
+        return observer(site, call)
+
+    with torch.no_grad(), watching(model, observe):
+        model(**given)
+    weights = eager_weights(model, given)
+    assert len(weights) == len(observer.found) == LAYERS.get(family, 2)
+    for index, expected in enumerate(weights):
+        queries, keys = expected.shape[-2:]
+        query_valid = valid if valid.shape[1] == queries else torch.ones(2, queries, dtype=torch.bool)
+        key_valid = valid if valid.shape[1] == keys else torch.ones(2, keys, dtype=torch.bool)
+        key_special = special if special.shape[1] == keys else torch.zeros(2, keys, dtype=torch.bool)
+        measured = from_weights(expected.double(), BAND)
+        columns = expected.double() @ indicator_columns(key_valid, key_special).double()[:, None]
+        rows = RowMeasures(log_sum_exp=measured["mass"], columns=columns, **measured)
+        wanted = reduce_call(rows, NAMES, query_valid, key_valid)
+        for name in NAMES:
+            torch.testing.assert_close(
+                observer.found[index][name],
+                wanted[name],
+                atol=2e-5,
+                rtol=1e-4,
+                equal_nan=True,
+                msg=lambda text, name=name, index=index: f"{family} layer {index} {name}: {text}",
+            )
+    if family in CAUSAL:
+        assert {kind for kind, _ in kinds} == {"causal"}
+        for found in observer.found.values():
+            assert found["band_sum"][..., BAND + 1 :].abs().max() == 0
+    if family in {"t5", "bart", "marian", "whisper"}:
+        assert [kind for kind, _ in kinds] == ["self", "self", "causal", "cross", "causal", "cross"]
+
+
+@pytest.mark.parametrize("padded", [False, True], ids=["whole", "padded"])
+@pytest.mark.parametrize("family", MAKERS)
+def test_the_captured_attention_is_the_models_own(family, padded):
+    given, valid = inputs(family, padded=padded)
+    sites, _ = verify(tiny(family), given, valid)
+    assert len(sites) == LAYERS.get(family, 2)
+    assert [site.index for site in sites] == list(range(len(sites)))
+
+
+@pytest.mark.parametrize("family", UNREGISTERED)
+def test_a_model_off_the_registry_is_refused(family):
+    given, valid = inputs(family, padded=False)
+    with pytest.raises(AttnscopeError, match="does not attend through transformers' attention registry"):
+        verify(tiny(family), given, valid)
+
+
+def test_a_model_is_left_as_it_was():
+    model = tiny("llama")
+    before = model.config._attn_implementation
+    hooks = sum(len(module._forward_pre_hooks) for module in model.modules())
+
+    def fail(site, call):
+        raise RuntimeError
+
+    with pytest.raises(RuntimeError), watching(model, fail):
+        model(input_ids=torch.tensor([[3, 4]]))
+    assert model.config._attn_implementation == before
+    assert sum(len(module._forward_pre_hooks) for module in model.modules()) == hooks
+
+
+def test_layers_of_one_shared_module_are_told_apart():
+    given, _ = inputs("albert", padded=False)
+    sites, _ = verify(tiny("albert"), given)
+    assert sites[0].name == sites[1].name
+    assert [site.index for site in sites] == [0, 1]
+
+
+def test_a_leak_of_the_future_is_found(monkeypatch):
+    """A causal model that forgets its mask gives another output: it is refused, and so is a leak that agrees."""
+    import attnscope.capture._registry as registry
+
+    given, _ = inputs("llama", padded=False)
+    model = tiny("llama")
+    whole = registry.attnscope_attention
+
+    def leaking(module, *arguments, **options):
+        return whole(module, *arguments, **{**options, "is_causal": False})
+
+    monkeypatch.setitem(registry.AttentionInterface._global_mapping, registry.NAME, leaking)
+    with pytest.raises(AttnscopeError, match="another output"):
+        verify(model, given)
+
+    def leaking_but_causal_by_name(module, query, key, value, mask, **options):
+        everything = torch.ones(1, 1, query.shape[2], key.shape[2], dtype=torch.bool)
+        return whole(module, query, key, value, everything, **options)
+
+    monkeypatch.setitem(
+        registry.AttentionInterface._global_mapping, registry.NAME, leaking_but_causal_by_name
+    )
+    with pytest.raises(AttnscopeError, match="on the future"):
+        verify(model, given)
+
+
+def test_an_unseen_attention_layer_is_refused():
+    model = tiny("bert")
+    model.bert.encoder.layer[1].intermediate.dense = torch.nn.Sequential(
+        HiddenAttention(), model.bert.encoder.layer[1].intermediate.dense
+    )
+    given, valid = inputs("bert", padded=False)
+    with pytest.raises(AttnscopeError, match="not captured .*dense.0"):
+        verify(model, given, valid)
+
+
+class HiddenAttention(torch.nn.Module):
+    """Attends without asking the registry."""
+
+    def __init__(self):
+        super().__init__()
+        self.mix = torch.nn.Linear(32, 32)
+
+    def forward(self, hidden):
+        return torch.nn.functional.scaled_dot_product_attention(hidden, hidden, self.mix(hidden))
+
+
+def test_dropout_is_refused():
+    model = tiny("bert").train()
+    with watching(model, lambda site, call: call.query), pytest.raises(AttnscopeError, match="eval"):
+        model(input_ids=torch.tensor([[3, 4]]))
+
+
+def test_every_statistic_says_what_it_is():
+    for statistic in STATISTICS.values():
+        assert statistic.long_name
+        assert statistic.units

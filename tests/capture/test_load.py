@@ -1,0 +1,154 @@
+"""A model is loaded whole or refused, on one or two lines."""
+
+import json
+import shutil
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import BertConfig, BertModel, RobertaConfig, RobertaModel
+
+from attnscope import AttnscopeError
+from attnscope.bundled import MODEL
+from attnscope.capture import load_model, position_table_length
+from tests.families import tiny
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A copy of the bundled model that a test may break."""
+    return shutil.copytree(MODEL, tmp_path / "model")
+
+
+def refused(source, match, **options):
+    with pytest.raises(AttnscopeError, match=match) as caught:
+        load_model(source, device="cpu", **options)
+    assert len(str(caught.value).splitlines()) <= 2
+
+
+def change(folder, edit):
+    path = folder / "model.safetensors"
+    tensors = load_file(path)
+    edit(tensors)
+    save_file(tensors, path, metadata={"format": "pt"})
+
+
+def test_a_folder_is_loaded_in_the_class_that_its_config_names(folder):
+    loaded = load_model(folder, device="cpu")
+    assert type(loaded.model).__name__ == "BertForMaskedLM"
+    assert not loaded.model.training
+    assert len(loaded.identity["sha256"]) == 64
+
+
+def test_a_missing_tensor_of_the_trunk_is_named(folder):
+    change(folder, lambda tensors: tensors.pop("bert.encoder.layer.1.attention.self.query.weight"))
+    refused(folder, r"lacks bert\.encoder\.layer\.1\.attention\.self\.query\.weight")
+
+
+def test_a_missing_head_or_pooler_is_no_fault(folder, tmp_path):
+    change(folder, lambda tensors: [tensors.pop(name) for name in list(tensors) if name.startswith("cls.")])
+    load_model(folder, device="cpu")
+    config = BertConfig(hidden_size=8, num_attention_heads=1, num_hidden_layers=1, intermediate_size=8)
+    BertModel(config, add_pooling_layer=False).save_pretrained(tmp_path / "bare")
+    load_model(tmp_path / "bare", device="cpu", need_tokenizer=False)
+
+
+def test_a_tensor_of_another_shape_is_refused(folder):
+    def shorten(tensors):
+        name = "bert.embeddings.position_embeddings.weight"
+        tensors[name] = tensors[name][:100].clone()
+
+    change(folder, shorten)
+    refused(folder, "another shape|position_embeddings")
+
+
+def test_pickled_weights_are_refused(folder):
+    tensors = load_file(folder / "model.safetensors")
+    torch.save(tensors, folder / "pytorch_model.bin")
+    (folder / "model.safetensors").unlink()
+    refused(folder, "pickled")
+
+
+def test_corrupt_weights_are_refused(folder):
+    path = folder / "model.safetensors"
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+    refused(folder, "corrupt|cannot be loaded")
+
+
+def test_weights_that_are_not_numbers_are_refused(folder):
+    def poison(tensors):
+        tensors["bert.embeddings.word_embeddings.weight"][3, 3] = float("nan")
+
+    change(folder, poison)
+    refused(folder, "NaN or infinity in bert.embeddings.word_embeddings.weight")
+
+
+@pytest.mark.parametrize("name", ["config.json", "model.safetensors"])
+def test_a_folder_without_its_parts_is_refused(folder, name):
+    (folder / name).unlink()
+    refused(folder, "no config.json" if name == "config.json" else "no weights")
+
+
+def test_a_broken_config_is_refused(folder):
+    (folder / "config.json").write_text("{")
+    refused(folder, "not JSON")
+
+
+def test_a_missing_folder_is_named(tmp_path):
+    refused(tmp_path / "nothing", "is no model folder|no folder")
+    refused("no/such/model/at-all", "no model folder")
+
+
+def test_a_missing_tokenizer_is_named(folder):
+    for path in folder.glob("tokenizer*"):
+        path.unlink()
+    refused(folder, "has no tokenizer")
+
+
+def test_code_of_its_own_needs_a_flag(folder):
+    config = json.loads((folder / "config.json").read_text())
+    config |= {"model_type": "own", "auto_map": {"AutoConfig": "own.OwnConfig"}}
+    (folder / "config.json").write_text(json.dumps(config))
+    (folder / "own.py").write_text("raise SystemExit('this ran')")
+    refused(folder, "--trust-remote-code")
+
+
+def test_an_unknown_dtype_or_device_is_named(folder):
+    refused(folder, "dtype 'int8'", dtype="int8")
+    with pytest.raises(AttnscopeError, match="device 'nowhere'"):
+        load_model(folder, device="nowhere")
+
+
+def test_the_type_asked_for_is_used(folder):
+    assert load_model(folder, device="cpu", dtype="bfloat16").model.dtype == torch.bfloat16
+
+
+def test_a_model_object_needs_its_tokenizer():
+    refused(tiny("bert"), "without its tokenizer")
+    loaded = load_model(tiny("bert"), tokenizer=MODEL, device="cpu")
+    assert loaded.tokenizer.is_fast
+
+
+def test_the_identity_follows_the_weights(folder):
+    first = load_model(folder, device="cpu").identity
+    change(folder, lambda tensors: tensors["bert.embeddings.word_embeddings.weight"].add_(1e-3))
+    assert load_model(folder, device="cpu").identity != first
+
+
+@pytest.mark.parametrize(
+    ("family", "rows"),
+    [("bert", 64), ("roberta", 64), ("gpt2", 64), ("opt", 64), ("bart", 64), ("marian", 64), ("llama", None)],
+)
+def test_reserved_rows_of_the_position_table_are_known(family, rows):
+    assert position_table_length(tiny(family)) == rows
+
+
+def test_robertas_table_of_514_rows_reaches_512_positions():
+    config = RobertaConfig(
+        hidden_size=8,
+        num_attention_heads=1,
+        num_hidden_layers=1,
+        intermediate_size=8,
+        max_position_embeddings=514,
+    )
+    assert position_table_length(RobertaModel(config)) == 512
