@@ -38,6 +38,7 @@ function partners(map, token, direction) {
 /** A token as it can be seen: controls and invisible characters by their code points, never as nothing. */
 function visible(token) {
   if (token === "") return "∅";
+  if (/^[ \n]*\n[ \n]*$/.test(token)) return "↵";
   if (/^ +$/.test(token)) return "␣".repeat(Math.min(token.length, 4));
   const named = (c) => `U+${c.codePointAt(0).toString(16).toUpperCase().padStart(4, "0")}`;
   return token.replace(/^ +| +$/g, "").replace(/[\p{Cc}\p{Cs}\p{Zl}\p{Zp}\u200b\u200e\u200f\u202a-\u202e\u2060-\u2069\ufeff]/gu, named);

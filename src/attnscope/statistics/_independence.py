@@ -31,7 +31,7 @@ def effective_labels(shares: Float[np.ndarray, "*any cluster"]) -> Float[np.ndar
     2.0
     """
     logs = np.log(np.where(shares > 0, shares, 1.0))
-    return np.exp(-(shares * logs).sum(-1))
+    return np.asarray(np.exp(-(shares * logs).sum(-1)))
 
 
 def intraclass_correlation(values: Float[np.ndarray, "text head"]) -> float:

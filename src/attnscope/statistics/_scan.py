@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 
 LONGEST_DEFAULT = 2048  # tokens: a longer window must be asked for
 FLUSH_TEXTS = 64  # results wait in memory for at most so many texts, or so many seconds
-FLUSH_SECONDS = 5.0
+FLUSH_SECONDS = float(os.environ.get("ATTNSCOPE_FLUSH_SECONDS", "5"))
 SUMMARY, SAMPLE = "summary.zarr", "sample.zarr"
 
 

@@ -68,7 +68,7 @@ def summarize(results: xr.Dataset, *, clusters: int = 6, seed: int = 0) -> xr.Da
     label_share = label_shares(labels, count)
     found = xr.Dataset(
         {
-            "label": (("text", "layer", "head"), by_head(labels, -1)),
+            "label": (("text", "layer", "head"), by_head(labels, -1.0)),
             "cluster_name": ("cluster", np.array(clustering.names, dtype=object)),
             "centroid": (("cluster", "offset"), clustering.centroids),
             "label_share": (

@@ -1,0 +1,244 @@
+"""The command as a user types it: real processes, real signals, a real full disk."""
+
+import csv
+import io
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import xarray as xr
+
+from attnscope.bundled import MODEL, TEXT
+
+COMMAND = [sys.executable, "-c", "from attnscope.cli import main; main()"]
+
+
+def attnscope(*arguments, cwd, stdin=None):
+    return subprocess.run(
+        [*COMMAND, *map(str, arguments)], cwd=cwd, input=stdin, capture_output=True, text=True, check=False
+    )
+
+
+def refused(cwd, *arguments, says, stdin=None):
+    """Exit code 2, one or two lines on standard error, nothing on standard output."""
+    found = attnscope(*arguments, cwd=cwd, stdin=stdin)
+    assert found.returncode == 2, found.stderr
+    assert says in found.stderr
+    assert len(found.stderr.strip().splitlines()) <= 2, found.stderr
+    assert found.stdout == ""
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """The bundled default, with its report."""
+    place = tmp_path_factory.mktemp("scan")
+    return place, attnscope("scan", "--limit", "12", cwd=place)
+
+
+def test_the_default_does_everything(finished):
+    place, found = finished
+    assert found.returncode == 0, found.stderr
+    assert "most positional heads" in found.stdout
+    assert "mixing coefficient" in found.stdout
+    (run,) = (place / "attnscope-runs").iterdir()
+    assert run.name.startswith("small-mlm-")
+    assert {"run.json", "results.zarr", "summary.zarr", "report.html", "figures"} <= {
+        path.name for path in run.iterdir()
+    }
+    assert {path.suffix for path in (run / "figures").iterdir()} == {".svg", ".pdf", ".png"}
+
+
+def test_asked_again_it_answers_from_what_it_has(finished):
+    place, _ = finished
+    (run,) = (place / "attnscope-runs").iterdir()
+    stamp = (run / "results.zarr" / "entropy").stat().st_mtime_ns
+    found = attnscope("scan", "--limit", "12", "--json", "--no-report", cwd=place)
+    answer = json.loads(found.stdout)
+    assert answer["texts"] == 12
+    assert answer["heads"]["positional"][0]["value"] > 0.5
+    assert answer["signature"]["settings"]["limit"] == 12
+    assert (run / "results.zarr" / "entropy").stat().st_mtime_ns == stamp
+
+
+def test_csv_has_a_line_for_each_head(finished):
+    place, _ = finished
+    found = attnscope("scan", "--limit", "12", "--csv", "--no-report", cwd=place)
+    rows = list(csv.DictReader(io.StringIO(found.stdout)))
+    assert len(rows) == 12
+    assert 0 <= float(rows[0]["entropy"]) <= np.log(128)
+    assert rows[0]["label"]
+
+
+def test_text_comes_from_standard_input_and_json_lines(tmp_path):
+    found = attnscope(
+        "scan", "bundled", "-", "--json", "--no-report", cwd=tmp_path, stdin="潮は一日に二度満ちる。"
+    )
+    assert json.loads(found.stdout)["texts"] == 1
+    (tmp_path / "a.jsonl").write_text('{"body": "One."}\n{"body": "Two."}\n')
+    found = attnscope(
+        "scan", "bundled", "a.jsonl", "--field", "body", "--json", "--no-report", cwd=tmp_path
+    )
+    assert json.loads(found.stdout)["texts"] == 2
+
+
+def test_statistics_are_listed(tmp_path):
+    found = attnscope("scan", "--statistics", "list", cwd=tmp_path)
+    assert "entropy" in found.stdout
+    assert "nats" in found.stdout
+
+
+class TestBadInput:
+    def test_a_missing_model_folder(self, tmp_path):
+        refused(tmp_path, "scan", "./nothing", says="is no model folder")
+
+    def test_a_missing_tensor(self, tmp_path):
+        from safetensors.torch import load_file, save_file
+
+        model = shutil.copytree(MODEL, tmp_path / "model")
+        tensors = load_file(model / "model.safetensors")
+        del tensors["bert.embeddings.position_embeddings.weight"]
+        save_file(tensors, model / "model.safetensors", metadata={"format": "pt"})
+        refused(tmp_path, "scan", model, says="lacks bert.embeddings.position_embeddings.weight")
+        assert not (tmp_path / "attnscope-runs").exists()
+
+    def test_pickled_weights(self, tmp_path):
+        model = shutil.copytree(MODEL, tmp_path / "model")
+        (model / "model.safetensors").rename(model / "pytorch_model.bin")
+        refused(tmp_path, "scan", model, says="pickled weights")
+
+    def test_corrupt_weights(self, tmp_path):
+        model = shutil.copytree(MODEL, tmp_path / "model")
+        (model / "model.safetensors").write_bytes(b"\x00" * 500)
+        refused(tmp_path, "scan", model, says="corrupt")
+
+    def test_no_tokenizer(self, tmp_path):
+        model = shutil.copytree(MODEL, tmp_path / "model")
+        for path in model.glob("tokenizer*"):
+            path.unlink()
+        refused(tmp_path, "scan", model, says="has no tokenizer")
+
+    def test_an_empty_corpus(self, tmp_path):
+        (tmp_path / "empty.txt").write_text("\n \n")
+        refused(tmp_path, "scan", "bundled", "empty.txt", says="no text")
+        refused(tmp_path, "scan", "bundled", "-", says="no text", stdin="")
+        assert not (tmp_path / "attnscope-runs").exists()
+
+    def test_a_file_that_is_not_utf8(self, tmp_path):
+        (tmp_path / "sjis.txt").write_bytes("潮が満ちる".encode("shift_jis"))
+        refused(tmp_path, "scan", "bundled", "sjis.txt", says="sjis.txt")
+
+    def test_a_window_longer_than_the_table(self, tmp_path):
+        refused(tmp_path, "scan", "--window", "500", says="position table has 128 rows")
+
+    def test_an_output_that_cannot_be_written(self, tmp_path):
+        refused(tmp_path, "scan", "--out", "/proc/attnscope", says="cannot use /proc/attnscope")
+
+    def test_an_unknown_statistic(self, tmp_path):
+        refused(tmp_path, "scan", "--statistics", "entropy,sparkle", says="no statistic 'sparkle'")
+
+    def test_two_formats_at_once(self, tmp_path):
+        refused(tmp_path, "scan", "--json", "--csv", says="choose one")
+
+
+def started(cwd, out, *more):
+    """A scan that takes a while, in a process group of its own."""
+    return subprocess.Popen(
+        [*COMMAND, "scan", "--out", out, "--batch-size", "1", "--stride", "20", "--no-report", *more],
+        cwd=cwd,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        env={**os.environ, "ATTNSCOPE_FLUSH_SECONDS": "0.2"},
+    )
+
+
+def texts_done(run):
+    try:
+        return json.loads((run / "progress.json").read_text())["texts"]
+    except (OSError, ValueError):
+        return 0
+
+
+def wait_for_texts(process, run, count):
+    deadline = time.monotonic() + 120
+    while texts_done(run) < count:
+        assert process.poll() is None, process.stderr.read()
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def arrays(run):
+    found = xr.load_dataset(Path(run) / "results.zarr", engine="zarr", consolidated=False)
+    return found.isel(text=slice(0, texts_done(Path(run))))
+
+
+@pytest.fixture(scope="module")
+def unbroken(tmp_path_factory):
+    place = tmp_path_factory.mktemp("unbroken")
+    process = started(place, "run")
+    assert process.wait(timeout=300) == 0, process.stderr.read()
+    return arrays(place / "run")
+
+
+@pytest.mark.slow
+def test_a_killed_run_goes_on_and_ends_the_same(tmp_path, unbroken):
+    for enough in (1, 150):
+        process = started(tmp_path, "run")
+        wait_for_texts(process, tmp_path / "run", enough)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    assert 0 < texts_done(tmp_path / "run") < unbroken.sizes["text"]
+    process = started(tmp_path, "run")
+    assert process.wait(timeout=300) == 0, process.stderr.read()
+    xr.testing.assert_identical(arrays(tmp_path / "run"), unbroken)
+
+
+@pytest.mark.slow
+def test_an_interrupted_run_keeps_what_it_has(tmp_path):
+    process = started(tmp_path, "run")
+    wait_for_texts(process, tmp_path / "run", 5)
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "Traceback" not in said
+    assert texts_done(tmp_path / "run") >= 5
+    assert arrays(tmp_path / "run").sizes["text"] == texts_done(tmp_path / "run")
+
+
+@pytest.mark.slow
+def test_a_full_disk_loses_nothing(tmp_path, unbroken):
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=600k", "tmpfs", str(disk)], capture_output=True, check=False
+    )
+    if mounted.returncode:
+        pytest.skip("a small disk needs the right to mount one")
+    try:
+        process = started(tmp_path, "disk/run")
+        _, said = process.communicate(timeout=300)
+        assert process.returncode == 2, said
+        assert "no space left on device" in said
+        assert len(said.strip().splitlines()) <= 2
+        done = texts_done(disk / "run")
+        assert 0 < done < unbroken.sizes["text"]
+        xr.testing.assert_identical(arrays(disk / "run"), unbroken.isel(text=slice(0, done)))
+        subprocess.run(["mount", "-o", "remount,size=50m", str(disk)], check=True)
+        process = started(tmp_path, "disk/run")
+        assert process.wait(timeout=300) == 0, process.stderr.read()
+        xr.testing.assert_identical(arrays(disk / "run"), unbroken)
+    finally:
+        subprocess.run(["umount", str(disk)], check=False)
+
+
+def test_the_sample_text_is_ours_and_long_enough():
+    words = sum(len(path.read_text(encoding="utf-8").split()) for path in TEXT.glob("*.txt"))
+    assert words > 3000

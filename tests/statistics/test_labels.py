@@ -1,0 +1,70 @@
+"""Clusters and their names, on profiles whose kinds are known."""
+
+import numpy as np
+import pytest
+
+from attnscope.statistics import cluster_profiles, direction, name_profile
+
+KINDS = {
+    "next-to-left": {-1: 0.7, 0: 0.1},
+    "next-to-right": {1: 0.7, 0: 0.1},
+    "self": {0: 0.8},
+    "leftward": {-3: 0.1, -2: 0.15, -1: 0.2, 0: 0.1, 1: 0.05},
+    "rightward": {3: 0.1, 2: 0.15, 1: 0.2, 0: 0.1, -1: 0.05},
+    "flat": dict.fromkeys(range(-10, 11), 0.02),
+}
+
+
+def profile(kind):
+    shares = np.zeros(21)
+    for offset, share in KINDS[kind].items():
+        shares[offset + 10] = share
+    return shares
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_rule_names_each_kind(kind):
+    assert name_profile(profile(kind)) == kind
+
+
+def test_a_neighbour_with_less_than_three_tenths_is_a_lean():
+    shares = profile("next-to-left") * 0.29 / 0.7
+    assert name_profile(shares) == "leftward"
+    assert name_profile(shares * 0.31 / 0.29) == "next-to-left"
+
+
+def test_planted_kinds_are_found_again():
+    rng = np.random.default_rng(0)
+    truth = [kind for kind in KINDS for _ in range(40)]
+    shares = np.stack([profile(kind) for kind in truth]) + rng.normal(0, 0.004, (240, 21))
+    found = cluster_profiles(shares)
+    assert [found.names[label] for label in found.labels] == truth
+    assert sorted(found.names) == sorted(KINDS)
+
+
+def test_labels_do_not_depend_on_the_seed_of_the_starts():
+    rng = np.random.default_rng(1)
+    shares = np.stack([profile(kind) for kind in KINDS for _ in range(20)]) + rng.normal(0, 0.004, (120, 21))
+    first, second = (cluster_profiles(shares, seed=seed) for seed in (0, 7))
+    assert first.names == second.names
+    assert (first.labels == second.labels).all()
+    assert first.inertia == pytest.approx(second.inertia)
+
+
+def test_two_clusters_of_one_kind_are_numbered():
+    strong, weak = profile("next-to-left"), profile("next-to-left") / 2
+    found = cluster_profiles(np.stack([strong, weak, strong, weak]), clusters=2)
+    assert found.names == ("next-to-left", "next-to-left 2")
+    assert found.centroids[0].max() > found.centroids[1].max()
+
+
+def test_fewer_kinds_than_clusters():
+    found = cluster_profiles(np.stack([profile("self")] * 5), clusters=6)
+    assert found.names == ("self",)
+    assert found.inertia == pytest.approx(0, abs=1e-12)
+
+
+def test_direction_ignores_the_token_itself():
+    assert direction(profile("self")) == 0
+    assert direction(profile("next-to-left")) == -1
+    assert direction(profile("rightward")) == pytest.approx((0.45 - 0.05) / 0.5)

@@ -1,0 +1,171 @@
+"""`scan` end to end: planted heads, real models, and what a result says of itself."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from transformers import AutoTokenizer
+
+import attnscope
+from attnscope import AttnscopeError
+from attnscope.bundled import MODEL, TEXT
+from attnscope.statistics import rank_heads
+from tests.families import tiny
+from tests.planted import FREQUENCIES, LENGTH, circulant_profile, wave_bert
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return AutoTokenizer.from_pretrained(MODEL)
+
+
+@pytest.fixture(scope="module")
+def planted(tokenizer):
+    """Heads that look at -1, +1, -3 and 0, with known profiles."""
+    return attnscope.scan(
+        wave_bert((-1, 1, -3, 0)), [TEXT], tokenizer=tokenizer, window=LENGTH, limit=5, device="cpu"
+    )
+
+
+def test_planted_profiles_come_out_exactly(planted):
+    """tr_t = (T - |t|) a(t) with a known a (mechanism C9), the same in every text."""
+    offsets = planted.offset.values
+    for head, shift in enumerate((-1, 1, -3, 0)):
+        known = circulant_profile(FREQUENCIES[head], 3.0, shift)[offsets % LENGTH]
+        measured = planted.profile.values[:, 0, head]
+        np.testing.assert_allclose(measured, np.tile(known, (5, 1)), rtol=2e-4, atol=1e-7)
+        np.testing.assert_allclose(
+            planted.band_sum.values[0, 0, head], known * (LENGTH - np.abs(offsets)), rtol=2e-4, atol=1e-6
+        )
+
+
+def test_planted_entropies_come_out_exactly(planted):
+    for head, shift in enumerate((-1, 1, -3, 0)):
+        known = circulant_profile(FREQUENCIES[head], 3.0, shift)
+        entropy = -(known * np.log(known)).sum()
+        np.testing.assert_allclose(planted.entropy.values[:, 0, head], entropy, rtol=1e-4)
+        np.testing.assert_allclose(planted.max_weight.values[:, 0, head], known.max(), rtol=1e-4)
+        np.testing.assert_allclose(
+            planted.gini_simpson.values[:, 0, head], 1 - (known**2).sum(), rtol=1e-4
+        )
+
+
+def test_planted_heads_get_their_names(planted):
+    best = planted.label_share.argmax("cluster").values[0]
+    names = [str(planted.cluster_name.values[label]) for label in best]
+    assert names[:2] == ["next-to-left", "next-to-right"]
+    assert names[3] == "self"
+    assert (planted.majority_share.values == 1).all()
+    top = rank_heads(planted)["positional"]
+    assert {(row["head"], row["offset"]) for row in top[:3]} == {(0, -1), (1, 1), (2, -3)}
+
+
+def test_an_equal_head_is_uniform(tokenizer):
+    """W_A = 0: weights 1/T, tr_t = (T - |t|) / T (mechanism C3)."""
+    result = attnscope.scan(
+        wave_bert((0, 0, 0, 0), weights=(0.0,) * 4), [TEXT], tokenizer=tokenizer, window=LENGTH, limit=2
+    )
+    offsets = np.abs(result.offset.values)
+    np.testing.assert_allclose(
+        result.band_sum.values, np.broadcast_to((LENGTH - offsets) / LENGTH, (2, 1, 4, 21)), rtol=1e-5
+    )
+    np.testing.assert_allclose(result.entropy.values, np.log(LENGTH), rtol=1e-6)
+    np.testing.assert_allclose(result.special_tokens.values, 2 / LENGTH, rtol=1e-5)
+    np.testing.assert_allclose(result.first_token.values, 1 / LENGTH, rtol=1e-5)
+
+
+def test_the_chemistry_model_has_its_known_heads(models, tmp_path):
+    """Head 0/3 puts 0.98 of its weight on the previous token, 0/4 0.94 on the next."""
+    reactions = ["CC(=O)O.CO>>CC(=O)OC", "CC(=O)Cl.NCc1ccccc1>>CC(=O)NCc1ccccc1", "CCBr.N1CCOCC1>>CCN1CCOCC1"]
+    result = attnscope.scan(models / "rxnmapper-albert", reactions)
+    mean = result.profile.mean("text")
+    assert float(mean.sel(layer=0, head=3, offset=-1)) > 0.95
+    assert float(mean.sel(layer=0, head=4, offset=1)) > 0.9
+    assert result.sizes["layer"] == 12
+    assert len(set(result.layer_name.values)) == 1
+
+
+def test_the_story_model_never_looks_ahead(models):
+    result = attnscope.scan(models / "stories260K-llama", [TEXT], window=128, limit=4)
+    assert float(result.profile.sel(offset=slice(1, None)).max()) == 0
+    assert set(result.layer_kind.values) == {"causal"}
+    assert float(result.mean_offset.max()) <= 0
+    assert float(result.first_token.mean("text").max()) > 1 / 128  # some head keeps a sink
+
+
+def test_the_bundled_model_has_learned_its_neighbours():
+    result = attnscope.scan(limit=16)
+    sharpest = result.profile.mean("text").max(("layer", "head"))
+    assert float(sharpest.sel(offset=-1)) >= 0.5
+    assert float(sharpest.sel(offset=1)) >= 0.5
+
+
+def test_encoder_decoders_give_self_causal_and_cross_layers(tokenizer):
+    torch.manual_seed(0)
+    model = tiny("bart")
+    model.resize_token_embeddings(len(tokenizer))
+    result = attnscope.scan(model, ["The tide comes in."], tokenizer=tokenizer, window=32)
+    assert result.layer_kind.values.tolist() == ["self", "self", "causal", "cross", "causal", "cross"]
+
+
+def test_texts_of_all_lengths_together_equal_each_alone(tokenizer):
+    """Padding changes nothing."""
+    texts = ["The tide comes in.", "Bread rises because yeast breathes out.", "A lamp.", "Ships wait outside."]
+    together = attnscope.scan(texts=texts, batch_size=4)
+    alone = [attnscope.scan(texts=[text], batch_size=1) for text in texts]
+    for name in ("band_sum", "entropy", "first_token", "special_tokens", "mean_offset", "offset_spread"):
+        expected = np.concatenate([one[name].values for one in alone])
+        np.testing.assert_allclose(together[name].values, expected, rtol=2e-4, atol=2e-5)
+    assert together.length.values.tolist() == [int(one.length[0]) for one in alone]
+
+
+def test_a_result_says_what_it_depends_on():
+    first = attnscope.scan(texts=["The tide comes in."])
+    signature = json.loads(first.attrs["signature"])
+    assert signature["model"]["name"] == "small-mlm"
+    assert len(signature["model"]["sha256"]) == len(signature["corpus"]["sha256"]) == 64
+    assert signature["settings"]["window"] == 128
+    assert "torch" in signature["versions"]
+    again = attnscope.scan(texts=["The tide comes in."])
+    assert again.attrs["signature"] == first.attrs["signature"]
+    assert (again.entropy.values == first.entropy.values).all()
+    other = attnscope.scan(texts=["The tide goes out."])
+    assert other.attrs["signature"] != first.attrs["signature"]
+
+
+def test_only_what_was_asked_for_is_measured():
+    result = attnscope.scan(texts=["The tide comes in."], statistics=["entropy", "max_weight"])
+    assert set(result.data_vars) == {"entropy", "max_weight", "length"}
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"statistics": ["entropie"]}, "no statistic 'entropie': choose from band_sum"),
+        ({"window": 129}, "does not fit small-mlm: its position table has 128 rows"),
+        ({"window": 2}, "no room"),
+        ({"band": 0}, "band 0"),
+        ({"clusters": 1}, "1 clusters"),
+        ({"batch_size": 0}, "batch size 0"),
+        ({"limit": 0}, "limit 0"),
+        ({"stride": 1000}, "stride 1000"),
+        ({"texts": ["  "]}, "no text"),
+        ({"texts": []}, "."),
+    ],
+)
+def test_bad_settings_are_named(options, message):
+    with pytest.raises(AttnscopeError, match=message):
+        attnscope.scan(**{"texts": ["The tide comes in."], **options})
+
+
+def test_a_tokenizer_of_another_model_is_refused(tokenizer):
+    with pytest.raises(AttnscopeError, match="do not belong together"):
+        attnscope.scan(tiny("bert"), ["The tide comes in."], tokenizer=tokenizer, window=32)
+
+
+def test_bfloat16_stays_near_float32():
+    whole = attnscope.scan(texts=["The tide comes in twice a day."])
+    half = attnscope.scan(texts=["The tide comes in twice a day."], dtype="bfloat16")
+    assert json.loads(half.attrs["signature"])["settings"]["dtype"] == "bfloat16"
+    np.testing.assert_allclose(half.entropy.values, whole.entropy.values, atol=0.15)
