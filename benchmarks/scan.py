@@ -19,6 +19,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Self
 
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
@@ -116,7 +117,7 @@ def peak_of(way: str, corpus: Path, batch_size: int) -> None:
 class Peak:
     """Highest resident memory within the block, above what was resident before it (Linux)."""
 
-    def __enter__(self) -> Peak:
+    def __enter__(self) -> Self:
         Path("/proc/self/clear_refs").write_text("5")  # the peak starts anew from here
         self.before = self.read("VmRSS")
         return self
@@ -144,7 +145,17 @@ def compare_model(corpus: Path, windows: int, batch_size: int) -> None:
     memory = {
         way: float(
             subprocess.run(
-                [sys.executable, __file__, "peak", "--way", way, "--corpus", str(corpus), "--batch-size", str(batch_size)],
+                [
+                    sys.executable,
+                    __file__,
+                    "peak",
+                    "--way",
+                    way,
+                    "--corpus",
+                    str(corpus),
+                    "--batch-size",
+                    str(batch_size),
+                ],
                 check=True,
                 capture_output=True,
                 text=True,
@@ -152,7 +163,9 @@ def compare_model(corpus: Path, windows: int, batch_size: int) -> None:
         )
         for way in WAYS
     }
-    print(f"roberta-base's shape, {len(work)} batches of {batch_size} x 512 tokens, {torch.get_num_threads()} threads")
+    print(
+        f"roberta-base's shape, {len(work)} batches of {batch_size} x 512 tokens, {torch.get_num_threads()} threads"
+    )
     print(f"{'':8}{'s/batch':>10}{'x plain':>10}{'peak MiB':>10}{'above plain':>13}")
     for way in WAYS:
         ratio = np.median(np.array(times[way]) / np.array(times["plain"]))
@@ -184,7 +197,10 @@ def compare_layer(lengths: list[int], repeats: int, *, causal: bool) -> None:
 
 def _layer_memory(n: int) -> float:
     found = subprocess.run(
-        [sys.executable, __file__, "layer-peak", "--lengths", str(n)], check=True, capture_output=True, text=True
+        [sys.executable, __file__, "layer-peak", "--lengths", str(n)],
+        check=True,
+        capture_output=True,
+        text=True,
     )
     return float(found.stdout.split()[-1])
 

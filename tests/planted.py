@@ -5,7 +5,12 @@ import torch
 from transformers import BertConfig, BertForMaskedLM
 
 LENGTH = 32
-FREQUENCIES = ((1, 4, 9, 14), (2, 5, 11, 15), (3, 6, 10, 13), (7, 8, 12, 14))  # cycles per LENGTH, a head each
+FREQUENCIES = (
+    (1, 4, 9, 14),
+    (2, 5, 11, 15),
+    (3, 6, 10, 13),
+    (7, 8, 12, 14),
+)  # cycles per LENGTH, a head each
 
 
 def circulant_profile(frequencies, weight, shift, length=LENGTH):

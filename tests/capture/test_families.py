@@ -144,7 +144,7 @@ def test_an_unseen_attention_layer_is_refused():
         HiddenAttention(), model.bert.encoder.layer[1].intermediate.dense
     )
     given, valid = inputs("bert", padded=False)
-    with pytest.raises(AttnscopeError, match="not captured .*dense.0"):
+    with pytest.raises(AttnscopeError, match=r"not captured .*dense\.0"):
         verify(model, given, valid)
 
 

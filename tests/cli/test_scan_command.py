@@ -16,6 +16,8 @@ import pytest
 import xarray as xr
 
 from attnscope.bundled import MODEL, TEXT
+from attnscope.cli import main
+from attnscope.store import RunFolder
 
 COMMAND = [sys.executable, "-c", "from attnscope.cli import main; main()"]
 
@@ -26,13 +28,23 @@ def attnscope(*arguments, cwd, stdin=None):
     )
 
 
-def refused(cwd, *arguments, says, stdin=None):
-    """Exit code 2, one or two lines on standard error, nothing on standard output."""
-    found = attnscope(*arguments, cwd=cwd, stdin=stdin)
-    assert found.returncode == 2, found.stderr
-    assert says in found.stderr
-    assert len(found.stderr.strip().splitlines()) <= 2, found.stderr
-    assert found.stdout == ""
+@pytest.fixture
+def refused(tmp_path, monkeypatch, capfd):
+    """Exit code 2, one or two lines on standard error, nothing on standard output (within this process)."""
+
+    def run(*arguments, says, stdin=""):
+        monkeypatch.chdir(tmp_path)
+        monkeypatch.setattr(sys, "argv", ["attnscope", *map(str, arguments)])
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin.encode())))
+        with pytest.raises(SystemExit) as stopped:
+            main()
+        out, err = capfd.readouterr()
+        assert stopped.value.code == 2, err
+        assert says in err
+        assert len(err.strip().splitlines()) <= 2, err
+        assert out == ""
+
+    return run
 
 
 @pytest.fixture(scope="module")
@@ -82,9 +94,7 @@ def test_text_comes_from_standard_input_and_json_lines(tmp_path):
     )
     assert json.loads(found.stdout)["texts"] == 1
     (tmp_path / "a.jsonl").write_text('{"body": "One."}\n{"body": "Two."}\n')
-    found = attnscope(
-        "scan", "bundled", "a.jsonl", "--field", "body", "--json", "--no-report", cwd=tmp_path
-    )
+    found = attnscope("scan", "bundled", "a.jsonl", "--field", "body", "--json", "--no-report", cwd=tmp_path)
     assert json.loads(found.stdout)["texts"] == 2
 
 
@@ -95,56 +105,59 @@ def test_statistics_are_listed(tmp_path):
 
 
 class TestBadInput:
-    def test_a_missing_model_folder(self, tmp_path):
-        refused(tmp_path, "scan", "./nothing", says="is no model folder")
+    def test_a_missing_model_folder(self, refused):
+        refused("scan", "./nothing", says="is no model folder")
 
-    def test_a_missing_tensor(self, tmp_path):
+    def test_a_missing_tensor(self, refused, tmp_path):
         from safetensors.torch import load_file, save_file
 
         model = shutil.copytree(MODEL, tmp_path / "model")
         tensors = load_file(model / "model.safetensors")
         del tensors["bert.embeddings.position_embeddings.weight"]
         save_file(tensors, model / "model.safetensors", metadata={"format": "pt"})
-        refused(tmp_path, "scan", model, says="lacks bert.embeddings.position_embeddings.weight")
+        refused("scan", model, says="lacks bert.embeddings.position_embeddings.weight")
         assert not (tmp_path / "attnscope-runs").exists()
 
-    def test_pickled_weights(self, tmp_path):
+    def test_pickled_weights(self, refused, tmp_path):
         model = shutil.copytree(MODEL, tmp_path / "model")
         (model / "model.safetensors").rename(model / "pytorch_model.bin")
-        refused(tmp_path, "scan", model, says="pickled weights")
+        refused("scan", model, says="pickled weights")
 
-    def test_corrupt_weights(self, tmp_path):
+    def test_corrupt_weights(self, refused, tmp_path):
         model = shutil.copytree(MODEL, tmp_path / "model")
         (model / "model.safetensors").write_bytes(b"\x00" * 500)
-        refused(tmp_path, "scan", model, says="corrupt")
+        refused("scan", model, says="corrupt")
 
-    def test_no_tokenizer(self, tmp_path):
+    def test_no_tokenizer(self, refused, tmp_path):
         model = shutil.copytree(MODEL, tmp_path / "model")
         for path in model.glob("tokenizer*"):
             path.unlink()
-        refused(tmp_path, "scan", model, says="has no tokenizer")
+        refused("scan", model, says="has no tokenizer")
 
-    def test_an_empty_corpus(self, tmp_path):
+    def test_an_empty_corpus(self, refused, tmp_path):
         (tmp_path / "empty.txt").write_text("\n \n")
-        refused(tmp_path, "scan", "bundled", "empty.txt", says="no text")
-        refused(tmp_path, "scan", "bundled", "-", says="no text", stdin="")
+        refused("scan", "bundled", "empty.txt", says="no text")
+        refused("scan", "bundled", "-", says="no text", stdin="")
         assert not (tmp_path / "attnscope-runs").exists()
 
-    def test_a_file_that_is_not_utf8(self, tmp_path):
+    def test_a_file_that_is_not_utf8(self, refused, tmp_path):
         (tmp_path / "sjis.txt").write_bytes("潮が満ちる".encode("shift_jis"))
-        refused(tmp_path, "scan", "bundled", "sjis.txt", says="sjis.txt")
+        refused("scan", "bundled", "sjis.txt", says="sjis.txt")
 
-    def test_a_window_longer_than_the_table(self, tmp_path):
-        refused(tmp_path, "scan", "--window", "500", says="position table has 128 rows")
+    def test_a_window_longer_than_the_table(self, refused):
+        refused("scan", "--window", "500", says="position table has 128 rows")
 
-    def test_an_output_that_cannot_be_written(self, tmp_path):
-        refused(tmp_path, "scan", "--out", "/proc/attnscope", says="cannot use /proc/attnscope")
+    def test_an_output_that_cannot_be_written(self, refused):
+        refused("scan", "--out", "/proc/attnscope", says="cannot use /proc/attnscope")
 
-    def test_an_unknown_statistic(self, tmp_path):
-        refused(tmp_path, "scan", "--statistics", "entropy,sparkle", says="no statistic 'sparkle'")
+    def test_an_unknown_statistic(self, refused):
+        refused("scan", "--statistics", "entropy,sparkle", says="no statistic 'sparkle'")
 
-    def test_two_formats_at_once(self, tmp_path):
-        refused(tmp_path, "scan", "--json", "--csv", says="choose one")
+    def test_a_missing_corpus(self, refused):
+        refused("scan", "bundled", "nothing.txt", says="nothing.txt: no such file or folder")
+
+    def test_two_formats_at_once(self, refused):
+        refused("scan", "--json", "--csv", says="choose one")
 
 
 def started(cwd, out, *more):
@@ -158,6 +171,11 @@ def started(cwd, out, *more):
         start_new_session=True,
         env={**os.environ, "ATTNSCOPE_FLUSH_SECONDS": "0.2"},
     )
+
+
+def ends_well(process):
+    _, said = process.communicate(timeout=300)
+    assert process.returncode == 0, said
 
 
 def texts_done(run):
@@ -176,15 +194,16 @@ def wait_for_texts(process, run, count):
 
 
 def arrays(run):
-    found = xr.load_dataset(Path(run) / "results.zarr", engine="zarr", consolidated=False)
-    return found.isel(text=slice(0, texts_done(Path(run))))
+    """What is safe in a run folder, whatever it was left like."""
+    with RunFolder(Path(run), json.loads((Path(run) / "run.json").read_text())) as opened:
+        return opened.results()
 
 
 @pytest.fixture(scope="module")
 def unbroken(tmp_path_factory):
     place = tmp_path_factory.mktemp("unbroken")
     process = started(place, "run")
-    assert process.wait(timeout=300) == 0, process.stderr.read()
+    ends_well(process)
     return arrays(place / "run")
 
 
@@ -194,10 +213,10 @@ def test_a_killed_run_goes_on_and_ends_the_same(tmp_path, unbroken):
         process = started(tmp_path, "run")
         wait_for_texts(process, tmp_path / "run", enough)
         process.send_signal(signal.SIGKILL)
-        process.wait()
+        process.communicate()
     assert 0 < texts_done(tmp_path / "run") < unbroken.sizes["text"]
     process = started(tmp_path, "run")
-    assert process.wait(timeout=300) == 0, process.stderr.read()
+    ends_well(process)
     xr.testing.assert_identical(arrays(tmp_path / "run"), unbroken)
 
 
@@ -233,7 +252,7 @@ def test_a_full_disk_loses_nothing(tmp_path, unbroken):
         xr.testing.assert_identical(arrays(disk / "run"), unbroken.isel(text=slice(0, done)))
         subprocess.run(["mount", "-o", "remount,size=50m", str(disk)], check=True)
         process = started(tmp_path, "disk/run")
-        assert process.wait(timeout=300) == 0, process.stderr.read()
+        ends_well(process)
         xr.testing.assert_identical(arrays(disk / "run"), unbroken)
     finally:
         subprocess.run(["umount", str(disk)], check=False)

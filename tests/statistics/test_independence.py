@@ -74,9 +74,9 @@ def test_intervals_cover_the_truth_as_often_as_they_say():
     for seed in range(60):
         labels = (rng.random((60, 8)) < 0.3).astype(int)  # the majority label has share 0.7
         profiles = rng.random((60, 8, 3))
-        found = independence(
-            labels, profiles[..., 0] - 0.5, profiles, clusters=2, seed=seed, resamples=200
-        )["majority_share"]
+        found = independence(labels, profiles[..., 0] - 0.5, profiles, clusters=2, seed=seed, resamples=200)[
+            "majority_share"
+        ]
         assert found.low <= found.value <= found.high
         hits += found.low <= 0.7 <= found.high
     assert 0.85 <= hits / 60 <= 1.0

@@ -46,9 +46,7 @@ def test_planted_entropies_come_out_exactly(planted):
         entropy = -(known * np.log(known)).sum()
         np.testing.assert_allclose(planted.entropy.values[:, 0, head], entropy, rtol=1e-4)
         np.testing.assert_allclose(planted.max_weight.values[:, 0, head], known.max(), rtol=1e-4)
-        np.testing.assert_allclose(
-            planted.gini_simpson.values[:, 0, head], 1 - (known**2).sum(), rtol=1e-4
-        )
+        np.testing.assert_allclose(planted.gini_simpson.values[:, 0, head], 1 - (known**2).sum(), rtol=1e-4)
 
 
 def test_planted_heads_get_their_names(planted):
@@ -75,7 +73,7 @@ def test_an_equal_head_is_uniform(tokenizer):
     np.testing.assert_allclose(result.first_token.values, 1 / LENGTH, rtol=1e-5)
 
 
-def test_the_chemistry_model_has_its_known_heads(models, tmp_path):
+def test_the_chemistry_model_has_its_known_heads(models):
     """Head 0/3 puts 0.98 of its weight on the previous token, 0/4 0.94 on the next."""
     reactions = ["CC(=O)O.CO>>CC(=O)OC", "CC(=O)Cl.NCc1ccccc1>>CC(=O)NCc1ccccc1", "CCBr.N1CCOCC1>>CCN1CCOCC1"]
     result = attnscope.scan(models / "rxnmapper-albert", reactions)
@@ -109,9 +107,14 @@ def test_encoder_decoders_give_self_causal_and_cross_layers(tokenizer):
     assert result.layer_kind.values.tolist() == ["self", "self", "causal", "cross", "causal", "cross"]
 
 
-def test_texts_of_all_lengths_together_equal_each_alone(tokenizer):
+def test_texts_of_all_lengths_together_equal_each_alone():
     """Padding changes nothing."""
-    texts = ["The tide comes in.", "Bread rises because yeast breathes out.", "A lamp.", "Ships wait outside."]
+    texts = [
+        "The tide comes in.",
+        "Bread rises because yeast breathes out.",
+        "A lamp.",
+        "Ships wait outside.",
+    ]
     together = attnscope.scan(texts=texts, batch_size=4)
     alone = [attnscope.scan(texts=[text], batch_size=1) for text in texts]
     for name in ("band_sum", "entropy", "first_token", "special_tokens", "mean_offset", "offset_spread"):

@@ -69,8 +69,9 @@ def test_another_signature_is_refused_and_nothing_is_touched(tmp_path):
         run.append(part(0, 3))
     before = {path: path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()}
     other = {**SIGNATURE, "settings": {"band": 5}}
-    with pytest.raises(AttnscopeError, match=r"holds another run: its settings\.band is 10, not 5"), RunFolder(
-        tmp_path / "run", other
+    with (
+        pytest.raises(AttnscopeError, match=r"holds another run: its settings\.band is 10, not 5"),
+        RunFolder(tmp_path / "run", other),
     ):
         pass
     after = {path: path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()}
@@ -79,7 +80,10 @@ def test_another_signature_is_refused_and_nothing_is_touched(tmp_path):
 
 def test_a_folder_with_other_files_is_refused(tmp_path):
     (tmp_path / "thesis.tex").write_text("years of work")
-    with pytest.raises(AttnscopeError, match=r"holds other files \(thesis\.tex\)"), RunFolder(tmp_path, SIGNATURE):
+    with (
+        pytest.raises(AttnscopeError, match=r"holds other files \(thesis\.tex\)"),
+        RunFolder(tmp_path, SIGNATURE),
+    ):
         pass
     assert (tmp_path / "thesis.tex").read_text() == "years of work"
 
@@ -91,7 +95,10 @@ def test_a_file_in_the_place_of_the_folder_is_refused(tmp_path):
 
 
 def test_two_runs_do_not_share_a_folder(tmp_path):
-    with RunFolder(tmp_path / "run", SIGNATURE), pytest.raises(AttnscopeError, match="another run is writing"):
+    with (
+        RunFolder(tmp_path / "run", SIGNATURE),
+        pytest.raises(AttnscopeError, match="another run is writing"),
+    ):
         RunFolder(tmp_path / "run", SIGNATURE).__enter__()
 
 

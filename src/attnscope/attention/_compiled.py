@@ -4,8 +4,8 @@ Reductions are written as plain loops that LLVM turns into vector code; that nee
 NumPy semantics would forbid: sums may be reordered, the maximum may ignore NaN, and exp is a polynomial.
 """
 
-# pyright: basic, reportUnknownParameterType=false, reportMissingParameterType=false
-# ruff: noqa: ANN001, ANN202, PLW2901, FURB136
+# pyright: basic, reportCallIssue=false
+# ruff: noqa: ANN001, ANN202
 
 import math
 
@@ -55,7 +55,7 @@ def _power_of_two(_context, _n):
 
 @njit(inline="always", **_OPTIONS)
 def _exp(x):
-    """exp for -87 <= x <= 0: the number of halvings, then exp of the rest by its Taylor series.
+    """Exp for -87 <= x <= 0: the number of halvings, then exp of the rest by its Taylor series.
 
     With |rest| <= ln(2)/2 the series up to the seventh power is exact to half a unit in the last place.
     ln 2 is taken off in two parts, the first of few bits, so that the rest keeps its digits.

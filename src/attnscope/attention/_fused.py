@@ -39,7 +39,9 @@ def can_fuse(call: AttentionCall, need: Need) -> str | None:
     return None
 
 
-def fused_attention(call: AttentionCall, value: Tensor | None = None, scale: float | None = None):  # noqa: ANN201
+def fused_attention(
+    call: AttentionCall, value: Tensor | None = None, scale: float | None = None
+) -> tuple[Tensor, Tensor]:
     """One fused pass: output ``(batch, head, query, width of value)`` and log-sum-exp ``(batch, head, query)``.
 
     `value`, of the shape ``(batch, kv_head, key, at most the key's width)``, and `scale` replace the call's own.

@@ -73,9 +73,7 @@ class Absorb(Protocol):
     ) -> Tensor: ...
 
 
-def absorb(
-    scores: Tensor, state: TileState, start: Tensor, stop: Tensor, *, row: int, column: int
-) -> Tensor:
+def absorb(scores: Tensor, state: TileState, start: Tensor, stop: Tensor, *, row: int, column: int) -> Tensor:
     """Absorb a tile in PyTorch: see `Absorb`."""
     queries, keys = scores.shape[-2:]
     index = torch.arange(column, column + keys, device=scores.device)

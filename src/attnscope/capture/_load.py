@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -20,7 +21,12 @@ from attnscope.errors import AttnscopeError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16, "float64": torch.float64}
+DTYPES = {
+    "float32": torch.float32,
+    "float16": torch.float16,
+    "bfloat16": torch.bfloat16,
+    "float64": torch.float64,
+}
 _POSITION_TABLES = ("position_embeddings", "wpe", "embed_positions", "position_embedding")
 
 
@@ -96,7 +102,9 @@ def load_model(
         identity = {"sha256": state_sha256(model)}
     else:
         with _quiet():
-            model, identity = _from_pretrained(str(source), revision, dtype, trust_remote_code=trust_remote_code)
+            model, identity = _from_pretrained(
+                str(source), revision, dtype, trust_remote_code=trust_remote_code
+            )
         name = Path(source).name if Path(source).exists() else str(source)
         model = _to(model, device)
     _refuse_broken_numbers(model)
@@ -113,7 +121,7 @@ def load_model(
 
 def _to(model: PreTrainedModel, device: str) -> PreTrainedModel:
     try:
-        return cast("PreTrainedModel", model.to(cast("Any", device)))
+        return model.to(cast("Any", device))
     except (RuntimeError, AssertionError) as error:
         raise AttnscopeError(f"device {device!r} cannot be used: {_first_line(error)}") from error
 
@@ -125,7 +133,9 @@ def _from_pretrained(
     if folder.is_dir():
         _check_folder(folder)
     elif folder.exists() or source.startswith((".", "/", "~")) or source.count("/") > 1:
-        raise AttnscopeError(f"{source} is no model folder: expected a folder with config.json and model.safetensors")
+        raise AttnscopeError(
+            f"{source} is no model folder: expected a folder with config.json and model.safetensors"
+        )
     options: dict[str, Any] = {"revision": revision, "trust_remote_code": trust_remote_code}
     try:
         config = AutoConfig.from_pretrained(source, **options)
@@ -203,7 +213,9 @@ def _refuse_gaps(model: PreTrainedModel, report: dict[str, Any], source: str) ->
 def _refuse_broken_numbers(model: PreTrainedModel) -> None:
     for name, parameter in model.named_parameters():
         if not bool(torch.isfinite(parameter).all()):
-            raise AttnscopeError(f"the weights hold NaN or infinity in {name}: nothing can be measured with them")
+            raise AttnscopeError(
+                f"the weights hold NaN or infinity in {name}: nothing can be measured with them"
+            )
 
 
 def _tokenizer(source: Any, revision: str | None, *, trust_remote_code: bool) -> Any:
@@ -212,7 +224,14 @@ def _tokenizer(source: Any, revision: str | None, *, trust_remote_code: bool) ->
             "a model object was given without its tokenizer: pass tokenizer=..., or the model's folder"
         )
     folder = Path(source)
-    files = ("tokenizer.json", "tokenizer_config.json", "vocab.txt", "vocab.json", "spiece.model", "tokenizer.model")
+    files = (
+        "tokenizer.json",
+        "tokenizer_config.json",
+        "vocab.txt",
+        "vocab.json",
+        "spiece.model",
+        "tokenizer.model",
+    )
     if folder.is_dir() and not any((folder / name).exists() for name in files):
         raise AttnscopeError(
             f"{folder} has no tokenizer (no tokenizer.json): save it there, or give its folder with --tokenizer"
@@ -249,7 +268,7 @@ class _quiet:  # noqa: N801 reads as a verb
     def __enter__(self) -> None:
         self.level = transformers_logging.get_verbosity()
         self.bars = transformers_logging.is_progress_bar_enabled()
-        transformers_logging.set_verbosity(transformers_logging.CRITICAL)
+        transformers_logging.set_verbosity(logging.CRITICAL)
         transformers_logging.disable_progress_bar()
 
     def __exit__(self, *_: object) -> None:

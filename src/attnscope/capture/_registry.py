@@ -21,7 +21,7 @@ from attnscope.attention import AttentionCall, Need, extent_of, measure
 from attnscope.errors import AttnscopeError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Generator
 
     from transformers import PreTrainedModel
 
@@ -76,7 +76,7 @@ def attnscope_attention(
     s_aux: Tensor | None = None,
     **_: Any,
 ) -> tuple[Tensor, None]:
-    """Attend as transformers' registry asks, ``(batch, head, query, width)`` in, ``(batch, query, head, width)`` out."""
+    """Attend as the registry asks: ``(batch, head, query, width)`` in, ``(batch, query, head, width)`` out."""
     if dropout:
         raise AttnscopeError(
             f"the model drops out attention weights ({dropout}), so there is no one answer: call model.eval() first"
@@ -146,7 +146,7 @@ AttentionMaskInterface.register(NAME, sdpa_mask)
 
 
 @contextmanager
-def watching(model: PreTrainedModel, observer: Observer) -> Iterator[None]:
+def watching(model: PreTrainedModel, observer: Observer) -> Generator[None]:
     """Give every attention call of `model` to `observer(site, call)`, which returns the output.
 
     Within the context the model runs on the registered function; afterwards it is as it was before. Each
@@ -214,7 +214,7 @@ def _implementations(model: PreTrainedModel) -> list[tuple[Any, str]]:
     return [(config, config._attn_implementation) for config in configs.values()]  # noqa: SLF001
 
 
-def _configs(model: PreTrainedModel) -> Iterator[Any]:
+def _configs(model: PreTrainedModel) -> Generator[Any]:
     for module in model.modules():
         config = getattr(module, "config", None)
         if config is not None and hasattr(config, "_attn_implementation"):

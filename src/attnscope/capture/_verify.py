@@ -1,4 +1,4 @@
-"""Before a run: is what we capture what the model does?"""
+"""Before a run: check that what we capture is what the model does."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from attnscope.capture._registry import Site, watching
 from attnscope.errors import AttnscopeError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Generator
 
     from transformers import PreTrainedModel
 
@@ -99,7 +99,7 @@ def _main_output(output: Any) -> Tensor:
 
 
 @contextmanager
-def _attention_modules(model: PreTrainedModel) -> Iterator[tuple[list[str], set[str]]]:
+def _attention_modules(model: PreTrainedModel) -> Generator[tuple[list[str], set[str]]]:
     """Names of the attention modules that are running now, and of those that ran."""
     running: list[str] = []
     ran: set[str] = set()

@@ -7,12 +7,12 @@ import json
 import sys
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Optional
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Generator
 
     import xarray as xr
 
@@ -21,43 +21,52 @@ if TYPE_CHECKING:
 
 def scan(
     model: Annotated[
-        str, typer.Argument(help="A model folder or hub id; 'bundled' is the small model that attnscope brings.")
+        str,
+        typer.Argument(help="A model folder or hub id; 'bundled' is the small model that attnscope brings."),
     ] = "bundled",
     text: Annotated[
-        Optional[list[Path]],
+        list[Path] | None,
         typer.Argument(help="Files or folders of text (UTF-8, .txt .md .jsonl); - is standard input."),
     ] = None,
     out: Annotated[
-        Optional[Path], typer.Option(help="Run folder. A run that was stopped goes on where it was.")
+        Path | None, typer.Option(help="Run folder. A run that was stopped goes on where it was.")
     ] = None,
-    device: Annotated[Optional[str], typer.Option(help="cpu, cuda, ... [default: cuda if there is one]")] = None,
+    device: Annotated[
+        str | None, typer.Option(help="cpu, cuda, ... [default: cuda if there is one]")
+    ] = None,
     dtype: Annotated[
-        Optional[str], typer.Option(help="float32, bfloat16, float16, float64 [default: as saved]")
+        str | None, typer.Option(help="float32, bfloat16, float16, float64 [default: as saved]")
     ] = None,
     statistics: Annotated[
-        Optional[str], typer.Option(help="Names with commas between [default: all]. 'list' shows them.")
+        str | None, typer.Option(help="Names with commas between [default: all]. 'list' shows them.")
     ] = None,
     window: Annotated[
-        Optional[int], typer.Option(help="Tokens of a window [default: the model's length, at most 2048]")
+        int | None, typer.Option(help="Tokens of a window [default: the model's length, at most 2048]")
     ] = None,
-    stride: Annotated[Optional[int], typer.Option(help="Tokens between windows [default: no overlap]")] = None,
-    limit: Annotated[Optional[int], typer.Option(help="Windows to measure [default: all]")] = None,
-    batch_size: Annotated[Optional[int], typer.Option(help="Windows at a time [default: about 2048 tokens]")] = None,
+    stride: Annotated[
+        int | None, typer.Option(help="Tokens between windows [default: no overlap]")
+    ] = None,
+    limit: Annotated[int | None, typer.Option(help="Windows to measure [default: all]")] = None,
+    batch_size: Annotated[
+        int | None, typer.Option(help="Windows at a time [default: about 2048 tokens]")
+    ] = None,
     band: Annotated[int, typer.Option(help="Largest offset of the profiles.")] = 10,
     clusters: Annotated[int, typer.Option(help="Kinds of heads to look for.")] = 6,
     seed: Annotated[int, typer.Option(help="Of the clustering and the bootstrap.")] = 0,
-    field: Annotated[Optional[str], typer.Option(help="Field of JSON Lines that holds the text.")] = None,
+    field: Annotated[str | None, typer.Option(help="Field of JSON Lines that holds the text.")] = None,
     by_line: Annotated[bool, typer.Option("--by-line", help="Every line of a file is a text.")] = False,
     tokenizer: Annotated[
-        Optional[str], typer.Option(help="Folder or hub id of the tokenizer [default: the model's]")
+        str | None, typer.Option(help="Folder or hub id of the tokenizer [default: the model's]")
     ] = None,
-    revision: Annotated[Optional[str], typer.Option(help="Branch, tag or commit on the hub.")] = None,
+    revision: Annotated[str | None, typer.Option(help="Branch, tag or commit on the hub.")] = None,
     trust_remote_code: Annotated[
         bool, typer.Option("--trust-remote-code", help="Run code that comes with the model.")
     ] = False,
     report: Annotated[bool, typer.Option(help="Write report.html and the figures.")] = True,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
-    as_csv: Annotated[bool, typer.Option("--csv", help="Print one line for each head instead of a table.")] = False,
+    as_csv: Annotated[
+        bool, typer.Option("--csv", help="Print one line for each head instead of a table.")
+    ] = False,
 ) -> None:
     """Where does every head look? Stream a corpus through a model; measure every attention head."""
     if statistics == "list":
@@ -110,7 +119,7 @@ def _list_statistics() -> None:
 
 
 @contextmanager
-def _progress_bar() -> Iterator[Callable[[Progress], None]]:
+def _progress_bar() -> Generator[Callable[[Progress], None]]:
     """A bar with rate and time left, on standard error; nothing where that is no terminal."""
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn

@@ -117,7 +117,9 @@ class Corpus:
                 found.append(_String(f"text {strings}", source))
             else:
                 opened = _open_path(source, "text" if field is None else field)
-                found.extend(_Lines(one) if by_line and not isinstance(one, _JsonLines) else one for one in opened)
+                found.extend(
+                    _Lines(one) if by_line and not isinstance(one, _JsonLines) else one for one in opened
+                )
         if field is not None and not any(isinstance(source, _JsonLines) for source in found):
             raise AttnscopeError(
                 f"field {field!r} is given for .jsonl files, and no source is one: "

@@ -96,7 +96,11 @@ def _profile(rows: Rows) -> Tensor:
 
 STATISTICS: dict[str, Statistic] = {
     "band_sum": Statistic(
-        "Sum of the weights at each offset, tr_t", "tokens", lambda rows: rows.band_sum, ("band",), per_offset=True
+        "Sum of the weights at each offset, tr_t",
+        "tokens",
+        lambda rows: rows.band_sum,
+        ("band",),
+        per_offset=True,
     ),
     "profile": Statistic("Mean weight at each offset", "share", _profile, ("band",), per_offset=True),
     "outside": Statistic("Weight outside the band of offsets", "share", _outside, ("band",)),
@@ -128,7 +132,10 @@ STATISTICS: dict[str, Statistic] = {
         ("offsets", "variance"),
     ),
     "max_weight": Statistic(
-        "Largest weight of a row", "share", lambda rows: rows.mean(_there(rows.measures.largest)), ("largest",)
+        "Largest weight of a row",
+        "share",
+        lambda rows: rows.mean(_there(rows.measures.largest)),
+        ("largest",),
     ),
     "gini_simpson": Statistic(
         "Gini-Simpson index of a row, 1 − ΣA²",

@@ -1,4 +1,4 @@
-"""Is the direction of a head independent of the text? (mechanism C.5)"""
+"""How far the direction of a head is independent of the text (mechanism C.5)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def label_shares(labels: Int[np.ndarray, "text head"], clusters: int) -> Float[n
 
 
 def effective_labels(shares: Float[np.ndarray, "*any cluster"]) -> Float[np.ndarray, "*any"]:
-    """exp of the entropy of label shares: 1 when a head always has the same label.
+    """Exp of the entropy of label shares: 1 when a head always has the same label.
 
     Examples
     --------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import cast
 
 import numpy as np
 from jaxtyping import Float, Int
@@ -118,7 +119,7 @@ def cluster_profiles(
     position = np.empty(len(order), dtype=np.int64)
     position[order] = np.arange(len(order))
     labels = position[np.asarray(model.labels_)]
-    return Clustering(labels, centroids[order], tuple(names), float(model.inertia_))
+    return Clustering(labels, centroids[order], tuple(names), float(cast("float", model.inertia_)))
 
 
 def _rank(name: str) -> int:

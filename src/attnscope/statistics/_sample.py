@@ -8,8 +8,7 @@ import numpy as np
 import torch
 import xarray as xr
 
-from attnscope.attention import attend, measure
-from attnscope.attention import Need
+from attnscope.attention import Need, attend, measure
 
 if TYPE_CHECKING:
     from torch import Tensor

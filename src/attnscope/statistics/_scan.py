@@ -108,8 +108,8 @@ def scan(
         Dimensions ``text, layer, head, offset, cluster``. Each entry of ``text`` is one window. Variables, per
         text, layer and head: ``band_sum`` (tr_t), ``profile`` (mean weight at an offset), ``outside``, ``entropy``
         (nats, mean over rows), ``first_token``, ``special_tokens``, ``mean_offset``, ``offset_spread`` (tokens),
-        ``max_weight``, ``gini_simpson`` (1 - sum of squared weights), ``label``; per text ``length``; per head ``label_share``,
-        ``majority_share``, ... The attribute ``signature`` holds, as JSON, everything that the numbers depend on.
+        ``max_weight``, ``gini_simpson`` (1 - sum of squared weights), ``label``; per text ``length``; per head
+        ``label_share``, ``majority_share``, ... The attribute ``signature`` holds, as JSON, everything that the numbers depend on.
 
     Raises
     ------
@@ -142,11 +142,12 @@ def scan(
     )
     length = _window_length(loaded, window)
     windows = cut_windows(corpus, loaded.tokenizer, length=length, stride=stride, limit=limit)
+    size = batch_size or max(1, 2048 // length)
     settings = {
         "window": length,
         "stride": stride,
         "limit": limit,
-        "batch_size": batch_size or max(1, 2048 // length),
+        "batch_size": size,
         "statistics": list(names),
         "band": band,
         "clusters": clusters,
@@ -162,13 +163,15 @@ def scan(
         "settings": settings,
         "versions": package_versions(),
     }
-    job = _Job(loaded, windows, names, band, settings["batch_size"], limit, corpus, progress)
+    job = _Job(loaded, windows, names, band, size, limit, corpus, progress)
     job.check()
     attributes = {"signature": json.dumps(signature, sort_keys=True), "model": loaded.name}
     if out is None:
         results = _joined(list(job.batches()))
         if "band_sum" in names:
-            results = results.merge(summarize(results, clusters=clusters, seed=seed), combine_attrs="no_conflicts")
+            results = results.merge(
+                summarize(results, clusters=clusters, seed=seed), combine_attrs="no_conflicts"
+            )
         return results.assign_attrs(attributes)
     with RunFolder(Path(out(signature) if callable(out) else out), signature) as run:
         if not run.complete:

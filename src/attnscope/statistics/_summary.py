@@ -60,7 +60,7 @@ def summarize(results: xr.Dataset, *, clusters: int = 6, seed: int = 0) -> xr.Da
     directions = direction(present)
 
     def by_head(values: np.ndarray, missing: float = np.nan) -> np.ndarray:
-        """(..., head that exists) -> (..., layer, head)"""
+        """(..., head that exists) -> (..., layer, head)."""
         whole = np.full((*values.shape[:-1], layers * heads), missing, dtype=values.dtype)
         whole[..., exists] = values
         return whole.reshape(*values.shape[:-1], layers, heads)
@@ -135,8 +135,8 @@ def rank_heads(results: xr.Dataset, top: int = 5) -> dict[str, list[dict[str, An
     """
     mean = results.mean("text", skipna=True) if "text" in results.dims else results
     scores: dict[str, xr.DataArray] = {}
-    if "profile" in mean:
-        away = mean.profile.where(mean.offset != 0)
+    away = mean.profile.where(mean.offset != 0) if "profile" in mean else None
+    if away is not None:
         scores["positional"] = away.max("offset")
     if "outside" in mean:
         scores["local"] = 1 - mean.outside
@@ -159,7 +159,7 @@ def rank_heads(results: xr.Dataset, top: int = 5) -> dict[str, list[dict[str, An
                 "value": round(float(values[layer, head]), 6),
                 "label": "" if names is None else names[layer][head],
             }
-            if kind == "positional":
+            if away is not None and kind == "positional":
                 row["offset"] = int(mean.offset[int(np.nanargmax(away.values[layer, head]))])
             ranking[kind].append(row)
     return ranking

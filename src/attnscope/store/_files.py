@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from attnscope.errors import AttnscopeError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Generator
 
 
 def write_atomically(path: Path, text: str) -> None:
@@ -42,7 +42,7 @@ def write_json(path: Path, content: Any) -> None:
 
 
 @contextmanager
-def explained(action: str, safe: str) -> Iterator[None]:
+def explained(action: str, safe: str) -> Generator[None]:
     """Turn what the file system refuses into an error that says what is safe.
 
     Examples

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import shutil
+from contextlib import suppress
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, Self
 
 import xarray as xr
 import zarr
@@ -61,7 +62,7 @@ class RunFolder:
         self.complete = False
         self._lock: IO[str] | None = None
 
-    def __enter__(self) -> RunFolder:
+    def __enter__(self) -> Self:
         with explained(f"use {self.path} as a run folder", "Choose another folder with --out"):
             self.path.mkdir(parents=True, exist_ok=True)
             found = sorted(entry.name for entry in self.path.iterdir() if entry.name != ".lock")
@@ -95,10 +96,16 @@ class RunFolder:
         safe = f"The {self.texts} texts before are safe: free some room and run the same command to go on"
         with explained("write results", safe):
             store = self.path / RESULTS
-            if self.texts:
-                results.to_zarr(store, append_dim="text", consolidated=False)
-            else:
-                results.to_zarr(store, mode="w", consolidated=False)
+            try:
+                if self.texts:
+                    results.to_zarr(store, append_dim="text", consolidated=False)
+                else:
+                    results.to_zarr(store, mode="w", consolidated=False)
+            except OSError:
+                if self.texts:
+                    with suppress(OSError):  # no room even for that: it is done when the run goes on
+                        self._trim()
+                raise
             self._mark(self.texts + results.sizes["text"], complete=False)
 
     def finish(self) -> None:
@@ -108,7 +115,9 @@ class RunFolder:
 
     def save(self, name: str, dataset: xr.Dataset) -> None:
         """Write something that is computed from the results, whole or not at all."""
-        with explained(f"write {name}", "The results are safe: free some room and run the same command to go on"):
+        with explained(
+            f"write {name}", "The results are safe: free some room and run the same command to go on"
+        ):
             temporary, final = self.path / f".{name}.partial", self.path / name
             shutil.rmtree(temporary, ignore_errors=True)
             dataset.to_zarr(temporary, mode="w", consolidated=False)
@@ -141,6 +150,10 @@ class RunFolder:
         if not self.texts:
             shutil.rmtree(self.path / RESULTS, ignore_errors=True)
             return
+        self._trim()
+
+    def _trim(self) -> None:
+        """Make all arrays as long as the mark says; a longer tail was being written when the run was stopped."""
         group = zarr.open_group(self.path / RESULTS, mode="r+")
         for _, array in group.arrays():
             names = getattr(array.metadata, "dimension_names", None) or ()

@@ -1,0 +1,1 @@
+"""Why a head looks where it looks: weights, inputs and positions taken apart."""

@@ -1,0 +1,122 @@
+"""What every analysis asks of an array before it starts, and how it labels what it found."""
+
+from typing import Any
+
+import numpy as np
+from jaxtyping import Bool, Float
+
+from attnscope.errors import AttnscopeError
+
+FEWEST = 4  # positions: with fewer there is no frequency between the mean and the fastest alternation
+
+Labelled = tuple[tuple[str, ...], Any, dict[str, str]]
+
+
+def labelled(dims: str, values: Any, long_name: str, units: str = "1") -> Labelled:
+    """A variable of a Dataset: dimensions (separated by spaces), values, what it is and its unit.
+
+    Examples
+    --------
+    >>> labelled("frequency", [1.0], "mean amplitude", "1")
+    (('frequency',), [1.0], {'long_name': 'mean amplitude', 'units': '1'})
+    """
+    return tuple(dims.split()), values, {"long_name": long_name, "units": units}
+
+
+def finite(name: str, array: Float[np.ndarray, "*any"]) -> Float[np.ndarray, "*any"]:
+    """The array in float64, or an error that counts what is not a number.
+
+    Examples
+    --------
+    >>> finite("table", np.ones(2, np.float32)).dtype
+    dtype('float64')
+    """
+    values = np.asarray(array, dtype=np.float64)
+    bad = values.size - int(np.isfinite(values).sum())
+    if bad:
+        raise AttnscopeError(
+            f"{name} has {bad} entries of {values.size} that are NaN or infinite; all must be finite. "
+            "Look for an overflow in half precision, and load the model in float32"
+        )
+    return values
+
+
+def series(
+    name: str, array: Float[np.ndarray, "position column"], fewest: int = FEWEST
+) -> Float[np.ndarray, "position column"]:
+    """Columns over positions, in float64 and long enough to have a frequency.
+
+    Examples
+    --------
+    >>> series("table", np.ones((8, 2))).shape
+    (8, 2)
+    """
+    if len(array) < fewest:
+        raise AttnscopeError(
+            f"{name} has {len(array)} positions; at least {fewest} are needed. Use a longer text or table"
+        )
+    return finite(name, array)
+
+
+def agree(what: str, first: str, size: int, second: str, other: int) -> None:
+    """Raise unless two sizes are equal.
+
+    Examples
+    --------
+    >>> agree("positions", "Q", 8, "K", 8)
+    """
+    if size != other:
+        raise AttnscopeError(
+            f"found {size} {what} in {first} and {other} in {second}; they must be equal. "
+            "Take both from the same head and text"
+        )
+
+
+def choose(name: str, found: str, known: tuple[str, ...]) -> None:
+    """Raise unless a mode is known.
+
+    Examples
+    --------
+    >>> choose("mode", "paper", ("paper", "centre_k"))
+    """
+    if found not in known:
+        raise AttnscopeError(f"{name} is {found!r}; expected one of {', '.join(map(repr, known))}")
+
+
+def in_band(length: int, band: tuple[int, int] | None, lowest: int = 3) -> Bool[np.ndarray, " frequency"]:
+    """Which frequencies of ``0..length // 2`` lie in a band, ends included.
+
+    0 and ``length / 2`` are never in: their phases are 0 or pi, whatever the shift. None is everything from
+    ``lowest`` (from 1 in texts of fewer than 8 tokens).
+
+    Examples
+    --------
+    >>> np.flatnonzero(in_band(12, (2, 9))).tolist()
+    [2, 3, 4, 5]
+    """
+    highest = (length - 1) // 2
+    low, high = band or (lowest if highest >= lowest else 1, highest)
+    frequency = np.arange(length // 2 + 1)
+    chosen = (frequency >= max(low, 1)) & (frequency <= min(high, highest))
+    if not chosen.any():
+        raise AttnscopeError(
+            f"the band {low}..{high} holds no frequency of a text of {length} tokens; choose low <= high "
+            f"within 1..{highest} cycles per {length} tokens"
+        )
+    return chosen
+
+
+def weighted_median(values: Float[np.ndarray, " item"], weights: Float[np.ndarray, " item"]) -> float:
+    """The least value at which half of the weight is reached; NaN where there is no weight.
+
+    Examples
+    --------
+    >>> weighted_median(np.array([5.0, 1.0, 2.0]), np.array([1.0, 1.0, 3.0]))
+    2.0
+    """
+    total = weights.sum()
+    if not total > 0:
+        return float("nan")
+    order = np.argsort(values, kind="stable")
+    reached = np.cumsum(weights[order])
+    return float(values[order[np.searchsorted(reached, reached[-1] / 2)]])

@@ -1,0 +1,98 @@
+"""Rows of weights and scores, and their means along offsets."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from attnscope.attention import AttentionCall, Need, causal_mask, measure
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+def pairs_at(queries: int, keys: int, band: int) -> Float[np.ndarray, " offset"]:
+    """How many query-key pairs there are at each offset from ``-band`` to ``band``.
+
+    Examples
+    --------
+    >>> pairs_at(4, 4, 2)
+    array([2., 3., 4., 3., 2.])
+    """
+    offsets = np.arange(-band, band + 1)
+    first, last = np.maximum(0, -offsets), np.minimum(queries, keys - offsets)
+    return np.maximum(0, last - first).astype(np.float64)
+
+
+def traces(scores: Float[Tensor, "*batch query key"], band: int) -> Float[Tensor, "*batch offset"]:
+    """``tr_t``, the sum along each offset from ``-band`` to ``band``.
+
+    Examples
+    --------
+    >>> traces(torch.tensor([[1.0, 2.0], [3.0, 4.0]]), 1)
+    tensor([3., 5., 2.])
+    """
+    queries, keys = scores.shape[-2:]
+    nothing = scores.new_zeros(scores.shape[:-2])
+    return torch.stack(
+        [
+            scores.diagonal(offset=t, dim1=-2, dim2=-1).sum(-1) if -queries < t < keys else nothing
+            for t in range(-band, band + 1)
+        ],
+        -1,
+    )
+
+
+def mean_profile(call: AttentionCall, band: int) -> Float[Tensor, "batch head offset"]:
+    """Mean weight at each offset, over the rows that have one; float64 on the CPU, NaN where no row has one."""
+    return profile_and_output(call, band)[0]
+
+
+def profile_and_output(
+    call: AttentionCall, band: int
+) -> tuple[Float[Tensor, "batch head offset"], Float[Tensor, "batch head query width"]]:
+    """Give the mean weight at each offset (float64, on the CPU) and the output of a call, as `measure` does."""
+    output, rows = measure(call, Need(band=band))
+    assert rows.band is not None  # noqa: S101 asked for
+    pairs = torch.from_numpy(pairs_at(call.query.shape[2], call.key.shape[2], band))
+    summed = rows.band.double().sum(2).cpu()
+    return torch.where(pairs > 0, summed / pairs.clamp_min(1), torch.nan), output
+
+
+def allowed_pairs(call: AttentionCall, text: int, head: int) -> Bool[Tensor, "query key"]:
+    """Which keys each query of one head of one text may look at."""
+    queries, keys = call.query.shape[2], call.key.shape[2]
+    allowed = torch.ones(queries, keys, dtype=torch.bool, device=call.query.device)
+    if call.causal:
+        allowed &= causal_mask(queries, keys, device=allowed.device)
+    if call.mask is not None:
+        allowed &= call.mask[min(text, call.mask.shape[0] - 1), min(head, call.mask.shape[1] - 1)]
+    return allowed
+
+
+def weights_of_scores(
+    call: AttentionCall, text: int, head: int, scores: Sequence[Float[Tensor, "query key"]]
+) -> list[Float[Tensor, "query key"]]:
+    """Softmax of other scores (scale included) in place of a call's own: its softcap, bias, mask and sinks stay."""
+    allowed = allowed_pairs(call, text, head)
+    bias = None
+    if call.bias is not None:
+        bias = call.bias[min(text, call.bias.shape[0] - 1), min(head, call.bias.shape[1] - 1)].double()
+    found: list[Tensor] = []
+    for one in scores:
+        logits = one.double()
+        if call.softcap is not None:
+            logits = call.softcap * torch.tanh(logits / call.softcap)
+        if bias is not None:
+            logits = logits + bias
+        logits = logits.masked_fill(~allowed, -torch.inf)
+        if call.sinks is not None:
+            sink = call.sinks[head].double().expand(logits.shape[0], 1)
+            logits = torch.cat([logits, sink], 1)
+        weights = torch.softmax(logits, -1).nan_to_num(0.0)  # a row that may look nowhere
+        found.append(weights[:, : one.shape[1]])
+    return found

@@ -1,0 +1,142 @@
+"""Queries and keys of one text as position plus content."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from attnscope.attention import AttentionCall
+from attnscope.capture import Site
+from attnscope.errors import AttnscopeError
+from attnscope.mechanism._texts import model_inputs
+from attnscope.mechanism.first_layer import FirstLayerSplit, first_layer_split
+from attnscope.mechanism.projections import Projections, projections
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+
+class Splitter(Protocol):
+    """A way to tell position from content: it sees all texts once, and then splits one after the other."""
+
+    def add(self, site: Site, call: AttentionCall, half: int) -> None:
+        """Learn from a batch of texts, all of the first (0) or second (1) half."""
+        ...
+
+    def prepare(self, ids: Tensor) -> None:
+        """Make ready for one text, token ids ``(position,)``."""
+        ...
+
+    def __call__(self, site: Site, call: AttentionCall) -> Sides:
+        """Split that text's queries and keys."""
+        ...
+
+
+@dataclass(frozen=True, eq=False)
+class Sides:
+    """Position and content of the queries and keys of one layer and one text, ``(head or kv_head, position, r)``."""
+
+    query_position: Tensor
+    query_content: Tensor
+    key_position: Tensor
+    key_content: Tensor
+
+    def terms(self, call: AttentionCall, head: int) -> list[Tensor]:
+        """Scores of PP, PC, CP, CC; keys about their mean over the text."""
+        keys = [side[head // call.group] for side in (self.key_position, self.key_content)]
+        keys = [call.scale * (key - key.mean(0)) for key in keys]
+        return [query[head] @ key.T for query in (self.query_position, self.query_content) for key in keys]
+
+    def key_only(self, call: AttentionCall, head: int, query: Tensor) -> Tensor:
+        """Score that one query gives to every key, about the mean over keys: ``(position,)``."""
+        key = (self.key_position + self.key_content)[head // call.group]
+        return call.scale * (key - key.mean(0)) @ query
+
+
+@dataclass(eq=False)
+class MeanSplit:
+    """The position part is the mean over texts; sums are kept in two halves."""
+
+    sums: dict[int, list[Tensor]] = field(
+        default_factory=dict
+    )  # site: query and key, each (half, head, position, r)
+    counts: dict[int, list[int]] = field(default_factory=dict)
+
+    def add(self, site: Site, call: AttentionCall, half: int) -> None:
+        sides = [side.double().sum(0) for side in (call.query, call.key)]
+        if site.index not in self.sums:
+            self.sums[site.index] = [torch.stack([torch.zeros_like(side)] * 2) for side in sides]
+            self.counts[site.index] = [0, 0]
+        for kept, side in zip(self.sums[site.index], sides, strict=True):
+            kept[half] += side
+        self.counts[site.index][half] += len(call.query)
+
+    def prepare(self, _: Tensor) -> None:
+        """Nothing depends on the text."""
+
+    def __call__(self, site: Site, call: AttentionCall) -> Sides:
+        query, key = (side[0].double() for side in (call.query, call.key))
+        query_mean, key_mean = self.means(site)
+        return Sides(query_mean, query - query_mean, key_mean, key - key_mean)
+
+    def means(self, site: Site) -> tuple[Tensor, Tensor]:
+        query, key = (kept.sum(0) / sum(self.counts[site.index]) for kept in self.sums[site.index])
+        return query, key
+
+    def halves(self, site: Site) -> tuple[Sides, Sides]:
+        """Position parts with the first half on the query side and the second on the key side, and the reverse."""
+        counts = self.counts[site.index]
+        query, key = ([kept[half] / counts[half] for half in (0, 1)] for kept in self.sums[site.index])
+        return (
+            Sides(query[0], torch.zeros_like(query[0]), key[1], torch.zeros_like(key[1])),
+            Sides(query[1], torch.zeros_like(query[1]), key[0], torch.zeros_like(key[0])),
+        )
+
+
+@dataclass(eq=False)
+class ExactSplit:
+    """The position part is what the table adds."""
+
+    model: PreTrainedModel
+    splits: dict[int, FirstLayerSplit] = field(default_factory=dict)
+    matrices: dict[int, Projections] = field(default_factory=dict)
+
+    def add(self, site: Site, call: AttentionCall, half: int) -> None:
+        """Nothing is learned from other texts."""
+
+    def prepare(self, ids: Tensor) -> None:
+        given = model_inputs(self.model, ids[None])
+        self.splits = {site.index: one for site, one in first_layer_split(self.model, given).items()}
+        if not self.matrices:
+            self.matrices = {site.index: one for site, one in projections(self.model, given).items()}
+
+    def __call__(self, site: Site, call: AttentionCall) -> Sides:
+        if site.index not in self.splits:
+            raise AttnscopeError(
+                f"layer {site.index} does not read a position table (layers that do: {sorted(self.splits)}): "
+                "choose one of these, or method='means'"
+            )
+        split, matrix = self.splits[site.index], self.matrices[site.index]
+        if matrix.form != "bilinear":
+            raise AttnscopeError(
+                f"the scores of layer {site.index} are {matrix.form}, not bilinear in X: use method='means'"
+            )
+        heads, device = call.query.shape[1], call.query.device
+        weights = [matrix.of_head(head) for head in range(heads)]
+        query = np.stack([split.position @ W_Q for W_Q, _, _, _ in weights])
+        key = np.stack([split.position @ weights[head][2] for head in range(0, heads, call.group)])
+        # a model may scale its queries before the call: the matrices' scale holds all factors
+        query_position = torch.from_numpy(query * matrix.scale / call.scale).to(device)
+        key_position = torch.from_numpy(key).to(device)
+        return Sides(
+            query_position,
+            call.query[0].double() - query_position,
+            key_position,
+            call.key[0].double() - key_position,
+        )
+
+

@@ -1,0 +1,366 @@
+"""Position or content: what each part of X contributes to where a head looks."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+import xarray as xr
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from attnscope.attention import AttentionCall, Need, measure
+from attnscope.capture import Site, watching
+from attnscope.errors import AttnscopeError
+from attnscope.mechanism._rows import pairs_at, profile_and_output, traces, weights_of_scores
+from attnscope.mechanism._texts import Windows, batches, interval, model_inputs, resampled, token_ids
+from attnscope.mechanism._splits import ExactSplit, MeanSplit, Sides, Splitter
+from attnscope.mechanism.first_layer import first_layer_split
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+#: The four terms of a score, query side first: position (P) and content (C).
+TERMS = ("PP", "PC", "CP", "CC")
+
+
+@torch.no_grad()
+def position_content(
+    model: PreTrainedModel,
+    windows: Windows,
+    *,
+    method: str = "means",
+    layers: Sequence[int] | None = None,
+    band: int = 10,
+    target: Int[np.ndarray, "layer head"] | None = None,
+    draws: int = 1000,
+    seed: int = 0,
+) -> xr.Dataset:
+    r"""Split the scores of every head into position and content, exactly.
+
+    With queries :math:`q_i = q^P_i + q^C_i` and keys likewise, a score is the sum of four terms,
+    :math:`q^P_i\cdot k^P_j` (PP), :math:`q^P_i\cdot k^C_j` (PC), :math:`q^C_i\cdot k^P_j` (CP) and
+    :math:`q^C_i\cdot k^C_j` (CC), times the scale. Since queries and keys are linear in X, this is the split X = P + C.
+
+    * ``method="means"``, any layer: the position part is the mean over texts at each position (Song & Zhong 2023).
+      Then PC and CP vanish in the mean over the same texts.
+    * ``method="exact"``, first layer of a model with a position table: the position part is what the table adds,
+      passed through the LayerNorm given the standard deviation of the whole (`first_layer_split`). Words, token
+      types and every constant are content.
+
+    From the keys, each text's mean key is subtracted: the weights do not change, and the traces lose a part to
+    which softmax is blind.
+
+    Parameters
+    ----------
+    model
+        In eval mode.
+    windows
+        All equally long; two or more for ``"means"``.
+    method
+        ``"means"`` or ``"exact"``.
+    layers
+        Indices of attention calls; by default all but cross-attention (``"exact"``: those that read a table).
+    band
+        Largest offset.
+    target
+        ``(layer, head)``: the offset t\* whose weight is explained. By default, where the mean profile is highest.
+    draws, seed
+        Of the bootstrap over texts: ``_low`` and ``_high`` are its 2.5 % and 97.5 % points.
+
+    Returns
+    -------
+    xarray.Dataset
+        Dimensions ``layer, head, term, offset``. ``trace`` (:math:`tr_t` of each term, scale included), ``share``
+        (:math:`\mathrm{cov}_t(\text{term}, \text{sum})/\mathrm{var}_t(\text{sum})` of the mean scores by offset; the four add up
+        to 1), ``shapley`` (each term's Shapley value for the mean weight at t\*: they add up to ``mass - mass_none``),
+        each with ``_low`` and ``_high``; ``profile`` and ``profile_pp`` (mean weight at an offset, of the model and of
+        softmax(PP)), ``key_only`` (trace of the scores that the mean query alone gives, a bias that depends on the
+        key only), ``target``, ``mass`` (mean weight at t\*), ``mass_none`` (of uniform weights, or what a relative bias
+        gives); for ``"means"``, ``trace_split`` and ``share_split``: PP from two halves of the texts, one on each side,
+        which noise in the means does not bias. NaN at offsets that a causal layer forbids.
+
+    Raises
+    ------
+    AttnscopeError
+        If the windows are too few or of several lengths, there is no such layer or method, or ``"exact"`` cannot
+        be had.
+
+    Examples
+    --------
+    >>> from attnscope.bundled import MODEL
+    >>> from attnscope.capture import load_model
+    >>> model = load_model(MODEL, device="cpu", need_tokenizer=False).model
+    >>> texts = np.random.default_rng(0).integers(5, 500, (3, 16)).tolist()
+    >>> found = position_content(model, texts, layers=[0], band=4)
+    >>> dict(found.trace.sizes)
+    {'layer': 1, 'head': 4, 'term': 4, 'offset': 9}
+    >>> bool(np.allclose(found.shapley.sum("term"), found.mass - found.mass_none, atol=1e-5))
+    True
+    """
+    if method not in {"means", "exact"}:
+        raise AttnscopeError(f"method {method!r} is not known: choose 'means' or 'exact'")
+    ids = token_ids(windows, least=2 if method == "means" else 1)
+    splitter: Splitter = MeanSplit()
+    if method == "exact":
+        splitter = ExactSplit(model)
+        if layers is None:
+            layers = [site.index for site in first_layer_split(model, model_inputs(model, ids[:1]))]
+    first = _FirstPass(layers, band, splitter)
+    middle = (len(ids) + 1) // 2
+    for first.half, part in enumerate((ids[:middle], ids[middle:])):
+        for _, batch in batches(part):
+            with watching(model, first.observe):
+                model(**model_inputs(model, batch))
+    sites = first.sites()
+    if target is None:
+        target = first.peaks()
+    if target.shape != (len(sites), first.heads):
+        raise AttnscopeError(
+            f"found targets of shape {target.shape}; expected {(len(sites), first.heads)}, layer by head"
+        )
+    second = _SecondPass(sites, target, band, splitter)
+    for text in range(len(ids)):
+        splitter.prepare(ids[text])
+        with watching(model, second.observe):
+            model(**model_inputs(model, ids[text : text + 1]))
+    found = _dataset(first, second, resampled(len(ids), draws, seed))
+    if isinstance(splitter, MeanSplit):
+        found = found.merge(_halves(second, splitter, found))
+    return found.assign_attrs(method=method, texts=len(ids), length=ids.shape[1])
+
+
+def shapley_values(values: Float[np.ndarray, " coalition"]) -> Float[np.ndarray, " player"]:
+    r"""Shapley value of each player from the worth of every coalition.
+
+    :math:`\varphi_a = \sum_{S\not\ni a} \frac{|S|!\,(n-|S|-1)!}{n!}\,(v(S\cup a) - v(S))` (Shapley 1953).
+
+    Parameters
+    ----------
+    values
+        ``(2 ** players,)``: worth of the coalition whose members are the bits of the index.
+
+    Examples
+    --------
+    >>> shapley_values(np.array([0.0, 1.0, 2.0, 5.0]))
+    array([2., 3.])
+    """
+    players = int(math.log2(len(values)))
+    found = np.zeros(players)
+    for player in range(players):
+        for coalition in range(len(values)):
+            if not coalition >> player & 1:
+                size = coalition.bit_count()
+                weight = math.factorial(size) * math.factorial(players - size - 1) / math.factorial(players)
+                found[player] += weight * (values[coalition | 1 << player] - values[coalition])
+    return found
+
+
+@dataclass(eq=False)
+class _FirstPass:
+    """Profiles of every text, and whatever the splitter wants to learn of it."""
+
+    layers: Sequence[int] | None
+    band: int
+    splitter: Splitter
+    half: int = 0
+    seen: dict[int, Site] = field(default_factory=dict)
+    parts: dict[int, list[np.ndarray]] = field(default_factory=dict)
+
+    def observe(self, site: Site, call: AttentionCall) -> Tensor:
+        profile, output = profile_and_output(call, self.band)
+        if site.index in self.layers if self.layers is not None else site.kind != "cross":
+            self.seen[site.index] = site
+            self.parts.setdefault(site.index, []).append(profile.numpy())
+            self.splitter.add(site, call, self.half)
+        return output
+
+    def sites(self) -> list[Site]:
+        missing = sorted(set(self.layers or ()) - set(self.seen))
+        if missing:
+            raise AttnscopeError(f"there is no attention layer {missing[0]}: they are counted from 0; give others")
+        return [self.seen[index] for index in sorted(self.seen)]
+
+    @property
+    def heads(self) -> int:
+        """The most that a layer has."""
+        return max(parts[0].shape[1] for parts in self.parts.values())
+
+    def profiles(self) -> np.ndarray:
+        """``(text, layer, head, offset)``."""
+        return _stacked([np.concatenate(self.parts[site.index]) for site in self.sites()], self.heads)
+
+    def peaks(self) -> np.ndarray:
+        """``(layer, head)``: where the mean profile is highest."""
+        mean = np.nan_to_num(self.profiles().mean(0), nan=-1.0)
+        return mean.argmax(-1) - self.profiles().shape[-1] // 2
+
+
+@dataclass(eq=False)
+class _SecondPass:
+    """Terms, coalitions and softmax(PP) of one text after the other."""
+
+    sites: list[Site]
+    target: np.ndarray
+    band: int
+    splitter: Splitter
+    found: dict[str, dict[int, list[np.ndarray]]] = field(default_factory=dict)
+    calls: dict[int, AttentionCall] = field(default_factory=dict)
+
+    def observe(self, site: Site, call: AttentionCall) -> Tensor:
+        output = measure(call, Need())[0]
+        row = next((number for number, one in enumerate(self.sites) if one.index == site.index), None)
+        if row is not None:
+            sides = self.splitter(site, call)
+            self.calls.setdefault(site.index, call)
+            heads = [self._head(call, sides, head, int(self.target[row, head])) for head in range(call.query.shape[1])]
+            for name in heads[0]:
+                stacked = np.stack([one[name] for one in heads])
+                self.found.setdefault(name, {}).setdefault(site.index, []).append(stacked)
+        return output
+
+    def _head(self, call: AttentionCall, sides: Sides, head: int, target: int) -> dict[str, np.ndarray]:
+        terms = sides.terms(call, head)
+        pairs = pairs_at(call.query.shape[2], call.key.shape[2], self.band)
+        worth = np.array([self._mass(call, head, _total(terms, members), target) for members in range(16)])
+        (weights,) = weights_of_scores(call, 0, head, terms[:1])
+        query = (sides.query_position + sides.query_content)[head]
+        key_only = sides.key_only(call, head, query.mean(0))
+        return {
+            "trace": torch.stack([traces(term, self.band) for term in terms]).cpu().numpy(),
+            "shapley": shapley_values(worth),
+            "mass": worth[-1],
+            "mass_none": worth[0],
+            "profile_pp": traces(weights, self.band).cpu().numpy() / np.maximum(pairs, 1),
+            "key_only": traces(key_only.expand(len(query), -1), self.band).cpu().numpy(),
+        }
+
+    @staticmethod
+    def _mass(call: AttentionCall, head: int, scores: Tensor, target: int) -> float:
+        """Mean weight at one offset."""
+        (weights,) = weights_of_scores(call, 0, head, [scores])
+        return float(weights.diagonal(offset=target).mean())
+
+    def stacked(self, name: str) -> np.ndarray:
+        """``(text, layer, head, ...)``."""
+        layers = [np.stack(self.found[name][site.index]) for site in self.sites]
+        return _stacked(layers, max(layer.shape[1] for layer in layers))
+
+
+def _total(terms: Sequence[Tensor], members: int) -> Tensor:
+    total = torch.zeros_like(terms[0])
+    for number, term in enumerate(terms):
+        if members >> number & 1:
+            total = total + term
+    return total
+
+
+def _stacked(layers: Sequence[np.ndarray], heads: int) -> np.ndarray:
+    """Join layers along axis 1; NaN where one has fewer heads."""
+    shape = (layers[0].shape[0], len(layers), heads, *layers[0].shape[2:])
+    found = np.full(shape, np.nan)
+    for number, layer in enumerate(layers):
+        found[:, number, : layer.shape[1]] = layer
+    return found
+
+
+def _forbidden(second: _SecondPass) -> np.ndarray:
+    """``(layer, 1, offset)``: offsets at which a causal layer has no weight, whatever its scores."""
+    offsets = np.arange(-second.band, second.band + 1)
+    return np.array([[site.kind == "causal"] for site in second.sites])[:, :, None] & (offsets > 0)
+
+
+def _dataset(first: _FirstPass, second: _SecondPass, weights: np.ndarray) -> xr.Dataset:
+    band, sites = second.band, second.sites
+    trace = second.stacked("trace")
+    trace[np.broadcast_to(_forbidden(second)[None, :, :, None], trace.shape)] = np.nan
+    found: dict[str, Any] = {}
+
+    def add(name: str, values: np.ndarray, dims: tuple[str, ...], long_name: str, units: str) -> None:
+        for end, one in zip(("", "_low", "_high"), interval(values, weights), strict=True):
+            found[name + end] = (("layer", "head", *dims), one, {"long_name": long_name, "units": units})
+
+    add("trace", trace, ("term", "offset"), "sum of scores at an offset", "nats")
+    add("shapley", second.stacked("shapley"), ("term",), "share of the weight at the target offset", "weight")
+    add("mass", second.stacked("mass"), (), "mean weight at the target offset", "weight")
+    add("profile", first.profiles(), ("offset",), "mean weight at an offset", "weight")
+    for name, long_name in (("mass_none", "without any term"), ("profile_pp", "of softmax(PP)")):
+        dims = ("layer", "head", *(("offset",) if name == "profile_pp" else ()))
+        found[name] = (dims, second.stacked(name).mean(0), {"long_name": f"mean weight {long_name}", "units": "weight"})
+    key_only = second.stacked("key_only").mean(0)
+    key_only[np.broadcast_to(_forbidden(second), key_only.shape)] = np.nan
+    found["key_only"] = (("layer", "head", "offset"), key_only, {"long_name": "trace of the key-only bias", "units": "nats"})
+    found["target"] = (("layer", "head"), second.target, {"long_name": "offset explained", "units": "tokens"})
+    pairs = _pairs(second)
+    share = covariance_share(trace.mean(0) / pairs)
+    drawn = np.stack([covariance_share(np.tensordot(draw, trace, 1) / pairs) for draw in weights])
+    low, high = np.quantile(drawn, [0.025, 0.975], axis=0)
+    for end, one in (("", share), ("_low", low), ("_high", high)):
+        found["share" + end] = (("layer", "head", "term"), one, {"long_name": "share of the variance over offsets"})
+    return xr.Dataset(
+        found,
+        coords={
+            "layer": [site.index for site in sites],
+            "layer_name": ("layer", np.array([site.name for site in sites], dtype=object)),
+            "layer_kind": ("layer", np.array([site.kind for site in sites], dtype=object)),
+            "head": np.arange(trace.shape[2]),
+            "term": list(TERMS),
+            "offset": np.arange(-band, band + 1),
+        },
+    )
+
+
+def _pairs(second: _SecondPass) -> np.ndarray:
+    """``(layer, 1, 1, offset)``."""
+    sizes = [second.calls[site.index] for site in second.sites]
+    pairs = [pairs_at(call.query.shape[2], call.key.shape[2], second.band) for call in sizes]
+    return np.maximum(np.stack(pairs), 1)[:, None, None]
+
+
+def _halves(second: _SecondPass, splitter: MeanSplit, found: xr.Dataset) -> xr.Dataset:
+    """PP from two halves of the texts, and its share."""
+    split = np.full(found.key_only.shape, np.nan)
+    for row, site in enumerate(second.sites):
+        call = second.calls[site.index]
+        for head in range(call.query.shape[1]):
+            both = [traces(sides.terms(call, head)[0], second.band) for sides in splitter.halves(site)]
+            split[row, head] = torch.stack(both).mean(0).cpu().numpy()
+    split[np.broadcast_to(_forbidden(second), split.shape)] = np.nan
+    pairs = _pairs(second)[:, :, 0]
+    total = found.trace.sum("term", skipna=False).to_numpy() / pairs
+    return xr.Dataset(
+        {
+            "trace_split": (("layer", "head", "offset"), split, {"long_name": "trace of PP, two halves", "units": "nats"}),
+            "share_split": (("layer", "head"), _covariance(split / pairs, total) / _covariance(total, total)),
+        }
+    )
+
+
+def covariance_share(terms: Float[np.ndarray, "*batch term offset"]) -> Float[np.ndarray, "*batch term"]:
+    r"""Share of each term in the variance over offsets of the sum: :math:`\mathrm{cov}(x_a,\sum_b x_b)/\mathrm{var}(\sum_b x_b)`.
+
+    The shares add up to 1; one is negative where a term works against the sum. Offsets that are NaN in any
+    term are left out; NaN where the sum does not vary.
+
+    Examples
+    --------
+    >>> covariance_share(np.array([[0.0, 3.0, 0.0], [0.0, 1.0, 0.0]])).round(9).tolist()
+    [0.75, 0.25]
+    """
+    total = terms.sum(-2, keepdims=True)
+    variance = _covariance(total, total)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return _covariance(terms, total) / np.where(variance > 0, variance, np.nan)
+
+
+def _covariance(one: np.ndarray, other: np.ndarray) -> np.ndarray:
+    """Over the last axis, NaN left out of both."""
+    known = np.isfinite(one) & np.isfinite(other)
+    count = np.maximum(known.sum(-1, keepdims=True), 1)
+    one, other = (np.where(known, side, 0.0) for side in np.broadcast_arrays(one, other))
+    one, other = (np.where(known, side - side.sum(-1, keepdims=True) / count, 0.0) for side in (one, other))
+    return (one * other).sum(-1) / count[..., 0]

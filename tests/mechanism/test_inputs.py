@@ -1,0 +1,90 @@
+"""X and its moments: what the attention modules are called with, and nothing kept of any text."""
+
+import numpy as np
+import pytest
+import torch
+
+from attnscope import AttnscopeError
+from attnscope.corpus import Corpus, cut_windows
+from attnscope.mechanism.inputs import capture_inputs, changing_input, collect_inputs
+from tests.families import inputs, tiny
+
+TEXTS = np.random.default_rng(0).integers(3, 60, (5, 12)).tolist()
+
+
+@pytest.mark.parametrize("family", ["bert", "gpt2", "llama", "albert", "bart"])
+def test_moments_are_those_of_the_states_themselves(family, monkeypatch):
+    monkeypatch.setattr("attnscope.mechanism._texts.TOKENS_AT_ONCE", 24)  # two texts at a time
+    model = tiny(family)
+    states = [capture_inputs(model, text) for text in TEXTS]
+    found = collect_inputs(model, TEXTS)
+    assert list(found) == list(states[0])
+    for site, moments in found.items():
+        x = np.stack([one[site] for one in states])
+        assert moments.counts.tolist() == [3, 2]
+        np.testing.assert_allclose(moments.halves, [x[:3].mean(0), x[3:].mean(0)], atol=2e-5)
+        np.testing.assert_allclose(moments.position_means, x.mean(0), atol=2e-5)
+        flat = x.reshape(-1, x.shape[-1])
+        np.testing.assert_allclose(moments.mean, flat.mean(0), atol=2e-5)
+        np.testing.assert_allclose(moments.covariance, np.cov(flat.T, bias=True), atol=1e-4)
+
+
+def test_x_is_what_the_hidden_states_say():
+    model, (given, _) = tiny("bert"), inputs("bert", padded=False)
+    given = {name: tensor[:1] for name, tensor in given.items()}
+    with torch.no_grad():
+        states = model(**given, output_hidden_states=True).hidden_states
+    for x, state in zip(capture_inputs(model, given).values(), states, strict=False):
+        np.testing.assert_allclose(x, state[0], atol=1e-5)
+
+
+def test_cross_attention_has_two_sides():
+    model = tiny("bart")
+    own, other = (capture_inputs(model, TEXTS[0], key_side=side) for side in (False, True))
+    for site, x in own.items():
+        assert np.array_equal(x, other[site]) == (site.kind != "cross")
+
+
+def test_some_layers_without_covariance():
+    (found,) = collect_inputs(tiny("bert"), TEXTS, layers=[1], covariance=False).items()
+    assert found[0].index == 1
+    assert found[1].covariance is None
+
+
+def test_windows_of_the_corpus_are_taken_as_they_are():
+    from attnscope.bundled import MODEL
+    from attnscope.capture import load_model
+
+    loaded = load_model(MODEL, device="cpu")
+    windows = list(cut_windows(Corpus.from_sources(["The tide is out. " * 20]), loaded.tokenizer, length=16, limit=4))
+    found = collect_inputs(loaded.model, windows, layers=[0], covariance=False)
+    assert [one.halves.shape for one in found.values()] == [(2, 16, 128)]
+
+
+def test_what_cannot_be_averaged_is_refused():
+    model = tiny("bert")
+    with pytest.raises(AttnscopeError, match="found 1 window; expected 2 or more"):
+        collect_inputs(model, TEXTS[:1])
+    with pytest.raises(AttnscopeError, match="found windows of 11 to 12 tokens; expected all equally long"):
+        collect_inputs(model, [TEXTS[0], TEXTS[1][:11]])
+    with pytest.raises(AttnscopeError, match="there is no attention layer 7"):
+        collect_inputs(model, TEXTS, layers=[0, 7])
+
+
+@pytest.mark.parametrize(("family", "layer"), [("bert", 1), ("albert", 1), ("llama", 0), ("t5", 3), ("vit", 1)])
+def test_one_layers_input_alone_is_changed(family, layer):
+    """Also where one module serves two layers (ALBERT), and where X comes by keyword (Llama)."""
+    model, (given, _) = tiny(family), inputs(family, padded=False)
+    given = {name: tensor[:1] for name, tensor in given.items()}
+    before = capture_inputs(model, given)
+    with changing_input(model, list(before), layer, lambda x: 2 * x):
+        after, again = capture_inputs(model, given), capture_inputs(model, given)
+    for site, x in before.items():
+        if site.index == layer:
+            np.testing.assert_allclose(after[site], 2 * x)
+        elif site.index < layer:
+            np.testing.assert_array_equal(after[site], x)
+        np.testing.assert_array_equal(after[site], again[site])
+    restored = capture_inputs(model, given)
+    assert all(np.array_equal(x, restored[site]) for site, x in before.items())
+    assert not any(module._forward_pre_hooks for module in model.modules())
