@@ -313,3 +313,17 @@ def test_a_name_that_is_not_unicode_can_be_printed_and_hashed(tmp_path):
     corpus = Corpus.from_sources([tmp_path])
     assert [text.name for text in corpus] == [r"caf\xe9.txt"]
     assert len(corpus.sha256()) == 64
+
+
+def test_every_line_may_be_a_text(tmp_path):
+    (tmp_path / "reactions.txt").write_text("CCO>>CC=O\n\nCO.CC>>CCC\r\n")
+    corpus = Corpus.from_sources([tmp_path / "reactions.txt"], by_line=True)
+    assert [(text.name, text.content) for text in corpus] == [
+        ("reactions.txt:1", "CCO>>CC=O"),
+        ("reactions.txt:3", "CO.CC>>CCC"),
+    ]
+
+
+def test_json_lines_stay_json_when_lines_are_texts(tmp_path):
+    (tmp_path / "a.jsonl").write_text('{"text": "One."}\n')
+    assert [text.content for text in Corpus.from_sources([tmp_path / "a.jsonl"], by_line=True)] == ["One."]

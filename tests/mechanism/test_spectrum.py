@@ -30,7 +30,9 @@ def test_null_levels_are_those_of_berts_initialisation():
     for name, level in (("mean", 0.401), ("lower_quartile", 0.243), ("upper_quartile", 0.533)):
         assert float(found[f"null_{name}"]) == pytest.approx(level, rel=5e-3)
         # 255 x 768 amplitudes of relative spread about 0.5
-        assert float(found[name][1:256].mean()) == pytest.approx(level, rel=5 * 0.5 / np.sqrt(255 * 768) + 2e-3)
+        assert float(found[name][1:256].mean()) == pytest.approx(
+            level, rel=5 * 0.5 / np.sqrt(255 * 768) + 2e-3
+        )
     assert not found.is_peak.any()
 
 
@@ -113,7 +115,9 @@ def exact_tail(x, bins):
     x = Fraction(x)
     return float(
         sum(
-            (-1) ** (k - 1) * comb(bins, k) * (1 - k * x) ** (bins - 1) for k in range(1, bins + 1) if k * x < 1
+            (-1) ** (k - 1) * comb(bins, k) * (1 - k * x) ** (bins - 1)
+            for k in range(1, bins + 1)
+            if k * x < 1
         )
     )
 

@@ -95,7 +95,15 @@ def test_a_model_without_a_table_says_what_it_has(family):
 
 
 def test_alibi_is_known_by_its_config():
-    config = T.FalconConfig(hidden_size=8, num_attention_heads=1, num_hidden_layers=1, vocab_size=9, alibi=True)
+    config = T.FalconConfig(
+        hidden_size=8,
+        num_attention_heads=1,
+        num_hidden_layers=1,
+        vocab_size=9,
+        alibi=True,
+        bos_token_id=1,
+        eos_token_id=2,
+    )
     assert "ALiBi" in position_scheme(T.FalconModel(config))
 
 

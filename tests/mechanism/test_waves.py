@@ -82,7 +82,9 @@ def test_a_head_of_zeros_has_no_columns():
     found = reparametrize(np.zeros((8, 3)), np.ones((8, 3)))
     assert found.query.shape == found.key.shape == (8, 0)
     assert found.dropped == 3
-    waves_of = query_key_waves(np.random.default_rng(0).normal(size=(16, 8)), np.zeros((8, 3)), np.ones((8, 3)))
+    waves_of = query_key_waves(
+        np.random.default_rng(0).normal(size=(16, 8)), np.zeros((8, 3)), np.ones((8, 3))
+    )
     assert int(waves_of.periodic_columns) == 0
     assert waves_of.sizes["column"] == 0
 
@@ -92,7 +94,9 @@ def test_nearly_equal_singular_values_are_grouped():
     values = np.array([5.0, 4.0, 3.999, 3.998, 2.0, 1.99])
     found = reparametrize(basis[:, :6] * values, basis[:, 6:])
     assert found.group.tolist() == [0, 1, 1, 1, 2, 3]
-    noted = query_key_waves(np.random.default_rng(1).normal(size=(16, 12)), basis[:, :6] * values, basis[:, 6:])
+    noted = query_key_waves(
+        np.random.default_rng(1).normal(size=(16, 12)), basis[:, :6] * values, basis[:, 6:]
+    )
     assert noted.near_degenerate.values.tolist() == [False, True, True, True, False, False]
 
 
@@ -146,7 +150,9 @@ def test_slow_waves_are_not_called_periodic():
     fast = found.query_frequency >= 3
     assert int(found.query_frequency.min()) == 1
     assert not found.periodic[~fast].any()
-    assert int(query_key_waves(model.inputs, model.query, model.key, lowest=1).periodic.sum()) > int(found.periodic.sum())
+    assert int(query_key_waves(model.inputs, model.query, model.key, lowest=1).periodic.sum()) > int(
+        found.periodic.sum()
+    )
 
 
 def test_the_number_of_tests_lowers_the_level():
@@ -159,7 +165,9 @@ def test_the_number_of_tests_lowers_the_level():
 def test_the_null_is_seeded():
     query, key, inputs = head()
     one, same, other = (
-        query_key_waves(inputs, query, key, significance=0.9, tests=1, lowest=1, seed=seed).null_periodic_columns
+        query_key_waves(
+            inputs, query, key, significance=0.9, tests=1, lowest=1, seed=seed
+        ).null_periodic_columns
         for seed in (0, 0, 1)
     )
     assert one.equals(same)
@@ -175,7 +183,9 @@ def test_smooth_text_is_periodic_by_white_noise_but_not_in_another_order():
 
 
 def test_maximum_spectrum_is_the_largest_and_names_its_column():
-    columns = np.random.default_rng(0).normal(size=(LENGTH, 30)) + 2 * waves(LENGTH, (9,))[:, :1] * np.eye(1, 30, 17)
+    columns = np.random.default_rng(0).normal(size=(LENGTH, 30)) + 2 * waves(LENGTH, (9,))[:, :1] * np.eye(
+        1, 30, 17
+    )
     found = maximum_spectrum(columns)
     each = np.abs(np.fft.rfft(columns, axis=0))
     np.testing.assert_allclose(found.maximum, each.max(1), rtol=1e-12)

@@ -208,7 +208,9 @@ class Sums:
         mass = torch.where(there, torch.exp(log_real - log_sum_exp), 0.0)
         share = mass / total  # turns p = exp(score - maximum) into a weight
         # entropy of the weights renormalised to 1, then of the weights as they are (sinks take a part)
-        entropy = (torch.log(total) - state.score / total).clamp_min_(0.0)
+        start, stop = call.extent
+        most = (stop - start).clamp_min(1).double().log()[:, None]  # ln of the keys that may be seen
+        entropy = torch.minimum((torch.log(total) - state.score / total).clamp_min_(0.0), most)
         level = torch.where(there, log_sum_exp, 0.0).to(state.band.dtype)[..., None]
         index = torch.arange(total.shape[-1], device=total.device)
         rows = RowMeasures(

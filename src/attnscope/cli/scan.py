@@ -31,9 +31,7 @@ def scan(
     out: Annotated[
         Path | None, typer.Option(help="Run folder. A run that was stopped goes on where it was.")
     ] = None,
-    device: Annotated[
-        str | None, typer.Option(help="cpu, cuda, ... [default: cuda if there is one]")
-    ] = None,
+    device: Annotated[str | None, typer.Option(help="cpu, cuda, ... [default: cuda if there is one]")] = None,
     dtype: Annotated[
         str | None, typer.Option(help="float32, bfloat16, float16, float64 [default: as saved]")
     ] = None,
@@ -43,9 +41,7 @@ def scan(
     window: Annotated[
         int | None, typer.Option(help="Tokens of a window [default: the model's length, at most 2048]")
     ] = None,
-    stride: Annotated[
-        int | None, typer.Option(help="Tokens between windows [default: no overlap]")
-    ] = None,
+    stride: Annotated[int | None, typer.Option(help="Tokens between windows [default: no overlap]")] = None,
     limit: Annotated[int | None, typer.Option(help="Windows to measure [default: all]")] = None,
     batch_size: Annotated[
         int | None, typer.Option(help="Windows at a time [default: about 2048 tokens]")

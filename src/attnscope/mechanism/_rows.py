@@ -63,6 +63,16 @@ def profile_and_output(
     return torch.where(pairs > 0, summed / pairs.clamp_min(1), torch.nan), output
 
 
+def centred_keys(call: AttentionCall, keys: Sequence[Tensor]) -> list[Tensor]:
+    """Keys ``(..., key, width)`` about their mean over the text, where softmax cannot tell.
+
+    That shifts a row of scores by a constant. A soft cap or a learned sink is not blind to it: there the keys stay.
+    """
+    if call.softcap is not None or call.sinks is not None:
+        return list(keys)
+    return [key - key.mean(-2, keepdim=True) for key in keys]
+
+
 def allowed_pairs(call: AttentionCall, text: int, head: int) -> Bool[Tensor, "query key"]:
     """Which keys each query of one head of one text may look at."""
     queries, keys = call.query.shape[2], call.key.shape[2]

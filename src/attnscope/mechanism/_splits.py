@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -12,6 +12,7 @@ from torch import Tensor
 from attnscope.attention import AttentionCall
 from attnscope.capture import Site
 from attnscope.errors import AttnscopeError
+from attnscope.mechanism._rows import centred_keys
 from attnscope.mechanism._texts import model_inputs
 from attnscope.mechanism.first_layer import FirstLayerSplit, first_layer_split
 from attnscope.mechanism.projections import Projections, projections
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 
+@runtime_checkable
 class Splitter(Protocol):
     """A way to tell position from content: it sees all texts once, and then splits one after the other."""
 
@@ -48,13 +50,13 @@ class Sides:
     def terms(self, call: AttentionCall, head: int) -> list[Tensor]:
         """Scores of PP, PC, CP, CC; keys about their mean over the text."""
         keys = [side[head // call.group] for side in (self.key_position, self.key_content)]
-        keys = [call.scale * (key - key.mean(0)) for key in keys]
+        keys = [call.scale * key for key in centred_keys(call, keys)]
         return [query[head] @ key.T for query in (self.query_position, self.query_content) for key in keys]
 
     def key_only(self, call: AttentionCall, head: int, query: Tensor) -> Tensor:
         """Score that one query gives to every key, about the mean over keys: ``(position,)``."""
         key = (self.key_position + self.key_content)[head // call.group]
-        return call.scale * (key - key.mean(0)) @ query
+        return call.scale * centred_keys(call, [key])[0] @ query
 
 
 @dataclass(eq=False)

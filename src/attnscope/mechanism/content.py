@@ -53,7 +53,7 @@ def position_content(
       types and every constant are content.
 
     From the keys, each text's mean key is subtracted: the weights do not change, and the traces lose a part to
-    which softmax is blind.
+    which softmax is blind. (Not where scores are capped or compete with a learned sink, which would see it.)
 
     Parameters
     ----------

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from attnscope.attention import AttentionCall
 from attnscope.capture import Site, watching
 from attnscope.errors import AttnscopeError
-from attnscope.mechanism._rows import allowed_pairs, mean_profile, profile_and_output
+from attnscope.mechanism._rows import allowed_pairs, centred_keys, mean_profile, profile_and_output
 from attnscope.mechanism._texts import Windows, batches, interval, model_inputs, resampled, token_ids
 from attnscope.mechanism.inputs import capture_inputs, changing_input, collect_inputs
 from attnscope.mechanism.tables import position_table, position_tables, replaced_positions, word_embedding
@@ -435,7 +435,7 @@ def score_traces(call: AttentionCall, band: int) -> Float[Tensor, "batch head of
     """``tr_t`` of the scores of a call (scale included, keys about their mean), without the matrix of scores."""
     query = call.query.double()
     key = call.key.double().repeat_interleave(call.group, 1)
-    key = call.scale * (key - key.mean(2, keepdim=True))
+    key = call.scale * centred_keys(call, [key])[0]
     queries, keys = query.shape[2], key.shape[2]
     found: list[Tensor] = []
     for t in range(-band, band + 1):

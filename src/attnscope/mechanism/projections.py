@@ -348,13 +348,17 @@ def _by_head(tensor: Tensor, shape: torch.Size) -> Tensor:
 
 
 def _same_norms(candidate: Tensor, target: Tensor) -> bool:
-    """Turning keeps norms up to one factor: a cheap look before every angle is tried."""
-    return _factor(target.norm(dim=-1), candidate.norm(dim=-1)) is not None
+    """Turning keeps norms up to one factor: a cheap look before every angle is tried.
+
+    Sines and cosines are often float32 whatever the model is, so the norms are kept no better than that.
+    """
+    limit = max(1e-5, 10 * _SAME.get(target.dtype, 2e-5))
+    return _factor(target.double().norm(dim=-1), candidate.double().norm(dim=-1), limit) is not None
 
 
-def _factor(target: Tensor, candidate: Tensor) -> float | None:
+def _factor(target: Tensor, candidate: Tensor, limit: float | None = None) -> float | None:
     """The number that makes `candidate` into `target`, None where there is none."""
-    limit = _SAME.get(target.dtype, 2e-5)
+    limit = _SAME.get(target.dtype, 2e-5) if limit is None else limit
     wide_target, wide = target.double(), candidate.double()
     power = float((wide * wide).sum())
     largest = float(wide_target.abs().max())

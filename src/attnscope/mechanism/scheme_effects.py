@@ -131,7 +131,7 @@ def rotation_effect(
     --------
     >>> from transformers import LlamaConfig, LlamaModel
     >>> config = LlamaConfig(hidden_size=8, num_attention_heads=2, num_hidden_layers=1, intermediate_size=8, vocab_size=9)
-    >>> found = rotation_effect(LlamaModel(config).eval(), [[5, 6, 7, 8]], {"all": (0, float("inf"))}, band=2)
+    >>> found = rotation_effect(LlamaModel(config).eval(), [[5, 6, 7, 8]], {"all": (0.0, float("inf"))}, band=2)
     >>> found.variant.values.tolist(), bool(abs(found.effect.sel(variant="all")).max() < 1e-5)
     (['model', 'all'], True)
     """

@@ -46,7 +46,7 @@ def sinusoidal_table(
     return np.stack([np.sin(angles), np.cos(angles)], -1).reshape(length, -1)[:, :width]
 
 
-def sinusoidal_shift(shift: float, width: int, *, base: float = 10000.0) -> Float[np.ndarray, "width width"]:
+def sinusoidal_shift(shift: int, width: int, *, base: float = 10000.0) -> Float[np.ndarray, "width width"]:
     r"""Orthogonal matrix :math:`M_k` with :math:`\mathrm{PE}[p+k] = M_k\,\mathrm{PE}[p]` for every position p.
 
     Its blocks are :math:`\begin{pmatrix}\cos k\omega & \sin k\omega\\ -\sin k\omega & \cos k\omega\end{pmatrix}`

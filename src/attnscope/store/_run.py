@@ -6,7 +6,7 @@ import json
 import shutil
 from contextlib import suppress
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Self
+from typing import IO, TYPE_CHECKING, Any
 
 import xarray as xr
 import zarr
@@ -62,7 +62,7 @@ class RunFolder:
         self.complete = False
         self._lock: IO[str] | None = None
 
-    def __enter__(self) -> Self:
+    def __enter__(self) -> RunFolder:  # noqa: PYI034 beartype knows no Self here
         with explained(f"use {self.path} as a run folder", "Choose another folder with --out"):
             self.path.mkdir(parents=True, exist_ok=True)
             found = sorted(entry.name for entry in self.path.iterdir() if entry.name != ".lock")
