@@ -1,21 +1,26 @@
 """attnscope: where every attention head of a model looks, why it looks there, and whether it matters."""
 
+import importlib
 from typing import TYPE_CHECKING, Any
 
 from attnscope.errors import AttnscopeError
 
 if TYPE_CHECKING:
+    from attnscope import mechanism
+    from attnscope.mechanism.explain import explain
     from attnscope.statistics import scan
 
 __version__ = "0.1.0"
 
-__all__ = ["AttnscopeError", "scan"]
+__all__ = ["AttnscopeError", "explain", "mechanism", "scan"]
+
+_VERBS = {"scan": "attnscope.statistics", "explain": "attnscope.mechanism.explain"}
 
 
 def __getattr__(name: str) -> Any:
     """Load PyTorch and the rest only when a verb is first used."""
-    if name == "scan":
-        from attnscope.statistics import scan
-
-        return scan
+    if name in _VERBS:
+        return getattr(importlib.import_module(_VERBS[name]), name)
+    if name == "mechanism":
+        return importlib.import_module("attnscope.mechanism")
     raise AttributeError(f"module 'attnscope' has no attribute {name!r}")

@@ -41,7 +41,9 @@ def mixed_bert(shifts=(-1, 2, 0, -3), wave=3.0, word=0.0, rows=2 * LENGTH):
         embeddings = model.bert.embeddings
         embeddings.token_type_embeddings.weight.zero_()
         embeddings.position_embeddings.weight.zero_()[:, :64] = torch.cat([half, -half], 1)
-        embeddings.word_embeddings.weight.zero_()[:, 64:] = torch.cat([torch.eye(WORDS), -torch.eye(WORDS)], 1)
+        embeddings.word_embeddings.weight.zero_()[:, 64:] = torch.cat(
+            [torch.eye(WORDS), -torch.eye(WORDS)], 1
+        )
         attention = model.bert.encoder.layer[0].attention.self
         for projection in (attention.query, attention.key):
             projection.weight.zero_()
@@ -59,7 +61,9 @@ def mixed_bert(shifts=(-1, 2, 0, -3), wave=3.0, word=0.0, rows=2 * LENGTH):
                 attention.query.weight[row : row + 2, column : column + 2] = strength * rotation
                 attention.key.weight[row : row + 2, column : column + 2] = strength * torch.eye(2)
             for projection in (attention.query, attention.key):
-                projection.weight[first + 8 : first + size, 64 : 64 + WORDS] = (word * unit) ** 0.5 * torch.eye(WORDS)
+                projection.weight[first + 8 : first + size, 64 : 64 + WORDS] = (
+                    word * unit
+                ) ** 0.5 * torch.eye(WORDS)
     return model
 
 

@@ -180,8 +180,9 @@ def bad_calls():
         "variance is 1.5": lambda: canonical_correlations(means, covariance, table, 7, variance=1.5),
         "texts 0": lambda: canonical_correlations(means, covariance, table, 0),
         "above 1: the covariance is not": lambda: canonical_correlations(means, covariance / 100, table, 7),
-        "the table are the same": lambda: canonical_correlations(means, covariance, 0 * table, 7),
+        "the table is the same": lambda: canonical_correlations(means, covariance, 0 * table, 7),
         "NaN or infinite": lambda: canonical_correlations(means * np.inf, covariance, table, 7),
+        "covariance of the states is zero": lambda: canonical_correlations(means, 0 * covariance, table, 7),
         "no text was added": lambda: StateMoments.zeros(8, 2).covariance,
         "39 positions in the batch and 40": lambda: moments.add(z[:, 1:]),
         "5 columns in the other and 6": lambda: moments.merge(StateMoments.zeros(40, 5)),
@@ -189,7 +190,7 @@ def bad_calls():
             z.reshape(-1, 6), table
         ),
         "same at every token; both": lambda: direct_canonical_correlations(0 * table, table),
-        "same at every position": lambda: principal_components(np.ones((8, 2))),
+        "table is the same at every position; expected": lambda: principal_components(np.full((7, 2), 0.1)),
     }
 
 

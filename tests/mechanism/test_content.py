@@ -5,15 +5,15 @@ import pytest
 import torch
 
 from attnscope import AttnscopeError
+from attnscope.attention import Need, measure
 from attnscope.capture import watching
+from attnscope.mechanism._rows import score_traces
 from attnscope.mechanism.content import covariance_share, position_content, shapley_values
 from attnscope.mechanism.first_layer import first_layer_split
 from attnscope.mechanism.inputs import capture_inputs
-from attnscope.mechanism.interventions import score_traces
-from attnscope.attention import Need, measure
 from tests.families import inputs, tiny
 from tests.mechanism.planted_models import WORDS, mixed_bert, random_texts, squared_gain, wave_scores
-from tests.planted import LENGTH, circulant_profile, FREQUENCIES
+from tests.planted import FREQUENCIES, LENGTH, circulant_profile
 
 BAND = 6
 OFFSETS = np.arange(-BAND, BAND + 1)
@@ -53,7 +53,9 @@ def test_i1_i2_the_terms_add_up_and_the_mixed_ones_vanish_in_the_mean(family):
     assert bool((found.mass_low <= found.mass_high).all())
 
 
-@pytest.mark.parametrize("family", ["bert", "roberta", "albert", "distilbert", "electra", "gpt2", "opt", "bart", "vit"])
+@pytest.mark.parametrize(
+    "family", ["bert", "roberta", "albert", "distilbert", "electra", "gpt2", "opt", "bart", "vit"]
+)
 def test_i4_layernorm_distributes_over_its_summands(family):
     """P + C is X; and what P moves by when a row of the table moves, C does not, but for the deviation."""
     model = tiny(family)
@@ -81,7 +83,9 @@ def test_i4_on_a_layer_of_which_all_is_known():
 
 def test_a_planted_position_head_is_all_position():
     wave = 2.0
-    found = position_content(mixed_bert(SHIFTS, wave), random_texts(3), method="exact", band=BAND, draws=20).sel(layer=0)
+    found = position_content(
+        mixed_bert(SHIFTS, wave), random_texts(3), method="exact", band=BAND, draws=20
+    ).sel(layer=0)
     for head, shift in enumerate(SHIFTS):
         here = found.sel(head=head)
         scores = wave_scores(head, shift, wave, OFFSETS)
@@ -107,7 +111,9 @@ def test_a_planted_head_of_two_causes_has_both():
     for head, shift in enumerate(SHIFTS):
         here = found.sel(head=head)
         pairs = LENGTH - abs(offsets)
-        np.testing.assert_allclose(here.trace.sel(term="PP") / pairs, wave_scores(head, shift, wave, offsets), atol=2e-5)
+        np.testing.assert_allclose(
+            here.trace.sel(term="PP") / pairs, wave_scores(head, shift, wave, offsets), atol=2e-5
+        )
         np.testing.assert_allclose(here.trace.sel(term="CC") / pairs, same, atol=2e-5)
         assert abs(here.trace.sel(term=["PC", "CP"])).max() < 2e-4
         np.testing.assert_allclose(here.shapley.sel(term=["PC", "CP"]), 0, atol=1e-6)
@@ -149,7 +155,9 @@ def test_shapley_values_share_out_the_worth():
     worth = generator.normal(size=16)
     found = shapley_values(worth)
     assert found.sum() == pytest.approx(worth[15] - worth[0])
-    additive = np.array([sum(2.0**player for player in range(4) if members >> player & 1) for members in range(16)])
+    additive = np.array(
+        [sum(2.0**player for player in range(4) if members >> player & 1) for members in range(16)]
+    )
     np.testing.assert_allclose(shapley_values(additive), [1, 2, 4, 8])
     assert np.isnan(covariance_share(np.ones((2, 3)))).all()
 
@@ -160,7 +168,9 @@ def test_what_cannot_be_split_is_refused():
         position_content(model, RANDOM, method="median")
     with pytest.raises(AttnscopeError, match="found 1 window; expected 2 or more"):
         position_content(model, RANDOM[:1])
-    with pytest.raises(AttnscopeError, match=r"layer 1 does not read a position table \(layers that do: \[0\]\)"):
+    with pytest.raises(
+        AttnscopeError, match=r"layer 1 does not read a position table \(layers that do: \[0\]\)"
+    ):
         position_content(model, RANDOM, method="exact", layers=[1])
     with pytest.raises(AttnscopeError, match="there is no attention layer 9"):
         position_content(model, RANDOM, layers=[9])

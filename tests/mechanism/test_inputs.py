@@ -56,7 +56,9 @@ def test_windows_of_the_corpus_are_taken_as_they_are():
     from attnscope.capture import load_model
 
     loaded = load_model(MODEL, device="cpu")
-    windows = list(cut_windows(Corpus.from_sources(["The tide is out. " * 20]), loaded.tokenizer, length=16, limit=4))
+    windows = list(
+        cut_windows(Corpus.from_sources(["The tide is out. " * 20]), loaded.tokenizer, length=16, limit=4)
+    )
     found = collect_inputs(loaded.model, windows, layers=[0], covariance=False)
     assert [one.halves.shape for one in found.values()] == [(2, 16, 128)]
 
@@ -71,7 +73,9 @@ def test_what_cannot_be_averaged_is_refused():
         collect_inputs(model, TEXTS, layers=[0, 7])
 
 
-@pytest.mark.parametrize(("family", "layer"), [("bert", 1), ("albert", 1), ("llama", 0), ("t5", 3), ("vit", 1)])
+@pytest.mark.parametrize(
+    ("family", "layer"), [("bert", 1), ("albert", 1), ("llama", 0), ("t5", 3), ("vit", 1)]
+)
 def test_one_layers_input_alone_is_changed(family, layer):
     """Also where one module serves two layers (ALBERT), and where X comes by keyword (Llama)."""
     model, (given, _) = tiny(family), inputs(family, padded=False)

@@ -5,7 +5,8 @@ import pytest
 import torch
 
 from attnscope import AttnscopeError
-from attnscope.mechanism.interventions import POSITION_CHANGES, WORD_CHANGES, interventions
+from attnscope.mechanism.changes import POSITION_CHANGES, WORD_CHANGES, Settings
+from attnscope.mechanism.interventions import interventions
 from tests.families import tiny
 from tests.mechanism.planted_models import WORDS, mixed_bert, random_texts, squared_gain
 from tests.planted import FREQUENCIES, LENGTH, circulant_profile
@@ -30,7 +31,9 @@ def profiles(weight=WAVE, without=None, shifts=SHIFTS):
 
 @pytest.fixture(scope="module")
 def planted():
-    return interventions(mixed_bert(SHIFTS, WAVE), TEXTS, band=BAND, shift=5, frequencies=(4, 4), draws=20).sel(layer=0)
+    return interventions(
+        mixed_bert(SHIFTS, WAVE), TEXTS, band=BAND, shift=5, frequencies=(4, 4), draws=20
+    ).sel(layer=0)
 
 
 def after(planted, change):
@@ -82,7 +85,9 @@ def test_shifted_ids_keep_everything(planted):
 
 def test_a_removed_wave_loses_exactly_its_term(planted):
     weight = WAVE * squared_gain(waves=15) / squared_gain()
-    np.testing.assert_allclose(after(planted, "positions-band-removed"), profiles(weight, without=4), atol=1e-6)
+    np.testing.assert_allclose(
+        after(planted, "positions-band-removed"), profiles(weight, without=4), atol=1e-6
+    )
     assert 4 in FREQUENCIES[0]
 
 
@@ -104,7 +109,9 @@ def test_a_content_head_moves_with_its_words():
     model = mixed_bert(wave=0.0, word=5.0)
     text = list(range(4)) * 8
     names = ["words-shuffled", "positions-reversed", "positions-zero", "words-zero"]
-    found = interventions(model, [text] * 3, names, band=BAND, target=np.full((1, 4), 4), draws=20).sel(layer=0)
+    found = interventions(model, [text] * 3, names, band=BAND, target=np.full((1, 4), 4), draws=20).sel(
+        layer=0
+    )
     one = np.exp(5) / (8 * np.exp(5) + 24)
     np.testing.assert_allclose(found.mass_before, one, atol=1e-6)
     assert (found.mass_change.sel(change="words-shuffled") < -0.4 * one).all()
@@ -115,7 +122,9 @@ def test_a_content_head_moves_with_its_words():
 @pytest.mark.parametrize("repeats", [1, 4])
 def test_at_one_layers_input_there_is_no_layernorm_to_enlarge_anything(repeats):
     texts = random_texts(3 * repeats)
-    found = interventions(mixed_bert(SHIFTS, WAVE), texts, layer=0, band=BAND, frequencies=(4, 4), draws=10).sel(layer=0)
+    found = interventions(
+        mixed_bert(SHIFTS, WAVE), texts, layer=0, band=BAND, frequencies=(4, 4), draws=10
+    ).sel(layer=0)
     assert "positions-shifted" not in found.change
     for change in WORD_CHANGES:
         np.testing.assert_allclose(after(found, change), profiles(), atol=1e-5)
@@ -166,18 +175,20 @@ def test_special_tokens_stay_where_they_are():
     from attnscope.bundled import MODEL
     from attnscope.capture import load_model
     from attnscope.corpus import Corpus, cut_windows
-    from attnscope.mechanism.interventions import _Settings, _special
     from attnscope.mechanism._texts import token_ids
+    from attnscope.mechanism.interventions import _special
 
     loaded = load_model(MODEL, device="cpu")
-    windows = list(cut_windows(Corpus.from_sources(["The tide is out. " * 20]), loaded.tokenizer, length=16, limit=2))
+    windows = list(
+        cut_windows(Corpus.from_sources(["The tide is out. " * 20]), loaded.tokenizer, length=16, limit=2)
+    )
     ids, special = token_ids(windows), _special(windows)
     assert special.any()
     for name in ("words-shuffled", "words-repeated"):
-        changed = _Settings(0, (0, 0), 0, 0).words(name, ids, special)
+        changed = Settings(0, (0, 0), 0, 0).words(name, ids, special)
         assert torch.equal(changed[special], ids[special])
         assert not torch.equal(changed, ids)
-    shuffled = _Settings(0, (0, 0), 0, 0).words("words-shuffled", ids, special)
+    shuffled = Settings(0, (0, 0), 0, 0).words("words-shuffled", ids, special)
     assert torch.equal(shuffled.sort(1).values, ids.sort(1).values)
 
 
@@ -194,4 +205,4 @@ def test_what_cannot_be_changed_is_refused():
         interventions(model, TEXTS, ["words-zero"], target=np.full((1, 4), 9), band=BAND)
     with pytest.raises(AttnscopeError, match="there is no attention layer 3"):
         interventions(model, TEXTS, layer=3)
-    assert WORDS == model.config.vocab_size
+    assert model.config.vocab_size == WORDS

@@ -35,7 +35,7 @@ def test_b1_sinusoids_turn_with_the_position():
     for k in (-3, 1, 17):
         matrix = sinusoidal_shift(k, 64)
         np.testing.assert_allclose(matrix @ matrix.T, np.eye(64), atol=1e-12)
-        np.testing.assert_allclose(table[50 : 100] @ matrix.T, table[50 + k : 100 + k], atol=1e-12)
+        np.testing.assert_allclose(table[50:100] @ matrix.T, table[50 + k : 100 + k], atol=1e-12)
     np.testing.assert_allclose(
         sinusoidal_shift(3, 64) @ sinusoidal_shift(4, 64), sinusoidal_shift(7, 64), atol=1e-12
     )
@@ -121,7 +121,9 @@ def test_the_profile_of_a_bias_is_the_mean_of_its_softmax(causal):
     mask = torch.ones(length, length, dtype=torch.bool).tril() if causal else None
     _, weights = attend(nothing, nothing, nothing, mask, bias=scores)
     expected = [weights.diagonal(offset=t, dim1=-2, dim2=-1).mean(-1) for t in range(-band, band + 1)]
-    np.testing.assert_allclose(bias_profile(bias, length, band, causal=causal), torch.stack(expected, -1), atol=1e-7)
+    np.testing.assert_allclose(
+        bias_profile(bias, length, band, causal=causal), torch.stack(expected, -1), atol=1e-7
+    )
     with pytest.raises(AttnscopeError, match="expected 41, from -20 to 20"):
         bias_profile(bias, 21, band)
 
@@ -173,7 +175,9 @@ def test_a_model_without_a_bias_or_rotation_says_so():
 @pytest.mark.parametrize("family", ["llama", "gpt_neox", "modernbert", "gpt_oss", "qwen3"])
 def test_turning_back_and_again_is_the_model(family):
     found = rotation_effect(tiny(family), TEXTS, {"all": (0.0, np.inf), "none": (0.0, 0.0)}, band=6)
-    np.testing.assert_allclose(found.profile.sel(variant="all"), found.profile.sel(variant="model"), atol=2e-5)
+    np.testing.assert_allclose(
+        found.profile.sel(variant="all"), found.profile.sel(variant="model"), atol=2e-5
+    )
     assert abs(found.effect.sel(variant="none")).max() > 1e-3
 
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from attnscope.attention import AttentionCall, Need, causal_mask, measure
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
 
 def pairs_at(queries: int, keys: int, band: int) -> Float[np.ndarray, " offset"]:
@@ -85,24 +85,39 @@ def allowed_pairs(call: AttentionCall, text: int, head: int) -> Bool[Tensor, "qu
 
 
 def weights_of_scores(
-    call: AttentionCall, text: int, head: int, scores: Sequence[Float[Tensor, "query key"]]
-) -> list[Float[Tensor, "query key"]]:
+    call: AttentionCall, text: int, head: int, scores: Iterable[Float[Tensor, "query key"]]
+) -> Iterator[Float[Tensor, "query key"]]:
     """Softmax of other scores (scale included) in place of a call's own: its softcap, bias, mask and sinks stay."""
     allowed = allowed_pairs(call, text, head)
-    bias = None
+    everything = bool(allowed.all())
+    bias = sink = None
     if call.bias is not None:
         bias = call.bias[min(text, call.bias.shape[0] - 1), min(head, call.bias.shape[1] - 1)].double()
-    found: list[Tensor] = []
+    if call.sinks is not None:
+        sink = call.sinks[head].double().expand(len(allowed), 1)
     for one in scores:
         logits = one.double()
         if call.softcap is not None:
             logits = call.softcap * torch.tanh(logits / call.softcap)
         if bias is not None:
             logits = logits + bias
-        logits = logits.masked_fill(~allowed, -torch.inf)
-        if call.sinks is not None:
-            sink = call.sinks[head].double().expand(logits.shape[0], 1)
+        if not everything:
+            logits = logits.masked_fill(~allowed, -torch.inf)
+        if sink is not None:
             logits = torch.cat([logits, sink], 1)
-        weights = torch.softmax(logits, -1).nan_to_num(0.0)  # a row that may look nowhere
-        found.append(weights[:, : one.shape[1]])
-    return found
+        weights = torch.softmax(logits, -1)[:, : one.shape[1]]
+        yield weights if everything else weights.nan_to_num(0.0)  # a row that may look nowhere
+
+
+def score_traces(call: AttentionCall, band: int) -> Float[Tensor, "batch head offset"]:
+    """``tr_t`` of the scores of a call (scale included, keys about their mean), without the matrix of scores."""
+    query = call.query.double()
+    key = call.key.double().repeat_interleave(call.group, 1)
+    key = call.scale * centred_keys(call, [key])[0]
+    queries, keys = query.shape[2], key.shape[2]
+    found: list[Tensor] = []
+    for t in range(-band, band + 1):
+        first = max(0, -t)
+        last = max(first, min(queries, keys - t))
+        found.append((query[:, :, first:last] * key[:, :, first + t : last + t]).sum((-1, -2)))
+    return torch.stack(found, -1)

@@ -77,7 +77,7 @@ class MeanSplit:
             kept[half] += side
         self.counts[site.index][half] += len(call.query)
 
-    def prepare(self, _: Tensor) -> None:
+    def prepare(self, ids: Tensor) -> None:
         """Nothing depends on the text."""
 
     def __call__(self, site: Site, call: AttentionCall) -> Sides:
@@ -140,5 +140,3 @@ class ExactSplit:
             key_position,
             call.key[0].double() - key_position,
         )
-
-

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import torch
@@ -35,7 +35,7 @@ def token_ids(windows: Windows, *, least: int = 1) -> Int[Tensor, "text position
     tensor([[5, 6],
             [7, 8]])
     """
-    rows = [tuple(getattr(window, "ids", window)) for window in windows]
+    rows: list[tuple[int, ...]] = [tuple(ids_of(window)) for window in windows]
     if len(rows) < least:
         raise AttnscopeError(
             f"found {len(rows)} window{'s' * (len(rows) != 1)}; expected {least} or more, to tell position from text: "
@@ -48,6 +48,11 @@ def token_ids(windows: Windows, *, least: int = 1) -> Int[Tensor, "text position
             "position means the same in each: drop the shorter ones"
         )
     return torch.tensor(rows, dtype=torch.int64)
+
+
+def ids_of(window: Window | Sequence[int]) -> Sequence[int]:
+    """Token ids of a window, or the ids themselves."""
+    return getattr(window, "ids", None) or cast("Sequence[int]", window)
 
 
 def model_inputs(model: PreTrainedModel, ids: Int[Tensor, "batch position"]) -> dict[str, Any]:
@@ -74,8 +79,8 @@ def resampled(texts: int, draws: int, seed: int) -> Float[np.ndarray, "draw text
 
 
 def interval(
-    values: Float[np.ndarray, "text *rest"], weights: Float[np.ndarray, "draw text"], *, level: float = 0.95
-) -> tuple[Float[np.ndarray, "*rest"], Float[np.ndarray, "*rest"], Float[np.ndarray, "*rest"]]:
+    values: Float[np.ndarray, "text ..."], weights: Float[np.ndarray, "draw text"], *, level: float = 0.95
+) -> tuple[Float[np.ndarray, ...], Float[np.ndarray, ...], Float[np.ndarray, ...]]:
     """Mean over texts and the percentile interval of its bootstrap.
 
     Examples

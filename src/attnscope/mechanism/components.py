@@ -49,7 +49,7 @@ def principal_components(table: Float[np.ndarray, "position column"], *, centred
     columns = series("the table", table)
     values = np.linalg.svd(columns - columns.mean(0) if centred else columns, compute_uv=False)
     total = (values**2).sum()
-    if not total > 0:
+    if not total > _rounding(columns):
         raise AttnscopeError("the table is the same at every position; expected one that varies")
     return xr.Dataset(
         {
@@ -227,9 +227,13 @@ def canonical_correlations(
     tokens = texts * len(means)
     power, basis = np.linalg.eigh((covariance + covariance.T) / 2)
     power, basis = power[::-1], basis[:, ::-1]
-    kept = _kept("the states", power, variance, len(power) * np.finfo(float).eps)
+    if not power[0] > 0:
+        raise AttnscopeError("the covariance of the states is zero; expected states that vary")
+    kept = _kept(power, variance, len(power) * np.finfo(float).eps)
     left, values, _ = np.linalg.svd(table - table.mean(0), full_matrices=False)
-    rows = _kept("the table", values**2, variance, (max(table.shape) * np.finfo(float).eps) ** 2)
+    if not values[0] ** 2 > _rounding(table):
+        raise AttnscopeError("the table is the same at every position; expected one that varies")
+    rows = _kept(values**2, variance, (max(table.shape) * np.finfo(float).eps) ** 2)
     # (position, kept): positions in the whitened states; left is already whitened, up to sqrt(T)
     whitened = (means - means.mean(0)) @ basis[:, :kept] / np.sqrt(power[:kept])
     found = np.linalg.svd(whitened.T @ left[:, :rows] / np.sqrt(len(means)), compute_uv=False)
@@ -284,15 +288,18 @@ def direct_canonical_correlations(
 def _span(columns: Float[np.ndarray, "token column"]) -> Float[np.ndarray, "token rank"]:
     """Orthonormal basis of the centred columns' span."""
     left, values, _ = np.linalg.svd(columns - columns.mean(0), full_matrices=False)
-    if not values[0] > 0:
+    if not values[0] ** 2 > _rounding(columns):
         raise AttnscopeError("states or vectors are the same at every token; both must vary")
     return left[:, values > max(columns.shape) * np.finfo(float).eps * values[0]]
 
 
-def _kept(what: str, power: np.ndarray, variance: float, least: float) -> int:
+def _rounding(columns: Float[np.ndarray, "row column"]) -> float:
+    """What may be left of the sum of squares of columns that do not vary, once their means are removed."""
+    return float((len(columns) * np.finfo(float).eps) ** 2 * (columns**2).sum())
+
+
+def _kept(power: np.ndarray, variance: float, least: float) -> int:
     """How many leading components hold the share; those lost in rounding are never kept."""
-    if not power[0] > 0:
-        raise AttnscopeError(f"{what} are the same at every token; they must vary")
     sound = int((power > least * power[0]).sum())
     share = np.cumsum(power[:sound]) / power[:sound].sum()
     return sound if variance == 1 else min(sound, int(np.searchsorted(share, variance)) + 1)

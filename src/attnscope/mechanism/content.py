@@ -17,8 +17,8 @@ from attnscope.attention import AttentionCall, Need, measure
 from attnscope.capture import Site, watching
 from attnscope.errors import AttnscopeError
 from attnscope.mechanism._rows import pairs_at, profile_and_output, traces, weights_of_scores
-from attnscope.mechanism._texts import Windows, batches, interval, model_inputs, resampled, token_ids
 from attnscope.mechanism._splits import ExactSplit, MeanSplit, Sides, Splitter
+from attnscope.mechanism._texts import Windows, batches, interval, model_inputs, resampled, token_ids
 from attnscope.mechanism.first_layer import first_layer_split
 
 if TYPE_CHECKING:
@@ -75,14 +75,18 @@ def position_content(
     Returns
     -------
     xarray.Dataset
-        Dimensions ``layer, head, term, offset``. ``trace`` (:math:`tr_t` of each term, scale included), ``share``
-        (:math:`\mathrm{cov}_t(\text{term}, \text{sum})/\mathrm{var}_t(\text{sum})` of the mean scores by offset; the four add up
-        to 1), ``shapley`` (each term's Shapley value for the mean weight at t\*: they add up to ``mass - mass_none``),
-        each with ``_low`` and ``_high``; ``profile`` and ``profile_pp`` (mean weight at an offset, of the model and of
-        softmax(PP)), ``key_only`` (trace of the scores that the mean query alone gives, a bias that depends on the
-        key only), ``target``, ``mass`` (mean weight at t\*), ``mass_none`` (of uniform weights, or what a relative bias
-        gives); for ``"means"``, ``trace_split`` and ``share_split``: PP from two halves of the texts, one on each side,
-        which noise in the means does not bias. NaN at offsets that a causal layer forbids.
+        Dimensions ``layer, head, term, offset``.
+
+        * ``trace``: :math:`tr_t` of each term, scale included; NaN at offsets that a causal layer forbids.
+        * ``share``: `covariance_share` of the mean scores by offset; the four add up to 1.
+        * ``shapley``: each term's Shapley value for the mean weight at t\*; they add up to ``mass - mass_none``.
+        * ``profile``: mean weight at an offset; ``mass``: at t\*. These five have ``_low`` and ``_high``.
+        * ``profile_pp``: the profile of softmax(PP).
+        * ``mass_none``: the weight at t\* without any term: uniform, or what a relative bias gives.
+        * ``key_only``: trace of the scores that the text's mean query gives, a bias that depends on the key alone.
+        * ``target``: t\*.
+        * ``trace_split``, ``share_split`` (``"means"`` only): of PP, with the means of one half of the texts on the
+          query side and of the other on the key side, so that noise in the means does not bias it.
 
     Raises
     ------
@@ -172,17 +176,20 @@ class _FirstPass:
     parts: dict[int, list[np.ndarray]] = field(default_factory=dict)
 
     def observe(self, site: Site, call: AttentionCall) -> Tensor:
+        if site.kind == "cross" if self.layers is None else site.index not in self.layers:
+            return measure(call, Need())[0]
         profile, output = profile_and_output(call, self.band)
-        if site.index in self.layers if self.layers is not None else site.kind != "cross":
-            self.seen[site.index] = site
-            self.parts.setdefault(site.index, []).append(profile.numpy())
-            self.splitter.add(site, call, self.half)
+        self.seen[site.index] = site
+        self.parts.setdefault(site.index, []).append(profile.numpy())
+        self.splitter.add(site, call, self.half)
         return output
 
     def sites(self) -> list[Site]:
         missing = sorted(set(self.layers or ()) - set(self.seen))
         if missing:
-            raise AttnscopeError(f"there is no attention layer {missing[0]}: they are counted from 0; give others")
+            raise AttnscopeError(
+                f"there is no attention layer {missing[0]}: they are counted from 0; give others"
+            )
         return [self.seen[index] for index in sorted(self.seen)]
 
     @property
@@ -217,7 +224,10 @@ class _SecondPass:
         if row is not None:
             sides = self.splitter(site, call)
             self.calls.setdefault(site.index, call)
-            heads = [self._head(call, sides, head, int(self.target[row, head])) for head in range(call.query.shape[1])]
+            heads = [
+                self._head(call, sides, head, int(self.target[row, head]))
+                for head in range(call.query.shape[1])
+            ]
             for name in heads[0]:
                 stacked = np.stack([one[name] for one in heads])
                 self.found.setdefault(name, {}).setdefault(site.index, []).append(stacked)
@@ -226,24 +236,21 @@ class _SecondPass:
     def _head(self, call: AttentionCall, sides: Sides, head: int, target: int) -> dict[str, np.ndarray]:
         terms = sides.terms(call, head)
         pairs = pairs_at(call.query.shape[2], call.key.shape[2], self.band)
-        worth = np.array([self._mass(call, head, _total(terms, members), target) for members in range(16)])
+        coalitions = (_total(terms, members) for members in range(2 ** len(terms)))
+        worth = [
+            weights.diagonal(offset=target).mean() for weights in weights_of_scores(call, 0, head, coalitions)
+        ]
         (weights,) = weights_of_scores(call, 0, head, terms[:1])
         query = (sides.query_position + sides.query_content)[head]
         key_only = sides.key_only(call, head, query.mean(0))
         return {
             "trace": torch.stack([traces(term, self.band) for term in terms]).cpu().numpy(),
-            "shapley": shapley_values(worth),
-            "mass": worth[-1],
-            "mass_none": worth[0],
+            "shapley": shapley_values(torch.stack(worth).cpu().numpy()),
+            "mass": worth[-1].cpu().numpy(),
+            "mass_none": worth[0].cpu().numpy(),
             "profile_pp": traces(weights, self.band).cpu().numpy() / np.maximum(pairs, 1),
             "key_only": traces(key_only.expand(len(query), -1), self.band).cpu().numpy(),
         }
-
-    @staticmethod
-    def _mass(call: AttentionCall, head: int, scores: Tensor, target: int) -> float:
-        """Mean weight at one offset."""
-        (weights,) = weights_of_scores(call, 0, head, [scores])
-        return float(weights.diagonal(offset=target).mean())
 
     def stacked(self, name: str) -> np.ndarray:
         """``(text, layer, head, ...)``."""
@@ -255,7 +262,7 @@ def _total(terms: Sequence[Tensor], members: int) -> Tensor:
     total = torch.zeros_like(terms[0])
     for number, term in enumerate(terms):
         if members >> number & 1:
-            total = total + term
+            total += term
     return total
 
 
@@ -290,17 +297,29 @@ def _dataset(first: _FirstPass, second: _SecondPass, weights: np.ndarray) -> xr.
     add("profile", first.profiles(), ("offset",), "mean weight at an offset", "weight")
     for name, long_name in (("mass_none", "without any term"), ("profile_pp", "of softmax(PP)")):
         dims = ("layer", "head", *(("offset",) if name == "profile_pp" else ()))
-        found[name] = (dims, second.stacked(name).mean(0), {"long_name": f"mean weight {long_name}", "units": "weight"})
+        found[name] = (
+            dims,
+            second.stacked(name).mean(0),
+            {"long_name": f"mean weight {long_name}", "units": "weight"},
+        )
     key_only = second.stacked("key_only").mean(0)
     key_only[np.broadcast_to(_forbidden(second), key_only.shape)] = np.nan
-    found["key_only"] = (("layer", "head", "offset"), key_only, {"long_name": "trace of the key-only bias", "units": "nats"})
+    found["key_only"] = (
+        ("layer", "head", "offset"),
+        key_only,
+        {"long_name": "trace of the key-only bias", "units": "nats"},
+    )
     found["target"] = (("layer", "head"), second.target, {"long_name": "offset explained", "units": "tokens"})
     pairs = _pairs(second)
     share = covariance_share(trace.mean(0) / pairs)
     drawn = np.stack([covariance_share(np.tensordot(draw, trace, 1) / pairs) for draw in weights])
     low, high = np.quantile(drawn, [0.025, 0.975], axis=0)
     for end, one in (("", share), ("_low", low), ("_high", high)):
-        found["share" + end] = (("layer", "head", "term"), one, {"long_name": "share of the variance over offsets"})
+        found["share" + end] = (
+            ("layer", "head", "term"),
+            one,
+            {"long_name": "share of the variance over offsets"},
+        )
     return xr.Dataset(
         found,
         coords={
@@ -334,17 +353,21 @@ def _halves(second: _SecondPass, splitter: MeanSplit, found: xr.Dataset) -> xr.D
     total = found.trace.sum("term", skipna=False).to_numpy() / pairs
     return xr.Dataset(
         {
-            "trace_split": (("layer", "head", "offset"), split, {"long_name": "trace of PP, two halves", "units": "nats"}),
+            "trace_split": (
+                ("layer", "head", "offset"),
+                split,
+                {"long_name": "trace of PP, two halves", "units": "nats"},
+            ),
             "share_split": (("layer", "head"), _covariance(split / pairs, total) / _covariance(total, total)),
         }
     )
 
 
 def covariance_share(terms: Float[np.ndarray, "*batch term offset"]) -> Float[np.ndarray, "*batch term"]:
-    r"""Share of each term in the variance over offsets of the sum: :math:`\mathrm{cov}(x_a,\sum_b x_b)/\mathrm{var}(\sum_b x_b)`.
+    r"""Share of each term in the variance over offsets of the sum of all.
 
-    The shares add up to 1; one is negative where a term works against the sum. Offsets that are NaN in any
-    term are left out; NaN where the sum does not vary.
+    :math:`\mathrm{cov}(x_a,\sum_b x_b)/\mathrm{var}(\sum_b x_b)`. The shares add up to 1; one is negative where a
+    term works against the sum. Offsets that are NaN in any term are left out; NaN where the sum does not vary.
 
     Examples
     --------

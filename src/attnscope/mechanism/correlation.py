@@ -44,8 +44,8 @@ def cross_correlation(
     -------
     xarray.Dataset
         Over ``column`` and ``offset`` (all 2T - 1, tokens): ``covariance`` and ``correlation``,
-        :math:`(x_j(t) - \bar x_j) / (|q_j| |k_j|)` with the mean over all offsets, in -1..1 (NaN for a column of zeros).
-        Over ``offset``: ``trace``, the weighted sum, and ``trace_mean``, the trace over
+        :math:`(x_j(t) - \bar x_j) / (|q_j| |k_j|)` with the mean over all offsets, in -1..1 (NaN for a
+        column of zeros). Over ``offset``: ``trace``, the weighted sum, and ``trace_mean``, the trace over
         T - \|t\|, without the taper that draws slow waves' peaks towards 0. Peaks over ``range`` (``near``:
         \|t\| <= 10, ``all``), for the correlation of each column (``peak_*``) and the trace
         (``trace_peak_*``): ``offset``; ``refined``, by a parabola; ``height``; ``width`` at half height,

@@ -14,7 +14,13 @@ from attnscope.attention import AttentionCall, Need, measure
 from attnscope.capture import Site
 from attnscope.errors import AttnscopeError
 from attnscope.mechanism.inputs import watching_inputs
-from attnscope.mechanism.tables import PositionTable, embedding_projection, position_table, position_tables, replaced_positions
+from attnscope.mechanism.tables import (
+    PositionTable,
+    embedding_projection,
+    position_table,
+    position_tables,
+    replaced_positions,
+)
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -33,6 +39,11 @@ class FirstLayerSplit:
     deviation
         ``(position,)``: the standard deviation that the LayerNorm divides by; position and content share it. All 1
         where there is no LayerNorm.
+
+    Examples
+    --------
+    >>> FirstLayerSplit(np.zeros((3, 8)), np.ones((3, 8)), np.ones(3)).position.shape
+    (3, 8)
     """
 
     position: Float[np.ndarray, "position width"]
@@ -45,9 +56,10 @@ def first_layer_split(model: PreTrainedModel, inputs: dict[str, Any]) -> dict[Si
     r"""Split X of the first layer into the position table's part and the rest, exactly.
 
     LayerNorm distributes over a sum, given the deviation :math:`\sigma_i` of the whole:
-    :math:`\mathrm{LN}(\sum z) = \sum \gamma\odot(z-\bar z)/\sigma_i + \beta` (Kobayashi et al. 2021, section 3). The table's
-    part is followed through the LayerNorm and, where there is one, the embedding projection. Which LayerNorm it is,
-    is found by running the model with the table set to zero: its input must change by the table's rows.
+    :math:`\mathrm{LN}(\sum z) = \sum \gamma\odot(z-\bar z)/\sigma_i + \beta` (Kobayashi et al. 2021, section 3).
+    The table's part is followed through the LayerNorm and, where there is one, the embedding projection. Which
+    LayerNorm it is, is found by running the model with the table set to zero: its input must change by the
+    table's rows.
 
     Parameters
     ----------
@@ -113,13 +125,17 @@ def _split(
             if projection is None:
                 continue
             matrix = projection.weight.detach().double().cpu()
-            offset = 0.0 if projection.bias is None else projection.bias.detach().double().cpu()
-            if not _close(norm.returned @ matrix.T + offset, x):
+            constant = (
+                torch.zeros(1)
+                if "bias" not in dict(projection.named_parameters())
+                else projection.bias.detach()
+            )
+            if not _close(norm.returned @ matrix.T + constant.double().cpu(), x):
                 continue
         if _close(norm.given - without.norms[number].given, rows):
             deviation = torch.sqrt(norm.given.var(-1, unbiased=False) + norm.module.eps)
             position = (rows - rows.mean(-1, keepdim=True)) / deviation[:, None]
-            if norm.module.weight is not None:  # pyright: ignore[reportUnnecessaryComparison]
+            if norm.module.elementwise_affine:
                 position = position * norm.module.weight.detach().double().cpu()
             if matrix is not None:
                 position = position @ matrix.T
@@ -154,7 +170,11 @@ class _Pass:
             found.states[site] = _first(query_states)
             return measure(call, Need())[0]
 
-        hooks = [module.register_forward_hook(note) for module in model.modules() if isinstance(module, nn.LayerNorm)]
+        hooks = [
+            module.register_forward_hook(note)
+            for module in model.modules()
+            if isinstance(module, nn.LayerNorm)
+        ]
         try:
             with watching_inputs(model, observe):
                 model(**inputs)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -51,7 +51,7 @@ class InputMoments:
     """
 
     halves: Float[np.ndarray, "2 position width"]
-    counts: Int[np.ndarray, "2"]
+    counts: Int[np.ndarray, 2]
     covariance: Float[np.ndarray, "width width"] | None
 
     @property
@@ -164,7 +164,7 @@ def capture_inputs(
 
 
 @contextmanager
-def watching_inputs(model: PreTrainedModel, observer: InputObserver) -> Iterator[None]:
+def watching_inputs(model: PreTrainedModel, observer: InputObserver) -> Generator[None]:
     """Give every attention call to ``observer(site, call, query_states, key_states)``, which returns the output.
 
     The states are X, ``(batch, position, width)``: what the attention module was called with. The two are the
@@ -220,7 +220,7 @@ def watching_inputs(model: PreTrainedModel, observer: InputObserver) -> Iterator
 @contextmanager
 def changing_input(
     model: PreTrainedModel, sites: Sequence[Site], layer: int, change: Change
-) -> Iterator[None]:
+) -> Generator[None]:
     """Let one attention layer read ``change(X)`` in place of X; nothing else is touched, the residual stream neither.
 
     Parameters

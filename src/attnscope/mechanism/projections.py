@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -135,7 +136,7 @@ def projections(model: PreTrainedModel, inputs: dict[str, Any]) -> dict[Site, Pr
     hooks = list(recorder.hooks(model))
     try:
         with watching_inputs(model, recorder.observe):
-            model(**inputs, **_without_cache(model))
+            model(**{**_without_cache(model), **inputs})
     finally:
         for hook in hooks:
             hook.remove()
@@ -144,7 +145,7 @@ def projections(model: PreTrainedModel, inputs: dict[str, Any]) -> dict[Site, Pr
 
 
 def _without_cache(model: PreTrainedModel) -> dict[str, Any]:
-    return {"use_cache": False} if getattr(model.config, "use_cache", None) else {}
+    return {"use_cache": False} if "use_cache" in inspect.signature(model.forward).parameters else {}
 
 
 @dataclass(eq=False)
@@ -406,7 +407,7 @@ def _assemble(
         as_match = _Match(output, columns, 1.0)
         matrix = as_match.weight[0].reshape(heads, value_width, -1)
         bias = as_match.bias[0]
-    known = query is not None and key is not None
+    factor = query.factor * key.factor if query and key and form in {"bilinear", "rope"} else 1.0
     turn = None
     if form in {"rope", "normalised"} and query is not None:
         turn = query.rotation
@@ -414,7 +415,7 @@ def _assemble(
         site=site,
         form=form,
         reason=reason,
-        scale=call.scale * (query.factor * key.factor if known and form in {"bilinear", "rope"} else 1.0),
+        scale=call.scale * factor,
         query=None if query is None else query.weight,
         query_bias=None if query is None else query.bias,
         key=None if key is None else key.weight,
@@ -433,8 +434,8 @@ def _assemble(
     error = _error(found, call, states)
     if error > 10 * _SAME.get(call.query.dtype, 2e-5):
         worse = f"its scores differ from those captured by {error:.0e} of the largest"
-        return Projections(**{**vars(found), "form": "unknown", "reason": worse, "error": error})
-    return Projections(**{**vars(found), "error": error})
+        return replace(found, form="unknown", reason=worse, error=error)
+    return replace(found, error=error)
 
 
 def _width(module: nn.Module) -> int:

@@ -130,7 +130,9 @@ def rotation_effect(
     Examples
     --------
     >>> from transformers import LlamaConfig, LlamaModel
-    >>> config = LlamaConfig(hidden_size=8, num_attention_heads=2, num_hidden_layers=1, intermediate_size=8, vocab_size=9)
+    >>> config = LlamaConfig(
+    ...     hidden_size=8, num_attention_heads=2, num_hidden_layers=1, intermediate_size=8, vocab_size=9
+    ... )
     >>> found = rotation_effect(LlamaModel(config).eval(), [[5, 6, 7, 8]], {"all": (0.0, float("inf"))}, band=2)
     >>> found.variant.values.tolist(), bool(abs(found.effect.sel(variant="all")).max() < 1e-5)
     (['model', 'all'], True)
@@ -197,7 +199,11 @@ def _profiles(
     arrays = {}
     for name, values in (("profile", found), ("effect", found[:1] - found)):
         for end, one in zip(("", "_low", "_high"), interval(np.moveaxis(values, 0, 1), weights), strict=True):
-            arrays[name + end] = (dims, one, {"long_name": f"mean weight at an offset ({name})", "units": "weight"})
+            arrays[name + end] = (
+                dims,
+                one,
+                {"long_name": f"mean weight at an offset ({name})", "units": "weight"},
+            )
     ordered = [sites[index] for index in sorted(sites)]
     return xr.Dataset(
         arrays,

@@ -18,7 +18,9 @@ from attnscope.mechanism._rows import mean_profile
 def sinusoidal_table(
     length: int, width: int, *, base: float = 10000.0
 ) -> Float[np.ndarray, "position width"]:
-    r"""Sines and cosines of Vaswani et al. 2017, section 3.5: column ``2c`` is :math:`\sin(p\,\omega_c)`, the next its cosine.
+    r"""Sines and cosines of Vaswani et al. 2017, section 3.5.
+
+    Row p holds :math:`\sin(p\,\omega_c)` in column ``2c`` and :math:`\cos(p\,\omega_c)` in the next.
 
     Parameters
     ----------
@@ -148,21 +150,25 @@ class Rotation:
             )
         cos, sin = cos[:length].to(x.dtype), sin[:length].to(x.dtype)
         turned = x.clone()
-        first, second = self._columns(count)
+        first, second = _pair_columns(self.layout, count)
         turned[..., first] = x[..., first] * cos - x[..., second] * sin
         turned[..., second] = x[..., second] * cos + x[..., first] * sin
         return turned
 
-    def _columns(self, count: int) -> tuple[slice, slice]:
-        if self.layout == "half":
-            return slice(0, count), slice(count, 2 * count)
-        return slice(0, 2 * count, 2), slice(1, 2 * count, 2)
+
+def _pair_columns(layout: str, count: int) -> tuple[slice, slice]:
+    """First and second column of every pair."""
+    if layout == "half":
+        return slice(0, count), slice(count, 2 * count)
+    return slice(0, 2 * count, 2), slice(1, 2 * count, 2)
 
 
 def rotation(
     length: int, width: int, *, base: float = 10000.0, layout: str = "half", partial: float = 1.0
 ) -> Rotation:
-    r"""RoPE in its plain form: pair c turns by :math:`p\,\omega_c`, :math:`\omega_c=\text{base}^{-2c/r'}`, r' the rotated width.
+    r"""RoPE in its plain form: pair c turns by :math:`p\,\omega_c` at position p.
+
+    :math:`\omega_c=\text{base}^{-2c/r'}` radians per token, r' the rotated width (Su et al. 2021).
 
     Parameters
     ----------
@@ -237,7 +243,7 @@ def rotary_profile(
     array([ 0.,  1.,  0., -1.])
     """
     count = len(rates)
-    first, second = Rotation(torch.ones(1, count), torch.zeros(1, count), layout)._columns(count)  # noqa: SLF001
+    first, second = _pair_columns(layout, count)
     product = (query[first] - 1j * query[second]) * (key[first] + 1j * key[second])
     turning = (product[:, None] * np.exp(1j * rates[:, None] * offsets)).real.sum(0)
     return turning + query[2 * count :] @ key[2 * count :]

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from attnscope.errors import AttnscopeError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Generator, Iterator
 
     from transformers import PreTrainedModel
 
@@ -255,7 +255,7 @@ def embedding_projection(model: PreTrainedModel, width: int) -> nn.Linear | None
 @contextmanager
 def replaced_positions(
     model: PreTrainedModel, replacements: dict[str, Float[np.ndarray, "position width"]]
-) -> Iterator[None]:
+) -> Generator[None]:
     """Let the model read other rows in its position tables; on leaving, every number is as it was.
 
     Parameters
@@ -307,7 +307,7 @@ def replaced_positions(
 
 
 def _tensors(model: PreTrainedModel) -> Iterator[tuple[str, Tensor, int]]:
-    """Name, tensor ``(row, width)`` and number of reserved rows of each table; the tensors share memory with the model."""
+    """Name, tensor ``(row, width)`` (the model's own memory) and number of reserved rows of each table."""
     for name, module in model.named_modules():
         if not _is_table(name):
             continue

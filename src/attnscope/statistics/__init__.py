@@ -12,7 +12,7 @@ from attnscope.statistics._independence import (
     sign_agreement,
 )
 from attnscope.statistics._labels import Clustering, cluster_profiles, direction, name_profile
-from attnscope.statistics._scan import Progress, scan
+from attnscope.statistics._scan import Progress, scan, window_length
 from attnscope.statistics._summary import rank_heads, summarize
 
 __all__ = [
@@ -37,4 +37,5 @@ __all__ = [
     "scan",
     "sign_agreement",
     "summarize",
+    "window_length",
 ]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import time
@@ -23,7 +22,7 @@ from attnscope.statistics._catalogue import STATISTICS, choose
 from attnscope.statistics._pass import StatisticsObserver, dimensions
 from attnscope.statistics._sample import MapObserver, sample_dataset, sample_rank
 from attnscope.statistics._summary import summarize
-from attnscope.store import RunFolder, package_versions, short_hash
+from attnscope.store import RunFolder, package_versions, short_hash, tokenizer_sha256
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -140,7 +139,7 @@ def scan(
         dtype=dtype,
         trust_remote_code=trust_remote_code,
     )
-    length = _window_length(loaded, window)
+    length = window_length(loaded, window)
     windows = cut_windows(corpus, loaded.tokenizer, length=length, stride=stride, limit=limit)
     size = batch_size or max(1, 2048 // length)
     settings = {
@@ -158,7 +157,7 @@ def scan(
     signature = {
         "command": "scan",
         "model": {"name": loaded.name, "class": type(loaded.model).__name__, **loaded.identity},
-        "tokenizer": {"sha256": _tokenizer_sha256(loaded.tokenizer)},
+        "tokenizer": {"sha256": tokenizer_sha256(loaded.tokenizer)},
         "corpus": {"sha256": corpus.sha256()},
         "settings": settings,
         "versions": package_versions(),
@@ -203,11 +202,7 @@ def _sources(texts: Sequence[str | Path] | str | Path | None) -> list[str | Path
     return [texts] if isinstance(texts, (str, Path)) else list(texts)
 
 
-def _tokenizer_sha256(tokenizer: Any) -> str:
-    return hashlib.sha256(tokenizer.backend_tokenizer.to_str().encode()).hexdigest()
-
-
-def _window_length(loaded: LoadedModel, window: int | None) -> int:
+def window_length(loaded: LoadedModel, window: int | None) -> int:
     """The window asked for, if the model can take it; else what the model takes."""
     table = position_table_length(loaded.model)
     if window is not None:

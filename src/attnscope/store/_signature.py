@@ -38,3 +38,8 @@ def short_hash(signature: Any) -> str:
     """
     text = json.dumps(signature, sort_keys=True, ensure_ascii=False)
     return hashlib.sha256(text.encode()).hexdigest()[:8]
+
+
+def tokenizer_sha256(tokenizer: Any) -> str:
+    """SHA-256 of everything that a fast tokenizer does."""
+    return hashlib.sha256(tokenizer.backend_tokenizer.to_str().encode()).hexdigest()

@@ -1,0 +1,203 @@
+"""What every analysis of a model needs, gathered in one pass over the texts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from attnscope.attention import AttentionCall, Need, measure
+from attnscope.capture import Site, verify
+from attnscope.errors import AttnscopeError
+from attnscope.mechanism._rows import pairs_at
+from attnscope.mechanism._texts import Windows, batches, model_inputs, token_ids
+from attnscope.mechanism.components import StateMoments
+from attnscope.mechanism.inputs import watching_inputs
+from attnscope.mechanism.projections import Projections, projections
+from attnscope.mechanism.tables import PositionTable, position_tables, word_table
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+
+@dataclass(eq=False)
+class Layer:
+    """One attention layer over all texts.
+
+    Attributes
+    ----------
+    site
+        Which attention call.
+    projections
+        Its matrices, verified.
+    moments
+        Of X, the layer's input: position means and covariance.
+    sample
+        X of the first text, ``(position, width)``.
+    band_sums
+        ``(text, head, offset)``: weights summed along each offset.
+    """
+
+    site: Site
+    projections: Projections
+    moments: StateMoments
+    sample: Float[np.ndarray, "position width"]
+    band_sums: list[Float[np.ndarray, "head offset"]] = field(default_factory=list)
+
+    @property
+    def profiles(self) -> Float[np.ndarray, "text head offset"]:
+        """Mean weight at each offset."""
+        sums = np.stack(self.band_sums)
+        return sums / pairs_at(len(self.sample), len(self.sample), sums.shape[-1] // 2)
+
+    @property
+    def heads(self) -> int:
+        """Query heads."""
+        return self.band_sums[0].shape[0]
+
+    def matrices(
+        self, head: int, *, affine: bool
+    ) -> tuple[Float[np.ndarray, "width r"], Float[np.ndarray, "width r"]]:
+        """W_Q and W_K of a head; with `affine`, biases are stacked below, for X with a column of ones."""
+        query, query_bias, key, key_bias = self.projections.of_head(head)
+        if not affine:
+            return query, key
+        return np.vstack([query, query_bias]), np.vstack([key, key_bias])
+
+
+@dataclass(eq=False)
+class Evidence:
+    """All layers, the position table and the words of one text.
+
+    Attributes
+    ----------
+    layers
+        Self-attention layers, in the order of the calls.
+    tables
+        Position tables of the model; empty for RoPE and the like.
+    words
+        Word vectors of the texts, one after the other, as many as the first table has rows (or as the texts
+        have tokens): the control for the table.
+    texts, length
+        Number of texts, and tokens in each.
+    """
+
+    layers: list[Layer]
+    tables: list[PositionTable]
+    words: Float[np.ndarray, "word word_width"]
+    texts: int
+    length: int
+
+    def layer(self, index: int) -> Layer:
+        """The layer of that call.
+
+        Raises
+        ------
+        AttnscopeError
+            If there is none: the existing ones are named.
+        """
+        for layer in self.layers:
+            if layer.site.index == index:
+                return layer
+        known = ", ".join(str(layer.site.index) for layer in self.layers)
+        raise AttnscopeError(f"there is no self-attention layer {index}: choose from {known}")
+
+    @property
+    def bilinear(self) -> list[Layer]:
+        """Layers whose score is exactly bilinear in X, where query and key waves are defined."""
+        return [layer for layer in self.layers if layer.projections.form == "bilinear"]
+
+
+@torch.no_grad()
+def gather(
+    model: PreTrainedModel,
+    windows: Windows,
+    *,
+    band: int = 10,
+    progress: Callable[[int, int], None] | None = None,
+) -> Evidence:
+    """Run all texts through the model once, and keep what does not grow with their number.
+
+    Parameters
+    ----------
+    model
+        In eval mode.
+    windows
+        Two or more, all equally long.
+    band
+        Largest offset of the profiles.
+    progress
+        Called with texts done and texts in all.
+
+    Raises
+    ------
+    AttnscopeError
+        If the windows are too few, of several lengths, or the model cannot be captured.
+
+    Examples
+    --------
+    >>> from transformers import BertConfig, BertModel
+    >>> config = BertConfig(hidden_size=8, num_attention_heads=2, num_hidden_layers=2, intermediate_size=8)
+    >>> evidence = gather(BertModel(config).eval(), [[5, 6, 7, 8], [7, 8, 9, 5]], band=2)
+    >>> len(evidence.layers), evidence.layers[0].profiles.shape
+    (2, (2, 2, 5))
+    """
+    ids = token_ids(windows, least=2)
+    first = model_inputs(model, ids[:1])
+    verify(model, first)
+    found = projections(model, first)
+    length = ids.shape[1]
+    layers: dict[int, Layer] = {}
+
+    def observe(site: Site, call: AttentionCall, states: Tensor, _: Tensor) -> Tensor:
+        output, rows = measure(call, Need(band=band))
+        if site.kind == "cross" or rows.band is None:
+            return output
+        if site.index not in layers:
+            matrices = next(one for other, one in found.items() if other.index == site.index)
+            sample = states[0].double().cpu().numpy()
+            layers[site.index] = Layer(site, matrices, StateMoments.zeros(length, states.shape[-1]), sample)
+        layer = layers[site.index]
+        layer.moments.add(states.cpu().numpy())
+        layer.band_sums += list(rows.band.double().sum(2).cpu().numpy())
+        return output
+
+    with watching_inputs(model, observe):
+        for place, batch in batches(ids):
+            model(**model_inputs(model, batch))
+            if progress is not None:
+                progress(place.stop, len(ids))
+    tables = position_tables(model)
+    rows = len(tables[0].rows) if tables else length
+    return Evidence(
+        layers=[layers[index] for index in sorted(layers)],
+        tables=tables,
+        words=word_table(model)[ids.flatten()[:rows].numpy()],
+        texts=len(ids),
+        length=length,
+    )
+
+
+def check_range(name: str, chosen: Sequence[int] | None, known: int) -> None:
+    """Refuse a layer or head that does not exist.
+
+    Examples
+    --------
+    >>> check_range("head", [7], 4)
+    Traceback (most recent call last):
+    ...
+    attnscope.errors.AttnscopeError: there is no head 7: heads are counted from 0 to 3
+    """
+    for one in chosen or []:
+        if not 0 <= one < known:
+            raise AttnscopeError(f"there is no {name} {one}: {name}s are counted from 0 to {known - 1}")
+
+
+def as_list(value: Any) -> list[Any]:
+    """One or several as a list."""
+    return list(value) if isinstance(value, (list, tuple, range)) else [value]

@@ -1,0 +1,312 @@
+"""`explain`: why does a head look where it looks? Every analysis that a model admits, and a verdict for each head."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import xarray as xr
+
+from attnscope.bundled import MODEL, TEXT
+from attnscope.capture import LoadedModel, load_model
+from attnscope.corpus import Corpus, Window, cut_windows
+from attnscope.errors import AttnscopeError
+from attnscope.mechanism import heads
+from attnscope.mechanism.content import position_content
+from attnscope.mechanism.evidence import Evidence, gather
+from attnscope.mechanism.interventions import interventions
+from attnscope.mechanism.scheme_effects import bias_effect, rotation_effect
+from attnscope.mechanism.tables import position_scheme
+from attnscope.statistics import window_length
+from attnscope.store import RunFolder, package_versions, tokenizer_sha256
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+CONTENT_TEXTS = 8  # texts of the position-and-content account, which takes several passes
+DEFAULT_TEXTS = 100
+
+
+@dataclass(frozen=True)
+class Step:
+    """What `explain` tells while it works: which analysis, and the share of all work before it (0..1)."""
+
+    name: str
+    share: float
+
+
+def explain(
+    model: str | Path | PreTrainedModel | None = None,
+    texts: Sequence[str | Path] | str | Path | None = None,
+    *,
+    tokenizer: Any = None,
+    out: str | Path | Callable[[dict[str, Any]], Path] | None = None,
+    window: int | None = None,
+    limit: int = DEFAULT_TEXTS,
+    band: int = 10,
+    frequencies: tuple[int, int] | None = None,
+    completion: str = "minimal",
+    intervene: bool = False,
+    intervention_texts: int = 8,
+    seed: int = 0,
+    field: str | None = None,
+    by_line: bool = False,
+    device: str | None = None,
+    dtype: str | None = None,
+    revision: str | None = None,
+    trust_remote_code: bool = False,
+    progress: Callable[[Step], None] | None = None,
+) -> xr.DataTree:
+    """Explain where the heads of a model look by what they are made of.
+
+    Parameters
+    ----------
+    model, texts, tokenizer, field, by_line, device, dtype, revision, trust_remote_code
+        See `attnscope.scan`.
+    out
+        Run folder, or a function that names it from the signature. Each analysis is written when it is done; a
+        run that was stopped does the rest.
+    window
+        Tokens of a window; all are equally long, shorter ones are left out. By default what the model takes.
+    limit
+        Windows.
+    band
+        Largest offset of the profiles.
+    frequencies
+        First and last frequency, cycles per window, of the band in which a shift is read off.
+    completion
+        How the rotation R is completed for the phase maps: see `phase_map`.
+    intervene
+        Also change words and positions and see what becomes of each head, on `intervention_texts` windows.
+    seed
+        Of what is random.
+    progress
+        Called before each analysis.
+
+    Returns
+    -------
+    xarray.DataTree
+        A node for each analysis that the model admits: ``forms`` (of the scores, by layer), ``position_spectrum``,
+        ``position_pca``, ``position_cca``, ``waves``, ``spectra``, ``cross_spectrum``, ``phase_map``,
+        ``cross_correlation``, ``bias``, ``position_content``, ``rotation_effect``, ``bias_effect``,
+        ``interventions``, ``verdict``. The attribute ``skipped`` says, as JSON, which are not defined here and why.
+
+    Raises
+    ------
+    AttnscopeError
+        For anything that the caller can mend: see the message.
+
+    Examples
+    --------
+    >>> found = explain(limit=4)
+    >>> bool(found["verdict"].agree.sel(layer=0).any())
+    True
+    """
+    corpus = Corpus.from_sources(_sources(texts), field=field, by_line=by_line)
+    loaded = load_model(
+        MODEL if model is None else model,
+        tokenizer=tokenizer,
+        revision=revision,
+        device=device,
+        dtype=dtype,
+        trust_remote_code=trust_remote_code,
+    )
+    length = window_length(loaded, window)
+    windows = _equal_windows(corpus, loaded, length, limit)
+    signature = {
+        "command": "explain",
+        "model": {"name": loaded.name, "class": type(loaded.model).__name__, **loaded.identity},
+        "tokenizer": {"sha256": tokenizer_sha256(loaded.tokenizer)},
+        "corpus": {"sha256": corpus.sha256()},
+        "settings": {
+            "window": length,
+            "windows": len(windows),
+            "band": band,
+            "frequencies": None if frequencies is None else list(frequencies),
+            "completion": completion,
+            "intervene": intervention_texts if intervene else 0,
+            "seed": seed,
+            "device": loaded.model.device.type,
+            "dtype": str(loaded.model.dtype).removeprefix("torch."),
+        },
+        "versions": package_versions(),
+    }
+    job = _Explain(loaded, windows, band, frequencies, completion, intervene, intervention_texts, seed, progress)
+    attributes = {"signature": json.dumps(signature, sort_keys=True), "model": loaded.name}
+    if out is None:
+        found, skipped = job.all(_Kept(None))
+    else:
+        with RunFolder(Path(out(signature) if callable(out) else out), signature) as run:
+            found, skipped = job.all(_Kept(run))
+            run.finish()
+    tree = xr.DataTree.from_dict(found)
+    tree.attrs = attributes | {"skipped": json.dumps(skipped)}
+    if out is not None:
+        tree.attrs["run"] = str(run.path)  # pyright: ignore[reportPossiblyUnboundVariable]
+    return tree
+
+
+class _Kept:
+    """Analyses that a run folder already holds are read, others made and written."""
+
+    def __init__(self, run: RunFolder | None) -> None:
+        self.run = run
+
+    def get(self, name: str, make: Callable[[], xr.Dataset]) -> xr.Dataset:
+        if self.run is None:
+            return make()
+        kept = self.run.load(f"{name}.zarr")
+        if kept is None:
+            made = make()
+            self.run.save(f"{name}.zarr", _storable(made))
+            kept = self.run.load(f"{name}.zarr")
+        return made if kept is None else kept  # pyright: ignore[reportPossiblyUnboundVariable]
+
+
+def _storable(dataset: xr.Dataset) -> xr.Dataset:
+    """Strings of any length, which Zarr has a specification for, and attributes that its JSON can hold."""
+    strings = {name: value.astype(object) for name, value in dataset.variables.items() if value.dtype.kind == "U"}
+    clean = dataset.assign_coords({name: value for name, value in strings.items() if name in dataset.coords})
+    clean = clean.assign({name: value for name, value in strings.items() if name not in dataset.coords})
+    for holder in (clean, *clean.variables.values()):
+        holder.attrs = {
+            key: value.item() if isinstance(value, np.generic) else value for key, value in holder.attrs.items()
+        }
+    return clean
+
+
+class _Explain:
+    """The analyses in their order."""
+
+    def __init__(
+        self,
+        loaded: LoadedModel,
+        windows: list[Window],
+        band: int,
+        frequencies: tuple[int, int] | None,
+        completion: str,
+        intervene: bool,
+        intervention_texts: int,
+        seed: int,
+        progress: Callable[[Step], None] | None,
+    ) -> None:
+        self.model = loaded.model
+        self.windows, self.band, self.frequencies = windows, band, frequencies
+        self.completion, self.seed = completion, seed
+        self.intervene, self.intervention_texts = intervene, intervention_texts
+        self.progress = progress or (lambda _: None)
+
+    def all(self, kept: _Kept) -> tuple[dict[str, xr.Dataset], dict[str, str]]:
+        """Every analysis that is defined, by name, and why the others are not."""
+        evidence = gather(
+            self.model,
+            self.windows,
+            band=self.band,
+            progress=lambda done, total: self.progress(Step("reading the texts", 0.6 * done / total)),
+        )
+        found = {"forms": heads.form_table(evidence)}
+        skipped: dict[str, str] = {}
+        plan = self._plan(evidence, found)
+        for number, (name, make) in enumerate(plan.items()):
+            self.progress(Step(name.replace("_", " "), 0.6 + 0.4 * number / len(plan)))
+            try:
+                found[name] = kept.get(name, make)
+            except _NotDefined as reason:
+                skipped[name] = str(reason)
+        self.progress(Step("done", 1.0))
+        return found, skipped
+
+    def _plan(self, evidence: Evidence, found: dict[str, xr.Dataset]) -> dict[str, Callable[[], xr.Dataset]]:
+        with_table = _if(bool(evidence.tables), f"{type(self.model).__name__}: {position_scheme(self.model)}")
+        first = evidence.layers[0].projections
+        bilinear = _if(
+            bool(evidence.bilinear), first.reason or f"scores of the form {first.form!r} are not bilinear in X"
+        )
+        forms = {layer.projections.form for layer in evidence.layers}
+        turned = _if("rope" in forms, "queries and keys are not turned by positions")
+        texts = self.windows[:CONTENT_TEXTS]
+        plan: dict[str, Callable[[], xr.Dataset]] = {
+            "position_spectrum": with_table(lambda: heads.table_spectra(evidence)),
+            "position_pca": with_table(lambda: heads.table_components(evidence)),
+            "position_cca": with_table(lambda: heads.correlations_by_layer(evidence)),
+            "waves": bilinear(lambda: heads.waves(evidence, seed=self.seed)),
+            "spectra": bilinear(lambda: heads.spectra_by_layer(evidence)),
+            "cross_spectrum": bilinear(lambda: heads.cross_spectra(evidence, band=self.frequencies)),
+            "phase_map": bilinear(
+                lambda: heads.phase_maps(
+                    evidence, completion=self.completion, band=self.frequencies, seed=self.seed
+                )
+            ),
+            "cross_correlation": bilinear(lambda: heads.cross_correlations(evidence)),
+            "bias": bilinear(lambda: heads.bias_effect_on_offsets(evidence, found["cross_spectrum"])),
+            "position_content": lambda: position_content(self.model, texts, band=self.band, seed=self.seed),
+            "rotation_effect": turned(lambda: rotation_effect(self.model, texts, band=self.band, seed=self.seed)),
+            "bias_effect": self._bias_effect(texts),
+            "verdict": bilinear(
+                lambda: heads.verdict(
+                    evidence, found["cross_spectrum"], found["cross_correlation"], found.get("position_content")
+                )
+            ),
+        }
+        if self.intervene:
+            plan["interventions"] = with_table(
+                lambda: interventions(
+                    self.model, self.windows[: self.intervention_texts], band=self.band, seed=self.seed
+                )
+            )
+        return plan
+
+    def _bias_effect(self, texts: Sequence[Window]) -> Callable[[], xr.Dataset]:
+        def make() -> xr.Dataset:
+            try:
+                return bias_effect(self.model, texts, band=self.band, seed=self.seed)
+            except AttnscopeError as error:
+                raise _NotDefined(str(error)) from error
+
+        return make
+
+
+class _NotDefined(Exception):  # noqa: N818 says what it is
+    """An analysis that this model does not admit."""
+
+
+def _if(
+    condition: bool, reason: str
+) -> Callable[[Callable[[], xr.Dataset]], Callable[[], xr.Dataset]]:
+    def guard(make: Callable[[], xr.Dataset]) -> Callable[[], xr.Dataset]:
+        def guarded() -> xr.Dataset:
+            if not condition:
+                raise _NotDefined(reason)
+            return make()
+
+        return guarded
+
+    return guard
+
+
+def _sources(texts: Sequence[str | Path] | str | Path | None) -> list[str | Path]:
+    if texts is None:
+        return [TEXT]
+    return [texts] if isinstance(texts, (str, Path)) else list(texts)
+
+
+def _equal_windows(corpus: Corpus, loaded: LoadedModel, length: int, limit: int) -> list[Window]:
+    """The windows that are full; if none is, an error that says how long the longest is."""
+    whole: list[Window] = []
+    longest = 0
+    for window in cut_windows(corpus, loaded.tokenizer, length=length):
+        longest = max(longest, len(window))
+        if len(window) == length:
+            whole.append(window)
+        if len(whole) == limit:
+            break
+    if len(whole) < 2:  # noqa: PLR2004
+        raise AttnscopeError(
+            f"found {len(whole)} full window{'s' * (len(whole) != 1)} of {length} tokens (the longest has {longest}); "
+            "expected 2 or more, to tell position from text: give more text, or a smaller --window"
+        )
+    return whole

@@ -1,0 +1,271 @@
+"""The analyses of single heads over all heads of a model: stacked along ``layer`` and ``head``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import xarray as xr
+from jaxtyping import Float
+
+from attnscope.errors import AttnscopeError
+from attnscope.mechanism.components import canonical_correlations, principal_components
+from attnscope.mechanism.correlation import cross_correlation, profile_agreement
+from attnscope.mechanism.cross_spectrum import cross_spectrum
+from attnscope.mechanism.decomposition import append_one, reparametrize
+from attnscope.mechanism.evidence import Evidence, Layer
+from attnscope.mechanism.phase_map import phase_map
+from attnscope.mechanism.spectrum import amplitude_spectrum
+from attnscope.mechanism.waves import maximum_spectrum, query_key_waves
+
+SHIFT_AGREES = 1.0  # tokens: three ways that lie closer together than this found the same shift
+
+OneHead = Callable[[Layer, int], xr.Dataset]
+
+
+def over_heads(evidence: Evidence, analyse: OneHead) -> xr.Dataset:
+    """Stack a head's analysis over all layers with bilinear scores and all their heads.
+
+    Raises
+    ------
+    AttnscopeError
+        If no layer has bilinear scores; the reason is that of the first layer.
+    """
+    if not evidence.bilinear:
+        first = evidence.layers[0].projections
+        reason = first.reason or f"its form is {first.form!r}"
+        raise AttnscopeError(f"the scores of no layer are bilinear in X: {reason}. Choose another analysis")
+    rows = [
+        xr.concat(
+            [analyse(layer, head) for head in range(layer.heads)],
+            "head",
+            join="outer",
+            combine_attrs="override",
+            data_vars="all",
+            coords="different",
+            compat="equals",
+        )
+        for layer in evidence.bilinear
+    ]
+    stacked = xr.concat(
+        rows,
+        "layer",
+        join="outer",
+        combine_attrs="override",
+        data_vars="all",
+        coords="different",
+        compat="equals",
+    )
+    return stacked.assign_coords(
+        layer=[layer.site.index for layer in evidence.bilinear],
+        head=np.arange(stacked.sizes["head"]),
+        layer_name=("layer", np.array([layer.site.name for layer in evidence.bilinear], dtype=object)),
+    )
+
+
+def inputs_of(layer: Layer, head: int, *, affine: bool) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Mean X over texts, W_Q and W_K; with `affine`, a column of ones and the biases below the matrices."""
+    states = layer.moments.position_mean
+    query, key = layer.matrices(head, affine=affine)
+    return (append_one(states) if affine else states), query, key
+
+
+def table_spectra(evidence: Evidence) -> xr.Dataset:
+    """Spectrum of the whole first position table beside that of as many words (figure 3): dimension ``kind``."""
+    kinds = {"positions": evidence.tables[0].rows}
+    if len(evidence.words) == len(evidence.tables[0].rows):
+        kinds["words"] = evidence.words
+    keep = ["mean", "lower_quartile", "upper_quartile", "power", "local_ratio", "is_peak"]
+    keep += ["null_mean", "null_lower_quartile", "null_upper_quartile"]
+    found = [amplitude_spectrum(values)[keep] for values in kinds.values()]
+    return xr.concat(
+        found, "kind", combine_attrs="override", data_vars="all", coords="minimal", compat="override"
+    ).assign_coords(kind=list(kinds))
+
+
+def table_components(evidence: Evidence) -> xr.Dataset:
+    """Principal components of the whole first position table (figure 9)."""
+    return principal_components(evidence.tables[0].rows)
+
+
+def correlations_by_layer(evidence: Evidence) -> xr.Dataset:
+    """Canonical correlations of each layer's X with the position table, whitened and raw: dimension ``layer``."""
+    table = evidence.tables[0].rows[: evidence.length]
+    found = [
+        canonical_correlations(
+            layer.moments.position_mean, layer.moments.covariance, table, layer.moments.texts
+        )
+        for layer in evidence.layers
+    ]
+    stacked = xr.concat(
+        found, "layer", join="outer", combine_attrs="drop_conflicts", data_vars="all", coords="different", compat="equals"
+    )
+    return stacked.assign_coords(layer=[layer.site.index for layer in evidence.layers])
+
+
+def waves(evidence: Evidence, *, permutations: int = 5, seed: int = 0) -> xr.Dataset:
+    """`query_key_waves` of every head, on the first text's X with biases (figure 4)."""
+    tests = sum(2 * layer.heads * layer.matrices(0, affine=False)[0].shape[1] for layer in evidence.bilinear)
+
+    def of_head(layer: Layer, head: int) -> xr.Dataset:
+        query, key = layer.matrices(head, affine=True)
+        return query_key_waves(
+            append_one(layer.sample), query, key, tests=tests, permutations=permutations, seed=seed
+        )
+
+    return over_heads(evidence, of_head)
+
+
+def spectra_by_layer(evidence: Evidence) -> xr.Dataset:
+    """Largest amplitude at each frequency over the columns of X, and of Q and K of all heads (figure 5)."""
+    found: list[xr.Dataset] = []
+    for layer in evidence.bilinear:
+        sides: dict[str, list[np.ndarray]] = {"X": [layer.sample], "query": [], "key": []}
+        for head in range(layer.heads):
+            parts = reparametrize(*layer.matrices(head, affine=True))
+            states = append_one(layer.sample)
+            sides["query"].append(states @ parts.query)
+            sides["key"].append(states @ parts.key)
+        spectra = [maximum_spectrum(np.hstack(columns)) for columns in sides.values()]
+        found.append(
+            xr.concat(
+                spectra, "side", combine_attrs="override", data_vars="all", coords="minimal", compat="override"
+            ).assign_coords(side=list(sides))
+        )
+    return xr.concat(
+        found, "layer", combine_attrs="override", data_vars="all", coords="minimal", compat="override"
+    ).assign_coords(layer=[layer.site.index for layer in evidence.bilinear])
+
+
+def cross_spectra(
+    evidence: Evidence, *, band: tuple[int, int] | None = None, affine: bool = True
+) -> xr.Dataset:
+    """`cross_spectrum` of every head, on the means of X over texts."""
+    return over_heads(
+        evidence, lambda layer, head: cross_spectrum(*inputs_of(layer, head, affine=affine), band=band)
+    )
+
+
+def phase_maps(
+    evidence: Evidence, *, completion: str = "minimal", band: tuple[int, int] | None = None, seed: int = 0
+) -> xr.Dataset:
+    """`phase_map` of every head, on the means of X over texts (figure 6)."""
+    return over_heads(
+        evidence,
+        lambda layer, head: phase_map(
+            *inputs_of(layer, head, affine=True),
+            completion=completion,  # pyright: ignore[reportArgumentType]
+            band=band,
+            seed=seed,
+        ),
+    )
+
+
+def cross_correlations(evidence: Evidence, *, mode: str = "centre_k", columns: int = 20) -> xr.Dataset:
+    """`cross_correlation` of every head: the leading columns and the weighted sum (figure 7).
+
+    Each head's mean weight profile is compared with the profile of its scores (mechanism G.7).
+    """
+
+    def of_head(layer: Layer, head: int) -> xr.Dataset:
+        states, query, key = inputs_of(layer, head, affine=True)
+        parts = reparametrize(query, key)
+        found = cross_correlation(
+            states @ parts.query,
+            states @ parts.key,
+            parts.values,
+            mode=mode,  # pyright: ignore[reportArgumentType]
+        )
+        half = (layer.band_sums[0].shape[-1]) // 2
+        near = found.trace_mean.sel(offset=slice(-half, half)).values
+        agreement = profile_agreement(layer.profiles.mean(0)[head], near, band=half)
+        return found.isel(column=slice(columns)).merge(agreement, combine_attrs="drop")
+
+    return over_heads(evidence, of_head)
+
+
+def verdict(
+    evidence: Evidence, spectra: xr.Dataset, correlations: xr.Dataset, content: xr.Dataset | None
+) -> xr.Dataset:
+    """One line a head: how much position explains, and whether three ways find one shift.
+
+    Parameters
+    ----------
+    evidence, spectra, correlations
+        From `gather`, `cross_spectra` and `cross_correlations`.
+    content
+        From `position_content`, or None.
+
+    Returns
+    -------
+    xarray.Dataset
+        Dimensions ``layer, head``. ``offset_of_weights`` (of the largest mean weight within the band),
+        ``offset_of_spectrum`` (``band_offset`` of the cross-spectrum), ``offset_of_correlation`` (peak of the summed
+        cross-correlation within the band), ``agree`` (all within 1 token), ``position_share`` (share of the
+        profile of the scores that position alone explains), ``peak_weight`` (largest mean weight), ``coherence``
+        (weighted mean over the band).
+    """
+    indices = [layer.site.index for layer in evidence.bilinear]
+    profiles = np.stack([_padded(layer.profiles.mean(0), spectra.sizes["head"]) for layer in evidence.bilinear])
+    half = profiles.shape[-1] // 2
+    missing = np.isnan(profiles).all(-1)
+    peak = np.where(missing, np.nan, np.nan_to_num(profiles, nan=-1).argmax(-1) - half)
+    by_spectrum = spectra.band_offset.values
+    by_correlation = correlations.trace_peak_refined.sel(range="near").values
+    three = np.stack([peak, by_spectrum, by_correlation])
+    dims = ("layer", "head")
+    weight = spectra.cross_amplitude.where(spectra.in_band.astype(bool), 0.0)
+    found = xr.Dataset(
+        {
+            "offset_of_weights": (dims, peak, {"units": "tokens", "long_name": "Offset of the largest mean weight"}),
+            "offset_of_spectrum": (dims, by_spectrum, {"units": "tokens", "long_name": "Offset by cross-spectrum"}),
+            "offset_of_correlation": (
+                dims,
+                by_correlation,
+                {"units": "tokens", "long_name": "Offset by cross-correlation"},
+            ),
+            "agree": (dims, three.max(0) - three.min(0) <= SHIFT_AGREES),
+            "peak_weight": (dims, np.where(missing, np.nan, np.nanmax(np.nan_to_num(profiles, nan=-1), -1))),
+            "coherence": (
+                dims,
+                ((spectra.coherence * weight).sum("frequency") / weight.sum("frequency")).values,
+            ),
+        },
+        coords={"layer": indices, "head": spectra["head"].values},
+    )
+    if content is not None:
+        share = content.share_split if "share_split" in content else content.share.sel(term="PP")
+        found["position_share"] = share.reindex(layer=indices, head=spectra["head"].values)
+        found.position_share.attrs = {"units": "share", "long_name": "Score profile explained by position"}
+    return found
+
+
+def _padded(profiles: Float[np.ndarray, "head offset"], heads: int) -> Float[np.ndarray, "all offset"]:
+    whole = np.full((heads, profiles.shape[-1]), np.nan)
+    whole[: len(profiles)] = profiles
+    return whole
+
+
+def form_table(evidence: Evidence) -> xr.Dataset:
+    """What form each layer's scores have and how well the found matrices reproduce them: dimension ``layer``."""
+    layers = evidence.layers
+    text: dict[str, Any] = {
+        "form": np.array([layer.projections.form for layer in layers], dtype=object),
+        "reason": np.array([layer.projections.reason for layer in layers], dtype=object),
+        "error": np.array([layer.projections.error for layer in layers]),
+        "scale": np.array([layer.projections.scale for layer in layers]),
+    }
+    return xr.Dataset(
+        {name: ("layer", values) for name, values in text.items()},
+        coords={"layer": [layer.site.index for layer in layers]},
+    )
+
+
+def bias_effect_on_offsets(evidence: Evidence, with_bias: xr.Dataset, heads: Sequence[int] | None = None) -> xr.Dataset:
+    """How far the papers' bias-free form moves each head's offset (mechanism A.5): paper minus affine, tokens."""
+    without = cross_spectra(evidence, affine=False)
+    moved = without.band_offset - with_bias.band_offset
+    return xr.Dataset({"offset_without_bias": without.band_offset, "moved": moved}).isel(
+        head=slice(None) if heads is None else list(heads)
+    )
