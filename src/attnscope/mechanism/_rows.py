@@ -12,7 +12,7 @@ from torch import Tensor
 from attnscope.attention import AttentionCall, Need, causal_mask, measure
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Sequence
 
 
 def pairs_at(queries: int, keys: int, band: int) -> Float[np.ndarray, " offset"]:
@@ -26,25 +26,6 @@ def pairs_at(queries: int, keys: int, band: int) -> Float[np.ndarray, " offset"]
     offsets = np.arange(-band, band + 1)
     first, last = np.maximum(0, -offsets), np.minimum(queries, keys - offsets)
     return np.maximum(0, last - first).astype(np.float64)
-
-
-def traces(scores: Float[Tensor, "*batch query key"], band: int) -> Float[Tensor, "*batch offset"]:
-    """``tr_t``, the sum along each offset from ``-band`` to ``band``.
-
-    Examples
-    --------
-    >>> traces(torch.tensor([[1.0, 2.0], [3.0, 4.0]]), 1)
-    tensor([3., 5., 2.])
-    """
-    queries, keys = scores.shape[-2:]
-    nothing = scores.new_zeros(scores.shape[:-2])
-    return torch.stack(
-        [
-            scores.diagonal(offset=t, dim1=-2, dim2=-1).sum(-1) if -queries < t < keys else nothing
-            for t in range(-band, band + 1)
-        ],
-        -1,
-    )
 
 
 def mean_profile(call: AttentionCall, band: int) -> Float[Tensor, "batch head offset"]:
@@ -82,31 +63,6 @@ def allowed_pairs(call: AttentionCall, text: int, head: int) -> Bool[Tensor, "qu
     if call.mask is not None:
         allowed &= call.mask[min(text, call.mask.shape[0] - 1), min(head, call.mask.shape[1] - 1)]
     return allowed
-
-
-def weights_of_scores(
-    call: AttentionCall, text: int, head: int, scores: Iterable[Float[Tensor, "query key"]]
-) -> Iterator[Float[Tensor, "query key"]]:
-    """Softmax of other scores (scale included) in place of a call's own: its softcap, bias, mask and sinks stay."""
-    allowed = allowed_pairs(call, text, head)
-    everything = bool(allowed.all())
-    bias = sink = None
-    if call.bias is not None:
-        bias = call.bias[min(text, call.bias.shape[0] - 1), min(head, call.bias.shape[1] - 1)].double()
-    if call.sinks is not None:
-        sink = call.sinks[head].double().expand(len(allowed), 1)
-    for one in scores:
-        logits = one.double()
-        if call.softcap is not None:
-            logits = call.softcap * torch.tanh(logits / call.softcap)
-        if bias is not None:
-            logits = logits + bias
-        if not everything:
-            logits = logits.masked_fill(~allowed, -torch.inf)
-        if sink is not None:
-            logits = torch.cat([logits, sink], 1)
-        weights = torch.softmax(logits, -1)[:, : one.shape[1]]
-        yield weights if everything else weights.nan_to_num(0.0)  # a row that may look nowhere
 
 
 def score_traces(call: AttentionCall, band: int) -> Float[Tensor, "batch head offset"]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 import numpy as np
@@ -47,16 +47,47 @@ class Sides:
     key_position: Tensor
     key_content: Tensor
 
-    def terms(self, call: AttentionCall, head: int) -> list[Tensor]:
-        """Scores of PP, PC, CP, CC; keys about their mean over the text."""
-        keys = [side[head // call.group] for side in (self.key_position, self.key_content)]
-        keys = [call.scale * key for key in centred_keys(call, keys)]
-        return [query[head] @ key.T for query in (self.query_position, self.query_content) for key in keys]
+    def terms(self, call: AttentionCall) -> list[AttentionCall]:
+        """Calls whose scores are PP, PC, CP and CC."""
+        return [
+            _scoring(call, query, key)
+            for query in (self.query_position, self.query_content)
+            for key in (self.key_position, self.key_content)
+        ]
 
-    def key_only(self, call: AttentionCall, head: int, query: Tensor) -> Tensor:
-        """Score that one query gives to every key, about the mean over keys: ``(position,)``."""
-        key = (self.key_position + self.key_content)[head // call.group]
-        return call.scale * centred_keys(call, [key])[0] @ query
+    def coalition(self, call: AttentionCall, members: int) -> AttentionCall:
+        """The call with some of PP, PC, CP, CC as its scores: bit 0 to 3 of `members`; keys about their mean.
+
+        Position and content of a query stand side by side; each meets the keys of its own terms.
+        """
+        keys = centred_keys(call, [self.key_position, self.key_content])
+        met = [
+            sum(
+                (keys[side] for side in (0, 1) if members >> (2 * query + side) & 1),
+                torch.zeros_like(keys[0]),
+            )
+            for query in (0, 1)
+        ]
+        joined = torch.cat([self.query_position, self.query_content], -1)
+        return _scoring(call, joined, torch.cat(met, -1))
+
+    def mean_query(self, call: AttentionCall) -> AttentionCall:
+        """A call in which every query is the mean query: a bias that depends on the key only."""
+        query = self.query_position + self.query_content
+        return _scoring(
+            call, query.mean(1, keepdim=True).expand_as(query), self.key_position + self.key_content
+        )
+
+
+def _scoring(call: AttentionCall, query: Tensor, key: Tensor) -> AttentionCall:
+    """The call of one text with other queries and keys, and values of no width to speak of."""
+    single = call.query.dtype if call.query.dtype == torch.float64 else torch.float32
+    return replace(
+        call,
+        query=query[None].to(single),
+        key=key[None].to(single).contiguous(),
+        value=key.new_zeros(1, *key.shape[:-1], 1, dtype=single),
+    )
 
 
 @dataclass(eq=False)

@@ -16,7 +16,7 @@ from torch import Tensor
 from attnscope.attention import AttentionCall, Need, measure
 from attnscope.capture import Site, watching
 from attnscope.errors import AttnscopeError
-from attnscope.mechanism._rows import pairs_at, profile_and_output, traces, weights_of_scores
+from attnscope.mechanism._rows import mean_profile, pairs_at, profile_and_output, score_traces
 from attnscope.mechanism._splits import ExactSplit, MeanSplit, Sides, Splitter
 from attnscope.mechanism._texts import Windows, batches, interval, model_inputs, resampled, token_ids
 from attnscope.mechanism.first_layer import first_layer_split
@@ -224,46 +224,32 @@ class _SecondPass:
         if row is not None:
             sides = self.splitter(site, call)
             self.calls.setdefault(site.index, call)
-            heads = [
-                self._head(call, sides, head, int(self.target[row, head]))
-                for head in range(call.query.shape[1])
-            ]
-            for name in heads[0]:
-                stacked = np.stack([one[name] for one in heads])
-                self.found.setdefault(name, {}).setdefault(site.index, []).append(stacked)
+            for name, values in self._layer(call, sides, self.target[row]).items():
+                self.found.setdefault(name, {}).setdefault(site.index, []).append(values)
         return output
 
-    def _head(self, call: AttentionCall, sides: Sides, head: int, target: int) -> dict[str, np.ndarray]:
-        terms = sides.terms(call, head)
-        pairs = pairs_at(call.query.shape[2], call.key.shape[2], self.band)
-        coalitions = (_total(terms, members) for members in range(2 ** len(terms)))
-        worth = [
-            weights.diagonal(offset=target).mean() for weights in weights_of_scores(call, 0, head, coalitions)
+    def _layer(self, call: AttentionCall, sides: Sides, target: np.ndarray) -> dict[str, np.ndarray]:
+        """``(head, ...)`` each. A coalition of terms is attention with joined queries and keys: no matrix is held."""
+        profiles = [
+            mean_profile(sides.coalition(call, members), self.band)[0] for members in range(2 ** len(TERMS))
         ]
-        (weights,) = weights_of_scores(call, 0, head, terms[:1])
-        query = (sides.query_position + sides.query_content)[head]
-        key_only = sides.key_only(call, head, query.mean(0))
+        heads = torch.arange(len(profiles[0]))
+        worth = torch.stack([profile[heads, target[: len(heads)] + self.band] for profile in profiles])
         return {
-            "trace": torch.stack([traces(term, self.band) for term in terms]).cpu().numpy(),
-            "shapley": shapley_values(torch.stack(worth).cpu().numpy()),
+            "trace": torch.stack([score_traces(term, self.band)[0] for term in sides.terms(call)], 1)
+            .cpu()
+            .numpy(),
+            "shapley": np.stack([shapley_values(one) for one in worth.double().cpu().numpy().T]),
             "mass": worth[-1].cpu().numpy(),
             "mass_none": worth[0].cpu().numpy(),
-            "profile_pp": traces(weights, self.band).cpu().numpy() / np.maximum(pairs, 1),
-            "key_only": traces(key_only.expand(len(query), -1), self.band).cpu().numpy(),
+            "profile_pp": profiles[1].nan_to_num(0.0).cpu().numpy(),
+            "key_only": score_traces(sides.mean_query(call), self.band)[0].cpu().numpy(),
         }
 
     def stacked(self, name: str) -> np.ndarray:
         """``(text, layer, head, ...)``."""
         layers = [np.stack(self.found[name][site.index]) for site in self.sites]
         return _stacked(layers, max(layer.shape[1] for layer in layers))
-
-
-def _total(terms: Sequence[Tensor], members: int) -> Tensor:
-    total = torch.zeros_like(terms[0])
-    for number, term in enumerate(terms):
-        if members >> number & 1:
-            total += term
-    return total
 
 
 def _stacked(layers: Sequence[np.ndarray], heads: int) -> np.ndarray:
@@ -345,9 +331,10 @@ def _halves(second: _SecondPass, splitter: MeanSplit, found: xr.Dataset) -> xr.D
     split = np.full(found.key_only.shape, np.nan)
     for row, site in enumerate(second.sites):
         call = second.calls[site.index]
-        for head in range(call.query.shape[1]):
-            both = [traces(sides.terms(call, head)[0], second.band) for sides in splitter.halves(site)]
-            split[row, head] = torch.stack(both).mean(0).cpu().numpy()
+        both = torch.stack(
+            [score_traces(sides.terms(call)[0], second.band)[0] for sides in splitter.halves(site)]
+        )
+        split[row, : both.shape[1]] = both.mean(0).cpu().numpy()
     split[np.broadcast_to(_forbidden(second), split.shape)] = np.nan
     pairs = _pairs(second)[:, :, 0]
     total = found.trace.sum("term", skipna=False).to_numpy() / pairs

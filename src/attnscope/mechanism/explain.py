@@ -116,7 +116,7 @@ def explain(
         trust_remote_code=trust_remote_code,
     )
     length = window_length(loaded, window)
-    windows = _equal_windows(corpus, loaded, length, limit)
+    windows = equal_windows(corpus, loaded, length, limit)
     signature = {
         "command": "explain",
         "model": {"name": loaded.name, "class": type(loaded.model).__name__, **loaded.identity},
@@ -135,13 +135,22 @@ def explain(
         },
         "versions": package_versions(),
     }
-    job = _Explain(loaded, windows, band, frequencies, completion, intervene, intervention_texts, seed, progress)
+    job = Analyses(
+        loaded,
+        windows,
+        band=band,
+        frequencies=frequencies,
+        completion=completion,
+        intervention_texts=intervention_texts if intervene else 0,
+        seed=seed,
+        progress=progress,
+    )
     attributes = {"signature": json.dumps(signature, sort_keys=True), "model": loaded.name}
     if out is None:
-        found, skipped = job.all(_Kept(None))
+        found, skipped = job.all(Kept(None))
     else:
         with RunFolder(Path(out(signature) if callable(out) else out), signature) as run:
-            found, skipped = job.all(_Kept(run))
+            found, skipped = job.all(Kept(run))
             run.finish()
     tree = xr.DataTree.from_dict(found)
     tree.attrs = attributes | {"skipped": json.dumps(skipped)}
@@ -150,13 +159,14 @@ def explain(
     return tree
 
 
-class _Kept:
+class Kept:
     """Analyses that a run folder already holds are read, others made and written."""
 
     def __init__(self, run: RunFolder | None) -> None:
         self.run = run
 
     def get(self, name: str, make: Callable[[], xr.Dataset]) -> xr.Dataset:
+        """The analysis of that name, made if it is not kept yet."""
         if self.run is None:
             return make()
         kept = self.run.load(f"{name}.zarr")
@@ -169,38 +179,41 @@ class _Kept:
 
 def _storable(dataset: xr.Dataset) -> xr.Dataset:
     """Strings of any length, which Zarr has a specification for, and attributes that its JSON can hold."""
-    strings = {name: value.astype(object) for name, value in dataset.variables.items() if value.dtype.kind == "U"}
+    strings = {
+        name: value.astype(object) for name, value in dataset.variables.items() if value.dtype.kind == "U"
+    }
     clean = dataset.assign_coords({name: value for name, value in strings.items() if name in dataset.coords})
     clean = clean.assign({name: value for name, value in strings.items() if name not in dataset.coords})
     for holder in (clean, *clean.variables.values()):
         holder.attrs = {
-            key: value.item() if isinstance(value, np.generic) else value for key, value in holder.attrs.items()
+            key: value.item() if isinstance(value, np.generic) else value
+            for key, value in holder.attrs.items()
         }
     return clean
 
 
-class _Explain:
+class Analyses:
     """The analyses in their order."""
 
     def __init__(
         self,
         loaded: LoadedModel,
         windows: list[Window],
-        band: int,
-        frequencies: tuple[int, int] | None,
-        completion: str,
-        intervene: bool,
-        intervention_texts: int,
-        seed: int,
-        progress: Callable[[Step], None] | None,
+        *,
+        band: int = 10,
+        frequencies: tuple[int, int] | None = None,
+        completion: str = "minimal",
+        intervention_texts: int = 0,
+        seed: int = 0,
+        progress: Callable[[Step], None] | None = None,
     ) -> None:
         self.model = loaded.model
         self.windows, self.band, self.frequencies = windows, band, frequencies
         self.completion, self.seed = completion, seed
-        self.intervene, self.intervention_texts = intervene, intervention_texts
+        self.intervention_texts = intervention_texts
         self.progress = progress or (lambda _: None)
 
-    def all(self, kept: _Kept) -> tuple[dict[str, xr.Dataset], dict[str, str]]:
+    def all(self, kept: Kept) -> tuple[dict[str, xr.Dataset], dict[str, str]]:
         """Every analysis that is defined, by name, and why the others are not."""
         evidence = gather(
             self.model,
@@ -224,7 +237,8 @@ class _Explain:
         with_table = _if(bool(evidence.tables), f"{type(self.model).__name__}: {position_scheme(self.model)}")
         first = evidence.layers[0].projections
         bilinear = _if(
-            bool(evidence.bilinear), first.reason or f"scores of the form {first.form!r} are not bilinear in X"
+            bool(evidence.bilinear),
+            first.reason or f"scores of the form {first.form!r} are not bilinear in X",
         )
         forms = {layer.projections.form for layer in evidence.layers}
         turned = _if("rope" in forms, "queries and keys are not turned by positions")
@@ -244,15 +258,20 @@ class _Explain:
             "cross_correlation": bilinear(lambda: heads.cross_correlations(evidence)),
             "bias": bilinear(lambda: heads.bias_effect_on_offsets(evidence, found["cross_spectrum"])),
             "position_content": lambda: position_content(self.model, texts, band=self.band, seed=self.seed),
-            "rotation_effect": turned(lambda: rotation_effect(self.model, texts, band=self.band, seed=self.seed)),
+            "rotation_effect": turned(
+                lambda: rotation_effect(self.model, texts, band=self.band, seed=self.seed)
+            ),
             "bias_effect": self._bias_effect(texts),
             "verdict": bilinear(
                 lambda: heads.verdict(
-                    evidence, found["cross_spectrum"], found["cross_correlation"], found.get("position_content")
+                    evidence,
+                    found["cross_spectrum"],
+                    found["cross_correlation"],
+                    found.get("position_content"),
                 )
             ),
         }
-        if self.intervene:
+        if self.intervention_texts:
             plan["interventions"] = with_table(
                 lambda: interventions(
                     self.model, self.windows[: self.intervention_texts], band=self.band, seed=self.seed
@@ -274,9 +293,7 @@ class _NotDefined(Exception):  # noqa: N818 says what it is
     """An analysis that this model does not admit."""
 
 
-def _if(
-    condition: bool, reason: str
-) -> Callable[[Callable[[], xr.Dataset]], Callable[[], xr.Dataset]]:
+def _if(condition: bool, reason: str) -> Callable[[Callable[[], xr.Dataset]], Callable[[], xr.Dataset]]:
     def guard(make: Callable[[], xr.Dataset]) -> Callable[[], xr.Dataset]:
         def guarded() -> xr.Dataset:
             if not condition:
@@ -294,7 +311,7 @@ def _sources(texts: Sequence[str | Path] | str | Path | None) -> list[str | Path
     return [texts] if isinstance(texts, (str, Path)) else list(texts)
 
 
-def _equal_windows(corpus: Corpus, loaded: LoadedModel, length: int, limit: int) -> list[Window]:
+def equal_windows(corpus: Corpus, loaded: LoadedModel, length: int, limit: int) -> list[Window]:
     """The windows that are full; if none is, an error that says how long the longest is."""
     whole: list[Window] = []
     longest = 0

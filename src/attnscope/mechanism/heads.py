@@ -98,10 +98,21 @@ def correlations_by_layer(evidence: Evidence) -> xr.Dataset:
         )
         for layer in evidence.layers
     ]
+    return along_layers(found, [layer.site.index for layer in evidence.layers])
+
+
+def along_layers(found: Sequence[xr.Dataset], layers: Sequence[int]) -> xr.Dataset:
+    """Stack one dataset a layer along ``layer``; what one layer has less of is NaN."""
     stacked = xr.concat(
-        found, "layer", join="outer", combine_attrs="drop_conflicts", data_vars="all", coords="different", compat="equals"
+        list(found),
+        "layer",
+        join="outer",
+        combine_attrs="drop_conflicts",
+        data_vars="all",
+        coords="different",
+        compat="equals",
     )
-    return stacked.assign_coords(layer=[layer.site.index for layer in evidence.layers])
+    return stacked.assign_coords(layer=list(layers))
 
 
 def waves(evidence: Evidence, *, permutations: int = 5, seed: int = 0) -> xr.Dataset:
@@ -130,7 +141,12 @@ def spectra_by_layer(evidence: Evidence) -> xr.Dataset:
         spectra = [maximum_spectrum(np.hstack(columns)) for columns in sides.values()]
         found.append(
             xr.concat(
-                spectra, "side", combine_attrs="override", data_vars="all", coords="minimal", compat="override"
+                spectra,
+                "side",
+                combine_attrs="override",
+                data_vars="all",
+                coords="minimal",
+                compat="override",
             ).assign_coords(side=list(sides))
         )
     return xr.concat(
@@ -207,7 +223,9 @@ def verdict(
         (weighted mean over the band).
     """
     indices = [layer.site.index for layer in evidence.bilinear]
-    profiles = np.stack([_padded(layer.profiles.mean(0), spectra.sizes["head"]) for layer in evidence.bilinear])
+    profiles = np.stack(
+        [_padded(layer.profiles.mean(0), spectra.sizes["head"]) for layer in evidence.bilinear]
+    )
     half = profiles.shape[-1] // 2
     missing = np.isnan(profiles).all(-1)
     peak = np.where(missing, np.nan, np.nan_to_num(profiles, nan=-1).argmax(-1) - half)
@@ -218,8 +236,16 @@ def verdict(
     weight = spectra.cross_amplitude.where(spectra.in_band.astype(bool), 0.0)
     found = xr.Dataset(
         {
-            "offset_of_weights": (dims, peak, {"units": "tokens", "long_name": "Offset of the largest mean weight"}),
-            "offset_of_spectrum": (dims, by_spectrum, {"units": "tokens", "long_name": "Offset by cross-spectrum"}),
+            "offset_of_weights": (
+                dims,
+                peak,
+                {"units": "tokens", "long_name": "Offset of the largest mean weight"},
+            ),
+            "offset_of_spectrum": (
+                dims,
+                by_spectrum,
+                {"units": "tokens", "long_name": "Offset by cross-spectrum"},
+            ),
             "offset_of_correlation": (
                 dims,
                 by_correlation,
@@ -262,7 +288,9 @@ def form_table(evidence: Evidence) -> xr.Dataset:
     )
 
 
-def bias_effect_on_offsets(evidence: Evidence, with_bias: xr.Dataset, heads: Sequence[int] | None = None) -> xr.Dataset:
+def bias_effect_on_offsets(
+    evidence: Evidence, with_bias: xr.Dataset, heads: Sequence[int] | None = None
+) -> xr.Dataset:
     """How far the papers' bias-free form moves each head's offset (mechanism A.5): paper minus affine, tokens."""
     without = cross_spectra(evidence, affine=False)
     moved = without.band_offset - with_bias.band_offset

@@ -1,0 +1,70 @@
+"""What explaining costs beside the plain forward passes over the same texts.
+
+    python benchmarks/explain.py --corpus ../shared/data/wikitext-2/train.txt --windows 100
+
+roberta-base's shape with random weights, windows of 512 tokens. Plain forward passes (sdpa) and the whole of
+`explain` without interventions are taken in turns, a part of the windows at a time; then come the analyses.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import time
+from pathlib import Path
+
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+
+import torch
+from scan import roberta_shape
+from transformers import AutoTokenizer
+
+from attnscope.bundled import MODEL
+from attnscope.capture import LoadedModel
+from attnscope.corpus import Corpus, cut_windows
+from attnscope.mechanism._texts import batches, token_ids
+from attnscope.mechanism.explain import Analyses, Kept
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--corpus", type=Path, required=True)
+    parser.add_argument("--windows", type=int, default=100)
+    options = parser.parse_args()
+    tokenizer = AutoTokenizer.from_pretrained(MODEL)
+    corpus = Corpus.from_sources([options.corpus])
+    windows = list(cut_windows(corpus, tokenizer, length=512, limit=options.windows))
+    model = roberta_shape("sdpa")
+    ids = token_ids(windows)
+
+    def plain(part: slice) -> float:
+        started = time.perf_counter()
+        with torch.no_grad():
+            for _, batch in batches(ids[part]):
+                model(input_ids=batch)
+        return time.perf_counter() - started
+
+    plain(slice(0, 4))  # warm up
+    # half of the plain passes before and half after, so that a drift of the machine's speed falls on both
+    middle = len(windows) // 2
+    before = plain(slice(0, middle))
+    loaded = LoadedModel(model, tokenizer, "roberta-base's shape", {})
+    steps: list[tuple[float, str]] = []
+    started = time.perf_counter()
+    Analyses(loaded, windows, progress=lambda step: steps.append((time.perf_counter(), step.name))).all(Kept(None))
+    explained = time.perf_counter() - started
+    after = plain(slice(middle, None))
+    whole = before + after
+    print(f"{len(windows)} windows of 512 tokens, {torch.get_num_threads()} threads")
+    print(f"plain forward passes  {whole:8.1f} s ({before:.1f} + {after:.1f})")
+    print(f"explain               {explained:8.1f} s = {explained / whole:.2f} x plain")
+    last: dict[str, float] = {}
+    for (begun, name), (ended, _) in zip(steps, steps[1:], strict=False):
+        last[name] = last.get(name, 0.0) + ended - begun
+    last["reading the texts"] = steps[[name for _, name in steps].index("position spectrum")][0] - started
+    for name, seconds in last.items():
+        print(f"  {name:20}{seconds:8.1f} s")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,286 @@
+"""The position table: its waves, its components, and what layers keep of it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import numpy as np
+from matplotlib import colormaps
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+from attnscope.errors import AttnscopeError
+from attnscope.figures.mechanism._common import MEASURED, NOISE, NOISE_BAND, names
+from attnscope.figures.palette import MARK
+from attnscope.figures.reading import axis_values, require
+from attnscope.figures.style import look
+
+if TYPE_CHECKING:
+    import xarray as xr
+    from matplotlib.axes import Axes
+
+Models = Mapping[str, "xr.Dataset"]
+
+_KINDS = {"positions": "Position table", "words": "Words of a text (control)"}
+_MOST_PEAKS = 5  # named in a panel
+_SHOWN = 0.99  # the components are drawn until so much of the variance is there
+
+
+def position_spectrum(spectra: xr.Dataset | Models) -> Figure:
+    """Draw the amplitudes of the waves in a position table, beside those of words, which have no peak.
+
+    The line is the mean over columns and the band their middle half; grey is what white noise of the same
+    variance gives (mean and middle half). Peaks are named by their period.
+
+    Parameters
+    ----------
+    spectra
+        From `position_spectrum` of an explanation or from `amplitude_spectrum`; or several by the name of
+        their model, one row each.
+
+    Returns
+    -------
+    matplotlib.figure.Figure
+
+    Raises
+    ------
+    AttnscopeError
+        If there is nothing to draw.
+
+    References
+    ----------
+    Yamamoto and Matsuzaki (NLP 2023), figures 3 and 8; EMNLP 2023, figures 3 and 13.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from attnscope.figures.mechanism import position_spectrum
+    >>> from attnscope.mechanism.spectrum import amplitude_spectrum
+    >>> table = np.random.default_rng(0).normal(size=(64, 8))
+    >>> figure = position_spectrum({"made-up": amplitude_spectrum(table)})
+    >>> figure.axes[0].get_title(loc="left")
+    'made-up: Position table'
+    """
+    models = _by_model(spectra, ("mean", "lower_quartile", "upper_quartile", "null_mean"), "position_spectrum")
+    rows = [[(name, kind, part) for kind, part in _kinds(one)] for name, one in models.items()]
+    columns = max(map(len, rows))
+    with look():
+        figure = Figure(figsize=(3.5 * columns, 2.2 * len(rows) + 0.3), layout="constrained")
+        for row, panels in enumerate(rows):
+            first: Axes | None = None
+            for column, (name, kind, part) in enumerate(panels):
+                axes = figure.add_subplot(len(rows), columns, row * columns + column + 1, sharey=first)
+                first = first or axes
+                _draw_spectrum(axes, part, name_peaks=kind == "positions")
+                title = _KINDS.get(kind, kind)
+                axes.set_title(f"{name}: {title}" if name else title, loc="left", parse_math=False)
+                if column == 0:
+                    axes.set_ylabel("Amplitude")
+            if first is not None:
+                first.set_ylim(0, first.get_ylim()[1] * 1.12)  # room for the names of peaks
+        handles, labels = figure.axes[0].get_legend_handles_labels()
+        figure.legend(handles, labels, loc="outside upper center", ncols=4, frameon=False, fontsize=7)
+    return figure
+
+
+def _by_model(given: xr.Dataset | Models, needs: tuple[str, ...], purpose: str) -> dict[str, xr.Dataset]:
+    models = dict(given) if not hasattr(given, "data_vars") else {"": given}
+    if not models:
+        raise AttnscopeError(f"{purpose} needs at least one model, but found none.")
+    for one in models.values():
+        require(one, needs, purpose=purpose)
+    return models  # pyright: ignore[reportReturnType]
+
+
+def _kinds(spectra: xr.Dataset) -> list[tuple[str, xr.Dataset]]:
+    if "kind" not in spectra.dims:
+        return [("positions", spectra)]
+    return [(kind, spectra.isel(kind=row)) for row, kind in enumerate(names(spectra, "kind"))]
+
+
+def _draw_spectrum(axes: Axes, part: xr.Dataset, *, name_peaks: bool) -> None:
+    frequency = part["frequency"].values[1:]
+    mean, low, high = (part[name].values[1:] for name in ("mean", "lower_quartile", "upper_quartile"))
+    axes.axhspan(
+        float(part["null_lower_quartile"]),
+        float(part["null_upper_quartile"]),
+        color=NOISE_BAND,
+        linewidth=0,
+        label="White noise: middle half",
+    )
+    axes.axhline(float(part["null_mean"]), color=NOISE, linewidth=0.8, linestyle="--", label="White noise: mean")
+    axes.fill_between(frequency, low, high, color=MEASURED, alpha=0.28, linewidth=0, label="Middle half of columns")
+    axes.plot(frequency, mean, color=MEASURED, linewidth=1.1, label="Mean over columns")
+    positions = int(part.attrs.get("positions", 2 * frequency[-1]))
+    if name_peaks and "is_peak" in part:
+        for peak in _highest_peaks(part["is_peak"].values[1:].astype(bool), mean):
+            axes.annotate(
+                f"{positions / frequency[peak]:.3g}",
+                (frequency[peak], high[peak]),
+                (0, 2),
+                textcoords="offset points",
+                ha="center",
+                va="bottom",
+                fontsize=6.5,
+                color=MARK,
+            )
+            axes.plot(frequency[peak], mean[peak], "o", color=MARK, markersize=2.4)
+        axes.plot([], [], "o", color=MARK, markersize=2.4, label="Peak, with its period in tokens")
+    axes.set(xlim=(0, frequency[-1]), xlabel=f"Frequency (cycles per {positions} tokens)")
+
+
+def _highest_peaks(is_peak: np.ndarray, mean: np.ndarray) -> list[int]:
+    """Of each run of peaks its highest, and of these the highest few."""
+    edges = np.flatnonzero(np.diff(np.concatenate([[0], is_peak.astype(int), [0]])))
+    tops = [first + int(mean[first:end].argmax()) for first, end in edges.reshape(-1, 2)]
+    return sorted(tops, key=lambda top: -mean[top])[:_MOST_PEAKS]
+
+
+def position_components(components: xr.Dataset | Models) -> Figure:
+    """Draw how much of a position table's variance its first principal components hold.
+
+    The shares of 4 and of 12 components are marked: RoBERTa's table has 50.51% and 92.23% there.
+
+    Parameters
+    ----------
+    components
+        From `principal_components`; or several by the name of their model.
+
+    Returns
+    -------
+    matplotlib.figure.Figure
+
+    Raises
+    ------
+    AttnscopeError
+        If there is nothing to draw.
+
+    References
+    ----------
+    Yamamoto and Matsuzaki (NLP 2023), figure 9; EMNLP 2023, figure 12.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from attnscope.figures.mechanism import position_components
+    >>> from attnscope.mechanism.components import principal_components
+    >>> table = np.random.default_rng(0).normal(size=(64, 16))
+    >>> position_components(principal_components(table)).axes[0].get_xlabel()
+    'Principal components'
+    """
+    models = _by_model(components, ("cumulative_share",), "position_components")
+    with look():
+        figure = Figure(figsize=(3.6, 2.6), layout="constrained")
+        axes = figure.add_subplot()
+        last = 16
+        for index, (name, one) in enumerate(models.items()):
+            share = one["cumulative_share"].values
+            number = np.arange(1, len(share) + 1)
+            colour = MEASURED if len(models) == 1 else colormaps["viridis"](index / len(models))
+            axes.plot(
+                np.concatenate([[0], number]),
+                np.concatenate([[0.0], share]),
+                color=colour,
+                linewidth=1.3,
+                label=name or None,
+            )
+            last = max(last, int((share < _SHOWN).sum()) + 1)
+            for count in (4, 12):
+                if count > len(share):
+                    continue
+                value = float(share[count - 1])
+                axes.plot(count, value, "o", color=MARK, markersize=3.5)
+                if len(models) == 1:
+                    axes.plot([count, count, 0], [0, value, value], color="0.6", linewidth=0.6, linestyle=":")
+                    axes.annotate(
+                        f"{count} components: {value:.1%}",
+                        (count, value),
+                        (6, -4),
+                        textcoords="offset points",
+                        va="top",
+                        fontsize=7,
+                    )
+        axes.set(xlim=(0, last), ylim=(0, 1.02), xlabel="Principal components")
+        axes.set_ylabel("Cumulative share of variance")
+        axes.yaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        if len(models) > 1:
+            axes.legend(frameon=False, fontsize=7, loc="lower right")
+    return figure
+
+
+def position_correlations(correlations: xr.Dataset) -> Figure:
+    """Draw the canonical correlations of each layer's input with the position table.
+
+    The grey line is the largest correlation that independent noise gives, the lower panel counts the
+    correlations above the dotted line.
+
+    Parameters
+    ----------
+    correlations
+        With ``correlation (layer, component)``, ``null_correlation`` and ``strong_components (layer)``.
+
+    Returns
+    -------
+    matplotlib.figure.Figure
+
+    Raises
+    ------
+    AttnscopeError
+        If the result holds none.
+
+    References
+    ----------
+    Yamamoto and Matsuzaki (EMNLP 2023), figure 4.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import xarray as xr
+    >>> from attnscope.figures.mechanism import position_correlations
+    >>> made = xr.Dataset(
+    ...     {
+    ...         "correlation": (("layer", "component"), np.array([[0.9, 0.6, 0.1], [0.7, 0.2, 0.1]])),
+    ...         "null_correlation": ("layer", [0.15, 0.15]),
+    ...         "strong_components": ("layer", [2, 1]),
+    ...     },
+    ...     attrs={"strong": 0.5},
+    ... )
+    >>> len(position_correlations(made).axes)
+    2
+    """
+    require(
+        correlations, ("correlation", "null_correlation", "strong_components"), purpose="position_correlations"
+    )
+    layers = axis_values(correlations, "layer")
+    values = correlations["correlation"].transpose("layer", "component").values
+    null = correlations["null_correlation"].values
+    strong = float(correlations.attrs.get("strong", 0.5))
+    most = int(correlations["strong_components"].max())
+    shown = int(np.clip(2 * most, 10, values.shape[1]))
+    colours = [colormaps["viridis"](0.92 * row / max(len(layers) - 1, 1)) for row in range(len(layers))]
+    with look():
+        figure = Figure(figsize=(6.6, 2.6), layout="constrained")
+        curves, counts = figure.subplots(1, 2, width_ratios=[2, max(1.0, min(2.0, len(layers) / 9))])
+        number = np.arange(1, values.shape[1] + 1)
+        step = math.ceil(len(layers) / 6)
+        for row, layer in enumerate(layers):
+            named = row % step == 0 or row == len(layers) - 1
+            curves.plot(
+                number, values[row], color=colours[row], linewidth=1.2, label=f"Layer {layer}" if named else None
+            )
+        curves.axhspan(float(np.nanmin(null)), float(np.nanmax(null)), color="0.8", linewidth=0)
+        curves.axhline(float(np.nanmean(null)), color=NOISE, linewidth=0.8, linestyle="--", label="Largest of noise")
+        curves.axhline(strong, color=MARK, linewidth=0.8, linestyle=":")
+        curves.set(xlim=(1, max(shown, 2)), ylim=(0, 1.03), xlabel="Canonical component", ylabel="Correlation")
+        curves.set_title("Layer's input and position table", loc="left")
+        curves.legend(frameon=False, fontsize=6.5, loc="upper right")
+        counts.bar(range(len(layers)), correlations["strong_components"].values, color=colours, width=0.75)
+        counts.set_xticks(range(len(layers)), [str(layer) for layer in layers])
+        counts.set(xlabel="Layer", ylabel="Components")
+        counts.yaxis.set_major_locator(MaxNLocator(integer=True))
+        counts.set_title(f"Correlations above {strong:g}", loc="left")
+        counts.tick_params(axis="x", length=0)
+    return figure
