@@ -16,7 +16,6 @@ import pytest
 import xarray as xr
 
 from attnscope.bundled import MODEL, TEXT
-from attnscope.cli import main
 from attnscope.store import RunFolder
 
 COMMAND = [sys.executable, "-c", "from attnscope.cli import main; main()"]
@@ -26,25 +25,6 @@ def attnscope(*arguments, cwd, stdin=None):
     return subprocess.run(
         [*COMMAND, *map(str, arguments)], cwd=cwd, input=stdin, capture_output=True, text=True, check=False
     )
-
-
-@pytest.fixture
-def refused(tmp_path, monkeypatch, capfd):
-    """Exit code 2, one or two lines on standard error, nothing on standard output (within this process)."""
-
-    def run(*arguments, says, stdin=""):
-        monkeypatch.chdir(tmp_path)
-        monkeypatch.setattr(sys, "argv", ["attnscope", *map(str, arguments)])
-        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin.encode())))
-        with pytest.raises(SystemExit) as stopped:
-            main()
-        out, err = capfd.readouterr()
-        assert stopped.value.code == 2, err
-        assert says in err
-        assert len(err.strip().splitlines()) <= 2, err
-        assert out == ""
-
-    return run
 
 
 @pytest.fixture(scope="module")

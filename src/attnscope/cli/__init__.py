@@ -12,6 +12,7 @@ os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
 import typer
 
 from attnscope import __version__
+from attnscope.cli.explain import explain
 from attnscope.cli.scan import scan
 from attnscope.errors import AttnscopeError
 
@@ -24,6 +25,7 @@ app = typer.Typer(
     help="Where every attention head of a model looks, why it looks there, and whether it matters.",
 )
 app.command()(scan)
+app.command()(explain)
 
 
 def _print_version(wanted: bool) -> None:

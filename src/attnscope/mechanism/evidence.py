@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -41,6 +41,8 @@ class Layer:
         X of the first text, ``(position, width)``.
     band_sums
         ``(text, head, offset)``: weights summed along each offset.
+    has_bias
+        Whether a bias is added to the scores (T5, ALiBi).
     """
 
     site: Site
@@ -48,6 +50,7 @@ class Layer:
     moments: StateMoments
     sample: Float[np.ndarray, "position width"]
     band_sums: list[Float[np.ndarray, "head offset"]] = field(default_factory=list)
+    has_bias: bool = False
 
     @property
     def profiles(self) -> Float[np.ndarray, "text head offset"]:
@@ -64,6 +67,7 @@ class Layer:
         self, head: int, *, affine: bool
     ) -> tuple[Float[np.ndarray, "width r"], Float[np.ndarray, "width r"]]:
         """W_Q and W_K of a head; with `affine`, biases are stacked below, for X with a column of ones."""
+        check_range("head", [head], self.heads)
         query, query_bias, key, key_bias = self.projections.of_head(head)
         if not affine:
             return query, key
@@ -163,7 +167,9 @@ def gather(
             sample = states[0].double().cpu().numpy()
             layers[site.index] = Layer(site, matrices, StateMoments.zeros(length, states.shape[-1]), sample)
         layer = layers[site.index]
-        layer.moments.add(states.cpu().numpy())
+        layer.has_bias = layer.has_bias or call.bias is not None
+        for text in states:
+            _add(layer.moments, text)
         layer.band_sums += list(rows.band.double().sum(2).cpu().numpy())
         return output
 
@@ -183,6 +189,14 @@ def gather(
     )
 
 
+def _add(moments: StateMoments, states: Tensor) -> None:
+    """Add one text: products in float32 about the text's mean, which is what costs; sums in float64."""
+    mean = states.mean(0)
+    about = (states - mean).float()
+    own = StateMoments(1, states.double().cpu().numpy(), (about.T @ about).double().cpu().numpy())
+    moments.merge(own)
+
+
 def check_range(name: str, chosen: Sequence[int] | None, known: int) -> None:
     """Refuse a layer or head that does not exist.
 
@@ -196,8 +210,3 @@ def check_range(name: str, chosen: Sequence[int] | None, known: int) -> None:
     for one in chosen or []:
         if not 0 <= one < known:
             raise AttnscopeError(f"there is no {name} {one}: {name}s are counted from 0 to {known - 1}")
-
-
-def as_list(value: Any) -> list[Any]:
-    """One or several as a list."""
-    return list(value) if isinstance(value, (list, tuple, range)) else [value]

@@ -27,7 +27,7 @@ from attnscope.store import RunFolder, package_versions, tokenizer_sha256
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-CONTENT_TEXTS = 8  # texts of the position-and-content account, which takes several passes
+CONTENT_TEXTS = 4  # texts of the position-and-content account, which takes several passes
 DEFAULT_TEXTS = 100
 
 
@@ -242,6 +242,7 @@ class Analyses:
         )
         forms = {layer.projections.form for layer in evidence.layers}
         turned = _if("rope" in forms, "queries and keys are not turned by positions")
+        biased = _if(any(layer.has_bias for layer in evidence.layers), "no bias is added to the scores")
         texts = self.windows[:CONTENT_TEXTS]
         plan: dict[str, Callable[[], xr.Dataset]] = {
             "position_spectrum": with_table(lambda: heads.table_spectra(evidence)),
@@ -261,7 +262,7 @@ class Analyses:
             "rotation_effect": turned(
                 lambda: rotation_effect(self.model, texts, band=self.band, seed=self.seed)
             ),
-            "bias_effect": self._bias_effect(texts),
+            "bias_effect": biased(lambda: bias_effect(self.model, texts, band=self.band, seed=self.seed)),
             "verdict": bilinear(
                 lambda: heads.verdict(
                     evidence,
@@ -278,15 +279,6 @@ class Analyses:
                 )
             )
         return plan
-
-    def _bias_effect(self, texts: Sequence[Window]) -> Callable[[], xr.Dataset]:
-        def make() -> xr.Dataset:
-            try:
-                return bias_effect(self.model, texts, band=self.band, seed=self.seed)
-            except AttnscopeError as error:
-                raise _NotDefined(str(error)) from error
-
-        return make
 
 
 class _NotDefined(Exception):  # noqa: N818 says what it is

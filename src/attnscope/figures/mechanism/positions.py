@@ -32,7 +32,7 @@ def position_spectrum(spectra: xr.Dataset | Models) -> Figure:
     """Draw the amplitudes of the waves in a position table, beside those of words, which have no peak.
 
     The line is the mean over columns and the band their middle half; grey is what white noise of the same
-    variance gives (mean and middle half). Peaks are named by their period.
+    variance gives (mean and middle half). Peaks above it are named by their period.
 
     Parameters
     ----------
@@ -81,7 +81,7 @@ def position_spectrum(spectra: xr.Dataset | Models) -> Figure:
             if first is not None:
                 first.set_ylim(0, first.get_ylim()[1] * 1.12)  # room for the names of peaks
         handles, labels = figure.axes[0].get_legend_handles_labels()
-        figure.legend(handles, labels, loc="outside upper center", ncols=4, frameon=False, fontsize=7)
+        figure.legend(handles, labels, loc="outside upper center", ncols=5 if columns > 1 else 2, frameon=False, fontsize=7)
     return figure
 
 
@@ -108,14 +108,15 @@ def _draw_spectrum(axes: Axes, part: xr.Dataset, *, name_peaks: bool) -> None:
         float(part["null_upper_quartile"]),
         color=NOISE_BAND,
         linewidth=0,
-        label="White noise: middle half",
+        label="Noise: middle half",
     )
-    axes.axhline(float(part["null_mean"]), color=NOISE, linewidth=0.8, linestyle="--", label="White noise: mean")
-    axes.fill_between(frequency, low, high, color=MEASURED, alpha=0.28, linewidth=0, label="Middle half of columns")
-    axes.plot(frequency, mean, color=MEASURED, linewidth=1.1, label="Mean over columns")
+    axes.axhline(float(part["null_mean"]), color=NOISE, linewidth=0.8, linestyle="--", label="Noise: mean")
+    axes.fill_between(frequency, low, high, color=MEASURED, alpha=0.28, linewidth=0, label="Columns: middle half")
+    axes.plot(frequency, mean, color=MEASURED, linewidth=1.1, label="Columns: mean")
     positions = int(part.attrs.get("positions", 2 * frequency[-1]))
     if name_peaks and "is_peak" in part:
-        for peak in _highest_peaks(part["is_peak"].values[1:].astype(bool), mean):
+        above = part["is_peak"].values[1:].astype(bool) & (mean > float(part["null_upper_quartile"]))
+        for peak in _highest_peaks(above, mean):
             axes.annotate(
                 f"{positions / frequency[peak]:.3g}",
                 (frequency[peak], high[peak]),
@@ -127,7 +128,7 @@ def _draw_spectrum(axes: Axes, part: xr.Dataset, *, name_peaks: bool) -> None:
                 color=MARK,
             )
             axes.plot(frequency[peak], mean[peak], "o", color=MARK, markersize=2.4)
-        axes.plot([], [], "o", color=MARK, markersize=2.4, label="Peak, with its period in tokens")
+        axes.plot([], [], "o", color=MARK, markersize=2.4, label="Peak: period in tokens")
     axes.set(xlim=(0, frequency[-1]), xlabel=f"Frequency (cycles per {positions} tokens)")
 
 
@@ -271,7 +272,7 @@ def position_correlations(correlations: xr.Dataset) -> Figure:
             curves.plot(
                 number, values[row], color=colours[row], linewidth=1.2, label=f"Layer {layer}" if named else None
             )
-        curves.axhspan(float(np.nanmin(null)), float(np.nanmax(null)), color="0.8", linewidth=0)
+        curves.axhspan(float(np.nanmin(null)), float(np.nanmax(null)), color=NOISE_BAND, linewidth=0)
         curves.axhline(float(np.nanmean(null)), color=NOISE, linewidth=0.8, linestyle="--", label="Largest of noise")
         curves.axhline(strong, color=MARK, linewidth=0.8, linestyle=":")
         curves.set(xlim=(1, max(shown, 2)), ylim=(0, 1.03), xlabel="Canonical component", ylabel="Correlation")

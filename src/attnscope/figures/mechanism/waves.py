@@ -28,8 +28,8 @@ def wave_columns(waves: xr.Dataset, heads: Sequence[tuple[int, int]], columns: i
     """Draw where the leading columns of each head's queries and keys peak, and how much each column weighs.
 
     A row is a singular column, the largest singular value on top. A disc is the strongest frequency of the
-    query column, a ring that of the key column; colour tells that both are waves, and a vertical line joins
-    two columns that are cosine and sine of one wave. Bars are the column's share of the scores on this text.
+    query column, a ring that of the key column; colour tells that both are waves, and an arc joins two
+    columns that are cosine and sine of one wave. Bars are the column's share of the scores on this text.
 
     Parameters
     ----------
@@ -102,10 +102,13 @@ def _draw_columns(axes: Axes, part: xr.Dataset, shown: int) -> None:
         color=[QUERY if wave else _GREY for wave in periodic],
         linewidth=0,
     )
-    axes.text(1.1 * reach, -0.9, f"{bars.max():.0%}", fontsize=6, va="bottom", color="0.35")
+    longest = int(bars.argmax())
+    axes.text(1.39 * reach, longest, f"{bars[longest]:.0%}", fontsize=6, va="center", color="0.35")
     for row, other in enumerate(partner):
         if row < other < shown:
-            axes.plot([query[row]] * 2, [row, other], color=QUERY, linewidth=0.9)
+            arc = {"arrowstyle": "-", "connectionstyle": "arc3,rad=-0.35", "color": QUERY, "linewidth": 0.9}
+            ends = (query[row], row), (query[other], other)
+            axes.annotate("", *ends, arrowprops=arc | {"shrinkA": 2, "shrinkB": 2})
     axes.hlines(rows, query, key, color="0.85", linewidth=0.7, zorder=1)
     for label, wave, colour in (("waves", True, QUERY), ("no waves", False, _GREY)):
         chosen = periodic == wave
@@ -122,7 +125,7 @@ def _draw_columns(axes: Axes, part: xr.Dataset, shown: int) -> None:
             zorder=2,
             label=f"Key: {label}",
         )
-    axes.set(xlim=(-0.02 * reach, 1.4 * reach), ylim=(shown - 0.4, -1.2))
+    axes.set(xlim=(-0.02 * reach, 1.52 * reach), ylim=(shown - 0.4, -0.6))
     axes.axvline(1.1 * reach, color="0.6", linewidth=0.5)
     axes.set_xticks([tick for tick in MaxNLocator(4, integer=True).tick_values(0, reach) if 0 <= tick <= reach])
     axes.yaxis.set_major_locator(MaxNLocator(8, integer=True))
@@ -174,7 +177,7 @@ def wave_counts(waves: xr.Dataset) -> Figure:
         image = None
         for index, (values, title) in enumerate(zip((counts, shuffled), titles, strict=True)):
             axes = figure.add_subplot(1, 2, index + 1)
-            image = axes.imshow(values, cmap="viridis", vmin=0, vmax=top)
+            image = axes.imshow(values, cmap="Greens", vmin=0, vmax=top)
             _write_counts(image, values)
             name_heads(axes, layer_labels(waves), axis_values(waves, "head"))
             axes.set_title(title, loc="left")
@@ -190,7 +193,7 @@ def _write_counts(image: AxesImage, values: np.ndarray) -> None:
     top = image.get_clim()[1]
     for (layer, head), value in np.ndenumerate(values):
         if np.isfinite(value):
-            colour = "white" if value < 0.6 * top else "black"
+            colour = "white" if value > 0.6 * top else "black"
             image.axes.text(head, layer, f"{value:.0f}", ha="center", va="center", fontsize=6, color=colour)
 
 

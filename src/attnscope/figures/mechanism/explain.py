@@ -1,0 +1,113 @@
+"""The figures of an explanation, all at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from attnscope.figures.mechanism import changes, content, positions, shifts, verdict, waves
+from attnscope.figures.reading import axis_values
+from attnscope.figures.save import save_figure
+from attnscope.mechanism.ranking import best_heads
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import xarray as xr
+    from matplotlib.figure import Figure
+
+    OfHeads = Callable[[xr.Dataset, Sequence[tuple[int, int]]], Figure]
+
+#: Figures of a whole node, and of some heads of it: (node, name of the figure, function).
+WHOLE: tuple[tuple[str, str, Callable[[xr.Dataset], Figure]], ...] = (
+    ("verdict", "verdict", verdict.verdict_grid),
+    ("verdict", "offset-agreement", verdict.offset_agreement),
+    ("position_content", "position-shares", verdict.position_grid),  # where there is no verdict
+    ("position_spectrum", "position-spectrum", positions.position_spectrum),
+    ("position_pca", "position-components", positions.position_components),
+    ("position_cca", "position-correlations", positions.position_correlations),
+    ("waves", "wave-counts", waves.wave_counts),
+    ("spectra", "spectra-by-layer", waves.spectra_by_layer),
+)
+OF_HEADS: tuple[tuple[str, str, OfHeads], ...] = (
+    ("waves", "wave-columns", waves.wave_columns),
+    ("cross_spectrum", "cross-spectrum", shifts.cross_spectrum_offsets),
+    ("phase_map", "phase-maps", shifts.phase_maps),
+    ("cross_correlation", "cross-correlations", shifts.cross_correlations),
+    ("position_content", "position-content", content.position_content),
+    ("rotation_effect", "rotation-effect", changes.scheme_effect),
+    ("bias_effect", "bias-effect", changes.scheme_effect),
+    ("interventions", "interventions", changes.interventions),
+)
+
+
+def write_explain_figures(
+    tree: xr.DataTree, folder: Path, heads: Sequence[tuple[int, int]] | None = None
+) -> list[Path]:
+    """Write every figure of an explanation as SVG, PDF and PNG; return the files.
+
+    Parameters
+    ----------
+    tree
+        From `explain`. Figures of analyses that it lacks are left out.
+    folder
+        Made if needed.
+    heads
+        Pairs (layer, head) for the figures of single heads; by default `best_heads`.
+
+    Raises
+    ------
+    AttnscopeError
+        If a head does not exist or the files cannot be written.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from pathlib import Path
+    >>> import numpy as np
+    >>> import xarray as xr
+    >>> from attnscope.mechanism.components import principal_components
+    >>> table = np.random.default_rng(0).normal(size=(64, 16))
+    >>> tree = xr.DataTree.from_dict({"position_pca": principal_components(table)})
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     [path.name for path in write_explain_figures(tree, Path(folder))]
+    ['position-components.svg', 'position-components.pdf', 'position-components.png']
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    return [
+        path for name, figure in explain_figures(tree, heads) for path in save_figure(figure, folder / name)
+    ]
+
+
+def explain_figures(
+    tree: xr.DataTree, heads: Sequence[tuple[int, int]] | None = None
+) -> Iterator[tuple[str, Figure]]:
+    """Every figure that the tree has nodes for, with its name.
+
+    Examples
+    --------
+    >>> import xarray as xr
+    >>> list(explain_figures(xr.DataTree()))
+    []
+    """
+    chosen = best_heads(tree) if heads is None else list(heads)
+    for node, name, draw in WHOLE:
+        if node in tree.children and not (name == "position-shares" and "verdict" in tree.children):
+            yield name, draw(tree[node].to_dataset())
+    for node, name, draw_heads in OF_HEADS:
+        if node in tree.children:
+            there = _there(tree[node].to_dataset(), chosen)
+            if there:
+                yield name, draw_heads(tree[node].to_dataset(), there)
+
+
+def _there(result: xr.Dataset, heads: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    """The heads that an analysis has values of: not all are defined in every layer."""
+    layers, columns = axis_values(result, "layer"), axis_values(result, "head")
+    found = [(layer, head) for layer, head in heads if layer in layers and head in columns]
+    if "profile" not in result:
+        return found
+    part = [result["profile"].sel(layer=layer, head=head).values for layer, head in found]
+    return [head for head, values in zip(found, part, strict=True) if np.isfinite(values).any()]

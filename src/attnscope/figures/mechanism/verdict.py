@@ -1,0 +1,220 @@
+"""All heads at a glance: how much position explains, and whether three ways find the same shift."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
+from matplotlib.ticker import MaxNLocator
+
+from attnscope.figures.mechanism._common import MEASURED, place, tokens
+from attnscope.figures.reading import axis_values, layer_labels, require
+from attnscope.figures.style import look, name_heads
+
+if TYPE_CHECKING:
+    import xarray as xr
+    from matplotlib.axes import Axes
+
+_WAYS = {
+    "offset_of_weights": "Largest mean weight",
+    "offset_of_spectrum": "Cross-spectrum",
+    "offset_of_correlation": "Cross-correlation",
+}
+_AGREES = 1.0  # tokens
+_DARK = 0.62  # of the scale: darker cells have white numbers
+
+
+def verdict_grid(verdict: xr.Dataset) -> Figure:
+    """Draw one cell for each head: its colour is what position explains, its number the offset it looks at.
+
+    The number is the offset of the largest mean weight; a frame tells that the cross-spectrum and the
+    cross-correlation of queries and keys find it too, within 1 token. A head without a value is hatched.
+
+    Parameters
+    ----------
+    verdict
+        From `verdict` of an explanation: ``offset_of_weights``, ``agree`` and ``position_share (layer, head)``; where
+        there is no ``position_share``, the coherence of queries and keys is shown.
+
+    Returns
+    -------
+    matplotlib.figure.Figure
+
+    Raises
+    ------
+    AttnscopeError
+        If the result holds none.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import xarray as xr
+    >>> from attnscope.figures.mechanism import verdict_grid
+    >>> grid = ("layer", "head")
+    >>> made = xr.Dataset(
+    ...     {
+    ...         "offset_of_weights": (grid, np.array([[-1.0, 3.0]])),
+    ...         "agree": (grid, np.array([[True, False]])),
+    ...         "position_share": (grid, np.array([[0.98, 0.1]])),
+    ...     }
+    ... )
+    >>> [text.get_text() for text in verdict_grid(made).axes[0].texts]
+    ['−1', '+3']
+    """
+    colour = "position_share" if "position_share" in verdict else "coherence"
+    require(verdict, ("offset_of_weights", "agree", colour), purpose="verdict_grid")
+    agree = verdict["agree"].transpose("layer", "head").values.astype(bool)
+    label = "Share that position explains" if colour == "position_share" else "Coherence"
+    title = "Number: offset looked at. Frame: three ways agree"
+    return _grid(verdict, verdict[colour], verdict["offset_of_weights"], agree, title, label)
+
+
+def position_grid(content: xr.Dataset) -> Figure:
+    """Draw the same cells where there is no verdict: what position explains, and the offset looked at.
+
+    Parameters
+    ----------
+    content
+        From `attnscope.mechanism`'s ``position_content``.
+
+    Returns
+    -------
+    matplotlib.figure.Figure
+
+    Raises
+    ------
+    AttnscopeError
+        If the result holds none.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import xarray as xr
+    >>> from attnscope.figures.mechanism import position_grid
+    >>> made = xr.Dataset(
+    ...     {
+    ...         "share": (("layer", "head", "term"), np.array([[[0.9, 0.0, 0.0, 0.1]]])),
+    ...         "target": (("layer", "head"), np.array([[-1]])),
+    ...     },
+    ...     coords={"term": ["PP", "PC", "CP", "CC"]},
+    ... )
+    >>> [text.get_text() for text in position_grid(made).axes[0].texts]
+    ['−1']
+    """
+    require(content, ("share", "target"), purpose="position_grid")
+    share = content["share"].isel(term=place(content, "term", "PP"))
+    none = np.zeros((content.sizes["layer"], content.sizes["head"]), dtype=bool)
+    offset = content["target"].where(np.isfinite(share))
+    title = "Number: offset of the largest weight"
+    return _grid(content, share, offset, none, title, "Share that position explains")
+
+
+def _grid(
+    result: xr.Dataset, colour: xr.DataArray, number: xr.DataArray, agree: np.ndarray, title: str, label: str
+) -> Figure:
+    values = colour.transpose("layer", "head").values.astype(float)
+    offset = number.transpose("layer", "head").values.astype(float)
+    layers, heads = values.shape
+    cell = float(np.clip(5.0 / max(layers, heads), 0.3, 0.6))
+    with look():
+        size = (max(heads * cell + 1.7, 4.2), layers * cell + 1.15)
+        figure = Figure(figsize=size, layout="constrained")
+        axes = figure.add_subplot()
+        image = axes.imshow(values, cmap="Blues", vmin=0, vmax=1)
+        for (layer, head), at in np.ndenumerate(offset):
+            known = np.isfinite(values[layer, head])
+            if not known:
+                axes.fill_between(
+                    [head - 0.5, head + 0.5], layer - 0.5, layer + 0.5, hatch="////", fc="0.96", ec="0.75"
+                )
+            if np.isfinite(at):
+                axes.text(
+                    head,
+                    layer,
+                    tokens(at, 0),
+                    ha="center",
+                    va="center",
+                    fontsize=6.5,
+                    color="white" if known and values[layer, head] > _DARK else "black",
+                    fontweight="bold" if agree[layer, head] else "normal",
+                )
+            if agree[layer, head]:
+                axes.add_patch(_frame(layer, head))
+        name_heads(axes, layer_labels(result), axis_values(result, "head"))
+        axes.set_title(title, loc="left")
+        bar = figure.colorbar(image, ax=axes, shrink=0.9, pad=0.02, aspect=18)
+        bar.set_label(label)
+        bar.outline.set_visible(False)
+    return figure
+
+
+def _frame(layer: int, head: int) -> Rectangle:
+    return Rectangle(
+        (head - 0.42, layer - 0.42), 0.84, 0.84, fill=False, edgecolor="#D55E00", linewidth=1.3
+    )
+
+
+def offset_agreement(verdict: xr.Dataset) -> Figure:
+    """Draw the offsets that three ways find against each other, one disc for each head.
+
+    Within the grey band two ways lie within 1 token. A disc's area is the head's largest mean weight; blue heads
+    are those for which all three agree.
+
+    Parameters
+    ----------
+    verdict
+        With ``offset_of_weights``, ``offset_of_spectrum``, ``offset_of_correlation``, ``agree`` and
+        ``peak_weight (layer, head)``.
+
+    Returns
+    -------
+    matplotlib.figure.Figure
+
+    Raises
+    ------
+    AttnscopeError
+        If the result holds none.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import xarray as xr
+    >>> from attnscope.figures.mechanism import offset_agreement
+    >>> numbers = {name: (("layer", "head"), np.array([[-1.0, 2.0]])) for name in (
+    ...     "offset_of_weights", "offset_of_spectrum", "offset_of_correlation", "peak_weight")}
+    >>> len(offset_agreement(xr.Dataset(numbers | {"agree": (("layer", "head"), np.ones((1, 2), bool))})).axes)
+    3
+    """
+    require(verdict, (*_WAYS, "agree", "peak_weight"), purpose="offset_agreement")
+    agree = verdict["agree"].transpose("layer", "head").values.astype(bool).ravel()
+    weight = np.nan_to_num(verdict["peak_weight"].transpose("layer", "head").values.astype(float)).ravel()
+    ways = {name: verdict[name].transpose("layer", "head").values.astype(float).ravel() for name in _WAYS}
+    reach = 1.08 * max(4.0, float(np.nanmax(np.abs(np.stack(list(ways.values()))), initial=0.0)))
+    with look():
+        figure = Figure(figsize=(7.2, 2.75), layout="constrained")
+        order = list(_WAYS)
+        for index, (across, up) in enumerate(((0, 1), (0, 2), (1, 2))):
+            axes = figure.add_subplot(1, 3, index + 1)
+            _scatter(axes, ways[order[across]], ways[order[up]], weight, agree, reach)
+            axes.set_xlabel(f"{_WAYS[order[across]]}, tokens")
+            axes.set_ylabel(f"{_WAYS[order[up]]}, tokens")
+        handles, labels = figure.axes[0].get_legend_handles_labels()
+        figure.legend(handles, labels, loc="outside upper center", ncols=3, frameon=False, fontsize=7)
+    return figure
+
+
+def _scatter(
+    axes: Axes, x: np.ndarray, y: np.ndarray, weight: np.ndarray, agree: np.ndarray, reach: float
+) -> None:
+    ends = np.array([-reach, reach])
+    axes.fill_between(ends, ends - _AGREES, ends + _AGREES, color="0.9", linewidth=0, label="Within 1 token")
+    axes.plot(ends, ends, color="0.6", linewidth=0.6)
+    for chosen, colour, label in ((~agree, "0.45", "Not all three agree"), (agree, MEASURED, "All three agree")):
+        axes.scatter(
+            x[chosen], y[chosen], s=8 + 60 * weight[chosen], color=colour, alpha=0.55, linewidths=0, label=label
+        )
+    axes.set(xlim=ends, ylim=ends, aspect="equal")
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_major_locator(MaxNLocator(6, integer=True))

@@ -1,0 +1,289 @@
+"""What the page of an explanation says: its sections, its figures with how to read them, its table."""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from attnscope.figures.mechanism import explain_figures
+from attnscope.figures.style import look
+from attnscope.mechanism.ranking import rank_heads
+
+if TYPE_CHECKING:
+    import xarray as xr
+    from matplotlib.figure import Figure
+
+_PIXELS = 96  # for an inch
+_MOSTLY = 0.9  # of the scores' profile: position "explains" a head
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A figure of the page."""
+
+    name: str
+    title: str
+    reading: str
+    source: str  # data: address
+    width: int  # pixels at its own size
+
+
+@dataclass(frozen=True)
+class Section:
+    """An analysis, or several that belong together."""
+
+    name: str
+    title: str
+    says: str
+    pictures: list[Picture]
+
+
+_SECTIONS = (
+    (
+        "heads",
+        "All heads",
+        "Where each head looks, how much of that its positions explain, and whether three independent ways of "
+        "reading the offset agree: the weights themselves, the phase of the cross-spectrum of queries and keys, "
+        "and their summed cross-correlation.",
+        ("verdict", "position-shares", "offset-agreement"),
+    ),
+    (
+        "table",
+        "The position table",
+        "What the model learned about positions before any attention: which waves the table is made of, how few "
+        "dimensions hold it, and how long the layers keep it.",
+        ("position-spectrum", "position-components", "position-correlations"),
+    ),
+    (
+        "waves",
+        "Waves in queries and keys",
+        "A head can only prefer an offset if its queries and keys carry the position. Here are the columns of both, "
+        "after the rotation that the scores determine, that are waves along the text.",
+        ("wave-counts", "wave-columns", "spectra-by-layer"),
+    ),
+    (
+        "shift",
+        "The shift between queries and keys",
+        "If keys are the queries moved by a fixed number of tokens, the head looks at a fixed offset. Three views of "
+        "that shift, for the heads named.",
+        ("cross-spectrum", "phase-maps", "cross-correlations"),
+    ),
+    (
+        "content",
+        "Position or content",
+        "Every input is split into its mean at that position (P) and the rest (C). The scores then have exactly four "
+        "parts: PP, PC, CP and CC.",
+        ("position-content",),
+    ),
+    (
+        "scheme",
+        "The position scheme taken out",
+        "Each layer gets the inputs that it always gets; only its rotation or bias is changed. What is lost was the "
+        "scheme's doing.",
+        ("rotation-effect", "bias-effect"),
+    ),
+    (
+        "interventions",
+        "Words and positions changed",
+        "A head that goes by position alone keeps its profile when words change, loses it without positions, and "
+        "follows the position ids when these change places.",
+        ("interventions",),
+    ),
+)
+
+_NO_VERDICT = (
+    "Where each head looks, and how much of that its positions explain. Its scores have no form of which the shift "
+    "of queries and keys could be read off, so there is no second opinion on the offset: see what was not analysed."
+)
+
+_FIGURES = {
+    "verdict": (
+        "Offsets and what position explains",
+        "One cell for each head: the number is the offset of its largest mean weight (−1 is the token before), the "
+        "colour the share of the scores' profile that positions alone explain, a frame that three ways agree.",
+    ),
+    "position-shares": (
+        "Offsets and what position explains",
+        "One cell for each head: the number is the offset of its largest mean weight (−1 is the token before), the "
+        "colour the share of the scores' profile that positions alone explain.",
+    ),
+    "offset-agreement": (
+        "Three ways against each other",
+        "One disc for each head, larger the more it weighs its offset. On the diagonal two ways find the same offset.",
+    ),
+    "position-spectrum": (
+        "Waves in the position table",
+        "A line above the grey band is a wave that noise would not give; the number is its period in tokens. Words, "
+        "on the right, are the control.",
+    ),
+    "position-components": (
+        "Dimensions that hold it",
+        "How much of the table's variance its first principal components hold. RoBERTa's 4 hold 50.5%, its 12 hold "
+        "92.2% (Yamamoto and Matsuzaki 2023).",
+    ),
+    "position-correlations": (
+        "How long layers keep it",
+        "Canonical correlations of each layer's input with the table. A curve that falls to the dashed line tells no "
+        "more about positions than noise would.",
+    ),
+    "wave-counts": (
+        "How many columns are waves",
+        "Counted by Fisher's test on one text, strict enough for all heads together. On the right the most that the "
+        "same head has when the tokens of the text are shuffled.",
+    ),
+    "wave-columns": (
+        "Which columns are waves",
+        "A row is a column, the largest singular value on top: disc and ring are the strongest frequencies of query "
+        "and key, green ones are waves, an arc joins a cosine and its sine. Bars: the column's share of the scores. "
+        "Columns of nearly equal singular values may trade places.",
+    ),
+    "spectra-by-layer": (
+        "Frequencies by layer",
+        "The largest amplitude over all columns, against what white noise gives in as many: red is more, blue less.",
+    ),
+    "cross-spectrum": (
+        "Offset by frequency",
+        "Discs on one height are frequencies that favour one offset; large, dark discs count most. Beyond the dashed "
+        "curves a phase tells the offset only up to whole periods.",
+    ),
+    "phase-maps": (
+        "The rotation from queries to keys",
+        "Dark spots are where its eigenvectors have their energy. Spots along a line through 0 are a shift by that "
+        "many tokens. Single spots depend on how the rotation is completed; the figure above does not.",
+    ),
+    "cross-correlations": (
+        "Scores along offsets",
+        "Above, each leading column; below, their sum, weighted by singular values. Waves of several periods add up "
+        "near one offset and cancel further away.",
+    ),
+    "position-content": (
+        "What the parts give",
+        "Above, the head's weights and those that position with position alone would give. Below, the parts' shares "
+        "of the scores' profile and their Shapley values for the weight at the head's offset, with 95% intervals.",
+    ),
+    "rotation-effect": (
+        "Without the rotation",
+        "Black is the model; each colour turns only some of the pairs of queries and keys, by their period in tokens.",
+    ),
+    "bias-effect": (
+        "Without the bias",
+        "Black is the model; the colour has the position bias of the scores set to its mean.",
+    ),
+    "interventions": (
+        "Before and after",
+        "Grey is before, blue after, dashed the profile in the order of the position ids. The number is the change of "
+        "the weight at the head's offset, with its 95% interval over texts. Zeroing takes the model out of what it was "
+        "trained on: means and shuffles are the fairer changes.",
+    ),
+}
+
+#: Columns of the table: key, heading, what a first click does.
+COLUMNS = (
+    ("layer", "Layer", "ascending"),
+    ("head", "Head", "ascending"),
+    ("offset_of_weights", "Offset by weights", "descending"),
+    ("offset_of_spectrum", "Offset by cross-spectrum", "descending"),
+    ("offset_of_correlation", "Offset by cross-correlation", "descending"),
+    ("agree", "Three agree", "descending"),
+    ("position_share", "Explained by position", "descending"),
+    ("peak_weight", "Largest mean weight", "descending"),
+    ("coherence", "Coherence", "descending"),
+    ("moved_without_bias", "Moved without biases", "descending"),
+)
+_WHOLE = {"layer", "head"}
+_SIGNED = {"offset_of_spectrum", "offset_of_correlation", "moved_without_bias"}
+
+
+def sections(tree: xr.DataTree, heads: Sequence[tuple[int, int]] | None) -> list[Section]:
+    """The sections that the tree has figures for."""
+    pictures = {name: _picture(name, figure) for name, figure in explain_figures(tree, heads)}
+    found: list[Section] = []
+    for name, title, says, figures in _SECTIONS:
+        there = [pictures[figure] for figure in figures if figure in pictures]
+        if name == "heads" and "verdict" not in pictures:
+            says = _NO_VERDICT  # noqa: PLW2901
+        if there:
+            found.append(Section(name, title, says, there))
+    return found
+
+
+def table(tree: xr.DataTree) -> tuple[list[tuple[str, str, str]], list[list[tuple[str, str]]]]:
+    """Columns that have values, and for each head its cells: what is shown and what is sorted by."""
+    rows = rank_heads(tree)
+    columns = [column for column in COLUMNS if any(row[column[0]] is not None for row in rows)]
+    return columns, [[(_shown(key, row[key]), _sorted_by(row[key])) for key, _, _ in columns] for row in rows]
+
+
+def headline(tree: xr.DataTree) -> list[str]:
+    """What the table comes to, in sentences."""
+    rows = rank_heads(tree)
+    judged = [row for row in rows if row["agree"] is not None]
+    known = [row["position_share"] for row in rows if row["position_share"] is not None]
+    sentences: list[str] = []
+    if judged:
+        agreeing = sum(row["agree"] for row in judged)
+        sentences.append(f"Three ways find the same offset in {agreeing} of {len(judged)} heads.")
+    if known:
+        explained = sum(share > _MOSTLY for share in known)
+        sentences.append(f"Positions alone explain more than 90% of the scores' profile in {explained} of {len(known)}.")
+    return sentences
+
+
+def forms(tree: xr.DataTree) -> list[tuple[str, str, str, str]]:
+    """For each layer: its number, the form of its scores, how well they are reproduced, and what is amiss."""
+    if "forms" not in tree.children:
+        return []
+    found = tree["forms"].to_dataset()
+    return [
+        (
+            str(int(layer)),
+            str(found["form"].values[row]),
+            f"{float(found['error'].values[row]):.1e}".replace("-", "−").replace("nan", ""),
+            str(found["reason"].values[row]),
+        )
+        for row, layer in enumerate(found["layer"].values)
+    ]
+
+
+def skipped(tree: xr.DataTree) -> list[tuple[str, str]]:
+    """Analyses that are not defined here, and why."""
+    try:
+        reasons: Any = json.loads(tree.attrs.get("skipped", "{}"))
+    except (TypeError, ValueError):
+        return []
+    if not isinstance(reasons, dict):
+        return []
+    return [(str(name).replace("_", " "), str(reason)) for name, reason in reasons.items()]
+
+
+def _picture(name: str, figure: Figure) -> Picture:
+    title, reading = _FIGURES[name]
+    file = io.BytesIO()
+    with look():
+        figure.savefig(file, format="svg", metadata={"Date": None, "Creator": "attnscope"})
+    source = "data:image/svg+xml;base64," + base64.b64encode(file.getvalue()).decode("ascii")
+    return Picture(name, title, reading, source, round(float(figure.get_size_inches()[0]) * _PIXELS))
+
+
+def _shown(key: str, value: Any) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if key in _WHOLE:
+        return str(value)
+    if key == "offset_of_weights":
+        text = f"{value:+.0f}"
+    elif key in _SIGNED:
+        text = f"{value:+.2f}"
+    else:
+        text = f"{value:.3f}"
+    return {"+0": "0", "+0.00": "0.00", "-0.00": "0.00", "-0.000": "0.000"}.get(text, text).replace("-", "−")
+
+
+def _sorted_by(value: Any) -> str:
+    return "" if value is None else f"{float(value):.6g}"

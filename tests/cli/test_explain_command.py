@@ -1,0 +1,144 @@
+"""The command as a user types it: its table, its formats, its page, and what it says to bad input."""
+
+import csv
+import io
+import json
+import shutil
+import subprocess
+import sys
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from attnscope.bundled import MODEL
+
+COMMAND = [sys.executable, "-c", "from attnscope.cli import main; main()"]
+
+
+def explain(*arguments, cwd, stdin=None):
+    found = subprocess.run(
+        [*COMMAND, "explain", *map(str, arguments)],
+        cwd=cwd,
+        input=stdin,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert found.returncode == 0, found.stderr
+    return found.stdout
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """The bundled default on few windows, with its page."""
+    place = tmp_path_factory.mktemp("explain")
+    return place, explain("--limit", "4", cwd=place)
+
+
+def only_run(place):
+    (run,) = (place / "attnscope-runs").iterdir()
+    return run
+
+
+def test_the_default_does_everything(finished):
+    place, said = finished
+    assert "three ways find the same offset in" in said
+    assert "scores are not weights" in said
+    run = only_run(place)
+    assert run.name.startswith("explain-small-mlm-")
+    assert {"run.json", "verdict.zarr", "report.html", "figures"} <= {path.name for path in run.iterdir()}
+    assert {path.suffix for path in (run / "figures").iterdir()} == {".svg", ".pdf", ".png"}
+    page = (run / "report.html").read_text(encoding="utf-8")
+    assert "Why the heads of" in page
+    assert "rotation effect" in page  # not defined for this model, and told so
+
+
+def test_the_table_has_agreeing_heads_first(finished):
+    _, said = finished
+    cells = [[cell.strip() for cell in line.split("│")[1:-1]] for line in said.splitlines() if line.startswith("│")]
+    assert len(cells) == 12
+    agree = [row[6] for row in cells]
+    assert agree == sorted(agree, reverse=True)
+    weights = [float(row[2]) for row in cells if row[6] == "yes"]
+    assert weights == sorted(weights, reverse=True)
+
+
+def test_asked_again_it_answers_from_what_it_has(finished):
+    place, _ = finished
+    stamp = (only_run(place) / "verdict.zarr" / "zarr.json").stat().st_mtime_ns
+    answer = json.loads(explain("--limit", "4", "--json", "--no-report", cwd=place))
+    assert len(answer["heads"]) == 12
+    assert answer["heads"][0]["agree"]
+    assert "rotation_effect" in answer["skipped"]
+    assert answer["signature"]["settings"]["windows"] == 4
+    assert (only_run(place) / "verdict.zarr" / "zarr.json").stat().st_mtime_ns == stamp
+
+
+def test_csv_has_a_line_for_each_head(finished):
+    place, _ = finished
+    rows = list(csv.DictReader(io.StringIO(explain("--limit", "4", "--csv", "--no-report", cwd=place))))
+    assert [(row["layer"], row["head"]) for row in rows[:5]] == [*(("0", str(head)) for head in range(4)), ("1", "0")]
+    assert 0 < float(rows[0]["peak_weight"]) <= 1
+
+
+def test_options_reach_the_analyses(tmp_path):
+    settings = ("--window", "32", "--limit", "2", "--frequencies", "3:10", "--band", "4", "--completion", "thin")
+    shown = explain(*settings, "--interventions", "--layer", "2", "--head", "1", "--out", "run", cwd=tmp_path)
+    assert "report:  run/report.html" in shown
+    signature = json.loads((tmp_path / "run" / "run.json").read_text())
+    assert signature["settings"] | {"window": 32, "band": 4, "frequencies": [3, 10], "completion": "thin"} == (
+        signature["settings"]
+    )
+    page = (tmp_path / "run" / "report.html").read_text(encoding="utf-8")
+    assert "Figures of single heads show 2.1 (layer.head" in page
+    assert 'id="interventions"' in page
+
+
+class TestBadInput:
+    def test_a_missing_model_folder(self, refused):
+        refused("explain", "./nothing", says="is no model folder")
+
+    @pytest.mark.parametrize(
+        ("asked", "says"),
+        [
+            (("--layer", "3"), "there is no layer 3: they go from 0 to 2"),
+            (("--head", "4"), "there is no head 4: they go from 0 to 3"),
+            (("--layer", "-1"), "there is no layer -1"),
+        ],
+    )
+    def test_a_head_that_does_not_exist(self, refused, asked, says):
+        refused("explain", "--window", "16", "--limit", "2", *asked, says=says)
+
+    def test_a_single_window(self, refused):
+        refused("explain", "--limit", "1", says="expected 2 or more, to tell position from text")
+
+    def test_texts_shorter_than_the_window(self, refused, tmp_path):
+        (tmp_path / "short.txt").write_text("A few words.")
+        refused("explain", "bundled", "short.txt", says="found 0 full windows of 128 tokens")
+
+    def test_a_window_longer_than_the_table(self, refused):
+        refused("explain", "--window", "500", says="position table has 128 rows")
+
+    def test_weights_that_are_not_numbers(self, refused, tmp_path):
+        model = shutil.copytree(MODEL, tmp_path / "model")
+        tensors = load_file(model / "model.safetensors")
+        tensors["bert.encoder.layer.0.attention.self.query.weight"][0, 0] = torch.nan
+        save_file(tensors, model / "model.safetensors", metadata={"format": "pt"})
+        refused("explain", model, "--limit", "2", says="")
+
+    @pytest.mark.parametrize("given", ["3", "60:3", "a:b", "-1:5", "3:"])
+    def test_frequencies_that_are_no_range(self, refused, given):
+        refused("explain", f"--frequencies={given}", says="as in 3:60")
+
+    def test_frequencies_beyond_the_window(self, refused):
+        refused("explain", "--window", "16", "--limit", "2", "--frequencies", "20:30", says="20")
+
+    def test_an_unknown_completion(self, refused):
+        refused("explain", "--completion", "sparkle", says="choose minimal, lapack, haar, thin")
+
+    def test_a_missing_corpus(self, refused):
+        refused("explain", "bundled", "nothing.txt", says="nothing.txt: no such file or folder")
+
+    def test_two_formats_at_once(self, refused):
+        refused("explain", "--json", "--csv", says="choose one")

@@ -1,0 +1,193 @@
+"""`explain` end to end: planted waves, real models, and the same analyses by arrays and by model."""
+
+import json
+
+import numpy as np
+import pytest
+import xarray as xr
+from transformers import AutoTokenizer
+
+import attnscope
+from attnscope import AttnscopeError, mechanism
+from attnscope.bundled import MODEL, TEXT
+from attnscope.capture import LoadedModel, load_model
+from attnscope.mechanism.evidence import gather
+from attnscope.mechanism.heads import over_heads, verdict
+from tests.families import tiny
+from tests.planted import LENGTH, wave_bert
+
+SHIFTS = (-1, 1, -3, 2)
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return AutoTokenizer.from_pretrained(MODEL)
+
+
+@pytest.fixture(scope="module")
+def planted(tokenizer):
+    return attnscope.explain(
+        wave_bert(SHIFTS), [TEXT], tokenizer=tokenizer, window=LENGTH, limit=4, frequencies=(1, 15)
+    )
+
+
+def test_three_ways_find_every_planted_shift(planted):
+    found = planted["verdict"].to_dataset().sel(layer=0)
+    assert found.offset_of_weights.values.tolist() == list(SHIFTS)
+    np.testing.assert_allclose(found.offset_of_spectrum.values, SHIFTS, atol=0.05)
+    np.testing.assert_allclose(np.round(found.offset_of_correlation.values), SHIFTS)
+    assert found.agree.values.all()
+
+
+def test_planted_position_heads_are_all_position(planted):
+    """Words are zero, so position explains the whole profile."""
+    np.testing.assert_allclose(planted["verdict"].position_share.values, 1.0, atol=1e-4)
+    np.testing.assert_allclose(
+        planted["position_content"].profile_pp.values, planted["position_content"].profile.values, atol=1e-4
+    )
+
+
+def test_planted_waves_stand_in_the_table(planted):
+    spectrum = planted["position_spectrum"].to_dataset().sel(kind="positions")
+    amplitude = spectrum["mean"]
+    assert float(amplitude.sel(frequency=slice(1, 15)).min()) > 0.1
+    np.testing.assert_allclose(amplitude.sel(frequency=[0, 16]), 0, atol=1e-5)
+
+
+def test_every_analysis_is_there_or_says_why_not(planted):
+    skipped = json.loads(planted.attrs["skipped"])
+    assert set(planted.children) | set(skipped) == {
+        "forms",
+        "position_spectrum",
+        "position_pca",
+        "position_cca",
+        "waves",
+        "spectra",
+        "cross_spectrum",
+        "phase_map",
+        "cross_correlation",
+        "bias",
+        "position_content",
+        "rotation_effect",
+        "bias_effect",
+        "verdict",
+    }
+    assert "not turned by positions" in skipped["rotation_effect"]
+
+
+def test_the_bundled_model_shows_the_mechanism():
+    """A previous- and a next-token head whose shift the cross-spectrum finds, and a peak twice its surroundings."""
+    found = attnscope.explain(limit=24)
+    heads = found["verdict"].to_dataset().stack(place=("layer", "head"))
+    sharp = heads.isel(place=np.flatnonzero(heads.peak_weight.values >= 0.5))
+    assert {-1.0, 1.0} <= set(sharp.offset_of_weights.values.tolist())
+    np.testing.assert_allclose(sharp.offset_of_spectrum, sharp.offset_of_weights, atol=0.5)
+    assert sharp.agree.values.all()
+    assert float(sharp.position_share.min()) > 0.9
+    spectrum = found["position_spectrum"].to_dataset().sel(kind="positions")
+    assert float(spectrum.local_ratio.sel(frequency=slice(3, None)).max()) >= 2
+    words = found["position_spectrum"].to_dataset().sel(kind="words")
+    assert not words.is_peak.values.astype(bool).any()
+
+
+def test_the_chemistry_model_has_its_known_table(models):
+    """Peaks at 48 (2.5 times the local median) and 42 cycles; 50.0% and 86.2% of variance in 4 and 12 dimensions."""
+    folder = models / "rxnmapper-albert"
+    share = mechanism.position_pca(folder).cumulative_share
+    assert float(share.sel(component=4)) == pytest.approx(0.500, abs=5e-4)
+    assert float(share.sel(component=12)) == pytest.approx(0.862, abs=5e-4)
+    spectrum = mechanism.position_spectrum(folder)
+    band = spectrum["mean"].sel(frequency=slice(30, 60))
+    assert int(band.frequency[band.values.argmax()]) == 48
+    assert float(spectrum.local_ratio.sel(frequency=48)) > 2.3
+    assert 42 in band.frequency.values[np.argsort(band.values)[-3:]]
+
+
+def test_a_rope_model_gets_what_is_defined(models):
+    found = attnscope.explain(models / "stories260K-llama", [TEXT], window=64, limit=4)
+    assert "verdict" not in found.children
+    assert {"forms", "position_content", "rotation_effect"} <= set(found.children)
+    skipped = json.loads(found.attrs["skipped"])
+    assert "RoPE" in skipped["position_spectrum"]
+    assert set(found["forms"].form.values) == {"rope"}
+
+
+def test_a_run_folder_is_read_the_second_time(tmp_path):
+    first = attnscope.explain(limit=3, out=tmp_path / "run")
+    stamp = (tmp_path / "run" / "waves.zarr").stat().st_mtime_ns
+    again = attnscope.explain(limit=3, out=tmp_path / "run")
+    assert (tmp_path / "run" / "waves.zarr").stat().st_mtime_ns == stamp
+    xr.testing.assert_identical(first["verdict"].to_dataset(), again["verdict"].to_dataset())
+    with pytest.raises(AttnscopeError, match="holds another run"):
+        attnscope.explain(limit=2, out=tmp_path / "run")
+
+
+def test_arrays_and_models_give_the_same(tokenizer):
+    loaded = load_model(wave_bert(SHIFTS), tokenizer=tokenizer, device="cpu")
+    evidence = mechanism.evidence_of(loaded, [TEXT], window=LENGTH, limit=3)
+    layer = evidence.layers[0]
+    query, key = layer.matrices(0, affine=False)
+    by_arrays = mechanism.cross_spectrum(layer.moments.position_mean, query, key)
+    by_model = mechanism.cross_spectrum(evidence)
+    np.testing.assert_allclose(
+        by_model.band_offset.sel(layer=0, head=0), by_arrays.band_offset, atol=1e-6
+    )
+    waves = mechanism.query_key_waves(layer.sample, query, key)
+    assert int(waves.periodic_columns) == int(mechanism.query_key_waves(evidence).periodic_columns[0, 0]) == 6  # f = 4, 9, 14; 1 is below 3
+    assert mechanism.phase_map(evidence).energy.dims == ("layer", "head", "frequency", "angle")
+    trace = mechanism.cross_correlation(evidence).trace_peak_offset.sel(range="near", layer=0)
+    assert trace.values.tolist() == list(SHIFTS)
+    assert set(mechanism.position_content(loaded, [TEXT], window=LENGTH, limit=2).term.values) == {
+        "PP",
+        "PC",
+        "CP",
+        "CC",
+    }
+
+
+class TestBadInput:
+    def test_no_position_table(self, models):
+        for analysis in (mechanism.position_spectrum, mechanism.position_pca):
+            with pytest.raises(AttnscopeError, match="no table of absolute positions.*RoPE"):
+                analysis(models / "stories260K-llama")
+        with pytest.raises(AttnscopeError, match="no table of absolute positions"):
+            mechanism.position_cca(models / "stories260K-llama", [TEXT], window=32, limit=2)
+
+    def test_scores_that_are_not_bilinear(self):
+        evidence = gather(tiny("qwen3"), [[5, 6, 7, 8], [8, 7, 6, 5]])
+        with pytest.raises(AttnscopeError, match="not bilinear|bilinear in X"):
+            over_heads(evidence, lambda layer, head: xr.Dataset())
+
+    def test_one_window_only(self):
+        with pytest.raises(AttnscopeError, match="found 0 full windows of 128 tokens .*expected 2 or more"):
+            attnscope.explain(texts=["The tide comes in."])
+        with pytest.raises(AttnscopeError, match="found 1 window; expected 2 or more"):
+            gather(tiny("bert"), [[5, 6, 7]])
+
+    def test_windows_of_unequal_length(self):
+        with pytest.raises(AttnscopeError, match="windows of 3 to 4 tokens; expected all equally long"):
+            gather(tiny("bert"), [[5, 6, 7], [5, 6, 7, 8]])
+
+    def test_a_layer_or_head_that_is_not_there(self):
+        evidence = gather(tiny("bert"), [[5, 6, 7], [7, 6, 5]])
+        with pytest.raises(AttnscopeError, match="no self-attention layer 9: choose from 0, 1"):
+            evidence.layer(9)
+        with pytest.raises(AttnscopeError, match="no head 99: heads are counted from 0 to 3"):
+            evidence.layers[0].matrices(99, affine=True)
+
+    def test_weights_that_are_not_numbers(self, tokenizer):
+        model = wave_bert(SHIFTS)
+        model.bert.encoder.layer[0].attention.self.query.weight.data[0, 0] = float("nan")
+        with pytest.raises(AttnscopeError, match="NaN or infinity in bert.encoder"):
+            attnscope.explain(model, [TEXT], tokenizer=tokenizer, window=LENGTH, limit=2)
+
+    def test_a_window_longer_than_the_table(self):
+        with pytest.raises(AttnscopeError, match="position table has 128 rows"):
+            attnscope.explain(window=1000)
+
+
+def test_a_verdict_needs_no_content_account(tokenizer):
+    loaded = LoadedModel(wave_bert(SHIFTS), tokenizer, "planted", {})
+    evidence = mechanism.evidence_of(loaded, [TEXT], window=LENGTH, limit=2)
+    found = verdict(evidence, mechanism.cross_spectrum(evidence), mechanism.cross_correlation(evidence), None)
+    assert "position_share" not in found
