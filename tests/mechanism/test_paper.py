@@ -14,6 +14,7 @@ from attnscope.capture import load_model
 from attnscope.mechanism.paper import (
     COLUMNS,
     PUBLISHED,
+    figure_6,
     is_shaped_like,
     paper_lines,
     paper_table,
@@ -157,8 +158,7 @@ def test_reproduce_bundled(tmp_path):
 
 
 def test_figure_6_shows_the_planted_shifts(small):
-    tree, _ = reproduce(small, tokenizer=MODEL, limit=2, window=128)
-    figure = tree["figure_6"]
+    figure = figure_6(small, random_ids(SMALL, 2))
     assert figure.completion.values.tolist() == ["minimal", "lapack"]
     assert figure.named_head.values.tolist() == ["1.1", "2.3"]
     offsets = [HEADS[1, 1][0], HEADS[2, 3][0]]

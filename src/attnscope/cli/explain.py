@@ -39,19 +39,25 @@ def explain(
         str | None, typer.Option(help="float32, bfloat16, float16, float64 [default: as saved]")
     ] = None,
     window: Annotated[
-        int | None, typer.Option(help="Tokens of a window; shorter ones are left out [default: the model's length]")
+        int | None,
+        typer.Option(help="Tokens of a window; shorter ones are left out [default: the model's length]"),
     ] = None,
     limit: Annotated[int, typer.Option(help="Windows to read.")] = 100,
     band: Annotated[int, typer.Option(help="Largest offset of the profiles.")] = 10,
     frequencies: Annotated[
         str | None,
-        typer.Option(metavar="LOW:HIGH", help="Cycles per window in which shifts are read off [default: from 3]"),
+        typer.Option(
+            metavar="LOW:HIGH", help="Cycles per window in which shifts are read off [default: from 3]"
+        ),
     ] = None,
     completion: Annotated[
         str, typer.Option(help="Of the rotation in the phase maps: minimal, lapack, haar or thin.")
     ] = "minimal",
     interventions: Annotated[
-        bool, typer.Option("--interventions", help="Also change words and positions and see what becomes of heads.")
+        bool,
+        typer.Option(
+            "--interventions", help="Also change words and positions and see what becomes of heads."
+        ),
     ] = False,
     layer: Annotated[int | None, typer.Option(help="Layer to show in the figures of single heads.")] = None,
     head: Annotated[int | None, typer.Option(help="Head to show in the figures of single heads.")] = None,
@@ -122,7 +128,9 @@ def _frequencies(given: str | None) -> tuple[int, int] | None:
         return None
     low, _, high = given.partition(":")
     if not (low.isdecimal() and high.isdecimal() and int(low) <= int(high)):
-        raise AttnscopeError(f"--frequencies is {given!r}: give two whole numbers, the smaller first, as in 3:60")
+        raise AttnscopeError(
+            f"--frequencies is {given!r}: give two whole numbers, the smaller first, as in 3:60"
+        )
     return int(low), int(high)
 
 
@@ -203,19 +211,25 @@ def _print_table(tree: xr.DataTree, folder: Path, page: Path | None) -> None:
     judged = [row for row in rows if row["agree"] is not None]
     if judged:
         agreeing = sum(row["agree"] for row in judged)
-        console.print(f"three ways find the same offset in {agreeing} of {len(judged)} heads", style="bold", highlight=False)
+        console.print(
+            f"three ways find the same offset in {agreeing} of {len(judged)} heads",
+            style="bold",
+            highlight=False,
+        )
     table = Table()
-    for column, justify in (
-        ("layer", "right"),
-        ("head", "right"),
-        ("weight", "right"),
-        ("offset by weights", "right"),
-        ("cross-spectrum", "right"),
-        ("cross-correlation", "right"),
-        ("agree", "left"),
-        ("by position", "right"),
-    ):
-        table.add_column(column, justify=justify)
+    headings = (
+        "layer",
+        "head",
+        "weight",
+        "weights",
+        "spectrum",
+        "correlation",
+        "agree",
+        "share of\nposition",
+    )
+    for heading in headings:
+        by = "offset by\n" if heading in {"weights", "spectrum", "correlation"} else ""
+        table.add_column(by + heading, justify="left" if heading == "agree" else "right")
     for row in rows[:_SHOWN]:
         table.add_row(
             str(row["layer"]),
@@ -232,11 +246,13 @@ def _print_table(tree: xr.DataTree, folder: Path, page: Path | None) -> None:
         console.print(f"and {len(rows) - _SHOWN} more heads: --csv lists all", highlight=False)
     for name, reason in json.loads(tree.attrs["skipped"]).items():
         console.print(f"no {name.replace('_', ' ')}: {reason}", style="dim", highlight=False, markup=False)
-    console.print("A weight is a mixing coefficient, not an explanation; scores are not weights.", style="dim")
+    console.print(
+        "A weight is a mixing coefficient, not an explanation; scores are not weights.", style="dim"
+    )
     console.print(f"results: {folder}", highlight=False, markup=False, soft_wrap=True)
     if page is not None:
         console.print(f"report:  {page}", highlight=False, markup=False, soft_wrap=True)
 
 
 def _number(value: float | None, form: str) -> str:
-    return "" if value is None else format(value, form)
+    return "" if value is None else format(value, form if value else form.replace("+", ""))

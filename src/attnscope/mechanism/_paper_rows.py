@@ -38,7 +38,7 @@ FASTEST_PERIOD = 8  # tokens
 SLOW_PERIOD = 51.2  # tokens: f = 10 at 512
 CLUSTERS = 6
 FLAT = ("self", "flat")  # kinds of heads that lean to no side
-ABOVE_NULL, ABOVE_NULL_LISTED, LOWEST = 3.0, 2.0, 3
+ABOVE_NULL, ABOVE_NULL_LISTED, LOWEST = 3.0, 1.5, 3
 LEVEL = 1e-3
 LOBES = (20, 40)  # tokens
 SCORE_BAND = 30  # offsets of the GPT-2 profiles

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -151,6 +151,7 @@ def gather(
     >>> len(evidence.layers), evidence.layers[0].profiles.shape
     (2, (2, 2, 5))
     """
+    windows = list(windows)
     ids = token_ids(windows, least=2)
     first = model_inputs(model, ids[:1])
     verify(model, first)
@@ -183,10 +184,16 @@ def gather(
     return Evidence(
         layers=[layers[index] for index in sorted(layers)],
         tables=tables,
-        words=word_table(model)[ids.flatten()[:rows].numpy()],
+        words=word_table(model)[_words(windows, ids)[:rows]],
         texts=len(ids),
         length=length,
     )
+
+
+def _words(windows: Sequence[Any], ids: Tensor) -> np.ndarray:
+    """Ids of all tokens but the special ones, which come round with every window and would look like a wave."""
+    special = [getattr(window, "special", None) or [False] * ids.shape[1] for window in windows]
+    return ids.numpy()[~np.array(special, dtype=bool)]
 
 
 def _add(moments: StateMoments, states: Tensor) -> None:

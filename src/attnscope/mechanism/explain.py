@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import xarray as xr
+from threadpoolctl import threadpool_limits
 
 from attnscope.bundled import MODEL, TEXT
 from attnscope.capture import LoadedModel, load_model
@@ -29,6 +31,20 @@ if TYPE_CHECKING:
 
 CONTENT_TEXTS = 4  # texts of the position-and-content account, which takes several passes
 DEFAULT_TEXTS = 100
+_OF_ARRAYS = frozenset(
+    [
+        "position_spectrum",
+        "position_pca",
+        "position_cca",
+        "waves",
+        "spectra",
+        "cross_spectrum",
+        "phase_map",
+        "cross_correlation",
+        "bias",
+        "verdict",
+    ]
+)
 
 
 @dataclass(frozen=True)
@@ -226,8 +242,11 @@ class Analyses:
         plan = self._plan(evidence, found)
         for number, (name, make) in enumerate(plan.items()):
             self.progress(Step(name.replace("_", " "), 0.6 + 0.4 * number / len(plan)))
+            # NumPy's threads and PyTorch's wait for each other by spinning; what is small enough takes one
+            threads = threadpool_limits(1, "blas") if name in _OF_ARRAYS else nullcontext()
             try:
-                found[name] = kept.get(name, make)
+                with threads:
+                    found[name] = kept.get(name, make)
             except _NotDefined as reason:
                 skipped[name] = str(reason)
         self.progress(Step("done", 1.0))

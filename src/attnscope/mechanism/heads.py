@@ -196,7 +196,9 @@ def cross_correlations(evidence: Evidence, *, mode: str = "centre_k", columns: i
         half = (layer.band_sums[0].shape[-1]) // 2
         near = found.trace_mean.sel(offset=slice(-half, half)).values
         agreement = profile_agreement(layer.profiles.mean(0)[head], near, band=half)
-        return found.isel(column=slice(columns)).merge(agreement, combine_attrs="drop")
+        leading = found.isel(column=slice(columns))
+        leading = leading.assign_coords(column=np.arange(leading.sizes["column"]))  # ranks may differ
+        return leading.merge(agreement, combine_attrs="drop")
 
     return over_heads(evidence, of_head)
 

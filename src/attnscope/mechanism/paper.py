@@ -17,7 +17,7 @@ import xarray as xr
 
 from attnscope.bundled import MODEL, TEXT
 from attnscope.capture import load_model
-from attnscope.corpus import Corpus, Window
+from attnscope.corpus import Corpus
 from attnscope.errors import AttnscopeError
 from attnscope.mechanism._paper_rows import FINDERS, PAPER_LENGTH, Case, Ours
 from attnscope.mechanism._texts import Windows
@@ -332,7 +332,7 @@ def reproduce(
 
     def both(kept: Kept) -> tuple[xr.Dataset | None, xr.Dataset]:
         tell(Step("figure 6", 0.7))
-        figure = _figure_6(loaded.model, windows[:2], seed)
+        figure = figure_6(loaded.model, windows[:2], seed=seed)
         return (None if figure is None else kept.get("figure_6", lambda: figure)), kept.get("paper", table)
 
     if out is None:
@@ -345,6 +345,57 @@ def reproduce(
     tree["paper"] = xr.DataTree(numbers)
     tell(Step("done", 1.0))
     return tree, numbers
+
+
+def figure_6(model: PreTrainedModel, windows: Windows, *, seed: int = 0) -> xr.Dataset | None:
+    """Phase maps of the heads that the papers show, in their form: on the first text, without biases.
+
+    Parameters
+    ----------
+    model
+        In eval mode.
+    windows
+        Two or more windows, or lists of token ids, all equally long.
+    seed
+        See `phase_map`.
+
+    Returns
+    -------
+    xarray.Dataset or None
+        `phase_map` over ``named_head`` (``"8.9"``, from 1) and ``completion`` (``minimal`` and the papers' own,
+        ``lapack``); None where the model has none of these heads or their scores are not bilinear in X.
+
+    Examples
+    --------
+    >>> model = load_model(MODEL, device="cpu", need_tokenizer=False).model
+    >>> found = figure_6(model, np.random.default_rng(0).integers(5, 500, (2, 128)).tolist())
+    >>> found.median_shift.dims
+    ('named_head', 'completion')
+    """
+    windows = list(windows)
+    evidence = gather(model, windows)
+    case = Case(model, windows, evidence, {}, seed)
+    length = evidence.length
+    band = tuple(max(1, round(edge * length / PAPER_LENGTH)) for edge in FIGURE_6)
+    found: dict[str, xr.Dataset] = {}
+    for layer, head in NAMED_HEADS:
+        try:
+            place, number = case.head(layer, head)
+        except AttnscopeError:
+            continue
+        if place.projections.form != "bilinear":
+            continue
+        query, key = place.matrices(number, affine=False)
+        maps = [
+            phase_map(place.sample, query, key, completion=name, band=(band[0], band[1]), seed=seed)
+            for name in COMPLETIONS
+        ]
+        found[f"{layer}.{head}"] = xr.concat(
+            maps, xr.Variable("completion", list(COMPLETIONS)), combine_attrs="drop_conflicts"
+        )
+    if not found:
+        return None
+    return xr.concat(list(found.values()), xr.Variable("named_head", list(found)), combine_attrs="override")
 
 
 def is_shaped_like(model: PreTrainedModel, name: str) -> bool:
@@ -393,30 +444,3 @@ def _verdict(ours: Ours, comparable: bool) -> str:
     if ours.holds is None:
         return "descriptive"
     return ("agrees" if ours.holds else "differs") if comparable else "not comparable"
-
-
-def _figure_6(model: PreTrainedModel, windows: Sequence[Window], seed: int) -> xr.Dataset | None:
-    """Phase maps of the papers' heads on the first text; None where the model has none of them."""
-    evidence = gather(model, windows)
-    case = Case(model, windows, evidence, {}, seed)
-    length = evidence.length
-    band = tuple(max(1, round(edge * length / PAPER_LENGTH)) for edge in FIGURE_6)
-    found: dict[str, xr.Dataset] = {}
-    for layer, head in NAMED_HEADS:
-        try:
-            place, number = case.head(layer, head)
-        except AttnscopeError:
-            continue
-        if place.projections.form != "bilinear":
-            continue
-        query, key = place.matrices(number, affine=False)
-        maps = [
-            phase_map(place.sample, query, key, completion=name, band=(band[0], band[1]), seed=seed)
-            for name in COMPLETIONS
-        ]
-        found[f"{layer}.{head}"] = xr.concat(
-            maps, xr.Variable("completion", list(COMPLETIONS)), combine_attrs="drop_conflicts"
-        )
-    if not found:
-        return None
-    return xr.concat(list(found.values()), xr.Variable("named_head", list(found)), combine_attrs="override")

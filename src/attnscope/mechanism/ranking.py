@@ -47,7 +47,8 @@ def rank_heads(tree: xr.DataTree) -> list[dict[str, Any]]:
     """
     rows = _from_content(tree) | _from_verdict(tree)
     return sorted(
-        rows.values(), key=lambda row: (not row["agree"], -(row["peak_weight"] or 0.0), row["layer"], row["head"])
+        rows.values(),
+        key=lambda row: (not row["agree"], -(row["peak_weight"] or 0.0), row["layer"], row["head"]),
     )
 
 

@@ -6,7 +6,11 @@
 from attnscope.figures.mechanism.changes import interventions, scheme_effect
 from attnscope.figures.mechanism.content import position_content
 from attnscope.figures.mechanism.explain import explain_figures, write_explain_figures
-from attnscope.figures.mechanism.positions import position_components, position_correlations, position_spectrum
+from attnscope.figures.mechanism.positions import (
+    position_components,
+    position_correlations,
+    position_spectrum,
+)
 from attnscope.figures.mechanism.shifts import cross_correlations, cross_spectrum_offsets, phase_maps
 from attnscope.figures.mechanism.verdict import offset_agreement, position_grid, verdict_grid
 from attnscope.figures.mechanism.waves import head_waves, spectra_by_layer, wave_columns, wave_counts

@@ -93,7 +93,8 @@ def curve(
         axes.fill_between(x, low, high, color=colour, alpha=0.28, linewidth=0)
     else:
         mean = values
-    axes.plot(x, mean, color=colour, **({"linewidth": 1.3} | line))
+    style: dict[str, Any] = {"linewidth": 1.3} | line
+    axes.plot(x, mean, color=colour, **style)
 
 
 def with_interval(result: xr.Dataset, name: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -108,7 +109,7 @@ def zero_line(axes: Axes) -> None:
     axes.axvline(0, color="0.5", linewidth=0.6, linestyle=":")
 
 
-def tokens(value: float, digits: int = 2) -> str:
+def tokens(value: float | int, digits: int = 2) -> str:
     """A signed number of tokens, as it is written in figures.
 
     Examples

@@ -27,6 +27,7 @@ from attnscope.figures.style import look
 
 if TYPE_CHECKING:
     import xarray as xr
+    from matplotlib.artist import Artist
     from matplotlib.axes import Axes
 
 _BEFORE = "0.55"
@@ -115,8 +116,8 @@ def interventions(changes: xr.Dataset, heads: Sequence[tuple[int, int]]) -> Figu
     return figure
 
 
-def _legend(grid: np.ndarray) -> tuple[list[object], list[str]]:
-    found: dict[str, object] = {}
+def _legend(grid: np.ndarray) -> tuple[list[Artist], list[str]]:
+    found: dict[str, Artist] = {}
     for axes in grid.ravel():
         for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
             found.setdefault(label, handle)

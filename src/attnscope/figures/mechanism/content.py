@@ -85,12 +85,22 @@ def position_content(content: xr.Dataset, heads: Sequence[tuple[int, int]]) -> F
             part = one_head(content, layer, head)
             zero_line(profile)
             curve(
-                profile, offset, with_interval(part, "profile"), MEASURED, label="The model's weights", marker="o",
+                profile,
+                offset,
+                with_interval(part, "profile"),
+                MEASURED,
+                label="The model's weights",
+                marker="o",
                 markersize=2.2,
             )
             curve(
-                profile, offset, part["profile_pp"].values, ALONE, label="Position with position alone (PP)",
-                linewidth=1.1, linestyle="--",
+                profile,
+                offset,
+                part["profile_pp"].values,
+                ALONE,
+                label="Position with position alone (PP)",
+                linewidth=1.1,
+                linestyle="--",
             )
             profile.set(xlim=(offset[0], offset[-1]), ylim=(0, None), xlabel="Offset, tokens")
             profile.set_title(f"Layer {layer}, head {head}", loc="left")
@@ -121,6 +131,11 @@ def _draw_bars(axes: Axes, part: xr.Dataset, name: str, terms: list[str]) -> Non
     room = 0.2 * max(top - bottom, 1e-12)
     for x, (one, end) in enumerate(zip(value, high, strict=True)):
         axes.text(
-            x, max(end, one, 0) + 0.15 * room, f"{one:.2f}".replace("-0.00", "0.00").replace("-", "−"), ha="center", va="bottom", fontsize=6.5
+            x,
+            max(end, one, 0) + 0.15 * room,
+            f"{one:.2f}".replace("-0.00", "0.00").replace("-", "−"),
+            ha="center",
+            va="bottom",
+            fontsize=6.5,
         )
     axes.set_ylim(bottom - (room / 3 if bottom < 0 else 0), top + 1.4 * room)

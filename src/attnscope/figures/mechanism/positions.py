@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import numpy as np
+import xarray as xr
 from matplotlib import colormaps
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
@@ -18,10 +19,9 @@ from attnscope.figures.reading import axis_values, require
 from attnscope.figures.style import look
 
 if TYPE_CHECKING:
-    import xarray as xr
     from matplotlib.axes import Axes
 
-Models = Mapping[str, "xr.Dataset"]
+Models = Mapping[str, xr.Dataset]
 
 _KINDS = {"positions": "Position table", "words": "Words of a text (control)"}
 _MOST_PEAKS = 5  # named in a panel
@@ -63,7 +63,9 @@ def position_spectrum(spectra: xr.Dataset | Models) -> Figure:
     >>> figure.axes[0].get_title(loc="left")
     'made-up: Position table'
     """
-    models = _by_model(spectra, ("mean", "lower_quartile", "upper_quartile", "null_mean"), "position_spectrum")
+    models = _by_model(
+        spectra, ("mean", "lower_quartile", "upper_quartile", "null_mean"), "position_spectrum"
+    )
     rows = [[(name, kind, part) for kind, part in _kinds(one)] for name, one in models.items()]
     columns = max(map(len, rows))
     with look():
@@ -81,17 +83,24 @@ def position_spectrum(spectra: xr.Dataset | Models) -> Figure:
             if first is not None:
                 first.set_ylim(0, first.get_ylim()[1] * 1.12)  # room for the names of peaks
         handles, labels = figure.axes[0].get_legend_handles_labels()
-        figure.legend(handles, labels, loc="outside upper center", ncols=5 if columns > 1 else 2, frameon=False, fontsize=7)
+        figure.legend(
+            handles,
+            labels,
+            loc="outside upper center",
+            ncols=5 if columns > 1 else 2,
+            frameon=False,
+            fontsize=7,
+        )
     return figure
 
 
 def _by_model(given: xr.Dataset | Models, needs: tuple[str, ...], purpose: str) -> dict[str, xr.Dataset]:
-    models = dict(given) if not hasattr(given, "data_vars") else {"": given}
+    models: dict[str, xr.Dataset] = {"": given} if isinstance(given, xr.Dataset) else dict(given)
     if not models:
         raise AttnscopeError(f"{purpose} needs at least one model, but found none.")
     for one in models.values():
         require(one, needs, purpose=purpose)
-    return models  # pyright: ignore[reportReturnType]
+    return models
 
 
 def _kinds(spectra: xr.Dataset) -> list[tuple[str, xr.Dataset]]:
@@ -111,7 +120,9 @@ def _draw_spectrum(axes: Axes, part: xr.Dataset, *, name_peaks: bool) -> None:
         label="Noise: middle half",
     )
     axes.axhline(float(part["null_mean"]), color=NOISE, linewidth=0.8, linestyle="--", label="Noise: mean")
-    axes.fill_between(frequency, low, high, color=MEASURED, alpha=0.28, linewidth=0, label="Columns: middle half")
+    axes.fill_between(
+        frequency, low, high, color=MEASURED, alpha=0.28, linewidth=0, label="Columns: middle half"
+    )
     axes.plot(frequency, mean, color=MEASURED, linewidth=1.1, label="Columns: mean")
     positions = int(part.attrs.get("positions", 2 * frequency[-1]))
     if name_peaks and "is_peak" in part:
@@ -135,7 +146,7 @@ def _draw_spectrum(axes: Axes, part: xr.Dataset, *, name_peaks: bool) -> None:
 def _highest_peaks(is_peak: np.ndarray, mean: np.ndarray) -> list[int]:
     """Of each run of peaks its highest, and of these the highest few."""
     edges = np.flatnonzero(np.diff(np.concatenate([[0], is_peak.astype(int), [0]])))
-    tops = [first + int(mean[first:end].argmax()) for first, end in edges.reshape(-1, 2)]
+    tops = [int(first + mean[first:end].argmax()) for first, end in edges.reshape(-1, 2)]
     return sorted(tops, key=lambda top: -mean[top])[:_MOST_PEAKS]
 
 
@@ -253,7 +264,9 @@ def position_correlations(correlations: xr.Dataset) -> Figure:
     2
     """
     require(
-        correlations, ("correlation", "null_correlation", "strong_components"), purpose="position_correlations"
+        correlations,
+        ("correlation", "null_correlation", "strong_components"),
+        purpose="position_correlations",
     )
     layers = axis_values(correlations, "layer")
     values = correlations["correlation"].transpose("layer", "component").values
@@ -270,12 +283,20 @@ def position_correlations(correlations: xr.Dataset) -> Figure:
         for row, layer in enumerate(layers):
             named = row % step == 0 or row == len(layers) - 1
             curves.plot(
-                number, values[row], color=colours[row], linewidth=1.2, label=f"Layer {layer}" if named else None
+                number,
+                values[row],
+                color=colours[row],
+                linewidth=1.2,
+                label=f"Layer {layer}" if named else None,
             )
         curves.axhspan(float(np.nanmin(null)), float(np.nanmax(null)), color=NOISE_BAND, linewidth=0)
-        curves.axhline(float(np.nanmean(null)), color=NOISE, linewidth=0.8, linestyle="--", label="Largest of noise")
+        curves.axhline(
+            float(np.nanmean(null)), color=NOISE, linewidth=0.8, linestyle="--", label="Largest of noise"
+        )
         curves.axhline(strong, color=MARK, linewidth=0.8, linestyle=":")
-        curves.set(xlim=(1, max(shown, 2)), ylim=(0, 1.03), xlabel="Canonical component", ylabel="Correlation")
+        curves.set(
+            xlim=(1, max(shown, 2)), ylim=(0, 1.03), xlabel="Canonical component", ylabel="Correlation"
+        )
         curves.set_title("Layer's input and position table", loc="left")
         curves.legend(frameon=False, fontsize=6.5, loc="upper right")
         counts.bar(range(len(layers)), correlations["strong_components"].values, color=colours, width=0.75)

@@ -72,7 +72,7 @@ def phase_maps(maps: xr.Dataset, heads: Sequence[tuple[int, int]]) -> Figure:
     1
     """
     pairs = the_heads(maps, heads, ("energy", "angle"), purpose="phase_maps")
-    frequency, angle = maps["frequency"].values, maps["angle"].values
+    frequency = maps["frequency"].values
     positions = int(maps.attrs.get("positions", 2 * frequency[-1]))
     with look():
         figure, panels = head_panels(len(pairs), (2.5,), width=2.6)
@@ -123,9 +123,7 @@ def _draw_lines(axes: Axes, positions: int, last: float) -> None:
         )
 
 
-def cross_correlations(
-    correlations: xr.Dataset, heads: Sequence[tuple[int, int]], reach: int = 60
-) -> Figure:
+def cross_correlations(correlations: xr.Dataset, heads: Sequence[tuple[int, int]], reach: int = 60) -> Figure:
     """Draw each head's cross-correlations of queries and keys: the leading columns, and their weighted sum.
 
     Above, one line for each of the ten columns with the largest singular values, the darkest the largest; below,
@@ -266,8 +264,9 @@ def cross_spectrum_offsets(spectra: xr.Dataset, heads: Sequence[tuple[int, int]]
             axes.axhline(middle, color=MARK, linewidth=0.9)
             if "in_band" in part:
                 inside = np.flatnonzero(part["in_band"].values.astype(bool))
-                axes.axvspan(-1, frequency[inside[0]] - 0.5, color=NOISE_BAND, linewidth=0)
-                axes.axvspan(frequency[inside[-1]] + 0.5, frequency[-1] + 1, color=NOISE_BAND, linewidth=0)
+                first, last = float(frequency[inside[0]]), float(frequency[inside[-1]])
+                axes.axvspan(-1, first - 0.5, color=NOISE_BAND, linewidth=0)
+                axes.axvspan(last + 0.5, float(frequency[-1]) + 1, color=NOISE_BAND, linewidth=0)
             amplitude = np.nan_to_num(part["cross_amplitude"].values.astype(float))
             share = amplitude / max(amplitude[below].max(initial=0.0), 1e-300)
             discs = axes.scatter(

@@ -151,9 +151,7 @@ def _grid(
 
 
 def _frame(layer: int, head: int) -> Rectangle:
-    return Rectangle(
-        (head - 0.42, layer - 0.42), 0.84, 0.84, fill=False, edgecolor="#D55E00", linewidth=1.3
-    )
+    return Rectangle((head - 0.42, layer - 0.42), 0.84, 0.84, fill=False, edgecolor="#D55E00", linewidth=1.3)
 
 
 def offset_agreement(verdict: xr.Dataset) -> Figure:
@@ -211,9 +209,18 @@ def _scatter(
     ends = np.array([-reach, reach])
     axes.fill_between(ends, ends - _AGREES, ends + _AGREES, color="0.9", linewidth=0, label="Within 1 token")
     axes.plot(ends, ends, color="0.6", linewidth=0.6)
-    for chosen, colour, label in ((~agree, "0.45", "Not all three agree"), (agree, MEASURED, "All three agree")):
+    for chosen, colour, label in (
+        (~agree, "0.45", "Not all three agree"),
+        (agree, MEASURED, "All three agree"),
+    ):
         axes.scatter(
-            x[chosen], y[chosen], s=8 + 60 * weight[chosen], color=colour, alpha=0.55, linewidths=0, label=label
+            x[chosen],
+            y[chosen],
+            s=8 + 60 * weight[chosen],
+            color=colour,
+            alpha=0.55,
+            linewidths=0,
+            label=label,
         )
     axes.set(xlim=ends, ylim=ends, aspect="equal")
     for axis in (axes.xaxis, axes.yaxis):

@@ -11,7 +11,15 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from attnscope.errors import AttnscopeError
-from attnscope.figures.mechanism._common import KEY, QUERY, head_panels, is_leftmost, names, one_head, the_heads
+from attnscope.figures.mechanism._common import (
+    KEY,
+    QUERY,
+    head_panels,
+    is_leftmost,
+    names,
+    one_head,
+    the_heads,
+)
 from attnscope.figures.reading import axis_values, layer_labels, require
 from attnscope.figures.style import look, name_heads
 
@@ -127,7 +135,9 @@ def _draw_columns(axes: Axes, part: xr.Dataset, shown: int) -> None:
         )
     axes.set(xlim=(-0.02 * reach, 1.52 * reach), ylim=(shown - 0.4, -0.6))
     axes.axvline(1.1 * reach, color="0.6", linewidth=0.5)
-    axes.set_xticks([tick for tick in MaxNLocator(4, integer=True).tick_values(0, reach) if 0 <= tick <= reach])
+    axes.set_xticks(
+        [tick for tick in MaxNLocator(4, integer=True).tick_values(0, reach) if 0 <= tick <= reach]
+    )
     axes.yaxis.set_major_locator(MaxNLocator(8, integer=True))
 
 
@@ -240,7 +250,9 @@ def spectra_by_layer(spectra: xr.Dataset) -> Figure:
     sides = names(spectra, "side")
     layers = axis_values(spectra, "layer")
     frequency = spectra["frequency"].values[1:]
-    values = (spectra["maximum"] / spectra["null_mean"]).transpose("side", "layer", "frequency").values[..., 1:]
+    values = (
+        (spectra["maximum"] / spectra["null_mean"]).transpose("side", "layer", "frequency").values[..., 1:]
+    )
     reach = float(np.nanmax(np.abs(np.log2(np.maximum(values, 2.0**-3))), initial=0.5))
     with look():
         height = float(np.clip(0.2 * len(layers), 0.7, 3.0)) + 0.9

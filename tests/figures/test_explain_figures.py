@@ -1,0 +1,285 @@
+"""Figures of an explanation show its numbers, name what they show, and refuse what does not exist."""
+
+import io
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import xarray as xr
+
+from attnscope.errors import AttnscopeError
+from attnscope.figures import mechanism as figures
+from attnscope.mechanism.ranking import best_heads, rank_heads
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "report"))
+from planted_explanation import CHANGES, explanation, without
+
+OF_HEADS = {
+    "waves": figures.wave_columns,
+    "cross_spectrum": figures.cross_spectrum_offsets,
+    "phase_map": figures.phase_maps,
+    "cross_correlation": figures.cross_correlations,
+    "position_content": figures.position_content,
+    "rotation_effect": figures.scheme_effect,
+    "bias_effect": figures.scheme_effect,
+    "interventions": figures.interventions,
+}
+WHOLE = {
+    "verdict": figures.verdict_grid,
+    "position_spectrum": figures.position_spectrum,
+    "position_pca": figures.position_components,
+    "position_cca": figures.position_correlations,
+    "waves": figures.wave_counts,
+    "spectra": figures.spectra_by_layer,
+}
+
+
+@pytest.fixture(scope="module")
+def tree():
+    return explanation()
+
+
+def node(tree, name):
+    return tree[name].to_dataset()
+
+
+def drawn(figure):
+    figure.savefig(io.BytesIO(), format="png")
+    box = figure.get_tightbbox()
+    width, height = figure.get_size_inches()
+    assert box.x0 >= -0.03
+    assert box.y0 >= -0.03
+    assert box.x1 <= width + 0.03
+    assert box.y1 <= height + 0.03
+    return figure
+
+
+# --- which heads ---
+
+
+def test_heads_that_agree_come_first_then_those_that_weigh_most(tree):
+    rows = rank_heads(tree)
+    assert [row["agree"] for row in rows] == [True] * 6 + [False] * 6
+    assert [(row["layer"], row["head"]) for row in rows[:3]] == [(0, 0), (0, 2), (1, 0)]
+    assert best_heads(tree) == [(0, 0), (0, 2), (1, 0), (1, 2)]
+
+
+def test_heads_of_a_layer_are_shown_even_if_they_do_not_agree(tree):
+    assert best_heads(tree, layer=2, count=3) == [(2, 0), (2, 2), (2, 1)]
+    assert best_heads(tree, layer=1, head=3) == [(1, 3)]
+
+
+def test_heads_without_a_verdict_are_ranked_by_their_weights(tree):
+    rows = rank_heads(without(tree, "verdict", "bias"))
+    assert rows[0]["agree"] is None
+    assert rows[0]["offset_of_weights"] == -1
+    assert rows[0]["coherence"] is None
+    assert [row["peak_weight"] for row in rows] == sorted((row["peak_weight"] for row in rows), reverse=True)
+
+
+def test_a_missing_head_is_no_row(tree):
+    verdict = node(tree, "verdict").copy(deep=True)
+    verdict["peak_weight"][2, 3] = np.nan
+    less = without(tree, "position_content")
+    less["verdict"] = xr.DataTree(verdict)
+    assert len(rank_heads(less)) == 11
+    with pytest.raises(AttnscopeError, match="layer 2 has no head 3"):
+        best_heads(less, layer=2, head=3)
+
+
+@pytest.mark.parametrize(
+    ("asked", "says"), [({"layer": 3}, "no layer 3: they go from 0 to 2"), ({"head": 4}, "no head 4")]
+)
+def test_layers_and_heads_that_do_not_exist(tree, asked, says):
+    with pytest.raises(AttnscopeError, match=says):
+        best_heads(tree, **asked)
+
+
+# --- what is drawn ---
+
+
+def test_peaks_are_named_by_their_period(tree):
+    table, words = figures.position_spectrum(node(tree, "position_spectrum")).axes
+    assert [text.get_text() for text in table.texts] == ["8"]  # 64 tokens / 8 cycles
+    assert not words.texts
+    line = next(line for line in table.lines if len(line.get_xdata()) == 32)
+    assert line.get_xdata()[0] == 1  # the mean of a column is no wave
+    np.testing.assert_allclose(line.get_ydata(), node(tree, "position_spectrum")["mean"].values[0, 1:])
+
+
+def test_a_peak_that_noise_would_give_is_not_named(tree):
+    spectrum = node(tree, "position_spectrum").copy(deep=True)
+    spectrum["null_upper_quartile"][:] = 6.0
+    assert not figures.position_spectrum(spectrum).axes[0].texts
+
+
+def test_several_models_are_rows_of_one_figure(tree):
+    spectrum = node(tree, "position_spectrum")
+    figure = drawn(figures.position_spectrum({"one": spectrum, "other": spectrum.sel(kind="positions")}))
+    titles = [axes.get_title(loc="left") for axes in figure.axes]
+    assert titles == ["one: Position table", "one: Words of a text (control)", "other: Position table"]
+    drawn(figures.position_components({name: node(tree, "position_pca") for name in ("one", "other")}))
+
+
+def test_4_and_12_components_are_marked(tree):
+    axes = figures.position_components(node(tree, "position_pca")).axes[0]
+    assert [text.get_text() for text in axes.texts] == ["4 components: 59.0%", "12 components: 93.1%"]
+
+
+def test_strong_correlations_are_counted_by_layer(tree):
+    cca = node(tree, "position_cca")
+    curves, counts = figures.position_correlations(cca).axes
+    np.testing.assert_allclose(curves.lines[0].get_ydata(), cca["correlation"].values[0])
+    assert [bar.get_height() for bar in counts.patches] == cca["strong_components"].values.tolist()
+
+
+def test_the_verdict_frames_the_heads_that_agree(tree):
+    axes = figures.verdict_grid(node(tree, "verdict")).axes[0]
+    assert [text.get_text() for text in axes.texts] == ["−1", "+3"] * 6
+    assert len(axes.patches) == 6
+    np.testing.assert_allclose(axes.images[0].get_array(), node(tree, "verdict")["position_share"])
+
+
+def test_without_a_verdict_the_grid_shows_positions_share(tree):
+    axes = figures.position_grid(node(tree, "position_content")).axes[0]
+    assert not axes.patches
+    assert {text.get_text() for text in axes.texts} == {"−1"}
+
+
+def test_three_ways_are_drawn_against_each_other(tree):
+    figure = drawn(figures.offset_agreement(node(tree, "verdict")))
+    agreeing = figure.axes[0].collections[2].get_offsets()
+    np.testing.assert_allclose(agreeing, [[-1.0, -0.9]] * 6)
+
+
+def test_wave_counts_are_written_beside_those_of_shuffled_tokens(tree):
+    found, shuffled = figures.wave_counts(node(tree, "waves")).axes[:2]
+    assert [text.get_text() for text in found.texts] == ["4", "0"] * 6
+    assert {text.get_text() for text in shuffled.texts} == {"1"}
+
+
+def test_columns_that_are_one_wave_are_joined(tree):
+    (axes,) = figures.wave_columns(node(tree, "waves"), [(0, 0)]).axes
+    arcs = [note for note in axes.texts if hasattr(note, "xy") and not note.get_text()]
+    assert [(note.xy, note.xyann) for note in arcs] == [((8, 0), (8, 1)), ((8, 2), (8, 3))]
+
+
+def test_the_lines_of_a_phase_map_are_where_a_shift_puts_the_angle(tree):
+    axes = figures.phase_maps(node(tree, "phase_map"), [(0, 0)]).axes[0]
+    left = axes.lines[1]  # offset -1: keys are the queries one token on
+    frequency, angle = left.get_xdata(), left.get_ydata()
+    np.testing.assert_allclose(angle[:-1], 2 * np.pi * frequency[:-1] / 64, atol=1e-12)
+    assert axes.get_title(loc="right") == "offset −1"
+
+
+def test_the_peak_of_the_summed_scores_is_marked(tree):
+    columns, total = figures.cross_correlations(node(tree, "cross_correlation"), [(0, 0)]).axes
+    assert columns.get_xlim() == (-60, 60)
+    assert [text.get_text() for text in total.texts] == ["t = −1"]
+
+
+def test_a_cross_spectrum_has_a_disc_for_each_frequency_above_0(tree):
+    axes = figures.cross_spectrum_offsets(node(tree, "cross_spectrum"), [(0, 0)]).axes[0]
+    discs = np.ma.filled(axes.collections[0].get_offsets(), np.nan)
+    assert discs.shape == (32, 2)
+    assert (discs[:-1, 1] == -1).all()
+
+
+def test_bars_are_shares_and_shapley_values(tree):
+    content = node(tree, "position_content")
+    _, share, shapley = figures.position_content(content, [(1, 2)]).axes
+    for axes, name in ((share, "share"), (shapley, "shapley")):
+        np.testing.assert_allclose([bar.get_height() for bar in axes.patches], content[name].values[1, 2])
+    assert shapley.get_title(loc="right") == "weight at offset −1"
+
+
+def test_interventions_show_the_change_with_its_interval(tree):
+    axes = figures.interventions(node(tree, "interventions"), [(0, 0), (0, 1)]).axes
+    assert len(axes) == 2 * len(CHANGES)
+    assert axes[0].texts[0].get_text() == "+0.00 [−0.01, +0.01]"
+    assert axes[2].texts[0].get_text() == "−0.77 [−0.78, −0.76]"
+    assert [len(one.lines) for one in axes[::2]] == [3, 3, 4]  # only a reversal has an order of its own
+
+
+def test_variants_of_the_scheme_are_named(tree):
+    figure = figures.scheme_effect(node(tree, "rotation_effect"), [(0, 0)])
+    labels = [text.get_text() for text in figure.legends[0].get_texts()]
+    assert labels == ["The model", "No pair turns", "Fast pairs turn (period below 16)"]
+
+
+def test_a_heads_waves_are_the_singular_columns_along_the_text():
+    angle = 2 * np.pi * np.outer(np.arange(64), [5, 9]) / 64
+    states = np.hstack([np.cos(angle), np.sin(angle)])
+    figure = drawn(figures.head_waves(states, np.diag([2.0, 1, 2, 1]), np.eye(4), columns=[0, 2]))
+    for axes, cycles in zip(figure.axes, (5, 9), strict=True):
+        query, key = axes.lines[1].get_ydata(), axes.lines[2].get_ydata()
+        assert np.abs(np.fft.rfft(query)).argmax() == cycles
+        np.testing.assert_allclose(query, key, atol=1e-12)
+    for columns in ([], [4], [-1]):
+        with pytest.raises(AttnscopeError, match="column"):
+            figures.head_waves(states, np.eye(4), np.eye(4), columns=columns)
+
+
+# --- any size, any gap ---
+
+
+@pytest.mark.parametrize(("layers", "heads"), [(1, 1), (2, 16), (12, 12)])
+def test_every_size_fits(layers, heads):
+    tree = explanation(layers, heads, positions=16, columns=6)
+    for name, draw in WHOLE.items():
+        assert max(drawn(draw(node(tree, name))).get_size_inches()) < 12
+    shown = [(layers - 1, head) for head in range(min(heads, 6))]
+    for name, draw in OF_HEADS.items():
+        drawn(draw(node(tree, name), shown))
+
+
+@pytest.mark.parametrize("name", [*OF_HEADS, "verdict"])
+def test_a_head_without_values_is_drawn_empty(tree, name):
+    result = node(tree, name).copy(deep=True)
+    for variable in result.data_vars.values():
+        if {"layer", "head"} <= set(variable.dims) and variable.dtype.kind == "f":
+            variable.loc[{"layer": 0, "head": 0}] = np.nan
+    drawn(OF_HEADS[name](result, [(0, 0), (0, 1)]) if name in OF_HEADS else figures.verdict_grid(result))
+
+
+def test_every_analysis_has_its_figure(tree, tmp_path):
+    names = {path.stem for path in figures.write_explain_figures(tree, tmp_path / "new")}
+    assert len(names) == 15
+    assert "position-shares" not in names  # the verdict shows more
+
+
+def test_an_analysis_that_is_missing_has_none(tree):
+    less = without(tree, "verdict", "waves", "interventions")
+    names = [name for name, _ in figures.explain_figures(less)]
+    assert "position-shares" in names
+    assert not {"verdict", "wave-counts", "interventions"} & set(names)
+
+
+def test_heads_that_an_analysis_lacks_are_left_out(tree):
+    first = node(tree, "waves").isel(layer=[0])
+    shown = dict(figures.explain_figures(xr.DataTree.from_dict({"waves": first}), [(0, 1), (2, 1)]))
+    assert len(shown["wave-columns"].axes) == 1
+
+
+@pytest.mark.parametrize("name", OF_HEADS)
+def test_refusals_say_what_exists(tree, name):
+    with pytest.raises(AttnscopeError, match=r"no head 9 in layer 0.*heads from 0 to 3"):
+        OF_HEADS[name](node(tree, name), [(0, 9)])
+    with pytest.raises(AttnscopeError, match=r"needs .* but the result holds"):
+        OF_HEADS[name](node(tree, "position_pca"), [(0, 0)])
+
+
+@pytest.mark.parametrize("name", WHOLE)
+def test_a_result_of_something_else_is_refused(tree, name):
+    with pytest.raises(AttnscopeError, match=r"needs .* but the result holds"):
+        WHOLE[name](node(tree, "forms"))
+
+
+def test_numbers_of_nothing_are_refused(tree):
+    with pytest.raises(AttnscopeError, match="columns must be at least 1"):
+        figures.wave_columns(node(tree, "waves"), [(0, 0)], columns=0)
+    with pytest.raises(AttnscopeError, match="reach must be at least 1"):
+        figures.cross_correlations(node(tree, "cross_correlation"), [(0, 0)], reach=0)
+    with pytest.raises(AttnscopeError, match="at least one model"):
+        figures.position_spectrum({})

@@ -1,0 +1,246 @@
+"""A made-up explanation of any size: each analysis has the names and shapes of a real one, and known numbers.
+
+Heads with an even number look one token to the left, clearly so; the others at no offset in particular.
+"""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import xarray as xr
+
+TERMS = ["PP", "PC", "CP", "CC"]
+CHANGES = ["words-shuffled", "positions-zero", "positions-reversed"]
+SKIPPED = {"rotation_effect": "</script><img src=x onerror=alert(1)> & so on", "bias_effect": "no bias"}
+GRID = ("layer", "head")
+REACH = 10
+
+
+def explanation(layers=3, heads=4, positions=64, columns=8, seed=0):
+    """A tree with every node that `explain` can give."""
+    rng = np.random.default_rng(seed)
+    frequency = np.arange(positions // 2 + 1)
+    looks = np.broadcast_to(np.arange(heads) % 2 == 0, (layers, heads))
+    share = np.where(looks, 0.97, 0.1) - 0.01 * np.arange(layers)[:, None]
+    peak = np.where(looks, 0.9, 0.1) - 0.02 * np.arange(layers)[:, None] - 0.001 * np.arange(heads)
+    nodes = {
+        "forms": _forms(layers),
+        "position_spectrum": _spectrum(frequency, positions, rng),
+        "position_pca": xr.Dataset(
+            {"cumulative_share": ("component", 1 - 0.8 ** np.arange(1, positions + 1))}
+        ),
+        "position_cca": _correlations(layers, rng),
+        "waves": _waves(layers, heads, columns, positions, rng),
+        "spectra": xr.Dataset(
+            {
+                "maximum": (("layer", "side", "frequency"), rng.gamma(2, size=(layers, 3, len(frequency)))),
+                "null_mean": (("layer", "side"), np.full((layers, 3), 2.0)),
+            },
+            coords={"side": ["X", "query", "key"], "frequency": frequency},
+        ),
+        "cross_spectrum": _cross_spectrum(layers, heads, frequency, positions, rng),
+        "phase_map": xr.Dataset(
+            {
+                "energy": (
+                    (*GRID, "frequency", "angle"),
+                    rng.gamma(1, size=(layers, heads, len(frequency), 64)),
+                ),
+                "median_shift": (GRID, np.where(looks, 1.0, np.nan)),
+            },
+            coords={"frequency": frequency, "angle": np.linspace(-np.pi, np.pi, 65)[1:] - np.pi / 64},
+            attrs={"positions": positions},
+        ),
+        "cross_correlation": _cross_correlation(layers, heads, columns, positions, rng),
+        "bias": xr.Dataset({"moved": (GRID, np.full((layers, heads), 0.25))}),
+        "position_content": _content(looks, share, peak, rng),
+        "rotation_effect": _scheme(["model", "none", "fast"], layers, heads, rng),
+        "bias_effect": _scheme(["model", "without_bias"], layers, heads, rng),
+        "interventions": _interventions(looks, rng),
+        "verdict": xr.Dataset(
+            {
+                "offset_of_weights": (GRID, np.where(looks, -1.0, 3.0)),
+                "offset_of_spectrum": (GRID, np.where(looks, -0.9, -4.0)),
+                "offset_of_correlation": (GRID, np.where(looks, -1.1, 0.0)),
+                "agree": (GRID, looks.copy()),
+                "position_share": (GRID, share),
+                "peak_weight": (GRID, peak),
+                "coherence": (GRID, np.where(looks, 0.95, 0.3)),
+            }
+        ),
+    }
+    numbered = {}
+    for name, node in nodes.items():
+        coords = {dim: np.arange(node.sizes[dim]) for dim in GRID if dim in node.dims}
+        numbered[name] = node.assign_coords(coords)
+    tree = xr.DataTree.from_dict(numbered)
+    tree.attrs = {
+        "model": "planted <b>model</b>",
+        "skipped": json.dumps(SKIPPED),
+        "signature": json.dumps(
+            {"settings": {"windows": 12, "window": positions}, "note": "<script>alert(2)</script>"}
+        ),
+    }
+    return tree
+
+
+def without(tree, *nodes):
+    """The same explanation, less some analyses."""
+    fewer = xr.DataTree.from_dict(
+        {name: tree[name].to_dataset() for name in tree.children if name not in nodes}
+    )
+    fewer.attrs = dict(tree.attrs)
+    return fewer
+
+
+def _forms(layers):
+    text = {"form": ["bilinear"] * layers, "reason": [""] * layers}
+    return xr.Dataset(
+        {name: ("layer", np.array(values, dtype=object)) for name, values in text.items()}
+        | {"error": ("layer", np.full(layers, 2e-7))}
+    )
+
+
+def _spectrum(frequency, positions, rng):
+    mean = np.ones((2, len(frequency))) + 0.05 * rng.random((2, len(frequency)))
+    mean[0, 8] = 5.0
+    is_peak = np.zeros(mean.shape, dtype=bool)
+    is_peak[0, 8] = True
+    level = ("kind", np.ones(2))
+    found = {
+        name: (("kind", "frequency"), mean * factor)
+        for name, factor in (("mean", 1), ("lower_quartile", 0.7))
+    }
+    return xr.Dataset(
+        found
+        | {
+            "upper_quartile": (("kind", "frequency"), mean * 1.3),
+            "is_peak": (("kind", "frequency"), is_peak),
+            "null_mean": level,
+            "null_lower_quartile": ("kind", np.full(2, 0.6)),
+            "null_upper_quartile": ("kind", np.full(2, 1.4)),
+        },
+        coords={"kind": ["positions", "words"], "frequency": frequency},
+        attrs={"positions": positions},
+    )
+
+
+def _correlations(layers, rng):
+    values = np.sort(rng.random((layers, 20)))[:, ::-1]
+    return xr.Dataset(
+        {
+            "correlation": (("layer", "component"), values),
+            "null_correlation": ("layer", np.full(layers, 0.2)),
+            "strong_components": ("layer", (values > 0.5).sum(1)),
+        },
+        attrs={"strong": 0.5},
+    )
+
+
+def _waves(layers, heads, columns, positions, rng):
+    dims = (*GRID, "column")
+    shape = (layers, heads, columns)
+    periodic = np.zeros(shape, dtype=bool)
+    periodic[:, ::2, :4] = True
+    partner = np.full(shape, -1)
+    partner[:, ::2, :4] = [1, 0, 3, 2]
+    frequency = np.where(periodic, 8, rng.integers(1, positions // 2, shape))
+    return xr.Dataset(
+        {
+            "query_frequency": (dims, frequency),
+            "key_frequency": (dims, frequency),
+            "periodic": (dims, periodic),
+            "partner": (dims, partner),
+            "importance": (dims, rng.gamma(2, size=shape)),
+            "singular_value": (dims, np.sort(rng.random(shape))[..., ::-1]),
+            "periodic_columns": (GRID, periodic.sum(-1)),
+            "null_periodic_columns": ((*GRID, "permutation"), np.ones((layers, heads, 5), dtype=int)),
+        },
+        attrs={"positions": positions},
+    )
+
+
+def _cross_spectrum(layers, heads, frequency, positions, rng):
+    dims, shape = (*GRID, "frequency"), (layers, heads, len(frequency))
+    offset = np.full(shape, -1.0)
+    offset[..., [0, -1]] = np.nan
+    return xr.Dataset(
+        {
+            "offset": (dims, offset),
+            "cross_amplitude": (dims, rng.gamma(2, size=shape)),
+            "coherence": (dims, rng.random(shape)),
+            "band_offset": (GRID, np.full((layers, heads), -1.0)),
+            "in_band": (dims, np.broadcast_to((frequency >= 3) & (frequency < frequency[-1]), shape)),
+        },
+        coords={"frequency": frequency},
+        attrs={"positions": positions},
+    )
+
+
+def _cross_correlation(layers, heads, columns, positions, rng):
+    offset = np.arange(1 - positions, positions)
+    trace = np.broadcast_to(100.0 * np.exp(-np.abs(offset + 1)), (layers, heads, len(offset)))
+    lines = rng.uniform(-1, 1, size=(layers, heads, columns, len(offset)))
+    return xr.Dataset(
+        {
+            "correlation": ((*GRID, "column", "offset"), lines),
+            "trace": ((*GRID, "offset"), trace),
+            "trace_peak_offset": ((*GRID, "range"), np.full((layers, heads, 2), -1)),
+        },
+        coords={"offset": offset, "range": ["near", "all"]},
+    )
+
+
+def _profile(looks, rng):
+    """A mean weight at each offset: what the head looks at, and a little noise."""
+    values = 0.02 + 0.01 * rng.random((*looks.shape, 2 * REACH + 1))
+    values[..., REACH - 1] = np.where(looks, 0.8, 0.03)
+    return values
+
+
+def _content(looks, share, peak, rng):
+    profile = _profile(looks, rng)
+    parts = np.stack([share, 0 * share, 0 * share, 1 - share], -1)
+    found = {
+        "profile_pp": ((*GRID, "offset"), 0.9 * profile),
+        "target": (GRID, np.full(looks.shape, -1)),
+        "mass": (GRID, peak),
+        "share_split": (GRID, share),
+    }
+    for end, change in (("", 0.0), ("_low", -0.01), ("_high", 0.01)):
+        found["profile" + end] = ((*GRID, "offset"), profile + change)
+        found["share" + end] = ((*GRID, "term"), parts + change)
+        found["shapley" + end] = ((*GRID, "term"), 0.8 * parts + change)
+    return xr.Dataset(found, coords={"term": TERMS, "offset": np.arange(-REACH, REACH + 1)})
+
+
+def _scheme(variants, layers, heads, rng):
+    looks = np.ones((len(variants), layers, heads), dtype=bool)
+    looks[1:] = False
+    profile = _profile(looks, rng)
+    return xr.Dataset(
+        {
+            "profile" + end: (("variant", *GRID, "offset"), profile + change)
+            for end, change in (("", 0.0), ("_low", -0.01), ("_high", 0.01))
+        },
+        coords={"variant": variants, "offset": np.arange(-REACH, REACH + 1)},
+    )
+
+
+def _interventions(looks, rng):
+    before = _profile(looks, rng)
+    after = np.stack([before, np.full_like(before, 0.03), before[..., ::-1]])
+    by_id = np.stack([np.full_like(before, np.nan)] * 2 + [before])
+    lost = (after - before)[..., REACH - 1]
+    return xr.Dataset(
+        {
+            "profile_before": ((*GRID, "offset"), before),
+            "profile_after": (("change", *GRID, "offset"), after),
+            "profile_by_id": (("change", *GRID, "offset"), by_id),
+            "mass_change": (("change", *GRID), lost),
+            "mass_change_low": (("change", *GRID), lost - 0.01),
+            "mass_change_high": (("change", *GRID), lost + 0.01),
+            "target": (GRID, np.full(looks.shape, -1)),
+        },
+        coords={"change": CHANGES, "offset": np.arange(-REACH, REACH + 1)},
+    )
