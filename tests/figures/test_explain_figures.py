@@ -169,7 +169,7 @@ def test_the_lines_of_a_phase_map_are_where_a_shift_puts_the_angle(tree):
     axes = figures.phase_maps(node(tree, "phase_map"), [(0, 0)]).axes[0]
     left = axes.lines[1]  # offset -1: keys are the queries one token on
     frequency, angle = left.get_xdata(), left.get_ydata()
-    np.testing.assert_allclose(angle[:-1], 2 * np.pi * frequency[:-1] / 64, atol=1e-12)
+    np.testing.assert_allclose(angle[:-2], 2 * np.pi * frequency[:-2] / 64, atol=1e-12)
     assert axes.get_title(loc="right") == "offset −1"
 
 

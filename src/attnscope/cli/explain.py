@@ -59,6 +59,15 @@ def explain(
             "--interventions", help="Also change words and positions and see what becomes of heads."
         ),
     ] = False,
+    paper: Annotated[
+        bool, typer.Option("--paper", help="The papers' settings, and their published numbers beside ours.")
+    ] = False,
+    relearn: Annotated[
+        int | None,
+        typer.Option(
+            metavar="STEPS", help="Also learn the position table anew with unknown tokens between (1000)."
+        ),
+    ] = None,
     layer: Annotated[int | None, typer.Option(help="Layer to show in the figures of single heads.")] = None,
     head: Annotated[int | None, typer.Option(help="Head to show in the figures of single heads.")] = None,
     seed: Annotated[int, typer.Option(help="Of what is random.")] = 0,
@@ -80,6 +89,7 @@ def explain(
     """Why does every head look there? Take queries and keys apart into positions, content and waves."""
     from attnscope.errors import AttnscopeError
     from attnscope.mechanism.explain import explain as run_explain
+    from attnscope.mechanism.paper import reproduce
     from attnscope.mechanism.ranking import best_heads
     from attnscope.mechanism.rotation import COMPLETIONS
 
@@ -88,37 +98,95 @@ def explain(
     wanted = _frequencies(frequencies)
     if completion not in COMPLETIONS:
         raise AttnscopeError(f"--completion is {completion!r}: choose {', '.join(COMPLETIONS)}")
+    source = None if model == "bundled" else model
     with _progress_bar() as show:
-        tree = run_explain(
-            None if model == "bundled" else model,
-            text or None,
-            out=out or _default_out,
-            tokenizer=tokenizer,
-            window=window,
-            limit=limit,
-            band=band,
-            frequencies=wanted,
-            completion=completion,
-            intervene=interventions,
-            seed=seed,
-            field=field,
-            by_line=by_line,
-            device=device,
-            dtype=dtype,
-            revision=revision,
-            trust_remote_code=trust_remote_code,
-            progress=show,
+        options: dict[str, Any] = {
+            "out": out or _default_out,
+            "tokenizer": tokenizer,
+            "window": window,
+            "limit": limit,
+            "band": band,
+            "frequencies": wanted,
+            "completion": completion,
+            "intervene": interventions,
+            "seed": seed,
+            "field": field,
+            "by_line": by_line,
+            "device": device,
+            "dtype": dtype,
+            "revision": revision,
+            "trust_remote_code": trust_remote_code,
+            "progress": show,
+        }
+        tree = (
+            reproduce(source, text or None, **options)[0]
+            if paper
+            else run_explain(source, text or None, **options)
         )
     count = _SHOWN_IN_FIGURES if layer is None and head is None else 2 * _SHOWN_IN_FIGURES
     heads = best_heads(tree, layer=layer, head=head, count=count)
     folder = Path(tree.attrs["run"])
+    if relearn is not None:
+        _relearn(
+            source,
+            text or None,
+            folder,
+            relearn,
+            tokenizer=tokenizer,
+            field=field,
+            by_line=by_line,
+            seed=seed,
+        )
     page = _write_pages(tree, folder, heads) if report else None
     if as_json:
         print(json.dumps(_as_json(tree, folder), indent=2, ensure_ascii=False))  # noqa: T201
     elif as_csv:
         _print_csv(tree)
     else:
+        if "paper" in tree.children:
+            _print_paper(tree["paper"].to_dataset())
         _print_table(tree, folder, page)
+
+
+def _print_paper(table: xr.Dataset) -> None:
+    """Published numbers beside ours."""
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    from attnscope.mechanism.paper import COLUMNS, paper_lines
+
+    shown = Table(show_lines=True)
+    for heading in COLUMNS:
+        shown.add_column(heading)
+    for line in paper_lines(table):
+        shown.add_row(*map(Text, line))
+    Console().print(shown)
+
+
+def _relearn(source: str | None, text: list[Path] | None, folder: Path, steps: int, **options: Any) -> None:
+    """Learn the positions anew; the model, its tokenizer and the spectra are kept in the run folder."""
+    from rich.console import Console
+    from rich.progress import Progress
+
+    from attnscope.bundled import MODEL
+    from attnscope.capture import load_model
+    from attnscope.mechanism.relearn import relearn_positions
+
+    console = Console(stderr=True)
+    with Progress(console=console, transient=True) as bar:
+        task = bar.add_task("relearn", total=steps)
+        model, found = relearn_positions(
+            source, text, steps=steps, progress=lambda done, _: bar.update(task, completed=done), **options
+        )
+    kept = folder / "relearned"
+    model.save_pretrained(kept)
+    load_model(source or MODEL, tokenizer=options.get("tokenizer")).tokenizer.save_pretrained(kept)
+    losses = found.loss.values
+    console.print(
+        f"relearned positions: loss {losses[0]:.3f} -> {losses[-1]:.3f}; model kept in {kept}",
+        highlight=False,
+    )
 
 
 def _frequencies(given: str | None) -> tuple[int, int] | None:

@@ -66,8 +66,8 @@ _SECTIONS = (
         "waves",
         "Waves in queries and keys",
         (
-            "A head can only prefer an offset if its queries and keys carry the position. Here are the columns of both, "
-            "after the rotation that the scores determine, that are waves along the text."
+            "A head can only prefer an offset if its queries and keys carry the position. Here are the columns of "
+            "both, after the rotation that the scores determine, that are waves along the text."
         ),
         ("wave-counts", "wave-columns", "spectra-by-layer"),
     ),
@@ -75,8 +75,8 @@ _SECTIONS = (
         "shift",
         "The shift between queries and keys",
         (
-            "If keys are the queries moved by a fixed number of tokens, the head looks at a fixed offset. Three views of "
-            "that shift, for the heads named."
+            "If keys are the queries moved by a fixed number of tokens, the head looks at a fixed offset. Three "
+            "views of that shift, for the heads named."
         ),
         ("cross-spectrum", "phase-maps", "cross-correlations"),
     ),
@@ -84,8 +84,8 @@ _SECTIONS = (
         "content",
         "Position or content",
         (
-            "Every input is split into its mean at that position (P) and the rest (C). The scores then have exactly four "
-            "parts: PP, PC, CP and CC."
+            "Every input is split into its mean at that position (P) and the rest (C). The scores then have exactly "
+            "four parts: PP, PC, CP and CC."
         ),
         ("position-content",),
     ),
@@ -93,8 +93,8 @@ _SECTIONS = (
         "scheme",
         "The position scheme taken out",
         (
-            "Each layer gets the inputs that it always gets; only its rotation or bias is changed. What is lost was the "
-            "scheme's doing."
+            "Each layer gets the inputs that it always gets; only its rotation or bias is changed. What is lost was "
+            "the scheme's doing."
         ),
         ("rotation-effect", "bias-effect"),
     ),
@@ -118,15 +118,15 @@ _FIGURES = {
     "verdict": (
         "Offsets and what position explains",
         (
-            "One cell for each head: the number is the offset of its largest mean weight (−1 is the token before), the "
-            "colour the share of the scores' profile that positions alone explain, a frame that three ways agree."
+            "One cell for each head: the number is the offset of its largest mean weight (−1 is the token before), "
+            "the colour the share of the scores' profile that positions alone explain, a frame that three ways agree."
         ),
     ),
     "position-shares": (
         "Offsets and what position explains",
         (
-            "One cell for each head: the number is the offset of its largest mean weight (−1 is the token before), the "
-            "colour the share of the scores' profile that positions alone explain."
+            "One cell for each head: the number is the offset of its largest mean weight (−1 is the token before), "
+            "the colour the share of the scores' profile that positions alone explain."
         ),
     ),
     "offset-agreement": (
@@ -136,37 +136,37 @@ _FIGURES = {
     "position-spectrum": (
         "Waves in the position table",
         (
-            "A line above the grey band is a wave that noise would not give; the number is its period in tokens. Words, "
-            "on the right, are the control."
+            "A line above the grey band is a wave that noise would not give; the number is its period in tokens. "
+            "Words, on the right, are the control."
         ),
     ),
     "position-components": (
         "Dimensions that hold it",
         (
-            "How much of the table's variance its first principal components hold. RoBERTa's 4 hold 50.5%, its 12 hold "
-            "92.2% (Yamamoto and Matsuzaki 2023)."
+            "How much of the table's variance its first principal components hold. RoBERTa's 4 hold 50.5%, its 12 "
+            "hold 92.2% (Yamamoto and Matsuzaki 2023)."
         ),
     ),
     "position-correlations": (
         "How long layers keep it",
         (
-            "Canonical correlations of each layer's input with the table. A curve that falls to the dashed line tells no "
-            "more about positions than noise would."
+            "Canonical correlations of each layer's input with the table. A curve that falls to the dashed line "
+            "tells no more about positions than noise would."
         ),
     ),
     "wave-counts": (
         "How many columns are waves",
         (
-            "Counted by Fisher's test on one text, strict enough for all heads together. On the right the most that the "
-            "same head has when the tokens of the text are shuffled."
+            "Counted by Fisher's test on one text, strict enough for all heads together. On the right the most that "
+            "the same head has when the tokens of the text are shuffled."
         ),
     ),
     "wave-columns": (
         "Which columns are waves",
         (
-            "A row is a column, the largest singular value on top: disc and ring are the strongest frequencies of query "
-            "and key, green ones are waves, an arc joins a cosine and its sine. Bars: the column's share of the scores. "
-            "Columns of nearly equal singular values may trade places."
+            "A row is a column, the largest singular value on top: disc and ring are the strongest frequencies of "
+            "query and key, green ones are waves, an arc joins a cosine and its sine. Bars: the column's share of "
+            "the scores. Columns of nearly equal singular values may trade places."
         ),
     ),
     "spectra-by-layer": (
@@ -176,29 +176,30 @@ _FIGURES = {
     "cross-spectrum": (
         "Offset by frequency",
         (
-            "Discs on one height are frequencies that favour one offset; large, dark discs count most. Beyond the dashed "
-            "curves a phase tells the offset only up to whole periods."
+            "Discs on one height are frequencies that favour one offset; large, dark discs count most. Beyond the "
+            "dashed curves a phase tells the offset only up to whole periods."
         ),
     ),
     "phase-maps": (
         "The rotation from queries to keys",
         (
-            "Dark spots are where its eigenvectors have their energy. Spots along a line through 0 are a shift by that "
-            "many tokens. Single spots depend on how the rotation is completed; the figure above does not."
+            "Dark spots are where its eigenvectors have their energy. Spots along a line through 0 are a shift by "
+            "that many tokens. Single spots depend on how the rotation is completed; the figure above does not."
         ),
     ),
     "cross-correlations": (
         "Scores along offsets",
         (
-            "Above, each leading column; below, their sum, weighted by singular values. Waves of several periods add up "
-            "near one offset and cancel further away."
+            "Above, each leading column; below, their sum, weighted by singular values. Waves of several periods add "
+            "up near one offset and cancel further away."
         ),
     ),
     "position-content": (
         "What the parts give",
         (
-            "Above, the head's weights and those that position with position alone would give. Below, the parts' shares "
-            "of the scores' profile and their Shapley values for the weight at the head's offset, with 95% intervals."
+            "Above, the head's weights and those that position with position alone would give. Below, the parts' "
+            "shares of the scores' profile and their Shapley values for the weight at the head's offset, with 95% "
+            "intervals."
         ),
     ),
     "rotation-effect": (
@@ -212,9 +213,9 @@ _FIGURES = {
     "interventions": (
         "Before and after",
         (
-            "Grey is before, blue after, dashed the profile in the order of the position ids. The number is the change of "
-            "the weight at the head's offset, with its 95% interval over texts. Zeroing takes the model out of what it was "
-            "trained on: means and shuffles are the fairer changes."
+            "Grey is before, blue after, dashed the profile in the order of the position ids. The number is the "
+            "change of the weight at the head's offset, with its 95% interval over texts. Zeroing takes the model "
+            "out of what it was trained on: means and shuffles are the fairer changes."
         ),
     ),
 }

@@ -22,6 +22,7 @@ QUERY, KEY = "#009E73", "#CC79A7"
 OTHERS = ("#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 OFFSET = "Offset (key − query), tokens: negative is left"
 _MOST_COLUMNS = 4
+_WIDE = 6.0  # inches
 
 
 def the_heads(
@@ -38,7 +39,7 @@ def head_panels(
     """One column of panels for each head, four heads beside each other; heights in inches."""
     columns = min(count, _MOST_COLUMNS)
     blocks = math.ceil(count / columns)
-    size = (max(3.4, width * columns), blocks * sum(heights) + 0.5)
+    size = (max(4.4, width * columns), blocks * sum(heights) + 0.5)
     figure = Figure(figsize=size, layout="constrained")
     grid = figure.add_gridspec(blocks * len(heights), columns, height_ratios=heights * blocks)
     return figure, [
@@ -104,12 +105,19 @@ def with_interval(result: xr.Dataset, name: str) -> tuple[np.ndarray, np.ndarray
     return mean, low, high
 
 
+def legend_above(figure: Figure, axes: Axes, columns: int) -> None:
+    """The axes' legend above the figure, in so many columns where there is room."""
+    handles, labels = axes.get_legend_handles_labels()
+    columns = columns if figure.get_figwidth() >= _WIDE else min(columns, 2)
+    figure.legend(handles, labels, loc="outside upper center", ncols=columns, frameon=False, fontsize=7)
+
+
 def zero_line(axes: Axes) -> None:
     """Mark offset 0, the token itself."""
     axes.axvline(0, color="0.5", linewidth=0.6, linestyle=":")
 
 
-def tokens(value: float | int, digits: int = 2) -> str:
+def tokens(value: float, digits: int = 2) -> str:
     """A signed number of tokens, as it is written in figures.
 
     Examples

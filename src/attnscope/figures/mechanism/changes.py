@@ -17,6 +17,7 @@ from attnscope.figures.mechanism._common import (
     curve,
     head_panels,
     is_leftmost,
+    legend_above,
     names,
     one_head,
     the_heads,
@@ -203,6 +204,5 @@ def scheme_effect(profiles: xr.Dataset, heads: Sequence[tuple[int, int]]) -> Fig
             if is_leftmost(index):
                 axes.set_ylabel("Mean weight")
         figure.supxlabel(OFFSET, fontsize=8)
-        handles, labels = panels[0][0].get_legend_handles_labels()
-        figure.legend(handles, labels, loc="outside upper center", ncols=3, frameon=False, fontsize=7)
+        legend_above(figure, panels[0][0], 3)
     return figure

@@ -15,6 +15,7 @@ from attnscope.figures.mechanism._common import (
     curve,
     head_panels,
     is_leftmost,
+    legend_above,
     names,
     one_head,
     the_heads,
@@ -112,8 +113,7 @@ def position_content(content: xr.Dataset, heads: Sequence[tuple[int, int]]) -> F
                 profile.set_ylabel("Mean weight")
                 share.set_ylabel("Share of the\nscores' profile")
                 shapley.set_ylabel("Part of\nthe weight")
-        handles, labels = panels[0][0].get_legend_handles_labels()
-        figure.legend(handles, labels, loc="outside upper center", ncols=2, frameon=False, fontsize=7)
+        legend_above(figure, panels[0][0], 2)
     return figure
 
 

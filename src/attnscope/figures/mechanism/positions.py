@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from attnscope.errors import AttnscopeError
-from attnscope.figures.mechanism._common import MEASURED, NOISE, NOISE_BAND, names
+from attnscope.figures.mechanism._common import MEASURED, NOISE, NOISE_BAND, legend_above, names
 from attnscope.figures.palette import MARK
 from attnscope.figures.reading import axis_values, require
 from attnscope.figures.style import look
@@ -82,15 +82,7 @@ def position_spectrum(spectra: xr.Dataset | Models) -> Figure:
                     axes.set_ylabel("Amplitude")
             if first is not None:
                 first.set_ylim(0, first.get_ylim()[1] * 1.12)  # room for the names of peaks
-        handles, labels = figure.axes[0].get_legend_handles_labels()
-        figure.legend(
-            handles,
-            labels,
-            loc="outside upper center",
-            ncols=5 if columns > 1 else 2,
-            frameon=False,
-            fontsize=7,
-        )
+        legend_above(figure, figure.axes[0], 5)
     return figure
 
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-_LINES = (-2, -1, 0, 1, 2)  # offsets whose line is drawn in a map
+_LINES = (-2.0, -1.0, 0.0, 1.0, 2.0)  # offsets whose line is drawn in a map
 _CURVES = 10
 _BEYOND = 4.0  # tokens shown above and below the offset of a head
 
@@ -165,6 +165,7 @@ def cross_correlations(correlations: xr.Dataset, heads: Sequence[tuple[int, int]
     if reach < 1:
         raise AttnscopeError(f"reach must be at least 1 token, found {reach}.")
     offset = correlations["offset"].values
+    reach = min(reach, int(offset.max()))
     near = np.abs(offset) <= reach
     shown = min(_CURVES, correlations.sizes["column"])
     colours = [colormaps["viridis"](0.9 * column / max(shown - 1, 1)) for column in range(shown)]
@@ -201,7 +202,7 @@ def _mark_peak(axes: Axes, part: xr.Dataset) -> None:
     height = float(part["trace"].isel(offset=int(np.flatnonzero(part["offset"].values == at)[0])))
     axes.plot(at, height, "o", color=MARK, markersize=3)
     axes.annotate(
-        f"t = {tokens(at, 0)}",
+        f"t = {tokens(float(at), 0)}",
         (at, height),
         (6, 0),
         textcoords="offset points",

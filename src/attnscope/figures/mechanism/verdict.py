@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from matplotlib.ticker import MaxNLocator
 
-from attnscope.figures.mechanism._common import MEASURED, place, tokens
+from attnscope.figures.mechanism._common import MEASURED, legend_above, place, tokens
 from attnscope.figures.reading import axis_values, layer_labels, require
 from attnscope.figures.style import look, name_heads
 
@@ -67,7 +67,7 @@ def verdict_grid(verdict: xr.Dataset) -> Figure:
     require(verdict, ("offset_of_weights", "agree", colour), purpose="verdict_grid")
     agree = verdict["agree"].transpose("layer", "head").values.astype(bool)
     label = "Share that position explains" if colour == "position_share" else "Coherence"
-    title = "Number: offset looked at. Frame: three ways agree"
+    title = "Number: offset looked at\nFrame: three ways agree"
     return _grid(verdict, verdict[colour], verdict["offset_of_weights"], agree, title, label)
 
 
@@ -180,7 +180,7 @@ def offset_agreement(verdict: xr.Dataset) -> Figure:
     >>> import numpy as np
     >>> import xarray as xr
     >>> from attnscope.figures.mechanism import offset_agreement
-    >>> numbers = {name: (("layer", "head"), np.array([[-1.0, 2.0]])) for name in (
+    >>> numbers = {name: (("layer", "head"), np.array([[0.5, 0.9]])) for name in (
     ...     "offset_of_weights", "offset_of_spectrum", "offset_of_correlation", "peak_weight")}
     >>> len(offset_agreement(xr.Dataset(numbers | {"agree": (("layer", "head"), np.ones((1, 2), bool))})).axes)
     3
@@ -198,8 +198,7 @@ def offset_agreement(verdict: xr.Dataset) -> Figure:
             _scatter(axes, ways[order[across]], ways[order[up]], weight, agree, reach)
             axes.set_xlabel(f"{_WAYS[order[across]]}, tokens")
             axes.set_ylabel(f"{_WAYS[order[up]]}, tokens")
-        handles, labels = figure.axes[0].get_legend_handles_labels()
-        figure.legend(handles, labels, loc="outside upper center", ncols=3, frameon=False, fontsize=7)
+        legend_above(figure, figure.axes[0], 3)
     return figure
 
 

@@ -16,6 +16,7 @@ from attnscope.figures.mechanism._common import (
     QUERY,
     head_panels,
     is_leftmost,
+    legend_above,
     names,
     one_head,
     the_heads,
@@ -89,8 +90,7 @@ def wave_columns(waves: xr.Dataset, heads: Sequence[tuple[int, int]], columns: i
                 axes.set_ylabel("Singular column")
         cycles = f" (cycles per {positions} tokens)" if positions else ""
         figure.supxlabel(f"Strongest frequency{cycles}; bars: share of the scores", fontsize=8)
-        handles, labels = panels[0][0].get_legend_handles_labels()
-        figure.legend(handles, labels, loc="outside upper center", ncols=4, frameon=False, fontsize=7)
+        legend_above(figure, panels[0][0], 4)
     return figure
 
 
@@ -349,6 +349,5 @@ def head_waves(
             if row < len(columns) - 1:
                 axes.set_xticklabels([])
         figure.axes[-1].set_xlabel("Position in the text, tokens")
-        handles, labels = figure.axes[0].get_legend_handles_labels()
-        figure.legend(handles, labels, loc="outside upper center", ncols=2, frameon=False, fontsize=7)
+        legend_above(figure, figure.axes[0], 2)
     return figure
