@@ -26,7 +26,7 @@ from attnscope.attention._call import AttentionCall, Need, RowMeasures
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-QUERY_TILE, KEY_TILE = 256, 512  # 512 KiB of float32 scores: half of a usual second-level cache
+QUERY_TILE, KEY_TILE = 512, 512  # 1 MiB of float32 scores: a usual second-level cache
 PLAIN_TILE = 1 << 24  # scores in one tile of the batched pass
 
 
@@ -114,7 +114,7 @@ def absorb(scores: Tensor, state: TileState, start: Tensor, stop: Tensor, *, row
 class Operands:
     """What a sweep works on: any leading dimensions, one head or all of them.
 
-    ``query (..., query, width)``, ``key (..., key, width)``, ``value (..., key, value_width)``,
+    ``query (..., query, width)`` times the scale, ``key (..., key, width)``, ``value (..., key, value_width)``,
     ``columns (..., key, column)``, ``mask`` and ``bias (..., query, key)``, ``start`` and ``stop (..., query)``.
     """
 
@@ -126,13 +126,12 @@ class Operands:
     columns: Tensor | None
     mask: Tensor | None
     bias: Tensor | None
-    scale: float
     softcap: float | None
 
     def scores(self, rows: slice, keys: slice, buffer: Tensor | None) -> Tensor:
         """One tile of scores; `buffer` lends its memory where it fits."""
         query, key = self.query[..., rows, :], self.key[..., keys, :].transpose(-2, -1)
-        scores = torch.matmul(query * self.scale, key, out=buffer)
+        scores = torch.matmul(query, key, out=buffer)
         if self.softcap is not None:
             scores.div_(self.softcap).tanh_().mul_(self.softcap)
         if self.bias is not None:
@@ -250,7 +249,7 @@ def plain_tiles(call: AttentionCall, need: Need) -> tuple[Tensor, RowMeasures]:
             return None
         return tensor.unflatten(dim, (kv_heads, -1) if tensor.shape[dim] == heads else (1, 1))
 
-    query = call.query.to(dtype).unflatten(1, (kv_heads, -1))
+    query = (call.query.to(dtype) * call.scale).unflatten(1, (kv_heads, -1))
     start, stop = (bound[:, None, None] for bound in call.extent)
     operands = Operands(
         query=query,
@@ -261,7 +260,6 @@ def plain_tiles(call: AttentionCall, need: Need) -> tuple[Tensor, RowMeasures]:
         columns=None if need.columns is None else need.columns.to(dtype)[:, None, None],
         mask=None if call.is_contiguous else by_group(call.mask),
         bias=by_group(call.bias),
-        scale=call.scale,
         softcap=call.softcap,
     )
     sums = Sums.empty(call, need, dtype)
@@ -298,7 +296,7 @@ def compiled_tiles(call: AttentionCall, need: Need) -> tuple[Tensor, RowMeasures
         text, head = place
         with torch.inference_mode():
             operands = Operands(
-                query=call.query[text, head].float(),
+                query=call.query[text, head].float() * call.scale,
                 key=call.key[text, head // call.group].float(),
                 value=call.value[text, head // call.group].float(),
                 start=start[text],
@@ -306,7 +304,6 @@ def compiled_tiles(call: AttentionCall, need: Need) -> tuple[Tensor, RowMeasures
                 columns=None if need.columns is None else need.columns[text].float(),
                 mask=None if mask is None else mask[text, head],
                 bias=None if bias is None else bias[text, head],
-                scale=call.scale,
                 softcap=call.softcap,
             )
             part = sums.view(lambda tensor: tensor[text, head])

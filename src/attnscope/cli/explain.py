@@ -296,7 +296,7 @@ def _print_table(tree: xr.DataTree, folder: Path, page: Path | None) -> None:
         "share of\nposition",
     )
     for heading in headings:
-        by = "offset by\n" if heading in {"weights", "spectrum", "correlation"} else ""
+        by = "offset:\n" if heading in {"weights", "spectrum", "correlation"} else ""
         table.add_column(by + heading, justify="left" if heading == "agree" else "right")
     for row in rows[:_SHOWN]:
         table.add_row(
