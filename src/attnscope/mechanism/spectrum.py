@@ -37,7 +37,7 @@ def amplitude_spectrum(
         The local median is that of so many frequencies on either side (the frequency itself and 0 left out).
     factor, lowest
         A peak is a frequency of at least ``lowest`` whose mean amplitude is at least ``factor`` local
-        medians.
+        medians and above the upper quartile of white noise.
 
     Returns
     -------
@@ -80,6 +80,7 @@ def amplitude_spectrum(
     lower, upper = np.quantile(amplitude, QUARTILES, axis=1)
     scale = null_scale(columns)
     frequency = np.arange(len(mean))
+    above_noise = mean > rayleigh_quantile(scale, QUARTILES[1])
     found = xr.Dataset(
         {
             "mean": labelled("frequency", mean, "mean amplitude over columns"),
@@ -88,7 +89,9 @@ def amplitude_spectrum(
             "power": labelled("frequency", (amplitude**2).sum(1), "squared amplitude, sum over columns"),
             "local_ratio": labelled("frequency", ratio, "mean amplitude over its local median"),
             "is_peak": labelled(
-                "frequency", (frequency >= lowest) & (ratio >= factor), "peak of the mean amplitude"
+                "frequency",
+                (frequency >= lowest) & (ratio >= factor) & above_noise,
+                "peak of the mean amplitude",
             ),
             "null_mean": labelled("", rayleigh_mean(scale), "mean amplitude of white noise"),
         }
