@@ -58,18 +58,19 @@ class Sides:
     def coalition(self, call: AttentionCall, members: int) -> AttentionCall:
         """The call with some of PP, PC, CP, CC as its scores: bit 0 to 3 of `members`; keys about their mean.
 
-        Position and content of a query stand side by side; each meets the keys of its own terms.
+        Position and content of a query stand side by side and each meets the keys of its own terms, where these
+        differ; a side without a term is left out.
         """
         keys = centred_keys(call, [self.key_position, self.key_content])
-        met = [
-            sum(
-                (keys[side] for side in (0, 1) if members >> (2 * query + side) & 1),
-                torch.zeros_like(keys[0]),
+        sides = [self.query_position, self.query_content]
+        met = [[side for side in (0, 1) if members >> (2 * query + side) & 1] for query in (0, 1)]
+        if met[0] == met[1] and met[0]:  # both meet the same keys: add the queries
+            return _scoring(
+                call, sides[0] + sides[1], sum((keys[side] for side in met[0][1:]), keys[met[0][0]])
             )
-            for query in (0, 1)
-        ]
-        joined = torch.cat([self.query_position, self.query_content], -1)
-        return _scoring(call, joined, torch.cat(met, -1))
+        queries = [side for side, one in zip(sides, met, strict=True) if one] or sides[:1]
+        totals = [sum((keys[side] for side in one[1:]), keys[one[0]]) for one in met if one]
+        return _scoring(call, torch.cat(queries, -1), torch.cat(totals or [torch.zeros_like(keys[0])], -1))
 
     def mean_query(self, call: AttentionCall) -> AttentionCall:
         """A call in which every query is the mean query: a bias that depends on the key only."""

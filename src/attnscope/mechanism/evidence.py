@@ -25,6 +25,9 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 
+_FOR_MATCHING = 32  # tokens are enough to tell which matrix gave which queries
+
+
 @dataclass(eq=False)
 class Layer:
     """One attention layer over all texts.
@@ -155,7 +158,7 @@ def gather(
     ids = token_ids(windows, least=2)
     first = model_inputs(model, ids[:1])
     verify(model, first)
-    found = projections(model, first)
+    found = projections(model, model_inputs(model, ids[:1, :_FOR_MATCHING]))
     length = ids.shape[1]
     layers: dict[int, Layer] = {}
 
@@ -169,8 +172,7 @@ def gather(
             layers[site.index] = Layer(site, matrices, StateMoments.zeros(length, states.shape[-1]), sample)
         layer = layers[site.index]
         layer.has_bias = layer.has_bias or call.bias is not None
-        for text in states:
-            _add(layer.moments, text)
+        _add(layer.moments, states)
         layer.band_sums += list(rows.band.double().sum(2).cpu().numpy())
         return output
 
@@ -197,11 +199,10 @@ def _words(windows: Sequence[Any], ids: Tensor) -> np.ndarray:
 
 
 def _add(moments: StateMoments, states: Tensor) -> None:
-    """Add one text: products in float32 about the text's mean, which is what costs; sums in float64."""
-    mean = states.mean(0)
-    about = (states - mean).float()
-    own = StateMoments(1, states.double().cpu().numpy(), (about.T @ about).double().cpu().numpy())
-    moments.merge(own)
+    """Add a batch of texts: products in float32 about their mean, which is what costs; sums in float64."""
+    about = (states - states.mean((0, 1))).flatten(0, 1).float()
+    products = (about.T @ about).double().cpu().numpy()
+    moments.merge(StateMoments(len(states), states.double().mean(0).cpu().numpy(), products))
 
 
 def check_range(name: str, chosen: Sequence[int] | None, known: int) -> None:

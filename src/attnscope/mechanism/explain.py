@@ -29,7 +29,7 @@ from attnscope.store import RunFolder, package_versions, tokenizer_sha256
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-CONTENT_TEXTS = 4  # texts of the position-and-content account, which takes several passes
+CONTENT_TEXTS = 3  # texts of the position-and-content account, which takes several passes
 DEFAULT_TEXTS = 100
 _OF_ARRAYS = frozenset(
     [
