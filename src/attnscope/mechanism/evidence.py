@@ -202,7 +202,7 @@ def _add(moments: StateMoments, states: Tensor) -> None:
     """Add a batch of texts: products in float32 about their mean, which is what costs; sums in float64."""
     about = (states - states.mean((0, 1))).flatten(0, 1).float()
     products = (about.T @ about).double().cpu().numpy()
-    moments.merge(StateMoments(len(states), states.double().mean(0).cpu().numpy(), products))
+    moments.merge(StateMoments(len(states), states.mean(0, dtype=torch.float64).cpu().numpy(), products))
 
 
 def check_range(name: str, chosen: Sequence[int] | None, known: int) -> None:

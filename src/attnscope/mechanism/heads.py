@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 import numpy as np
+import torch
 import xarray as xr
 from jaxtyping import Float
 
@@ -36,9 +39,11 @@ def over_heads(evidence: Evidence, analyse: OneHead) -> xr.Dataset:
         first = evidence.layers[0].projections
         reason = first.reason or f"its form is {first.form!r}"
         raise AttnscopeError(f"the scores of no layer are bilinear in X: {reason}. Choose another analysis")
+    with ThreadPoolExecutor(torch.get_num_threads()) as pool:  # LAPACK and FFT leave Python's lock free
+        heads = [list(pool.map(partial(analyse, layer), range(layer.heads))) for layer in evidence.bilinear]
     rows = [
         xr.concat(
-            [analyse(layer, head) for head in range(layer.heads)],
+            one,
             "head",
             join="outer",
             combine_attrs="override",
@@ -46,7 +51,7 @@ def over_heads(evidence: Evidence, analyse: OneHead) -> xr.Dataset:
             coords="different",
             compat="equals",
         )
-        for layer in evidence.bilinear
+        for one in heads
     ]
     stacked = xr.concat(
         rows,
