@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import os
 import time
+from itertools import pairwise
 from pathlib import Path
 
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
@@ -51,7 +52,9 @@ def main() -> None:
     loaded = LoadedModel(model, tokenizer, "roberta-base's shape", {})
     steps: list[tuple[float, str]] = []
     started = time.perf_counter()
-    Analyses(loaded, windows, progress=lambda step: steps.append((time.perf_counter(), step.name))).all(Kept(None))
+    Analyses(loaded, windows, progress=lambda step: steps.append((time.perf_counter(), step.name))).all(
+        Kept(None)
+    )
     explained = time.perf_counter() - started
     after = plain(slice(middle, None))
     whole = before + after
@@ -59,7 +62,7 @@ def main() -> None:
     print(f"plain forward passes  {whole:8.1f} s ({before:.1f} + {after:.1f})")
     print(f"explain               {explained:8.1f} s = {explained / whole:.2f} x plain")
     last: dict[str, float] = {}
-    for (begun, name), (ended, _) in zip(steps, steps[1:], strict=False):
+    for (begun, name), (ended, _) in pairwise(steps):
         last[name] = last.get(name, 0.0) + ended - begun
     last["reading the texts"] = steps[[name for _, name in steps].index("position spectrum")][0] - started
     for name, seconds in last.items():

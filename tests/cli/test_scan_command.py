@@ -88,6 +88,10 @@ class TestBadInput:
     def test_a_missing_model_folder(self, refused):
         refused("scan", "./nothing", says="is no model folder")
 
+    def test_a_text_in_the_place_of_the_model(self, refused, tmp_path):
+        (tmp_path / "essay.txt").write_text("The tide comes in.")
+        refused("scan", "essay.txt", says="For the bundled model on this text, say: bundled essay.txt")
+
     def test_a_missing_tensor(self, refused, tmp_path):
         from safetensors.torch import load_file, save_file
 

@@ -83,7 +83,9 @@ def test_the_bundled_model_shows_the_mechanism():
     assert {-1.0, 1.0} <= set(sharp.offset_of_weights.values.tolist())
     np.testing.assert_allclose(sharp.offset_of_spectrum, sharp.offset_of_weights, atol=0.5)
     assert sharp.agree.values.all()
-    sharpest = sharp.isel(place=np.flatnonzero(sharp.peak_weight.values >= 0.9))  # these read the table itself
+    sharpest = sharp.isel(
+        place=np.flatnonzero(sharp.peak_weight.values >= 0.9)
+    )  # these read the table itself
     assert float(sharpest.position_share.min()) > 0.9
     spectrum = found["position_spectrum"].to_dataset().sel(kind="positions")
     assert float(spectrum.local_ratio.sel(frequency=slice(3, None)).max()) >= 2
@@ -130,11 +132,10 @@ def test_arrays_and_models_give_the_same(tokenizer):
     query, key = layer.matrices(0, affine=False)
     by_arrays = mechanism.cross_spectrum(layer.moments.position_mean, query, key)
     by_model = mechanism.cross_spectrum(evidence)
-    np.testing.assert_allclose(
-        by_model.band_offset.sel(layer=0, head=0), by_arrays.band_offset, atol=1e-6
-    )
+    np.testing.assert_allclose(by_model.band_offset.sel(layer=0, head=0), by_arrays.band_offset, atol=1e-6)
     waves = mechanism.query_key_waves(layer.sample, query, key)
-    assert int(waves.periodic_columns) == int(mechanism.query_key_waves(evidence).periodic_columns[0, 0]) == 6  # f = 4, 9, 14; 1 is below 3
+    # f = 4, 9 and 14; 1 is below 3
+    assert int(waves.periodic_columns) == int(mechanism.query_key_waves(evidence).periodic_columns[0, 0]) == 6
     assert mechanism.phase_map(evidence).energy.dims == ("layer", "head", "frequency", "angle")
     trace = mechanism.cross_correlation(evidence).trace_peak_offset.sel(range="near", layer=0)
     assert trace.values.tolist() == list(SHIFTS)
@@ -149,18 +150,18 @@ def test_arrays_and_models_give_the_same(tokenizer):
 class TestBadInput:
     def test_no_position_table(self, models):
         for analysis in (mechanism.position_spectrum, mechanism.position_pca):
-            with pytest.raises(AttnscopeError, match="no table of absolute positions.*RoPE"):
+            with pytest.raises(AttnscopeError, match=r"no table of absolute positions.*RoPE"):
                 analysis(models / "stories260K-llama")
         with pytest.raises(AttnscopeError, match="no table of absolute positions"):
             mechanism.position_cca(models / "stories260K-llama", [TEXT], window=32, limit=2)
 
     def test_scores_that_are_not_bilinear(self):
         evidence = gather(tiny("qwen3"), [[5, 6, 7, 8], [8, 7, 6, 5]])
-        with pytest.raises(AttnscopeError, match="not bilinear|bilinear in X"):
+        with pytest.raises(AttnscopeError, match=r"not bilinear|bilinear in X"):
             over_heads(evidence, lambda layer, head: xr.Dataset())
 
     def test_one_window_only(self):
-        with pytest.raises(AttnscopeError, match="found 0 full windows of 128 tokens .*expected 2 or more"):
+        with pytest.raises(AttnscopeError, match=r"found 0 full windows of 128 tokens .*expected 2 or more"):
             attnscope.explain(texts=["The tide comes in."])
         with pytest.raises(AttnscopeError, match="found 1 window; expected 2 or more"):
             gather(tiny("bert"), [[5, 6, 7]])
@@ -179,7 +180,7 @@ class TestBadInput:
     def test_weights_that_are_not_numbers(self, tokenizer):
         model = wave_bert(SHIFTS)
         model.bert.encoder.layer[0].attention.self.query.weight.data[0, 0] = float("nan")
-        with pytest.raises(AttnscopeError, match="NaN or infinity in bert.encoder"):
+        with pytest.raises(AttnscopeError, match=r"NaN or infinity in bert\.encoder"):
             attnscope.explain(model, [TEXT], tokenizer=tokenizer, window=LENGTH, limit=2)
 
     def test_a_window_longer_than_the_table(self):

@@ -132,6 +132,11 @@ def _from_pretrained(
     folder = Path(source)
     if folder.is_dir():
         _check_folder(folder)
+    elif folder.is_file():
+        raise AttnscopeError(
+            f"{source} is a file, and the first argument is the model: expected a model folder or hub id. "
+            f"For the bundled model on this text, say: bundled {source}"
+        )
     elif folder.exists() or source.startswith((".", "/", "~")) or source.count("/") > 1:
         raise AttnscopeError(
             f"{source} is no model folder: expected a folder with config.json and model.safetensors"

@@ -30,7 +30,6 @@ from attnscope.mechanism.waves import query_key_waves as waves_of_arrays
 from attnscope.statistics import window_length
 
 if TYPE_CHECKING:
-
     from attnscope.capture import Site
 
 Texts = Sequence[str | Path] | str | Path | None

@@ -108,7 +108,8 @@ def scan(
         text, layer and head: ``band_sum`` (tr_t), ``profile`` (mean weight at an offset), ``outside``, ``entropy``
         (nats, mean over rows), ``first_token``, ``special_tokens``, ``mean_offset``, ``offset_spread`` (tokens),
         ``max_weight``, ``gini_simpson`` (1 - sum of squared weights), ``label``; per text ``length``; per head
-        ``label_share``, ``majority_share``, ... The attribute ``signature`` holds, as JSON, all that the numbers depend on.
+        ``label_share``, ``majority_share``, ... The attribute ``signature`` holds, as JSON, all that the numbers
+        depend on.
 
     Raises
     ------

@@ -4,4 +4,11 @@ from attnscope.store._files import write_atomically, write_json
 from attnscope.store._run import RunFolder
 from attnscope.store._signature import package_versions, short_hash, tokenizer_sha256
 
-__all__ = ["RunFolder", "package_versions", "short_hash", "tokenizer_sha256", "write_atomically", "write_json"]
+__all__ = [
+    "RunFolder",
+    "package_versions",
+    "short_hash",
+    "tokenizer_sha256",
+    "write_atomically",
+    "write_json",
+]
