@@ -16,6 +16,7 @@ from safetensors import SafetensorError
 from transformers import AutoConfig, AutoModel, AutoTokenizer, PreTrainedModel
 from transformers.utils import logging as transformers_logging
 
+from attnscope.bundled import MODEL
 from attnscope.errors import AttnscopeError
 
 if TYPE_CHECKING:
@@ -67,7 +68,7 @@ def load_model(
     Parameters
     ----------
     source
-        A folder, a hub id such as ``roberta-base``, or a model that is already loaded.
+        A folder, a hub id such as ``roberta-base``, ``bundled``, or a model that is already loaded.
     tokenizer
         Its tokenizer or the tokenizer's folder; by default the one beside the model.
     revision
@@ -93,6 +94,7 @@ def load_model(
     >>> type(loaded.model).__name__
     'BertForMaskedLM'
     """
+    source = MODEL if source == "bundled" else source
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
     if dtype is not None and dtype not in DTYPES:
         raise AttnscopeError(f"dtype {dtype!r} is not known: choose one of {', '.join(DTYPES)}")

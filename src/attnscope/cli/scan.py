@@ -206,7 +206,7 @@ def _print_table(results: xr.Dataset, folder: Path, page: Path | None) -> None:
         markup=False,
     )
     meaning = {
-        "positional": "mean weight at one offset",
+        "positional": "share of all weight at one offset",
         "local": "weight inside the band of offsets",
         "sink-like": "weight on the first, special or no token",
     }

@@ -124,7 +124,7 @@ def _without_nan(value: Any) -> Any:
 def rank_heads(results: xr.Dataset, top: int = 5) -> dict[str, list[dict[str, Any]]]:
     """The most positional, most local and most sink-like heads, by means over texts.
 
-    ``positional``: largest mean weight at one offset other than 0. ``local``: most weight inside the band.
+    ``positional``: largest share of all weight at one offset other than 0. ``local``: most weight inside the band.
     ``sink-like``: most weight on the first token or on special tokens, whichever is more.
 
     Examples
@@ -135,7 +135,10 @@ def rank_heads(results: xr.Dataset, top: int = 5) -> dict[str, list[dict[str, An
     """
     mean = results.mean("text", skipna=True) if "text" in results.dims else results
     scores: dict[str, xr.DataArray] = {}
-    away = mean.profile.where(mean.offset != 0) if "profile" in mean else None
+    # shares of all rows: at a large offset the mean over the few rows that have it would say little
+    away = None
+    if "band_sum" in results and "length" in results:
+        away = (results.band_sum / results.length).mean("text", skipna=True).where(results.offset != 0)
     if away is not None:
         scores["positional"] = away.max("offset")
     if "outside" in mean:
