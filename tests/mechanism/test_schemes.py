@@ -4,53 +4,29 @@ import numpy as np
 import pytest
 import torch
 import transformers as T
-from transformers.models.t5.modeling_t5 import T5Attention
 
 from attnscope import AttnscopeError
-from attnscope.attention import AttentionCall, Need, attend, measure
+from attnscope.attention import (
+    AttentionCall,
+    Need,
+    attend,
+    measure,
+    rotation,
+    t5_buckets,
+)
 from attnscope.capture import watching
 from attnscope.mechanism.projections import projections
 from attnscope.mechanism.scheme_effects import bias_effect, rotation_effect
 from attnscope.mechanism.schemes import (
-    Rotation,
     alibi_profile,
-    alibi_slopes,
     bias_profile,
-    layout_permutation,
     rotary_profile,
-    rotation,
-    sinusoidal_shift,
-    sinusoidal_table,
-    t5_buckets,
     without_bias,
 )
 from tests.families import tiny
 
 LENGTH = 24
 TEXTS = np.random.default_rng(0).integers(3, 60, (3, LENGTH)).tolist()
-
-
-def test_b1_sinusoids_turn_with_the_position():
-    table = sinusoidal_table(200, 64)
-    for k in (-3, 1, 17):
-        matrix = sinusoidal_shift(k, 64)
-        np.testing.assert_allclose(matrix @ matrix.T, np.eye(64), atol=1e-12)
-        np.testing.assert_allclose(table[50:100] @ matrix.T, table[50 + k : 100 + k], atol=1e-12)
-    np.testing.assert_allclose(
-        sinusoidal_shift(3, 64) @ sinusoidal_shift(4, 64), sinusoidal_shift(7, 64), atol=1e-12
-    )
-    assert sinusoidal_table(5, 7).shape == (5, 7)
-    with pytest.raises(AttnscopeError, match="width 7 is odd"):
-        sinusoidal_shift(1, 7)
-
-
-def test_b2_products_of_sinusoids_are_toeplitz_and_symmetric():
-    table = sinusoidal_table(100, 64)
-    products = table @ table.T
-    rates = 10000.0 ** (-2 * np.arange(32) / 64)
-    offset = np.arange(100) - np.arange(100)[:, None]
-    np.testing.assert_allclose(products, np.cos(rates * offset[..., None]).sum(-1), atol=1e-11)
-    assert products.max() == pytest.approx(32)
 
 
 @pytest.mark.parametrize("layout", ["half", "pairs"])
@@ -67,30 +43,6 @@ def test_b3_b4_rope_scores_depend_on_the_offset(layout, partial):
     np.testing.assert_allclose(scores, by_offset[at], atol=1e-12)
 
 
-def test_b5_layouts_differ_by_a_permutation():
-    x = torch.randn(10, 8, dtype=torch.float64)
-    order = layout_permutation(8)
-    half, pairs = (rotation(10, 8, layout=layout) for layout in ("half", "pairs"))
-    torch.testing.assert_close(half(x[:, order]), pairs(x)[:, order])
-    assert not torch.allclose(half(x), pairs(x))
-    with pytest.raises(AttnscopeError, match="layout 'neox' is not known"):
-        rotation(10, 8, layout="neox")
-
-
-def test_pairs_may_turn_or_not():
-    turn, x = rotation(10, 8), torch.randn(10, 8, dtype=torch.float64)
-    everything = torch.ones(4, dtype=torch.bool)
-    torch.testing.assert_close(turn.keep(everything)(x), turn(x))
-    torch.testing.assert_close(turn.keep(~everything)(x), x)
-    scaled = Rotation(1.5 * turn.cos, 1.5 * turn.sin, "half")  # as YaRN does
-    torch.testing.assert_close(scaled.undo(scaled(x)), x)
-    torch.testing.assert_close(scaled.keep(~everything)(x), 1.5 * x)
-    with pytest.raises(AttnscopeError, match="found 11 positions"):
-        turn(torch.zeros(11, 8))
-    with pytest.raises(AttnscopeError, match="one position shows no rotation"):
-        rotation(1, 8).rates  # noqa: B018
-
-
 @pytest.mark.parametrize("causal", [False, True])
 def test_i6_alibi_far_from_the_ends_is_a_geometric_series(causal):
     length, middle = 401, 200
@@ -100,16 +52,6 @@ def test_i6_alibi_far_from_the_ends_is_a_geometric_series(causal):
         weights = np.exp(scores) / np.exp(scores).sum()
         # what lies beyond the ends is e^{-50}
         np.testing.assert_allclose(alibi_profile(slope, offsets, causal=causal), weights, atol=1e-12)
-
-
-def test_alibi_slopes():
-    np.testing.assert_allclose(alibi_slopes(8), 2.0 ** -np.arange(1, 9))
-    np.testing.assert_allclose(alibi_slopes(6), [*(2.0 ** (-2 * np.arange(1, 5))), 2**-1, 2**-3])
-    from transformers.models.bloom.modeling_bloom import build_alibi_tensor
-
-    for heads in (4, 6, 12, 16):
-        theirs = build_alibi_tensor(torch.ones(1, 3), heads, torch.float32)[:, 0, 1]
-        np.testing.assert_allclose(alibi_slopes(heads), theirs, rtol=1e-6)
 
 
 @pytest.mark.parametrize("causal", [False, True])
@@ -128,17 +70,6 @@ def test_the_profile_of_a_bias_is_the_mean_of_its_softmax(causal):
         bias_profile(bias, 21, band)
 
 
-def test_i7_buckets_are_those_of_t5():
-    offsets = np.arange(-300, 301)
-    for bidirectional in (True, False):
-        for buckets, farthest in ((32, 128), (16, 40)):
-            theirs = T5Attention._relative_position_bucket(
-                torch.from_numpy(offsets), bidirectional, buckets, farthest
-            )
-            mine = t5_buckets(offsets, bidirectional=bidirectional, buckets=buckets, farthest=farthest)
-            np.testing.assert_array_equal(mine, theirs)
-
-
 def test_i7_a_t5_without_content_shows_its_bias():
     model = tiny("t5")
     attention = model.encoder.block[0].layer[0].SelfAttention
@@ -146,7 +77,7 @@ def test_i7_a_t5_without_content_shows_its_bias():
         attention.q.weight.zero_()
     found = bias_effect(model, TEXTS, band=6)
     table = attention.relative_attention_bias.weight.detach().numpy()  # bucket, head
-    bias = table[t5_buckets(np.arange(1 - LENGTH, LENGTH))].T.astype(np.float64)
+    bias = table[t5_buckets(torch.arange(1 - LENGTH, LENGTH))].T.astype(np.float64)
     expected = bias_profile(bias, LENGTH, 6)
     first = found.sel(layer=0)
     np.testing.assert_allclose(first.profile.sel(variant="model"), expected, atol=1e-6)
@@ -170,15 +101,6 @@ def test_a_model_without_a_bias_or_rotation_says_so():
         bias_effect(tiny("llama"), TEXTS)
     with pytest.raises(AttnscopeError, match=r"no layer with a known rotation: it adds a table"):
         rotation_effect(tiny("bert"), TEXTS)
-
-
-@pytest.mark.parametrize("family", ["llama", "gpt_neox", "modernbert", "gpt_oss", "qwen3"])
-def test_turning_back_and_again_is_the_model(family):
-    found = rotation_effect(tiny(family), TEXTS, {"all": (0.0, np.inf), "none": (0.0, 0.0)}, band=6)
-    np.testing.assert_allclose(
-        found.profile.sel(variant="all"), found.profile.sel(variant="model"), atol=2e-5
-    )
-    assert abs(found.effect.sel(variant="none")).max() > 1e-3
 
 
 def test_without_rotation_one_repeated_word_is_seen_alike_everywhere():
@@ -212,3 +134,12 @@ def test_b4_scores_of_a_repeated_word_in_a_llama():
         at = np.arange(LENGTH) - np.arange(LENGTH)[:, None] + LENGTH - 1
         np.testing.assert_allclose(scores, by_offset[at], atol=3e-6 * float(scores.abs().max()))
     assert isinstance(model, T.LlamaForCausalLM)
+
+
+@pytest.mark.parametrize("family", ["llama", "gpt_neox", "modernbert", "gpt_oss", "qwen3"])
+def test_turning_back_and_again_is_the_model(family):
+    found = rotation_effect(tiny(family), TEXTS, {"all": (0.0, np.inf), "none": (0.0, 0.0)}, band=6)
+    np.testing.assert_allclose(
+        found.profile.sel(variant="all"), found.profile.sel(variant="model"), atol=2e-5
+    )
+    assert abs(found.effect.sel(variant="none")).max() > 1e-3

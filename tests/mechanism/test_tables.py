@@ -6,7 +6,7 @@ import torch
 import transformers as T
 
 from attnscope import AttnscopeError
-from attnscope.mechanism.schemes import sinusoidal_table
+from attnscope.attention import sinusoidal_table
 from attnscope.mechanism.tables import (
     is_sinusoidal,
     position_scheme,
@@ -126,7 +126,7 @@ def test_tabulated_sinusoids_are_known_as_such():
     )
     table = position_table(T.M2M100Model(config))
     assert (table.scheme, table.reserved) == ("sinusoidal", 2)
-    assert is_sinusoidal(sinusoidal_table(40, 8)).all()
+    assert is_sinusoidal(sinusoidal_table(40, 8).numpy()).all()
     assert not is_sinusoidal(np.random.default_rng(0).normal(size=(40, 8))).any()
     assert not is_sinusoidal(np.zeros((2, 3))).any()
 

@@ -1,16 +1,38 @@
-"""The attention operation, and the quantities that can be read off it without its matrix."""
+"""The attention operation in all its forms, and the quantities that can be read off it without its matrix."""
 
 from attnscope.attention._call import AttentionCall, Need, RowMeasures, extent_of
 from attnscope.attention._fused import can_fuse, fused_attention, fused_passes, plan_passes
 from attnscope.attention._measure import Engine, choose_engine, measure
-from attnscope.attention._reference import attend, causal_mask, padding_mask, window_mask
+from attnscope.attention._reference import attend, causal_mask, masked_softmax, padding_mask, window_mask
 from attnscope.attention._tiles import compiled_tiles, plain_tiles
+from attnscope.attention.heads import MultiHeadAttention, SelfAttention
+from attnscope.attention.positions import (
+    LearnedPositions,
+    alibi_bias,
+    alibi_slopes,
+    offsets,
+    sinusoidal_shift,
+    sinusoidal_table,
+    t5_buckets,
+)
+from attnscope.attention.rotary import Rotation, layout_permutation, pair_columns, rotation, rotation_rates
+from attnscope.attention.scores import AdditiveScore, BilinearScore, DotScore, Score, look, scaled_dot_score
 
 __all__ = [
+    "AdditiveScore",
     "AttentionCall",
+    "BilinearScore",
+    "DotScore",
     "Engine",
+    "LearnedPositions",
+    "MultiHeadAttention",
     "Need",
+    "Rotation",
     "RowMeasures",
+    "Score",
+    "SelfAttention",
+    "alibi_bias",
+    "alibi_slopes",
     "attend",
     "can_fuse",
     "causal_mask",
@@ -19,9 +41,20 @@ __all__ = [
     "extent_of",
     "fused_attention",
     "fused_passes",
+    "layout_permutation",
+    "look",
+    "masked_softmax",
     "measure",
+    "offsets",
     "padding_mask",
+    "pair_columns",
     "plain_tiles",
     "plan_passes",
+    "rotation",
+    "rotation_rates",
+    "scaled_dot_score",
+    "sinusoidal_shift",
+    "sinusoidal_table",
+    "t5_buckets",
     "window_mask",
 ]

@@ -78,18 +78,41 @@ def attend(
         scores = softcap * torch.tanh(scores / softcap)
     if bias is not None:
         scores = scores + bias
+    weights = masked_softmax(scores, mask, sinks)
+    return weights @ value, weights
+
+
+def masked_softmax(
+    scores: Float[Tensor, "..."],
+    mask: Bool[Tensor, "..."] | None = None,
+    sinks: Float[Tensor, "..."] | None = None,
+) -> Float[Tensor, "..."]:
+    """Softmax over the last dimension, of what the mask allows; all zeros where it allows nothing.
+
+    Parameters
+    ----------
+    scores
+        ``(..., query, key)``.
+    mask, sinks
+        As in `attend`.
+
+    Examples
+    --------
+    >>> import torch
+    >>> masked_softmax(torch.tensor([[0.0, 0.0, 9.0]]), torch.tensor([[True, True, False]])).tolist()
+    [[0.5, 0.5, 0.0]]
+    """
     if mask is not None:
         scores = scores.masked_fill(~mask, -math.inf)
     largest = scores.amax(-1, keepdim=True)
     if sinks is not None:
         largest = torch.maximum(largest, sinks.to(scores.dtype))
     largest = largest.clamp_min(torch.finfo(scores.dtype).min)  # a row of -inf must not give NaN
-    weights = torch.exp(scores - largest)
+    weights = torch.exp(scores - largest.detach())
     total = weights.sum(-1, keepdim=True)
     if sinks is not None:
-        total = total + torch.exp(sinks - largest)
-    weights = weights / torch.where(total > 0, total, 1.0)
-    return weights @ value, weights
+        total = total + torch.exp(sinks - largest.detach())
+    return weights / torch.where(total > 0, total, 1.0)
 
 
 def padding_mask(valid: Bool[Tensor, "batch key"]) -> Bool[Tensor, "batch 1 1 key"]:

@@ -13,11 +13,10 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
 
-from attnscope.attention import AttentionCall, Need, measure
+from attnscope.attention import AttentionCall, Need, Rotation, measure, rotation
 from attnscope.capture import Site
 from attnscope.errors import AttnscopeError
 from attnscope.mechanism.inputs import watching_inputs
-from attnscope.mechanism.schemes import Rotation, rotation
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
