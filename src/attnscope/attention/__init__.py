@@ -8,6 +8,7 @@ from attnscope.attention._tiles import compiled_tiles, plain_tiles
 from attnscope.attention.heads import MultiHeadAttention, SelfAttention
 from attnscope.attention.positions import (
     LearnedPositions,
+    RelativeBias,
     alibi_bias,
     alibi_slopes,
     offsets,
@@ -27,6 +28,7 @@ __all__ = [
     "LearnedPositions",
     "MultiHeadAttention",
     "Need",
+    "RelativeBias",
     "Rotation",
     "RowMeasures",
     "Score",

@@ -191,3 +191,37 @@ def t5_buckets(
     ratio = torch.log(distance.clamp_min(1).float() / exact) / math.log(farthest / exact)
     far = exact + (ratio * (buckets - exact)).long()
     return side + torch.where(distance < exact, distance, far.clamp_max(buckets - 1))
+
+
+class RelativeBias(nn.Module):
+    """A trained number for each head and bucket of offsets, added to the scores (T5, Raffel et al. 2020).
+
+    Parameters
+    ----------
+    heads
+        Number of heads.
+    bidirectional, buckets, farthest
+        As in `t5_buckets`.
+
+    Examples
+    --------
+    >>> RelativeBias(heads=2)(3, 5).shape
+    torch.Size([2, 3, 5])
+    """
+
+    def __init__(
+        self, heads: int, *, bidirectional: bool = True, buckets: int = 32, farthest: int = 128
+    ) -> None:
+        super().__init__()
+        self.bidirectional, self.buckets, self.farthest = bidirectional, buckets, farthest
+        self.weight = nn.Parameter(torch.zeros(buckets, heads))
+
+    def forward(self, queries: int, keys: int) -> Float[Tensor, "head query key"]:
+        """Bias of every pair; the last query stands at the last key."""
+        bucket = t5_buckets(
+            offsets(queries, keys),
+            bidirectional=self.bidirectional,
+            buckets=self.buckets,
+            farthest=self.farthest,
+        )
+        return self.weight[bucket.to(self.weight.device)].permute(2, 0, 1)

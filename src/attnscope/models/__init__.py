@@ -1,0 +1,22 @@
+"""The attention lineage as Hugging Face models, from one fixed vector to many heads; known to the Auto classes."""
+
+from transformers import AutoConfig, AutoModelForMaskedLM, AutoModelForSeq2SeqLM
+
+from attnscope.models.encoder import EncoderConfig, EncoderForMaskedLM
+from attnscope.models.recurrent import RecurrentConfig, RecurrentForConditionalGeneration
+from attnscope.models.transformer import TransformerConfig, TransformerForConditionalGeneration
+
+__all__ = [
+    "EncoderConfig",
+    "EncoderForMaskedLM",
+    "RecurrentConfig",
+    "RecurrentForConditionalGeneration",
+    "TransformerConfig",
+    "TransformerForConditionalGeneration",
+]
+
+for _config in (EncoderConfig, RecurrentConfig, TransformerConfig):
+    AutoConfig.register(_config.model_type, _config)
+AutoModelForMaskedLM.register(EncoderConfig, EncoderForMaskedLM)
+AutoModelForSeq2SeqLM.register(RecurrentConfig, RecurrentForConditionalGeneration)
+AutoModelForSeq2SeqLM.register(TransformerConfig, TransformerForConditionalGeneration)

@@ -1,0 +1,200 @@
+"""Layers of the Transformer: attention that transformers' registry carries out, and what stands around it."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from transformers.cache_utils import EncoderDecoderCache
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+from attnscope.attention import (
+    LearnedPositions,
+    MultiHeadAttention,
+    RelativeBias,
+    Rotation,
+    alibi_bias,
+    attend,
+    rotation,
+    sinusoidal_table,
+)
+
+if TYPE_CHECKING:
+    from attnscope.models.transformer import TransformerConfig
+
+POSITIONS = ("sinusoidal", "learned", "rope", "alibi", "t5", "none")
+
+
+def written_out(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    scaling: float,
+    dropout: float = 0.0,
+    position_bias: Tensor | None = None,
+    **_others: Any,
+) -> tuple[Tensor, Tensor]:
+    """The registry's "eager": every weight is made and returned."""
+    bias = position_bias
+    if attention_mask is not None:
+        bias = attention_mask if bias is None else bias + attention_mask
+    weights = attend(query, key, value, scale=scaling, bias=bias)[1]
+    dropped = nn.functional.dropout(weights, dropout, module.training)
+    return (dropped @ value).transpose(1, 2), weights
+
+
+class RegisteredAttention(MultiHeadAttention):
+    """Many heads whose attention transformers' registry carries out, so that it can be chosen and watched."""
+
+    def __init__(self, config: TransformerConfig, layer_idx: int, *, is_causal: bool = False) -> None:
+        super().__init__(
+            config.width,
+            config.heads,
+            key_width=config.key_width,
+            value_width=config.value_width,
+            dropout=config.attention_dropout,
+        )
+        self.config = config
+        self.layer_idx = layer_idx
+        self.is_causal = is_causal
+
+    def attend(
+        self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, bias: Tensor | None
+    ) -> tuple[Tensor, Tensor | None]:
+        """What `config._attn_implementation` names."""
+        chosen: Any = self.config._attn_implementation  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
+        attention = ALL_ATTENTION_FUNCTIONS.get_interface(chosen, written_out)
+        output, weights = attention(
+            self,
+            query,
+            key,
+            value,
+            mask,
+            dropout=self.dropout if self.training else 0.0,
+            scaling=self.scaling,
+            position_bias=None if bias is None else bias.to(query.dtype),
+        )
+        return output.transpose(1, 2), weights
+
+
+class CrossAttention(RegisteredAttention):
+    """Attention on another text, whose keys and values are made once."""
+
+    def forward(  # pyright: ignore[reportIncompatibleMethodOverride]
+        self,
+        hidden_states: Tensor,
+        key_value_states: Tensor,
+        mask: Tensor | None = None,
+        *,
+        cache: EncoderDecoderCache | None = None,
+    ) -> tuple[Tensor, Tensor | None]:
+        """As `MultiHeadAttention`; with a cache, keys and values come from there after the first step."""
+        query = self._split(self.q_proj(hidden_states))
+        if cache is not None and cache.is_updated.get(self.layer_idx):
+            kept: Any = cache.cross_attention_cache.layers[self.layer_idx]
+            key, value = kept.keys, kept.values
+        else:
+            key, value = self.project(key_value_states)
+            if cache is not None:
+                key, value = cache.cross_attention_cache.update(key, value, self.layer_idx)
+                cache.is_updated[self.layer_idx] = True
+        output, weights = self.attend(query, key, value, mask, None)
+        return self.out_proj(output.transpose(1, 2).flatten(2)), weights
+
+
+class Residual(nn.Module):
+    """What stands around a sublayer: normalise before it (pre) or after the sum (post), drop, add."""
+
+    def __init__(self, config: TransformerConfig) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(config.width)
+        self.dropout = nn.Dropout(config.dropout)
+        self.before = config.norm == "pre"
+
+    def enter(self, states: Float[Tensor, "batch token width"]) -> Float[Tensor, "batch token width"]:
+        """What the sublayer reads."""
+        return self.norm(states) if self.before else states
+
+    def leave(
+        self, states: Float[Tensor, "batch token width"], made: Float[Tensor, "batch token width"]
+    ) -> Float[Tensor, "batch token width"]:
+        """Add what the sublayer made."""
+        together = states + self.dropout(made)
+        return together if self.before else self.norm(together)
+
+
+class FeedForward(nn.Module):
+    """Two linear maps with a ReLU between, at each place alone (Vaswani et al. 2017, equation 2)."""
+
+    def __init__(self, config: TransformerConfig) -> None:
+        super().__init__()
+        self.up = nn.Linear(config.width, config.feed_forward)
+        self.down = nn.Linear(config.feed_forward, config.width)
+        self.dropout = nn.Dropout(config.activation_dropout)
+
+    def forward(self, states: Float[Tensor, "batch token width"]) -> Float[Tensor, "batch token width"]:
+        """Each token on its own."""
+        return self.down(self.dropout(self.up(states).relu()))
+
+
+class AddPositions(nn.Module):
+    """Token vectors, scaled by the root of their width, with their positions added where the scheme adds them."""
+
+    def __init__(self, config: TransformerConfig) -> None:
+        super().__init__()
+        self.scheme, self.width = config.positions, config.width
+        self.dropout = nn.Dropout(config.dropout)
+        if self.scheme == "learned":
+            self.position_embeddings = LearnedPositions(config.max_position_embeddings, config.width)
+
+    def forward(
+        self, vectors: Float[Tensor, "batch token width"], start: int = 0
+    ) -> Float[Tensor, "batch token width"]:
+        """What the first layer reads; the first token stands at position `start`."""
+        states = vectors * self.width**0.5
+        length = vectors.shape[1]
+        if self.scheme == "learned":
+            states = states + self.position_embeddings(length, start)
+        elif self.scheme == "sinusoidal":
+            table = _sinusoids(start + length, self.width)[start:]
+            states = states + table.to(states.device, states.dtype)
+        return self.dropout(states)
+
+
+@lru_cache(maxsize=64)
+def _sinusoids(length: int, width: int) -> Tensor:
+    return sinusoidal_table(length, width)
+
+
+@lru_cache(maxsize=64)
+def _rotation(length: int, width: int) -> Rotation:
+    return rotation(length, width)
+
+
+class RelativePositions(nn.Module):
+    """What the scheme does within self-attention: turn queries and keys (RoPE), or add to scores (ALiBi, T5)."""
+
+    def __init__(self, config: TransformerConfig, *, bidirectional: bool) -> None:
+        super().__init__()
+        self.scheme, self.heads = config.positions, config.heads
+        self.key_width = config.width // config.heads if config.key_width is None else config.key_width
+        if self.scheme == "t5":
+            self.relative = RelativeBias(config.heads, bidirectional=bidirectional)
+
+    def turn(self, length: int, device: torch.device) -> Rotation | None:
+        """The rotation of the positions up to `length`."""
+        if self.scheme != "rope":
+            return None
+        made = _rotation(length, self.key_width)
+        return Rotation(made.cos.to(device), made.sin.to(device), made.layout)
+
+    def bias(self, queries: int, keys: int, device: torch.device) -> Float[Tensor, "1 head query key"] | None:
+        """What is added to the scores."""
+        if self.scheme == "alibi":
+            return alibi_bias(self.heads, queries, keys).to(device)[None]
+        return self.relative(queries, keys)[None] if self.scheme == "t5" else None

@@ -1,0 +1,98 @@
+"""Cross-entropy of an output layer, without its matrix of logits."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+IGNORED = -100  # the label of padding, as PyTorch has it
+_CELLS = 2**21  # logits at a time: what the processor's cache holds
+
+
+def shift_right(labels: Int[Tensor, "batch target"], first: int, padding: int) -> Int[Tensor, "batch target"]:
+    """What the decoder reads when it shall say `labels`: each token one place later, `first` at the start.
+
+    Examples
+    --------
+    >>> shift_right(torch.tensor([[5, 6, 2], [7, 2, -100]]), first=1, padding=0).tolist()
+    [[1, 5, 6], [1, 7, 2]]
+    """
+    before = torch.cat([labels.new_full((len(labels), 1), first), labels[:, :-1]], 1)
+    return before.masked_fill(before == IGNORED, padding)
+
+
+def smoothed_cross_entropy(
+    hidden: Float[Tensor, "token width"],
+    weight: Float[Tensor, "vocabulary width"],
+    labels: Int[Tensor, " token"],
+    smoothing: float = 0.0,
+) -> Float[Tensor, ""]:
+    r"""Sum over tokens of the cross-entropy of ``softmax(hidden @ weight.T)``, in nats.
+
+    With smoothing :math:`\varepsilon` the wanted distribution is :math:`(1-\varepsilon)` on the label and
+    :math:`\varepsilon/V` on every word (Szegedy et al. 2016, section 7). The logits are made some rows at a time, and
+    their gradient in the same pass, so that the whole matrix never exists.
+
+    Parameters
+    ----------
+    hidden
+        What the output layer reads; padding left out.
+    weight
+        Rows of the vocabulary.
+    labels
+        Wanted tokens.
+    smoothing
+        :math:`\varepsilon`.
+
+    Examples
+    --------
+    >>> hidden, weight = torch.zeros(3, 4), torch.zeros(10, 4)
+    >>> round(float(smoothed_cross_entropy(hidden, weight, torch.tensor([1, 2, 3]))) / 3, 4)  # ln 10
+    2.3026
+    """
+    return _FusedCrossEntropy.apply(hidden, weight, labels, smoothing)
+
+
+class _FusedCrossEntropy(torch.autograd.Function):
+    """Loss and gradients, block of rows by block of rows."""
+
+    @staticmethod
+    def forward(ctx: Any, hidden: Tensor, weight: Tensor, labels: Tensor, smoothing: float) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
+        device = hidden.device.type
+        low = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else hidden.dtype
+        hidden_low, weight_low = hidden.to(low), weight.to(low)
+        keep = any(ctx.needs_input_grad[:2])
+        grad_hidden = torch.empty_like(hidden_low) if keep else None
+        grad_weight = torch.zeros_like(weight, dtype=torch.float32) if keep else None
+        total = torch.zeros((), dtype=torch.float32, device=hidden.device)
+        vocabulary = len(weight)
+        rows = max(1, _CELLS // vocabulary)
+        with torch.autocast(device, enabled=False):
+            for start in range(0, len(hidden), rows):
+                part = slice(start, start + rows)
+                logits = (hidden_low[part] @ weight_low.T).float()
+                wanted = labels[part, None]
+                norm = logits.logsumexp(1, keepdim=True)
+                total += (norm - (1 - smoothing) * logits.gather(1, wanted)).sum()
+                if smoothing:
+                    total -= smoothing / vocabulary * logits.sum()
+                if grad_hidden is not None and grad_weight is not None:
+                    gradient = logits.sub_(norm).exp_()
+                    if smoothing:
+                        gradient -= smoothing / vocabulary
+                    gradient.scatter_add_(1, wanted, torch.full_like(norm, smoothing - 1))
+                    gradient = gradient.to(low)
+                    grad_hidden[part] = gradient @ weight_low
+                    grad_weight += gradient.T @ hidden_low[part]
+        ctx.save_for_backward(grad_hidden, grad_weight)
+        ctx.dtypes = hidden.dtype, weight.dtype
+        return total
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, None, None]:  # pyright: ignore[reportIncompatibleMethodOverride]
+        grad_hidden, grad_weight = ctx.saved_tensors
+        of_hidden, of_weight = ctx.dtypes
+        return (grad_hidden * gradient).to(of_hidden), (grad_weight * gradient).to(of_weight), None, None

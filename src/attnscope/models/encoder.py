@@ -1,0 +1,104 @@
+"""The Transformer's encoder alone, trained to say what stands behind masks (Devlin et al. 2019)."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, cast
+
+from huggingface_hub.dataclasses import strict
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+from transformers.modeling_outputs import MaskedLMOutput
+
+from attnscope.models._init import init_weights
+from attnscope.models._loss import IGNORED, smoothed_cross_entropy
+from attnscope.models.transformer import TransformerConfig, TransformerEncoder
+
+
+@strict
+class EncoderConfig(TransformerConfig):
+    """Sizes of an `EncoderForMaskedLM`: those of `TransformerConfig`, without a decoder."""
+
+    model_type = "attnscope-encoder"
+
+    is_encoder_decoder: bool = False
+    attribute_map: ClassVar[dict[str, str]] = TransformerConfig.attribute_map | {
+        "num_hidden_layers": "encoder_layers"
+    }
+
+
+class EncoderForMaskedLM(PreTrainedModel):
+    """A masked language model: every token looks both ways, and masked ones are guessed.
+
+    Examples
+    --------
+    >>> import torch
+    >>> config = EncoderConfig(vocab_size=9, width=8, heads=2, feed_forward=16)
+    >>> model = EncoderForMaskedLM(config)
+    >>> model(torch.tensor([[1, 4, 2]])).logits.shape
+    torch.Size([1, 3, 9])
+    """
+
+    config_class = EncoderConfig
+    base_model_prefix = "encoder"
+    main_input_name = "input_ids"
+    _tied_weights_keys = {  # noqa: RUF012 transformers' form
+        "encoder.embedding.weight": "embedding.weight",
+        "lm_head.weight": "embedding.weight",
+    }
+    _supports_sdpa = True
+    _supports_flash_attn = True
+    _supports_flex_attn = True
+    _supports_attention_backend = True
+
+    def __init__(self, config: EncoderConfig) -> None:
+        super().__init__(config)
+        self.embedding = nn.Embedding(config.vocab_size, config.width, config.pad_token_id)
+        self.encoder = TransformerEncoder(config, self.embedding)
+        self.lm_head = nn.Linear(config.width, config.vocab_size, bias=False)
+        self.post_init()
+
+    def forward(
+        self,
+        input_ids: Int[Tensor, "batch token"],
+        attention_mask: Int[Tensor, "batch token"] | None = None,
+        labels: Int[Tensor, "batch token"] | None = None,
+        output_attentions: bool | None = None,
+        **_: Any,
+    ) -> MaskedLMOutput:
+        """Logits at every place, and the mean loss in nats over the places that have a label (not -100)."""
+        found = self.encoder(input_ids, attention_mask, output_attentions=output_attentions)
+        logits = self.lm_head(found[0])
+        loss = None
+        if labels is not None:
+            loss = nn.functional.cross_entropy(
+                logits.flatten(0, 1).float(), labels.flatten(), ignore_index=IGNORED
+            )
+        return MaskedLMOutput(loss=loss, logits=logits, attentions=found.attentions)
+
+    def summed_loss(
+        self,
+        input_ids: Int[Tensor, "batch token"],
+        attention_mask: Int[Tensor, "batch token"],
+        labels: Int[Tensor, "batch token"],
+        smoothing: float = 0.0,
+    ) -> Float[Tensor, ""]:
+        """Loss summed over the masked tokens, in nats, for training: other logits are never made."""
+        states = self.encoder(input_ids, attention_mask)[0]
+        real = labels != IGNORED
+        return smoothed_cross_entropy(states[real], self.lm_head.weight, labels[real], smoothing)
+
+    def get_input_embeddings(self) -> nn.Embedding:
+        """The table of tokens."""
+        return self.embedding
+
+    def set_input_embeddings(self, value: nn.Module) -> None:
+        """Another table of tokens."""
+        self.embedding = cast("nn.Embedding", value)
+
+    def get_output_embeddings(self) -> nn.Linear:
+        """The output layer, whose weight is the table of tokens."""
+        return self.lm_head
+
+    def _init_weights(self, module: nn.Module) -> None:
+        init_weights(module)

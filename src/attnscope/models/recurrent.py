@@ -1,0 +1,310 @@
+"""The RNN encoder-decoder, with one fixed vector or with attention (Cho et al. 2014, Bahdanau et al. 2015)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from huggingface_hub.dataclasses import strict
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
+from transformers import PreTrainedConfig
+from transformers.modeling_outputs import BaseModelOutput
+
+from attnscope.attention import AdditiveScore, BilinearScore, DotScore, Score, look, scaled_dot_score
+from attnscope.models._checks import check_choice
+from attnscope.models._translator import Decoded, Translator
+
+ATTENTIONS = ("none", "dot", "scaled_dot", "bilinear", "additive")
+CELLS = ("gru", "lstm")
+
+
+@strict
+class RecurrentConfig(PreTrainedConfig):
+    r"""Sizes of a `RecurrentForConditionalGeneration`.
+
+    Parameters
+    ----------
+    vocab_size, embedding_width
+        Joint vocabulary of source and target; width of its vectors, shared with the output layer.
+    encoder_width
+        Of one direction of the encoder; the annotations :math:`h_i` are twice as wide.
+    decoder_width
+        Of the decoder's state :math:`s_t`.
+    encoder_layers
+        Of the encoder.
+    cell
+        ``gru`` or ``lstm``.
+    attention
+        ``none`` (the decoder sees one fixed vector c alone), ``dot``, ``scaled_dot``, ``bilinear`` or ``additive``.
+    attention_width
+        Of the additive score's hidden layer, by default `decoder_width`.
+    dropout
+        Of embeddings, encoder and readout, in training.
+
+    Examples
+    --------
+    >>> RecurrentConfig(attention="additive").attention_width
+    512
+    >>> RecurrentConfig(attention="cosine")
+    Traceback (most recent call last):
+    ...
+    attnscope.errors.AttnscopeError: attention 'cosine' is not known: choose none, dot, scaled_dot, bilinear, additive
+    """
+
+    model_type = "attnscope-recurrent"
+
+    vocab_size: int = 8000
+    embedding_width: int = 256
+    encoder_width: int = 256
+    decoder_width: int = 512
+    encoder_layers: int = 1
+    cell: str = "gru"
+    attention: str = "additive"
+    attention_width: int | None = None
+    dropout: float | int = 0.2
+    pad_token_id: int | None = 0
+    bos_token_id: int | None = 1
+    eos_token_id: int | list[int] | None = 2
+    decoder_start_token_id: int | None = 1
+    is_encoder_decoder: bool = True
+    tie_word_embeddings: bool = True
+    num_hidden_layers: int = 1  # of the decoder, as transformers asks
+
+    def __post_init__(self, **kwargs: Any) -> None:
+        check_choice("attention", self.attention, ATTENTIONS)
+        check_choice("cell", self.cell, CELLS)
+        if self.attention_width is None:
+            self.attention_width = self.decoder_width
+        super().__post_init__(**kwargs)
+
+
+def make_score(config: RecurrentConfig) -> Score | None:
+    """The score function that a configuration names; None for the fixed vector.
+
+    Examples
+    --------
+    >>> make_score(RecurrentConfig(attention="bilinear")).weight
+    Linear(in_features=512, out_features=512, bias=False)
+    """
+    state, annotation = config.decoder_width, 2 * config.encoder_width
+    match config.attention:
+        case "dot":
+            return DotScore(state, annotation)
+        case "scaled_dot":
+            return scaled_dot_score(state, annotation)
+        case "bilinear":
+            return BilinearScore(state, annotation)
+        case "additive":
+            return AdditiveScore(state, annotation, config.attention_width or state)
+        case _:
+            return None
+
+
+class RecurrentEncoder(nn.Module):
+    r"""Annotations :math:`h_i`: the states of a recurrent network that reads the source both ways.
+
+    Examples
+    --------
+    >>> config = RecurrentConfig(vocab_size=9, embedding_width=4, encoder_width=3)
+    >>> encoder = RecurrentEncoder(config, nn.Embedding(9, 4))
+    >>> encoder(torch.tensor([[3, 4, 2], [5, 2, 0]]), torch.tensor([[1, 1, 1], [1, 1, 0]])).last_hidden_state.shape
+    torch.Size([2, 3, 6])
+    """
+
+    main_input_name = "input_ids"
+
+    def __init__(self, config: RecurrentConfig, embedding: nn.Embedding) -> None:
+        super().__init__()
+        self.embedding = embedding
+        network = nn.GRU if config.cell == "gru" else nn.LSTM
+        self.network = network(
+            config.embedding_width,
+            config.encoder_width,
+            config.encoder_layers,
+            batch_first=True,
+            bidirectional=True,
+            dropout=config.dropout if config.encoder_layers > 1 else 0.0,
+        )
+        self.dropout = nn.Dropout(config.dropout)
+
+    def forward(
+        self,
+        input_ids: Int[Tensor, "batch source"],
+        attention_mask: Int[Tensor, "batch source"] | None = None,
+        **_others: Any,
+    ) -> BaseModelOutput:
+        """Annotations, ``(batch, source, 2 * encoder_width)``; zeros at padding."""
+        length = input_ids.shape[1]
+        lengths = (
+            torch.full((len(input_ids),), length) if attention_mask is None else attention_mask.sum(1).cpu()
+        )
+        embedded = self.dropout(self.embedding(input_ids))
+        packed = pack_padded_sequence(embedded, lengths.clamp_min(1), batch_first=True, enforce_sorted=False)
+        states = pad_packed_sequence(self.network(packed)[0], batch_first=True, total_length=length)[0]
+        return BaseModelOutput(last_hidden_state=self.dropout(states))  # pyright: ignore[reportArgumentType]
+
+
+class RecurrentCache:
+    """The decoder between two steps: its state, the last context, and what was made of the source once.
+
+    Examples
+    --------
+    >>> RecurrentCache().get_seq_length()
+    0
+    """
+
+    is_compileable = False
+
+    def __init__(self) -> None:
+        self.steps = 0
+        self.state: tuple[Tensor, ...] = ()
+        self.context = torch.empty(0)
+        self.prepared: Tensor | None = None
+
+    def get_seq_length(self, layer_idx: int = 0) -> int:  # noqa: ARG002 transformers' signature
+        """Target tokens that were read."""
+        return self.steps
+
+    def reorder_cache(self, beam_idx: Tensor) -> None:
+        """Follow the chosen beams; what was made of the source is the same for all beams of a sentence."""
+        self.state = tuple(one.index_select(0, beam_idx) for one in self.state)
+        self.context = self.context.index_select(0, beam_idx)
+
+
+class RecurrentDecoder(nn.Module):
+    r"""One step: :math:`s_t = \mathrm{RNN}(s_{t-1}, [y_{t-1}; c_{t-1}])`, :math:`c_t = \sum_i \alpha_{t,i} h_i`.
+
+    The weights :math:`\alpha_t` are the softmax of :math:`\mathrm{score}(s_t, h_i)`; the next token is read from
+    :math:`[s_t; c_t; y_{t-1}]`. That c enters the next state is Luong et al.'s (2015, 3.3) input feeding. Without a
+    score function c is the same at every step: the mean of the encoder's last states of both directions gives the
+    fixed vector (Cho et al. 2014), and the decoder sees nothing else of the source.
+    """
+
+    def __init__(self, config: RecurrentConfig, embedding: nn.Embedding) -> None:
+        super().__init__()
+        annotation = 2 * config.encoder_width
+        self.embedding = embedding
+        self.score = make_score(config)
+        self.first_state = nn.Linear(annotation, config.decoder_width)
+        cell = nn.GRUCell if config.cell == "gru" else nn.LSTMCell
+        self.cell = cell(config.embedding_width + annotation, config.decoder_width)
+        self.readout = nn.Linear(
+            config.decoder_width + annotation + config.embedding_width, config.embedding_width
+        )
+        self.dropout = nn.Dropout(config.dropout)
+
+    def start(
+        self,
+        annotations: Float[Tensor, "batch source annotation"],
+        valid: Bool[Tensor, "batch source"],
+        cache: RecurrentCache,
+    ) -> None:
+        """Fill the cache before the first step: c_0 is the fixed vector, s_0 is made of it."""
+        fixed = fixed_vector(annotations, valid)
+        state = torch.tanh(self.first_state(fixed))
+        cache.state = (state,) if isinstance(self.cell, nn.GRUCell) else (state, torch.zeros_like(state))
+        cache.context = fixed
+        cache.prepared = None if self.score is None else self.score.prepare(annotations)
+
+    def forward(
+        self,
+        tokens: Int[Tensor, "batch target"],
+        annotations: Float[Tensor, "batch source annotation"],
+        valid: Bool[Tensor, "batch source"],
+        cache: RecurrentCache,
+    ) -> tuple[Float[Tensor, "batch target embedding"], Float[Tensor, "batch 1 target source"] | None]:
+        """What the output layer reads at every step, and the weights (None for the fixed vector)."""
+        if not cache.steps:
+            self.start(annotations, valid, cache)
+        embedded = self.dropout(self.embedding(tokens))
+        state, context = cache.state, cache.context
+        states: list[Tensor] = []
+        contexts: list[Tensor] = []
+        weights: list[Tensor] = []
+        for previous in embedded.unbind(1):
+            state = self._step(torch.cat([previous, context], -1), state)
+            if self.score is not None and cache.prepared is not None:
+                mixed, share = look(self.score, state[0].unsqueeze(1), cache.prepared, annotations, valid)
+                context = mixed.squeeze(1)
+                weights.append(share)
+            states.append(state[0])
+            contexts.append(context)
+        cache.state, cache.context, cache.steps = state, context, cache.steps + tokens.shape[1]
+        together = torch.cat([torch.stack(states, 1), torch.stack(contexts, 1), embedded], -1)
+        shares = torch.cat(weights, 1).unsqueeze(1) if weights else None
+        return self.dropout(torch.tanh(self.readout(together))), shares
+
+    def _step(self, given: Tensor, state: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        if isinstance(self.cell, nn.GRUCell):
+            return (self.cell(given, state[0]),)
+        return self.cell(given, (state[0], state[1]))
+
+
+def fixed_vector(
+    annotations: Float[Tensor, "batch source annotation"], valid: Bool[Tensor, "batch source"]
+) -> Float[Tensor, "batch annotation"]:
+    """One vector for the whole source: the last state of each direction, forward at the end, backward at the start.
+
+    Examples
+    --------
+    >>> h = torch.tensor([[[1.0, 2.0], [3.0, 4.0], [0.0, 0.0]]])
+    >>> fixed_vector(h, torch.tensor([[True, True, False]])).tolist()
+    [[3.0, 2.0]]
+    """
+    half = annotations.shape[-1] // 2
+    last = (valid.sum(1) - 1).clamp_min(0)
+    rows = torch.arange(len(annotations), device=annotations.device)
+    return torch.cat([annotations[rows, last, :half], annotations[:, 0, half:]], -1)
+
+
+class RecurrentForConditionalGeneration(Translator):
+    r"""Translation with recurrent networks; `config.attention` decides what the decoder sees of the source.
+
+    With ``none`` one fixed vector c, with any score function a context :math:`c_t` of its own at each step, and the
+    weights as ``cross_attentions``: one layer with one head, ``(batch, 1, target, source)``, where row t made token t.
+
+    References
+    ----------
+    Cho et al. (2014), EMNLP; Bahdanau, Cho and Bengio (2015), ICLR; Luong, Pham and Manning (2015), EMNLP.
+
+    Examples
+    --------
+    >>> config = RecurrentConfig(vocab_size=9, embedding_width=4, encoder_width=3, decoder_width=6)
+    >>> model = RecurrentForConditionalGeneration(config)
+    >>> source, target = torch.tensor([[3, 4, 5, 2]]), torch.tensor([[6, 7, 2]])
+    >>> found = model(source, labels=target)
+    >>> found.logits.shape, found.cross_attentions[0].shape
+    (torch.Size([1, 3, 9]), torch.Size([1, 1, 3, 4]))
+    """
+
+    config_class = RecurrentConfig
+
+    def __init__(self, config: RecurrentConfig) -> None:
+        super().__init__(config)
+        self.embedding = nn.Embedding(config.vocab_size, config.embedding_width, config.pad_token_id)
+        self.encoder = RecurrentEncoder(config, self.embedding)
+        self.decoder = RecurrentDecoder(config, self.embedding)
+        self.lm_head = nn.Linear(config.embedding_width, config.vocab_size, bias=False)
+        self.post_init()
+
+    def decode(
+        self,
+        tokens: Int[Tensor, "batch target"],
+        states: Float[Tensor, "batch source width"],
+        attention_mask: Int[Tensor, "batch source"],
+        cache: RecurrentCache | None = None,
+        *,
+        output_attentions: bool = False,  # noqa: ARG002 they are made in any case
+    ) -> Decoded:
+        """Run the decoder step by step."""
+        hidden, weights = self.decoder(tokens, states, attention_mask.bool(), cache or RecurrentCache())
+        return Decoded(hidden, None if weights is None else (weights,))
+
+    def _prepare_cache_for_generation(  # pyright: ignore[reportIncompatibleMethodOverride]
+        self, generation_config: Any, model_kwargs: dict[str, Any], *_: Any
+    ) -> None:
+        """States take the place of keys and values."""
+        if generation_config.use_cache is not False:
+            model_kwargs["past_key_values"] = RecurrentCache()

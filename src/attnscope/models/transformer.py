@@ -1,0 +1,308 @@
+"""The Transformer encoder-decoder (Vaswani et al. 2017)."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from huggingface_hub.dataclasses import strict
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+from transformers import PreTrainedConfig
+from transformers.cache_utils import EncoderDecoderCache
+from transformers.masking_utils import create_bidirectional_mask, create_causal_mask
+from transformers.modeling_outputs import BaseModelOutput
+
+from attnscope.models._checks import check_choice
+from attnscope.models._layers import (
+    POSITIONS,
+    AddPositions,
+    CrossAttention,
+    FeedForward,
+    RegisteredAttention,
+    RelativePositions,
+    Residual,
+)
+from attnscope.models._translator import Decoded, Translator
+
+NORMS = ("pre", "post")
+
+
+@strict
+class TransformerConfig(PreTrainedConfig):
+    r"""Sizes of a `TransformerForConditionalGeneration` (and of the encoder alone, `EncoderForMaskedLM`).
+
+    Parameters
+    ----------
+    vocab_size
+        Joint vocabulary of source, target and output.
+    width, heads, feed_forward
+        Model width d, heads of each layer, hidden width of the feed-forward part.
+    key_width, value_width
+        :math:`d_k` and :math:`d_v` of a head, by default ``width / heads``.
+    encoder_layers, decoder_layers
+        Numbers of layers.
+    positions
+        ``sinusoidal``, ``learned``, ``rope``, ``alibi``, ``t5`` or ``none``.
+    max_position_embeddings
+        Rows of the learned table: longer texts are refused. The other schemes know no end.
+    norm
+        ``pre``: normalise what enters a sublayer; ``post``: normalise its sum with what it made.
+    dropout, attention_dropout, activation_dropout
+        Of embeddings and sublayers, of the weights, and within the feed-forward part; in training.
+
+    Examples
+    --------
+    >>> TransformerConfig(positions="rope").num_hidden_layers
+    4
+    >>> TransformerConfig(norm="both")
+    Traceback (most recent call last):
+    ...
+    attnscope.errors.AttnscopeError: norm 'both' is not known: choose pre, post
+    """
+
+    model_type = "attnscope-transformer"
+    attribute_map: ClassVar[dict[str, str]] = {
+        "hidden_size": "width",
+        "num_attention_heads": "heads",
+        "num_hidden_layers": "decoder_layers",
+    }
+
+    vocab_size: int = 8000
+    width: int = 128
+    heads: int = 4
+    feed_forward: int = 256
+    key_width: int | None = None
+    value_width: int | None = None
+    encoder_layers: int = 4
+    decoder_layers: int = 4
+    positions: str = "sinusoidal"
+    max_position_embeddings: int = 512
+    norm: str = "pre"
+    dropout: float | int = 0.1
+    attention_dropout: float | int = 0.0
+    activation_dropout: float | int = 0.0
+    pad_token_id: int | None = 0
+    bos_token_id: int | None = 1
+    eos_token_id: int | list[int] | None = 2
+    decoder_start_token_id: int | None = 1
+    is_encoder_decoder: bool = True
+    tie_word_embeddings: bool = True
+
+    def __post_init__(self, **kwargs: Any) -> None:
+        check_choice("norm", self.norm, NORMS)
+        check_choice("positions", self.positions, POSITIONS)
+        super().__post_init__(**kwargs)
+
+
+class EncoderLayer(nn.Module):
+    """Self-attention over the whole text, then each token on its own."""
+
+    def __init__(self, config: TransformerConfig, layer: int) -> None:
+        super().__init__()
+        self.self_attention = RegisteredAttention(config, layer)
+        self.around_attention = Residual(config)
+        self.feed_forward = FeedForward(config)
+        self.around_feed_forward = Residual(config)
+
+    def forward(
+        self, states: Tensor, mask: Tensor | None, bias: Tensor | None, turn: Any
+    ) -> tuple[Tensor, Tensor | None]:
+        """States of the next layer, and the weights if they were made."""
+        made, weights = self.self_attention(
+            self.around_attention.enter(states), mask=mask, bias=bias, rotation=turn
+        )
+        states = self.around_attention.leave(states, made)
+        made = self.feed_forward(self.around_feed_forward.enter(states))
+        return self.around_feed_forward.leave(states, made), weights
+
+
+class TransformerEncoder(nn.Module):
+    """All layers over one text.
+
+    Examples
+    --------
+    >>> import torch
+    >>> config = TransformerConfig(vocab_size=9, width=8, heads=2, feed_forward=16)
+    >>> encoder = TransformerEncoder(config, nn.Embedding(9, 8))
+    >>> encoder(torch.tensor([[3, 4, 2]])).last_hidden_state.shape
+    torch.Size([1, 3, 8])
+    """
+
+    main_input_name = "input_ids"
+
+    def __init__(self, config: TransformerConfig, embedding: nn.Embedding) -> None:
+        super().__init__()
+        self.config = config
+        self.embedding = embedding
+        self.add_positions = AddPositions(config)
+        self.relative = RelativePositions(config, bidirectional=True)
+        self.layers = nn.ModuleList(EncoderLayer(config, layer) for layer in range(config.encoder_layers))
+        self.norm = nn.LayerNorm(config.width) if config.norm == "pre" else nn.Identity()
+
+    def forward(
+        self,
+        input_ids: Int[Tensor, "batch token"],
+        attention_mask: Int[Tensor, "batch token"] | None = None,
+        output_attentions: bool | None = None,
+        **_: Any,
+    ) -> BaseModelOutput:
+        """States after the last layer, ``(batch, token, width)``."""
+        states = self.add_positions(self.embedding(input_ids))
+        length = input_ids.shape[1]
+        mask = create_bidirectional_mask(
+            config=self.config, inputs_embeds=states, attention_mask=attention_mask
+        )
+        bias = self.relative.bias(length, length, states.device)
+        turn = self.relative.turn(length, states.device)
+        weights: list[Tensor] = []
+        for layer in self.layers:
+            states, shares = layer(states, mask, bias, turn)
+            if output_attentions and shares is not None:
+                weights.append(shares)
+        return BaseModelOutput(
+            last_hidden_state=self.norm(states),
+            attentions=tuple(weights) or None,  # pyright: ignore[reportArgumentType]
+        )
+
+
+class DecoderLayer(nn.Module):
+    """Self-attention on what was said, attention on the source, then each token on its own."""
+
+    def __init__(self, config: TransformerConfig, layer: int) -> None:
+        super().__init__()
+        self.self_attention = RegisteredAttention(config, layer, is_causal=True)
+        self.around_self = Residual(config)
+        self.cross_attention = CrossAttention(config, layer)
+        self.around_cross = Residual(config)
+        self.feed_forward = FeedForward(config)
+        self.around_feed_forward = Residual(config)
+        self.layer = layer
+
+    def forward(
+        self,
+        states: Tensor,
+        source: Tensor,
+        masks: tuple[Any, Any],
+        bias: Tensor | None,
+        turn: Any,
+        start: int,
+        cache: Any,
+    ) -> tuple[Tensor, Tensor | None, Tensor | None]:
+        """States of the next layer, weights on the target and on the source."""
+        made, own = self.self_attention(
+            self.around_self.enter(states),
+            mask=masks[0],
+            bias=bias,
+            rotation=turn,
+            start=start,
+            cache=None if cache is None else cache.self_attention_cache,
+            layer=self.layer,
+        )
+        states = self.around_self.leave(states, made)
+        made, cross = self.cross_attention(
+            self.around_cross.enter(states), key_value_states=source, mask=masks[1], cache=cache
+        )
+        states = self.around_cross.leave(states, made)
+        made = self.feed_forward(self.around_feed_forward.enter(states))
+        return self.around_feed_forward.leave(states, made), own, cross
+
+
+class TransformerDecoder(nn.Module):
+    """All layers over what was said so far."""
+
+    def __init__(self, config: TransformerConfig, embedding: nn.Embedding) -> None:
+        super().__init__()
+        self.config = config
+        self.embedding = embedding
+        self.add_positions = AddPositions(config)
+        self.relative = RelativePositions(config, bidirectional=False)
+        self.layers = nn.ModuleList(DecoderLayer(config, layer) for layer in range(config.decoder_layers))
+        self.norm = nn.LayerNorm(config.width) if config.norm == "pre" else nn.Identity()
+
+    def forward(
+        self,
+        tokens: Int[Tensor, "batch target"],
+        source: Float[Tensor, "batch source width"],
+        attention_mask: Int[Tensor, "batch source"],
+        cache: EncoderDecoderCache | None = None,
+    ) -> tuple[Float[Tensor, "batch target width"], tuple[Tensor | None, ...], tuple[Tensor | None, ...]]:
+        """What the output layer reads; weights on the target and on the source, a layer each."""
+        start = 0 if cache is None else int(cache.get_seq_length())
+        states = self.add_positions(self.embedding(tokens), start)
+        queries, keys = tokens.shape[1], start + tokens.shape[1]
+        own_mask = create_causal_mask(
+            config=self.config, inputs_embeds=states, attention_mask=None, past_key_values=cache
+        )
+        source_mask = create_bidirectional_mask(
+            config=self.config,
+            inputs_embeds=states,
+            attention_mask=attention_mask,
+            encoder_hidden_states=source,
+        )
+        bias = self.relative.bias(queries, keys, states.device)
+        turn = self.relative.turn(keys, states.device)
+        own: list[Tensor | None] = []
+        cross: list[Tensor | None] = []
+        for layer in self.layers:
+            states, on_target, on_source = layer(
+                states, source, (own_mask, source_mask), bias, turn, start, cache
+            )
+            own.append(on_target)
+            cross.append(on_source)
+        return self.norm(states), tuple(own), tuple(cross)
+
+
+class TransformerForConditionalGeneration(Translator):
+    r"""Translation with attention alone.
+
+    Self-attention in the encoder, causal self-attention and cross-attention in the decoder; all of it goes through
+    transformers' attention registry, so that `scan` and `explain` see it like any other model's.
+
+    References
+    ----------
+    Vaswani et al. (2017), NeurIPS; Xiong et al. (2020), ICML, for normalising before the sublayers.
+
+    Examples
+    --------
+    >>> import torch
+    >>> config = TransformerConfig(vocab_size=9, width=8, heads=2, feed_forward=16)
+    >>> model = TransformerForConditionalGeneration(config)
+    >>> model.set_attn_implementation("eager")
+    >>> found = model(torch.tensor([[3, 4, 5, 2]]), labels=torch.tensor([[6, 7, 2]]), output_attentions=True)
+    >>> found.logits.shape, len(found.cross_attentions), found.cross_attentions[0].shape
+    (torch.Size([1, 3, 9]), 4, torch.Size([1, 2, 3, 4]))
+    """
+
+    config_class = TransformerConfig
+    _supports_sdpa = True
+    _supports_flash_attn = True
+    _supports_flex_attn = True
+    _supports_attention_backend = True
+
+    def __init__(self, config: TransformerConfig) -> None:
+        super().__init__(config)
+        self.embedding = nn.Embedding(config.vocab_size, config.width, config.pad_token_id)
+        self.encoder = TransformerEncoder(config, self.embedding)
+        self.decoder = TransformerDecoder(config, self.embedding)
+        self.lm_head = nn.Linear(config.width, config.vocab_size, bias=False)
+        self.post_init()
+
+    def decode(
+        self,
+        tokens: Int[Tensor, "batch target"],
+        states: Float[Tensor, "batch source width"],
+        attention_mask: Int[Tensor, "batch source"],
+        cache: EncoderDecoderCache | None = None,
+        *,
+        output_attentions: bool = False,
+    ) -> Decoded:
+        """Run the decoder."""
+        hidden, own, cross = self.decoder(tokens, states, attention_mask, cache)
+        if not output_attentions:
+            return Decoded(hidden)
+        return Decoded(hidden, _made(cross), _made(own))
+
+
+def _made(weights: tuple[Tensor | None, ...]) -> tuple[Tensor, ...] | None:
+    """None where attention is fused and never makes its weights."""
+    return tuple(one for one in weights if one is not None) or None
