@@ -1,8 +1,6 @@
 """A corpus: named texts from strings, files, folders and standard input."""
 
-import codecs
 import hashlib
-import json
 import os
 import stat
 import sys
@@ -12,6 +10,15 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
+from attnscope.corpus.files import (
+    check_characters,
+    decode_utf8,
+    file_mode,
+    json_objects,
+    read_bytes,
+    text_field,
+    unreadable,
+)
 from attnscope.errors import AttnscopeError
 
 SUFFIXES = (".txt", ".md", ".jsonl")
@@ -171,7 +178,7 @@ class _String:
     content: str
 
     def __post_init__(self) -> None:
-        _check_characters(self.content, self.name)
+        check_characters(self.content, self.name)
 
     def texts(self) -> Iterator[Text]:
         yield Text(self.name, self.content)
@@ -185,7 +192,7 @@ class _Plain:
     path: Path
 
     def texts(self) -> Iterator[Text]:
-        yield Text(self.name, _decode(_read(self.path), str(self.path)))
+        yield Text(self.name, decode_utf8(read_bytes(self.path), str(self.path)))
 
 
 class _Stream:
@@ -199,7 +206,9 @@ class _Stream:
 
     @cached_property
     def _content(self) -> str:
-        return _decode(_read_standard_input() if self.path == STANDARD_INPUT else _read(self.path), self.name)
+        return decode_utf8(
+            _read_standard_input() if self.path == STANDARD_INPUT else read_bytes(self.path), self.name
+        )
 
 
 @dataclass(frozen=True)
@@ -211,47 +220,9 @@ class _JsonLines:
     field: str
 
     def texts(self) -> Iterator[Text]:
-        try:
-            with self.path.open("rb") as lines:
-                yield from self._texts(lines)
-        except OSError as error:
-            raise _unreadable(self.path, error) from error
-
-    def _texts(self, lines: Iterator[bytes]) -> Iterator[Text]:
-        offset = 0
-        for number, line in enumerate(lines, start=1):
-            content = _decode(line, str(self.path), offset)
-            offset += len(line)
-            if content.strip():
-                where = f"{self.path}, line {number}"
-                yield Text(f"{self.name}:{number}", self._field_of(content, where))
-
-    def _field_of(self, line: str, where: str) -> str:
-        try:
-            value = json.loads(line)
-        except (ValueError, RecursionError) as error:
-            raise AttnscopeError(
-                f"{where}: not JSON ({error}); expected one JSON object a line: mend the line or remove it"
-            ) from error
-        if not isinstance(value, dict):
-            raise AttnscopeError(
-                f"{where}: found a JSON {_kind(value)}; expected an object with the text in field "
-                f"{self.field!r}: mend the line or remove it"
-            )
-        if self.field not in value:
-            keys = ", ".join(map(repr, value)) or "none"
-            raise AttnscopeError(
-                f"{where}: no field {self.field!r}; the fields found are: {keys}. Name one of them as `field`"
-            )
-        content = value[self.field]
-        if not isinstance(content, str):
-            keys = ", ".join(f"{key!r} ({_kind(item)})" for key, item in value.items())
-            raise AttnscopeError(
-                f"{where}: field {self.field!r} holds a JSON {_kind(content)}; expected a string.\n"
-                f"The fields found are: {keys}. Name one that holds a string as `field`, or mend the line"
-            )
-        _check_characters(content, where)
-        return content
+        for number, value in json_objects(self.path, self.field):
+            content = text_field(value, self.field, f"{self.path}, line {number}")
+            yield Text(f"{self.name}:{number}", content)
 
 
 @dataclass(frozen=True)
@@ -270,23 +241,11 @@ class _Lines:
 _Source = _String | _Plain | _Stream | _JsonLines | _Lines
 
 
-def _kind(value: object) -> str:
-    """Name a JSON value's type as JSON names it."""
-    names: dict[type, str] = {
-        dict: "object",
-        list: "array",
-        str: "string",
-        bool: "boolean",
-        type(None): "null",
-    }
-    return names.get(type(value), "number")
-
-
 def _open_path(path: Path, field: str) -> list[_Source]:
     """The sources behind a path."""
     if path == STANDARD_INPUT:
         return [_Stream("standard input", path)]
-    mode = _mode(path)
+    mode = file_mode(path)
     if stat.S_ISDIR(mode):
         return [
             _open_file(file, _readable_name(file.relative_to(path)), field) for file in _files_below(path)
@@ -301,34 +260,18 @@ def _open_file(path: Path, name: str, field: str) -> _Source:
     return _JsonLines(name, path, field) if path.suffix.lower() == ".jsonl" else _Plain(name, path)
 
 
-def _mode(path: Path) -> int:
-    """The file's mode, checked to exist and to be readable."""
-    try:
-        mode = path.stat().st_mode
-    except FileNotFoundError as error:
-        what = "a link to nothing" if path.is_symlink() else "no such file or folder"
-        raise AttnscopeError(
-            f"{path}: {what}; expected a text file, or a folder of them: check the path"
-        ) from error
-    except (OSError, ValueError) as error:
-        raise _unreadable(path, error) from error
-    if not os.access(path, os.R_OK | (os.X_OK if stat.S_ISDIR(mode) else 0)):
-        raise _unreadable(path, "no permission")
-    return mode
-
-
 def _files_below(folder: Path) -> list[Path]:
     """All text files of a folder and its subfolders, sorted by their path."""
 
     def stop(error: OSError) -> None:
-        raise _unreadable(Path(error.filename), error) from error
+        raise unreadable(Path(error.filename), error) from error
 
     files: list[Path] = []
     for place, folders, names in os.walk(folder, onerror=stop):
         folders[:] = [name for name in folders if not name.startswith(".")]
         wanted = (name for name in names if not name.startswith(".") and name.lower().endswith(SUFFIXES))
         files.extend(Path(place, name) for name in wanted)
-    files = [file for file in files if stat.S_ISREG(_mode(file))]
+    files = [file for file in files if stat.S_ISREG(file_mode(file))]
     if not files:
         raise AttnscopeError(
             f"{folder}: no {', '.join(SUFFIXES)} file in this folder; expected at least one: "
@@ -342,51 +285,10 @@ def _readable_name(path: Path) -> str:
     return os.fsencode(path.as_posix()).decode("utf-8", errors="backslashreplace")
 
 
-def _read(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        raise _unreadable(path, error) from error
-
-
 def _read_standard_input() -> bytes:
     if sys.stdin is None or sys.stdin.closed:  # pyright: ignore[reportUnnecessaryComparison]
         raise AttnscopeError("standard input is closed; expected a text on it: pipe one in, or name a file")
     return sys.stdin.buffer.read()
-
-
-def _decode(data: bytes, name: str, offset: int = 0) -> str:
-    """UTF-8 without byte order mark; `offset` is where `data` begins in its file."""
-    mark = codecs.BOM_UTF8 if offset == 0 and data.startswith(codecs.BOM_UTF8) else b""
-    try:
-        return data[len(mark) :].decode("utf-8")
-    except UnicodeDecodeError as error:
-        place = offset + len(mark) + error.start
-        byte = error.object[error.start]
-        utf16 = offset == 0 and data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
-        encoding = "utf-16" if utf16 else "ENCODING"
-        raise AttnscopeError(
-            f"{name}: found byte 0x{byte:02x} at byte offset {place}; expected text in UTF-8.\n"
-            f"Convert it from its own encoding: iconv -f {encoding} -t utf-8 OLD > NEW"
-        ) from error
-
-
-def _check_characters(content: str, where: str) -> None:
-    """Refuse lone surrogates: they are not characters, and no tokenizer takes them."""
-    try:
-        content.encode()
-    except UnicodeEncodeError as error:
-        raise AttnscopeError(
-            f"{where}: found a lone surrogate U+{ord(content[error.start]):04X} at character {error.start}; "
-            "expected Unicode text.\nDecode the text with its own encoding, or replace the character"
-        ) from error
-
-
-def _unreadable(path: Path, error: Exception | str) -> AttnscopeError:
-    reason = error.strerror if isinstance(error, OSError) and error.strerror else error
-    return AttnscopeError(
-        f"{path}: cannot be read ({reason}); expected a readable file or folder: check its permissions"
-    )
 
 
 def _no_text(count: int) -> AttnscopeError:
