@@ -141,7 +141,7 @@ def test_a_bad_json_line_is_named(tmp_path, line, said):
 def test_other_encodings_are_named_with_their_place(tmp_path, data, said, suffix):
     file = tmp_path / f"a.{suffix}"
     file.write_bytes(data)
-    with pytest.raises(AttnscopeError, match=rf"a\.{suffix}: found byte .*{said}"):
+    with pytest.raises(AttnscopeError, match=rf"a\.{suffix}(, line 1)?: found byte .*{said}"):
         contents(file)
 
 

@@ -112,7 +112,7 @@ def json_objects(path: Path, field: str) -> Iterator[tuple[int, dict[str, Any]]]
     try:
         with path.open("rb") as lines:
             for number, line in enumerate(lines, start=1):
-                content = decode_utf8(line, str(path), offset)
+                content = decode_utf8(line, f"{path}, line {number}", offset)
                 offset += len(line)
                 if content.strip():
                     yield number, _json_object(content, field, f"{path}, line {number}")
