@@ -14,6 +14,7 @@ import typer
 from attnscope import __version__
 from attnscope.cli.explain import explain
 from attnscope.cli.scan import scan
+from attnscope.cli.train import train, with_settings
 from attnscope.errors import AttnscopeError
 
 app = typer.Typer(
@@ -26,6 +27,7 @@ app = typer.Typer(
 )
 app.command()(scan)
 app.command()(explain)
+app.command()(with_settings(train))
 
 
 def _print_version(wanted: bool) -> None:

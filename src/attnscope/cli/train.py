@@ -1,0 +1,97 @@
+"""`attnscope train`: parse, call, print."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_args, get_origin
+
+import typer
+
+if TYPE_CHECKING:
+    from attnscope.translation.training import Progress
+
+_CONFIG = Annotated[
+    Path | None, typer.Argument(help="YAML file of settings; flags take the place of its values.")
+]
+_OUT = Annotated[
+    Path,
+    typer.Option(
+        help="Folder of the training. A training that was stopped goes on from its last checkpoint."
+    ),
+]
+
+
+def train(config: Path | None, out: Path, **settings: Any) -> None:
+    """Train a translation model or a masked language model. Without data: a generated task, in a few minutes."""
+    from rich.console import Console
+
+    from attnscope.translation.training import train as run
+
+    console = Console()
+    with _progress_bar() as show:
+        metrics = run(config, out, progress=show, **settings)
+    shown = ", ".join(f"{name} {value:.2f}" for name, value in metrics.items())
+    console.print(f"validation: {shown}", highlight=False, style="bold")
+    console.print(f"model: {out}", highlight=False, markup=False, soft_wrap=True)
+
+
+def with_settings(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command one flag for every setting."""
+    from attnscope.translation.config import TrainConfig
+
+    keyword = inspect.Parameter.KEYWORD_ONLY
+    parameters = [
+        inspect.Parameter("config", keyword, default=None, annotation=_CONFIG),
+        inspect.Parameter("out", keyword, default=Path("attnscope-model"), annotation=_OUT),
+    ]
+    for name, field in TrainConfig.model_fields.items():
+        kind, choices = _kind(field.annotation)
+        shown = "" if field.default is None else f" [default: {field.default}]"
+        option = typer.Option(help=f"{field.description}{shown}", metavar="|".join(choices) or None)
+        annotation = Annotated[kind | None, option]
+        parameters.append(inspect.Parameter(name, keyword, default=None, annotation=annotation))
+    command.__signature__ = inspect.Signature(parameters)  # pyright: ignore[reportFunctionMemberAccess]
+    command.__annotations__ = {one.name: one.annotation for one in parameters}
+    return command
+
+
+def _kind(annotation: Any) -> tuple[Any, tuple[str, ...]]:
+    """The type that a flag is read as, and the words that it may be."""
+    if get_origin(annotation) in {Union, UnionType}:
+        annotation = next(one for one in get_args(annotation) if one is not NoneType)
+    if get_origin(annotation) is Literal:
+        return str, get_args(annotation)
+    return annotation, ()
+
+
+@contextmanager
+def _progress_bar() -> Generator[Callable[[Progress], None]]:
+    """A bar with the loss, the rate and the time left, on standard error; nothing where that is no terminal."""
+    from rich.console import Console
+    from rich.progress import BarColumn, TextColumn
+    from rich.progress import Progress as Bar
+
+    bar = Bar(
+        TextColumn("train"),
+        BarColumn(),
+        TextColumn("{task.fields[told]}", markup=False),
+        console=Console(stderr=True),
+    )
+    task = bar.add_task("train", total=1.0, told="reading the texts")
+
+    def show(told: Progress) -> None:
+        metrics = "".join(f"  {name} {value:.2f}" for name, value in told.metrics.items())
+        minutes, seconds = divmod(round(told.remaining), 60)
+        bar.update(
+            task,
+            completed=told.update / told.updates,
+            told=f"{told.update}/{told.updates}  loss {told.loss:.3f}  {told.tokens_per_second:,.0f} tokens/s  "
+            f"{minutes}:{seconds:02d} left{metrics and '  valid:'}{metrics}",
+        )
+
+    with bar:
+        yield show

@@ -1,0 +1,197 @@
+"""What a training is made of: every setting, checked before anything is done."""
+
+from __future__ import annotations
+
+import difflib
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from attnscope.errors import AttnscopeError
+
+
+class TrainConfig(BaseModel):
+    """Settings of `attnscope train`; each is a key of the YAML file and a flag.
+
+    Raises
+    ------
+    AttnscopeError
+        From `read_config`: for a key that does not exist (the nearest is named) and for values out of range.
+
+    Examples
+    --------
+    >>> TrainConfig(attention="dot").label_smoothing
+    0.1
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    # data
+    source: Path | None = Field(
+        None, description="Source text: a file, a folder, or JSON Lines of both sides."
+    )
+    target: Path | None = Field(None, description="Target text, line by line with the source.")
+    valid_source: Path | None = Field(None, description="Source text for validation.")
+    valid_target: Path | None = Field(None, description="Target text for validation.")
+    text: Path | None = Field(None, description="Plain text, for a masked language model.")
+    valid_text: Path | None = Field(None, description="Plain text for validation of a masked language model.")
+    sides: str = Field(
+        "source,target", description="Fields or suffixes of the two sides where one place has both."
+    )
+    task_pairs: int = Field(20_000, ge=100, description="Pairs of the generated task, if no data is given.")
+    task_longest: int = Field(12, ge=1, description="Items in the longest sentence of the generated task.")
+    vocabulary: int = Field(8_000, ge=300, description="Joint subwords of source and target.")
+    lowercase: bool = Field(False, description="Lower-case all text.")
+    longest: int = Field(
+        128, ge=2, description="Tokens of the longest side; longer pairs are left out and counted."
+    )
+
+    # model
+    model: Literal["transformer", "recurrent", "masked-lm"] = Field(
+        "transformer", description="Kind of model."
+    )
+    attention: Literal["none", "dot", "scaled_dot", "bilinear", "additive"] = Field(
+        "additive", description="Of a recurrent model; none is the fixed vector."
+    )
+    cell: Literal["gru", "lstm"] = Field("gru", description="Of a recurrent model.")
+    embedding_width: int = Field(256, ge=1, description="Of a recurrent model.")
+    encoder_width: int = Field(256, ge=1, description="Of one direction of a recurrent encoder.")
+    decoder_width: int = Field(512, ge=1, description="Of a recurrent decoder.")
+    width: int = Field(128, ge=1, description="Of a Transformer.")
+    heads: int = Field(4, ge=1, description="Of each attention layer of a Transformer.")
+    feed_forward: int = Field(256, ge=1, description="Hidden width of a Transformer's feed-forward part.")
+    layers: int = Field(4, ge=1, description="Of a Transformer's encoder and of its decoder.")
+    positions: Literal["sinusoidal", "learned", "rope", "alibi", "t5", "none"] = Field(
+        "sinusoidal", description="Of a Transformer."
+    )
+    norm: Literal["pre", "post"] = Field(
+        "pre", description="Before a Transformer's sublayers or after the sum."
+    )
+    dropout: float = Field(0.1, ge=0, lt=1, description="Of embeddings and sublayers.")
+
+    # training
+    batch_tokens: int = Field(2_048, ge=1, description="Target tokens of one update, over all processes.")
+    accumulate: int = Field(1, ge=1, description="Parts in which an update is computed, to save memory.")
+    updates: int = Field(5_000, ge=1, description="Updates at most.")
+    learning_rate: float = Field(2e-3, gt=0, description="The largest.")
+    schedule: Literal["inverse_sqrt", "noam", "cosine", "constant"] = Field(
+        "inverse_sqrt", description="How the rate falls after the warm-up."
+    )
+    warmup: int = Field(500, ge=0, description="Updates until the largest rate.")
+    weight_decay: float = Field(0.0, ge=0, description="AdamW's.")
+    adam_beta2: float = Field(0.98, gt=0, lt=1, description="Adam's second decay rate.")
+    clip: float = Field(1.0, gt=0, description="Largest norm of the gradient.")
+    label_smoothing: float = Field(
+        0.1, ge=0, lt=1, description="Share of the wanted distribution that all words get."
+    )
+    mask_share: float = Field(0.15, gt=0, lt=1, description="Of the tokens, for a masked language model.")
+    precision: Literal["auto", "float32", "bfloat16"] = Field(
+        "auto", description="auto is bfloat16 where the processor multiplies it natively."
+    )
+    threads: int | None = Field(None, ge=1, description="[default: the processors that this process may use]")
+    device: str | None = Field(None, description="cpu, cuda, ... [default: cuda if there is one]")
+    seed: int = Field(0, ge=0, description="Of everything that is random.")
+
+    # looking, keeping, stopping
+    log_every: int = Field(50, ge=1, description="Updates between two lines of the log.")
+    validate_every: int = Field(500, ge=1, description="Updates between validations, each with a checkpoint.")
+    metric: Literal["bleu", "loss"] = Field(
+        "bleu", description="What early stopping and the choice of weights go by."
+    )
+    bleu_tokenizer: Literal["13a", "intl", "zh", "ja-mecab", "char", "none"] = Field(
+        "13a", description="How BLEU finds words when validating."
+    )
+    patience: int | None = Field(
+        None, ge=1, description="Validations without a better metric before stopping."
+    )
+    average: int = Field(5, ge=1, description="Last checkpoints whose mean are the final weights.")
+    tensorboard: bool = Field(False, description="Also write TensorBoard's files.")
+
+    @model_validator(mode="after")
+    def _pairs_of_files(self) -> TrainConfig:
+        if (self.valid_source is None) != (self.valid_target is None):
+            raise ValueError("valid_source and valid_target go together: found only one of them")
+        if self.target is not None and self.source is None:
+            raise ValueError("found target without source: give both")
+        return self
+
+
+def read_config(path: Path | None = None, **overrides: Any) -> TrainConfig:
+    """Settings from a YAML file, with some of them replaced.
+
+    Parameters
+    ----------
+    path
+        YAML: one mapping; without it the defaults count.
+    **overrides
+        Values that take the place of the file's; None leaves the file's.
+
+    Raises
+    ------
+    AttnscopeError
+        For a missing or broken file, a key that does not exist, a value of the wrong kind or out of range.
+
+    Examples
+    --------
+    >>> read_config(updates=10).updates
+    10
+    >>> read_config(lable_smoothing=0.2)
+    Traceback (most recent call last):
+    ...
+    attnscope.errors.AttnscopeError: there is no setting 'lable_smoothing': did you mean 'label_smoothing'?
+    """
+    values = {} if path is None else _from_yaml(path)
+    values |= {name: value for name, value in overrides.items() if value is not None}
+    unknown = [str(name) for name in values if name not in TrainConfig.model_fields]
+    if unknown:
+        nearest = difflib.get_close_matches(unknown[0], TrainConfig.model_fields, n=1, cutoff=0.5)
+        hint = (
+            f"did you mean {nearest[0]!r}?"
+            if nearest
+            else f"choose from {', '.join(TrainConfig.model_fields)}"
+        )
+        raise AttnscopeError(f"there is no setting {unknown[0]!r}: {hint}")
+    try:
+        return TrainConfig(**values)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"]))
+        found = f"{where} is {first['input']!r}: " if where else ""
+        raise AttnscopeError(f"{found}{first['msg'].removeprefix('Value error, ')}") from None
+
+
+def _from_yaml(path: Path) -> dict[str, Any]:
+    try:
+        values = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise AttnscopeError(
+            f"{path} cannot be read ({error.strerror}): give a YAML file of settings"
+        ) from None
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise AttnscopeError(f"{path} is not YAML: {str(error).splitlines()[0]}") from None
+    if values is None:
+        return {}
+    if not isinstance(values, dict):
+        raise AttnscopeError(
+            f"{path} holds a {type(values).__name__}; expected settings, one 'name: value' a line"
+        )
+    return values
+
+
+def write_config(config: TrainConfig, path: Path) -> None:
+    """Write all settings as YAML, so that `read_config` gives them back.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     write_config(TrainConfig(seed=3), Path(folder, "config.yaml"))
+    ...     read_config(Path(folder, "config.yaml")) == TrainConfig(seed=3)
+    True
+    """
+    values = {
+        name: str(value) if isinstance(value, Path) else value for name, value in config.model_dump().items()
+    }
+    path.write_text(yaml.safe_dump(values, sort_keys=False, allow_unicode=True), encoding="utf-8")

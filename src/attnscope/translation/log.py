@@ -1,0 +1,87 @@
+"""The log of a training: JSON Lines, and TensorBoard's files if they are wanted."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from attnscope.errors import AttnscopeError
+
+
+class Log:
+    """One JSON object a line, each with its ``update``.
+
+    Parameters
+    ----------
+    folder
+        Where ``log.jsonl`` lies. What it tells of updates after `update` was lost with the process that made them, and
+        is taken off.
+    update
+        Of the checkpoint from which the training goes on; 0 for a new one.
+    tensorboard
+        Whether to write TensorBoard's files too.
+
+    Raises
+    ------
+    AttnscopeError
+        If TensorBoard is wanted and not installed.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     log = Log(Path(folder))
+    ...     log.write(10, loss=1.5)
+    ...     log.close()
+    ...     read_log(Path(folder))
+    [{'update': 10, 'loss': 1.5}]
+    """
+
+    def __init__(self, folder: Path, update: int = 0, *, tensorboard: bool = False) -> None:
+        path = folder / "log.jsonl"
+        kept = [line for line in read_log(folder) if line["update"] <= update] if update else []
+        path.write_text("".join(json.dumps(line) + "\n" for line in kept), encoding="utf-8")
+        self._file = path.open("a", encoding="utf-8")
+        self._board: Any = None
+        if tensorboard:
+            try:
+                from torch.utils.tensorboard import SummaryWriter
+            except ImportError:
+                raise AttnscopeError("tensorboard is not installed: pip install tensorboard") from None
+            self._board = SummaryWriter(folder / "tensorboard", purge_step=update + 1)
+
+    def write(self, update: int, **values: Any) -> None:
+        """Add a line."""
+        self._file.write(json.dumps({"update": update, **values}) + "\n")
+        self._file.flush()
+        if self._board is not None:
+            for name, value in values.items():
+                if isinstance(value, (int, float)):
+                    self._board.add_scalar(name, value, update)
+
+    def close(self) -> None:
+        """Write out what is held back."""
+        self._file.close()
+        if self._board is not None:
+            self._board.close()
+
+
+def read_log(folder: Path) -> list[dict[str, Any]]:
+    """Lines of a training's log; a last line that is not whole is passed over.
+
+    Examples
+    --------
+    >>> read_log(Path("/nowhere"))
+    []
+    """
+    path = folder / "log.jsonl"
+    if not path.exists():
+        return []
+    found: list[dict[str, Any]] = []
+    for line in path.read_text(encoding="utf-8").splitlines():
+        try:
+            found.append(json.loads(line))
+        except json.JSONDecodeError:  # the process was killed while it wrote
+            break
+    return found

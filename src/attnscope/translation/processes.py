@@ -1,0 +1,74 @@
+"""One process or several, started by torchrun: who am I, and the sum over all."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, distributed, nn
+
+
+@dataclass(frozen=True)
+class Processes:
+    """The number of this process, and how many there are.
+
+    Examples
+    --------
+    >>> Processes().first
+    True
+    """
+
+    rank: int = 0
+    world: int = 1
+
+    @property
+    def first(self) -> bool:
+        """Whether this one writes and prints."""
+        return self.rank == 0
+
+    def sum_gradients(self, model: nn.Module) -> None:
+        """Add up the gradients of all processes, in one message."""
+        if self.world == 1:
+            return
+        parameters = [one for one in model.parameters() if one.requires_grad]
+        flat = torch.cat(
+            [(torch.zeros_like(one) if one.grad is None else one.grad).flatten() for one in parameters]
+        )
+        distributed.all_reduce(flat)
+        for parameter, part in zip(parameters, flat.split([one.numel() for one in parameters]), strict=True):
+            parameter.grad = part.view_as(parameter).clone()
+
+    def sum(self, values: Tensor) -> Tensor:
+        """Add up numbers of all processes."""
+        if self.world > 1:
+            distributed.all_reduce(values)
+        return values
+
+    def wait(self) -> None:
+        """Until all are here."""
+        if self.world > 1:
+            distributed.barrier()
+
+
+@contextmanager
+def processes(device: str) -> Iterator[Processes]:
+    """The processes that torchrun started, or this one alone.
+
+    Examples
+    --------
+    >>> with processes("cpu") as all_of_us:
+    ...     all_of_us.world
+    1
+    """
+    world = int(os.environ.get("WORLD_SIZE", "1"))
+    if world == 1:
+        yield Processes()
+        return
+    distributed.init_process_group("nccl" if device == "cuda" else "gloo")
+    try:
+        yield Processes(distributed.get_rank(), world)
+    finally:
+        distributed.destroy_process_group()

@@ -1,0 +1,393 @@
+"""Training: the same weights for the same settings, however often it was stopped."""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from sacrebleu.metrics.bleu import BLEU
+from torch import nn
+from transformers import AutoTokenizer
+
+from attnscope.errors import AttnscopeError
+from attnscope.translation.batches import IGNORED
+from attnscope.translation.build import build_model
+from attnscope.translation.checkpoints import Checkpoints
+from attnscope.translation.config import TrainConfig, read_config, write_config
+from attnscope.translation.log import Log
+from attnscope.translation.material import Batch, Material, Pairs, read_material
+from attnscope.translation.processes import Processes, processes
+from attnscope.translation.schedules import learning_rate
+from attnscope.translation.translate import translate_lines
+
+KEPT = 3  # checkpoints beside those that are averaged
+BETTER = {"bleu": 1.0, "loss": -1.0}
+_MAY_CHANGE = {"updates", "patience", "log_every", "threads", "device", "tensorboard", "average"}
+
+
+@dataclass(frozen=True)
+class Progress:
+    """What a training tells while it works.
+
+    Attributes
+    ----------
+    update, updates
+        Done, and at most.
+    loss
+        Nats per target token, smoothed targets included, since the last line of the log.
+    tokens_per_second
+        Target tokens, since the last line of the log.
+    remaining
+        Seconds, at that rate.
+    metrics
+        Of the last validation.
+    """
+
+    update: int
+    updates: int
+    loss: float
+    tokens_per_second: float
+    remaining: float
+    metrics: dict[str, float] = field(default_factory=dict[str, float])
+
+
+@dataclass
+class _Place:
+    """Where a training stands; all of it goes into a checkpoint."""
+
+    update: int = 0
+    epoch: int = 0
+    batch: int = 0  # of the epoch, the next one
+    best: float | None = None
+    best_update: int = 0
+    validations: int = 0
+    waiting: int = 0  # validations since the best
+    seconds: float = 0.0
+    tokens: int = 0
+    metrics: dict[str, float] = field(default_factory=dict[str, float])
+
+
+class Training:
+    """One training in one folder.
+
+    Parameters
+    ----------
+    config
+        Settings.
+    out
+        Folder: settings, tokenizer, log, checkpoints and, at the end, the model. A training that was stopped goes on
+        from its last checkpoint and reaches the same weights as one that was not.
+    group
+        Processes that share each batch.
+    progress
+        Called with every line of the log.
+
+    Raises
+    ------
+    AttnscopeError
+        If the folder holds a training with other settings.
+    """
+
+    def __init__(
+        self,
+        config: TrainConfig,
+        out: Path,
+        group: Processes,
+        progress: Callable[[Progress], None] | None = None,
+    ) -> None:
+        self.config, self.out, self.group = config, out, group
+        self.progress = progress or (lambda _: None)
+        self.device = torch.device(config.device or ("cuda" if torch.cuda.is_available() else "cpu"))
+        self.material = self._prepare()
+        torch.manual_seed(config.seed)
+        self.model = build_model(config, len(self.material.tokenizer)).to(self.device)
+        self.optimizer = torch.optim.AdamW(
+            self.model.parameters(),
+            lr=config.learning_rate,
+            betas=(0.9, config.adam_beta2),
+            weight_decay=config.weight_decay,
+            fused=True,
+        )
+        self.checkpoints = Checkpoints(out / "checkpoints")
+        self.place = _Place()
+        kept = self.checkpoints.updates()
+        if kept:
+            self.place = _Place(**self.checkpoints.load(kept[-1], self.model, self.optimizer))
+        self.log = Log(out, self.place.update, tensorboard=config.tensorboard) if group.first else None
+
+    def _prepare(self) -> Material:
+        """The folder, its settings and the texts; the first process makes what the others read."""
+        tokenizer_file = self.out / "tokenizer.json"
+        if self.group.first:
+            self.out.mkdir(parents=True, exist_ok=True)
+            _same_settings(self.config, self.out / "config.yaml")
+            if not tokenizer_file.exists():
+                made = read_material(self.config)
+                _save_tokenizer(made.tokenizer, self.out)
+            write_config(self.config, self.out / "config.yaml")
+        self.group.wait()
+        return read_material(self.config, AutoTokenizer.from_pretrained(self.out))
+
+    def run(self) -> dict[str, float]:
+        """Train to the end, average, write the model, and return the metrics of the last validation."""
+        while self.place.update < self.config.updates and not self._is_done():
+            self._epoch()
+        return self._finish()
+
+    def _epoch(self) -> None:
+        """The batches of an epoch that are not done yet."""
+        batches = self.material.epoch(self.place.epoch)
+        since, tokens, loss, asked = time.monotonic(), 0, 0.0, 0
+        for members in batches[self.place.batch :]:
+            summed, count = self._update(members)
+            loss, tokens, asked = loss + summed, tokens + count, asked + 1
+            self.place.update += 1
+            self.place.batch += 1
+            self.place.tokens += count
+            if self.place.update % self.config.log_every == 0:
+                seconds = time.monotonic() - since
+                self.place.seconds += seconds
+                self._tell(loss / tokens, tokens / seconds, seconds / asked)
+                since, tokens, loss, asked = time.monotonic(), 0, 0.0, 0
+            last = self.place.update == self.config.updates
+            if self.place.update % self.config.validate_every == 0 or last:
+                self._look()
+                since = time.monotonic()
+                if last or self._is_done():
+                    return
+        self.place.epoch, self.place.batch = self.place.epoch + 1, 0
+
+    def _update(self, members: Any) -> tuple[float, int]:
+        """One step of the optimizer; loss summed over all target tokens, and their number."""
+        step = self.place.update + 1
+        seed = self.config.seed * 1_000_003 + step
+        config = self.config
+        rate = learning_rate(
+            step,
+            config.schedule,
+            peak=config.learning_rate,
+            warmup=config.warmup,
+            last=config.updates,
+            width=config.width,
+        )
+        for group in self.optimizer.param_groups:
+            group["lr"] = rate
+        self.model.train()
+        parts = self.material.parts(members, self.group.world * config.accumulate, seed)
+        count = sum(target_tokens(part) for part in parts if part is not None)
+        total = torch.zeros(())
+        for number in range(config.accumulate):
+            place = self.group.rank * config.accumulate + number
+            torch.manual_seed(seed * 1009 + place)  # what is random depends on nothing that was before
+            part = parts[place]
+            if part is None:
+                continue
+            with self._precision():
+                loss = self.model.summed_loss(**self._to_device(part), smoothing=config.label_smoothing)
+            (loss / count).backward()
+            total += loss.detach().float().cpu()
+        self.group.sum_gradients(self.model)
+        nn.utils.clip_grad_norm_(self.model.parameters(), config.clip)
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+        summed = float(self.group.sum(total))
+        if not math.isfinite(summed):
+            raise AttnscopeError(
+                f"the loss of update {step} is {summed}: try a smaller learning_rate (now {config.learning_rate:g}), a "
+                "longer warmup or float32"
+            )
+        return summed, count
+
+    def _precision(self) -> AbstractContextManager[Any]:
+        low = self.config.precision == "bfloat16" or (
+            self.config.precision == "auto" and multiplies_bfloat16(self.device.type)
+        )
+        return torch.autocast(self.device.type, torch.bfloat16) if low else nullcontext()
+
+    def _to_device(self, batch: Batch) -> Batch:
+        return {name: one.to(self.device, non_blocking=True) for name, one in batch.items()}
+
+    def _tell(self, loss: float, rate: float, each: float) -> None:
+        place = self.place
+        told = Progress(
+            place.update,
+            self.config.updates,
+            loss,
+            rate,
+            (self.config.updates - place.update) * each,
+            place.metrics,
+        )
+        if self.log is not None:
+            self.log.write(
+                place.update,
+                loss=loss,
+                tokens_per_second=rate,
+                learning_rate=self.optimizer.param_groups[0]["lr"],
+                epoch=place.epoch,
+                tokens=place.tokens,
+                seconds=place.seconds,
+            )
+        self.progress(told)
+
+    def _look(self) -> None:
+        """Validate, and keep a checkpoint."""
+        place = self.place
+        place.metrics = self.validate()
+        value = place.metrics.get(self.config.metric, place.metrics["loss"])
+        sign = BETTER[self.config.metric if self.config.metric in place.metrics else "loss"]
+        place.validations += 1
+        if place.best is None or sign * value > sign * place.best:
+            place.best, place.best_update, place.waiting = value, place.update, 0
+        else:
+            place.waiting += 1
+        if self.log is not None:
+            self.log.write(place.update, **{f"valid_{name}": one for name, one in place.metrics.items()})
+            self.checkpoints.save(place.update, self.model, self.optimizer, vars(place))
+            updates = self.checkpoints.updates()
+            self.checkpoints.keep({*updates[-max(KEPT, self.config.average) :], place.best_update})
+        self.group.wait()
+
+    def _is_done(self) -> bool:
+        return self.config.patience is not None and self.place.waiting >= self.config.patience
+
+    @torch.inference_mode()
+    def validate(self) -> dict[str, float]:
+        """Loss in nats per token on the held-out text, and BLEU of greedy translations."""
+        self.model.eval()
+        total, count = 0.0, 0
+        for batch in self.material.validation():
+            with self._precision():
+                total += float(self.model.summed_loss(**self._to_device(batch)))
+            count += target_tokens(batch)
+        metrics = {"loss": total / count}
+        if isinstance(self.material, Pairs):
+            valid = self.material.valid
+            with self._precision():
+                found = translate_lines(
+                    self.model, self.material.tokenizer, valid.source, beams=1, overlong="cut"
+                )
+            made = [one[0].text for one in found]
+            metrics["bleu"] = (
+                BLEU(tokenize=self.config.bleu_tokenizer).corpus_score(made, [valid.target]).score
+            )
+        return metrics
+
+    def _finish(self) -> dict[str, float]:
+        """Of the mean of the last checkpoints and the best one, write whichever validates better."""
+        last = self.checkpoints.updates()[-self.config.average :]
+        metric = self.config.metric if self.config.metric in self.place.metrics else "loss"
+        candidates = {"mean of the last checkpoints": last, "best checkpoint": [self.place.best_update]}
+        found: dict[str, dict[str, float]] = {}
+        for name, updates in candidates.items():
+            self._set_weights(updates)
+            found[name] = self.validate()
+        chosen = max(found, key=lambda name: BETTER[metric] * found[name][metric])
+        self._set_weights(candidates[chosen])
+        if self.log is not None:
+            self.log.write(
+                self.place.update, chosen=chosen, **{f"final_{k}": v for k, v in found[chosen].items()}
+            )
+            self.log.close()
+            self.model.eval().save_pretrained(self.out)
+        self.group.wait()
+        return found[chosen]
+
+    def _set_weights(self, updates: list[int]) -> None:
+        named = dict(self.model.named_parameters())
+        with torch.no_grad():
+            for name, mean in self.checkpoints.mean_weights(updates).items():
+                named[name].copy_(mean)
+
+
+def train(
+    config: TrainConfig | Path | None = None,
+    out: Path | str = "attnscope-model",
+    *,
+    progress: Callable[[Progress], None] | None = None,
+    **settings: Any,
+) -> dict[str, float]:
+    """Train a model of the lineage: on parallel text, on plain text, or on the generated task.
+
+    Parameters
+    ----------
+    config
+        Settings, or a YAML file of them; by default those of the generated task.
+    out
+        Folder of the training; given again, it goes on where it was stopped.
+    progress
+        Called with every line of the log.
+    **settings
+        Fields of `TrainConfig`, which take the place of those in `config`.
+
+    Returns
+    -------
+    dict
+        ``loss`` (nats per token) and, for translation, ``bleu`` (greedy) on the validation text.
+
+    Raises
+    ------
+    AttnscopeError
+        For settings, texts and folders that do not fit: see the message.
+    """
+    if isinstance(config, TrainConfig):
+        config = read_config(**{**config.model_dump(), **settings})
+    else:
+        config = read_config(config, **settings)
+    torch.set_num_threads(config.threads or len(os.sched_getaffinity(0)))
+    device = config.device or ("cuda" if torch.cuda.is_available() else "cpu")
+    with processes(torch.device(device).type) as group:
+        return Training(config, Path(out), group, progress).run()
+
+
+def target_tokens(batch: Batch) -> int:
+    """How many tokens a batch asks for.
+
+    Examples
+    --------
+    >>> target_tokens({"labels": torch.tensor([[5, 2], [2, -100]])})
+    3
+    """
+    return int((batch["labels"] != IGNORED).sum())
+
+
+def multiplies_bfloat16(device: str) -> bool:
+    """Whether the processor multiplies bfloat16 natively, so that it is faster than float32.
+
+    Examples
+    --------
+    >>> multiplies_bfloat16("meta")
+    False
+    """
+    if device == "cuda":
+        return torch.cuda.is_bf16_supported()
+    return device == "cpu" and (torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported())  # noqa: SLF001
+
+
+def _same_settings(config: TrainConfig, path: Path) -> None:
+    """Refuse to go on with another training than the folder's."""
+    if not path.exists():
+        return
+    before, now = read_config(path).model_dump(), config.model_dump()
+    changed = [name for name in now if now[name] != before[name] and name not in _MAY_CHANGE]
+    if changed:
+        name = changed[0]
+        raise AttnscopeError(
+            f"{path.parent} holds a training with {name} = {before[name]}; found {now[name]}: give another folder, "
+            "or the same settings"
+        )
+
+
+def _save_tokenizer(tokenizer: Any, folder: Path) -> None:
+    """Under its name only when it is whole."""
+    new = folder / "tokenizer.unfinished"
+    tokenizer.save_pretrained(new)
+    for file in sorted(new.iterdir(), key=lambda one: one.name == "tokenizer.json"):
+        file.replace(folder / file.name)
+    new.rmdir()

@@ -1,0 +1,189 @@
+"""Translate lines with a trained model: greedy, beam search, n-best, sampling."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from attnscope.errors import AttnscopeError
+from attnscope.translation.vocabulary import encode_lines
+
+OVERLONG = ("refuse", "split", "cut")
+
+
+@dataclass(frozen=True)
+class Translation:
+    """A translation and its score.
+
+    Attributes
+    ----------
+    text
+        The translation.
+    score
+        Log-probability in nats over ``length ** length_penalty``; NaN where lines are greedy or sampled.
+    """
+
+    text: str
+    score: float = float("nan")
+
+
+def translate_lines(
+    model: Any,
+    tokenizer: Any,
+    lines: Sequence[str],
+    *,
+    beams: int = 5,
+    length_penalty: float = 1.0,
+    n_best: int = 1,
+    sample: bool = False,
+    temperature: float = 1.0,
+    seed: int = 0,
+    batch_tokens: int = 4_096,
+    overlong: str = "refuse",
+    progress: Callable[[int, int], None] | None = None,
+) -> list[list[Translation]]:
+    """Translate every line; the order is kept.
+
+    Parameters
+    ----------
+    model
+        Any encoder-decoder with `generate`, in eval mode.
+    tokenizer
+        Its tokenizer.
+    lines
+        Sentences. An empty one stays empty.
+    beams
+        Translations that are followed at a time; 1 is greedy.
+    length_penalty
+        A finished translation's log-probability is divided by its length to this power.
+    n_best
+        Translations of each line.
+    sample, temperature, seed
+        Draw tokens instead of taking the best; their logits over the temperature; of what is random.
+    batch_tokens
+        Source tokens that are translated at a time, times the beams.
+    overlong
+        What becomes of a line longer than ``tokenizer.model_max_length``: ``refuse`` it (an error that names it),
+        ``split`` it into pieces and join their translations, or ``cut`` it.
+    progress
+        Called with lines done and lines in all.
+
+    Raises
+    ------
+    AttnscopeError
+        For an over-long line, if it is to be refused, and for settings that do not go together.
+
+    Examples
+    --------
+    >>> from attnscope.models import RecurrentConfig, RecurrentForConditionalGeneration
+    >>> from attnscope.translation import train_subwords
+    >>> tokenizer = train_subwords(["ein Hund", "a dog"], 300)
+    >>> config = RecurrentConfig(vocab_size=len(tokenizer), embedding_width=4, encoder_width=3, decoder_width=6)
+    >>> model = RecurrentForConditionalGeneration(config).eval()
+    >>> [len(one) for one in translate_lines(model, tokenizer, ["a dog", ""], beams=2, n_best=2)]
+    [2, 1]
+    """
+    if n_best > beams and not sample:
+        raise AttnscopeError(f"found {n_best} best of {beams} beams: give as many beams, or sample")
+    if overlong not in OVERLONG:
+        raise AttnscopeError(f"overlong is {overlong!r}: choose {', '.join(OVERLONG)}")
+    pieces, owner = _pieces(encode_lines(tokenizer, lines), lines, int(tokenizer.model_max_length), overlong)
+    options: dict[str, Any] = {"num_beams": beams, "num_return_sequences": n_best, "do_sample": sample}
+    if sample:
+        options |= {"num_beams": 1, "temperature": temperature}
+    elif beams > 1:
+        options["length_penalty"] = length_penalty
+    found: list[list[Translation]] = [[] for _ in pieces]
+    torch.manual_seed(seed)
+    done = 0
+    for chosen in _batches(pieces, batch_tokens // (1 if sample else beams)):
+        for place, translations in zip(
+            chosen, _generate(model, tokenizer, pieces, chosen, options), strict=True
+        ):
+            found[place] = translations
+        done += len(chosen)
+        if progress is not None:
+            progress(done, len(pieces))
+    return _join(found, owner, len(lines))
+
+
+def _pieces(
+    encoded: list[list[int]], lines: Sequence[str], longest: int, overlong: str
+) -> tuple[list[list[int]], list[int]]:
+    """What is translated at a time, and the line that each piece belongs to; empty lines have none."""
+    pieces: list[list[int]] = []
+    owner: list[int] = []
+    for number, ids in enumerate(encoded):
+        if not lines[number].strip():
+            continue
+        if len(ids) > longest and overlong == "refuse":
+            raise AttnscopeError(
+                f"line {number + 1} has {len(ids)} tokens; the model was trained for {longest}: shorten it, or choose "
+                "'split' or 'cut' for what is over-long"
+            )
+        body, end = ids[:-1], ids[-1:]
+        step = longest - 1
+        starts = range(0, len(body), step) if len(ids) > longest and overlong == "split" else range(1)
+        for start in starts:
+            pieces.append(body[start : start + step] + end)
+            owner.append(number)
+    return pieces, owner
+
+
+def _batches(pieces: list[list[int]], budget: int) -> Iterator[list[int]]:
+    """Pieces of like length together, the longest first."""
+    order = sorted(range(len(pieces)), key=lambda i: -len(pieces[i]))
+    start = 0
+    while start < len(order):
+        count = max(1, budget // len(pieces[order[start]]))
+        yield order[start : start + count]
+        start += count
+
+
+@torch.inference_mode()
+def _generate(
+    model: Any, tokenizer: Any, pieces: list[list[int]], chosen: list[int], options: dict[str, Any]
+) -> list[list[Translation]]:
+    rows = [pieces[i] for i in chosen]
+    width = max(map(len, rows))
+    padded = [row + [tokenizer.pad_token_id] * (width - len(row)) for row in rows]
+    ids = torch.tensor(padded, device=model.device)
+    made = model.generate(
+        ids,
+        attention_mask=(torch.arange(width)[None] < torch.tensor([[len(row)] for row in rows]))
+        .long()
+        .to(ids.device),
+        max_new_tokens=2 * width + 20,
+        return_dict_in_generate=True,
+        output_scores=False,
+        **options,
+    )
+    texts = tokenizer.batch_decode(made.sequences, skip_special_tokens=True)
+    scores = getattr(made, "sequences_scores", None)
+    numbers = [float("nan")] * len(texts) if scores is None else scores.tolist()
+    each = options["num_return_sequences"]
+    together = [Translation(text.strip(), score) for text, score in zip(texts, numbers, strict=True)]
+    return [together[i : i + each] for i in range(0, len(together), each)]
+
+
+def _join(found: list[list[Translation]], owner: list[int], lines: int) -> list[list[Translation]]:
+    """Translations by line; the best of all pieces of a divided line stand side by side."""
+    by_line: list[list[list[Translation]]] = [[] for _ in range(lines)]
+    for translations, line in zip(found, owner, strict=True):
+        by_line[line].append(translations)
+    joined: list[list[Translation]] = []
+    for parts in by_line:
+        if len(parts) == 1:
+            joined.append(parts[0])
+        else:
+            joined.append(
+                [
+                    Translation(" ".join(one.text for one in ranks), sum(one.score for one in ranks))
+                    for ranks in zip(*parts, strict=True)
+                ]
+                or [Translation("", 0.0)]
+            )
+    return joined

@@ -1,0 +1,136 @@
+"""What holds for every encoder-decoder: losses, padding, caches, beams, saving; against steps written out."""
+
+import pytest
+import torch
+from torch.nn import functional as F
+from torch.testing import assert_close
+from transformers import AutoModelForSeq2SeqLM
+
+from tests.models.lineage import ALL, LABELS, MASK, SOURCE, small
+
+
+def log_probability(model, source, tokens):
+    """Of target tokens given a source, token by token, each from a forward pass of its own."""
+    total = 0.0
+    read = [model.config.decoder_start_token_id]
+    for token in tokens:
+        logits = model(source[None], decoder_input_ids=torch.tensor([read])).logits[0, -1]
+        total += float(logits.log_softmax(-1)[token])
+        read.append(token)
+    return total
+
+
+def words(row, padding):
+    return [token for token in row.tolist() if token != padding]
+
+
+@pytest.mark.parametrize("name", ALL)
+@torch.no_grad()
+def test_the_loss_is_that_of_single_steps(name):
+    model = small(name)
+    pairs = [
+        (source[source != 0], words(labels, -100)) for source, labels in zip(SOURCE, LABELS, strict=True)
+    ]
+    count = sum(len(target) for _, target in pairs)
+    expected = -sum(log_probability(model, source, target) for source, target in pairs)
+    assert float(model(SOURCE, MASK, labels=LABELS).loss) == pytest.approx(expected / count, abs=1e-5)
+    assert float(model.summed_loss(SOURCE, MASK, LABELS)) == pytest.approx(expected, abs=1e-4)
+
+
+@pytest.mark.parametrize("name", ALL)
+@torch.no_grad()
+def test_padding_changes_nothing(name):
+    model = small(name)
+    whole = model(SOURCE, MASK, labels=LABELS)
+    for row, (source, labels) in enumerate(zip(SOURCE, LABELS, strict=True)):
+        length = int((labels >= 0).sum())
+        alone = model(source[source != 0][None], labels=labels[None, :length])
+        assert_close(whole.logits[row, :length], alone.logits[0], atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("name", ALL)
+@torch.no_grad()
+def test_generating_is_teacher_forcing_with_what_was_said(name):
+    model = small(name)
+    said = model.generate(SOURCE, attention_mask=MASK, max_new_tokens=7, do_sample=False)
+    for row, source in enumerate(SOURCE):
+        tokens = words(said[row, 1:], 0)
+        forced = model(source[source != 0][None], decoder_input_ids=torch.tensor([[1, *tokens[:-1]]]))
+        assert forced.logits[0].argmax(-1).tolist() == tokens
+    uncached = model.generate(SOURCE, attention_mask=MASK, max_new_tokens=7, do_sample=False, use_cache=False)
+    assert torch.equal(said, uncached)
+    one_beam = model.generate(SOURCE, attention_mask=MASK, max_new_tokens=7, num_beams=1, do_sample=False)
+    assert torch.equal(said, one_beam)
+
+
+@pytest.mark.parametrize("name", ALL)
+@torch.no_grad()
+def test_scores_of_beams_are_log_probabilities(name):
+    model = small(name)
+    found = model.generate(
+        SOURCE, attention_mask=MASK, max_new_tokens=6, num_beams=4, num_return_sequences=4,
+        length_penalty=0.0, return_dict_in_generate=True, output_scores=True,
+    )  # fmt: skip
+    for row, score in enumerate(found.sequences_scores.tolist()):
+        source = SOURCE[row // 4]
+        tokens = words(found.sequences[row, 1:], 0)
+        expected = log_probability(model, source[source != 0], tokens)
+        assert score == pytest.approx(expected, abs=1e-4)
+    uncached = model.generate(
+        SOURCE, attention_mask=MASK, max_new_tokens=6, num_beams=4, num_return_sequences=4,
+        length_penalty=0.0, use_cache=False,
+    )  # fmt: skip
+    assert torch.equal(found.sequences, uncached)
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_gradients_are_those_of_plain_cross_entropy_with_smoothing(name):
+    model = small(name)
+    loss = model.summed_loss(SOURCE, MASK, LABELS, 0.1)
+    loss.backward()
+    ours = {key: one.grad.clone() for key, one in model.named_parameters() if one.grad is not None}
+    model.zero_grad()
+    logits = model(SOURCE, MASK, labels=LABELS).logits
+    theirs = F.cross_entropy(
+        logits.flatten(0, 1), LABELS.flatten(), reduction="sum", label_smoothing=0.1, ignore_index=-100
+    )
+    assert_close(loss, theirs, atol=1e-4, rtol=1e-5)
+    theirs.backward()
+    for key, one in model.named_parameters():
+        if one.grad is not None:
+            assert_close(ours[key], one.grad, atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("name", ["none-gru", "additive-lstm", "sinusoidal-pre", "t5-pre"])
+def test_a_source_of_padding_gives_finite_gradients(name):
+    model = small(name).train()
+    mask = MASK.clone()
+    mask[1] = 0
+    model.summed_loss(SOURCE, mask, LABELS, 0.1).backward()
+    assert all(one.grad.isfinite().all() for one in model.parameters() if one.grad is not None)
+
+
+@pytest.mark.parametrize("name", ALL)
+@torch.no_grad()
+def test_saved_and_loaded_by_the_auto_class(name, tmp_path):
+    model = small(name)
+    model.save_pretrained(tmp_path)
+    assert [file.suffix for file in tmp_path.iterdir() if file.suffix != ".json"] == [".safetensors"]
+    again, told = AutoModelForSeq2SeqLM.from_pretrained(tmp_path, output_loading_info=True)
+    assert not any(told.values())
+    assert_close(again.eval()(SOURCE, MASK, labels=LABELS).logits, model(SOURCE, MASK, labels=LABELS).logits)
+
+
+@pytest.mark.parametrize("name", ALL)
+@torch.no_grad()
+def test_rows_of_the_weights_on_the_source_sum_to_one(name):
+    model = small(name)
+    if name.split("-")[1] not in {"gru", "lstm"}:
+        model.set_attn_implementation("eager")
+    weights = model(SOURCE, MASK, labels=LABELS, output_attentions=True).cross_attentions
+    if name.startswith("none"):
+        assert weights is None
+        return
+    for layer in weights:
+        assert_close(layer.sum(-1), torch.ones(layer.shape[:-1]))
+        assert layer[1, ..., 3:].abs().max() == 0
