@@ -1,0 +1,183 @@
+"""The generated task: both sides say the same, the links are right, and what is held out stays unseen."""
+
+import itertools
+from collections import Counter
+
+import pytest
+
+from attnscope.errors import AttnscopeError
+from attnscope.translation import generate_task, train_subwords
+
+ENGLISH = {
+    **dict(
+        zip(
+            [
+                "one",
+                "two",
+                "three",
+                "four",
+                "five",
+                "six",
+                "seven",
+                "eight",
+                "nine",
+                "ten",
+                "eleven",
+                "twelve",
+            ],
+            range(1, 13),
+            strict=False,
+        )
+    ),
+    **dict(
+        zip(
+            ["thirteen", "fourteen", "fifteen", "sixteen", "seventeen", "eighteen", "nineteen"],
+            range(13, 20),
+            strict=False,
+        )
+    ),
+    **dict(
+        zip(
+            ["twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety"],
+            range(20, 100, 10),
+            strict=False,
+        )
+    ),
+}
+MONTHS = [
+    "january",
+    "february",
+    "march",
+    "april",
+    "may",
+    "june",
+    "july",
+    "august",
+    "september",
+    "october",
+    "november",
+    "december",
+]
+ROMAN = ["I", "II", "III", "IV", "V", "VI", "VII", "VIII", "IX", "X", "XI", "XII"]
+
+
+@pytest.fixture(scope="module")
+def task():
+    return generate_task(1000, seed=5, longest=30)
+
+
+def english_number(words):
+    """Value of a number in English words."""
+    value = group = 0
+    for word in words:
+        if word == "hundred":
+            group *= 100
+        elif word == "thousand":
+            value, group = value + 1000 * group, 0
+        elif word != "and":
+            group += ENGLISH[word]
+    return value + group
+
+
+def notation_number(words):
+    """Value of a number in the notation, where a hundred and a thousand multiply what stands before them."""
+    value = 0
+    for word, following in zip(words, [*words[1:], ""], strict=True):
+        if word not in {"100", "1000"}:
+            value += int(word) * (int(following) if following in {"100", "1000"} else 1)
+    return value
+
+
+def english_item(words):
+    if not words[0].endswith("day"):
+        return english_number(words)
+    month = MONTHS.index(words[1])
+    rest = words[2:]
+    # the century, 17 to 19, is the last teen but for a teen in the last place
+    century = max(i for i, word in enumerate(rest[:-1]) if word in {"seventeen", "eighteen", "nineteen"})
+    return words[0][:2].capitalize(), month, english_number(rest[:century]), english_number(rest[century:])
+
+
+def notation_item(words):
+    if words[-1].isdigit():
+        return notation_number(words)
+    month = next(i for i, word in enumerate(words) if word in ROMAN)
+    day, year = words[:month], words[month + 1 : -1]
+    return words[-1], ROMAN.index(words[month]), notation_number(day), notation_number(year)
+
+
+def items(line):
+    return [item.split() for item in line.split(" , ")]
+
+
+def test_both_sides_say_the_same(task):
+    for source, target in zip(task.source, task.target, strict=True):
+        assert [english_item(item) for item in items(source)] == [
+            notation_item(item) for item in items(target)
+        ]
+
+
+def test_every_target_word_has_one_source_word_that_means_it(task):
+    meanings = {}
+    for source, target, links in zip(task.source, task.target, task.alignments, strict=True):
+        words, translated = source.split(), target.split()
+        assert [at for _, at in links] == list(range(len(translated)))
+        places = [place for place, _ in links]
+        assert sorted(places) == [place for place, word in enumerate(words) if word != "and"]
+        for place, at in links:
+            meanings.setdefault(words[place], set()).add(translated[at])
+    assert {word: len(found) for word, found in meanings.items()} == dict.fromkeys(meanings, 1)
+    assert len(set().union(*meanings.values())) == len(meanings)
+
+
+def test_units_and_days_and_weekdays_change_places(task):
+    crossing = sum(
+        any(first > second for (first, _), (second, _) in itertools.pairwise(links))
+        for links in task.alignments
+    )
+    assert crossing > len(task) / 2
+
+
+def test_lengths_are_spread_over_the_whole_range():
+    task = generate_task(3000, seed=0, longest=64, shortest=5)
+    counts = Counter(len(source.split()) for source in task.source)
+    assert set(counts) == set(range(5, 65))
+    # 3000 drawn from 60 lengths: 50 each, with a standard deviation of 7
+    assert max(counts.values()) < 50 + 5 * 7
+    assert min(counts.values()) > 50 - 5 * 7
+
+
+def test_the_text_is_a_function_of_its_seed():
+    first, again, other = (generate_task(50, seed=seed, longest=9) for seed in (1, 1, 2))
+    assert first == again
+    assert first.sha256() != other.sha256()
+
+
+def test_held_out_sentences_are_in_no_training_text():
+    trained = {line for seed in range(3) for line in generate_task(1000, seed=seed, longest=5).source}
+    held_out = {line for seed in range(3) for line in generate_task(300, seed, 5, held_out=True).source}
+    assert not trained & held_out
+
+
+def test_no_two_pairs_are_equal(task):
+    assert len(set(task.source)) == len(task) == 1000
+
+
+def test_every_word_can_be_one_token(task):
+    tokenizer = train_subwords([*task.source, *task.target], 1000)
+    for line in [*task.source, *task.target]:
+        assert len(tokenizer.tokenize(line)) == len(line.split())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"pairs": 0, "longest": 5}, "found 0 pairs of 1 to 5 words"),
+        ({"pairs": 5, "longest": 5, "shortest": 6}, "5 pairs of 6 to 5 words"),
+        ({"pairs": 5, "longest": 0}, "5 pairs of 1 to 0 words"),
+        ({"pairs": 100, "longest": 1}, r"found only \d+ different sentences of 1 to 1 words; expected 100"),
+    ],
+)
+def test_refusals(arguments, message):
+    with pytest.raises(AttnscopeError, match=message):
+        generate_task(seed=0, **arguments)
