@@ -9,12 +9,17 @@ if TYPE_CHECKING:
     from attnscope import mechanism
     from attnscope.mechanism.explain import explain
     from attnscope.statistics import scan
+    from attnscope.translation.scoring import score
 
 __version__ = "0.1.0"
 
-__all__ = ["AttnscopeError", "explain", "mechanism", "scan"]
+__all__ = ["AttnscopeError", "explain", "mechanism", "scan", "score"]
 
-_VERBS = {"scan": "attnscope.statistics", "explain": "attnscope.mechanism.explain"}
+_VERBS = {
+    "scan": "attnscope.statistics",
+    "explain": "attnscope.mechanism.explain",
+    "score": "attnscope.translation.scoring",
+}
 
 
 def __getattr__(name: str) -> Any:

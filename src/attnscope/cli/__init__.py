@@ -15,6 +15,7 @@ from attnscope import __version__
 from attnscope.cli.explain import explain
 from attnscope.cli.scan import scan
 from attnscope.cli.train import train, with_settings
+from attnscope.cli.score import score
 from attnscope.errors import AttnscopeError
 
 app = typer.Typer(
@@ -28,6 +29,7 @@ app = typer.Typer(
 app.command()(scan)
 app.command()(explain)
 app.command()(with_settings(train))
+app.command()(score)
 
 
 def _print_version(wanted: bool) -> None:

@@ -1,0 +1,181 @@
+"""`attnscope score`: parse, call, print."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    import xarray as xr
+    from rich.console import Console
+
+
+def score(
+    hypotheses: Annotated[
+        list[Path],
+        typer.Argument(
+            help="Translations, one sentence a line; - is standard input. The first is the baseline."
+        ),
+    ],
+    reference: Annotated[
+        list[Path], typer.Option(help="Right translations; again for a second one of each sentence.")
+    ],
+    tokenize: Annotated[
+        str,
+        typer.Option(
+            help="How BLEU finds words: 13a, intl, zh, ja-mecab, char, none (tokenised text), moses."
+        ),
+    ] = "13a",
+    lowercase: Annotated[
+        bool, typer.Option("--lowercase", "-lc", help="Ignore case; as in older papers, with moses or none.")
+    ] = False,
+    language: Annotated[str, typer.Option(help="Of the references, for moses.")] = "en",
+    source: Annotated[
+        Path | None, typer.Option(help="The sentences that were translated, for --by-length.")
+    ] = None,
+    by_length: Annotated[
+        str | None, typer.Option(help="Upper limits of source length with commas between: 10,20,30")
+    ] = None,
+    length_in: Annotated[str, typer.Option(help="What a length counts: words or characters.")] = "words",
+    resamples: Annotated[int, typer.Option(help="Of the bootstrap; 0 for no intervals.")] = 1000,
+    seed: Annotated[int, typer.Option(help="Of the bootstrap.")] = 12345,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
+) -> None:
+    """How good are the translations? BLEU and chrF with signatures, intervals and paired tests."""
+    from attnscope.errors import AttnscopeError
+    from attnscope.translation.scoring import score as run_score
+
+    files = [*hypotheses, *reference, *([source] if source else [])]
+    if sum(str(file) == "-" for file in files) > 1:
+        raise AttnscopeError("standard input (-) can be only one of the files")
+    result = run_score(
+        list(hypotheses),
+        list(reference),
+        source=source,
+        by_length=_limits(by_length),
+        length_in=length_in,  # pyright: ignore[reportArgumentType] refused there if it is another
+        tokenize=tokenize,
+        lowercase=lowercase,
+        language=language,
+        resamples=resamples,
+        seed=seed,
+    )
+    if as_json:
+        print(json.dumps(_as_json(result), indent=2, ensure_ascii=False))  # noqa: T201
+    else:
+        _print_tables(result)
+
+
+def _limits(text: str | None) -> list[int]:
+    from attnscope.errors import AttnscopeError
+
+    try:
+        return [int(limit) for limit in text.split(",")] if text else []
+    except ValueError as error:
+        raise AttnscopeError(f"--by-length {text!r}: expected whole numbers such as 10,20,30") from error
+
+
+def _as_json(result: xr.Dataset) -> dict[str, Any]:
+    """Numbers by system and metric; what does not exist is null."""
+
+    def values(names: list[str], **where: Any) -> dict[str, Any]:
+        found = {name: float(result[name].sel(where)) for name in names}
+        return {
+            name.removesuffix("_by_length"): None if math.isnan(value) else value
+            for name, value in found.items()
+        }
+
+    names = ["score", "lower", "upper", "difference", "difference_lower", "difference_upper", "p_value"]
+    systems: list[dict[str, Any]] = []
+    for system in result["system"].values:
+        row: dict[str, Any] = {"system": str(system)}
+        for metric in result["metric"].values:
+            row[str(metric)] = values(names, system=system, metric=metric)
+            if "bucket" in result.dims:
+                row[str(metric)]["by_length"] = {
+                    str(bucket): values(
+                        ["score_by_length", "lower_by_length", "upper_by_length"],
+                        system=system,
+                        metric=metric,
+                        bucket=bucket,
+                    )
+                    for bucket in result["bucket"].values
+                }
+        systems.append(row)
+    out = {
+        "sentences": result.attrs["sentences"],
+        "signature": json.loads(result.attrs["signature"]),
+        "systems": systems,
+    }
+    if "bucket" in result.dims:
+        counts = zip(result["bucket"].values, result["sentences"].values, strict=True)
+        out["sentences_by_length"] = {str(bucket): int(count) for bucket, count in counts}
+        out["length_in"] = result.attrs["length_in"]
+    return out
+
+
+def _print_tables(result: xr.Dataset) -> None:
+    from rich.console import Console
+
+    console = Console()
+    for metric in result["metric"].values:
+        _print_scores(console, result, str(metric))
+        if "bucket" in result.dims:
+            _print_by_length(console, result, str(metric))
+    for metric, signature in json.loads(result.attrs["signature"]).items():
+        console.print(f"{metric}|{signature}", highlight=False, markup=False, soft_wrap=True)
+
+
+def _print_scores(console: Console, result: xr.Dataset, metric: str) -> None:
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(title=f"{metric} over {result.attrs['sentences']} sentences", title_justify="left")
+    table.add_column("system")
+    several = result.sizes["system"] > 1
+    for heading in (metric, "95% interval", *(("difference", "95% interval", "p") if several else ())):
+        table.add_column(heading, justify="right")
+    for i, system in enumerate(result["system"].values):
+        at = result.sel(system=system, metric=metric)
+        row = [_number(at["score"]), _interval(at["lower"], at["upper"])]
+        if several and i == 0:
+            row.append("baseline")
+        elif several:
+            row += [
+                _number(at["difference"], "+.2f"),
+                _interval(at["difference_lower"], at["difference_upper"], "+.2f"),
+                _number(at["p_value"], ".3f"),
+            ]
+        table.add_row(Text(str(system)), *row)
+    console.print(table)
+
+
+def _print_by_length(console: Console, result: xr.Dataset, metric: str) -> None:
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(title=f"{metric} by source length", title_justify="left")
+    table.add_column(result.attrs["length_in"])
+    table.add_column("sentences", justify="right")
+    for system in result["system"].values:
+        table.add_column(Text(str(system)), justify="right")
+    for bucket in result["bucket"].values:
+        at = result.sel(bucket=bucket, metric=metric)
+        cells = [
+            f"{_number(row['score_by_length'])}  {_interval(row['lower_by_length'], row['upper_by_length'])}"
+            for row in (at.sel(system=system) for system in result["system"].values)
+        ]
+        table.add_row(str(bucket), str(int(at["sentences"])), *cells)
+    console.print(table)
+
+
+def _interval(lower: Any, upper: Any, form: str = ".2f") -> str:
+    return "" if math.isnan(float(lower)) else f"{_number(lower, form)} to {_number(upper, form)}"
+
+
+def _number(value: Any, form: str = ".2f") -> str:
+    return "-" if math.isnan(float(value)) else format(float(value), form)

@@ -1,0 +1,77 @@
+"""Files of one sentence a line."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from attnscope.errors import AttnscopeError
+
+
+def read_lines(path: Path | str) -> list[str]:
+    r"""Read a file of one sentence a line; ``-`` is standard input.
+
+    UTF-8, with or without a byte order mark. Lines end with ``\n``, ``\r\n`` or ``\r`` and with nothing else: other
+    characters that Unicode calls line ends stay in the sentence, so that parallel files stay parallel.
+
+    Parameters
+    ----------
+    path
+        The file.
+
+    Returns
+    -------
+    list of str
+        The lines without their ends; empty lines stay.
+
+    Raises
+    ------
+    AttnscopeError
+        If the file cannot be read or is not UTF-8.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from pathlib import Path
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     file = Path(folder) / "text"
+    ...     _ = file.write_bytes("a b\r\n\r\nc\u2028d\n".encode())
+    ...     read_lines(file)
+    ['a b', '', 'c\u2028d']
+    """
+    try:
+        raw = sys.stdin.buffer.read() if str(path) == "-" else Path(path).read_bytes()
+        text = raw.decode("utf-8-sig")
+    except OSError as error:
+        raise AttnscopeError(f"cannot read {path}: {error.strerror or error}") from error
+    except UnicodeDecodeError as error:
+        line = error.object[: error.start].count(b"\n") + 1
+        raise AttnscopeError(f"{path} is not UTF-8 (line {line}): convert it first") from error
+    lines = text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
+    return lines[:-1] if lines[-1] == "" else lines
+
+
+def check_parallel(texts: dict[str, Sequence[str]]) -> int:
+    """The number of lines that all texts share.
+
+    Raises
+    ------
+    AttnscopeError
+        If two texts have different numbers of lines, or none has any.
+
+    Examples
+    --------
+    >>> check_parallel({"source": ["a", "b"], "target": ["c", "d"]})
+    2
+    """
+    counts = {name: len(lines) for name, lines in texts.items()}
+    (first, count), *others = counts.items()
+    for name, other in others:
+        if other != count:
+            raise AttnscopeError(
+                f"{first} has {count} lines and {name} has {other}: line i of each must be the same sentence"
+            )
+    if count == 0:
+        raise AttnscopeError(f"{first} is empty: expected one sentence a line")
+    return count

@@ -1,0 +1,77 @@
+"""`attnscope score` prints what the function gives."""
+
+import io
+import json
+import sys
+
+import pytest
+
+import attnscope
+from attnscope.cli import main
+
+HYPOTHESES = ["the cat sat on the mat today", "a dog"]
+REFERENCES = ["the cat sat on the mat", "a dog barks"]
+
+
+@pytest.fixture
+def files(tmp_path):
+    (tmp_path / "one.txt").write_text("\n".join(HYPOTHESES) + "\n")
+    (tmp_path / "two.txt").write_text("\n".join(REFERENCES) + "\n")
+    (tmp_path / "reference.txt").write_text("\n".join(REFERENCES) + "\n")
+    return tmp_path
+
+
+def run(monkeypatch, capfd, *arguments, stdin=""):
+    monkeypatch.setattr(sys, "argv", ["attnscope", "score", *map(str, arguments)])
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin.encode())))
+    with pytest.raises(SystemExit) as stopped:
+        main()
+    out, err = capfd.readouterr()
+    assert stopped.value.code == 0, err
+    return out
+
+
+def test_json_is_the_result(files, monkeypatch, capfd):
+    out = run(
+        monkeypatch, capfd, files / "one.txt", files / "two.txt", "--reference", files / "reference.txt",
+        "--source", files / "one.txt", "--by-length", "3,9", "--json",
+    )  # fmt: skip
+    found = json.loads(out)
+    expected = attnscope.score({"one.txt": HYPOTHESES, "two.txt": REFERENCES}, [REFERENCES])
+    assert found["signature"] == json.loads(expected.attrs["signature"])
+    for row in found["systems"]:
+        at = expected.sel(system=row["system"], metric="BLEU")
+        assert row["BLEU"]["score"] == float(at["score"].item())
+        assert row["BLEU"]["upper"] == float(at["upper"].item())
+    assert found["systems"][0]["BLEU"]["p_value"] is None
+    assert found["systems"][1]["BLEU"]["difference"] > 0
+    assert found["sentences_by_length"] == {"1-3": 1, "4-9": 1, "10+": 0}
+    assert found["systems"][1]["chrF"]["by_length"]["10+"]["score"] is None
+
+
+def test_the_table_has_systems_intervals_buckets_and_signatures(files, monkeypatch, capfd):
+    monkeypatch.setenv("COLUMNS", "160")
+    out = run(
+        monkeypatch, capfd, files / "one.txt", files / "two.txt", "--reference", files / "reference.txt",
+        "--source", files / "one.txt", "--by-length", "3",
+    )  # fmt: skip
+    for word in ("2 sentences", "one.txt", "two.txt", "baseline", "100.00 to 100.00", "by source length"):
+        assert word in out
+    assert "BLEU|nrefs:1|bs:1000|seed:12345|case:mixed|eff:no|tok:13a|smooth:exp|version:" in out
+
+
+def test_standard_input_is_a_system(files, monkeypatch, capfd):
+    out = run(
+        monkeypatch, capfd, "-", "--reference", files / "reference.txt", "--json",
+        stdin="\n".join(REFERENCES) + "\n",
+    )  # fmt: skip
+    assert json.loads(out)["systems"][0]["system"] == "standard input"
+    assert json.loads(out)["systems"][0]["BLEU"]["score"] == pytest.approx(100)
+
+
+def test_mistakes_are_said(files, refused):
+    one, reference = files / "one.txt", files / "reference.txt"
+    refused("score", one, "--reference", files / "absent", says="cannot read")
+    refused("score", one, "--reference", reference, "--by-length", "a", says="expected whole numbers")
+    refused("score", "-", "--reference", "-", says="only one of the files")
+    refused("score", one, one, "--reference", reference, says="given twice")
