@@ -1,5 +1,5 @@
 """Windows hold the text's tokens, in order, each with the characters it stands for."""
-# ruff: noqa: S105, S106
+# ruff: noqa: S105
 
 import os
 import random

@@ -132,6 +132,7 @@ def test_files_and_sentences_give_the_same(tmp_path, result):
         ([["a"]], [["a"]], {"by_length": [10, 5], "source": ["a b"]}, "must be positive and rise"),
         ([["a"]], [["a"]], {"by_length": [5], "source": ["猫がいる"]}, "--length-in characters"),
         ([["a"]], [["a"]], {"source": ["a", "b"]}, "source has 2"),
+        ([["a"]], [["a"]], {"by_length": [5], "source": ["a b"], "length_in": "bits"}, "'bits' is not known"),
         ([["a"]], [["a"]], {"resamples": -1}, "resamples must be 0 or more"),
         (["nowhere.txt"], [["a"]], {}, "cannot read nowhere.txt"),
     ],

@@ -57,7 +57,7 @@ def score(
         list(reference),
         source=source,
         by_length=_limits(by_length),
-        length_in=length_in,  # pyright: ignore[reportArgumentType] refused there if it is another
+        length_in=length_in,
         tokenize=tokenize,
         lowercase=lowercase,
         language=language,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from attnscope.errors import AttnscopeError
@@ -52,7 +52,7 @@ def read_lines(path: Path | str) -> list[str]:
     return lines[:-1] if lines[-1] == "" else lines
 
 
-def check_parallel(texts: dict[str, Sequence[str]]) -> int:
+def check_parallel(texts: Mapping[str, Sequence[object]]) -> int:
     """The number of lines that all texts share.
 
     Raises

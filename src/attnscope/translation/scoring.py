@@ -6,7 +6,7 @@ import importlib.metadata
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import xarray as xr
@@ -28,7 +28,7 @@ def score(
     *,
     source: Text | None = None,
     by_length: Sequence[int] = (),
-    length_in: Literal["words", "characters"] = "words",
+    length_in: str = "words",
     tokenize: str = "13a",
     lowercase: bool = False,
     language: str = "en",

@@ -1,0 +1,96 @@
+"""Small encoder-decoders whose attention is known or at random, and a tokenizer that cuts words in two."""
+
+from types import SimpleNamespace
+
+import torch
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
+from transformers import (
+    BartConfig,
+    BartForConditionalGeneration,
+    MarianConfig,
+    MarianMTModel,
+    PretrainedConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerFast,
+    T5Config,
+    T5ForConditionalGeneration,
+)
+from transformers.modeling_outputs import Seq2SeqLMOutput
+
+MARKS = ["<pad>", "<s>", "</s>", "<unk>"]
+
+
+def small_tokenizer():
+    """Each character is a piece, words are marked as sentencepiece does; a sentence ends with </s>."""
+    letters = ["▁", *"abcdefghijklmnopqrstuvwxyzäöüß.,", *"彼は本を読む"]
+    raw = Tokenizer(
+        models.BPE(
+            vocab={piece: i for i, piece in enumerate([*MARKS, *letters, "▁a", "▁b", "th"])},
+            merges=[("▁", "a"), ("▁", "b"), ("t", "h")],
+            unk_token="<unk>",
+        )
+    )
+    raw.pre_tokenizer = pre_tokenizers.Metaspace()
+    raw.decoder = decoders.Metaspace()
+    raw.post_processor = processors.TemplateProcessing("$A </s>", special_tokens=[("</s>", 2)])
+    return PreTrainedTokenizerFast(
+        tokenizer_object=raw, pad_token="<pad>", bos_token="<s>", eos_token="</s>", unk_token="<unk>"
+    )
+
+
+def small_model(kind, vocabulary=64):
+    torch.manual_seed(0)
+    common = {"vocab_size": vocabulary, "pad_token_id": 0, "eos_token_id": 2, "decoder_start_token_id": 1}
+    if kind == "t5":
+        return T5ForConditionalGeneration(
+            T5Config(d_model=16, d_kv=8, d_ff=32, num_layers=2, num_heads=2, **common)
+        ).eval()
+    config, model = {
+        "bart": (BartConfig, BartForConditionalGeneration),
+        "marian": (MarianConfig, MarianMTModel),
+    }[kind]
+    sizes = {
+        "d_model": 16,
+        "encoder_layers": 2,
+        "decoder_layers": 3,
+        "encoder_attention_heads": 2,
+        "decoder_attention_heads": 2,
+        "encoder_ffn_dim": 32,
+        "decoder_ffn_dim": 32,
+        "max_position_embeddings": 64,
+        "init_std": 1.0,
+        "forced_eos_token_id": 2,
+    }
+    return model(config(**sizes, **common)).eval()
+
+
+class Reordering(PreTrainedModel):
+    """Looks from target token t at source token m-2-t (the sentence read backwards); from </s> at </s>.
+
+    Layer 0, head 1 does so; the other heads look at </s> alone. It has the interface of the lineage's models.
+    """
+
+    config_class = PretrainedConfig
+
+    def __init__(self):
+        super().__init__(PretrainedConfig(is_encoder_decoder=True))
+        self.weight = torch.nn.Parameter(torch.zeros(1))
+
+    def forward(self, input_ids, attention_mask, labels=None, output_attentions=None):
+        batch, m = input_ids.shape
+        n = labels.shape[1]
+        weights = torch.zeros(2, batch, 2, n, m)
+        for i in range(batch):
+            end = int(attention_mask[i].sum()) - 1
+            weights[:, i, :, :, end] = 1
+            for t in range(min(n, end)):
+                weights[0, i, 1, t] = 0
+                weights[0, i, 1, t, end - 1 - t] = 1
+        return Seq2SeqLMOutput(cross_attentions=tuple(weights))
+
+
+class Blind(Reordering):
+    """Gives no weights."""
+
+    def forward(self, *args, **kwargs):
+        return SimpleNamespace(cross_attentions=None)
