@@ -9,15 +9,17 @@ if TYPE_CHECKING:
     from attnscope import mechanism
     from attnscope.mechanism.explain import explain
     from attnscope.statistics import scan
+    from attnscope.translation.align import align
     from attnscope.translation.scoring import score
 
 __version__ = "0.1.0"
 
-__all__ = ["AttnscopeError", "explain", "mechanism", "scan", "score"]
+__all__ = ["AttnscopeError", "align", "explain", "mechanism", "scan", "score"]
 
 _VERBS = {
     "scan": "attnscope.statistics",
     "explain": "attnscope.mechanism.explain",
+    "align": "attnscope.translation.align",
     "score": "attnscope.translation.scoring",
 }
 

@@ -12,6 +12,7 @@ os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
 import typer
 
 from attnscope import __version__
+from attnscope.cli.align import align
 from attnscope.cli.explain import explain
 from attnscope.cli.scan import scan
 from attnscope.cli.train import train, with_settings
@@ -30,6 +31,7 @@ app.command()(scan)
 app.command()(explain)
 app.command()(with_settings(train))
 app.command()(score)
+app.command()(align)
 
 
 def _print_version(wanted: bool) -> None:

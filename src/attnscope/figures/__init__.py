@@ -1,9 +1,11 @@
 """Figures of a stored result, one function per figure, as matplotlib `Figure` objects.
 
 `label_pies`, `overview`, `profile_curves` and `weight_maps` lay out what a result holds and compute nothing
-else; `save_figure` writes a figure as SVG, PDF and PNG.
+else; so do `alignment_map`, `alignment_maps` and `error_rate_grid` for word alignments. `save_figure` writes a
+figure as SVG, PDF and PNG.
 """
 
+from attnscope.figures.alignment import alignment_map, alignment_maps, error_rate_grid
 from attnscope.figures.maps import weight_maps
 from attnscope.figures.overview import overview
 from attnscope.figures.pies import label_pies
@@ -11,4 +13,14 @@ from attnscope.figures.profiles import profile_curves
 from attnscope.figures.save import save_figure
 from attnscope.figures.scan import write_scan_figures
 
-__all__ = ["label_pies", "overview", "profile_curves", "save_figure", "weight_maps", "write_scan_figures"]
+__all__ = [
+    "alignment_map",
+    "alignment_maps",
+    "error_rate_grid",
+    "label_pies",
+    "overview",
+    "profile_curves",
+    "save_figure",
+    "weight_maps",
+    "write_scan_figures",
+]

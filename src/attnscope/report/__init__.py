@@ -1,6 +1,7 @@
-"""Offline HTML pages that show a stored result: where all heads look (`scan`), and why (`explain`)."""
+"""Offline HTML pages of a stored result: where all heads look (`scan`), why (`explain`), what aligns (`align`)."""
 
+from attnscope.report.alignment_page import write_alignment_report
 from attnscope.report.explain_page import write_explain_report
 from attnscope.report.page import write_report
 
-__all__ = ["write_explain_report", "write_report"]
+__all__ = ["write_alignment_report", "write_explain_report", "write_report"]

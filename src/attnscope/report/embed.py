@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import io
 import json
 import math
 import os
@@ -9,14 +11,17 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from attnscope.errors import AttnscopeError
+from attnscope.figures.style import look
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     import numpy as np
+    from matplotlib.figure import Figure
 
 _ESCAPES = {ord(mark): f"\\u{ord(mark):04x}" for mark in "<>&\u2028\u2029"}
 _DIGITS = 5
+_PIXELS = 96  # for an inch
 
 
 def script_json(value: Any) -> str:
@@ -45,6 +50,24 @@ def numbers(values: np.ndarray) -> Any:
     if values.ndim > 1:
         return [numbers(row) for row in values]
     return [_short(float(value)) for value in values]
+
+
+def picture(figure: Figure) -> tuple[str, int]:
+    """A figure as the data: address of its SVG, and its width in pixels at its own size.
+
+    Examples
+    --------
+    >>> from matplotlib.figure import Figure
+    >>> from attnscope.report.embed import picture
+    >>> source, width = picture(Figure(figsize=(2, 1)))
+    >>> source[:26], width
+    ('data:image/svg+xml;base64,', 192)
+    """
+    file = io.BytesIO()
+    with look():
+        figure.savefig(file, format="svg", metadata={"Date": None, "Creator": "attnscope"})
+    source = "data:image/svg+xml;base64," + base64.b64encode(file.getvalue()).decode("ascii")
+    return source, round(float(figure.get_size_inches()[0]) * _PIXELS)
 
 
 def write_whole(path: Path, text: str) -> None:

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import base64
-import io
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from attnscope.figures.mechanism import explain_figures
-from attnscope.figures.style import look
 from attnscope.mechanism.ranking import rank_heads
+from attnscope.report.embed import picture
 
 if TYPE_CHECKING:
     import xarray as xr
     from matplotlib.figure import Figure
 
-_PIXELS = 96  # for an inch
 _MOSTLY = 0.9  # of the scores' profile: position "explains" a head
 
 
@@ -303,11 +300,7 @@ def skipped(tree: xr.DataTree) -> list[tuple[str, str]]:
 
 def _picture(name: str, figure: Figure) -> Picture:
     title, reading = _FIGURES[name]
-    file = io.BytesIO()
-    with look():
-        figure.savefig(file, format="svg", metadata={"Date": None, "Creator": "attnscope"})
-    source = "data:image/svg+xml;base64," + base64.b64encode(file.getvalue()).decode("ascii")
-    return Picture(name, title, reading, source, round(float(figure.get_size_inches()[0]) * _PIXELS))
+    return Picture(name, title, reading, *picture(figure))
 
 
 def _shown(key: str, value: Any) -> str:

@@ -1,0 +1,215 @@
+"""`attnscope align`: parse, call, print."""
+
+from __future__ import annotations
+
+import json
+import math
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator
+
+    from attnscope.translation.align import Aligned
+
+
+def align(
+    model: Annotated[
+        str, typer.Argument(help="An encoder-decoder: a folder of a trained system, or a hub id.")
+    ],
+    source: Annotated[Path, typer.Option(help="Sentences, one a line, words between spaces.")],
+    target: Annotated[Path, typer.Option(help="Their translations, line by line.")],
+    gold: Annotated[
+        Path | None, typer.Option(help="People's alignments: 1-2 is a sure link, 1p2 a possible one.")
+    ] = None,
+    gold_first: Annotated[int, typer.Option(help="The number of the first word in that file: 1 or 0.")] = 1,
+    layer: Annotated[
+        int | None,
+        typer.Option(help="Decoder layer [default: the mean, or with --gold the best head]"),
+    ] = None,
+    head: Annotated[int | None, typer.Option(help="Head [default: the mean of the layer]")] = None,
+    end: Annotated[
+        str, typer.Option(help="Weight on </s>: drop, keep, or null (a word that prefers </s> has no link).")
+    ] = "drop",
+    step: Annotated[
+        str, typer.Option(help="Which row is a word's: of the step that predicts it, or that reads it.")
+    ] = "predicts",
+    words: Annotated[
+        str, typer.Option(help="A word is what stands between spaces (space), or a piece.")
+    ] = "space",
+    rule: Annotated[str, typer.Option(help="Links by: argmax, intersection, threshold.")] = "argmax",
+    threshold: Annotated[float, typer.Option(help="For the rule of that name.")] = 0.2,
+    out: Annotated[Path | None, typer.Option(help="Folder for links.txt, report.html and figures.")] = None,
+    pairs: Annotated[int, typer.Option(help="Sentence pairs to draw into --out, at most 50.")] = 12,
+    tokenizer: Annotated[
+        str | None, typer.Option(help="Folder or hub id of the tokenizer [default: the model's]")
+    ] = None,
+    batch_size: Annotated[int, typer.Option(help="Pairs at a time.")] = 16,
+    device: Annotated[str | None, typer.Option(help="cpu, cuda, ... [default: cuda if there is one]")] = None,
+    dtype: Annotated[
+        str | None, typer.Option(help="float32, bfloat16, float16, float64 [default: as saved]")
+    ] = None,
+    revision: Annotated[str | None, typer.Option(help="Branch, tag or commit on the hub.")] = None,
+    trust_remote_code: Annotated[
+        bool, typer.Option("--trust-remote-code", help="Run code that comes with the model.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of links or tables.")] = False,
+) -> None:
+    """Which source word does each target word look at? Links in Pharaoh's format; error rates against people's."""
+    from attnscope.errors import AttnscopeError
+    from attnscope.translation.align import align as run_align
+    from attnscope.translation.links import pharaoh
+
+    if str(source) == str(target) == "-":
+        raise AttnscopeError("standard input (-) can be only one of the files")
+    with _progress_bar() as show:
+        aligned = run_align(
+            model,
+            source,
+            target,
+            gold=gold,
+            gold_first=gold_first,
+            tokenizer=tokenizer,
+            layer=layer,
+            head=head,
+            end=end,
+            step=step,
+            words=words,
+            rule=rule,
+            threshold=threshold,
+            shown=min(max(pairs, 0), 50) if out else 0,
+            batch_size=batch_size,
+            device=device,
+            dtype=dtype,
+            revision=revision,
+            trust_remote_code=trust_remote_code,
+            progress=show,
+        )
+    if out is not None:
+        _write(aligned, out)
+    if as_json:
+        print(json.dumps(_as_json(aligned), indent=2, ensure_ascii=False))  # noqa: T201
+    elif gold is None and out is None:
+        print("\n".join(map(pharaoh, aligned.links)))  # noqa: T201
+    else:
+        _print_table(aligned, out)
+
+
+@contextmanager
+def _progress_bar() -> Generator[Callable[[str, int, int], None]]:
+    """A bar for each pass over the text, on standard error; nothing where that is no terminal."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    bar = Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("pairs, left"),
+        TimeRemainingColumn(),
+        console=Console(stderr=True),
+        transient=True,
+    )
+    tasks: dict[str, Any] = {}
+
+    def show(name: str, done: int, total: int) -> None:
+        if name not in tasks:
+            tasks[name] = bar.add_task(name, total=total)
+        bar.update(tasks[name], completed=done)
+
+    with bar:
+        yield show
+
+
+def _write(aligned: Aligned, out: Path) -> None:
+    from attnscope.figures import alignment_map, error_rate_grid, save_figure
+    from attnscope.report import write_alignment_report
+    from attnscope.report.embed import write_whole
+    from attnscope.translation.links import pharaoh
+
+    write_whole(out / "links.txt", "".join(pharaoh(links) + "\n" for links in aligned.links))
+    if aligned.score is not None or aligned.pairs:
+        write_alignment_report(aligned, out / "report.html")
+    if aligned.heads is not None:
+        chosen = None if aligned.layer is None or aligned.head is None else (aligned.layer, aligned.head)
+        save_figure(error_rate_grid(aligned.heads, chosen), out / "figures" / "heads")
+    for pair in aligned.pairs:
+        figure = alignment_map(
+            pair.words.weights,
+            pair.words.source,
+            pair.words.target,
+            links=pair.found,
+            sure=pair.sure,
+            possible=pair.possible,
+            title=f"Line {pair.line}",
+        )
+        save_figure(figure, out / "figures" / f"pair-{pair.line}")
+
+
+def _as_json(aligned: Aligned) -> dict[str, Any]:
+    from attnscope.translation.links import pharaoh
+
+    def number(value: float) -> float | None:
+        return None if math.isnan(value) else value
+
+    score = aligned.score
+    return {
+        "signature": json.loads(aligned.signature),
+        "layer": aligned.layer,
+        "head": aligned.head,
+        "chosen_on_gold": aligned.chosen_on_gold,
+        "score": None
+        if score is None
+        else {
+            **{name: number(getattr(score, name)) for name in ("error_rate", "precision", "recall")},
+            "links": score.links,
+        },
+        "gold_links_outside": aligned.outside,
+        "error_rate_of_heads": None
+        if aligned.heads is None
+        else [[number(float(rate)) for rate in row] for row in aligned.heads["error_rate"].values],
+        "links": [pharaoh(links) for links in aligned.links],
+    }
+
+
+def _print_table(aligned: Aligned, out: Path | None) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    from attnscope.report.alignment_page import whose
+
+    console = Console()
+    if aligned.heads is not None:
+        table = Table(title="alignment error rate, %", title_justify="left")
+        table.add_column("layer", justify="right")
+        for head in aligned.heads["head"].values:
+            table.add_column(f"head {head}", justify="right")
+        for layer, row in enumerate(aligned.heads["error_rate"].values):
+            best = (layer, aligned.head) if layer == aligned.layer else None
+            table.add_row(
+                str(layer),
+                *(
+                    f"[bold]{100 * rate:.1f}*[/bold]" if best == (layer, head) else f"{100 * rate:.1f} "
+                    for head, rate in enumerate(row)
+                ),
+            )
+        console.print(table)
+    console.print(f"{len(aligned.links)} sentence pairs, {whose(aligned)}", highlight=False)
+    if aligned.score is not None:
+        score = aligned.score
+        console.print(
+            f"error rate {100 * score.error_rate:.1f}%, precision {100 * score.precision:.1f}%, "
+            f"recall {100 * score.recall:.1f}%, {score.links} links",
+            style="bold",
+            highlight=False,
+        )
+    if aligned.outside:
+        console.print(f"{aligned.outside} gold links point past the end of their sentence", highlight=False)
+    if aligned.chosen_on_gold:
+        console.print("* the lowest, chosen on these very sentences", style="dim", highlight=False)
+    console.print("Attention was not trained to align.", style="dim", highlight=False)
+    if out is not None:
+        console.print(f"results: {out}", highlight=False, markup=False, soft_wrap=True)

@@ -1,0 +1,73 @@
+"""`attnscope align` prints links, or judges them and writes a page."""
+
+import json
+import sys
+
+import pytest
+
+import attnscope
+from attnscope.cli import main
+from attnscope.translation.links import pharaoh
+
+from ..translation.small_translators import small_model, small_tokenizer  # noqa: TID252
+
+SOURCES = ["der hund", "a b c", "das haus ist alt"]
+TARGETS = ["the dog", "b c a", "the house is old"]
+
+
+@pytest.fixture
+def system(tmp_path):
+    folder = tmp_path / "system"
+    small_model("bart").save_pretrained(folder)
+    small_tokenizer().save_pretrained(folder)
+    (tmp_path / "source.txt").write_text("\n".join(SOURCES) + "\n")
+    (tmp_path / "target.txt").write_text("\n".join(TARGETS) + "\n")
+    (tmp_path / "gold.txt").write_text("1-1 2-2\n1-3 2p1\n1-1 9-1\n")
+    return tmp_path
+
+
+def run(monkeypatch, capfd, folder, *arguments):
+    files = ["--source", str(folder / "source.txt"), "--target", str(folder / "target.txt")]
+    monkeypatch.setattr(sys, "argv", ["attnscope", "align", str(folder / "system"), *files, *arguments])
+    with pytest.raises(SystemExit) as stopped:
+        main()
+    out, err = capfd.readouterr()
+    assert stopped.value.code == 0, err
+    return out
+
+
+def test_links_are_printed_line_by_line(system, monkeypatch, capfd):
+    out = run(monkeypatch, capfd, system, "--layer", "1", "--head", "0")
+    aligned = attnscope.align(system / "system", SOURCES, TARGETS, layer=1, head=0)
+    assert out == "".join(pharaoh(links) + "\n" for links in aligned.links)
+
+
+def test_gold_gives_a_table_of_all_heads(system, monkeypatch, capfd):
+    out = run(monkeypatch, capfd, system, "--gold", str(system / "gold.txt"))
+    assert "head 1" in out
+    assert "error rate" in out
+    assert "1 gold links point past the end" in out
+    assert "chosen on these very sentences" in out
+
+
+def test_json_and_a_folder_with_page_figures_and_links(system, monkeypatch, capfd):
+    out = run(
+        monkeypatch, capfd, system, "--gold", str(system / "gold.txt"), "--out", str(system / "run"), "--json"
+    )
+    found = json.loads(out)
+    assert len(found["error_rate_of_heads"]) == 3
+    assert found["score"]["error_rate"] == min(min(row) for row in found["error_rate_of_heads"])
+    assert (system / "run" / "links.txt").read_text().splitlines() == found["links"]
+    page = (system / "run" / "report.html").read_text()
+    assert page.count("<figure id=") == 3
+    assert {path.name for path in (system / "run" / "figures").glob("*.svg")} == {
+        "heads.svg", "pair-1.svg", "pair-2.svg", "pair-3.svg",
+    }  # fmt: skip
+
+
+def test_mistakes_are_said(system, refused):
+    both = ["--source", system / "source.txt", "--target", system / "target.txt"]
+    refused("align", "bundled", *both, says="is no encoder-decoder")
+    refused("align", system / "system", *both, "--layer", "7", says="there is no layer 7")
+    refused("align", system / "system", *both, "--rule", "best", says="rule 'best' is not known")
+    refused("align", system / "system", *both, "--gold", system / "source.txt", says="'der' is no link")
