@@ -319,9 +319,11 @@ def _cross_attention(
                 output_attentions=True,
             )
     except (IndexError, ValueError, RuntimeError) as error:
+        longest = max(range(len(left)), key=lambda i: max(len(left[i].ids), len(right[i].ids)))
         raise AttnscopeError(
-            f"the model cannot take the pairs from line {first} on ({ids.shape[1]} source and {labels.shape[1]} target "
-            f"tokens): {str(error).splitlines()[0][:200]}"
+            f"the model cannot take one of the pairs from line {first} to {first + len(left) - 1}; the longest is line "
+            f"{first + longest} ({len(left[longest].ids)} source and {len(right[longest].ids)} target tokens): "
+            f"{str(error).splitlines()[0][:200]}"
         ) from error
     layers = output.cross_attentions
     if not layers or any(layer is None for layer in layers):
