@@ -134,7 +134,7 @@ def test_files_and_sentences_give_the_same(tmp_path, result):
         ([["a"]], [["a"]], {"source": ["a", "b"]}, "source has 2"),
         ([["a"]], [["a"]], {"by_length": [5], "source": ["a b"], "length_in": "bits"}, "'bits' is not known"),
         ([["a"]], [["a"]], {"resamples": -1}, "resamples must be 0 or more"),
-        (["nowhere.txt"], [["a"]], {}, "cannot read nowhere.txt"),
+        (["nowhere.txt"], [["a"]], {}, r"nowhere.txt: cannot be read \(No such file"),
     ],
 )
 def test_what_is_wrong_is_said(hypotheses, references, options, says):
@@ -142,7 +142,7 @@ def test_what_is_wrong_is_said(hypotheses, references, options, says):
         attnscope.score(hypotheses, references, **options)
 
 
-def test_a_file_that_is_not_utf_8_is_named_with_its_line(tmp_path):
+def test_a_file_that_is_not_utf_8_is_named(tmp_path):
     (tmp_path / "latin").write_bytes(b"good\nf\xe9te\n")
-    with pytest.raises(AttnscopeError, match=r"latin is not UTF-8 \(line 2\)"):
+    with pytest.raises(AttnscopeError, match="latin: found byte 0xe9 at byte offset 6"):
         read_lines(tmp_path / "latin")

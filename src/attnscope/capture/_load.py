@@ -16,6 +16,7 @@ from safetensors import SafetensorError
 from transformers import AutoConfig, AutoModel, AutoTokenizer, PreTrainedModel
 from transformers.utils import logging as transformers_logging
 
+from attnscope import models
 from attnscope.bundled import MODEL
 from attnscope.errors import AttnscopeError
 
@@ -189,8 +190,9 @@ def _check_folder(folder: Path) -> None:
 def _class_of(config: Any, *, trust_remote_code: bool) -> Any:
     """The class that the config names, so that nothing is missing that need not be."""
     for name in config.architectures or []:
-        if hasattr(transformers, name):
-            return getattr(transformers, name)
+        for place in (transformers, models):  # whoever imports models also registers its configurations
+            if hasattr(place, name):
+                return getattr(place, name)
     if trust_remote_code and getattr(config, "auto_map", None):
         for auto in ("AutoModelForMaskedLM", "AutoModelForCausalLM", "AutoModelForSeq2SeqLM"):
             if auto in config.auto_map:

@@ -6,14 +6,15 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from attnscope.corpus.files import decode_utf8, read_bytes
 from attnscope.errors import AttnscopeError
 
 
 def read_lines(path: Path | str) -> list[str]:
     r"""Read a file of one sentence a line; ``-`` is standard input.
 
-    UTF-8, with or without a byte order mark. Lines end with ``\n``, ``\r\n`` or ``\r`` and with nothing else: other
-    characters that Unicode calls line ends stay in the sentence, so that parallel files stay parallel.
+    UTF-8, with or without a byte order mark. Lines end with ``\n`` or ``\r\n``: other characters that Unicode calls
+    line ends stay in the sentence, so that parallel files stay parallel.
 
     Parameters
     ----------
@@ -40,15 +41,8 @@ def read_lines(path: Path | str) -> list[str]:
     ...     read_lines(file)
     ['a b', '', 'c\u2028d']
     """
-    try:
-        raw = sys.stdin.buffer.read() if str(path) == "-" else Path(path).read_bytes()
-        text = raw.decode("utf-8-sig")
-    except OSError as error:
-        raise AttnscopeError(f"cannot read {path}: {error.strerror or error}") from error
-    except UnicodeDecodeError as error:
-        line = error.object[: error.start].count(b"\n") + 1
-        raise AttnscopeError(f"{path} is not UTF-8 (line {line}): convert it first") from error
-    lines = text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
+    raw = sys.stdin.buffer.read() if str(path) == "-" else read_bytes(Path(path))
+    lines = decode_utf8(raw, str(path)).replace("\r\n", "\n").split("\n")
     return lines[:-1] if lines[-1] == "" else lines
 
 
