@@ -5,6 +5,12 @@ from attnscope.attention._fused import can_fuse, fused_attention, fused_passes, 
 from attnscope.attention._measure import Engine, choose_engine, measure
 from attnscope.attention._reference import attend, causal_mask, masked_softmax, padding_mask, window_mask
 from attnscope.attention._tiles import compiled_tiles, plain_tiles
+from attnscope.attention.efficient import (
+    block_sparse_attention,
+    block_sparse_mask,
+    linear_attention,
+    sliding_window_attention,
+)
 from attnscope.attention.heads import MultiHeadAttention, SelfAttention
 from attnscope.attention.positions import (
     LearnedPositions,
@@ -36,6 +42,8 @@ __all__ = [
     "alibi_bias",
     "alibi_slopes",
     "attend",
+    "block_sparse_attention",
+    "block_sparse_mask",
     "can_fuse",
     "causal_mask",
     "choose_engine",
@@ -44,6 +52,7 @@ __all__ = [
     "fused_attention",
     "fused_passes",
     "layout_permutation",
+    "linear_attention",
     "look",
     "masked_softmax",
     "measure",
@@ -57,6 +66,7 @@ __all__ = [
     "scaled_dot_score",
     "sinusoidal_shift",
     "sinusoidal_table",
+    "sliding_window_attention",
     "t5_buckets",
     "window_mask",
 ]

@@ -1,6 +1,7 @@
 """Where every head looks: statistics per text and head, kinds of heads, independence of the text."""
 
 from attnscope.statistics._catalogue import DEFAULT, STATISTICS, Statistic, choose, reduce_call
+from attnscope.statistics._forms import Form, compare_call, compare_forms, usual_forms
 from attnscope.statistics._independence import (
     Estimate,
     between_head_share,
@@ -20,11 +21,14 @@ __all__ = [
     "STATISTICS",
     "Clustering",
     "Estimate",
+    "Form",
     "Progress",
     "Statistic",
     "between_head_share",
     "choose",
     "cluster_profiles",
+    "compare_call",
+    "compare_forms",
     "direction",
     "effective_labels",
     "independence",
@@ -37,5 +41,6 @@ __all__ = [
     "scan",
     "sign_agreement",
     "summarize",
+    "usual_forms",
     "window_length",
 ]

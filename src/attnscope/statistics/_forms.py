@@ -1,0 +1,210 @@
+"""What an efficient form of attention loses against full attention: the same statistics side by side."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from functools import partial
+
+import numpy as np
+import torch
+import xarray as xr
+from jaxtyping import Float
+from torch import Tensor
+
+from attnscope.attention import (
+    AttentionCall,
+    RowMeasures,
+    attend,
+    block_sparse_attention,
+    causal_mask,
+    linear_attention,
+    sliding_window_attention,
+)
+from attnscope.errors import AttnscopeError
+from attnscope.statistics._catalogue import STATISTICS, indicator_columns, reduce_call
+
+Form = Callable[[Tensor, Tensor, Tensor], Tensor]
+
+_SHARED = ("profile", "entropy", "first_token")  # with scan
+_OWN = {
+    "weight_moved": ("Share of a row's weight that lies elsewhere than in full attention", "share"),
+    "output_error": ("Distance of the output from that of full attention, over the latter's size", "share"),
+}
+FULL = "full"
+
+
+@torch.no_grad()
+def compare_forms(
+    query: Float[Tensor, "batch head token width"],
+    key: Float[Tensor, "batch head token width"],
+    value: Float[Tensor, "batch head token value_width"],
+    forms: Mapping[str, Form] | None = None,
+    band: int = 10,
+    *,
+    causal: bool = False,
+) -> xr.Dataset:
+    r"""Set efficient forms of attention beside full attention, on the same queries, keys and values.
+
+    The weights of a form are what it makes of the identity matrix in place of the values, so a form is any function
+    ``form(query, key, value)`` that averages values. Weights are written out here, in O(n²) memory for each head:
+    take a text of up to some thousand tokens.
+
+    Parameters
+    ----------
+    query, key, value
+        As `attnscope.attention.AttentionCall` holds them, with as many key heads as query heads. Scores are
+        multiplied by ``1 / sqrt(width)``.
+    forms
+        Functions by name; by default `usual_forms`.
+    band
+        Largest offset of the profiles.
+    causal
+        Whether full attention looks back only. The forms must do the same themselves.
+
+    Returns
+    -------
+    xarray.Dataset
+        Dimensions ``form`` (the first is ``"full"``), ``text``, ``head``, ``offset``: ``profile``, ``entropy`` and
+        ``first_token`` as in `attnscope.scan`; ``weight_moved``, the mean of :math:`\tfrac12\sum_j|A_{ij} - A'_{ij}|`
+        over rows (for a form that only leaves keys out, the weight that full attention gave them); ``output_error``,
+        :math:`\lVert O' - O\rVert / \lVert O\rVert`, Frobenius norms over the text.
+
+    Raises
+    ------
+    AttnscopeError
+        If there is a form named ``"full"``, or one gives an output of another shape.
+
+    Examples
+    --------
+    A window that holds the whole text loses nothing:
+
+    >>> x = torch.randn(1, 2, 30, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    >>> wide = {"window": lambda q, k, v: sliding_window_attention(q, k, v, left=29, right=29)}
+    >>> lost = compare_forms(x, x, x, wide).sel(form="window")
+    >>> bool((lost.output_error < 1e-12).all()), bool((lost.weight_moved < 1e-12).all())
+    (True, True)
+    """
+    forms = usual_forms(causal=causal) if forms is None else forms
+    if FULL in forms:
+        raise AttnscopeError(
+            f"the name {FULL!r} is that of full attention, which is always there: name the form otherwise"
+        )
+    mask = causal_mask(query.shape[2], key.shape[2], query.device) if causal else None
+    expected, full = attend(query, key, value, mask)
+    found = [_statistics(full, full, expected, expected, band)]
+    for name, form in forms.items():
+        output = form(query, key, value)
+        if output.shape != expected.shape:
+            raise AttnscopeError(
+                f"the form {name!r} gives {tuple(output.shape)}; expected {tuple(expected.shape)}: "
+                "(batch, head, token, value width)"
+            )
+        same = torch.eye(key.shape[2], dtype=value.dtype, device=value.device)
+        weights = form(query, key, same.expand(*value.shape[:2], -1, -1))
+        found.append(_statistics(weights, full, output, expected, band))
+    return _labelled(found, [FULL, *forms], band)
+
+
+def compare_call(call: AttentionCall, forms: Mapping[str, Form] | None = None, band: int = 10) -> xr.Dataset:
+    """Do the same for a captured call of a model.
+
+    Parameters
+    ----------
+    call
+        As `attnscope.capture.watching` gives it.
+    forms, band
+        See `compare_forms`, which also describes the result.
+
+    Raises
+    ------
+    AttnscopeError
+        If the call has what the forms do not know: a bias, a soft cap, sinks, or a mask other than the causal one.
+
+    Examples
+    --------
+    >>> x = torch.randn(1, 2, 30, 4, generator=torch.Generator().manual_seed(0))
+    >>> compare_call(AttentionCall(x, x, x, scale=0.5, causal=True)).form.values.tolist()
+    ['full', 'window of 8', 'blocks of 8', 'linear']
+    """
+    causal = call.causal
+    if call.mask is not None and not bool(call.mask.all()):
+        causal = torch.equal(call.mask, _causal_like(call.mask))
+        if not causal:
+            raise AttnscopeError("the call masks more than the future: take a text without padding or window")
+    for name in ("bias", "softcap", "sinks"):
+        if getattr(call, name) is not None:
+            raise AttnscopeError(
+                f"the call has {name}, which the efficient forms do not: take plain dot-product attention"
+            )
+    key, value = (one.repeat_interleave(call.group, dim=1).double() for one in (call.key, call.value))
+    query = call.query.double() * (call.scale * math.sqrt(call.query.shape[-1]))
+    return compare_forms(query, key, value, forms, band, causal=causal)
+
+
+def _causal_like(mask: Tensor) -> Tensor:
+    return causal_mask(mask.shape[-2], mask.shape[-1], mask.device).expand_as(mask)
+
+
+def usual_forms(*, reach: int = 8, causal: bool = False) -> dict[str, Form]:
+    """A sliding window, blocks with the first token for all, and linear attention.
+
+    Parameters
+    ----------
+    reach
+        Tokens of the window on either side (to the left, if causal), and tokens of a block.
+    causal
+        Whether the forms look back only.
+
+    Examples
+    --------
+    >>> list(usual_forms(reach=16))
+    ['window of 16', 'blocks of 16', 'linear']
+    """
+    return {
+        f"window of {reach}": partial(sliding_window_attention, left=reach, right=0 if causal else reach),
+        f"blocks of {reach}": partial(block_sparse_attention, block=reach, causal=causal),
+        "linear": partial(linear_attention, causal=causal),
+    }
+
+
+def _statistics(
+    weights: Tensor, full: Tensor, output: Tensor, expected: Tensor, band: int
+) -> dict[str, np.ndarray]:
+    batch, _, queries, keys = weights.shape
+    own, other = (
+        torch.ones(batch, count, dtype=torch.bool, device=weights.device) for count in (queries, keys)
+    )
+    found = reduce_call(_rows(weights, band, indicator_columns(other, ~other)), _SHARED, own, other)
+    found["weight_moved"] = (weights - full).abs().sum(-1).mean(-1) / 2
+    found["output_error"] = (output - expected).flatten(2).norm(dim=-1) / expected.flatten(2).norm(dim=-1)
+    return {name: one.double().cpu().numpy() for name, one in found.items()}
+
+
+def _rows(weights: Tensor, band: int, columns: Tensor) -> RowMeasures:
+    """Measure weights that are written out."""
+    queries, keys = weights.shape[-2:]
+    offset = torch.arange(-band, band + 1, device=weights.device)
+    at = torch.arange(queries, device=weights.device)[:, None] + offset
+    there = (at >= 0) & (at < keys)
+    near = weights.gather(-1, at.clamp(0, keys - 1).expand(*weights.shape[:2], -1, -1)) * there
+    return RowMeasures(
+        log_sum_exp=torch.zeros_like(weights[..., 0]),  # no statistic here reads it
+        mass=weights.sum(-1),
+        entropy=torch.special.entr(weights).sum(-1),
+        band=near,
+        columns=weights @ columns[:, None].to(weights.dtype),
+    )
+
+
+def _labelled(found: list[dict[str, np.ndarray]], names: list[str], band: int) -> xr.Dataset:
+    wording = {name: (STATISTICS[name].long_name, STATISTICS[name].units) for name in _SHARED} | _OWN
+    variables = {
+        name: (
+            ("form", "text", "head", "offset")[: found[0][name].ndim + 1],
+            np.stack([one[name] for one in found]),
+            {"long_name": long_name, "units": units},
+        )
+        for name, (long_name, units) in wording.items()
+    }
+    return xr.Dataset(variables, coords={"form": names, "offset": np.arange(-band, band + 1)})
