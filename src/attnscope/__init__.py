@@ -11,16 +11,20 @@ if TYPE_CHECKING:
     from attnscope.statistics import scan
     from attnscope.translation.align import align
     from attnscope.translation.scoring import score
+    from attnscope.translation.training import train
+    from attnscope.walkthrough import walk
 
 __version__ = "0.1.0"
 
-__all__ = ["AttnscopeError", "align", "explain", "mechanism", "scan", "score"]
+__all__ = ["AttnscopeError", "align", "explain", "mechanism", "scan", "score", "train", "walk"]
 
 _VERBS = {
     "scan": "attnscope.statistics",
     "explain": "attnscope.mechanism.explain",
     "align": "attnscope.translation.align",
     "score": "attnscope.translation.scoring",
+    "train": "attnscope.translation.training",
+    "walk": "attnscope.walkthrough",
 }
 
 

@@ -15,8 +15,9 @@ from attnscope import __version__
 from attnscope.cli.align import align
 from attnscope.cli.explain import explain
 from attnscope.cli.scan import scan
-from attnscope.cli.train import train, with_settings
 from attnscope.cli.score import score
+from attnscope.cli.train import train, with_settings
+from attnscope.cli.walk import walk
 from attnscope.errors import AttnscopeError
 
 app = typer.Typer(
@@ -29,6 +30,7 @@ app = typer.Typer(
 )
 app.command()(scan)
 app.command()(explain)
+app.command()(walk)
 app.command()(with_settings(train))
 app.command()(score)
 app.command()(align)

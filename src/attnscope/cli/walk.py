@@ -1,0 +1,92 @@
+"""`attnscope walk`: parse, call, print."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def walk(
+    sentence: Annotated[
+        str | None, typer.Argument(help="A sentence, in quotes [default: one about a tired animal]")
+    ] = None,
+    model: Annotated[
+        str,
+        typer.Option(help="A model folder or hub id; 'bundled' is the small model that attnscope brings."),
+    ] = "bundled",
+    layer: Annotated[int, typer.Option(help="Layer, counted from 0.")] = 0,
+    head: Annotated[int, typer.Option(help="Head, counted from 0.")] = 0,
+    query_token: Annotated[
+        str | None, typer.Option(help="Whose row is followed: a position, or a piece of the sentence.")
+    ] = None,
+    toy: Annotated[
+        bool, typer.Option("--toy", help="No model: one head over random numbers, as in a first lesson.")
+    ] = False,
+    language: Annotated[str, typer.Option("--lang", help="en or ja.")] = "en",
+    markdown: Annotated[
+        Path | None, typer.Option(help="Write Markdown with LaTeX to this file; - prints it.")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Of the toy's numbers.")] = 0,
+    device: Annotated[str | None, typer.Option(help="cpu, cuda, ... [default: cuda if there is one]")] = None,
+    dtype: Annotated[
+        str | None, typer.Option(help="float32, bfloat16, float16, float64 [default: as saved]")
+    ] = None,
+    tokenizer: Annotated[
+        str | None, typer.Option(help="Folder or hub id of the tokenizer [default: the model's]")
+    ] = None,
+    revision: Annotated[str | None, typer.Option(help="Branch, tag or commit on the hub.")] = None,
+    trust_remote_code: Annotated[
+        bool, typer.Option("--trust-remote-code", help="Run code that comes with the model.")
+    ] = False,
+) -> None:
+    """How does a head compute what it does? One sentence, every step, in numbers."""
+    from rich.console import Console
+
+    from attnscope.errors import AttnscopeError
+    from attnscope.walkthrough import markdown as as_markdown
+    from attnscope.walkthrough import terminal, walk_toy
+    from attnscope.walkthrough import walk as run_walk
+
+    if toy and sentence is not None:
+        raise AttnscopeError("--toy has numbers of its own: leave the sentence out, or --toy")
+    if toy:
+        found = walk_toy(seed=seed, token=_number(query_token))
+    else:
+        found = run_walk(
+            sentence,
+            model,
+            layer=layer,
+            head=head,
+            query_token=query_token,
+            device=device,
+            dtype=dtype,
+            tokenizer=tokenizer,
+            revision=revision,
+            trust_remote_code=trust_remote_code,
+        )
+    if markdown is None:
+        console = Console(highlight=False)
+        console.print(terminal(found, language, width=console.width))
+    elif str(markdown) == "-":
+        print(as_markdown(found, language), end="")  # noqa: T201
+    else:
+        _write(markdown, as_markdown(found, language))
+
+
+def _number(token: str | None) -> int:
+    from attnscope.errors import AttnscopeError
+
+    if token is not None and not token.isdecimal():
+        raise AttnscopeError(f"--query-token is {token!r}: the toy's tokens go by position, from 0 to 3")
+    return int(token or 0)
+
+
+def _write(path: Path, text: str) -> None:
+    from attnscope.errors import AttnscopeError
+
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise AttnscopeError(f"cannot write {path}: {error.strerror or error}") from error

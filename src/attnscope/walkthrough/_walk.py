@@ -1,0 +1,370 @@
+"""One head of any model over one sentence: what it computes, taken apart and put together again."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from attnscope.attention import AttentionCall, Need, Rotation, measure
+from attnscope.capture import Site, load_model, position_table_length, verify
+from attnscope.capture._verify import TOLERANCE
+from attnscope.corpus import Corpus, cut_windows
+from attnscope.errors import AttnscopeError
+from attnscope.mechanism._texts import model_inputs
+from attnscope.mechanism.inputs import watching_inputs
+from attnscope.mechanism.projections import Projections, projections
+from attnscope.walkthrough._compute import Operands, check_number, difference, follow, with_matrices
+from attnscope.walkthrough._result import Walk
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
+
+    from transformers import PreTrainedModel
+
+    from attnscope.corpus import Window
+
+SENTENCE = "The animal didn't cross the street because it was too tired."
+_FOLLOWED = "it"  # in that sentence
+_MOST_TOKENS = 1024  # more than anyone walks through
+
+
+def walk(
+    sentence: str | None = None,
+    source: Any = None,
+    *,
+    layer: int = 0,
+    head: int = 0,
+    query_token: int | str | None = None,
+    **load: Any,
+) -> Walk:
+    r"""Follow one head of a model over one sentence, from its input X to the output of its layer.
+
+    Each number is computed here in float64, by the equations of Vaswani et al. (2017, section 3.2), and compared with
+    what the model itself computes; what does not agree is refused.
+
+    Parameters
+    ----------
+    sentence
+        Text of at least two tokens; by default the one about the tired animal.
+    source
+        A folder, a hub id, or a loaded model with ``tokenizer=``; by default the bundled model.
+    layer, head
+        Counted from 0; layers are attention calls, as in `attnscope.scan`.
+    query_token
+        Whose row is followed: a position, or a piece of the sentence. By default the last token that is not special.
+    **load
+        See `attnscope.capture.load_model`.
+
+    Returns
+    -------
+    Walk
+        The numbers. `attnscope.walkthrough.steps` puts them into words, `markdown` and `terminal` into form.
+
+    Raises
+    ------
+    AttnscopeError
+        If the sentence is empty or too long, or there is no such layer, head or token.
+
+    Examples
+    --------
+    >>> found = walk("The tide is out.", layer=1, head=2, device="cpu")
+    >>> found["weights"].shape == (len(found.tokens), len(found.tokens))
+    True
+    >>> bool(np.allclose(found["weights"] @ found["V"], found["head_output"]))
+    True
+    >>> max(found.errors.values()) < 1e-4
+    True
+    """
+    if query_token is None and sentence is None:
+        query_token = _FOLLOWED
+    sentence = SENTENCE if sentence is None else sentence
+    if not sentence.strip():
+        raise AttnscopeError("the sentence is empty: give some words to walk through")
+    loaded = load_model("bundled" if source is None else source, **load)
+    window = _window(sentence, loaded.tokenizer, position_table_length(loaded.model))
+    return walk_inputs(
+        loaded.model,
+        model_inputs(loaded.model, torch.tensor([window.ids])),
+        layer=layer,
+        head=head,
+        token=_position(query_token, window, sentence),
+        tokens=window.tokens,
+        name=loaded.name,
+    )
+
+
+def _window(sentence: str, tokenizer: Any, most: int | None) -> Window:
+    most = _MOST_TOKENS if most is None else min(most, _MOST_TOKENS)
+    longer = cut_windows(
+        Corpus.from_sources([sentence]), tokenizer, length=max(len(sentence), most) * 4, limit=1
+    )
+    (window,) = longer
+    if len(window) > most:
+        raise AttnscopeError(
+            f"the sentence has {len(window)} tokens; at most {most} can be walked through: shorten it"
+        )
+    if len(window) < 2:  # noqa: PLR2004
+        raise AttnscopeError("the sentence is one token, which can only look at itself: give a longer one")
+    return window
+
+
+def _position(wanted: int | str | None, window: Window, sentence: str) -> int:
+    """Position of a token by its number, or by characters of the sentence that it covers."""
+    if wanted is None:
+        return max((i for i, special in enumerate(window.special) if not special), default=0)
+    if isinstance(wanted, int) or wanted.isdecimal():
+        return check_number("token", int(wanted), len(window))
+    exact = [i for i, token in enumerate(window.tokens) if token.strip() == wanted.strip()]
+    if exact:
+        return exact[0]
+    start = sentence.find(wanted)
+    covering = [i for i, (first, last) in enumerate(window.spans) if first <= start < last]
+    if start < 0 or not covering:
+        shown = " ".join(f"{i}:{token.strip()}" for i, token in enumerate(window.tokens[:40]))
+        raise AttnscopeError(f"the sentence has no {wanted!r}; choose by position or text among\n{shown}")
+    return covering[0]
+
+
+@torch.no_grad()
+def walk_inputs(
+    model: PreTrainedModel,
+    inputs: dict[str, Any],
+    *,
+    layer: int = 0,
+    head: int = 0,
+    token: int = 0,
+    tokens: tuple[str, ...] | None = None,
+    name: str | None = None,
+) -> Walk:
+    """Do the same for the arguments of a forward pass, with a batch of one.
+
+    Parameters
+    ----------
+    model
+        In eval mode.
+    inputs
+        Arguments of its forward pass.
+    layer, head, token
+        Which layer, which head, and whose row is followed; counted from 0.
+    tokens
+        What to show for each position; by default their numbers.
+    name
+        Of the model.
+
+    Raises
+    ------
+    AttnscopeError
+        If there is no such layer, head or token, or the steps do not give the model's own numbers.
+
+    Examples
+    --------
+    >>> from transformers import GPT2Config, GPT2Model
+    >>> _ = torch.manual_seed(0)
+    >>> model = GPT2Model(GPT2Config(n_embd=8, n_head=2, n_layer=1, vocab_size=9, n_positions=8)).eval()
+    >>> found = walk_inputs(model, {"input_ids": torch.tensor([[5, 6, 7, 8]])}, head=1)
+    >>> found.kind, found["allowed"][0].tolist()
+    ('causal', [True, False, False, False])
+    """
+    verify(model, inputs)
+    layers = list(projections(model, inputs).items())
+    site, matrices = layers[check_number("layer", layer, len(layers))]
+    seen = _look(model, inputs, site)
+    heads = seen.call.query.shape[1]
+    check_number("head", head, heads)
+    check_number("token", token, seen.call.query.shape[2])
+    parts = _Parts.of(seen, matrices, head)
+    arrays = follow(parts.operands).assign(with_matrices(parts.X, parts.memory, parts.matrices))
+    errors = {
+        **parts.errors,
+        "head_output": difference(arrays["head_output"].values, _numbers(seen.output[0, head])),
+    }
+    together = _numbers(seen.output[0].transpose(0, 1).flatten(1))
+    arrays["concatenated"] = (("query", "all_heads"), together)
+    if matrices.output is not None and matrices.output_bias is not None:
+        W_O = matrices.output.reshape(together.shape[1], -1)
+        arrays = arrays.assign(
+            W_O=(("all_heads", "model_width"), W_O),
+            b_O=(("model_width",), matrices.output_bias),
+            result=(("query", "model_width"), together @ W_O + matrices.output_bias),
+        )
+        errors["result"] = difference(
+            arrays["result"].values, _own_result(model, inputs, layers, site, matrices.names["output"])
+        )
+    _refuse(errors, seen.call.query.dtype)
+    keys = seen.call.key.shape[2]
+    names = tuple(map(str, range(seen.call.query.shape[2]))) if tokens is None else tokens
+    return Walk(
+        model=name or type(model).__name__,
+        module=site.name,
+        layer=layer,
+        layers=len(layers),
+        head=head,
+        heads=heads,
+        kv_heads=seen.call.key.shape[1],
+        kind=site.kind,
+        form=matrices.form,
+        reason=matrices.reason,
+        scale=parts.operands.scale,
+        softcap=seen.call.softcap,
+        tokens=names,
+        keys=names if keys == len(names) else tuple(map(str, range(keys))),
+        token=token,
+        arrays=arrays,
+        errors=errors,
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class _Seen:
+    """One attention call as the model makes it, what it is made of, and its output."""
+
+    call: AttentionCall
+    states: tuple[Tensor, Tensor]
+    output: Tensor
+
+
+def _look(model: PreTrainedModel, inputs: dict[str, Any], wanted: Site) -> _Seen:
+    found: list[_Seen] = []
+
+    def observe(site: Site, call: AttentionCall, own: Tensor, other: Tensor) -> Tensor:
+        output = measure(call, Need())[0]
+        if site == wanted:
+            found.append(_Seen(call, (own, other), output))
+        return output
+
+    with watching_inputs(model, observe):
+        model(**inputs)
+    return found[0]
+
+
+@dataclass(frozen=True, eq=False)
+class _Parts:
+    """One head: its operands, and the matrices that are known to make them."""
+
+    X: np.ndarray
+    memory: np.ndarray
+    matrices: dict[str, tuple[np.ndarray, np.ndarray]]
+    operands: Operands
+    errors: dict[str, float]
+
+    @classmethod
+    def of(cls, seen: _Seen, found: Projections, head: int) -> _Parts:
+        call = seen.call
+        X = _numbers(seen.states[0][0])
+        memory = X if seen.states[1] is seen.states[0] else _numbers(seen.states[1][0])
+        other = head // call.group
+        captured = {
+            "Q": _numbers(call.query[0, head]),
+            "K": _numbers(call.key[0, other]),
+            "V": _numbers(call.value[0, other]),
+        }
+        matrices: dict[str, tuple[np.ndarray, np.ndarray]] = {}
+        if found.form in {"bilinear", "rope"}:
+            W_Q, b_Q, W_K, b_K = found.of_head(head)
+            matrices = {"Q": (W_Q, b_Q), "K": (W_K, b_K)}
+        if (
+            found.value is not None
+            and found.value_bias is not None
+            and found.value.shape[1] == memory.shape[1]
+        ):
+            matrices["V"] = (found.value[other], found.value_bias[other])
+        own, errors, scale = dict(captured), {}, call.scale
+        for symbol, (matrix, bias) in matrices.items():
+            made = (X if symbol == "Q" else memory) @ matrix + bias
+            if found.rotation is not None and symbol != "V":
+                made = _turned(made, found.rotation)
+            # some models divide the query, not the scores: the factor moves to the scale
+            factor = 1.0 if symbol == "V" else _factor(captured[symbol], made)
+            own[symbol], scale = made, scale * factor
+            errors[symbol] = difference(factor * made, captured[symbol])
+        allowed, bias = _mask_and_bias(call, head)
+        operands = Operands(
+            **own,
+            scale=scale,
+            allowed=allowed,
+            bias=bias,
+            softcap=call.softcap,
+            sink=None if call.sinks is None else float(call.sinks[head]),
+        )
+        return cls(X, memory, matrices, operands, errors)
+
+
+def _turned(x: np.ndarray, turn: Rotation) -> np.ndarray:
+    return Rotation(turn.cos.cpu(), turn.sin.cpu(), turn.layout)(torch.from_numpy(x)).numpy()
+
+
+def _factor(target: np.ndarray, made: np.ndarray) -> float:
+    """What the model multiplied by; exactly 1 where it is 1 up to rounding."""
+    power = float((made * made).sum())
+    factor = float((target * made).sum()) / power if power else 1.0
+    return 1.0 if abs(factor - 1) < 1e-2 else factor  # noqa: PLR2004 no model has such a factor; half types round
+
+
+def _mask_and_bias(call: AttentionCall, head: int) -> tuple[np.ndarray, np.ndarray | None]:
+    """Who may look where, of the mask, of causality, and of a bias so low that it forbids."""
+    queries, keys = call.query.shape[2], call.key.shape[2]
+    allowed = torch.ones(queries, keys, dtype=torch.bool)
+    if call.causal:
+        allowed = allowed.tril()
+    if call.mask is not None:
+        allowed &= _of_head(call.mask, head)
+    if call.bias is None:
+        return allowed.numpy(), None
+    bias = _of_head(call.bias, head)
+    forbidden = bias <= torch.finfo(bias.dtype).min / 2
+    added = _numbers(bias.masked_fill(forbidden, 0.0).expand(queries, keys))
+    return (allowed & ~forbidden).numpy(), added if added.any() else None
+
+
+def _of_head(tensor: Tensor, head: int) -> Tensor:
+    return tensor[0, head if tensor.shape[1] > 1 else 0].cpu()
+
+
+def _numbers(tensor: Tensor) -> np.ndarray:
+    return tensor.double().cpu().numpy().copy()
+
+
+def _own_result(
+    model: PreTrainedModel,
+    inputs: dict[str, Any],
+    layers: list[tuple[Site, Projections]],
+    site: Site,
+    name: str,
+) -> np.ndarray:
+    """What the output projection gives when the model runs on its own attention."""
+    same = [
+        one for one, found in layers if found.names.get("output") == name
+    ]  # a module may serve several layers
+    with _outputs_of(model.get_submodule(name)) as given:
+        model(**inputs)
+    returned = given[same.index(site)]
+    return _numbers(returned.reshape(-1, returned.shape[-1]))
+
+
+@contextmanager
+def _outputs_of(module: nn.Module) -> Generator[list[Tensor]]:
+    given: list[Tensor] = []
+
+    def note(_: nn.Module, __: Any, returned: Any) -> None:
+        given.append(returned)
+
+    hook = module.register_forward_hook(note)
+    try:
+        yield given
+    finally:
+        hook.remove()
+
+
+def _refuse(errors: dict[str, float], dtype: torch.dtype) -> None:
+    limit = TOLERANCE.get(dtype, 1e-4)
+    for name, error in errors.items():
+        if not error <= limit:
+            raise AttnscopeError(
+                f"the steps give another {name} than the model (largest difference {error:.0e} of the largest, allowed "
+                f"{limit:.0e}): its attention does something that is not known here. Try --dtype float32"
+            )

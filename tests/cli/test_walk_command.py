@@ -1,0 +1,52 @@
+"""The command as a user types it."""
+
+import subprocess
+import sys
+
+import pytest
+
+COMMAND = [sys.executable, "-c", "from attnscope.cli import main; main()", "walk"]
+
+
+def said(*arguments, cwd):
+    found = subprocess.run([*COMMAND, *arguments], cwd=cwd, capture_output=True, text=True, check=False)
+    assert found.returncode == 0, found.stderr
+    return found.stdout
+
+
+def test_the_default_goes_through_all_steps(tmp_path):
+    shown = said(cwd=tmp_path)
+    assert "“it”" in shown
+    assert [line.split()[0] for line in shown.splitlines() if line[:1].isdigit()] == [
+        str(n) for n in range(1, 12)
+    ]
+    assert not list(tmp_path.iterdir())
+
+
+def test_markdown_goes_to_a_file_or_to_the_output(tmp_path):
+    assert said("--toy", "--markdown", "walk.md", cwd=tmp_path) == ""
+    written = (tmp_path / "walk.md").read_text(encoding="utf-8")
+    assert written == said("--toy", "--markdown", "-", cwd=tmp_path)
+    assert written.startswith("# Self-attention, step by step")
+
+
+def test_in_japanese(tmp_path):
+    shown = said("猫が鳴く。", "--lang", "ja", "--layer", "1", "--query-token", "猫", cwd=tmp_path)
+    assert "追いかけるのは" in shown
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("a b", "--layer", "9"), "there is no layer 9"),
+        (("",), "the sentence is empty"),
+        (("a b", "--toy"), "leave the sentence out"),
+        (("--toy", "--query-token", "it"), "from 0 to 3"),
+        (("--toy", "--query-token", "4"), "there is no token 4"),
+        (("--toy", "--lang", "de"), "choose en or ja"),
+        (("--toy", "--markdown", "none/walk.md"), "cannot write none/walk.md"),
+        (("a b", "--model", "./nothing"), "is no model folder"),
+    ],
+)
+def test_bad_input(refused, arguments, says):
+    refused("walk", *arguments, says=says)

@@ -1,0 +1,123 @@
+"""A walk in words: both languages say all of it, tables hold the walk's numbers, Markdown is whole, lines fit."""
+
+import io
+import re
+import string
+
+import numpy as np
+import pytest
+from rich.cells import cell_len
+from rich.console import Console
+
+from attnscope import AttnscopeError
+from attnscope.bundled import MODEL
+from attnscope.walkthrough import markdown, steps, terminal, walk, walk_inputs, walk_toy
+from attnscope.walkthrough._wording import LANGUAGES
+from tests.families import inputs, tiny
+
+FAMILIES = ("gpt2", "llama", "mistral", "gemma2", "gpt_oss", "qwen3", "t5", "bart")
+
+
+def of_family(family, layer=1):
+    given = {name: tensor[:1] for name, tensor in inputs(family, padded=False)[0].items()}
+    return walk_inputs(tiny(family), given, layer=layer, head=3, token=7)
+
+
+@pytest.fixture(scope="module")
+def walks():
+    """One of every kind: what is shown differs by mask, form, bias, cap, sinks and side."""
+    nasty = "Costs $5 * 3 | `a_b` <i>x</i> #1 ~ [l](u) \\ $$ 猫\n☕ {place}"
+    return [
+        walk_toy(),
+        walk(device="cpu"),
+        walk("吾輩は猫である。", MODEL, layer=2, head=1, query_token="猫", device="cpu"),  # noqa: S106
+        walk(nasty, MODEL, device="cpu"),
+        *(of_family(family) for family in FAMILIES),
+        of_family("bart", layer=3),
+    ]
+
+
+def places(text):
+    return sorted(name for _, name, _, _ in string.Formatter().parse(text) if name is not None)
+
+
+def test_japanese_says_all_that_english_says():
+    english, japanese = LANGUAGES["en"], LANGUAGES["ja"]
+    assert english.keys() == japanese.keys()
+    for key, text in english.items():
+        assert set(places(text)) == set(places(japanese[key])), key
+        has_words = re.search(r"[a-z]{3}", re.sub(r"{\w+}", "", text))
+        assert not has_words or re.search("[ぁ-ヿ一-龯]", japanese[key]), key
+
+
+def test_every_text_is_used(walks, monkeypatch):
+    from attnscope.walkthrough import _steps
+
+    used = set()
+
+    class Noting(dict):
+        def __getitem__(self, key):
+            used.add(key)
+            return super().__getitem__(key)
+
+    monkeypatch.setattr(_steps, "words", lambda language: Noting(LANGUAGES[language]))
+    for one in walks:
+        markdown(one)
+    # every layer of the test models has its matrices
+    assert set(LANGUAGES["en"]) - used == {"QKV.unknown", "result.unknown"}
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_markdown_is_whole(walks, language):
+    for one in walks:
+        written = markdown(one, language)
+        assert re.sub(r"\\.", "", written.split("$$")[0]).count("$") == 0
+        blocks = re.findall(r"^\$\$\n(.+)\n\$\$$", written, flags=re.MULTILINE)
+        outside = re.sub(r"^\$\$\n.+\n\$\$$", "", written, flags=re.MULTILINE)
+        assert len(blocks) >= 5
+        assert "$" not in re.sub(r"\\.", "", outside)
+        for block in blocks:
+            assert block.count("{") == block.count("}")
+            assert block.count(r"\left") == block.count(r"\right")
+        for table in re.findall(r"(?:^\|.*\n)+", written, flags=re.MULTILINE):
+            rows = [re.sub(r"\\.", "", line).count("|") for line in table.splitlines()]
+            assert len(set(rows)) == 1, table
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+@pytest.mark.parametrize("width", [60, 80, 120])
+def test_no_line_is_wider_than_the_terminal_and_no_number_is_cut(walks, language, width):
+    for one in walks:
+        console = Console(width=width, file=io.StringIO(), force_terminal=False)
+        console.print(terminal(one, language, width=width))
+        lines = console.file.getvalue().splitlines()
+        assert max(cell_len(line.rstrip()) for line in lines) <= width
+        assert not [line for line in lines if re.search(r"\d…", line) and "₁" not in line]
+
+
+def test_tables_hold_the_numbers_of_the_walk(walks):
+    one = walks[2]
+    softmax = next(step for step in steps(one) if step.title.startswith("Softmax"))
+    weights, row = softmax.tables
+    for cells in weights.rows:
+        query = int(cells[0].split()[0])
+        for heading, cell in zip(weights.headings[1:], cells[1:], strict=True):
+            key = int(heading.split()[0])
+            assert cell == f"{one['weights'][query, key]:.3f}"
+    shown = [int(cells[0].split()[0]) for cells in row.rows[:-1]]
+    assert set(shown) == set(np.argsort(-one["weights"][one.token], kind="stable")[:10])
+    assert sum(float(cells[-2]) for cells in row.rows) == pytest.approx(1, abs=0.006)
+
+
+def test_masked_scores_are_told_apart(walks):
+    causal = walks[4]
+    table = next(step for step in steps(causal) if step.title.startswith("Mask")).tables[0]
+    for cells in table.rows:
+        query = int(cells[0].split()[0])
+        for heading, cell in zip(table.headings[1:], cells[1:], strict=True):
+            assert cell == ("✓" if int(heading.split()[0]) <= query else "−∞")
+
+
+def test_an_unknown_language_is_refused():
+    with pytest.raises(AttnscopeError, match="choose en or ja"):
+        markdown(walk_toy(), "fr")

@@ -1,0 +1,195 @@
+"""Every number of a walk is the model's own: in the toy, in the bundled model, in every family and in real models."""
+
+import numpy as np
+import pytest
+import torch
+import transformers as T
+from numpy.testing import assert_allclose
+from torch.nn import functional as F
+
+import attnscope
+from attnscope import AttnscopeError
+from attnscope.bundled import MODEL
+from attnscope.capture import load_model
+from attnscope.walkthrough import walk, walk_inputs, walk_toy
+from tests.families import MAKERS, inputs, tiny
+
+TOKENS = 24
+
+
+def of_first_text(family):
+    return {name: tensor[:1] for name, tensor in inputs(family, padded=False)[0].items()}
+
+
+def test_the_toy_is_what_pytorch_computes():
+    toy = walk_toy(seed=3)
+    x, *rest = (torch.from_numpy(toy[name]) for name in ("X", "W_Q", "W_K", "W_V", "b_Q", "b_K", "b_V"))
+    query, key, value = (x @ rest[i] + rest[i + 3] for i in range(3))
+    assert_allclose(toy["products"], query @ key.T, atol=1e-12)
+    assert_allclose(toy["scaled"], query @ key.T / 8**0.5, atol=1e-12)
+    assert_allclose(toy["weights"], torch.softmax(query @ key.T / 8**0.5, -1), atol=1e-12)
+    assert_allclose(
+        toy["head_output"],
+        F.scaled_dot_product_attention(*(y[None] for y in (query, key, value)))[0],
+        atol=1e-12,
+    )
+
+
+def test_the_toy_is_the_one_of_the_first_lesson():
+    toy = walk_toy()
+    assert (toy.texts, *toy["head_output"].shape) == (2, 4, 8)
+    assert (toy.texts, *toy["weights"].shape) == (2, 4, 4)
+    assert max(toy.errors.values()) < 1e-5
+    assert np.array_equal(walk_toy(seed=0)["X"], toy["X"])
+    assert not np.array_equal(walk_toy(seed=1)["X"], toy["X"])
+
+
+@pytest.mark.parametrize("layer", range(3))
+def test_the_bundled_model_multiplies_out(layer):
+    """From X through the four matrices to what the model's attention gives, heads added up one by one."""
+    model = load_model(MODEL, device="cpu").model
+    found = [walk(None, MODEL, layer=layer, head=head, device="cpu") for head in range(4)]
+    total = found[0]["b_O"]
+    for head, one in enumerate(found):
+        query, key, value = (one["X"] @ one[f"W_{name}"] + one[f"b_{name}"] for name in "QKV")
+        scores = torch.from_numpy(query @ key.T / 32**0.5)
+        total = total + torch.softmax(scores, -1).numpy() @ value @ one["W_O"][32 * head : 32 * (head + 1)]
+    given = []
+    hook = model.bert.encoder.layer[layer].attention.output.dense.register_forward_hook(
+        lambda *arguments: given.append(arguments[2])
+    )
+    encoded = load_model(MODEL).tokenizer(
+        "The animal didn't cross the street because it was too tired.", return_tensors="pt"
+    )
+    with torch.no_grad():
+        model(encoded["input_ids"])
+    hook.remove()
+    assert_allclose(total, given[0][0], atol=2e-5 * np.abs(total).max())
+
+
+@pytest.mark.parametrize("family", MAKERS)
+def test_every_family_gives_its_own_output(family):
+    model, given = tiny(family), of_first_text(family)
+    layers = {walk_inputs(model, given).layers - 1, 0}
+    for layer in layers:
+        found = walk_inputs(model, given, layer=layer, head=3, token=5)
+        assert {"V", "head_output", "result"} <= set(found.errors)
+        assert max(found.errors.values()) < 5e-6
+        assert_allclose(found["weights"] @ found["V"], found["head_output"], rtol=1e-12)
+        assert (found["weights"][~found["allowed"]] == 0).all()
+
+
+@pytest.mark.parametrize("family", ["bert", "gpt2", "opt", "llama", "gemma2", "qwen3", "t5"])
+def test_weights_are_those_of_eager_attention(family):
+    model, given = tiny(family), of_first_text(family)
+    model.set_attn_implementation("eager")
+    with torch.no_grad():
+        answer = model(**given, output_attentions=True)
+    eager = answer.encoder_attentions if family == "t5" else answer.attentions
+    model.set_attn_implementation("sdpa" if family not in {"gemma2", "t5"} else "eager")
+    found = walk_inputs(model, given, layer=1, head=2)
+    assert_allclose(found["weights"], eager[1][0, 2], atol=1e-5)
+
+
+def test_the_query_is_undivided_where_a_model_divides_it_itself():
+    found = walk_inputs(tiny("opt"), of_first_text("opt"))
+    assert found.scale == pytest.approx(8**-0.5)
+    assert_allclose(found["Q"], found["X"] @ found["W_Q"] + found["b_Q"], rtol=1e-12)
+
+
+def test_rope_is_shown_after_the_rotation():
+    found = walk_inputs(tiny("llama"), of_first_text("llama"), layer=1, head=3)
+    plain = found["X"] @ found["W_Q"]
+    assert found.form == "rope"
+    assert_allclose(found["Q"][0], plain[0], atol=1e-12)  # position 0 is not turned
+    assert not np.allclose(found["Q"][1:], plain[1:], rtol=0.1)
+    assert_allclose(np.linalg.norm(found["Q"], axis=1), np.linalg.norm(plain, axis=1), rtol=1e-6)
+
+
+def test_queries_that_are_normalised_have_no_matrix():
+    found = walk_inputs(tiny("qwen3"), of_first_text("qwen3"))
+    assert found.form == "normalised"
+    assert "W_Q" not in found
+    assert "W_V" in found
+
+
+def test_cross_attention_looks_at_other_states():
+    model, given = tiny("bart"), of_first_text("bart")
+    kinds = [walk_inputs(model, given, layer=layer).kind for layer in range(6)]
+    cross = walk_inputs(model, given, layer=kinds.index("cross"), head=1, token=16)
+    assert cross["memory"].shape[0] == cross["weights"].shape[1] == TOKENS
+    assert cross["X"].shape[0] == len(cross.tokens) == 17
+    assert len(cross.keys) == TOKENS
+
+
+def test_a_real_rope_model(models):
+    found = walk("Once upon a time there was a cat.", models / "stories260K-llama", layer=2, head=5)
+    assert found.form == "rope"
+    assert max(found.errors.values()) < 1e-5
+    assert found.kv_heads < found.heads
+    assert np.array_equal(found["allowed"], np.tril(found["allowed"]))
+
+
+def test_what_happens_without_the_division():
+    found = walk("Tides come and go.", MODEL, layer=2, device="cpu")
+    expected = torch.softmax(torch.from_numpy(found["products"]), -1)
+    assert_allclose(found["unscaled_weights"], expected, atol=1e-12)
+
+
+def test_the_verb_is_at_the_top_and_is_a_function():
+    assert attnscope.walk is walk
+
+
+class TestTheFollowedToken:
+    SENTENCE = "The animal didn't cross the street because it was too tired."
+
+    def followed(self, wanted, sentence=SENTENCE):
+        found = walk(sentence, MODEL, query_token=wanted, device="cpu")
+        return found.tokens[found.token]
+
+    def test_by_default_the_last_that_is_not_special(self):
+        assert self.followed(None) == "."
+
+    def test_by_default_of_the_default_sentence_the_pronoun(self):
+        found = walk(device="cpu")
+        assert found.tokens[found.token] == " it"
+
+    @pytest.mark.parametrize(
+        ("wanted", "token"), [(0, "[CLS]"), ("3", "im"), ("it", " it"), ("animal", " an")]
+    )
+    def test_by_position_or_text(self, wanted, token):
+        assert self.followed(wanted) == token
+
+    def test_by_characters_in_japanese(self):
+        assert self.followed("猫", "吾輩は猫である。") == "猫₁"
+
+
+class TestBadInput:
+    @pytest.mark.parametrize(
+        ("arguments", "says"),
+        [
+            ({"layer": 3}, "there is no layer 3: they go from 0 to 2"),
+            ({"head": -1}, "there is no head -1: they go from 0 to 3"),
+            ({"query_token": 32}, "there is no token 32: they go from 0 to 31"),
+            ({"query_token": "cat"}, "the sentence has no 'cat'"),
+            ({"sentence": "  "}, "the sentence is empty"),
+            ({"sentence": "word " * 200}, "at most 128"),
+        ],
+    )
+    def test_it_is_refused(self, arguments, says):
+        with pytest.raises(AttnscopeError, match=says):
+            walk(**{"source": MODEL, "device": "cpu"} | arguments)
+
+    def test_numbers_that_are_not_the_model_s_are_refused(self, monkeypatch):
+        from attnscope.walkthrough import _walk
+
+        monkeypatch.setattr(_walk, "_own_result", lambda *_: np.ones((TOKENS, 32)))
+        with pytest.raises(AttnscopeError, match="another result than the model"):
+            walk_inputs(tiny("bert"), of_first_text("bert"))
+
+    def test_a_sentence_of_one_token(self):
+        tokenizer = load_model(MODEL).tokenizer.backend_tokenizer
+        tokenizer.post_processor = None
+        bare = T.PreTrainedTokenizerFast(tokenizer_object=tokenizer)
+        with pytest.raises(AttnscopeError, match="is one token"):
+            walk("a", MODEL, tokenizer=bare, device="cpu")
