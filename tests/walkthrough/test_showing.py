@@ -6,6 +6,7 @@ import string
 
 import numpy as np
 import pytest
+from matplotlib.mathtext import MathTextParser
 from rich.cells import cell_len
 from rich.console import Console
 
@@ -77,6 +78,7 @@ def test_markdown_is_whole(walks, language):
         assert len(blocks) >= 5
         assert "$" not in re.sub(r"\\.", "", outside)
         for block in blocks:
+            MathTextParser("path").parse(f"${block}$")
             assert block.count("{") == block.count("}")
             assert block.count(r"\left") == block.count(r"\right")
         for table in re.findall(r"(?:^\|.*\n)+", written, flags=re.MULTILINE):

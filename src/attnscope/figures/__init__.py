@@ -1,11 +1,12 @@
 """Figures of a stored result, one function per figure, as matplotlib `Figure` objects.
 
 `label_pies`, `overview`, `profile_curves` and `weight_maps` lay out what a result holds and compute nothing
-else; so do `alignment_map`, `alignment_maps` and `error_rate_grid` for word alignments. `save_figure` writes a
-figure as SVG, PDF and PNG.
+else; so do `form_comparison` for efficient forms and `alignment_map`, `alignment_maps` and `error_rate_grid` for
+word alignments. `save_figure` writes a figure as SVG, PDF and PNG.
 """
 
 from attnscope.figures.alignment import alignment_map, alignment_maps, error_rate_grid
+from attnscope.figures.forms import form_comparison
 from attnscope.figures.maps import weight_maps
 from attnscope.figures.overview import overview
 from attnscope.figures.pies import label_pies
@@ -17,6 +18,7 @@ __all__ = [
     "alignment_map",
     "alignment_maps",
     "error_rate_grid",
+    "form_comparison",
     "label_pies",
     "overview",
     "profile_curves",

@@ -67,7 +67,7 @@ def _step(place: int, step: Step, width: int) -> list[RenderableType]:
         within.append(Text(step.plain_formula, style="cyan"))
     within += [Text(wrapped(paragraph, width)) for paragraph in step.text]
     for table in step.tables:
-        within += [Text(table.caption, style="italic"), _table(table)]
+        within += [Text(""), Text(table.caption, style="italic"), _table(table)]
     inside = [Padding(part, (0, 0, 0, _INDENT), expand=False) for part in within]
     return [Text(f"{place}  {step.title}", style="bold"), *inside]
 
