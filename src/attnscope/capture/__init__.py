@@ -1,6 +1,7 @@
 """Any Hugging Face model: its attention calls, seen as they happen and checked against the model's own."""
 
-from attnscope.capture._load import DTYPES, LoadedModel, load_model, position_table_length
+from attnscope.capture._load import DTYPES, LoadedModel, load_model
+from attnscope.capture._positions import position_table_length, stored_positions
 from attnscope.capture._registry import Site, attnscope_attention, watching
 from attnscope.capture._verify import verify
 
@@ -11,6 +12,7 @@ __all__ = [
     "attnscope_attention",
     "load_model",
     "position_table_length",
+    "stored_positions",
     "verify",
     "watching",
 ]

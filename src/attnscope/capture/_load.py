@@ -7,7 +7,7 @@ import json
 import logging
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import torch
 import transformers
@@ -20,16 +20,12 @@ from attnscope import models
 from attnscope.bundled import MODEL
 from attnscope.errors import AttnscopeError
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
 DTYPES = {
     "float32": torch.float32,
     "float16": torch.float16,
     "bfloat16": torch.bfloat16,
     "float64": torch.float64,
 }
-_POSITION_TABLES = ("position_embeddings", "wpe", "embed_positions", "position_embedding")
 
 
 @dataclass(frozen=True, eq=False)
@@ -304,32 +300,3 @@ def state_sha256(model: PreTrainedModel) -> str:
         digest.update(f"{name}{tuple(parameter.shape)}{parameter.dtype}".encode())
         digest.update(parameter.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
     return digest.hexdigest()
-
-
-def position_table_length(model: PreTrainedModel) -> int | None:
-    """How many positions the model's learned or tabulated positions reach; None where it has no table.
-
-    RoBERTa keeps the rows up to its padding index for itself, BART and OPT keep two.
-
-    Examples
-    --------
-    >>> from transformers import RobertaConfig, RobertaModel
-    >>> config = RobertaConfig(
-    ...     hidden_size=8, num_attention_heads=1, num_hidden_layers=1, intermediate_size=8,
-    ...     max_position_embeddings=66,
-    ... )
-    >>> position_table_length(RobertaModel(config))
-    64
-    """
-    lengths = [rows - reserved for rows, reserved in _tables(model)]
-    return min(lengths) if lengths else None
-
-
-def _tables(model: PreTrainedModel) -> Iterator[tuple[int, int]]:
-    for name, module in model.named_modules():
-        if not isinstance(module, torch.nn.Embedding) or not name.endswith(_POSITION_TABLES):
-            continue
-        reserved = int(getattr(module, "offset", 0))
-        if name.endswith("position_embeddings") and module.padding_idx is not None:
-            reserved = module.padding_idx + 1
-        yield module.num_embeddings, reserved

@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 from jaxtyping import Bool, Float
-from torch import Tensor, nn
+from torch import nn
 
+from attnscope.capture import stored_positions
 from attnscope.errors import AttnscopeError
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterator
+    from collections.abc import Generator
 
     from transformers import PreTrainedModel
 
-# How families call their tables, and the projection from a narrower table to the model's width
-_NAMES = ("position_embeddings", "wpe", "embed_positions", "position_embedding", "pos_embed", "pos_embedding")
+# How families call the projection from a narrower table to the model's width
 _PROJECTIONS = ("embedding_hidden_mapping_in", "embeddings_project")
 # What a model without a table has instead: part of a module's class or attribute name, and what that does
 _SCHEMES = (
@@ -121,17 +121,17 @@ def position_tables(model: PreTrainedModel) -> list[PositionTable]:
     [('encoder.embed_positions', (16, 8)), ('decoder.embed_positions', (16, 8))]
     """
     found: list[PositionTable] = []
-    for name, tensor, reserved in _tensors(model):
-        rows = tensor[reserved:].detach().double().cpu().numpy()
+    for stored in stored_positions(model):
+        rows = stored.tensor[stored.reserved :].detach().double().cpu().numpy()
         linear = embedding_projection(model, rows.shape[1])
         found.append(
             PositionTable(
-                name=name,
+                name=stored.name,
                 rows=rows,
-                reserved=reserved,
+                reserved=stored.reserved,
                 scheme="sinusoidal" if is_sinusoidal(rows).all() else "learned",
                 projected=None if linear is None else rows @ linear.weight.detach().double().cpu().numpy().T,
-                class_token=_has_class_token(model.get_submodule(name.rpartition(".")[0])),
+                class_token=_has_class_token(model.get_submodule(stored.name.rpartition(".")[0])),
             )
         )
     return found
@@ -147,7 +147,7 @@ def position_scheme(model: PreTrainedModel) -> str:
     >>> position_scheme(LlamaModel(config))
     'it turns queries and keys by their positions (RoPE)'
     """
-    if next(_tensors(model), None) is not None:
+    if any(stored_positions(model)):
         return "it adds a table of absolute positions to its inputs"
     names = {f"{name}.{type(module).__name__}".lower() for name, module in model.named_modules()}
     names |= {name.lower() for name, _ in model.named_parameters()}
@@ -281,7 +281,7 @@ def replaced_positions(
     >>> bool(torch.equal(model.wpe.weight, before))
     True
     """
-    tensors = {name: (tensor, reserved) for name, tensor, reserved in _tensors(model)}
+    tensors = {one.name: (one.tensor, one.reserved) for one in stored_positions(model)}
     for name, rows in replacements.items():
         if name not in tensors:
             raise AttnscopeError(
@@ -304,28 +304,6 @@ def replaced_positions(
         with torch.no_grad():
             for name, rows in kept.items():
                 tensors[name][0].copy_(rows)
-
-
-def _tensors(model: PreTrainedModel) -> Iterator[tuple[str, Tensor, int]]:
-    """Name, tensor ``(row, width)`` (the model's own memory) and number of reserved rows of each table."""
-    for name, module in model.named_modules():
-        if not _is_table(name):
-            continue
-        weight = getattr(module, "weight", getattr(module, "weights", None))
-        if not isinstance(weight, Tensor) or weight.ndim != 2:  # noqa: PLR2004
-            continue
-        reserved = int(getattr(module, "offset", 0))
-        padding = getattr(module, "padding_idx", None)
-        if padding is not None:
-            reserved = max(reserved, padding + 1)
-        yield name, weight, reserved
-    for name, parameter in model.named_parameters():
-        if _is_table(name) and parameter.ndim in {2, 3} and (parameter.ndim == 2 or len(parameter) == 1):  # noqa: PLR2004
-            yield name, parameter.detach().view(parameter.shape[-2:]), 0
-
-
-def _is_table(name: str) -> bool:
-    return name.rpartition(".")[2] in _NAMES
 
 
 def _has_class_token(embeddings: nn.Module) -> bool:
