@@ -6,7 +6,7 @@ import torch
 
 from attnscope import AttnscopeError
 from attnscope.corpus import Corpus, cut_windows
-from attnscope.mechanism.inputs import capture_inputs, changing_input, collect_inputs
+from attnscope.mechanism.inputs import capture_inputs, changing_input, input_moments
 from tests.families import inputs, tiny
 
 TEXTS = np.random.default_rng(0).integers(3, 60, (5, 12)).tolist()
@@ -17,15 +17,12 @@ def test_moments_are_those_of_the_states_themselves(family, monkeypatch):
     monkeypatch.setattr("attnscope.mechanism._texts.TOKENS_AT_ONCE", 24)  # two texts at a time
     model = tiny(family)
     states = [capture_inputs(model, text) for text in TEXTS]
-    found = collect_inputs(model, TEXTS)
-    assert list(found) == list(states[0])
-    for site, moments in found.items():
+    for site in states[0]:
+        moments = input_moments(model, TEXTS, site.index)
         x = np.stack([one[site] for one in states])
-        assert moments.counts.tolist() == [3, 2]
-        np.testing.assert_allclose(moments.halves, [x[:3].mean(0), x[3:].mean(0)], atol=2e-5)
-        np.testing.assert_allclose(moments.position_means, x.mean(0), atol=2e-5)
+        assert moments.texts == len(TEXTS)
+        np.testing.assert_allclose(moments.position_mean, x.mean(0), atol=2e-5)
         flat = x.reshape(-1, x.shape[-1])
-        np.testing.assert_allclose(moments.mean, flat.mean(0), atol=2e-5)
         np.testing.assert_allclose(moments.covariance, np.cov(flat.T, bias=True), atol=1e-4)
 
 
@@ -45,12 +42,6 @@ def test_cross_attention_has_two_sides():
         assert np.array_equal(x, other[site]) == (site.kind != "cross")
 
 
-def test_some_layers_without_covariance():
-    (found,) = collect_inputs(tiny("bert"), TEXTS, layers=[1], covariance=False).items()
-    assert found[0].index == 1
-    assert found[1].covariance is None
-
-
 def test_windows_of_the_corpus_are_taken_as_they_are():
     from attnscope.bundled import MODEL
     from attnscope.capture import load_model
@@ -59,18 +50,18 @@ def test_windows_of_the_corpus_are_taken_as_they_are():
     windows = list(
         cut_windows(Corpus.from_sources(["The tide is out. " * 20]), loaded.tokenizer, length=16, limit=4)
     )
-    found = collect_inputs(loaded.model, windows, layers=[0], covariance=False)
-    assert [one.halves.shape for one in found.values()] == [(2, 16, 128)]
+    found = input_moments(loaded.model, windows, 0)
+    assert (found.texts, found.position_mean.shape) == (4, (16, 128))
 
 
 def test_what_cannot_be_averaged_is_refused():
     model = tiny("bert")
     with pytest.raises(AttnscopeError, match="found 1 window; expected 2 or more"):
-        collect_inputs(model, TEXTS[:1])
+        input_moments(model, TEXTS[:1], 0)
     with pytest.raises(AttnscopeError, match="found windows of 11 to 12 tokens; expected all equally long"):
-        collect_inputs(model, [TEXTS[0], TEXTS[1][:11]])
+        input_moments(model, [TEXTS[0], TEXTS[1][:11]], 0)
     with pytest.raises(AttnscopeError, match="there is no attention layer 7"):
-        collect_inputs(model, TEXTS, layers=[0, 7])
+        input_moments(model, TEXTS, 7)
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from attnscope.errors import AttnscopeError
 from attnscope.mechanism._rows import pairs_at
 from attnscope.mechanism._texts import Windows, batches, model_inputs, token_ids
 from attnscope.mechanism.components import StateMoments
-from attnscope.mechanism.inputs import watching_inputs
+from attnscope.mechanism.inputs import add_states, watching_inputs
 from attnscope.mechanism.projections import Projections, projections
 from attnscope.mechanism.tables import PositionTable, position_tables, word_table
 
@@ -172,7 +172,7 @@ def gather(
             layers[site.index] = Layer(site, matrices, StateMoments.zeros(length, states.shape[-1]), sample)
         layer = layers[site.index]
         layer.has_bias = layer.has_bias or call.bias is not None
-        _add(layer.moments, states)
+        add_states(layer.moments, states)
         layer.band_sums += list(rows.band.double().sum(2).cpu().numpy())
         return output
 
@@ -196,13 +196,6 @@ def _words(windows: Sequence[Any], ids: Tensor) -> np.ndarray:
     """Ids of all tokens but the special ones, which come round with every window and would look like a wave."""
     special = [getattr(window, "special", None) or [False] * ids.shape[1] for window in windows]
     return ids.numpy()[~np.array(special, dtype=bool)]
-
-
-def _add(moments: StateMoments, states: Tensor) -> None:
-    """Add a batch of texts: products in float32 about their mean, which is what costs; sums in float64."""
-    about = (states - states.mean((0, 1))).flatten(0, 1).float()
-    products = (about.T @ about).double().cpu().numpy()
-    moments.merge(StateMoments(len(states), states.mean(0, dtype=torch.float64).cpu().numpy(), products))
 
 
 def check_range(name: str, chosen: Sequence[int] | None, known: int) -> None:

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor
 
 from attnscope.attention import AttentionCall, Need, measure
 from attnscope.capture import Site, watching
 from attnscope.errors import AttnscopeError
 from attnscope.mechanism._texts import Windows, batches, model_inputs, token_ids
+from attnscope.mechanism.components import StateMoments
 
 if TYPE_CHECKING:
     from torch import nn
@@ -28,55 +28,9 @@ _OWN = "hidden_states"
 _OTHERS = ("key_value_states", "encoder_hidden_states", "cross_attention_states")
 
 
-@dataclass(frozen=True, eq=False)
-class InputMoments:
-    """Means and covariance of one layer's X over texts.
-
-    Attributes
-    ----------
-    halves
-        ``(2, position, width)``: mean over the texts of the first half and of the second, at each position. Two
-        halves give products of means that noise does not bias: use ``halves[0]`` on one side and ``halves[1]``
-        on the other.
-    counts
-        ``(2,)``: texts in each half.
-    covariance
-        ``(width, width)``: of all tokens of all texts about their mean (divided by their number), or None.
-
-    Examples
-    --------
-    >>> moments = InputMoments(np.array([[[1.0]], [[4.0]]]), np.array([2, 1]), None)
-    >>> moments.position_means.tolist(), moments.mean.tolist()
-    ([[2.0]], [2.0])
-    """
-
-    halves: Float[np.ndarray, "2 position width"]
-    counts: Int[np.ndarray, 2]
-    covariance: Float[np.ndarray, "width width"] | None
-
-    @property
-    def position_means(self) -> Float[np.ndarray, "position width"]:
-        """Mean over all texts at each position."""
-        return np.tensordot(self.counts / self.counts.sum(), self.halves, 1)
-
-    @property
-    def mean(self) -> Float[np.ndarray, " width"]:
-        """Mean over all texts and positions."""
-        return self.position_means.mean(0)
-
-
 @torch.no_grad()
-def collect_inputs(
-    model: PreTrainedModel,
-    windows: Windows,
-    *,
-    layers: Sequence[int] | None = None,
-    covariance: bool = True,
-    key_side: bool = False,
-) -> dict[Site, InputMoments]:
-    """Collect position means of X in two halves of the texts, and the covariance of all tokens.
-
-    One forward pass over the texts; what is kept does not grow with their number.
+def input_moments(model: PreTrainedModel, windows: Windows, layer: int) -> StateMoments:
+    """Moments of one layer's X over the texts: one forward pass, and what is kept does not grow with their number.
 
     Parameters
     ----------
@@ -84,48 +38,53 @@ def collect_inputs(
         In eval mode.
     windows
         Two or more, all equally long: `attnscope.corpus.Window` or sequences of token ids.
-    layers
-        Indices of attention calls; by default all.
-    covariance
-        Whether the covariance is wanted (``width ** 2`` numbers a layer).
-    key_side
-        Take what keys and values are made of. It differs from what queries are made of in cross-attention only.
-
-    Returns
-    -------
-    dict
-        By `Site`, in the order of the calls.
+    layer
+        Index of the attention call. In cross-attention X is what queries are made of.
 
     Raises
     ------
     AttnscopeError
-        If there are fewer than two windows, they differ in length, or a layer does not exist.
+        If there are fewer than two windows, they differ in length, or there is no such layer.
 
     Examples
     --------
     >>> from transformers import BertConfig, BertModel
     >>> config = BertConfig(hidden_size=8, num_attention_heads=2, num_hidden_layers=2, intermediate_size=8)
-    >>> found = collect_inputs(BertModel(config).eval(), [[5, 6, 7], [7, 8, 9], [9, 6, 5]])
-    >>> [(site.index, moments.halves.shape, moments.counts.tolist()) for site, moments in found.items()]
-    [(0, (2, 3, 8), [2, 1]), (1, (2, 3, 8), [2, 1])]
+    >>> found = input_moments(BertModel(config).eval(), [[5, 6, 7], [7, 8, 9], [9, 6, 5]], 1)
+    >>> found.texts, found.position_mean.shape
+    (3, (3, 8))
     """
     ids = token_ids(windows, least=2)
-    middle = (len(ids) + 1) // 2
-    sums: dict[Site, _Sums] = {}
-    half = 0
+    moments: StateMoments | None = None
 
-    def observe(site: Site, call: AttentionCall, query_states: Tensor, key_states: Tensor) -> Tensor:
-        if layers is None or site.index in layers:
-            states = key_states if key_side else query_states
-            sums.setdefault(site, _Sums(covariance)).add(states.double(), half)
+    def observe(site: Site, call: AttentionCall, states: Tensor, _: Tensor) -> Tensor:
+        nonlocal moments
+        if site.index == layer:
+            moments = moments or StateMoments.zeros(*states.shape[1:])
+            add_states(moments, states)
         return measure(call, Need())[0]
 
     with watching_inputs(model, observe):
-        for half, part in enumerate((ids[:middle], ids[middle:])):  # noqa: B007 the observer reads it
-            for _, batch in batches(part):
-                model(**model_inputs(model, batch))
-    _check_layers(layers, [site.index for site in sums])
-    return {site: one.moments() for site, one in sums.items()}
+        for _, batch in batches(ids):
+            model(**model_inputs(model, batch))
+    if moments is None:
+        raise AttnscopeError(_no_layer(layer))
+    return moments
+
+
+def add_states(moments: StateMoments, states: Float[Tensor, "text position width"]) -> None:
+    """Add a batch of texts: products in float32 about their mean, which is what costs; sums in float64.
+
+    Examples
+    --------
+    >>> moments = StateMoments.zeros(3, 2)
+    >>> add_states(moments, torch.ones(4, 3, 2))
+    >>> moments.texts, moments.position_mean[0].tolist()
+    (4, [1.0, 1.0])
+    """
+    about = (states - states.mean((0, 1))).flatten(0, 1).float()
+    products = (about.T @ about).double().cpu().numpy()
+    moments.merge(StateMoments(len(states), states.mean(0, dtype=torch.float64).cpu().numpy(), products))
 
 
 @torch.no_grad()
@@ -142,7 +101,7 @@ def capture_inputs(
         `attnscope.corpus.Window`, a sequence of token ids, or the arguments of a forward pass (a dict) with a
         batch of one.
     key_side
-        As in `collect_inputs`.
+        Take what keys and values are made of. It differs from what queries are made of in cross-attention only.
 
     Examples
     --------
@@ -250,8 +209,9 @@ def changing_input(
     >>> [bool(x.any()) for x in changed.values()]
     [True, False]
     """
-    _check_layers([layer], [site.index for site in sites])
-    name = next(site.name for site in sites if site.index == layer)
+    name = next((site.name for site in sites if site.index == layer), None)
+    if name is None:
+        raise AttnscopeError(_no_layer(layer))
     turn = sum(
         site.name == name and site.index < layer for site in sites
     )  # a module may serve several layers
@@ -288,44 +248,5 @@ def _states(arguments: tuple[Any, ...], options: dict[str, Any]) -> tuple[Tensor
     return own, own if other is None else other
 
 
-def _check_layers(wanted: Sequence[int] | None, known: Sequence[int]) -> None:
-    missing = sorted(set(wanted or ()) - set(known))
-    if missing:
-        raise AttnscopeError(
-            f"there is no attention layer {missing[0]}; the model's are counted from 0: give other layers"
-        )
-
-
-@dataclass(eq=False)
-class _Sums:
-    """Running sums of one layer's X; products are taken about the first batch's mean, so that little cancels."""
-
-    with_products: bool
-    totals: dict[int, Tensor] = field(default_factory=dict)
-    counts: list[int] = field(default_factory=lambda: [0, 0])
-    centre: Tensor | None = None
-    products: Tensor | None = None
-
-    def add(self, states: Tensor, half: int) -> None:
-        if half in self.totals:
-            self.totals[half] += states.sum(0)
-        else:
-            self.totals[half] = states.sum(0)
-        self.counts[half] += len(states)
-        if not self.with_products:
-            return
-        flat = states.flatten(0, 1)
-        if self.centre is None:
-            self.centre = flat.mean(0)
-        flat = flat - self.centre
-        self.products = flat.T @ flat if self.products is None else self.products.addmm_(flat.T, flat)
-
-    def moments(self) -> InputMoments:
-        counts = np.array(self.counts)
-        halves = torch.stack([self.totals[0], self.totals[1]]).cpu().numpy() / counts[:, None, None]
-        found = InputMoments(halves, counts, None)
-        if self.products is None or self.centre is None:
-            return found
-        shift = found.mean - self.centre.cpu().numpy()
-        covariance = self.products.cpu().numpy() / (counts.sum() * halves.shape[1]) - np.outer(shift, shift)
-        return InputMoments(halves, counts, covariance)
+def _no_layer(layer: int) -> str:
+    return f"there is no attention layer {layer}; the model's are counted from 0: give another layer"

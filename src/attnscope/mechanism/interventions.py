@@ -17,7 +17,7 @@ from attnscope.errors import AttnscopeError
 from attnscope.mechanism._before_after import BeforeAfter
 from attnscope.mechanism._texts import Windows, batches, model_inputs, resampled, token_ids
 from attnscope.mechanism.changes import POSITION_CHANGES, WORD_CHANGES, Settings
-from attnscope.mechanism.inputs import capture_inputs, changing_input, collect_inputs
+from attnscope.mechanism.inputs import capture_inputs, changing_input, input_moments
 from attnscope.mechanism.tables import position_table, position_tables, replaced_positions, word_embedding
 
 if TYPE_CHECKING:
@@ -116,8 +116,7 @@ def interventions(
     names = _checked(model, changes, length, layer, settings)
     means = None
     if layer is not None:
-        ((_, moments),) = collect_inputs(model, ids.tolist(), layers=[layer], covariance=False).items()
-        means = moments.position_means
+        means = input_moments(model, ids.tolist(), layer).position_mean
     measured = BeforeAfter(band, layer)
     for _, batch, places in _with_special(ids, special):
         with watching(model, measured.before):

@@ -297,7 +297,7 @@ def head_waves(
     Parameters
     ----------
     states
-        X of one text, shape (position, width), from `collect_inputs` or `capture_inputs`.
+        X of one text, shape (position, width), from `attnscope.mechanism.inputs.capture_inputs`.
     query_weight, key_weight
         W_Q and W_K of the head, shapes (width, r).
     columns
