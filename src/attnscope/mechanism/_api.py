@@ -15,7 +15,7 @@ from attnscope.corpus import Corpus
 from attnscope.errors import AttnscopeError
 from attnscope.mechanism import heads
 from attnscope.mechanism._texts import model_inputs, token_ids
-from attnscope.mechanism.components import canonical_correlations, principal_components
+from attnscope.mechanism.components import principal_components
 from attnscope.mechanism.content import position_content as content_of_model
 from attnscope.mechanism.correlation import cross_correlation as correlation_of_arrays
 from attnscope.mechanism.cross_spectrum import cross_spectrum as spectrum_of_arrays
@@ -127,18 +127,7 @@ def position_cca(source: Any, texts: Texts = None, *, variance: float = 0.999, *
         raise AttnscopeError(
             "the model has no table of absolute positions to correlate its states with: choose another analysis"
         )
-    table = evidence.tables[0].rows[: evidence.length]
-    found = [
-        canonical_correlations(
-            layer.moments.position_mean,
-            layer.moments.covariance,
-            table,
-            layer.moments.texts,
-            variance=variance,
-        )
-        for layer in evidence.layers
-    ]
-    return heads.along_layers(found, [layer.site.index for layer in evidence.layers])
+    return heads.correlations_by_layer(evidence, variance=variance)
 
 
 def projections(source: Any, texts: Texts = None, **options: Any) -> dict[Site, Projections]:

@@ -94,12 +94,16 @@ def table_components(evidence: Evidence) -> xr.Dataset:
     return principal_components(evidence.tables[0].rows)
 
 
-def correlations_by_layer(evidence: Evidence) -> xr.Dataset:
+def correlations_by_layer(evidence: Evidence, *, variance: float = 0.999) -> xr.Dataset:
     """Canonical correlations of each layer's X with the position table, whitened and raw: dimension ``layer``."""
     table = evidence.tables[0].rows[: evidence.length]
     found = [
         canonical_correlations(
-            layer.moments.position_mean, layer.moments.covariance, table, layer.moments.texts
+            layer.moments.position_mean,
+            layer.moments.covariance,
+            table,
+            layer.moments.texts,
+            variance=variance,
         )
         for layer in evidence.layers
     ]
