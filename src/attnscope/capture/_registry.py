@@ -107,7 +107,7 @@ def attnscope_attention(
     if watch is None:
         return measure(call, Need())[0].transpose(1, 2).contiguous(), None
     if call.mask is not None:
-        _share_extent(call, watch)
+        _share_extent(call, call.mask, watch)
     is_cross = id(module) in watch.cross
     site = Site(
         index=watch.calls,
@@ -129,10 +129,8 @@ def _looks_causal(module: nn.Module, *, is_causal: bool | None) -> bool:
     return bool(getattr(module, "is_causal", False))
 
 
-def _share_extent(call: AttentionCall, watch: _Watch) -> None:
+def _share_extent(call: AttentionCall, mask: Tensor, watch: _Watch) -> None:
     """Layers share one mask: find what it allows once a forward pass."""
-    mask = call.mask
-    assert mask is not None  # noqa: S101 the caller has looked
     known = watch.mask_extents.get(mask.data_ptr())
     if known is None or known[0].shape != mask.shape:
         known = (mask, extent_of(mask))
