@@ -120,25 +120,17 @@ def unigram_entropy(train: list[int], held_out: list[int]) -> float:
     return float(-np.log(counts / counts.sum())[held_out].mean())
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--corpus", type=Path, required=True)
-    parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--steps", type=int, default=28_000)
-    parser.add_argument("--threads", type=int, default=1)
-    options = parser.parse_args()
-    torch.set_num_threads(options.threads)
-    options.out.mkdir(parents=True, exist_ok=True)
+def tokenizer_in(folder: Path, text: str) -> PreTrainedTokenizerFast:
+    """Read the folder's tokenizer; trained on the text where there is none yet."""
+    if (folder / "tokenizer.json").exists():
+        return PreTrainedTokenizerFast.from_pretrained(folder)
+    tokenizer = train_tokenizer(text)
+    tokenizer.save_pretrained(folder)
+    return tokenizer
 
-    train_text = plain_text(options.corpus / "train.txt")
-    if (options.out / "tokenizer.json").exists():
-        tokenizer = PreTrainedTokenizerFast.from_pretrained(options.out)
-    else:
-        tokenizer = train_tokenizer(train_text)
-        tokenizer.save_pretrained(options.out)
-    train = Windows(tokenizer, train_text)
-    held_out = Windows(tokenizer, plain_text(options.corpus / "valid.txt"), step=POSITIONS - 2)
 
+def new_model(tokenizer: PreTrainedTokenizerFast) -> BertForMaskedLM:
+    """Draw the weights of the untrained model."""
     torch.manual_seed(0)
     config = BertConfig(
         vocab_size=VOCABULARY,
@@ -153,9 +145,14 @@ def main() -> None:
         attention_probs_dropout_prob=0.0,
         attn_implementation="eager",  # with bfloat16 on a CPU, faster than the fused kernel at 128 tokens
     )
-    arguments = TrainingArguments(
-        output_dir=str(options.out / "checkpoints"),
-        max_steps=options.steps,
+    return BertForMaskedLM(config)
+
+
+def training_arguments(checkpoints: Path, steps: int) -> TrainingArguments:
+    """How the model is trained."""
+    return TrainingArguments(
+        output_dir=str(checkpoints),
+        max_steps=steps,
         per_device_train_batch_size=32,
         per_device_eval_batch_size=64,
         learning_rate=1.5e-3,
@@ -163,7 +160,7 @@ def main() -> None:
         adam_beta2=0.98,
         weight_decay=0.01,
         lr_scheduler_type="warmup_stable_decay",
-        lr_scheduler_kwargs={"num_decay_steps": options.steps // 4},
+        lr_scheduler_kwargs={"num_decay_steps": steps // 4},
         warmup_steps=500,
         max_grad_norm=1.0,
         logging_steps=250,
@@ -178,28 +175,49 @@ def main() -> None:
         dataloader_num_workers=0,
         disable_tqdm=True,
     )
-    trainer = Trainer(
-        model=BertForMaskedLM(config),
-        args=arguments,
-        train_dataset=train,
-        eval_dataset=held_out,
-        data_collator=DataCollatorForLanguageModeling(tokenizer, mlm_probability=0.15),
-        callbacks=[PositionHistory(options.out / "history.npz")],
-    )
-    trainer.train(resume_from_checkpoint=get_last_checkpoint(str(options.out / "checkpoints")) or None)
 
+
+def card_of(trainer: Trainer, steps: int, train: Windows, held_out: Windows) -> dict[str, str | int | float]:
+    """What was trained, and how well it does."""
     torch.manual_seed(0)
     losses = [trainer.evaluate()["eval_loss"] for _ in range(3)]  # three draws of the masks
-    card = {
+    return {
         "trained_on": "WikiText-2 (CC BY-SA), train split",
         "script": "scripts/train_bundled.py",
-        "steps": options.steps,
+        "steps": steps,
         "held_out_masked_token_loss_nats": round(float(np.mean(losses)), 4),
         "held_out_unigram_entropy_nats": round(unigram_entropy(train.ids, held_out.ids), 4),
         "uniform_nats": round(math.log(VOCABULARY), 4),
         "parameters": sum(p.numel() for p in trainer.model.parameters()),
     }
-    trainer.model.save_pretrained(options.out)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--corpus", type=Path, required=True)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--steps", type=int, default=28_000)
+    parser.add_argument("--threads", type=int, default=1)
+    options = parser.parse_args()
+    torch.set_num_threads(options.threads)
+    options.out.mkdir(parents=True, exist_ok=True)
+
+    text, checkpoints = plain_text(options.corpus / "train.txt"), options.out / "checkpoints"
+    tokenizer = tokenizer_in(options.out, text)
+    train = Windows(tokenizer, text)
+    held_out = Windows(tokenizer, plain_text(options.corpus / "valid.txt"), step=POSITIONS - 2)
+    model = new_model(tokenizer)
+    trainer = Trainer(
+        model=model,
+        args=training_arguments(checkpoints, options.steps),
+        train_dataset=train,
+        eval_dataset=held_out,
+        data_collator=DataCollatorForLanguageModeling(tokenizer, mlm_probability=0.15),
+        callbacks=[PositionHistory(options.out / "history.npz")],
+    )
+    trainer.train(resume_from_checkpoint=get_last_checkpoint(str(checkpoints)) or None)
+    card = card_of(trainer, options.steps, train, held_out)
+    model.save_pretrained(options.out)
     (options.out / "card.json").write_text(json.dumps(card, indent=2) + "\n", encoding="utf-8")
     print(json.dumps(card, indent=2))
 
