@@ -42,6 +42,7 @@ def calls():
             q, k, v, 0.25, mask=window_mask(LENGTH, LENGTH, left=20, right=20)[None, None]
         ),
         "random mask": AttentionCall(q, k, v, 0.25, mask=draw(*square) > 0.5),
+        "random mask, causal": AttentionCall(q, k, v, 0.25, mask=draw(*square) > 0.5, causal=True),
         "mask per head": AttentionCall(q, k, v, 0.25, mask=draw(2, 4, LENGTH, LENGTH) > 0.5),
         "bias": AttentionCall(q, k, v, 0.25, bias=draw(1, 4, LENGTH, LENGTH)),
         "soft cap": AttentionCall(4 * q, 4 * k, v, 0.25, softcap=5.0, causal=True),

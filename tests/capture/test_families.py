@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from attnscope import AttnscopeError
-from attnscope.attention import RowMeasures
+from attnscope.attention import RowMeasures, attend, measure
 from attnscope.capture import verify, watching
 from attnscope.statistics import DEFAULT, STATISTICS, reduce_call
 from attnscope.statistics._catalogue import indicator_columns
@@ -145,6 +145,33 @@ def test_an_unseen_attention_layer_is_refused():
     )
     given, valid = inputs("bert", padded=False)
     with pytest.raises(AttnscopeError, match=r"not captured .*dense\.0"):
+        verify(model, given, valid)
+
+
+def test_a_layer_whose_output_is_not_its_weights_times_the_values_is_refused(monkeypatch):
+    given, valid = inputs("bert", padded=False)
+    monkeypatch.setattr("attnscope.capture._verify.measure", lambda *given: (1.01 * measure(*given)[0], None))
+    with pytest.raises(AttnscopeError, match=r"layer 0 .* differs from its weights times the values"):
+        verify(tiny("bert"), given, valid)
+
+
+def test_rows_that_do_not_sum_to_one_are_refused(monkeypatch):
+    given, valid = inputs("bert", padded=False)
+
+    def halved(*arguments, **options):
+        output, weights = attend(*arguments, **options)
+        return output, weights / 2
+
+    monkeypatch.setattr("attnscope.capture._verify.attend", halved)
+    with pytest.raises(AttnscopeError, match=r"the weights of a row sum to 0\.5000, not to 1"):
+        verify(tiny("bert"), given, valid)
+
+
+def test_an_output_that_is_no_number_is_refused():
+    model = tiny("bert")
+    torch.nn.init.constant_(model.cls.predictions.bias, torch.inf)
+    given, valid = inputs("bert", padded=False)
+    with pytest.raises(AttnscopeError, match="gives NaN or infinity on the first window"):
         verify(model, given, valid)
 
 

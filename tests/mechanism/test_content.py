@@ -11,6 +11,7 @@ from attnscope.mechanism._rows import score_traces
 from attnscope.mechanism.content import covariance_share, position_content, shapley_values
 from attnscope.mechanism.first_layer import first_layer_split
 from attnscope.mechanism.inputs import capture_inputs
+from attnscope.mechanism.tables import position_tables, replaced_positions
 from tests.families import inputs, tiny
 from tests.mechanism.planted_models import WORDS, mixed_bert, random_texts, squared_gain, wave_scores
 from tests.planted import FREQUENCIES, LENGTH, circulant_profile
@@ -67,6 +68,32 @@ def test_i4_layernorm_distributes_over_its_summands(family):
         np.testing.assert_allclose(split.position + split.content, x[site], atol=1e-6)
         assert split.deviation.shape == (len(x[site]),)
         assert np.abs(split.position).max() > 0.1
+
+
+@pytest.mark.parametrize(
+    "family", ["bert", "roberta", "albert", "distilbert", "electra", "gpt2", "opt", "bart", "vit"]
+)
+def test_i4_content_times_the_deviation_does_not_know_the_table(family):
+    """C sigma is a_i + b sigma_i, a and b of no table: so it moves by b (sigma' - sigma), one b for all positions."""
+    model = tiny(family)
+    torch.manual_seed(2)
+    for module in model.modules():
+        if isinstance(module, torch.nn.LayerNorm):
+            torch.nn.init.normal_(module.weight)
+            torch.nn.init.normal_(module.bias)
+    given = {name: tensor[:1] for name, tensor in inputs(family, padded=False)[0].items()}
+    splits = first_layer_split(model, given)
+    tables = {table.name: np.flip(table.rows, 0) ** 3 for table in position_tables(model)}
+    with replaced_positions(model, tables):
+        others = first_layer_split(model, given)
+    for split, other in zip(splits.values(), others.values(), strict=True):
+        apart = (other.deviation - split.deviation)[:, None]
+        moved = other.content * other.deviation[:, None] - split.content * split.deviation[:, None]
+        if not apart.any():  # no LayerNorm: the words themselves
+            np.testing.assert_allclose(moved, 0, atol=1e-5)
+            continue
+        slope = (apart * moved).sum(0) / (apart**2).sum()
+        np.testing.assert_allclose(moved, apart * slope, atol=2e-5 * abs(moved).max())
 
 
 def test_i4_on_a_layer_of_which_all_is_known():
