@@ -5,7 +5,7 @@ import torch
 
 from attnscope import AttnscopeError
 from attnscope.attention import RowMeasures, attend, measure
-from attnscope.capture import verify, watching
+from attnscope.capture import attnscope_attention, verify, watching
 from attnscope.statistics import DEFAULT, STATISTICS, reduce_call
 from attnscope.statistics._catalogue import indicator_columns
 from attnscope.statistics._pass import StatisticsObserver
@@ -103,6 +103,16 @@ def test_a_model_is_left_as_it_was():
         model(input_ids=torch.tensor([[3, 4]]))
     assert model.config._attn_implementation == before
     assert sum(len(module._forward_pre_hooks) for module in model.modules()) == hooks
+
+
+@pytest.mark.parametrize("bias", [None, torch.linspace(-2, 2, 49).reshape(1, 1, 7, 7)])
+def test_a_mask_in_numbers_is_added_to_the_bias(bias):
+    q, k, v = torch.randn(3, 2, 4, 7, 8, generator=torch.Generator().manual_seed(0))
+    mask = torch.zeros(2, 1, 7, 7).masked_fill(~torch.ones(7, 7, dtype=torch.bool).tril(), -torch.inf)
+    found, _ = attnscope_attention(torch.nn.Identity(), q, k, v, mask, position_bias=bias)
+    total = mask if bias is None else mask + bias
+    expected = torch.nn.functional.scaled_dot_product_attention(q, k, v, total)
+    torch.testing.assert_close(found, expected.transpose(1, 2))
 
 
 def test_layers_of_one_shared_module_are_told_apart():

@@ -45,6 +45,23 @@ def test_what_a_killed_run_wrote_after_its_mark_is_cut_off(tmp_path):
         assert run.results().entropy.values[:, 0].tolist() == list(range(7))
 
 
+def test_a_failed_write_leaves_nothing_behind_for_the_next(tmp_path, monkeypatch):
+    whole = xr.Dataset.to_zarr
+
+    def fail_at_the_end(self, *arguments, **options):
+        whole(self, *arguments, **options)
+        raise OSError(28, "No space left on device")
+
+    with RunFolder(tmp_path / "run", SIGNATURE) as run:
+        run.append(part(0, 3))
+        monkeypatch.setattr(xr.Dataset, "to_zarr", fail_at_the_end)
+        with pytest.raises(AttnscopeError, match="The 3 texts before are safe"):
+            run.append(part(3, 2))
+        monkeypatch.undo()
+        run.append(part(3, 4))
+        assert run.results().entropy.values[:, 0].tolist() == list(range(7))
+
+
 def test_arrays_that_were_extended_only_in_part_are_mended(tmp_path):
     with RunFolder(tmp_path / "run", SIGNATURE) as run:
         run.append(part(0, 3))
