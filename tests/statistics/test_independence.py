@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from scipy.stats import f_oneway
 
 from attnscope.statistics import (
     between_head_share,
@@ -19,6 +20,21 @@ def test_a_planted_intraclass_correlation_is_recovered():
     rng = np.random.default_rng(0)
     values = rng.normal(0, np.sqrt(0.8), 400) + rng.normal(0, np.sqrt(0.2), (100, 400))
     assert intraclass_correlation(values) == pytest.approx(0.8, abs=0.04)
+
+
+def test_the_intraclass_correlation_is_that_of_the_analysis_of_variance():
+    """F = MSB / MSW, so ICC(1) = (F - 1) / (F + C - 1) with C texts."""
+    values = np.random.default_rng(0).normal(size=(3, 4)) + np.arange(4)
+    ratio = f_oneway(*values.T).statistic
+    assert intraclass_correlation(values) == pytest.approx((ratio - 1) / (ratio + 2))
+
+
+def test_a_label_of_fewer_than_one_text_in_a_hundred_is_no_third_label():
+    labels = np.stack([np.arange(400) % 2] * 2, 1)
+    labels[:3, 0] = 2
+    labels[:5, 1] = 2
+    found = independence(labels, labels * 1.0, np.ones((400, 2, 3)), clusters=3, resamples=2)
+    assert found["at_most_two_labels"].value == 0.5
 
 
 def test_heads_that_do_not_differ_have_no_correlation():

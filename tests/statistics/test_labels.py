@@ -33,6 +33,25 @@ def test_a_neighbour_with_less_than_three_tenths_is_a_lean():
     assert name_profile(shares * 0.31 / 0.29) == "next-to-left"
 
 
+@pytest.mark.parametrize(
+    ("shares", "name"),
+    [
+        ({0: 0.31, -1: 0.1, 1: 0.1}, "self"),
+        ({0: 0.29, -1: 0.1, 1: 0.1}, "flat"),
+        ({-1: 0.118, 1: 0.082}, "flat"),  # sides that differ by 0.18 of their sum
+        ({-1: 0.122, 1: 0.078}, "leftward"),  # and by 0.22
+        ({-1: 0.078, 1: 0.122}, "rightward"),
+        ({-2: 0.5, 0: 0.1}, "leftward"),  # sharp, but no neighbour
+        ({2: 0.5, 0: 0.1}, "rightward"),
+    ],
+)
+def test_the_rule_at_its_edges(shares, name):
+    profile = np.zeros(21)
+    for offset, share in shares.items():
+        profile[offset + 10] = share
+    assert name_profile(profile) == name
+
+
 def test_planted_kinds_are_found_again():
     rng = np.random.default_rng(0)
     truth = [kind for kind in KINDS for _ in range(40)]

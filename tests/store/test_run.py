@@ -35,14 +35,35 @@ def test_what_is_appended_is_read_back(tmp_path):
     assert found.source.values[4] == "テキスト 4"
 
 
-def test_what_a_killed_run_wrote_after_its_mark_is_cut_off(tmp_path):
+@pytest.mark.parametrize("tail", [1, 2])
+def test_what_a_killed_run_wrote_after_its_mark_is_cut_off(tmp_path, tail):
     with RunFolder(tmp_path / "run", SIGNATURE) as run:
         run.append(part(0, 3))
-        part(3, 2).to_zarr(run.path / "results.zarr", append_dim="text", consolidated=False)  # then it dies
+        part(3, tail).to_zarr(
+            run.path / "results.zarr", append_dim="text", consolidated=False
+        )  # then it dies
     with RunFolder(tmp_path / "run", SIGNATURE) as run:
         assert run.texts == 3
         run.append(part(3, 4))
         assert run.results().entropy.values[:, 0].tolist() == list(range(7))
+
+
+def test_texts_count_only_once_they_are_written(tmp_path, monkeypatch):
+    def killed(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(xr.Dataset, "to_zarr", killed)
+    with pytest.raises(KeyboardInterrupt), RunFolder(tmp_path / "run", SIGNATURE) as run:
+        run.append(part(0, 3))
+    monkeypatch.undo()
+    with RunFolder(tmp_path / "run", SIGNATURE) as run:
+        run.append(part(0, 3))
+    monkeypatch.setattr(xr.Dataset, "to_zarr", killed)
+    with pytest.raises(KeyboardInterrupt), RunFolder(tmp_path / "run", SIGNATURE) as run:
+        run.append(part(3, 2))
+    with RunFolder(tmp_path / "run", SIGNATURE) as run:
+        assert run.texts == 3
+        assert run.results().entropy.values[:, 0].tolist() == [0, 1, 2]
 
 
 def test_a_failed_write_leaves_nothing_behind_for_the_next(tmp_path, monkeypatch):
