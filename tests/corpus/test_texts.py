@@ -300,6 +300,8 @@ def test_the_hash_sees_names_contents_order_and_bounds(tmp_path):
     (tmp_path / "b.txt").write_text("One.")
     a, b = tmp_path / "a.txt", tmp_path / "b.txt"
     groups = [[a], [b], [a, b], [b, a], ["One."], ["One.", "Two."], ["One.Two."], ["One.T", "wo."]]
+    second = list(Corpus.from_sources(["One.", "Two."]))[1].name
+    groups.append([f"One.{second}Two."])  # the same characters, were there no bounds
     hashes = {Corpus.from_sources(sources).sha256() for sources in groups}
     assert len(hashes) == len(groups)
 

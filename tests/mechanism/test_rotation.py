@@ -230,6 +230,23 @@ def test_the_shift_survives_a_perturbation_of_the_weights(build, seed):
         assert float(np.abs(off).max()) < 0.1
 
 
+def test_the_line_through_the_phases_and_its_errors():
+    """A line's slope is a weighted sum of what it goes through, sum_i c_i y_i; its error is sqrt(sum_i c_i^2 r_i^2)."""
+    model = small(noise=0.2, content=0.3)
+    found = cross_spectrum(model.inputs, model.query, model.key, band=(8, 60))
+    length, inside = len(model.inputs), found.sel(frequency=found.in_band)
+    frequency, weight = inside.frequency.values, np.sqrt(inside.cross_amplitude.values)
+    phase = 2 * np.pi * frequency * inside["shift"].values / length
+    line = np.polyfit(frequency, phase, 1, w=weight)
+    parts = np.polyfit(frequency, np.eye(len(phase)), 1, w=weight)  # (slope and intercept, point)
+    error = np.sqrt((parts**2 * (phase - np.polyval(line, frequency)) ** 2).sum(1))
+    tokens = length / (2 * np.pi)
+    assert float(found.slope_offset) == pytest.approx(-line[0] * tokens, rel=1e-9)
+    assert float(found.slope_offset_error) == pytest.approx(error[0] * tokens, rel=1e-9)
+    assert float(found.intercept) == pytest.approx(line[1], rel=1e-9)
+    assert float(found.intercept_error) == pytest.approx(error[1], rel=1e-9)
+
+
 def test_coherence_is_one_where_a_shift_is_planted():
     """Mechanism F15: elsewhere it is that of unrelated series."""
     model = planted(width=96, r=16, noise=0.2, perturbation=1.0)
@@ -312,6 +329,20 @@ def test_thin_weighs_by_reliability():
     model = small(noise=0.05)
     found = phase_map(model.inputs, model.query, model.key, completion="thin", band=(10, 40))
     assert float(found.median_shift) == pytest.approx(2, abs=0.1)
+
+
+def test_the_uniform_share_is_that_of_angles_drawn_evenly():
+    model = small(noise=0.05, content=0.3)
+    found = phase_map(model.inputs, model.query, model.key, band=(10, 40)).sel(frequency=slice(10, 40))
+    energy, tokens = (
+        found.energy.sum("angle").values,
+        len(model.inputs) / (2 * np.pi * found.frequency.values),
+    )
+    angles = np.random.default_rng(0).uniform(-np.pi, np.pi, (4000, 1))
+    near = (np.abs(angles * tokens - float(found.median_shift)) <= 1) @ energy / energy.sum()
+    error = near.std() / len(angles) ** 0.5
+    assert float(found.uniform_share) == pytest.approx(near.mean(), abs=4 * error)
+    assert float(found.uniform_share) > 20 * error
 
 
 def test_a_head_without_shift_shows_no_line_but_an_offset():
