@@ -9,8 +9,10 @@ from attnscope.attention import Need, measure
 from attnscope.capture import watching
 from attnscope.mechanism._rows import score_traces
 from attnscope.mechanism.content import covariance_share, position_content, shapley_values
+from attnscope.mechanism.correlation import offset_trace
 from attnscope.mechanism.first_layer import first_layer_split
 from attnscope.mechanism.inputs import capture_inputs
+from attnscope.mechanism.projections import projections
 from attnscope.mechanism.tables import position_tables, replaced_positions
 from tests.families import inputs, tiny
 from tests.mechanism.planted_models import WORDS, mixed_bert, random_texts, squared_gain, wave_scores
@@ -108,6 +110,23 @@ def test_i4_on_a_layer_of_which_all_is_known():
     np.testing.assert_allclose(split.deviation, 1 / gain, rtol=1e-6)
 
 
+@pytest.mark.parametrize("family", ["bert", "gpt2", "opt"])
+def test_pp_is_the_positions_through_the_matrices(family):
+    """Also where the model scales its queries before the call (OPT)."""
+    model, given = tiny(family), {"input_ids": torch.tensor(RANDOM[:1])}
+    ((site, split),) = first_layer_split(model, given).items()
+    matrices = next(one for other, one in projections(model, given).items() if other.index == site.index)
+    found = position_content(model, RANDOM[:1], method="exact", band=BAND, draws=2).isel(layer=0)
+    for head in range(found.sizes["head"]):
+        W_Q, _, W_K, _ = matrices.of_head(head)
+        key = split.position @ W_K
+        scores = matrices.scale * split.position @ W_Q @ (key - key.mean(0)).T
+        expected = offset_trace(scores).trace.sel(offset=OFFSETS)
+        here = found.trace.sel(term="PP", head=head)
+        known = here.notnull()
+        np.testing.assert_allclose(here[known], expected[known], atol=1e-5 * float(abs(expected).max()))
+
+
 def test_a_planted_position_head_is_all_position():
     wave = 2.0
     found = position_content(
@@ -145,6 +164,23 @@ def test_a_planted_head_of_two_causes_has_both():
         assert abs(here.trace.sel(term=["PC", "CP"])).max() < 2e-4
         np.testing.assert_allclose(here.shapley.sel(term=["PC", "CP"]), 0, atol=1e-6)
     assert (found.shapley.sel(term="PP") > 0.01).all()
+
+
+@pytest.mark.parametrize(("term", "query_reads", "key_reads"), [("PC", 0, 64), ("CP", 64, 0)])
+def test_queries_by_position_and_keys_by_content_are_told_from_the_reverse(term, query_reads, key_reads):
+    """Positions lie in the first 64 columns of X and words in the others: only one term has any scores."""
+    model, generator = mixed_bert(), torch.Generator().manual_seed(0)
+    attention = model.bert.encoder.layer[0].attention.self
+    for projection, first in ((attention.query, query_reads), (attention.key, key_reads)):
+        torch.nn.init.zeros_(projection.weight)
+        part = projection.weight.detach()[:, first : first + 2 * WORDS]
+        part.copy_(torch.randn(part.shape, generator=generator) / 4)
+    found = position_content(model, random_texts(3), method="exact", band=BAND, draws=5).isel(layer=0)
+    assert abs(found.trace.sel(term=term)).max() > 1
+    assert abs(found.trace.drop_sel(term=term)).max() < 1e-4
+    assert abs(found.shapley.sel(term=term)).min() > 1e-3
+    np.testing.assert_allclose(found.shapley.sel(term=term), found.mass - found.mass_none, atol=1e-6)
+    assert abs(found.shapley.drop_sel(term=term)).max() < 1e-6
 
 
 def test_i3_means_of_few_texts_blame_position_and_two_halves_do_not():

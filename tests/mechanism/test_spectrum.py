@@ -100,6 +100,28 @@ def test_peaks_are_found_and_slow_ones_are_not_counted():
     assert amplitude_spectrum(table, lowest=1).is_peak.values.nonzero()[0].tolist() == [1, 12, 50]
 
 
+def table_of(amplitudes):
+    """One column whose amplitudes are given, from frequency 0 to T/2."""
+    return np.fft.irfft(np.array(amplitudes, dtype=float))[:, None]
+
+
+def test_the_local_ratio_leaves_the_frequency_itself_out():
+    amplitudes = np.arange(1.0, 18.0) ** 2
+    found = amplitude_spectrum(table_of(amplitudes), neighbours=1)
+    np.testing.assert_allclose(
+        found.local_ratio[2:-1], amplitudes[2:-1] / ((amplitudes[1:-2] + amplitudes[3:]) / 2)
+    )
+
+
+@pytest.mark.parametrize(("slow", "peaks"), [(0.1, [20]), (100.0, [])])
+def test_what_noise_of_the_same_variance_would_hide_is_no_peak(slow, peaks):
+    amplitudes = np.full(33, 0.1)
+    amplitudes[1], amplitudes[20] = slow, 0.5
+    found = amplitude_spectrum(table_of(amplitudes))
+    assert float(found.local_ratio[20]) == pytest.approx(5)
+    assert np.flatnonzero(found.is_peak).tolist() == peaks
+
+
 def test_a_line_is_removed_and_only_a_line():
     line = np.arange(LENGTH)[:, None] * 0.3 - 7
     found = amplitude_spectrum(line + wave(50), detrend="linear")
