@@ -41,6 +41,15 @@ def calls():
         "window": AttentionCall(
             q, k, v, 0.25, mask=window_mask(LENGTH, LENGTH, left=20, right=20)[None, None]
         ),
+        "window per head": AttentionCall(
+            q,
+            k,
+            v,
+            0.25,
+            mask=torch.stack(
+                [window_mask(LENGTH, LENGTH, left=left, right=0) for left in (3, 20, 300, None)]
+            )[None],
+        ),
         "random mask": AttentionCall(q, k, v, 0.25, mask=draw(*square) > 0.5),
         "random mask, causal": AttentionCall(q, k, v, 0.25, mask=draw(*square) > 0.5, causal=True),
         "mask per head": AttentionCall(q, k, v, 0.25, mask=draw(2, 4, LENGTH, LENGTH) > 0.5),

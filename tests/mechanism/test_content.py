@@ -163,6 +163,9 @@ def test_a_planted_head_of_two_causes_has_both():
         np.testing.assert_allclose(here.trace.sel(term="CC") / pairs, same, atol=2e-5)
         assert abs(here.trace.sel(term=["PC", "CP"])).max() < 2e-4
         np.testing.assert_allclose(here.shapley.sel(term=["PC", "CP"]), 0, atol=1e-6)
+        waves = wave_scores(head, shift, wave, offsets)
+        expected = np.cov(waves, waves + same)
+        assert float(here.share.sel(term="PP")) == pytest.approx(expected[0, 1] / expected[1, 1], abs=1e-4)
     assert (found.shapley.sel(term="PP") > 0.01).all()
 
 
