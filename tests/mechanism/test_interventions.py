@@ -5,6 +5,8 @@ import pytest
 import torch
 
 from attnscope import AttnscopeError
+from attnscope.capture import watching
+from attnscope.mechanism._rows import profile_and_output
 from attnscope.mechanism.changes import POSITION_CHANGES, WORD_CHANGES, Settings
 from attnscope.mechanism.interventions import interventions
 from tests.families import tiny
@@ -81,6 +83,21 @@ def test_permuted_ids_lose_the_offset_of_tokens(planted):
 
 def test_shifted_ids_keep_everything(planted):
     np.testing.assert_allclose(after(planted, "positions-shifted"), profiles(), atol=1e-6)
+
+
+def test_shifted_ids_are_the_models_own_position_ids_shifted():
+    model, text = tiny("bert"), np.random.default_rng(0).integers(3, 60, 20).tolist()
+    found = interventions(model, [text], ["positions-shifted"], shift=5, band=4, draws=2)
+    expected = []
+
+    def observe(site, call):
+        profile, output = profile_and_output(call, 4)
+        expected.append(profile[0].numpy())
+        return output
+
+    with torch.no_grad(), watching(model, observe):
+        model(torch.tensor([text]), position_ids=torch.arange(5, 25)[None])
+    np.testing.assert_allclose(found.profile_after.sel(change="positions-shifted"), expected, atol=1e-6)
 
 
 def test_a_removed_wave_loses_exactly_its_term(planted):

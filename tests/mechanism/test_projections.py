@@ -1,5 +1,7 @@
 """Weight matrices found by matching give the captured scores, values and outputs, in every family."""
 
+from importlib import import_module
+
 import numpy as np
 import pytest
 import torch
@@ -9,7 +11,7 @@ from attnscope import AttnscopeError
 from attnscope.attention import Need, attend, measure
 from attnscope.capture import watching
 from attnscope.mechanism.inputs import capture_inputs
-from attnscope.mechanism.projections import projections
+from attnscope.mechanism.projections import _slices, projections
 from tests.families import MAKERS, inputs, tiny
 
 ROPE = {"modernbert", "gpt_neox", "llama", "mistral", "gemma2", "gpt_oss"}
@@ -158,3 +160,24 @@ def test_the_real_llama(models):
     found = projections(model, {"input_ids": torch.arange(5, 25)[None]})
     assert [one.form for one in found.values()] == ["rope"] * 5
     assert all(one.key.shape == (4, 64, 8) and one.group == 2 for one in found.values())
+
+
+def test_queries_of_a_group_may_lie_beside_their_keys_and_values():
+    """One layer for all, group by group: two queries of width 3, their key, their value; 4 heads of 2 groups."""
+    block = [np.arange(start, start + 12).reshape(4, 3) for start in (0, 12)]
+    layouts = {
+        "query": (4, np.concatenate([one[:2] for one in block])),
+        "key": (2, np.stack([one[2] for one in block])),
+        "value": (2, np.stack([one[3] for one in block])),
+    }
+    for role, (heads, columns) in layouts.items():
+        found = _slices(24, heads, 3, groups=2)
+        assert any(np.array_equal(one, columns) for one in found), role
+
+
+def test_matrices_whose_scores_are_not_those_captured_are_not_used(monkeypatch):
+    module = import_module("attnscope.mechanism.projections")  # the package has a function of that name
+    monkeypatch.setattr(module, "_error", lambda *_: 0.01)
+    (found, *_) = projections(tiny("bert"), of_first_text("bert")).values()
+    assert found.form == "unknown"
+    assert "differ from those captured by 1e-02" in found.reason

@@ -31,3 +31,12 @@ def test_inside_outside_and_the_learned_sink_hold_all_weight():
     total = found["band_sum"].sum(-1) / 12 + found["outside"] + found["learned_sink"]
     torch.testing.assert_close(total, torch.ones(1, 2).double(), atol=1e-6, rtol=0)
     assert float(found["learned_sink"].min()) > 0.05
+
+
+def test_the_spread_of_uniform_attention_is_that_of_whole_numbers():
+    """Every row has the variance (n^2 - 1) / 12 of the numbers 1..n."""
+    x = torch.zeros(1, 1, 9, 4)
+    _, rows = measure(AttentionCall(x, x, x, scale=1.0), plan(["offset_spread"], 2, torch.zeros(1, 9, 2)))
+    everywhere = torch.ones(1, 9, dtype=torch.bool)
+    spread = reduce_call(rows, ["offset_spread"], everywhere, everywhere)["offset_spread"]
+    assert float(spread) == pytest.approx((80 / 12) ** 0.5, rel=1e-6)
