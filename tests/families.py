@@ -139,13 +139,15 @@ UNREGISTERED = {
 
 
 def tiny(family):
-    """A random model with weights large enough that no head is uniform."""
+    """A random model with weights large enough that no head is uniform, and no bias zero."""
     torch.manual_seed(0)
     model = (MAKERS | UNREGISTERED)[family]().eval()
     torch.manual_seed(1)
     for name, parameter in model.named_parameters():
         if parameter.ndim > 1:
             torch.nn.init.normal_(parameter, std=0.3)
+        elif name.endswith("bias"):
+            torch.nn.init.normal_(parameter, std=0.1)
         elif "sinks" in name:
             torch.nn.init.normal_(parameter, std=1.0)
     return model

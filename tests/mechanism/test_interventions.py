@@ -5,6 +5,7 @@ import pytest
 import torch
 
 from attnscope import AttnscopeError
+from attnscope.attention import Need, measure
 from attnscope.capture import watching
 from attnscope.mechanism._rows import profile_and_output
 from attnscope.mechanism.changes import POSITION_CHANGES, WORD_CHANGES, Settings
@@ -161,6 +162,27 @@ def test_output_change_is_the_norm_of_the_difference():
         value.bias.fill_(1.0)
     found = interventions(model, TEXTS, ["positions-permuted"], band=BAND, draws=2)
     assert found.output_change.max() < 1e-5
+
+
+def test_output_change_is_a_share_of_the_output_before():
+    model, text = tiny("bert"), RANDOM[0]
+    found = interventions(model, [text], ["positions-zero"], band=4, draws=2).output_change[0]
+
+    def outputs():
+        seen = []
+
+        def observe(site, call):
+            seen.append(measure(call, Need())[0][0])
+            return seen[-1][None]
+
+        with torch.no_grad(), watching(model, observe):
+            model(torch.tensor([text]))
+        return torch.stack(seen).double().flatten(2)  # (layer, head, position and width)
+
+    before = outputs()
+    torch.nn.init.zeros_(model.bert.embeddings.position_embeddings.weight)
+    expected = (outputs() - before).norm(dim=-1) / before.norm(dim=-1)
+    np.testing.assert_allclose(found, expected, rtol=1e-4)
 
 
 @pytest.mark.parametrize("family", ["roberta", "albert", "gpt2", "opt", "bart", "marian"])

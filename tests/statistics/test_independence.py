@@ -81,6 +81,7 @@ def test_sums_of_squares_divide():
 def test_signs_agree_with_the_median():
     values = np.array([[1.0, -1.0], [2.0, 1.0], [-3.0, -2.0], [1.0, -5.0]])
     assert sign_agreement(values).tolist() == [0.75, 0.75]
+    assert sign_agreement(np.array([[1.0], [2.0], [-9.0]])) == pytest.approx(2 / 3)  # the mean is negative
 
 
 def test_intervals_cover_the_truth_as_often_as_they_say():
