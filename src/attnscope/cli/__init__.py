@@ -43,7 +43,7 @@ def _print_version(wanted: bool) -> None:
 
 
 @app.callback()
-def _options(  # pyright: ignore[reportUnusedFunction]
+def _globals(  # pyright: ignore[reportUnusedFunction]
     version: bool = typer.Option(
         default=False, is_eager=True, callback=_print_version, help="Show the version and exit."
     ),

@@ -11,141 +11,127 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from attnscope.cli import options
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
 
     import xarray as xr
+    from rich.table import Table
 
     from attnscope.mechanism.explain import Step
 
 _SHOWN = 20  # heads in the table
 _SHOWN_IN_FIGURES = 4  # heads, where none was asked for; of a layer that was asked for, twice as many
 
+_Window = Annotated[
+    int | None,
+    typer.Option(help="Tokens of a window; shorter ones are left out.", show_default="the model's length"),
+]
+_Frequencies = Annotated[
+    str | None,
+    typer.Option(
+        metavar="LOW:HIGH", help="Cycles per window in which shifts are read off.", show_default="from 3"
+    ),
+]
+_Completion = Annotated[
+    str, typer.Option(help="Of the rotation in the phase maps: minimal, lapack, haar or thin.")
+]
+_Interventions = Annotated[
+    bool,
+    typer.Option("--interventions", help="Also change words and positions and see what becomes of heads."),
+]
+_Paper = Annotated[
+    bool, typer.Option("--paper", help="The papers' settings, and their published numbers beside ours.")
+]
+_Relearn = Annotated[
+    int | None,
+    typer.Option(
+        metavar="STEPS", help="Also learn the position table anew with unknown tokens between (1000)."
+    ),
+]
+
 
 def explain(
-    model: Annotated[
-        str,
-        typer.Argument(help="A model folder or hub id; 'bundled' is the small model that attnscope brings."),
-    ] = "bundled",
-    text: Annotated[
-        list[Path] | None,
-        typer.Argument(help="Files or folders of text (UTF-8, .txt .md .jsonl); - is standard input."),
-    ] = None,
-    out: Annotated[
-        Path | None, typer.Option(help="Run folder. A run that was stopped does what is not yet done.")
-    ] = None,
-    device: Annotated[str | None, typer.Option(help="cpu, cuda, ... [default: cuda if there is one]")] = None,
-    dtype: Annotated[
-        str | None, typer.Option(help="float32, bfloat16, float16, float64 [default: as saved]")
-    ] = None,
-    window: Annotated[
-        int | None,
-        typer.Option(help="Tokens of a window; shorter ones are left out [default: the model's length]"),
-    ] = None,
+    model: options.Model = options.BUNDLED,
+    text: options.Texts = None,
+    out: options.Out = None,
+    device: options.Device = None,
+    dtype: options.Dtype = None,
+    window: _Window = None,
     limit: Annotated[int, typer.Option(help="Windows to read.")] = 100,
-    band: Annotated[int, typer.Option(help="Largest offset of the profiles.")] = 10,
-    frequencies: Annotated[
-        str | None,
-        typer.Option(
-            metavar="LOW:HIGH", help="Cycles per window in which shifts are read off [default: from 3]"
-        ),
-    ] = None,
-    completion: Annotated[
-        str, typer.Option(help="Of the rotation in the phase maps: minimal, lapack, haar or thin.")
-    ] = "minimal",
-    interventions: Annotated[
-        bool,
-        typer.Option(
-            "--interventions", help="Also change words and positions and see what becomes of heads."
-        ),
-    ] = False,
-    paper: Annotated[
-        bool, typer.Option("--paper", help="The papers' settings, and their published numbers beside ours.")
-    ] = False,
-    relearn: Annotated[
-        int | None,
-        typer.Option(
-            metavar="STEPS", help="Also learn the position table anew with unknown tokens between (1000)."
-        ),
-    ] = None,
+    band: options.Band = 10,
+    frequencies: _Frequencies = None,
+    completion: _Completion = "minimal",
+    interventions: _Interventions = False,
+    paper: _Paper = False,
+    relearn: _Relearn = None,
     layer: Annotated[int | None, typer.Option(help="Layer to show in the figures of single heads.")] = None,
     head: Annotated[int | None, typer.Option(help="Head to show in the figures of single heads.")] = None,
-    seed: Annotated[int, typer.Option(help="Of what is random.")] = 0,
-    field: Annotated[str | None, typer.Option(help="Field of JSON Lines that holds the text.")] = None,
-    by_line: Annotated[bool, typer.Option("--by-line", help="Every line of a file is a text.")] = False,
-    tokenizer: Annotated[
-        str | None, typer.Option(help="Folder or hub id of the tokenizer [default: the model's]")
-    ] = None,
-    revision: Annotated[str | None, typer.Option(help="Branch, tag or commit on the hub.")] = None,
-    trust_remote_code: Annotated[
-        bool, typer.Option("--trust-remote-code", help="Run code that comes with the model.")
-    ] = False,
-    report: Annotated[bool, typer.Option(help="Write report.html and the figures.")] = True,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
-    as_csv: Annotated[
-        bool, typer.Option("--csv", help="Print one line for each head instead of a table.")
-    ] = False,
+    seed: options.Seed = 0,
+    field: options.Field = None,
+    by_line: options.ByLine = False,
+    tokenizer: options.Tokenizer = None,
+    revision: options.Revision = None,
+    trust_remote_code: options.TrustRemoteCode = False,
+    report: options.Report = True,
+    as_json: options.AsJson = False,
+    as_csv: options.AsCsv = False,
 ) -> None:
     """Why does every head look there? Take queries and keys apart into positions, content and waves."""
-    from attnscope.errors import AttnscopeError
-    from attnscope.mechanism.explain import explain as run_explain
-    from attnscope.mechanism.paper import reproduce
-    from attnscope.mechanism.ranking import best_heads
-    from attnscope.mechanism.rotation import COMPLETIONS
-
-    if as_json and as_csv:
-        raise AttnscopeError("--json and --csv both want the standard output: choose one")
-    wanted = _frequencies(frequencies)
-    if completion not in COMPLETIONS:
-        raise AttnscopeError(f"--completion is {completion!r}: choose {', '.join(COMPLETIONS)}")
-    source = None if model == "bundled" else model
+    options.refuse_two_formats(as_json=as_json, as_csv=as_csv)
+    texts = {"field": field, "by_line": by_line}
     with _progress_bar() as show:
-        options: dict[str, Any] = {
-            "out": out or _default_out,
-            "tokenizer": tokenizer,
-            "window": window,
-            "limit": limit,
-            "band": band,
-            "frequencies": wanted,
-            "completion": completion,
-            "intervene": interventions,
-            "seed": seed,
-            "field": field,
-            "by_line": by_line,
-            "device": device,
-            "dtype": dtype,
-            "revision": revision,
-            "trust_remote_code": trust_remote_code,
-            "progress": show,
-        }
-        tree = (
-            reproduce(source, text or None, **options)[0]
-            if paper
-            else run_explain(source, text or None, **options)
+        tree = _analysed(
+            model,
+            text or None,
+            paper=paper,
+            out=out or _default_out,
+            tokenizer=tokenizer,
+            window=window,
+            limit=limit,
+            band=band,
+            frequencies=_frequencies(frequencies),
+            completion=completion,
+            intervene=interventions,
+            seed=seed,
+            device=device,
+            dtype=dtype,
+            revision=revision,
+            trust_remote_code=trust_remote_code,
+            progress=show,
+            **texts,
         )
-    count = _SHOWN_IN_FIGURES if layer is None and head is None else 2 * _SHOWN_IN_FIGURES
-    heads = best_heads(tree, layer=layer, head=head, count=count)
+    heads = _heads_to_show(tree, layer, head)
     folder = Path(tree.attrs["run"])
     if relearn is not None:
-        _relearn(
-            source,
-            text or None,
-            folder,
-            relearn,
-            tokenizer=tokenizer,
-            field=field,
-            by_line=by_line,
-            seed=seed,
-        )
+        _relearn(model, text or None, folder, relearn, tokenizer=tokenizer, seed=seed, **texts)
     page = _write_pages(tree, folder, heads) if report else None
     if as_json:
         print(json.dumps(_as_json(tree, folder), indent=2, ensure_ascii=False))  # noqa: T201
     elif as_csv:
         _print_csv(tree)
     else:
-        if "paper" in tree.children:
-            _print_paper(tree["paper"].to_dataset())
-        _print_table(tree, folder, page)
+        _print_tables(tree, folder, page)
+
+
+def _analysed(model: str, text: list[Path] | None, *, paper: bool, **settings: Any) -> xr.DataTree:
+    """All analyses, and with `paper` the published numbers."""
+    from attnscope.errors import AttnscopeError
+    from attnscope.mechanism.explain import explain as run_explain
+    from attnscope.mechanism.paper import reproduce
+    from attnscope.mechanism.rotation import COMPLETIONS
+
+    if settings["completion"] not in COMPLETIONS:
+        raise AttnscopeError(f"--completion is {settings['completion']!r}: choose {', '.join(COMPLETIONS)}")
+    return reproduce(model, text, **settings)[0] if paper else run_explain(model, text, **settings)
+
+
+def _heads_to_show(tree: xr.DataTree, layer: int | None, head: int | None) -> list[tuple[int, int]]:
+    from attnscope.mechanism.ranking import best_heads
+
+    count = _SHOWN_IN_FIGURES if layer is None and head is None else 2 * _SHOWN_IN_FIGURES
+    return best_heads(tree, layer=layer, head=head, count=count)
 
 
 def _print_paper(table: xr.Dataset) -> None:
@@ -164,24 +150,23 @@ def _print_paper(table: xr.Dataset) -> None:
     Console().print(shown)
 
 
-def _relearn(source: str | None, text: list[Path] | None, folder: Path, steps: int, **options: Any) -> None:
+def _relearn(source: str, text: list[Path] | None, folder: Path, steps: int, **settings: Any) -> None:
     """Learn the positions anew; the model, its tokenizer and the spectra are kept in the run folder."""
     from rich.console import Console
     from rich.progress import Progress
 
-    from attnscope.bundled import MODEL
     from attnscope.capture import load_model
     from attnscope.mechanism.relearn import relearn_positions
 
     console = Console(stderr=True)
-    with Progress(console=console, transient=True) as bar:
+    with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
         task = bar.add_task("relearn", total=steps)
         model, found = relearn_positions(
-            source, text, steps=steps, progress=lambda done, _: bar.update(task, completed=done), **options
+            source, text, steps=steps, progress=lambda done, _: bar.update(task, completed=done), **settings
         )
     kept = folder / "relearned"
     model.save_pretrained(kept)
-    load_model(source or MODEL, tokenizer=options.get("tokenizer")).tokenizer.save_pretrained(kept)
+    load_model(source, tokenizer=settings.get("tokenizer")).tokenizer.save_pretrained(kept)
     losses = found.loss.values
     console.print(
         f"relearned positions: loss {losses[0]:.3f} -> {losses[-1]:.3f}; model kept in {kept}",
@@ -215,14 +200,16 @@ def _progress_bar() -> Generator[Callable[[Step], None]]:
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
+    console = Console(stderr=True)
     bar = Progress(
         TextColumn("explain"),
         BarColumn(),
         TextColumn("{task.percentage:>3.0f}%"),
         TextColumn("{task.fields[step]}", markup=False),
         TimeElapsedColumn(),
-        console=Console(stderr=True),
+        console=console,
         transient=True,
+        disable=not console.is_terminal,
     )
     task = bar.add_task("explain", total=1.0, step="loading the model")
 
@@ -262,13 +249,14 @@ def _print_csv(tree: xr.DataTree) -> None:
         writer.writerow([f"{value:.6g}" if isinstance(value, float) else value for value in row.values()])
 
 
-def _print_table(tree: xr.DataTree, folder: Path, page: Path | None) -> None:
+def _print_tables(tree: xr.DataTree, folder: Path, page: Path | None) -> None:
     from rich.console import Console
-    from rich.table import Table
 
     from attnscope.mechanism.ranking import rank_heads
 
     console = Console()
+    if "paper" in tree.children:
+        _print_paper(tree["paper"].to_dataset())
     rows = rank_heads(tree)
     settings = json.loads(tree.attrs["signature"])["settings"]
     console.print(
@@ -284,32 +272,7 @@ def _print_table(tree: xr.DataTree, folder: Path, page: Path | None) -> None:
             style="bold",
             highlight=False,
         )
-    table = Table()
-    headings = (
-        "layer",
-        "head",
-        "weight",
-        "weights",
-        "spectrum",
-        "correlation",
-        "agree",
-        "share of\nposition",
-    )
-    for heading in headings:
-        by = "offset:\n" if heading in {"weights", "spectrum", "correlation"} else ""
-        table.add_column(by + heading, justify="left" if heading == "agree" else "right")
-    for row in rows[:_SHOWN]:
-        table.add_row(
-            str(row["layer"]),
-            str(row["head"]),
-            _number(row["peak_weight"], ".3f"),
-            _number(row["offset_of_weights"], "+.0f"),
-            _number(row["offset_of_spectrum"], "+.2f"),
-            _number(row["offset_of_correlation"], "+.2f"),
-            {True: "yes", False: "no", None: ""}[row["agree"]],
-            _number(row["position_share"], ".2f"),
-        )
-    console.print(table)
+    console.print(_table_of_heads(rows[:_SHOWN]))
     if len(rows) > _SHOWN:
         console.print(f"and {len(rows) - _SHOWN} more heads: --csv lists all", highlight=False)
     for name, reason in json.loads(tree.attrs["skipped"]).items():
@@ -320,6 +283,29 @@ def _print_table(tree: xr.DataTree, folder: Path, page: Path | None) -> None:
     console.print(f"results: {folder}", highlight=False, markup=False, soft_wrap=True)
     if page is not None:
         console.print(f"report:  {page}", highlight=False, markup=False, soft_wrap=True)
+
+
+def _table_of_heads(rows: list[dict[str, Any]]) -> Table:
+    from rich.table import Table
+
+    table = Table()
+    ways = ("weights", "spectrum", "correlation")
+    for heading in ("layer", "head", "weight", *(f"offset:\n{way}" for way in ways)):
+        table.add_column(heading, justify="right")
+    table.add_column("agree")
+    table.add_column("share of\nposition", justify="right")
+    for row in rows:
+        table.add_row(
+            str(row["layer"]),
+            str(row["head"]),
+            _number(row["peak_weight"], ".3f"),
+            _number(row["offset_of_weights"], "+.0f"),
+            _number(row["offset_of_spectrum"], "+.2f"),
+            _number(row["offset_of_correlation"], "+.2f"),
+            {True: "yes", False: "no", None: ""}[row["agree"]],
+            _number(row["position_share"], ".2f"),
+        )
+    return table
 
 
 def _number(value: float | None, form: str) -> str:

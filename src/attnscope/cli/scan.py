@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from attnscope.cli import options
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
 
@@ -20,63 +22,47 @@ if TYPE_CHECKING:
 
 
 def scan(
-    model: Annotated[
-        str,
-        typer.Argument(help="A model folder or hub id; 'bundled' is the small model that attnscope brings."),
-    ] = "bundled",
-    text: Annotated[
-        list[Path] | None,
-        typer.Argument(help="Files or folders of text (UTF-8, .txt .md .jsonl); - is standard input."),
-    ] = None,
-    out: Annotated[
-        Path | None, typer.Option(help="Run folder. A run that was stopped goes on where it was.")
-    ] = None,
-    device: Annotated[str | None, typer.Option(help="cpu, cuda, ... [default: cuda if there is one]")] = None,
-    dtype: Annotated[
-        str | None, typer.Option(help="float32, bfloat16, float16, float64 [default: as saved]")
-    ] = None,
+    model: options.Model = options.BUNDLED,
+    text: options.Texts = None,
+    out: options.Out = None,
+    device: options.Device = None,
+    dtype: options.Dtype = None,
     statistics: Annotated[
-        str | None, typer.Option(help="Names with commas between [default: all]. 'list' shows them.")
+        str | None, typer.Option(help="Names with commas between. 'list' shows them.", show_default="all")
     ] = None,
     window: Annotated[
-        int | None, typer.Option(help="Tokens of a window [default: the model's length, at most 2048]")
+        int | None, typer.Option(help="Tokens of a window.", show_default="the model's length, at most 2048")
     ] = None,
-    stride: Annotated[int | None, typer.Option(help="Tokens between windows [default: no overlap]")] = None,
-    limit: Annotated[int | None, typer.Option(help="Windows to measure [default: all]")] = None,
+    stride: Annotated[
+        int | None, typer.Option(help="Tokens between windows.", show_default="no overlap")
+    ] = None,
+    limit: Annotated[int | None, typer.Option(help="Windows to measure.", show_default="all")] = None,
     batch_size: Annotated[
-        int | None, typer.Option(help="Windows at a time [default: about 2048 tokens]")
+        int | None, typer.Option(help="Windows at a time.", show_default="about 2048 tokens")
     ] = None,
-    band: Annotated[int, typer.Option(help="Largest offset of the profiles.")] = 10,
+    band: options.Band = 10,
     clusters: Annotated[int, typer.Option(help="Kinds of heads to look for.")] = 6,
-    seed: Annotated[int, typer.Option(help="Of the clustering and the bootstrap.")] = 0,
-    field: Annotated[str | None, typer.Option(help="Field of JSON Lines that holds the text.")] = None,
-    by_line: Annotated[bool, typer.Option("--by-line", help="Every line of a file is a text.")] = False,
-    tokenizer: Annotated[
-        str | None, typer.Option(help="Folder or hub id of the tokenizer [default: the model's]")
-    ] = None,
-    revision: Annotated[str | None, typer.Option(help="Branch, tag or commit on the hub.")] = None,
-    trust_remote_code: Annotated[
-        bool, typer.Option("--trust-remote-code", help="Run code that comes with the model.")
-    ] = False,
-    report: Annotated[bool, typer.Option(help="Write report.html and the figures.")] = True,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
-    as_csv: Annotated[
-        bool, typer.Option("--csv", help="Print one line for each head instead of a table.")
-    ] = False,
+    seed: options.Seed = 0,
+    field: options.Field = None,
+    by_line: options.ByLine = False,
+    tokenizer: options.Tokenizer = None,
+    revision: options.Revision = None,
+    trust_remote_code: options.TrustRemoteCode = False,
+    report: options.Report = True,
+    as_json: options.AsJson = False,
+    as_csv: options.AsCsv = False,
 ) -> None:
     """Where does every head look? Stream a corpus through a model; measure every attention head."""
     if statistics == "list":
         _list_statistics()
         return
-    from attnscope.errors import AttnscopeError
     from attnscope.statistics import scan as run_scan
     from attnscope.statistics._scan import default_out
 
-    if as_json and as_csv:
-        raise AttnscopeError("--json and --csv both want the standard output: choose one")
+    options.refuse_two_formats(as_json=as_json, as_csv=as_csv)
     with _progress_bar() as show:
         results = run_scan(
-            None if model == "bundled" else model,
+            model,
             text or None,
             out=out or default_out,
             tokenizer=tokenizer,
@@ -120,6 +106,7 @@ def _progress_bar() -> Generator[Callable[[Progress], None]]:
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
+    console = Console(stderr=True)
     bar = Progress(
         TextColumn("scan"),
         BarColumn(),
@@ -128,8 +115,9 @@ def _progress_bar() -> Generator[Callable[[Progress], None]]:
         TimeElapsedColumn(),
         TextColumn("left"),
         TimeRemainingColumn(),
-        console=Console(stderr=True),
+        console=console,
         transient=True,
+        disable=not console.is_terminal,
     )
     task = bar.add_task("scan", total=1.0, windows=0, rate=0.0)
 

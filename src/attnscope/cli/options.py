@@ -1,0 +1,54 @@
+"""Arguments and options that several commands take, each by the name under which a command declares it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from attnscope.errors import AttnscopeError
+
+BUNDLED = "bundled"
+
+Model = Annotated[
+    str,
+    typer.Argument(help=f"A model folder or hub id; '{BUNDLED}' is the small model that attnscope brings."),
+]
+Texts = Annotated[
+    list[Path] | None,
+    typer.Argument(help="Files or folders of text (UTF-8, .txt .md .jsonl); - is standard input."),
+]
+Out = Annotated[
+    Path | None,
+    typer.Option(
+        help="Run folder. A run that was stopped goes on there.", show_default="one under attnscope-runs"
+    ),
+]
+Device = Annotated[str | None, typer.Option(help="cpu, cuda, ...", show_default="cuda if there is one")]
+Dtype = Annotated[
+    str | None,
+    typer.Option(help="float32, bfloat16, float16, float64.", show_default="as the model was saved"),
+]
+Band = Annotated[int, typer.Option(help="Largest offset of the profiles.")]
+Seed = Annotated[int, typer.Option(help="Of what is random.")]
+Field = Annotated[
+    str | None, typer.Option(help="Field of JSON Lines that holds the text.", show_default="text")
+]
+ByLine = Annotated[bool, typer.Option("--by-line", help="Every line of a file is a text.")]
+Tokenizer = Annotated[
+    str | None, typer.Option(help="Folder or hub id of the tokenizer.", show_default="the model's")
+]
+Revision = Annotated[str | None, typer.Option(help="Branch, tag or commit on the hub.")]
+TrustRemoteCode = Annotated[
+    bool, typer.Option("--trust-remote-code", help="Run code that comes with the model.")
+]
+Report = Annotated[bool, typer.Option(help="Write report.html and the figures.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
+AsCsv = Annotated[bool, typer.Option("--csv", help="Print one line for each head instead of a table.")]
+
+
+def refuse_two_formats(*, as_json: bool, as_csv: bool) -> None:
+    """Standard output takes one format."""
+    if as_json and as_csv:
+        raise AttnscopeError("--json and --csv both want the standard output: choose one")
