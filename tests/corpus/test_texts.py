@@ -9,6 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from attnscope.bundled import TEXT
 from attnscope.corpus import Corpus, Text
 from attnscope.errors import AttnscopeError
 
@@ -235,9 +236,13 @@ def test_no_sources():
         Corpus.from_sources([])
 
 
-def test_a_single_source_is_not_taken_apart():
-    with pytest.raises(AttnscopeError, match="expected a list"):
-        Corpus.from_sources("a text")
+def test_a_single_source_is_a_list_of_one(folder):
+    assert list(Corpus.from_sources("a text")) == [Text("text 1", "a text")]
+    assert list(Corpus.from_sources(folder)) == list(Corpus.from_sources([folder]))
+
+
+def test_without_sources_the_bundled_sample_is_read():
+    assert list(Corpus.from_sources()) == list(Corpus.from_sources([TEXT]))
 
 
 def test_a_field_that_no_source_has():

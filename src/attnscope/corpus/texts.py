@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
+from attnscope.bundled import TEXT
 from attnscope.corpus.files import (
     check_characters,
     decode_utf8,
@@ -20,6 +21,10 @@ from attnscope.corpus.files import (
     unreadable,
 )
 from attnscope.errors import AttnscopeError
+
+#: What texts are given as: strings are texts, paths are files or folders, one stands for a list of one, and None for
+#: the bundled sample.
+Sources = Sequence[str | Path] | str | Path | None
 
 SUFFIXES = (".txt", ".md", ".jsonl")
 STANDARD_INPUT = Path("-")
@@ -72,17 +77,18 @@ class Corpus:
 
     @classmethod
     def from_sources(
-        cls, sources: Sequence[str | Path], *, field: str | None = None, by_line: bool = False
+        cls, sources: Sources = None, *, field: str | None = None, by_line: bool = False
     ) -> "Corpus":
         r"""Build a corpus from strings, files, folders and standard input.
 
         Parameters
         ----------
-        sources : sequence of str or Path
-            A `str` is a text itself. A `Path` is a file, a folder or ``Path("-")`` for standard input. In a
-            folder, all ``.txt``, ``.md`` and ``.jsonl`` files are taken in sorted order, subfolders included;
-            hidden files and folders are passed over, and links to folders are not followed. A file that is
-            named itself may have any suffix. Each line of a ``.jsonl`` file is a text, any other file is one.
+        sources : sequence of str or Path, or one of them
+            By default the bundled sample. A `str` is a text itself. A `Path` is a file, a folder or
+            ``Path("-")`` for standard input. In a folder, all ``.txt``, ``.md`` and ``.jsonl`` files are taken in
+            sorted order, subfolders included; hidden files and folders are passed over, and links to folders are
+            not followed. A file that is named itself may have any suffix. Each line of a ``.jsonl`` file is a
+            text, any other file is one.
         field : str, optional
             Which field of each JSON object of a ``.jsonl`` file is the text (default ``text``).
         by_line : bool, optional
@@ -108,10 +114,8 @@ class Corpus:
         ...     [(text.name, text.content) for text in Corpus.from_sources([Path(folder)], field="body")]
         [('a.jsonl:1', 'One.'), ('a.jsonl:2', 'Two.')]
         """
-        if isinstance(sources, str | Path):
-            raise AttnscopeError(
-                f"found a single source, {str(sources)[:40]!r}; expected a list of them: put it in brackets"
-            )
+        sources = TEXT if sources is None else sources
+        sources = [sources] if isinstance(sources, str | Path) else list(sources)
         if Counter(sources)[STANDARD_INPUT] > 1:
             raise AttnscopeError(
                 "standard input is given more than once, and can be read only once: give it once"

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import xarray as xr
 
-from attnscope.bundled import TEXT
 from attnscope.capture import LoadedModel, load_model
-from attnscope.corpus import Corpus
+from attnscope.corpus import Corpus, Sources
 from attnscope.errors import AttnscopeError
 from attnscope.mechanism import heads
 from attnscope.mechanism._texts import model_inputs, token_ids
@@ -32,11 +30,9 @@ from attnscope.statistics import window_length
 if TYPE_CHECKING:
     from attnscope.capture import Site
 
-Texts = Sequence[str | Path] | str | Path | None
-
 
 def evidence_of(
-    source: Any, texts: Texts = None, *, window: int | None = None, limit: int = 100, **load: Any
+    source: Any, texts: Sources = None, *, window: int | None = None, limit: int = 100, **load: Any
 ) -> Evidence:
     """Collect what the analyses of a model need, once for all of them.
 
@@ -60,8 +56,7 @@ def evidence_of(
     if isinstance(source, Evidence):
         return source
     loaded = source if isinstance(source, LoadedModel) else load_model(source, **load)
-    wanted = [TEXT] if texts is None else [texts] if isinstance(texts, (str, Path)) else list(texts)
-    windows = equal_windows(Corpus.from_sources(wanted), loaded, window_length(loaded, window), limit)
+    windows = equal_windows(Corpus.from_sources(texts), loaded, window_length(loaded, window), limit)
     return gather(loaded.model, windows)
 
 
@@ -106,7 +101,9 @@ def position_pca(source: Any, *, part: str | None = None, **options: Any) -> xr.
     return principal_components(_table(source, part), **options)
 
 
-def position_cca(source: Any, texts: Texts = None, *, variance: float = 0.999, **options: Any) -> xr.Dataset:
+def position_cca(
+    source: Any, texts: Sources = None, *, variance: float = 0.999, **options: Any
+) -> xr.Dataset:
     """Canonical correlations of each layer's input with the position table (mechanism D.3): dimension ``layer``.
 
     Parameters
@@ -130,7 +127,7 @@ def position_cca(source: Any, texts: Texts = None, *, variance: float = 0.999, *
     return heads.correlations_by_layer(evidence, variance=variance)
 
 
-def projections(source: Any, texts: Texts = None, **options: Any) -> dict[Site, Projections]:
+def projections(source: Any, texts: Sources = None, **options: Any) -> dict[Site, Projections]:
     """Query, key, value and output matrices of every head, found and verified on a window of text.
 
     Examples
@@ -141,9 +138,8 @@ def projections(source: Any, texts: Texts = None, **options: Any) -> dict[Site, 
     {'bilinear'}
     """
     loaded = source if isinstance(source, LoadedModel) else load_model(source, **options)
-    wanted = [TEXT] if texts is None else [texts] if isinstance(texts, (str, Path)) else list(texts)
     length = min(32, window_length(loaded, None))
-    windows = equal_windows(Corpus.from_sources(wanted), loaded, length, 2)
+    windows = equal_windows(Corpus.from_sources(texts), loaded, length, 2)
     return projections_of_model(loaded.model, model_inputs(loaded.model, token_ids(windows[:1])))
 
 
@@ -223,7 +219,7 @@ def cross_correlation(source: Any, second: Any = None, values: Any = None, **opt
 
 
 def position_content(
-    source: Any, texts: Texts = None, *, window: int | None = None, limit: int = 8, **options: Any
+    source: Any, texts: Sources = None, *, window: int | None = None, limit: int = 8, **options: Any
 ) -> xr.Dataset:
     """Split the scores of every head into position and content (mechanism I.1).
 
@@ -243,8 +239,7 @@ def position_content(
     ('layer', 'head', 'term')
     """
     loaded = source if isinstance(source, LoadedModel) else load_model(source)
-    wanted = [TEXT] if texts is None else [texts] if isinstance(texts, (str, Path)) else list(texts)
-    windows = equal_windows(Corpus.from_sources(wanted), loaded, window_length(loaded, window), limit)
+    windows = equal_windows(Corpus.from_sources(texts), loaded, window_length(loaded, window), limit)
     return content_of_model(loaded.model, windows, **options)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,9 +13,9 @@ import numpy as np
 import xarray as xr
 from threadpoolctl import threadpool_limits
 
-from attnscope.bundled import MODEL, TEXT
+from attnscope.bundled import MODEL
 from attnscope.capture import LoadedModel, load_model
-from attnscope.corpus import Corpus, Window, cut_windows
+from attnscope.corpus import Corpus, Sources, Window, cut_windows
 from attnscope.errors import AttnscopeError
 from attnscope.mechanism import heads
 from attnscope.mechanism.content import position_content
@@ -57,7 +57,7 @@ class Step:
 
 def explain(
     model: str | Path | PreTrainedModel | None = None,
-    texts: Sequence[str | Path] | str | Path | None = None,
+    texts: Sources = None,
     *,
     tokenizer: Any = None,
     out: str | Path | Callable[[dict[str, Any]], Path] | None = None,
@@ -122,7 +122,7 @@ def explain(
     >>> bool(found["verdict"].agree.sel(layer=0).any())
     True
     """
-    corpus = Corpus.from_sources(_sources(texts), field=field, by_line=by_line)
+    corpus = Corpus.from_sources(texts, field=field, by_line=by_line)
     loaded = load_model(
         MODEL if model is None else model,
         tokenizer=tokenizer,
@@ -314,12 +314,6 @@ def _if(condition: bool, reason: str) -> Callable[[Callable[[], xr.Dataset]], Ca
         return guarded
 
     return guard
-
-
-def _sources(texts: Sequence[str | Path] | str | Path | None) -> list[str | Path]:
-    if texts is None:
-        return [TEXT]
-    return [texts] if isinstance(texts, (str, Path)) else list(texts)
 
 
 def equal_windows(corpus: Corpus, loaded: LoadedModel, length: int, limit: int) -> list[Window]:

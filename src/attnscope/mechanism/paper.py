@@ -7,7 +7,7 @@ Sources: ``S`` is Yamamoto and Matsuzaki (NLP2023), ``E`` their paper of EMNLP 2
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import xarray as xr
 
-from attnscope.bundled import MODEL, TEXT
+from attnscope.bundled import MODEL
 from attnscope.capture import load_model
-from attnscope.corpus import Corpus
+from attnscope.corpus import Corpus, Sources
 from attnscope.errors import AttnscopeError
 from attnscope.mechanism._paper_rows import FINDERS, PAPER_LENGTH, Case, Ours
 from attnscope.mechanism._texts import Windows
@@ -132,7 +132,7 @@ PUBLISHED: dict[int, Published] = {
 
 def paper_table(
     source: Any,
-    texts: Sequence[str | Path] | str | Path | None = None,
+    texts: Sources = None,
     *,
     window: int | None = None,
     limit: int = DEFAULT_TEXTS,
@@ -191,7 +191,7 @@ def paper_table(
     length = (
         min(window_length(loaded, window), PAPER_LENGTH) if window is None else window_length(loaded, window)
     )
-    windows = equal_windows(_corpus(texts, field, by_line), loaded, length, limit)
+    windows = equal_windows(Corpus.from_sources(texts, field=field, by_line=by_line), loaded, length, limit)
     return table_of_windows(loaded.model, windows, band=band, seed=seed, comparable=comparable)
 
 
@@ -257,7 +257,7 @@ def paper_lines(table: xr.Dataset) -> list[tuple[str, ...]]:
 
 def reproduce(
     model: str | Path | PreTrainedModel | None = None,
-    texts: Sequence[str | Path] | str | Path | None = None,
+    texts: Sources = None,
     out: str | Path | Callable[[dict[str, Any]], Path] | None = None,
     *,
     tokenizer: Any = None,
@@ -321,7 +321,7 @@ def reproduce(
         by_line=by_line, trust_remote_code=trust_remote_code, **options,
         progress=lambda step: tell(Step(step.name, 0.7 * step.share)),
     )  # fmt: skip
-    windows = equal_windows(_corpus(texts, field, by_line), loaded, length, limit)
+    windows = equal_windows(Corpus.from_sources(texts, field=field, by_line=by_line), loaded, length, limit)
     found = {name: node.to_dataset() for name, node in tree.children.items()}
 
     def table() -> xr.Dataset:
@@ -410,11 +410,6 @@ def is_shaped_like(model: PreTrainedModel, name: str) -> bool:
     return type(model).__name__ in SHAPES[name].classes and all(
         getattr(model.config, size, None) == wanted for size, wanted in sizes
     )
-
-
-def _corpus(texts: Sequence[str | Path] | str | Path | None, field: str | None, by_line: bool) -> Corpus:
-    sources = [TEXT] if texts is None else [texts] if isinstance(texts, (str, Path)) else list(texts)
-    return Corpus.from_sources(sources, field=field, by_line=by_line)
 
 
 def _row(case: Case, number: int, published: Published, comparable: bool | None) -> dict[str, Any]:

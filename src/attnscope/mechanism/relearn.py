@@ -6,7 +6,7 @@ import copy
 import importlib.util
 import random
 import tempfile
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -15,9 +15,9 @@ import numpy as np
 import torch
 import xarray as xr
 
-from attnscope.bundled import MODEL, TEXT
+from attnscope.bundled import MODEL
 from attnscope.capture import LoadedModel, load_model
-from attnscope.corpus import Corpus, cut_windows
+from attnscope.corpus import Corpus, Sources, cut_windows
 from attnscope.errors import AttnscopeError
 from attnscope.mechanism._arrays import labelled
 from attnscope.mechanism._texts import Windows, ids_of
@@ -36,7 +36,7 @@ Sample = dict[str, list[int]]
 
 def relearn_positions(
     model: str | Path | PreTrainedModel | None = None,
-    texts: Sequence[str | Path] | str | Path | None = None,
+    texts: Sources = None,
     *,
     tokenizer: Any = None,
     spacers: int = 3,
@@ -112,8 +112,7 @@ def relearn_positions(
     length = window_length(loaded, window)
     unknown = _token(loaded, "unk")
     _token(loaded, "mask")
-    sources = [TEXT] if texts is None else [texts] if isinstance(texts, (str, Path)) else list(texts)
-    corpus = Corpus.from_sources(sources, field=field, by_line=by_line)
+    corpus = Corpus.from_sources(texts, field=field, by_line=by_line)
     samples = _samples(corpus, loaded, length, spacers, unknown, limit)
     used = len(samples[0]["input_ids"])
     changed = copy.deepcopy(loaded.model)

@@ -14,9 +14,9 @@ import numpy as np
 import torch
 import xarray as xr
 
-from attnscope.bundled import MODEL, TEXT
+from attnscope.bundled import MODEL
 from attnscope.capture import LoadedModel, Site, load_model, position_table_length, verify, watching
-from attnscope.corpus import Corpus, Window, Windows, collate, cut_windows
+from attnscope.corpus import Corpus, Sources, Window, Windows, collate, cut_windows
 from attnscope.errors import AttnscopeError
 from attnscope.statistics._catalogue import STATISTICS, choose
 from attnscope.statistics._pass import StatisticsObserver, dimensions
@@ -44,7 +44,7 @@ class Progress:
 
 def scan(
     model: str | Path | PreTrainedModel | None = None,
-    texts: Sequence[str | Path] | str | Path | None = None,
+    texts: Sources = None,
     *,
     tokenizer: Any = None,
     out: str | Path | Callable[[dict[str, Any]], Path] | None = None,
@@ -131,7 +131,7 @@ def scan(
         raise AttnscopeError(f"{clusters} clusters tell nothing apart: give 2 or more")
     if batch_size is not None and batch_size < 1:
         raise AttnscopeError(f"batch size {batch_size} is no number of windows: give 1 or more")
-    corpus = Corpus.from_sources(_sources(texts), field=field, by_line=by_line)
+    corpus = Corpus.from_sources(texts, field=field, by_line=by_line)
     loaded = load_model(
         MODEL if model is None else model,
         tokenizer=tokenizer,
@@ -195,12 +195,6 @@ def load_scan(run: RunFolder) -> xr.Dataset:
 def default_out(signature: dict[str, Any]) -> Path:
     """Where a command puts its results when nothing was said: one folder for each signature."""
     return Path("attnscope-runs") / f"{Path(signature['model']['name']).name}-{short_hash(signature)}"
-
-
-def _sources(texts: Sequence[str | Path] | str | Path | None) -> list[str | Path]:
-    if texts is None:
-        return [TEXT]
-    return [texts] if isinstance(texts, (str, Path)) else list(texts)
 
 
 def window_length(loaded: LoadedModel, window: int | None) -> int:
