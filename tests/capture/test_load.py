@@ -95,7 +95,7 @@ def test_a_broken_config_is_refused(folder):
 
 
 def test_a_missing_folder_is_named(tmp_path):
-    refused(tmp_path / "nothing", "is no model folder|no folder")
+    refused(tmp_path / "nothing", "nothing does not exist: expected a model folder")
     refused("no/such/model/at-all", "no model folder")
 
 

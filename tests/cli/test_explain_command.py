@@ -114,7 +114,7 @@ def test_options_reach_the_analyses(tmp_path):
 
 class TestBadInput:
     def test_a_missing_model_folder(self, refused):
-        refused("explain", "./nothing", says="is no model folder")
+        refused("explain", "./nothing", says="./nothing does not exist: expected a model folder")
 
     @pytest.mark.parametrize(
         ("asked", "says"),

@@ -86,11 +86,22 @@ def test_statistics_are_listed(tmp_path):
 
 class TestBadInput:
     def test_a_missing_model_folder(self, refused):
-        refused("scan", "./nothing", says="is no model folder")
+        refused("scan", "./nothing", says="./nothing does not exist: expected a model folder")
+        refused("scan", "nothing/", says="nothing/ does not exist: expected a model folder")
+
+    def test_a_missing_tokenizer_folder(self, refused):
+        refused(
+            "scan",
+            "--tokenizer",
+            "./nothing",
+            says="./nothing does not exist: expected a folder with tokenizer",
+        )
 
     def test_a_text_in_the_place_of_the_model(self, refused, tmp_path):
         (tmp_path / "essay.txt").write_text("The tide comes in.")
-        refused("scan", "essay.txt", says="For the bundled model on this text, say: bundled essay.txt")
+        refused("scan", "essay.txt", says="For the bundled model on a text, say: bundled essay.txt")
+        refused("scan", "absent.txt", says="absent.txt does not exist; and the first argument is the model")
+        refused("scan", "-", says="For the bundled model on a text, say: bundled -")
 
     def test_a_missing_tensor(self, refused, tmp_path):
         from safetensors.torch import load_file, save_file
@@ -139,6 +150,10 @@ class TestBadInput:
 
     def test_a_missing_corpus(self, refused):
         refused("scan", "bundled", "nothing.txt", says="nothing.txt: no such file or folder")
+
+    def test_json_lines_without_the_field(self, refused, tmp_path):
+        (tmp_path / "a.jsonl").write_text('{"body": "One."}\n')
+        refused("scan", "bundled", "a.jsonl", says="Name one of them as `field` (--field)")
 
     def test_two_formats_at_once(self, refused):
         refused("scan", "--json", "--csv", says="choose one")

@@ -216,6 +216,42 @@ def test_blank_strings_are_no_text(strings):
         Corpus.from_sources(strings)
 
 
+@pytest.mark.parametrize("name", ["essay.txt", "notes/a.MD", "rows.csv", "./essay", "../essay", "~/essay"])
+def test_a_string_that_looks_like_a_file_is_refused(name):
+    with pytest.raises(
+        AttnscopeError, match=rf"text 2 is '{name}', which looks like a file and does not exist"
+    ):
+        Corpus.from_sources(["A text.", name])
+
+
+@pytest.mark.parametrize("name", ["a.txt", "essay", "deep/er", "deep"])
+def test_a_string_that_names_a_file_is_refused(name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "deep" / "er").mkdir(parents=True)
+    (tmp_path / "a.txt").write_text("Words.")
+    (tmp_path / "essay").write_text("Words.")
+    with pytest.raises(AttnscopeError, match=r"the name of a file or folder here, .*give pathlib\.Path\("):
+        Corpus.from_sources(name)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "See README.md",
+        "F/C=C/F.[Na+]>>C",
+        "and/or",
+        "潮は満ちる。",
+        "Hello.",
+        "a.txt\nb.txt",
+        "word/" * 2000,
+        "a\0b",
+    ],
+)
+def test_other_strings_are_texts(text, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert contents(text) == [text]
+
+
 def test_blank_files_are_no_text(tmp_path):
     (tmp_path / "a.txt").write_text(" \r\n")
     (tmp_path / "b.txt").write_text("")

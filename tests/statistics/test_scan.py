@@ -140,6 +140,7 @@ def test_a_result_says_what_it_depends_on():
 def test_only_what_was_asked_for_is_measured():
     result = attnscope.scan(texts=["The tide comes in."], statistics=["entropy", "max_weight"])
     assert set(result.data_vars) == {"entropy", "max_weight", "length"}
+    assert attnscope.scan(texts=["The tide comes in."], statistics="entropy,max_weight").equals(result)
 
 
 @pytest.mark.parametrize(
@@ -154,7 +155,10 @@ def test_only_what_was_asked_for_is_measured():
         ({"limit": 0}, "limit 0"),
         ({"stride": 1000}, "stride 1000"),
         ({"texts": ["  "]}, "no text"),
-        ({"texts": []}, "."),
+        ({"texts": []}, "no text: found no text at all"),
+        ({"texts": ["essay.txt"]}, "looks like a file and does not exist; .*pathlib.Path"),
+        ({"statistics": "entropie"}, "no statistic 'entropie'"),
+        ({"statistics": []}, "no statistic was named"),
     ],
 )
 def test_bad_settings_are_named(options, message):

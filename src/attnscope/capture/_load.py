@@ -18,6 +18,7 @@ from transformers.utils import logging as transformers_logging
 
 from attnscope import models
 from attnscope.bundled import MODEL
+from attnscope.corpus.texts import SUFFIXES
 from attnscope.errors import AttnscopeError
 
 DTYPES = {
@@ -131,15 +132,8 @@ def _from_pretrained(
     folder = Path(source)
     if folder.is_dir():
         _check_folder(folder)
-    elif folder.is_file():
-        raise AttnscopeError(
-            f"{source} is a file, and the first argument is the model: expected a model folder or hub id. "
-            f"For the bundled model on this text, say: bundled {source}"
-        )
-    elif folder.exists() or source.startswith((".", "/", "~")) or source.count("/") > 1:
-        raise AttnscopeError(
-            f"{source} is no model folder: expected a folder with config.json and model.safetensors"
-        )
+    else:
+        _refuse_what_is_no_model(source)
     options: dict[str, Any] = {"revision": revision, "trust_remote_code": trust_remote_code}
     try:
         config = AutoConfig.from_pretrained(source, **options)
@@ -164,6 +158,26 @@ def _from_pretrained(
     if folder.is_dir():
         return model, {"sha256": folder_sha256(folder)}
     return model, {"revision": str(getattr(model.config, "_commit_hash", None) or revision or "main")}
+
+
+def _refuse_what_is_no_model(source: str) -> None:
+    """Tell a text or a mistyped folder from a hub's id, before the hub is asked for it again and again."""
+    first = "the first argument is the model. For the bundled model on a text, say: bundled"
+    if source == "-":
+        raise AttnscopeError(f"- is standard input, and {first} -")
+    if Path(source).is_file():
+        raise AttnscopeError(f"{source} is a file, and {first} {source}")
+    if Path(source).exists():
+        raise AttnscopeError(f"{source} is no folder: expected one with config.json and model.safetensors")
+    if source.lower().endswith(SUFFIXES):
+        raise AttnscopeError(f"{source} does not exist; and {first} TEXT")
+    if _is_place(source):
+        raise AttnscopeError(f"{source} does not exist: expected a model folder, or a hub id such as gpt2")
+
+
+def _is_place(source: str) -> bool:
+    """Whether a name can only be a place on this machine, as a hub id has at most one slash within."""
+    return source.startswith((".", "/", "~")) or source.endswith("/") or source.count("/") > 1
 
 
 def _check_folder(folder: Path) -> None:
@@ -229,6 +243,8 @@ def _tokenizer(source: Any, revision: str | None, *, trust_remote_code: bool) ->
             "a model object was given without its tokenizer: pass tokenizer=..., or the model's folder"
         )
     folder = Path(source)
+    if not folder.exists() and _is_place(str(source)):
+        raise AttnscopeError(f"{source} does not exist: expected a folder with tokenizer.json, or a hub id")
     files = (
         "tokenizer.json",
         "tokenizer_config.json",

@@ -70,7 +70,7 @@ def scan(
             stride=stride,
             limit=limit,
             batch_size=batch_size,
-            statistics=None if statistics is None else [name.strip() for name in statistics.split(",")],
+            statistics=statistics,
             band=band,
             clusters=clusters,
             seed=seed,

@@ -27,6 +27,8 @@ from attnscope.errors import AttnscopeError
 Sources = Sequence[str | Path] | str | Path | None
 
 SUFFIXES = (".txt", ".md", ".jsonl")
+NAMES_A_FILE = (*SUFFIXES, ".json", ".csv", ".tsv", ".text", ".html")  # a single word that ends so
+LONGEST_NAME = 255  # characters; what is longer is no file's name
 STANDARD_INPUT = Path("-")
 
 
@@ -84,7 +86,8 @@ class Corpus:
         Parameters
         ----------
         sources : sequence of str or Path, or one of them
-            By default the bundled sample. A `str` is a text itself. A `Path` is a file, a folder or
+            By default the bundled sample. A `str` is a text itself; one that is, or looks like, the
+            name of a file is refused. A `Path` is a file, a folder or
             ``Path("-")`` for standard input. In a folder, all ``.txt``, ``.md`` and ``.jsonl`` files are taken in
             sorted order, subfolders included; hidden files and folders are passed over, and links to folders are
             not followed. A file that is named itself may have any suffix. Each line of a ``.jsonl`` file is a
@@ -102,8 +105,8 @@ class Corpus:
         Raises
         ------
         AttnscopeError
-            No source, only blank strings, a string that cannot be written as UTF-8, a missing or unreadable
-            file or folder, a folder without text files, standard input given twice, or `field` without a
+            No source, only blank strings, a string that names a file or cannot be written as UTF-8, a missing or
+            unreadable file or folder, a folder without text files, standard input given twice, or `field` without a
             ``.jsonl`` file.
 
         Examples
@@ -125,6 +128,7 @@ class Corpus:
         for source in sources:
             if isinstance(source, str):
                 strings += 1
+                _refuse_file_name(source, f"text {strings}")
                 found.append(_String(f"text {strings}", source))
             else:
                 opened = _open_path(source, "text" if field is None else field)
@@ -243,6 +247,23 @@ class _Lines:
 
 
 _Source = _String | _Plain | _Stream | _JsonLines | _Lines
+
+
+def _refuse_file_name(content: str, name: str) -> None:
+    """A single word that is a file's name was meant as the file: taken as a text, it would give numbers of nothing."""
+    if len(content) > LONGEST_NAME or not content or any(character.isspace() for character in content):
+        return
+    instead = f"strings are texts themselves. For what a file holds, give pathlib.Path({content!r})"
+    try:
+        exists = Path(content).exists()
+    except (OSError, ValueError):
+        exists = False
+    if exists:
+        raise AttnscopeError(f"{name} is {content!r}, the name of a file or folder here, and {instead}")
+    if content.lower().endswith(NAMES_A_FILE) or content.startswith(("./", "../", "~/")):
+        raise AttnscopeError(
+            f"{name} is {content!r}, which looks like a file and does not exist; and {instead}, if it is there"
+        )
 
 
 def _open_path(path: Path, field: str) -> list[_Source]:

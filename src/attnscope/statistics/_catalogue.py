@@ -150,8 +150,8 @@ STATISTICS: dict[str, Statistic] = {
 DEFAULT = tuple(name for name in STATISTICS if name != "learned_sink")
 
 
-def choose(names: Sequence[str] | None) -> tuple[str, ...]:
-    """Validate the names of statistics; None means `DEFAULT`.
+def choose(names: Sequence[str] | str | None) -> tuple[str, ...]:
+    """Validate the names of statistics; None means `DEFAULT`, one string holds names with commas between.
 
     Raises
     ------
@@ -162,9 +162,13 @@ def choose(names: Sequence[str] | None) -> tuple[str, ...]:
     --------
     >>> choose(["entropy", "outside"])
     ('outside', 'entropy')
+    >>> choose("entropy, outside")
+    ('outside', 'entropy')
     """
     if names is None:
         return DEFAULT
+    if isinstance(names, str):
+        names = [name.strip() for name in names.split(",")]
     unknown = [name for name in names if name not in STATISTICS]
     if unknown or not names:
         found = f"there is no statistic {unknown[0]!r}" if unknown else "no statistic was named"

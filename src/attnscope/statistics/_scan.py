@@ -52,7 +52,7 @@ def scan(
     stride: int | None = None,
     limit: int | None = None,
     batch_size: int | None = None,
-    statistics: Sequence[str] | None = None,
+    statistics: Sequence[str] | str | None = None,
     band: int = 10,
     clusters: int = 6,
     seed: int = 0,
@@ -71,8 +71,8 @@ def scan(
     model
         A folder, a hub id, or a loaded model (then with its `tokenizer`). By default the bundled one.
     texts
-        Strings are texts; `Path` objects are files or folders (``Path("-")`` is standard input). By default
-        the bundled sample.
+        Strings are texts themselves; `Path` objects are files or folders (``Path("-")`` is standard input). A
+        string that is or looks like a file's name (``"essay.txt"``) is refused. By default the bundled sample.
     tokenizer
         A tokenizer or its folder; by default the one beside the model.
     out
@@ -87,7 +87,8 @@ def scan(
     batch_size
         Windows at a time; by default about 2,048 tokens' worth.
     statistics
-        Names from ``attnscope.statistics.STATISTICS``; by default all but those that few models need.
+        Names from ``attnscope.statistics.STATISTICS``, as a list or as one string with commas between; by default
+        all but ``learned_sink``, which few models have. The labels of heads need ``band_sum``.
     band
         Largest offset of the band: offsets ``-band..band``.
     clusters, seed
