@@ -96,7 +96,7 @@ def test_a_broken_config_is_refused(folder):
 
 def test_a_missing_folder_is_named(tmp_path):
     refused(tmp_path / "nothing", "nothing does not exist: expected a model folder")
-    refused("no/such/model/at-all", "no model folder")
+    refused("no/such/model/at-all", "at-all does not exist: expected a model folder")
 
 
 def test_a_missing_tokenizer_is_named(folder):

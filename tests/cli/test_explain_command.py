@@ -4,27 +4,17 @@ import csv
 import io
 import json
 import shutil
-import subprocess
-import sys
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
 from attnscope.bundled import MODEL
+from tests.cli.command import attnscope
 
-COMMAND = [sys.executable, "-c", "from attnscope.cli import main; main()"]
 
-
-def explain(*arguments, cwd, stdin=None):
-    found = subprocess.run(
-        [*COMMAND, "explain", *map(str, arguments)],
-        cwd=cwd,
-        input=stdin,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+def explain(*arguments, cwd):
+    found = attnscope("explain", *arguments, cwd=cwd)
     assert found.returncode == 0, found.stderr
     return found.stdout
 
@@ -43,7 +33,11 @@ def only_run(place):
 
 def test_the_default_does_everything(finished):
     place, said = finished
-    assert "three ways find the same offset in" in said
+    headline = said[said.index("three ways") : said.index("┏")].replace("\n", " ")
+    assert "three ways find the same offset in 5 of 5 heads that look there with 0.2 or more of" in headline
+    assert "of all 12)" in headline
+    assert "agree: the three offsets lie within 1 token" in said
+    assert "already finished" not in said
     assert "scores are not weights" in said
     run = only_run(place)
     assert run.name.startswith("explain-small-mlm-")
@@ -85,6 +79,7 @@ def test_csv_has_a_line_for_each_head(finished):
         ("1", "0"),
     ]
     assert 0 < float(rows[0]["peak_weight"]) <= 1
+    assert {row["signature"] for row in rows} == {only_run(place).name.rpartition("-")[2]}
 
 
 def test_options_reach_the_analyses(tmp_path):

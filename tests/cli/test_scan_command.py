@@ -16,15 +16,11 @@ import pytest
 import xarray as xr
 
 from attnscope.bundled import MODEL, TEXT
+from attnscope.statistics._scan import SUMMARY
 from attnscope.store import RunFolder
+from tests.cli.command import attnscope
 
 COMMAND = [sys.executable, "-c", "from attnscope.cli import main; main()"]
-
-
-def attnscope(*arguments, cwd, stdin=None):
-    return subprocess.run(
-        [*COMMAND, *map(str, arguments)], cwd=cwd, input=stdin, capture_output=True, text=True, check=False
-    )
 
 
 @pytest.fixture(scope="module")
@@ -39,6 +35,8 @@ def test_the_default_does_everything(finished):
     assert found.returncode == 0, found.stderr
     assert "most positional heads" in found.stdout
     assert "mixing coefficient" in found.stdout
+    assert "3 layers x 4 heads over 12 windows" in found.stdout
+    assert not found.stderr
     (run,) = (place / "attnscope-runs").iterdir()
     assert run.name.startswith("small-mlm-")
     assert {"run.json", "results.zarr", "summary.zarr", "report.html", "figures"} <= {
@@ -56,6 +54,9 @@ def test_asked_again_it_answers_from_what_it_has(finished):
     assert answer["texts"] == 12
     assert answer["heads"]["positional"][0]["value"] > 0.5
     assert answer["signature"]["settings"]["limit"] == 12
+    assert not found.stderr  # which is for the reader of a table
+    found = attnscope("scan", "--limit", "12", "--no-report", cwd=place)
+    assert f"already finished in attnscope-runs/{run.name}: delete it or give another --out" in found.stderr
     assert (run / "results.zarr" / "entropy").stat().st_mtime_ns == stamp
 
 
@@ -66,6 +67,22 @@ def test_csv_has_a_line_for_each_head(finished):
     assert len(rows) == 12
     assert 0 <= float(rows[0]["entropy"]) <= np.log(128)
     assert rows[0]["label"]
+    assert all(-10 <= int(row["peak_offset"]) <= 10 for row in rows)
+    assert all(0 < float(row["peak_weight"]) < 1 - float(row["outside"]) + 1e-6 for row in rows)
+    (run,) = (place / "attnscope-runs").iterdir()
+    assert {row["signature"] for row in rows} == {run.name.rpartition("-")[2]}
+
+
+def test_what_is_not_there_is_said_and_takes_no_column(tmp_path):
+    (tmp_path / "a.txt").write_text("The tide comes in twice a day.")
+    asked = ("scan", "bundled", "a.txt", "--statistics", "outside", "--no-report")
+    table = attnscope(*asked, cwd=tmp_path).stdout
+    assert "over 1 window (" in table
+    assert "kind of head" not in table
+    assert "No kinds of heads: they are found from band_sum" in table
+    (row, *_) = csv.DictReader(io.StringIO(attnscope(*asked, "--csv", cwd=tmp_path).stdout))
+    assert list(row) == ["layer", "head", "layer_name", "layer_kind", "label", "outside", "signature"]
+    assert row["label"] == ""
 
 
 def test_text_comes_from_standard_input_and_json_lines(tmp_path):
@@ -78,10 +95,21 @@ def test_text_comes_from_standard_input_and_json_lines(tmp_path):
     assert json.loads(found.stdout)["texts"] == 2
 
 
-def test_statistics_are_listed(tmp_path):
+def test_statistics_are_listed(tmp_path, finished):
     found = attnscope("scan", "--statistics", "list", cwd=tmp_path)
-    assert "entropy" in found.stdout
-    assert "nats" in found.stdout
+    assert "Entropy of a row [nats]" in found.stdout
+    listed = {name.strip(",") for line in found.stdout.splitlines() for name in line[:26].split()}
+    place, _ = finished
+    (run,) = (place / "attnscope-runs").iterdir()
+    measured = {*arrays(run).data_vars, *xr.open_zarr(run / SUMMARY, consolidated=False).data_vars}
+    assert measured - {"length"} <= listed
+
+
+def test_help_tells_what_there_is(tmp_path):
+    shown = attnscope("--help", cwd=tmp_path).stdout
+    assert "looks (scan), and why it looks there (explain)" in " ".join(shown.split())
+    shown = " ".join(attnscope("scan", "--help", cwd=tmp_path).stdout.replace("│", "").split())
+    assert "[default: (the model's length, at most 2048)]" in shown
 
 
 class TestBadInput:
@@ -162,7 +190,7 @@ class TestBadInput:
 def started(cwd, out, *more):
     """A scan that takes a while, in a process group of its own."""
     return subprocess.Popen(
-        [*COMMAND, "scan", "--out", out, "--batch-size", "1", "--stride", "20", "--no-report", *more],
+        [*COMMAND, "scan", "--out", out, "--batch-size", "1", "--stride", "50", "--no-report", *more],
         cwd=cwd,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -208,7 +236,7 @@ def unbroken(tmp_path_factory):
 
 @pytest.mark.slow
 def test_a_killed_run_goes_on_and_ends_the_same(tmp_path, unbroken):
-    for enough in (1, 150):
+    for enough in (1, 60):
         process = started(tmp_path, "run")
         wait_for_texts(process, tmp_path / "run", enough)
         process.send_signal(signal.SIGKILL)

@@ -26,7 +26,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
-    help="Where every attention head of a model looks, why it looks there, and whether it matters.",
+    help="Where every attention head of a model looks (scan), and why it looks there (explain).",
 )
 app.command()(scan)
 app.command()(explain)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from attnscope.cli import options
+from attnscope.cli.place import Place, count
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
@@ -81,12 +82,13 @@ def explain(
     """Why does every head look there? Take queries and keys apart into positions, content and waves."""
     options.refuse_two_formats(as_json=as_json, as_csv=as_csv)
     texts = {"field": field, "by_line": by_line}
+    place = Place(out, _default_out, ("paper.zarr",) if paper else ())
     with _progress_bar() as show:
         tree = _analysed(
             model,
             text or None,
             paper=paper,
-            out=out or _default_out,
+            out=place,
             tokenizer=tokenizer,
             window=window,
             limit=limit,
@@ -112,7 +114,8 @@ def explain(
     elif as_csv:
         _print_csv(tree)
     else:
-        _print_tables(tree, folder, page)
+        _print_tables(tree)
+        place.say(folder, page)
 
 
 def _analysed(model: str, text: list[Path] | None, *, paper: bool, **settings: Any) -> xr.DataTree:
@@ -130,8 +133,8 @@ def _analysed(model: str, text: list[Path] | None, *, paper: bool, **settings: A
 def _heads_to_show(tree: xr.DataTree, layer: int | None, head: int | None) -> list[tuple[int, int]]:
     from attnscope.mechanism.ranking import best_heads
 
-    count = _SHOWN_IN_FIGURES if layer is None and head is None else 2 * _SHOWN_IN_FIGURES
-    return best_heads(tree, layer=layer, head=head, count=count)
+    number = _SHOWN_IN_FIGURES if layer is None and head is None else 2 * _SHOWN_IN_FIGURES
+    return best_heads(tree, layer=layer, head=head, count=number)
 
 
 def _print_paper(table: xr.Dataset) -> None:
@@ -240,19 +243,23 @@ def _as_json(tree: xr.DataTree, folder: Path) -> dict[str, Any]:
 
 
 def _print_csv(tree: xr.DataTree) -> None:
+    """One line for each head, with the signature that names the run's folder."""
     from attnscope.mechanism.ranking import rank_heads
+    from attnscope.store import short_hash
 
     rows = sorted(rank_heads(tree), key=lambda row: (row["layer"], row["head"]))
+    signature = short_hash(json.loads(tree.attrs["signature"]))
     writer = csv.writer(sys.stdout, lineterminator="\n")
-    writer.writerow(rows[0] if rows else [])
+    writer.writerow([*rows[0], "signature"] if rows else [])
     for row in rows:
-        writer.writerow([f"{value:.6g}" if isinstance(value, float) else value for value in row.values()])
+        values = [f"{value:.6g}" if isinstance(value, float) else value for value in row.values()]
+        writer.writerow([*values, signature])
 
 
-def _print_tables(tree: xr.DataTree, folder: Path, page: Path | None) -> None:
+def _print_tables(tree: xr.DataTree) -> None:
     from rich.console import Console
 
-    from attnscope.mechanism.ranking import rank_heads
+    from attnscope.mechanism.ranking import LOOKS, count_agreeing, rank_heads
 
     console = Console()
     if "paper" in tree.children:
@@ -260,15 +267,17 @@ def _print_tables(tree: xr.DataTree, folder: Path, page: Path | None) -> None:
     rows = rank_heads(tree)
     settings = json.loads(tree.attrs["signature"])["settings"]
     console.print(
-        f"{tree.attrs['model']}: {len(rows)} heads over {settings['windows']} windows of {settings['window']} tokens",
+        f"{tree.attrs['model']}: {count(len(rows), 'head')} over {count(settings['windows'], 'window')} of "
+        f"{settings['window']} tokens",
         highlight=False,
         markup=False,
     )
-    judged = [row for row in rows if row["agree"] is not None]
+    agreeing, judged = count_agreeing(rows)
     if judged:
-        agreeing = sum(row["agree"] for row in judged)
+        looking, looks = count_agreeing(rows, LOOKS)
         console.print(
-            f"three ways find the same offset in {agreeing} of {len(judged)} heads",
+            f"three ways find the same offset in {looking} of {count(looks, 'head')} that look there with {LOOKS} "
+            f"or more of their weight ({agreeing} of all {judged})",
             style="bold",
             highlight=False,
         )
@@ -277,12 +286,17 @@ def _print_tables(tree: xr.DataTree, folder: Path, page: Path | None) -> None:
         console.print(f"and {len(rows) - _SHOWN} more heads: --csv lists all", highlight=False)
     for name, reason in json.loads(tree.attrs["skipped"]).items():
         console.print(f"no {name.replace('_', ' ')}: {reason}", style="dim", highlight=False, markup=False)
+    if judged:
+        console.print(
+            "agree: the three offsets lie within 1 token of each other.", style="dim", highlight=False
+        )
+    if any((row["position_share"] or 0.0) < 0 for row in rows[:_SHOWN]):
+        console.print(
+            "A negative share: position alone works against the head's profile of scores.", style="dim"
+        )
     console.print(
         "A weight is a mixing coefficient, not an explanation; scores are not weights.", style="dim"
     )
-    console.print(f"results: {folder}", highlight=False, markup=False, soft_wrap=True)
-    if page is not None:
-        console.print(f"report:  {page}", highlight=False, markup=False, soft_wrap=True)
 
 
 def _table_of_heads(rows: list[dict[str, Any]]) -> Table:

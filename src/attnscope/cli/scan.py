@@ -12,11 +12,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from attnscope.cli import options
+from attnscope.cli.place import Place, count
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
 
     import xarray as xr
+    from rich.table import Table
 
     from attnscope.statistics import Progress
 
@@ -60,11 +62,12 @@ def scan(
     from attnscope.statistics._scan import default_out
 
     options.refuse_two_formats(as_json=as_json, as_csv=as_csv)
+    place = Place(out, default_out)
     with _progress_bar() as show:
         results = run_scan(
             model,
             text or None,
-            out=out or default_out,
+            out=place,
             tokenizer=tokenizer,
             window=window,
             stride=stride,
@@ -89,15 +92,21 @@ def scan(
     elif as_csv:
         _print_csv(results)
     else:
-        _print_table(results, folder, page)
+        _print_tables(results)
+        place.say(folder, page)
 
 
 def _list_statistics() -> None:
-    from attnscope.statistics import STATISTICS
+    from attnscope.statistics import DEFAULT, STATISTICS
+    from attnscope.statistics._summary import SUMMARIES
 
-    width = max(map(len, STATISTICS))
-    for name, statistic in STATISTICS.items():
-        print(f"{name:{width}}  {statistic.long_name} [{statistic.units}]")  # noqa: T201
+    lines = [
+        f"{name:26}{statistic.long_name} [{statistic.units}]"
+        + (" (not by default)" if name not in DEFAULT else "")
+        for name, statistic in STATISTICS.items()
+    ]
+    derived = [f"{name:26}{what}" for name, what in SUMMARIES.items()]
+    print(*lines, "", "with band_sum also, not to be asked for by name:", *derived, sep="\n")  # noqa: T201
 
 
 @contextmanager
@@ -155,61 +164,78 @@ def _as_json(results: xr.Dataset, folder: Path) -> dict[str, Any]:
 
 
 def _print_csv(results: xr.Dataset) -> None:
-    """One line for each head: means over texts."""
+    """One line for each head: means over texts, and the signature that names the run's folder."""
+    from attnscope.statistics import peaks
     from attnscope.statistics._summary import majority_names
+    from attnscope.store import short_hash
 
-    mean = results.mean("text", skipna=True)
-    names = [str(name) for name in mean.data_vars if mean[name].dims == ("layer", "head")]
-    names.remove("label") if "label" in names else None
+    means = {
+        name: values.mean("text", skipna=True).values
+        for name, values in results.data_vars.items()
+        if values.dims == ("text", "layer", "head") and name != "label"
+    }
+    means |= {str(name): values.values for name, values in (peaks(results) or {}).items()}
     kinds = majority_names(results)
+    signature = short_hash(json.loads(results.attrs["signature"]))
     writer = csv.writer(sys.stdout, lineterminator="\n")
-    writer.writerow(["layer", "head", "layer_name", "layer_kind", "label", *names])
-    for layer in range(results.sizes["layer"]):
+    writer.writerow(["layer", "head", "layer_name", "layer_kind", "label", *means, "signature"])
+    for layer, (name, kind) in enumerate(
+        zip(results.layer_name.values, results.layer_kind.values, strict=True)
+    ):
         for head in range(results.sizes["head"]):
-            values = [float(mean[name][layer, head]) for name in names]
-            writer.writerow(
-                [
-                    layer,
-                    head,
-                    str(results.layer_name.values[layer]),
-                    str(results.layer_kind.values[layer]),
-                    "" if kinds is None else kinds[layer][head],
-                    *(f"{value:.6g}" for value in values),
-                ]
-            )
+            label = "" if kinds is None else kinds[layer][head]
+            values = [f"{mean[layer, head]:.6g}" for mean in means.values()]
+            writer.writerow([layer, head, name, kind, label, *values, signature])
 
 
-def _print_table(results: xr.Dataset, folder: Path, page: Path | None) -> None:
+_MEANING = {
+    "positional": "share of all weight at one offset",
+    "local": "weight inside the band of offsets",
+    "sink-like": "weight on the first, special or no token",
+}
+
+
+def _print_tables(results: xr.Dataset) -> None:
     from rich.console import Console
-    from rich.table import Table
 
     from attnscope.statistics import rank_heads
 
     console = Console()
     sizes = results.sizes
     console.print(
-        f"{results.attrs['model']}: {sizes['layer']} layers x {sizes['head']} heads over {sizes['text']} windows "
-        f"({int(results.length.sum())} tokens)",
+        f"{results.attrs['model']}: {count(sizes['layer'], 'layer')} x {count(sizes['head'], 'head')} over "
+        f"{count(sizes['text'], 'window')} ({int(results.length.sum())} tokens)",
         highlight=False,
         markup=False,
     )
-    meaning = {
-        "positional": "share of all weight at one offset",
-        "local": "weight inside the band of offsets",
-        "sink-like": "weight on the first, special or no token",
-    }
     for kind, rows in rank_heads(results).items():
-        console.print(f"\nmost {kind} heads: {meaning[kind]}", style="bold", highlight=False)
-        table = Table()
-        for column in ("layer", "head", "weight", "offset", "kind of head"):
-            table.add_column(column, justify="left" if column == "kind of head" else "right")
-        for row in rows:
-            offset = f"{row['offset']:+d}" if "offset" in row else ""
-            table.add_row(str(row["layer"]), str(row["head"]), f"{row['value']:.3f}", offset, row["label"])
-        if kind != "positional":
-            table.columns.pop(3)
-        console.print(table)
+        console.print(f"\nmost {kind} heads: {_MEANING[kind]}", style="bold", highlight=False)
+        console.print(_table_of_heads(rows))
+    if "label" not in results:
+        console.print(
+            "No kinds of heads: they are found from band_sum, which was not among --statistics.", style="dim"
+        )
     console.print("A weight is a mixing coefficient, not an explanation.", style="dim")
-    console.print(f"results: {folder}", highlight=False, markup=False, soft_wrap=True)
-    if page is not None:
-        console.print(f"report:  {page}", highlight=False, markup=False, soft_wrap=True)
+
+
+def _table_of_heads(rows: list[dict[str, Any]]) -> Table:
+    """Columns for what the rows have."""
+    from rich.table import Table
+
+    columns = {
+        "layer": lambda row: str(row["layer"]),
+        "head": lambda row: str(row["head"]),
+        "weight": lambda row: f"{row['value']:.3f}",
+        "offset": lambda row: f"{row['offset']:+d}",
+        "kind of head": lambda row: row["label"],
+    }
+    if not any("offset" in row for row in rows):
+        del columns["offset"]
+    if not any(row["label"] for row in rows):
+        del columns["kind of head"]
+    table = Table()
+    for column in columns:
+        table.add_column(column, justify="left" if column == "kind of head" else "right")
+    for row in rows:
+        table.add_row(*(cell(row) for cell in columns.values()))
+    return table

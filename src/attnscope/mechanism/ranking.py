@@ -9,6 +9,7 @@ import xarray as xr
 
 from attnscope.errors import AttnscopeError
 
+LOOKS = 0.2  # mean weight at one offset from which a head can be said to look there
 _NUMBERS = (
     "offset_of_weights",
     "offset_of_spectrum",
@@ -50,6 +51,27 @@ def rank_heads(tree: xr.DataTree) -> list[dict[str, Any]]:
         rows.values(),
         key=lambda row: (not row["agree"], -(row["peak_weight"] or 0.0), row["layer"], row["head"]),
     )
+
+
+def count_agreeing(rows: list[dict[str, Any]], least: float = 0.0) -> tuple[int, int]:
+    """In how many heads three ways agree, and of how many that have a verdict.
+
+    Parameters
+    ----------
+    rows
+        From `rank_heads`.
+    least
+        Count only heads with so much mean weight at their peak: at an offset with little weight, agreement says little
+        of where the head looks.
+
+    Examples
+    --------
+    >>> rows = [{"agree": True, "peak_weight": 0.1}, {"agree": False, "peak_weight": 0.5}]
+    >>> count_agreeing(rows), count_agreeing(rows, LOOKS)
+    ((1, 2), (0, 1))
+    """
+    judged = [row["agree"] for row in rows if row["agree"] is not None and row["peak_weight"] >= least]
+    return sum(judged), len(judged)
 
 
 def best_heads(

@@ -14,7 +14,7 @@ from attnscope.statistics._independence import (
 )
 from attnscope.statistics._labels import Clustering, cluster_profiles, direction, name_profile
 from attnscope.statistics._scan import Progress, scan, window_length
-from attnscope.statistics._summary import rank_heads, summarize
+from attnscope.statistics._summary import peaks, rank_heads, summarize
 
 __all__ = [
     "DEFAULT",
@@ -36,6 +36,7 @@ __all__ = [
     "label_information",
     "label_shares",
     "name_profile",
+    "peaks",
     "rank_heads",
     "reduce_call",
     "scan",

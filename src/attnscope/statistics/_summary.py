@@ -18,6 +18,17 @@ from attnscope.statistics._independence import (
 )
 from attnscope.statistics._labels import DIRECTED, cluster_profiles, direction
 
+#: What `summarize` adds to a scan, in words.
+SUMMARIES = {
+    "label": "Kind of the head in each text: its cluster, named by cluster_name [number]",
+    "cluster_name, centroid": "Name of each cluster; its share of the weight at each offset",
+    "label_share": "Share of the texts with each label [share]",
+    "majority_share": "Share of the texts with the most frequent label [share]",
+    "effective_labels": "How many labels the head has, exp of their entropy [1 if it is always the same]",
+    "direction": "(right - left) / (right + left) of the weight, mean over texts [-1..1]",
+    "direction_sign_agreement": "Share of the texts whose direction has the usual sign [share]",
+}
+
 
 def summarize(results: xr.Dataset, *, clusters: int = 6, seed: int = 0) -> xr.Dataset:
     """Label every head in every text, and say how far the labels depend on the text.
@@ -121,6 +132,53 @@ def _without_nan(value: Any) -> Any:
     return None if isinstance(value, float) and not np.isfinite(value) else value
 
 
+def peaks(results: xr.Dataset) -> xr.Dataset | None:
+    """Where the profile of each head has its peak, by means over texts.
+
+    Parameters
+    ----------
+    results
+        From `scan`.
+
+    Returns
+    -------
+    xarray.Dataset or None
+        ``peak_offset`` (tokens; NaN where there is no head) and ``peak_weight`` ``(layer, head)``: the offset of the
+        band that holds the largest share of all weight, and that share. None without ``band_sum``.
+
+    Examples
+    --------
+    >>> sums = [[[[1.0, 6.0, 2.0]]]]
+    >>> found = peaks(
+    ...     xr.Dataset(
+    ...         {"band_sum": (("text", "layer", "head", "offset"), sums), "length": ("text", [10])},
+    ...         coords={"offset": [-1, 0, 1]},
+    ...     )
+    ... )
+    >>> found.peak_offset.item(), found.peak_weight.item()
+    (0.0, 0.6)
+    """
+    shares = _shares(results)
+    if shares is None:
+        return None
+    largest = shares.max("offset")
+    place = results.offset[shares.fillna(-1).argmax("offset")].drop_vars("offset").astype(float)
+    return xr.Dataset(
+        {
+            "peak_offset": place.where(largest.notnull()).assign_attrs(units="tokens"),
+            "peak_weight": largest.assign_attrs(units="share"),
+        }
+    )
+
+
+def _shares(results: xr.Dataset) -> xr.DataArray | None:
+    """Share of all weight at each offset: at a large one the mean over the few rows that have it would say little."""
+    if "band_sum" not in results or "length" not in results:
+        return None
+    shares = results.band_sum / results.length
+    return shares.mean("text", skipna=True) if "text" in shares.dims else shares
+
+
 def rank_heads(results: xr.Dataset, top: int = 5) -> dict[str, list[dict[str, Any]]]:
     """The most positional, most local and most sink-like heads, by means over texts.
 
@@ -135,10 +193,8 @@ def rank_heads(results: xr.Dataset, top: int = 5) -> dict[str, list[dict[str, An
     """
     mean = results.mean("text", skipna=True) if "text" in results.dims else results
     scores: dict[str, xr.DataArray] = {}
-    # shares of all rows: at a large offset the mean over the few rows that have it would say little
-    away = None
-    if "band_sum" in results and "length" in results:
-        away = (results.band_sum / results.length).mean("text", skipna=True).where(results.offset != 0)
+    shares = _shares(results)
+    away = None if shares is None else shares.where(results.offset != 0)
     if away is not None:
         scores["positional"] = away.max("offset")
     if "outside" in mean:

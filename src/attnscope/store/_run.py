@@ -187,6 +187,24 @@ class RunFolder:
             ) from error
 
 
+def is_finished(path: Path) -> bool:
+    """Whether a folder holds a run that was finished.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as place, RunFolder(Path(place) / "run", {}) as run:
+    ...     before = is_finished(run.path)
+    ...     run.finish()
+    ...     before, is_finished(run.path)
+    (False, True)
+    """
+    try:
+        return bool(json.loads((path / PROGRESS).read_text(encoding="utf-8"))["complete"])
+    except (OSError, ValueError, LookupError, TypeError):
+        return False
+
+
 def _differences(found: Any, wanted: Any, at: str = "") -> list[str]:
     """Where two signatures differ, in words."""
     if isinstance(found, dict) and isinstance(wanted, dict):

@@ -1,0 +1,57 @@
+"""Where a command's results lie, and what it says about that."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+
+class Place:
+    """The folder asked for, or the one that the signature names; remembers whether the run was finished there before.
+
+    Parameters
+    ----------
+    asked
+        ``--out``.
+    usual
+        Names a folder from the signature.
+    parts
+        What the folder must hold for the run to count as finished.
+    """
+
+    def __init__(
+        self, asked: Path | None, usual: Callable[[dict[str, Any]], Path], parts: tuple[str, ...] = ()
+    ) -> None:
+        self.asked, self.usual, self.parts = asked, usual, parts
+        self.finished = False
+
+    def __call__(self, signature: dict[str, Any]) -> Path:
+        """Name the folder of a run with that signature."""
+        from attnscope.store import is_finished
+
+        folder = self.asked or self.usual(signature)
+        self.finished = is_finished(folder) and all((folder / part).exists() for part in self.parts)
+        return folder
+
+    def say(self, folder: Path, page: Path | None) -> None:
+        """Name the results and the page; on standard error, that nothing was measured anew."""
+        from rich.console import Console
+
+        console = Console()
+        console.print(f"results: {folder}", highlight=False, markup=False, soft_wrap=True)
+        if page is not None:
+            console.print(f"report:  {page}", highlight=False, markup=False, soft_wrap=True)
+        if self.finished:
+            print(  # noqa: T201
+                f"already finished in {folder}: delete it or give another --out to measure again",
+                file=sys.stderr,
+            )
+
+
+def count(number: int, what: str) -> str:
+    """Say how many: "1 window", "2 windows"."""
+    return f"{number} {what}{'s' * (number != 1)}"

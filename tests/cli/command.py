@@ -1,0 +1,29 @@
+"""The command line within this process: starting Python and PyTorch anew takes longer than most commands."""
+
+import io
+import sys
+from contextlib import chdir, redirect_stderr, redirect_stdout
+from subprocess import CompletedProcess
+from unittest.mock import patch
+
+from attnscope.cli import main
+
+
+def attnscope(*arguments, cwd, stdin=""):
+    """What `subprocess.run` would give for the same words, typed in the folder `cwd`."""
+    words = ["attnscope", *map(str, arguments)]
+    given = io.TextIOWrapper(io.BytesIO(stdin.encode()))
+    out, err = io.StringIO(), io.StringIO()
+    with (
+        chdir(cwd),
+        patch.object(sys, "argv", words),
+        patch.object(sys, "stdin", given),
+        redirect_stdout(out),
+        redirect_stderr(err),
+    ):
+        try:
+            main()
+            code = 0
+        except SystemExit as ended:
+            code = ended.code or 0
+    return CompletedProcess(words, code, out.getvalue(), err.getvalue())
