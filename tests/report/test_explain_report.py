@@ -7,7 +7,7 @@ import shutil
 import numpy as np
 import pytest
 import xarray as xr
-from planted_explanation import SKIPPED, explanation, without
+from planted_explanation import SKIPPED, explanation, only
 
 from attnscope.errors import AttnscopeError
 from attnscope.report import write_explain_report
@@ -93,7 +93,7 @@ def test_a_model_of_12_by_12_heads_is_a_small_page(tmp_path):
 
 
 def test_without_a_verdict_the_page_says_so(tree, tmp_path):
-    page = write_explain_report(without(tree, "verdict", "bias"), tmp_path / "r.html").read_text(
+    page = write_explain_report(only(tree, "position_content"), tmp_path / "r.html").read_text(
         encoding="utf-8"
     )
     assert 'id="figure-position-shares"' in page
@@ -110,7 +110,8 @@ def test_one_analysis_alone_is_a_page(tree, tmp_path):
 
 
 def test_the_heads_asked_for_are_shown(tree, tmp_path):
-    page = write_explain_report(tree, tmp_path / "r.html", heads=[(2, 3)]).read_text(encoding="utf-8")
+    page = write_explain_report(only(tree, "verdict", "phase_map"), tmp_path / "r.html", heads=[(2, 3)])
+    page = page.read_text(encoding="utf-8")
     assert "Figures of single heads show 2.3 (" in page
 
 
@@ -121,7 +122,7 @@ def test_nothing_to_show_is_refused(tmp_path):
 
 
 def test_attributes_that_are_no_json_do_no_harm(tree, tmp_path):
-    odd = without(tree)
+    odd = only(tree, "verdict")
     odd.attrs |= {"skipped": "not {json", "signature": "by hand <i>"}
     page = write_explain_report(odd, tmp_path / "r.html").read_text(encoding="utf-8")
     assert "by hand &lt;i&gt;" in page
@@ -199,7 +200,7 @@ def test_a_click_on_a_heading_sorts(visit, index):
 
 
 def test_what_is_not_known_comes_last(browser, tree, tmp_path):
-    less = without(tree)
+    less = only(tree, "verdict", "bias")
     coherence = tree["verdict"].to_dataset().copy(deep=True)
     coherence["coherence"][0, 0] = np.nan
     less["verdict"] = xr.DataTree(coherence)

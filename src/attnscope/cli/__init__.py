@@ -45,7 +45,7 @@ def _print_version(wanted: bool) -> None:
 @app.callback()
 def _globals(  # pyright: ignore[reportUnusedFunction]
     version: bool = typer.Option(
-        default=False, is_eager=True, callback=_print_version, help="Show the version and exit."
+        False, "--version", is_eager=True, callback=_print_version, help="Show the version and exit."
     ),
 ) -> None:
     pass
