@@ -189,7 +189,8 @@ def watching(model: PreTrainedModel, observer: Observer) -> Generator[None]:
         if any(arguments.get(name) is not None for name in _CROSS_ARGUMENTS):
             watch.cross.add(id(module))
 
-    hooks = [model.register_forward_pre_hook(fresh_pass)]
+    # a pass may leave out the head and start at the body
+    hooks = [start.register_forward_pre_hook(fresh_pass) for start in {model, model.base_model}]
     hooks += [
         module.register_forward_pre_hook(note_cross, with_kwargs=True)
         for module in model.modules()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -52,6 +53,19 @@ def centred_keys(call: AttentionCall, keys: Sequence[Tensor]) -> list[Tensor]:
     if call.softcap is not None or call.sinks is not None:
         return list(keys)
     return [key - key.mean(-2, keepdim=True) for key in keys]
+
+
+def one_text(call: AttentionCall, text: int) -> AttentionCall:
+    """The call of one text of the batch."""
+    own = slice(text, text + 1)
+    return replace(
+        call,
+        query=call.query[own],
+        key=call.key[own],
+        value=call.value[own],
+        mask=call.mask if call.mask is None or len(call.mask) == 1 else call.mask[own],
+        bias=call.bias if call.bias is None or len(call.bias) == 1 else call.bias[own],
+    )
 
 
 def allowed_pairs(call: AttentionCall, text: int, head: int) -> Bool[Tensor, "query key"]:

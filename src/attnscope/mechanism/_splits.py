@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
@@ -55,22 +56,22 @@ class Sides:
             for key in (self.key_position, self.key_content)
         ]
 
-    def coalition(self, call: AttentionCall, members: int) -> AttentionCall:
-        """The call with some of PP, PC, CP, CC as its scores: bit 0 to 3 of `members`; keys about their mean.
+    def coalitions(self, call: AttentionCall) -> Iterator[AttentionCall]:
+        """Calls whose scores are every choice of PP, PC, CP and CC, by the bits of their number; keys about their mean.
 
         Position and content of a query stand side by side and each meets the keys of its own terms, where these
         differ; a side without a term is left out.
         """
-        keys = centred_keys(call, [self.key_position, self.key_content])
-        sides = [self.query_position, self.query_content]
-        met = [[side for side in (0, 1) if members >> (2 * query + side) & 1] for query in (0, 1)]
-        if met[0] == met[1] and met[0]:  # both meet the same keys: add the queries
-            return _scoring(
-                call, sides[0] + sides[1], sum((keys[side] for side in met[0][1:]), keys[met[0][0]])
-            )
-        queries = [side for side, one in zip(sides, met, strict=True) if one] or sides[:1]
-        totals = [sum((keys[side] for side in one[1:]), keys[one[0]]) for one in met if one]
-        return _scoring(call, torch.cat(queries, -1), torch.cat(totals or [torch.zeros_like(keys[0])], -1))
+        queries = _choices(call, self.query_position, self.query_content)
+        keys = _choices(call, *centred_keys(call, [self.key_position, self.key_content]))
+        for members in range(16):
+            met = members & 3, members >> 2  # keys that the queries' position and their content meet
+            if met[0] == met[1]:
+                yield _scoring(call, queries[3], keys[met[0]])
+            else:
+                pairs = [(queries[side], keys[met[side - 1]]) for side in (1, 2) if met[side - 1]]
+                query, key = (torch.cat(one, -1) for one in zip(*pairs, strict=True))
+                yield _scoring(call, query, key)
 
     def mean_query(self, call: AttentionCall) -> AttentionCall:
         """A call in which every query is the mean query: a bias that depends on the key only."""
@@ -80,9 +81,19 @@ class Sides:
         )
 
 
+def _choices(call: AttentionCall, position: Tensor, content: Tensor) -> list[Tensor]:
+    """Nothing, position, content and both, in the type that is attended in."""
+    whole = [torch.zeros_like(position), position, content, position + content]
+    return [one.to(_attended(call)).contiguous() for one in whole]
+
+
+def _attended(call: AttentionCall) -> torch.dtype:
+    return call.query.dtype if call.query.dtype == torch.float64 else torch.float32
+
+
 def _scoring(call: AttentionCall, query: Tensor, key: Tensor) -> AttentionCall:
     """The call of one text with other queries and keys, and values of no width to speak of."""
-    single = call.query.dtype if call.query.dtype == torch.float64 else torch.float32
+    single = _attended(call)
     return replace(
         call,
         query=query[None].to(single),

@@ -64,6 +64,11 @@ def model_inputs(model: PreTrainedModel, ids: Int[Tensor, "batch position"]) -> 
     return given
 
 
+def read(model: PreTrainedModel, ids: Int[Tensor, "batch position"]) -> None:
+    """Run some texts through the model for what is watched: its head, whose logits nobody sees, is left out."""
+    model.base_model(**model_inputs(model, ids))
+
+
 def batches(ids: Int[Tensor, "text position"]) -> Iterator[tuple[slice, Int[Tensor, "batch position"]]]:
     """Some texts at a time, about 2,048 tokens of them."""
     size = max(1, TOKENS_AT_ONCE // max(1, ids.shape[1]))

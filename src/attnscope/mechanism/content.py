@@ -16,9 +16,18 @@ from torch import Tensor
 from attnscope.attention import AttentionCall, Need, measure
 from attnscope.capture import Site, watching
 from attnscope.errors import AttnscopeError
-from attnscope.mechanism._rows import mean_profile, pairs_at, profile_and_output, score_traces
+from attnscope.mechanism._rows import mean_profile, one_text, pairs_at, profile_and_output, score_traces
 from attnscope.mechanism._splits import ExactSplit, MeanSplit, Sides, Splitter
-from attnscope.mechanism._texts import Windows, batches, interval, model_inputs, resampled, token_ids
+from attnscope.mechanism._texts import (
+    TOKENS_AT_ONCE,
+    Windows,
+    batches,
+    interval,
+    model_inputs,
+    read,
+    resampled,
+    token_ids,
+)
 from attnscope.mechanism.first_layer import first_layer_split
 
 if TYPE_CHECKING:
@@ -114,12 +123,12 @@ def position_content(
         splitter = ExactSplit(model)
         if layers is None:
             layers = [site.index for site in first_layer_split(model, model_inputs(model, ids[:1]))]
-    first = _FirstPass(layers, band, splitter)
+    first = _FirstPass(layers, band, splitter, keep=ids.numel() <= TOKENS_AT_ONCE)
     middle = (len(ids) + 1) // 2
     for first.half, part in enumerate((ids[:middle], ids[middle:])):
         for _, batch in batches(part):
             with watching(model, first.observe):
-                model(**model_inputs(model, batch))
+                read(model, batch)
     sites = first.sites()
     if target is None:
         target = first.peaks()
@@ -130,8 +139,12 @@ def position_content(
     second = _SecondPass(sites, target, band, splitter)
     for text in range(len(ids)):
         splitter.prepare(ids[text])
-        with watching(model, second.observe):
-            model(**model_inputs(model, ids[text : text + 1]))
+        if first.keep:
+            for site in sites:
+                second.add(site, first.calls[site.index][text])
+        else:
+            with watching(model, second.observe):
+                read(model, ids[text : text + 1])
     found = _dataset(first, second, resampled(len(ids), draws, seed))
     if isinstance(splitter, MeanSplit):
         found = found.merge(_halves(second, splitter, found))
@@ -166,14 +179,16 @@ def shapley_values(values: Float[np.ndarray, " coalition"]) -> Float[np.ndarray,
 
 @dataclass(eq=False)
 class _FirstPass:
-    """Profiles of every text, and whatever the splitter wants to learn of it."""
+    """Profiles of every text, and whatever the splitter wants to learn of it; if few, their calls are kept."""
 
     layers: Sequence[int] | None
     band: int
     splitter: Splitter
+    keep: bool
     half: int = 0
     seen: dict[int, Site] = field(default_factory=dict)
     parts: dict[int, list[np.ndarray]] = field(default_factory=dict)
+    calls: dict[int, list[AttentionCall]] = field(default_factory=dict)  # one a text
 
     def observe(self, site: Site, call: AttentionCall) -> Tensor:
         if site.kind == "cross" if self.layers is None else site.index not in self.layers:
@@ -182,6 +197,8 @@ class _FirstPass:
         self.seen[site.index] = site
         self.parts.setdefault(site.index, []).append(profile.numpy())
         self.splitter.add(site, call, self.half)
+        if self.keep:
+            self.calls.setdefault(site.index, []).extend(one_text(call, text) for text in range(len(profile)))
         return output
 
     def sites(self) -> list[Site]:
@@ -220,19 +237,20 @@ class _SecondPass:
 
     def observe(self, site: Site, call: AttentionCall) -> Tensor:
         output = measure(call, Need())[0]
-        row = next((number for number, one in enumerate(self.sites) if one.index == site.index), None)
-        if row is not None:
-            sides = self.splitter(site, call)
-            self.calls.setdefault(site.index, call)
-            for name, values in self._layer(call, sides, self.target[row]).items():
-                self.found.setdefault(name, {}).setdefault(site.index, []).append(values)
+        if any(one.index == site.index for one in self.sites):
+            self.add(site, call)
         return output
+
+    def add(self, site: Site, call: AttentionCall) -> None:
+        """Take apart one layer of one text."""
+        target = self.target[[one.index for one in self.sites].index(site.index)]
+        self.calls.setdefault(site.index, call)
+        for name, values in self._layer(call, self.splitter(site, call), target).items():
+            self.found.setdefault(name, {}).setdefault(site.index, []).append(values)
 
     def _layer(self, call: AttentionCall, sides: Sides, target: np.ndarray) -> dict[str, np.ndarray]:
         """``(head, ...)`` each. A coalition of terms is attention with joined queries and keys: no matrix is held."""
-        profiles = [
-            mean_profile(sides.coalition(call, members), self.band)[0] for members in range(2 ** len(TERMS))
-        ]
+        profiles = [mean_profile(coalition, self.band)[0] for coalition in sides.coalitions(call)]
         heads = torch.arange(len(profiles[0]))
         worth = torch.stack([profile[heads, target[: len(heads)] + self.band] for profile in profiles])
         return {

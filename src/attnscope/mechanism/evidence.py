@@ -15,7 +15,7 @@ from attnscope.attention import AttentionCall, Need, measure
 from attnscope.capture import Site, verify
 from attnscope.errors import AttnscopeError
 from attnscope.mechanism._rows import pairs_at
-from attnscope.mechanism._texts import Windows, batches, model_inputs, token_ids
+from attnscope.mechanism._texts import Windows, batches, model_inputs, read, token_ids
 from attnscope.mechanism.components import StateMoments
 from attnscope.mechanism.inputs import add_states, watching_inputs
 from attnscope.mechanism.projections import Projections, projections
@@ -178,7 +178,7 @@ def gather(
 
     with watching_inputs(model, observe):
         for place, batch in batches(ids):
-            model(**model_inputs(model, batch))
+            read(model, batch)
             if progress is not None:
                 progress(place.stop, len(ids))
     tables = position_tables(model)

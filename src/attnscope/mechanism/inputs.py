@@ -14,7 +14,7 @@ from torch import Tensor
 from attnscope.attention import AttentionCall, Need, measure
 from attnscope.capture import Site, watching
 from attnscope.errors import AttnscopeError
-from attnscope.mechanism._texts import Windows, batches, model_inputs, token_ids
+from attnscope.mechanism._texts import Windows, batches, read, token_ids
 from attnscope.mechanism.components import StateMoments
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ def input_moments(model: PreTrainedModel, windows: Windows, layer: int) -> State
 
     with watching_inputs(model, observe):
         for _, batch in batches(ids):
-            model(**model_inputs(model, batch))
+            read(model, batch)
     if moments is None:
         raise AttnscopeError(_no_layer(layer))
     return moments

@@ -15,7 +15,7 @@ from attnscope.attention import AttentionCall
 from attnscope.capture import Site, watching
 from attnscope.errors import AttnscopeError
 from attnscope.mechanism._rows import mean_profile, profile_and_output
-from attnscope.mechanism._texts import Windows, batches, interval, model_inputs, resampled, token_ids
+from attnscope.mechanism._texts import Windows, batches, interval, model_inputs, read, resampled, token_ids
 from attnscope.mechanism.projections import projections
 from attnscope.mechanism.schemes import without_bias
 from attnscope.mechanism.tables import position_scheme
@@ -186,7 +186,7 @@ def _profiles(
 
     with watching(model, observe):
         for _, batch in batches(ids):
-            model(**model_inputs(model, batch))
+            read(model, batch)
     heads = max(one[0].shape[1] for one in parts["model"].values())
     found = np.full((len(parts), len(ids), len(sites), heads, 2 * band + 1), np.nan)
     for number, by_layer in enumerate(parts.values()):
