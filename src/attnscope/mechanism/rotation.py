@@ -118,9 +118,8 @@ def head_rotation(
         space, turn = np.eye(width), (left @ right).T
     else:
         space, turn = np.eye(width), _random(parts, np.random.default_rng(seed))
-    # R is normal: its complex Schur form is diagonal, with orthonormal vectors even where eigenvalues repeat
-    triangle, vectors = schur(turn, output="complex")[:2] if turn.size else (turn, turn)
-    return _rotation(np.diag(triangle), space @ vectors, width - len(turn), completion, least)
+    values, vectors = _eigenvectors(turn)
+    return _rotation(values, space @ vectors, width - len(turn), completion, least)
 
 
 def _rotation(
@@ -129,6 +128,25 @@ def _rotation(
     angles = np.angle(values)
     angles = np.where(angles == -np.pi, np.pi, angles)
     return Rotation(angles, np.abs(values), vectors.astype(np.complex128), parked, completion, least)
+
+
+def _eigenvectors(
+    turn: Float[np.ndarray, "joint joint"],
+) -> tuple[Complex[np.ndarray, " joint"], Complex[np.ndarray, "joint joint"]]:
+    """Eigenvalues and eigenvectors of a rotation, orthonormal even where eigenvalues repeat.
+
+    Its real Schur form has only 1, -1 and blocks [[cos, -sin], [sin, cos]] on the diagonal, since it is normal.
+    """
+    if not turn.size:
+        return turn.diagonal().astype(complex), turn.astype(complex)
+    blocks, basis = schur(turn)[:2]
+    first = np.flatnonzero(np.diag(blocks, -1))  # of each block
+    values, vectors = np.diag(blocks).astype(complex), basis.astype(complex)
+    one, other = basis[:, first], basis[:, first + 1]
+    for place, sign in ((first, 1j), (first + 1, -1j)):
+        values[place] += sign * blocks[first + 1, first]
+        vectors[:, place] = (one - sign * other) / np.sqrt(2)
+    return values, vectors
 
 
 def _joint_space(parts: Decomposition) -> Float[np.ndarray, "width joint"]:
