@@ -97,16 +97,15 @@ def table_components(evidence: Evidence) -> xr.Dataset:
 def correlations_by_layer(evidence: Evidence, *, variance: float = 0.999) -> xr.Dataset:
     """Canonical correlations of each layer's X with the position table, whitened and raw: dimension ``layer``."""
     table = evidence.tables[0].rows[: evidence.length]
-    found = [
-        canonical_correlations(
-            layer.moments.position_mean,
-            layer.moments.covariance,
-            table,
-            layer.moments.texts,
-            variance=variance,
+
+    def of_layer(layer: Layer) -> xr.Dataset:
+        moments = layer.moments
+        return canonical_correlations(
+            moments.position_mean, moments.covariance, table, moments.texts, variance=variance
         )
-        for layer in evidence.layers
-    ]
+
+    with ThreadPoolExecutor(torch.get_num_threads()) as pool:
+        found = list(pool.map(of_layer, evidence.layers))
     return along_layers(found, [layer.site.index for layer in evidence.layers])
 
 
