@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from attnscope import AttnscopeError
-from attnscope.attention import RowMeasures, attend, measure
+from attnscope.attention import Need, RowMeasures, attend, measure
 from attnscope.capture import attnscope_attention, verify, watching
 from attnscope.statistics import DEFAULT, STATISTICS, reduce_call
 from attnscope.statistics._catalogue import indicator_columns
@@ -27,6 +27,28 @@ def eager_weights(model, given):
         pairs = zip(found.decoder_attentions, found.cross_attentions, strict=True)
         return [*found.encoder_attentions, *(weights for pair in pairs for weights in pair)]
     return list(found.attentions)
+
+
+@pytest.mark.parametrize("family", MAKERS)
+def test_a_pass_without_the_head_attends_as_the_whole_model_does(family):
+    model = tiny(family)
+    given, _ = inputs(family, padded=False)
+    passes = []
+
+    def observe(site, call):
+        if site.index == 0:
+            passes.append([])
+        passes[-1].append((site, call.query))
+        return measure(call, Need())[0]
+
+    with torch.no_grad(), watching(model, observe):
+        for start in (model, model.base_model, model):
+            start(**given)
+    assert len(passes) == 3
+    for one in passes[1:]:
+        assert [site for site, _ in one] == [site for site, _ in passes[0]]
+        for (_, query), (_, expected) in zip(one, passes[0], strict=True):
+            torch.testing.assert_close(query, expected)
 
 
 @pytest.mark.parametrize("padded", [False, True], ids=["whole", "padded"])

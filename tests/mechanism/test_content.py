@@ -251,3 +251,13 @@ def test_one_text_is_enough_where_the_split_is_exact():
     assert found.layer.values.tolist() == [0]
     assert np.isnan(found.trace.sel(offset=slice(1, None))).all()
     assert "trace_split" not in found
+
+
+@pytest.mark.parametrize("family", ["bert", "llama", "t5"])
+def test_few_texts_read_once_give_what_reading_them_twice_gives(family, monkeypatch):
+    model = tiny(family)
+    once = position_content(model, RANDOM, band=BAND, draws=20)
+    monkeypatch.setattr("attnscope.mechanism.content.TOKENS_AT_ONCE", 0)
+    twice = position_content(model, RANDOM, band=BAND, draws=20)
+    for name in ("trace", "shapley", "mass", "mass_none", "profile_pp", "key_only"):
+        np.testing.assert_allclose(once[name], twice[name], rtol=1e-5, atol=1e-5)

@@ -31,7 +31,7 @@ def walks():
     return [
         walk_toy(),
         walk(device="cpu"),
-        walk("吾輩は猫である。", MODEL, layer=2, head=1, query_token="猫", device="cpu"),  # noqa: S106
+        walk("吾輩は猫である。", MODEL, layer=2, head=1, query_token="猫", device="cpu"),
         walk(nasty, MODEL, device="cpu"),
         *(of_family(family) for family in FAMILIES),
         of_family("bart", layer=3),

@@ -14,7 +14,7 @@ from torch import Tensor
 from attnscope.attention import AttentionCall, Need, measure
 from attnscope.capture import Site, watching
 from attnscope.errors import AttnscopeError
-from attnscope.mechanism._texts import Windows, batches, read, token_ids
+from attnscope.mechanism._texts import Windows, batches, model_inputs, read, token_ids
 from attnscope.mechanism.components import StateMoments
 
 if TYPE_CHECKING:
