@@ -114,11 +114,14 @@ class TestBadInput:
     @pytest.mark.parametrize(
         ("asked", "says"),
         [
-            (("--layer", "3"), "there is no layer 3: they go from 0 to 2"),
-            (("--head", "4"), "there is no head 4: they go from 0 to 3"),
+            (("--layer", "3"), "there is no self-attention layer 3: choose from 0, 1, 2"),
+            (("--head", "4"), "there is no head 4: heads are counted from 0 to 3"),
+            (("--layer", "1", "--head", "-1"), "there is no head -1: heads are counted from 0 to 3"),
+            (("--band", "16"), "the band is 16; in windows of 16 tokens the largest offset is 1 to 15"),
+            (("--band", "0"), "the band is 0; in windows of 16 tokens the largest offset is 1 to 15"),
         ],
     )
-    def test_a_head_that_does_not_exist(self, refused, asked, says):
+    def test_what_does_not_exist(self, refused, asked, says):
         refused("explain", "--window", "16", "--limit", "2", *asked, says=says)
 
     def test_a_single_window(self, refused):

@@ -177,6 +177,23 @@ class TestBadInput:
         with pytest.raises(AttnscopeError, match="no head 99: heads are counted from 0 to 3"):
             evidence.layers[0].matrices(99, affine=True)
 
+    @pytest.mark.parametrize(
+        ("asked", "says"),
+        [
+            ({"layer": 9}, "no self-attention layer 9: choose from 0"),
+            ({"layer": 0, "head": 4}, "no head 4: heads are counted from 0 to 3"),
+            ({"band": LENGTH}, f"the band is {LENGTH}"),
+            ({"frequencies": (16, 20)}, "within 1..15 cycles per 32 tokens"),
+        ],
+    )
+    def test_settings_are_refused_before_the_texts_are_read(self, tokenizer, asked, says):
+        steps = []
+        with pytest.raises(AttnscopeError, match=says):
+            attnscope.explain(
+                wave_bert(SHIFTS), [TEXT], tokenizer=tokenizer, window=LENGTH, progress=steps.append, **asked
+            )
+        assert steps == []
+
     def test_weights_that_are_not_numbers(self, tokenizer):
         model = wave_bert(SHIFTS)
         model.bert.encoder.layer[0].attention.self.query.weight.data[0, 0] = float("nan")

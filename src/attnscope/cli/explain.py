@@ -95,6 +95,8 @@ def explain(
             band=band,
             frequencies=_frequencies(frequencies),
             completion=completion,
+            layer=layer,
+            head=head,
             intervene=interventions,
             seed=seed,
             device=device,

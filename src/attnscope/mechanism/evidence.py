@@ -111,8 +111,7 @@ class Evidence:
         for layer in self.layers:
             if layer.site.index == index:
                 return layer
-        known = ", ".join(str(layer.site.index) for layer in self.layers)
-        raise AttnscopeError(f"there is no self-attention layer {index}: choose from {known}")
+        raise _no_layer(index, [layer.site.index for layer in self.layers])
 
     @property
     def bilinear(self) -> list[Layer]:
@@ -126,6 +125,8 @@ def gather(
     windows: Windows,
     *,
     band: int = 10,
+    layer: int | None = None,
+    head: int | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Evidence:
     """Run all texts through the model once, and keep what does not grow with their number.
@@ -138,6 +139,8 @@ def gather(
         Two or more, all equally long.
     band
         Largest offset of the profiles.
+    layer, head
+        Will be asked for later: refused after the first texts if they do not exist.
     progress
         Called with texts done and texts in all.
 
@@ -170,15 +173,17 @@ def gather(
             matrices = next(one for other, one in found.items() if other.index == site.index)
             sample = states[0].double().cpu().numpy()
             layers[site.index] = Layer(site, matrices, StateMoments.zeros(length, states.shape[-1]), sample)
-        layer = layers[site.index]
-        layer.has_bias = layer.has_bias or call.bias is not None
-        add_states(layer.moments, states)
-        layer.band_sums += list(rows.band.double().sum(2).cpu().numpy())
+        seen = layers[site.index]
+        seen.has_bias = seen.has_bias or call.bias is not None
+        add_states(seen.moments, states)
+        seen.band_sums += list(rows.band.double().sum(2).cpu().numpy())
         return output
 
     with watching_inputs(model, observe):
         for place, batch in batches(ids):
             read(model, batch)
+            if not place.start:
+                _check_asked(layers, layer, head)
             if progress is not None:
                 progress(place.stop, len(ids))
     tables = position_tables(model)
@@ -196,6 +201,19 @@ def _words(windows: Sequence[Any], ids: Tensor) -> np.ndarray:
     """Ids of all tokens but the special ones, which come round with every window and would look like a wave."""
     special = [getattr(window, "special", None) or [False] * ids.shape[1] for window in windows]
     return ids.numpy()[~np.array(special, dtype=bool)]
+
+
+def _check_asked(layers: dict[int, Layer], layer: int | None, head: int | None) -> None:
+    if layer is not None and layer not in layers:
+        raise _no_layer(layer, sorted(layers))
+    heads = [one.heads for index, one in layers.items() if layer in {None, index}]
+    check_range("head", None if head is None else [head], max(heads, default=0))
+
+
+def _no_layer(index: int, known: Sequence[int]) -> AttnscopeError:
+    return AttnscopeError(
+        f"there is no self-attention layer {index}: choose from {', '.join(map(str, known))}"
+    )
 
 
 def check_range(name: str, chosen: Sequence[int] | None, known: int) -> None:

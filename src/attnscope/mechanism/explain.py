@@ -18,6 +18,7 @@ from attnscope.capture import LoadedModel, load_model
 from attnscope.corpus import Corpus, Sources, Window, cut_windows
 from attnscope.errors import AttnscopeError
 from attnscope.mechanism import heads
+from attnscope.mechanism._arrays import in_band
 from attnscope.mechanism.content import position_content
 from attnscope.mechanism.evidence import Evidence, gather
 from attnscope.mechanism.interventions import interventions
@@ -66,6 +67,8 @@ def explain(
     band: int = 10,
     frequencies: tuple[int, int] | None = None,
     completion: str = "minimal",
+    layer: int | None = None,
+    head: int | None = None,
     intervene: bool = False,
     intervention_texts: int = 8,
     seed: int = 0,
@@ -96,6 +99,8 @@ def explain(
         First and last frequency, cycles per window, of the band in which a shift is read off.
     completion
         How the rotation R is completed for the phase maps: see `phase_map`.
+    layer, head
+        Will be shown later. They change no number: what does not exist is refused before the texts are read.
     intervene
         Also change words and positions and see what becomes of each head, on `intervention_texts` windows.
     seed
@@ -132,6 +137,7 @@ def explain(
         trust_remote_code=trust_remote_code,
     )
     length = window_length(loaded, window)
+    _check_settings(length, band, frequencies)
     windows = equal_windows(corpus, loaded, length, limit)
     signature = {
         "command": "explain",
@@ -157,6 +163,8 @@ def explain(
         band=band,
         frequencies=frequencies,
         completion=completion,
+        layer=layer,
+        head=head,
         intervention_texts=intervention_texts if intervene else 0,
         seed=seed,
         progress=progress,
@@ -219,6 +227,8 @@ class Analyses:
         band: int = 10,
         frequencies: tuple[int, int] | None = None,
         completion: str = "minimal",
+        layer: int | None = None,
+        head: int | None = None,
         intervention_texts: int = 0,
         seed: int = 0,
         progress: Callable[[Step], None] | None = None,
@@ -226,6 +236,7 @@ class Analyses:
         self.model = loaded.model
         self.windows, self.band, self.frequencies = windows, band, frequencies
         self.completion, self.seed = completion, seed
+        self.layer, self.head = layer, head
         self.intervention_texts = intervention_texts
         self.progress = progress or (lambda _: None)
 
@@ -235,6 +246,8 @@ class Analyses:
             self.model,
             self.windows,
             band=self.band,
+            layer=self.layer,
+            head=self.head,
             progress=lambda done, total: self.progress(Step("reading the texts", 0.6 * done / total)),
         )
         found = {"forms": heads.form_table(evidence)}
@@ -314,6 +327,16 @@ def _if(condition: bool, reason: str) -> Callable[[Callable[[], xr.Dataset]], Ca
         return guarded
 
     return guard
+
+
+def _check_settings(length: int, band: int, frequencies: tuple[int, int] | None) -> None:
+    """What an analysis would refuse only after all texts were read."""
+    if not 1 <= band < length:
+        raise AttnscopeError(
+            f"the band is {band}; in windows of {length} tokens the largest offset is 1 to {length - 1}"
+        )
+    if frequencies is not None:
+        in_band(length, frequencies)
 
 
 def equal_windows(corpus: Corpus, loaded: LoadedModel, length: int, limit: int) -> list[Window]:
