@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from scipy.linalg import null_space, subspace_angles
+from scipy.linalg import expm, null_space, subspace_angles
 
 from attnscope import AttnscopeError
 from attnscope.mechanism.controls import shift_controls
@@ -98,6 +98,20 @@ def test_completions_differ_in_their_angles():
     assert np.abs(sorted_angles(one) - sorted_angles(two)).max() > 0.1
     assert np.abs(sorted_angles(one) - sorted_angles(head_rotation(query, key))).max() > 0.1
     np.testing.assert_array_equal(one.angles, again.angles)
+
+
+@pytest.mark.parametrize("size", [1e-1, 1e-4, 1e-6, 1e-10])
+def test_eigenvectors_of_nearly_equal_angles_are_orthonormal(size):
+    """Keys turned against queries by tiny angles, whose cosines rounding cannot tell apart."""
+    query, _ = head()
+    rng = np.random.default_rng(1)
+    skew = rng.normal(size=(WIDTH, WIDTH))
+    key = expm(size * (skew - skew.T)) @ query
+    found = head_rotation(query, key)
+    vectors = found.vectors
+    np.testing.assert_allclose(vectors.conj().T @ vectors, np.eye(vectors.shape[1]), atol=CLOSE)
+    parts = reparametrize(query, key)
+    np.testing.assert_allclose(operator(found) @ parts.query, parts.key, atol=1e-10)
 
 
 def test_the_thin_block_has_eigenvalues_inside_the_disc():
@@ -416,6 +430,20 @@ def test_controls_lose_the_line():
     assert (np.abs(found.band_offset[1:] + 2) > 1).all()
     assert float(found.share_near[1:].max()) < float(found.uniform_share[0]) + 0.2
     assert float(found.coherence[1:].max()) < 0.8
+    assert float(found.coherence_at_offset[0]) == pytest.approx(float(found.coherence[0]), abs=0.05)
+    assert float(np.abs(found.coherence_at_offset[1:]).max()) < 0.5
+
+
+def test_words_that_match_themselves_are_coherent_at_offset_0_only():
+    """A head of content: in shuffled text it is as coherent as before, but shows no shift."""
+    words = np.random.default_rng(0).normal(size=(128, 8))
+    found = shift_controls(words, np.eye(8), np.eye(8))
+    np.testing.assert_allclose(found.coherence.sel(control=["head", "permuted 0"]), 1, atol=1e-9)
+    np.testing.assert_allclose(found.band_offset.sel(control=["head", "permuted 0"]), 0, atol=1e-9)
+    ahead = shift_controls(np.hstack([words, np.roll(words, 1, 0)]), np.eye(16)[:, :8], np.eye(16)[:, 8:])
+    assert ahead.band_offset[0] == pytest.approx(1, abs=1e-9)
+    assert ahead.coherence_at_offset[0] == pytest.approx(1, abs=1e-9)
+    assert abs(float(ahead.coherence_at_offset.sel(control="permuted 0"))) < 0.3
 
 
 def test_haar_columns_are_orthonormal_and_spread():
