@@ -32,6 +32,7 @@ WHOLE = {
     "position_cca": figures.position_correlations,
     "waves": figures.wave_counts,
     "spectra": figures.spectra_by_layer,
+    "controls": figures.shift_controls,
 }
 
 
@@ -153,6 +154,19 @@ def test_three_ways_are_drawn_against_each_other(tree):
     np.testing.assert_allclose(agreeing, [[-1.0, -0.9]] * 6)
 
 
+def test_controls_stand_below_the_head(tree):
+    figure = figures.shift_controls(node(tree, "controls"))
+    assert [axes.get_title(loc="left") for axes in figure.axes[::2]] == ["Layer 0, head 0", "Layer 0, head 2"]
+    coherence, offset = figure.axes[:2]
+    kept, lost = (np.stack(line.get_data(), 1).tolist() for line in coherence.lines[:2])
+    assert kept == [[0.9, 0]]
+    assert lost == [[0.1, 2], [0.0, 3], [0.05, 4]]
+    completed = next(line for line in offset.lines if set(line.get_ydata()) == {1})
+    assert completed.get_xdata().tolist() == [-1, -1, -1]
+    with pytest.raises(AttnscopeError, match="at least one head with values"):
+        figures.shift_controls(node(tree, "controls").isel(head=[1]))
+
+
 def test_wave_counts_are_written_beside_those_of_shuffled_tokens(tree):
     found, shuffled = figures.wave_counts(node(tree, "waves")).axes[:2]
     assert [text.get_text() for text in found.texts] == ["4", "0"] * 6
@@ -245,7 +259,7 @@ def test_a_head_without_values_is_drawn_empty(tree, name):
 
 def test_every_analysis_has_its_figure(tree, tmp_path):
     names = {path.stem for path in figures.write_explain_figures(tree, tmp_path / "new")}
-    assert len(names) == 15
+    assert len(names) == 16
     assert "position-shares" not in names  # the verdict shows more
 
 

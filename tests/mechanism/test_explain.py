@@ -47,6 +47,18 @@ def test_planted_position_heads_are_all_position(planted):
     )
 
 
+def test_planted_shifts_are_lost_under_every_control(planted):
+    controls = planted["controls"].to_dataset().sel(layer=0)
+    kept, drawn = controls.sel(control="head"), controls.drop_sel(control=["head", "other key"])
+    assert controls["head"].values.tolist() == [0, 1, 2, 3]
+    np.testing.assert_allclose(kept.coherence_at_offset, 1, atol=0.01)
+    assert float(np.abs(drawn.coherence_at_offset).max()) < 0.5
+    assert not np.isclose(drawn.band_offset, kept.band_offset, atol=0.2).any()
+    # the heads' frequencies are disjoint, but for one of four that the last shares with the first
+    strange = controls.cross_amplitude.sel(control="other key") / kept.cross_amplitude
+    np.testing.assert_allclose(strange, [0, 0, 0, 0.25], atol=1e-4)
+
+
 def test_planted_waves_stand_in_the_table(planted):
     spectrum = planted["position_spectrum"].to_dataset().sel(kind="positions")
     amplitude = spectrum["mean"]
@@ -71,6 +83,7 @@ def test_every_analysis_is_there_or_says_why_not(planted):
         "rotation_effect",
         "bias_effect",
         "verdict",
+        "controls",
     }
     assert "not turned by positions" in skipped["rotation_effect"]
 

@@ -68,6 +68,7 @@ def explanation(layers=3, heads=4, positions=64, columns=8, seed=0):
                 "coherence": (GRID, np.where(looks, 0.95, 0.3)),
             }
         ),
+        "controls": _controls(heads),
     }
     numbered = {}
     for name, node in nodes.items():
@@ -193,6 +194,23 @@ def _cross_correlation(layers, heads, columns, positions, rng):
             "trace_peak_offset": ((*GRID, "range"), np.full((layers, heads, 2), -1)),
         },
         coords={"offset": offset, "range": ["near", "all"]},
+    )
+
+
+def _controls(heads):
+    names = ["head", "other key", "permuted 0", "random 0"]
+    coherence = np.broadcast_to([0.9, 0.1, 0.0, 0.05], (1, heads, 4))
+    offset = np.broadcast_to([-1.0, 7.0, 0.0, -20.0], (1, heads, 4))
+    return xr.Dataset(
+        {
+            "coherence_at_offset": (
+                (*GRID, "control"),
+                np.where(np.arange(heads) % 2, np.nan, 1)[:, None] * coherence,
+            ),
+            "band_offset": ((*GRID, "control"), np.where(np.arange(heads) % 2, np.nan, 1)[:, None] * offset),
+            "completed_shift": ((*GRID, "completion"), np.ones((1, heads, 3))),
+        },
+        coords={"control": names},
     )
 
 

@@ -21,11 +21,12 @@ def shift_controls(
     draws: int = 1,
     seed: int = 0,
 ) -> xr.Dataset:
-    """A head's shift, and what is left of it when its cause is taken away.
+    r"""A head's shift, and what is left of it when its cause is taken away.
 
-    What must vanish is the line: ``share_near`` falls to about ``uniform_share``, coherence falls, and the offsets
-    scatter. A concentration of phases says little alone: where few frequencies carry the weight, some offset
-    fits any phases.
+    What must vanish is the line at the head's own offset :math:`t`: ``coherence_at_offset``, the mean over the band
+    of :math:`\gamma(f) \cos(\arg C + 2 \pi f t / T)` weighted by \|C\| (:math:`\gamma` the coherence), falls to about
+    0. Coherence alone need not fall: in shuffled text a word still matches itself, at offset 0. Nor does a
+    concentration of phases say much: where few frequencies carry the weight, some offset fits any phases.
 
     Parameters
     ----------
@@ -42,9 +43,9 @@ def shift_controls(
         Over ``control``: ``head`` (unchanged); ``other key`` where one is given; ``permuted 0``, ..., the
         rows of X in a random order (queries and keys permuted together); ``random 0``, ..., random singular
         vectors with the head's singular values. Variables: ``band_offset``, ``shift_concentration``,
-        ``coherence`` (weighted by the cross-amplitude over the band) and ``cross_amplitude`` (its sum over
-        the band) of `cross_spectrum`, and ``median_shift``, ``share_near`` and ``uniform_share`` of
-        `phase_map` (minimal completion).
+        ``coherence`` (weighted by the cross-amplitude over the band), ``coherence_at_offset`` and
+        ``cross_amplitude`` (its sum over the band) of `cross_spectrum`, and ``median_shift``, ``share_near`` and
+        ``uniform_share`` of `phase_map` (minimal completion).
 
     Raises
     ------
@@ -60,7 +61,7 @@ def shift_controls(
     >>> found = shift_controls(np.hstack([np.cos(angle), np.sin(angle)]), np.eye(6), key)
     >>> found.control.values.tolist(), round(float(found.shift_concentration[0]), 6)
     (['head', 'permuted 0', 'random 0'], 1.0)
-    >>> (found.share_near - found.uniform_share > 0.2).values.tolist()
+    >>> (found.coherence_at_offset > 0.5).values.tolist()
     [True, False, False]
     """
     values = series("X", inputs)
@@ -75,15 +76,20 @@ def shift_controls(
         query, key = (haar(len(weight), len(size), rng) for weight in (query_weight, key_weight))
         cases[f"random {draw}"] = (values, query * size, key)
     found: list[xr.Dataset] = []
+    offset = np.nan
     for case in cases.values():
         spectrum, angles = cross_spectrum(*case, band=band), phase_map(*case, band=band, bins=1)
         weight = spectrum.cross_amplitude.where(spectrum.in_band, 0.0)
+        offset = float(spectrum.band_offset) if not found else offset
+        coherence = spectrum.coherence.fillna(0.0)
+        agreement = np.cos(spectrum.phase + 2 * np.pi * spectrum.frequency * offset / len(values))
         found.append(
             xr.Dataset(
                 {
                     "band_offset": spectrum.band_offset,
                     "shift_concentration": spectrum.shift_concentration,
-                    "coherence": spectrum.coherence.fillna(0.0)
+                    "coherence": coherence.weighted(weight).mean().assign_attrs(units="1"),
+                    "coherence_at_offset": (coherence * agreement)
                     .weighted(weight)
                     .mean()
                     .assign_attrs(units="1"),

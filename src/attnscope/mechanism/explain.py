@@ -22,6 +22,7 @@ from attnscope.mechanism._arrays import in_band
 from attnscope.mechanism.content import position_content
 from attnscope.mechanism.evidence import Evidence, gather
 from attnscope.mechanism.interventions import interventions
+from attnscope.mechanism.ranking import best_heads
 from attnscope.mechanism.scheme_effects import bias_effect, rotation_effect
 from attnscope.mechanism.tables import position_scheme
 from attnscope.statistics import window_length
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 
 CONTENT_TEXTS = 3  # texts of the position-and-content account, which takes several passes
 DEFAULT_TEXTS = 100
+CONTROLLED = 4  # heads whose shift is held against controls: the first in the ranking
 _OF_ARRAYS = frozenset(
     [
         "position_spectrum",
@@ -44,6 +46,7 @@ _OF_ARRAYS = frozenset(
         "cross_correlation",
         "bias",
         "verdict",
+        "controls",
     ]
 )
 
@@ -114,7 +117,8 @@ def explain(
         A node for each analysis that the model admits: ``forms`` (of the scores, by layer), ``position_spectrum``,
         ``position_pca``, ``position_cca``, ``waves``, ``spectra``, ``cross_spectrum``, ``phase_map``,
         ``cross_correlation``, ``bias``, ``position_content``, ``rotation_effect``, ``bias_effect``,
-        ``interventions``, ``verdict``. The attribute ``skipped`` says, as JSON, which are not defined here and why.
+        ``interventions``, ``verdict``, ``controls`` (of the few clearest heads). The attribute ``skipped`` says, as
+        JSON, which are not defined here and why.
 
     Raises
     ------
@@ -301,6 +305,14 @@ class Analyses:
                     found["cross_spectrum"],
                     found["cross_correlation"],
                     found.get("position_content"),
+                )
+            ),
+            "controls": bilinear(
+                lambda: heads.controls(
+                    evidence,
+                    best_heads(xr.DataTree.from_dict({"verdict": found["verdict"]}), count=CONTROLLED),
+                    band=self.frequencies,
+                    seed=self.seed,
                 )
             ),
         }

@@ -14,11 +14,12 @@ from jaxtyping import Float
 
 from attnscope.errors import AttnscopeError
 from attnscope.mechanism.components import canonical_correlations, principal_components
+from attnscope.mechanism.controls import shift_controls
 from attnscope.mechanism.correlation import cross_correlation, profile_agreement
 from attnscope.mechanism.cross_spectrum import cross_spectrum
 from attnscope.mechanism.decomposition import append_one, reparametrize
 from attnscope.mechanism.evidence import Evidence, Layer
-from attnscope.mechanism.phase_map import phase_map
+from attnscope.mechanism.phase_map import completion_range, phase_map
 from attnscope.mechanism.spectrum import amplitude_spectrum
 from attnscope.mechanism.waves import maximum_spectrum, query_key_waves
 
@@ -184,6 +185,47 @@ def phase_maps(
             seed=seed,
         ),
     )
+
+
+def controls(
+    evidence: Evidence,
+    heads: Sequence[tuple[int, int]],
+    *,
+    band: tuple[int, int] | None = None,
+    draws: int = 3,
+    seed: int = 0,
+) -> xr.Dataset:
+    """`shift_controls` and `completion_range` of a few heads, on the means of X over texts.
+
+    Parameters
+    ----------
+    evidence, band
+        As in `cross_spectra`.
+    heads
+        Pairs (layer, head).
+    draws, seed
+        Of each random control and of the completion, and their seed.
+
+    Returns
+    -------
+    xarray.Dataset
+        Dimensions ``layer, head`` (those of the heads; NaN for pairs that were not asked for). The variables of
+        `shift_controls` over ``control``; ``completed_shift`` and ``completed_share``, those of `completion_range`,
+        over ``completion``.
+    """
+
+    def of_head(pair: tuple[int, int]) -> xr.Dataset:
+        layer, head = evidence.layer(pair[0]), pair[1]
+        inputs = inputs_of(layer, head, affine=True)
+        other = (head + layer.projections.group) % layer.heads  # the next head with keys of its own
+        strange = layer.matrices(other, affine=True)[1] if layer.projections.group < layer.heads else None
+        lost = shift_controls(*inputs, other_key=strange, band=band, draws=draws, seed=seed)
+        kept = completion_range(*inputs, band=band, draws=draws, seed=seed)
+        kept = kept.rename(median_shift="completed_shift", share_near="completed_share")
+        return lost.merge(kept).expand_dims(layer=[pair[0]], head=[head])
+
+    with ThreadPoolExecutor(torch.get_num_threads()) as pool:
+        return xr.merge(pool.map(of_head, heads), join="outer", compat="no_conflicts", combine_attrs="drop")
 
 
 def cross_correlations(evidence: Evidence, *, mode: str = "centre_k", columns: int = 20) -> xr.Dataset:

@@ -78,6 +78,15 @@ _SECTIONS = (
         ("cross-spectrum", "phase-maps", "cross-correlations"),
     ),
     (
+        "controls",
+        "Is the shift real?",
+        (
+            "A way to read off a shift may find one in anything. So the clearest heads are read again with the cause "
+            "of their shift taken away: it must then be lost."
+        ),
+        ("shift-controls",),
+    ),
+    (
         "content",
         "Position or content",
         (
@@ -189,6 +198,14 @@ _FIGURES = {
         (
             "Above, each leading column; below, their sum, weighted by singular values. Waves of several periods add "
             "up near one offset and cancel further away."
+        ),
+    ),
+    "shift-controls": (
+        "The shift and its controls",
+        (
+            "Blue should lie at the right above, and orange near 0, off the red line below. A disc is one draw. In "
+            "shuffled text a word still matches itself, at offset 0. Green is the offset by the rotation's angles, "
+            "its free part chosen in four ways: where that misses the line, do not rely on the map of the rotation."
         ),
     ),
     "position-content": (

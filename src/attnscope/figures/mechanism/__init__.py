@@ -5,6 +5,7 @@
 
 from attnscope.figures.mechanism.changes import interventions, scheme_effect
 from attnscope.figures.mechanism.content import position_content
+from attnscope.figures.mechanism.controls import shift_controls
 from attnscope.figures.mechanism.explain import explain_figures, write_explain_figures
 from attnscope.figures.mechanism.positions import (
     position_components,
@@ -29,6 +30,7 @@ __all__ = [
     "position_grid",
     "position_spectrum",
     "scheme_effect",
+    "shift_controls",
     "spectra_by_layer",
     "verdict_grid",
     "wave_columns",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -10,7 +10,7 @@ from attnscope.errors import AttnscopeError
 from attnscope.figures.mechanism._common import (
     ALONE,
     MEASURED,
-    NOISE,
+    OTHERS,
     head_panels,
     is_leftmost,
     legend_above,
@@ -25,19 +25,18 @@ from attnscope.figures.style import look
 if TYPE_CHECKING:
     import xarray as xr
     from matplotlib.axes import Axes
-
     from matplotlib.figure import Figure
 
-_HEAD, _COMPLETED = "The head", 1
-_ROWS = (_HEAD, "R completed otherwise", "Keys of another head", "Positions shuffled", "Random weights")
+_HEAD, _COMPLETED, _CHOSEN = "The head", 1, OTHERS[1]
+_ROWS = (_HEAD, "By the rotation R", "Keys of another head", "Positions shuffled", "Random weights")
 
 
 def shift_controls(controls: xr.Dataset) -> Figure:
     """Draw what is left of each head's shift when its cause is taken away: it must vanish.
 
-    Above, the share of the rotation's energy within a token of one shift, beside that of angles spread evenly
-    (grey ticks); below, the coherence of queries and keys and the offset read off. Other completions of the
-    rotation must not matter; keys of another head, shuffled positions and random weights must lose the shift.
+    Above, the coherence of queries and keys at the head's own offset; below, the offset found. Keys of another head,
+    shuffled positions and random weights must lose the shift. Beside them the offset that the angles of the rotation
+    give, for several completions: where they scatter or miss, its phase map is not to be relied on.
 
     Parameters
     ----------
@@ -63,31 +62,28 @@ def shift_controls(controls: xr.Dataset) -> Figure:
     >>> shift_controls(found).axes[0].get_title(loc="left")
     'Layer 1, head 3'
     """
-    require(
-        controls,
-        ("control", "share_near", "uniform_share", "coherence", "band_offset"),
-        purpose="shift_controls",
-    )
+    require(controls, ("control", "coherence_at_offset", "band_offset"), purpose="shift_controls")
     pairs = [
         (layer, head)
         for layer in axis_values(controls, "layer")
         for head in axis_values(controls, "head")
-        if np.isfinite(one_head(controls, layer, head)["coherence"].values).any()
+        if np.isfinite(one_head(controls, layer, head)["band_offset"].values).any()
     ]
     if not pairs:
         raise AttnscopeError("shift_controls needs at least one head with values, but found none.")
     rows = np.array([_ROWS.index(_row(name)) for name in names(controls, "control")])
     with look():
-        figure, panels = head_panels(len(pairs), (1.15, 1.15, 1.15), width=2.2)
+        figure, panels = head_panels(len(pairs), (1.05, 1.25), width=2.2)
         for index, ((layer, head), axes) in enumerate(zip(pairs, panels, strict=True)):
             part = one_head(controls, layer, head)
-            _draw(axes, part, rows)
+            _draw(axes[0], axes[1], part, rows)
             for one in axes:
                 one.set(ylim=(len(_ROWS) - 0.5, -0.5))
                 one.set_yticks(range(len(_ROWS)), _ROWS if is_leftmost(index) else [])
                 one.tick_params(axis="y", length=0)
+                one.grid(axis="y", color="0.92", linewidth=0.6)
             axes[0].set_title(f"Layer {layer}, head {head}", loc="left")
-        legend_above(figure, panels[0][0], 4)
+        legend_above(figure, panels[0][0], 3)
     return figure
 
 
@@ -97,45 +93,27 @@ def _row(control: str) -> str:
     )
 
 
-def _draw(axes: list[Axes], part: xr.Dataset, rows: np.ndarray) -> None:
-    """Share of the energy, coherence and offset of one head, one row for each control."""
-    share, coherence, offset = axes
+def _draw(coherence: Axes, offset: Axes, part: xr.Dataset, rows: np.ndarray) -> None:
+    """Coherence at the head's offset, and the offset found, one row for each control."""
     at = float(part["band_offset"].values[rows == 0][0])
-    panels = (
-        (share, "share_near", "completed_share", 1, "Energy near one offset"),
-        (coherence, "coherence", "", 1, "Coherence"),
-        (offset, "band_offset", "completed_shift", -1, "Offset, tokens"),
-    )
-    for one, name, completed, sign, label in panels:
-        one.grid(axis="y", color="0.92", linewidth=0.6)
-        _discs(one, part[name].values, rows)
-        if completed in part:
-            _discs(one, sign * part[completed].values, np.full(part.sizes["completion"], _COMPLETED))
-        one.set_xlabel(label)
-    level = part["uniform_share"].values
-    share.plot(level, rows, "|", color=NOISE, markersize=8, label="If angles were spread evenly", zorder=4)
-    for one in (share, coherence):
-        one.set_xlim(-0.02, 1.04)
+    _discs(coherence, part["coherence_at_offset"].values, rows)
+    coherence.axvline(0, color="0.5", linewidth=0.6, linestyle=":")
+    coherence.set(xlim=(-0.45, 1.05), xlabel=f"Coherence at offset {tokens(at)}")
+    _discs(offset, part["band_offset"].values, rows)
+    if "completed_shift" in part:
+        _discs(offset, -part["completed_shift"].values, np.full(part.sizes["completion"], _COMPLETED))
     offset.axvline(at, color=MARK, linewidth=0.9, zorder=1)
-    offset.set_title(tokens(at), loc="right", color=MARK, fontsize=7, pad=2)
     offset.set_xscale("symlog", linthresh=4, linscale=1.2)
-    offset.set(xlim=(-300, 300))
-    offset.set_xticks([-64, -4, -1, 1, 4, 64], ["−64", "−4", "−1", "+1", "+4", "+64"])
+    offset.set(xlim=(-300, 300), xlabel="Offset found, tokens")
+    offset.set_xticks([-64, -4, 0, 4, 64], ["−64", "−4", "0", "+4", "+64"])
     offset.minorticks_off()
 
 
 def _discs(axes: Axes, values: np.ndarray, rows: np.ndarray) -> None:
     for chosen, colour, label in (
-        (rows <= _COMPLETED, MEASURED, "Must show the shift"),
-        (rows > _COMPLETED, ALONE, "Must lose it"),
+        (rows == 0, MEASURED, "The head"),
+        (rows > _COMPLETED, ALONE, "Must lose the shift"),
+        (rows == _COMPLETED, _CHOSEN, "Depends on how R is completed"),
     ):
-        axes.plot(
-            values[chosen],
-            rows[chosen],
-            "o",
-            color=colour,
-            alpha=0.6,
-            markersize=4.5,
-            markeredgewidth=0,
-            label=label,
-        )
+        style: dict[str, Any] = {"alpha": 0.6, "markersize": 4.5, "markeredgewidth": 0, "label": label}
+        axes.plot(values[chosen], rows[chosen], "o", color=colour, **style)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from attnscope.figures.mechanism import changes, content, positions, shifts, verdict, waves
+from attnscope.figures.mechanism import changes, content, controls, positions, shifts, verdict, waves
 from attnscope.figures.reading import axis_values
 from attnscope.figures.save import save_figure
 from attnscope.mechanism.ranking import best_heads
@@ -30,6 +30,7 @@ WHOLE: tuple[tuple[str, str, Callable[[xr.Dataset], Figure]], ...] = (
     ("position_cca", "position-correlations", positions.position_correlations),
     ("waves", "wave-counts", waves.wave_counts),
     ("spectra", "spectra-by-layer", waves.spectra_by_layer),
+    ("controls", "shift-controls", controls.shift_controls),
 )
 OF_HEADS: tuple[tuple[str, str, OfHeads], ...] = (
     ("waves", "wave-columns", waves.wave_columns),
