@@ -130,9 +130,11 @@ def test_4_and_12_components_are_marked(tree):
 
 def test_strong_correlations_are_counted_by_layer(tree):
     cca = node(tree, "position_cca")
-    curves, counts = figures.position_correlations(cca).axes
-    np.testing.assert_allclose(curves.lines[0].get_ydata(), cca["correlation"].values[0])
-    assert [bar.get_height() for bar in counts.patches] == cca["strong_components"].values.tolist()
+    curves, raw, counts = drawn(figures.position_correlations(cca)).axes
+    np.testing.assert_allclose(curves.lines[1].get_ydata(), cca["correlation"].values[0])
+    np.testing.assert_allclose(raw.lines[1].get_ydata(), cca["raw_correlation"].values[0])
+    strong = [*cca["strong_components"].values, *cca["raw_strong_components"].values]
+    assert [bar.get_height() for bar in counts.patches] == strong
 
 
 def test_the_verdict_frames_the_heads_that_agree(tree):

@@ -59,6 +59,14 @@ def test_planted_shifts_are_lost_under_every_control(planted):
     np.testing.assert_allclose(strange, [0, 0, 0, 0.25], atol=1e-4)
 
 
+def test_all_components_of_the_input_correlate_at_least_as_much(planted):
+    """X is the normalised table: one to one with positions, whitened or not."""
+    cca = planted["position_cca"].to_dataset().sel(layer=0)
+    np.testing.assert_allclose(cca.correlation.dropna("component"), 1, atol=1e-3)
+    assert int(cca.raw_strong_components) >= int(cca.strong_components)
+    assert float(cca.raw_null_correlation) >= float(cca.null_correlation)
+
+
 def test_planted_waves_stand_in_the_table(planted):
     spectrum = planted["position_spectrum"].to_dataset().sel(kind="positions")
     amplitude = spectrum["mean"]

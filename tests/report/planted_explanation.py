@@ -138,6 +138,9 @@ def _correlations(layers, rng):
             "correlation": (("layer", "component"), values),
             "null_correlation": ("layer", np.full(layers, 0.2)),
             "strong_components": ("layer", (values > 0.5).sum(1)),
+            "raw_correlation": (("layer", "component"), np.sqrt(values)),
+            "raw_null_correlation": ("layer", np.full(layers, 0.4)),
+            "raw_strong_components": ("layer", (values > 0.25).sum(1)),
         },
         attrs={"strong": 0.5},
     )

@@ -82,7 +82,7 @@ def table_spectra(evidence: Evidence) -> xr.Dataset:
     kinds = {"positions": evidence.tables[0].rows}
     if len(evidence.words) == len(evidence.tables[0].rows):
         kinds["words"] = evidence.words
-    keep = ["mean", "lower_quartile", "upper_quartile", "power", "local_ratio", "is_peak"]
+    keep = ["mean", "lower_quartile", "upper_quartile", "power", "root_power", "local_ratio", "is_peak"]
     keep += ["null_mean", "null_lower_quartile", "null_upper_quartile"]
     found = [amplitude_spectrum(values)[keep] for values in kinds.values()]
     return xr.concat(
@@ -96,13 +96,20 @@ def table_components(evidence: Evidence) -> xr.Dataset:
 
 
 def correlations_by_layer(evidence: Evidence, *, variance: float = 0.999) -> xr.Dataset:
-    """Canonical correlations of each layer's X with the position table, whitened and raw: dimension ``layer``."""
+    """Canonical correlations of each layer's X with the position table: dimension ``layer``.
+
+    `canonical_correlations` of the components that hold this share of the variance of either side, and with ``raw_`` before
+    their names the same of all components, where directions of noise count as much as any.
+    """
     table = evidence.tables[0].rows[: evidence.length]
 
     def of_layer(layer: Layer) -> xr.Dataset:
-        moments = layer.moments
-        return canonical_correlations(
-            moments.position_mean, moments.covariance, table, moments.texts, variance=variance
+        moments = layer.moments.position_mean, layer.moments.covariance, table, layer.moments.texts
+        raw = canonical_correlations(*moments, variance=1.0)
+        return canonical_correlations(*moments, variance=variance).merge(
+            raw.rename({name: f"raw_{name}" for name in raw.data_vars}),
+            join="outer",
+            combine_attrs="override",
         )
 
     with ThreadPoolExecutor(torch.get_num_threads()) as pool:

@@ -44,7 +44,8 @@ def amplitude_spectrum(
     xarray.Dataset
         Over ``frequency`` (cycles per T positions): ``mean``, ``lower_quartile``, ``upper_quartile`` of the
         amplitude across columns; ``power``, the sum of squared amplitudes, which unlike them stays the same
-        when the axes of the embedding are rotated; ``local_ratio`` (NaN at 0) and ``is_peak``. Over
+        when the axes of the embedding are rotated, and ``root_power``, the root of its mean over columns, to be
+        held beside the mean amplitude; ``local_ratio`` (NaN at 0) and ``is_peak``. Over
         ``column``: ``fisher_g``, ``fisher_p`` and ``peak_frequency`` (see `fisher_g_test`). Without
         dimension: ``null_mean``, ``null_lower_quartile``, ``null_upper_quartile``, the levels of white noise
         in which each column keeps its variance (Rayleigh; they hold strictly between 0 and T/2).
@@ -87,6 +88,9 @@ def amplitude_spectrum(
             "lower_quartile": labelled("frequency", lower, "lower quartile of the amplitude over columns"),
             "upper_quartile": labelled("frequency", upper, "upper quartile of the amplitude over columns"),
             "power": labelled("frequency", (amplitude**2).sum(1), "squared amplitude, sum over columns"),
+            "root_power": labelled(
+                "frequency", np.sqrt((amplitude**2).mean(1)), "root mean square amplitude over columns"
+            ),
             "local_ratio": labelled("frequency", ratio, "mean amplitude over its local median"),
             "is_peak": labelled(
                 "frequency",

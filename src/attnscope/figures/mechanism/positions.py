@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from attnscope.errors import AttnscopeError
-from attnscope.figures.mechanism._common import MEASURED, NOISE, NOISE_BAND, legend_above, names
+from attnscope.figures.mechanism._common import INK, MEASURED, NOISE, NOISE_BAND, legend_above, names
 from attnscope.figures.palette import MARK
 from attnscope.figures.reading import axis_values, require
 from attnscope.figures.style import look
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 Models = Mapping[str, xr.Dataset]
 
 _KINDS = {"positions": "Position table", "words": "Words of a text (control)"}
+_CORRELATIONS = {"": "99.9% of the variance", "raw_": "All of the variance"}
 _MOST_PEAKS = 5  # named in a panel
 _SHOWN = 0.99  # the components are drawn until so much of the variance is there
 
@@ -31,7 +32,8 @@ _SHOWN = 0.99  # the components are drawn until so much of the variance is there
 def position_spectrum(spectra: xr.Dataset | Models) -> Figure:
     """Draw the amplitudes of the waves in a position table, beside those of words, which have no peak.
 
-    The line is the mean over columns and the band their middle half; grey is what white noise of the same
+    The line is the mean over columns and the band their middle half; the dotted line is the root of their mean power,
+    which no rotation of the embedding's axes changes. Grey is what white noise of the same
     variance gives (mean and middle half). Peaks above it are named by their period.
 
     Parameters
@@ -82,7 +84,7 @@ def position_spectrum(spectra: xr.Dataset | Models) -> Figure:
                     axes.set_ylabel("Amplitude")
             if first is not None:
                 first.set_ylim(0, first.get_ylim()[1] * 1.12)  # room for the names of peaks
-        legend_above(figure, figure.axes[0], 5)
+        legend_above(figure, figure.axes[0], 3)
     return figure
 
 
@@ -116,6 +118,11 @@ def _draw_spectrum(axes: Axes, part: xr.Dataset, *, name_peaks: bool) -> None:
         frequency, low, high, color=MEASURED, alpha=0.28, linewidth=0, label="Columns: middle half"
     )
     axes.plot(frequency, mean, color=MEASURED, linewidth=1.1, label="Columns: mean")
+    if "root_power" in part:
+        power = part["root_power"].values[1:]
+        axes.plot(
+            frequency, power, color=INK, linewidth=0.7, linestyle=(0, (2, 1)), label="Root of total power"
+        )
     positions = int(part.attrs.get("positions", 2 * frequency[-1]))
     if name_peaks and "is_peak" in part:
         above = part["is_peak"].values[1:].astype(bool) & (mean > float(part["null_upper_quartile"]))
@@ -218,13 +225,15 @@ def position_components(components: xr.Dataset | Models) -> Figure:
 def position_correlations(correlations: xr.Dataset) -> Figure:
     """Draw the canonical correlations of each layer's input with the position table.
 
-    The grey line is the largest correlation that independent noise gives, the lower panel counts the
-    correlations above the dotted line.
+    On the left of the components that hold nearly all variance, in the middle of all components where the result has
+    them. The grey band is the largest correlation that independent noise gives; on the right the correlations above
+    the dotted line are counted.
 
     Parameters
     ----------
     correlations
-        With ``correlation (layer, component)``, ``null_correlation`` and ``strong_components (layer)``.
+        With ``correlation (layer, component)``, ``null_correlation`` and ``strong_components (layer)``, and perhaps the
+        same with ``raw_`` before their names.
 
     Returns
     -------
@@ -261,40 +270,50 @@ def position_correlations(correlations: xr.Dataset) -> Figure:
         purpose="position_correlations",
     )
     layers = axis_values(correlations, "layer")
-    values = correlations["correlation"].transpose("layer", "component").values
-    null = correlations["null_correlation"].values
     strong = float(correlations.attrs.get("strong", 0.5))
-    most = int(correlations["strong_components"].max())
-    shown = int(np.clip(2 * most, 10, values.shape[1]))
+    kinds = [prefix for prefix in _CORRELATIONS if f"{prefix}correlation" in correlations]
     colours = [colormaps["viridis"](0.92 * row / max(len(layers) - 1, 1)) for row in range(len(layers))]
     with look():
-        figure = Figure(figsize=(6.6, 2.6), layout="constrained")
-        curves, counts = figure.subplots(1, 2, width_ratios=[2, max(1.0, min(2.0, len(layers) / 9))])
-        number = np.arange(1, values.shape[1] + 1)
-        step = math.ceil(len(layers) / 6)
-        for row, layer in enumerate(layers):
-            named = row % step == 0 or row == len(layers) - 1
-            curves.plot(
-                number,
-                values[row],
-                color=colours[row],
-                linewidth=1.2,
-                label=f"Layer {layer}" if named else None,
-            )
-        curves.axhspan(float(np.nanmin(null)), float(np.nanmax(null)), color=NOISE_BAND, linewidth=0)
-        curves.axhline(
-            float(np.nanmean(null)), color=NOISE, linewidth=0.8, linestyle="--", label="Largest of noise"
-        )
-        curves.axhline(strong, color=MARK, linewidth=0.8, linestyle=":")
-        curves.set(
-            xlim=(1, max(shown, 2)), ylim=(0, 1.03), xlabel="Canonical component", ylabel="Correlation"
-        )
-        curves.set_title("Layer's input and position table", loc="left")
-        curves.legend(frameon=False, fontsize=6.5, loc="upper right")
-        counts.bar(range(len(layers)), correlations["strong_components"].values, color=colours, width=0.75)
-        counts.set_xticks(range(len(layers)), [str(layer) for layer in layers])
-        counts.set(xlabel="Layer", ylabel="Components")
-        counts.yaxis.set_major_locator(MaxNLocator(integer=True))
-        counts.set_title(f"Correlations above {strong:g}", loc="left")
-        counts.tick_params(axis="x", length=0)
+        figure = Figure(figsize=(3.0 + 2.7 * len(kinds), 2.6), layout="constrained")
+        ratios = [2.0] * len(kinds) + [max(1.3, min(2.0, len(layers) / 9))]
+        axes = figure.subplots(1, len(kinds) + 1, width_ratios=ratios)
+        width = 0.8 / len(kinds)
+        for index, prefix in enumerate(kinds):
+            axes[index].axhline(strong, color=MARK, linewidth=0.8, linestyle=":")
+            _draw_correlations(axes[index], correlations, prefix, colours)
+            place = np.arange(len(layers)) + width * (index - (len(kinds) - 1) / 2)
+            hatch = "////" if prefix else None
+            count = correlations[f"{prefix}strong_components"].values
+            axes[-1].bar(place, count, width, color=colours, hatch=hatch, edgecolor="white", linewidth=0)
+        axes[0].set_ylabel("Correlation")
+        axes[0].legend(frameon=False, fontsize=6.5, loc="upper right")
+        axes[-1].set_xticks(range(len(layers)), [str(layer) for layer in layers])
+        axes[-1].set(xlabel="Layer", ylabel="Components")
+        axes[-1].yaxis.set_major_locator(MaxNLocator(integer=True))
+        hatched = " (hatched: all)" if len(kinds) > 1 else ""
+        axes[-1].set_title(f"Above {strong:g}{hatched}", loc="left")
+        axes[-1].tick_params(axis="x", length=0)
     return figure
+
+
+def _draw_correlations(
+    axes: Axes, correlations: xr.Dataset, prefix: str, colours: list[tuple[float, float, float, float]]
+) -> None:
+    """One curve for each layer, and what noise gives."""
+    layers = axis_values(correlations, "layer")
+    values = correlations[f"{prefix}correlation"].transpose("layer", "component").values
+    null = correlations[f"{prefix}null_correlation"].values
+    most = int(correlations[f"{prefix}strong_components"].max())
+    number = np.arange(1, values.shape[1] + 1)
+    step = math.ceil(len(layers) / 6)
+    for row, layer in enumerate(layers):
+        named = row % step == 0 or row == len(layers) - 1
+        label = f"Layer {layer}" if named else None
+        axes.plot(number, values[row], color=colours[row], linewidth=1.2, label=label)
+    axes.axhspan(float(np.nanmin(null)), float(np.nanmax(null)), color=NOISE_BAND, linewidth=0)
+    axes.axhline(
+        float(np.nanmean(null)), color=NOISE, linewidth=0.8, linestyle="--", label="Largest of noise"
+    )
+    shown = int(np.clip(2 * most, 10, max(10, np.isfinite(values).any(0).sum())))
+    axes.set(xlim=(1, max(shown, 2)), ylim=(0, 1.03), xlabel="Canonical component")
+    axes.set_title(_CORRELATIONS[prefix], loc="left")
