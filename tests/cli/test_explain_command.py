@@ -107,7 +107,22 @@ def test_options_reach_the_analyses(tmp_path):
     assert 'id="interventions"' in page
 
 
+def test_tables_of_other_models_stand_beside(tmp_path):
+    shutil.copytree(MODEL, tmp_path / "twin")
+    few = ("--window", "16", "--limit", "2", "--out", "run")
+    explain(*few, "--also", "twin", "--also", "bundled", cwd=tmp_path)
+    page = (tmp_path / "run" / "report.html").read_text(encoding="utf-8")
+    assert 'id="figure-position-models"' in page
+    assert 'id="figure-components-models"' in page
+    assert len(list((tmp_path / "run").glob("also-*.zarr"))) == 1  # the same weights
+    explain(*few, cwd=tmp_path)  # the same run: it is the page that has fewer figures
+    assert "position-models" not in (tmp_path / "run" / "report.html").read_text(encoding="utf-8")
+
+
 class TestBadInput:
+    def test_another_model_without_a_position_table(self, refused, models):
+        refused("explain", "--also", models / "stories260K-llama", says="no table of absolute positions")
+
     def test_a_missing_model_folder(self, refused):
         refused("explain", "./nothing", says="./nothing does not exist: expected a model folder")
 

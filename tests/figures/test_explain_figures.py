@@ -11,6 +11,7 @@ import xarray as xr
 from attnscope.errors import AttnscopeError
 from attnscope.figures import mechanism as figures
 from attnscope.mechanism.ranking import best_heads, rank_heads
+from attnscope.mechanism.waves import query_key_waves
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "report"))
 from planted_explanation import CHANGES, explanation, without
@@ -33,6 +34,7 @@ WHOLE = {
     "waves": figures.wave_counts,
     "spectra": figures.spectra_by_layer,
     "controls": figures.shift_controls,
+    "cross_correlation": figures.peak_agreement,
 }
 
 
@@ -224,17 +226,60 @@ def test_variants_of_the_scheme_are_named(tree):
     assert labels == ["The model", "No pair turns", "Fast pairs turn (period below 16)"]
 
 
-def test_a_heads_waves_are_the_singular_columns_along_the_text():
+def test_a_heads_waves_are_the_most_important_columns_along_the_text():
     angle = 2 * np.pi * np.outer(np.arange(64), [5, 9]) / 64
     states = np.hstack([np.cos(angle), np.sin(angle)])
-    figure = drawn(figures.head_waves(states, np.diag([2.0, 1, 2, 1]), np.eye(4), columns=[0, 2]))
-    for axes, cycles in zip(figure.axes, (5, 9), strict=True):
+    found = query_key_waves(states, np.diag([1.0, 2, 1, 2]), np.eye(4), curves=3, permutations=0)
+    figure = drawn(figures.wave_curves(found.expand_dims(["layer", "head"]), [(0, 0)], tokens=40))
+    assert [axes.get_title(loc="right") for axes in figure.axes] == [
+        "column 0: 9 cycles",
+        "column 1: 9 cycles",
+        "column 2: 5 cycles",
+    ]
+    for axes, cycles in zip(figure.axes, (9, 9, 5), strict=True):
         query, key = axes.lines[1].get_ydata(), axes.lines[2].get_ydata()
-        assert np.abs(np.fft.rfft(query)).argmax() == cycles
-        np.testing.assert_allclose(query, key, atol=1e-12)
-    for columns in ([], [4], [-1]):
-        with pytest.raises(AttnscopeError, match="column"):
-            figures.head_waves(states, np.eye(4), np.eye(4), columns=columns)
+        assert len(query) == 40
+        design = np.stack([f(2 * np.pi * cycles * np.arange(40) / 64) for f in (np.cos, np.sin)], 1)
+        wave = design @ np.linalg.lstsq(design, query, rcond=None)[0]
+        np.testing.assert_allclose(query, wave, atol=1e-6)
+        np.testing.assert_allclose(query, key, atol=1e-6)
+        np.testing.assert_allclose(np.abs(wave).max(), np.sqrt(2), rtol=0.05)  # of a standard deviation
+    with pytest.raises(AttnscopeError, match="tokens must be at least 2"):
+        figures.wave_curves(found.expand_dims(["layer", "head"]), [(0, 0)], tokens=1)
+
+
+def test_the_agreement_of_peaks_is_a_share_of_heads(tree):
+    share, rank = drawn(figures.peak_agreement(node(tree, "cross_correlation"))).axes
+    assert [bar.get_height() for bar in share.patches] == [0.25] * 3
+    assert len(rank.lines[1].get_xdata()) == 12
+
+
+def test_the_models_asked_for_are_compared(tree):
+    longer = xr.Dataset(
+        {
+            "mean": ("frequency", np.ones(65)),
+            "lower_quartile": ("frequency", np.ones(65)),
+            "upper_quartile": ("frequency", np.ones(65)),
+            "null_mean": 1.0,
+            "null_lower_quartile": 0.5,
+            "null_upper_quartile": 1.5,
+            "cumulative_share": ("component", np.linspace(0, 1, 32)),
+        },
+        coords={"frequency": np.arange(65)},
+        attrs={"model": "longer", "positions": 128},
+    )
+    compared = without(tree)
+    compared["also"] = xr.DataTree.from_dict({"0": longer, "1": longer})
+    shown = dict(figures.explain_figures(compared))
+    assert [axes.get_title(loc="left") for axes in drawn(shown["position-models"]).axes] == [
+        "planted <b>model</b>: Position table",
+        "longer: Position table",
+        "longer (2): Position table",
+    ]
+    for axes in shown["position-models"].axes:  # of 64 and of 128 positions
+        assert axes.get_xlim() == (0, 0.5)
+        assert axes.get_xlabel() == "Frequency (cycles per token)"
+    assert len(drawn(shown["components-models"]).axes[0].get_legend().get_texts()) == 3
 
 
 # --- any size, any gap ---
@@ -261,7 +306,7 @@ def test_a_head_without_values_is_drawn_empty(tree, name):
 
 def test_every_analysis_has_its_figure(tree, tmp_path):
     names = {path.stem for path in figures.write_explain_figures(tree, tmp_path / "new")}
-    assert len(names) == 16
+    assert len(names) == 18
     assert "position-shares" not in names  # the verdict shows more
 
 

@@ -163,6 +163,9 @@ def _waves(layers, heads, columns, positions, rng):
             "importance": (dims, rng.gamma(2, size=shape)),
             "singular_value": (dims, np.sort(rng.random(shape))[..., ::-1]),
             "periodic_columns": (GRID, periodic.sum(-1)),
+            "curve_column": ((*GRID, "curve"), np.broadcast_to(np.arange(4), (layers, heads, 4))),
+            "query_curve": ((*GRID, "curve", "position"), rng.normal(size=(layers, heads, 4, positions))),
+            "key_curve": ((*GRID, "curve", "position"), rng.normal(size=(layers, heads, 4, positions))),
             "null_periodic_columns": ((*GRID, "permutation"), np.ones((layers, heads, 5), dtype=int)),
         },
         attrs={"positions": positions},
@@ -195,6 +198,8 @@ def _cross_correlation(layers, heads, columns, positions, rng):
             "correlation": ((*GRID, "column", "offset"), lines),
             "trace": ((*GRID, "offset"), trace),
             "trace_peak_offset": ((*GRID, "range"), np.full((layers, heads, 2), -1)),
+            "equal_argmax": (GRID, np.broadcast_to(np.arange(heads) % 4 == 0, (layers, heads))),
+            "spearman": (GRID, rng.uniform(-1, 1, size=(layers, heads))),
         },
         coords={"offset": offset, "range": ["near", "all"]},
     )

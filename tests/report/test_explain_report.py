@@ -53,7 +53,7 @@ def test_each_analysis_has_a_section_with_its_figures(text):
         "care",
         "skipped",
     ]
-    assert len(re.findall(r'<img alt="[^"]+" src="data:image/svg\+xml;base64,', text)) == 16
+    assert len(re.findall(r'<img alt="[^"]+" src="data:image/svg\+xml;base64,', text)) == 18
 
 
 def test_the_headline_counts(text):
@@ -179,7 +179,7 @@ def column(page, index):
 def test_figures_are_drawn(visit):
     page = visit()
     widths = page.eval_on_selector_all(".plate img", "all => all.map(image => image.naturalWidth)")
-    assert len(widths) == 16
+    assert len(widths) == 18
     assert min(widths) > 100
 
 

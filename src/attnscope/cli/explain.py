@@ -51,6 +51,12 @@ _Relearn = Annotated[
         metavar="STEPS", help="Also learn the position table anew with unknown tokens between (1000)."
     ),
 ]
+_Also = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="MODEL", help="Another model whose position table is shown beside; may be repeated."
+    ),
+]
 
 
 def explain(
@@ -67,6 +73,7 @@ def explain(
     interventions: _Interventions = False,
     paper: _Paper = False,
     relearn: _Relearn = None,
+    also: _Also = None,
     layer: Annotated[int | None, typer.Option(help="Layer to show in the figures of single heads.")] = None,
     head: Annotated[int | None, typer.Option(help="Head to show in the figures of single heads.")] = None,
     seed: options.Seed = 0,
@@ -95,6 +102,7 @@ def explain(
             band=band,
             frequencies=_frequencies(frequencies),
             completion=completion,
+            also=also or [],
             layer=layer,
             head=head,
             intervene=interventions,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import xarray as xr
+from jaxtyping import Float
 from threadpoolctl import threadpool_limits
 
 from attnscope.bundled import MODEL
@@ -24,7 +26,7 @@ from attnscope.mechanism.evidence import Evidence, gather
 from attnscope.mechanism.interventions import interventions
 from attnscope.mechanism.ranking import best_heads
 from attnscope.mechanism.scheme_effects import bias_effect, rotation_effect
-from attnscope.mechanism.tables import position_scheme
+from attnscope.mechanism.tables import position_scheme, position_table
 from attnscope.statistics import window_length
 from attnscope.store import RunFolder, package_versions, tokenizer_sha256
 
@@ -70,6 +72,7 @@ def explain(
     band: int = 10,
     frequencies: tuple[int, int] | None = None,
     completion: str = "minimal",
+    also: Sequence[str | Path | PreTrainedModel] = (),
     layer: int | None = None,
     head: int | None = None,
     intervene: bool = False,
@@ -102,6 +105,8 @@ def explain(
         First and last frequency, cycles per window, of the band in which a shift is read off.
     completion
         How the rotation R is completed for the phase maps: see `phase_map`.
+    also
+        Other models, whose position tables are analysed beside this one's. They read no text.
     layer, head
         Will be shown later. They change no number: what does not exist is refused before the texts are read.
     intervene
@@ -117,8 +122,9 @@ def explain(
         A node for each analysis that the model admits: ``forms`` (of the scores, by layer), ``position_spectrum``,
         ``position_pca``, ``position_cca``, ``waves``, ``spectra``, ``cross_spectrum``, ``phase_map``,
         ``cross_correlation``, ``bias``, ``position_content``, ``rotation_effect``, ``bias_effect``,
-        ``interventions``, ``verdict``, ``controls`` (of the few clearest heads). The attribute ``skipped`` says, as
-        JSON, which are not defined here and why.
+        ``interventions``, ``verdict``, ``controls`` (of the few clearest heads), ``also/0``, ``also/1``, ...
+        (spectrum and components of other models' tables). The attribute ``skipped`` says, as JSON, which are not
+        defined here and why.
 
     Raises
     ------
@@ -142,6 +148,7 @@ def explain(
     )
     length = window_length(loaded, window)
     _check_settings(length, band, frequencies)
+    others = [OtherTable.of(one, trust_remote_code=trust_remote_code) for one in also]
     windows = equal_windows(corpus, loaded, length, limit)
     signature = {
         "command": "explain",
@@ -176,15 +183,46 @@ def explain(
     attributes = {"signature": json.dumps(signature, sort_keys=True), "model": loaded.name}
     if out is None:
         found, skipped = job.all(Kept(None))
+        found |= beside(others, Kept(None))
     else:
         with RunFolder(Path(out(signature) if callable(out) else out), signature) as run:
             found, skipped = job.all(Kept(run))
+            found |= beside(others, Kept(run))
             run.finish()
     tree = xr.DataTree.from_dict(found)
     tree.attrs = attributes | {"skipped": json.dumps(skipped)}
     if out is not None:
         tree.attrs["run"] = str(run.path)  # pyright: ignore[reportPossiblyUnboundVariable]
     return tree
+
+
+@dataclass(frozen=True)
+class OtherTable:
+    """The position table of a model that is only compared by it."""
+
+    name: str
+    identity: dict[str, str]
+    rows: Float[np.ndarray, "position column"]
+
+    @classmethod
+    def of(cls, source: str | Path | PreTrainedModel, **load: Any) -> OtherTable:
+        """Load the model and keep its table."""
+        loaded = load_model(source, need_tokenizer=False, device="cpu", **load)
+        return cls(loaded.name, loaded.identity, position_table(loaded.model).rows)
+
+
+def beside(others: Sequence[OtherTable], kept: Kept) -> dict[str, xr.Dataset]:
+    """Analyses of other models' tables by the name of their node.
+
+    They are kept by what their weights are, not in the order of their nodes: a run may be asked again with others.
+    """
+    found: dict[str, xr.Dataset] = {}
+    for number, other in enumerate(others):
+        identity = json.dumps(other.identity, sort_keys=True)
+        name = f"also-{hashlib.sha256(identity.encode()).hexdigest()[:12]}"
+        dataset = kept.get(name, lambda other=other: heads.bare_table(other.rows))
+        found[f"also/{number}"] = dataset.assign_attrs(model=other.name, identity=identity)
+    return found
 
 
 class Kept:

@@ -95,11 +95,17 @@ def table_components(evidence: Evidence) -> xr.Dataset:
     return principal_components(evidence.tables[0].rows)
 
 
+def bare_table(rows: Float[np.ndarray, "position column"]) -> xr.Dataset:
+    """Spectrum and principal components of a table alone, for models that are only compared by it."""
+    spectrum = amplitude_spectrum(rows)
+    return spectrum.drop_dims("column").merge(principal_components(rows), combine_attrs="override")
+
+
 def correlations_by_layer(evidence: Evidence, *, variance: float = 0.999) -> xr.Dataset:
     """Canonical correlations of each layer's X with the position table: dimension ``layer``.
 
-    `canonical_correlations` of the components that hold this share of the variance of either side, and with ``raw_`` before
-    their names the same of all components, where directions of noise count as much as any.
+    `canonical_correlations` of the components that hold this share of the variance of either side, and with
+    ``raw_`` before their names the same of all components, where directions of noise count as much as any.
     """
     table = evidence.tables[0].rows[: evidence.length]
 

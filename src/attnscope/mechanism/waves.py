@@ -22,6 +22,7 @@ def query_key_waves(
     tests: int | None = None,
     lowest: int = 3,
     permutations: int = 20,
+    curves: int = 6,
     seed: int = 0,
 ) -> xr.Dataset:
     """Which singular columns of a head are waves along the text.
@@ -41,6 +42,8 @@ def query_key_waves(
     permutations, seed
         The null is the same head on the same rows of X in random orders: white noise is too easy a null for
         a text, whose signals are smooth.
+    curves
+        Of so many columns, those with the largest importance, the values along the text are given.
 
     Returns
     -------
@@ -50,7 +53,8 @@ def query_key_waves(
         defined; see `reparametrize`); for q and k ``*_frequency``, ``*_g``, ``*_p`` and ``*_phase`` (radians,
         at the peak); ``periodic``; ``partner``, the column with which it makes a cosine and sine of one
         frequency, or -1. Without dimension ``periodic_columns``, and ``null_periodic_columns`` over
-        ``permutation``.
+        ``permutation``. Over ``curve`` (the most important column first) ``curve_column``, and over ``curve,
+        position`` ``query_curve`` and ``key_curve``: the column about its mean, in units of its standard deviation.
 
     Raises
     ------
@@ -109,7 +113,12 @@ def query_key_waves(
             "permutation", np.array(null, dtype=np.int64), "the same, rows permuted"
         ),
     }
+    chosen = np.argsort(-importance, kind="stable")[:curves]
+    found["curve_column"] = labelled("curve", chosen, "singular column")
     for name, side in (("query", slice(columns)), ("key", slice(columns, None))):
+        found[f"{name}_curve"] = labelled(
+            "curve position", _standardised(both[:, side][:, chosen]).T, f"{name} along the text"
+        )
         found[f"{name}_frequency"] = labelled(
             "column", frequency[side], f"strongest frequency of the {name}", cycles
         )
@@ -120,7 +129,11 @@ def query_key_waves(
         )
     return xr.Dataset(
         found,
-        coords={"column": labelled("column", np.arange(columns), "singular column")},
+        coords={
+            "column": labelled("column", np.arange(columns), "singular column"),
+            "curve": np.arange(len(chosen)),
+            "position": labelled("position", np.arange(len(values)), "position in the text", "tokens"),
+        },
         attrs={
             "positions": len(values),
             "level": level,
@@ -181,6 +194,13 @@ def maximum_spectrum(columns: Float[np.ndarray, "position column"]) -> xr.Datase
             )
         },
     )
+
+
+def _standardised(columns: Float[np.ndarray, "position column"]) -> Float[np.ndarray, "position column"]:
+    """Columns of mean 0 and standard deviation 1, to float32's precision; a constant one is 0."""
+    centred = columns - columns.mean(0)
+    spread = centred.std(0)
+    return (centred / np.where(spread > 0, spread, 1.0)).astype(np.float32)
 
 
 def _periodic(

@@ -57,7 +57,13 @@ _SECTIONS = (
             "What the model learned about positions before any attention: which waves the table is made of, how few "
             "dimensions hold it, and how long the layers keep it."
         ),
-        ("position-spectrum", "position-components", "position-correlations"),
+        (
+            "position-spectrum",
+            "position-components",
+            "position-correlations",
+            "position-models",
+            "components-models",
+        ),
     ),
     (
         "waves",
@@ -66,7 +72,7 @@ _SECTIONS = (
             "A head can only prefer an offset if its queries and keys carry the position. Here are the columns of "
             "both, after the rotation that the scores determine, that are waves along the text."
         ),
-        ("wave-counts", "wave-columns", "spectra-by-layer"),
+        ("wave-counts", "wave-columns", "wave-curves", "spectra-by-layer"),
     ),
     (
         "shift",
@@ -75,7 +81,7 @@ _SECTIONS = (
             "If keys are the queries moved by a fixed number of tokens, the head looks at a fixed offset. Three "
             "views of that shift, for the heads named."
         ),
-        ("cross-spectrum", "phase-maps", "cross-correlations"),
+        ("cross-spectrum", "phase-maps", "cross-correlations", "peak-agreement"),
     ),
     (
         "controls",
@@ -142,7 +148,8 @@ _FIGURES = {
     "position-spectrum": (
         "Waves in the position table",
         (
-            "A line above the grey band is a wave that noise would not give; the number is its period in tokens. "
+            "A line above the grey band is a wave that noise would not give; the number is its period in tokens. The "
+            "dashed line takes all columns together, whatever the axes of the embedding. "
             "Words, on the right, are the control."
         ),
     ),
@@ -160,6 +167,14 @@ _FIGURES = {
             "variance and of all. A curve that falls to the dashed line tells no more about positions than noise would."
         ),
     ),
+    "position-models": (
+        "Waves in the tables of several models",
+        "The same for each model, at its own height. Periods in tokens can be compared where lengths differ.",
+    ),
+    "components-models": (
+        "Dimensions that hold the tables",
+        "The share of each table's variance that its first principal components hold; 4 and 12 are marked.",
+    ),
     "wave-counts": (
         "How many columns are waves",
         (
@@ -173,6 +188,13 @@ _FIGURES = {
             "A row is a column, the largest singular value on top: disc and ring are the strongest frequencies of "
             "query and key, green ones are waves, an arc joins a cosine and its sine. Bars: the column's share of "
             "the scores. Columns of nearly equal singular values may trade places."
+        ),
+    ),
+    "wave-curves": (
+        "Queries and keys along the text",
+        (
+            "The columns that weigh most in the scores, along the first tokens of one text. Where both are waves, the "
+            "key's is the query's moved by the head's offset."
         ),
     ),
     "spectra-by-layer": (
@@ -198,6 +220,13 @@ _FIGURES = {
         (
             "Above, each leading column; below, their sum, weighted by singular values. Waves of several periods add "
             "up near one offset and cancel further away."
+        ),
+    ),
+    "peak-agreement": (
+        "Do scores foretell weights?",
+        (
+            "All heads, by layer: how many weigh most the offset at which their summed scores peak, and how alike both "
+            "profiles rank the offsets. Softmax lies between the two, so this is measured, not implied."
         ),
     ),
     "shift-controls": (

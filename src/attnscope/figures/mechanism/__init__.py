@@ -13,16 +13,16 @@ from attnscope.figures.mechanism.positions import (
     position_spectrum,
 )
 from attnscope.figures.mechanism.shifts import cross_correlations, cross_spectrum_offsets, phase_maps
-from attnscope.figures.mechanism.verdict import offset_agreement, position_grid, verdict_grid
-from attnscope.figures.mechanism.waves import head_waves, spectra_by_layer, wave_columns, wave_counts
+from attnscope.figures.mechanism.verdict import offset_agreement, peak_agreement, position_grid, verdict_grid
+from attnscope.figures.mechanism.waves import spectra_by_layer, wave_columns, wave_counts, wave_curves
 
 __all__ = [
     "cross_correlations",
     "cross_spectrum_offsets",
     "explain_figures",
-    "head_waves",
     "interventions",
     "offset_agreement",
+    "peak_agreement",
     "phase_maps",
     "position_components",
     "position_content",
@@ -35,5 +35,6 @@ __all__ = [
     "verdict_grid",
     "wave_columns",
     "wave_counts",
+    "wave_curves",
     "write_explain_figures",
 ]

@@ -30,10 +30,12 @@ WHOLE: tuple[tuple[str, str, Callable[[xr.Dataset], Figure]], ...] = (
     ("position_cca", "position-correlations", positions.position_correlations),
     ("waves", "wave-counts", waves.wave_counts),
     ("spectra", "spectra-by-layer", waves.spectra_by_layer),
+    ("cross_correlation", "peak-agreement", verdict.peak_agreement),
     ("controls", "shift-controls", controls.shift_controls),
 )
 OF_HEADS: tuple[tuple[str, str, OfHeads], ...] = (
     ("waves", "wave-columns", waves.wave_columns),
+    ("waves", "wave-curves", waves.wave_curves),
     ("cross_spectrum", "cross-spectrum", shifts.cross_spectrum_offsets),
     ("phase_map", "phase-maps", shifts.phase_maps),
     ("cross_correlation", "cross-correlations", shifts.cross_correlations),
@@ -97,11 +99,36 @@ def explain_figures(
     for node, name, draw in WHOLE:
         if node in tree.children and not (name == "position-shares" and "verdict" in tree.children):
             yield name, draw(tree[node].to_dataset())
+    models = _tables(tree)
+    if len(models) > 1:
+        yield "position-models", positions.position_spectrum({name: one[0] for name, one in models.items()})
+        yield (
+            "components-models",
+            positions.position_components({name: one[1] for name, one in models.items()}),
+        )
     for node, name, draw_heads in OF_HEADS:
         if node in tree.children:
             there = _there(tree[node].to_dataset(), chosen)
             if there:
                 yield name, draw_heads(tree[node].to_dataset(), there)
+
+
+def _tables(tree: xr.DataTree) -> dict[str, tuple[xr.Dataset, xr.Dataset]]:
+    """Spectrum and components of the tables of all models that are compared, by a name of their own."""
+    if "also" not in tree.children:
+        return {}
+    found = [
+        (str(one.attrs["model"]), one.to_dataset(), one.to_dataset())
+        for one in tree["also"].children.values()
+    ]
+    if "position_spectrum" in tree.children:
+        own = tree["position_spectrum"].to_dataset().sel(kind="positions")
+        found = [(str(tree.attrs["model"]), own, tree["position_pca"].to_dataset()), *found]
+    known: dict[str, tuple[xr.Dataset, xr.Dataset]] = {}
+    for name, spectrum, components in found:
+        again = sum(other.split(" (")[0] == name for other in known)
+        known[f"{name} ({again + 1})" if again else name] = spectrum, components
+    return known
 
 
 def _there(result: xr.Dataset, heads: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:

@@ -25,6 +25,7 @@ Models = Mapping[str, xr.Dataset]
 
 _KINDS = {"positions": "Position table", "words": "Words of a text (control)"}
 _CORRELATIONS = {"": "99.9% of the variance", "raw_": "All of the variance"}
+_SIDE_BY_SIDE = 3  # models
 _MOST_PEAKS = 5  # named in a panel
 _SHOWN = 0.99  # the components are drawn until so much of the variance is there
 
@@ -40,7 +41,8 @@ def position_spectrum(spectra: xr.Dataset | Models) -> Figure:
     ----------
     spectra
         From `position_spectrum` of an explanation or from `amplitude_spectrum`; or several by the name of
-        their model, one row each.
+        their model, one row each, or side by side where no row has more than one panel. Tables of several
+        lengths are drawn over cycles per token.
 
     Returns
     -------
@@ -69,21 +71,26 @@ def position_spectrum(spectra: xr.Dataset | Models) -> Figure:
         spectra, ("mean", "lower_quartile", "upper_quartile", "null_mean"), "position_spectrum"
     )
     rows = [[(name, kind, part) for kind, part in _kinds(one)] for name, one in models.items()]
+    if max(map(len, rows)) == 1:
+        flat = [panel for row in rows for panel in row]
+        rows = [flat[first : first + _SIDE_BY_SIDE] for first in range(0, len(flat), _SIDE_BY_SIDE)]
     columns = max(map(len, rows))
+    same = len({_positions(one) for one in models.values()}) == 1
     with look():
         figure = Figure(figsize=(3.5 * columns, 2.2 * len(rows) + 0.3), layout="constrained")
         for row, panels in enumerate(rows):
             first: Axes | None = None
             for column, (name, kind, part) in enumerate(panels):
-                axes = figure.add_subplot(len(rows), columns, row * columns + column + 1, sharey=first)
+                shared = first if first is not None and panels[0][0] == name else None
+                axes = figure.add_subplot(len(rows), columns, row * columns + column + 1, sharey=shared)
                 first = first or axes
-                _draw_spectrum(axes, part, name_peaks=kind == "positions")
+                _draw_spectrum(axes, part, name_peaks=kind == "positions", per_token=not same)
                 title = _KINDS.get(kind, kind)
                 axes.set_title(f"{name}: {title}" if name else title, loc="left", parse_math=False)
+                if shared is None:
+                    axes.set_ylim(0, axes.get_ylim()[1] * 1.12)  # room for the names of peaks
                 if column == 0:
                     axes.set_ylabel("Amplitude")
-            if first is not None:
-                first.set_ylim(0, first.get_ylim()[1] * 1.12)  # room for the names of peaks
         legend_above(figure, figure.axes[0], 3)
     return figure
 
@@ -103,8 +110,14 @@ def _kinds(spectra: xr.Dataset) -> list[tuple[str, xr.Dataset]]:
     return [(kind, spectra.isel(kind=row)) for row, kind in enumerate(names(spectra, "kind"))]
 
 
-def _draw_spectrum(axes: Axes, part: xr.Dataset, *, name_peaks: bool) -> None:
-    frequency = part["frequency"].values[1:]
+def _positions(spectra: xr.Dataset) -> int:
+    return int(spectra.attrs.get("positions", 2 * int(spectra["frequency"][-1])))
+
+
+def _draw_spectrum(axes: Axes, part: xr.Dataset, *, name_peaks: bool, per_token: bool) -> None:
+    positions = _positions(part)
+    cycles = part["frequency"].values[1:]
+    frequency = cycles / positions if per_token else cycles
     mean, low, high = (part[name].values[1:] for name in ("mean", "lower_quartile", "upper_quartile"))
     axes.axhspan(
         float(part["null_lower_quartile"]),
@@ -123,12 +136,11 @@ def _draw_spectrum(axes: Axes, part: xr.Dataset, *, name_peaks: bool) -> None:
         axes.plot(
             frequency, power, color=INK, linewidth=0.7, linestyle=(0, (2, 1)), label="Root of total power"
         )
-    positions = int(part.attrs.get("positions", 2 * frequency[-1]))
     if name_peaks and "is_peak" in part:
         above = part["is_peak"].values[1:].astype(bool) & (mean > float(part["null_upper_quartile"]))
         for peak in _highest_peaks(above, mean):
             axes.annotate(
-                f"{positions / frequency[peak]:.3g}",
+                f"{positions / cycles[peak]:.3g}",
                 (frequency[peak], high[peak]),
                 (0, 2),
                 textcoords="offset points",
@@ -139,7 +151,8 @@ def _draw_spectrum(axes: Axes, part: xr.Dataset, *, name_peaks: bool) -> None:
             )
             axes.plot(frequency[peak], mean[peak], "o", color=MARK, markersize=2.4)
         axes.plot([], [], "o", color=MARK, markersize=2.4, label="Peak: period in tokens")
-    axes.set(xlim=(0, frequency[-1]), xlabel=f"Frequency (cycles per {positions} tokens)")
+    unit = "token" if per_token else f"{positions} tokens"
+    axes.set(xlim=(0, frequency[-1]), xlabel=f"Frequency (cycles per {unit})")
 
 
 def _highest_peaks(is_peak: np.ndarray, mean: np.ndarray) -> list[int]:

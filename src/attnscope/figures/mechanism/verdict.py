@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from matplotlib.ticker import MaxNLocator
 
-from attnscope.figures.mechanism._common import MEASURED, legend_above, place, tokens
+from attnscope.figures.mechanism._common import ALONE, MEASURED, legend_above, place, tokens
 from attnscope.figures.reading import axis_values, layer_labels, require
 from attnscope.figures.style import look, name_heads
 
@@ -199,6 +199,64 @@ def offset_agreement(verdict: xr.Dataset) -> Figure:
             axes.set_xlabel(f"{_WAYS[order[across]]}, tokens")
             axes.set_ylabel(f"{_WAYS[order[up]]}, tokens")
         legend_above(figure, figure.axes[0], 3)
+    return figure
+
+
+def peak_agreement(correlations: xr.Dataset) -> Figure:
+    """Draw how well the scores' profile along offsets foretells that of the weights, by layer.
+
+    On the left the share of a layer's heads for which both are highest at the same offset; on the right the rank
+    correlation of the two profiles, one disc for each head and a line for the layer's median.
+
+    Parameters
+    ----------
+    correlations
+        From `cross_correlation` of an explanation: ``equal_argmax`` and ``spearman (layer, head)``.
+
+    Returns
+    -------
+    matplotlib.figure.Figure
+
+    Raises
+    ------
+    AttnscopeError
+        If the result holds none.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import xarray as xr
+    >>> from attnscope.figures.mechanism import peak_agreement
+    >>> grid = ("layer", "head")
+    >>> made = xr.Dataset({"equal_argmax": (grid, [[True, False]]), "spearman": (grid, [[0.9, 0.2]])})
+    >>> float(peak_agreement(made).axes[0].patches[0].get_height())
+    0.5
+    """
+    require(correlations, ("equal_argmax", "spearman"), purpose="peak_agreement")
+    rank = correlations["spearman"].transpose("layer", "head").values.astype(float)
+    share = correlations["equal_argmax"].astype(float).mean("head").values
+    labels = layer_labels(correlations)
+    at = np.arange(len(labels))
+    with look():
+        figure = Figure(figsize=(6.6, 2.3), layout="constrained")
+        left, right = figure.subplots(1, 2)
+        left.bar(at, share, width=0.7, color=MEASURED)
+        for layer, value in zip(at, share, strict=True):
+            left.annotate(
+                f"{value:.0%}", (layer, value), (0, 1), textcoords="offset points", ha="center", fontsize=6
+            )
+        left.set_ylim(0, 1.1)
+        left.yaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
+        left.set_title("Heads with their peaks at one offset", loc="left")
+        right.axhline(0, color="0.6", linewidth=0.6)
+        right.plot(np.repeat(at, rank.shape[1]), rank.ravel(), "o", color=MEASURED, alpha=0.45, ms=4, mew=0)
+        middle = [np.median(one[np.isfinite(one)]) if np.isfinite(one).any() else np.nan for one in rank]
+        right.hlines(middle, at - 0.3, at + 0.3, color=ALONE, linewidth=1.5)
+        right.set_ylim(-1.05, 1.05)
+        right.set_title("Rank correlation of the two profiles", loc="left")
+        for axes in (left, right):
+            axes.set_xticks(at, labels)
+            axes.set(xlim=(-0.6, len(labels) - 0.4), xlabel="Layer")
     return figure
 
 

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
-from jaxtyping import Float
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
@@ -284,24 +283,21 @@ def spectra_by_layer(spectra: xr.Dataset) -> Figure:
     return figure
 
 
-def head_waves(
-    states: Float[np.ndarray, "position width"],
-    query_weight: Float[np.ndarray, "width r"],
-    key_weight: Float[np.ndarray, "width r"],
-    columns: Sequence[int] = (0, 1, 2, 3, 4, 5),
-) -> Figure:
-    """Draw columns of one head's queries and keys along a text: waves where the head knows positions.
+def wave_curves(waves: xr.Dataset, heads: Sequence[tuple[int, int]], tokens: int = 128) -> Figure:
+    """Draw the most important columns of each head's queries and keys along a text: waves where it knows positions.
 
-    Columns are those of the singular value decomposition of W_Q W_K^T, the only ones that the scores determine.
+    Columns are those of the singular value decomposition of W_Q W_K^T, the only ones that the scores determine, each
+    about its mean and in units of its standard deviation; the one that weighs most in the scores is on top.
 
     Parameters
     ----------
-    states
-        X of one text, shape (position, width), from `attnscope.mechanism.inputs.capture_inputs`.
-    query_weight, key_weight
-        W_Q and W_K of the head, shapes (width, r).
-    columns
-        Which columns, counted from 0 at the largest singular value.
+    waves
+        From `waves` of an explanation: ``query_curve`` and ``key_curve (layer, head, curve, position)`` and
+        ``curve_column``.
+    heads
+        Pairs (layer, head), counted from 0.
+    tokens
+        How many of the first tokens to show.
 
     Returns
     -------
@@ -310,7 +306,7 @@ def head_waves(
     Raises
     ------
     AttnscopeError
-        If shapes do not fit or there is no such column.
+        If a head does not exist, or fewer than 2 tokens are asked for.
 
     References
     ----------
@@ -319,35 +315,41 @@ def head_waves(
     Examples
     --------
     >>> import numpy as np
-    >>> from attnscope.figures.mechanism import head_waves
+    >>> from attnscope.figures.mechanism import wave_curves
+    >>> from attnscope.mechanism.waves import query_key_waves
     >>> angle = 2 * np.pi * np.outer(np.arange(64), [5, 9]) / 64
     >>> states = np.hstack([np.cos(angle), np.sin(angle)])
-    >>> len(head_waves(states, np.diag([2.0, 1, 2, 1]), np.eye(4), columns=[0, 1]).axes)
-    2
+    >>> found = query_key_waves(states, np.diag([2.0, 1, 2, 1]), np.eye(4)).expand_dims(["layer", "head"])
+    >>> wave_curves(found, [(0, 0)]).axes[0].get_title(loc="right")
+    'column 0: 5 cycles'
     """
-    from attnscope.mechanism.decomposition import reparametrize
-
-    parts = reparametrize(query_weight, key_weight)
-    missing = [column for column in columns if not 0 <= column < len(parts.values)]
-    if missing or not columns:
-        raise AttnscopeError(
-            f"There is no column {missing[0] if missing else ''}: columns go from 0 to {len(parts.values) - 1}."
-            if missing
-            else "columns is empty: name at least one, such as [0, 1]."
-        )
-    query, key = states @ parts.query, states @ parts.key
+    needs = ("query_curve", "key_curve", "curve_column", "periodic", "query_frequency")
+    pairs = the_heads(waves, heads, needs, purpose="wave_curves")
+    if tokens < 2:  # noqa: PLR2004 a curve
+        raise AttnscopeError(f"tokens must be at least 2, found {tokens}.")
+    shown = min(tokens, waves.sizes["position"])
     with look():
-        figure = Figure(figsize=(6.6, 0.85 * len(columns) + 0.7), layout="constrained")
-        for row, column in enumerate(columns):
-            axes = figure.add_subplot(len(columns), 1, row + 1)
-            axes.axhline(0, color="0.8", linewidth=0.5)
-            axes.plot(query[:, column], color=QUERY, linewidth=1.0, label="Query")
-            axes.plot(key[:, column], color=KEY, linewidth=1.0, label="Key")
-            axes.set(xlim=(0, len(query) - 1))
-            axes.set_ylabel(f"Column {column}", fontsize=7)
-            axes.set_title(f"singular value {parts.values[column]:.3g}", loc="right", fontsize=6.5, pad=1)
-            if row < len(columns) - 1:
-                axes.set_xticklabels([])
-        figure.axes[-1].set_xlabel("Position in the text, tokens")
-        legend_above(figure, figure.axes[0], 2)
+        figure, panels = head_panels(len(pairs), (0.62,) * waves.sizes["curve"], width=2.5)
+        for (layer, head), rows in zip(pairs, panels, strict=True):
+            part = one_head(waves, layer, head)
+            for row, axes in enumerate(rows):
+                _draw_curve(axes, part.isel(curve=row), shown)
+                if row < len(rows) - 1:
+                    axes.set_xticklabels([])
+            rows[0].set_title(f"Layer {layer}, head {head}", loc="left")
+        cycles = f"; cycles per {waves.sizes['position']} tokens, green: a wave"
+        figure.supxlabel(f"Position in the text, the first {shown} tokens{cycles}", fontsize=8)
+        legend_above(figure, panels[0][0], 2)
     return figure
+
+
+def _draw_curve(axes: Axes, part: xr.Dataset, shown: int) -> None:
+    axes.axhline(0, color="0.85", linewidth=0.5)
+    axes.plot(part["query_curve"].values[:shown], color=QUERY, linewidth=0.9, label="Query")
+    axes.plot(part["key_curve"].values[:shown], color=KEY, linewidth=0.9, label="Key")
+    axes.set(xlim=(0, shown - 1), ylim=(-3.2, 3.2), yticks=[])
+    if np.isfinite(float(part["curve_column"])):
+        column = int(part["curve_column"])
+        cycles, wave = int(part["query_frequency"].values[column]), bool(part["periodic"].values[column])
+        title = f"column {column}: {cycles} cycles"
+        axes.set_title(title, loc="right", fontsize=6.5, pad=1, color=QUERY if wave else "0.45")
