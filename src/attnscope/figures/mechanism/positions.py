@@ -27,6 +27,7 @@ _KINDS = {"positions": "Position table", "words": "Words of a text (control)"}
 _CORRELATIONS = {"": "99.9% of the variance", "raw_": "All of the variance"}
 _SIDE_BY_SIDE = 3  # models
 _MOST_PEAKS = 5  # named in a panel
+_MOST_COMPONENTS = 48  # of several models, so that the first ones can be told apart
 _SHOWN = 0.99  # the components are drawn until so much of the variance is there
 
 
@@ -226,7 +227,11 @@ def position_components(components: xr.Dataset | Models) -> Figure:
                         va="top",
                         fontsize=7,
                     )
-        axes.set(xlim=(0, last), ylim=(0, 1.02), xlabel="Principal components")
+        axes.set(
+            xlim=(0, last if len(models) == 1 else min(last, _MOST_COMPONENTS)),
+            ylim=(0, 1.02),
+            xlabel="Principal components",
+        )
         axes.set_ylabel("Cumulative share of variance")
         axes.yaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
