@@ -198,3 +198,20 @@ def bad_calls():
 def test_bad_input_is_named(message):
     with pytest.raises(AttnscopeError, match=message), np.errstate(invalid="ignore"):
         bad_calls()[message]()
+
+
+def test_a_covariance_summed_in_float32_is_not_taken_for_another():
+    """A direction of the states that is smaller than the covariance's rounding has no correlation of its own."""
+    rng = np.random.default_rng(0)
+    table = rng.normal(size=(32, 6))
+    states = (table * 10.0 ** -np.arange(6))[None] + np.zeros((4, 1, 1))
+    covariance = np.cov(states.reshape(-1, 6).T, bias=True)
+    noise = rng.normal(size=(6, 6))
+    rounded = covariance + 1e-8 * np.linalg.eigvalsh(covariance)[-1] * (noise + noise.T)
+    exact = canonical_correlations(states.mean(0), covariance, table, 4, variance=1.0)
+    np.testing.assert_allclose(exact.correlation, 1, atol=1e-6)
+    with pytest.raises(AttnscopeError, match="above 1"):
+        canonical_correlations(states.mean(0), rounded, table, 4, variance=1.0)
+    found = canonical_correlations(states.mean(0), rounded, table, 4, variance=1.0, rounding=1e-7)
+    assert found.attrs["state_rank"] == 3  # variances of 1, 1e-2 and 1e-4 of the largest; 1e-6 is lost
+    np.testing.assert_allclose(found.correlation, 1, atol=0.01)

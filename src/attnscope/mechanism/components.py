@@ -10,6 +10,7 @@ from attnscope.errors import AttnscopeError
 from attnscope.mechanism._arrays import agree, finite, labelled, series
 
 _CLIPPED = 1e-6  # a correlation may pass 1 by rounding, not by more
+_GOOD = 0.01  # ... and by so much where the covariance itself is rounded
 
 
 def principal_components(table: Float[np.ndarray, "position column"], *, centred: bool = True) -> xr.Dataset:
@@ -164,6 +165,7 @@ def canonical_correlations(
     texts: int,
     *,
     variance: float = 0.999,
+    rounding: float = 0.0,
     strong: float = 0.5,
 ) -> xr.Dataset:
     r"""Canonical correlations of hidden states with the position table, from the states' moments only.
@@ -185,6 +187,9 @@ def canonical_correlations(
         How many texts the moments come from.
     variance
         Share of variance that is kept on either side; 1 keeps all that rounding permits.
+    rounding
+        Error of the covariance as a share of its largest eigenvalue, about 1e-7 where products were summed in float32.
+        Of the states only components with 100 times as much variance are kept; correlations are then good to 1%.
     strong
         Correlations above this are counted.
 
@@ -229,7 +234,7 @@ def canonical_correlations(
     power, basis = power[::-1], basis[:, ::-1]
     if not power[0] > 0:
         raise AttnscopeError("the covariance of the states is zero; expected states that vary")
-    kept = _kept(power, variance, len(power) * np.finfo(float).eps)
+    kept = _kept(power, variance, max(len(power) * np.finfo(float).eps, rounding / _GOOD))
     left, values, _ = np.linalg.svd(table - table.mean(0), full_matrices=False)
     if not values[0] ** 2 > _rounding(table):
         raise AttnscopeError("the table is the same at every position; expected one that varies")
@@ -237,7 +242,7 @@ def canonical_correlations(
     # (position, kept): positions in the whitened states; left is already whitened, up to sqrt(T)
     whitened = (means - means.mean(0)) @ basis[:, :kept] / np.sqrt(power[:kept])
     found = np.linalg.svd(whitened.T @ left[:, :rows] / np.sqrt(len(means)), compute_uv=False)
-    if found.max() > 1 + _CLIPPED:
+    if found.max() > 1 + (_GOOD if rounding else _CLIPPED):
         raise AttnscopeError(
             f"a correlation is {found.max():.3g}, above 1: the covariance is not the total covariance of the states "
             "behind the position means. Take both from one StateMoments"

@@ -23,6 +23,7 @@ from attnscope.mechanism.phase_map import completion_range, phase_map
 from attnscope.mechanism.spectrum import amplitude_spectrum
 from attnscope.mechanism.waves import maximum_spectrum, query_key_waves
 
+_FLOAT32 = 1e-7  # relative error of the covariances, whose products are summed in float32
 SHIFT_AGREES = 1.0  # tokens: three ways that lie closer together than this found the same shift
 
 OneHead = Callable[[Layer, int], xr.Dataset]
@@ -105,13 +106,13 @@ def correlations_by_layer(evidence: Evidence, *, variance: float = 0.999) -> xr.
     """Canonical correlations of each layer's X with the position table: dimension ``layer``.
 
     `canonical_correlations` of the components that hold this share of the variance of either side, and with
-    ``raw_`` before their names the same of all components, where directions of noise count as much as any.
+    ``raw_`` before their names the same of all that float32 tells from rounding, where noise counts as much as any.
     """
     table = evidence.tables[0].rows[: evidence.length]
 
     def of_layer(layer: Layer) -> xr.Dataset:
         moments = layer.moments.position_mean, layer.moments.covariance, table, layer.moments.texts
-        raw = canonical_correlations(*moments, variance=1.0)
+        raw = canonical_correlations(*moments, variance=1.0, rounding=_FLOAT32)
         return canonical_correlations(*moments, variance=variance).merge(
             raw.rename({name: f"raw_{name}" for name in raw.data_vars}),
             join="outer",

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 Models = Mapping[str, xr.Dataset]
 
 _KINDS = {"positions": "Position table", "words": "Words of a text (control)"}
-_CORRELATIONS = {"": "99.9% of the variance", "raw_": "All of the variance"}
+_CORRELATIONS = {"": "99.9% of the variance", "raw_": "All components"}
 _SIDE_BY_SIDE = 3  # models
 _MOST_PEAKS = 5  # named in a panel
 _MOST_COMPONENTS = 48  # of several models, so that the first ones can be told apart
