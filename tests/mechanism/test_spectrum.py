@@ -8,7 +8,7 @@ import pytest
 
 from attnscope import AttnscopeError
 from attnscope.mechanism._fisher import fisher_tail
-from attnscope.mechanism._fourier import largest_mean, largest_quantile
+from attnscope.mechanism._fourier import largest_mean, largest_quantile, rayleigh_quantile
 from attnscope.mechanism.spectrum import amplitude_spectrum, fisher_g_test
 
 LENGTH = 512
@@ -210,3 +210,11 @@ def test_bad_input_is_named(table, options, message):
 def test_every_variable_says_what_it_is():
     found = amplitude_spectrum(noise(3, length=16))
     assert all({"long_name", "units"} <= set(found[name].attrs) for name in found.variables)
+
+
+def test_columns_that_never_move_are_below_every_quantile():
+    """Of 4 columns 2 are constant: the median is 0, and three quarters is the median of the other two."""
+    scale = np.array([3.0, 0.0, 3.0, 0.0])
+    assert rayleigh_quantile(scale, 0.5) == 0
+    assert rayleigh_quantile(scale, 0.75) == pytest.approx(3 * np.sqrt(np.log(2)))
+    assert rayleigh_quantile(np.zeros(3), 0.25) == 0

@@ -50,9 +50,14 @@ def rayleigh_quantile(scale: Float[np.ndarray, " column"], share: float) -> floa
     >>> [round(rayleigh_quantile(scale, share), 3) for share in (0.25, 0.75)]
     [0.243, 0.533]
     """
-    one = float(np.sqrt(-np.log1p(-share)))
-    low, high = float(scale.min()) * one, float(scale.max()) * one
-    return low if low == high else _root(lambda a: _below(a, scale).mean() - share, low, high)
+    alive = scale[scale > 0]
+    still = 1 - alive.size / scale.size  # columns that never move are below every amplitude
+    if still >= share:
+        return 0.0
+    rest = (share - still) / (1 - still)
+    one = float(np.sqrt(-np.log1p(-rest)))
+    low, high = float(alive.min()) * one, float(alive.max()) * one
+    return low if low == high else _root(lambda a: _below(a, alive).mean() - rest, low, high)
 
 
 def largest_quantile(scale: Float[np.ndarray, " column"], share: float) -> float:
@@ -92,9 +97,9 @@ def largest_mean(scale: Float[np.ndarray, " column"]) -> float:
 
 
 def _below(amplitude: float | np.ndarray, scale: np.ndarray) -> np.ndarray:
-    """P(|X(f)| < a) of each column; a column that never moves is always below."""
-    with np.errstate(divide="ignore", over="ignore"):
-        return -np.expm1(-((amplitude / np.where(scale > 0, scale, 0.0)) ** 2))
+    """P(|X(f)| < a) of each column."""
+    with np.errstate(over="ignore"):
+        return -np.expm1(-((amplitude / scale) ** 2))
 
 
 def _root(function: object, low: float, high: float) -> float:
