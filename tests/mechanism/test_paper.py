@@ -1,5 +1,7 @@
 """The table of published numbers, on models of which the answers are planted or known."""
 
+import json
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -7,22 +9,25 @@ import pytest
 import torch
 import xarray as xr
 from threadpoolctl import threadpool_limits
+from transformers import GPT2Config, GPT2LMHeadModel
 
-from attnscope import AttnscopeError
+from attnscope import AttnscopeError, explain
 from attnscope.bundled import MODEL
 from attnscope.capture import load_model
-from attnscope.mechanism.paper import (
-    COLUMNS,
-    PUBLISHED,
-    figure_6,
-    is_shaped_like,
-    paper_lines,
-    paper_table,
-    reproduce,
-    table_of_windows,
-)
+from attnscope.mechanism import paper_figures
+from attnscope.mechanism._paper_rows import Case
+from attnscope.mechanism.evidence import gather
+from attnscope.mechanism.paper import COLUMNS, PUBLISHED, is_shaped_like, paper_lines, paper_table
 from tests.families import tiny
-from tests.mechanism.planted_roberta import FULL, HEADS, SHARES, SMALL, planted_roberta, random_ids
+from tests.mechanism.planted_roberta import (
+    FULL,
+    HEAD_WAVES,
+    HEADS,
+    SHARES,
+    SMALL,
+    planted_roberta,
+    random_ids,
+)
 
 REACTIONS = Path(__file__).parents[2] / "examples" / "reactions.txt"
 VERDICTS = {"agrees", "differs", "descriptive", "not comparable", "not run"}
@@ -45,7 +50,7 @@ def small():
 
 @pytest.fixture(scope="module")
 def planted(small):
-    return table_of_windows(small, random_ids(SMALL, 4), comparable=True)
+    return paper_table(small, random_ids(SMALL, 4), comparable=True)
 
 
 def test_every_row_is_there(planted):
@@ -92,7 +97,7 @@ def test_layers_hold_the_waves(planted):
 
 def test_a_head_planted_to_the_other_side_differs():
     model = planted_roberta(SMALL, {(1, 1): (2, 0.25), (2, 3): (-1, 4.0)})
-    found = table_of_windows(model, random_ids(SMALL, 2), comparable=True)
+    found = paper_table(model, random_ids(SMALL, 2), comparable=True)
     assert (value(found, 10), value(found, 11), value(found, 13)) == (-1, 2, 2)
     assert [verdicts(found)[row] for row in (10, 11, 13)] == ["differs"] * 3
 
@@ -105,7 +110,7 @@ def test_another_table_differs_and_other_ways_are_tried(small):
         moved[:-2] = kept[2:]  # the planted rows stand at 0 .. 127
         moved[-2:] = torch.randn(2, SMALL.width)
         small.get_submodule(name).weight.copy_(moved)
-        found = table_of_windows(small, random_ids(SMALL, 2), comparable=True)
+        found = paper_table(small, random_ids(SMALL, 2), comparable=True)
         small.get_submodule(name).weight.copy_(kept)
     assert verdicts(found)[1] == "differs"
     assert found.note.sel(row=1).item().startswith("matches with: all rows from 0")
@@ -113,56 +118,172 @@ def test_another_table_differs_and_other_ways_are_tried(small):
 
 def test_a_model_of_another_shape_is_not_held_against_the_papers(small):
     assert not is_shaped_like(small, "roberta-base")
-    found = verdicts(table_of_windows(small, random_ids(SMALL, 2)))
+    found = verdicts(paper_table(small, random_ids(SMALL, 2)))
     assert {found[row] for row in found if row not in {*SETUP, *NOT_RUN, 9, 12}} == {"not comparable"}
     assert {found[row] for row in NOT_RUN} == {"not run"}
 
 
+WAVE_OFFSET, WAVE_PERIOD = -3, 64
+
+
+def planted_gpt2(sizes=None):
+    """A GPT-2 whose table is one slow wave; head 1 of layer 0 scores ``cos w (j - i + 3)``, words aside."""
+    torch.manual_seed(0)
+    settings = {"vocab_size": 60, "n_embd": 32, "n_head": 4, "n_layer": 2, "n_positions": 128}
+    settings |= {"bos_token_id": 0, "eos_token_id": 0} | (sizes or {})
+    model = GPT2LMHeadModel(GPT2Config(**settings)).eval()
+    width, head_width = model.config.n_embd, model.config.n_embd // model.config.n_head
+    speed = 2 * torch.pi / WAVE_PERIOD
+    angle = speed * torch.arange(model.config.n_positions)
+    wave = torch.stack([angle.cos(), angle.sin(), -angle.cos(), -angle.sin()], 1)  # mean 0, one norm
+    block = model.transformer.h[0].attn.c_attn  # x @ weight: columns of queries, then of keys
+    with torch.no_grad():
+        model.transformer.wte.weight.mul_(1e-3)
+        model.transformer.wpe.weight.zero_()
+        model.transformer.wpe.weight[:, :4] = wave
+        turn = torch.tensor(speed * WAVE_OFFSET)
+        rotation = torch.stack(
+            [torch.stack([turn.cos(), -turn.sin()]), torch.stack([turn.sin(), turn.cos()])]
+        )
+        block.weight.mul_(1e-3)
+        block.weight[:2, head_width : head_width + 2] = rotation.T
+        block.weight[:2, width + head_width : width + head_width + 2] = torch.eye(2)
+    return model
+
+
+def gpt2_ids(texts=2, length=128):
+    return np.random.default_rng(0).integers(0, 60, (texts, length)).tolist()
+
+
 def test_gpt2_has_rows_of_its_own():
-    model = tiny("gpt2")
-    ids = np.random.default_rng(0).integers(0, 60, (2, 64)).tolist()
-    found = table_of_windows(model, ids)
+    found = paper_table(tiny("gpt2"), gpt2_ids(length=64))
     assert verdicts(found)[20] == "not comparable"
     assert verdicts(found)[21] == "descriptive"
     assert found.ours.sel(row=21).item().startswith("k=2, t=-30..30")
 
 
-def test_slow_waves_of_gpt2_agree():
-    model = tiny("gpt2")
-    position = torch.arange(64)
-    with torch.no_grad():
-        model.get_submodule("transformer.wpe").weight.copy_(
-            (2 * torch.pi * position / 64).cos()[:, None].expand(-1, 32)
-        )
-    ids = np.random.default_rng(0).integers(0, 60, (2, 64)).tolist()
-    found = table_of_windows(model, ids, comparable=True)
+def test_the_planted_wave_of_gpt2_is_told():
+    found = paper_table(planted_gpt2(), gpt2_ids(), comparable=True)
     assert value(found, 20) == pytest.approx(100)
     assert verdicts(found)[20] == "agrees"
+    assert value(found, 21) == 1  # one head of eight scores by position
+    assert found.ours.sel(row=21).item().endswith("by layer 1.0 0.0")
+
+
+def test_a_fast_wave_in_gpt2_differs():
+    model = planted_gpt2()
+    with torch.no_grad():
+        model.transformer.wpe.weight[:, :4] = model.transformer.wpe.weight[(8 * torch.arange(128)) % 128, :4]
+    found = paper_table(model, gpt2_ids(), comparable=True)
+    assert value(found, 20) == pytest.approx(0, abs=1e-6)
+    assert verdicts(found)[20] == "differs"
+
+
+def test_causal_heads_have_figures_of_their_scores():
+    """Scores before mask and softmax (EMNLP figures 14 and 15): a mask has not cut the right side."""
+    model = planted_gpt2()
+    case = Case(model, gpt2_ids(), gather(model, gpt2_ids()), {}, 0)
+    clusters = case.score_clusters
+    small = int(clusters.label_share.sum(["layer", "head"]).argmin("cluster"))
+    assert clusters.label_share.isel(cluster=small).sel(layer=0).values.tolist() == [0, 1, 0, 0]
+    shown = [paper_figures.Shown("1.2", *case.head(1, 2))]
+    score = paper_figures.scores(case, shown).score[0].values
+    traces = [np.trace(score, offset=t) / (128 - abs(t)) for t in range(-30, 31)]
+    assert np.argmax(traces) - 30 == WAVE_OFFSET
+    assert traces[-1] < 0 < traces[30]
+
+
+@pytest.mark.slow
+def test_gpt2_of_the_real_shape_is_held_against_the_papers():
+    model = planted_gpt2(
+        {"vocab_size": 50257, "n_embd": 768, "n_head": 12, "n_layer": 12, "n_positions": 1024}
+    )
+    assert is_shaped_like(model, "gpt2")
+    assert not is_shaped_like(planted_gpt2(), "gpt2")
+    with threadpool_limits(1):
+        found = paper_table(model, gpt2_ids(2, 128))
+    assert verdicts(found)[20] == "agrees"
+    assert value(found, 21) == 1
+    assert verdicts(found)[1] == "not comparable"
 
 
 def test_a_model_without_a_table_is_refused():
     with pytest.raises(AttnscopeError, match=r"no table of absolute positions.*RoPE"):
-        table_of_windows(tiny("llama"), [[3, 4, 5, 6]] * 2)
+        paper_table(tiny("llama"), [[3, 4, 5, 6]] * 2)
 
 
-def test_reproduce_bundled(tmp_path):
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """The papers' part of a run on the bundled model, kept in a folder."""
+    place = tmp_path_factory.mktemp("paper") / "run"
     names = []
-    tree, table = reproduce(out=tmp_path / "run", limit=4, progress=lambda step: names.append(step.name))
-    assert {"waves", "figure_6", "paper"} <= set(tree.children)
-    assert {"figure 6", "published numbers", "done"} <= set(names)
-    assert (tmp_path / "run" / "paper.zarr").is_dir()
-    again = reproduce(out=tmp_path / "run", limit=4)[1]
-    xr.testing.assert_identical(again, table)
-    alone = paper_table(MODEL, limit=4)
-    assert alone.ours.values.tolist() == table.ours.values.tolist()
+    return (
+        place,
+        explain(limit=4, paper=True, out=place, progress=lambda step: names.append(step.name)),
+        names,
+    )
 
 
-def test_figure_6_shows_the_planted_shifts(small):
-    figure = figure_6(small, random_ids(SMALL, 2))
+def test_explain_keeps_the_papers_figures_and_table(run):
+    place, tree, names = run
+    figures = {f"figure_{number}" for number in (1, 2, 4, 6, 7)}
+    assert {"waves", "paper", *figures} <= set(tree.children)
+    assert {"figure 6", "paper", "done"} <= set(names)
+    assert {path.name for path in place.iterdir()} >= {f"{name}.zarr" for name in (*figures, "paper")}
+    again = explain(limit=4, paper=True, out=place)
+    xr.testing.assert_identical(again["paper"].to_dataset(), tree["paper"].to_dataset())
+    assert again.attrs["skipped"] == tree.attrs["skipped"]
+
+
+def test_heads_that_do_the_same_stand_in(run):
+    """The bundled model has sharp heads 0.0 (to the left) and 0.2 (to the right): head(8,9) and head(2,3) there."""
+    _, tree, _ = run
+    found = tree["figure_7"].to_dataset().set_index(shown="named_head")
+    places = {
+        name: (int(found["layer"].sel(shown=name)), int(found["head"].sel(shown=name)))
+        for name in ("8.9", "2.3")
+    }
+    assert places == {"8.9": (0, 0), "2.3": (0, 2)}
+    assert found.trace_peak_offset.sel(shown=["8.9", "2.3"], range="near").values.tolist() == [-1, 1]
+    said = json.loads(tree.attrs["skipped"])["heads_of_the_papers"]
+    assert "0.2 for head(2,3)" in said
+    assert "0.0 for head(8,9)" in said
+
+
+def test_maps_hold_all_weights_of_their_rows(run):
+    maps = run[1]["figure_2"].to_dataset()
+    assert maps.sizes == {"shown": 4, "query": 15, "rank": 128}
+    np.testing.assert_allclose(maps.weight.sum("rank"), 1, atol=1e-5)
+    left = maps.isel(shown=maps.named_head.values.tolist().index("8.9"), rank=0)
+    assert (left.key - np.arange(15))[2:].values.tolist() == [-1] * 13
+
+
+def test_longer_windows_are_cut_to_the_papers(monkeypatch):
+    monkeypatch.setattr(sys.modules["attnscope.mechanism.explain"], "PAPER_LENGTH", 32)
+    tree = explain(limit=2, paper=True)
+    assert json.loads(tree.attrs["signature"])["settings"]["window"] == 32
+
+
+@pytest.fixture(scope="module")
+def case(small):
+    ids = random_ids(SMALL, 2)
+    return Case(small, ids, gather(small, ids), {}, 0)
+
+
+def test_figure_6_shows_the_planted_shifts(case):
+    shown = [paper_figures.Shown(f"{a}.{b}", *case.head(a, b)) for a, b in ((1, 1), (2, 3))]
+    figure = paper_figures.phases(case, shown)
     assert figure.completion.values.tolist() == ["minimal", "lapack"]
     assert figure.named_head.values.tolist() == ["1.1", "2.3"]
     offsets = [HEADS[1, 1][0], HEADS[2, 3][0]]
     np.testing.assert_allclose(-figure.median_shift.sel(completion="minimal"), offsets, atol=0.1)
+
+
+def test_figure_4_shows_the_planted_waves(case):
+    series = paper_figures.series(case, [paper_figures.Shown("2.3", *case.head(2, 3))])
+    power = np.abs(np.fft.rfft(series["query"].values, axis=1)) ** 2
+    planted = {SMALL.frequencies[wave] for wave in HEAD_WAVES}
+    assert set(power[:, 1:].argmax(1) + 1) <= planted
 
 
 def test_lines_to_print(planted):
@@ -175,7 +296,9 @@ def test_lines_to_print(planted):
 
 def test_chemistry_albert(models):
     with threadpool_limits(1):
-        found = paper_table(models / "rxnmapper-albert", REACTIONS, window=96, limit=8)
+        tree = explain(models / "rxnmapper-albert", REACTIONS, window=96, limit=8, paper=True)
+    found = tree["paper"].to_dataset()
+    assert tree["figure_6"].sizes["shown"] == 4
     assert found.ours.sel(row=1).item() == "50.03%"
     assert value(found, 2) == pytest.approx(86.2, abs=0.05)
     assert value(found, 4) == 48
@@ -189,7 +312,7 @@ def test_roberta_of_the_real_shape():
     model = planted_roberta(FULL)
     assert is_shaped_like(model, "roberta-base")
     with threadpool_limits(1):
-        found = table_of_windows(model, random_ids(FULL, 3))
+        found = paper_table(model, random_ids(FULL, 3))
     check_position_table(found, FULL)
     assert [value(found, row) for row in (9, 10, 11, 13)] == [-1, 1, -2, -2]
     assert value(found, 12) > 0

@@ -1,14 +1,21 @@
 """Only the position table is learned anew, from a seed, on spaced texts."""
 
+import json
+
+import numpy as np
 import pytest
 import torch
 from transformers import AutoTokenizer, BertConfig, BertModel, RobertaConfig, RobertaForMaskedLM
 
-from attnscope import AttnscopeError
-from attnscope.bundled import MODEL
+from attnscope import AttnscopeError, explain
+from attnscope.bundled import MODEL, TEXT
 from attnscope.capture import load_model
+from attnscope.corpus import Corpus
 from attnscope.mechanism import relearn
-from attnscope.mechanism.relearn import relearn_positions, space_out
+from attnscope.mechanism._head_maps import head_maps
+from attnscope.mechanism._profiles import profiles_of
+from attnscope.mechanism.relearn import Relearning, relearn_positions, space_out
+from attnscope.mechanism.tables import position_table
 from tests.families import tiny
 
 FEW = {"steps": 24, "batch_size": 8, "limit": 24, "learning_rate": 1e-2}
@@ -40,6 +47,63 @@ def test_the_dataset_holds_both_tables(relearned):
         torch.tensor(found.rows.sel(table="after").values), model.state_dict()[TABLE].double()
     )
     assert {"mean", "power", "local_ratio", "null_mean"} <= set(found.data_vars)
+
+
+def test_profiles_are_those_of_the_two_models_on_spaced_text(relearned):
+    """Before training, a head that finds its neighbour by position looks at the unknown token that stands there."""
+    model, found = relearned
+    profile = found.profile.sel(layer=0, head=[0, 2])
+    peaks = profile.offset.values[profile.argmax("offset")]
+    assert peaks[:2].tolist() == [[-1, 1], [-1, 1]]
+    loaded = load_model(MODEL)
+    spaced = Relearning(loaded, Corpus.from_sources([TEXT]), limit=24).spaced()
+    by_hand, _ = profiles_of(model, spaced, 10, every=4)
+    np.testing.assert_allclose(
+        found.profile.sel(variant="relearned")[0], np.concatenate(by_hand[0]).mean(0), atol=1e-6
+    )
+
+
+def test_profiles_of_every_fourth_row_are_means_over_those_rows(relearned):
+    """Against the weights written out: row 4 i of the map of one text."""
+    model = relearned[0]
+    spaced = Relearning(load_model(MODEL), Corpus.from_sources([TEXT]), limit=1).spaced()
+    profile = profiles_of(model, spaced, 3, every=4)[0][0][0][0, 2]
+    maps = head_maps(model, spaced[0], ["a"] * 128, [(0, 2)], rows=128)
+    weights = np.zeros((128, 128))
+    np.put_along_axis(weights, maps["key"].values[0], maps["weight"].values[0], axis=1)
+    by_hand = [
+        np.mean([weights[i, i + t] for i in range(0, 128, 4) if 0 <= i + t < 128]) for t in range(-3, 4)
+    ]
+    np.testing.assert_allclose(profile, by_hand, atol=1e-6)
+
+
+def test_maps_show_the_heads_that_were_sharpest(relearned):
+    found = relearned[1]
+    assert set(
+        zip(found.shown_layer.values[:2].tolist(), found.shown_head.values[:2].tolist(), strict=True)
+    ) == {
+        (0, 0),
+        (0, 2),
+    }
+    assert found.token.values[:5].tolist()[1:4] == ["·"] * 3
+    np.testing.assert_allclose(found.weight.sum("rank"), 1, atol=1e-5)
+
+
+def test_explain_keeps_the_model_and_what_was_learned(tmp_path):
+    tree = explain(limit=2, window=32, relearn=2, out=tmp_path / "run")
+    kept = load_model(tmp_path / "run" / "relearned")
+    table = position_table(kept.model).rows
+    found = tree["relearned"].to_dataset()
+    np.testing.assert_allclose(found.rows.sel(table="after"), table, atol=1e-7)
+    assert found.attrs["steps"] == 2
+    assert json.loads(tree.attrs["signature"])["settings"]["relearn"] == 2
+    assert kept.tokenizer.mask_token_id is not None
+
+
+def test_explain_refuses_before_it_reads_the_texts(tmp_path):
+    with pytest.raises(AttnscopeError, match="steps 0"):
+        explain(limit=2, relearn=0, out=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
 
 
 def test_a_seed_repeats_it(relearned):
@@ -87,7 +151,8 @@ def test_the_loss_is_that_of_real_tokens_only(monkeypatch):
     forward = RobertaForMaskedLM.forward
 
     def watch(self, input_ids=None, labels=None, **kwargs):
-        seen.append((input_ids, labels))
+        if labels is not None:  # not the comparison afterwards
+            seen.append((input_ids, labels))
         return forward(self, input_ids=input_ids, labels=labels, **kwargs)
 
     monkeypatch.setattr(RobertaForMaskedLM, "forward", watch)

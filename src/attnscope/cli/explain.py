@@ -94,7 +94,6 @@ def explain(
         tree = _analysed(
             model,
             text or None,
-            paper=paper,
             out=place,
             tokenizer=tokenizer,
             window=window,
@@ -106,6 +105,8 @@ def explain(
             layer=layer,
             head=head,
             intervene=interventions,
+            paper=paper,
+            relearn=relearn,
             seed=seed,
             device=device,
             dtype=dtype,
@@ -116,8 +117,8 @@ def explain(
         )
     heads = _heads_to_show(tree, layer, head)
     folder = Path(tree.attrs["run"])
-    if relearn is not None:
-        _relearn(model, text or None, folder, relearn, tokenizer=tokenizer, seed=seed, **texts)
+    if "relearned" in tree.children:
+        _print_relearned(tree["relearned"].to_dataset(), folder)
     page = _write_pages(tree, folder, heads) if report else None
     if as_json:
         print(json.dumps(_as_json(tree, folder), indent=2, ensure_ascii=False))  # noqa: T201
@@ -128,16 +129,14 @@ def explain(
         place.say(folder, page)
 
 
-def _analysed(model: str, text: list[Path] | None, *, paper: bool, **settings: Any) -> xr.DataTree:
-    """All analyses, and with `paper` the published numbers."""
+def _analysed(model: str, text: list[Path] | None, **settings: Any) -> xr.DataTree:
     from attnscope.errors import AttnscopeError
     from attnscope.mechanism.explain import explain as run_explain
-    from attnscope.mechanism.paper import reproduce
     from attnscope.mechanism.rotation import COMPLETIONS
 
     if settings["completion"] not in COMPLETIONS:
         raise AttnscopeError(f"--completion is {settings['completion']!r}: choose {', '.join(COMPLETIONS)}")
-    return reproduce(model, text, **settings)[0] if paper else run_explain(model, text, **settings)
+    return run_explain(model, text, **settings)
 
 
 def _heads_to_show(tree: xr.DataTree, layer: int | None, head: int | None) -> list[tuple[int, int]]:
@@ -163,28 +162,15 @@ def _print_paper(table: xr.Dataset) -> None:
     Console().print(shown)
 
 
-def _relearn(source: str, text: list[Path] | None, folder: Path, steps: int, **settings: Any) -> None:
-    """Learn the positions anew; the model, its tokenizer and the spectra are kept in the run folder."""
+def _print_relearned(found: xr.Dataset, folder: Path) -> None:
+    """How far the loss fell, on standard error."""
     from rich.console import Console
-    from rich.progress import Progress
 
-    from attnscope.capture import load_model
-    from attnscope.mechanism.relearn import relearn_positions
-
-    console = Console(stderr=True)
-    with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
-        task = bar.add_task("relearn", total=steps)
-        model, found = relearn_positions(
-            source, text, steps=steps, progress=lambda done, _: bar.update(task, completed=done), **settings
-        )
-    kept = folder / "relearned"
-    model.save_pretrained(kept)
-    load_model(source, tokenizer=settings.get("tokenizer")).tokenizer.save_pretrained(kept)
     losses = found.loss.values
-    console.print(
-        f"relearned positions: loss {losses[0]:.3f} -> {losses[-1]:.3f}; model kept in {kept}",
-        highlight=False,
+    said = (
+        f"relearned positions: loss {losses[0]:.3f} -> {losses[-1]:.3f}; model kept in {folder / 'relearned'}"
     )
+    Console(stderr=True).print(said, highlight=False, markup=False, soft_wrap=True)
 
 
 def _frequencies(given: str | None) -> tuple[int, int] | None:

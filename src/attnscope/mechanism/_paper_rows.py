@@ -26,7 +26,7 @@ from attnscope.mechanism.evidence import Evidence, Layer
 from attnscope.mechanism.inputs import watching_inputs
 from attnscope.mechanism.spectrum import amplitude_spectrum
 from attnscope.mechanism.tables import PositionTable, word_table
-from attnscope.statistics import cluster_profiles, direction, label_shares
+from attnscope.statistics import cluster_profiles, direction, summarize
 from attnscope.statistics._independence import RARE
 
 if TYPE_CHECKING:
@@ -88,15 +88,22 @@ class Case:
         return amplitude_spectrum(self.table.rows)
 
     @cached_property
+    def clusters(self) -> xr.Dataset:
+        """Labels of all heads in all texts, their shares and their centroids, as `summarize` gives them."""
+        return self.analyses.get("figure_1") or clustered_heads(self.evidence, seed=self.seed)
+
+    @cached_property
     def labels(self) -> tuple[Float[np.ndarray, "head cluster"], list[str], list[int]]:
         """Label shares of each head over the texts, the labels' names, and heads in each layer."""
-        layers = self.evidence.layers
-        sums = np.concatenate([np.stack(layer.band_sums) for layer in layers], 1)  # text, head, offset
-        found = cluster_profiles(
-            sums.reshape(-1, sums.shape[-1]) / self.length, clusters=CLUSTERS, seed=self.seed
-        )
-        shares = label_shares(found.labels.reshape(sums.shape[:2]), len(found.names))
-        return shares, list(found.names), [layer.heads for layer in layers]
+        shares = self.clusters.label_share.values
+        names = [str(name) for name in self.clusters.cluster_name.values]
+        shares = shares.reshape(-1, len(names))
+        return shares[np.isfinite(shares).all(1)], names, [layer.heads for layer in self.evidence.layers]
+
+    @cached_property
+    def score_clusters(self) -> xr.Dataset:
+        """Two clusters of what all heads' scores sum up to along offsets, before mask and softmax."""
+        return self.analyses.get("figure_15") or clustered_scores(self.model, self.windows, seed=self.seed)
 
     @property
     def directed(self) -> np.ndarray:
@@ -144,6 +151,10 @@ class Case:
             raise AttnscopeError(
                 f"the scores of head({layer},{head}) have the form {place.projections.form!r}, not bilinear in X"
             )
+        return self.correlation(place, number, paper=paper)
+
+    def correlation(self, place: Layer, number: int, *, paper: bool = True) -> xr.Dataset:
+        """`scores` of a head that has bilinear scores."""
         if paper:
             states, (query, key) = place.sample, place.matrices(number, affine=False)
         else:
@@ -151,6 +162,64 @@ class Case:
         parts = reparametrize(query, key)
         mode = "paper" if paper else "centre_k"
         return cross_correlation(states @ parts.query, states @ parts.key, parts.values, mode=mode)
+
+
+def clustered_heads(evidence: Evidence, *, seed: int = 0) -> xr.Dataset:
+    """Six clusters of all heads' profiles over all texts, and how far they depend on the text: see `summarize`."""
+    most = max(layer.heads for layer in evidence.layers)
+    sums = np.full(
+        (evidence.texts, len(evidence.layers), most, evidence.layers[0].band_sums[0].shape[-1]), np.nan
+    )
+    for row, layer in enumerate(evidence.layers):
+        sums[:, row, : layer.heads] = np.stack(layer.band_sums)
+    half = sums.shape[-1] // 2
+    results = xr.Dataset(
+        {
+            "band_sum": (("text", "layer", "head", "offset"), sums),
+            "length": ("text", np.full(evidence.texts, evidence.length)),
+        },
+        coords={"offset": np.arange(-half, half + 1)},
+    )
+    return summarize(results, clusters=CLUSTERS, seed=seed).assign_coords(
+        layer=[layer.site.index for layer in evidence.layers], head=np.arange(most)
+    )
+
+
+@torch.no_grad()
+def clustered_scores(model: PreTrainedModel, windows: Windows, *, seed: int = 0) -> xr.Dataset:
+    """Two clusters of the offset traces of all heads' scores, which a causal mask does not cut (EMNLP, appendix C)."""
+    ids = token_ids(windows)
+    found: dict[int, list[np.ndarray]] = {}
+
+    def observe(site: Site, call: AttentionCall, _: Tensor, __: Tensor) -> Tensor:
+        output, _rows = measure(call, Need(band=1))
+        if site.kind != "cross":
+            found.setdefault(site.index, []).extend(score_traces(call, SCORE_BAND).cpu().numpy())
+        return output
+
+    with watching_inputs(model, observe):
+        for _, batch in batches(ids):
+            model(**model_inputs(model, batch))
+    traces = np.stack([np.stack(found[layer]) for layer in sorted(found)], 1) / ids.shape[1]
+    clustering = cluster_profiles(traces.reshape(-1, traces.shape[-1]), clusters=2, seed=seed)
+    labels = clustering.labels.reshape(len(ids), len(found), -1)
+    names = [f"cluster {number + 1}" for number in range(len(clustering.names))]
+    return xr.Dataset(
+        {
+            "label": (("text", "layer", "head"), labels),
+            "label_share": (
+                ("layer", "head", "cluster"),
+                np.stack([(labels == number).mean(0) for number in range(len(names))], -1),
+            ),
+            "cluster_name": ("cluster", np.array(names, dtype=object)),
+            "centroid": (("cluster", "offset"), clustering.centroids, {"units": "mean score"}),
+        },
+        coords={
+            "layer": sorted(found),
+            "head": np.arange(labels.shape[2]),
+            "offset": np.arange(-SCORE_BAND, SCORE_BAND + 1),
+        },
+    )
 
 
 def in_periods(length: int, band: tuple[int, int] = PEAK) -> np.ndarray:
@@ -393,27 +462,23 @@ def _slow_waves(case: Case) -> Ours:
     return Ours(f"{found:.1f}% of the energy at longer periods", found, bool(found >= 90))  # noqa: PLR2004
 
 
-@torch.no_grad()
 def _score_clusters(case: Case) -> Ours:
     """Two clusters of the offset traces of the scores before mask and softmax."""
-    found: dict[int, list[np.ndarray]] = {}
-
-    def observe(site: Site, call: AttentionCall, _: Tensor, __: Tensor) -> Tensor:
-        output, _rows = measure(call, Need(band=1))
-        found.setdefault(site.index, []).extend(score_traces(call, SCORE_BAND).cpu().numpy())
-        return output
-
-    with watching_inputs(case.model, observe):
-        for _, batch in batches(token_ids(case.windows)):
-            case.model(**model_inputs(case.model, batch))
-    traces = np.concatenate([np.stack(found[layer]) for layer in sorted(found)], 1)  # text, head, offset
-    labels = cluster_profiles(
-        traces.reshape(-1, traces.shape[-1]) / case.length, clusters=2, seed=case.seed
-    ).labels.reshape(traces.shape[:2])
-    smaller = int(labels.mean() < 0.5)  # noqa: PLR2004
-    members = (labels == smaller).mean(0).reshape(len(found), -1).sum(1)
+    shares = case.score_clusters.label_share.values  # layer, head, cluster
+    members = np.nansum(shares[..., np.nansum(shares, (0, 1)).argmin()], 1)
     text = f"k=2, t=-{SCORE_BAND}..{SCORE_BAND}; heads of the smaller cluster by layer {_layers(members)}"
     return Ours(text, float(members.sum()))
+
+
+def _relearned(case: Case) -> Ours:
+    """Only where positions were learned anew in the same run."""
+    found = case.analyses.get("relearned")
+    if found is None:
+        raise AttnscopeError("needs training: --relearn does it")
+    loss = found.loss.values
+    samples, spacers, steps = (found.attrs[name] for name in ("samples", "spacers", "steps"))
+    made = f"{samples:,} samples, {spacers} unknown tokens, {steps:,} steps"
+    return Ours(f"{made}; loss {loss[0]:.2f} to {loss[-1]:.2f}", samples)
 
 
 FINDERS: dict[int, Callable[[Case], Ours]] = {
@@ -438,5 +503,6 @@ FINDERS: dict[int, Callable[[Case], Ours]] = {
     19: _canonical_data,
     20: _slow_waves,
     21: _score_clusters,
+    22: _relearned,
     24: lambda _: Ours("not in the weights"),
 }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,12 +19,15 @@ from attnscope.bundled import MODEL
 from attnscope.capture import LoadedModel, load_model
 from attnscope.corpus import Corpus, Sources, Window, cut_windows
 from attnscope.errors import AttnscopeError
-from attnscope.mechanism import heads
+from attnscope.mechanism import heads, paper_figures
 from attnscope.mechanism._arrays import in_band
+from attnscope.mechanism._paper_rows import PAPER_LENGTH, Case
 from attnscope.mechanism.content import position_content
 from attnscope.mechanism.evidence import Evidence, gather
 from attnscope.mechanism.interventions import interventions
+from attnscope.mechanism.paper import table_of
 from attnscope.mechanism.ranking import best_heads
+from attnscope.mechanism.relearn import Relearning
 from attnscope.mechanism.scheme_effects import bias_effect, rotation_effect
 from attnscope.mechanism.tables import position_scheme, position_table
 from attnscope.statistics import window_length
@@ -77,6 +80,8 @@ def explain(
     head: int | None = None,
     intervene: bool = False,
     intervention_texts: int = 8,
+    paper: bool = False,
+    relearn: int | None = None,
     seed: int = 0,
     field: str | None = None,
     by_line: bool = False,
@@ -111,6 +116,11 @@ def explain(
         Will be shown later. They change no number: what does not exist is refused before the texts are read.
     intervene
         Also change words and positions and see what becomes of each head, on `intervention_texts` windows.
+    paper
+        Also the papers' figures and their published numbers beside this model's; windows are of 512 tokens at most.
+    relearn
+        Steps to learn the position table anew on texts with unknown tokens between (`relearn_positions`); with
+        `out`, the model is saved in the folder ``relearned`` of the run.
     seed
         Of what is random.
     progress
@@ -123,8 +133,10 @@ def explain(
         ``position_pca``, ``position_cca``, ``waves``, ``spectra``, ``cross_spectrum``, ``phase_map``,
         ``cross_correlation``, ``bias``, ``position_content``, ``rotation_effect``, ``bias_effect``,
         ``interventions``, ``verdict``, ``controls`` (of the few clearest heads), ``also/0``, ``also/1``, ...
-        (spectrum and components of other models' tables). The attribute ``skipped`` says, as JSON, which are not
-        defined here and why.
+        (spectrum and components of other models' tables); ``relearned``; with `paper`, ``figure_1``, ``figure_2``,
+        ``figure_4``, ``figure_6``, ``figure_7`` (`attnscope.mechanism.paper_figures`) and ``paper``, the table of
+        published numbers.
+        The attribute ``skipped`` says, as JSON, which are not defined here and why.
 
     Raises
     ------
@@ -147,8 +159,12 @@ def explain(
         trust_remote_code=trust_remote_code,
     )
     length = window_length(loaded, window)
+    if paper:
+        position_table(loaded.model)  # or an error that says what the model has instead
+        length = length if window else min(length, PAPER_LENGTH)
     _check_settings(length, band, frequencies)
     others = [OtherTable.of(one, trust_remote_code=trust_remote_code) for one in also]
+    relearning = None if relearn is None else Relearning(loaded, corpus, steps=relearn, seed=seed)
     windows = equal_windows(corpus, loaded, length, limit)
     signature = {
         "command": "explain",
@@ -162,6 +178,7 @@ def explain(
             "frequencies": None if frequencies is None else list(frequencies),
             "completion": completion,
             "intervene": intervention_texts if intervene else 0,
+            "relearn": relearn or 0,
             "seed": seed,
             "device": loaded.model.device.type,
             "dtype": str(loaded.model.dtype).removeprefix("torch."),
@@ -177,6 +194,8 @@ def explain(
         layer=layer,
         head=head,
         intervention_texts=intervention_texts if intervene else 0,
+        paper=paper,
+        relearning=relearning,
         seed=seed,
         progress=progress,
     )
@@ -272,6 +291,8 @@ class Analyses:
         layer: int | None = None,
         head: int | None = None,
         intervention_texts: int = 0,
+        paper: bool = False,
+        relearning: Relearning | None = None,
         seed: int = 0,
         progress: Callable[[Step], None] | None = None,
     ) -> None:
@@ -280,7 +301,9 @@ class Analyses:
         self.completion, self.seed = completion, seed
         self.layer, self.head = layer, head
         self.intervention_texts = intervention_texts
+        self.paper, self.relearning = paper, relearning
         self.progress = progress or (lambda _: None)
+        self.share = 0.0
 
     def all(self, kept: Kept) -> tuple[dict[str, xr.Dataset], dict[str, str]]:
         """Every analysis that is defined, by name, and why the others are not."""
@@ -295,8 +318,13 @@ class Analyses:
         found = {"forms": heads.form_table(evidence)}
         skipped: dict[str, str] = {}
         plan = self._plan(evidence, found)
+        if self.relearning is not None:
+            plan["relearned"] = self._relearn(self.relearning, kept)
+        if self.paper:
+            plan |= self._paper_plan(Case(self.model, self.windows, evidence, found, self.seed), skipped)
         for number, (name, make) in enumerate(plan.items()):
-            self.progress(Step(name.replace("_", " "), 0.6 + 0.4 * number / len(plan)))
+            self.share = 0.6 + 0.4 * number / len(plan)
+            self.progress(Step(name.replace("_", " "), self.share))
             # NumPy's threads and PyTorch's wait for each other by spinning; what is small enough takes one
             threads = threadpool_limits(1, "blas") if name in _OF_ARRAYS else nullcontext()
             try:
@@ -361,6 +389,44 @@ class Analyses:
                 )
             )
         return plan
+
+    def _relearn(self, relearning: Relearning, kept: Kept) -> Callable[[], xr.Dataset]:
+        def tell(done: int, steps: int) -> None:
+            self.progress(Step(f"positions learned anew, step {done} of {steps}", self.share))
+
+        def make() -> xr.Dataset:
+            model, found = relearning.run(band=self.band, progress=tell)
+            if kept.run is not None:
+                relearning.save(model, kept.run.path / "relearned")
+            return found
+
+        return make
+
+    @staticmethod
+    def _paper_plan(case: Case, skipped: dict[str, str]) -> dict[str, Callable[[], xr.Dataset]]:
+        """The papers' figures of single heads, and the table of published numbers."""
+        shown = paper_figures.shown_heads(case)
+        note = paper_figures.stand_ins(case, shown)
+        if note:
+            skipped["heads_of_the_papers"] = note
+        of_heads = _if(bool(shown), "no head leans to a side")
+        bilinear = _if(
+            any(one.layer.projections.form == "bilinear" for one in shown),
+            "no head that leans to a side has scores that are bilinear in X",
+        )
+        causal = _if(
+            any(one.layer.site.kind == "causal" for one in shown), "it is of causal heads; the model has none"
+        )
+        return {
+            "figure_1": lambda: case.clusters,
+            "figure_2": of_heads(lambda: paper_figures.maps(case, shown)),
+            "figure_4": bilinear(lambda: paper_figures.series(case, shown)),
+            "figure_6": bilinear(lambda: paper_figures.phases(case, shown)),
+            "figure_7": bilinear(lambda: paper_figures.correlations(case, shown)),
+            "figure_14": causal(lambda: paper_figures.scores(case, shown)),
+            "figure_15": causal(lambda: case.score_clusters),
+            "paper": lambda: table_of(case),
+        }
 
 
 class _NotDefined(Exception):  # noqa: N818 says what it is

@@ -16,10 +16,12 @@ import torch
 import xarray as xr
 
 from attnscope.bundled import MODEL
-from attnscope.capture import LoadedModel, load_model
-from attnscope.corpus import Corpus, Sources, cut_windows
+from attnscope.capture import LoadedModel, Site, load_model
+from attnscope.corpus import Corpus, Sources, Window, cut_windows
 from attnscope.errors import AttnscopeError
 from attnscope.mechanism._arrays import labelled
+from attnscope.mechanism._head_maps import head_maps
+from attnscope.mechanism._profiles import profiles_of, stacked_profiles
 from attnscope.mechanism._texts import Windows, ids_of
 from attnscope.mechanism.spectrum import amplitude_spectrum
 from attnscope.mechanism.tables import PositionTable, position_table
@@ -30,6 +32,8 @@ if TYPE_CHECKING:
 
 FEWEST_TOKENS = 4  # real tokens of a window, the special ones among them
 LOGGED = 50  # points of the loss curve, at most
+COMPARED = 32  # texts of the profiles before and after
+MAPS, WORDS_SHOWN = 4, 6  # heads, and tokens between spacers, of the maps
 
 Sample = dict[str, list[int]]
 
@@ -50,6 +54,7 @@ def relearn_positions(
     seed: int = 0,
     field: str | None = None,
     by_line: bool = False,
+    band: int = 10,
     device: str | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> tuple[PreTrainedModel, xr.Dataset]:
@@ -78,6 +83,8 @@ def relearn_positions(
         Standard deviation of the normal distribution that the rows are drawn from.
     seed
         Of the drawn rows, of the masks, of the order of inputs and of dropout.
+    band
+        Largest offset of the profiles.
     progress
         Called with steps done and steps in all.
 
@@ -88,7 +95,10 @@ def relearn_positions(
     xarray.Dataset
         `amplitude_spectrum` of the table's used rows over ``table`` (``before``, ``after``), ``frequency`` and
         ``column``; ``rows (table, position, column)``; ``loss (step)``, nats per masked token, mean over the steps
-        since the one before.
+        since the one before; ``profile (variant, layer, head, offset)`` of up to 32 of the texts, with ``_low`` and
+        ``_high``: ``plain``, with spacers before training (``spaced``) and after (``relearned``), over the rows of
+        tokens and not of spacers; ``key``,
+        ``weight`` and ``rest (shown, query, rank)``, the weights in one spaced text of the heads that were sharpest.
 
     Raises
     ------
@@ -106,30 +116,132 @@ def relearn_positions(
     >>> found.table.values.tolist(), dict(found["mean"].sizes)
     (['before', 'after'], {'table': 2, 'frequency': 65})
     """
-    _check(spacers, steps, batch_size, learning_rate, masked, deviation)
     loaded = load_model(MODEL if model is None else model, tokenizer=tokenizer, device=device)
-    table = _learned_table(loaded)
-    length = window_length(loaded, window)
-    unknown = _token(loaded, "unk")
-    _token(loaded, "mask")
     corpus = Corpus.from_sources(texts, field=field, by_line=by_line)
-    samples = _samples(corpus, loaded, length, spacers, unknown, limit)
-    used = len(samples[0]["input_ids"])
-    changed = copy.deepcopy(loaded.model)
-    weight = _parameter(changed, table.name)
-    generator = torch.Generator().manual_seed(seed)
-    drawn = torch.randn(weight[table.reserved :].shape, generator=generator) * deviation
-    with torch.no_grad():
-        weight[table.reserved :] = drawn.to(weight)
-    changed.requires_grad_(False)
-    weight.requires_grad_(True)
-    settings = {"max_steps": steps, "per_device_train_batch_size": batch_size, "learning_rate": learning_rate}
-    loss = _train(changed, loaded.tokenizer, samples, settings, masked=masked, seed=seed, progress=progress)
-    changed.requires_grad_(True)
-    found = _dataset(table.rows[:used], position_table(changed).rows[:used], loss)
-    return changed.eval(), found.assign_attrs(
-        model=loaded.name, spacers=spacers, steps=steps, samples=len(samples), seed=seed
-    )
+    relearning = Relearning(
+        loaded, corpus, spacers=spacers, window=window, limit=limit, steps=steps, batch_size=batch_size,
+        learning_rate=learning_rate, masked=masked, deviation=deviation, seed=seed,
+    )  # fmt: skip
+    return relearning.run(band=band, progress=progress)
+
+
+class Relearning:
+    """What `relearn_positions` is about to do: all is checked and the inputs are cut before anything is trained."""
+
+    def __init__(
+        self,
+        loaded: LoadedModel,
+        corpus: Corpus,
+        *,
+        spacers: int = 3,
+        window: int | None = None,
+        limit: int | None = None,
+        steps: int = 1000,
+        batch_size: int = 16,
+        learning_rate: float = 3e-3,
+        masked: float = 0.15,
+        deviation: float = 0.02,
+        seed: int = 0,
+    ) -> None:
+        _check(spacers, steps, batch_size, learning_rate, masked, deviation)
+        self.loaded, self.spacers, self.masked, self.deviation, self.seed = (
+            loaded, spacers, masked, deviation, seed,
+        )  # fmt: skip
+        self.settings = {
+            "max_steps": steps,
+            "per_device_train_batch_size": batch_size,
+            "learning_rate": learning_rate,
+        }
+        self.table = _learned_table(loaded)
+        self.unknown = _token(loaded, "unk")
+        _token(loaded, "mask")
+        self.windows = _windows(corpus, loaded, window_length(loaded, window), spacers, limit)
+
+    def run(
+        self, *, band: int = 10, progress: Callable[[int, int], None] | None = None
+    ) -> tuple[PreTrainedModel, xr.Dataset]:
+        """Train, and compare what the heads do before and after: see `relearn_positions`."""
+        samples = [_sample(window, self.spacers, self.unknown) for window in self.windows]
+        changed = self._with_drawn_table()
+        loss = _train(
+            changed, self.loaded.tokenizer, samples, self.settings,
+            masked=self.masked, seed=self.seed, progress=progress,
+        )  # fmt: skip
+        changed.requires_grad_(True).eval()
+        used = len(samples[0]["input_ids"])
+        found = _dataset(self.table.rows[:used], position_table(changed).rows[:used], loss)
+        profiles = self._profiles(changed, band)
+        maps = self._maps(changed, profiles)
+        return changed, found.merge(profiles, combine_attrs="override").merge(maps).assign_attrs(
+            model=self.loaded.name,
+            spacers=self.spacers,
+            steps=self.settings["max_steps"],
+            samples=len(samples),
+            seed=self.seed,
+        )
+
+    def save(self, model: PreTrainedModel, folder: Path) -> None:
+        """Keep the model and its tokenizer in a folder, as transformers loads them."""
+        with _without_bars():
+            model.save_pretrained(folder)
+            self.loaded.tokenizer.save_pretrained(folder)
+
+    def _with_drawn_table(self) -> PreTrainedModel:
+        """A copy of the model with new rows, the only parameters that take a gradient."""
+        changed = copy.deepcopy(self.loaded.model)
+        weight = _parameter(changed, self.table.name)
+        generator = torch.Generator().manual_seed(self.seed)
+        drawn = torch.randn(weight[self.table.reserved :].shape, generator=generator) * self.deviation
+        with torch.no_grad():
+            weight[self.table.reserved :] = drawn.to(weight)
+        changed.requires_grad_(False)
+        weight.requires_grad_(True)
+        return changed
+
+    def spaced(self) -> list[list[int]]:
+        """The texts of the comparison, with unknown tokens between."""
+        return space_out(self.windows[:COMPARED], self.spacers, self.unknown)
+
+    def _profiles(self, changed: PreTrainedModel, band: int) -> xr.Dataset:
+        """Profiles on some of the texts: as they are, spaced, and spaced with the new table."""
+        plain, spaced = [list(window.ids) for window in self.windows[:COMPARED]], self.spaced()
+        before = self.loaded.model
+        step = self.spacers + 1
+        inputs = {
+            "plain": (before, plain, 1),
+            "spaced": (before, spaced, step),
+            "relearned": (changed, spaced, step),
+        }
+        parts: dict[str, dict[int, list[np.ndarray]]] = {}
+        sites: dict[int, Site] = {}
+        for name, (model, texts, every) in inputs.items():
+            parts[name], sites = profiles_of(model, texts, band, every=every)
+        return stacked_profiles(parts, sites, seed=self.seed)
+
+    def _maps(self, changed: PreTrainedModel, profiles: xr.Dataset) -> xr.Dataset:
+        """Weights of the heads that were sharpest on plain text, on a spaced text with the new table."""
+        plain = profiles.profile.sel(variant="plain").where(profiles.offset != 0).max("offset").fillna(-1.0)
+        order = np.argsort(-plain.values, axis=None, kind="stable")[:MAPS]
+        rows, columns = np.unravel_index(order, plain.shape)
+        heads = [(int(profiles["layer"][row]), int(head)) for row, head in zip(rows, columns, strict=True)]
+        first = self.windows[0]
+        ids = space_out([first.ids], self.spacers, self.unknown)[0]
+        names = [name for token in first.tokens for name in (token, *["·"] * self.spacers)]
+        found = head_maps(changed, ids, names, heads, rows=(self.spacers + 1) * WORDS_SHOWN)
+        return found.rename(layer="shown_layer", head="shown_head")
+
+
+@contextmanager
+def _without_bars() -> Generator[None]:
+    from transformers.utils import logging
+
+    shown = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if shown:
+            logging.enable_progress_bar()
 
 
 def space_out(windows: Windows, spacers: int, spacer: int) -> list[list[int]]:
@@ -198,27 +310,32 @@ def _token(loaded: LoadedModel, kind: str) -> int:
     return int(found)
 
 
-def _samples(
-    corpus: Corpus, loaded: LoadedModel, length: int, spacers: int, unknown: int, limit: int | None
-) -> list[Sample]:
-    """Token ids with spacers, and which of them are never masked."""
+def _windows(
+    corpus: Corpus, loaded: LoadedModel, length: int, spacers: int, limit: int | None
+) -> list[Window]:
+    """Full windows of as many tokens as there is room for with spacers between."""
     tokens = length // (spacers + 1)
     if tokens < FEWEST_TOKENS:
         raise AttnscopeError(
             f"{spacers} spacers leave {tokens} of {length} positions for tokens; expected {FEWEST_TOKENS} or more: "
             "choose fewer spacers or a longer window"
         )
-    samples = [
-        {
-            "input_ids": space_out([window], spacers, unknown)[0],
-            "special_tokens_mask": space_out([list(map(int, window.special))], spacers, 1)[0],
-        }
+    found = [
+        window
         for window in cut_windows(corpus, loaded.tokenizer, length=tokens, limit=limit)
         if len(window) == tokens
     ]
-    if not samples:
+    if not found:
         raise AttnscopeError(f"no text holds a full window of {tokens} tokens: give longer texts")
-    return samples
+    return found
+
+
+def _sample(window: Window, spacers: int, unknown: int) -> Sample:
+    """Token ids with spacers, and which of them are never masked."""
+    return {
+        "input_ids": space_out([window], spacers, unknown)[0],
+        "special_tokens_mask": space_out([list(map(int, window.special))], spacers, 1)[0],
+    }
 
 
 def _train(

@@ -14,8 +14,9 @@ from torch import Tensor
 from attnscope.attention import AttentionCall
 from attnscope.capture import Site, watching
 from attnscope.errors import AttnscopeError
+from attnscope.mechanism._profiles import stacked_profiles
 from attnscope.mechanism._rows import mean_profile, profile_and_output
-from attnscope.mechanism._texts import Windows, batches, interval, model_inputs, read, resampled, token_ids
+from attnscope.mechanism._texts import Windows, batches, model_inputs, read, token_ids
 from attnscope.mechanism.projections import projections
 from attnscope.mechanism.schemes import without_bias
 from attnscope.mechanism.tables import position_scheme
@@ -187,33 +188,4 @@ def _profiles(
     with watching(model, observe):
         for _, batch in batches(ids):
             read(model, batch)
-    heads = max(one[0].shape[1] for one in parts["model"].values())
-    found = np.full((len(parts), len(ids), len(sites), heads, 2 * band + 1), np.nan)
-    for number, by_layer in enumerate(parts.values()):
-        for row, index in enumerate(sorted(sites)):
-            if index in by_layer:
-                layer = np.concatenate(by_layer[index])
-                found[number, :, row, : layer.shape[1]] = layer
-    weights = resampled(len(ids), draws, seed)
-    dims = ("variant", "layer", "head", "offset")
-    arrays = {}
-    for name, values in (("profile", found), ("effect", found[:1] - found)):
-        for end, one in zip(("", "_low", "_high"), interval(np.moveaxis(values, 0, 1), weights), strict=True):
-            arrays[name + end] = (
-                dims,
-                one,
-                {"long_name": f"mean weight at an offset ({name})", "units": "weight"},
-            )
-    ordered = [sites[index] for index in sorted(sites)]
-    return xr.Dataset(
-        arrays,
-        coords={
-            "variant": list(parts),
-            "layer": [site.index for site in ordered],
-            "layer_name": ("layer", np.array([site.name for site in ordered], dtype=object)),
-            "layer_kind": ("layer", np.array([site.kind for site in ordered], dtype=object)),
-            "head": np.arange(heads),
-            "offset": np.arange(-band, band + 1),
-        },
-        attrs={"texts": len(ids), "length": ids.shape[1]},
-    )
+    return stacked_profiles(parts, sites, draws=draws, seed=seed).assign_attrs(length=ids.shape[1])

@@ -8,6 +8,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from attnscope.figures.mechanism import explain_figures
+from attnscope.figures.mechanism.paper import SAME
+from attnscope.mechanism.paper import COLUMNS as PAPER_COLUMNS
+from attnscope.mechanism.paper import paper_lines
 from attnscope.mechanism.ranking import rank_heads
 from attnscope.report.embed import picture
 
@@ -37,6 +40,15 @@ class Section:
     title: str
     says: str
     pictures: list[Picture]
+
+
+@dataclass(frozen=True)
+class Published:
+    """What the papers published beside what was found, and links to their figures."""
+
+    elsewhere: list[tuple[str, str]]  # address on the page, number
+    lines: list[tuple[str, ...]]
+    columns: tuple[str, ...] = PAPER_COLUMNS
 
 
 _SECTIONS = (
@@ -119,7 +131,35 @@ _SECTIONS = (
         ),
         ("interventions",),
     ),
+    (
+        "relearned",
+        "Positions learned anew",
+        (
+            "Every token is followed by unknown ones; the position table is drawn at random and trained alone. A head "
+            "that finds its neighbour by position then looks for it at the new distance. After few steps it does not "
+            "yet: the loss tells how far the learning has come."
+        ),
+        ("relearned-table", "relearned-profiles", "relearned-maps"),
+    ),
+    (
+        "paper",
+        "The papers' figures and numbers",
+        (
+            "The figures of the paper by Yamamoto and Matsuzaki (2023) on this model, in the papers' form: one text, "
+            "no biases. Layers and heads are counted from 0 here; the papers' head(8,9) is head 8 of layer 7."
+        ),
+        (
+            "paper_figure_1",
+            "paper_figure_2",
+            "paper_figure_4",
+            "paper_figure_6",
+            "paper_figure_7",
+            "emnlp_figure_14",
+            "emnlp_figure_15",
+        ),
+    ),
 )
+_NOT_SHOWN = {"paper_figure_6_minimal"}  # only as files, so that the page stays small
 
 _NO_VERDICT = (
     "Where each head looks, and how much of that its positions explain. Its scores have no form of which the shift "
@@ -253,6 +293,56 @@ _FIGURES = {
         "Without the bias",
         "Black is the model; the colour has the position bias of the scores set to its mean.",
     ),
+    "relearned-table": (
+        "The table before and after",
+        (
+            "Where the blue line stands above the dashed one, learning has made waves. A peak at the spacing says "
+            "that rows of tokens and rows of unknown tokens differ: only the former are asked for anything."
+        ),
+    ),
+    "relearned-profiles": (
+        "Where the sharpest heads look",
+        (
+            "Black is plain text. With unknown tokens between, the head still looks at the next place and finds an "
+            "unknown token; with positions learned anew, the peak should stand where the neighbour is now. Means over "
+            "tokens, not over unknown ones."
+        ),
+    ),
+    "relearned-maps": (
+        "Weights with positions learned anew",
+        "A spaced text; dots are unknown tokens. Stripes beside the diagonal go from token to token.",
+    ),
+    "paper_figure_1": (
+        "Figure 1: kinds of heads",
+        "In which share of the texts a head belongs to which cluster of profiles. One colour: alike on all texts.",
+    ),
+    "paper_figure_2": (
+        "Figure 2: weights among the first 15 tokens",
+        "Rows look at columns. Left of the red diagonal are earlier tokens.",
+    ),
+    "paper_figure_4": (
+        "Figure 4: waves in queries and keys",
+        "The leading columns of one head along the text. Where both are waves of one period, keys run ahead or behind.",
+    ),
+    "paper_figure_6": (
+        "Figure 6: the rotation from queries to keys",
+        (
+            "Dark spots along a blue line are a shift by that many tokens. The rotation is completed as the papers "
+            "did (LAPACK); paper_figure_6_minimal in the folder of figures shows the one nearest to the identity."
+        ),
+    ),
+    "paper_figure_7": (
+        "Figure 7: cross-correlations",
+        "Above, the leading 20 columns; below, their sum weighted by singular values, with its peak within 10 tokens.",
+    ),
+    "emnlp_figure_14": (
+        "EMNLP figure 14: scores of causal heads",
+        "Stripes along the diagonal are scores that go by offset. Right of the diagonal a mask hides them.",
+    ),
+    "emnlp_figure_15": (
+        "EMNLP figure 15: kinds of scores",
+        "Two clusters of the scores' sums along offsets, before the mask.",
+    ),
     "interventions": (
         "Before and after",
         (
@@ -282,7 +372,11 @@ _SIGNED = {"offset_of_spectrum", "offset_of_correlation", "moved_without_bias"}
 
 def sections(tree: xr.DataTree, heads: Sequence[tuple[int, int]] | None) -> list[Section]:
     """The sections that the tree has figures for."""
-    pictures = {name: _picture(name, figure) for name, figure in explain_figures(tree, heads)}
+    pictures = {
+        name: _picture(name, figure)
+        for name, figure in explain_figures(tree, heads)
+        if name not in _NOT_SHOWN
+    }
     found: list[Section] = []
     for name, title, says, figures in _SECTIONS:
         there = [pictures[figure] for figure in figures if figure in pictures]
@@ -291,6 +385,20 @@ def sections(tree: xr.DataTree, heads: Sequence[tuple[int, int]] | None) -> list
         if there:
             found.append(Section(name, title, says, there))
     return found
+
+
+def published(tree: xr.DataTree, found: Sequence[Section]) -> Published | None:
+    """The table of published numbers, where there is one, and which of the papers' figures other sections show."""
+    if "paper" not in tree.children:
+        return None
+    there = {picture.name for section in found for picture in section.pictures}
+    elsewhere = [(name, number) for name, number in SAME.items() if name in there]
+    lines = paper_lines(tree["paper"].to_dataset())
+    return Published(elsewhere=[(f"figure-{name}", _number(one)) for name, one in elsewhere], lines=lines)
+
+
+def _number(name: str) -> str:
+    return name.removeprefix("paper_").replace("_", " ").capitalize()
 
 
 def table(tree: xr.DataTree) -> tuple[list[tuple[str, str, str]], list[list[tuple[str, str]]]]:

@@ -13,7 +13,7 @@ from attnscope.errors import AttnscopeError
 from attnscope.mechanism.ranking import best_heads
 from attnscope.report.content import parsed
 from attnscope.report.embed import write_whole
-from attnscope.report.explain_content import forms, headline, sections, skipped, table
+from attnscope.report.explain_content import forms, headline, published, sections, skipped, table
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -81,6 +81,7 @@ def write_explain_report(
         headline=headline(tree),
         heads=[f"{layer}.{head}" for layer, head in chosen],
         sections=found,
+        published=published(tree, found),
         columns=columns,
         rows=rows,
         skipped=skipped(tree),

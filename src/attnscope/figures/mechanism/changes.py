@@ -39,6 +39,9 @@ _VARIANTS = {
     "fast": "Fast pairs turn (period below 16)",
     "middle": "Middle pairs (16 to 128)",
     "slow": "Slow pairs (128 and more)",
+    "plain": "Plain text",
+    "spaced": "Unknown tokens between",
+    "relearned": "The same, positions learned anew",
 }
 
 
@@ -195,8 +198,8 @@ def scheme_effect(profiles: xr.Dataset, heads: Sequence[tuple[int, int]]) -> Fig
             part = one_head(profiles, layer, head)
             zero_line(axes)
             for row, name in enumerate(variants):
-                colour = INK if name == "model" else OTHERS[(row - 1) % len(OTHERS)]
-                style = {"marker": "o", "markersize": 2.2} if name == "model" else {"linewidth": 1.1}
+                colour = INK if row == 0 else OTHERS[(row - 1) % len(OTHERS)]
+                style = {"marker": "o", "markersize": 2.2} if row == 0 else {"linewidth": 1.1}
                 values = with_interval(part.isel(variant=row), "profile")
                 curve(axes, offset, values, colour, label=_VARIANTS.get(name, name), **style)
             axes.set(xlim=(offset[0], offset[-1]), ylim=(0, None))

@@ -3,11 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from shutil import copyfile
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from attnscope.figures.mechanism import changes, content, controls, positions, shifts, verdict, waves
+from attnscope.figures.mechanism import (
+    changes,
+    content,
+    controls,
+    positions,
+    relearned,
+    shifts,
+    verdict,
+    waves,
+)
+from attnscope.figures.mechanism.paper import SAME, paper_figures
 from attnscope.figures.reading import axis_values
 from attnscope.figures.save import save_figure
 from attnscope.mechanism.ranking import best_heads
@@ -32,6 +43,9 @@ WHOLE: tuple[tuple[str, str, Callable[[xr.Dataset], Figure]], ...] = (
     ("spectra", "spectra-by-layer", waves.spectra_by_layer),
     ("cross_correlation", "peak-agreement", verdict.peak_agreement),
     ("controls", "shift-controls", controls.shift_controls),
+    ("relearned", "relearned-table", relearned.relearned_table),
+    ("relearned", "relearned-profiles", relearned.relearned_profiles),
+    ("relearned", "relearned-maps", relearned.relearned_maps),
 )
 OF_HEADS: tuple[tuple[str, str, OfHeads], ...] = (
     ("waves", "wave-columns", waves.wave_columns),
@@ -50,6 +64,8 @@ def write_explain_figures(
     tree: xr.DataTree, folder: Path, heads: Sequence[tuple[int, int]] | None = None
 ) -> list[Path]:
     """Write every figure of an explanation as SVG, PDF and PNG; return the files.
+
+    Those of the papers are called ``paper_figure_1`` to ``paper_figure_9``.
 
     Parameters
     ----------
@@ -79,9 +95,13 @@ def write_explain_figures(
     ['position-components.svg', 'position-components.pdf', 'position-components.png']
     """
     folder.mkdir(parents=True, exist_ok=True)
-    return [
-        path for name, figure in explain_figures(tree, heads) for path in save_figure(figure, folder / name)
-    ]
+    written: list[Path] = []
+    for name, figure in explain_figures(tree, heads):
+        paths = save_figure(figure, folder / name)
+        written += paths
+        if "paper" in tree.children and name in SAME:
+            written += [copyfile(path, path.with_stem(SAME[name])) for path in paths]
+    return written
 
 
 def explain_figures(
@@ -111,6 +131,7 @@ def explain_figures(
             there = _there(tree[node].to_dataset(), chosen)
             if there:
                 yield name, draw_heads(tree[node].to_dataset(), there)
+    yield from paper_figures(tree)
 
 
 def _tables(tree: xr.DataTree) -> dict[str, tuple[xr.Dataset, xr.Dataset]]:

@@ -123,10 +123,12 @@ def _draw_lines(axes: Axes, positions: int, last: float) -> None:
         )
 
 
-def cross_correlations(correlations: xr.Dataset, heads: Sequence[tuple[int, int]], reach: int = 60) -> Figure:
+def cross_correlations(
+    correlations: xr.Dataset, heads: Sequence[tuple[int, int]], reach: int = 60, curves: int = _CURVES
+) -> Figure:
     """Draw each head's cross-correlations of queries and keys: the leading columns, and their weighted sum.
 
-    Above, one line for each of the ten columns with the largest singular values, the darkest the largest; below,
+    Above, one line for each of the `curves` columns with the largest singular values, the darkest the largest; below,
     the sum of the scores along each offset, with its highest point within 10 tokens.
 
     Parameters
@@ -137,6 +139,8 @@ def cross_correlations(correlations: xr.Dataset, heads: Sequence[tuple[int, int]
         Pairs (layer, head), counted from 0.
     reach
         Largest offset shown.
+    curves
+        How many of the leading columns are drawn.
 
     Returns
     -------
@@ -167,7 +171,7 @@ def cross_correlations(correlations: xr.Dataset, heads: Sequence[tuple[int, int]
     offset = correlations["offset"].values
     reach = min(reach, int(offset.max()))
     near = np.abs(offset) <= reach
-    shown = min(_CURVES, correlations.sizes["column"])
+    shown = min(curves, correlations.sizes["column"])
     colours = [colormaps["viridis"](0.9 * column / max(shown - 1, 1)) for column in range(shown)]
     with look():
         figure, panels = head_panels(len(pairs), (1.5, 1.5), width=2.4)
@@ -179,7 +183,7 @@ def cross_correlations(correlations: xr.Dataset, heads: Sequence[tuple[int, int]
             columns.set(xlim=(-reach, reach), ylim=(-1.05, 1.05))
             columns.set_xticklabels([])
             columns.set_title(f"Layer {layer}, head {head}", loc="left")
-            columns.set_title(f"columns 0 (dark) to {shown - 1}", loc="right", fontsize=6.5, color="0.35")
+            columns.set_title(f"columns 0–{shown - 1}", loc="right", fontsize=6.5, color="0.35")
             trace = part["trace"].values[near]
             total.plot(offset[near], trace, color=INK, linewidth=1.1)
             total.set(xlim=(-reach, reach))

@@ -1,0 +1,65 @@
+"""Weights of a few heads among the first tokens of one text."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+import xarray as xr
+from torch import Tensor
+
+from attnscope.attention import AttentionCall, Need, measure
+from attnscope.capture import Site, watching
+from attnscope.mechanism._texts import model_inputs, token_ids
+from attnscope.statistics._sample import top_weights
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+
+@torch.no_grad()
+def head_maps(
+    model: PreTrainedModel,
+    ids: Sequence[int],
+    tokens: Sequence[str],
+    heads: Sequence[tuple[int, int]],
+    *,
+    rows: int,
+) -> xr.Dataset:
+    """All weights in the first rows of each head (call, head), over ``shown``: what `weight_maps` draws.
+
+    Examples
+    --------
+    >>> from attnscope.bundled import MODEL
+    >>> from attnscope.capture import load_model
+    >>> model = load_model(MODEL, device="cpu", need_tokenizer=False).model
+    >>> found = head_maps(model, [2, 7, 8, 3], ["[CLS]", "a", "b", "[SEP]"], [(0, 2), (1, 0)], rows=3)
+    >>> dict(found.weight.sizes), bool(abs(found.weight.sum("rank") - 1).max() < 1e-6)
+    ({'shown': 2, 'query': 3, 'rank': 4}, True)
+    """
+    rows = min(rows, len(ids))
+    found: dict[tuple[int, int], tuple[np.ndarray, np.ndarray, np.ndarray]] = {}
+
+    def observe(site: Site, call: AttentionCall) -> Tensor:
+        for layer, head in heads:
+            if layer == site.index:
+                found[layer, head] = top_weights(call, head, call.key.shape[2])
+        return measure(call, Need())[0]
+
+    with watching(model, observe):
+        model(**model_inputs(model, token_ids([ids])))
+    dims = ("shown", "query", "rank")
+    parts = [np.stack([found[one][part][:rows] for one in heads]) for part in range(3)]
+    return xr.Dataset(
+        {
+            name: (dims[: part.ndim], part)
+            for name, part in zip(("key", "weight", "rest"), parts, strict=True)
+        },
+        coords={
+            "token": ("query", np.array(tokens[:rows], dtype=object)),
+            "layer": ("shown", [layer for layer, _ in heads]),
+            "head": ("shown", [head for _, head in heads]),
+        },
+    )
