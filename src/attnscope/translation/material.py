@@ -185,8 +185,10 @@ def _pairs(config: TrainConfig, tokenizer: Any) -> Pairs:
 def _parallel(config: TrainConfig) -> tuple[ParallelText, ParallelText]:
     """Training and validation pairs; without validation text, the last pairs are set aside."""
     if config.source is None:
-        task = generate_task(config.task_pairs + HELD_OUT, seed=config.seed, longest=config.task_longest)
-        return _set_aside(ParallelText(task.source, task.target), HELD_OUT)
+        longest = config.task_longest
+        return generate_task(config.task_pairs, config.seed, longest), generate_task(
+            HELD_OUT, config.seed, longest, held_out=True
+        )
     first, _, second = config.sides.partition(",")
     sides = first.strip(), second.strip()
     train = read_parallel(config.source, config.target, sides=sides)
@@ -224,7 +226,7 @@ def _lines(path: Path) -> list[str]:
     from attnscope.corpus import Corpus
 
     texts = Corpus.from_sources([path])
-    return [line.strip() for text in texts for line in text.text.splitlines() if line.strip()]
+    return [line.strip() for text in texts for line in text.content.splitlines() if line.strip()]
 
 
 def _stream(tokenizer: Any, lines: Sequence[str]) -> np.ndarray:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -54,7 +54,7 @@ class Processes:
 
 
 @contextmanager
-def processes(device: str) -> Iterator[Processes]:
+def processes(device: str) -> Generator[Processes]:
     """The processes that torchrun started, or this one alone.
 
     Examples

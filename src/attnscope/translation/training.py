@@ -367,7 +367,8 @@ def multiplies_bfloat16(device: str) -> bool:
     """
     if device == "cuda":
         return torch.cuda.is_bf16_supported()
-    return device == "cpu" and (torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported())  # noqa: SLF001
+    cpu: Any = torch.cpu
+    return device == "cpu" and (cpu._is_avx512_bf16_supported() or cpu._is_amx_tile_supported())  # noqa: SLF001
 
 
 def _same_settings(config: TrainConfig, path: Path) -> None:
