@@ -11,7 +11,8 @@ install_import_hook(
     [
         ".".join(path.relative_to(_SOURCE).with_suffix("").parts).removesuffix(".__init__")
         for path in _SOURCE.rglob("*.py")
-        if path.stem not in {"_compiled", "__init__"}  # machine code takes no wrapped functions
+        # machine code takes no wrapped functions; configurations are checked by transformers, which wants them bare
+        if path.stem not in {"_compiled", "configs", "__init__"}
     ],
     "beartype.beartype",
 )

@@ -1,4 +1,4 @@
-"""attnscope: where every attention head of a model looks, why it looks there, and whether it matters."""
+"""attnscope: where every attention head of a model looks and why, and the attention lineage to build and train."""
 
 import importlib
 from typing import TYPE_CHECKING, Any

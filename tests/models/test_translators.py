@@ -21,7 +21,9 @@ def log_probability(model, source, tokens):
 
 
 def words(row, padding):
-    return [token for token in row.tolist() if token != padding]
+    """Up to the end of the text, without padding (which untrained models would say too if it were not suppressed)."""
+    tokens = [token for token in row.tolist() if token != padding]
+    return tokens[: tokens.index(2) + 1] if 2 in tokens else tokens  # after it, beams are filled up with it
 
 
 @pytest.mark.parametrize("name", ALL)
@@ -52,14 +54,18 @@ def test_padding_changes_nothing(name):
 @torch.no_grad()
 def test_generating_is_teacher_forcing_with_what_was_said(name):
     model = small(name)
-    said = model.generate(SOURCE, attention_mask=MASK, max_new_tokens=7, do_sample=False)
+    said = model.generate(SOURCE, attention_mask=MASK, max_new_tokens=7, suppress_tokens=[0], do_sample=False)
     for row, source in enumerate(SOURCE):
         tokens = words(said[row, 1:], 0)
         forced = model(source[source != 0][None], decoder_input_ids=torch.tensor([[1, *tokens[:-1]]]))
-        assert forced.logits[0].argmax(-1).tolist() == tokens
-    uncached = model.generate(SOURCE, attention_mask=MASK, max_new_tokens=7, do_sample=False, use_cache=False)
+        assert (forced.logits[0, :, 1:].argmax(-1) + 1).tolist() == tokens
+    uncached = model.generate(
+        SOURCE, attention_mask=MASK, max_new_tokens=7, suppress_tokens=[0], do_sample=False, use_cache=False
+    )
     assert torch.equal(said, uncached)
-    one_beam = model.generate(SOURCE, attention_mask=MASK, max_new_tokens=7, num_beams=1, do_sample=False)
+    one_beam = model.generate(
+        SOURCE, attention_mask=MASK, max_new_tokens=7, suppress_tokens=[0], num_beams=1, do_sample=False
+    )
     assert torch.equal(said, one_beam)
 
 
@@ -69,7 +75,7 @@ def test_scores_of_beams_are_log_probabilities(name):
     model = small(name)
     found = model.generate(
         SOURCE, attention_mask=MASK, max_new_tokens=6, num_beams=4, num_return_sequences=4,
-        length_penalty=0.0, return_dict_in_generate=True, output_scores=True,
+        suppress_tokens=[0], length_penalty=0.0, return_dict_in_generate=True, output_scores=True,
     )  # fmt: skip
     for row, score in enumerate(found.sequences_scores.tolist()):
         source = SOURCE[row // 4]
@@ -78,7 +84,7 @@ def test_scores_of_beams_are_log_probabilities(name):
         assert score == pytest.approx(expected, abs=1e-4)
     uncached = model.generate(
         SOURCE, attention_mask=MASK, max_new_tokens=6, num_beams=4, num_return_sequences=4,
-        length_penalty=0.0, use_cache=False,
+        suppress_tokens=[0], length_penalty=0.0, use_cache=False,
     )  # fmt: skip
     assert torch.equal(found.sequences, uncached)
 

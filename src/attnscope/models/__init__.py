@@ -2,9 +2,10 @@
 
 from transformers import AutoConfig, AutoModelForMaskedLM, AutoModelForSeq2SeqLM
 
-from attnscope.models.encoder import EncoderConfig, EncoderForMaskedLM
-from attnscope.models.recurrent import RecurrentConfig, RecurrentForConditionalGeneration
-from attnscope.models.transformer import TransformerConfig, TransformerForConditionalGeneration
+from attnscope.models.configs import EncoderConfig, RecurrentConfig, TransformerConfig
+from attnscope.models.encoder import EncoderForMaskedLM
+from attnscope.models.recurrent import RecurrentForConditionalGeneration
+from attnscope.models.transformer import TransformerForConditionalGeneration
 
 __all__ = [
     "EncoderConfig",

@@ -23,9 +23,7 @@ from attnscope.attention import (
 )
 
 if TYPE_CHECKING:
-    from attnscope.models.transformer import TransformerConfig
-
-POSITIONS = ("sinusoidal", "learned", "rope", "alibi", "t5", "none")
+    from attnscope.models.configs import TransformerConfig
 
 
 def written_out(

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, cast
+from typing import Any, cast
 
-from huggingface_hub.dataclasses import strict
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 from transformers import PreTrainedModel
@@ -12,19 +11,8 @@ from transformers.modeling_outputs import MaskedLMOutput
 
 from attnscope.models._init import init_weights
 from attnscope.models._loss import IGNORED, smoothed_cross_entropy
-from attnscope.models.transformer import TransformerConfig, TransformerEncoder
-
-
-@strict
-class EncoderConfig(TransformerConfig):
-    """Sizes of an `EncoderForMaskedLM`: those of `TransformerConfig`, without a decoder."""
-
-    model_type = "attnscope-encoder"
-
-    is_encoder_decoder: bool = False
-    attribute_map: ClassVar[dict[str, str]] = TransformerConfig.attribute_map | {
-        "num_hidden_layers": "encoder_layers"
-    }
+from attnscope.models.configs import EncoderConfig
+from attnscope.models.transformer import TransformerEncoder
 
 
 class EncoderForMaskedLM(PreTrainedModel):

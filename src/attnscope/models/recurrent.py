@@ -5,79 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from huggingface_hub.dataclasses import strict
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
-from transformers import PreTrainedConfig
 from transformers.modeling_outputs import BaseModelOutput
 
 from attnscope.attention import AdditiveScore, BilinearScore, DotScore, Score, look, scaled_dot_score
-from attnscope.models._checks import check_choice
 from attnscope.models._translator import Decoded, Translator
-
-ATTENTIONS = ("none", "dot", "scaled_dot", "bilinear", "additive")
-CELLS = ("gru", "lstm")
-
-
-@strict
-class RecurrentConfig(PreTrainedConfig):
-    r"""Sizes of a `RecurrentForConditionalGeneration`.
-
-    Parameters
-    ----------
-    vocab_size, embedding_width
-        Joint vocabulary of source and target; width of its vectors, shared with the output layer.
-    encoder_width
-        Of one direction of the encoder; the annotations :math:`h_i` are twice as wide.
-    decoder_width
-        Of the decoder's state :math:`s_t`.
-    encoder_layers
-        Of the encoder.
-    cell
-        ``gru`` or ``lstm``.
-    attention
-        ``none`` (the decoder sees one fixed vector c alone), ``dot``, ``scaled_dot``, ``bilinear`` or ``additive``.
-    attention_width
-        Of the additive score's hidden layer, by default `decoder_width`.
-    dropout
-        Of embeddings, encoder and readout, in training.
-
-    Examples
-    --------
-    >>> RecurrentConfig(attention="additive").attention_width
-    512
-    >>> RecurrentConfig(attention="cosine")
-    Traceback (most recent call last):
-    ...
-    attnscope.errors.AttnscopeError: attention 'cosine' is not known: choose none, dot, scaled_dot, bilinear, additive
-    """
-
-    model_type = "attnscope-recurrent"
-
-    vocab_size: int = 8000
-    embedding_width: int = 256
-    encoder_width: int = 256
-    decoder_width: int = 512
-    encoder_layers: int = 1
-    cell: str = "gru"
-    attention: str = "additive"
-    attention_width: int | None = None
-    dropout: float | int = 0.2
-    pad_token_id: int | None = 0
-    bos_token_id: int | None = 1
-    eos_token_id: int | list[int] | None = 2
-    decoder_start_token_id: int | None = 1
-    is_encoder_decoder: bool = True
-    tie_word_embeddings: bool = True
-    num_hidden_layers: int = 1  # of the decoder, as transformers asks
-
-    def __post_init__(self, **kwargs: Any) -> None:
-        check_choice("attention", self.attention, ATTENTIONS)
-        check_choice("cell", self.cell, CELLS)
-        if self.attention_width is None:
-            self.attention_width = self.decoder_width
-        super().__post_init__(**kwargs)
+from attnscope.models.configs import RecurrentConfig
 
 
 def make_score(config: RecurrentConfig) -> Score | None:

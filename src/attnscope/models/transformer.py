@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any
 
-from huggingface_hub.dataclasses import strict
 from jaxtyping import Float, Int
 from torch import Tensor, nn
-from transformers import PreTrainedConfig
 from transformers.cache_utils import EncoderDecoderCache
 from transformers.masking_utils import create_bidirectional_mask, create_causal_mask
 from transformers.modeling_outputs import BaseModelOutput
 
-from attnscope.models._checks import check_choice
 from attnscope.models._layers import (
-    POSITIONS,
     AddPositions,
     CrossAttention,
     FeedForward,
@@ -23,75 +19,7 @@ from attnscope.models._layers import (
     Residual,
 )
 from attnscope.models._translator import Decoded, Translator
-
-NORMS = ("pre", "post")
-
-
-@strict
-class TransformerConfig(PreTrainedConfig):
-    r"""Sizes of a `TransformerForConditionalGeneration` (and of the encoder alone, `EncoderForMaskedLM`).
-
-    Parameters
-    ----------
-    vocab_size
-        Joint vocabulary of source, target and output.
-    width, heads, feed_forward
-        Model width d, heads of each layer, hidden width of the feed-forward part.
-    key_width, value_width
-        :math:`d_k` and :math:`d_v` of a head, by default ``width / heads``.
-    encoder_layers, decoder_layers
-        Numbers of layers.
-    positions
-        ``sinusoidal``, ``learned``, ``rope``, ``alibi``, ``t5`` or ``none``.
-    max_position_embeddings
-        Rows of the learned table: longer texts are refused. The other schemes know no end.
-    norm
-        ``pre``: normalise what enters a sublayer; ``post``: normalise its sum with what it made.
-    dropout, attention_dropout, activation_dropout
-        Of embeddings and sublayers, of the weights, and within the feed-forward part; in training.
-
-    Examples
-    --------
-    >>> TransformerConfig(positions="rope").num_hidden_layers
-    4
-    >>> TransformerConfig(norm="both")
-    Traceback (most recent call last):
-    ...
-    attnscope.errors.AttnscopeError: norm 'both' is not known: choose pre, post
-    """
-
-    model_type = "attnscope-transformer"
-    attribute_map: ClassVar[dict[str, str]] = {
-        "hidden_size": "width",
-        "num_attention_heads": "heads",
-        "num_hidden_layers": "decoder_layers",
-    }
-
-    vocab_size: int = 8000
-    width: int = 128
-    heads: int = 4
-    feed_forward: int = 256
-    key_width: int | None = None
-    value_width: int | None = None
-    encoder_layers: int = 4
-    decoder_layers: int = 4
-    positions: str = "sinusoidal"
-    max_position_embeddings: int = 512
-    norm: str = "pre"
-    dropout: float | int = 0.1
-    attention_dropout: float | int = 0.0
-    activation_dropout: float | int = 0.0
-    pad_token_id: int | None = 0
-    bos_token_id: int | None = 1
-    eos_token_id: int | list[int] | None = 2
-    decoder_start_token_id: int | None = 1
-    is_encoder_decoder: bool = True
-    tie_word_embeddings: bool = True
-
-    def __post_init__(self, **kwargs: Any) -> None:
-        check_choice("norm", self.norm, NORMS)
-        check_choice("positions", self.positions, POSITIONS)
-        super().__post_init__(**kwargs)
+from attnscope.models.configs import TransformerConfig
 
 
 class EncoderLayer(nn.Module):
