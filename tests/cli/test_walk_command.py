@@ -45,7 +45,7 @@ def test_in_japanese(tmp_path):
         (("--toy", "--query-token", "4"), "there is no token 4"),
         (("--toy", "--lang", "de"), "choose en or ja"),
         (("--toy", "--markdown", "none/walk.md"), "cannot write none/walk.md"),
-        (("a b", "--model", "./nothing"), "is no model folder"),
+        (("a b", "--model", "./nothing"), "expected a model folder"),
     ],
 )
 def test_bad_input(refused, arguments, says):

@@ -138,8 +138,8 @@ def some_text(seed, words=300):
 
 
 def letters(count):
-    """A text of `count` tokens for a tokenizer without merges over full stops."""
-    return "." * count
+    """A text of `count` tokens for a tokenizer without merges over tildes."""
+    return "~" * count
 
 
 def test_one_window_is_what_the_tokenizer_gives(tokenizer):

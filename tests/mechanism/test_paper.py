@@ -281,7 +281,7 @@ def test_figure_6_shows_the_planted_shifts(case):
 
 def test_figure_4_shows_the_planted_waves(case):
     series = paper_figures.series(case, [paper_figures.Shown("2.3", *case.head(2, 3))])
-    power = np.abs(np.fft.rfft(series["query"].values, axis=1)) ** 2
+    power = np.abs(np.fft.rfft(series["query_curve"].values[0, 0], axis=1)) ** 2
     planted = {SMALL.frequencies[wave] for wave in HEAD_WAVES}
     assert set(power[:, 1:].argmax(1) + 1) <= planted
 

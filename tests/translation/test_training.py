@@ -20,7 +20,7 @@ from attnscope.translation.training import Training, train
 
 SMALL = {
     "task_pairs": 400,
-    "task_longest": 3,
+    "task_longest": 12,
     "vocabulary": 330,
     "batch_tokens": 300,
     "updates": 12,
@@ -151,8 +151,8 @@ def test_masked_language_model(tmp_path):
 
 
 def test_early_stopping(tmp_path):
-    train(out=tmp_path, **SMALL | RECURRENT | {"updates": 400, "patience": 1, "learning_rate": 1e-9})
-    assert read_log(tmp_path)[-1]["update"] < 400
+    train(out=tmp_path, **SMALL | RECURRENT | {"updates": 100, "patience": 1, "learning_rate": 1e-9})
+    assert read_log(tmp_path)[-1]["update"] < 100
 
 
 def test_a_full_disk_keeps_the_checkpoint_before(tmp_path, monkeypatch):

@@ -41,7 +41,7 @@ class TrainConfig(BaseModel):
         "source,target", description="Fields or suffixes of the two sides where one place has both."
     )
     task_pairs: int = Field(20_000, ge=100, description="Pairs of the generated task, if no data is given.")
-    task_longest: int = Field(12, ge=1, description="Items in the longest sentence of the generated task.")
+    task_longest: int = Field(40, ge=1, description="Words in the longest sentence of the generated task.")
     vocabulary: int = Field(8_000, ge=300, description="Joint subwords of source and target.")
     lowercase: bool = Field(False, description="Lower-case all text.")
     longest: int = Field(

@@ -187,7 +187,7 @@ def _parallel(config: TrainConfig) -> tuple[ParallelText, ParallelText]:
     if config.source is None:
         longest = config.task_longest
         return generate_task(config.task_pairs, config.seed, longest), generate_task(
-            HELD_OUT, config.seed, longest, held_out=True
+            min(HELD_OUT, config.task_pairs // 10), config.seed, longest, held_out=True
         )
     first, _, second = config.sides.partition(",")
     sides = first.strip(), second.strip()

@@ -137,9 +137,13 @@ class Training:
 
     def run(self) -> dict[str, float]:
         """Train to the end, average, write the model, and return the metrics of the last validation."""
-        while self.place.update < self.config.updates and not self._is_done():
-            self._epoch()
-        return self._finish()
+        try:
+            while self.place.update < self.config.updates and not self._is_done():
+                self._epoch()
+            return self._finish()
+        finally:
+            if self.log is not None:
+                self.log.close()
 
     def _epoch(self) -> None:
         """The batches of an epoch that are not done yet."""
@@ -294,7 +298,6 @@ class Training:
             self.log.write(
                 self.place.update, chosen=chosen, **{f"final_{k}": v for k, v in found[chosen].items()}
             )
-            self.log.close()
             self.model.eval().save_pretrained(self.out)
         self.group.wait()
         return found[chosen]
