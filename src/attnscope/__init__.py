@@ -12,11 +12,12 @@ if TYPE_CHECKING:
     from attnscope.translation.align import align
     from attnscope.translation.scoring import score
     from attnscope.translation.training import train
+    from attnscope.translation.translate import translate
     from attnscope.walkthrough import walk
 
 __version__ = "0.1.0"
 
-__all__ = ["AttnscopeError", "align", "explain", "mechanism", "scan", "score", "train", "walk"]
+__all__ = ["AttnscopeError", "align", "explain", "mechanism", "scan", "score", "train", "translate", "walk"]
 
 _VERBS = {
     "scan": "attnscope.statistics",
@@ -24,6 +25,7 @@ _VERBS = {
     "align": "attnscope.translation.align",
     "score": "attnscope.translation.scoring",
     "train": "attnscope.translation.training",
+    "translate": "attnscope.translation.translate",
     "walk": "attnscope.walkthrough",
 }
 

@@ -17,6 +17,7 @@ from attnscope.cli.explain import explain
 from attnscope.cli.scan import scan
 from attnscope.cli.score import score
 from attnscope.cli.train import train, with_settings
+from attnscope.cli.translate import translate
 from attnscope.cli.walk import walk
 from attnscope.errors import AttnscopeError
 
@@ -26,12 +27,14 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
-    help="Where every attention head of a model looks (scan), and why it looks there (explain).",
+    help="Where every attention head of a model looks (scan), and why it looks there (explain); what one head computes "
+    "(walk); the attention lineage to train, translate with, score and align.",
 )
 app.command()(scan)
 app.command()(explain)
 app.command()(walk)
 app.command()(with_settings(train))
+app.command()(translate)
 app.command()(score)
 app.command()(align)
 

@@ -4,11 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
+from jaxtyping import Int
+from torch import Tensor
+from transformers import PreTrainedModel
 
+from attnscope.capture import load_model
 from attnscope.errors import AttnscopeError
+from attnscope.translation.lines import read_lines
 from attnscope.translation.vocabulary import encode_lines
 
 OVERLONG = ("refuse", "split", "cut")
@@ -23,11 +29,69 @@ class Translation:
     text
         The translation.
     score
-        Log-probability in nats over ``length ** length_penalty``; NaN where lines are greedy or sampled.
+        Log-probability in nats over ``tokens ** length_penalty``, the end counted; NaN if it was not asked for.
     """
 
     text: str
     score: float = float("nan")
+
+
+def translate(
+    model: str | Path | PreTrainedModel,
+    source: Path | Sequence[str],
+    *,
+    tokenizer: Any = None,
+    device: str | None = None,
+    dtype: str | None = None,
+    revision: str | None = None,
+    trust_remote_code: bool = False,
+    **options: Any,
+) -> list[list[Translation]]:
+    """Translate a file or a list of lines with a model folder, a hub id or a loaded model.
+
+    Parameters
+    ----------
+    model
+        An encoder-decoder: of `attnscope train`, or any other of transformers.
+    source
+        A file of one sentence a line, or sentences.
+    tokenizer, device, dtype, revision, trust_remote_code
+        As in `attnscope.scan`.
+    **options
+        Of `translate_lines`: ``beams``, ``length_penalty``, ``n_best``, ``sample``, ``overlong``, ...
+
+    Returns
+    -------
+    list of list of Translation
+        For each line its translations, the best first.
+
+    Raises
+    ------
+    AttnscopeError
+        If the model is no encoder-decoder, the file cannot be read, or as `translate_lines`.
+
+    Examples
+    --------
+    >>> import attnscope
+    >>> attnscope.translate("bundled", ["a cat"])
+    Traceback (most recent call last):
+    attnscope.errors.AttnscopeError: BertForMaskedLM is no encoder-decoder: ...
+    """
+    lines = read_lines(source) if isinstance(source, Path) else list(source)
+    loaded = load_model(
+        model,
+        tokenizer=tokenizer,
+        device=device,
+        dtype=dtype,
+        revision=revision,
+        trust_remote_code=trust_remote_code,
+    )
+    if not loaded.model.config.is_encoder_decoder:
+        raise AttnscopeError(
+            f"{type(loaded.model).__name__} is no encoder-decoder: "
+            "give a translation model, such as `attnscope train` makes"
+        )
+    return translate_lines(loaded.model, loaded.tokenizer, lines, **options)
 
 
 def translate_lines(
@@ -43,6 +107,7 @@ def translate_lines(
     seed: int = 0,
     batch_tokens: int = 4_096,
     overlong: str = "refuse",
+    scores: bool = False,
     progress: Callable[[int, int], None] | None = None,
 ) -> list[list[Translation]]:
     """Translate every line; the order is kept.
@@ -68,6 +133,8 @@ def translate_lines(
     overlong
         What becomes of a line longer than ``tokenizer.model_max_length``: ``refuse`` it (an error that names it),
         ``split`` it into pieces and join their translations, or ``cut`` it.
+    scores
+        Whether to score translations, by one more forward pass over what was made.
     progress
         Called with lines done and lines in all.
 
@@ -98,10 +165,11 @@ def translate_lines(
         options["length_penalty"] = length_penalty
     found: list[list[Translation]] = [[] for _ in pieces]
     torch.manual_seed(seed)
+    penalty = length_penalty if scores else None
     done = 0
     for chosen in _batches(pieces, batch_tokens // (1 if sample else beams)):
         for place, translations in zip(
-            chosen, _generate(model, tokenizer, pieces, chosen, options), strict=True
+            chosen, _generate(model, tokenizer, pieces, chosen, options, penalty), strict=True
         ):
             found[place] = translations
         done += len(chosen)
@@ -145,28 +213,45 @@ def _batches(pieces: list[list[int]], budget: int) -> Iterator[list[int]]:
 
 @torch.inference_mode()
 def _generate(
-    model: Any, tokenizer: Any, pieces: list[list[int]], chosen: list[int], options: dict[str, Any]
+    model: Any,
+    tokenizer: Any,
+    pieces: list[list[int]],
+    chosen: list[int],
+    options: dict[str, Any],
+    penalty: float | None,
 ) -> list[list[Translation]]:
     rows = [pieces[i] for i in chosen]
     width = max(map(len, rows))
     padded = [row + [tokenizer.pad_token_id] * (width - len(row)) for row in rows]
     ids = torch.tensor(padded, device=model.device)
-    made = model.generate(
-        ids,
-        attention_mask=(torch.arange(width)[None] < torch.tensor([[len(row)] for row in rows]))
-        .long()
-        .to(ids.device),
-        max_new_tokens=2 * width + 20,
-        return_dict_in_generate=True,
-        output_scores=False,
-        **options,
-    )
-    texts = tokenizer.batch_decode(made.sequences, skip_special_tokens=True)
-    scores = getattr(made, "sequences_scores", None)
-    numbers = [float("nan")] * len(texts) if scores is None else scores.tolist()
+    mask = torch.tensor([[1] * len(row) + [0] * (width - len(row)) for row in rows], device=model.device)
+    made = model.generate(ids, attention_mask=mask, max_new_tokens=2 * width + 20, **options)
+    texts = tokenizer.batch_decode(made, skip_special_tokens=True)
     each = options["num_return_sequences"]
+    numbers = (
+        [float("nan")] * len(texts) if penalty is None else _scores(model, ids, mask, made, each, penalty)
+    )
     together = [Translation(text.strip(), score) for text, score in zip(texts, numbers, strict=True)]
     return [together[i : i + each] for i in range(0, len(together), each)]
+
+
+def _scores(
+    model: Any,
+    ids: Int[Tensor, "row source"],
+    mask: Int[Tensor, "row source"],
+    made: Int[Tensor, "translation target"],
+    each: int,
+    penalty: float,
+) -> list[float]:
+    """Log-probability of each translation given its source, over its length to a power."""
+    ends = torch.as_tensor(model.generation_config.eos_token_id, device=made.device).reshape(-1)
+    said = made[:, 1:]
+    ended = torch.isin(said, ends).cumsum(1)
+    counts = (ended == 0) | ((ended == 1) & torch.isin(said, ends))  # the first end too, and nothing after it
+    given = {"input_ids": ids.repeat_interleave(each, 0), "attention_mask": mask.repeat_interleave(each, 0)}
+    logits = model(**given, decoder_input_ids=made[:, :-1]).logits.float()
+    words = logits.log_softmax(-1).gather(-1, said[..., None])[..., 0]
+    return ((words * counts).sum(1) / counts.sum(1) ** penalty).tolist()
 
 
 def _join(found: list[list[Translation]], owner: list[int], lines: int) -> list[list[Translation]]:

@@ -1,0 +1,128 @@
+"""`attnscope translate`: parse, call, print."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from attnscope.cli import options
+
+if TYPE_CHECKING:
+    from attnscope.translation.translate import Translation
+
+_Model = Annotated[
+    str, typer.Argument(help="A folder of `attnscope train`, another model folder or a hub id.")
+]
+_Text = Annotated[Path, typer.Argument(help="Sentences, one a line (UTF-8); - is standard input.")]
+_Out = Annotated[Path | None, typer.Option(help="File of the translations.", show_default="standard output")]
+_Beams = Annotated[int, typer.Option(min=1, help="Translations followed at a time; 1 is greedy.")]
+_Penalty = Annotated[float, typer.Option(help="Log-probabilities are divided by the length to this power.")]
+_NBest = Annotated[int, typer.Option(min=1, help="Translations of each line, the best first.")]
+_Sample = Annotated[bool, typer.Option("--sample", help="Draw words instead of searching for the best.")]
+_Temperature = Annotated[
+    float, typer.Option(min=0.01, help="Of --sample: below 1 bolder words become rarer.")
+]
+_Overlong = Annotated[
+    str, typer.Option(help="Lines longer than the model was trained for: refuse, split or cut.")
+]
+_BatchTokens = Annotated[int, typer.Option(min=1, help="Source tokens times beams at a time.")]
+_Json = Annotated[
+    bool, typer.Option("--json", help="JSON Lines: source, and translations with their scores.")
+]
+
+
+def translate(
+    model: _Model,
+    text: _Text = Path("-"),
+    out: _Out = None,
+    beams: _Beams = 5,
+    length_penalty: _Penalty = 1.0,
+    n_best: _NBest = 1,
+    sample: _Sample = False,
+    temperature: _Temperature = 1.0,
+    overlong: _Overlong = "refuse",
+    batch_tokens: _BatchTokens = 4096,
+    seed: options.Seed = 0,
+    tokenizer: options.Tokenizer = None,
+    device: options.Device = None,
+    dtype: options.Dtype = None,
+    revision: options.Revision = None,
+    trust_remote_code: options.TrustRemoteCode = False,
+    as_json: _Json = False,
+) -> None:
+    """Translate: one translation a line, in the order of the text; empty lines stay empty.
+
+    With --n-best above 1, every translation has its own line: number of the source line ||| translation ||| score.
+    """
+    from attnscope.store import explained, write_atomically
+    from attnscope.translation.lines import read_lines
+    from attnscope.translation.translate import translate as run
+
+    lines = read_lines(text)
+    with _progress_bar() as show:
+        found = run(
+            model,
+            lines,
+            tokenizer=tokenizer,
+            device=device,
+            dtype=dtype,
+            revision=revision,
+            trust_remote_code=trust_remote_code,
+            beams=beams,
+            length_penalty=length_penalty,
+            n_best=n_best,
+            sample=sample,
+            temperature=temperature,
+            overlong=overlong,
+            batch_tokens=batch_tokens,
+            seed=seed,
+            scores=as_json or n_best > 1,
+            progress=show,
+        )
+    written = "".join(f"{line}\n" for line in _lines(lines, found, n_best=n_best, as_json=as_json))
+    if out is None:
+        sys.stdout.write(written)
+        return
+    with explained(f"write {out}", "Choose another file with --out"):
+        write_atomically(out, written)
+
+
+def _lines(
+    sources: Sequence[str], found: Sequence[Sequence[Translation]], *, n_best: int, as_json: bool
+) -> list[str]:
+    if as_json:
+        rows = [
+            {"source": source, "translations": [_as_json(one) for one in several]}
+            for source, several in zip(sources, found, strict=True)
+        ]
+        return [json.dumps(row, ensure_ascii=False) for row in rows]
+    if n_best == 1:
+        return [several[0].text for several in found]
+    return [
+        f"{number} ||| {one.text} ||| {one.score:.4f}"
+        for number, several in enumerate(found, start=1)
+        for one in several
+    ]
+
+
+def _as_json(one: Translation) -> dict[str, str | float | None]:
+    return {"text": one.text, "score": None if math.isnan(one.score) else one.score}
+
+
+@contextmanager
+def _progress_bar() -> Generator[Callable[[int, int], None]]:
+    """Lines done, on standard error; nothing where that is no terminal."""
+    from rich.console import Console
+    from rich.progress import Progress
+
+    console = Console(stderr=True)
+    with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
+        task = bar.add_task("translate", total=None)
+        yield lambda done, lines: bar.update(task, completed=done, total=lines)

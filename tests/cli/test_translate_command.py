@@ -1,0 +1,50 @@
+"""`attnscope translate` as users type it."""
+
+import json
+import math
+
+import pytest
+
+from tests.cli.command import attnscope
+from tests.translation.small_translators import small_model, small_tokenizer
+
+TEXT = "a dog\n\nthe sun\n"
+
+
+@pytest.fixture(scope="module")
+def system(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("system")
+    small_model("bart").save_pretrained(folder)
+    small_tokenizer().save_pretrained(folder)
+    return folder
+
+
+def test_a_line_for_each_line(system, tmp_path):
+    (tmp_path / "text").write_text(TEXT, encoding="utf-8")
+    plain = attnscope("translate", system, "text", cwd=tmp_path)
+    assert plain.returncode == 0, plain.stderr
+    lines = plain.stdout.split("\n")
+    assert [bool(line) for line in lines] == [True, False, True, False]
+    assert attnscope("translate", system, "-", cwd=tmp_path, stdin=TEXT).stdout == plain.stdout
+    written = attnscope("translate", system, "text", "--out", "made", cwd=tmp_path)
+    assert written.stdout == ""
+    assert (tmp_path / "made").read_text(encoding="utf-8") == plain.stdout
+
+    rows = attnscope("translate", system, "text", "--json", cwd=tmp_path).stdout.splitlines()
+    found = [json.loads(row) for row in rows]
+    assert [row["source"] for row in found] == ["a dog", "", "the sun"]
+    assert [row["translations"][0]["text"] for row in found] == lines[:3]
+
+    several = attnscope("translate", system, "text", "--n-best", "2", cwd=tmp_path).stdout.splitlines()
+    number, texts, scores = zip(*(row.split(" ||| ") for row in several), strict=True)
+    assert number == ("1", "1", "2", "3", "3")
+    assert (texts[0], texts[3]) == (lines[0], lines[2])
+    assert float(scores[0]) >= float(scores[1])
+    assert not any(math.isnan(float(score)) for score in scores)
+
+
+def test_bad_input(system, refused):
+    refused("translate", "bundled", "-", says="BertForMaskedLM is no encoder-decoder", stdin="a\n")
+    refused("translate", system, "missing", says="missing")
+    refused("translate", system, "--n-best", "3", "--beams", "2", says="found 3 best of 2 beams", stdin="a\n")
+    refused("translate", system, "--out", "none/made", says="cannot write none/made", stdin="a\n")

@@ -1,0 +1,120 @@
+"""Translations: scores against those of transformers' beam search, order, over-long lines, the command."""
+
+import pytest
+import torch
+
+import attnscope
+from attnscope import AttnscopeError
+from attnscope.models import RecurrentConfig, RecurrentForConditionalGeneration
+from attnscope.translation import encode_lines, train_subwords
+from attnscope.translation.translate import translate_lines
+
+LINES = ["a dog runs over the green field", "", "two men", "a b c d e f g h i j", "  "]
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    made = train_subwords([*LINES, "ein Hund läuft über das grüne Feld", "zwei Männer"], 300)
+    made.model_max_length = 64
+    return made
+
+
+@pytest.fixture(scope="module")
+def model(tokenizer):
+    torch.manual_seed(0)
+    config = RecurrentConfig(
+        vocab_size=len(tokenizer), embedding_width=8, encoder_width=6, decoder_width=12, dropout=0.0
+    )
+    made = RecurrentForConditionalGeneration(config)
+    with torch.no_grad():
+        for parameter in made.parameters():
+            parameter.mul_(2)
+    return made.eval()
+
+
+@pytest.fixture(scope="module")
+def folder(model, tokenizer, tmp_path_factory):
+    path = tmp_path_factory.mktemp("model")
+    model.save_pretrained(path)
+    tokenizer.save_pretrained(path)
+    return path
+
+
+@pytest.mark.parametrize("penalty", [0.0, 1.0, 0.6])
+def test_scores_are_those_of_beam_search(model, tokenizer, penalty):
+    found = translate_lines(
+        model, tokenizer, LINES, beams=4, n_best=4, length_penalty=penalty, scores=True, batch_tokens=60
+    )
+    for line in (0, 2, 3):
+        (ids,) = encode_lines(tokenizer, [LINES[line]])
+        alone = model.generate(
+            torch.tensor([ids]), num_beams=4, num_return_sequences=4, length_penalty=penalty,
+            max_new_tokens=2 * len(ids) + 20, return_dict_in_generate=True, output_scores=True,
+        )  # fmt: skip
+        ended = [2 in row[1:] for row in alone.sequences.tolist()]  # others have another limit in a batch
+        texts = tokenizer.batch_decode(alone.sequences, skip_special_tokens=True)
+        expected = [
+            (text.strip(), pytest.approx(score, abs=1e-4))
+            for text, score, end in zip(texts, alone.sequences_scores.tolist(), ended, strict=True)
+            if end
+        ]
+        made = [(one.text, one.score) for one in found[line]]
+        assert [pair for pair in made if pair[0] in {text for text, _ in expected}] == expected
+
+
+def test_order_is_kept_whatever_the_batches(model, tokenizer):
+    alone = [translate_lines(model, tokenizer, [line], beams=1)[0][0].text for line in LINES]
+    for budget in (1, 20, 4096):
+        found = translate_lines(model, tokenizer, LINES, beams=1, batch_tokens=budget)
+        limit = (
+            min(map(len, alone[:1] + alone[2:4])) // 2
+        )  # in a batch with longer ones a line may go on longer
+        assert [one[0].text[:limit] for one in found] == [text[:limit] for text in alone]
+    found = translate_lines(model, tokenizer, LINES, beams=3, n_best=3)
+    assert [len(one) for one in found] == [3, 1, 3, 3, 1]
+
+
+def test_samples_are_those_of_their_seed(model, tokenizer):
+    def texts(seed):
+        found = translate_lines(model, tokenizer, LINES, sample=True, n_best=2, seed=seed)
+        return [[one.text for one in several] for several in found]
+
+    assert texts(1) == texts(1) != texts(2)
+
+
+def test_over_long_lines(model, tokenizer, monkeypatch):
+    monkeypatch.setattr(tokenizer, "model_max_length", 8)
+    with pytest.raises(AttnscopeError, match=r"line 4 has \d+ tokens; the model was trained for 8"):
+        translate_lines(model, tokenizer, ["a", "", "b", LINES[3]], beams=1)
+    read, real = [], model.generate
+
+    def generate(ids, **options):
+        read.extend([token for token in row if token] for row in ids.tolist())
+        return real(ids, **options)
+
+    monkeypatch.setattr(model, "generate", generate)
+    (ids,) = encode_lines(tokenizer, [LINES[3]])
+    translate_lines(model, tokenizer, [LINES[3]], beams=1, overlong="cut")
+    assert read == [[*ids[:7], 2]]
+    read.clear()
+    (found,) = translate_lines(model, tokenizer, [LINES[3]], beams=1, overlong="split", batch_tokens=1)
+    assert len(read) > 1
+    assert all(len(piece) <= 8 and piece[-1] == 2 for piece in read)
+    assert sorted(token for piece in read for token in piece[:-1]) == sorted(ids[:-1])
+    assert len(found) == 1
+
+
+def test_settings_that_do_not_go_together(model, tokenizer):
+    with pytest.raises(AttnscopeError, match="found 3 best of 2 beams"):
+        translate_lines(model, tokenizer, LINES, beams=2, n_best=3)
+    with pytest.raises(AttnscopeError, match="overlong is 'drop': choose refuse, split, cut"):
+        translate_lines(model, tokenizer, LINES, overlong="drop")
+
+
+def test_a_file_and_a_folder(folder, tmp_path):
+    text = tmp_path / "text"
+    text.write_bytes("\ufeffa dog\r\n\r\ntwo men\r\n".encode())
+    found = attnscope.translate(str(folder), text, beams=2, device="cpu")
+    assert [one[0].text for one in found] == [
+        one[0].text for one in attnscope.translate(folder, ["a dog", "", "two men"], beams=2)
+    ]
