@@ -61,6 +61,8 @@ def save_figure(figure: Figure, stem: Path | str) -> list[Path]:
     try:
         stem.parent.mkdir(parents=True, exist_ok=True)
         with look():
+            figure.draw_without_rendering()
+            figure.set_layout_engine("none")  # what was laid out once is not laid out again for each format
             for path in paths:
                 _write(figure, path)
     except OSError as error:

@@ -31,7 +31,7 @@ from attnscope.mechanism.relearn import Relearning
 from attnscope.mechanism.scheme_effects import bias_effect, rotation_effect
 from attnscope.mechanism.tables import position_scheme, position_table
 from attnscope.statistics import window_length
-from attnscope.store import RunFolder, package_versions, tokenizer_sha256
+from attnscope.store import RunFolder, package_versions, tokenizer_sha256, write_json
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 CONTENT_TEXTS = 3  # texts of the position-and-content account, which takes several passes
 DEFAULT_TEXTS = 100
 CONTROLLED = 4  # heads whose shift is held against controls: the first in the ranking
+_INDEX = "analyses.json"
 _OF_ARRAYS = frozenset(
     [
         "position_spectrum",
@@ -262,6 +263,24 @@ class Kept:
         return made if kept is None else kept  # pyright: ignore[reportPossiblyUnboundVariable]
 
 
+    def all(self, *, paper: bool) -> tuple[dict[str, xr.Dataset], dict[str, str]] | None:
+        """What `finish` was told, if the run went through with the same choice before: no text is read again."""
+        index = None if self.run is None else self.run.path / _INDEX
+        if self.run is None or index is None or not index.is_file():
+            return None
+        told = json.loads(index.read_text(encoding="utf-8"))
+        found = {name: self.run.load(f"{name}.zarr") for name in told["analyses"]}
+        whole = {name: one for name, one in found.items() if one is not None}
+        return (whole, told["skipped"]) if told["paper"] == paper and len(whole) == len(found) else None
+
+    def finish(self, analyses: list[str], skipped: dict[str, str], *, paper: bool) -> None:
+        """Note which analyses there are, and why there are not more."""
+        if self.run is not None:
+            write_json(
+                self.run.path / _INDEX, {"paper": paper, "analyses": analyses, "skipped": skipped}
+            )
+
+
 def _storable(dataset: xr.Dataset) -> xr.Dataset:
     """Strings of any length, which Zarr has a specification for, and attributes that its JSON can hold."""
     strings = {
@@ -307,6 +326,9 @@ class Analyses:
 
     def all(self, kept: Kept) -> tuple[dict[str, xr.Dataset], dict[str, str]]:
         """Every analysis that is defined, by name, and why the others are not."""
+        finished = kept.all(paper=self.paper)
+        if finished is not None:
+            return finished
         evidence = gather(
             self.model,
             self.windows,
@@ -315,7 +337,7 @@ class Analyses:
             head=self.head,
             progress=lambda done, total: self.progress(Step("reading the texts", 0.6 * done / total)),
         )
-        found = {"forms": heads.form_table(evidence)}
+        found = {"forms": kept.get("forms", lambda: heads.form_table(evidence))}
         skipped: dict[str, str] = {}
         plan = self._plan(evidence, found)
         if self.relearning is not None:
@@ -332,6 +354,7 @@ class Analyses:
                     found[name] = kept.get(name, make)
             except _NotDefined as reason:
                 skipped[name] = str(reason)
+        kept.finish(list(found), skipped, paper=self.paper)
         self.progress(Step("done", 1.0))
         return found, skipped
 
