@@ -249,7 +249,7 @@ def test_a_killed_run_goes_on_and_ends_the_same(tmp_path, unbroken):
 
 @pytest.mark.slow
 def test_an_interrupted_run_keeps_what_it_has(tmp_path):
-    process = started(tmp_path, "run")
+    process = started(tmp_path, "run", "--stride", "5")  # long enough to be caught on a busy machine
     wait_for_texts(process, tmp_path / "run", 5)
     process.send_signal(signal.SIGINT)
     _, said = process.communicate(timeout=60)

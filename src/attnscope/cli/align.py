@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from attnscope.cli import options
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
 
@@ -44,18 +46,12 @@ def align(
     threshold: Annotated[float, typer.Option(help="For the rule of that name.")] = 0.2,
     out: Annotated[Path | None, typer.Option(help="Folder for links.txt, report.html and figures.")] = None,
     pairs: Annotated[int, typer.Option(help="Sentence pairs to draw into --out, at most 50.")] = 12,
-    tokenizer: Annotated[
-        str | None, typer.Option(help="Folder or hub id of the tokenizer [default: the model's]")
-    ] = None,
+    tokenizer: options.Tokenizer = None,
     batch_size: Annotated[int, typer.Option(help="Pairs at a time.")] = 16,
-    device: Annotated[str | None, typer.Option(help="cpu, cuda, ... [default: cuda if there is one]")] = None,
-    dtype: Annotated[
-        str | None, typer.Option(help="float32, bfloat16, float16, float64 [default: as saved]")
-    ] = None,
-    revision: Annotated[str | None, typer.Option(help="Branch, tag or commit on the hub.")] = None,
-    trust_remote_code: Annotated[
-        bool, typer.Option("--trust-remote-code", help="Run code that comes with the model.")
-    ] = False,
+    device: options.Device = None,
+    dtype: options.Dtype = None,
+    revision: options.Revision = None,
+    trust_remote_code: options.TrustRemoteCode = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of links or tables.")] = False,
 ) -> None:
     """Which source word does each target word look at? Links in Pharaoh's format; error rates against people's."""

@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from attnscope.cli import options
+
 
 def walk(
     sentence: Annotated[
@@ -29,17 +31,11 @@ def walk(
         Path | None, typer.Option(help="Write Markdown with LaTeX to this file; - prints it.")
     ] = None,
     seed: Annotated[int, typer.Option(help="Of the toy's numbers.")] = 0,
-    device: Annotated[str | None, typer.Option(help="cpu, cuda, ... [default: cuda if there is one]")] = None,
-    dtype: Annotated[
-        str | None, typer.Option(help="float32, bfloat16, float16, float64 [default: as saved]")
-    ] = None,
-    tokenizer: Annotated[
-        str | None, typer.Option(help="Folder or hub id of the tokenizer [default: the model's]")
-    ] = None,
-    revision: Annotated[str | None, typer.Option(help="Branch, tag or commit on the hub.")] = None,
-    trust_remote_code: Annotated[
-        bool, typer.Option("--trust-remote-code", help="Run code that comes with the model.")
-    ] = False,
+    device: options.Device = None,
+    dtype: options.Dtype = None,
+    tokenizer: options.Tokenizer = None,
+    revision: options.Revision = None,
+    trust_remote_code: options.TrustRemoteCode = False,
 ) -> None:
     """How does a head compute what it does? One sentence, every step, in numbers."""
     from rich.console import Console

@@ -31,7 +31,7 @@ from attnscope.mechanism.relearn import Relearning
 from attnscope.mechanism.scheme_effects import bias_effect, rotation_effect
 from attnscope.mechanism.tables import position_scheme, position_table
 from attnscope.statistics import window_length
-from attnscope.store import RunFolder, package_versions, tokenizer_sha256, write_json
+from attnscope.store import RunFolder, package_versions, tokenizer_sha256, write_atomically
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -262,7 +262,6 @@ class Kept:
             kept = self.run.load(f"{name}.zarr")
         return made if kept is None else kept  # pyright: ignore[reportPossiblyUnboundVariable]
 
-
     def all(self, *, paper: bool) -> tuple[dict[str, xr.Dataset], dict[str, str]] | None:
         """What `finish` was told, if the run went through with the same choice before: no text is read again."""
         index = None if self.run is None else self.run.path / _INDEX
@@ -276,9 +275,8 @@ class Kept:
     def finish(self, analyses: list[str], skipped: dict[str, str], *, paper: bool) -> None:
         """Note which analyses there are, and why there are not more."""
         if self.run is not None:
-            write_json(
-                self.run.path / _INDEX, {"paper": paper, "analyses": analyses, "skipped": skipped}
-            )
+            told = {"paper": paper, "analyses": analyses, "skipped": skipped}  # in the order of the page
+            write_atomically(self.run.path / _INDEX, json.dumps(told, indent=2, ensure_ascii=False))
 
 
 def _storable(dataset: xr.Dataset) -> xr.Dataset:

@@ -243,7 +243,12 @@ def peak_agreement(correlations: xr.Dataset) -> Figure:
         left.bar(at, share, width=0.7, color=MEASURED)
         for layer, value in zip(at, share, strict=True):
             left.annotate(
-                f"{100 * value:.0f}", (layer, value), (0, 1), textcoords="offset points", ha="center", fontsize=6
+                f"{100 * value:.0f}",
+                (layer, value),
+                (0, 1),
+                textcoords="offset points",
+                ha="center",
+                fontsize=6,
             )
         left.set_ylim(0, 1.1)
         left.yaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
