@@ -220,11 +220,12 @@ def _progress_bar() -> Generator[Callable[[Step], None]]:
 
 
 def _write_pages(tree: xr.DataTree, folder: Path, heads: list[tuple[int, int]]) -> Path:
-    from attnscope.figures.mechanism import write_explain_figures
+    from attnscope.figures.mechanism import explain_figures, write_explain_figures
     from attnscope.report import write_explain_report
 
-    write_explain_figures(tree, folder / "figures", heads)
-    return write_explain_report(tree, folder / "report.html", heads)
+    figures = dict(explain_figures(tree, heads))
+    write_explain_figures(tree, folder / "figures", heads, figures)
+    return write_explain_report(tree, folder / "report.html", heads, figures)
 
 
 def _as_json(tree: xr.DataTree, folder: Path) -> dict[str, Any]:

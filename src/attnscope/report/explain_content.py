@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -370,16 +370,17 @@ _WHOLE = {"layer", "head"}
 _SIGNED = {"offset_of_spectrum", "offset_of_correlation", "moved_without_bias"}
 
 
-def sections(tree: xr.DataTree, heads: Sequence[tuple[int, int]] | None) -> list[Section]:
+def sections(
+    tree: xr.DataTree,
+    heads: Sequence[tuple[int, int]] | None,
+    figures: Mapping[str, Figure] | None = None,
+) -> list[Section]:
     """The sections that the tree has figures for."""
-    pictures = {
-        name: _picture(name, figure)
-        for name, figure in explain_figures(tree, heads)
-        if name not in _NOT_SHOWN
-    }
+    drawn = explain_figures(tree, heads) if figures is None else figures.items()
+    pictures = {name: _picture(name, figure) for name, figure in drawn if name not in _NOT_SHOWN}
     found: list[Section] = []
-    for name, title, says, figures in _SECTIONS:
-        there = [pictures[figure] for figure in figures if figure in pictures]
+    for name, title, says, names in _SECTIONS:
+        there = [pictures[one] for one in names if one in pictures]
         if name == "heads" and "verdict" not in pictures:
             says = _NO_VERDICT  # noqa: PLW2901
         if there:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,12 +17,16 @@ from attnscope.report.explain_content import forms, headline, published, section
 
 if TYPE_CHECKING:
     import xarray as xr
+    from matplotlib.figure import Figure
 
 _STYLES = ("page.css", "explain.css")
 
 
 def write_explain_report(
-    tree: xr.DataTree, path: Path | str, heads: Sequence[tuple[int, int]] | None = None
+    tree: xr.DataTree,
+    path: Path | str,
+    heads: Sequence[tuple[int, int]] | None = None,
+    figures: Mapping[str, Figure] | None = None,
 ) -> Path:
     """Write an explanation as one HTML page that needs no network, no server and no other file.
 
@@ -37,6 +41,8 @@ def write_explain_report(
         The file to write; its folder is made if needed.
     heads
         Pairs (layer, head) for the figures of single heads; by default `best_heads`.
+    figures
+        From `explain_figures`, if they were drawn already.
 
     Returns
     -------
@@ -66,7 +72,7 @@ def write_explain_report(
     """
     path = Path(path)
     chosen = best_heads(tree) if heads is None else list(heads)
-    found = sections(tree, chosen)
+    found = sections(tree, chosen, figures)
     columns, rows = table(tree)
     if not found and not rows:
         raise AttnscopeError("The explanation holds no analysis that a page could show.")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from shutil import copyfile
 from typing import TYPE_CHECKING
 
@@ -61,7 +61,10 @@ OF_HEADS: tuple[tuple[str, str, OfHeads], ...] = (
 
 
 def write_explain_figures(
-    tree: xr.DataTree, folder: Path, heads: Sequence[tuple[int, int]] | None = None
+    tree: xr.DataTree,
+    folder: Path,
+    heads: Sequence[tuple[int, int]] | None = None,
+    figures: Mapping[str, Figure] | None = None,
 ) -> list[Path]:
     """Write every figure of an explanation as SVG, PDF and PNG; return the files.
 
@@ -75,6 +78,8 @@ def write_explain_figures(
         Made if needed.
     heads
         Pairs (layer, head) for the figures of single heads; by default `best_heads`.
+    figures
+        From `explain_figures`, if they were drawn already.
 
     Raises
     ------
@@ -96,7 +101,8 @@ def write_explain_figures(
     """
     folder.mkdir(parents=True, exist_ok=True)
     written: list[Path] = []
-    for name, figure in explain_figures(tree, heads):
+    drawn = explain_figures(tree, heads) if figures is None else figures.items()
+    for name, figure in drawn:
         paths = save_figure(figure, folder / name)
         written += paths
         if "paper" in tree.children and name in SAME:
