@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from attnscope.mechanism.explain import explain
     from attnscope.statistics import scan
     from attnscope.translation.align import align
+    from attnscope.translation.compare import compare
     from attnscope.translation.scoring import score
     from attnscope.translation.training import train
     from attnscope.translation.translate import translate
@@ -17,12 +18,24 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-__all__ = ["AttnscopeError", "align", "explain", "mechanism", "scan", "score", "train", "translate", "walk"]
+__all__ = [
+    "AttnscopeError",
+    "align",
+    "compare",
+    "explain",
+    "mechanism",
+    "scan",
+    "score",
+    "train",
+    "translate",
+    "walk",
+]
 
 _VERBS = {
     "scan": "attnscope.statistics",
     "explain": "attnscope.mechanism.explain",
     "align": "attnscope.translation.align",
+    "compare": "attnscope.translation.compare",
     "score": "attnscope.translation.scoring",
     "train": "attnscope.translation.training",
     "translate": "attnscope.translation.translate",

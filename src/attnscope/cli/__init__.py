@@ -13,6 +13,7 @@ import typer
 
 from attnscope import __version__
 from attnscope.cli.align import align
+from attnscope.cli.compare import compare
 from attnscope.cli.explain import explain
 from attnscope.cli.scan import scan
 from attnscope.cli.score import score
@@ -28,7 +29,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
     help="Where every attention head of a model looks (scan), and why it looks there (explain); what one head computes "
-    "(walk); the attention lineage to train, translate with, score and align.",
+    "(walk); the attention lineage to train, translate with, score, align and compare.",
 )
 app.command()(scan)
 app.command()(explain)
@@ -37,6 +38,7 @@ app.command()(with_settings(train))
 app.command()(translate)
 app.command()(score)
 app.command()(align)
+app.command()(compare)
 
 
 def _print_version(wanted: bool) -> None:

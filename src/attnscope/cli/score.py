@@ -56,7 +56,7 @@ def score(
         list(hypotheses),
         list(reference),
         source=source,
-        by_length=_limits(by_length),
+        by_length=length_limits(by_length) if by_length else [],
         length_in=length_in,
         tokenize=tokenize,
         lowercase=lowercase,
@@ -70,11 +70,12 @@ def score(
         _print_tables(result)
 
 
-def _limits(text: str | None) -> list[int]:
+def length_limits(text: str) -> list[int]:
+    """Upper limits of length from what the user typed."""
     from attnscope.errors import AttnscopeError
 
     try:
-        return [int(limit) for limit in text.split(",")] if text else []
+        return [int(limit) for limit in text.split(",")]
     except ValueError as error:
         raise AttnscopeError(f"--by-length {text!r}: expected whole numbers such as 10,20,30") from error
 

@@ -34,8 +34,11 @@ def train(config: Path | None, out: Path, **settings: Any) -> None:
     console = Console()
     with _progress_bar() as show:
         metrics = run(config, out, progress=show, **settings)
+    error = metrics.pop("aer", None)
     shown = ", ".join(f"{name} {value:.2f}" for name, value in metrics.items())
     console.print(f"validation: {shown}", highlight=False, style="bold")
+    if error is not None:
+        console.print(f"alignments: error rate {100 * error:.1f}% against the known ones", highlight=False)
     console.print(f"model: {out}", highlight=False, markup=False, soft_wrap=True)
 
 

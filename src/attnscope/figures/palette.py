@@ -22,6 +22,7 @@ _BY_NAME = {
     "flat": "#999999",
 }
 _OTHERS = ("#CC79A7", "#B8A90A", "#7A5195", "#8C564B")
+_SYSTEMS = ("#D55E00", "#0072B2", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#7A5195")
 _TRAILING_NUMBER = re.compile(r"[\s_#(-]*\d+\)?$")
 
 
@@ -60,3 +61,15 @@ def cluster_colours(names: Sequence[str]) -> list[str]:
 def _darker(colour: str, factor: float) -> str:
     channels = (int(colour[i : i + 2], 16) for i in (1, 3, 5))
     return "#" + "".join(f"{round(channel * factor):02X}" for channel in channels)
+
+
+def system_colours(count: int) -> list[str]:
+    """Colours for systems in their order, one for each; they come again after seven.
+
+    Examples
+    --------
+    >>> from attnscope.figures.palette import system_colours
+    >>> system_colours(2)
+    ['#D55E00', '#0072B2']
+    """
+    return [_SYSTEMS[i % len(_SYSTEMS)] for i in range(count)]

@@ -258,7 +258,7 @@ class Kept:
         kept = self.run.load(f"{name}.zarr")
         if kept is None:
             made = make()
-            self.run.save(f"{name}.zarr", _storable(made))
+            self.run.save(f"{name}.zarr", made)
             kept = self.run.load(f"{name}.zarr")
         return made if kept is None else kept  # pyright: ignore[reportPossiblyUnboundVariable]
 
@@ -277,21 +277,6 @@ class Kept:
         if self.run is not None:
             told = {"paper": paper, "analyses": analyses, "skipped": skipped}  # in the order of the page
             write_atomically(self.run.path / _INDEX, json.dumps(told, indent=2, ensure_ascii=False))
-
-
-def _storable(dataset: xr.Dataset) -> xr.Dataset:
-    """Strings of any length, which Zarr has a specification for, and attributes that its JSON can hold."""
-    strings = {
-        name: value.astype(object) for name, value in dataset.variables.items() if value.dtype.kind == "U"
-    }
-    clean = dataset.assign_coords({name: value for name, value in strings.items() if name in dataset.coords})
-    clean = clean.assign({name: value for name, value in strings.items() if name not in dataset.coords})
-    for holder in (clean, *clean.variables.values()):
-        holder.attrs = {
-            key: value.item() if isinstance(value, np.generic) else value
-            for key, value in holder.attrs.items()
-        }
-    return clean
 
 
 class Analyses:

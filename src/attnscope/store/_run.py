@@ -8,6 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
+import numpy as np
 import xarray as xr
 import zarr
 
@@ -120,7 +121,7 @@ class RunFolder:
         ):
             temporary, final = self.path / f".{name}.partial", self.path / name
             shutil.rmtree(temporary, ignore_errors=True)
-            dataset.to_zarr(temporary, mode="w", consolidated=False)
+            _storable(dataset).to_zarr(temporary, mode="w", consolidated=False)
             shutil.rmtree(final, ignore_errors=True)
             temporary.rename(final)
 
@@ -185,6 +186,21 @@ class RunFolder:
             raise AttnscopeError(
                 f"another run is writing to {self.path}: wait for it, or choose a new folder with --out"
             ) from error
+
+
+def _storable(dataset: xr.Dataset) -> xr.Dataset:
+    """Strings of any length, which Zarr has a specification for, and attributes that its JSON can hold."""
+    strings = {
+        name: value.astype(object) for name, value in dataset.variables.items() if value.dtype.kind == "U"
+    }
+    clean = dataset.assign_coords({name: value for name, value in strings.items() if name in dataset.coords})
+    clean = clean.assign({name: value for name, value in strings.items() if name not in dataset.coords})
+    for holder in (clean, *clean.variables.values()):
+        holder.attrs = {
+            key: value.item() if isinstance(value, np.generic) else value
+            for key, value in holder.attrs.items()
+        }
+    return clean
 
 
 def is_finished(path: Path) -> bool:

@@ -40,6 +40,11 @@ class TrainConfig(BaseModel):
     sides: str = Field(
         "source,target", description="Fields or suffixes of the two sides where one place has both."
     )
+    join: int = Field(
+        1,
+        ge=1,
+        description="Neighbouring pairs joined into one, from 1 to so many at random: longer sentences.",
+    )
     task_pairs: int = Field(20_000, ge=100, description="Pairs of the generated task, if no data is given.")
     task_longest: int = Field(40, ge=1, description="Words in the longest sentence of the generated task.")
     vocabulary: int = Field(8_000, ge=300, description="Joint subwords of source and target.")

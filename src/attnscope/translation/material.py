@@ -173,7 +173,7 @@ def read_material(config: TrainConfig, tokenizer: Any = None) -> Material:
 
 
 def _pairs(config: TrainConfig, tokenizer: Any) -> Pairs:
-    train, valid = _parallel(config)
+    train, valid = (text.joined(config.join, config.seed) for text in read_pairs(config))
     if tokenizer is None:
         tokenizer = train_subwords(
             [*train.source, *train.target], config.vocabulary, lowercase=config.lowercase
@@ -182,8 +182,8 @@ def _pairs(config: TrainConfig, tokenizer: Any) -> Pairs:
     return Pairs(config, encode_pairs(tokenizer, train, longest=config.longest), valid, tokenizer)
 
 
-def _parallel(config: TrainConfig) -> tuple[ParallelText, ParallelText]:
-    """Training and validation pairs; without validation text, the last pairs are set aside."""
+def read_pairs(config: TrainConfig) -> tuple[ParallelText, ParallelText]:
+    """Training and validation pairs, not joined yet; without validation text, the last pairs are set aside."""
     if config.source is None:
         longest = config.task_longest
         return generate_task(config.task_pairs, config.seed, longest), generate_task(

@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+import random
 import stat
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
@@ -55,6 +56,46 @@ class ParallelText:
                 digest.update(len(data).to_bytes(8, "big"))  # so that no two texts give the same bytes
                 digest.update(data)
         return digest.hexdigest()
+
+    def joined(self, most: int, seed: int) -> "ParallelText":
+        """Neighbouring pairs made into longer ones, so that a corpus of short sentences has long ones too.
+
+        Parameters
+        ----------
+        most
+            Pairs in one, at most: from 1 to so many, each number equally often. 1 changes nothing.
+        seed
+            What is joined is a function of this, of `most` and of the number of pairs.
+
+        Examples
+        --------
+        >>> ParallelText(["a", "b", "c"], ["x", "y", "z"]).joined(2, seed=2)
+        ParallelText(source=['a', 'b c'], target=['x', 'y z'], left_out={})
+        """
+        groups = join_groups(len(self), most, seed)
+        return ParallelText(
+            [" ".join(self.source[i] for i in group) for group in groups],
+            [" ".join(self.target[i] for i in group) for group in groups],
+            self.left_out,
+        )
+
+
+def join_groups(count: int, most: int, seed: int) -> list[range]:
+    """Numbers 0 to `count` - 1 cut at random into runs of 1 to `most`.
+
+    Examples
+    --------
+    >>> join_groups(5, 3, seed=0)
+    [range(0, 2), range(2, 4), range(4, 5)]
+    """
+    generator = random.Random(seed)
+    groups: list[range] = []
+    start = 0
+    while start < count:
+        stop = min(count, start + generator.randint(1, most))
+        groups.append(range(start, stop))
+        start = stop
+    return groups
 
 
 def read_parallel(

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 
 from attnscope.errors import AttnscopeError
-from attnscope.translation.parallel import ParallelText
+from attnscope.translation.parallel import ParallelText, join_groups
 
 DAYS = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
 MONTHS = (
@@ -72,6 +72,27 @@ class TaskText(ParallelText):
     """
 
     alignments: list[tuple[tuple[int, int], ...]] = field(kw_only=True)
+
+    def joined(self, most: int, seed: int) -> TaskText:
+        """As `ParallelText.joined`; the alignments move with their words.
+
+        Examples
+        --------
+        >>> one = (((0, 0),), ((0, 0), (1, 1)))
+        >>> TaskText(["one", "two , three"], ["1", "2 ,"], alignments=list(one)).joined(2, seed=0).alignments
+        [((0, 0), (1, 1), (2, 2))]
+        """
+        text = super().joined(most, seed)
+        alignments: list[tuple[tuple[int, int], ...]] = []
+        for group in join_groups(len(self), most, seed):
+            links: list[tuple[int, int]] = []
+            before, written = 0, 0  # words of the pairs that stand before
+            for i in group:
+                links += [(before + source, written + target) for source, target in self.alignments[i]]
+                before += len(self.source[i].split())
+                written += len(self.target[i].split())
+            alignments.append(tuple(links))
+        return TaskText(text.source, text.target, text.left_out, alignments=alignments)
 
 
 def generate_task(

@@ -21,10 +21,12 @@ from attnscope.translation.batches import IGNORED
 from attnscope.translation.build import build_model
 from attnscope.translation.checkpoints import Checkpoints
 from attnscope.translation.config import TrainConfig, read_config, write_config
+from attnscope.translation.known import judge_known
 from attnscope.translation.log import Log
 from attnscope.translation.material import Batch, Material, Pairs, read_material
 from attnscope.translation.processes import Processes, processes
 from attnscope.translation.schedules import learning_rate
+from attnscope.translation.task import TaskText
 from attnscope.translation.translate import translate_lines
 
 KEPT = 3  # checkpoints beside those that are averaged
@@ -294,13 +296,22 @@ class Training:
             found[name] = self.validate()
         chosen = max(found, key=lambda name: BETTER[metric] * found[name][metric])
         self._set_weights(candidates[chosen])
+        metrics = found[chosen] | self._against_known()
         if self.log is not None:
-            self.log.write(
-                self.place.update, chosen=chosen, **{f"final_{k}": v for k, v in found[chosen].items()}
-            )
-            self.model.eval().save_pretrained(self.out)
+            self.model.eval().save_pretrained(
+                self.out
+            )  # before the line that says that the training is finished
+            self.log.write(self.place.update, chosen=chosen, **{f"final_{k}": v for k, v in metrics.items()})
         self.group.wait()
-        return found[chosen]
+        return metrics
+
+    def _against_known(self) -> dict[str, float]:
+        """Alignment error rate on the generated task, of a model with attention."""
+        material = self.material
+        if not isinstance(material, Pairs) or not isinstance(material.valid, TaskText):
+            return {}
+        judged = judge_known(self.model, material.tokenizer, material.valid)
+        return {} if judged is None else {"aer": judged.score.error_rate}
 
     def _set_weights(self, updates: list[int]) -> None:
         named = dict(self.model.named_parameters())
@@ -332,7 +343,9 @@ def train(
     Returns
     -------
     dict
-        ``loss`` (nats per token) and, for translation, ``bleu`` (greedy) on the validation text.
+        On the validation text: ``loss`` (nats per token), for translation ``bleu`` (greedy), and on the generated task,
+        for a model with attention, ``aer``, the alignment error rate of its best head against the known alignments
+        (between 0 and 1; see `judge_known`).
 
     Raises
     ------

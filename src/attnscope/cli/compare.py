@@ -1,0 +1,289 @@
+"""`attnscope compare`: parse, call, print."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+import sys
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from attnscope.cli import options
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator
+
+    import xarray as xr
+    from rich.table import Table
+
+    from attnscope.translation.trial import Step
+
+_Systems = Annotated[
+    list[Path] | None,
+    typer.Argument(
+        help="YAML files of settings, to be trained, and folders of `attnscope train`. The first is the baseline.",
+        show_default="three that learn a generated task in minutes",
+    ),
+]
+_Out = Annotated[
+    Path, typer.Option(help="Folder of trainings, translations, page and figures; given again, it goes on.")
+]
+_Source = Annotated[
+    Path | None,
+    typer.Option(
+        help="Sentences to translate, one a line.", show_default="what the systems were validated on"
+    ),
+]
+_Reference = Annotated[Path | None, typer.Option(help="Their right translations, line by line.")]
+_Join = Annotated[
+    int | None,
+    typer.Option(
+        help="Neighbouring sentences joined into one, from 1 to so many at random.",
+        show_default="as in training",
+    ),
+]
+_ByLength = Annotated[
+    str | None,
+    typer.Option(
+        help="Upper limits of source length with commas between: 10,20,30", show_default="from the text"
+    ),
+]
+_LengthIn = Annotated[
+    str | None, typer.Option(help="What a length counts: words or characters.", show_default="from the text")
+]
+_Line = Annotated[
+    int | None,
+    typer.Option(
+        help="Sentence pair whose alignments are shown, from 1.", show_default="one of at most 24 words"
+    ),
+]
+_Tokenize = Annotated[
+    str | None,
+    typer.Option(help="How BLEU finds words, as in `attnscope score`.", show_default="as in training"),
+]
+_Resamples = Annotated[int, typer.Option(help="Of the bootstrap; 0 for no intervals.")]
+
+
+def compare(
+    systems: _Systems = None,
+    out: _Out = Path("attnscope-comparison"),
+    source: _Source = None,
+    reference: _Reference = None,
+    join: _Join = None,
+    by_length: _ByLength = None,
+    length_in: _LengthIn = None,
+    line: _Line = None,
+    beams: Annotated[int, typer.Option(min=1, help="Translations followed at a time; 1 is greedy.")] = 5,
+    tokenize: _Tokenize = None,
+    lowercase: Annotated[bool, typer.Option("--lowercase", "-lc", help="Ignore case.")] = False,
+    resamples: _Resamples = 1000,
+    threads: Annotated[
+        int | None, typer.Option(min=1, help="For everything.", show_default="the processors there are")
+    ] = None,
+    device: options.Device = None,
+    report: options.Report = True,
+    as_json: options.AsJson = False,
+    as_csv: Annotated[bool, typer.Option("--csv", help="Print one line for each system.")] = False,
+) -> None:
+    """Which system translates best, how fast, up to which length? Trains what is not trained; one table, one page."""
+    from attnscope.cli.score import length_limits
+    from attnscope.translation.compare import compare as run
+
+    options.refuse_two_formats(as_json=as_json, as_csv=as_csv)
+    limits = None if by_length is None else length_limits(by_length)
+    with _progress_bar() as show:
+        tree = run(
+            systems or None,
+            out,
+            source=source,
+            reference=reference,
+            join=join,
+            by_length=limits,
+            length_in=length_in,
+            line=line,
+            beams=beams,
+            tokenize=tokenize,
+            lowercase=lowercase,
+            resamples=resamples,
+            threads=threads,
+            device=device,
+            progress=show,
+        )
+    page = _write_pages(tree, out) if report else None
+    if as_json:
+        print(json.dumps(_as_json(tree), indent=2, ensure_ascii=False))  # noqa: T201
+    elif as_csv:
+        writer = csv.DictWriter(sys.stdout, _rows(tree)[0], lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(_rows(tree))
+    else:
+        _print_tables(tree, page)
+
+
+def _write_pages(tree: xr.DataTree, out: Path) -> Path:
+    from attnscope.figures.comparison import write_comparison_figures
+    from attnscope.report import write_comparison_report
+
+    write_comparison_figures(tree, out / "figures")
+    return write_comparison_report(tree, out / "report.html")
+
+
+def _rows(tree: xr.DataTree) -> list[dict[str, Any]]:
+    """Numbers of each system by name; what does not exist is None."""
+    scores = tree["scores"].to_dataset()
+    of_system = [str(name) for name, values in scores.data_vars.items() if values.dims == ("system",)]
+    rows: list[dict[str, Any]] = []
+    for system in scores["system"].values:
+        at = scores.sel(system=system)
+        row: dict[str, Any] = {"system": str(system)}
+        for metric in scores["metric"].values:
+            short = str(metric).lower()
+            row |= {
+                short if name == "score" else f"{short}_{name}": _value(at[name].sel(metric=metric))
+                for name in ("score", "lower", "upper", "difference", "p_value")
+            }
+        rows.append(row | {name: _value(at[name]) for name in of_system})
+    return rows
+
+
+def _value(number: Any) -> float | None:
+    return None if math.isnan(float(number)) else float(number)
+
+
+def _as_json(tree: xr.DataTree) -> dict[str, Any]:
+    scores, curves = tree["scores"].to_dataset(), tree["curves"].to_dataset()
+    rows = _rows(tree)
+    for row in rows:
+        at, curve = scores.sel(system=row["system"]), curves.sel(system=row["system"])
+        row["bleu_by_length"] = {
+            str(bucket): {
+                name: _value(at[f"{name}_by_length"].sel(metric="BLEU", bucket=bucket))
+                for name in ("score", "lower", "upper")
+            }
+            for bucket in scores["bucket"].values
+        }
+        row["learning_curve"] = [
+            {str(name): _value(curve[name].sel(validation=i)) for name in curve.data_vars}
+            for i in range(curves.sizes["validation"])
+            if not math.isnan(float(curve["updates"][i]))
+        ]
+    return {
+        "signature": json.loads(tree.attrs["signature"]),
+        "sentences": scores.attrs["sentences"],
+        "sentences_by_length": {
+            str(bucket): int(count)
+            for bucket, count in zip(scores["bucket"].values, scores["sentences"].values, strict=True)
+        },
+        "length_in": scores.attrs["length_in"],
+        "systems": rows,
+        "run": tree.attrs["run"],
+    }
+
+
+def _print_tables(tree: xr.DataTree, page: Path | None) -> None:
+    from rich.console import Console
+
+    console = Console()
+    scores = tree["scores"].to_dataset()
+    console.print(_table(scores))
+    console.print(_table_by_length(scores))
+    if "alignment_error_rate" in scores:
+        console.print(
+            "AER: links of the best head against the known ones of the generated task, on sentences on which the head "
+            "was not chosen.",
+            style="dim",
+            highlight=False,
+        )
+    for metric, signature in json.loads(scores.attrs["signature"]).items():
+        console.print(f"{metric}|{signature}", highlight=False, markup=False, soft_wrap=True)
+    console.print(f"results: {tree.attrs['run']}", highlight=False, markup=False, soft_wrap=True)
+    if page is not None:
+        console.print(f"report:  {page}", highlight=False, markup=False, soft_wrap=True)
+
+
+def _table(scores: xr.Dataset) -> Table:
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(title=f"{scores.attrs['sentences']} sentences", title_justify="left")
+    table.add_column("system")
+    several, known = scores.sizes["system"] > 1, "alignment_error_rate" in scores
+    headings = ["parameters", "BLEU", "95% interval", *(["p"] if several else []), "chrF"]
+    headings += ["tokens/s\ntraining", "sentences/s\ntranslating", *(["AER, %"] if known else [])]
+    for heading in headings:
+        table.add_column(heading, justify="right")
+    for i, system in enumerate(scores["system"].values):
+        at = scores.sel(system=system)
+        bleu = at.sel(metric="BLEU")
+        cells = [
+            f"{int(at['parameters']):,}",
+            _number(bleu["score"], ".1f"),
+            _interval(bleu["lower"], bleu["upper"]),
+        ]
+        if several:
+            cells.append(_number(bleu["p_value"], ".3f") if i else "")
+        cells += [
+            _number(at["score"].sel(metric="chrF"), ".1f"),
+            _number(at["training_tokens_per_second"], ",.0f"),
+            _number(at["sentences_per_second"], ".1f"),
+        ]
+        if known:
+            cells.append(_number(100 * at["alignment_error_rate"], ".1f"))
+        table.add_row(Text(str(system)), *cells)
+    return table
+
+
+def _table_by_length(scores: xr.Dataset) -> Table:
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(title="BLEU by source length", title_justify="left")
+    table.add_column(scores.attrs["length_in"])
+    table.add_column("sentences", justify="right")
+    for system in scores["system"].values:
+        table.add_column(Text(str(system)), justify="right")
+    for bucket in scores["bucket"].values:
+        at = scores.sel(bucket=bucket, metric="BLEU")
+        cells = [_number(value, ".1f") for value in at["score_by_length"].values]
+        table.add_row(str(bucket), str(int(at["sentences"])), *cells)
+    return table
+
+
+def _interval(lower: Any, upper: Any) -> str:
+    return "" if math.isnan(float(lower)) else f"{float(lower):.1f} to {float(upper):.1f}"
+
+
+def _number(value: Any, form: str) -> str:
+    return "-" if math.isnan(float(value)) else format(float(value), form)
+
+
+@contextmanager
+def _progress_bar() -> Generator[Callable[[Step], None]]:
+    """A bar for each part of each system, on standard error; without a terminal, a line at its start."""
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+
+    console = Console(stderr=True)
+    columns = (
+        TextColumn("{task.description}", markup=False),
+        BarColumn(),
+        TextColumn("{task.percentage:>3.0f}%"),
+        TimeElapsedColumn(),
+        TextColumn("{task.fields[told]}", markup=False),
+    )
+    tasks: dict[str, TaskID] = {}
+    with Progress(*columns, console=console, disable=not console.is_terminal) as bar:
+
+        def show(step: Step) -> None:
+            name = f"{step.doing} {step.system}"
+            if name not in tasks:
+                tasks[name] = bar.add_task(name, total=1.0, told="")
+                if not console.is_terminal:
+                    print(name, file=sys.stderr)  # noqa: T201
+            bar.update(tasks[name], completed=step.share, told=step.told)
+
+        yield show

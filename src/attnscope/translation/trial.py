@@ -1,0 +1,218 @@
+"""What one system does on the text of a comparison: trained, timed, written down, and not done twice."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from attnscope.capture import LoadedModel, load_model
+from attnscope.errors import AttnscopeError
+from attnscope.store import explained, package_versions, tokenizer_sha256, write_atomically, write_json
+from attnscope.translation.alignment import forced_alignment
+from attnscope.translation.known import attends, judge_known
+from attnscope.translation.lines import read_lines
+from attnscope.translation.parallel import ParallelText
+from attnscope.translation.systems import System
+from attnscope.translation.task import TaskText
+from attnscope.translation.training import train
+from attnscope.translation.translate import translate_lines
+
+
+@dataclass(frozen=True)
+class Step:
+    """What a comparison tells while it works.
+
+    Attributes
+    ----------
+    system
+        Its name.
+    doing
+        ``train``, ``translate`` or ``align``.
+    share
+        Done of that, between 0 and 1.
+    told
+        Loss and rate of a training.
+    """
+
+    system: str
+    doing: str
+    share: float
+    told: str = ""
+
+
+@dataclass(frozen=True, eq=False)
+class Trial:
+    """What one system did on the text.
+
+    Attributes
+    ----------
+    lines
+        Its translations.
+    parameters
+        How many numbers were learned.
+    seconds
+        Of translating.
+    aligned
+        Against known alignments: ``layer``, ``head``, ``error_rate``, ``precision``, ``recall``; empty where none are
+        known or the system has no attention.
+    weights
+        ``(target word, source word)`` on the shown pair; None without attention.
+    read_from
+        The heads that they are of, in words.
+    signature
+        Model, text, settings and versions.
+    """
+
+    lines: list[str]
+    parameters: int
+    seconds: float
+    aligned: dict[str, Any]
+    weights: np.ndarray | None
+    read_from: str
+    signature: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Trials:
+    """All systems on one text, in one folder.
+
+    Attributes
+    ----------
+    out
+        The folder, where each system's translations lie as ``NAME.txt`` beside a record of what was found.
+    text
+        To translate.
+    shown
+        Number of the pair whose alignment is kept.
+    beams, threads, device
+        As in `attnscope.compare`.
+    progress
+        Called while it works.
+    """
+
+    out: Path
+    text: ParallelText
+    shown: int
+    beams: int
+    threads: int | None
+    device: str | None
+    progress: Callable[[Step], None]
+
+    def write_text(self) -> None:
+        """Write both sides beside the translations, line by line."""
+        with explained(f"write to {self.out}", "Choose another folder with --out"):
+            for name, lines in (("source", self.text.source), ("reference", self.text.target)):
+                write_atomically(self.out / f"{name}.txt", "".join(f"{one}\n" for one in lines))
+
+    def of(self, system: System) -> Trial:
+        """Train, translate and align, as far as that is not done.
+
+        Raises
+        ------
+        AttnscopeError
+            If the folder holds no translation model, or the training, the translation or the disk fails.
+        """
+        self._train(system)
+        torch.set_num_threads(self.threads or len(os.sched_getaffinity(0)))
+        loaded = load_model(system.folder, device=self.device)
+        if not loaded.model.config.is_encoder_decoder:
+            raise AttnscopeError(f"{system.folder} holds no translation model: {type(loaded.model).__name__}")
+        lines, record = self._kept(system, loaded) or self._try(system, loaded)
+        weights, read_from = self._weights(loaded, record["aligned"])
+        found = {name: record[name] for name in ("parameters", "seconds", "aligned", "signature")}
+        return Trial(lines, weights=weights, read_from=read_from, **found)
+
+    def _train(self, system: System) -> None:
+        if system.trained or system.config is None:
+            return
+        changed = {"threads": self.threads, "device": self.device}
+        train(
+            system.config,
+            system.folder,
+            progress=lambda at: self.progress(
+                Step(
+                    system.name,
+                    "train",
+                    at.update / at.updates,
+                    f"loss {at.loss:.2f}, {at.tokens_per_second:,.0f} tokens/s",
+                )
+            ),
+            **{name: value for name, value in changed.items() if value is not None},
+        )
+
+    def _signature(self, loaded: LoadedModel) -> dict[str, Any]:
+        return {
+            "model": loaded.identity,
+            "tokenizer": tokenizer_sha256(loaded.tokenizer),
+            "text": {"pairs": len(self.text), "sha256": self.text.sha256()},
+            "settings": {"beams": self.beams, "device": loaded.model.device.type},
+            "versions": package_versions(),
+        }
+
+    def _kept(self, system: System, loaded: LoadedModel) -> tuple[list[str], dict[str, Any]] | None:
+        """What an earlier run found with the same model, text and settings."""
+        file, record = self.out / f"{system.name}.txt", self.out / f"{system.name}.json"
+        if not (file.is_file() and record.is_file()):
+            return None
+        found = json.loads(record.read_text(encoding="utf-8"))
+        lines = read_lines(file)
+        whole = found["signature"] == self._signature(loaded) and found["sha256"] == _sha256(lines)
+        return (lines, found) if whole else None
+
+    def _try(self, system: System, loaded: LoadedModel) -> tuple[list[str], dict[str, Any]]:
+        """Translate the text and write it down; on the generated task, judge the alignments."""
+        self.progress(Step(system.name, "translate", 0.0))
+        before = time.perf_counter()
+        found = translate_lines(
+            loaded.model,
+            loaded.tokenizer,
+            self.text.source,
+            beams=self.beams,
+            overlong="cut",
+            progress=lambda done, total: self.progress(Step(system.name, "translate", done / total)),
+        )
+        seconds = time.perf_counter() - before
+        lines = [
+            re.sub(r"[\r\n]+", " ", several[0].text) for several in found
+        ]  # one line each, whatever it is
+        judged = None
+        if isinstance(self.text, TaskText):
+            self.progress(Step(system.name, "align", 0.0))
+            judged = judge_known(loaded.model, loaded.tokenizer, self.text)
+        record: dict[str, Any] = {
+            "signature": self._signature(loaded),
+            "sha256": _sha256(lines),
+            "parameters": sum(one.numel() for one in loaded.model.parameters()),
+            "seconds": seconds,
+            "threads": torch.get_num_threads(),
+            "aligned": {}
+            if judged is None
+            else {"layer": judged.layer, "head": judged.head, **vars(judged.score)},
+        }
+        with explained(f"write to {self.out}", "Free some room and give the same command again"):
+            write_atomically(self.out / f"{system.name}.txt", "".join(f"{one}\n" for one in lines))
+            write_json(self.out / f"{system.name}.json", record)
+        return lines, record
+
+    def _weights(self, loaded: LoadedModel, aligned: dict[str, Any]) -> tuple[np.ndarray | None, str]:
+        """Attention on the shown pair, and which heads it is of: the judged one, else the mean of all."""
+        if not attends(loaded.model):
+            return None, "no attention"
+        layer, head = aligned.get("layer"), aligned.get("head")
+        pair = [self.text.source[self.shown]], [self.text.target[self.shown]]
+        (words,) = forced_alignment(loaded.model, loaded.tokenizer, *pair, layer=layer, head=head)
+        return words.weights, "mean of all heads" if layer is None else f"layer {layer}, head {head}"
+
+
+def _sha256(lines: Sequence[str]) -> str:
+    return hashlib.sha256("\n".join(lines).encode("utf-8", "surrogatepass")).hexdigest()
