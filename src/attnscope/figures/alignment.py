@@ -95,6 +95,7 @@ def alignment_maps(
     links: Mapping[str, Links] | None = None,
     sure: Links | None = None,
     possible: Links | None = None,
+    sure_name: str = "People's link",
 ) -> Figure:
     """Draw several systems' weights on one sentence pair, all on one scale.
 
@@ -106,6 +107,8 @@ def alignment_maps(
         As in `alignment_map`.
     links
         From a system's name to the links read off its weights.
+    sure_name
+        What the legend calls the sure links.
 
     Returns
     -------
@@ -147,7 +150,9 @@ def alignment_maps(
         for index, (name, weights) in enumerate(systems.items()):
             axes = figure.add_subplot(rows, columns, index + 1)
             image = _draw(axes, weights, labels, top)
-            keys = _mark(axes, weights / top, None if links is None else links.get(name), sure, possible)
+            keys = _mark(
+                axes, weights / top, None if links is None else links.get(name), sure, possible, sure_name
+            )
             axes.set_title(drawable(name, longest=60) if name else "", parse_math=False)
             every.append(axes)
             if index == 0 and keys:
@@ -182,14 +187,19 @@ def _draw(axes: Axes, weights: np.ndarray, labels: tuple[list[str], list[str]], 
 
 
 def _mark(
-    axes: Axes, shade: np.ndarray, links: Links | None, sure: Links | None, possible: Links | None
+    axes: Axes,
+    shade: np.ndarray,
+    links: Links | None,
+    sure: Links | None,
+    possible: Links | None,
+    sure_name: str,
 ) -> list[Artist]:
     """Draw the links; return what the legend needs."""
     rows, columns = shade.shape
     keys: list[Artist] = []
     certain = set(sure or ())
     for pairs, line, name in (
-        (certain, "-", "People's link"),
+        (certain, "-", sure_name),
         (set(possible or ()) - certain, (0, (1.2, 1.0)), "Possible link"),
     ):
         for x, y in pairs:

@@ -253,7 +253,7 @@ def alignments_side_by_side(alignment: xr.Dataset) -> Figure:
     if "known" in alignment:
         known = {(int(at), int(by)) for by, at in np.argwhere(alignment["known"].values)}
     source, target = ([str(word) for word in alignment[side].values] for side in ("source", "target"))
-    return alignment_maps(weights, source, target, sure=known)
+    return alignment_maps(weights, source, target, sure=known, sure_name="Known link")
 
 
 def comparison_figures(tree: xr.DataTree) -> dict[str, Figure]:

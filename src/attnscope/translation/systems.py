@@ -100,24 +100,24 @@ def _read(name: str, one: str | Path | TrainConfig, out: Path) -> System:
     if Path(name).name != name:
         raise AttnscopeError(f"a system cannot be called {name!r}: files are named by it")
     if isinstance(one, TrainConfig):
-        return System(name, out / name, one, given=False)
+        return System(name, out / name, _of_translation(one, name), given=False)
     path = Path(one)
     if not path.is_dir():
-        return System(name, out / name, _translation(path), given=False)
+        return System(name, out / name, _of_translation(read_config(path), path), given=False)
     if not (path / "config.json").is_file():
         raise AttnscopeError(
             f"{path} holds no finished model (no config.json): give a YAML file of settings, or finish the training by "
             "`attnscope train`"
         )
     settings = path / "config.yaml"
-    return System(name, path, _translation(settings) if settings.is_file() else None, given=True)
+    config = _of_translation(read_config(settings), path) if settings.is_file() else None
+    return System(name, path, config, given=True)
 
 
-def _translation(path: Path) -> TrainConfig:
-    config = read_config(path)
+def _of_translation(config: TrainConfig, where: str | Path) -> TrainConfig:
     if config.model == "masked-lm":
         raise AttnscopeError(
-            f"{path} is of a masked language model: expected settings of a translation model"
+            f"{where} is of a masked language model: expected settings of a translation model"
         )
     return config
 

@@ -1,0 +1,19 @@
+"""Settings of systems that are trained within a second, on the generated task."""
+
+SMALL = {
+    "task_pairs": 400,
+    "task_longest": 12,
+    "vocabulary": 400,
+    "batch_tokens": 300,
+    "updates": 6,
+    "validate_every": 3,
+    "log_every": 2,
+    "warmup": 4,
+    "average": 2,
+    "threads": 1,
+    "metric": "loss",
+    "model": "recurrent",
+    "embedding_width": 6,
+    "encoder_width": 8,
+    "decoder_width": 10,
+}
