@@ -1,6 +1,7 @@
 """What parallel text is read from, what is left out, and what is refused."""
 
 import json
+from collections import Counter
 
 import pytest
 
@@ -129,3 +130,17 @@ def test_unequal_lists_are_refused():
 def test_multi30k_keeps_every_pair(data):
     text = read_parallel(data / "multi30k" / "train.en", data / "multi30k" / "train.de")
     assert (len(text), text.left_out) == (29_000, {})
+
+
+@pytest.mark.parametrize("most", [1, 2, 5])
+def test_joining_loses_nothing_and_keeps_the_order(most):
+    text = ParallelText([f"s{i}" for i in range(300)], [f"t{i} u" for i in range(300)], {"empty source": 3})
+    joined = text.joined(most, seed=1)
+    assert " ".join(joined.source) == " ".join(text.source)
+    assert " ".join(joined.target) == " ".join(text.target)
+    counts = Counter(len(line.split()) for line in joined.source[:-1])  # the last one takes what is left
+    assert set(counts) == set(range(1, most + 1))
+    assert [len(line.split()) for line in joined.target] == [2 * len(line.split()) for line in joined.source]
+    assert joined.left_out == text.left_out
+    assert joined == text.joined(most, seed=1)
+    assert most == 1 or joined != text.joined(most, seed=2)

@@ -181,3 +181,11 @@ def test_every_word_can_be_one_token(task):
 def test_refusals(arguments, message):
     with pytest.raises(AttnscopeError, match=message):
         generate_task(seed=0, **arguments)
+
+
+def test_joined_sentences_say_the_same_and_their_links_too(task):
+    joined = task.joined(4, seed=0)
+    assert " , ".join(joined.source) == " , ".join(task.source)
+    assert max(len(line.split()) for line in joined.source) > max(len(line.split()) for line in task.source)
+    test_both_sides_say_the_same(joined)
+    test_every_target_word_has_one_source_word_that_means_it(joined)

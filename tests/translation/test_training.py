@@ -15,6 +15,7 @@ from transformers import AutoModelForMaskedLM, AutoModelForSeq2SeqLM, AutoTokeni
 from attnscope import AttnscopeError
 from attnscope.translation.config import TrainConfig, read_config
 from attnscope.translation.log import read_log
+from attnscope.translation.presets import PRESETS
 from attnscope.translation.processes import Processes
 from attnscope.translation.training import Training, train
 
@@ -150,6 +151,14 @@ def test_masked_language_model(tmp_path):
     assert AutoModelForMaskedLM.from_pretrained(tmp_path / "out").config.positions == "learned"
 
 
+def test_without_data_the_generated_task_is_learned_by_its_preset(tmp_path):
+    train(out=tmp_path, **SMALL | {"dropout": 0.2})
+    found = read_config(tmp_path / "config.yaml")
+    assert (found.model, found.attention, found.join) == ("recurrent", "additive", PRESETS["additive"].join)
+    assert (found.dropout, found.updates) == (0.2, SMALL["updates"])
+    assert 0 <= read_log(tmp_path)[-1]["final_aer"] <= 1
+
+
 def test_early_stopping(tmp_path):
     train(out=tmp_path, **SMALL | RECURRENT | {"updates": 100, "patience": 1, "learning_rate": 1e-9})
     assert read_log(tmp_path)[-1]["update"] < 100
@@ -175,7 +184,7 @@ def test_a_full_disk_keeps_the_checkpoint_before(tmp_path, monkeypatch):
 
 
 def test_a_folder_holds_one_training(unbroken):
-    with pytest.raises(AttnscopeError, match=r"holds a training with learning_rate = 0\.002; found 0\.1"):
+    with pytest.raises(AttnscopeError, match=r"holds a training with learning_rate = 0\.003; found 0\.1"):
         train(out=unbroken["recurrent"], **SMALL, **RECURRENT, learning_rate=0.1)
 
 

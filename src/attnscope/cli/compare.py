@@ -193,8 +193,7 @@ def _print_tables(tree: xr.DataTree, page: Path | None) -> None:
     console.print(_table_by_length(scores))
     if "alignment_error_rate" in scores:
         console.print(
-            "AER: links of the best head against the known ones of the generated task, on sentences on which the head "
-            "was not chosen.",
+            "AER: error rate of the best head's links against the known ones, on sentences on which it was not chosen.",
             style="dim",
             highlight=False,
         )
@@ -206,23 +205,24 @@ def _print_tables(tree: xr.DataTree, page: Path | None) -> None:
 
 
 def _table(scores: xr.Dataset) -> Table:
+    from rich import box
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(title=f"{scores.attrs['sentences']} sentences", title_justify="left")
-    table.add_column("system")
     several, known = scores.sizes["system"] > 1, "alignment_error_rate" in scores
-    headings = ["parameters", "BLEU", "95% interval", *(["p"] if several else []), "chrF"]
-    headings += ["tokens/s\ntraining", "sentences/s\ntranslating", *(["AER, %"] if known else [])]
+    title = f"{scores.attrs['sentences']} sentences"
+    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
+    table.add_column("system", overflow="fold")
+    headings = ["para-\nmeters", "BLEU [95%]", *(["p"] if several else []), "chrF"]
+    headings += ["training\ntokens/s", "translating\nlines/s", *(["AER,\n%"] if known else [])]
     for heading in headings:
-        table.add_column(heading, justify="right")
+        table.add_column(Text(heading), justify="right", no_wrap=True)
     for i, system in enumerate(scores["system"].values):
         at = scores.sel(system=system)
         bleu = at.sel(metric="BLEU")
         cells = [
             f"{int(at['parameters']):,}",
-            _number(bleu["score"], ".1f"),
-            _interval(bleu["lower"], bleu["upper"]),
+            _number(bleu["score"], ".1f") + _interval(bleu["lower"], bleu["upper"]),
         ]
         if several:
             cells.append(_number(bleu["p_value"], ".3f") if i else "")
@@ -233,15 +233,16 @@ def _table(scores: xr.Dataset) -> Table:
         ]
         if known:
             cells.append(_number(100 * at["alignment_error_rate"], ".1f"))
-        table.add_row(Text(str(system)), *cells)
+        table.add_row(*map(Text, [str(system), *cells]))
     return table
 
 
 def _table_by_length(scores: xr.Dataset) -> Table:
+    from rich import box
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(title="BLEU by source length", title_justify="left")
+    table = Table(title="BLEU by source length", title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
     table.add_column(scores.attrs["length_in"])
     table.add_column("sentences", justify="right")
     for system in scores["system"].values:
@@ -254,7 +255,7 @@ def _table_by_length(scores: xr.Dataset) -> Table:
 
 
 def _interval(lower: Any, upper: Any) -> str:
-    return "" if math.isnan(float(lower)) else f"{float(lower):.1f} to {float(upper):.1f}"
+    return "" if math.isnan(float(lower)) else f" [{float(lower):.1f}, {float(upper):.1f}]"
 
 
 def _number(value: Any, form: str) -> str:

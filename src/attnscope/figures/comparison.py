@@ -57,11 +57,11 @@ def score_intervals(scores: xr.Dataset, metric: str = "BLEU") -> Figure:
             value, low, high = (float(at[name][row]) for name in ("score", "lower", "upper"))
             if not math.isnan(low):
                 axes.plot(
-                    [low, high], [row, row], color=colour, linewidth=2.2, solid_capstyle="round", alpha=0.5
+                    [low, high], [row, row], color=colour, linewidth=7, solid_capstyle="butt", alpha=0.35
                 )
-            axes.plot(value, row, marker=_MARKERS[row % len(_MARKERS)], color=colour, markersize=5)
+            axes.plot(value, row, marker=_MARKERS[row % len(_MARKERS)], color=colour, markersize=4)
             axes.annotate(
-                f"{value:.1f}", (value, row), (0, 5), textcoords="offset points", ha="center", fontsize=7
+                f"{value:.1f}", (value, row), (0, 6), textcoords="offset points", ha="center", fontsize=7
             )
         axes.set_yticks(
             range(len(names)), [drawable(name, longest=_LONGEST_NAME) for name in names], parse_math=False
@@ -136,7 +136,7 @@ def score_by_length(scores: xr.Dataset, metric: str = "BLEU") -> Figure:
         )
         axes.grid(axis="y", color="0.92", linewidth=0.6)
         axes.set_axisbelow(True)
-        figure.legend(loc="outside upper center", ncols=min(len(names), 4), frameon=False, fontsize=7.5)
+        _legend(figure)
     return figure
 
 
@@ -200,7 +200,7 @@ def learning_curve_figure(curves: xr.Dataset) -> Figure:
             axes.grid(color="0.92", linewidth=0.6)
             axes.set_axisbelow(True)
         axes_of[0].set_ylabel(label)
-        figure.legend(loc="outside upper center", ncols=min(len(names), 5), frameon=False, fontsize=7.5)
+        _legend(figure)
     return figure
 
 
@@ -238,7 +238,7 @@ def alignments_side_by_side(alignment: xr.Dataset) -> Figure:
     'additive: layer 0, head 0'
     """
     weights = {
-        f"{system}: {read_from}": one
+        f"{drawable(str(system), longest=20)}: {read_from}": one
         for system, read_from, one in zip(
             alignment["system"].values,
             alignment["read_from"].values,
@@ -292,6 +292,13 @@ def write_comparison_figures(tree: xr.DataTree, folder: Path) -> list[Path]:
         for name, figure in comparison_figures(tree).items()
         for path in save_figure(figure, folder / name)
     ]
+
+
+def _legend(figure: Figure) -> None:
+    """Above the axes; names are no formulas."""
+    legend = figure.legend(loc="outside upper center", ncols=4, frameon=False, fontsize=7.5)
+    for text in legend.get_texts():
+        text.set_parse_math(False)
 
 
 def _thousands(value: Any, _: Any) -> str:

@@ -55,12 +55,12 @@ def read_held_out(
         join = max([config.join for config in configs.values() if config is not None], default=1)
     if join < 1:
         raise AttnscopeError(f"join is {join}: expected 1, which joins nothing, or more")
-    text = _shared(configs) if source is None else read_parallel(source, reference)
+    text = _shared(configs, join) if source is None else read_parallel(source, reference)
     return text.joined(join, seed=0)
 
 
-def _shared(configs: dict[str, TrainConfig | None]) -> ParallelText:
-    """The text that all settings name."""
+def _shared(configs: dict[str, TrainConfig | None], join: int) -> ParallelText:
+    """The text that all settings name, not joined yet."""
     known = {name: config for name, config in configs.items() if config is not None}
     without = [name for name in configs if name not in known]
     if without:
@@ -69,7 +69,8 @@ def _shared(configs: dict[str, TrainConfig | None]) -> ParallelText:
         )
     if all(config.source is None for config in known.values()):
         longest = max(config.task_longest for config in known.values())
-        return generate_task(HELD_OUT, TASK_SEED, longest, held_out=True)
+        pairs = HELD_OUT * (join + 1) // 2  # so that about as many are left when they are joined
+        return generate_task(pairs, TASK_SEED, longest, held_out=True)
     texts = {name: _validation(config) for name, config in known.items()}
     (first, text), *others = texts.items()
     for name, other in others:

@@ -74,25 +74,34 @@ class TaskText(ParallelText):
     alignments: list[tuple[tuple[int, int], ...]] = field(kw_only=True)
 
     def joined(self, most: int, seed: int) -> TaskText:
-        """As `ParallelText.joined`; the alignments move with their words.
+        """As `ParallelText.joined`, with a comma between, for a sentence is a list; alignments move with their words.
 
         Examples
         --------
-        >>> one = (((0, 0),), ((0, 0), (1, 1)))
-        >>> TaskText(["one", "two , three"], ["1", "2 ,"], alignments=list(one)).joined(2, seed=0).alignments
-        [((0, 0), (1, 1), (2, 2))]
+        >>> task = TaskText(["one", "twenty two"], ["1", "2 20"], alignments=[((0, 0),), ((1, 0), (0, 1))])
+        >>> joined = task.joined(2, seed=0)
+        >>> joined.source, joined.alignments
+        (['one , twenty two'], [((0, 0), (1, 1), (3, 2), (2, 3))])
         """
-        text = super().joined(most, seed)
-        alignments: list[tuple[tuple[int, int], ...]] = []
-        for group in join_groups(len(self), most, seed):
-            links: list[tuple[int, int]] = []
-            before, written = 0, 0  # words of the pairs that stand before
-            for i in group:
-                links += [(before + source, written + target) for source, target in self.alignments[i]]
-                before += len(self.source[i].split())
-                written += len(self.target[i].split())
-            alignments.append(tuple(links))
-        return TaskText(text.source, text.target, text.left_out, alignments=alignments)
+        groups = join_groups(len(self), most, seed)
+        return TaskText(
+            [" , ".join(self.source[i] for i in group) for group in groups],
+            [" , ".join(self.target[i] for i in group) for group in groups],
+            self.left_out,
+            alignments=[self._links(group) for group in groups],
+        )
+
+    def _links(self, group: range) -> tuple[tuple[int, int], ...]:
+        """Of these pairs joined by commas."""
+        links: list[tuple[int, int]] = []
+        source, target = 0, 0  # words that stand before
+        for i in group:
+            if i != group[0]:
+                links.append((source - 1, target - 1))
+            links += [(source + at, target + by) for at, by in self.alignments[i]]
+            source += len(self.source[i].split()) + 1
+            target += len(self.target[i].split()) + 1
+        return tuple(links)
 
 
 def generate_task(

@@ -186,7 +186,7 @@ class Trials:
             re.sub(r"[\r\n]+", " ", several[0].text) for several in found
         ]  # one line each, whatever it is
         judged = None
-        if isinstance(self.text, TaskText):
+        if isinstance(self.text, TaskText) and attends(loaded.model):
             self.progress(Step(system.name, "align", 0.0))
             judged = judge_known(loaded.model, loaded.tokenizer, self.text)
         record: dict[str, Any] = {

@@ -1,0 +1,84 @@
+"""`attnscope compare` trains, translates, prints tables and writes a page; mistakes are said on one or two lines."""
+
+import csv
+import io
+import json
+
+import pytest
+import yaml
+
+from attnscope.translation import held_out
+
+from ..translation.small_systems import SMALL  # noqa: TID252
+from .command import attnscope
+
+QUICK = ["--beams", "1", "--resamples", "20", "--threads", "1"]
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    """A folder with the settings of two systems, and both compared."""
+    folder = tmp_path_factory.mktemp("compare")
+    for attention in ("none", "additive"):
+        (folder / f"{attention}.yaml").write_text(yaml.safe_dump(SMALL | {"attention": attention}))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(held_out, "HELD_OUT", 40)
+        yield folder
+
+
+@pytest.fixture(scope="module")
+def compared(place):
+    found = attnscope("compare", "none.yaml", "additive.yaml", "--out", "out", *QUICK, cwd=place)
+    assert found.returncode == 0, found.stderr
+    return found
+
+
+def test_the_tables_fit_a_terminal_and_name_the_files(compared, place):
+    assert max(map(len, compared.stdout.split("AER:")[0].splitlines())) <= 80
+    for part in ("additive", "BLEU [95%]", "AER", "BLEU by source length", "results: out", "out/report.html"):
+        assert part in compared.stdout
+    assert "train additive" in compared.stderr
+    assert {path.name for path in (place / "out" / "figures").glob("*.svg")} == {
+        "bleu.svg", "length.svg", "learning.svg", "alignment.svg",
+    }  # fmt: skip
+
+
+def test_folders_that_were_trained_give_the_same_numbers_as_json_and_csv(compared, place):
+    folders = ["out/none", "out/additive", "--out", "again", "--no-report", *QUICK]
+    found = json.loads(attnscope("compare", *folders, "--by-length", "4,8", "--json", cwd=place).stdout)
+    assert [row["system"] for row in found["systems"]] == ["none", "additive"]
+    assert found["sentences"] == sum(found["sentences_by_length"].values()) == 40
+    assert list(found["systems"][1]["bleu_by_length"]) == ["1-4", "5-8", "9+"]
+    assert [point["updates"] for point in found["systems"][0]["learning_curve"]] == [3, 6]
+    assert found["systems"][0]["alignment_error_rate"] is None
+    assert not (place / "again" / "report.html").exists()
+    rows = list(csv.DictReader(io.StringIO(attnscope("compare", *folders, "--csv", cwd=place).stdout)))
+    assert [float(row["bleu"]) for row in rows] == [row["bleu"] for row in found["systems"]]
+    assert int(float(rows[0]["parameters"])) == found["systems"][0]["parameters"]
+
+
+def test_training_tells_how_well_it_aligns(place):
+    found = attnscope("train", "additive.yaml", "--out", "alone", cwd=place)
+    assert found.returncode == 0, found.stderr
+    assert "alignments: error rate" in found.stdout
+    last = json.loads((place / "alone" / "log.jsonl").read_text().splitlines()[-1])
+    assert 0 < last["final_aer"] <= 1
+
+
+def test_mistakes_are_said(tmp_path, refused):
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "mlm.yaml").write_text("model: masked-lm\n")
+    (tmp_path / "fine.yaml").write_text("updates: 5\n")
+    (tmp_path / "two.txt").write_text("a\nb\n")
+    (tmp_path / "one.txt").write_text("a\n")
+    refused("compare", "gone.yaml", says="gone.yaml cannot be read")
+    refused("compare", "empty", says="empty holds no finished model")
+    refused("compare", "mlm.yaml", says="masked language model")
+    refused("compare", "two.txt", says="two.txt holds a str; expected settings")
+    refused("compare", "fine.yaml", "--json", "--csv", says="choose one")
+    refused("compare", "fine.yaml", "--source", "two.txt", says="found only one of source and reference")
+    both = ["--source", "two.txt", "--reference", "one.txt"]
+    refused("compare", "fine.yaml", *both, says="two.txt has 2 lines and one.txt 1")
+    refused("compare", "fine.yaml", "--by-length", "ten", says="--by-length 'ten'")
+    refused("compare", "fine.yaml", "--line", "0", says="there is no line 0")
+    refused("compare", "fine.yaml", "--out", "two.txt", says="two.txt")
