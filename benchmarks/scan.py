@@ -33,6 +33,7 @@ from attnscope.corpus import Corpus, collate, cut_windows
 from attnscope.statistics import DEFAULT
 from attnscope.statistics._catalogue import indicator_columns, reduce_call
 from attnscope.statistics._pass import StatisticsObserver
+from attnscope.statistics._reading import Reading
 
 BAND = 10
 
@@ -63,7 +64,7 @@ def plain(model, batch) -> None:
 
 
 def scanned(model, batch) -> None:
-    observer = StatisticsObserver(DEFAULT, BAND, batch.valid, batch.special)
+    observer = StatisticsObserver(DEFAULT, BAND, Reading(batch, batch))
     with watching(model, observer):
         model(input_ids=batch.input_ids)
     observer.stacked()

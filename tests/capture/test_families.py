@@ -6,9 +6,11 @@ import torch
 from attnscope import AttnscopeError
 from attnscope.attention import Need, RowMeasures, attend, measure
 from attnscope.capture import attnscope_attention, verify, watching
+from attnscope.corpus import Batch
 from attnscope.statistics import DEFAULT, STATISTICS, reduce_call
 from attnscope.statistics._catalogue import indicator_columns
 from attnscope.statistics._pass import StatisticsObserver
+from attnscope.statistics._reading import Reading
 from tests.attention.oracle import from_weights
 from tests.families import MAKERS, UNREGISTERED, inputs, tiny
 
@@ -60,7 +62,11 @@ def test_statistics_equal_those_of_eager_weights(family, padded):
         valid = torch.ones(2, 1, dtype=torch.bool)
     special = torch.zeros_like(valid)
     special[:, 0] = True
-    observer = StatisticsObserver(NAMES, BAND, valid, special)
+    text = target = Batch(torch.zeros_like(valid, dtype=torch.int64), valid, special)
+    if "decoder_input_ids" in given:
+        everywhere = torch.ones_like(given["decoder_input_ids"], dtype=torch.bool)
+        target = Batch(given["decoder_input_ids"], everywhere, ~everywhere)
+    observer = StatisticsObserver(NAMES, BAND, Reading(text, target))
     kinds = []
 
     def observe(site, call):

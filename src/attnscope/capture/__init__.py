@@ -1,5 +1,6 @@
 """Any Hugging Face model: its attention calls, seen as they happen and checked against the model's own."""
 
+from attnscope.capture._decoder import decoder_note, decoder_start
 from attnscope.capture._load import DTYPES, LoadedModel, load_model
 from attnscope.capture._positions import position_table_length, stored_positions
 from attnscope.capture._registry import Site, attnscope_attention, watching
@@ -10,6 +11,8 @@ __all__ = [
     "LoadedModel",
     "Site",
     "attnscope_attention",
+    "decoder_note",
+    "decoder_start",
     "load_model",
     "position_table_length",
     "stored_positions",

@@ -68,14 +68,17 @@ def verify(
 
     with _attention_modules(model) as (running, ran):
         seen: set[str] = set()
-        expected = _main_output(model(**inputs))
+        own = model(**inputs)
         ran.clear()
         with watching(model, observe):
             found = _main_output(model(**inputs))
     if not sites:
+        instead = "Models on the registry (BERT, RoBERTa, GPT-2, Llama, T5, ViT, ...) can"
+        if getattr(own, "cross_attentions", None):
+            instead = "The weights that it gives between two texts can be read with attnscope align"
         raise AttnscopeError(
             f"{name} does not attend through transformers' attention registry, so its attention cannot be "
-            "captured. Models on the registry (BERT, RoBERTa, GPT-2, Llama, T5, ViT, ...) can"
+            f"captured. {instead}"
         )
     unseen = [module for module in ran if not any(_related(module, other) for other in seen)]
     if unseen:
@@ -83,7 +86,7 @@ def verify(
             f"{name} has an attention layer that was not captured ({unseen[0]}): its statistics would be "
             "incomplete, so the model is refused"
         )
-    _check_output(name, expected, found, valid)
+    _check_output(name, _main_output(own), found, valid)
     return sites, found
 
 

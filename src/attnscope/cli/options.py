@@ -36,6 +36,7 @@ Field = Annotated[
     str | None, typer.Option(help="Field of JSON Lines that holds the text.", show_default="text")
 ]
 ByLine = Annotated[bool, typer.Option("--by-line", help="Every line of a file is a text.")]
+TARGET = "The translation, for the decoder of an encoder-decoder; may be repeated. "  # each command says how it is cut
 Tokenizer = Annotated[
     str | None, typer.Option(help="Folder or hub id of the tokenizer.", show_default="the model's")
 ]

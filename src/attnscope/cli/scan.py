@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 def scan(
     model: options.Model = options.BUNDLED,
     text: options.Texts = None,
+    target: Annotated[
+        list[Path] | None, typer.Option(help=options.TARGET + "Both texts by line, line i beside line i.")
+    ] = None,
     out: options.Out = None,
     device: options.Device = None,
     dtype: options.Dtype = None,
@@ -67,6 +70,7 @@ def scan(
         results = run_scan(
             model,
             text or None,
+            targets=target or None,
             out=place,
             tokenizer=tokenizer,
             window=window,
@@ -202,12 +206,17 @@ def _print_tables(results: xr.Dataset) -> None:
 
     console = Console()
     sizes = results.sizes
+    tokens = f"{int(results.length.sum())} tokens"
+    if "target_length" in results:
+        tokens += f", {int(results.target_length.sum())} of the target"
     console.print(
         f"{results.attrs['model']}: {count(sizes['layer'], 'layer')} x {count(sizes['head'], 'head')} over "
-        f"{count(sizes['text'], 'window')} ({int(results.length.sum())} tokens)",
+        f"{count(sizes['text'], 'window')} ({tokens})",
         highlight=False,
         markup=False,
     )
+    if "decoder" in results.attrs:
+        console.print(results.attrs["decoder"], style="dim", highlight=False)
     for kind, rows in rank_heads(results).items():
         console.print(f"\nmost {kind} heads: {_MEANING[kind]}", style="bold", highlight=False)
         console.print(_table_of_heads(rows))

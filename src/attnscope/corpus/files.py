@@ -84,6 +84,18 @@ def decode_utf8(data: bytes, name: str, offset: int = 0) -> str:
         ) from error
 
 
+def lines_of(content: str) -> list[str]:
+    r"""The lines of a parallel file: only ``\n`` and ``\r\n`` end one, so that line i stays line i.
+
+    Examples
+    --------
+    >>> lines_of("a b\r\n\r\nc\u2028d\n")
+    ['a b', '', 'c\u2028d']
+    """
+    lines = content.replace("\r\n", "\n").split("\n")
+    return lines[:-1] if lines[-1] == "" else lines
+
+
 def json_objects(path: Path, field: str) -> Iterator[tuple[int, dict[str, Any]]]:
     """Objects of a JSON Lines file with their line numbers from 1; blank lines are passed over.
 

@@ -16,6 +16,7 @@ from attnscope.corpus.files import (
     decode_utf8,
     file_mode,
     json_objects,
+    lines_of,
     read_bytes,
     text_field,
     unreadable,
@@ -79,7 +80,12 @@ class Corpus:
 
     @classmethod
     def from_sources(
-        cls, sources: Sources = None, *, field: str | None = None, by_line: bool = False
+        cls,
+        sources: Sources = None,
+        *,
+        field: str | None = None,
+        by_line: bool = False,
+        blank_lines: bool = False,
     ) -> "Corpus":
         r"""Build a corpus from strings, files, folders and standard input.
 
@@ -96,6 +102,9 @@ class Corpus:
             Which field of each JSON object of a ``.jsonl`` file is the text (default ``text``).
         by_line : bool, optional
             Take every line of any other file as a text of its own (sentences, reactions), blank lines left out.
+        blank_lines : bool, optional
+            With `by_line`, keep blank lines and end lines at ``\n`` and ``\r\n`` alone, so that the lines of parallel
+            files stay beside each other.
 
         Returns
         -------
@@ -133,7 +142,8 @@ class Corpus:
             else:
                 opened = _open_path(source, "text" if field is None else field)
                 found.extend(
-                    _Lines(one) if by_line and not isinstance(one, _JsonLines) else one for one in opened
+                    _Lines(one, blank_lines) if by_line and not isinstance(one, _JsonLines) else one
+                    for one in opened
                 )
         if field is not None and not any(isinstance(source, _JsonLines) for source in found):
             raise AttnscopeError(
@@ -238,11 +248,13 @@ class _Lines:
     """A file or stream of which every line is a text."""
 
     whole: "_Source"
+    blank: bool = False
 
     def texts(self) -> Iterator[Text]:
         for text in self.whole.texts():
-            for number, line in enumerate(text.content.splitlines(), start=1):
-                if line.strip():
+            lines = lines_of(text.content) if self.blank else text.content.splitlines()
+            for number, line in enumerate(lines, start=1):
+                if self.blank or line.strip():
                     yield Text(f"{text.name}:{number}", line)
 
 

@@ -38,6 +38,8 @@ class Window:
         ``語₃``. What begins with a combining mark or an invisible joiner is shown on a dotted circle, ``◌́``.
         A space that the tokenizer puts in is shown as a space, and a token put around the text by its own
         name, ``[CLS]``.
+    target : Window, optional
+        What the decoder of an encoder-decoder reads beside this window; None for the same tokens.
 
     Examples
     --------
@@ -52,9 +54,10 @@ class Window:
     source: str
     start: int
     tokens: tuple[str, ...]
+    target: "Window | None" = None
 
     def __len__(self) -> int:
-        """Number of tokens."""
+        """Number of tokens, those of the target not counted."""
         return len(self.ids)
 
 
@@ -86,6 +89,10 @@ class Batch:
     def attention_mask(self) -> Int[Tensor, "batch position"] | None:
         """What a model takes as ``attention_mask``; None where nothing is padded."""
         return None if bool(self.valid.all()) else self.valid.long()
+
+    def to(self, device: torch.device | str) -> "Batch":
+        """The same on another device."""
+        return Batch(self.input_ids.to(device), self.valid.to(device), self.special.to(device))
 
 
 def collate(windows: Sequence[Window], pad_id: int) -> Batch:
@@ -190,7 +197,7 @@ def cut_windows(
             "a fast tokenizer of transformers.\nLoad one with AutoTokenizer.from_pretrained from a folder "
             "that holds a tokenizer.json"
         )
-    frame = _Frame.of(tokenizer)
+    frame = Frame.of(tokenizer)
     content = length - len(frame.prefix) - len(frame.suffix)
     if content < 1:
         added = len(frame.prefix) + len(frame.suffix)
@@ -203,11 +210,24 @@ def cut_windows(
             f"found stride {stride}; expected 1 to {content}, the tokens of text in a window of {length}: "
             "choose one of these, or leave it out for windows that do not overlap"
         )
+    check_limit(limit)
+    return Windows(corpus, tokenizer, frame, content=content, stride=stride or content, limit=limit)
+
+
+def check_limit(limit: int | None) -> None:
+    """Refuse to take no window at all.
+
+    Examples
+    --------
+    >>> check_limit(0)
+    Traceback (most recent call last):
+    ...
+    attnscope.errors.AttnscopeError: found limit 0; expected at least 1 window: raise it, or leave it out to take all
+    """
     if limit is not None and limit < 1:
         raise AttnscopeError(
             f"found limit {limit}; expected at least 1 window: raise it, or leave it out to take all"
         )
-    return Windows(corpus, tokenizer, frame, content=content, stride=stride or content, limit=limit)
 
 
 class Windows:
@@ -224,7 +244,7 @@ class Windows:
     """
 
     def __init__(
-        self, corpus: Corpus, tokenizer: Any, frame: "_Frame", *, content: int, stride: int, limit: int | None
+        self, corpus: Corpus, tokenizer: Any, frame: "Frame", *, content: int, stride: int, limit: int | None
     ) -> None:
         self.dropped_tokens = 0
         self._corpus, self._tokenizer, self._frame = corpus, tokenizer, frame
@@ -263,15 +283,24 @@ class Windows:
 
 
 @dataclass(frozen=True)
-class _Frame:
-    """The special tokens that a tokenizer puts around a single text."""
+class Frame:
+    """The special tokens that a tokenizer puts around a single text.
+
+    Examples
+    --------
+    >>> from attnscope.bundled import MODEL
+    >>> from transformers import AutoTokenizer
+    >>> frame = Frame.of(AutoTokenizer.from_pretrained(MODEL))
+    >>> frame.prefix, frame.suffix, frame.names
+    ((2,), (3,), {2: '[CLS]', 3: '[SEP]'})
+    """
 
     prefix: tuple[int, ...]
     suffix: tuple[int, ...]
     names: dict[int, str]
 
     @classmethod
-    def of(cls, tokenizer: Any) -> "_Frame":
+    def of(cls, tokenizer: Any) -> "Frame":
         """Found by encoding a probe."""
         probe = tokenizer("a A 1", return_special_tokens_mask=True, padding=False, truncation=False)
         ids, mask = probe["input_ids"], probe["special_tokens_mask"]
@@ -285,6 +314,7 @@ class _Frame:
         return cls(prefix, suffix, {i: str(tokenizer.convert_ids_to_tokens(i)) for i in prefix + suffix})
 
     def around(self, tokens: Sequence[Token], source: str) -> Window:
+        """A window of tokens that follow each other, at least one."""
         start = tokens[0].start
         before, after = len(self.prefix), len(self.suffix)
         here = (start, start)

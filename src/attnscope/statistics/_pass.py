@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
     from attnscope.attention import AttentionCall
     from attnscope.capture import Site
+    from attnscope.corpus import Batch
+    from attnscope.statistics._reading import Reading
 
 
 @dataclass(eq=False)
@@ -29,23 +31,21 @@ class StatisticsObserver:
     ----------
     names, band
         Which statistics, and the largest offset.
-    valid, special
-        ``(batch, position)``: real tokens, and special tokens among them.
+    reading
+        What the model reads: it tells real tokens from padding, and special tokens, on either side of a call.
     found
         By site index.
     """
 
     names: Sequence[str]
     band: int
-    valid: Tensor
-    special: Tensor
+    reading: Reading
     found: dict[int, dict[str, Tensor]] = field(default_factory=dict)
 
     def __call__(self, site: Site, call: AttentionCall) -> Tensor:
-        queries, keys = call.query.shape[2], call.key.shape[2]
-        query_valid = self._of_length(queries, call.query.shape[0])
-        key_valid = self._of_length(keys, call.query.shape[0])
-        special = self.special if self.special.shape == key_valid.shape else torch.zeros_like(key_valid)
+        queries, keys = self.reading.sides(site.kind)
+        query_valid, _ = _marks(queries, call.query)
+        key_valid, special = _marks(keys, call.key)
         need = plan(self.names, self.band, indicator_columns(key_valid, special))
         output, rows = measure(call, need)
         if bool(torch.isnan(rows.log_sum_exp[query_valid[:, None].expand_as(rows.log_sum_exp)]).any()):
@@ -56,12 +56,6 @@ class StatisticsObserver:
         reduced = reduce_call(rows, self.names, query_valid, key_valid)
         self.found[site.index] = {name: value.cpu() for name, value in reduced.items()}
         return output
-
-    def _of_length(self, length: int, batch: int) -> Tensor:
-        """Real tokens on one side of the call; a side that is not this text (audio, image patches) is all real."""
-        if self.valid.shape == (batch, length):
-            return self.valid
-        return torch.ones(batch, length, dtype=torch.bool, device=self.valid.device)
 
     def stacked(self) -> dict[str, np.ndarray]:
         """``(batch, layer, head[, offset])`` each; NaN where a layer has fewer heads than another."""
@@ -74,6 +68,15 @@ class StatisticsObserver:
             for index, layer in enumerate(layers):
                 arrays[name][:, index, : layer.shape[1]] = layer
         return arrays
+
+
+def _marks(text: Batch, states: Tensor) -> tuple[Tensor, Tensor]:
+    """Real and special tokens of one side; a side that is not of text (audio, image patches) is all real."""
+    shape = (states.shape[0], states.shape[2])
+    if text.valid.shape == shape:
+        return text.valid, text.special
+    everywhere = torch.ones(shape, dtype=torch.bool, device=states.device)
+    return everywhere, ~everywhere
 
 
 def dimensions(name: str) -> tuple[str, ...]:

@@ -78,8 +78,13 @@ def sample_rank(layers: int, heads: int, tokens: int) -> int:
     return max(4, min(tokens, BUDGET // (layers * heads * tokens)))
 
 
-def sample_dataset(observer: MapObserver, window: Window) -> xr.Dataset:
-    """Gather the maps of all layers: dimensions ``layer, head, query, rank``."""
+def sample_dataset(observer: MapObserver, window: Window, *, with_decoder: bool = False) -> xr.Dataset:
+    """Gather the maps of all layers: dimensions ``layer, head, query, rank``.
+
+    ``token`` and ``special (query)`` are of the text; with a decoder beside the encoder, ``target_token`` and
+    ``target_special (query)`` are of what it reads. The attributes ``tokens`` and ``target_tokens`` say how many there
+    are: beyond, rows are padding.
+    """
     layers = [observer.found[index] for index in sorted(observer.found)]
     heads = max(keys.shape[0] for keys, _, _ in layers)
     queries, rank = (max(keys.shape[axis] for keys, _, _ in layers) for axis in (1, 2))
@@ -92,10 +97,17 @@ def sample_dataset(observer: MapObserver, window: Window) -> xr.Dataset:
         weight[*part, : keys.shape[2]] = weights
         rest[part] = remainder
     dims = ("layer", "head", "query", "rank")
-    tokens = np.array([*window.tokens, *[""] * (queries - len(window))], dtype=object)[:queries]
-    special = np.array([*window.special, *[False] * (queries - len(window))])[:queries]
-    return xr.Dataset(
+    found = xr.Dataset(
         {"key": (dims, key), "weight": (dims, weight), "rest": (dims[:3], rest)},
-        coords={"token": ("query", tokens), "special": ("query", special)},
         attrs={"source": window.source, "start": window.start},
     )
+    texts = {"": window} | ({"target_": window.target or window} if with_decoder else {})
+    for side, text in texts.items():
+        beyond = queries - len(text)
+        found = found.assign_coords(
+            {
+                f"{side}token": ("query", np.array([*text.tokens, *[""] * beyond], dtype=object)[:queries]),
+                f"{side}special": ("query", np.array([*text.special, *[False] * beyond])[:queries]),
+            }
+        ).assign_attrs({f"{side}tokens": min(queries, len(text))})
+    return found

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,17 +15,26 @@ import torch
 import xarray as xr
 
 from attnscope.bundled import MODEL
-from attnscope.capture import LoadedModel, Site, load_model, position_table_length, verify, watching
-from attnscope.corpus import Corpus, Sources, Window, Windows, collate, cut_windows
+from attnscope.capture import (
+    LoadedModel,
+    Site,
+    decoder_note,
+    decoder_start,
+    load_model,
+    position_table_length,
+    verify,
+    watching,
+)
+from attnscope.corpus import Corpus, LinePairs, Sources, Window, cut_windows, target_corpus
 from attnscope.errors import AttnscopeError
 from attnscope.statistics._catalogue import STATISTICS, choose
 from attnscope.statistics._pass import StatisticsObserver, dimensions
+from attnscope.statistics._reading import Reading
 from attnscope.statistics._sample import MapObserver, sample_dataset, sample_rank
 from attnscope.statistics._summary import summarize
 from attnscope.store import RunFolder, package_versions, short_hash, tokenizer_sha256
 
 if TYPE_CHECKING:
-    from torch import Tensor
     from transformers import PreTrainedModel
 
 LONGEST_DEFAULT = 2048  # tokens: a longer window must be asked for
@@ -46,6 +55,7 @@ def scan(
     model: str | Path | PreTrainedModel | None = None,
     texts: Sources = None,
     *,
+    targets: Sources = None,
     tokenizer: Any = None,
     out: str | Path | Callable[[dict[str, Any]], Path] | None = None,
     window: int | None = None,
@@ -73,19 +83,24 @@ def scan(
     texts
         Strings are texts themselves; `Path` objects are files or folders (``Path("-")`` is standard input). A
         string that is or looks like a file's name (``"essay.txt"``) is refused. By default the bundled sample.
+    targets
+        Translations of `texts`, for an encoder-decoder: one sentence a line on both sides (each string is one), line i
+        beside line i. The decoder reads them as in training, after its start token. Without them it reads what the
+        encoder reads.
     tokenizer
         A tokenizer or its folder; by default the one beside the model.
     out
         Run folder, or a function that names it from the signature. With it, results are written as they come,
         and a run that was stopped goes on. ``.encoding["source"]`` of the result holds the folder.
     window
-        Tokens of a window, special tokens included; by default what the model takes, at most 2,048.
+        Tokens of a window, special tokens included; by default what the model takes, at most 2,048. With `targets`, the
+        most that a line may have.
     stride
         Tokens between the starts of windows; by default windows do not overlap.
     limit
         Windows to measure; by default all.
     batch_size
-        Windows at a time; by default about 2,048 tokens' worth.
+        Windows at a time; by default about 2,048 tokens' worth (with `targets`, of the longest line).
     statistics
         Names from ``attnscope.statistics.STATISTICS``, as a list or as one string with commas between; by default
         all but ``learned_sink``, which few models have. The labels of heads need ``band_sum``.
@@ -108,9 +123,11 @@ def scan(
         Dimensions ``text, layer, head, offset, cluster``. Each entry of ``text`` is one window. Variables, per
         text, layer and head: ``band_sum`` (tr_t), ``profile`` (mean weight at an offset), ``outside``, ``entropy``
         (nats, mean over rows), ``first_token``, ``special_tokens``, ``mean_offset``, ``offset_spread`` (tokens),
-        ``max_weight``, ``gini_simpson`` (1 - sum of squared weights), ``label``; per text ``length``; per head
-        ``label_share``, ``majority_share``, ... The attribute ``signature`` holds, as JSON, all that the numbers
-        depend on.
+        ``max_weight``, ``gini_simpson`` (1 - sum of squared weights), ``label``; per text ``length``, and with
+        `targets` ``target_length``, the number of queries of the decoder's layers; per head ``label_share``,
+        ``majority_share``, ... In cross-attention, queries are target tokens and keys source tokens. The attribute
+        ``signature`` holds, as JSON, all that the numbers depend on; ``decoder`` says what a decoder beside an encoder
+        read.
 
     Raises
     ------
@@ -132,7 +149,17 @@ def scan(
         raise AttnscopeError(f"{clusters} clusters tell nothing apart: give 2 or more")
     if batch_size is not None and batch_size < 1:
         raise AttnscopeError(f"batch size {batch_size} is no number of windows: give 1 or more")
-    corpus = Corpus.from_sources(texts, field=field, by_line=by_line)
+    lines: dict[str, Any] = {
+        "field": field,
+        "by_line": by_line or targets is not None,
+        "blank_lines": targets is not None,
+    }
+    corpus = Corpus.from_sources(texts, **lines)
+    target = target_corpus(texts, targets, **lines)
+    if target is not None and stride is not None:
+        raise AttnscopeError(
+            "stride is of windows in running text; with targets every line is a window: leave it out"
+        )
     loaded = load_model(
         MODEL if model is None else model,
         tokenizer=tokenizer,
@@ -142,8 +169,14 @@ def scan(
         trust_remote_code=trust_remote_code,
     )
     length = window_length(loaded, window)
-    windows = cut_windows(corpus, loaded.tokenizer, length=length, stride=stride, limit=limit)
-    size = batch_size or max(1, 2048 // length)
+    if target is None:
+        windows = cut_windows(corpus, loaded.tokenizer, length=length, stride=stride, limit=limit)
+        longest = length
+    else:
+        start = decoder_start(loaded.model)
+        windows = LinePairs(corpus, target, loaded.tokenizer, start, length=length, limit=limit)
+        longest = windows.check()
+    size = batch_size or max(1, 2048 // longest)
     settings = {
         "window": length,
         "stride": stride,
@@ -161,12 +194,14 @@ def scan(
         "model": {"name": loaded.name, "class": type(loaded.model).__name__, **loaded.identity},
         "tokenizer": {"sha256": tokenizer_sha256(loaded.tokenizer)},
         "corpus": {"sha256": corpus.sha256()},
+        **({} if target is None else {"target": {"sha256": target.sha256()}}),
         "settings": settings,
         "versions": package_versions(),
     }
     job = _Job(loaded, windows, names, band, size, limit, corpus, progress)
     job.check()
     attributes = {"signature": json.dumps(signature, sort_keys=True), "model": loaded.name}
+    attributes |= decoder_note(loaded.model, with_target=target is not None)
     if out is None:
         results = _joined(list(job.batches()))
         if "band_sum" in names:
@@ -189,7 +224,7 @@ def scan(
 def load_scan(run: RunFolder) -> xr.Dataset:
     """Results and labels of a run folder, as `scan` returned them."""
     results, summary = run.results(), run.load(SUMMARY)
-    results = results[[name for name in STATISTICS if name in results] + ["length"]]
+    results = results[[name for name in (*STATISTICS, "length", "target_length") if name in results]]
     return results if summary is None else results.merge(summary, combine_attrs="no_conflicts")
 
 
@@ -223,7 +258,7 @@ class _Job:
     def __init__(
         self,
         loaded: LoadedModel,
-        windows: Windows,
+        windows: Iterable[Window],
         names: Sequence[str],
         band: int,
         batch_size: int,
@@ -266,40 +301,35 @@ class _Job:
             self.progress(Progress(done, min(1.0, max(share, done / self.limit if self.limit else 0.0))))
         self.progress(Progress(done, 1.0))
 
-    def _inputs(self, batch: Sequence[Window]) -> tuple[dict[str, Tensor], Tensor, Tensor]:
-        tokenizer, model = self.loaded.tokenizer, self.loaded.model
+    def _reading(self, batch: Sequence[Window]) -> Reading:
+        tokenizer = self.loaded.tokenizer
         pad = tokenizer.pad_token_id
-        together = collate(batch, pad_id=pad if pad is not None else tokenizer.eos_token_id or 0)
-        inputs = {"input_ids": together.input_ids.to(model.device)}
-        if together.attention_mask is not None:
-            inputs["attention_mask"] = together.attention_mask.to(model.device)
-        if model.config.is_encoder_decoder:  # the decoder reads the same text
-            inputs["decoder_input_ids"] = inputs["input_ids"]
-            if "attention_mask" in inputs:
-                inputs["decoder_attention_mask"] = inputs["attention_mask"]
-        return inputs, together.valid.to(model.device), together.special.to(model.device)
+        pad_id = pad if pad is not None else tokenizer.eos_token_id or 0
+        return Reading.of(batch, pad_id, self.loaded.model.device)
 
     def check(self) -> None:
         """Refuse a model that cannot be measured, on the first window, before anything is written."""
         window = self.first
         embedding = self.loaded.model.get_input_embeddings()
-        highest = max(window.ids)
+        highest = max(*window.ids, *(window.target or window).ids)
         if isinstance(embedding, torch.nn.Embedding) and highest >= embedding.num_embeddings:
             raise AttnscopeError(
                 f"the tokenizer gives token id {highest}, but {self.loaded.name} knows {embedding.num_embeddings} "
                 "tokens: they do not belong together"
             )
-        inputs, valid, _ = self._inputs([window])
-        self.sites, _ = verify(self.loaded.model, inputs, valid)
+        self.sites, _ = verify(self.loaded.model, self._reading([window]).inputs(self.loaded.model))
 
     @torch.no_grad()
     def _measure(self, batch: Sequence[Window], first: int) -> xr.Dataset:
-        inputs, valid, special = self._inputs(batch)
-        observer = StatisticsObserver(self.names, self.band, valid, special)
+        reading = self._reading(batch)
+        observer = StatisticsObserver(self.names, self.band, reading)
         with watching(self.loaded.model, observer):
-            self.loaded.model(**inputs)
+            self.loaded.model(**reading.inputs(self.loaded.model))
         arrays = observer.stacked()
         heads = next(iter(arrays.values())).shape[2]
+        sizes = {"length": reading.text}
+        if self.first.target is not None:
+            sizes["target_length"] = reading.target
         return xr.Dataset(
             {
                 name: (
@@ -310,7 +340,10 @@ class _Job:
                 for name, array in arrays.items()
             }
             | {
-                "length": ("text", valid.sum(1).cpu().numpy(), {"long_name": "tokens", "units": "tokens"}),
+                name: ("text", text.valid.sum(1).cpu().numpy(), {"long_name": "tokens", "units": "tokens"})
+                for name, text in sizes.items()
+            }
+            | {
                 "source": ("text", np.array([window.source for window in batch], dtype=object)),
                 "start": ("text", np.array([window.start for window in batch], dtype=np.int64)),
             },
@@ -327,13 +360,14 @@ class _Job:
     @torch.no_grad()
     def sample(self) -> xr.Dataset:
         """The attention maps of the first window."""
-        inputs, _, _ = self._inputs([self.first])
-        heads = int(getattr(self.loaded.model.config.get_text_config(), "num_attention_heads", 16))
-        observer = MapObserver(sample_rank(max(1, len(self.sites)), heads, len(self.first)))
-        with watching(self.loaded.model, observer):
-            self.loaded.model(**inputs)
+        model, most = self.loaded.model, max(len(self.first), len(self.first.target or self.first))
+        heads = int(getattr(model.config.get_text_config(), "num_attention_heads", 16))
+        observer = MapObserver(sample_rank(max(1, len(self.sites)), heads, most))
+        with watching(model, observer):
+            model(**self._reading([self.first]).inputs(model))
         kinds = np.array([site.kind for site in self.sites], dtype=object)
-        return sample_dataset(observer, self.first).assign_coords(layer_kind=("layer", kinds))
+        found = sample_dataset(observer, self.first, with_decoder=model.config.is_encoder_decoder)
+        return found.assign_coords(layer_kind=("layer", kinds))
 
 
 def _flush(run: RunFolder, waiting: Sequence[xr.Dataset]) -> None:
@@ -350,7 +384,7 @@ def _characters(window: Window) -> int:
     return max(end for _, end in window.spans) - window.start
 
 
-def _chunked(windows: Windows, size: int) -> Iterator[list[Window]]:
+def _chunked(windows: Iterable[Window], size: int) -> Iterator[list[Window]]:
     batch: list[Window] = []
     for window in windows:
         batch.append(window)

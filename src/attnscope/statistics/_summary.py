@@ -36,7 +36,7 @@ def summarize(results: xr.Dataset, *, clusters: int = 6, seed: int = 0) -> xr.Da
     Parameters
     ----------
     results
-        With ``band_sum (text, layer, head, offset)`` and ``length (text)``.
+        With ``band_sum (text, layer, head, offset)``, ``length (text)``, and of translations ``target_length (text)``.
     clusters, seed
         Of k-means.
 
@@ -61,7 +61,7 @@ def summarize(results: xr.Dataset, *, clusters: int = 6, seed: int = 0) -> xr.Da
     ['next-to-left']
     """
     texts, layers, heads, offsets = results.band_sum.shape
-    shares = results.band_sum.values / results.length.values[:, None, None, None]
+    shares = (results.band_sum / queries(results)).transpose("text", "layer", "head", "offset").values
     flat = shares.reshape(texts, layers * heads, offsets)
     exists = np.isfinite(flat).all((0, 2))
     present = flat[:, exists]
@@ -96,6 +96,23 @@ def summarize(results: xr.Dataset, *, clusters: int = 6, seed: int = 0) -> xr.Da
     numbers = _numbers(labels, directions, present, clustering.names, clustering.inertia, seed)
     found.attrs["summary"] = json.dumps(_without_nan(numbers))
     return found
+
+
+def queries(results: xr.Dataset) -> xr.DataArray:
+    """Rows of each map, ``(text)`` or ``(text, layer)``: in a decoder that reads a target, as many as that has tokens.
+
+    Examples
+    --------
+    >>> lengths = {"length": ("text", [3]), "target_length": ("text", [5])}
+    >>> kinds = {"layer_kind": ("layer", ["self", "causal", "cross"])}
+    >>> queries(xr.Dataset(lengths, coords=kinds)).values.tolist()
+    [[3, 5, 5]]
+    """
+    if "target_length" not in results:
+        return results.length
+    return xr.where(results.layer_kind == "self", results.length, results.target_length).transpose(
+        "text", "layer"
+    )
 
 
 def _numbers(
@@ -175,7 +192,7 @@ def _shares(results: xr.Dataset) -> xr.DataArray | None:
     """Share of all weight at each offset: at a large one the mean over the few rows that have it would say little."""
     if "band_sum" not in results or "length" not in results:
         return None
-    shares = results.band_sum / results.length
+    shares = results.band_sum / queries(results)
     return shares.mean("text", skipna=True) if "text" in shares.dims else shares
 
 

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from attnscope.corpus.files import decode_utf8, read_bytes
+from attnscope.corpus.files import decode_utf8, lines_of, read_bytes
 from attnscope.errors import AttnscopeError
 
 
@@ -42,8 +42,7 @@ def read_lines(path: Path | str) -> list[str]:
     ['a b', '', 'c\u2028d']
     """
     raw = sys.stdin.buffer.read() if str(path) == "-" else read_bytes(Path(path))
-    lines = decode_utf8(raw, str(path)).replace("\r\n", "\n").split("\n")
-    return lines[:-1] if lines[-1] == "" else lines
+    return lines_of(decode_utf8(raw, str(path)))
 
 
 def check_parallel(texts: Mapping[str, Sequence[object]]) -> int:
