@@ -20,7 +20,7 @@ from attnscope.figures.palette import cluster_colours
 from attnscope.figures.text import drawable
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "report"))
-from planted_result import HOSTILE, NAMES, planted
+from planted_result import HOSTILE, NAMES, planted, translated
 
 
 @pytest.fixture(scope="module")
@@ -151,11 +151,14 @@ def test_a_short_window_gives_a_small_map():
     assert weight_maps(sample, [(0, 0)]).axes[0].images[0].get_array().shape == (3, 3)
 
 
-def test_keys_of_cross_attention_go_by_position(made):
-    sample = made.sample.assign_coords(layer_kind=("layer", ["cross", "self", "self", "self"]))
-    axes = weight_maps(sample, [(0, 0)], tokens=3).axes[0]
-    assert [label.get_text() for label in axes.get_xticklabels()] == ["0", "1", "2"]
-    assert not axes.lines
+@pytest.mark.parametrize(("kind", "queries", "keys"), [("cross", 2, 3), ("causal", 2, 2), ("self", 3, 3)])
+def test_each_axis_names_its_own_text(made, kind, queries, keys):
+    axes = weight_maps(translated(made.sample, kind, tokens=2), [(0, 0)], tokens=3).axes[0]
+    text = {2: ["t0", "t1"], 3: ["[CLS]", "A", "corpus"]}
+    assert [label.get_text() for label in axes.get_yticklabels()] == text[queries]
+    assert [label.get_text() for label in axes.get_xticklabels()] == text[keys]
+    assert axes.images[0].get_array().shape == (queries, keys)
+    assert bool(axes.lines) == (kind != "cross")
 
 
 @pytest.mark.parametrize("installed", ["as here", "no other font"])

@@ -70,6 +70,17 @@ def planted(
     return Planted(_result(kinds, strength, texts, rng), _sample(kinds, strength, tokens, rank, rng), kinds)
 
 
+def translated(sample: xr.Dataset, kind: str, tokens: int) -> xr.Dataset:
+    """The same window with a decoder beside the encoder that reads t0, t1, ...; all layers of one kind."""
+    length = sample.sizes["query"]
+    target = np.array([*(f"t{i}" for i in range(tokens)), *[""] * (length - tokens)], dtype=object)
+    return sample.assign_coords(
+        layer_kind=("layer", [kind] * sample.sizes["layer"]),
+        target_token=("query", target),
+        target_special=("query", np.arange(length) == 0),
+    ).assign_attrs(tokens=length, target_tokens=tokens)
+
+
 def words(count: int) -> list[str]:
     """Tokens of a window, with a mark at each end."""
     body = _TEXT.split()

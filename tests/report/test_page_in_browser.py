@@ -4,7 +4,7 @@ import shutil
 
 import numpy as np
 import pytest
-from planted_result import HOSTILE, planted
+from planted_result import HOSTILE, planted, translated
 
 from attnscope.report import write_report
 
@@ -224,12 +224,34 @@ def test_a_missing_head_cannot_be_chosen(visit, made, tmp_path):
     assert "absent" in page.get_attribute('[data-head="7"]', "class")
 
 
-def test_keys_of_cross_attention_are_another_text(visit, made, tmp_path):
+def test_cross_attention_goes_from_the_target_to_the_source(visit, made, tmp_path):
     result = made.result.assign_coords(layer_kind=("layer", ["cross"] * 3))
-    page = visit(write_report(result, made.sample, tmp_path / "r.html"))
-    page.hover('[data-token="10"]')
-    assert not shades(page).any()
-    assert "the other text" in page.text_content("#partners tbody")
+    page = visit(write_report(result, translated(made.sample, "cross", tokens=12), tmp_path / "r.html"))
+    choose(page, head_of_kind(made, "previous"))
+    source, target = page.locator(".tokens").all()
+    target.locator('[data-token="10"]').hover()
+    assert "t10 (position 10) looks at" in page.text_content("#partners caption")
+    assert page.locator("#partners tbody tr").first.text_content().startswith(made.sample["token"].values[9])
+    assert shades(page).argmax() == 9  # the source stands first
+    assert not shades(page)[48:].any()
+    source.locator('[data-token="5"]').hover()  # no query: nothing is shown of it
+    assert "t6 (position 6)" in page.text_content("#partners caption")
+    page.check("input[value=to]")
+    source.locator('[data-token="5"]').click()
+    assert shades(page).argmax() == 48 + 6
+    assert page.text_content("#partners tbody tr:first-child th") == "t6"
+    page.check("input[value=near]")
+    assert page.evaluate("drawn.cell(byId('map').clientWidth - 10, byId('map').clientHeight - 10)") == [
+        11,
+        23,
+    ]
+
+
+@pytest.mark.parametrize(("kind", "shown"), [("self", [True, False]), ("causal", [False, True])])
+def test_self_attention_shows_the_text_that_it_reads(visit, made, tmp_path, kind, shown):
+    result = made.result.assign_coords(layer_kind=("layer", [kind] * 3))
+    page = visit(write_report(result, translated(made.sample, kind, tokens=12), tmp_path / "r.html"))
+    assert [box.is_visible() for box in page.locator(".tokens").all()] == shown
 
 
 @pytest.mark.parametrize(

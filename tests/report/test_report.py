@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from planted_result import HOSTILE, planted
+from planted_result import HOSTILE, planted, translated
 
 from attnscope.errors import AttnscopeError
 from attnscope.report import window as window_module
@@ -77,9 +77,19 @@ def test_too_many_weights_are_cut_and_accounted_for(made, monkeypatch):
 def test_a_long_window_is_cut_to_its_first_tokens(made, monkeypatch):
     monkeypatch.setattr(window_module, "_MOST_TOKENS", 10)
     window = pack_window(made.sample)
-    assert len(window.shared["tokens"]) == 10
-    assert window.shared["total"] == 32
+    assert len(window.shared["texts"][0]["tokens"]) == 10
+    assert window.shared["texts"][0]["total"] == 32
     assert unpack(window.heads[0], 10, 8)[0].shape == (10, 8)
+
+
+@pytest.mark.parametrize(
+    ("kind", "rows", "sides"), [("cross", 5, [1, 0]), ("causal", 5, [1, 1]), ("self", 32, [0, 0])]
+)
+def test_a_head_has_the_rows_of_its_own_text(made, kind, rows, sides):
+    window = pack_window(translated(made.sample, kind, tokens=5))
+    assert window.shared["sides"] == [sides] * 4
+    assert [len(text["tokens"]) for text in window.shared["texts"]] == [32, 5]
+    assert unpack(window.heads[0], rows, 8)[0].shape == (rows, 8)
 
 
 def test_keys_beyond_two_bytes_are_refused(made):
@@ -146,7 +156,7 @@ def test_hostile_text_cannot_end_a_script_or_become_markup(made, tmp_path):
     page = write_report(result, sample, tmp_path / "r.html").read_text(encoding="utf-8")
     assert "<img" not in page
     assert page.count("</script>") == page.count("<script")
-    assert embedded(page, "data")["window"]["tokens"][: len(HOSTILE)] == HOSTILE
+    assert embedded(page, "data")["window"]["texts"][0]["tokens"][: len(HOSTILE)] == HOSTILE
 
 
 @pytest.mark.parametrize("token", HOSTILE)

@@ -188,25 +188,27 @@ class LinePairs:
         for text, target in zip(self._texts, self._targets, strict=False):  # `check` counts them
             blank = [not one.content.strip() for one in (text, target)]
             if any(blank) and not all(blank):
-                empty, other = (text, target) if blank[0] else (target, text)
+                name, here, there = (
+                    (text.name, "text", "target") if blank[0] else (target.name, "target", "text")
+                )
                 raise AttnscopeError(
-                    f"{empty.name} is blank, and {other.name} beside it is not: fill it, or leave out both lines"
+                    f"{name} of the {here} is blank, and that line of the {there} is not: fill it, or leave out both"
                 )
             if not any(blank):
-                said = self._line(target, target_tokenizer, around_target)
+                said = self._line(target, target_tokenizer, around_target, "target")
                 read = shifted(said, self._tokenizer, self._start)
-                yield replace(self._line(text, self._tokenizer, around_text), target=read)
+                yield replace(self._line(text, self._tokenizer, around_text, "text"), target=read)
 
-    def _line(self, text: Text, tokenizer: Any, frame: Frame) -> Window:
+    def _line(self, text: Text, tokenizer: Any, frame: Frame, side: str) -> Window:
         tokens = list(tokenize(tokenizer, text.content))
         if not tokens:
             raise AttnscopeError(
-                f"the tokenizer makes no token of {text.name}; expected at least one: leave out that pair of lines"
+                f"the tokenizer makes no token of {text.name} of the {side}; expected at least one: leave out that pair"
             )
         window = frame.around(tokens, text.name)
         if len(window) > self._length:
             raise AttnscopeError(
-                f"{text.name} has {len(window)} tokens, and a window takes {self._length}: leave out that pair of "
-                "lines, or give a larger --window where the model can take it"
+                f"{text.name} of the {side} has {len(window)} tokens, and a window takes {self._length}: leave out "
+                "that pair of lines, or give a larger --window where the model can take it"
             )
         return window

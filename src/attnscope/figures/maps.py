@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 
 from attnscope.errors import AttnscopeError
 from attnscope.figures.palette import MARK
-from attnscope.figures.reading import check_heads, dense_weights, layer_kind, require
+from attnscope.figures.reading import check_heads, dense_weights, layer_kind, require, side_tokens, sides
 from attnscope.figures.style import look
 from attnscope.figures.text import drawable
 
@@ -28,13 +28,14 @@ def weight_maps(sample: xr.Dataset, heads: Sequence[tuple[int, int]], tokens: in
 
     The red dotted line is the diagonal, where a token attends to itself; each panel has its own scale. A
     weight that the sample does not list, because it is not among the largest of its row, is grey. Where the
-    sample's ``layer_kind`` is "cross", keys are another text: they go by position, and there is no diagonal.
+    sample's ``layer_kind`` is "cross", queries are tokens of the target and keys of the source, and there is no
+    diagonal.
 
     Parameters
     ----------
     sample
-        One window: ``token (query)``, ``key`` and ``weight (layer, head, query, rank)``, and if the map is
-        not complete ``rest (layer, head, query)``.
+        One window: ``token (query)``, ``key`` and ``weight (layer, head, query, rank)``, if the map is not complete
+        ``rest (layer, head, query)``, and of a decoder beside an encoder ``target_token (query)``.
     heads
         Pairs (layer, head), counted from 0.
     tokens
@@ -74,8 +75,9 @@ def weight_maps(sample: xr.Dataset, heads: Sequence[tuple[int, int]], tokens: in
     if tokens < 1:
         raise AttnscopeError(f"tokens must be at least 1, found {tokens}.")
     pairs = check_heads(sample, heads)
-    count = min(tokens, sample.sizes["query"])
-    labels = [drawable(str(token)) for token in sample["token"].values[:count]]
+    names = {side: side_tokens(sample, side)[:tokens] for pair in pairs for side in sides(sample, pair[0])}
+    labels = {side: [drawable(token) for token in text] for side, text in names.items()}
+    count = max(map(len, names.values()))
     columns = min(math.ceil(math.sqrt(len(pairs))), 3)
     rows = math.ceil(len(pairs) / columns)
     side = max(1.6, 0.155 * count) + 1.3  # inches
@@ -85,9 +87,10 @@ def weight_maps(sample: xr.Dataset, heads: Sequence[tuple[int, int]], tokens: in
         figure = Figure(figsize=(columns * side, rows * 0.9 * side), layout="compressed")
         for index, (layer, head) in enumerate(pairs):
             axes = figure.add_subplot(rows, columns, index + 1)
-            weights = dense_weights(sample, layer, head, count)
+            queries, keys = (labels[side] for side in sides(sample, layer))
+            weights = dense_weights(sample, layer, head, len(queries), len(keys))
             cut |= bool(np.isnan(weights).any())
-            image = _draw_map(axes, weights, labels, crossed=layer_kind(sample, layer) == "cross")
+            image = _draw_map(axes, weights, queries, keys, crossed=layer_kind(sample, layer) == "cross")
             axes.set_title(f"Layer {layer}, head {head}")
             bar = figure.colorbar(image, ax=axes, pad=0.02, aspect=25)
             bar.set_label("Attention weight", fontsize=7)
@@ -101,19 +104,20 @@ def weight_maps(sample: xr.Dataset, heads: Sequence[tuple[int, int]], tokens: in
     return figure
 
 
-def _draw_map(axes: Axes, weights: np.ndarray, labels: list[str], *, crossed: bool) -> AxesImage:
-    count = len(labels)
+def _draw_map(
+    axes: Axes, weights: np.ndarray, queries: list[str], keys: list[str], *, crossed: bool
+) -> AxesImage:
     top = float(np.nanmax(weights, initial=0.0)) or 1.0
     image = axes.imshow(weights, cmap=colormaps["Blues"].with_extremes(bad="0.88"), vmin=0, vmax=top)
     if not crossed:
-        axes.plot([-0.5, count - 0.5], [-0.5, count - 0.5], color=MARK, linestyle=":", linewidth=1.2)
-    axes.set(xlim=(-0.5, count - 0.5), ylim=(count - 0.5, -0.5))
-    keys = [str(position) for position in range(count)] if crossed else labels
-    axes.set_xticks(range(count), keys, rotation=90, parse_math=False)
-    axes.set_yticks(range(count), labels, parse_math=False)
+        end = len(queries) - 0.5
+        axes.plot([-0.5, end], [-0.5, end], color=MARK, linestyle=":", linewidth=1.2)
+    axes.set(xlim=(-0.5, len(keys) - 0.5), ylim=(len(queries) - 0.5, -0.5))
+    axes.set_xticks(range(len(keys)), keys, rotation=90, parse_math=False)
+    axes.set_yticks(range(len(queries)), queries, parse_math=False)
     axes.set(
-        xlabel="Key position in the other text" if crossed else "Key token (attended to)",
-        ylabel="Query token (attending)",
+        xlabel="Key token in the source" if crossed else "Key token (attended to)",
+        ylabel="Query token in the target" if crossed else "Query token (attending)",
     )
     axes.tick_params(length=1.5, pad=1.5)
     axes.spines[:].set(visible=True, color="0.7")

@@ -141,6 +141,20 @@ def layer_kind(result: xr.Dataset, layer: int) -> str:
     return str(result["layer_kind"].values[axis_values(result, "layer").index(layer)])
 
 
+def sides(sample: xr.Dataset, layer: int) -> tuple[str, str]:
+    """Which text names the queries of a layer, and which the keys: "" is the text, "target_" what a decoder read."""
+    if "target_token" not in sample.variables:
+        return "", ""
+    kind = layer_kind(sample, layer)
+    return "" if kind == "self" else "target_", "target_" if kind == "causal" else ""
+
+
+def side_tokens(sample: xr.Dataset, side: str) -> list[str]:
+    """The tokens of one text of a sample, without the padding beyond them."""
+    count = int(sample.attrs.get(f"{side}tokens", sample.sizes["query"]))
+    return [str(token) for token in sample[f"{side}token"].values[:count]]
+
+
 def layer_labels(result: xr.Dataset) -> list[str]:
     """Layer numbers, with the kind of attention beside them where the model has more than one kind."""
     layers = axis_values(result, "layer")
@@ -183,16 +197,16 @@ def label_shares(result: xr.Dataset) -> np.ndarray:
     return np.where(total > 0, counts / np.maximum(total, 1), np.nan)
 
 
-def dense_weights(sample: xr.Dataset, layer: int, head: int, tokens: int) -> np.ndarray:
-    """The first rows and columns of a head's weights, shape (tokens, tokens).
+def dense_weights(sample: xr.Dataset, layer: int, head: int, queries: int, keys: int) -> np.ndarray:
+    """The first rows and columns of a head's weights, shape (queries, keys).
 
     A weight that the sample does not list is 0 where its row is listed in full, and NaN where it is not.
     """
     chosen = sample.sel(layer=layer, head=head)
-    key = chosen["key"].transpose("query", "rank").values[:tokens].astype(np.int64)
-    weight = chosen["weight"].transpose("query", "rank").values[:tokens].astype(float)
-    rest = chosen["rest"].values[:tokens] if "rest" in sample else np.zeros(len(key))
-    dense = np.where(rest[:, None] > _COMPLETE, np.nan, 0.0) * np.ones((1, tokens))
-    row, rank = np.nonzero((key < tokens) & (weight > 0))
+    key = chosen["key"].transpose("query", "rank").values[:queries].astype(np.int64)
+    weight = chosen["weight"].transpose("query", "rank").values[:queries].astype(float)
+    rest = chosen["rest"].values[:queries] if "rest" in sample else np.zeros(len(key))
+    dense = np.where(rest[:, None] > _COMPLETE, np.nan, 0.0) * np.ones((1, keys))
+    row, rank = np.nonzero((key < keys) & (weight > 0))
     dense[row, key[row, rank]] = weight[row, rank]
     return dense

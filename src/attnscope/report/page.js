@@ -2,7 +2,7 @@
 
 const data = JSON.parse(byId("data").textContent);
 const heads = data.heads.length, total = data.layers.length * heads;
-const state = { mode: data.statistics.length ? "statistic" : "labels", statistic: 0, head: null, direction: "from", zoom: "whole", token: 0, map: null };
+const state = { mode: data.statistics.length ? "statistic" : "labels", statistic: 0, head: null, direction: "from", zoom: "whole", kept: [], map: null };
 const at = (index) => `Layer ${data.layers[Math.floor(index / heads)]}, head ${data.heads[index % heads]}`;
 const exists = (index) => data.statistics.some((s) => s.mean[index] !== null)
   || (data.profile?.mean[index].some((v) => v !== null) ?? false) || (data.labels?.shares[index][0] ?? null) !== null;
@@ -189,111 +189,132 @@ function drawNumbers(index) {
 // --- the window -----------------------------------------------------------------------------------------------
 
 const shared = data.window ?? null;
-const names = shared ? shared.tokens.map(visible) : [];
-const chips = [];
+const names = shared ? shared.texts.map((text) => text.tokens.map(visible)) : [];
+const chips = names.map(() => []);
 let packed = null, drawn = null, loading = 0;
+
+/** The texts of the chosen head's queries and keys: a decoder reads another text than its encoder. */
+const sides = () => { const [queries, keys] = shared.sides[Math.floor(state.head / heads)]; return { queries, keys }; };
+const crossed = () => data.layerKinds[Math.floor(state.head / heads)] === "cross";
+/** The text in which a token is chosen, and the text in which its weights lie. */
+const chosenText = () => (state.direction === "from" ? sides().queries : sides().keys);
+const otherText = () => (state.direction === "from" ? sides().keys : sides().queries);
+const kept = () => state.kept[chosenText()];
 
 function buildWindow() {
   if (!shared) return;
   packed = JSON.parse(byId("packed").textContent);
-  const box = byId("tokens");
-  shared.tokens.forEach((token, i) => {
-    const chip = html("button", { type: "button", role: "option", tabindex: -1, class: shared.special[i] ? "token special" : "token", dir: "auto", "data-token": i, title: `position ${i}` }, names[i]);
-    chips.push(chip);
-    box.append(chip, "\u200b");
-  });
-  const firstWord = shared.special.indexOf(false);
-  state.token = Math.min(shared.tokens.length - 1, Math.max(0, firstWord) + 5);
-  chips[state.token].tabIndex = 0;
-  const tokenOf = (event) => (event.target.dataset.token === undefined ? null : Number(event.target.dataset.token));
-  for (const kind of ["pointerover", "focusin"]) box.addEventListener(kind, (event) => { const t = tokenOf(event); if (t !== null) showToken(t); });
-  box.addEventListener("pointerleave", () => showToken(state.token));
-  box.addEventListener("focusout", () => showToken(state.token));
-  box.addEventListener("click", (event) => { const t = tokenOf(event); if (t !== null) keepToken(t); });
-  box.addEventListener("keydown", (event) => {
-    const from = tokenOf(event), step = { ArrowLeft: -1, ArrowRight: 1, ArrowUp: -1, ArrowDown: 1 }[event.key];
-    if (from === null || !step) return;
-    event.preventDefault();
-    if (chips[from + step]) moveFocus(chips, from, from + step);
-  });
+  state.kept = shared.texts.map(({ tokens, special }) => Math.min(tokens.length - 1, Math.max(0, special.indexOf(false)) + 5));
+  shared.texts.forEach((_, text) => buildText(text));
   const canvas = byId("map");
+  const chosen = ([query, key]) => (state.direction === "from" ? query : key);
   canvas.addEventListener("pointermove", (event) => {
     const cell = drawn?.cell(event.offsetX, event.offsetY);
     if (!cell || !state.map) { byId("map-readout").textContent = ""; return; }
     const weight = partners(state.map, cell[0], "from").find((p) => p.position === cell[1])?.weight;
     const unlisted = state.map.rest[cell[0]] > 0 ? "not stored, small" : "0";
-    byId("map-readout").textContent = `query ${cell[0]} “${names[cell[0]]}” → key ${keyName(cell[1])}: ${weight ? say(weight, 2) : unlisted}`;
-    showToken(state.direction === "from" || crossed() ? cell[0] : cell[1]);
+    const { queries, keys } = sides();
+    byId("map-readout").textContent = `query ${cell[0]} “${names[queries][cell[0]]}” → key ${cell[1]} “${names[keys][cell[1]] ?? "…"}”: ${weight ? say(weight, 2) : unlisted}`;
+    showToken(chosen(cell));
   });
-  canvas.addEventListener("pointerleave", () => { byId("map-readout").textContent = ""; showToken(state.token); });
+  canvas.addEventListener("pointerleave", () => { byId("map-readout").textContent = ""; showToken(kept()); });
   canvas.addEventListener("click", (event) => {
     const cell = drawn?.cell(event.offsetX, event.offsetY);
-    if (cell) keepToken(state.direction === "from" || crossed() ? cell[0] : cell[1]);
+    if (cell) keepToken(chosen(cell));
   });
-  if (shared.tokens.length <= 32) byId("zoom").hidden = true;
+  if (Math.max(...names.map((text) => text.length)) <= 32) byId("zoom").hidden = true;
 }
 
-/** In cross-attention the keys are another text, whose tokens the sample does not hold. */
-const crossed = () => data.layerKinds[Math.floor(state.head / heads)] === "cross";
-const keyName = (position) => (crossed() ? `${position} of the other text` : `${position} “${names[position] ?? "…"}”`);
+/** The tokens of one text, to point at: those in which a token is chosen answer. */
+function buildText(text) {
+  const { tokens, special } = shared.texts[text];
+  const title = html("p", { class: "hint", id: `text-${text}` });
+  const box = html("div", { class: "tokens", role: "listbox", "aria-labelledby": `tokens-title text-${text}`, "aria-orientation": "horizontal" });
+  tokens.forEach((_, i) => {
+    const chip = html("button", { type: "button", role: "option", tabindex: -1, class: special[i] ? "token special" : "token", dir: "auto", "data-token": i, title: `position ${i}` }, names[text][i]);
+    chips[text].push(chip);
+    box.append(chip, "\u200b");
+  });
+  const tokenOf = (event) => (event.target.dataset.token === undefined || text !== chosenText() ? null : Number(event.target.dataset.token));
+  for (const kind of ["pointerover", "focusin"]) box.addEventListener(kind, (event) => { const t = tokenOf(event); if (t !== null) showToken(t); });
+  for (const kind of ["pointerleave", "focusout"]) box.addEventListener(kind, () => showToken(kept()));
+  box.addEventListener("click", (event) => { const t = tokenOf(event); if (t !== null) keepToken(t); });
+  box.addEventListener("keydown", (event) => {
+    const from = tokenOf(event), step = { ArrowLeft: -1, ArrowRight: 1, ArrowUp: -1, ArrowDown: 1 }[event.key];
+    if (from === null || !step) return;
+    event.preventDefault();
+    if (chips[text][from + step]) moveFocus(chips[text], from, from + step);
+  });
+  byId("texts").append(html("div", {}, title, box));
+}
 
 async function loadMap() {
   if (!shared) return;
   const ticket = ++loading, source = packed[state.head];
-  const map = source === null ? null : await unpackHead(source, shared);
+  const map = source === null ? null : await unpackHead(source, names[sides().queries].length, shared);
   if (ticket !== loading) return; // another head was chosen meanwhile
   state.map = map;
   paintMap();
-  showToken(state.token);
+  showToken(kept());
   byId("window").dataset.head = state.head;
 }
 
 function keepToken(token) {
-  chips[state.token].tabIndex = -1;
-  state.token = token;
-  chips[token].tabIndex = 0;
+  state.kept[chosenText()] = token;
   if (state.zoom === "near") paintMap();
   showToken(token);
 }
 
 function paintMap() {
-  const canvas = byId("map"), n = shared.tokens.length;
+  const canvas = byId("map");
   if (!state.map) { drawn = null; canvas.getContext("2d").clearRect(0, 0, canvas.width, canvas.height); return; }
-  const cross = crossed(), near = state.zoom === "near" && n > 32;
-  const room = near ? Math.min(n, canvas.clientWidth < 420 ? 16 : 24) : n;
-  const clamp = (middle, last) => Math.max(0, Math.min(middle - Math.floor(room / 2), last - room));
-  const lastKey = cross ? state.map.key.reduce((a, b) => Math.max(a, b), 0) + 1 : n;
-  const first = near ? clamp(state.token, n) : 0;
-  const keyCount = near ? Math.min(room, lastKey) : lastKey;
-  const strongest = partners(state.map, state.token, "from")[0]?.position ?? state.token;
-  const keyFirst = near ? (cross ? Math.max(0, clamp(strongest, lastKey)) : first) : 0;
-  const rows = near || n <= 32 ? names : null;
-  drawn = drawMap(canvas, state.map, { first, count: room, keyFirst, keyCount, rows, columns: cross ? null : rows, diagonal: !cross });
+  const [queries, keys] = [names[sides().queries], names[sides().keys]], longest = Math.max(queries.length, keys.length);
+  const near = state.zoom === "near" && longest > 32, room = near ? (canvas.clientWidth < 420 ? 16 : 24) : longest;
+  const count = Math.min(room, queries.length), keyCount = Math.min(room, keys.length);
+  const clamp = (middle, shown, all) => Math.max(0, Math.min(middle - Math.floor(shown / 2), all - shown));
+  // around the token and, in another text, around what it has most to do with
+  const token = kept(), partner = crossed() ? partners(state.map, token, state.direction)[0]?.position ?? token : token;
+  const [query, key] = state.direction === "from" ? [token, partner] : [partner, token];
+  const named = near || longest <= 32;
+  drawn = drawMap(canvas, state.map, { first: near ? clamp(query, count, queries.length) : 0, count, keyFirst: near ? clamp(key, keyCount, keys.length) : 0, keyCount,
+    rows: named ? queries : null, columns: named ? keys : null, diagonal: !crossed() });
   canvas.setAttribute("aria-label", `Attention map of ${at(state.head)}, rows are queries, columns are keys; the text beside it gives the same weights token by token`);
   const most = drawn.most || 1;
   drawScale(byId("map-scale"), { colour: weightRamp(), low: 0, high: most, label: "weight, on a square-root scale", position: (v) => Math.sqrt(v / most) });
 }
 
+/** What each text is to the chosen head; one that it does not read is not shown. */
+function nameTexts() {
+  const { queries, keys } = sides(), two = names.length > 1;
+  chips.forEach((_, text) => {
+    const title = byId(`text-${text}`), part = queries === keys ? "queries and keys" : text === queries ? "queries" : "keys";
+    title.parentNode.hidden = text !== queries && text !== keys;
+    title.hidden = !two;
+    title.textContent = two ? `${text ? "Target, what the decoder reads" : "Source, what the encoder reads"}: ${part}` : "";
+  });
+}
+
 function showToken(token) {
   if (!state.map) return;
-  const cross = crossed(), direction = cross ? "from" : state.direction, found = partners(state.map, token, direction);
+  const { direction } = state, found = partners(state.map, token, direction), here = chosenText(), there = otherText();
   const most = found[0]?.weight ?? 1;
-  const weights = new Map(cross ? [] : found.map((p) => [p.position, p.weight]));
-  const numbered = new Set(cross ? [] : found.slice(0, 8).filter((p) => p.weight >= 0.02 * most).map((p) => p.position));
-  chips.forEach((chip, i) => {
-    const weight = weights.get(i) ?? 0;
+  const weights = new Map(found.map((p) => [p.position, p.weight]));
+  const numbered = new Set(found.slice(0, 8).filter((p) => p.weight >= 0.02 * most).map((p) => p.position));
+  chips.forEach((all, text) => all.forEach((chip, i) => {
+    const weight = text === there ? weights.get(i) ?? 0 : 0, chosen = text === here && i === token;
     chip.style.setProperty("--w", weight ? Math.sqrt(weight / most).toFixed(3) : 0);
-    if (numbered.has(i)) chip.dataset.weight = say(weight, 2);
+    if (text === there && numbered.has(i)) chip.dataset.weight = say(weight, 2);
     else delete chip.dataset.weight;
-    chip.classList.toggle("current", i === token);
-    chip.setAttribute("aria-selected", i === token);
-  });
-  byId("tokens-title").replaceChildren("Text ", html("span", { class: "count" }, cross ? "queries; the keys are another text"
-    : direction === "from" ? "blue: what the outlined token looks at" : "blue: what looks at the outlined token"));
+    chip.classList.toggle("current", chosen);
+    chip.setAttribute("aria-selected", chosen);
+    chip.tabIndex = text === here && i === kept() ? 0 : -1;
+  }));
+  nameTexts();
+  byId("tokens-title").replaceChildren("Text ", html("span", { class: "count" }, direction === "from" ? "blue: what the outlined token looks at" : "blue: what looks at the outlined token"));
   const table = byId("partners");
   const what = direction === "from" ? "looks at" : "is looked at by";
-  table.caption.replaceChildren(html("strong", {}, html("bdi", {}, names[token])), ` (position ${token}) ${what}`);
-  const rows = found.slice(0, 8).map((p) => row(cross ? "token of the other text" : names[p.position] ?? "…", p.position, direction === "from" ? p.position - token : token - p.position, p.weight, most));
+  table.caption.replaceChildren(html("strong", {}, html("bdi", {}, names[here][token])), ` (position ${token}) ${what}`);
+  const rows = found.slice(0, 8).map((p) => row(names[there][p.position] ?? "…", p.position, direction === "from" ? p.position - token : token - p.position, p.weight, most));
   if (direction === "from") {
     const others = found.slice(8).reduce((sum, p) => sum + p.weight, 0) + state.map.rest[token];
     if (others > 0) rows.push(row(found.length > 8 || state.map.rest[token] > 0 ? "all others together" : "", "", "", others, most, true));
@@ -307,7 +328,7 @@ function row(name, position, offset, weight, most, faint = false) {
   bar.style.width = `${Math.min(100, (100 * weight) / most)}%`;
   if (faint) bar.style.opacity = 0.35;
   return html("tr", {}, html("th", { scope: "row" }, faint ? name : html("bdi", {}, name)), html("td", { class: "number" }, String(position)),
-    html("td", { class: "number" }, offset === "" || crossed() ? "" : say(offset)), html("td", { class: "number" }, say(weight, 2)), html("td", { class: "bar" }, bar));
+    html("td", { class: "number" }, offset === "" ? "" : say(offset)), html("td", { class: "number" }, say(weight, 2)), html("td", { class: "bar" }, bar));
 }
 
 // --- wiring ---------------------------------------------------------------------------------------------------
@@ -328,7 +349,7 @@ function redraw() {
   paintGrid();
   if (state.head === null) return;
   drawHead();
-  if (shared && state.map) { paintMap(); showToken(state.token); }
+  if (shared && state.map) { paintMap(); showToken(kept()); }
 }
 
 function start() {

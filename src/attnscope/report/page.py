@@ -33,8 +33,9 @@ def write_report(result: xr.Dataset, sample: xr.Dataset | None, path: Path | str
         The result of a scan, with dimensions text, layer, head, offset and cluster; any statistic may be
         absent.
     sample
-        One window with ``token``, ``special`` (query), ``key``, ``weight`` (layer, head, query, rank) and
-        ``rest`` (layer, head, query); None leaves that part of the page out.
+        One window with ``token``, ``special`` (query), ``key``, ``weight`` (layer, head, query, rank) and ``rest``
+        (layer, head, query), of a decoder beside an encoder also ``target_token`` and ``target_special`` (query); None
+        leaves that part of the page out.
     path
         The file to write; its folder is made if needed.
 
@@ -81,7 +82,9 @@ def write_report(result: xr.Dataset, sample: xr.Dataset | None, path: Path | str
         model=str(result.attrs.get("model", "the model")),
         corpus=_corpus(result, signature),
         texts=result.sizes.get("text", 0),
-        tokens=int(result["length"].sum()) if "length" in result.variables else None,
+        tokens=_total(result, "length"),
+        target_tokens=_total(result, "target_length"),
+        decoder=str(result.attrs.get("decoder", "")),
         layers=len(data["layers"]),
         heads=len(data["heads"]),
         statistics=data["statistics"],
@@ -107,6 +110,10 @@ def _check_same_heads(result: xr.Dataset, sample: xr.Dataset) -> None:
         found, expected = sample.sizes.get(dim), result.sizes.get(dim)
         if found != expected:
             raise AttnscopeError(f"The sample has {found} {dim}s and the result {expected}: they must agree.")
+
+
+def _total(result: xr.Dataset, name: str) -> int | None:
+    return int(result[name].sum()) if name in result.variables else None
 
 
 def _corpus(result: xr.Dataset, signature: Any) -> str:

@@ -1,11 +1,11 @@
 // The sample window: unpacking one head's weights, reading rows and columns, drawing the map.
 
-/** Bytes of one head -> {n, ranks, key, weight, rest}; only the chosen head is ever inflated. */
-async function unpackHead(packed, shared) {
+/** Bytes of one head of `n` queries -> {n, ranks, key, weight, rest}; only the chosen head is ever inflated. */
+async function unpackHead(packed, n, shared) {
   const bytes = Uint8Array.from(atob(packed), (c) => c.charCodeAt(0));
   const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate"));
   const plain = new Uint8Array(await new Response(stream).arrayBuffer());
-  const n = shared.tokens.length, ranks = shared.ranks, size = n * ranks;
+  const ranks = shared.ranks, size = n * ranks;
   const table = Float32Array.from({ length: 256 }, (_, c) => (c ? 2 ** (((c - shared.steps - 1) * shared.octaves) / shared.steps) : 0));
   const key = new Uint16Array(size), weight = new Float32Array(size);
   for (let row = 0; row < n; row++) {
@@ -47,8 +47,8 @@ function visible(token) {
 /**
  * Draw a map, and return what it can be asked: {most, cell(x, y) -> [query, key] or null, outline(token, direction)}.
  *
- * `view` says what is shown: {first, count} rows, {keyFirst, keyCount} columns, `rows` and `columns` (names, or null for
- * numbers), `diagonal`. Only the outline changes as the pointer moves; the map below it is drawn once.
+ * `view` says what is shown: {first, count} rows, {keyFirst, keyCount} columns, `rows` and `columns` (names, or null both
+ * for numbers), `diagonal`. Only the outline changes as the pointer moves; the map below it is drawn once.
  */
 function drawMap(canvas, map, view) {
   const ratio = devicePixelRatio || 1, width = Math.max(240, Math.floor(canvas.clientWidth));
@@ -172,7 +172,7 @@ function drawNames(paper, { left, top, cellX, cellY }, view) {
     paper.textAlign = "right";
     for (let i = 0; i < count; i++) paper.fillText(fit(view.rows[first + i]), left - 5, top + (i + 0.5) * cellY);
     for (let i = 0; i < keyCount; i++) {
-      upright(view.columns ? fit(view.columns[keyFirst + i]) : String(keyFirst + i), left + (i + 0.5) * cellX, top - 5, "left");
+      upright(fit(view.columns[keyFirst + i]), left + (i + 0.5) * cellX, top - 5, "left");
     }
   } else {
     paper.font = font(11);

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from attnscope.errors import AttnscopeError
-from attnscope.figures.reading import axis_values, require
+from attnscope.figures.reading import axis_values, require, side_tokens, sides
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -40,27 +40,30 @@ def pack_window(sample: xr.Dataset) -> Window:
     Parameters
     ----------
     sample
-        ``token``, ``special`` (query), ``key`` and ``weight`` (layer, head, query, rank), optionally
-        ``rest`` (layer, head, query).
+        ``token``, ``special`` (query), ``key`` and ``weight`` (layer, head, query, rank), optionally ``rest`` (layer,
+        head, query), and of a decoder beside an encoder ``target_token``, ``target_special`` (query).
 
     Returns
     -------
     Window
-        `shared` holds the tokens, the sizes and the constants of the scale; `heads` has layers times heads
-        strings, None for a head without weights.
+        `shared` holds the texts, for each layer which of them its queries and its keys are, the sizes and the constants
+        of the scale; `heads` has layers times heads strings, None for a head without weights.
     """
     require(sample, ("token", "key", "weight"), purpose="The report's sample window")
-    layers, heads = len(axis_values(sample, "layer")), len(axis_values(sample, "head"))
-    total = sample.sizes["query"]
-    tokens = min(total, _MOST_TOKENS)
-    ranks = min(sample.sizes["rank"], max(1, _MOST_WEIGHTS // (layers * heads * tokens)))
+    numbers = axis_values(sample, "layer")
+    layers, heads = len(numbers), len(axis_values(sample, "head"))
+    names = [side for side in ("", "target_") if f"{side}token" in sample.variables]
+    texts = [_text(sample, side) for side in names]
+    of_layer = [[names.index(side) for side in sides(sample, layer)] for layer in numbers]
+    longest = max(len(text["tokens"]) for text in texts)
+    ranks = min(sample.sizes["rank"], max(1, _MOST_WEIGHTS // (layers * heads * longest)))
     order = ("layer", "head", "query", "rank")
     key, weight = sample["key"].transpose(*order), sample["weight"].transpose(*order)
-    special = sample["special"].values if "special" in sample.variables else np.zeros(total, dtype=bool)
 
     packed: list[str | None] = []
     complete = True
     for at in np.ndindex(layers, heads):
+        tokens = len(texts[of_layer[at[0]][0]]["tokens"])
         keys = key[at].values[:tokens].astype(np.int64)
         weights = weight[at].values[:tokens].astype(np.float64)
         if "rest" in sample.variables:
@@ -76,15 +79,28 @@ def pack_window(sample: xr.Dataset) -> Window:
         complete &= bool((rest < 2.0**-OCTAVES).all())
         packed.append(_pack(keys, encode(weights), encode(rest)))
     shared = {
-        "tokens": [str(token) for token in sample["token"].values[:tokens]],
-        "special": [bool(mark) for mark in special[:tokens]],
-        "total": total,
+        "texts": texts,
+        "sides": of_layer,
         "ranks": ranks,
         "complete": complete,
         "octaves": OCTAVES,
         "steps": STEPS,
     }
     return Window(shared, packed)
+
+
+def _text(sample: xr.Dataset, side: str) -> dict[str, Any]:
+    """Tokens of one text, cut to what a page holds, and how many there are in all."""
+    tokens = side_tokens(sample, side)
+    special = (
+        sample[f"{side}special"].values if f"{side}special" in sample.variables else [False] * len(tokens)
+    )
+    shown = min(len(tokens), _MOST_TOKENS)
+    return {
+        "tokens": tokens[:shown],
+        "special": [bool(mark) for mark in special[:shown]],
+        "total": len(tokens),
+    }
 
 
 def encode(weights: np.ndarray) -> np.ndarray:

@@ -1,0 +1,233 @@
+"""`scan` of translations: every statistic equals that of the weights which eager attention gives for one pair alone."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+import xarray as xr
+
+import attnscope
+from attnscope import AttnscopeError
+from attnscope.attention import RowMeasures
+from attnscope.capture import decoder_start
+from attnscope.models import TransformerConfig, TransformerForConditionalGeneration
+from attnscope.statistics import DEFAULT, _scan, reduce_call
+from attnscope.statistics._catalogue import indicator_columns
+from attnscope.statistics._summary import peaks
+from tests.attention.oracle import from_weights
+from tests.families import tiny
+from tests.translation.small_translators import small_model, small_tokenizer
+
+BAND = 3
+#: Unequal lengths on both sides, but in the third pair, where both sides have as many tokens.
+TEXTS = ["a bat", "the hat of a man", "ab", "a long one that goes on"]
+TARGETS = ["ein langer satz", "der hut", "ba", "so"]
+
+
+def ours(positions):
+    torch.manual_seed(0)
+    sizes = {"width": 16, "heads": 2, "feed_forward": 16, "encoder_layers": 2, "decoder_layers": 2}
+    config = TransformerConfig(vocab_size=64, positions=positions, max_position_embeddings=40, **sizes)
+    return TransformerForConditionalGeneration(config).eval()
+
+
+MODELS = {
+    "bart": lambda: small_model("bart"),
+    "t5": lambda: small_model("t5"),
+    "marian": lambda: small_model("marian"),
+    "learned": lambda: ours("learned"),
+    "alibi": lambda: ours("alibi"),
+}
+
+
+def special(ids):
+    return torch.tensor([[token in {0, 1, 2} for token in ids]])
+
+
+def of_one_pair(model, tokenizer, text, target):
+    """Statistics of the weights that the model itself returns for one pair without padding, by layer."""
+    source, labels = tokenizer(text).input_ids, tokenizer(text_target=target).input_ids
+    read = [model.config.decoder_start_token_id, *labels[:-1]]
+    model.set_attn_implementation("eager")
+    with torch.no_grad():
+        found = model(input_ids=torch.tensor([source]), labels=torch.tensor([labels]), output_attentions=True)
+    pairs = zip(found.decoder_attentions, found.cross_attentions, strict=True)
+    layers = [(weights, source, source) for weights in found.encoder_attentions]
+    for own, cross in pairs:
+        layers += [(own, read, read), (cross, read, source)]
+    for weights, queries, keys in layers:
+        assert weights.shape[2:] == (len(queries), len(keys))
+        everywhere = torch.ones(1, len(keys), dtype=torch.bool)
+        columns = weights.double() @ indicator_columns(everywhere, special(keys)).double()[:, None]
+        measured = from_weights(weights.double(), BAND)
+        rows = RowMeasures(log_sum_exp=measured["mass"], columns=columns, **measured)
+        yield reduce_call(rows, DEFAULT, torch.ones(1, len(queries), dtype=torch.bool), everywhere)
+
+
+@pytest.mark.parametrize("kind", MODELS)
+def test_padded_batches_equal_each_pair_alone(kind):
+    model, tokenizer = MODELS[kind](), small_tokenizer()
+    found = attnscope.scan(
+        model, TEXTS, targets=TARGETS, tokenizer=tokenizer, window=40, band=BAND, batch_size=3, device="cpu"
+    )
+    kinds = found.layer_kind.values.tolist()
+    assert kinds[:4] == ["self", "self", "causal", "cross"]
+    for number, (text, target) in enumerate(zip(TEXTS, TARGETS, strict=True)):
+        for layer, wanted in enumerate(of_one_pair(model, tokenizer, text, target)):
+            for name in DEFAULT:
+                np.testing.assert_allclose(
+                    found[name].values[number, layer],
+                    wanted[name].numpy()[0],
+                    atol=2e-5,
+                    rtol=1e-4,
+                    err_msg=f"{kind}, pair {number}, layer {layer} ({kinds[layer]}), {name}",
+                )
+    assert found.length.values.tolist() == [len(tokenizer(text).input_ids) for text in TEXTS]
+    assert found.target_length.values.tolist() == [len(tokenizer(text).input_ids) for text in TARGETS]
+    shares = found.band_sum.sum("offset") / xr.where(
+        found.layer_kind == "self", found.length, found.target_length
+    )
+    np.testing.assert_allclose((shares + found.outside).values, 1, rtol=1e-5)
+    assert float(peaks(found).peak_weight.max()) <= 1
+
+
+def test_a_model_without_start_token_is_refused():
+    model = small_model("bart")
+    model.config.decoder_start_token_id = None
+    with pytest.raises(AttnscopeError, match="does not say what its decoder reads first"):
+        attnscope.scan(model, ["a"], targets=["b"], tokenizer=small_tokenizer(), window=20)
+
+
+def test_a_start_that_depends_on_the_language_is_the_models_own():
+    """mBART's decoder begins with the mark of the language, the last token of what is said."""
+    from transformers import MBartConfig, MBartForConditionalGeneration
+
+    sizes = {
+        "d_model": 8,
+        "encoder_layers": 1,
+        "decoder_layers": 1,
+        "encoder_ffn_dim": 8,
+        "decoder_ffn_dim": 8,
+    }
+    heads = {"encoder_attention_heads": 1, "decoder_attention_heads": 1}
+    model = MBartForConditionalGeneration(MBartConfig(vocab_size=20, pad_token_id=1, **sizes, **heads))
+    start = decoder_start(model)
+    labels = [[5, 6, 2, 17], [7, 2, 18]]
+    read = model.prepare_decoder_input_ids_from_labels(torch.tensor([labels[0], [*labels[1], 1]]))
+    assert [start(ids) for ids in labels] == read[:, 0].tolist() == [17, 18]
+
+
+def test_the_sample_has_rows_of_the_target_and_columns_of_the_source(tmp_path):
+    tokenizer = small_tokenizer()
+    attnscope.scan(
+        small_model("bart"),
+        ["a hat"],
+        targets=["ein hut"],
+        tokenizer=tokenizer,
+        window=40,
+        out=tmp_path / "run",
+    )
+    sample = xr.load_dataset(tmp_path / "run" / "sample.zarr", engine="zarr", consolidated=False)
+    read = ["<s>", *tokenizer(text_target="ein hut").tokens()[:-1]]
+    assert sample.target_token.values.tolist() == [token.replace("▁", " ") for token in read]
+    assert sample.token.values.tolist() == ["a", " ", "h", "a", "t", "</s>", "", "", ""]
+    assert sample.target_special.values.tolist() == [True, *[False] * 8]
+    assert (sample.attrs["tokens"], sample.attrs["target_tokens"]) == (6, 9)
+    weight, key = sample.weight.values, sample.key.values
+    for layer, kind in enumerate(sample.layer_kind.values):
+        rows, columns = {"self": (6, 6), "causal": (9, 9), "cross": (9, 6)}[str(kind)]
+        np.testing.assert_allclose(weight[layer, :, :rows].sum(-1), 1, atol=1e-6)
+        assert not weight[layer, :, rows:].any()
+        assert key[layer][weight[layer] > 0].max() == columns - 1
+
+
+class Stopped(Exception):  # noqa: N818 says what it is
+    """Stands for a kill."""
+
+
+def test_a_stopped_run_goes_on_where_it_was(tmp_path, monkeypatch):
+    monkeypatch.setattr(_scan, "FLUSH_TEXTS", 1)
+    given = {
+        "targets": TARGETS,
+        "tokenizer": small_tokenizer(),
+        "window": 40,
+        "batch_size": 1,
+        "device": "cpu",
+        "statistics": "entropy",
+    }
+    model = small_model("bart")
+    whole = attnscope.scan(model, TEXTS, out=tmp_path / "whole", **given)
+
+    def stop(progress):
+        if progress.windows == 2:
+            raise Stopped
+
+    with pytest.raises(Stopped):
+        attnscope.scan(model, TEXTS, out=tmp_path / "run", progress=stop, **given)
+    seen = []
+    again = attnscope.scan(model, TEXTS, out=tmp_path / "run", progress=seen.append, **given)
+    assert json.loads((tmp_path / "run" / "progress.json").read_text())["complete"]
+    xr.testing.assert_identical(again, whole)
+    with pytest.raises(AttnscopeError, match=r"holds another run: its target.sha256 is"):
+        attnscope.scan(model, TEXTS, out=tmp_path / "run", **{**given, "targets": TARGETS[::-1]})
+    with pytest.raises(AttnscopeError, match=r"holds another run: its .*target"):
+        attnscope.scan(model, TEXTS, out=tmp_path / "run", **{**given, "targets": None})
+
+
+def test_lines_stay_beside_each_other(tmp_path):
+    """Two blank lines are passed over, and other line ends of Unicode end no line."""
+    (tmp_path / "source").write_text("a hat\n\na\u2028b\n", newline="")
+    (tmp_path / "target").write_text("ein hut\r\n \r\nab", newline="")
+    found = attnscope.scan(
+        small_model("t5"),
+        tmp_path / "source",
+        targets=tmp_path / "target",
+        tokenizer=small_tokenizer(),
+        window=40,
+        statistics="entropy",
+    )
+    assert found.source.values.tolist() == ["source:1", "source:3"]
+    assert found.target_length.values.tolist() == [9, 3]
+
+
+def test_a_result_says_what_the_decoder_read():
+    given = {"tokenizer": small_tokenizer(), "window": 20, "statistics": "entropy", "device": "cpu"}
+    same = attnscope.scan(small_model("t5"), ["a hat"], **given)
+    assert same.attrs["decoder"].startswith("The decoder read the same text as the encoder")
+    other = attnscope.scan(small_model("t5"), ["a hat"], targets=["ein hut"], **given)
+    assert other.attrs["decoder"] == "The decoder read the target text."
+    assert "decoder" not in attnscope.scan(texts=["a hat"], statistics="entropy").attrs
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"targets": ["a"]}, "the text has 2 lines and the target 1: line i of each"),
+        ({"targets": ["a", " "]}, "text 2 of the target is blank, and that line of the text is not"),
+        (
+            {"targets": ["a", "a very long line"], "window": 12},
+            r"text 2 of the target has 17 tokens, and a window takes 12: leave",
+        ),
+        (
+            {"texts": ["a", "a very long line"], "window": 12},
+            r"text 2 of the text has 17 tokens, and a window takes 12: leave",
+        ),
+        ({"targets": ["a", "b"], "stride": 4}, "with targets every line is a window"),
+        ({"limit": 0}, "found limit 0"),
+        ({"texts": None}, "a target is given and no text that it translates"),
+    ],
+)
+def test_what_is_not_parallel_is_refused(given, message):
+    options = {"texts": ["a", "b"], "targets": ["a", "b"], "window": 30, **given}
+    with pytest.raises(AttnscopeError, match=message) as caught:
+        attnscope.scan(small_model("t5"), options.pop("texts"), tokenizer=small_tokenizer(), **options)
+    assert len(str(caught.value).splitlines()) <= 2
+
+
+def test_a_model_without_a_decoder_beside_an_encoder_is_refused():
+    for family in ("bert", "gpt2"):
+        with pytest.raises(
+            AttnscopeError, match=r"nothing in it reads a target: leave out targets \(--target\)"
+        ):
+            attnscope.scan(tiny(family), ["a"], targets=["b"], tokenizer=small_tokenizer(), window=20)
