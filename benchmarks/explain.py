@@ -43,7 +43,7 @@ def main() -> None:
         started = time.perf_counter()
         with torch.no_grad():
             for _, batch in batches(ids[part]):
-                through(input_ids=batch)
+                through(input_ids=batch.ids)
         return time.perf_counter() - started
 
     plain(slice(0, 4))  # warm up

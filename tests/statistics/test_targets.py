@@ -11,7 +11,12 @@ import attnscope
 from attnscope import AttnscopeError
 from attnscope.attention import RowMeasures
 from attnscope.capture import decoder_start
-from attnscope.models import TransformerConfig, TransformerForConditionalGeneration
+from attnscope.models import (
+    RecurrentConfig,
+    RecurrentForConditionalGeneration,
+    TransformerConfig,
+    TransformerForConditionalGeneration,
+)
 from attnscope.statistics import DEFAULT, _scan, reduce_call
 from attnscope.statistics._catalogue import indicator_columns
 from attnscope.statistics._summary import peaks
@@ -231,3 +236,15 @@ def test_a_model_without_a_decoder_beside_an_encoder_is_refused():
             AttnscopeError, match=r"nothing in it reads a target: leave out targets \(--target\)"
         ):
             attnscope.scan(tiny(family), ["a"], targets=["b"], tokenizer=small_tokenizer(), window=20)
+
+
+@pytest.mark.parametrize(
+    ("attention", "said"), [("additive", "with attnscope align"), ("none", "Models on the registry")]
+)
+def test_a_recurrent_model_is_sent_to_align_if_it_has_weights(attention, said):
+    sizes = {"embedding_width": 4, "encoder_width": 4, "decoder_width": 4}
+    model = RecurrentForConditionalGeneration(RecurrentConfig(vocab_size=64, attention=attention, **sizes))
+    with pytest.raises(
+        AttnscopeError, match=f"does not attend through transformers' attention registry.* {said}"
+    ):
+        attnscope.scan(model, ["a hat"], targets=["ein hut"], tokenizer=small_tokenizer(), window=20)

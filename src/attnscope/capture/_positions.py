@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor, nn
 
+from attnscope.attention import LearnedPositions
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -64,7 +66,8 @@ def stored_positions(model: PreTrainedModel) -> Iterator[StoredPositions]:
         padding = getattr(module, "padding_idx", None)
         if padding is not None:
             reserved = max(reserved, padding + 1)
-        yield StoredPositions(name, weight, reserved, isinstance(module, nn.Embedding))
+        of_words = isinstance(module, (nn.Embedding, LearnedPositions))
+        yield StoredPositions(name, weight, reserved, of_words)
     for name, tensor in model.named_parameters():
         if _is_table(name) and (
             tensor.ndim == _MATRIX or (tensor.ndim == _BATCH_OF_ONE and len(tensor) == 1)

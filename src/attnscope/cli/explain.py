@@ -29,6 +29,9 @@ _Window = Annotated[
     int | None,
     typer.Option(help="Tokens of a window; shorter ones are left out.", show_default="the model's length"),
 ]
+_Target = Annotated[
+    list[Path] | None, typer.Option(help=options.TARGET + "Cut like the text; they need not be parallel.")
+]
 _Frequencies = Annotated[
     str | None,
     typer.Option(
@@ -62,6 +65,7 @@ _Also = Annotated[
 def explain(
     model: options.Model = options.BUNDLED,
     text: options.Texts = None,
+    target: _Target = None,
     out: options.Out = None,
     device: options.Device = None,
     dtype: options.Dtype = None,
@@ -94,6 +98,7 @@ def explain(
         tree = _analysed(
             model,
             text or None,
+            targets=target or None,
             out=place,
             tokenizer=tokenizer,
             window=window,
@@ -269,6 +274,8 @@ def _print_tables(tree: xr.DataTree) -> None:
         highlight=False,
         markup=False,
     )
+    if "decoder" in tree.attrs:
+        console.print(tree.attrs["decoder"], style="dim", highlight=False)
     agreeing, judged = count_agreeing(rows)
     if judged:
         looking, looks = count_agreeing(rows, LOOKS)

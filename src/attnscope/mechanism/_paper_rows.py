@@ -200,7 +200,7 @@ def clustered_scores(model: PreTrainedModel, windows: Windows, *, seed: int = 0)
     with watching_inputs(model, observe):
         for _, batch in batches(ids):
             model(**model_inputs(model, batch))
-    traces = np.stack([np.stack(found[layer]) for layer in sorted(found)], 1) / ids.shape[1]
+    traces = np.stack([np.stack(found[layer]) for layer in sorted(found)], 1) / ids.length
     clustering = cluster_profiles(traces.reshape(-1, traces.shape[-1]), clusters=2, seed=seed)
     labels = clustering.labels.reshape(len(ids), len(found), -1)
     names = [f"cluster {number + 1}" for number in range(len(clustering.names))]

@@ -14,7 +14,7 @@ from attnscope.attention import AttentionCall
 from attnscope.capture import Site
 from attnscope.errors import AttnscopeError
 from attnscope.mechanism._rows import centred_keys
-from attnscope.mechanism._texts import model_inputs
+from attnscope.mechanism._texts import Tokens, model_inputs
 from attnscope.mechanism.first_layer import FirstLayerSplit, first_layer_split
 from attnscope.mechanism.projections import Projections, projections
 
@@ -30,8 +30,8 @@ class Splitter(Protocol):
         """Learn from a batch of texts, all of the first (0) or second (1) half."""
         ...
 
-    def prepare(self, ids: Tensor) -> None:
-        """Make ready for one text, token ids ``(position,)``."""
+    def prepare(self, tokens: Tokens) -> None:
+        """Make ready for one text."""
         ...
 
     def __call__(self, site: Site, call: AttentionCall) -> Sides:
@@ -120,7 +120,7 @@ class MeanSplit:
             kept[half] += side
         self.counts[site.index][half] += len(call.query)
 
-    def prepare(self, ids: Tensor) -> None:
+    def prepare(self, tokens: Tokens) -> None:
         """Nothing depends on the text."""
 
     def __call__(self, site: Site, call: AttentionCall) -> Sides:
@@ -153,8 +153,8 @@ class ExactSplit:
     def add(self, site: Site, call: AttentionCall, half: int) -> None:
         """Nothing is learned from other texts."""
 
-    def prepare(self, ids: Tensor) -> None:
-        given = model_inputs(self.model, ids[None])
+    def prepare(self, tokens: Tokens) -> None:
+        given = model_inputs(self.model, tokens)
         self.splits = {site.index: one for site, one in first_layer_split(self.model, given).items()}
         if not self.matrices:
             self.matrices = {site.index: one for site, one in projections(self.model, given).items()}

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -21,8 +22,51 @@ Windows = Iterable["Window | Sequence[int]"]
 TOKENS_AT_ONCE = 2048
 
 
-def token_ids(windows: Windows, *, least: int = 1) -> Int[Tensor, "text position"]:
-    """Token ids of windows that are all equally long.
+@dataclass(frozen=True, eq=False)
+class Tokens:
+    """Token ids of texts that are all equally long.
+
+    Attributes
+    ----------
+    ids
+        Of the texts.
+    target
+        Of what the decoder beside an encoder reads; None where it reads the same.
+
+    Examples
+    --------
+    >>> tokens = Tokens(torch.tensor([[5, 6, 7], [7, 8, 9]]))
+    >>> len(tokens), tokens.length, tokens[1:].start(2).ids.tolist()
+    (2, 3, [[7, 8]])
+    """
+
+    ids: Int[Tensor, "text position"]
+    target: Int[Tensor, "text position"] | None = None
+
+    def __len__(self) -> int:
+        """Number of texts."""
+        return len(self.ids)
+
+    def __getitem__(self, texts: slice) -> Tokens:
+        """Some of the texts."""
+        return self.each(lambda ids: ids[texts])
+
+    @property
+    def length(self) -> int:
+        """Tokens of each text."""
+        return self.ids.shape[1]
+
+    def start(self, count: int) -> Tokens:
+        """The first tokens of each text."""
+        return self.each(lambda ids: ids[:, :count])
+
+    def each(self, change: Callable[[Tensor], Tensor]) -> Tokens:
+        """The same change on both sides."""
+        return Tokens(change(self.ids), None if self.target is None else change(self.target))
+
+
+def token_ids(windows: Windows, *, least: int = 1) -> Tokens:
+    """Token ids of windows that are all equally long, and of their targets.
 
     Raises
     ------
@@ -31,23 +75,34 @@ def token_ids(windows: Windows, *, least: int = 1) -> Int[Tensor, "text position
 
     Examples
     --------
-    >>> token_ids([[5, 6], [7, 8]])
+    >>> token_ids([[5, 6], [7, 8]]).ids
     tensor([[5, 6],
             [7, 8]])
     """
+    windows = list(windows)
     rows: list[tuple[int, ...]] = [tuple(ids_of(window)) for window in windows]
+    targets = [tuple(ids_of(target)) for target in targets_of(windows)]
     if len(rows) < least:
         raise AttnscopeError(
             f"found {len(rows)} window{'s' * (len(rows) != 1)}; expected {least} or more, to tell position from text: "
             "give more text or a smaller window"
         )
-    lengths = {len(row) for row in rows}
+    lengths = {len(row) for row in (*rows, *targets)}
     if len(lengths) > 1:
         raise AttnscopeError(
             f"found windows of {min(lengths)} to {max(lengths)} tokens; expected all equally long, so that a "
             "position means the same in each: drop the shorter ones"
         )
-    return torch.tensor(rows, dtype=torch.int64)
+    ids = torch.tensor(rows, dtype=torch.int64)
+    return Tokens(ids, torch.tensor(targets, dtype=torch.int64) if targets else None)
+
+
+def targets_of(windows: Sequence[Window | Sequence[int]]) -> list[Window | Sequence[int]]:
+    """What the decoder reads beside each window; nothing where no window says so."""
+    targets = [getattr(window, "target", None) for window in windows]
+    if all(target is None for target in targets):
+        return []
+    return [window if target is None else target for window, target in zip(windows, targets, strict=True)]
 
 
 def ids_of(window: Window | Sequence[int]) -> Sequence[int]:
@@ -55,26 +110,26 @@ def ids_of(window: Window | Sequence[int]) -> Sequence[int]:
     return getattr(window, "ids", None) or cast("Sequence[int]", window)
 
 
-def model_inputs(model: PreTrainedModel, ids: Int[Tensor, "batch position"]) -> dict[str, Any]:
-    """Arguments of a forward pass; the decoder of an encoder-decoder reads the same text."""
-    ids = ids.to(model.device)
-    given: dict[str, Any] = {"input_ids": ids}
+def model_inputs(model: PreTrainedModel, tokens: Tokens) -> dict[str, Any]:
+    """Arguments of a forward pass; without a target, the decoder of an encoder-decoder reads the same text."""
+    tokens = tokens.each(lambda ids: ids.to(model.device))
+    given: dict[str, Any] = {"input_ids": tokens.ids}
     if model.config.is_encoder_decoder:
-        given["decoder_input_ids"] = ids
+        given["decoder_input_ids"] = tokens.ids if tokens.target is None else tokens.target
     return given
 
 
-def read(model: PreTrainedModel, ids: Int[Tensor, "batch position"]) -> None:
+def read(model: PreTrainedModel, tokens: Tokens) -> None:
     """Run some texts through the model for what is watched: its head, whose logits nobody sees, is left out."""
-    model.base_model(**model_inputs(model, ids))
+    model.base_model(**model_inputs(model, tokens))
 
 
-def batches(ids: Int[Tensor, "text position"]) -> Iterator[tuple[slice, Int[Tensor, "batch position"]]]:
+def batches(tokens: Tokens) -> Iterator[tuple[slice, Tokens]]:
     """Some texts at a time, about 2,048 tokens of them."""
-    size = max(1, TOKENS_AT_ONCE // max(1, ids.shape[1]))
-    for first in range(0, len(ids), size):
-        place = slice(first, min(first + size, len(ids)))
-        yield place, ids[place]
+    size = max(1, TOKENS_AT_ONCE // max(1, tokens.length))
+    for first in range(0, len(tokens), size):
+        place = slice(first, min(first + size, len(tokens)))
+        yield place, tokens[place]
 
 
 def resampled(texts: int, draws: int, seed: int) -> Float[np.ndarray, "draw text"]:

@@ -123,7 +123,7 @@ def position_content(
         splitter = ExactSplit(model)
         if layers is None:
             layers = [site.index for site in first_layer_split(model, model_inputs(model, ids[:1]))]
-    first = _FirstPass(layers, band, splitter, keep=ids.numel() <= TOKENS_AT_ONCE)
+    first = _FirstPass(layers, band, splitter, keep=len(ids) * ids.length <= TOKENS_AT_ONCE)
     middle = (len(ids) + 1) // 2
     for first.half, part in enumerate((ids[:middle], ids[middle:])):
         for _, batch in batches(part):
@@ -138,7 +138,7 @@ def position_content(
         )
     second = _SecondPass(sites, target, band, splitter)
     for text in range(len(ids)):
-        splitter.prepare(ids[text])
+        splitter.prepare(ids[text : text + 1])
         if first.keep:
             for site in sites:
                 second.add(site, first.calls[site.index][text])
@@ -148,7 +148,7 @@ def position_content(
     found = _dataset(first, second, resampled(len(ids), draws, seed))
     if isinstance(splitter, MeanSplit):
         found = found.merge(_halves(second, splitter, found))
-    return found.assign_attrs(method=method, texts=len(ids), length=ids.shape[1])
+    return found.assign_attrs(method=method, texts=len(ids), length=ids.length)
 
 
 def shapley_values(values: Float[np.ndarray, " coalition"]) -> Float[np.ndarray, " player"]:

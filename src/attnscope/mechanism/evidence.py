@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -100,6 +101,17 @@ class Evidence:
     texts: int
     length: int
 
+    def table_of(self, layer: Layer) -> PositionTable:
+        """The table that a layer's side of the model reads: an encoder and a decoder may each have one."""
+        place = layer.site.name.split(".")
+
+        def beside(table: PositionTable) -> int:
+            """How many modules hold both."""
+            pairs = zip(table.name.split("."), place, strict=False)
+            return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
+
+        return max(self.tables, key=beside)
+
     def layer(self, index: int) -> Layer:
         """The layer of that call.
 
@@ -161,8 +173,8 @@ def gather(
     ids = token_ids(windows, least=2)
     first = model_inputs(model, ids[:1])
     verify(model, first)
-    found = projections(model, model_inputs(model, ids[:1, :_FOR_MATCHING]))
-    length = ids.shape[1]
+    found = projections(model, model_inputs(model, ids[:1].start(_FOR_MATCHING)))
+    length = ids.length
     layers: dict[int, Layer] = {}
 
     def observe(site: Site, call: AttentionCall, states: Tensor, _: Tensor) -> Tensor:
@@ -191,7 +203,7 @@ def gather(
     return Evidence(
         layers=[layers[index] for index in sorted(layers)],
         tables=tables,
-        words=word_table(model)[_words(windows, ids)[:rows]],
+        words=word_table(model)[_words(windows, ids.ids)[:rows]],
         texts=len(ids),
         length=length,
     )

@@ -6,7 +6,7 @@ import hashlib
 import json
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,8 +16,8 @@ from jaxtyping import Float
 from threadpoolctl import threadpool_limits
 
 from attnscope.bundled import MODEL
-from attnscope.capture import LoadedModel, load_model
-from attnscope.corpus import Corpus, Sources, Window, cut_windows
+from attnscope.capture import LoadedModel, decoder_note, decoder_start, load_model
+from attnscope.corpus import Corpus, Sources, TargetTokenizer, Window, cut_windows, shifted, target_corpus
 from attnscope.errors import AttnscopeError
 from attnscope.mechanism import heads, paper_figures
 from attnscope.mechanism._arrays import in_band
@@ -69,6 +69,7 @@ def explain(
     model: str | Path | PreTrainedModel | None = None,
     texts: Sources = None,
     *,
+    targets: Sources = None,
     tokenizer: Any = None,
     out: str | Path | Callable[[dict[str, Any]], Path] | None = None,
     window: int | None = None,
@@ -98,6 +99,10 @@ def explain(
     ----------
     model, texts, tokenizer, field, by_line, device, dtype, revision, trust_remote_code
         See `attnscope.scan`.
+    targets
+        Text in the target language, for an encoder-decoder. It is cut into full windows like `texts`, and the decoder
+        reads window i of it, after its start token, beside window i of the text; as many as both have are read. Without
+        it the decoder reads what the encoder reads.
     out
         Run folder, or a function that names it from the signature. Each analysis is written when it is done; a
         run that was stopped does the rest.
@@ -137,7 +142,8 @@ def explain(
         (spectrum and components of other models' tables); ``relearned``; with `paper`, ``figure_1``, ``figure_2``,
         ``figure_4``, ``figure_6``, ``figure_7`` (`attnscope.mechanism.paper_figures`) and ``paper``, the table of
         published numbers.
-        The attribute ``skipped`` says, as JSON, which are not defined here and why.
+        The attribute ``skipped`` says, as JSON, which are not defined here and why; ``decoder`` says what a decoder
+        beside an encoder read.
 
     Raises
     ------
@@ -151,6 +157,12 @@ def explain(
     True
     """
     corpus = Corpus.from_sources(texts, field=field, by_line=by_line)
+    target = target_corpus(texts, targets, field=field, by_line=by_line)
+    if paper and target is not None:
+        raise AttnscopeError(
+            "the papers' figures and numbers are of models that read one text: leave out either paper (--paper) or the "
+            "target (--target)"
+        )
     loaded = load_model(
         MODEL if model is None else model,
         tokenizer=tokenizer,
@@ -167,11 +179,14 @@ def explain(
     others = [OtherTable.of(one, trust_remote_code=trust_remote_code) for one in also]
     relearning = None if relearn is None else Relearning(loaded, corpus, steps=relearn, seed=seed)
     windows = equal_windows(corpus, loaded, length, limit)
+    if target is not None:
+        windows = with_targets(windows, target, loaded, length)
     signature = {
         "command": "explain",
         "model": {"name": loaded.name, "class": type(loaded.model).__name__, **loaded.identity},
         "tokenizer": {"sha256": tokenizer_sha256(loaded.tokenizer)},
         "corpus": {"sha256": corpus.sha256()},
+        **({} if target is None else {"target": {"sha256": target.sha256()}}),
         "settings": {
             "window": length,
             "windows": len(windows),
@@ -201,6 +216,7 @@ def explain(
         progress=progress,
     )
     attributes = {"signature": json.dumps(signature, sort_keys=True), "model": loaded.name}
+    attributes |= decoder_note(loaded.model, with_target=target is not None)
     if out is None:
         found, skipped = job.all(Kept(None))
         found |= beside(others, Kept(None))
@@ -461,11 +477,24 @@ def _check_settings(length: int, band: int, frequencies: tuple[int, int] | None)
         in_band(length, frequencies)
 
 
-def equal_windows(corpus: Corpus, loaded: LoadedModel, length: int, limit: int) -> list[Window]:
-    """The windows that are full; if none is, an error that says how long the longest is."""
+def with_targets(windows: list[Window], target: Corpus, loaded: LoadedModel, length: int) -> list[Window]:
+    """Full windows of the target beside those of the text, as the decoder reads them; as many as both have."""
+    start = decoder_start(loaded.model)
+    said = equal_windows(target, loaded, length, len(windows), target=True)
+    return [
+        replace(window, target=shifted(one, loaded.tokenizer, start))
+        for window, one in zip(windows, said, strict=False)
+    ]
+
+
+def equal_windows(
+    corpus: Corpus, loaded: LoadedModel, length: int, limit: int, *, target: bool = False
+) -> list[Window]:
+    """The windows that are full; if fewer than two are, an error that says how long the longest is."""
     whole: list[Window] = []
     longest = 0
-    for window in cut_windows(corpus, loaded.tokenizer, length=length):
+    tokenizer = TargetTokenizer(loaded.tokenizer) if target else loaded.tokenizer
+    for window in cut_windows(corpus, tokenizer, length=length):
         longest = max(longest, len(window))
         if len(window) == length:
             whole.append(window)
@@ -473,7 +502,8 @@ def equal_windows(corpus: Corpus, loaded: LoadedModel, length: int, limit: int) 
             break
     if len(whole) < 2:  # noqa: PLR2004
         raise AttnscopeError(
-            f"found {len(whole)} full window{'s' * (len(whole) != 1)} of {length} tokens (the longest has {longest}); "
+            f"found {len(whole)} full window{'s' * (len(whole) != 1)} of {length} tokens{' in the target' * target} "
+            f"(the longest has {longest}); "
             "expected 2 or more, to tell position from text: give more text, or a smaller --window"
         )
     return whole

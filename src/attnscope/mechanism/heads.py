@@ -103,14 +103,14 @@ def bare_table(rows: Float[np.ndarray, "position column"]) -> xr.Dataset:
 
 
 def correlations_by_layer(evidence: Evidence, *, variance: float = 0.999) -> xr.Dataset:
-    """Canonical correlations of each layer's X with the position table: dimension ``layer``.
+    """Canonical correlations of each layer's X with the position table that it reads: dimension ``layer``.
 
     `canonical_correlations` of the components that hold this share of the variance of either side, and with
     ``raw_`` before their names the same of all that float32 tells from rounding, where noise counts as much as any.
     """
-    table = evidence.tables[0].rows[: evidence.length]
 
     def of_layer(layer: Layer) -> xr.Dataset:
+        table = evidence.table_of(layer).rows[: evidence.length]
         moments = layer.moments.position_mean, layer.moments.covariance, table, layer.moments.texts
         raw = canonical_correlations(*moments, variance=1.0, rounding=_FLOAT32)
         return canonical_correlations(*moments, variance=variance).merge(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +15,15 @@ from torch import Tensor, nn
 from attnscope.capture import watching
 from attnscope.errors import AttnscopeError
 from attnscope.mechanism._before_after import BeforeAfter
-from attnscope.mechanism._texts import Windows, batches, model_inputs, resampled, token_ids
+from attnscope.mechanism._texts import (
+    Tokens,
+    Windows,
+    batches,
+    model_inputs,
+    resampled,
+    targets_of,
+    token_ids,
+)
 from attnscope.mechanism.changes import POSITION_CHANGES, WORD_CHANGES, Settings
 from attnscope.mechanism.inputs import capture_inputs, changing_input, input_moments
 from attnscope.mechanism.tables import position_table, position_tables, replaced_positions, word_embedding
@@ -108,17 +116,20 @@ def interventions(
     {'change': 2, 'layer': 3, 'head': 4, 'offset': 9}
     """
     windows = list(windows)
-    ids, special = token_ids(windows, least=1 if layer is None else 2), _special(windows)
-    length = ids.shape[1]
+    ids = token_ids(windows, least=1 if layer is None else 2)
+    special, target_special = _special(windows), _special(targets_of(windows) or windows)
+    length = ids.length
     low = round(length * 40 / 512)
     settings = Settings(shift, frequencies or (low, max(low, round(length * 60 / 512))), components, seed)
     sites = list(capture_inputs(model, model_inputs(model, ids[:1])))
     names = _checked(model, changes, length, layer, settings)
     means = None
     if layer is not None:
-        means = input_moments(model, ids.tolist(), layer).position_mean
+        means = input_moments(model, windows, layer).position_mean
     measured = BeforeAfter(band, layer)
-    for _, batch, places in _with_special(ids, special):
+    of_decoder = layer is not None and sites[layer].kind != "self"
+    for place, batch in batches(ids):
+        places = (target_special if of_decoder else special)[place]
         with watching(model, measured.before):
             model(**model_inputs(model, batch))
         for name in names:
@@ -130,7 +141,11 @@ def interventions(
                         changing_input(model, sites, layer, settings.change_of_input(name, means, places))
                     )
                 elif name in WORD_CHANGES:
-                    given = settings.words(name, batch, places)
+                    beside = batch.target
+                    given = Tokens(
+                        settings.words(name, batch.ids, places),
+                        None if beside is None else settings.words(name, beside, target_special[place]),
+                    )
                     if name == "words-zero":
                         stack.enter_context(_without_words(model))
                 else:
@@ -176,11 +191,6 @@ def _checked(
 def _special(windows: Sequence[Any]) -> Bool[Tensor, "text position"]:
     """Special tokens, as far as the windows know them."""
     return torch.tensor([tuple(getattr(window, "special", (False,) * len(window))) for window in windows])
-
-
-def _with_special(ids: Tensor, special: Tensor) -> Iterator[tuple[slice, Tensor, Tensor]]:
-    for place, batch in batches(ids):
-        yield place, batch, special[place]
 
 
 @contextmanager

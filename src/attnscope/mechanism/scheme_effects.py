@@ -139,6 +139,7 @@ def rotation_effect(
     (['model', 'all'], True)
     """
     periods = PERIODS if periods is None else periods
+    windows = list(windows)
     ids = token_ids(windows)
     turns = {
         site.index: one.rotation
@@ -165,7 +166,7 @@ def rotation_effect(
             changed[name] = replace(call, query=new[0], key=new[1])
         return changed
 
-    return _profiles(model, ids.tolist(), variants, band, draws, seed)
+    return _profiles(model, windows, variants, band, draws, seed)
 
 
 def _profiles(
@@ -188,4 +189,4 @@ def _profiles(
     with watching(model, observe):
         for _, batch in batches(ids):
             read(model, batch)
-    return stacked_profiles(parts, sites, draws=draws, seed=seed).assign_attrs(length=ids.shape[1])
+    return stacked_profiles(parts, sites, draws=draws, seed=seed).assign_attrs(length=ids.length)

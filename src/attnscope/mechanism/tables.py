@@ -28,6 +28,13 @@ _SCHEMES = (
     ("relative_attention_bias", "it adds a bias for each distance to the scores (T5)"),
     ("relative_position_bias", "it adds a bias for each distance to the scores"),
 )
+# The same by what the config of attnscope's own models names
+_NAMED = {
+    "alibi": _SCHEMES[0][1],
+    "rope": _SCHEMES[1][1],
+    "t5": _SCHEMES[2][1],
+    "none": "it is told no positions",
+}
 
 
 @dataclass(frozen=True, eq=False)
@@ -149,6 +156,9 @@ def position_scheme(model: PreTrainedModel) -> str:
     """
     if any(stored_positions(model)):
         return "it adds a table of absolute positions to its inputs"
+    named = _NAMED.get(str(getattr(model.config, "positions", "")))
+    if named is not None:
+        return named
     names = {f"{name}.{type(module).__name__}".lower() for name, module in model.named_modules()}
     names |= {name.lower() for name, _ in model.named_parameters()}
     for mark, words in _SCHEMES:

@@ -144,6 +144,36 @@ class FeedForward(nn.Module):
         return self.down(self.dropout(self.up(states).relu()))
 
 
+class SinusoidalPositions(nn.Module):
+    """The fixed table of sines and cosines, float64: no parameter, and without end, as it grows with the longest text.
+
+    Examples
+    --------
+    >>> table = SinusoidalPositions(4, 8)
+    >>> table(2, start=3).shape, table.weight.shape
+    (torch.Size([2, 8]), torch.Size([8, 8]))
+    """
+
+    def __init__(self, length: int, width: int) -> None:
+        super().__init__()
+        self.length, self.width = length, width
+        self._rows: Tensor | None = None
+
+    @property
+    def weight(self) -> Float[Tensor, "position width"]:
+        """The rows so far; made when asked for, as transformers builds models where tensors hold no numbers."""
+        if self._rows is None:
+            with torch.inference_mode(mode=False):  # so that an analysis may put other rows in their place
+                self._rows = sinusoidal_table(self.length, self.width)
+        return self._rows
+
+    def forward(self, length: int, start: int = 0) -> Float[Tensor, "position width"]:
+        """Rows of the positions ``start .. start + length - 1``."""
+        if start + length > self.length:
+            self.length, self._rows = max(start + length, 2 * self.length), None
+        return self.weight[start : start + length]
+
+
 class AddPositions(nn.Module):
     """Token vectors, scaled by the root of their width, with their positions added where the scheme adds them."""
 
@@ -153,24 +183,18 @@ class AddPositions(nn.Module):
         self.dropout = nn.Dropout(config.dropout)
         if self.scheme == "learned":
             self.position_embeddings = LearnedPositions(config.max_position_embeddings, config.width)
+        elif self.scheme == "sinusoidal":
+            self.position_embeddings = SinusoidalPositions(config.max_position_embeddings, config.width)
 
     def forward(
         self, vectors: Float[Tensor, "batch token width"], start: int = 0
     ) -> Float[Tensor, "batch token width"]:
         """What the first layer reads; the first token stands at position `start`."""
         states = vectors * self.width**0.5
-        length = vectors.shape[1]
-        if self.scheme == "learned":
-            states = states + self.position_embeddings(length, start)
-        elif self.scheme == "sinusoidal":
-            table = _sinusoids(start + length, self.width)[start:]
-            states = states + table.to(states.device, states.dtype)
+        if self.scheme in {"learned", "sinusoidal"}:
+            rows = self.position_embeddings(vectors.shape[1], start)
+            states = states + rows.to(states.device, states.dtype)
         return self.dropout(states)
-
-
-@lru_cache(maxsize=64)
-def _sinusoids(length: int, width: int) -> Tensor:
-    return sinusoidal_table(length, width)
 
 
 @lru_cache(maxsize=64)

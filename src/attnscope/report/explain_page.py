@@ -84,6 +84,7 @@ def write_explain_report(
     text = environment.get_template("explain.html.j2").render(
         model=str(tree.attrs.get("model", "the model")),
         settings=_settings(signature),
+        decoder=str(tree.attrs.get("decoder", "")),
         headline=headline(tree),
         heads=[f"{layer}.{head}" for layer, head in chosen],
         sections=found,

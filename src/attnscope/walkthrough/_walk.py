@@ -15,7 +15,7 @@ from attnscope.capture import Site, load_model, position_table_length, verify
 from attnscope.capture._verify import TOLERANCE
 from attnscope.corpus import Corpus, cut_windows
 from attnscope.errors import AttnscopeError
-from attnscope.mechanism._texts import model_inputs
+from attnscope.mechanism._texts import model_inputs, token_ids
 from attnscope.mechanism.inputs import watching_inputs
 from attnscope.mechanism.projections import Projections, projections
 from attnscope.walkthrough._compute import Operands, check_number, difference, follow, with_matrices
@@ -89,7 +89,7 @@ def walk(
     window = _window(sentence, loaded.tokenizer, position_table_length(loaded.model))
     return walk_inputs(
         loaded.model,
-        model_inputs(loaded.model, torch.tensor([window.ids])),
+        model_inputs(loaded.model, token_ids([window])),
         layer=layer,
         head=head,
         token=_position(query_token, window, sentence),
