@@ -240,9 +240,10 @@ def test_the_line_asked_for_is_shown():
         compare_module._shown_pair(text, 4)
 
 
-def test_the_fixed_vector_differs_from_attention_in_nothing_else():
+def test_the_fixed_vector_is_as_large_and_trained_longer():
     fixed, additive = (PRESETS[name].model_dump() for name in ("fixed vector", "additive"))
-    assert {name for name in fixed if fixed[name] != additive[name]} == {"attention"}
+    assert {name for name in fixed if fixed[name] != additive[name]} == {"attention", "updates"}
+    assert fixed["updates"] > additive["updates"]
     assert len({(config.task_longest, config.join) for config in PRESETS.values()}) == 1
 
 

@@ -184,7 +184,7 @@ def test_a_full_disk_keeps_the_checkpoint_before(tmp_path, monkeypatch):
 
 
 def test_a_folder_holds_one_training(unbroken):
-    with pytest.raises(AttnscopeError, match=r"holds a training with learning_rate = 0\.003; found 0\.1"):
+    with pytest.raises(AttnscopeError, match=r"holds a training with learning_rate = 0\.004; found 0\.1"):
         train(out=unbroken["recurrent"], **SMALL, **RECURRENT, learning_rate=0.1)
 
 

@@ -211,17 +211,19 @@ def _table(scores: xr.Dataset) -> Table:
 
     several, known = scores.sizes["system"] > 1, "alignment_error_rate" in scores
     title = f"{scores.attrs['sentences']} sentences"
-    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
-    table.add_column("system", overflow="fold")
+    table = Table(
+        title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0)
+    )
+    table.add_column("system", overflow="fold", min_width=11)
     headings = ["para-\nmeters", "BLEU [95%]", *(["p"] if several else []), "chrF"]
-    headings += ["training\ntokens/s", "translating\nlines/s", *(["AER,\n%"] if known else [])]
+    headings += ["train\ntokens/s", "test\nlines/s", *(["AER,\n%"] if known else [])]
     for heading in headings:
         table.add_column(Text(heading), justify="right", no_wrap=True)
     for i, system in enumerate(scores["system"].values):
         at = scores.sel(system=system)
         bleu = at.sel(metric="BLEU")
         cells = [
-            f"{int(at['parameters']):,}",
+            _short(int(at["parameters"])),
             _number(bleu["score"], ".1f") + _interval(bleu["lower"], bleu["upper"]),
         ]
         if several:
@@ -235,6 +237,10 @@ def _table(scores: xr.Dataset) -> Table:
             cells.append(_number(100 * at["alignment_error_rate"], ".1f"))
         table.add_row(*map(Text, [str(system), *cells]))
     return table
+
+
+def _short(count: int) -> str:
+    return f"{count / 1e6:.1f}M" if count >= 1_000_000 else f"{count / 1e3:.0f}k"  # noqa: PLR2004
 
 
 def _table_by_length(scores: xr.Dataset) -> Table:

@@ -6,7 +6,7 @@ from typing import Any
 
 from attnscope.translation.config import TrainConfig, read_config
 
-# Every word is one token. Up to four sentences in one have up to 67 words, more than a vector of 256 numbers was found
+# Every word is one token. Up to four sentences in one have up to 67 words, more than a vector of 128 numbers was found
 # to hold, and there are enough short ones to begin with.
 _TASK: dict[str, Any] = {
     "task_longest": 16,
@@ -14,9 +14,8 @@ _TASK: dict[str, Any] = {
     "join": 4,
     "vocabulary": 400,
     "batch_tokens": 1024,
-    "updates": 2000,
-    "validate_every": 250,
-    "learning_rate": 3e-3,
+    "validate_every": 200,
+    "learning_rate": 4e-3,
     "schedule": "cosine",
     "warmup": 100,
     "dropout": 0.0,
@@ -27,8 +26,8 @@ _RECURRENT: dict[str, Any] = {
     **_TASK,
     "model": "recurrent",
     "embedding_width": 64,
-    "encoder_width": 128,
-    "decoder_width": 256,
+    "encoder_width": 64,
+    "decoder_width": 128,
 }
 _TRANSFORMER: dict[str, Any] = {
     **_TASK,
@@ -36,10 +35,13 @@ _TRANSFORMER: dict[str, Any] = {
     "width": 96,
     "feed_forward": 192,
     "layers": 2,
+    "learning_rate": 3e-3,
 }
 
 PRESETS: dict[str, TrainConfig] = {
-    "fixed vector": read_config(**_RECURRENT, attention="none"),
-    "additive": read_config(**_RECURRENT, attention="additive"),
-    "Transformer": read_config(**_TRANSFORMER),
+    "fixed vector": read_config(
+        **_RECURRENT, attention="none", updates=2400
+    ),  # twice as long: it learns slowly
+    "additive": read_config(**_RECURRENT, attention="additive", updates=1200),
+    "Transformer": read_config(**_TRANSFORMER, updates=1500),
 }
