@@ -69,7 +69,7 @@ class ParallelText:
 
         Examples
         --------
-        >>> ParallelText(["a", "b", "c"], ["x", "y", "z"]).joined(2, seed=2)
+        >>> ParallelText(["a", "b", "c"], ["x", "y", "z"]).joined(2, seed=4)
         ParallelText(source=['a', 'b c'], target=['x', 'y z'], left_out={})
         """
         groups = join_groups(len(self), most, seed)
