@@ -17,7 +17,7 @@ from attnscope.models import (
     TransformerConfig,
     TransformerForConditionalGeneration,
 )
-from attnscope.statistics import DEFAULT, _scan, reduce_call
+from attnscope.statistics import DEFAULT, _scan, rank_heads, reduce_call
 from attnscope.statistics._catalogue import indicator_columns
 from attnscope.statistics._summary import peaks
 from tests.attention.oracle import from_weights
@@ -95,6 +95,8 @@ def test_padded_batches_equal_each_pair_alone(kind):
     )
     np.testing.assert_allclose((shares + found.outside).values, 1, rtol=1e-5)
     assert float(peaks(found).peak_weight.max()) <= 1
+    ranked = [row for rows in rank_heads(found).values() for row in rows]
+    assert all(row["attention"] == kinds[row["layer"]] for row in ranked)
 
 
 def test_a_model_without_start_token_is_refused():

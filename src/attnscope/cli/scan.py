@@ -233,18 +233,20 @@ def _table_of_heads(rows: list[dict[str, Any]]) -> Table:
 
     columns = {
         "layer": lambda row: str(row["layer"]),
+        "attention": lambda row: row["attention"],
         "head": lambda row: str(row["head"]),
         "weight": lambda row: f"{row['value']:.3f}",
         "offset": lambda row: f"{row['offset']:+d}",
         "kind of head": lambda row: row["label"],
     }
-    if not any("offset" in row for row in rows):
-        del columns["offset"]
+    for name in ("attention", "offset"):
+        if not any(name in row for row in rows):
+            del columns[name]
     if not any(row["label"] for row in rows):
         del columns["kind of head"]
     table = Table()
     for column in columns:
-        table.add_column(column, justify="left" if column == "kind of head" else "right")
+        table.add_column(column, justify="left" if column in ("attention", "kind of head") else "right")
     for row in rows:
         table.add_row(*(cell(row) for cell in columns.values()))
     return table

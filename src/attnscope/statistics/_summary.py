@@ -200,7 +200,8 @@ def rank_heads(results: xr.Dataset, top: int = 5) -> dict[str, list[dict[str, An
     """The most positional, most local and most sink-like heads, by means over texts.
 
     ``positional``: largest share of all weight at one offset other than 0. ``local``: most weight inside the band.
-    ``sink-like``: most weight on the first token or on special tokens, whichever is more.
+    ``sink-like``: most weight on the first token or on special tokens, whichever is more. Where layers attend in
+    more than one way, as in an encoder-decoder, ``attention`` says in which: self, causal or cross.
 
     Examples
     --------
@@ -220,6 +221,7 @@ def rank_heads(results: xr.Dataset, top: int = 5) -> dict[str, list[dict[str, An
     if sinks:
         scores["sink-like"] = xr.concat(sinks, "kind", coords="minimal", compat="override").max("kind")
     names = majority_names(results)
+    attention = results.layer_kind.values if "layer_kind" in results.coords else []
     ranking: dict[str, list[dict[str, Any]]] = {}
     for kind, score in scores.items():
         values = score.values
@@ -235,6 +237,8 @@ def rank_heads(results: xr.Dataset, top: int = 5) -> dict[str, list[dict[str, An
                 "value": round(float(values[layer, head]), 6),
                 "label": "" if names is None else names[layer][head],
             }
+            if len(set(attention)) > 1:
+                row["attention"] = str(attention[layer])
             if away is not None and kind == "positional":
                 row["offset"] = int(mean.offset[int(np.nanargmax(away.values[layer, head]))])
             ranking[kind].append(row)
