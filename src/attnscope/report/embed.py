@@ -6,12 +6,11 @@ import base64
 import io
 import json
 import math
-import os
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from attnscope.errors import AttnscopeError
 from attnscope.figures.style import look
+from attnscope.store import write_atomically
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -71,15 +70,11 @@ def picture(figure: Figure) -> tuple[str, int]:
 
 
 def write_whole(path: Path, text: str) -> None:
-    """Write a text file so that a reader sees the old one or the new one, never a part."""
-    beside = path.with_name(f".{path.name}.{os.getpid()}.part")
+    """Write a page whole or not at all; a character that UTF-8 cannot hold is written as its escape."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        beside.write_text(text, encoding="utf-8", errors="backslashreplace", newline="\n")
-        beside.replace(path)
+        write_atomically(path, text.encode(errors="backslashreplace").decode())
     except OSError as error:
-        with suppress(OSError):
-            beside.unlink()
         raise AttnscopeError(f"Cannot write the report to {path}: {error.strerror or error}.") from error
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from attnscope.errors import AttnscopeError
+from attnscope.store import write_atomically
 
 
 class Log:
@@ -41,7 +42,7 @@ class Log:
     def __init__(self, folder: Path, update: int = 0, *, tensorboard: bool = False) -> None:
         path = folder / "log.jsonl"
         kept = [line for line in read_log(folder) if line["update"] <= update] if update else []
-        path.write_text("".join(json.dumps(line) + "\n" for line in kept), encoding="utf-8")
+        write_atomically(path, "".join(json.dumps(line) + "\n" for line in kept))
         self._file = path.open("a", encoding="utf-8")
         self._board: Any = None
         if tensorboard:
