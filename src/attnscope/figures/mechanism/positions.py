@@ -26,6 +26,7 @@ Models = Mapping[str, xr.Dataset]
 _KINDS = {"positions": "Position table", "words": "Words of a text (control)"}
 _CORRELATIONS = {"": "99.9% of the variance", "raw_": "All components"}
 _SIDE_BY_SIDE = 3  # models
+_NUMBER_WIDTH = 0.08  # of the axis
 _MOST_PEAKS = 5  # named in a panel
 _MOST_COMPONENTS = 48  # of several models, so that the first ones can be told apart
 _SHOWN = 0.99  # the components are drawn until so much of the variance is there
@@ -139,13 +140,14 @@ def _draw_spectrum(axes: Axes, part: xr.Dataset, *, name_peaks: bool, per_token:
         )
     if name_peaks and "is_peak" in part:
         above = part["is_peak"].values[1:].astype(bool) & (mean > float(part["null_upper_quartile"]))
-        for peak in _highest_peaks(above, mean):
+        peaks = _highest_peaks(above, mean)
+        for peak in peaks:
             axes.annotate(
                 f"{positions / cycles[peak]:.3g}",
                 (frequency[peak], high[peak]),
                 (0, 2),
                 textcoords="offset points",
-                ha="center",
+                ha=_side(peak, peaks, len(mean)),
                 va="bottom",
                 fontsize=6.5,
                 color=MARK,
@@ -161,6 +163,14 @@ def _highest_peaks(is_peak: np.ndarray, mean: np.ndarray) -> list[int]:
     edges = np.flatnonzero(np.diff(np.concatenate([[0], is_peak.astype(int), [0]])))
     tops = [int(first + mean[first:end].argmax()) for first, end in edges.reshape(-1, 2)]
     return sorted(tops, key=lambda top: -mean[top])[:_MOST_PEAKS]
+
+
+def _side(peak: int, peaks: list[int], count: int) -> str:
+    """Where the number of a peak is aligned, so that those of neighbours do not overlap."""
+    near = [other for other in peaks if 0 < abs(other - peak) < count * _NUMBER_WIDTH]
+    if not near:
+        return "center"
+    return "right" if peak < min(near) else "left" if peak > max(near) else "center"
 
 
 def position_components(components: xr.Dataset | Models) -> Figure:
