@@ -112,6 +112,9 @@ class TrainConfig(BaseModel):
         None, ge=1, description="Validations without a better metric before stopping."
     )
     average: int = Field(5, ge=1, description="Last checkpoints whose mean are the final weights.")
+    keep: int = Field(
+        3, ge=1, description="Last checkpoints that stay, if they are more than those averaged."
+    )
     tensorboard: bool = Field(False, description="Also write TensorBoard's files.")
 
     @model_validator(mode="after")

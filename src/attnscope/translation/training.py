@@ -30,9 +30,8 @@ from attnscope.translation.schedules import learning_rate
 from attnscope.translation.task import TaskText
 from attnscope.translation.translate import translate_lines
 
-KEPT = 3  # checkpoints beside those that are averaged
 BETTER = {"bleu": 1.0, "loss": -1.0}
-_MAY_CHANGE = {"updates", "patience", "log_every", "threads", "device", "tensorboard", "average"}
+_MAY_CHANGE = {"updates", "patience", "log_every", "threads", "device", "tensorboard", "average", "keep"}
 
 
 @dataclass(frozen=True)
@@ -258,7 +257,9 @@ class Training:
             self.log.write(place.update, **{f"valid_{name}": one for name, one in place.metrics.items()})
             self.checkpoints.save(place.update, self.model, self.optimizer, vars(place))
             updates = self.checkpoints.updates()
-            self.checkpoints.keep({*updates[-max(KEPT, self.config.average) :], place.best_update})
+            self.checkpoints.keep(
+                {*updates[-max(self.config.keep, self.config.average) :], place.best_update}
+            )
         self.group.wait()
 
     def _is_done(self) -> bool:
