@@ -143,12 +143,15 @@ def test_masked_language_model(tmp_path):
         "\n".join(f"the {a} {b} sat on the {c}" for a in "abc" for b in "defg" for c in "hij") * 20
     )
     settings = SMALL | {"model": "masked-lm", "width": 16, "heads": 2, "feed_forward": 16, "layers": 1}
-    settings |= {"longest": 24, "positions": "learned", "learning_rate": 0.01, "updates": 40}
+    settings |= {"longest": 24, "positions": "learned", "learning_rate": 0.01, "updates": 40, "keep": 5}
     found = train(out=tmp_path / "out", text=text, **settings)
     first = next(line for line in read_log(tmp_path / "out") if "valid_loss" in line)
     assert set(found) == {"loss"}
     assert found["loss"] < 0.7 * first["valid_loss"]
     assert AutoModelForMaskedLM.from_pretrained(tmp_path / "out").config.positions == "learned"
+    kept = {int(place.name) for place in (tmp_path / "out" / "checkpoints").iterdir()}
+    assert kept >= {24, 28, 32, 36, 40}
+    assert len(kept) <= 6  # with the best
 
 
 def test_without_data_the_generated_task_is_learned_by_its_preset(tmp_path):
