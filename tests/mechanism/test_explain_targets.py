@@ -85,6 +85,7 @@ def test_a_target_goes_through_all_analyses():
     """Word changes reach the words that the decoder reads, and position changes its table."""
     found = explained(ours("sinusoidal"), intervene=True)
     assert found.attrs["decoder"] == "The decoder read the target text."
+    assert "positions in different texts" in json.loads(found.attrs["skipped"])["cross_attention"]
     assert len(json.loads(found.attrs["signature"])["target"]["sha256"]) == 64
     assert {"position_spectrum", "position_cca", "verdict"} <= set(found.children)
     changed = found["interventions"].to_dataset()

@@ -93,6 +93,9 @@ class Evidence:
         have tokens): the control for the table.
     texts, length
         Number of texts, and tokens in each.
+    crosses
+        Whether the model has cross-attention too, whose queries and keys lie in different texts: it has no offsets, and
+        none of its layers is here.
     """
 
     layers: list[Layer]
@@ -100,6 +103,7 @@ class Evidence:
     words: Float[np.ndarray, "word word_width"]
     texts: int
     length: int
+    crosses: bool = False
 
     def table_of(self, layer: Layer) -> PositionTable:
         """The table that a layer's side of the model reads: an encoder and a decoder may each have one."""
@@ -206,6 +210,7 @@ def gather(
         words=word_table(model)[_words(windows, ids.ids)[:rows]],
         texts=len(ids),
         length=length,
+        crosses=any(site.kind == "cross" for site in found),
     )
 
 

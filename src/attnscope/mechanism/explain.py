@@ -40,6 +40,9 @@ CONTENT_TEXTS = 3  # texts of the position-and-content account, which takes seve
 DEFAULT_TEXTS = 100
 CONTROLLED = 4  # heads whose shift is held against controls: the first in the ranking
 _INDEX = "analyses.json"
+_CROSSED = (
+    "its queries and keys have positions in different texts; see where its heads look with scan and align"
+)
 _OF_ARRAYS = frozenset(
     [
         "position_spectrum",
@@ -337,7 +340,7 @@ class Analyses:
             progress=lambda done, total: self.progress(Step("reading the texts", 0.6 * done / total)),
         )
         found = {"forms": kept.get("forms", lambda: heads.form_table(evidence))}
-        skipped: dict[str, str] = {}
+        skipped = {"cross_attention": _CROSSED} if evidence.crosses else {}
         plan = self._plan(evidence, found)
         if self.relearning is not None:
             plan["relearned"] = self._relearn(self.relearning, kept)
