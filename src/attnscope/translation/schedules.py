@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 
 
-def learning_rate(step: int, schedule: str, *, peak: float, warmup: int, last: int, width: int = 1) -> float:
+def learning_rate(
+    step: int, schedule: str, *, peak: float, warmup: int, last: int, width: int = 1, cooldown: int = 0
+) -> float:
     r"""Rate of an update.
 
     With :math:`s` the step and :math:`w` the warm-up, ``noam`` is
@@ -27,12 +29,21 @@ def learning_rate(step: int, schedule: str, *, peak: float, warmup: int, last: i
         Updates in all.
     width
         Width d of the model, for ``noam``.
+    cooldown
+        Updates at the end over which any rate also falls linearly to 0.
 
     Examples
     --------
     >>> [learning_rate(s, "inverse_sqrt", peak=1.0, warmup=4, last=100) for s in (1, 4, 16)]
     [0.25, 1.0, 0.5]
+    >>> [learning_rate(s, "constant", peak=1.0, warmup=0, last=100, cooldown=4) for s in (96, 97, 98, 99, 100)]
+    [1.0, 1.0, 0.75, 0.5, 0.25]
     """
+    left = min(1.0, (last + 1 - step) / cooldown) if cooldown else 1.0
+    return left * _before_cooldown(step, schedule, peak, warmup, last, width)
+
+
+def _before_cooldown(step: int, schedule: str, peak: float, warmup: int, last: int, width: int) -> float:
     if schedule == "noam":
         return peak * width**-0.5 * min(step**-0.5, step * max(1, warmup) ** -1.5)
     if step < warmup:

@@ -31,7 +31,17 @@ from attnscope.translation.task import TaskText
 from attnscope.translation.translate import translate_lines
 
 BETTER = {"bleu": 1.0, "loss": -1.0}
-_MAY_CHANGE = {"updates", "patience", "log_every", "threads", "device", "tensorboard", "average", "keep"}
+_MAY_CHANGE = {
+    "updates",
+    "cooldown",
+    "patience",
+    "log_every",
+    "threads",
+    "device",
+    "tensorboard",
+    "average",
+    "keep",
+}
 
 
 @dataclass(frozen=True)
@@ -182,6 +192,7 @@ class Training:
             warmup=config.warmup,
             last=config.updates,
             width=config.width,
+            cooldown=config.cooldown,
         )
         for group in self.optimizer.param_groups:
             group["lr"] = rate
