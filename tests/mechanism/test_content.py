@@ -1,5 +1,7 @@
 """Position and content told apart: identities I1 to I5, and planted heads of which the parts are known."""
 
+from itertools import combinations
+
 import numpy as np
 import pytest
 import torch
@@ -191,17 +193,82 @@ def test_i3_means_of_few_texts_blame_position_and_two_halves_do_not():
     word, texts = 4.0, 8
     model = mixed_bert(wave=0.0, word=word)
     plugin, split = [], []
-    for seed in range(6):
+    for seed in range(24):
         found = position_content(model, random_texts(texts, seed), band=BAND, draws=2).isel(layer=0, head=0)
         pairs = LENGTH - abs(OFFSETS)
         for kept, trace in ((plugin, found.trace.sel(term="PP")), (split, found.trace_split)):
             by_offset = trace.to_numpy() / pairs
             kept.append(by_offset[BAND] - np.delete(by_offset, BAND).mean())
     expected = word * (1 - 1 / WORDS) / texts
-    error = np.std(split) / 6**0.5
+    error = np.std(split) / 24**0.5
     assert np.mean(plugin) == pytest.approx(expected, abs=4 * error)
     assert np.mean(plugin) > 6 * error
     assert abs(np.mean(split)) < 4 * error
+
+
+def halved(model, texts):
+    """PP of every way to halve the texts, by forward passes over each half and plain products."""
+    sides = []
+    for half in combinations(range(len(texts)), len(texts) // 2):
+        means = [
+            queries_and_keys(model, [texts[i] for i in chosen])
+            for chosen in (half, [i for i in range(len(texts)) if i not in half])
+        ]
+        (query, _), (_, key) = means
+        sides.append(query @ (key - key.mean(-2, keepdims=True)).swapaxes(-1, -2))
+    return np.mean(sides, 0)
+
+
+def queries_and_keys(model, texts):
+    """Means over texts of the first layer's queries, scale included, and keys: ``(head, position, r)``."""
+    attention = model.bert.encoder.layer[0].attention.self
+    seen = {}
+    hooks = [
+        getattr(attention, name).register_forward_hook(
+            lambda _m, _i, out, name=name: seen.update({name: out})
+        )
+        for name in ("query", "key")
+    ]
+    model(torch.tensor(texts))
+    for hook in hooks:
+        hook.remove()
+    heads, width = attention.num_attention_heads, attention.attention_head_size
+    query, key = (
+        seen[name].detach().double().mean(0).unflatten(-1, (heads, width)).transpose(0, 1).numpy()
+        for name in ("query", "key")
+    )
+    return query / width**0.5, key
+
+
+def test_the_split_is_the_mean_over_all_halvings():
+    model, texts = mixed_bert(word=2.0), random_texts(4, seed=3)
+    found = position_content(model, texts, band=BAND, draws=2).isel(layer=0)
+    for head, scores in enumerate(halved(model, texts)):
+        expected = offset_trace(scores).trace.sel(offset=OFFSETS)
+        np.testing.assert_allclose(found.trace_split[head], expected, atol=1e-4 * float(abs(expected).max()))
+    np.testing.assert_allclose(found.share.sum("term"), 1)
+    assert (found.share.sel(term="PP") != found.share_low.sel(term="PP")).all()
+
+
+def test_the_interval_is_the_jackknife_of_runs_without_one_text():
+    model, texts = mixed_bert(word=2.0), random_texts(5, seed=1)
+    found = position_content(model, texts, band=BAND, draws=2).share.sel(term="PP")
+    bounds = position_content(model, texts, band=BAND, draws=2)
+    without = np.stack(
+        [
+            position_content(model, texts[:i] + texts[i + 1 :], band=BAND, draws=2).share.sel(term="PP")
+            for i in range(5)
+        ]
+    )
+    error = (4 / 5 * ((without - without.mean(0)) ** 2).sum(0)) ** 0.5
+    for end, sign in (("low", -1), ("high", 1)):
+        edge = bounds[f"share_{end}"].sel(term="PP")
+        np.testing.assert_allclose(
+            edge, found + sign * 2.7764 * error, rtol=1e-3
+        )  # t of 4 degrees of freedom
+    two = position_content(model, texts[:2], band=BAND, draws=2)
+    assert np.isnan(two.share_low).all()
+    assert np.isfinite(two.share).all()
 
 
 def test_i5_shuffled_words_leave_content_flat_beside_the_diagonal():

@@ -236,7 +236,6 @@ def _content(looks, share, peak, rng):
         "profile_pp": ((*GRID, "offset"), 0.9 * profile),
         "target": (GRID, np.full(looks.shape, -1)),
         "mass": (GRID, peak),
-        "share_split": (GRID, share),
     }
     for end, change in (("", 0.0), ("_low", -0.01), ("_high", 0.01)):
         found["profile" + end] = ((*GRID, "offset"), profile + change)

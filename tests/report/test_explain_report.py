@@ -57,7 +57,8 @@ def test_each_analysis_has_a_section_with_its_figures(text):
 
 
 def test_the_headline_counts(text):
-    assert "Three ways find the same offset in 6 of 12 heads." in text
+    assert "Three ways find the same offset in 6 of 6 heads that look there with 0.2 or more" in text
+    assert "(6 of all 12)." in text
     assert "more than 90% of the scores&#39; profile in 6 of 12." in text
     assert "12 windows of 64 tokens" in text
     assert "0.0, 0.2, 1.0, 1.2 (layer.head" in text

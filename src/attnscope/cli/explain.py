@@ -157,14 +157,16 @@ def _print_paper(table: xr.Dataset) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    from attnscope.mechanism.paper import COLUMNS, paper_lines
+    from attnscope.mechanism.paper import COLUMNS, KEY, paper_lines
 
     shown = Table(show_lines=True)
     for heading in COLUMNS:
         shown.add_column(heading)
     for line in paper_lines(table):
         shown.add_row(*map(Text, line))
-    Console().print(shown)
+    console = Console()
+    console.print(shown)
+    console.print(KEY, style="dim", highlight=False)
 
 
 def _print_relearned(found: xr.Dataset, folder: Path) -> None:
@@ -261,7 +263,7 @@ def _print_csv(tree: xr.DataTree) -> None:
 def _print_tables(tree: xr.DataTree) -> None:
     from rich.console import Console
 
-    from attnscope.mechanism.ranking import LOOKS, count_agreeing, rank_heads
+    from attnscope.mechanism.ranking import agreement, rank_heads
 
     console = Console()
     if "paper" in tree.children:
@@ -276,21 +278,22 @@ def _print_tables(tree: xr.DataTree) -> None:
     )
     if "decoder" in tree.attrs:
         console.print(tree.attrs["decoder"], style="dim", highlight=False)
-    agreeing, judged = count_agreeing(rows)
-    if judged:
-        looking, looks = count_agreeing(rows, LOOKS)
-        console.print(
-            f"three ways find the same offset in {looking} of {count(looks, 'head')} that look there with {LOOKS} "
-            f"or more of their weight ({agreeing} of all {judged})",
-            style="bold",
-            highlight=False,
-        )
+    agreeing = agreement(rows)
+    if agreeing:
+        console.print(agreeing, style="bold", highlight=False)
     console.print(_table_of_heads(rows[:_SHOWN]))
     if len(rows) > _SHOWN:
         console.print(f"and {len(rows) - _SHOWN} more heads: --csv lists all", highlight=False)
     for name, reason in json.loads(tree.attrs["skipped"]).items():
         console.print(f"no {name.replace('_', ' ')}: {reason}", style="dim", highlight=False, markup=False)
-    if judged:
+    if "position_content" in tree.children:
+        texts = tree["position_content"].attrs["texts"]
+        console.print(
+            f"share of position: of the mean scores of the first {texts} windows.",
+            style="dim",
+            highlight=False,
+        )
+    if agreeing:
         console.print(
             "agree: the three offsets lie within 1 token of each other.", style="dim", highlight=False
         )
@@ -308,13 +311,18 @@ def _table_of_heads(rows: list[dict[str, Any]]) -> Table:
 
     table = Table()
     ways = ("weights", "spectrum", "correlation")
-    for heading in ("layer", "head", "weight", *(f"offset:\n{way}" for way in ways)):
+    several = any(row["attention"] for row in rows)
+    table.add_column("layer", justify="right")
+    if several:
+        table.add_column("attention")
+    for heading in ("head", "weight", *(f"offset:\n{way}" for way in ways)):
         table.add_column(heading, justify="right")
     table.add_column("agree")
     table.add_column("share of\nposition", justify="right")
     for row in rows:
         table.add_row(
             str(row["layer"]),
+            *([row["attention"] or ""] if several else []),
             str(row["head"]),
             _number(row["peak_weight"], ".3f"),
             _number(row["offset_of_weights"], "+.0f"),

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 class Splitter(Protocol):
     """A way to tell position from content: it sees all texts once, and then splits one after the other."""
 
-    def add(self, site: Site, call: AttentionCall, half: int) -> None:
-        """Learn from a batch of texts, all of the first (0) or second (1) half."""
+    def add(self, site: Site, call: AttentionCall) -> None:
+        """Learn from a batch of texts."""
         ...
 
     def prepare(self, tokens: Tokens) -> None:
@@ -104,42 +104,26 @@ def _scoring(call: AttentionCall, query: Tensor, key: Tensor) -> AttentionCall:
 
 @dataclass(eq=False)
 class MeanSplit:
-    """The position part is the mean over texts; sums are kept in two halves."""
+    """The position part is the mean over texts."""
 
-    sums: dict[int, list[Tensor]] = field(
+    sums: dict[int, tuple[Tensor, Tensor]] = field(
         default_factory=dict
-    )  # site: query and key, each (half, head, position, r)
-    counts: dict[int, list[int]] = field(default_factory=dict)
+    )  # site: query and key, each (head, position, r)
+    counts: dict[int, int] = field(default_factory=dict)
 
-    def add(self, site: Site, call: AttentionCall, half: int) -> None:
-        sides = [side.double().sum(0) for side in (call.query, call.key)]
-        if site.index not in self.sums:
-            self.sums[site.index] = [torch.stack([torch.zeros_like(side)] * 2) for side in sides]
-            self.counts[site.index] = [0, 0]
-        for kept, side in zip(self.sums[site.index], sides, strict=True):
-            kept[half] += side
-        self.counts[site.index][half] += len(call.query)
+    def add(self, site: Site, call: AttentionCall) -> None:
+        query, key = (side.double().sum(0) for side in (call.query, call.key))
+        before = self.sums.get(site.index, (0, 0))
+        self.sums[site.index] = before[0] + query, before[1] + key
+        self.counts[site.index] = self.counts.get(site.index, 0) + len(call.query)
 
     def prepare(self, tokens: Tokens) -> None:
         """Nothing depends on the text."""
 
     def __call__(self, site: Site, call: AttentionCall) -> Sides:
         query, key = (side[0].double() for side in (call.query, call.key))
-        query_mean, key_mean = self.means(site)
+        query_mean, key_mean = (one / self.counts[site.index] for one in self.sums[site.index])
         return Sides(query_mean, query - query_mean, key_mean, key - key_mean)
-
-    def means(self, site: Site) -> tuple[Tensor, Tensor]:
-        query, key = (kept.sum(0) / sum(self.counts[site.index]) for kept in self.sums[site.index])
-        return query, key
-
-    def halves(self, site: Site) -> tuple[Sides, Sides]:
-        """Position parts with the first half on the query side and the second on the key side, and the reverse."""
-        counts = self.counts[site.index]
-        query, key = ([kept[half] / counts[half] for half in (0, 1)] for kept in self.sums[site.index])
-        return (
-            Sides(query[0], torch.zeros_like(query[0]), key[1], torch.zeros_like(key[1])),
-            Sides(query[1], torch.zeros_like(query[1]), key[0], torch.zeros_like(key[0])),
-        )
 
 
 @dataclass(eq=False)
@@ -150,7 +134,7 @@ class ExactSplit:
     splits: dict[int, FirstLayerSplit] = field(default_factory=dict)
     matrices: dict[int, Projections] = field(default_factory=dict)
 
-    def add(self, site: Site, call: AttentionCall, half: int) -> None:
+    def add(self, site: Site, call: AttentionCall) -> None:
         """Nothing is learned from other texts."""
 
     def prepare(self, tokens: Tokens) -> None:

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 import xarray as xr
 from jaxtyping import Float, Int
+from scipy.stats import t as student_t
 from torch import Tensor
 
 from attnscope.attention import AttentionCall, Need, measure
@@ -56,7 +57,8 @@ def position_content(
     :math:`q^C_i\cdot k^C_j` (CC), times the scale. Since queries and keys are linear in X, this is the split X = P + C.
 
     * ``method="means"``, any layer: the position part is the mean over texts at each position (Song & Zhong 2023).
-      Then PC and CP vanish in the mean over the same texts.
+      Then PC and CP vanish in the mean over the same texts. The means of few texts hold some of their content; `share`
+      is free of it.
     * ``method="exact"``, first layer of a model with a position table: the position part is what the table adds,
       passed through the LayerNorm given the standard deviation of the whole (`first_layer_split`). Words, token
       types and every constant are content.
@@ -87,15 +89,16 @@ def position_content(
         Dimensions ``layer, head, term, offset``.
 
         * ``trace``: :math:`tr_t` of each term, scale included; NaN at offsets that a causal layer forbids.
-        * ``share``: `covariance_share` of the mean scores by offset; the four add up to 1.
+        * ``share``: `covariance_share` of the mean scores by offset; the four add up to 1. For ``"means"`` PP is
+          ``trace_split``, and the interval the jackknife's over texts, NaN for two.
         * ``shapley``: each term's Shapley value for the mean weight at t\*; they add up to ``mass - mass_none``.
         * ``profile``: mean weight at an offset; ``mass``: at t\*. These five have ``_low`` and ``_high``.
         * ``profile_pp``: the profile of softmax(PP).
         * ``mass_none``: the weight at t\* without any term: uniform, or what a relative bias gives.
         * ``key_only``: trace of the scores that the text's mean query gives, a bias that depends on the key alone.
         * ``target``: t\*.
-        * ``trace_split``, ``share_split`` (``"means"`` only): of PP, with the means of one half of the texts on the
-          query side and of the other on the key side, so that noise in the means does not bias it.
+        * ``trace_split`` (``"means"`` only): of PP, with the means of one half of the texts on the query side and of
+          the other on the key side, so that noise in the means does not bias it; the mean over all halvings.
 
     Raises
     ------
@@ -124,11 +127,9 @@ def position_content(
         if layers is None:
             layers = [site.index for site in first_layer_split(model, model_inputs(model, ids[:1]))]
     first = _FirstPass(layers, band, splitter, keep=len(ids) * ids.length <= TOKENS_AT_ONCE)
-    middle = (len(ids) + 1) // 2
-    for first.half, part in enumerate((ids[:middle], ids[middle:])):
-        for _, batch in batches(part):
-            with watching(model, first.observe):
-                read(model, batch)
+    for _, batch in batches(ids):
+        with watching(model, first.observe):
+            read(model, batch)
     sites = first.sites()
     if target is None:
         target = first.peaks()
@@ -145,9 +146,7 @@ def position_content(
         else:
             with watching(model, second.observe):
                 read(model, ids[text : text + 1])
-    found = _dataset(first, second, resampled(len(ids), draws, seed))
-    if isinstance(splitter, MeanSplit):
-        found = found.merge(_halves(second, splitter, found))
+    found = _dataset(first, second, resampled(len(ids), draws, seed), of_means=method == "means")
     return found.assign_attrs(method=method, texts=len(ids), length=ids.length)
 
 
@@ -185,7 +184,6 @@ class _FirstPass:
     band: int
     splitter: Splitter
     keep: bool
-    half: int = 0
     seen: dict[int, Site] = field(default_factory=dict)
     parts: dict[int, list[np.ndarray]] = field(default_factory=dict)
     calls: dict[int, list[AttentionCall]] = field(default_factory=dict)  # one a text
@@ -196,7 +194,7 @@ class _FirstPass:
         profile, output = profile_and_output(call, self.band)
         self.seen[site.index] = site
         self.parts.setdefault(site.index, []).append(profile.numpy())
-        self.splitter.add(site, call, self.half)
+        self.splitter.add(site, call)
         if self.keep:
             self.calls.setdefault(site.index, []).extend(one_text(call, text) for text in range(len(profile)))
         return output
@@ -285,7 +283,7 @@ def _forbidden(second: _SecondPass) -> np.ndarray:
     return np.array([[site.kind == "causal"] for site in second.sites])[:, :, None] & (offsets > 0)
 
 
-def _dataset(first: _FirstPass, second: _SecondPass, weights: np.ndarray) -> xr.Dataset:
+def _dataset(first: _FirstPass, second: _SecondPass, weights: np.ndarray, *, of_means: bool) -> xr.Dataset:
     band, sites = second.band, second.sites
     trace = second.stacked("trace")
     trace[np.broadcast_to(_forbidden(second)[None, :, :, None], trace.shape)] = np.nan
@@ -315,9 +313,18 @@ def _dataset(first: _FirstPass, second: _SecondPass, weights: np.ndarray) -> xr.
     )
     found["target"] = (("layer", "head"), second.target, {"long_name": "offset explained", "units": "tokens"})
     pairs = _pairs(second)
-    share = covariance_share(trace.mean(0) / pairs)
-    drawn = np.stack([covariance_share(np.tensordot(draw, trace, 1) / pairs) for draw in weights])
-    low, high = np.quantile(drawn, [0.025, 0.975], axis=0)
+    if of_means:
+        split = split_halves(trace)
+        found["trace_split"] = (
+            ("layer", "head", "offset"),
+            split,
+            {"long_name": "trace of PP, two halves", "units": "nats"},
+        )
+        share, low, high = _shares_of_means(trace, split, pairs[:, :, 0])
+    else:
+        share = covariance_share(trace.mean(0) / pairs)
+        drawn = np.stack([covariance_share(np.tensordot(draw, trace, 1) / pairs) for draw in weights])
+        low, high = np.quantile(drawn, [0.025, 0.975], axis=0)
     for end, one in (("", share), ("_low", low), ("_high", high)):
         found["share" + end] = (
             ("layer", "head", "term"),
@@ -344,28 +351,63 @@ def _pairs(second: _SecondPass) -> np.ndarray:
     return np.maximum(np.stack(pairs), 1)[:, None, None]
 
 
-def _halves(second: _SecondPass, splitter: MeanSplit, found: xr.Dataset) -> xr.Dataset:
-    """PP from two halves of the texts, and its share."""
-    split = np.full(found.key_only.shape, np.nan)
-    for row, site in enumerate(second.sites):
-        call = second.calls[site.index]
-        both = torch.stack(
-            [score_traces(sides.terms(call)[0], second.band)[0] for sides in splitter.halves(site)]
-        )
-        split[row, : both.shape[1]] = both.mean(0).cpu().numpy()
-    split[np.broadcast_to(_forbidden(second), split.shape)] = np.nan
-    pairs = _pairs(second)[:, :, 0]
-    total = found.trace.sum("term", skipna=False).to_numpy() / pairs
-    return xr.Dataset(
-        {
-            "trace_split": (
-                ("layer", "head", "offset"),
-                split,
-                {"long_name": "trace of PP, two halves", "units": "nats"},
+def split_halves(trace: Float[np.ndarray, "text *batch 4 offset"]) -> Float[np.ndarray, "*batch offset"]:
+    r"""PP with the means of one half of the texts as queries and of the other half as keys, the mean over all halvings.
+
+    It is the mean of :math:`tr_t(Q_a K_b^\top)` over all pairs of different texts, which the terms of texts give:
+    :math:`(n\,\mathrm{PP} - \overline{\mathrm{PP}+\mathrm{PC}+\mathrm{CP}+\mathrm{CC}})/(n-1)`.
+
+    Parameters
+    ----------
+    trace
+        Of PP, PC, CP and CC about the means over these texts, two or more.
+
+    Examples
+    --------
+    >>> trace = np.array([[[1.0], [0.5], [0.5], [2.0]], [[1.0], [-0.5], [-0.5], [4.0]]])  # two texts, one offset
+    >>> split_halves(trace).tolist()
+    [-2.0]
+    """
+    return _without_own(trace[..., 0, :].mean(0), trace.sum(-2).mean(0), len(trace))
+
+
+def _without_own(means: np.ndarray, total: np.ndarray, texts: int) -> np.ndarray:
+    """The product of means without that of each text with itself."""
+    return (texts * means - total) / (texts - 1)
+
+
+def _shares_of_means(
+    trace: np.ndarray, split: np.ndarray, pairs: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Shares of PP from halves and of CC, which is the rest; and their jackknife interval over texts.
+
+    Without a text, the means move by its content, away from it: PP becomes PP - (PC + CP) / (n - 1) + CC / (n - 1)^2.
+    """
+
+    def shares(split: np.ndarray, total: np.ndarray) -> np.ndarray:
+        variance = _covariance(total / pairs, total / pairs)
+        position = _covariance(split / pairs, total / pairs) / np.where(variance > 0, variance, np.nan)
+        none = np.where(np.isfinite(position), 0.0, np.nan)
+        return np.stack([position, none, none, 1 - position], -1)
+
+    texts, total = len(trace), trace.sum(-2)
+    share = shares(split, total.mean(0))
+    if texts < 3:  # noqa: PLR2004 without one there would be no two halves
+        return share, np.full_like(share, np.nan), np.full_like(share, np.nan)
+    others = texts - 1
+    without = [
+        shares(
+            _without_own(
+                one[..., 0, :] - (one[..., 1, :] + one[..., 2, :]) / others + one[..., 3, :] / others**2,
+                left,
+                others,
             ),
-            "share_split": (("layer", "head"), _covariance(split / pairs, total) / _covariance(total, total)),
-        }
-    )
+            left,
+        )
+        for one, left in zip(trace, (total.sum(0) - total) / others, strict=True)
+    ]
+    reach = student_t.ppf(0.975, others) * np.sqrt(others * np.var(without, axis=0))
+    return share, share - reach, share + reach
 
 
 def covariance_share(terms: Float[np.ndarray, "*batch term offset"]) -> Float[np.ndarray, "*batch term"]:

@@ -36,7 +36,7 @@ from attnscope.store import RunFolder, package_versions, tokenizer_sha256, write
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-CONTENT_TEXTS = 3  # texts of the position-and-content account, which takes several passes
+CONTENT_TEXTS = 8  # texts of the position-and-content account, which takes several passes
 DEFAULT_TEXTS = 100
 CONTROLLED = 4  # heads whose shift is held against controls: the first in the ranking
 _INDEX = "analyses.json"

@@ -31,7 +31,8 @@ def rank_heads(tree: xr.DataTree) -> list[dict[str, Any]]:
     Returns
     -------
     list of dict
-        For each head ``layer``, ``head``, ``agree`` (None where there is no verdict) and, None where not known,
+        For each head ``layer``, ``attention`` (self or causal; None where all layers attend in one way), ``head``,
+        ``agree`` (None where there is no verdict) and, None where not known,
         ``offset_of_weights``, ``offset_of_spectrum``, ``offset_of_correlation`` (tokens), ``position_share``,
         ``peak_weight``, ``coherence`` and ``moved_without_bias`` (tokens).
 
@@ -47,8 +48,9 @@ def rank_heads(tree: xr.DataTree) -> list[dict[str, Any]]:
     [1, 0]
     """
     rows = _from_content(tree) | _from_verdict(tree)
+    kinds = _kinds(tree)
     return sorted(
-        rows.values(),
+        ({"layer": row["layer"], "attention": kinds.get(row["layer"])} | row for row in rows.values()),
         key=lambda row: (not row["agree"], -(row["peak_weight"] or 0.0), row["layer"], row["head"]),
     )
 
@@ -72,6 +74,33 @@ def count_agreeing(rows: list[dict[str, Any]], least: float = 0.0) -> tuple[int,
     """
     judged = [row["agree"] for row in rows if row["agree"] is not None and row["peak_weight"] >= least]
     return sum(judged), len(judged)
+
+
+def agreement(rows: list[dict[str, Any]]) -> str:
+    """In how many heads three ways agree, in a sentence; empty where none has a verdict.
+
+    Examples
+    --------
+    >>> agreement([{"agree": True, "peak_weight": 0.5}, {"agree": False, "peak_weight": 0.1}])
+    'Three ways find the same offset in 1 of 1 head that looks there with 0.2 or more of its weight (1 of all 2).'
+    >>> agreement([{"agree": False, "peak_weight": 0.1}])
+    'No head has 0.2 or more of its weight at one offset; three ways find the same offset in 0 of all 1.'
+    """
+    agreeing, judged = count_agreeing(rows)
+    looking, looks = count_agreeing(rows, LOOKS)
+    if not judged:
+        return ""
+    if not looks:
+        return (
+            f"No head has {LOOKS} or more of its weight at one offset; three ways find the same offset in "
+            f"{agreeing} of all {judged}."
+        )
+    who = "head that looks there with" if looks == 1 else "heads that look there with"
+    whose = "its" if looks == 1 else "their"
+    return (
+        f"Three ways find the same offset in {looking} of {looks} {who} {LOOKS} or more of {whose} weight "
+        f"({agreeing} of all {judged})."
+    )
 
 
 def best_heads(
@@ -112,6 +141,17 @@ def best_heads(
     return [(row["layer"], row["head"]) for row in chosen[:count]]
 
 
+def _kinds(tree: xr.DataTree) -> dict[int, str]:
+    """How each layer attends, where not all attend in the same way."""
+    if "position_content" not in tree.children:
+        return {}
+    content = tree["position_content"].to_dataset()
+    if "layer_kind" not in content.coords:
+        return {}
+    kinds = dict(zip(content["layer"].values.tolist(), map(str, content["layer_kind"].values), strict=True))
+    return kinds if len(set(kinds.values())) > 1 else {}
+
+
 def _from_verdict(tree: xr.DataTree) -> dict[tuple[int, int], dict[str, Any]]:
     if "verdict" not in tree.children:
         return {}
@@ -139,9 +179,7 @@ def _from_content(tree: xr.DataTree) -> dict[tuple[int, int], dict[str, Any]]:
     if "position_content" not in tree.children:
         return {}
     content = tree["position_content"].to_dataset()
-    share = content["share_split" if "share_split" in content else "share"]
-    if "term" in share.dims:
-        share = share.isel(term=[str(term) for term in content["term"].values].index("PP"))
+    share = content["share"].isel(term=[str(term) for term in content["term"].values].index("PP"))
     rows: dict[tuple[int, int], dict[str, Any]] = {}
     for row, layer in enumerate(content["layer"].values):
         for column, head in enumerate(content["head"].values):

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 from attnscope.figures.mechanism import explain_figures
 from attnscope.figures.mechanism.paper import SAME
 from attnscope.mechanism.paper import COLUMNS as PAPER_COLUMNS
+from attnscope.mechanism.paper import KEY as PAPER_KEY
 from attnscope.mechanism.paper import paper_lines
-from attnscope.mechanism.ranking import rank_heads
+from attnscope.mechanism.ranking import agreement, rank_heads
 from attnscope.report.embed import picture
 
 if TYPE_CHECKING:
@@ -49,6 +50,7 @@ class Published:
     elsewhere: list[tuple[str, str]]  # address on the page, number
     lines: list[tuple[str, ...]]
     columns: tuple[str, ...] = PAPER_COLUMNS
+    key: str = PAPER_KEY
 
 
 _SECTIONS = (
@@ -109,7 +111,7 @@ _SECTIONS = (
         "Position or content",
         (
             "Every input is split into its mean at that position (P) and the rest (C). The scores then have exactly "
-            "four parts: PP, PC, CP and CC."
+            "four parts: PP, PC, CP and CC. What texts share at a position by chance is counted as content."
         ),
         ("position-content",),
     ),
@@ -356,6 +358,7 @@ _FIGURES = {
 #: Columns of the table: key, heading, what a first click does.
 COLUMNS = (
     ("layer", "Layer", "ascending"),
+    ("attention", "Attention", "ascending"),
     ("head", "Head", "ascending"),
     ("offset_of_weights", "Offset by weights", "descending"),
     ("offset_of_spectrum", "Offset by cross-spectrum", "descending"),
@@ -383,6 +386,9 @@ def sections(
         there = [pictures[one] for one in names if one in pictures]
         if name == "heads" and "verdict" not in pictures:
             says = _NO_VERDICT  # noqa: PLW2901
+        if name == "content" and "position_content" in tree.children:
+            texts = tree["position_content"].attrs.get("texts", "few")
+            says = f"{says} From the first {texts} windows."  # noqa: PLW2901
         if there:
             found.append(Section(name, title, says, there))
     return found
@@ -412,12 +418,9 @@ def table(tree: xr.DataTree) -> tuple[list[tuple[str, str, str]], list[list[tupl
 def headline(tree: xr.DataTree) -> list[str]:
     """What the table comes to, in sentences."""
     rows = rank_heads(tree)
-    judged = [row for row in rows if row["agree"] is not None]
     known = [row["position_share"] for row in rows if row["position_share"] is not None]
-    sentences: list[str] = []
-    if judged:
-        agreeing = sum(row["agree"] for row in judged)
-        sentences.append(f"Three ways find the same offset in {agreeing} of {len(judged)} heads.")
+    agreeing = agreement(rows)
+    sentences = [agreeing] if agreeing else []
     if known:
         explained = sum(share > _MOSTLY for share in known)
         sentences.append(

@@ -29,6 +29,8 @@ _RECURRENT: dict[str, Any] = {
     "encoder_width": 64,
     "decoder_width": 128,
 }
+# Without dropout attention looks at neighbours, whose states know the word too.
+_ALIGNING: dict[str, Any] = {**_RECURRENT, "dropout": 0.2}
 _TRANSFORMER: dict[str, Any] = {
     **_TASK,
     "model": "transformer",
@@ -40,11 +42,7 @@ _TRANSFORMER: dict[str, Any] = {
 }
 
 PRESETS: dict[str, TrainConfig] = {
-    "fixed vector": read_config(
-        **_RECURRENT, attention="none", updates=2400
-    ),  # twice as long: it learns slowly
-    "additive": read_config(
-        **{**_RECURRENT, "dropout": 0.2}, attention="additive", updates=1200
-    ),  # without it looks at neighbours, whose states know the word too
+    "fixed vector": read_config(**_RECURRENT, attention="none", updates=2400),  # twice: it learns slowly
+    "additive": read_config(**_ALIGNING, attention="additive", updates=1200),
     "Transformer": read_config(**_TRANSFORMER, updates=1500),
 }
