@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 
 import pytest
 
@@ -37,10 +38,19 @@ def test_a_line_for_each_line(system, tmp_path):
 
     several = attnscope("translate", system, "text", "--n-best", "2", cwd=tmp_path).stdout.splitlines()
     number, texts, scores = zip(*(row.split(" ||| ") for row in several), strict=True)
-    assert number == ("1", "1", "2", "3", "3")
+    assert number == ("0", "0", "1", "2", "2")
     assert (texts[0], texts[3]) == (lines[0], lines[2])
     assert float(scores[0]) >= float(scores[1])
     assert not any(math.isnan(float(score)) for score in scores)
+
+
+def test_what_is_cut_is_said(system, tmp_path):
+    long = "a dog " * 200 + "\na dog\n"
+    refused = attnscope("translate", system, "-", cwd=tmp_path, stdin=long)
+    assert (refused.returncode, "--overlong" in refused.stderr) == (2, True)
+    done = attnscope("translate", system, "-", "--overlong", "cut", "--beams", "1", cwd=tmp_path, stdin=long)
+    assert re.fullmatch(r"line 1: \d+ tokens at its end were cut off\n", done.stderr)
+    assert len(done.stdout.splitlines()) == 2
 
 
 def test_bad_input(system, refused):

@@ -162,6 +162,12 @@ def test_without_data_the_generated_task_is_learned_by_its_preset(tmp_path):
     assert 0 <= read_log(tmp_path)[-1]["final_aer"] <= 1
 
 
+def test_a_setting_of_another_model_than_the_preset_is_refused(tmp_path):
+    with pytest.raises(AttnscopeError, match="'heads' is a setting of model 'transformer'"):
+        train(out=tmp_path / "out", heads=2)
+    assert not (tmp_path / "out").exists()
+
+
 def test_early_stopping(tmp_path):
     train(out=tmp_path, **SMALL | RECURRENT | {"updates": 100, "patience": 1, "learning_rate": 1e-9})
     assert read_log(tmp_path)[-1]["update"] < 100
@@ -212,6 +218,11 @@ def test_a_loss_that_is_no_number_stops_the_training(tmp_path, monkeypatch):
         ("- a list", "holds a list; expected settings"),
         ("a: b: c", "is not YAML: mapping values are not allowed here"),
         ("target: b.txt", "found target without source: give both"),
+        ("attention: dot", "'attention' is a setting of model 'recurrent', and the model is 'transformer'"),
+        (
+            "model: recurrent\nlayers: 2",
+            "'layers' is a setting of model 'transformer' and 'masked-lm', and the model is 'recurrent'",
+        ),
     ],
 )
 def test_wrong_settings_are_named(text, message, tmp_path):

@@ -94,6 +94,9 @@ def test_over_long_lines(model, tokenizer, monkeypatch):
 
     monkeypatch.setattr(model, "generate", generate)
     (ids,) = encode_lines(tokenizer, [LINES[3]])
+    shorter, cut = translate_lines(model, tokenizer, ["a", LINES[3]], beams=1, overlong="cut")
+    assert (shorter[0].left_out, cut[0].left_out) == (0, len(ids) - 8)
+    read.clear()
     translate_lines(model, tokenizer, [LINES[3]], beams=1, overlong="cut")
     assert read == [[*ids[:7], 2]]
     read.clear()

@@ -53,8 +53,13 @@ def with_settings(command: Callable[..., None]) -> Callable[..., None]:
     ]
     for name, field in TrainConfig.model_fields.items():
         kind, choices = _kind(field.annotation)
-        shown = "" if field.default is None else f" [default: {field.default}]"
-        option = typer.Option(help=f"{field.description}{shown}", metavar="|".join(choices) or None)
+        described, _, default = (field.description or "").partition("[default: ")
+        shown = default.rstrip("]") if default else str(field.default)
+        option = typer.Option(
+            help=described.strip(),
+            metavar="|".join(choices) or None,
+            show_default=False if shown == "None" else shown,
+        )
         annotation = Annotated[kind | None, option]
         parameters.append(inspect.Parameter(name, keyword, default=None, annotation=annotation))
     command.__signature__ = inspect.Signature(parameters)  # pyright: ignore[reportFunctionMemberAccess]

@@ -59,7 +59,8 @@ def translate(
 ) -> None:
     """Translate: one translation a line, in the order of the text; empty lines stay empty.
 
-    With --n-best above 1, every translation has its own line: number of the source line ||| translation ||| score.
+    With --n-best above 1, every translation has its own line, as Moses writes it: number of the source line, from 0
+    ||| translation ||| score.
     """
     from attnscope.store import explained, write_atomically
     from attnscope.translation.lines import read_lines
@@ -86,12 +87,20 @@ def translate(
             scores=as_json or n_best > 1,
             progress=show,
         )
+    _tell_cuts(found)
     written = "".join(f"{line}\n" for line in _lines(lines, found, n_best=n_best, as_json=as_json))
     if out is None:
         sys.stdout.write(written)
         return
     with explained(f"write {out}", "Choose another file with --out"):
         write_atomically(out, written)
+
+
+def _tell_cuts(found: Sequence[Sequence[Translation]]) -> None:
+    """What --overlong cut left out, on standard error."""
+    for number, several in enumerate(found, start=1):
+        if several[0].left_out:
+            print(f"line {number}: {several[0].left_out} tokens at its end were cut off", file=sys.stderr)  # noqa: T201
 
 
 def _lines(
@@ -107,13 +116,14 @@ def _lines(
         return [several[0].text for several in found]
     return [
         f"{number} ||| {one.text} ||| {one.score:.4f}"
-        for number, several in enumerate(found, start=1)
+        for number, several in enumerate(found)
         for one in several
     ]
 
 
-def _as_json(one: Translation) -> dict[str, str | float | None]:
-    return {"text": one.text, "score": None if math.isnan(one.score) else one.score}
+def _as_json(one: Translation) -> dict[str, str | float | int | None]:
+    score = None if math.isnan(one.score) else one.score
+    return {"text": one.text, "score": score, "left_out": one.left_out}
 
 
 @contextmanager

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 KEY = (
     "S: Yamamoto and Matsuzaki (NLP 2023); E: their paper of EMNLP 2023; K21: Kobayashi et al. (EMNLP 2021). Layers "
     "and heads count from 1, as there. agrees, differs: within our tolerance or not; not comparable: of "
-    "another model than the published one; descriptive: nothing to hold it against; not run: cannot be had of this model."
+    "another model than the published one; descriptive: nothing to hold it against; not run: cannot be had "
+    "of this model."
 )
 COLUMNS = ("#", "quantity", "published", "source", "this model", "tolerance", "verdict")
 

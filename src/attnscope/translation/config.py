@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Literal
 
@@ -129,6 +130,18 @@ class TrainConfig(BaseModel):
         return self
 
 
+_TRANSFORMERS = ("transformer", "masked-lm")
+_TRANSLATORS = ("transformer", "recurrent")
+_OF_MODELS: dict[str, tuple[str, ...]] = {
+    **dict.fromkeys(
+        ("attention", "cell", "embedding_width", "encoder_width", "decoder_width"), ("recurrent",)
+    ),
+    **dict.fromkeys(("width", "heads", "feed_forward", "layers", "positions", "norm"), _TRANSFORMERS),
+    **dict.fromkeys(("text", "valid_text", "mask_share"), ("masked-lm",)),
+    **dict.fromkeys(("source", "target", "valid_source", "valid_target", "join"), _TRANSLATORS),
+}
+
+
 def read_config(path: Path | None = None, **overrides: Any) -> TrainConfig:
     """Settings from a YAML file, with some of them replaced.
 
@@ -165,12 +178,34 @@ def read_config(path: Path | None = None, **overrides: Any) -> TrainConfig:
         )
         raise AttnscopeError(f"there is no setting {unknown[0]!r}: {hint}")
     try:
-        return TrainConfig(**values)
+        config = TrainConfig(**values)
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"]))
         found = f"{where} is {first['input']!r}: " if where else ""
         raise AttnscopeError(f"{found}{first['msg'].removeprefix('Value error, ')}") from None
+    if {*values, *overrides} != {*TrainConfig.model_fields}:  # all of them are of another configuration
+        refuse_other_models(values, config.model)
+    return config
+
+
+def refuse_other_models(given: Iterable[str], model: str) -> None:
+    """Refuse settings that the kind of model does not have: they would change nothing.
+
+    Examples
+    --------
+    >>> refuse_other_models(["attention"], "transformer")
+    Traceback (most recent call last):
+    ...
+    attnscope.errors.AttnscopeError: 'attention' is a setting of model 'recurrent', and the model is 'transformer': ...
+    """
+    for name in given:
+        owners = _OF_MODELS.get(name, (model,))
+        if model not in owners:
+            raise AttnscopeError(
+                f"{name!r} is a setting of model {' and '.join(map(repr, owners))}, and the model is {model!r}: leave "
+                f"it out, or choose model {owners[0]}"
+            )
 
 
 def _from_yaml(path: Path) -> dict[str, Any]:

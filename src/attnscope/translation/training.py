@@ -20,7 +20,7 @@ from attnscope.errors import AttnscopeError
 from attnscope.translation.batches import IGNORED
 from attnscope.translation.build import build_model
 from attnscope.translation.checkpoints import Checkpoints
-from attnscope.translation.config import TrainConfig, read_config, write_config
+from attnscope.translation.config import TrainConfig, read_config, refuse_other_models, write_config
 from attnscope.translation.known import judge_known
 from attnscope.translation.log import Log
 from attnscope.translation.material import Batch, Material, Pairs, read_material
@@ -371,6 +371,7 @@ def train(
         config = PRESETS["additive"]
     if isinstance(config, TrainConfig):
         config = read_config(**{**config.model_dump(), **given})
+        refuse_other_models(given, config.model)
     else:
         config = read_config(config, **given)
     torch.set_num_threads(config.threads or len(os.sched_getaffinity(0)))

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -30,10 +31,13 @@ class Translation:
         The translation.
     score
         Log-probability in nats over ``tokens ** length_penalty``, the end counted; NaN if it was not asked for.
+    left_out
+        Tokens of the source that were cut off.
     """
 
     text: str
     score: float = float("nan")
+    left_out: int = 0
 
 
 def translate(
@@ -131,8 +135,8 @@ def translate_lines(
     batch_tokens
         Source tokens that are translated at a time, times the beams.
     overlong
-        What becomes of a line longer than ``tokenizer.model_max_length``: ``refuse`` it (an error that names it),
-        ``split`` it into pieces and join their translations, or ``cut`` it.
+        What becomes of a line longer than ``tokenizer.model_max_length`` or than the model's position table:
+        ``refuse`` it (an error that names it), ``split`` it into pieces and join their translations, or ``cut`` it.
     scores
         Whether to score translations, by one more forward pass over what was made.
     progress
@@ -157,7 +161,11 @@ def translate_lines(
         raise AttnscopeError(f"found {n_best} best of {beams} beams: give as many beams, or sample")
     if overlong not in OVERLONG:
         raise AttnscopeError(f"overlong is {overlong!r}: choose {', '.join(OVERLONG)}")
-    pieces, owner = _pieces(encode_lines(tokenizer, lines), lines, int(tokenizer.model_max_length), overlong)
+    encoded, longest = (
+        encode_lines(tokenizer, lines),
+        min(int(tokenizer.model_max_length), positions_of(model)),
+    )
+    pieces, owner = _pieces(encoded, lines, longest, overlong)
     options: dict[str, Any] = {"num_beams": beams, "num_return_sequences": n_best, "do_sample": sample}
     if sample:
         options |= {"num_beams": 1, "temperature": temperature}
@@ -175,7 +183,19 @@ def translate_lines(
         done += len(chosen)
         if progress is not None:
             progress(done, len(pieces))
-    return _join(found, owner, len(lines))
+    joined = _join(found, owner, len(lines))
+    if overlong == "cut":
+        for number, ids in enumerate(encoded):
+            left_out = max(0, len(ids) - longest)
+            joined[number] = [replace(one, left_out=left_out) for one in joined[number]]
+    return joined
+
+
+def positions_of(model: Any) -> int:
+    """Rows of the model's position table, on either side; a very large number where positions are computed."""
+    computed = getattr(model.config, "positions", "learned") != "learned"
+    rows = None if computed else getattr(model.config, "max_position_embeddings", None)
+    return rows or sys.maxsize
 
 
 def _pieces(
@@ -190,7 +210,7 @@ def _pieces(
         if len(ids) > longest and overlong == "refuse":
             raise AttnscopeError(
                 f"line {number + 1} has {len(ids)} tokens; the model was trained for {longest}: shorten it, or choose "
-                "'split' or 'cut' for what is over-long"
+                "overlong 'split' or 'cut' (--overlong)"
             )
         body, end = ids[:-1], ids[-1:]
         step = longest - 1
@@ -225,7 +245,8 @@ def _generate(
     padded = [row + [tokenizer.pad_token_id] * (width - len(row)) for row in rows]
     ids = torch.tensor(padded, device=model.device)
     mask = torch.tensor([[1] * len(row) + [0] * (width - len(row)) for row in rows], device=model.device)
-    made = model.generate(ids, attention_mask=mask, max_new_tokens=2 * width + 20, **options)
+    most = min(2 * width + 20, positions_of(model))
+    made = model.generate(ids, attention_mask=mask, max_new_tokens=most, **options)
     texts = tokenizer.batch_decode(made, skip_special_tokens=True)
     each = options["num_return_sequences"]
     numbers = (
