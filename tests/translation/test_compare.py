@@ -242,7 +242,7 @@ def test_the_line_asked_for_is_shown():
 
 def test_the_fixed_vector_is_as_large_and_trained_longer():
     fixed, additive = (PRESETS[name].model_dump() for name in ("fixed vector", "additive"))
-    assert {name for name in fixed if fixed[name] != additive[name]} == {"attention", "updates"}
+    assert {name for name in fixed if fixed[name] != additive[name]} == {"attention", "updates", "dropout"}
     assert fixed["updates"] > additive["updates"]
     assert len({(config.task_longest, config.join) for config in PRESETS.values()}) == 1
 
