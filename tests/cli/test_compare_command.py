@@ -71,7 +71,7 @@ def test_mistakes_are_said(tmp_path, refused):
     (tmp_path / "fine.yaml").write_text("updates: 5\n")
     (tmp_path / "two.txt").write_text("a\nb\n")
     (tmp_path / "one.txt").write_text("a\n")
-    refused("compare", "gone.yaml", says="gone.yaml cannot be read")
+    refused("compare", "gone.yaml", says="gone.yaml: no such file or folder")
     refused("compare", "empty", says="empty holds no finished model")
     refused("compare", "mlm.yaml", says="masked language model")
     refused("compare", "two.txt", says="two.txt holds a str; expected settings")

@@ -198,13 +198,15 @@ def check_characters(content: str, where: str) -> None:
 
 
 def unreadable(path: Path, error: Exception | str) -> AttnscopeError:
-    """The error for a file that is there and cannot be read.
+    """The error for a file that is not there or cannot be read.
 
     Examples
     --------
     >>> str(unreadable(Path("a.txt"), "no permission"))
     'a.txt: cannot be read (no permission); expected a readable file or folder: check its permissions'
     """
+    if isinstance(error, FileNotFoundError):
+        return AttnscopeError(f"{path}: no such file or folder: check the path")
     reason = error.strerror if isinstance(error, OSError) and error.strerror else error
     return AttnscopeError(
         f"{path}: cannot be read ({reason}); expected a readable file or folder: check its permissions"

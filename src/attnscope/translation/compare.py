@@ -131,6 +131,7 @@ def compare(
         trials.write_text()
         tried = {system.name: trials.of(system) for system in asked}
         scores = scored({name: trial.lines for name, trial in tried.items()}, resamples)
+        scores = scores.isel(bucket=np.flatnonzero(scores.sentences.values))  # those with sentences
         found = {
             "scores": scores.merge(_by_system(asked, tried, text)),
             "curves": learning_curves({system.name: system.folder for system in asked}),

@@ -138,10 +138,10 @@ class Training:
         """The folder, its settings and the texts; the first process makes what the others read."""
         tokenizer_file = self.out / "tokenizer.json"
         if self.group.first:
-            self.out.mkdir(parents=True, exist_ok=True)
             _same_settings(self.config, self.out / "config.yaml")
             if not tokenizer_file.exists():
                 made = read_material(self.config)
+                self.out.mkdir(parents=True, exist_ok=True)
                 _save_tokenizer(made.tokenizer, self.out)
             write_config(self.config, self.out / "config.yaml")
         self.group.wait()
@@ -307,7 +307,7 @@ class Training:
         for name, updates in candidates.items():
             self._set_weights(updates)
             found[name] = self.validate()
-        chosen = max(found, key=lambda name: BETTER[metric] * found[name][metric])
+        chosen = max(found, key=lambda name: (BETTER[metric] * found[name][metric], -found[name]["loss"]))
         self._set_weights(candidates[chosen])
         metrics = found[chosen] | self._against_known()
         if self.log is not None:
