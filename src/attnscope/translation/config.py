@@ -121,6 +121,20 @@ class TrainConfig(BaseModel):
     )
     tensorboard: bool = Field(False, description="Also write TensorBoard's files.")
 
+    def settings(self) -> dict[str, Any]:
+        """Those that its kind of model has.
+
+        Examples
+        --------
+        >>> "attention" in TrainConfig(model="transformer").settings()
+        False
+        """
+        return {
+            name: value
+            for name, value in self.model_dump().items()
+            if self.model in _OF_MODELS.get(name, (self.model,))
+        }
+
     @model_validator(mode="after")
     def _pairs_of_files(self) -> TrainConfig:
         if (self.valid_source is None) != (self.valid_target is None):
@@ -227,7 +241,7 @@ def _from_yaml(path: Path) -> dict[str, Any]:
 
 
 def write_config(config: TrainConfig, path: Path) -> None:
-    """Write all settings as YAML, so that `read_config` gives them back.
+    """Write its settings as YAML, so that `read_config` gives them back.
 
     Examples
     --------
@@ -238,6 +252,6 @@ def write_config(config: TrainConfig, path: Path) -> None:
     True
     """
     values = {
-        name: str(value) if isinstance(value, Path) else value for name, value in config.model_dump().items()
+        name: str(value) if isinstance(value, Path) else value for name, value in config.settings().items()
     }
     path.write_text(yaml.safe_dump(values, sort_keys=False, allow_unicode=True), encoding="utf-8")

@@ -12,7 +12,7 @@ from attnscope.translation.log import read_log
 from attnscope.translation.presets import PRESETS
 
 _TAKEN = ("figures", "source", "reference")  # names that the comparison itself writes to
-_NO_MATTER = {"threads", "device", "log_every", "tensorboard"}  # to the weights
+_NO_MATTER = dict.fromkeys(("threads", "device", "log_every", "tensorboard", "keep"))  # to the weights
 
 
 @dataclass(frozen=True)
@@ -92,8 +92,8 @@ def is_trained(config: TrainConfig, folder: Path) -> bool:
     lines = read_log(folder)
     if not (lines and "chosen" in lines[-1] and (folder / "config.yaml").is_file()):
         return False
-    before = read_config(folder / "config.yaml").model_dump(exclude=_NO_MATTER)
-    return before == config.model_dump(exclude=_NO_MATTER)
+    before = read_config(folder / "config.yaml").settings()
+    return {**before, **_NO_MATTER} == {**config.settings(), **_NO_MATTER}
 
 
 def _read(name: str, one: str | Path | TrainConfig, out: Path) -> System:

@@ -409,7 +409,7 @@ def _same_settings(config: TrainConfig, path: Path) -> None:
     """Refuse to go on with another training than the folder's."""
     if not path.exists():
         return
-    before, now = read_config(path).model_dump(), config.model_dump()
+    before, now = read_config(path).model_dump(), config.settings()
     changed = [name for name in now if now[name] != before[name] and name not in _MAY_CHANGE]
     if changed:
         name = changed[0]
