@@ -272,6 +272,7 @@ def _forced(
 
 def _cut(tokenizer: Any, texts: list[str], words: str, *, target: bool) -> list[_Pieces]:
     options = {"return_offsets_mapping": True, "return_special_tokens_mask": True, "truncation": False}
+    options["verbose"] = False  # too long is refused below, by its line
     coded = tokenizer(text_target=texts, **options) if target else tokenizer(texts, **options)
     rows = zip(texts, coded["input_ids"], coded["offset_mapping"], coded["special_tokens_mask"], strict=True)
     belongs = _spaced if words == "space" else _each
