@@ -41,6 +41,7 @@ def test_in_japanese(tmp_path):
         (("a b", "--layer", "9"), "there is no layer 9"),
         (("",), "the sentence is empty"),
         (("a b", "--toy"), "leave the sentence out"),
+        (("--toy", "--model", "gpt2"), "--toy has one head of its own"),
         (("--toy", "--query-token", "it"), "from 0 to 3"),
         (("--toy", "--query-token", "4"), "there is no token 4"),
         (("--toy", "--lang", "de"), "choose en or ja"),

@@ -3,6 +3,7 @@
 from attnscope.capture._decoder import decoder_note, decoder_start
 from attnscope.capture._load import DTYPES, LoadedModel, load_model
 from attnscope.capture._positions import position_table_length, stored_positions
+from attnscope.capture._quiet import quiet
 from attnscope.capture._registry import Site, attnscope_attention, watching
 from attnscope.capture._verify import verify
 
@@ -15,6 +16,7 @@ __all__ = [
     "decoder_start",
     "load_model",
     "position_table_length",
+    "quiet",
     "stored_positions",
     "verify",
     "watching",

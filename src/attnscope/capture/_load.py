@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import logging
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -14,10 +13,10 @@ import transformers
 from huggingface_hub.errors import HFValidationError
 from safetensors import SafetensorError
 from transformers import AutoConfig, AutoModel, AutoTokenizer, PreTrainedModel
-from transformers.utils import logging as transformers_logging
 
 from attnscope import models
 from attnscope.bundled import MODEL
+from attnscope.capture._quiet import quiet
 from attnscope.corpus.texts import SUFFIXES
 from attnscope.errors import AttnscopeError
 
@@ -101,7 +100,7 @@ def load_model(
         name = model.config.name_or_path or type(model).__name__
         identity = {"sha256": state_sha256(model)}
     else:
-        with _quiet():
+        with quiet():
             model, identity = _from_pretrained(
                 str(source), revision, dtype, trust_remote_code=trust_remote_code
             )
@@ -258,7 +257,7 @@ def _tokenizer(source: Any, revision: str | None, *, trust_remote_code: bool) ->
             f"{folder} has no tokenizer (no tokenizer.json): save it there, or give its folder with --tokenizer"
         )
     try:
-        with _quiet():
+        with quiet():
             return AutoTokenizer.from_pretrained(
                 str(source), revision=revision, trust_remote_code=trust_remote_code
             )
@@ -281,21 +280,6 @@ def _explain(source: str, error: Exception) -> str:
 def _first_line(error: BaseException) -> str:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return lines[0][:300] if lines else type(error).__name__
-
-
-class _quiet:  # noqa: N801 reads as a verb
-    """Keep transformers' progress bars and load reports out of the way: what matters becomes an error."""
-
-    def __enter__(self) -> None:
-        self.level = transformers_logging.get_verbosity()
-        self.bars = transformers_logging.is_progress_bar_enabled()
-        transformers_logging.set_verbosity(logging.CRITICAL)
-        transformers_logging.disable_progress_bar()
-
-    def __exit__(self, *_: object) -> None:
-        transformers_logging.set_verbosity(self.level)
-        if self.bars:
-            transformers_logging.enable_progress_bar()
 
 
 def folder_sha256(folder: Path) -> str:

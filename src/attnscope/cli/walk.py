@@ -47,6 +47,8 @@ def walk(
 
     if toy and sentence is not None:
         raise AttnscopeError("--toy has numbers of its own: leave the sentence out, or --toy")
+    if toy and (model, layer, head) != ("bundled", 0, 0):
+        raise AttnscopeError("--toy has one head of its own: leave --model, --layer and --head out, or --toy")
     if toy:
         found = walk_toy(seed=seed, token=_number(query_token))
     else:

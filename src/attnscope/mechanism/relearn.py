@@ -16,7 +16,7 @@ import torch
 import xarray as xr
 
 from attnscope.bundled import MODEL
-from attnscope.capture import LoadedModel, Site, load_model
+from attnscope.capture import LoadedModel, Site, load_model, quiet
 from attnscope.corpus import Corpus, Sources, Window, cut_windows
 from attnscope.errors import AttnscopeError
 from attnscope.mechanism._arrays import labelled
@@ -182,7 +182,7 @@ class Relearning:
 
     def save(self, model: PreTrainedModel, folder: Path) -> None:
         """Keep the model and its tokenizer in a folder, as transformers loads them."""
-        with _without_bars():
+        with quiet():
             model.save_pretrained(folder)
             self.loaded.tokenizer.save_pretrained(folder)
 
@@ -229,19 +229,6 @@ class Relearning:
         names = [name for token in first.tokens for name in (token, *["·"] * self.spacers)]
         found = head_maps(changed, ids, names, heads, rows=(self.spacers + 1) * WORDS_SHOWN)
         return found.rename(layer="shown_layer", head="shown_head")
-
-
-@contextmanager
-def _without_bars() -> Generator[None]:
-    from transformers.utils import logging
-
-    shown = logging.is_progress_bar_enabled()
-    logging.disable_progress_bar()
-    try:
-        yield
-    finally:
-        if shown:
-            logging.enable_progress_bar()
 
 
 def space_out(windows: Windows, spacers: int, spacer: int) -> list[list[int]]:

@@ -103,7 +103,9 @@ def _read(name: str, one: str | Path | TrainConfig, out: Path) -> System:
         return System(name, out / name, _of_translation(one, name), given=False)
     path = Path(one)
     if not path.exists():
-        raise AttnscopeError(f"{path}: no such file or folder: give YAML files of settings, or trained folders")
+        raise AttnscopeError(
+            f"{path}: no such file or folder: give YAML files of settings, or trained folders"
+        )
     if not path.is_dir():
         return System(name, out / name, _of_translation(read_config(path), path), given=False)
     if not (path / "config.json").is_file():

@@ -16,6 +16,7 @@ from sacrebleu.metrics.bleu import BLEU
 from torch import nn
 from transformers import AutoTokenizer
 
+from attnscope.capture import quiet
 from attnscope.errors import AttnscopeError
 from attnscope.translation.batches import IGNORED
 from attnscope.translation.build import build_model
@@ -311,9 +312,8 @@ class Training:
         self._set_weights(candidates[chosen])
         metrics = found[chosen] | self._against_known()
         if self.log is not None:
-            self.model.eval().save_pretrained(
-                self.out
-            )  # before the line that says that the training is finished
+            with quiet():  # before the line that says that the training is finished
+                self.model.eval().save_pretrained(self.out)
             self.log.write(self.place.update, chosen=chosen, **{f"final_{k}": v for k, v in metrics.items()})
         self.group.wait()
         return metrics

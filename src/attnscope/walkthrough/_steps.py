@@ -398,7 +398,8 @@ class _Writer:
         errors = comma.join(
             f"{self.wording['errors.' + name]} {error:.0e}" for name, error in self.walk.errors.items()
         )
-        return self._step("check", ("", ""), [self.say("check.text", errors=errors), self.say("caution")])
+        key = "check.toy" if self.walk.is_toy else "check.text"
+        return self._step("check", ("", ""), [self.say(key, errors=errors), self.say("caution")])
 
     @property
     def _best(self) -> str:

@@ -96,6 +96,10 @@ _EN = {
         "Every number above was computed here from X and the matrices, and compared with what the model itself computes. "
         "Largest difference, as a share of the largest number: {errors}."
     ),
+    "check.toy": (
+        "Every number above was computed here from X and the matrices, and compared with what the layer of the lesson, "
+        "`SelfAttention`, gives. Largest difference, as a share of the largest number: {errors}."
+    ),
     "caution": (
         "A weight is a mixing coefficient, not an explanation: it says how much of a value enters the sum, not "
         "whether the output depends on it."
@@ -207,6 +211,10 @@ _JA = {
     "check.text": (
         "上の数はすべて X と行列からここで計算し、モデル自身の計算と照合したものです。最大の差（最大の値に対する割合）: "
         "{errors}。"
+    ),
+    "check.toy": (
+        "上の数はすべて X と行列からここで計算し、課題の層 `SelfAttention` の出力と照合したものです。"
+        "最大の差（最大の値に対する割合）: {errors}。"
     ),
     "caution": (
         "重みは混合の係数であって、説明ではありません。バリューがどれだけ和に入るかを示すもので、出力がそれに"
