@@ -314,7 +314,7 @@ def position_correlations(correlations: xr.Dataset) -> Figure:
             count = correlations[f"{prefix}strong_components"].values
             axes[-1].bar(place, count, width, color=colours, hatch=hatch, edgecolor="white", linewidth=0)
         axes[0].set_ylabel("Correlation")
-        axes[0].legend(frameon=False, fontsize=6.5, loc="lower left")
+        legend_above(figure, axes[0], 8)
         axes[-1].set_xticks(range(len(layers)), [str(layer) for layer in layers])
         axes[-1].set(xlabel="Layer", ylabel="Components")
         axes[-1].yaxis.set_major_locator(MaxNLocator(integer=True))
