@@ -71,7 +71,7 @@ def test_standard_input_is_a_system(files, monkeypatch, capfd):
 
 def test_mistakes_are_said(files, refused):
     one, reference = files / "one.txt", files / "reference.txt"
-    refused("score", one, "--reference", files / "absent", says="cannot be read")
+    refused("score", one, "--reference", files / "absent", says="no such file or folder")
     refused("score", one, "--reference", reference, "--by-length", "a", says="expected whole numbers")
     refused("score", "-", "--reference", "-", says="only one of the files")
     refused("score", one, one, "--reference", reference, says="given twice")
