@@ -14,6 +14,7 @@ from attnscope.corpus import Corpus
 from attnscope.mechanism.content import position_content
 from attnscope.mechanism.evidence import gather
 from attnscope.mechanism.explain import equal_windows, with_targets
+from attnscope.mechanism.ranking import rank_heads
 from attnscope.mechanism.tables import position_scheme, position_tables, replaced_positions
 from attnscope.models import TransformerConfig, TransformerForConditionalGeneration
 from tests.families import tiny
@@ -88,6 +89,9 @@ def test_a_target_goes_through_all_analyses():
     assert "positions in different texts" in json.loads(found.attrs["skipped"])["cross_attention"]
     assert len(json.loads(found.attrs["signature"])["target"]["sha256"]) == 64
     assert {"position_spectrum", "position_cca", "verdict"} <= set(found.children)
+    kinds = found["position_content"].to_dataset().layer_kind
+    assert {row["attention"] for row in rank_heads(found)} == {"self", "causal"}
+    assert all(row["attention"] == kinds.sel(layer=row["layer"]) for row in rank_heads(found))
     changed = found["interventions"].to_dataset()
     assert changed.layer_kind.values.tolist() == ["self", "causal"]
     change = np.abs(changed.profile_after - changed.profile_before).max(("head", "offset"))

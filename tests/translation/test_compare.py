@@ -71,6 +71,12 @@ def test_bleu_by_length_is_that_of_the_sentences_of_that_length(tree, out):
         assert int(scores["sentences"].sel(bucket=bucket)) == len(chosen)
 
 
+def test_lengths_that_no_sentence_has_are_left_out(tree, out):
+    found = attnscope.compare(CONFIGS, out, **OPTIONS, by_length=[6, 50, 100])["scores"].to_dataset()
+    assert found["bucket"].values.tolist() == ["1-6", "7-50"]  # and no "51-100"
+    assert int(found["sentences"].sum()) == int(tree["scores"].to_dataset()["sentences"].sum())
+
+
 def test_parameters_are_counted_by_hand(tree, out):
     embedding, encoder, decoder = (SMALL[f"{name}_width"] for name in ("embedding", "encoder", "decoder"))
     vocabulary = len(json.loads((out / "none" / "tokenizer.json").read_text())["model"]["vocab"])

@@ -168,6 +168,32 @@ def test_a_setting_of_another_model_than_the_preset_is_refused(tmp_path):
     assert not (tmp_path / "out").exists()
 
 
+def test_the_rate_of_a_training_cools_down(tmp_path):
+    settings = SMALL | RECURRENT | {"schedule": "constant", "warmup": 0, "learning_rate": 1e-3, "cooldown": 4}
+    train(out=tmp_path, **settings)
+    rates = [line["learning_rate"] for line in read_log(tmp_path) if "learning_rate" in line]
+    assert rates == pytest.approx([1e-3, 1e-3, 1e-3, 1e-3, 0.75e-3, 0.25e-3])
+
+
+@pytest.mark.parametrize(
+    ("mean", "best", "chosen"),
+    [(1.0, 2.0, "mean of the last checkpoints"), (2.0, 1.0, "best checkpoint")],
+)
+def test_the_lower_loss_is_kept_whatever_bleu_says(mean, best, chosen, tmp_path, monkeypatch):
+    found = [{"loss": 3.0, "bleu": bleu} for bleu in (9.0, 1.0, 1.0)]
+    found += [{"loss": mean, "bleu": 5.0 * mean}, {"loss": best, "bleu": 5.0 * best}]
+    validated = iter(found)
+    monkeypatch.setattr(Training, "validate", lambda _: next(validated))
+    assert train(out=tmp_path, **SMALL | RECURRENT | {"metric": "bleu"})["loss"] == 1.0
+    assert read_log(tmp_path)[-1]["chosen"] == chosen
+
+
+def test_texts_that_cannot_be_read_leave_no_folder(tmp_path):
+    with pytest.raises(AttnscopeError, match="nowhere"):
+        train(out=tmp_path / "out", source=tmp_path / "nowhere", target=tmp_path / "nowhere")
+    assert not (tmp_path / "out").exists()
+
+
 def test_early_stopping(tmp_path):
     train(out=tmp_path, **SMALL | RECURRENT | {"updates": 100, "patience": 1, "learning_rate": 1e-9})
     assert read_log(tmp_path)[-1]["update"] < 100
