@@ -7,6 +7,7 @@ import shutil
 
 import pytest
 import torch
+import xarray as xr
 from safetensors.torch import load_file, save_file
 
 from attnscope.bundled import MODEL
@@ -102,6 +103,17 @@ def test_options_reach_the_analyses(tmp_path):
         signature["settings"] | {"window": 32, "band": 4, "frequencies": [3, 10], "completion": "thin"}
         == (signature["settings"])
     )
+    changed = xr.open_zarr(tmp_path / "run" / "interventions.zarr")
+    cells = {
+        line.split("\u2502")[1].strip(): line.split("\u2502")[2:-1]
+        for line in shown.splitlines()
+        if "\u2502" in line
+    }
+    names = next(line for line in shown.splitlines() if "layer.head" in line).split("\u2503")[2:-1]
+    for name, cell in zip(names, cells["words-shuffled"], strict=True):
+        layer, head = map(int, name.split("."))
+        weight = changed.mass_after.sel(change="words-shuffled", layer=layer, head=head)
+        assert cell.strip() == f"{float(weight):.3f}"
     page = (tmp_path / "run" / "report.html").read_text(encoding="utf-8")
     assert "Figures of single heads show 2.1 (layer.head" in page
     assert 'id="interventions"' in page

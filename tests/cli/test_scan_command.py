@@ -265,6 +265,7 @@ def test_an_interrupted_run_keeps_what_it_has(tmp_path):
     wait_for_texts(process, tmp_path / "run", 5)
     said = interrupted(process)
     assert process.returncode == 130, said
+    assert said.endswith("attnscope: stopped\n")
     assert "Traceback" not in said
     assert texts_done(tmp_path / "run") >= 5
     assert arrays(tmp_path / "run").sizes["text"] == texts_done(tmp_path / "run")

@@ -22,6 +22,8 @@ from attnscope.cli.translate import translate
 from attnscope.cli.walk import walk
 from attnscope.errors import AttnscopeError
 
+_INTERRUPTED = 130
+
 app = typer.Typer(
     name="attnscope",
     no_args_is_help=True,
@@ -63,9 +65,10 @@ def main() -> None:
     except AttnscopeError as error:
         print(f"attnscope: {error}", file=sys.stderr)  # noqa: T201
         raise SystemExit(2) from None
-    except KeyboardInterrupt:
-        print("attnscope: stopped", file=sys.stderr)  # noqa: T201
-        raise SystemExit(130) from None
+    except SystemExit as left:
+        if left.code == _INTERRUPTED:  # typer has made it of a Ctrl-C
+            print("attnscope: stopped", file=sys.stderr)  # noqa: T201
+        raise
     except BrokenPipeError:  # the reader of our output has left
         sys.stderr.close()
         raise SystemExit(0) from None

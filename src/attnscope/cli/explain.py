@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from attnscope.mechanism.explain import Step
 
 _SHOWN = 20  # heads in the table
+_CHANGED = 6  # heads that fit on a terminal of 80 columns
 _SHOWN_IN_FIGURES = 4  # heads, where none was asked for; of a layer that was asked for, twice as many
 
 _Window = Annotated[
@@ -284,6 +285,8 @@ def _print_tables(tree: xr.DataTree) -> None:
     console.print(_table_of_heads(rows[:_SHOWN]))
     if len(rows) > _SHOWN:
         console.print(f"and {len(rows) - _SHOWN} more heads: --csv lists all", highlight=False)
+    if "interventions" in tree.children:
+        console.print(_table_of_changes(tree["interventions"].to_dataset(), rows[:_CHANGED]))
     for name, reason in json.loads(tree.attrs["skipped"]).items():
         console.print(f"no {name.replace('_', ' ')}: {reason}", style="dim", highlight=False, markup=False)
     if "position_content" in tree.children:
@@ -331,6 +334,22 @@ def _table_of_heads(rows: list[dict[str, Any]]) -> Table:
             {True: "yes", False: "no", None: ""}[row["agree"]],
             _number(row["position_share"], ".2f"),
         )
+    return table
+
+
+def _table_of_changes(found: xr.Dataset, rows: list[dict[str, Any]]) -> Table:
+    """The weight of the first heads at their offsets, before and after every change of their input."""
+    from rich.table import Table
+
+    table = Table(title="weight at the offset t*, before and after a change", title_justify="left")
+    table.add_column("layer.head\nt*")
+    heads = [found.sel(layer=row["layer"], head=row["head"]) for row in rows]
+    for row, one in zip(rows, heads, strict=True):
+        place = _number(float(one.target), "+.0f")
+        table.add_column(f"{row['layer']}.{row['head']}\n{place}", justify="right")
+    table.add_row("before", *(f"{float(one.mass_before):.3f}" for one in heads), end_section=True)
+    for name in found.change.values:
+        table.add_row(name, *(f"{float(one.mass_after.sel(change=name)):.3f}" for one in heads))
     return table
 
 

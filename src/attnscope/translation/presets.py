@@ -14,13 +14,14 @@ _TASK: dict[str, Any] = {
     "join": 4,
     "vocabulary": 400,
     "batch_tokens": 1024,
-    "validate_every": 200,
+    "validate_every": 300,
     "learning_rate": 4e-3,
     "schedule": "cosine",
     "warmup": 100,
     "dropout": 0.0,
     "label_smoothing": 0.0,
     "average": 3,
+    "threads": 1,  # the steps of a small recurrent model are too short to share
 }
 _RECURRENT: dict[str, Any] = {
     **_TASK,
@@ -30,7 +31,7 @@ _RECURRENT: dict[str, Any] = {
     "decoder_width": 128,
 }
 # Without dropout attention looks at neighbours, whose states know the word too.
-_ALIGNING: dict[str, Any] = {**_RECURRENT, "dropout": 0.2}
+_ALIGNING: dict[str, Any] = {**_RECURRENT, "attention_width": 64, "dropout": 0.2}
 _TRANSFORMER: dict[str, Any] = {
     **_TASK,
     "model": "transformer",
@@ -43,6 +44,6 @@ _TRANSFORMER: dict[str, Any] = {
 
 PRESETS: dict[str, TrainConfig] = {
     "fixed vector": read_config(**_RECURRENT, attention="none", updates=2400),  # twice: it learns slowly
-    "additive": read_config(**_ALIGNING, attention="additive", updates=1200),
+    "additive": read_config(**_ALIGNING, attention="additive", updates=1100),
     "Transformer": read_config(**_TRANSFORMER, updates=1500),
 }
