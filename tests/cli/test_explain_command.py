@@ -103,7 +103,7 @@ def test_options_reach_the_analyses(tmp_path):
         signature["settings"] | {"window": 32, "band": 4, "frequencies": [3, 10], "completion": "thin"}
         == (signature["settings"])
     )
-    changed = xr.open_zarr(tmp_path / "run" / "interventions.zarr")
+    changed = xr.open_zarr(tmp_path / "run" / "interventions.zarr", consolidated=False)
     cells = {
         line.split("\u2502")[1].strip(): line.split("\u2502")[2:-1]
         for line in shown.splitlines()
