@@ -190,10 +190,12 @@ class AddPositions(nn.Module):
         self, vectors: Float[Tensor, "batch token width"], start: int = 0
     ) -> Float[Tensor, "batch token width"]:
         """What the first layer reads; the first token stands at position `start`."""
-        states = vectors * self.width**0.5
+        scale = self.width**0.5
+        states = vectors * scale
         if self.scheme in {"learned", "sinusoidal"}:
-            rows = self.position_embeddings(vectors.shape[1], start)
-            states = states + rows.to(states.device, states.dtype)
+            rows = self.position_embeddings(vectors.shape[1], start).to(states.device, states.dtype)
+            # A trained table is scaled as tokens are: Adam's steps, all of one size, then move both alike.
+            states = states + (rows * scale if self.scheme == "learned" else rows)
         return self.dropout(states)
 
 

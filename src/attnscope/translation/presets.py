@@ -31,7 +31,7 @@ _RECURRENT: dict[str, Any] = {
     "decoder_width": 128,
 }
 # Without dropout attention looks at neighbours, whose states know the word too.
-_ALIGNING: dict[str, Any] = {**_RECURRENT, "attention_width": 64, "dropout": 0.2}
+_ALIGNING: dict[str, Any] = {**_RECURRENT, "dropout": 0.2}
 _TRANSFORMER: dict[str, Any] = {
     **_TASK,
     "model": "transformer",
