@@ -1,11 +1,21 @@
 """Translations: scores against those of transformers' beam search, order, over-long lines, the command."""
 
+import io
+import logging
+
 import pytest
 import torch
+from transformers.generation import stopping_criteria
+from transformers.utils import logging as transformers_logging
 
 import attnscope
 from attnscope import AttnscopeError
-from attnscope.models import RecurrentConfig, RecurrentForConditionalGeneration
+from attnscope.models import (
+    RecurrentConfig,
+    RecurrentForConditionalGeneration,
+    TransformerConfig,
+    TransformerForConditionalGeneration,
+)
 from attnscope.translation import encode_lines, train_subwords
 from attnscope.translation.translate import translate_lines
 
@@ -105,6 +115,31 @@ def test_over_long_lines(model, tokenizer, monkeypatch):
     assert all(len(piece) <= 8 and piece[-1] == 2 for piece in read)
     assert sorted(token for piece in read for token in piece[:-1]) == sorted(ids[:-1])
     assert len(found) == 1
+
+
+def test_computed_positions_go_on_without_a_word(tokenizer):
+    torch.manual_seed(0)
+    config = TransformerConfig(
+        vocab_size=len(tokenizer),
+        width=8,
+        heads=2,
+        encoder_layers=1,
+        decoder_layers=1,
+        feed_forward=8,
+        positions="rope",
+        max_position_embeddings=4,
+    )
+    model = TransformerForConditionalGeneration(config).eval()
+    said = io.StringIO()
+    handler = logging.StreamHandler(said)
+    transformers_logging.add_handler(handler)
+    stopping_criteria.logger.warning_once.cache_clear()
+    try:
+        ((made,),) = translate_lines(model, tokenizer, [LINES[0]], beams=1)
+    finally:
+        transformers_logging.remove_handler(handler)
+    assert len(encode_lines(tokenizer, [made.text])[0]) > 4
+    assert said.getvalue() == ""
 
 
 def test_settings_that_do_not_go_together(model, tokenizer):

@@ -21,7 +21,8 @@ _TASK: dict[str, Any] = {
     "dropout": 0.0,
     "label_smoothing": 0.0,
     "average": 3,
-    "threads": 1,  # the steps of a small recurrent model are too short to share
+    "threads": 1,  # steps this small are not worth sharing,
+    "precision": "float32",  # nor their matrices casting to bfloat16 and back
 }
 _RECURRENT: dict[str, Any] = {
     **_TASK,

@@ -13,7 +13,7 @@ from jaxtyping import Int
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from attnscope.capture import load_model
+from attnscope.capture import load_model, quiet
 from attnscope.errors import AttnscopeError
 from attnscope.translation.lines import read_lines
 from attnscope.translation.vocabulary import encode_lines
@@ -246,7 +246,8 @@ def _generate(
     ids = torch.tensor(padded, device=model.device)
     mask = torch.tensor([[1] * len(row) + [0] * (width - len(row)) for row in rows], device=model.device)
     most = min(2 * width + 20, positions_of(model))
-    made = model.generate(ids, attention_mask=mask, max_new_tokens=most, **options)
+    with quiet():  # no reminder of a length that computed positions do not have
+        made = model.generate(ids, attention_mask=mask, max_new_tokens=most, **options)
     texts = tokenizer.batch_decode(made, skip_special_tokens=True)
     each = options["num_return_sequences"]
     numbers = (
