@@ -6,7 +6,7 @@ import shutil
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import BertConfig, BertModel, RobertaConfig, RobertaModel
+from transformers import BertConfig, BertForMaskedLM, BertModel, RobertaConfig, RobertaModel
 
 from attnscope import AttnscopeError
 from attnscope.bundled import MODEL
@@ -35,27 +35,32 @@ def change(folder, edit):
 
 def test_a_folder_is_loaded_in_the_class_that_its_config_names(folder):
     loaded = load_model(folder, device="cpu")
-    assert type(loaded.model).__name__ == "BertForMaskedLM"
+    assert type(loaded.model).__name__ == "EncoderForMaskedLM"
     assert not loaded.model.training
     assert len(loaded.identity["sha256"]) == 64
 
 
 def test_a_missing_tensor_of_the_trunk_is_named(folder):
-    change(folder, lambda tensors: tensors.pop("bert.encoder.layer.1.attention.self.query.weight"))
-    refused(folder, r"lacks bert\.encoder\.layer\.1\.attention\.self\.query\.weight")
+    change(folder, lambda tensors: tensors.pop("encoder.layers.1.self_attention.q_proj.weight"))
+    refused(folder, r"lacks encoder\.layers\.1\.self_attention\.q_proj\.weight")
 
 
-def test_a_missing_head_or_pooler_is_no_fault(folder, tmp_path):
-    change(folder, lambda tensors: [tensors.pop(name) for name in list(tensors) if name.startswith("cls.")])
-    load_model(folder, device="cpu")
+def test_a_missing_head_or_pooler_is_no_fault(tmp_path):
     config = BertConfig(hidden_size=8, num_attention_heads=1, num_hidden_layers=1, intermediate_size=8)
+    BertForMaskedLM(config).save_pretrained(tmp_path / "headless")
+
+    def behead(tensors):
+        assert [tensors.pop(name) for name in list(tensors) if name.startswith("cls.")]
+
+    change(tmp_path / "headless", behead)
+    load_model(tmp_path / "headless", device="cpu", need_tokenizer=False)
     BertModel(config, add_pooling_layer=False).save_pretrained(tmp_path / "bare")
     load_model(tmp_path / "bare", device="cpu", need_tokenizer=False)
 
 
 def test_a_tensor_of_another_shape_is_refused(folder):
     def shorten(tensors):
-        name = "bert.embeddings.position_embeddings.weight"
+        name = "encoder.add_positions.position_embeddings.weight"
         tensors[name] = tensors[name][:100].clone()
 
     change(folder, shorten)
@@ -77,10 +82,10 @@ def test_corrupt_weights_are_refused(folder):
 
 def test_weights_that_are_not_numbers_are_refused(folder):
     def poison(tensors):
-        tensors["bert.embeddings.word_embeddings.weight"][3, 3] = float("nan")
+        tensors["embedding.weight"][3, 3] = float("nan")
 
     change(folder, poison)
-    refused(folder, "NaN or infinity in bert.embeddings.word_embeddings.weight")
+    refused(folder, "NaN or infinity in embedding.weight")
 
 
 @pytest.mark.parametrize("name", ["config.json", "model.safetensors"])
@@ -131,7 +136,7 @@ def test_a_model_object_needs_its_tokenizer():
 
 def test_the_identity_follows_the_weights(folder):
     first = load_model(folder, device="cpu").identity
-    change(folder, lambda tensors: tensors["bert.embeddings.word_embeddings.weight"].add_(1e-3))
+    change(folder, lambda tensors: tensors["embedding.weight"].add_(1e-3))
     assert load_model(folder, device="cpu").identity != first
 
 

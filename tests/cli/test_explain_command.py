@@ -162,9 +162,15 @@ class TestBadInput:
     def test_weights_that_are_not_numbers(self, refused, tmp_path):
         model = shutil.copytree(MODEL, tmp_path / "model")
         tensors = load_file(model / "model.safetensors")
-        tensors["bert.encoder.layer.0.attention.self.query.weight"][0, 0] = torch.nan
+        tensors["encoder.layers.0.self_attention.q_proj.weight"][0, 0] = torch.nan
         save_file(tensors, model / "model.safetensors", metadata={"format": "pt"})
-        refused("explain", model, "--limit", "2", says="hold NaN or infinity in bert.encoder.layer.0")
+        refused(
+            "explain",
+            model,
+            "--limit",
+            "2",
+            says="hold NaN or infinity in encoder.layers.0.self_attention.q_proj",
+        )
 
     @pytest.mark.parametrize("given", ["3", "60:3", "a:b", "-1:5", "3:"])
     def test_frequencies_that_are_no_range(self, refused, given):

@@ -136,9 +136,9 @@ class TestBadInput:
 
         model = shutil.copytree(MODEL, tmp_path / "model")
         tensors = load_file(model / "model.safetensors")
-        del tensors["bert.embeddings.position_embeddings.weight"]
+        del tensors["encoder.add_positions.position_embeddings.weight"]
         save_file(tensors, model / "model.safetensors", metadata={"format": "pt"})
-        refused("scan", model, says="lacks bert.embeddings.position_embeddings.weight")
+        refused("scan", model, says="lacks encoder.add_positions.position_embeddings.weight")
         assert not (tmp_path / "attnscope-runs").exists()
 
     def test_pickled_weights(self, refused, tmp_path):

@@ -55,7 +55,7 @@ def test_the_bundled_model_multiplies_out(layer):
         scores = torch.from_numpy(query @ key.T / 32**0.5)
         total = total + torch.softmax(scores, -1).numpy() @ value @ one["W_O"][32 * head : 32 * (head + 1)]
     given = []
-    hook = model.bert.encoder.layer[layer].attention.output.dense.register_forward_hook(
+    hook = model.encoder.layers[layer].self_attention.out_proj.register_forward_hook(
         lambda *arguments: given.append(arguments[2])
     )
     encoded = load_model(MODEL).tokenizer(
@@ -154,9 +154,7 @@ class TestTheFollowedToken:
         found = walk(device="cpu")
         assert found.tokens[found.token] == " it"
 
-    @pytest.mark.parametrize(
-        ("wanted", "token"), [(0, "[CLS]"), ("3", "im"), ("it", " it"), ("animal", " an")]
-    )
+    @pytest.mark.parametrize(("wanted", "token"), [(0, "<s>"), ("3", "im"), ("it", " it"), ("animal", " an")])
     def test_by_position_or_text(self, wanted, token):
         assert self.followed(wanted) == token
 

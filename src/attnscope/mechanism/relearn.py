@@ -266,13 +266,13 @@ def _check(
 
 
 def _learned_table(loaded: LoadedModel) -> PositionTable:
-    from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_NAMES
+    from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING
 
-    name = type(loaded.model).__name__
-    if name not in MODEL_FOR_MASKED_LM_MAPPING_NAMES.values() or loaded.model.config.is_encoder_decoder:
+    kind, config = type(loaded.model), loaded.model.config
+    if kind is not MODEL_FOR_MASKED_LM_MAPPING.get(type(config), None) or config.is_encoder_decoder:
         raise AttnscopeError(
-            f"{loaded.name} is a {name}; relearning needs a masked language model with one position table, such as "
-            "BertForMaskedLM"
+            f"{loaded.name} is a {kind.__name__}; relearning needs a masked language model with one position "
+            "table, such as BertForMaskedLM"
         )
     table = position_table(loaded.model)
     if not isinstance(_parameter(loaded.model, table.name), torch.nn.Parameter) or table.scheme != "learned":

@@ -9,16 +9,14 @@ from attnscope.attention import LearnedPositions
 
 
 def init_weights(module: nn.Module) -> None:
-    """Glorot for matrices, orthogonal for what turns a state into the next, 1/sqrt(width) for tokens; biases are 0.
+    """Glorot for matrices, orthogonal for what turns a state into the next; biases are 0.
 
-    Learned positions begin near zero, as in BERT and GPT-2: their waves are then what training made, not noise.
+    Rows of tokens and of learned positions have the deviation 1/sqrt(width), and both are multiplied by its inverse.
     transformers' own functions are used, which leave alone what a checkpoint gave.
     """
     for name, parameter in module.named_parameters(recurse=False):
-        if isinstance(module, LearnedPositions):
-            init.normal_(parameter, std=0.02)
-        elif isinstance(module, nn.Embedding):
-            init.normal_(parameter, std=module.embedding_dim**-0.5)
+        if isinstance(module, (nn.Embedding, LearnedPositions)):
+            init.normal_(parameter, std=parameter.shape[1] ** -0.5)
         elif parameter.ndim == 1:
             init.constant_(parameter, 1.0 if isinstance(module, nn.LayerNorm) and name == "weight" else 0.0)
         elif name.startswith("weight_hh"):

@@ -169,7 +169,7 @@ def align(
     >>> import attnscope
     >>> attnscope.align("bundled", ["a cat"], ["a cat"])
     Traceback (most recent call last):
-    attnscope.errors.AttnscopeError: BertForMaskedLM is no encoder-decoder: ...
+    attnscope.errors.AttnscopeError: EncoderForMaskedLM is no encoder-decoder: ...
     """
     sources, targets = _sentences(source), _sentences(target)
     known = read_gold(gold, gold_first) if isinstance(gold, str | Path) else gold

@@ -89,7 +89,7 @@ class TrainConfig(BaseModel):
     cooldown: int = Field(
         0, ge=0, description="Updates at the end over which the rate also falls linearly to 0."
     )
-    weight_decay: float = Field(0.0, ge=0, description="AdamW's.")
+    weight_decay: float = Field(0.0, ge=0, description="AdamW's, of matrices and tables.")
     adam_beta2: float = Field(0.98, gt=0, lt=1, description="Adam's second decay rate.")
     clip: float = Field(1.0, gt=0, description="Largest norm of the gradient.")
     label_smoothing: float = Field(

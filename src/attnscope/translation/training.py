@@ -122,10 +122,9 @@ class Training:
         torch.manual_seed(config.seed)
         self.model = build_model(config, len(self.material.tokenizer)).to(self.device)
         self.optimizer = torch.optim.AdamW(
-            self.model.parameters(),
+            decayed(self.model, config.weight_decay),
             lr=config.learning_rate,
             betas=(0.9, config.adam_beta2),
-            weight_decay=config.weight_decay,
             fused=True,
         )
         self.checkpoints = Checkpoints(out / "checkpoints")
@@ -380,6 +379,22 @@ def train(
     device = config.device or ("cuda" if torch.cuda.is_available() else "cpu")
     with processes(torch.device(device).type) as group:
         return Training(config, Path(out), group, progress).run()
+
+
+def decayed(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
+    """Parameters as AdamW takes them: matrices and tables decay, biases and LayerNorms do not.
+
+    Examples
+    --------
+    >>> [len(group["params"]) for group in decayed(nn.Sequential(nn.Linear(2, 3), nn.LayerNorm(3)), 0.1)]
+    [1, 3]
+    """
+    matrices = [one for one in model.parameters() if one.ndim > 1]
+    vectors = [one for one in model.parameters() if one.ndim <= 1]
+    return [
+        {"params": matrices, "weight_decay": weight_decay},
+        {"params": vectors, "weight_decay": 0.0},
+    ]
 
 
 def target_tokens(batch: Batch) -> int:

@@ -79,7 +79,7 @@ def translate(
     >>> import attnscope
     >>> attnscope.translate("bundled", ["a cat"])
     Traceback (most recent call last):
-    attnscope.errors.AttnscopeError: BertForMaskedLM is no encoder-decoder: ...
+    attnscope.errors.AttnscopeError: EncoderForMaskedLM is no encoder-decoder: ...
     """
     lines = read_lines(source) if isinstance(source, Path) else list(source)
     loaded = load_model(
