@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING
-
-from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from attnscope.errors import AttnscopeError
 from attnscope.figures.alignment import alignment_map, error_rate_grid
 from attnscope.report.content import parsed
-from attnscope.report.embed import picture, write_whole
+from attnscope.report.embed import picture, write_page
 
 if TYPE_CHECKING:
     from attnscope.translation.align import Aligned, ShownPair
@@ -59,15 +56,14 @@ def write_alignment_report(aligned: Aligned, path: Path | str) -> Path:
     >>> page[:15], "Words aligned by <bdi>made-up</bdi>" in page
     ('<!doctype html>', True)
     """
-    path = Path(path)
     if aligned.score is None and not aligned.pairs:
         raise AttnscopeError("there is no error rate and no sentence pair that a page could show")
-    environment = Environment(
-        loader=PackageLoader("attnscope.report", "."), autoescape=True, undefined=StrictUndefined
-    )
-    folder = Path(__file__).parent
     chosen = (aligned.layer, aligned.head) if aligned.layer is not None and aligned.head is not None else None
-    text = environment.get_template("alignment.html.j2").render(
+    return write_page(
+        Path(path),
+        "alignment.html.j2",
+        styles=_STYLES,
+        signature=parsed(aligned.signature),
         model=aligned.model,
         count=len(aligned.links),
         whose=whose(aligned),
@@ -76,11 +72,7 @@ def write_alignment_report(aligned: Aligned, path: Path | str) -> Path:
         outside=aligned.outside,
         grid=None if aligned.heads is None else picture(error_rate_grid(aligned.heads, chosen)),
         pairs=[_shown(pair) for pair in aligned.pairs[:_MOST_PAIRS]],
-        signature=json.dumps(parsed(aligned.signature), indent=2, ensure_ascii=False),
-        css="\n".join((folder / name).read_text(encoding="utf-8") for name in _STYLES),
     )
-    write_whole(path, text)
-    return path
 
 
 def whose(aligned: Aligned) -> str:

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
-
 from attnscope.figures.comparison import comparison_figures
 from attnscope.report.content import parsed
-from attnscope.report.embed import picture, write_whole
+from attnscope.report.embed import picture, write_page
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -42,14 +39,13 @@ def write_comparison_report(tree: xr.DataTree, path: Path | str) -> Path:
     AttnscopeError
         If the file cannot be written.
     """
-    path = Path(path)
     scores, alignment = tree["scores"].to_dataset(), tree["alignment"].to_dataset()
-    environment = Environment(
-        loader=PackageLoader("attnscope.report", "."), autoescape=True, undefined=StrictUndefined
-    )
-    folder = Path(__file__).parent
     buckets = zip(scores["bucket"].values, scores["sentences"].values, strict=True)
-    text = environment.get_template("comparison.html.j2").render(
+    return write_page(
+        Path(path),
+        "comparison.html.j2",
+        styles=_STYLES,
+        signature=parsed(tree.attrs["signature"]),
         sentences=scores.attrs["sentences"],
         length_in=scores.attrs["length_in"],
         buckets=[{"name": str(name).replace("-", "–"), "count": int(count)} for name, count in buckets],
@@ -60,11 +56,7 @@ def write_comparison_report(tree: xr.DataTree, path: Path | str) -> Path:
         line=alignment.attrs["line"],
         source=" ".join(map(str, alignment["source"].values)),
         reference=" ".join(map(str, alignment["target"].values)),
-        signature=json.dumps(parsed(tree.attrs["signature"]), indent=2, ensure_ascii=False),
-        css="\n".join((folder / name).read_text(encoding="utf-8") for name in _STYLES),
     )
-    write_whole(path, text)
-    return path
 
 
 def _headings(scores: xr.Dataset) -> list[str]:

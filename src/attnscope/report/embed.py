@@ -6,20 +6,24 @@ import base64
 import io
 import json
 import math
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from attnscope.errors import AttnscopeError
 from attnscope.figures.style import look
 from attnscope.store import write_atomically
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from collections.abc import Sequence
 
     import numpy as np
     from matplotlib.figure import Figure
 
 _ESCAPES = {ord(mark): f"\\u{ord(mark):04x}" for mark in "<>&\u2028\u2029"}
 _DIGITS = 5
+_FOLDER = Path(__file__).parent
 _PIXELS = 96  # for an inch
 
 
@@ -67,6 +71,38 @@ def picture(figure: Figure) -> tuple[str, int]:
         figure.savefig(file, format="svg", metadata={"Date": None, "Creator": "attnscope"})
     source = "data:image/svg+xml;base64," + base64.b64encode(file.getvalue()).decode("ascii")
     return source, round(float(figure.get_size_inches()[0]) * _PIXELS)
+
+
+def write_page(
+    path: Path,
+    template: str,
+    *,
+    styles: Sequence[str],
+    scripts: Sequence[str] = (),
+    signature: Any,
+    **shown: Any,
+) -> Path:
+    """Fill a template of this folder, with its styles and scripts put in, and write the page.
+
+    Text is escaped where it is shown. The signature is JSON's value, or text as it is.
+    """
+    environment = Environment(
+        loader=PackageLoader("attnscope.report", "."), autoescape=True, undefined=StrictUndefined
+    )
+
+    def together(names: Sequence[str]) -> str:
+        return "\n".join((_FOLDER / name).read_text(encoding="utf-8") for name in names)
+
+    text = environment.get_template(template).render(
+        signature=signature
+        if isinstance(signature, str)
+        else json.dumps(signature, indent=2, ensure_ascii=False),
+        css=together(styles),
+        js=together(scripts),
+        **shown,
+    )
+    write_whole(path, text)
+    return path
 
 
 def write_whole(path: Path, text: str) -> None:

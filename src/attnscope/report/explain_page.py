@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
-
 from attnscope.errors import AttnscopeError
 from attnscope.mechanism.ranking import best_heads
 from attnscope.report.content import parsed
-from attnscope.report.embed import write_whole
+from attnscope.report.embed import write_page
 from attnscope.report.explain_content import forms, headline, published, sections, skipped, table
 
 if TYPE_CHECKING:
@@ -70,18 +67,18 @@ def write_explain_report(
     >>> page[:15], "Why the heads of <bdi>made-up</bdi> look where they look" in page
     ('<!doctype html>', True)
     """
-    path = Path(path)
     chosen = best_heads(tree) if heads is None else list(heads)
     found = sections(tree, chosen, figures)
     columns, rows = table(tree)
     if not found and not rows:
         raise AttnscopeError("The explanation holds no analysis that a page could show.")
     signature = parsed(tree.attrs.get("signature", "{}"))
-    environment = Environment(
-        loader=PackageLoader("attnscope.report", "."), autoescape=True, undefined=StrictUndefined
-    )
-    folder = Path(__file__).parent
-    text = environment.get_template("explain.html.j2").render(
+    return write_page(
+        Path(path),
+        "explain.html.j2",
+        styles=_STYLES,
+        scripts=("sort.js",),
+        signature=signature,
         model=str(tree.attrs.get("model", "the model")),
         settings=_settings(signature),
         decoder=str(tree.attrs.get("decoder", "")),
@@ -93,14 +90,7 @@ def write_explain_report(
         rows=rows,
         skipped=skipped(tree),
         forms=forms(tree),
-        signature=signature
-        if isinstance(signature, str)
-        else json.dumps(signature, indent=2, ensure_ascii=False),
-        css="\n".join((folder / name).read_text(encoding="utf-8") for name in _STYLES),
-        js=(folder / "sort.js").read_text(encoding="utf-8"),
     )
-    write_whole(path, text)
-    return path
 
 
 def _settings(signature: Any) -> dict[str, int]:

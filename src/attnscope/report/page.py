@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from attnscope.errors import AttnscopeError
 from attnscope.figures.reading import HIGH, LOW
 from attnscope.report.content import flatten, page_data, parsed
-from attnscope.report.embed import script_json, write_whole
+from attnscope.report.embed import script_json, write_page
 from attnscope.report.window import pack_window
 
 if TYPE_CHECKING:
@@ -64,7 +61,6 @@ def write_report(result: xr.Dataset, sample: xr.Dataset | None, path: Path | str
     >>> page[:15], "Where the heads of made-up look" in page
     ('<!doctype html>', True)
     """
-    path = Path(path)
     data = page_data(result)
     data["quantiles"] = [LOW, HIGH]
     window = None
@@ -74,11 +70,12 @@ def write_report(result: xr.Dataset, sample: xr.Dataset | None, path: Path | str
         data["window"] = window.shared
     signature = parsed(result.attrs.get("signature", "{}"))
     summary = parsed(result.attrs.get("summary", "{}"))
-    environment = Environment(
-        loader=PackageLoader("attnscope.report", "."), autoescape=True, undefined=StrictUndefined
-    )
-    folder = Path(__file__).parent
-    text = environment.get_template("page.html.j2").render(
+    return write_page(
+        Path(path),
+        "page.html.j2",
+        styles=("page.css",),
+        scripts=_SCRIPTS,
+        signature=signature,
         model=str(result.attrs.get("model", "the model")),
         corpus=_corpus(result, signature),
         texts=result.sizes.get("text", 0),
@@ -93,16 +90,9 @@ def write_report(result: xr.Dataset, sample: xr.Dataset | None, path: Path | str
         window=data.get("window"),
         quantiles=f"{LOW * 100:.0f}–{HIGH * 100:.0f}%",
         summary=list(flatten(summary)) if summary else [],
-        signature=signature
-        if isinstance(signature, str)
-        else json.dumps(signature, indent=2, ensure_ascii=False),
-        css=(folder / "page.css").read_text(encoding="utf-8"),
-        js="\n".join((folder / name).read_text(encoding="utf-8") for name in _SCRIPTS),
         data=script_json(data),
         packed=script_json(window.heads) if window else None,
     )
-    write_whole(path, text)
-    return path
 
 
 def _check_same_heads(result: xr.Dataset, sample: xr.Dataset) -> None:
