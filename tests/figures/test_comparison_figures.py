@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 
 from attnscope.errors import AttnscopeError
 from attnscope.figures import (
@@ -36,6 +37,16 @@ def test_every_system_has_a_line_over_the_lengths(tree):
     )
     assert axes.get_xticklabels()[0].get_text() == "1–10\nn = 85"
     assert len(axes.collections) == 3  # bands
+
+
+def test_long_names_stay_on_the_figure(tree):
+    scores = tree["scores"].to_dataset()
+    named = scores.assign_coords(system=[f"{name} with 8,000 subwords" for name in scores["system"].values])
+    for made in (scores, named):
+        figure = score_by_length(made)
+        FigureCanvasAgg(figure).draw()
+        legend = figure.legends[0].get_window_extent()
+        assert figure.bbox.x0 <= legend.x0 < legend.x1 <= figure.bbox.x1
 
 
 def test_scores_have_their_intervals(tree):

@@ -236,18 +236,18 @@ def test_explain_keeps_the_papers_figures_and_table(run):
 
 
 def test_heads_that_do_the_same_stand_in(run):
-    """The bundled model has sharp heads 0.0 (to the left) and 0.2 (to the right): head(8,9) and head(2,3) there."""
+    """The bundled model has sharp heads 0.3 (to the left) and 0.1 (to the right): head(8,9) and head(2,3) there."""
     _, tree, _ = run
     found = tree["figure_7"].to_dataset().set_index(shown="named_head")
     places = {
         name: (int(found["layer"].sel(shown=name)), int(found["head"].sel(shown=name)))
         for name in ("8.9", "2.3")
     }
-    assert places == {"8.9": (0, 0), "2.3": (0, 2)}
+    assert places == {"8.9": (0, 3), "2.3": (0, 1)}
     assert found.trace_peak_offset.sel(shown=["8.9", "2.3"], range="near").values.tolist() == [-1, 1]
     said = json.loads(tree.attrs["skipped"])["heads_of_the_papers"]
-    assert "0.2 for head(2,3)" in said
-    assert "0.0 for head(8,9)" in said
+    assert "0.1 for head(2,3)" in said
+    assert "0.3 for head(8,9)" in said
 
 
 def test_maps_hold_all_weights_of_their_rows(run):

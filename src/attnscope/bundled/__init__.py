@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-#: Folder of the bundled masked language model (trained by scripts/train_bundled.py).
+#: Folder of the bundled masked language model (configs/bundled/small-mlm.yaml).
 MODEL = Path(__file__).parent / "small-mlm"
 #: Folder of the bundled sample texts, in English and Japanese.
 TEXT = Path(__file__).parent / "text"

@@ -89,7 +89,7 @@ def load_model(
     >>> from attnscope.bundled import MODEL
     >>> loaded = load_model(MODEL, device="cpu")
     >>> type(loaded.model).__name__
-    'BertForMaskedLM'
+    'EncoderForMaskedLM'
     """
     source = MODEL if source == "bundled" else source
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")

@@ -92,10 +92,10 @@ def shifted(said: Window, tokenizer: Any, start: Start) -> Window:
     --------
     >>> from attnscope.bundled import MODEL
     >>> from transformers import AutoTokenizer
-    >>> said = Window((9, 3), (False, True), ((0, 3), (0, 0)), "text 1", 0, ("The", "[SEP]"))
-    >>> read = shifted(said, AutoTokenizer.from_pretrained(MODEL), lambda ids: 2)
+    >>> said = Window((9, 2), (False, True), ((0, 3), (0, 0)), "text 1", 0, ("The", "</s>"))
+    >>> read = shifted(said, AutoTokenizer.from_pretrained(MODEL), lambda ids: 1)
     >>> read.ids, read.tokens, read.special
-    ((2, 9), ('[CLS]', 'The'), (True, False))
+    ((1, 9), ('<s>', 'The'), (True, False))
     """
     first = start(said.ids)
     here = (said.start, said.start)
@@ -137,10 +137,10 @@ class LinePairs:
     >>> from attnscope.bundled import MODEL
     >>> from transformers import AutoTokenizer
     >>> texts, targets = Corpus.from_sources(["A dog barks."]), Corpus.from_sources(["Ein Hund bellt."])
-    >>> pairs = LinePairs(texts, targets, AutoTokenizer.from_pretrained(MODEL), lambda ids: 3, length=32)
+    >>> pairs = LinePairs(texts, targets, AutoTokenizer.from_pretrained(MODEL), lambda ids: 2, length=32)
     >>> pair = next(iter(pairs))
     >>> pair.tokens[1], pair.target.tokens[:2]
-    ('A', ('[SEP]', '[CLS]'))
+    ('A', ('</s>', '<s>'))
     """
 
     def __init__(

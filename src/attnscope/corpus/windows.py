@@ -292,7 +292,7 @@ class Frame:
     >>> from transformers import AutoTokenizer
     >>> frame = Frame.of(AutoTokenizer.from_pretrained(MODEL))
     >>> frame.prefix, frame.suffix, frame.names
-    ((2,), (3,), {2: '[CLS]', 3: '[SEP]'})
+    ((1,), (2,), {1: '<s>', 2: '</s>'})
     """
 
     prefix: tuple[int, ...]

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 _MARKERS = "osD^vPX"
+_HANDLE, _LETTER = 0.5, 0.065  # inches that a legend's mark and each letter take
 _LONGEST_NAME = 28
 
 
@@ -295,8 +296,10 @@ def write_comparison_figures(tree: xr.DataTree, folder: Path) -> list[Path]:
 
 
 def _legend(figure: Figure) -> None:
-    """Above the axes; names are no formulas."""
-    legend = figure.legend(loc="outside upper center", ncols=4, frameon=False, fontsize=7.5)
+    """Above the axes, in as many columns as the width holds; names are no formulas."""
+    longest = max(map(len, figure.axes[0].get_legend_handles_labels()[1]))
+    columns = max(1, int(figure.get_figwidth() / (_HANDLE + _LETTER * longest)))
+    legend = figure.legend(loc="outside upper center", ncols=min(4, columns), frameon=False, fontsize=7.5)
     for text in legend.get_texts():
         text.set_parse_math(False)
 
