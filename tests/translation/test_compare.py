@@ -1,6 +1,7 @@
 """A comparison says what independent computation says, does nothing twice, and goes on where it was stopped."""
 
 import json
+import shutil
 from itertools import pairwise
 from pathlib import Path
 
@@ -71,8 +72,9 @@ def test_bleu_by_length_is_that_of_the_sentences_of_that_length(tree, out):
         assert int(scores["sentences"].sel(bucket=bucket)) == len(chosen)
 
 
-def test_lengths_that_no_sentence_has_are_left_out(tree, out):
-    found = attnscope.compare(CONFIGS, out, **OPTIONS, by_length=[6, 50, 100])["scores"].to_dataset()
+def test_lengths_that_no_sentence_has_are_left_out(tree, out, tmp_path):
+    copied = shutil.copytree(out, tmp_path / "copied")
+    found = attnscope.compare(CONFIGS, copied, **OPTIONS, by_length=[6, 50, 100])["scores"].to_dataset()
     assert found["bucket"].values.tolist() == ["1-6", "7-50"]  # and no "51-100"
     assert int(found["sentences"].sum()) == int(tree["scores"].to_dataset()["sentences"].sum())
 
