@@ -269,7 +269,8 @@ def _learned_table(loaded: LoadedModel) -> PositionTable:
     from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING
 
     kind, config = type(loaded.model), loaded.model.config
-    if kind is not MODEL_FOR_MASKED_LM_MAPPING.get(type(config), None) or config.is_encoder_decoder:
+    masked: Any = MODEL_FOR_MASKED_LM_MAPPING.get(type(config), None)
+    if kind is not masked or config.is_encoder_decoder:
         raise AttnscopeError(
             f"{loaded.name} is a {kind.__name__}; relearning needs a masked language model with one position "
             "table, such as BertForMaskedLM"
