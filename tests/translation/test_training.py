@@ -13,6 +13,7 @@ from safetensors.torch import load_file
 from transformers import AutoModelForMaskedLM, AutoModelForSeq2SeqLM, AutoTokenizer
 
 from attnscope import AttnscopeError
+from attnscope.translation.build import build_model
 from attnscope.translation.config import TrainConfig, read_config
 from attnscope.translation.log import read_log
 from attnscope.translation.presets import PRESETS
@@ -186,6 +187,21 @@ def test_the_lower_loss_is_kept_whatever_bleu_says(mean, best, chosen, tmp_path,
     monkeypatch.setattr(Training, "validate", lambda _: next(validated))
     assert train(out=tmp_path, **SMALL | RECURRENT | {"metric": "bleu"})["loss"] == 1.0
     assert read_log(tmp_path)[-1]["chosen"] == chosen
+
+
+def test_weight_decay_takes_its_share_of_matrices_alone(tmp_path):
+    """After one step from the same weights, decay has taken rate times decay of each matrix, and nothing of vectors."""
+    rate, decay = 1e-3, 0.5
+    once = SMALL | TRANSFORMER | {"updates": 1, "schedule": "constant", "warmup": 0, "learning_rate": rate}
+    found = {}
+    for given in (0.0, decay):
+        train(out=tmp_path / str(given), **once, weight_decay=given)
+        found[given] = weights(tmp_path / str(given))
+    torch.manual_seed(0)  # as training seeds it
+    first = build_model(read_config(**once), len(found[0.0]["embedding.weight"])).state_dict()
+    for name, plain in found[0.0].items():
+        taken = decay * rate * first[name] if plain.ndim > 1 else torch.zeros(())
+        torch.testing.assert_close(found[decay][name], plain - taken, atol=1e-7, rtol=0)
 
 
 def test_texts_that_cannot_be_read_leave_no_folder(tmp_path):
