@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
@@ -52,6 +52,10 @@ class KeyValueCache(Protocol):
 
     def update(self, key_states: Tensor, value_states: Tensor, layer_idx: int) -> tuple[Tensor, Tensor]:
         """Append to the layer's keys and values, and return all of them."""
+        ...
+
+    def get_seq_length(self, layer_idx: int = 0) -> int:
+        """Keys of the layer so far."""
         ...
 
 
@@ -123,7 +127,7 @@ class MultiHeadAttention(nn.Module):
         self,
         hidden_states: Float[Tensor, "batch query width"],
         key_value_states: Float[Tensor, "batch key memory_width"] | None = None,
-        mask: Tensor | None = None,
+        mask: Any = None,  # of another type where a subclass's `attend` takes one
         *,
         bias: Float[Tensor, ...] | None = None,
         rotation: Rotation | None = None,
@@ -144,9 +148,10 @@ class MultiHeadAttention(nn.Module):
         bias
             Added to the scores (ALiBi, T5).
         rotation
-            RoPE, of queries and keys; `start` is the position of the first of them.
+            RoPE, of queries and keys; `start` is the position of the first of them (keys of another text begin at 0).
         cache, layer
-            Keeps keys and values of earlier tokens; which of its layers is this one's.
+            Keeps keys and values of earlier tokens; which of its layers is this one's. Those of `key_value_states` are
+            made at the first step alone, and need a cache of their own.
 
         Returns
         -------
@@ -156,9 +161,13 @@ class MultiHeadAttention(nn.Module):
             ``(batch, head, query, key)``; None where attention is fused and never makes them.
         """
         query = self._split(self.q_proj(hidden_states))
-        key, value = self.project(hidden_states if key_value_states is None else key_value_states)
+        memory = hidden_states if key_value_states is None else key_value_states
+        if key_value_states is not None and cache is not None and cache.get_seq_length(layer):
+            memory = memory[:, :0]  # another text does not grow: all of it is in the cache
+        key, value = self.project(memory)
         if rotation is not None:
-            query, key = rotation.at(query, start), rotation.at(key, start)
+            query = rotation.at(query, start)
+            key = rotation.at(key, start if key_value_states is None else 0)
         if cache is not None:
             key, value = cache.update(key, value, layer)
         output, weights = self.attend(query, key, value, mask, bias)
