@@ -76,7 +76,31 @@ def test_the_lens_sees_every_layer(name):
     assert_close(model(SOURCE, MASK, labels=LABELS).logits, eager.logits, atol=1e-5, rtol=1e-5)
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore:flex_attention called without")
 @torch.no_grad()
+def test_flex_attention_adds_positions_to_the_scores_of_every_text():
+    model = small("t5-pre")
+    with torch.random.fork_rng():
+        for side in (model.encoder, model.decoder):
+            side.relative.relative.weight.normal_()
+    expected = model(SOURCE, MASK, labels=LABELS).logits
+    model.set_attn_implementation("flex_attention")
+    with torch.compiler.set_stance("force_eager"):  # compiling takes a minute
+        found = model(SOURCE, MASK, labels=LABELS).logits
+    assert_close(found, expected, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("positions", ["alibi", "t5"])
+@torch.no_grad()
+def test_attention_that_would_lose_the_positions_is_refused(positions):
+    model = small(f"{positions}-pre")
+    model.config._attn_implementation = "flash_attention_2"  # set_attn_implementation asks for a GPU first
+    with pytest.raises(
+        AttnscopeError, match="'flash_attention_2' leaves out what positions 'alibi' and 't5' add"
+    ):
+        model(SOURCE, labels=LABELS)
+
+
 @torch.no_grad()
 def test_learned_positions_are_scaled_as_tokens_and_begin_as_large():
     model = small("learned-pre")

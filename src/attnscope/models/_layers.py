@@ -21,6 +21,7 @@ from attnscope.attention import (
     rotation,
     sinusoidal_table,
 )
+from attnscope.errors import AttnscopeError
 
 if TYPE_CHECKING:
     from attnscope.models.configs import TransformerConfig
@@ -62,9 +63,9 @@ class RegisteredAttention(MultiHeadAttention):
         self.is_causal = is_causal
 
     def attend(
-        self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, bias: Tensor | None
+        self, query: Tensor, key: Tensor, value: Tensor, mask: Any, bias: Tensor | None
     ) -> tuple[Tensor, Tensor | None]:
-        """What `config._attn_implementation` names."""
+        """What `config._attn_implementation` names; the mask is of the type that it takes."""
         chosen: Any = self.config._attn_implementation  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
         attention = ALL_ATTENTION_FUNCTIONS.get_interface(chosen, written_out)
         if query.device.type == "cpu" and torch.is_autocast_enabled("cpu"):
@@ -79,9 +80,22 @@ class RegisteredAttention(MultiHeadAttention):
                 mask,
                 dropout=self.dropout if self.training else 0.0,
                 scaling=self.scaling,
-                position_bias=None if bias is None else bias.to(query.dtype),
+                position_bias=_bias_for(chosen, bias, query),
             )
         return output.transpose(1, 2), weights
+
+
+def _bias_for(attention: str | None, bias: Tensor | None, query: Tensor) -> Tensor | None:
+    """What a registered attention adds to its scores, in the type and shape that it reads."""
+    if bias is None:
+        return None
+    if attention is not None and ("flash" in attention or "paged" in attention):
+        raise AttnscopeError(
+            f"attention {attention!r} leaves out what positions 'alibi' and 't5' add to the scores: choose 'eager', "
+            "'sdpa' or 'flex_attention' with set_attn_implementation"
+        )
+    batch = len(query) if attention == "flex_attention" else 1  # it does not broadcast
+    return bias.to(query.dtype).expand(batch, -1, -1, -1)
 
 
 class CrossAttention(RegisteredAttention):
@@ -91,7 +105,7 @@ class CrossAttention(RegisteredAttention):
         self,
         hidden_states: Tensor,
         key_value_states: Tensor,
-        mask: Tensor | None = None,
+        mask: Any = None,
         *,
         cache: EncoderDecoderCache | None = None,
     ) -> tuple[Tensor, Tensor | None]:

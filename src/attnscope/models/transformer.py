@@ -33,7 +33,7 @@ class EncoderLayer(nn.Module):
         self.around_feed_forward = Residual(config)
 
     def forward(
-        self, states: Tensor, mask: Tensor | None, bias: Tensor | None, turn: Any
+        self, states: Tensor, mask: Any, bias: Tensor | None, turn: Any
     ) -> tuple[Tensor, Tensor | None]:
         """States of the next layer, and the weights if they were made."""
         made, weights = self.self_attention(
