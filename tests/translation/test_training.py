@@ -1,11 +1,12 @@
 """A training that was stopped is one that was not; two processes are one with all of the batch; wrong settings."""
 
 import json
+import resource
 import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
+from contextlib import contextmanager
 
 import pytest
 import torch
@@ -15,10 +16,11 @@ from transformers import AutoModelForMaskedLM, AutoModelForSeq2SeqLM, AutoTokeni
 from attnscope import AttnscopeError
 from attnscope.translation.build import build_model
 from attnscope.translation.config import TrainConfig, read_config
-from attnscope.translation.log import read_log
+from attnscope.translation.log import Log, read_log
 from attnscope.translation.presets import PRESETS
 from attnscope.translation.processes import Processes
-from attnscope.translation.training import Training, train
+from attnscope.translation.training import Training, rate_of, train
+from attnscope.translation.translate import Translation
 
 SMALL = {
     "task_pairs": 400,
@@ -122,6 +124,7 @@ def test_two_processes_are_one_with_all_of_the_batch(tmp_path):
         timeout=600,
     )
     assert done.returncode == 0, done.stderr[-2000:]
+    assert done.stdout.count("validation:") == 1  # one of them speaks for both
     curves = [
         [line["loss"] for line in read_log(tmp_path / name) if "loss" in line] for name in ("one", "two")
     ]
@@ -215,23 +218,155 @@ def test_early_stopping(tmp_path):
     assert read_log(tmp_path)[-1]["update"] < 100
 
 
-def test_a_full_disk_keeps_the_checkpoint_before(tmp_path, monkeypatch):
-    from attnscope.translation import checkpoints
+@contextmanager
+def no_file_above(size):
+    """As on a full disk, the system itself refuses to write on."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
-    real = checkpoints.save_file
-    calls = []
 
-    def full(tensors, path):
-        calls.append(path)
-        if len(calls) == 4:  # the optimizer's moments of the second checkpoint
-            Path(path).write_bytes(b"half")
-            raise OSError(28, "No space left on device")
-        real(tensors, path)
+def test_a_full_disk_keeps_the_checkpoint_before(unbroken, tmp_path):
+    train(out=tmp_path, **SMALL | RECURRENT | {"updates": 4})
+    sizes = {file.name: file.stat().st_size for file in (tmp_path / "checkpoints" / "00000004").iterdir()}
+    for size in (sizes["model.safetensors"] // 2, (sizes["model.safetensors"] + max(sizes.values())) // 2):
+        with (
+            no_file_above(size),
+            pytest.raises(
+                AttnscopeError, match=r"cannot write the checkpoint of update 8 .* before it are whole"
+            ),
+        ):
+            train(out=tmp_path, **SMALL, **RECURRENT)
+        assert [file.name for file in (tmp_path / "checkpoints").iterdir()] == ["00000004"]
+    train(out=tmp_path, **SMALL, **RECURRENT)
+    assert same(weights(tmp_path), weights(unbroken["recurrent"]))
 
-    monkeypatch.setattr(checkpoints, "save_file", full)
-    with pytest.raises(AttnscopeError, match=r"update 8 could not be written .* those before it are whole"):
+
+def test_a_full_disk_at_the_start_and_at_the_log(tmp_path):
+    with no_file_above(10), pytest.raises(AttnscopeError, match=r"cannot write to .*Choose another folder"):
+        train(out=tmp_path / "start", **SMALL, **RECURRENT)
+    log = Log(tmp_path)
+    with no_file_above(10), pytest.raises(AttnscopeError, match=r"cannot write .*The checkpoints are whole"):
+        log.write(1, loss=1.0)
+    log.close()
+
+
+def test_a_file_in_the_place_of_the_folder(tmp_path):
+    (tmp_path / "out").write_text("mine")
+    with pytest.raises(AttnscopeError, match=r"cannot write to .*out.*Choose another folder"):
+        train(out=tmp_path / "out", **SMALL, **RECURRENT)
+    assert (tmp_path / "out").read_text() == "mine"
+
+
+def test_a_start_that_failed_does_not_bind_the_folder(tmp_path):
+    with pytest.raises(AttnscopeError, match="heads"):
+        train(out=tmp_path, **SMALL | TRANSFORMER | {"width": 15})
+    train(out=tmp_path, **SMALL | TRANSFORMER | {"updates": 1, "vocabulary": 320})
+    assert read_config(tmp_path / "config.yaml").vocabulary == 320
+    assert len(AutoTokenizer.from_pretrained(tmp_path)) == 320
+
+
+def test_a_folder_with_a_model_of_another_origin_is_left_alone(tmp_path):
+    (tmp_path / "model.safetensors").write_bytes(b"mine")
+    with pytest.raises(AttnscopeError, match="holds a model already"):
         train(out=tmp_path, **SMALL, **RECURRENT)
-    assert [file.name for file in (tmp_path / "checkpoints").iterdir()] == ["00000004"]
+    assert [file.name for file in tmp_path.iterdir()] == ["model.safetensors"]
+
+
+def test_other_texts_than_those_of_the_folder_are_refused(tmp_path):
+    for side in ("source", "target"):
+        (tmp_path / side).write_text("".join(f"a {word} b\n" for word in "abcdefghijklmnopqrstuvwxyz" * 4))
+    texts = {side: tmp_path / side for side in ("source", "target")}
+    settings = {name: value for name, value in SMALL.items() if not name.startswith("task")} | RECURRENT
+    train(out=tmp_path / "out", **texts, **settings | {"updates": 4})
+    changed = (tmp_path / "source").read_text().replace("a z b", "b z a", 1)
+    (tmp_path / "source").write_text(changed)
+    with pytest.raises(AttnscopeError, match="the texts are not those with which the training in"):
+        train(out=tmp_path / "out", **texts, **settings)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"updates": 8}, "holds a training of 12 updates; found updates = 8"),
+        ({"schedule": "noam"}, "holds a training with schedule = cosine; found noam"),
+        ({"updates": 13}, "with 13 and 0 update 5 would have had another"),
+    ],
+)
+def test_updates_that_are_done_are_not_changed(settings, message, unbroken):
+    before = (unbroken["recurrent"] / "config.yaml").read_bytes()
+    with pytest.raises(AttnscopeError, match=message):
+        train(out=unbroken["recurrent"], **SMALL | RECURRENT | settings)
+    assert (unbroken["recurrent"] / "config.yaml").read_bytes() == before
+
+
+def test_a_finished_training_given_again_ends_as_it_did(unbroken):
+    before = read_log(unbroken["recurrent"])
+    train(out=unbroken["recurrent"], **SMALL, **RECURRENT)
+    assert read_log(unbroken["recurrent"]) == before
+
+
+def test_a_lower_cased_training_is_validated_lower_cased(tmp_path, monkeypatch):
+    """Translations that are right but for their case have a BLEU of 100."""
+    text = tmp_path / "text"
+    text.write_text("".join(f"The {a} And The {b} Met {c}\n" for a in "abc" for b in "defg" for c in "hij"))
+    config = TrainConfig(source=text, target=text, lowercase=True, vocabulary=300, **RECURRENT)
+    training = Training(config, tmp_path / "out", Processes())
+    monkeypatch.setattr(
+        "attnscope.translation.training.translate_lines",
+        lambda _model, _tokenizer, lines, **_: [[Translation(line.lower())] for line in lines],
+    )
+    assert training.validate()["bleu"] == pytest.approx(100)
+    training.log.close()
+
+
+def test_the_log_tells_the_time_of_all_updates_and_of_nothing_else(tmp_path, monkeypatch):
+    """With a clock that updates alone move on, by as many seconds as they have tokens: a token a second, always."""
+    clock = [0.0]
+    update, validate = Training._update, Training.validate
+
+    def timed(training, members):
+        loss, tokens = update(training, members)
+        clock[0] += tokens
+        return loss, tokens
+
+    def slow(training):
+        clock[0] += 1e6
+        return validate(training)
+
+    monkeypatch.setattr(Training, "_update", timed)
+    monkeypatch.setattr(Training, "validate", slow)
+    monkeypatch.setattr("attnscope.translation.training.time.monotonic", lambda: clock[0])
+    epochs = {"task_pairs": 100, "validate_every": 3, "log_every": 5, "updates": 25}
+    train(out=tmp_path, **SMALL | RECURRENT | epochs)
+    lines = [line for line in read_log(tmp_path) if "seconds" in line]
+    assert lines[-1]["epoch"] > 1
+    assert [line["tokens_per_second"] for line in lines] == pytest.approx([1.0] * 5)
+    assert [line["seconds"] for line in lines] == pytest.approx([line["tokens"] for line in lines])
+
+
+def test_pairs_that_are_left_out_are_told(tmp_path):
+    lines = ["a b c"] * 40 + ["", "a b c d e f g h"]
+    for side in ("source", "target"):
+        (tmp_path / side).write_text("".join(f"{line}\n" for line in [*lines, *["a b"] * 9]))
+    told = []
+    settings = {name: value for name, value in SMALL.items() if not name.startswith("task")} | RECURRENT
+    settings |= {"longest": 7, "updates": 2, "vocabulary": 300}
+    texts = {side: tmp_path / side for side in ("source", "target")}
+    train(out=tmp_path / "out", progress=told.append, **texts, **settings)
+    assert told[0].left_out == {"both empty": 1, "too long": 1}
+    assert read_log(tmp_path / "out")[0] == {"update": 0, "left_out": told[0].left_out}
+
+
+def test_noam_goes_by_the_width_of_the_model():
+    found = [
+        rate_of(TrainConfig(schedule="noam", warmup=4, learning_rate=1.0, **kind), 4)
+        for kind in (RECURRENT | {"decoder_width": 64}, TRANSFORMER | {"width": 16})
+    ]
+    assert found == pytest.approx([64**-0.5 * 4**-0.5, 16**-0.5 * 4**-0.5])
 
 
 def test_a_folder_holds_one_training(unbroken):
@@ -260,6 +395,11 @@ def test_a_loss_that_is_no_number_stops_the_training(tmp_path, monkeypatch):
         ("- a list", "holds a list; expected settings"),
         ("a: b: c", "is not YAML: mapping values are not allowed here"),
         ("target: b.txt", "found target without source: give both"),
+        ("valid_source: a.txt\nvalid_target: b.txt", "found valid_source without source: give both"),
+        (
+            "source: a.txt\ntarget: b.txt\nvalid_target: b.txt",
+            "found valid_target without valid_source: give both",
+        ),
         ("attention: dot", "'attention' is a setting of model 'recurrent', and the model is 'transformer'"),
         (
             "model: recurrent\nlayers: 2",

@@ -65,6 +65,12 @@ _Tokenize = Annotated[
     str | None,
     typer.Option(help="How BLEU finds words, as in `attnscope score`.", show_default="as in training"),
 ]
+_Lowercase = Annotated[
+    bool | None,
+    typer.Option(
+        "--lowercase/--cased", "-lc", help="Whether BLEU ignores case.", show_default="as in training"
+    ),
+]
 _Resamples = Annotated[int, typer.Option(help="Of the bootstrap; 0 for no intervals.")]
 
 
@@ -79,7 +85,7 @@ def compare(
     line: _Line = None,
     beams: Annotated[int, typer.Option(min=1, help="Translations followed at a time; 1 is greedy.")] = 5,
     tokenize: _Tokenize = None,
-    lowercase: Annotated[bool, typer.Option("--lowercase", "-lc", help="Ignore case.")] = False,
+    lowercase: _Lowercase = None,
     resamples: _Resamples = 1000,
     threads: Annotated[
         int | None, typer.Option(min=1, help="For everything.", show_default="the processors there are")

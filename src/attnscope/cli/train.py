@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_args, get_
 import typer
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from attnscope.translation.training import Progress
 
 _CONFIG = Annotated[
@@ -29,17 +31,46 @@ def train(config: Path | None, out: Path, **settings: Any) -> None:
     """Train a translation model or a masked language model. Without data: a generated task, in a few minutes."""
     from rich.console import Console
 
+    from attnscope.translation.processes import is_first
     from attnscope.translation.training import train as run
 
-    console = Console()
     with _progress_bar() as show:
         metrics = run(config, out, progress=show, **settings)
+    if not is_first():
+        return
+    console = Console()
     error = metrics.pop("aer", None)
     shown = ", ".join(f"{name} {value:.2f}" for name, value in metrics.items())
     console.print(f"validation: {shown}", highlight=False, style="bold")
     if error is not None:
         console.print(f"alignments: error rate {100 * error:.1f}% against the known ones", highlight=False)
+    _print_first_look(console, out)
     console.print(f"model: {out}", highlight=False, markup=False, soft_wrap=True)
+
+
+def _print_first_look(console: Console, out: Path) -> None:
+    """On the generated task: BLEU by length, and two sentences with the words that each word looks at."""
+    from rich.text import Text
+
+    from attnscope.translation.first_look import first_look
+
+    found = first_look(out)
+    if found is None:
+        return
+    lengths = "  ".join(f"{bucket}: {bleu:.1f}" for bucket, _, bleu in found.by_length)
+    console.print(f"BLEU by words of the source, new sentences: {lengths}", highlight=False)
+    for one in found.shown:
+        right = one.translation == one.right
+        console.print(Text(f"\n  {one.source}"))
+        console.print(Text(f"  {one.translation}", style="green" if right else "red"))
+        if not right:
+            console.print(Text(f"  {one.right}  (expected)", style="dim"))
+        if one.looked:
+            looks = "  ".join(f"{word}\N{LEFTWARDS ARROW}{at}" for word, at in one.looked[:20])
+            console.print(Text(f"  looks at: {looks}", style="dim"))
+    console.print(
+        "\none vector, attention and a Transformer side by side: attnscope compare", highlight=False
+    )
 
 
 def with_settings(command: Callable[..., None]) -> Callable[..., None]:
@@ -83,15 +114,24 @@ def _progress_bar() -> Generator[Callable[[Progress], None]]:
     from rich.progress import BarColumn, TextColumn
     from rich.progress import Progress as Bar
 
+    from attnscope.translation.processes import is_first
+
     bar = Bar(
         TextColumn("train"),
         BarColumn(),
         TextColumn("{task.fields[told]}", markup=False),
         console=Console(stderr=True),
+        disable=not is_first(),
     )
     task = bar.add_task("train", total=1.0, told="reading the texts")
 
+    left_out: dict[str, int] = {}
+
     def show(told: Progress) -> None:
+        if told.left_out and not left_out:
+            left_out.update(told.left_out)
+            counts = ", ".join(f"{count:,} {reason}" for reason, count in left_out.items())
+            bar.console.print(f"pairs left out: {counts}", highlight=False)
         metrics = "".join(f"  {name} {value:.2f}" for name, value in told.metrics.items())
         minutes, seconds = divmod(round(told.remaining), 60)
         bar.update(

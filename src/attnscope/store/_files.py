@@ -8,6 +8,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from safetensors import SafetensorError
+
 from attnscope.errors import AttnscopeError
 
 if TYPE_CHECKING:
@@ -56,7 +58,8 @@ def explained(action: str, safe: str) -> Generator[None]:
     """
     try:
         yield
-    except OSError as error:
-        reason = os.strerror(error.errno).lower() if error.errno else str(error)
-        where = f" ({error.filename})" if error.filename else ""
+    except (OSError, SafetensorError) as error:  # safetensors tells of a full disk by an exception of its own
+        number, name = getattr(error, "errno", None), getattr(error, "filename", None)
+        reason = os.strerror(number).lower() if number else str(error)
+        where = f" ({name})" if name else ""
         raise AttnscopeError(f"cannot {action}: {reason}{where}. {safe}") from error

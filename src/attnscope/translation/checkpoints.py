@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from attnscope.errors import AttnscopeError
+from attnscope.store import explained
 
 _UNFINISHED = ".unfinished"
 
@@ -58,22 +58,20 @@ class Checkpoints:
             If the disk is full or cannot be written; the earlier ones stay as they are.
         """
         new = self.folder / f"{update:08d}{_UNFINISHED}"
+        safe = "Those before it are whole: make room and give the same command again"
         try:
+            with explained(f"write the checkpoint of update {update} to {self.folder}", safe):
+                shutil.rmtree(new, ignore_errors=True)
+                new.mkdir(parents=True)
+                save_file(weights_of(model), new / "model.safetensors")
+                save_file(_moments(model, optimizer), new / "optimizer.safetensors")
+                (new / "state.json").write_text(json.dumps(state), encoding="utf-8")
+                for file in (*new.iterdir(), new):
+                    _flush(file)
+                new.rename(self.folder / f"{update:08d}")
+                _flush(self.folder)
+        finally:
             shutil.rmtree(new, ignore_errors=True)
-            new.mkdir(parents=True)
-            save_file(weights_of(model), new / "model.safetensors")
-            save_file(_moments(model, optimizer), new / "optimizer.safetensors")
-            (new / "state.json").write_text(json.dumps(state), encoding="utf-8")
-            for file in (*new.iterdir(), new):
-                _flush(file)
-            new.rename(self.folder / f"{update:08d}")
-            _flush(self.folder)
-        except (OSError, RuntimeError) as error:  # safetensors tells of a full disk by its own exception
-            shutil.rmtree(new, ignore_errors=True)
-            raise AttnscopeError(
-                f"the checkpoint of update {update} could not be written to {self.folder} ({error}); those before "
-                "it are whole: make room and give the same command again"
-            ) from error
 
     def load(self, update: int, model: nn.Module, optimizer: Optimizer) -> dict[str, Any]:
         """Bring model and optimizer to where they were, and return the state of the training."""

@@ -11,7 +11,7 @@ import xarray as xr
 
 from attnscope.errors import AttnscopeError
 from attnscope.store import RunFolder, explained, write_json
-from attnscope.translation.config import TrainConfig
+from attnscope.translation.config import TrainConfig, read_config
 from attnscope.translation.curves import learning_curves, training_effort
 from attnscope.translation.held_out import read_held_out
 from attnscope.translation.parallel import ParallelText
@@ -36,7 +36,7 @@ def compare(
     line: int | None = None,
     beams: int = 5,
     tokenize: str | None = None,
-    lowercase: bool = False,
+    lowercase: bool | None = None,
     resamples: int = 1000,
     threads: int | None = None,
     device: str | None = None,
@@ -68,7 +68,7 @@ def compare(
     beams
         Translations followed at a time; 1 is greedy.
     tokenize, lowercase, resamples
-        As in `attnscope.score`; by default the tokenizer that the first system was validated with.
+        As in `attnscope.score`; by default tokenizer and case that the first system was validated with.
     threads, device
         For training and translating.
     progress
@@ -81,9 +81,10 @@ def compare(
 
         ``scores``
             What `attnscope.score` gives, with the first system as the baseline; and by system ``parameters``,
-            ``sentences_per_second`` (of translating), ``training_tokens_per_second`` (target tokens, median of the
-            log), ``training_seconds``, ``training_tokens``; on the generated task ``alignment_error_rate``,
-            ``alignment_precision`` and ``alignment_recall`` (see `judge_known`).
+            ``sentences_per_second`` (of translating), ``sentences_cut`` (longer than it was trained for),
+            ``training_tokens_per_second`` (target tokens, median of the log), ``training_seconds``,
+            ``training_tokens``; on the generated task ``alignment_error_rate``, ``alignment_precision`` and
+            ``alignment_recall`` (see `judge_known`).
         ``curves``
             ``bleu`` and ``loss`` (nats per token) on the validation text ``(system, validation)``, with ``updates``,
             ``tokens`` (target tokens seen) and ``seconds`` at each.
@@ -111,7 +112,7 @@ def compare(
     text = read_held_out(asked, _path(source), _path(reference), join=join)
     shown = _shown_pair(text, line)
     length_in = length_in or ("words" if any(" " in one for one in text.source) else "characters")
-    validated = asked[0].config.bleu_tokenizer if asked[0].config else "13a"
+    validated = asked[0].config or read_config()
 
     def scored(hypotheses: dict[str, Sequence[str]], resamples: int) -> xr.Dataset:
         return score(
@@ -120,8 +121,8 @@ def compare(
             source=text.source,
             by_length=list(by_length or ()) or length_limits(text.source, length_in),
             length_in=length_in,
-            tokenize=tokenize or validated,
-            lowercase=lowercase,
+            tokenize=tokenize or validated.bleu_tokenizer,
+            lowercase=validated.lowercase if lowercase is None else lowercase,
             resamples=resamples,
         )
 
@@ -186,6 +187,7 @@ def _by_system(systems: Sequence[System], tried: dict[str, Trial], text: Paralle
     efforts = [training_effort(system.folder) for system in systems]
     values: dict[str, list[float]] = {
         "parameters": [trial.parameters for trial in tried.values()],
+        "sentences_cut": [trial.cut for trial in tried.values()],
         "sentences_per_second": [len(text) / trial.seconds for trial in tried.values()],
         **{name: [effort[name] for effort in efforts] for name in efforts[0]},
     }

@@ -11,6 +11,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from attnscope.errors import AttnscopeError
+from attnscope.store import write_atomically
 
 
 class TrainConfig(BaseModel):
@@ -31,10 +32,12 @@ class TrainConfig(BaseModel):
 
     # data
     source: Path | None = Field(
-        None, description="Source text: a file, a folder, or JSON Lines of both sides."
+        None, description="Source text: a file, a folder, or one place of both sides (JSON Lines, folder)."
     )
     target: Path | None = Field(None, description="Target text, line by line with the source.")
-    valid_source: Path | None = Field(None, description="Source text for validation.")
+    valid_source: Path | None = Field(
+        None, description="Source text for validation, or one place of both sides."
+    )
     valid_target: Path | None = Field(None, description="Target text for validation.")
     text: Path | None = Field(None, description="Plain text, for a masked language model.")
     valid_text: Path | None = Field(None, description="Plain text for validation of a masked language model.")
@@ -78,7 +81,11 @@ class TrainConfig(BaseModel):
     dropout: float = Field(0.1, ge=0, lt=1, description="Of embeddings and sublayers.")
 
     # training
-    batch_tokens: int = Field(2_048, ge=1, description="Target tokens of one update, over all processes.")
+    batch_tokens: int = Field(
+        2_048,
+        ge=1,
+        description="Tokens of one update at most, over all processes; each pair counts by its longer side.",
+    )
     accumulate: int = Field(1, ge=1, description="Parts in which an update is computed, to save memory.")
     updates: int = Field(5_000, ge=1, description="Updates at most.")
     learning_rate: float = Field(2e-3, gt=0, description="The largest.")
@@ -101,7 +108,7 @@ class TrainConfig(BaseModel):
     )
     threads: int | None = Field(None, ge=1, description="[default: the processors that this process may use]")
     device: str | None = Field(None, description="cpu, cuda, ... [default: cuda if there is one]")
-    seed: int = Field(0, ge=0, description="Of everything that is random.")
+    seed: int = Field(0, ge=0, lt=2**32, description="Of everything that is random.")
 
     # looking, keeping, stopping
     log_every: int = Field(50, ge=1, description="Updates between two lines of the log.")
@@ -115,7 +122,9 @@ class TrainConfig(BaseModel):
     patience: int | None = Field(
         None, ge=1, description="Validations without a better metric before stopping."
     )
-    average: int = Field(5, ge=1, description="Last checkpoints whose mean are the final weights.")
+    average: int = Field(
+        5, ge=1, description="Last checkpoints whose mean is kept, unless the best one has the lower loss."
+    )
     keep: int = Field(
         3, ge=1, description="Last checkpoints that stay, if they are more than those averaged."
     )
@@ -137,13 +146,18 @@ class TrainConfig(BaseModel):
 
     @model_validator(mode="after")
     def _pairs_of_files(self) -> TrainConfig:
-        if (self.valid_source is None) != (self.valid_target is None):
-            raise ValueError("valid_source and valid_target go together: found only one of them")
-        if self.target is not None and self.source is None:
-            raise ValueError("found target without source: give both")
+        for whole, part in _NEEDS.items():
+            if getattr(self, whole) is not None and getattr(self, part) is None:
+                raise ValueError(f"found {whole} without {part}: give both")
         return self
 
 
+_NEEDS = {
+    "target": "source",
+    "valid_target": "valid_source",
+    "valid_source": "source",
+    "valid_text": "text",
+}
 _TRANSFORMERS = ("transformer", "masked-lm")
 _TRANSLATORS = ("transformer", "recurrent")
 _OF_MODELS: dict[str, tuple[str, ...]] = {
@@ -254,4 +268,4 @@ def write_config(config: TrainConfig, path: Path) -> None:
     values = {
         name: str(value) if isinstance(value, Path) else value for name, value in config.settings().items()
     }
-    path.write_text(yaml.safe_dump(values, sort_keys=False, allow_unicode=True), encoding="utf-8")
+    write_atomically(path, yaml.safe_dump(values, sort_keys=False, allow_unicode=True))

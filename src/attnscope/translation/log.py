@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from attnscope.errors import AttnscopeError
-from attnscope.store import write_atomically
+from attnscope.store import explained, write_atomically
+
+_SAFE = "The checkpoints are whole: make room and give the same command again"
 
 
 class Log:
@@ -17,7 +20,7 @@ class Log:
     ----------
     folder
         Where ``log.jsonl`` lies. What it tells of updates after `update` was lost with the process that made them, and
-        is taken off.
+        is taken off; so is the end of a training that goes on.
     update
         Of the checkpoint from which the training goes on; 0 for a new one.
     tensorboard
@@ -41,9 +44,11 @@ class Log:
 
     def __init__(self, folder: Path, update: int = 0, *, tensorboard: bool = False) -> None:
         path = folder / "log.jsonl"
-        kept = [line for line in read_log(folder) if line["update"] <= update] if update else []
-        write_atomically(path, "".join(json.dumps(line) + "\n" for line in kept))
-        self._file = path.open("a", encoding="utf-8")
+        before = read_log(folder) if update else []
+        kept = [line for line in before if line["update"] <= update and "chosen" not in line]
+        with explained(f"write {path}", _SAFE):
+            write_atomically(path, "".join(json.dumps(line) + "\n" for line in kept))
+            self._file = path.open("a", encoding="utf-8")
         self._board: Any = None
         if tensorboard:
             try:
@@ -54,8 +59,9 @@ class Log:
 
     def write(self, update: int, **values: Any) -> None:
         """Add a line."""
-        self._file.write(json.dumps({"update": update, **values}) + "\n")
-        self._file.flush()
+        with explained(f"write {self._file.name}", _SAFE):
+            self._file.write(json.dumps({"update": update, **values}) + "\n")
+            self._file.flush()
         if self._board is not None:
             for name, value in values.items():
                 if isinstance(value, (int, float)):
@@ -63,7 +69,8 @@ class Log:
 
     def close(self) -> None:
         """Write out what is held back."""
-        self._file.close()
+        with suppress(OSError):  # every line is written out already, or was told of
+            self._file.close()
         if self._board is not None:
             self._board.close()
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -41,6 +43,10 @@ class Material(ABC):
     def validation(self) -> list[Batch]:
         """Batches of the held-out text, always the same."""
 
+    @abstractmethod
+    def sha256(self) -> str:
+        """Hash of the texts, by which a training knows that it goes on with its own."""
+
 
 @dataclass(eq=False)
 class Pairs(Material):
@@ -76,6 +82,11 @@ class Pairs(Material):
         encoded = encode_pairs(self.tokenizer, self.valid, longest=self.config.longest)
         batches = epoch_batches(encoded.lengths(), self.config.batch_tokens, 0, 0)
         return [batch for members in batches if (batch := _padded(encoded, members)) is not None]
+
+    def sha256(self) -> str:
+        """Of the tokens of all pairs, and of the text for validation."""
+        tokens = json.dumps([self.train.source, self.train.target])
+        return hashlib.sha256((tokens + self.valid.sha256()).encode()).hexdigest()
 
 
 def _padded(text: EncodedText, members: np.ndarray) -> Batch | None:
@@ -129,6 +140,10 @@ class MaskedWindows(Material):
         starts = np.arange(0, len(self.valid_ids) - self.body + 1, self.body)
         size = max(1, self.config.batch_tokens // self.config.longest)
         return [self._masked(self.valid_ids, starts[i : i + size], i) for i in range(0, len(starts), size)]
+
+    def sha256(self) -> str:
+        """Of all tokens."""
+        return hashlib.sha256(self.train_ids.tobytes() + b"|" + self.valid_ids.tobytes()).hexdigest()
 
     def _masked(self, ids: np.ndarray, starts: np.ndarray, seed: int) -> Batch:
         body = torch.from_numpy(ids[starts[:, None] + np.arange(self.body)])

@@ -171,6 +171,12 @@ def _without_empty(pairs: Iterable[tuple[str, str]], place: Path) -> ParallelTex
 def _pairs_of_two(source: Path, target: Path) -> Iterator[tuple[str, str]]:
     folders = stat.S_ISDIR(file_mode(source)), stat.S_ISDIR(file_mode(target))
     if folders == (False, False):
+        objects = next((one for one in (source, target) if one.suffix.lower() == ".jsonl"), None)
+        if objects is not None:
+            raise AttnscopeError(
+                f"{objects}: JSON Lines of both sides stand alone; found another file beside it: give it as the source "
+                "and no target"
+            )
         yield from _pairs_of_files(source, target)
         return
     if folders != (True, True):

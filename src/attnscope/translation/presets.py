@@ -48,3 +48,16 @@ PRESETS: dict[str, TrainConfig] = {
     "additive": read_config(**_ALIGNING, attention="additive", updates=1100),
     "Transformer": read_config(**_TRANSFORMER, updates=1500),
 }
+
+
+def preset(model: str | None = None, attention: str | None = None) -> TrainConfig:
+    """The one for a kind of model; other attention than none is trained as additive attention is.
+
+    Examples
+    --------
+    >>> preset("transformer").layers, preset(attention="none").updates, preset(attention="dot").updates
+    (2, 2400, 1100)
+    """
+    if model in {None, "recurrent"}:
+        return PRESETS["fixed vector" if attention == "none" else "additive"]
+    return PRESETS["Transformer"]

@@ -53,6 +53,28 @@ class Processes:
             distributed.barrier()
 
 
+def is_first() -> bool:
+    """Whether this process is the one that prints, as torchrun tells it before the processes know each other.
+
+    Examples
+    --------
+    >>> is_first()
+    True
+    """
+    return os.environ.get("RANK", "0") == "0"
+
+
+def threads_of_one() -> int:
+    """Processors that this process may use, shared with the others that torchrun started on this machine.
+
+    Examples
+    --------
+    >>> 1 <= threads_of_one() <= len(os.sched_getaffinity(0))
+    True
+    """
+    return max(1, len(os.sched_getaffinity(0)) // int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
+
+
 @contextmanager
 def processes(device: str) -> Generator[Processes]:
     """The processes that torchrun started, or this one alone.
@@ -67,6 +89,8 @@ def processes(device: str) -> Generator[Processes]:
     if world == 1:
         yield Processes()
         return
+    if device == "cuda":
+        torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
     distributed.init_process_group("nccl" if device == "cuda" else "gloo")
     try:
         yield Processes(distributed.get_rank(), world)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -18,6 +17,7 @@ from transformers import AutoTokenizer
 
 from attnscope.capture import quiet
 from attnscope.errors import AttnscopeError
+from attnscope.store import explained
 from attnscope.translation.batches import IGNORED
 from attnscope.translation.build import build_model
 from attnscope.translation.checkpoints import Checkpoints
@@ -25,8 +25,8 @@ from attnscope.translation.config import TrainConfig, read_config, refuse_other_
 from attnscope.translation.known import judge_known
 from attnscope.translation.log import Log
 from attnscope.translation.material import Batch, Material, Pairs, read_material
-from attnscope.translation.presets import PRESETS
-from attnscope.translation.processes import Processes, processes
+from attnscope.translation.presets import preset
+from attnscope.translation.processes import Processes, processes, threads_of_one
 from attnscope.translation.schedules import learning_rate
 from attnscope.translation.task import TaskText
 from attnscope.translation.translate import translate_lines
@@ -61,6 +61,8 @@ class Progress:
         Seconds, at that rate.
     metrics
         Of the last validation.
+    left_out
+        How many pairs of the text are not trained on, by reason.
     """
 
     update: int
@@ -69,6 +71,7 @@ class Progress:
     tokens_per_second: float
     remaining: float
     metrics: dict[str, float] = field(default_factory=dict[str, float])
+    left_out: dict[str, int] = field(default_factory=dict[str, int])
 
 
 @dataclass
@@ -85,6 +88,17 @@ class _Place:
     seconds: float = 0.0
     tokens: int = 0
     metrics: dict[str, float] = field(default_factory=dict[str, float])
+    texts: str = ""  # their hash
+
+
+@dataclass
+class _Since:
+    """What was done since the last line of the log, and how long it took."""
+
+    loss: float = 0.0
+    tokens: int = 0
+    updates: int = 0
+    seconds: float = 0.0
 
 
 class Training:
@@ -105,7 +119,7 @@ class Training:
     Raises
     ------
     AttnscopeError
-        If the folder holds a training with other settings.
+        If the folder holds a training with other settings or texts.
     """
 
     def __init__(
@@ -116,8 +130,9 @@ class Training:
         progress: Callable[[Progress], None] | None = None,
     ) -> None:
         self.config, self.out, self.group = config, out, group
-        self.progress = progress or (lambda _: None)
-        self.device = torch.device(config.device or ("cuda" if torch.cuda.is_available() else "cpu"))
+        self.progress = (progress if group.first else None) or (lambda _: None)
+        self.device = usable_device(config.device)
+        self.checkpoints = Checkpoints(out / "checkpoints")
         self.material = self._prepare()
         torch.manual_seed(config.seed)
         self.model = build_model(config, len(self.material.tokenizer)).to(self.device)
@@ -127,23 +142,35 @@ class Training:
             betas=(0.9, config.adam_beta2),
             fused=True,
         )
-        self.checkpoints = Checkpoints(out / "checkpoints")
-        self.place = _Place()
+        texts = self.material.sha256()
+        self.place, self._since = _Place(texts=texts), _Since()
         kept = self.checkpoints.updates()
         if kept:
             self.place = _Place(**self.checkpoints.load(kept[-1], self.model, self.optimizer))
+        if self.place.texts != texts:
+            raise AttnscopeError(
+                f"the texts are not those with which the training in {out} began: give these, or another folder"
+            )
         self.log = Log(out, self.place.update, tensorboard=config.tensorboard) if group.first else None
+        if self.log is not None and not kept and self.material.left_out:
+            self.log.write(0, left_out=self.material.left_out)
 
     def _prepare(self) -> Material:
         """The folder, its settings and the texts; the first process makes what the others read."""
-        tokenizer_file = self.out / "tokenizer.json"
         if self.group.first:
-            _same_settings(self.config, self.out / "config.yaml")
-            if not tokenizer_file.exists():
-                made = read_material(self.config)
-                self.out.mkdir(parents=True, exist_ok=True)
-                _save_tokenizer(made.tokenizer, self.out)
-            write_config(self.config, self.out / "config.yaml")
+            done = max(self.checkpoints.updates(), default=0)
+            if done:
+                _same_training(self.config, self.out, done)
+            elif (self.out / "model.safetensors").exists():
+                raise AttnscopeError(
+                    f"{self.out} holds a model already: give another folder for a new training"
+                )
+            made = None if done else read_material(self.config)
+            with explained(f"write to {self.out}", "Choose another folder (--out), or make room"):
+                if made is not None:
+                    self.out.mkdir(parents=True, exist_ok=True)
+                    _save_tokenizer(made.tokenizer, self.out)
+                write_config(self.config, self.out / "config.yaml")
         self.group.wait()
         return read_material(self.config, AutoTokenizer.from_pretrained(self.out))
 
@@ -160,46 +187,37 @@ class Training:
     def _epoch(self) -> None:
         """The batches of an epoch that are not done yet."""
         batches = self.material.epoch(self.place.epoch)
-        since, tokens, loss, asked = time.monotonic(), 0, 0.0, 0
-        for members in batches[self.place.batch :]:
-            summed, count = self._update(members)
-            loss, tokens, asked = loss + summed, tokens + count, asked + 1
-            self.place.update += 1
-            self.place.batch += 1
-            self.place.tokens += count
-            if self.place.update % self.config.log_every == 0:
-                seconds = time.monotonic() - since
-                self.place.seconds += seconds
-                self._tell(loss / tokens, tokens / seconds, seconds / asked)
-                since, tokens, loss, asked = time.monotonic(), 0, 0.0, 0
-            last = self.place.update == self.config.updates
-            if self.place.update % self.config.validate_every == 0 or last:
+        place, since = self.place, self._since
+        for members in batches[place.batch :]:
+            before = time.monotonic()
+            loss, tokens = self._update(members)
+            seconds = time.monotonic() - before  # of training alone, not of validations
+            since.loss, since.tokens = since.loss + loss, since.tokens + tokens
+            since.updates, since.seconds = since.updates + 1, since.seconds + seconds
+            place.update, place.batch = place.update + 1, place.batch + 1
+            place.tokens, place.seconds = place.tokens + tokens, place.seconds + seconds
+            if place.update % self.config.log_every == 0:
+                self._tell(since)
+                self._since = since = _Since()
+            last = place.update == self.config.updates
+            if place.update % self.config.validate_every == 0 or last:
                 self._look()
-                since = time.monotonic()
                 if last or self._is_done():
                     return
-        self.place.epoch, self.place.batch = self.place.epoch + 1, 0
+        place.epoch, place.batch = place.epoch + 1, 0
 
     def _update(self, members: Any) -> tuple[float, int]:
         """One step of the optimizer; loss summed over all target tokens, and their number."""
         step = self.place.update + 1
         seed = self.config.seed * 1_000_003 + step
         config = self.config
-        rate = learning_rate(
-            step,
-            config.schedule,
-            peak=config.learning_rate,
-            warmup=config.warmup,
-            last=config.updates,
-            width=config.width,
-            cooldown=config.cooldown,
-        )
+        rate = rate_of(config, step)
         for group in self.optimizer.param_groups:
             group["lr"] = rate
         self.model.train()
         parts = self.material.parts(members, self.group.world * config.accumulate, seed)
         count = sum(target_tokens(part) for part in parts if part is not None)
-        total = torch.zeros(())
+        total = torch.zeros((), device=self.device)
         for number in range(config.accumulate):
             place = self.group.rank * config.accumulate + number
             torch.manual_seed(seed * 1009 + place)  # what is random depends on nothing that was before
@@ -209,7 +227,7 @@ class Training:
             with self._precision():
                 loss = self.model.summed_loss(**self._to_device(part), smoothing=config.label_smoothing)
             (loss / count).backward()
-            total += loss.detach().float().cpu()
+            total += loss.detach().float()
         self.group.sum_gradients(self.model)
         nn.utils.clip_grad_norm_(self.model.parameters(), config.clip)
         self.optimizer.step()
@@ -231,15 +249,17 @@ class Training:
     def _to_device(self, batch: Batch) -> Batch:
         return {name: one.to(self.device, non_blocking=True) for name, one in batch.items()}
 
-    def _tell(self, loss: float, rate: float, each: float) -> None:
+    def _tell(self, since: _Since) -> None:
         place = self.place
+        loss, rate = since.loss / since.tokens, since.tokens / since.seconds
         told = Progress(
             place.update,
             self.config.updates,
             loss,
             rate,
-            (self.config.updates - place.update) * each,
+            (self.config.updates - place.update) * since.seconds / since.updates,
             place.metrics,
+            self.material.left_out,
         )
         if self.log is not None:
             self.log.write(
@@ -293,9 +313,8 @@ class Training:
                     self.model, self.material.tokenizer, valid.source, beams=1, overlong="cut"
                 )
             made = [one[0].text for one in found]
-            metrics["bleu"] = (
-                BLEU(tokenize=self.config.bleu_tokenizer).corpus_score(made, [valid.target]).score
-            )
+            bleu = BLEU(tokenize=self.config.bleu_tokenizer, lowercase=self.config.lowercase)
+            metrics["bleu"] = bleu.corpus_score(made, [valid.target]).score
         return metrics
 
     def _finish(self) -> dict[str, float]:
@@ -313,8 +332,9 @@ class Training:
         self._set_weights(candidates[chosen])
         metrics = found[chosen] | self._against_known()
         if self.log is not None:
-            with quiet():  # before the line that says that the training is finished
-                self.model.eval().save_pretrained(self.out)
+            safe = "The checkpoints are whole: make room and give the same command again"
+            with quiet(), explained(f"write the model to {self.out}", safe):
+                self.model.eval().save_pretrained(self.out)  # before the line that says that it is finished
             self.log.write(self.place.update, chosen=chosen, **{f"final_{k}": v for k, v in metrics.items()})
         self.group.wait()
         return metrics
@@ -346,8 +366,8 @@ def train(
     Parameters
     ----------
     config
-        Settings, or a YAML file of them. Without them and without data: those of `presets`' additive attention on the
-        generated task, learned in a few minutes on two cores.
+        Settings, or a YAML file of them. Without them and without data: those of `presets` for this kind of model (by
+        default additive attention) on the generated task, learned in a few minutes on two cores.
     out
         Folder of the training; given again, it goes on where it was stopped.
     progress
@@ -369,15 +389,14 @@ def train(
     """
     given = {name: value for name, value in settings.items() if value is not None}
     if config is None and not {"source", "text"} & given.keys():
-        config = PRESETS["additive"]
+        config = preset(given.get("model"), given.get("attention"))
     if isinstance(config, TrainConfig):
         config = read_config(**{**config.model_dump(), **given})
         refuse_other_models(given, config.model)
     else:
         config = read_config(config, **given)
-    torch.set_num_threads(config.threads or len(os.sched_getaffinity(0)))
-    device = config.device or ("cuda" if torch.cuda.is_available() else "cpu")
-    with processes(torch.device(device).type) as group:
+    torch.set_num_threads(config.threads or threads_of_one())
+    with processes(usable_device(config.device).type) as group:
         return Training(config, Path(out), group, progress).run()
 
 
@@ -422,17 +441,66 @@ def multiplies_bfloat16(device: str) -> bool:
     return device == "cpu" and (cpu._is_avx512_bf16_supported() or cpu._is_amx_tile_supported())  # noqa: SLF001
 
 
-def _same_settings(config: TrainConfig, path: Path) -> None:
-    """Refuse to go on with another training than the folder's."""
-    if not path.exists():
-        return
-    before, now = read_config(path).model_dump(), config.settings()
+def rate_of(config: TrainConfig, step: int) -> float:
+    """Learning rate of an update, from 1.
+
+    Examples
+    --------
+    >>> rate_of(TrainConfig(learning_rate=1.0, warmup=4), 16)
+    0.5
+    """
+    return learning_rate(
+        step,
+        config.schedule,
+        peak=config.learning_rate,
+        warmup=config.warmup,
+        last=config.updates,
+        width=config.decoder_width if config.model == "recurrent" else config.width,
+        cooldown=config.cooldown,
+    )
+
+
+def usable_device(name: str | None) -> torch.device:
+    """The device of that name; without one a GPU if there is one, else the processor.
+
+    Examples
+    --------
+    >>> usable_device("gpu0")
+    Traceback (most recent call last):
+    ...
+    attnscope.errors.AttnscopeError: device 'gpu0' cannot be used: ...
+    """
+    try:
+        device = torch.device(name or ("cuda" if torch.cuda.is_available() else "cpu"))
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).splitlines()[0][:200]
+        raise AttnscopeError(f"device {name!r} cannot be used: {reason}; choose cpu, for example") from None
+    return device
+
+
+def _same_training(config: TrainConfig, folder: Path, done: int) -> None:
+    """Refuse to go on with another training than the folder's, of which so many updates are done."""
+    kept = read_config(folder / "config.yaml")
+    before, now = kept.model_dump(), config.settings()
     changed = [name for name in now if now[name] != before[name] and name not in _MAY_CHANGE]
     if changed:
         name = changed[0]
         raise AttnscopeError(
-            f"{path.parent} holds a training with {name} = {before[name]}; found {now[name]}: give another folder, "
+            f"{folder} holds a training with {name} = {before[name]}; found {now[name]}: give another folder, "
             "or the same settings"
+        )
+    if config.updates < done:
+        raise AttnscopeError(
+            f"{folder} holds a training of {done} updates; found updates = {config.updates}: give another folder, or "
+            "as many or more"
+        )
+    other = next((step for step in range(1, done + 1) if rate_of(config, step) != rate_of(kept, step)), None)
+    if other is not None:
+        raise AttnscopeError(
+            f"{folder} holds a training of {done} updates at rates for updates = {kept.updates} and cooldown = "
+            f"{kept.cooldown}; with {config.updates} and {config.cooldown} update {other} would have had another: give "
+            "another folder, or the same settings"
         )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -168,17 +169,16 @@ def translate_lines(
     pieces, owner = _pieces(encoded, lines, longest, overlong)
     options: dict[str, Any] = {"num_beams": beams, "num_return_sequences": n_best, "do_sample": sample}
     if sample:
+        torch.manual_seed(seed)
         options |= {"num_beams": 1, "temperature": temperature}
     elif beams > 1:
         options["length_penalty"] = length_penalty
     found: list[list[Translation]] = [[] for _ in pieces]
-    torch.manual_seed(seed)
     penalty = length_penalty if scores else None
     done = 0
-    for chosen in _batches(pieces, batch_tokens // (1 if sample else beams)):
-        for place, translations in zip(
-            chosen, _generate(model, tokenizer, pieces, chosen, options, penalty), strict=True
-        ):
+    for chosen in _batches(pieces, batch_tokens // (n_best if sample else beams)):
+        made = _generate(model, tokenizer, pieces, chosen, options, penalty)
+        for place, translations in zip(chosen, made, strict=True):
             found[place] = translations
         done += len(chosen)
         if progress is not None:
@@ -253,7 +253,8 @@ def _generate(
     numbers = (
         [float("nan")] * len(texts) if penalty is None else _scores(model, ids, mask, made, each, penalty)
     )
-    together = [Translation(text.strip(), score) for text, score in zip(texts, numbers, strict=True)]
+    one_line = (re.sub(r"[\r\n]+", " ", text).strip() for text in texts)  # bytes too can be generated
+    together = [Translation(text, score) for text, score in zip(one_line, numbers, strict=True)]
     return [together[i : i + each] for i in range(0, len(together), each)]
 
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-import re
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -22,6 +20,7 @@ from attnscope.translation.alignment import forced_alignment
 from attnscope.translation.known import attends, judge_known
 from attnscope.translation.lines import read_lines
 from attnscope.translation.parallel import ParallelText
+from attnscope.translation.processes import threads_of_one
 from attnscope.translation.systems import System
 from attnscope.translation.task import TaskText
 from attnscope.translation.training import train
@@ -62,6 +61,8 @@ class Trial:
         How many numbers were learned.
     seconds
         Of translating.
+    cut
+        How many sentences were longer than the model was trained for, and cut.
     aligned
         Against known alignments: ``layer``, ``head``, ``error_rate``, ``precision``, ``recall``; empty where none are
         known or the system has no attention.
@@ -76,6 +77,7 @@ class Trial:
     lines: list[str]
     parameters: int
     seconds: float
+    cut: int
     aligned: dict[str, Any]
     weights: np.ndarray | None
     read_from: str
@@ -123,13 +125,13 @@ class Trials:
             If the folder holds no translation model, or the training, the translation or the disk fails.
         """
         self._train(system)
-        torch.set_num_threads(self.threads or len(os.sched_getaffinity(0)))
+        torch.set_num_threads(self.threads or threads_of_one())
         loaded = load_model(system.folder, device=self.device)
         if not loaded.model.config.is_encoder_decoder:
             raise AttnscopeError(f"{system.folder} holds no translation model: {type(loaded.model).__name__}")
         lines, record = self._kept(system, loaded) or self._try(system, loaded)
         weights, read_from = self._weights(loaded, record["aligned"])
-        found = {name: record[name] for name in ("parameters", "seconds", "aligned", "signature")}
+        found = {name: record[name] for name in ("parameters", "seconds", "cut", "aligned", "signature")}
         return Trial(lines, weights=weights, read_from=read_from, **found)
 
     def _train(self, system: System) -> None:
@@ -182,9 +184,7 @@ class Trials:
             progress=lambda done, total: self.progress(Step(system.name, "translate", done / total)),
         )
         seconds = time.perf_counter() - before
-        lines = [
-            re.sub(r"[\r\n]+", " ", several[0].text) for several in found
-        ]  # one line each, whatever it is
+        lines = [several[0].text for several in found]
         judged = None
         if isinstance(self.text, TaskText) and attends(loaded.model):
             self.progress(Step(system.name, "align", 0.0))
@@ -194,6 +194,7 @@ class Trials:
             "sha256": _sha256(lines),
             "parameters": sum(one.numel() for one in loaded.model.parameters()),
             "seconds": seconds,
+            "cut": sum(several[0].left_out > 0 for several in found),
             "threads": torch.get_num_threads(),
             "aligned": {}
             if judged is None

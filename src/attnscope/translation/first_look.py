@@ -1,0 +1,112 @@
+"""What a system that has learned the generated task does: a few sentences, where it looks, and BLEU by length."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from attnscope.capture import LoadedModel, load_model
+from attnscope.translation.align import align
+from attnscope.translation.compare import length_limits
+from attnscope.translation.config import read_config
+from attnscope.translation.held_out import read_held_out
+from attnscope.translation.known import attends, judge_known
+from attnscope.translation.scoring import score
+from attnscope.translation.systems import System
+from attnscope.translation.task import TaskText
+from attnscope.translation.translate import translate_lines
+
+_WORDS = (6, 14)  # of the sentences that are shown
+
+
+@dataclass(frozen=True)
+class ShownTranslation:
+    """A sentence of the generated task.
+
+    Attributes
+    ----------
+    source, translation, right
+        The sentence, what the system makes of it (greedy), and what it should be.
+    looked
+        For each word of the translation that has a link: itself and the source word it looks at most, by the head
+        that `judge_known` chose; empty for a system without attention.
+    """
+
+    source: str
+    translation: str
+    right: str
+    looked: list[tuple[str, str]]
+
+
+@dataclass(frozen=True)
+class FirstLook:
+    """Some sentences, and BLEU of all of them by words of the source: bucket, sentences, BLEU."""
+
+    shown: list[ShownTranslation]
+    by_length: list[tuple[str, int, float]]
+
+
+def first_look(folder: Path) -> FirstLook | None:
+    """Translate sentences of the generated task that no training has seen; None where another text was learned.
+
+    Parameters
+    ----------
+    folder
+        Of a finished training of `attnscope train`.
+
+    Raises
+    ------
+    AttnscopeError
+        If the folder holds no such training.
+
+    Examples
+    --------
+    >>> first_look(Path("/nowhere"))
+    Traceback (most recent call last):
+    attnscope.errors.AttnscopeError: /nowhere/config.yaml cannot be read ...
+    """
+    config = read_config(folder / "config.yaml")
+    if config.model == "masked-lm" or config.source is not None:
+        return None
+    text = read_held_out([System("trained", folder, config, given=True)])
+    if not isinstance(text, TaskText):
+        return None
+    loaded = load_model(folder, device=config.device)
+    found = translate_lines(loaded.model, loaded.tokenizer, text.source, beams=1, overlong="cut")
+    lines = [several[0].text for several in found]
+    scores = score(
+        {"trained": lines},
+        [text.target],
+        source=text.source,
+        by_length=length_limits(text.source),
+        resamples=0,
+    )
+    at = scores.sel(system="trained", metric="BLEU")
+    rows = zip(at["bucket"].values, at["sentences"].values, at["score_by_length"].values, strict=True)
+    lengths = [len(source.split()) for source in text.source]
+    chosen = [min(range(len(text)), key=lambda i: abs(lengths[i] - words)) for words in _WORDS]
+    looked = _looked(loaded, text, [lines[i] for i in chosen], chosen)
+    return FirstLook(
+        [
+            ShownTranslation(text.source[i], lines[i], text.target[i], links)
+            for i, links in zip(chosen, looked, strict=True)
+        ],
+        [(str(bucket), int(count), float(bleu)) for bucket, count, bleu in rows if count],
+    )
+
+
+def _looked(
+    loaded: LoadedModel, text: TaskText, made: Sequence[str], chosen: Sequence[int]
+) -> list[list[tuple[str, str]]]:
+    judged = judge_known(loaded.model, loaded.tokenizer, text) if attends(loaded.model) else None
+    if judged is None:
+        return [[] for _ in chosen]
+    sources = [text.source[i] for i in chosen]
+    aligned = align(
+        loaded.model, sources, made, tokenizer=loaded.tokenizer, layer=judged.layer, head=judged.head
+    )
+    return [
+        [(right.split()[j], left.split()[i]) for i, j in sorted(links, key=lambda link: link[1])]
+        for left, right, links in zip(sources, made, aligned.links, strict=True)
+    ]
