@@ -66,6 +66,15 @@ def test_annotations_read_the_source_both_ways(cell):
     assert h[1, 2:].abs().max() == 0
 
 
+def test_padding_must_follow_the_text():
+    mask = torch.tensor([[0, 0, 1, 1]])
+    for model in (small("none-gru"), small("dot-lstm")):
+        with pytest.raises(AttnscopeError, match="expected it at the end of each text: pad on the right"):
+            model(IDS, mask, labels=IDS)
+        with pytest.raises(AttnscopeError, match="attention_mask has padding before a token"):
+            model.generate(IDS, attention_mask=mask, max_new_tokens=2)
+
+
 @torch.no_grad()
 def test_the_fixed_vector_is_all_that_the_decoder_sees():
     model = small("none-gru")

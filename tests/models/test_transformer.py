@@ -143,4 +143,7 @@ def test_a_masked_language_model_is_an_encoder_with_its_table_turned_round():
     found = model(SOURCE, MASK, labels=labels)
     assert_close(found.logits, states @ model.embedding.weight.T)
     assert_close(model.summed_loss(SOURCE, MASK, labels) / MASK.sum(), found.loss)
+    assert_close(model(SOURCE, MASK, labels, num_items_in_batch=2 * MASK.sum()).loss, found.loss / 2)
+    with pytest.raises(AttnscopeError, match="found argument 'output_hidden_states'"):
+        model(SOURCE, MASK, output_hidden_states=True)
     verify(model, {"input_ids": SOURCE[:1]})

@@ -6,6 +6,7 @@ from torch.nn import functional as F
 from torch.testing import assert_close
 from transformers import AutoModelForSeq2SeqLM
 
+from attnscope import AttnscopeError
 from tests.models.lineage import ALL, LABELS, MASK, SOURCE, small
 
 
@@ -48,6 +49,41 @@ def test_padding_changes_nothing(name):
         length = int((labels >= 0).sum())
         alone = model(source[source != 0][None], labels=labels[None, :length])
         assert_close(whole.logits[row, :length], alone.logits[0], atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["additive-gru", "sinusoidal-pre"])
+@torch.no_grad()
+def test_arguments_that_would_be_passed_over_are_refused(name):
+    model = small(name)
+    expected = model(SOURCE, MASK, labels=LABELS).logits
+    idle = {"use_cache": True, "return_dict": True, "output_hidden_states": False, "inputs_embeds": None}
+    padded = (LABELS >= 0).long()  # at the end, where no token before it looks
+    found = model(SOURCE, MASK, labels=LABELS, decoder_attention_mask=padded, **idle).logits
+    assert torch.equal(found, expected)
+    for wrong, says in [
+        (
+            {"output_hidden_states": True},
+            "found argument 'output_hidden_states', which this model does not heed",
+        ),
+        ({"label_smoothing": 0.1}, "found argument 'label_smoothing'"),
+        ({"decoder_attention_mask": padded.flip(1)}, "decoder_attention_mask has padding before a token"),
+    ]:
+        with pytest.raises(AttnscopeError, match=says):
+            model(SOURCE, MASK, labels=LABELS, **wrong)
+    with pytest.raises(AttnscopeError, match="found argument 'output_hidden_states'"):
+        model.generate(SOURCE, attention_mask=MASK, max_new_tokens=2, output_hidden_states=True)
+
+
+@pytest.mark.parametrize("name", ["additive-gru", "sinusoidal-pre"])
+@torch.no_grad()
+def test_the_parts_of_a_batch_have_losses_that_add_up(name):
+    """Transformers' Trainer adds them up when it accumulates gradients."""
+    model, count = small(name), int((LABELS >= 0).sum())
+    parts = [
+        model(SOURCE[i : i + 1], MASK[i : i + 1], labels=LABELS[i : i + 1], num_items_in_batch=count).loss
+        for i in range(3)
+    ]
+    assert_close(sum(parts), model(SOURCE, MASK, labels=LABELS).loss)
 
 
 @pytest.mark.parametrize("name", ALL)

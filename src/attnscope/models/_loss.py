@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
+from torch.nn import functional as F  # noqa: N812
 
 IGNORED = -100  # the label of padding, as PyTorch has it
 _CELLS = 2**21  # logits at a time: what the processor's cache holds
@@ -22,6 +23,28 @@ def shift_right(labels: Int[Tensor, "batch target"], first: int, padding: int) -
     """
     before = torch.cat([labels.new_full((len(labels), 1), first), labels[:, :-1]], 1)
     return before.masked_fill(before == IGNORED, padding)
+
+
+def mean_cross_entropy(
+    logits: Float[Tensor, "batch token vocabulary"],
+    labels: Int[Tensor, "batch token"],
+    count: Tensor | int | None = None,
+) -> Float[Tensor, ""]:
+    """Mean over the places that have a label, in nats; the sum over `count` where that is given.
+
+    Examples
+    --------
+    >>> labels = torch.tensor([[1, 2, -100]])
+    >>> [round(float(mean_cross_entropy(torch.zeros(1, 3, 10), labels, count)), 4) for count in (None, 4)]
+    [2.3026, 1.1513]
+    """
+    total = F.cross_entropy(
+        logits.flatten(0, 1).float(),
+        labels.flatten(),
+        ignore_index=IGNORED,
+        reduction="mean" if count is None else "sum",
+    )
+    return total if count is None else total / count
 
 
 def smoothed_cross_entropy(

@@ -12,8 +12,9 @@ from torch import Tensor, nn
 from transformers import GenerationMixin, PreTrainedModel
 from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput
 
+from attnscope.models._arguments import refuse_unheeded
 from attnscope.models._init import init_weights
-from attnscope.models._loss import IGNORED, shift_right, smoothed_cross_entropy
+from attnscope.models._loss import IGNORED, mean_cross_entropy, shift_right, smoothed_cross_entropy
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,7 +70,8 @@ class Translator(PreTrainedModel, GenerationMixin):
         past_key_values: Any = None,
         labels: Int[Tensor, "batch target"] | None = None,
         output_attentions: bool | None = None,
-        **_: Any,
+        num_items_in_batch: Tensor | int | None = None,
+        **others: Any,
     ) -> Seq2SeqLMOutput:
         """Logits of the next target token at every place, and the mean loss in nats if there are labels.
 
@@ -84,8 +86,18 @@ class Translator(PreTrainedModel, GenerationMixin):
         labels
             Target tokens that shall be said; -100 where padded.
         output_attentions
-            Whether the weights are wanted; models with fused attention give None otherwise.
+            Whether the weights are wanted; None where attention is fused and never makes them.
+        num_items_in_batch
+            Labels of the larger batch that this one is a part of, as transformers' Trainer counts them.
+        **others
+            What transformers hands over unasked (`use_cache`), and a `decoder_attention_mask` with padding at the end.
+
+        Raises
+        ------
+        AttnscopeError
+            If there is an argument that is not heeded, or padding before a target token.
         """
+        refuse_unheeded(others)
         if encoder_outputs is None:
             encoder_outputs = self.encoder(
                 input_ids=input_ids, attention_mask=attention_mask, output_attentions=output_attentions
@@ -103,11 +115,7 @@ class Translator(PreTrainedModel, GenerationMixin):
             output_attentions=bool(output_attentions),
         )
         logits = self.lm_head(decoded.hidden)
-        loss = None
-        if labels is not None:
-            loss = nn.functional.cross_entropy(
-                logits.flatten(0, 1).float(), labels.flatten(), ignore_index=IGNORED
-            )
+        loss = None if labels is None else mean_cross_entropy(logits, labels, num_items_in_batch)
         return Seq2SeqLMOutput(
             loss=loss,
             logits=logits,

@@ -9,8 +9,9 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers.modeling_outputs import MaskedLMOutput
 
+from attnscope.models._arguments import refuse_unheeded
 from attnscope.models._init import init_weights
-from attnscope.models._loss import IGNORED, smoothed_cross_entropy
+from attnscope.models._loss import IGNORED, mean_cross_entropy, smoothed_cross_entropy
 from attnscope.models.configs import EncoderConfig
 from attnscope.models.transformer import TransformerEncoder
 
@@ -52,16 +53,18 @@ class EncoderForMaskedLM(PreTrainedModel):
         attention_mask: Int[Tensor, "batch token"] | None = None,
         labels: Int[Tensor, "batch token"] | None = None,
         output_attentions: bool | None = None,
-        **_: Any,
+        num_items_in_batch: Tensor | int | None = None,
+        **others: Any,
     ) -> MaskedLMOutput:
-        """Logits at every place, and the mean loss in nats over the places that have a label (not -100)."""
+        """Logits at every place, and the mean loss in nats over the places that have a label (not -100).
+
+        `num_items_in_batch`, which transformers' Trainer gives, is their number where this batch is a part of a larger
+        one. Arguments that are not heeded are refused.
+        """
+        refuse_unheeded(others)
         found = self.encoder(input_ids, attention_mask, output_attentions=output_attentions)
         logits = self.lm_head(found[0])
-        loss = None
-        if labels is not None:
-            loss = nn.functional.cross_entropy(
-                logits.flatten(0, 1).float(), labels.flatten(), ignore_index=IGNORED
-            )
+        loss = None if labels is None else mean_cross_entropy(logits, labels, num_items_in_batch)
         return MaskedLMOutput(loss=loss, logits=logits, attentions=found.attentions)
 
     def summed_loss(

@@ -11,6 +11,7 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 from transformers.modeling_outputs import BaseModelOutput
 
 from attnscope.attention import AdditiveScore, BilinearScore, DotScore, Score, look, scaled_dot_score
+from attnscope.models._arguments import check_padding, refuse_unheeded
 from attnscope.models._translator import Decoded, Translator
 from attnscope.models.configs import RecurrentConfig
 
@@ -68,13 +69,14 @@ class RecurrentEncoder(nn.Module):
         self,
         input_ids: Int[Tensor, "batch source"],
         attention_mask: Int[Tensor, "batch source"] | None = None,
-        **_others: Any,
+        **others: Any,
     ) -> BaseModelOutput:
-        """Annotations, ``(batch, source, 2 * encoder_width)``; zeros at padding."""
+        """Annotations, ``(batch, source, 2 * encoder_width)``; zeros at padding, which must follow the text."""
+        refuse_unheeded(others)
         length = input_ids.shape[1]
-        lengths = (
-            torch.full((len(input_ids),), length) if attention_mask is None else attention_mask.sum(1).cpu()
-        )
+        valid = (torch.ones_like(input_ids) if attention_mask is None else attention_mask).cpu()
+        check_padding(valid, "attention_mask")  # a packed sequence knows lengths alone
+        lengths = valid.sum(1)
         embedded = self.dropout(self.embedding(input_ids))
         packed = pack_padded_sequence(embedded, lengths.clamp_min(1), batch_first=True, enforce_sorted=False)
         states = pad_packed_sequence(self.network(packed)[0], batch_first=True, total_length=length)[0]
