@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import re
 
 import pytest
 import yaml
@@ -61,6 +62,10 @@ def test_training_tells_how_well_it_aligns(place):
     found = attnscope("train", "additive.yaml", "--out", "alone", cwd=place)
     assert found.returncode == 0, found.stderr
     assert "alignments: error rate" in found.stdout
+    buckets = re.search(r"BLEU by words of the source, new sentences:\n  (.*)", found.stdout)[1]
+    assert [part.split(":")[0] for part in buckets.split("  ")] == ["1-2", "3-4", "5-6", "7-8", "9-10", "11+"]
+    assert found.stdout.count("looks at: ") == 2
+    assert "attnscope compare" in found.stdout
     last = json.loads((place / "alone" / "log.jsonl").read_text().splitlines()[-1])
     assert 0 < last["final_aer"] <= 1
 

@@ -5,6 +5,8 @@ import math
 import re
 
 import pytest
+import torch
+from transformers import BartForConditionalGeneration
 
 from tests.cli.command import attnscope
 from tests.translation.small_translators import small_model, small_tokenizer
@@ -42,6 +44,18 @@ def test_a_line_for_each_line(system, tmp_path):
     assert (texts[0], texts[3]) == (lines[0], lines[2])
     assert float(scores[0]) >= float(scores[1])
     assert not any(math.isnan(float(score)) for score in scores)
+
+
+def test_a_generated_line_end_makes_no_line(system, tmp_path, monkeypatch):
+    tokenizer = small_tokenizer()
+    (row,) = tokenizer("a dog", return_tensors="pt")["input_ids"]
+    ends = torch.tensor(tokenizer.convert_tokens_to_ids(["<0x0A>", "<0x0D>", "<0x0A>"]))
+    made = torch.cat([torch.tensor([1]), row[:-1], ends, row])
+    monkeypatch.setattr(
+        BartForConditionalGeneration, "generate", lambda _, ids, **__: made.expand(len(ids), -1)
+    )
+    found = attnscope("translate", system, "-", "--beams", "1", cwd=tmp_path, stdin=TEXT)
+    assert found.stdout == "a dog a dog\n\na dog a dog\n"
 
 
 def test_what_is_cut_is_said(system, tmp_path):

@@ -30,6 +30,7 @@ def planted(*, known=True, attention=True, logs=True, intervals=True):
             "upper_by_length": (("system", "metric", "bucket"), np.minimum(lengths + 2 * gap, 100)),
             "sentences": ("bucket", [85, 80, 82, 83, 84, 86]),
             "parameters": ("system", [123_456, 234_567, 345_678]),
+            "sentences_cut": ("system", [3, 0, 0]),
             "sentences_per_second": ("system", [51.26, 41.0, 13.0]),
             "training_tokens_per_second": ("system", [10_500.0, 7_654.0, 9_000.0]),
             "training_tokens": ("system", [9e5, 9e5, 1.8e6]),

@@ -39,6 +39,10 @@ def test_the_table_says_what_was_found(text):
     assert transformer[6:] == ["2.5", "9,000", "13.0", "40.0"]
 
 
+def test_what_was_cut_is_told_of_the_system_that_cut(text):
+    assert re.findall(r"<bdi>([^<]*)</bdi>: (\d+) sentences longer", text) == [(html.escape(NAMES[0]), "3")]
+
+
 def test_scores_stand_by_length(text):
     heading, first, *_, last = cells(text, 1)
     assert heading == ["Words", "Sentences", *NAMES]

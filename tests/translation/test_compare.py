@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import xarray as xr
 from sacrebleu.metrics.bleu import BLEU
+from transformers import AutoTokenizer
 
 import attnscope
 from attnscope import AttnscopeError
@@ -22,6 +23,7 @@ from attnscope.translation.parallel import ParallelText
 from attnscope.translation.presets import PRESETS
 from attnscope.translation.systems import System, is_trained, read_systems
 from attnscope.translation.task import TaskText
+from attnscope.translation.vocabulary import encode_lines
 
 from .small_systems import SMALL
 
@@ -105,6 +107,24 @@ def test_rates_and_curves_are_those_of_the_log(tree, out):
     assert curve["loss"].values.tolist() == [line["valid_loss"] for line in looks]
     tokens = {line["update"]: line["tokens"] for line in log if "loss" in line}
     assert curve["tokens"].values.tolist() == [(tokens[2] + tokens[4]) / 2, tokens[6]]
+
+
+def test_sentences_that_were_cut_are_counted(tree, out, monkeypatch, tmp_path):
+    assert tree["scores"]["sentences_cut"].values.tolist() == [0, 0]
+    folder = shutil.copytree(out / "none", tmp_path / "none")
+    tokenizer = json.loads((folder / "tokenizer_config.json").read_text())
+    (folder / "tokenizer_config.json").write_text(json.dumps(tokenizer | {"model_max_length": 9}))
+    found = attnscope.compare([folder], tmp_path / "out", **OPTIONS | {"resamples": 0})
+    tokens = encode_lines(AutoTokenizer.from_pretrained(folder), lines(tmp_path / "out" / "source.txt"))
+    assert found["scores"]["sentences_cut"].item() == sum(len(line) > 9 for line in tokens) > 0
+
+
+def test_case_counts_as_it_did_in_validation(tree, out, tmp_path):
+    folder = shutil.copytree(out / "none", tmp_path / "none")
+    write_config(CONFIGS["none"].model_copy(update={"lowercase": True}), folder / "config.yaml")
+    for asked, case in ((None, "lc"), (False, "mixed"), (True, "lc")):
+        found = attnscope.compare([folder], tmp_path / "out", lowercase=asked, **OPTIONS)
+        assert f"case:{case}" in json.loads(found["scores"].attrs["signature"])["BLEU"]
 
 
 def test_only_attention_is_aligned(tree):

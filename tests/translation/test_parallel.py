@@ -57,6 +57,13 @@ def test_json_lines(write):
     assert pairs(write("y.jsonl", b'{"de": "1", "en": "a"}'), sides=("en", "de")) == [("a", "1")]
 
 
+def test_json_lines_stand_alone(write):
+    lines = write("x.jsonl", b'{"source": "a", "target": "1"}')
+    for two in ((lines, lines), (write("s", b"a"), lines)):
+        with pytest.raises(AttnscopeError, match=r"x\.jsonl: JSON Lines of both sides stand alone"):
+            read_parallel(*two)
+
+
 def test_a_folder_holds_pairs_and_json_lines(write, tmp_path):
     for name, data in [("b.en", b"b"), ("b.de", b"2"), ("a/c.en", b"a"), ("a/c.de", b"1"), (".x.en", b"no")]:
         write(name, data)

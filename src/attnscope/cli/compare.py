@@ -203,6 +203,13 @@ def _print_tables(tree: xr.DataTree, page: Path | None) -> None:
             style="dim",
             highlight=False,
         )
+    for name, cut in zip(scores["system"].values, scores["sentences_cut"].values, strict=True):
+        if cut:
+            console.print(
+                f"{name}: {cut} sentences longer than it was trained for were cut",
+                highlight=False,
+                markup=False,
+            )
     for metric, signature in json.loads(scores.attrs["signature"]).items():
         console.print(f"{metric}|{signature}", highlight=False, markup=False, soft_wrap=True)
     console.print(f"results: {tree.attrs['run']}", highlight=False, markup=False, soft_wrap=True)

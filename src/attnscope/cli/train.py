@@ -58,7 +58,7 @@ def _print_first_look(console: Console, out: Path) -> None:
     if found is None:
         return
     lengths = "  ".join(f"{bucket}: {bleu:.1f}" for bucket, _, bleu in found.by_length)
-    console.print(f"BLEU by words of the source, new sentences: {lengths}", highlight=False)
+    console.print(f"BLEU by words of the source, new sentences:\n  {lengths}", highlight=False)
     for one in found.shown:
         right = one.translation == one.right
         console.print(Text(f"\n  {one.source}"))

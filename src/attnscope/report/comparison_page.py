@@ -52,6 +52,7 @@ def write_comparison_report(tree: xr.DataTree, path: Path | str) -> Path:
         headings=_headings(scores),
         systems=[_system(tree, str(name)) for name in scores["system"].values],
         known="alignment_error_rate" in scores,
+        cut={str(one["system"].item()): int(one) for one in scores["sentences_cut"] if one},
         pictures={name: picture(figure) for name, figure in comparison_figures(tree).items()},
         line=alignment.attrs["line"],
         source=" ".join(map(str, alignment["source"].values)),
