@@ -1,5 +1,6 @@
 """Efficient forms against the same thing written out, and at a length where writing out is impossible."""
 
+import numpy as np
 import pytest
 import torch
 from torch.testing import assert_close
@@ -8,14 +9,20 @@ from torch.utils._pytree import tree_leaves
 
 from attnscope import AttnscopeError
 from attnscope.attention import (
+    Need,
     attend,
     block_sparse_attention,
     block_sparse_mask,
     causal_mask,
     linear_attention,
+    measure,
     sliding_window_attention,
     window_mask,
 )
+from attnscope.bundled import MODEL, TEXT
+from attnscope.capture import load_model, watching
+from attnscope.corpus import Corpus, cut_windows
+from attnscope.statistics import compare_call
 
 
 def states(*shape, seed=0, count=3):
@@ -94,6 +101,27 @@ def test_linear_attention_is_not_softmax():
     assert linear_attention(key, key, value).diagonal().max() < 0.95
 
 
+@torch.no_grad()
+def test_linear_attention_in_a_model_trained_with_softmax_loses_most_of_the_output():
+    """The numbers that its docstring gives."""
+    loaded = load_model(MODEL, device="cpu")
+    windows = cut_windows(Corpus.from_sources([TEXT]), loaded.tokenizer, length=128, limit=24)
+    ids = torch.tensor([window.ids for window in windows])
+    lost = []
+
+    def observe(site, call):
+        one = compare_call(call, {"linear": linear_attention}).output_error.sel(form="linear")
+        lost.append(one.transpose("text", "head").values)
+        return measure(call, Need())[0]
+
+    with watching(loaded.model, observe):
+        loaded.model(ids)
+    heads = np.stack(lost).mean(1)
+    found = [np.median(heads), heads.min(), heads.max()]
+    assert ids.shape == (24, 128)
+    assert found == pytest.approx([0.89, 0.58, 0.98], abs=0.02)
+
+
 @pytest.mark.parametrize(
     "form",
     [
@@ -152,7 +180,11 @@ class TestLongTexts:
         (lambda x: sliding_window_attention(x, x, x, left=-1), "expected two numbers of 0 or more"),
         (lambda x: block_sparse_attention(x, x, x, block=0), "expected at least 1 token"),
         (lambda x: block_sparse_attention(x, x, x, block=2, global_tokens=[5]), "positions go from 0 to 4"),
+        (lambda x: block_sparse_attention(x[:2], x, x, block=2), "found 2 queries and 5 keys"),
         (lambda x: linear_attention(x[:2], x, x, causal=True), "found 2 queries and 5 keys"),
+        (lambda x: sliding_window_attention(x, x[:, :2], x, left=1), "query is 3 wide and key 2"),
+        (lambda x: block_sparse_attention(x, x[:, :2], x, block=2), "query is 3 wide and key 2"),
+        (lambda x: linear_attention(x, x, x[:4]), "there are 5 keys and 4 values"),
     ],
 )
 def test_bad_input(wrong, says):

@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from attnscope.errors import AttnscopeError
+from attnscope.attention._sizes import check_operands
 
 
 def attend(
@@ -64,14 +64,7 @@ def attend(
     >>> bool(torch.allclose(weights.sum(-1), torch.ones(1, 3)))
     True
     """
-    if query.shape[-1] != key.shape[-1]:
-        raise AttnscopeError(
-            f"query is {query.shape[-1]} wide and key {key.shape[-1]}: they must be equally wide to be compared"
-        )
-    if key.shape[-2] != value.shape[-2]:
-        raise AttnscopeError(
-            f"there are {key.shape[-2]} keys and {value.shape[-2]} values: every key needs its value"
-        )
+    check_operands(query, key, value)
     scale = 1.0 / math.sqrt(query.shape[-1]) if scale is None else scale
     scores = scale * query @ key.transpose(-2, -1)
     if softcap is not None:
