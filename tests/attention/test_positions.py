@@ -9,6 +9,7 @@ from transformers.models.t5.modeling_t5 import T5Attention
 from attnscope import AttnscopeError
 from attnscope.attention import (
     LearnedPositions,
+    RelativeBias,
     Rotation,
     alibi_bias,
     alibi_slopes,
@@ -81,6 +82,24 @@ def test_learned_positions_end_with_their_table():
     assert_close(table(2, start=3), table.weight[3:5])
     with pytest.raises(AttnscopeError, match="found 7 positions; the table was trained for 6"):
         table(3, start=4)
+    with pytest.raises(AttnscopeError, match="found start=-1; expected 0 or more"):
+        table(2, start=-1)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "says"),
+    [
+        (lambda: LearnedPositions(0, 4), "found length=0; expected 1 or more"),
+        (lambda: sinusoidal_table(5, 0), "found width=0; expected 1 or more"),
+        (lambda: alibi_bias(0, 2, 2), "found heads=0; expected 1 or more"),
+        (lambda: RelativeBias(0), "found heads=0; expected 1 or more"),
+        (lambda: t5_buckets(offsets(2, 2), buckets=2), "found 1 buckets a side and farthest=128; expected 2"),
+        (lambda: t5_buckets(offsets(2, 2), farthest=8), "found 16 buckets a side and farthest=8"),
+    ],
+)
+def test_sizes_that_mean_nothing_are_refused(wrong, says):
+    with pytest.raises(AttnscopeError, match=says):
+        wrong()
 
 
 @pytest.mark.parametrize("heads", [4, 6, 8, 12, 16])

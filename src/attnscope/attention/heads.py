@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
 from attnscope.attention._reference import attend
+from attnscope.attention._sizes import check_least, check_width
 from attnscope.attention.rotary import Rotation
 from attnscope.errors import AttnscopeError
 
@@ -25,6 +26,11 @@ class SelfAttention(nn.Module):
     width
         Width D of the input and of the output.
 
+    Raises
+    ------
+    AttnscopeError
+        If the width is below 1, or that of an input is another.
+
     Examples
     --------
     >>> import torch
@@ -35,6 +41,7 @@ class SelfAttention(nn.Module):
 
     def __init__(self, width: int) -> None:
         super().__init__()
+        check_least(1, width=width)
         self.query = nn.Linear(width, width)
         self.key = nn.Linear(width, width)
         self.value = nn.Linear(width, width)
@@ -43,6 +50,7 @@ class SelfAttention(nn.Module):
         self, x: Float[Tensor, "batch token width"], mask: Bool[Tensor, ...] | None = None
     ) -> tuple[Float[Tensor, "batch token width"], Float[Tensor, "batch token token"]]:
         """Output and weights; `mask` is True where a query may look."""
+        check_width("tokens", x, self.query.in_features)
         return attend(self.query(x), self.key(x), self.value(x), mask)
 
 
@@ -83,7 +91,8 @@ class MultiHeadAttention(nn.Module):
     Raises
     ------
     AttnscopeError
-        If the width is no multiple of the heads and no head width is given.
+        If the width is no multiple of the heads and no head width is given, a size is below 1, or states have another
+        width than the layer.
 
     Examples
     --------
@@ -108,6 +117,8 @@ class MultiHeadAttention(nn.Module):
         dropout: float = 0.0,
     ) -> None:
         super().__init__()
+        memory_width = width if memory_width is None else memory_width
+        check_least(1, width=width, heads=heads, memory_width=memory_width)
         if width % heads and (key_width is None or value_width is None):
             raise AttnscopeError(
                 f"width {width} cannot be shared by {heads} heads: choose a multiple, or give the heads' own widths"
@@ -115,9 +126,9 @@ class MultiHeadAttention(nn.Module):
         self.heads = heads
         self.key_width = width // heads if key_width is None else key_width
         self.value_width = width // heads if value_width is None else value_width
+        check_least(1, key_width=self.key_width, value_width=self.value_width)
         self.scaling = self.key_width**-0.5  # of a head, not of the model
         self.dropout = dropout
-        memory_width = width if memory_width is None else memory_width
         self.q_proj = nn.Linear(width, heads * self.key_width, bias=bias)
         self.k_proj = nn.Linear(memory_width, heads * self.key_width, bias=bias)
         self.v_proj = nn.Linear(memory_width, heads * self.value_width, bias=bias)
@@ -160,6 +171,7 @@ class MultiHeadAttention(nn.Module):
         weights : Tensor or None
             ``(batch, head, query, key)``; None where attention is fused and never makes them.
         """
+        check_width("states", hidden_states, self.q_proj.in_features)
         query = self._split(self.q_proj(hidden_states))
         memory = hidden_states if key_value_states is None else key_value_states
         if key_value_states is not None and cache is not None and cache.get_seq_length(layer):
@@ -177,6 +189,7 @@ class MultiHeadAttention(nn.Module):
         self, states: Float[Tensor, "batch key memory_width"]
     ) -> tuple[Float[Tensor, "batch head key key_width"], Float[Tensor, "batch head key value_width"]]:
         """Keys and values of what is looked at."""
+        check_width("states to look at", states, self.k_proj.in_features)
         return self._split(self.k_proj(states)), self._split(self.v_proj(states))
 
     def attend(

@@ -8,6 +8,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from attnscope.attention._sizes import check_least
 from attnscope.attention.rotary import rotation_rates
 from attnscope.errors import AttnscopeError
 
@@ -38,6 +39,8 @@ def sinusoidal_table(length: int, width: int, *, base: float = 10000.0) -> Float
     >>> bool(torch.allclose(products[3, 7], products[10, 14])), round(float(products[5, 5]), 9)
     (True, 4.0)
     """
+    check_least(0, length=length)
+    check_least(1, width=width)
     angles = torch.arange(length, dtype=torch.float64)[:, None] * rotation_rates(
         (width + 1) // 2, width, base
     )
@@ -98,6 +101,7 @@ class LearnedPositions(nn.Module):
 
     def __init__(self, length: int, width: int) -> None:
         super().__init__()
+        check_least(1, length=length, width=width)
         self.weight = nn.Parameter(torch.empty(length, width))
         nn.init.normal_(self.weight, std=width**-0.5)
 
@@ -107,8 +111,9 @@ class LearnedPositions(nn.Module):
         Raises
         ------
         AttnscopeError
-            Beyond the end of the table.
+            Beyond the table, on either side.
         """
+        check_least(0, length=length, start=start)
         if start + length > len(self.weight):
             raise AttnscopeError(
                 f"found {start + length} positions; the table was trained for {len(self.weight)}: give shorter text"
@@ -127,6 +132,7 @@ def alibi_slopes(heads: int) -> Float[Tensor, " head"]:
     >>> alibi_slopes(4).tolist()
     [0.25, 0.0625, 0.015625, 0.00390625]
     """
+    check_least(1, heads=heads)
     power = 2 ** int(math.log2(heads))
     slopes = 2.0 ** (-8 * torch.arange(1, power + 1, dtype=torch.float64) / power)
     if power < heads:
@@ -174,6 +180,11 @@ def t5_buckets(
     buckets, farthest
         ``relative_attention_num_buckets`` and ``relative_attention_max_distance``.
 
+    Raises
+    ------
+    AttnscopeError
+        If a side has fewer than 2 buckets, or half of them reach as far as `farthest`.
+
     Examples
     --------
     >>> t5_buckets(torch.tensor([-200, -8, -1, 0, 1, 7, 8, 127])).tolist()
@@ -187,6 +198,11 @@ def t5_buckets(
     else:
         distance = (-offsets).clamp_min(0)
     exact = buckets // 2
+    if not 0 < exact < farthest:
+        raise AttnscopeError(
+            f"found {buckets} buckets a side and farthest={farthest}; expected 2 buckets or more, and a distance above "
+            "half their number"
+        )
     # float32, as T5 computes it: at a bucket's edge float64 may fall on the other side
     ratio = torch.log(distance.clamp_min(1).float() / exact) / math.log(farthest / exact)
     far = exact + (ratio * (buckets - exact)).long()
@@ -213,6 +229,7 @@ class RelativeBias(nn.Module):
         self, heads: int, *, bidirectional: bool = True, buckets: int = 32, farthest: int = 128
     ) -> None:
         super().__init__()
+        check_least(1, heads=heads)
         self.bidirectional, self.buckets, self.farthest = bidirectional, buckets, farthest
         self.weight = nn.Parameter(torch.zeros(buckets, heads))
 

@@ -6,6 +6,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from attnscope.attention._reference import masked_softmax
+from attnscope.attention._sizes import check_least, check_width
 from attnscope.errors import AttnscopeError
 
 
@@ -20,6 +21,7 @@ class Score(nn.Module):
         self, query: Float[Tensor, "*batch query query_width"], prepared: Float[Tensor, "*batch key width"]
     ) -> Float[Tensor, "*batch query key"]:
         """Scores of states and prepared keys: their inner products, if nothing else is said."""
+        check_width("states", query, prepared.shape[-1])
         return query @ prepared.transpose(-2, -1)
 
     def forward(
@@ -44,7 +46,7 @@ class DotScore(Score):
     Raises
     ------
     AttnscopeError
-        If the widths differ.
+        If the widths differ, or are below 1.
 
     Examples
     --------
@@ -56,15 +58,17 @@ class DotScore(Score):
 
     def __init__(self, query_width: int, key_width: int, *, scale: float = 1.0) -> None:
         super().__init__()
+        check_least(1, query_width=query_width, key_width=key_width)
         if query_width != key_width:
             raise AttnscopeError(
                 f"a dot product compares equal widths; found {query_width} and {key_width}: make them equal, or "
                 "choose 'bilinear' or 'additive'"
             )
-        self.scale = scale
+        self.width, self.scale = key_width, scale
 
     def prepare(self, keys: Float[Tensor, "*batch key width"]) -> Float[Tensor, "*batch key width"]:
         """Scale them."""
+        check_width("keys", keys, self.width)
         return self.scale * keys
 
 
@@ -101,24 +105,27 @@ class BilinearScore(Score):
 
     def __init__(self, query_width: int, key_width: int) -> None:
         super().__init__()
+        check_least(1, query_width=query_width, key_width=key_width)
         self.weight = nn.Linear(key_width, query_width, bias=False)
 
     def prepare(self, keys: Float[Tensor, "*batch key key_width"]) -> Float[Tensor, "*batch key query_width"]:
         """:math:`W h`."""
+        check_width("keys", keys, self.weight.in_features)
         return self.weight(keys)
 
 
 class AdditiveScore(Score):
-    r"""A small network: :math:`\mathrm{score}(s, h) = v^T \tanh(W_1 s + W_2 h)` (Bahdanau et al. 2015, A.1.2).
+    r"""A small network: :math:`\mathrm{score}(s, h) = v^T \tanh(W_1 s + W_2 h + b)` (Bahdanau et al. 2015, A.1.2).
 
-    It does not factor into a query and a key: each pair costs `width` tanh.
+    It does not factor into a query and a key: each pair costs `width` tanh. Their equation leaves out b and scores
+    the state before the step, :math:`s_{t-1}`; our decoder scores :math:`s_t`, as that of Luong et al. (2015) does.
 
     Parameters
     ----------
     query_width, key_width
         Widths of s and of h.
     width
-        Rows of :math:`W_1` and :math:`W_2`.
+        Rows of :math:`W_1` and :math:`W_2`, length of v and b.
 
     Examples
     --------
@@ -130,18 +137,21 @@ class AdditiveScore(Score):
 
     def __init__(self, query_width: int, key_width: int, width: int) -> None:
         super().__init__()
+        check_least(1, query_width=query_width, key_width=key_width, width=width)
         self.query = nn.Linear(query_width, width)
         self.key = nn.Linear(key_width, width, bias=False)
         self.direction = nn.Linear(width, 1, bias=False)
 
     def prepare(self, keys: Float[Tensor, "*batch key key_width"]) -> Float[Tensor, "*batch key width"]:
         """:math:`W_2 h`."""
+        check_width("keys", keys, self.key.in_features)
         return self.key(keys)
 
     def compare(
         self, query: Float[Tensor, "*batch query query_width"], prepared: Float[Tensor, "*batch key width"]
     ) -> Float[Tensor, "*batch query key"]:
         """Scores of states and prepared keys."""
+        check_width("states", query, self.query.in_features)
         together = self.query(query).unsqueeze(-2) + prepared.unsqueeze(-3)  # (..., query, key, width)
         return self.direction(together.tanh()).squeeze(-1)
 
