@@ -18,6 +18,7 @@ from attnscope.translation.vocabulary import encode_lines
 
 IGNORED = -100  # label of padding, which losses in PyTorch leave out
 FILL = 0.98  # share of the budget aimed at, as parts do not divide evenly
+FEW = 64  # batches, up to which halving leaves too much padding and every cut is tried
 SLACK = 1.25  # cells of a side, in budgets, beyond which a batch is split for its padding
 
 
@@ -105,7 +106,8 @@ def epoch_batches(
     """Divide all pairs into the batches of one epoch.
 
     The pairs are halved again and again, by the length of the source or of the target, whichever leaves fewer
-    cells, until each part fits the budget. Pairs of equal lengths are drawn at random, and the batches come in
+    cells, until each part fits the budget. Where there are at most 64 batches, they are divided not at half but where
+    the fewest cells are left. Pairs of equal lengths are drawn at random, and the batches come in
     random order.
 
     Parameters
@@ -148,7 +150,8 @@ def epoch_batches(
     source, target = lengths.T
     keys = source * scale + target + chance, target * scale + source + chance
     longer = lengths.max(1)
-    parts = [(np.arange(len(lengths)), ceil(int(longer.sum()) / (FILL * budget)))]
+    batches_wanted = ceil(int(longer.sum()) / (FILL * budget))
+    parts = [(np.arange(len(lengths)), batches_wanted)]
     batches: list[np.ndarray] = []
     while parts:
         part, count = parts.pop()
@@ -157,24 +160,24 @@ def epoch_batches(
         if len(part) == 1 or (count == 1 and fits):
             batches.append(part)
         else:
-            parts.extend(_halve(part, max(2, count), lengths, keys))
+            parts.extend(_divide(part, max(2, count), lengths, keys, every=batches_wanted <= FEW))
     return [batches[i] for i in generator.permutation(len(batches))]
 
 
-def _halve(
-    part: np.ndarray, count: int, lengths: np.ndarray, keys: tuple[np.ndarray, np.ndarray]
+def _divide(
+    part: np.ndarray, count: int, lengths: np.ndarray, keys: tuple[np.ndarray, np.ndarray], *, every: bool
 ) -> list[tuple[np.ndarray, int]]:
-    """Divide what makes `count` batches into two parts, by the side that leaves fewer cells."""
-    ways: list[tuple[int, np.ndarray, np.ndarray]] = []
+    """Divide what makes `count` batches into two parts, by the side and at the cut that leave the fewest cells."""
+    ways: list[tuple[int, np.ndarray, int, int]] = []
     for key in keys:
         order = part[np.argsort(key[part])]
         reached = np.cumsum(lengths[order].max(1))
-        cut = int(np.abs(reached[:-1] - reached[-1] * (count // 2 / count)).argmin()) + 1
-        first, second = order[:cut], order[cut:]
-        cells = sum(len(half) * int(lengths[half].max(0).sum()) for half in (first, second))
-        ways.append((cells, first, second))
-    _, first, second = min(ways, key=lambda way: way[0])
-    return [(first, count // 2), (second, count - count // 2)]
+        for left in range(1, count) if every else [count // 2]:
+            cut = int(np.abs(reached[:-1] - reached[-1] * (left / count)).argmin()) + 1
+            cells = sum(len(half) * int(lengths[half].max(0).sum()) for half in (order[:cut], order[cut:]))
+            ways.append((cells, order, cut, left))
+    _, order, cut, left = min(ways, key=lambda way: way[0])
+    return [(order[:cut], left), (order[cut:], count - left)]
 
 
 def split_batch(

@@ -92,7 +92,7 @@ def train_subwords(
         raise AttnscopeError(
             f"found a vocabulary of {size} tokens for {len(alphabet)} characters; expected at least "
             f"{fixed + len(alphabet)} ({fixed} special tokens and bytes, and the characters): "
-            "ask for more tokens, or for a lower coverage of characters"
+            "ask for more tokens, or leave rarer characters to bytes (coverage of train_subwords)"
         )
     tokenizer = Tokenizer(models.BPE())
     tokenizer.normalizer = normalizer
