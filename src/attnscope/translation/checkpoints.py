@@ -37,6 +37,8 @@ class Checkpoints:
     >>> kept.save(10, layer, torch.optim.Adam(layer.parameters()), {"epoch": 0})
     >>> kept.updates(), kept.load(10, layer, torch.optim.Adam(layer.parameters()))
     ([10], {'epoch': 0})
+    >>> torch.equal(kept.mean_weights([10, 10])["bias"], layer.bias)
+    True
     >>> place.cleanup()
     """
 

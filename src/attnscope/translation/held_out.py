@@ -45,6 +45,13 @@ def read_held_out(
     ------
     AttnscopeError
         If only one side is given, a file cannot be read, or the systems have no text in common.
+
+    Examples
+    --------
+    >>> from attnscope.translation.config import read_config
+    >>> text = read_held_out([System("small", Path("small"), read_config(task_longest=5), given=True)])
+    >>> len(text), max(len(line.split()) for line in text.source)
+    (500, 5)
     """
     if (source is None) != (reference is None):
         raise AttnscopeError(

@@ -54,6 +54,17 @@ def judge_known(model: PreTrainedModel, tokenizer: Any, text: TaskText) -> Known
     -------
     KnownAlignment or None
         None for a model without attention, and where fewer than two pairs are short enough.
+
+    Examples
+    --------
+    >>> from attnscope.models import RecurrentConfig, RecurrentForConditionalGeneration
+    >>> from attnscope.translation import generate_task, train_subwords
+    >>> text = generate_task(4, seed=0, longest=4)
+    >>> tokenizer = train_subwords([*text.source, *text.target], 300)
+    >>> sizes = dict(vocab_size=len(tokenizer), embedding_width=4, encoder_width=3, decoder_width=6)
+    >>> judged = judge_known(RecurrentForConditionalGeneration(RecurrentConfig(**sizes)), tokenizer, text)
+    >>> judged.layer, judged.head, 0 <= judged.score.error_rate <= 1
+    (0, 0, True)
     """
     kept = encode_pairs(tokenizer, text, longest=int(tokenizer.model_max_length)).index
     if not attends(model) or len(kept) < 2:  # noqa: PLR2004 one to choose on, one to judge on

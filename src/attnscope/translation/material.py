@@ -183,6 +183,13 @@ def read_material(config: TrainConfig, tokenizer: Any = None) -> Material:
     ------
     AttnscopeError
         For texts that cannot be read or that are too short.
+
+    Examples
+    --------
+    >>> from attnscope.translation.config import read_config
+    >>> material = read_material(read_config(task_pairs=100, task_longest=8, vocabulary=320))
+    >>> sum(len(members) for members in material.epoch(0)), len(material.tokenizer)
+    (100, 320)
     """
     return _masked(config, tokenizer) if config.model == "masked-lm" else _pairs(config, tokenizer)
 
@@ -198,7 +205,14 @@ def _pairs(config: TrainConfig, tokenizer: Any) -> Pairs:
 
 
 def read_pairs(config: TrainConfig) -> tuple[ParallelText, ParallelText]:
-    """Training and validation pairs, not joined yet; without validation text, the last pairs are set aside."""
+    """Training and validation pairs, not joined yet; without validation text, the last pairs are set aside.
+
+    Examples
+    --------
+    >>> from attnscope.translation.config import read_config
+    >>> [len(text) for text in read_pairs(read_config(task_pairs=100))]
+    [100, 10]
+    """
     if config.source is None:
         longest = config.task_longest
         return generate_task(config.task_pairs, config.seed, longest), generate_task(

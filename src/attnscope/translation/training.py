@@ -386,6 +386,15 @@ def train(
     ------
     AttnscopeError
         For settings, texts and folders that do not fit: see the message.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> place = tempfile.TemporaryDirectory()
+    >>> small = dict(task_pairs=100, vocabulary=320, encoder_width=4, decoder_width=8, updates=1, average=1)
+    >>> sorted(train(out=Path(place.name) / "model", **small))
+    ['aer', 'bleu', 'loss']
+    >>> place.cleanup()
     """
     given = {name: value for name, value in settings.items() if value is not None}
     if config is None and not {"source", "text"} & given.keys():
