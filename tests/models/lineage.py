@@ -8,15 +8,14 @@ from attnscope.models import (
     TransformerConfig,
     TransformerForConditionalGeneration,
 )
+from attnscope.models.configs import ATTENTIONS, CELLS, POSITIONS
 
 SOURCE = torch.tensor([[3, 4, 5, 6, 2], [7, 8, 2, 0, 0], [9, 2, 0, 0, 0]])
 MASK = (SOURCE != 0).long()
 LABELS = torch.tensor([[10, 11, 2, -100], [12, 13, 14, 2], [15, 2, -100, -100]])
 
-RECURRENT = [
-    (attention, cell) for attention in ("none", "dot", "bilinear", "additive") for cell in ("gru", "lstm")
-]
-TRANSFORMERS = [(positions, "pre") for positions in ("sinusoidal", "learned", "rope", "alibi", "t5")]
+RECURRENT = [(attention, cell) for attention in ATTENTIONS for cell in CELLS]
+TRANSFORMERS = [(positions, "pre") for positions in POSITIONS]
 TRANSFORMERS += [("sinusoidal", "post")]
 ALL = [f"{a}-{b}" for a, b in RECURRENT + TRANSFORMERS]
 

@@ -120,8 +120,20 @@ def test_learned_positions_end_and_others_do_not():
     long = torch.randint(3, 20, (1, 40))
     with pytest.raises(AttnscopeError, match="found 40 positions; the table was trained for 32"):
         small("learned-pre")(long, labels=LABELS[:1])
-    for name in ("sinusoidal-pre", "rope-pre", "alibi-pre", "t5-pre"):
+    for name in ("sinusoidal-pre", "rope-pre", "alibi-pre", "t5-pre", "none-pre"):
         assert small(name)(long, labels=LABELS[:1]).loss.isfinite()
+
+
+@torch.no_grad()
+def test_without_positions_the_order_of_the_source_is_not_seen():
+    order = torch.tensor([3, 0, 4, 1, 2])
+    for name, same in (("none-pre", True), ("sinusoidal-pre", False)):
+        model = small(name)
+        states = model.encoder(SOURCE[:1]).last_hidden_state
+        turned = model.encoder(SOURCE[:1, order]).last_hidden_state
+        assert torch.allclose(turned, states[:, order], atol=1e-5) == same
+        logits = [model(source, labels=LABELS[:1]).logits for source in (SOURCE[:1], SOURCE[:1, order])]
+        assert torch.allclose(*logits, atol=1e-4) == same
 
 
 @torch.no_grad()

@@ -145,7 +145,14 @@ class TransformerConfig(PreTrainedConfig):
 
 @strict
 class EncoderConfig(TransformerConfig):
-    """Sizes of an `EncoderForMaskedLM`: those of `TransformerConfig`, without a decoder."""
+    """Sizes of an `EncoderForMaskedLM`: those of `TransformerConfig`, without a decoder.
+
+    Examples
+    --------
+    >>> config = EncoderConfig(encoder_layers=3, positions="learned")
+    >>> config.num_hidden_layers, config.is_encoder_decoder
+    (3, False)
+    """
 
     model_type = "attnscope-encoder"
 

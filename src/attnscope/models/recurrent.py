@@ -115,8 +115,17 @@ class RecurrentDecoder(nn.Module):
 
     The weights :math:`\alpha_t` are the softmax of :math:`\mathrm{score}(s_t, h_i)`; the next token is read from
     :math:`[s_t; c_t; y_{t-1}]`. That c enters the next state is Luong et al.'s (2015, 3.3) input feeding. Without a
-    score function c is the same at every step: the mean of the encoder's last states of both directions gives the
+    score function c is the same at every step: the encoder's last states of both directions, side by side, are the
     fixed vector (Cho et al. 2014), and the decoder sees nothing else of the source.
+
+    Examples
+    --------
+    >>> config = RecurrentConfig(vocab_size=9, embedding_width=4, encoder_width=3, decoder_width=5)
+    >>> decoder = RecurrentDecoder(config, nn.Embedding(9, 4))
+    >>> annotations, cache = torch.zeros(1, 3, 6), RecurrentCache()
+    >>> read, weights = decoder(torch.tensor([[1, 7]]), annotations, torch.ones(1, 3, dtype=torch.bool), cache)
+    >>> read.shape, weights.shape, cache.get_seq_length()
+    (torch.Size([1, 2, 4]), torch.Size([1, 1, 2, 3]), 2)
     """
 
     def __init__(self, config: RecurrentConfig, embedding: nn.Embedding) -> None:

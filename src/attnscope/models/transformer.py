@@ -138,7 +138,17 @@ class DecoderLayer(nn.Module):
 
 
 class TransformerDecoder(nn.Module):
-    """All layers over what was said so far."""
+    """All layers over what was said so far.
+
+    Examples
+    --------
+    >>> import torch
+    >>> config = TransformerConfig(vocab_size=9, width=8, heads=2, feed_forward=16, attn_implementation="eager")
+    >>> decoder = TransformerDecoder(config, nn.Embedding(9, 8))
+    >>> read, own, cross = decoder(torch.tensor([[1, 7]]), torch.zeros(1, 3, 8), torch.ones(1, 3, dtype=torch.long))
+    >>> read.shape, own[0].shape, cross[0].shape
+    (torch.Size([1, 2, 8]), torch.Size([1, 2, 2, 2]), torch.Size([1, 2, 2, 3]))
+    """
 
     def __init__(self, config: TransformerConfig, embedding: nn.Embedding) -> None:
         super().__init__()
