@@ -67,7 +67,7 @@ def _step(place: int, step: Step, width: int) -> list[RenderableType]:
         within.append(Text(step.plain_formula, style="cyan"))
     within += [Text(wrapped(paragraph, width)) for paragraph in step.text]
     for table in step.tables:
-        within += [Text(""), Text(table.caption, style="italic"), _table(table)]
+        within += [Text(""), Text(table.caption, style="italic"), _table(table, width)]
     inside = [Padding(part, (0, 0, 0, _INDENT), expand=False) for part in within]
     return [Text(f"{place}  {step.title}", style="bold"), *inside]
 
@@ -90,10 +90,13 @@ def wrapped(text: str, width: int) -> str:
     return "\n".join(line.rstrip() for line in lines)
 
 
-def _table(table: Table) -> RichTable:
+def _table(table: Table, width: int) -> RichTable:
+    columns = list(zip(table.headings, *table.rows, strict=True))
+    needed = sum(max(cell_len(line) for cell in column for line in cell.split("\n")) for column in columns)
+    roomy = len("▸ ") + needed + 3 * len(columns) - 1 <= width
     shown = RichTable(
         box=box.SIMPLE_HEAD,
-        padding=(0, 1),
+        padding=(0, int(roomy)),  # rather close together than cut
         show_edge=False,
     )
     for index, name in enumerate(table.headings):
