@@ -5,6 +5,9 @@ import sys
 
 import pytest
 
+from tests.translation.small_translators import small_tokenizer
+from tests.walkthrough.translator import SENTENCE, TARGET, translator
+
 COMMAND = [sys.executable, "-c", "from attnscope.cli import main; main()", "walk"]
 
 
@@ -35,12 +38,25 @@ def test_in_japanese(tmp_path):
     assert "追いかけるのは" in shown
 
 
+def test_a_translator_reads_the_target_or_its_own_translation(tmp_path):
+    translator("marian").save_pretrained(tmp_path / "model")
+    small_tokenizer().save_pretrained(tmp_path / "model")
+    given = (SENTENCE, "--model", "model", "--layer", "3")
+    shown = said(*given, "--target", TARGET, "--query-token", "buch", cwd=tmp_path)
+    assert f"“{TARGET}”" in " ".join(shown.split())
+    shown = said(*given, "--lang", "ja", cwd=tmp_path)
+    assert "モデル自身の訳文" in "".join(shown.split())
+
+
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
         (("a b", "--layer", "9"), "there is no layer 9"),
         (("",), "the sentence is empty"),
-        (("a b", "--toy"), "leave the sentence out"),
+        (("a b", "--toy"), "leave the sentence and --target out"),
+        (("--toy", "--target", "c d"), "leave the sentence and --target out"),
+        (("--toy", "--layer", "0"), "--toy has one head of its own"),
+        (("a b", "--target", "c d"), "nothing in it reads a target"),
         (("--toy", "--model", "gpt2"), "--toy has one head of its own"),
         (("--toy", "--query-token", "it"), "from 0 to 3"),
         (("--toy", "--query-token", "4"), "there is no token 4"),

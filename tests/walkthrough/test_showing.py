@@ -15,6 +15,7 @@ from attnscope.bundled import MODEL
 from attnscope.walkthrough import markdown, steps, terminal, walk, walk_inputs, walk_toy
 from attnscope.walkthrough._wording import LANGUAGES
 from tests.families import inputs, tiny
+from tests.walkthrough.translator import TARGET, walk_translator
 
 FAMILIES = ("gpt2", "llama", "mistral", "gemma2", "gpt_oss", "qwen3", "t5", "bart")
 
@@ -35,6 +36,9 @@ def walks():
         walk(nasty, MODEL, device="cpu"),
         *(of_family(family) for family in FAMILIES),
         of_family("bart", layer=3),
+        walk_translator("marian"),
+        walk_translator("marian", layer=2),
+        walk_translator("marian", layer=3, target=TARGET),
     ]
 
 
@@ -94,7 +98,7 @@ def test_no_line_is_wider_than_the_terminal_and_no_number_is_cut(walks, language
         console.print(terminal(one, language, width=width))
         lines = console.file.getvalue().splitlines()
         assert max(cell_len(line.rstrip()) for line in lines) <= width
-        assert not [line for line in lines if re.search(r"\d…", line) and "₁" not in line]
+        assert not [line for line in lines if re.search(r"[\d.-]…", line) and "₁" not in line]
 
 
 def test_tables_hold_the_numbers_of_the_walk(walks):

@@ -11,7 +11,7 @@ import attnscope
 from attnscope import AttnscopeError
 from attnscope.bundled import MODEL
 from attnscope.capture import load_model
-from attnscope.walkthrough import walk, walk_inputs, walk_toy
+from attnscope.walkthrough import entropy, walk, walk_inputs, walk_toy
 from tests.families import MAKERS, inputs, tiny
 
 TOKENS = 24
@@ -128,6 +128,16 @@ def test_a_real_rope_model(models):
     assert max(found.errors.values()) < 1e-5
     assert found.kv_heads < found.heads
     assert np.array_equal(found["allowed"], np.tril(found["allowed"]))
+
+
+def test_by_default_the_division_is_seen_to_matter():
+    """Of the bundled model a soft head is shown, in the followed row and over all."""
+    found = walk(device="cpu")
+    divided, bare = entropy(found["weights"]), entropy(found["unscaled_weights"])
+    assert divided.mean() > 2 * bare.mean()
+    assert divided[found.token] > 2 * bare[found.token]
+    assert found["weights"][found.token].max() < 0.5
+    assert walk("The tide is out.", load_model(MODEL).model, tokenizer=MODEL).layer == 0
 
 
 def test_what_happens_without_the_division():

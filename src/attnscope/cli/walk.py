@@ -12,16 +12,26 @@ from attnscope.cli import options
 
 def walk(
     sentence: Annotated[
-        str | None, typer.Argument(help="A sentence, in quotes [default: one about a tired animal]")
+        str | None,
+        typer.Argument(help="A sentence, in quotes.", show_default="one about a tired animal"),
     ] = None,
     model: Annotated[
         str,
         typer.Option(help="A model folder or hub id; 'bundled' is the small model that attnscope brings."),
     ] = "bundled",
-    layer: Annotated[int, typer.Option(help="Layer, counted from 0.")] = 0,
+    target: Annotated[
+        str | None,
+        typer.Option(
+            help="What the decoder of an encoder-decoder says, in quotes.",
+            show_default="the model's own translation",
+        ),
+    ] = None,
+    layer: Annotated[
+        int | None, typer.Option(help="Layer, counted from 0.", show_default="0; of the bundled model 1")
+    ] = None,
     head: Annotated[int, typer.Option(help="Head, counted from 0.")] = 0,
     query_token: Annotated[
-        str | None, typer.Option(help="Whose row is followed: a position, or a piece of the sentence.")
+        str | None, typer.Option(help="Whose row is followed: a position, or a piece of the text.")
     ] = None,
     toy: Annotated[
         bool, typer.Option("--toy", help="No model: one head over random numbers, as in a first lesson.")
@@ -45,9 +55,9 @@ def walk(
     from attnscope.walkthrough import terminal, walk_toy
     from attnscope.walkthrough import walk as run_walk
 
-    if toy and sentence is not None:
-        raise AttnscopeError("--toy has numbers of its own: leave the sentence out, or --toy")
-    if toy and (model, layer, head) != ("bundled", 0, 0):
+    if toy and (sentence, target) != (None, None):
+        raise AttnscopeError("--toy has numbers of its own: leave the sentence and --target out, or --toy")
+    if toy and (model, layer, head) != ("bundled", None, 0):
         raise AttnscopeError("--toy has one head of its own: leave --model, --layer and --head out, or --toy")
     if toy:
         found = walk_toy(seed=seed, token=_number(query_token))
@@ -55,6 +65,7 @@ def walk(
         found = run_walk(
             sentence,
             model,
+            target=target,
             layer=layer,
             head=head,
             query_token=query_token,

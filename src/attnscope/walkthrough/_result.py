@@ -16,12 +16,12 @@ class Walk:
     ----------
     model, module
         Names of the model and of the attention module.
-    layer, layers, head, heads
+    layer, head, heads
         Which one, of how many; counted from 0.
+    kinds
+        ``"self"``, ``"causal"`` or ``"cross"``, of every layer.
     kv_heads
         Heads that have keys and values of their own.
-    kind
-        ``"self"``, ``"causal"`` or ``"cross"``.
     form, reason
         Of the scores, see `attnscope.mechanism.projections.Projections`. Where the form is ``"rope"``, Q and K are
         turned by their positions; where it is ``"normalised"`` or ``"unknown"``, they are the model's own.
@@ -42,16 +42,19 @@ class Walk:
         Largest difference from the model's own numbers, as a share of the largest of these.
     texts
         How many texts were computed at once; the arrays are those of the first.
+    target
+        What the decoder of an encoder-decoder says, where that is known; it reads it one token late.
+    translated
+        Whether the model itself said so, as no target was given.
     """
 
     model: str
     module: str
     layer: int
-    layers: int
     head: int
     heads: int
     kv_heads: int
-    kind: str
+    kinds: tuple[str, ...]
     form: str
     reason: str
     scale: float
@@ -62,6 +65,28 @@ class Walk:
     arrays: xr.Dataset
     errors: dict[str, float]
     texts: int = 1
+    target: str = ""
+    translated: bool = False
+
+    @property
+    def layers(self) -> int:
+        """How many there are."""
+        return len(self.kinds)
+
+    @property
+    def kind(self) -> str:
+        """That of the layer."""
+        return self.kinds[self.layer]
+
+    @property
+    def of_decoder(self) -> bool:
+        """Whether the layer is one of a decoder beside an encoder."""
+        return "cross" in self.kinds and self.kind != "self"
+
+    @property
+    def starts_stack(self) -> bool:
+        """Whether the layer reads words: the first of all, or of a decoder beside an encoder."""
+        return self.layer == 0 or (self.of_decoder and self.kinds.index("causal") == self.layer)
 
     @property
     def is_toy(self) -> bool:

@@ -100,8 +100,23 @@ def heading(walk: Walk, language: str = "en") -> tuple[str, tuple[str, ...]]:
         "width": walk["X"].shape[1],
     }
     toy = ".toy" if walk.is_toy else ""
-    followed = wording["followed"].format(token=walk.token, name=visible(walk.tokens[walk.token]))
-    return wording[f"title{toy}"].format(**facts), (wording[f"place{toy}"].format(**facts), followed)
+    below = [wording[f"place{toy}"].format(**facts)]
+    if "cross" in walk.kinds:
+        below.append(_place_in_decoder(walk, wording))
+    if walk.target:
+        key = "target.own" if walk.translated else "target.given"
+        below.append(wording[key].format(target=visible(walk.target)))
+    below.append(wording["followed"].format(token=walk.token, name=visible(walk.tokens[walk.token])))
+    return wording[f"title{toy}"].format(**facts), tuple(below)
+
+
+def _place_in_decoder(walk: Walk, wording: dict[str, str]) -> str:
+    """Which of an encoder-decoder's layers are of what kind."""
+    layers = {
+        kind: ", ".join(str(layer) for layer, one in enumerate(walk.kinds) if one == kind)
+        for kind in ("self", "causal", "cross")
+    }
+    return wording["kinds"].format(this=wording[f"kind.{walk.kind}"], layer=walk.layer, **layers)
 
 
 class _Writer:
@@ -122,8 +137,7 @@ class _Writer:
     def _row_of_queries(self) -> np.ndarray:
         """Show the same tokens as queries and as keys, where they are the same."""
         row = self.weights[self.at]
-        same = len(self.walk.tokens) == len(self.walk.keys)
-        return row if same else np.zeros(len(self.walk.tokens))
+        return row if self.walk.kind != "cross" else np.zeros(len(self.walk.tokens))
 
     @staticmethod
     def _named(positions: list[int], tokens: tuple[str, ...]) -> list[tuple[int, str]]:
@@ -149,12 +163,22 @@ class _Writer:
         return Step(self.say(title), *formulas, tuple(text), tuple(tables or ()))
 
     def _tokens(self) -> Step:
-        shown = " · ".join(f"{i} {visible(token)}" for i, token in enumerate(self.walk.tokens))
-        return self._step("tokens", ("", ""), [self.say("tokens.text", count=len(self.walk.tokens)), shown])
+        walk = self.walk
+        if not (walk.target and walk.of_decoder):
+            return self._step("tokens", ("", ""), self._list_of("tokens.text", walk.tokens))
+        of_source = self._list_of("tokens.text", walk.keys) if walk.kind == "cross" else []
+        return self._step(
+            f"tokens.{walk.kind}", ("", ""), [*of_source, *self._list_of("tokens.target", walk.tokens)]
+        )
+
+    def _list_of(self, key: str, tokens: tuple[str, ...]) -> list[str]:
+        shown = " · ".join(f"{i} {visible(token)}" for i, token in enumerate(tokens))
+        return [self.say(key, count=len(tokens), first=visible(tokens[0])), shown]
 
     def _input(self) -> Step:
         walk = self.walk
-        key = "X.toy" if walk.is_toy else "X.first" if walk.layer == 0 else "X.later"
+        first = "X.decoder" if walk.of_decoder else "X.first"
+        key = "X.toy" if walk.is_toy else first if walk.starts_stack else "X.later"
         text = [self.say(key, layer=walk.layer)]
         tables = [self._of_queries("X", "X")]
         if "memory" in walk:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,14 +11,14 @@ import torch
 from torch import Tensor, nn
 
 from attnscope.attention import AttentionCall, Need, Rotation, measure
-from attnscope.capture import Site, load_model, position_table_length, verify
+from attnscope.bundled import MODEL
+from attnscope.capture import Site, load_model, verify
 from attnscope.capture._verify import TOLERANCE
-from attnscope.corpus import Corpus, cut_windows
 from attnscope.errors import AttnscopeError
-from attnscope.mechanism._texts import model_inputs, token_ids
 from attnscope.mechanism.inputs import watching_inputs
 from attnscope.mechanism.projections import Projections, projections
 from attnscope.walkthrough._compute import Operands, check_number, difference, follow, with_matrices
+from attnscope.walkthrough._read import read_texts
 from attnscope.walkthrough._result import Walk
 
 if TYPE_CHECKING:
@@ -26,18 +26,17 @@ if TYPE_CHECKING:
 
     from transformers import PreTrainedModel
 
-    from attnscope.corpus import Window
-
 SENTENCE = "The animal didn't cross the street because it was too tired."
 _FOLLOWED = "it"  # in that sentence
-_MOST_TOKENS = 1024  # more than anyone walks through
+_BUNDLED_LAYER = 1  # its heads are soft
 
 
 def walk(
     sentence: str | None = None,
     source: Any = None,
     *,
-    layer: int = 0,
+    target: str | None = None,
+    layer: int | None = None,
     head: int = 0,
     query_token: int | str | None = None,
     **load: Any,
@@ -53,10 +52,15 @@ def walk(
         Text of at least two tokens; by default the one about the tired animal.
     source
         A folder, a hub id, or a loaded model with ``tokenizer=``; by default the bundled model.
+    target
+        What the decoder of an encoder-decoder says; it reads this one token late, as in training. By default the
+        model's own greedy translation of the sentence.
     layer, head
-        Counted from 0; layers are attention calls, as in `attnscope.scan`.
+        Counted from 0; layers are attention calls, as in `attnscope.scan`. By default layer 0, and of the bundled model
+        layer 1: heads of its first layer look at one token each, so that the division by √d_k would change little.
     query_token
-        Whose row is followed: a position, or a piece of the sentence. By default the last token that is not special.
+        Whose row is followed: a position, or a piece of the sentence (of the target in layers of its decoder). By
+        default the last token that is not special.
     **load
         See `attnscope.capture.load_model`.
 
@@ -68,7 +72,8 @@ def walk(
     Raises
     ------
     AttnscopeError
-        If the sentence is empty or too long, or there is no such layer, head or token.
+        If a text is empty or too long, there is no such layer, head or token, there is a target for a model that is no
+        encoder-decoder, or an encoder-decoder that cannot translate has none.
 
     Examples
     --------
@@ -80,54 +85,22 @@ def walk(
     >>> max(found.errors.values()) < 1e-4
     True
     """
-    if query_token is None and sentence is None:
-        query_token = _FOLLOWED
-    sentence = SENTENCE if sentence is None else sentence
-    if not sentence.strip():
-        raise AttnscopeError("the sentence is empty: give some words to walk through")
+    if layer is None:
+        layer = _BUNDLED_LAYER if source in (None, "bundled", MODEL) else 0
     loaded = load_model("bundled" if source is None else source, **load)
-    window = _window(sentence, loaded.tokenizer, position_table_length(loaded.model))
-    return walk_inputs(
-        loaded.model,
-        model_inputs(loaded.model, token_ids([window])),
-        layer=layer,
-        head=head,
-        token=_position(query_token, window, sentence),
-        tokens=window.tokens,
-        name=loaded.name,
+    texts = read_texts(SENTENCE if sentence is None else sentence, target, loaded)
+    found = walk_inputs(loaded.model, texts.inputs(loaded.model), layer=layer, head=head, name=loaded.name)
+    queries, keys = texts.sides(found.kind)
+    if query_token is None and sentence is None and queries is texts.source:
+        query_token = _FOLLOWED
+    return replace(
+        found,
+        tokens=queries.window.tokens,
+        keys=keys.window.tokens,
+        token=queries.position(query_token),
+        target="" if texts.target is None else texts.target.text,
+        translated=texts.translated,
     )
-
-
-def _window(sentence: str, tokenizer: Any, most: int | None) -> Window:
-    most = _MOST_TOKENS if most is None else min(most, _MOST_TOKENS)
-    longer = cut_windows(
-        Corpus.from_sources([sentence]), tokenizer, length=max(len(sentence), most) * 4, limit=1
-    )
-    (window,) = longer
-    if len(window) > most:
-        raise AttnscopeError(
-            f"the sentence has {len(window)} tokens; at most {most} can be walked through: shorten it"
-        )
-    if len(window) < 2:  # noqa: PLR2004
-        raise AttnscopeError("the sentence is one token, which can only look at itself: give a longer one")
-    return window
-
-
-def _position(wanted: int | str | None, window: Window, sentence: str) -> int:
-    """Position of a token by its number, or by characters of the sentence that it covers."""
-    if wanted is None:
-        return max((i for i, special in enumerate(window.special) if not special), default=0)
-    if isinstance(wanted, int) or wanted.isdecimal():
-        return check_number("token", int(wanted), len(window))
-    exact = [i for i, token in enumerate(window.tokens) if token.strip() == wanted.strip()]
-    if exact:
-        return exact[0]
-    start = sentence.find(wanted)
-    covering = [i for i, (first, last) in enumerate(window.spans) if first <= start < last]
-    if start < 0 or not covering:
-        shown = " ".join(f"{i}:{token.strip()}" for i, token in enumerate(window.tokens[:40]))
-        raise AttnscopeError(f"the sentence has no {wanted!r}; choose by position or text among\n{shown}")
-    return covering[0]
 
 
 @torch.no_grad()
@@ -152,7 +125,7 @@ def walk_inputs(
     layer, head, token
         Which layer, which head, and whose row is followed; counted from 0.
     tokens
-        What to show for each position; by default their numbers.
+        What to show for each query; by default their numbers.
     name
         Of the model.
 
@@ -196,23 +169,22 @@ def walk_inputs(
             arrays["result"].values, _own_result(model, inputs, layers, site, matrices.names["output"])
         )
     _refuse(errors, seen.call.query.dtype)
-    keys = seen.call.key.shape[2]
-    names = tuple(map(str, range(seen.call.query.shape[2]))) if tokens is None else tokens
+    queries, keys = (tuple(map(str, range(side.shape[2]))) for side in (seen.call.query, seen.call.key))
+    queries = queries if tokens is None else tokens
     return Walk(
         model=name or type(model).__name__,
         module=site.name,
         layer=layer,
-        layers=len(layers),
+        kinds=tuple(one.kind for one, _ in layers),
         head=head,
         heads=heads,
         kv_heads=seen.call.key.shape[1],
-        kind=site.kind,
         form=matrices.form,
         reason=matrices.reason,
         scale=parts.operands.scale,
         softcap=seen.call.softcap,
-        tokens=names,
-        keys=names if keys == len(names) else tuple(map(str, range(keys))),
+        tokens=queries,
+        keys=keys if site.kind == "cross" else queries,
         token=token,
         arrays=arrays,
         errors=errors,

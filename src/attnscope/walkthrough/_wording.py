@@ -12,17 +12,39 @@ _EN = {
         "{texts} texts of {tokens} vectors of width {width}, drawn at random; the matrices are random too. Shown is the "
         "first text."
     ),
+    "kinds": (
+        "Layer {layer} is {this}. Of this encoder-decoder, the layers {self} are the encoder's; {causal} are the decoder's "
+        "self-attention, {cross} its cross-attention."
+    ),
+    "kind.self": "self-attention of the encoder, which reads the source alone",
+    "kind.causal": "self-attention of the decoder, which looks back at what it has read of the target",
+    "kind.cross": "cross-attention, where the decoder looks at the source",
+    "target.given": "The decoder reads the target that was given, one token late as in training: “{target}”",
+    "target.own": (
+        "No target was given, so the decoder reads the model's own translation (greedy), one token late as in training: "
+        "“{target}”"
+    ),
     "followed": "The row that is followed is that of token {token}, “{name}”; it is marked with ▸.",
     "tokens": "The sentence becomes tokens",
     "tokens.text": "The model does not read words but tokens, {count} of them here. Each has a position, from 0.",
+    "tokens.causal": "The target becomes tokens",
+    "tokens.cross": "Source and target become tokens",
+    "tokens.target": (
+        "The decoder reads {count} tokens: “{first}” to begin with, then the target. At each it has to say the one that "
+        "follows."
+    ),
     "X": "Each token is a vector: X",
     "X.first": (
         "What the first layer reads: a row for each token, made of its word vector (and, in many models, of a vector for "
         "its position)."
     ),
+    "X.decoder": (
+        "What the first layer of the decoder reads: a row for each token of the target, made of its word vector (and, in "
+        "many models, of a vector for its position)."
+    ),
     "X.later": "What layer {layer} reads: a row for each token, as the layers before have left it.",
     "X.toy": "A row for each token.",
-    "X.memory": "In cross-attention, keys and values are made of other states, those that are looked at.",
+    "X.memory": "In cross-attention, keys and values are made of other states, M: those that are looked at.",
     "QKV": "Three views of it: query, key, value",
     "QKV.text": (
         "The query says what a token is looking for, the key what it can be found by, the value what it hands over. The "
@@ -131,17 +153,38 @@ _JA = {
     "place.toy": (
         "幅 {width} のベクトル {tokens} 個からなる文章が {texts} つ。値は乱数で、行列も乱数です。一つ目の文章を示します。"
     ),
+    "kinds": (
+        "層 {layer} は{this}です。このエンコーダ・デコーダの層のうち、{self} はエンコーダ、{causal} はデコーダの自己注意、{cross} は"
+        "デコーダの交差注意です。"
+    ),
+    "kind.self": "エンコーダの自己注意で、原文だけを読む層",
+    "kind.causal": "デコーダの自己注意で、訳文のうちすでに読んだ部分を振り返る層",
+    "kind.cross": "デコーダが原文を見る交差注意の層",
+    "target.given": "デコーダは、与えられた訳文を学習時と同じく一トークン遅れで読みます: 「{target}」",
+    "target.own": (
+        "訳文が与えられていないので、デコーダはモデル自身の訳文（貪欲法）を学習時と同じく一トークン遅れで読みます: 「{target}」"
+    ),
     "followed": "追いかけるのは {token} 番のトークン「{name}」の行です。▸ の印を付けます。",
     "tokens": "文をトークンに分ける",
     "tokens.text": "モデルが読むのは単語ではなくトークンで、ここでは {count} 個です。それぞれに 0 から始まる位置があります。",
+    "tokens.causal": "訳文をトークンに分ける",
+    "tokens.cross": "原文と訳文をトークンに分ける",
+    "tokens.target": (
+        "デコーダが読むのは {count} 個のトークンです。まず「{first}」、続いて訳文です。それぞれの位置で、次に来るトークンを"
+        "言い当てます。"
+    ),
     "X": "各トークンはベクトル: X",
     "X.first": (
         "最初の層が読むもの。一行が一つのトークンで、単語のベクトル（多くのモデルではこれに位置のベクトルを足したもの）"
         "からできています。"
     ),
+    "X.decoder": (
+        "デコーダの最初の層が読むもの。一行が訳文の一つのトークンで、単語のベクトル（多くのモデルではこれに位置のベクトルを"
+        "足したもの）からできています。"
+    ),
     "X.later": "層 {layer} が読むもの。一行が一つのトークンで、前の層までの計算を経ています。",
     "X.toy": "一行が一つのトークンです。",
-    "X.memory": "交差注意では、キーとバリューは別の状態、つまり見られる側から作られます。",
+    "X.memory": "交差注意では、キーとバリューは別の状態 M、つまり見られる側から作られます。",
     "QKV": "三つの写像: クエリ、キー、バリュー",
     "QKV.text": (
         "クエリは「何を探しているか」、キーは「何によって見つけられるか」、バリューは「何を渡すか」を表します。行列は学習される"
