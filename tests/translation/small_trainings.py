@@ -16,6 +16,7 @@ _TINY = {
     "validate_every": 1,
     "precision": "float32",
     "metric": "loss",
+    "device": "cpu",
 }
 _OF_MODELS = {
     "transformer": {"width": 8, "heads": 2, "feed_forward": 8, "layers": 1},

@@ -2,6 +2,7 @@
 
 from copy import deepcopy
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -67,10 +68,17 @@ def test_bfloat16_is_of_products_alone(tmp_path, monkeypatch):
         assert first_update(tmp_path / f"{native}", precision="auto")[0] == losses[chosen]
 
 
-def test_noam_goes_by_the_width_of_the_model(tmp_path):
-    with small_training(tmp_path / "out", schedule="noam", width=16, warmup=4, learning_rate=2.0) as training:
-        training._update(training.material.epoch(0)[0])
-        assert training.optimizer.param_groups[0]["lr"] == pytest.approx(2 / 4 / 8)
+def test_every_epoch_has_each_pair_once_in_an_order_of_its_own(tmp_path, monkeypatch):
+    monkeypatch.setattr(Training, "validate", lambda _: {"loss": 1.0})
+    with small_training(tmp_path / "out", updates=9) as training:
+        count, pairs = len(training.material.epoch(0)), len(training.material.train)
+        seen, real = [], training._update
+        monkeypatch.setattr(training, "_update", lambda members: seen.append(members) or real(members))
+        training.run()
+    epochs = [np.concatenate(seen[i : i + count]) for i in range(0, len(seen) - count + 1, count)]
+    assert len(epochs) > 1
+    assert all(sorted(epoch) == list(range(pairs)) for epoch in epochs)
+    assert len({tuple(epoch) for epoch in epochs}) == len(epochs)
 
 
 def test_what_is_left_is_the_mean_of_the_last_checkpoints(tmp_path, monkeypatch):
