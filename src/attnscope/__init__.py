@@ -50,3 +50,8 @@ def __getattr__(name: str) -> Any:
     if name == "mechanism":
         return importlib.import_module("attnscope.mechanism")
     raise AttributeError(f"module 'attnscope' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    """What can be completed, loaded or not."""
+    return sorted({*globals(), *__all__})

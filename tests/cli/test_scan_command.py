@@ -181,7 +181,7 @@ class TestBadInput:
 
     def test_json_lines_without_the_field(self, refused, tmp_path):
         (tmp_path / "a.jsonl").write_text('{"body": "One."}\n')
-        refused("scan", "bundled", "a.jsonl", says="Name one of them as `field` (--field)")
+        refused("scan", "bundled", "a.jsonl", says="Name one of them as `field` (--field")
 
     def test_two_formats_at_once(self, refused):
         refused("scan", "--json", "--csv", says="choose one")

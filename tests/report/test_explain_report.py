@@ -201,6 +201,21 @@ def test_a_click_on_a_heading_sorts(visit, index):
     assert column(page, 1).tolist() == sorted([0, 1, 2, 3] * 3)
 
 
+def test_kinds_of_attention_sort_as_words(browser, tree, tmp_path):
+    kinds = ["encoder", "causal", "cross"]
+    content = tree["position_content"].to_dataset().assign_coords(layer_kind=("layer", kinds))
+    several = tree.copy()
+    several["position_content"] = xr.DataTree(content)
+    page = browser.new_page()
+    page.goto(write_explain_report(several, tmp_path / "r.html").as_uri())
+    page.locator(".sortable thead button", has_text="Attention").click()
+    words = page.eval_on_selector_all(
+        ".sortable tbody td:nth-child(2)", "all => all.map(cell => cell.innerText)"
+    )
+    assert words == sorted(kinds * 4)
+    page.close()
+
+
 def test_what_is_not_known_comes_last(browser, tree, tmp_path):
     less = only(tree, "verdict", "bias")
     coherence = tree["verdict"].to_dataset().copy(deep=True)

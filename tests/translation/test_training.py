@@ -133,6 +133,34 @@ def test_two_processes_are_one_with_all_of_the_batch(tmp_path):
     assert curves[0][-1] < curves[0][0]
 
 
+def test_the_log_goes_on_where_it_was_between_two_lines(tmp_path):
+    settings = SMALL | RECURRENT | {"validate_every": 3, "log_every": 2, "updates": 6}
+    train(out=tmp_path / "unbroken", **settings)
+
+    def stop(told):
+        if told.update == 4:
+            raise Stopped
+
+    with pytest.raises(Stopped):
+        train(out=tmp_path / "stopped", progress=stop, **settings)
+    train(out=tmp_path / "stopped", **settings)
+    losses = [[line.get("loss") for line in read_log(tmp_path / name)] for name in ("unbroken", "stopped")]
+    assert losses[0] == losses[1]
+
+
+def test_the_last_that_is_told_is_the_end(tmp_path):
+    told = []
+    found = train(str(_written(tmp_path)), out=tmp_path / "out", progress=told.append)
+    assert (told[-1].update, told[-1].remaining, told[-1].metrics) == (3, 0, found)
+    assert (tmp_path / "out" / "model.safetensors").stat().st_mode & 0o044
+
+
+def _written(folder):
+    file = folder / "settings.yaml"
+    file.write_text(json.dumps(SMALL | RECURRENT | {"updates": 3, "log_every": 50}))
+    return file
+
+
 def test_what_is_left_is_a_model_of_transformers(unbroken):
     folder = unbroken["transformer"]
     model, tokenizer = AutoModelForSeq2SeqLM.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)

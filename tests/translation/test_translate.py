@@ -150,6 +150,8 @@ def test_computed_positions_go_on_without_a_word(tokenizer):
 def test_settings_that_do_not_go_together(model, tokenizer):
     with pytest.raises(AttnscopeError, match="found 3 best of 2 beams"):
         translate_lines(model, tokenizer, LINES, beams=2, n_best=3)
+    with pytest.raises(AttnscopeError, match="temperature is of sampling"):
+        translate_lines(model, tokenizer, LINES, temperature=0.5)
     with pytest.raises(AttnscopeError, match="overlong is 'drop': choose refuse, split, cut"):
         translate_lines(model, tokenizer, LINES, overlong="drop")
 
@@ -157,7 +159,7 @@ def test_settings_that_do_not_go_together(model, tokenizer):
 def test_a_file_and_a_folder(folder, tmp_path):
     text = tmp_path / "text"
     text.write_bytes("\ufeffa dog\r\n\r\ntwo men\r\n".encode())
-    found = attnscope.translate(str(folder), text, beams=2, device="cpu")
+    found = attnscope.translate(str(folder), str(text), beams=2, device="cpu")
     assert [one[0].text for one in found] == [
         one[0].text for one in attnscope.translate(folder, ["a dog", "", "two men"], beams=2)
     ]

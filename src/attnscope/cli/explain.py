@@ -354,4 +354,5 @@ def _table_of_changes(found: xr.Dataset, rows: list[dict[str, Any]]) -> Table:
 
 
 def _number(value: float | None, form: str) -> str:
-    return "" if value is None else format(value, form if value else form.replace("+", ""))
+    text = "" if value is None else format(value, form)
+    return text if not text or float(text) else text.lstrip("+-")

@@ -52,6 +52,10 @@ def score(
     files = [*hypotheses, *reference, *([source] if source else [])]
     if sum(str(file) == "-" for file in files) > 1:
         raise AttnscopeError("standard input (-) can be only one of the files")
+    if source and not by_length:
+        raise AttnscopeError(
+            "--source is for BLEU by its length: give limits too, such as --by-length 10,20,30"
+        )
     result = run_score(
         list(hypotheses),
         list(reference),

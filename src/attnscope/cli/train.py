@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import sys
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from pathlib import Path
@@ -31,11 +32,21 @@ def train(config: Path | None, out: Path, **settings: Any) -> None:
     """Train a translation model or a masked language model. Without data: a generated task, in a few minutes."""
     from rich.console import Console
 
+    from attnscope.translation.checkpoints import Checkpoints
     from attnscope.translation.processes import is_first
     from attnscope.translation.training import train as run
 
+    checkpoints = Checkpoints(out / "checkpoints")
     with _progress_bar() as show:
-        metrics = run(config, out, progress=show, **settings)
+        if checkpoints.updates() and is_first():
+            print(f"{out} holds {checkpoints.updates()[-1]} updates: it goes on from there", file=sys.stderr)  # noqa: T201
+        try:
+            metrics = run(config, out, progress=show, **settings)
+        except KeyboardInterrupt:
+            kept = f"update {checkpoints.updates()[-1]}" if checkpoints.updates() else "the beginning"
+            if is_first():
+                print(f"the same command goes on from {kept}", file=sys.stderr)  # noqa: T201
+            raise
     if not is_first():
         return
     console = Console()

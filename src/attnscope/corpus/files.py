@@ -163,14 +163,16 @@ def text_field(value: dict[str, Any], field: str, where: str) -> str:
     if field not in value:
         keys = ", ".join(map(repr, value)) or "none"
         raise AttnscopeError(
-            f"{where}: no field {field!r}; the fields found are: {keys}. Name one of them as `field` (--field)"
+            f"{where}: no field {field!r}; the fields found are: {keys}. Name one of them as `field` (--field; of "
+            "parallel text --sides)"
         )
     content = value[field]
     if not isinstance(content, str):
         keys = ", ".join(f"{key!r} ({_kind(item)})" for key, item in value.items())
         raise AttnscopeError(
             f"{where}: field {field!r} holds a JSON {_kind(content)}; expected a string.\n"
-            f"The fields found are: {keys}. Name one that holds a string as `field` (--field), or mend the line"
+            f"The fields found are: {keys}. Name one that holds a string as `field` (--field; of parallel "
+            "text --sides), or mend the line"
         )
     check_characters(content, where)
     return content

@@ -466,7 +466,7 @@ def _shown(key: str, value: Any) -> str:
         return ""
     if isinstance(value, bool):
         return "yes" if value else "no"
-    if key in _WHOLE:
+    if key in _WHOLE or isinstance(value, str):
         return str(value)
     if key == "offset_of_weights":
         text = f"{value:+.0f}"
@@ -478,4 +478,4 @@ def _shown(key: str, value: Any) -> str:
 
 
 def _sorted_by(value: Any) -> str:
-    return "" if value is None else f"{float(value):.6g}"
+    return value if isinstance(value, str) else "" if value is None else f"{float(value):.6g}"

@@ -1,5 +1,5 @@
 "use strict";
-// Tables sort by the column whose heading is clicked: data-value holds the number; cells without one come last.
+// Tables sort by the column whose heading is clicked: data-value holds the number or the word; cells without one come last.
 for (const table of document.querySelectorAll("table.sortable")) {
   const headings = [...table.tHead.rows[0].cells];
   headings.forEach((heading, column) => heading.querySelector("button").addEventListener("click", () => {
@@ -9,7 +9,8 @@ for (const table of document.querySelectorAll("table.sortable")) {
     const sign = order === "ascending" ? 1 : -1;
     const value = row => row.cells[column].dataset.value;
     const rows = [...table.tBodies[0].rows];
-    rows.sort((a, b) => (value(a) === "") - (value(b) === "") || sign * (Number(value(a)) - Number(value(b))));
+    const compare = (a, b) => Number(a) - Number(b) || (isNaN(a) ? a.localeCompare(b) : 0);
+    rows.sort((a, b) => (value(a) === "") - (value(b) === "") || sign * compare(value(a), value(b)));
     table.tBodies[0].append(...rows);
   }));
 }

@@ -38,6 +38,20 @@ def write_atomically(path: Path, text: str) -> None:
         temporary.unlink(missing_ok=True)
 
 
+def as_new_files(path: Path) -> None:
+    """Let those read a file who may read a new one: safetensors leaves its files to their owner alone.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> with tempfile.NamedTemporaryFile() as file:
+    ...     as_new_files(Path(file.name))
+    """
+    mask = os.umask(0)
+    os.umask(mask)
+    path.chmod(0o666 & ~mask)
+
+
 def write_json(path: Path, content: Any) -> None:
     """Write JSON atomically, readable and in a fixed order."""
     write_atomically(path, json.dumps(content, indent=2, sort_keys=True, ensure_ascii=False) + "\n")

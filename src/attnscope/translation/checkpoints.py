@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from attnscope.store import explained
+from attnscope.store import as_new_files, explained
 
 _UNFINISHED = ".unfinished"
 
@@ -68,8 +68,10 @@ class Checkpoints:
                 save_file(weights_of(model), new / "model.safetensors")
                 save_file(_moments(model, optimizer), new / "optimizer.safetensors")
                 (new / "state.json").write_text(json.dumps(state), encoding="utf-8")
-                for file in (*new.iterdir(), new):
+                for file in new.iterdir():
+                    as_new_files(file)
                     _flush(file)
+                _flush(new)
                 new.rename(self.folder / f"{update:08d}")
                 _flush(self.folder)
         finally:

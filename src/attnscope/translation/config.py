@@ -114,7 +114,8 @@ class TrainConfig(BaseModel):
     log_every: int = Field(50, ge=1, description="Updates between two lines of the log.")
     validate_every: int = Field(500, ge=1, description="Updates between validations, each with a checkpoint.")
     metric: Literal["bleu", "loss"] = Field(
-        "bleu", description="What early stopping and the best checkpoint go by."
+        "bleu",
+        description="What early stopping goes by, and which checkpoint is the best (see average).",
     )
     bleu_tokenizer: Literal["13a", "intl", "zh", "ja-mecab", "char", "none"] = Field(
         "13a", description="How BLEU finds words when validating."

@@ -54,7 +54,9 @@ class Log:
             try:
                 from torch.utils.tensorboard import SummaryWriter
             except ImportError:
-                raise AttnscopeError("tensorboard is not installed: pip install tensorboard") from None
+                raise AttnscopeError(
+                    "tensorboard is not installed: pip install 'attnscope[tensorboard]'"
+                ) from None
             self._board = SummaryWriter(folder / "tensorboard", purge_step=update + 1)
 
     def write(self, update: int, **values: Any) -> None:

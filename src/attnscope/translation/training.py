@@ -6,7 +6,7 @@ import math
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from transformers import AutoTokenizer
 
 from attnscope.capture import quiet
 from attnscope.errors import AttnscopeError
-from attnscope.store import explained
+from attnscope.store import as_new_files, explained
 from attnscope.translation.batches import IGNORED
 from attnscope.translation.build import build_model
 from attnscope.translation.checkpoints import Checkpoints
@@ -142,11 +142,14 @@ class Training:
             betas=(0.9, config.adam_beta2),
             fused=True,
         )
+        self._told: Progress | None = None
         texts = self.material.sha256()
         self.place, self._since = _Place(texts=texts), _Since()
         kept = self.checkpoints.updates()
         if kept:
-            self.place = _Place(**self.checkpoints.load(kept[-1], self.model, self.optimizer))
+            state = self.checkpoints.load(kept[-1], self.model, self.optimizer)
+            self._since = _Since(**state.pop("since"))
+            self.place = _Place(**state)
         if self.place.texts != texts:
             raise AttnscopeError(
                 f"the texts are not those with which the training in {out} began: give these, or another folder"
@@ -196,10 +199,10 @@ class Training:
             since.updates, since.seconds = since.updates + 1, since.seconds + seconds
             place.update, place.batch = place.update + 1, place.batch + 1
             place.tokens, place.seconds = place.tokens + tokens, place.seconds + seconds
-            if place.update % self.config.log_every == 0:
+            last = place.update == self.config.updates
+            if place.update % self.config.log_every == 0 or last:
                 self._tell(since)
                 self._since = since = _Since()
-            last = place.update == self.config.updates
             if place.update % self.config.validate_every == 0 or last:
                 self._look()
                 if last or self._is_done():
@@ -252,7 +255,7 @@ class Training:
     def _tell(self, since: _Since) -> None:
         place = self.place
         loss, rate = since.loss / since.tokens, since.tokens / since.seconds
-        told = Progress(
+        self._told = Progress(
             place.update,
             self.config.updates,
             loss,
@@ -271,7 +274,7 @@ class Training:
                 tokens=place.tokens,
                 seconds=place.seconds,
             )
-        self.progress(told)
+        self.progress(self._told)
 
     def _look(self) -> None:
         """Validate, and keep a checkpoint."""
@@ -286,7 +289,8 @@ class Training:
             place.waiting += 1
         if self.log is not None:
             self.log.write(place.update, **{f"valid_{name}": one for name, one in place.metrics.items()})
-            self.checkpoints.save(place.update, self.model, self.optimizer, vars(place))
+            state = vars(place) | {"since": vars(self._since)}
+            self.checkpoints.save(place.update, self.model, self.optimizer, state)
             updates = self.checkpoints.updates()
             self.checkpoints.keep(
                 {*updates[-max(self.config.keep, self.config.average) :], place.best_update}
@@ -331,10 +335,14 @@ class Training:
         chosen = min(found, key=lambda name: found[name]["loss"])
         self._set_weights(candidates[chosen])
         metrics = found[chosen] | self._against_known()
+        if self._told is not None:
+            self.progress(replace(self._told, metrics=metrics))
         if self.log is not None:
             safe = "The checkpoints are whole: make room and give the same command again"
             with quiet(), explained(f"write the model to {self.out}", safe):
                 self.model.eval().save_pretrained(self.out)  # before the line that says that it is finished
+                for file in self.out.glob("*.safetensors"):
+                    as_new_files(file)
             self.log.write(self.place.update, chosen=chosen, **{f"final_{k}": v for k, v in metrics.items()})
         self.group.wait()
         return metrics
@@ -355,7 +363,7 @@ class Training:
 
 
 def train(
-    config: TrainConfig | Path | None = None,
+    config: TrainConfig | Path | str | None = None,
     out: Path | str = "attnscope-model",
     *,
     progress: Callable[[Progress], None] | None = None,
@@ -403,7 +411,7 @@ def train(
         config = read_config(**{**config.model_dump(), **given})
         refuse_other_models(given, config.model)
     else:
-        config = read_config(config, **given)
+        config = read_config(None if config is None else Path(config), **given)
     torch.set_num_threads(config.threads or threads_of_one())
     with processes(usable_device(config.device).type) as group:
         return Training(config, Path(out), group, progress).run()

@@ -43,7 +43,7 @@ class Translation:
 
 def translate(
     model: str | Path | PreTrainedModel,
-    source: Path | Sequence[str],
+    source: str | Path | Sequence[str],
     *,
     tokenizer: Any = None,
     device: str | None = None,
@@ -63,7 +63,7 @@ def translate(
     tokenizer, device, dtype, revision, trust_remote_code
         As in `attnscope.scan`.
     **options
-        Of `translate_lines`: ``beams``, ``length_penalty``, ``n_best``, ``sample``, ``overlong``, ...
+        Of `translate_lines`: ``beams``, ``length_penalty``, ``n_best``, ``sample``, ``overlong``, ``scores``, ...
 
     Returns
     -------
@@ -82,7 +82,7 @@ def translate(
     Traceback (most recent call last):
     attnscope.errors.AttnscopeError: EncoderForMaskedLM is no encoder-decoder: ...
     """
-    lines = read_lines(source) if isinstance(source, Path) else list(source)
+    lines = read_lines(source) if isinstance(source, str | Path) else list(source)
     loaded = load_model(
         model,
         tokenizer=tokenizer,
@@ -160,6 +160,8 @@ def translate_lines(
     """
     if n_best > beams and not sample:
         raise AttnscopeError(f"found {n_best} best of {beams} beams: give as many beams, or sample")
+    if temperature != 1 and not sample:
+        raise AttnscopeError("temperature is of sampling: give sample (--sample) too")
     if overlong not in OVERLONG:
         raise AttnscopeError(f"overlong is {overlong!r}: choose {', '.join(OVERLONG)}")
     encoded, longest = (
