@@ -12,7 +12,7 @@ from matplotlib.patches import Rectangle
 
 from attnscope.errors import AttnscopeError
 from attnscope.figures.palette import MARK
-from attnscope.figures.style import look, name_heads
+from attnscope.figures.style import legend_columns, look, name_heads
 from attnscope.figures.text import drawable
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.image import AxesImage
 
-_CELL, _LABEL = 0.19, 0.085  # inches: of a word's cell, and of a column of a label
+_CELL, _LABEL, _KEYS = 0.19, 0.085, 0.15  # inches: of a word's cell, a column of a label, a row of the legend
 _END = "</s>"
 _DARK = 0.6  # of the scale: marks on darker cells are white
 _FILLED = 0.8  # of a cell's side: the square of a gold link
@@ -156,8 +156,12 @@ def alignment_maps(
             axes.set_title(drawable(name, longest=60) if name else "", parse_math=False)
             every.append(axes)
             if index == 0 and keys:
+                side_by_side = legend_columns(figure, [str(key.get_label()) for key in keys], len(keys))
+                figure.set_figheight(
+                    figure.get_figheight() + _KEYS * (math.ceil(len(keys) / side_by_side) - 1)
+                )
                 figure.legend(
-                    handles=keys, loc="outside lower center", ncols=len(keys), frameon=False, fontsize=7
+                    handles=keys, loc="outside lower center", ncols=side_by_side, frameon=False, fontsize=7
                 )
         if image is not None:
             bar = figure.colorbar(image, ax=every, pad=0.02, aspect=25, shrink=min(1, 3 / (rows * height)))

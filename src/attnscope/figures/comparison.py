@@ -14,7 +14,7 @@ from attnscope.errors import AttnscopeError
 from attnscope.figures.alignment import alignment_maps
 from attnscope.figures.palette import system_colours
 from attnscope.figures.save import save_figure
-from attnscope.figures.style import look
+from attnscope.figures.style import legend_columns, look
 from attnscope.figures.text import drawable
 
 if TYPE_CHECKING:
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 _MARKERS = "osD^vPX"
-_HANDLE, _LETTER = 0.5, 0.065  # inches that a legend's mark and each letter take
 _LONGEST_NAME = 28
 
 
@@ -297,9 +296,8 @@ def write_comparison_figures(tree: xr.DataTree, folder: Path) -> list[Path]:
 
 def _legend(figure: Figure) -> None:
     """Above the axes, in as many columns as the width holds; names are no formulas."""
-    longest = max(map(len, figure.axes[0].get_legend_handles_labels()[1]))
-    columns = max(1, int(figure.get_figwidth() / (_HANDLE + _LETTER * longest)))
-    legend = figure.legend(loc="outside upper center", ncols=min(4, columns), frameon=False, fontsize=7.5)
+    columns = legend_columns(figure, figure.axes[0].get_legend_handles_labels()[1])
+    legend = figure.legend(loc="outside upper center", ncols=columns, frameon=False, fontsize=7.5)
     for text in legend.get_texts():
         text.set_parse_math(False)
 

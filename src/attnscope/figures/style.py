@@ -9,9 +9,13 @@ from matplotlib import style
 from attnscope.figures.text import font_families
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from contextlib import AbstractContextManager
 
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+_HANDLE, _LETTER = 0.5, 0.065  # inches that a legend's mark and each letter take
 
 _LOOK = {
     "font.size": 8,
@@ -45,3 +49,9 @@ def name_heads(axes: Axes, layers: list[str], heads: list[int]) -> None:
     axes.set(xlabel="Head", ylabel="Layer")
     axes.tick_params(length=0)
     axes.spines[:].set_visible(False)
+
+
+def legend_columns(figure: Figure, names: Iterable[str], most: int = 4) -> int:
+    """How many of a legend's entries stand side by side in the figure: none of its layouts widens it for them."""
+    longest = max(map(len, names))
+    return min(most, max(1, int(figure.get_figwidth() / (_HANDLE + _LETTER * longest))))
