@@ -4,9 +4,10 @@ import shutil
 
 import numpy as np
 import pytest
+from planted_comparison import planted as planted_comparison
 from planted_result import HOSTILE, planted, translated
 
-from attnscope.report import write_report
+from attnscope.report import write_comparison_report, write_report
 
 sync_api = pytest.importorskip("playwright.sync_api", reason="Playwright is not installed")
 
@@ -281,6 +282,27 @@ def test_the_page_fits_any_screen_in_light_and_dark(visit, path, width, scheme):
     paper = page.evaluate("getComputedStyle(document.body).backgroundColor")
     light = sum(int(channel) for channel in paper.removeprefix("rgb(").removesuffix(")").split(",")) > 3 * 128
     assert light == (scheme == "light")
+
+
+def test_words_without_end_do_not_widen_a_page(visit, made, tmp_path):
+    """A system that repeats itself without spaces, and whatever else is named from outside."""
+    endless = "Donaudampfschiff" * 20
+    tree = planted_comparison().map_over_datasets(
+        lambda node: node.assign_coords(system=[endless, "b", "c"]) if "system" in node.coords else node
+    )
+    alignment = tree["alignment"].to_dataset()
+    for name in ("translation", "source", "target"):
+        alignment[name] = alignment[name].astype(object)
+        alignment[name][0] = endless
+    tree["alignment"].dataset = alignment
+    tree.attrs = planted_comparison().attrs
+    scan = made.result.assign_attrs(model=endless, corpus=endless, decoder=endless)
+    for path in (
+        write_comparison_report(tree, tmp_path / "comparison.html"),
+        write_report(scan, None, tmp_path / "scan.html"),
+    ):
+        for width in (360, 1300):
+            assert visit(path, width=width).evaluate("document.documentElement.scrollWidth") <= width
 
 
 def test_print_is_on_white_even_in_dark_mode(visit, path):
