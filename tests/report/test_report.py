@@ -2,6 +2,7 @@
 
 import base64
 import json
+import math
 import re
 import zlib
 from pathlib import Path
@@ -206,7 +207,13 @@ def test_missing_heads_and_constant_values_are_no_obstacle(made):
         ({"icc": {"estimate": 0.5, "interval": [0.4, 0.6]}}, [("icc", "0.5", "0.4 to 0.6")]),
         ({"a_b": [1, -2.5]}, [("a b", "1; −2.5", "")]),
         ({"a": [{"mean": 1.0, "n": 4}]}, [("a, 0", "1", ""), ("a, 0, n", "4", "")]),
-        ({"done": True, "left": None}, [("done", "yes", ""), ("left", "", "")]),
+        ({"done": True, "left": None}, [("done", "yes", "")]),
+        (
+            {"icc": {"value": None, "low": None, "high": None}, "heads": 2},
+            [("heads", "2", "")],
+        ),  # too few heads
+        ({"icc": {"value": math.nan, "interval": [math.nan, math.nan]}}, []),
+        ({"icc": {"value": 0.5, "low": None, "high": None}}, [("icc", "0.5", "")]),
     ],
 )
 def test_any_summary_becomes_rows(summary, rows):

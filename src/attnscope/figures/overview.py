@@ -65,7 +65,8 @@ def overview(result: xr.Dataset, statistic: str) -> Figure:
     grid_width, grid_height = heads * cell, layers * cell
     title = f"{words.long_name} ({words.units})" if words.units else words.long_name
     if "text" in result[statistic].dims:
-        title += f", mean over {result.sizes['text']} texts"
+        texts = result.sizes["text"]
+        title += f", mean over {texts} text{'s' * (texts != 1)}"
     width = max(_LEFT + grid_width + _RIGHT, _LEFT + 0.068 * len(title))  # the title fits in
     height = _TOP + grid_height + _BOTTOM
 

@@ -54,7 +54,7 @@ def page_data(result: xr.Dataset) -> dict[str, Any]:
 
 
 def flatten(summary: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, str, str]]:
-    """Rows (name, value, interval) of a nested summary, whatever its shape.
+    """Rows (name, value, interval) of a nested summary, whatever its shape; none of what is not defined.
 
     Examples
     --------
@@ -69,8 +69,8 @@ def flatten(summary: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, str
         interval = rest.pop("interval", None)
         if interval is None and {"low", "high"} <= rest.keys():
             interval = [rest.pop("low"), rest.pop("high")]
-        if value is not None or interval is not None:
-            yield name, _say(value), _say_interval(interval)
+        if any(row := (_say(value), _say_interval(interval))):
+            yield name, *row
         for key, inner in rest.items():
             yield from flatten(inner, (*path, key))
     elif isinstance(summary, list) and any(isinstance(item, dict | list) for item in summary):
@@ -78,8 +78,8 @@ def flatten(summary: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, str
             yield from flatten(item, (*path, str(index)))
     elif isinstance(summary, list):
         yield name, "; ".join(_say(item) for item in summary), ""
-    else:
-        yield name, _say(summary), ""
+    elif said := _say(summary):
+        yield name, said, ""
 
 
 def parsed(text: Any) -> Any:
@@ -151,7 +151,7 @@ def _labels(result: xr.Dataset) -> dict[str, Any] | None:
 
 
 def _say(value: Any) -> str:
-    if value is None:
+    if value is None or value != value:  # noqa: PLR0124 NaN: not defined, as with too few heads
         return ""
     if isinstance(value, bool):
         return "yes" if value else "no"
@@ -162,5 +162,7 @@ def _say(value: Any) -> str:
 
 def _say_interval(interval: Any) -> str:
     if isinstance(interval, list | tuple):
+        if not any(map(_say, interval)):
+            return ""
         return " to ".join(_say(edge) for edge in interval)
     return _say(interval)
