@@ -10,6 +10,7 @@ from attnscope.cli import main
 from attnscope.translation.links import pharaoh
 
 from ..translation.small_translators import small_model, small_tokenizer  # noqa: TID252
+from .command import attnscope as attnscope_command
 
 SOURCES = ["der hund", "a b c", "das haus ist alt"]
 TARGETS = ["the dog", "b c a", "the house is old"]
@@ -46,7 +47,7 @@ def test_gold_gives_a_table_of_all_heads(system, monkeypatch, capfd):
     out = run(monkeypatch, capfd, system, "--gold", str(system / "gold.txt"))
     assert "head 1" in out
     assert "error rate" in out
-    assert "1 gold links point past the end" in out
+    assert "1 gold link points past the end of its sentence" in out
     assert "chosen on these very sentences" in out
 
 
@@ -63,6 +64,42 @@ def test_json_and_a_folder_with_page_figures_and_links(system, monkeypatch, capf
     assert {path.name for path in (system / "run" / "figures").glob("*.svg")} == {
         "heads.svg", "pair-1.svg", "pair-2.svg", "pair-3.svg",
     }  # fmt: skip
+
+
+def test_a_run_without_gold_leaves_nothing_of_an_earlier_one(system, monkeypatch, capfd):
+    out = system / "run"
+    run(monkeypatch, capfd, system, "--gold", str(system / "gold.txt"), "--out", str(out))
+    (out / "figures" / "mine.svg").write_text("")
+    run(monkeypatch, capfd, system, "--out", str(out), "--pairs", "1")
+    assert {path.name for path in (out / "figures").glob("*.svg")} == {"pair-1.svg", "mine.svg"}
+    assert "error rate" not in (out / "report.html").read_text()
+    run(monkeypatch, capfd, system, "--out", str(out), "--pairs", "0")
+    assert not (out / "report.html").exists()
+
+
+def test_another_commands_page_stays(system, monkeypatch, capfd):
+    (system / "run").mkdir()
+    (system / "run" / "report.html").write_text("of a scan")
+    run(monkeypatch, capfd, system, "--out", str(system / "run"), "--pairs", "0")
+    assert (system / "run" / "report.html").read_text() == "of a scan"
+
+
+def test_standard_error_says_why_there_is_no_page_and_else_nothing(system):
+    texts = ["--source", system / "source.txt", "--target", system / "target.txt", "--out", "run"]
+
+    def said(*more):
+        found = attnscope_command("align", system / "system", *texts, *more, cwd=system)
+        assert found.returncode == 0, found.stderr
+        return found.stderr
+
+    assert said() == ""
+    assert said("--pairs", "0") == "no report.html: --pairs is 0\n"
+    assert said("--pairs", "0", "--gold", system / "gold.txt") == ""
+    for name in ("source", "target"):
+        (system / f"{name}.txt").write_text("a " * 41 + "\n")
+    assert said() == "no report.html: no pair has between 1 and 40 words on both sides\n"
+    (system / "gold.txt").write_text("1-1\n")
+    assert said("--gold", system / "gold.txt").startswith("no sentence pairs in report.html: no pair has")
 
 
 def test_mistakes_are_said(system, refused):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import math
+import re
+import sys
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -11,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from attnscope.cli import options
+from attnscope.cli.place import count
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
@@ -86,6 +89,8 @@ def align(
         )
     if out is not None:
         _write(aligned, out)
+        if not aligned.pairs and (aligned.score is None or pairs > 0):
+            _say_why_no_pictures(aligned, asked=pairs > 0)
     if as_json:
         print(json.dumps(_as_json(aligned), indent=2, ensure_ascii=False))  # noqa: T201
     elif gold is None and out is None:
@@ -100,14 +105,16 @@ def _progress_bar() -> Generator[Callable[[str, int, int], None]]:
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+    console = Console(stderr=True)
     bar = Progress(
         TextColumn("{task.description}"),
         BarColumn(),
         MofNCompleteColumn(),
         TextColumn("pairs, left"),
         TimeRemainingColumn(),
-        console=Console(stderr=True),
+        console=console,
         transient=True,
+        disable=not console.is_terminal,  # else it ends with an empty line
     )
     tasks: dict[str, Any] = {}
 
@@ -120,18 +127,25 @@ def _progress_bar() -> Generator[Callable[[str, int, int], None]]:
         yield show
 
 
+_MADE = re.compile(r"report\.html|figures/(heads|pair-[0-9]+)\.(svg|pdf|png)")
+
+
 def _write(aligned: Aligned, out: Path) -> None:
     from attnscope.figures import alignment_map, error_rate_grid, save_figure
     from attnscope.report import write_alignment_report
+    from attnscope.report.alignment_page import compared_heads
     from attnscope.report.embed import write_whole
     from attnscope.translation.links import pharaoh
 
+    ours = (out / "links.txt").exists()  # an earlier run's; else what is there is another command's
+    made: list[Path] = []
     write_whole(out / "links.txt", "".join(pharaoh(links) + "\n" for links in aligned.links))
     if aligned.score is not None or aligned.pairs:
-        write_alignment_report(aligned, out / "report.html")
-    if aligned.heads is not None:
+        made.append(write_alignment_report(aligned, out / "report.html"))
+    heads = compared_heads(aligned)
+    if heads is not None:
         chosen = None if aligned.layer is None or aligned.head is None else (aligned.layer, aligned.head)
-        save_figure(error_rate_grid(aligned.heads, chosen), out / "figures" / "heads")
+        made += save_figure(error_rate_grid(heads, chosen), out / "figures" / "heads")
     for pair in aligned.pairs:
         figure = alignment_map(
             pair.words.weights,
@@ -142,7 +156,16 @@ def _write(aligned: Aligned, out: Path) -> None:
             possible=pair.possible,
             title=f"Line {pair.line}",
         )
-        save_figure(figure, out / "figures" / f"pair-{pair.line}")
+        made += save_figure(figure, out / "figures" / f"pair-{pair.line}")
+    for path in [out / "report.html", *(out / "figures").glob("*")] if ours else []:
+        if path not in made and _MADE.fullmatch(path.relative_to(out).as_posix()):
+            path.unlink(missing_ok=True)
+
+
+def _say_why_no_pictures(aligned: Aligned, *, asked: bool) -> None:
+    what = "no report.html" if aligned.score is None else "no sentence pairs in report.html"
+    why = "no pair has between 1 and 40 words on both sides" if asked else "--pairs is 0"
+    print(f"{what}: {why}", file=sys.stderr)  # noqa: T201
 
 
 def _as_json(aligned: Aligned) -> dict[str, Any]:
@@ -175,15 +198,16 @@ def _print_table(aligned: Aligned, out: Path | None) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from attnscope.report.alignment_page import whose
+    from attnscope.report.alignment_page import compared_heads, whose
 
     console = Console()
-    if aligned.heads is not None:
+    heads = compared_heads(aligned)
+    if heads is not None:
         table = Table(title="alignment error rate, %", title_justify="left")
         table.add_column("layer", justify="right")
-        for head in aligned.heads["head"].values:
+        for head in heads["head"].values:
             table.add_column(f"head {head}", justify="right")
-        for layer, row in enumerate(aligned.heads["error_rate"].values):
+        for layer, row in enumerate(heads["error_rate"].values):
             best = (layer, aligned.head) if layer == aligned.layer else None
             table.add_row(
                 str(layer),
@@ -193,18 +217,19 @@ def _print_table(aligned: Aligned, out: Path | None) -> None:
                 ),
             )
         console.print(table)
-    console.print(f"{len(aligned.links)} sentence pairs, {whose(aligned)}", highlight=False)
+    console.print(f"{count(len(aligned.links), 'sentence pair')}, {whose(aligned)}", highlight=False)
     if aligned.score is not None:
         score = aligned.score
         console.print(
             f"error rate {100 * score.error_rate:.1f}%, precision {100 * score.precision:.1f}%, "
-            f"recall {100 * score.recall:.1f}%, {score.links} links",
+            f"recall {100 * score.recall:.1f}%, {count(score.links, 'link')}",
             style="bold",
             highlight=False,
         )
     if aligned.outside:
-        console.print(f"{aligned.outside} gold links point past the end of their sentence", highlight=False)
-    if aligned.chosen_on_gold:
+        point = "points past the end of its" if aligned.outside == 1 else "point past the end of their"
+        console.print(f"{count(aligned.outside, 'gold link')} {point} sentence", highlight=False)
+    if aligned.chosen_on_gold and heads is not None:
         console.print("* the lowest, chosen on these very sentences", style="dim", highlight=False)
     console.print("Attention was not trained to align.", style="dim", highlight=False)
     if out is not None:

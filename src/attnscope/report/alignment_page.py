@@ -11,6 +11,8 @@ from attnscope.report.content import parsed
 from attnscope.report.embed import picture, write_page
 
 if TYPE_CHECKING:
+    import xarray as xr
+
     from attnscope.translation.align import Aligned, ShownPair
 
 _STYLES = ("page.css", "explain.css")
@@ -59,6 +61,7 @@ def write_alignment_report(aligned: Aligned, path: Path | str) -> Path:
     if aligned.score is None and not aligned.pairs:
         raise AttnscopeError("there is no error rate and no sentence pair that a page could show")
     chosen = (aligned.layer, aligned.head) if aligned.layer is not None and aligned.head is not None else None
+    heads = compared_heads(aligned)
     return write_page(
         Path(path),
         "alignment.html.j2",
@@ -67,11 +70,11 @@ def write_alignment_report(aligned: Aligned, path: Path | str) -> Path:
         model=aligned.model,
         count=len(aligned.links),
         whose=whose(aligned),
-        chosen_on_gold=aligned.chosen_on_gold,
+        chosen_on_gold=aligned.chosen_on_gold and heads is not None,
         score=aligned.score,
         outside=aligned.outside,
-        grid=None if aligned.heads is None else picture(error_rate_grid(aligned.heads, chosen)),
-        pairs=[_shown(pair) for pair in aligned.pairs[:_MOST_PAIRS]],
+        grid=None if heads is None else picture(error_rate_grid(heads, chosen)),
+        pairs=[_shown(pair, judged=aligned.score is not None) for pair in aligned.pairs[:_MOST_PAIRS]],
     )
 
 
@@ -92,7 +95,13 @@ def whose(aligned: Aligned) -> str:
     return f"layer {aligned.layer}, head {aligned.head}"
 
 
-def _shown(pair: ShownPair) -> dict[str, str | int]:
+def compared_heads(aligned: Aligned) -> xr.Dataset | None:
+    """What every head would give, where there is more than one: a single head is neither the best nor a grid."""
+    heads = aligned.heads
+    return heads if heads is not None and heads["error_rate"].size > 1 else None
+
+
+def _shown(pair: ShownPair, *, judged: bool) -> dict[str, str | int]:
     words = pair.words
     figure = alignment_map(
         words.weights,
@@ -103,7 +112,7 @@ def _shown(pair: ShownPair) -> dict[str, str | int]:
         possible=pair.possible,
     )
     source, width = picture(figure)
-    rated = pair.error_rate == pair.error_rate
+    rated = judged and pair.error_rate == pair.error_rate  # without gold every link counts as wrong
     return {
         "line": pair.line,
         "rate": f"{100 * pair.error_rate:.1f}%" if rated else "",
