@@ -137,6 +137,8 @@ def test_by_default_the_division_is_seen_to_matter():
     assert divided.mean() > 2 * bare.mean()
     assert divided[found.token] > 2 * bare[found.token]
     assert found["weights"][found.token].max() < 0.5
+    typed = walk("The animal didn't cross the street because it was too tired.", device="cpu")
+    assert typed.token == found.token
     assert walk("The tide is out.", load_model(MODEL).model, tokenizer=MODEL).layer == 0
 
 

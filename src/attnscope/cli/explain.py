@@ -310,9 +310,10 @@ def _print_tables(tree: xr.DataTree) -> None:
 
 
 def _table_of_heads(rows: list[dict[str, Any]]) -> Table:
+    from rich import box
     from rich.table import Table
 
-    table = Table()
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 2, 0, 0))
     ways = ("weights", "spectrum", "correlation")
     several = any(row["attention"] for row in rows)
     table.add_column("layer", justify="right")

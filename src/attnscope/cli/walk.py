@@ -31,7 +31,11 @@ def walk(
     ] = None,
     head: Annotated[int, typer.Option(help="Head, counted from 0.")] = 0,
     query_token: Annotated[
-        str | None, typer.Option(help="Whose row is followed: a position, or a piece of the text.")
+        str | None,
+        typer.Option(
+            help="Whose row is followed: a position, or a piece of the text.",
+            show_default="the last; of the default sentence 'it'",
+        ),
     ] = None,
     toy: Annotated[
         bool, typer.Option("--toy", help="No model: one head over random numbers, as in a first lesson.")

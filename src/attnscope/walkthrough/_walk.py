@@ -60,7 +60,7 @@ def walk(
         layer 1: heads of its first layer look at one token each, so that the division by √d_k would change little.
     query_token
         Whose row is followed: a position, or a piece of the sentence (of the target in layers of its decoder). By
-        default the last token that is not special.
+        default the last token that is not special, and in the default sentence "it".
     **load
         See `attnscope.capture.load_model`.
 
@@ -91,7 +91,7 @@ def walk(
     texts = read_texts(SENTENCE if sentence is None else sentence, target, loaded)
     found = walk_inputs(loaded.model, texts.inputs(loaded.model), layer=layer, head=head, name=loaded.name)
     queries, keys = texts.sides(found.kind)
-    if query_token is None and sentence is None and queries is texts.source:
+    if query_token is None and sentence in {None, SENTENCE} and queries is texts.source:
         query_token = _FOLLOWED
     return replace(
         found,
