@@ -64,7 +64,7 @@ class Ours:
         settings = text | SIZES | {
             "vocabulary": self.args.vocabulary, "batch_tokens": self.args.tokens, "updates": self.args.updates,
             "log_every": max(1, self.args.updates // 4), "validate_every": 10**6, "average": 1, "metric": "loss",
-            "threads": self.args.threads, "task_pairs": 100,
+            "threads": self.args.threads, "precision": self.args.precision,
         }  # fmt: skip
         flags = [f"--{name.replace('_', '-')}={value}" for name, value in settings.items()]
         _, memory, _ = measured([*HERE, "train", f"--out={out}", *flags], self.args.threads)
@@ -225,6 +225,11 @@ def main():
     parser.add_argument("--vocabulary", type=int, default=8000)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument(
+        "--precision",
+        default="auto",
+        help="Of our training (JoeyNMT's is float32 on a CPU): auto is bfloat16 if native.",
+    )
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         compare(args, Path(folder))
@@ -241,7 +246,8 @@ def compare(args, work):
         if number:
             both["attnscope"].append(ours.train())
     print(
-        f"{args.threads} threads, {args.updates} updates of {args.tokens} tokens, {args.rounds} rounds in turns"
+        f"{args.threads} threads, {args.updates} updates of {args.tokens} tokens, precision {args.precision}, {args.rounds} "
+        "rounds in turns"
     )
     report("training, target tokens/s", both)
     lines = (args.test or args.data / "val.en").read_text(encoding="utf-8").splitlines()[: args.sentences]
