@@ -246,8 +246,8 @@ def compare(args, work):
         if number:
             both["attnscope"].append(ours.train())
     print(
-        f"{args.threads} threads, {args.updates} updates of {args.tokens} tokens, precision {args.precision}, {args.rounds} "
-        "rounds in turns"
+        f"{args.threads} threads, {args.updates} updates of {args.tokens} tokens, precision {args.precision}, "
+        f"{args.rounds} rounds in turns"
     )
     report("training, target tokens/s", both)
     lines = (args.test or args.data / "val.en").read_text(encoding="utf-8").splitlines()[: args.sentences]
