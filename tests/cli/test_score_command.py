@@ -74,5 +74,7 @@ def test_mistakes_are_said(files, refused):
     refused("score", one, "--reference", files / "absent", says="no such file or folder")
     refused("score", one, "--reference", reference, "--by-length", "a", says="expected whole numbers")
     refused("score", "-", "--reference", "-", says="only one of the files")
-    refused("score", one, "--reference", reference, "--source", one, says="give limits too, such as --by-length")
+    refused(
+        "score", one, "--reference", reference, "--source", one, says="give limits too, such as --by-length"
+    )
     refused("score", one, one, "--reference", reference, says="given twice")
