@@ -1,7 +1,7 @@
 """Any Hugging Face model: its attention calls, seen as they happen and checked against the model's own."""
 
 from attnscope.capture._decoder import decoder_note, decoder_start
-from attnscope.capture._load import DTYPES, LoadedModel, load_model
+from attnscope.capture._load import DTYPES, LoadedModel, load_model, usable_device
 from attnscope.capture._positions import position_table_length, stored_positions
 from attnscope.capture._quiet import quiet
 from attnscope.capture._registry import Site, attnscope_attention, watching
@@ -18,6 +18,7 @@ __all__ = [
     "position_table_length",
     "quiet",
     "stored_positions",
+    "usable_device",
     "verify",
     "watching",
 ]

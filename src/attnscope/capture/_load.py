@@ -92,7 +92,6 @@ def load_model(
     'EncoderForMaskedLM'
     """
     source = MODEL if source == "bundled" else source
-    device = device or ("cuda" if torch.cuda.is_available() else "cpu")
     if dtype is not None and dtype not in DTYPES:
         raise AttnscopeError(f"dtype {dtype!r} is not known: choose one of {', '.join(DTYPES)}")
     if isinstance(source, PreTrainedModel):
@@ -105,7 +104,7 @@ def load_model(
                 str(source), revision, dtype, trust_remote_code=trust_remote_code
             )
         name = Path(source).name if Path(source).exists() else str(source)
-        model = _to(model, device)
+        model = model.to(cast("Any", usable_device(device)))
     _refuse_broken_numbers(model)
     if need_tokenizer:
         place = tokenizer if isinstance(tokenizer, (str, Path)) else source
@@ -118,11 +117,27 @@ def load_model(
     return LoadedModel(model.eval(), tokenizer if need_tokenizer else None, name, identity)
 
 
-def _to(model: PreTrainedModel, device: str) -> PreTrainedModel:
+def usable_device(name: str | None) -> torch.device:
+    """The device of that name; without one a GPU if there is one, else the processor.
+
+    Raises
+    ------
+    AttnscopeError
+        If there is no such device, or it cannot be used here.
+
+    Examples
+    --------
+    >>> usable_device("gpu0")
+    Traceback (most recent call last):
+    ...
+    attnscope.errors.AttnscopeError: device 'gpu0' cannot be used: ...
+    """
     try:
-        return model.to(cast("Any", device))
+        device = torch.device(name or ("cuda" if torch.cuda.is_available() else "cpu"))
+        torch.empty(0, device=device)
     except (RuntimeError, AssertionError) as error:
-        raise AttnscopeError(f"device {device!r} cannot be used: {_first_line(error)}") from error
+        raise AttnscopeError(f"device {name!r} cannot be used: {_first_line(error)}") from error
+    return device
 
 
 def _from_pretrained(

@@ -48,7 +48,7 @@ def align(
     rule: Annotated[str, typer.Option(help="Links by: argmax, intersection, threshold.")] = "argmax",
     threshold: Annotated[float, typer.Option(help="For the rule of that name.")] = 0.2,
     out: Annotated[Path | None, typer.Option(help="Folder for links.txt, report.html and figures.")] = None,
-    pairs: Annotated[int, typer.Option(help="Sentence pairs to draw into --out, at most 50.")] = 12,
+    pairs: Annotated[int, typer.Option(min=0, max=50, help="Sentence pairs to draw into --out.")] = 12,
     tokenizer: options.Tokenizer = None,
     batch_size: Annotated[int, typer.Option(help="Pairs at a time.")] = 16,
     device: options.Device = None,
@@ -79,7 +79,7 @@ def align(
             words=words,
             rule=rule,
             threshold=threshold,
-            shown=min(max(pairs, 0), 50) if out else 0,
+            shown=pairs if out else 0,
             batch_size=batch_size,
             device=device,
             dtype=dtype,
@@ -163,8 +163,10 @@ def _write(aligned: Aligned, out: Path) -> None:
 
 
 def _say_why_no_pictures(aligned: Aligned, *, asked: bool) -> None:
+    from attnscope.translation.align import MOST_WORDS
+
     what = "no report.html" if aligned.score is None else "no sentence pairs in report.html"
-    why = "no pair has between 1 and 40 words on both sides" if asked else "--pairs is 0"
+    why = f"no pair has between 1 and {MOST_WORDS} words on both sides" if asked else "--pairs is 0"
     print(f"{what}: {why}", file=sys.stderr)  # noqa: T201
 
 

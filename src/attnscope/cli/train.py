@@ -127,12 +127,13 @@ def _progress_bar() -> Generator[Callable[[Progress], None]]:
 
     from attnscope.translation.processes import is_first
 
+    console = Console(stderr=True)
     bar = Bar(
         TextColumn("train"),
-        BarColumn(),
+        BarColumn(bar_width=20),  # so that a line of 80 columns holds the rest
         TextColumn("{task.fields[told]}", markup=False),
-        console=Console(stderr=True),
-        disable=not is_first(),
+        console=console,
+        disable=not (console.is_terminal and is_first()),
     )
     task = bar.add_task("train", total=1.0, told="reading the texts")
 
@@ -142,14 +143,15 @@ def _progress_bar() -> Generator[Callable[[Progress], None]]:
         if told.left_out and not left_out:
             left_out.update(told.left_out)
             counts = ", ".join(f"{count:,} {reason}" for reason, count in left_out.items())
-            bar.console.print(f"pairs left out: {counts}", highlight=False)
-        metrics = "".join(f"  {name} {value:.2f}" for name, value in told.metrics.items())
+            console.print(f"pairs left out: {counts}", highlight=False)
+        values = "".join(f"  {name} {value:.2f}" for name, value in told.metrics.items())
+        metrics = f"\nvalidation:{values}" if values else ""
         minutes, seconds = divmod(round(told.remaining), 60)
         bar.update(
             task,
             completed=told.update / told.updates,
             told=f"{told.update}/{told.updates}  loss {told.loss:.3f}  {told.tokens_per_second:,.0f} tokens/s  "
-            f"{minutes}:{seconds:02d} left{metrics and '  valid:'}{metrics}",
+            f"{minutes}:{seconds:02d} left{metrics}",
         )
 
     with bar:

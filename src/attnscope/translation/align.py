@@ -28,7 +28,7 @@ from attnscope.translation.links import (
     within,
 )
 
-_MOST_WORDS = 40  # of a sentence in a picture
+MOST_WORDS = 40  # of a sentence in a picture
 
 
 @dataclass(frozen=True, eq=False)
@@ -292,7 +292,7 @@ def _pairs(
     work: _Work, found: list[Links], layer: int | None, head: int | None, shown: int
 ) -> list[ShownPair]:
     """Weights of some pairs, from a second pass over these alone: they are never held for the whole text."""
-    short = [i for i, lengths in enumerate(work.lengths) if min(lengths) > 0 and max(lengths) <= _MOST_WORDS]
+    short = [i for i, lengths in enumerate(work.lengths) if min(lengths) > 0 and max(lengths) <= MOST_WORDS]
     nothing: Links = frozenset()
     sure = work.gold.sure if work.gold else [nothing] * len(found)
     possible = work.gold.possible if work.gold else [nothing] * len(found)

@@ -16,6 +16,7 @@ from attnscope.translation.scoring import score
 from attnscope.translation.systems import System
 from attnscope.translation.task import TaskText
 from attnscope.translation.translate import translate_lines
+from attnscope.translation.vocabulary import encode_lines
 
 _WORDS = (6, 14)  # of the sentences that are shown
 
@@ -30,7 +31,8 @@ class ShownTranslation:
         The sentence, what the system makes of it (greedy), and what it should be.
     looked
         For each word of the translation that has a link: itself and the source word it looks at most, by the head
-        that `judge_known` chose; empty for a system without attention.
+        that `judge_known` chose; empty for a system without attention, and for a translation longer than the model
+        was trained for.
     """
 
     source: str
@@ -85,7 +87,8 @@ def first_look(folder: Path) -> FirstLook | None:
     at = scores.sel(system="trained", metric="BLEU")
     rows = zip(at["bucket"].values, at["sentences"].values, at["score_by_length"].values, strict=True)
     lengths = [len(source.split()) for source in text.source]
-    chosen = [min(range(len(text)), key=lambda i: abs(lengths[i] - words)) for words in _WORDS]
+    whole = [i for i, several in enumerate(found) if not several[0].left_out]
+    chosen = [min(whole, key=lambda i: abs(lengths[i] - words)) for words in _WORDS] if whole else []
     looked = _looked(loaded, text, [lines[i] for i in chosen], chosen)
     return FirstLook(
         [
@@ -99,14 +102,18 @@ def first_look(folder: Path) -> FirstLook | None:
 def _looked(
     loaded: LoadedModel, text: TaskText, made: Sequence[str], chosen: Sequence[int]
 ) -> list[list[tuple[str, str]]]:
+    looked: list[list[tuple[str, str]]] = [[] for _ in chosen]
     judged = judge_known(loaded.model, loaded.tokenizer, text) if attends(loaded.model) else None
     if judged is None:
-        return [[] for _ in chosen]
-    sources = [text.source[i] for i in chosen]
-    aligned = align(
-        loaded.model, sources, made, tokenizer=loaded.tokenizer, layer=judged.layer, head=judged.head
-    )
-    return [
-        [(right.split()[j], left.split()[i]) for i, j in sorted(links, key=lambda link: link[1])]
-        for left, right, links in zip(sources, made, aligned.links, strict=True)
-    ]
+        return looked
+    lengths = map(len, encode_lines(loaded.tokenizer, made))
+    fit = [at for at, tokens in enumerate(lengths) if tokens <= loaded.tokenizer.model_max_length]
+    if fit:
+        pairs = [text.source[chosen[at]] for at in fit], [made[at] for at in fit]
+        aligned = align(
+            loaded.model, *pairs, tokenizer=loaded.tokenizer, layer=judged.layer, head=judged.head
+        )
+        for at, left, right, links in zip(fit, *pairs, aligned.links, strict=True):
+            in_order = sorted(links, key=lambda link: link[1])
+            looked[at] = [(right.split()[j], left.split()[i]) for i, j in in_order]
+    return looked

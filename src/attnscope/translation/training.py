@@ -15,7 +15,7 @@ from sacrebleu.metrics.bleu import BLEU
 from torch import nn
 from transformers import AutoTokenizer
 
-from attnscope.capture import quiet
+from attnscope.capture import quiet, usable_device
 from attnscope.errors import AttnscopeError
 from attnscope.store import as_new_files, explained
 from attnscope.translation.batches import IGNORED
@@ -475,25 +475,6 @@ def rate_of(config: TrainConfig, step: int) -> float:
         width=config.decoder_width if config.model == "recurrent" else config.width,
         cooldown=config.cooldown,
     )
-
-
-def usable_device(name: str | None) -> torch.device:
-    """The device of that name; without one a GPU if there is one, else the processor.
-
-    Examples
-    --------
-    >>> usable_device("gpu0")
-    Traceback (most recent call last):
-    ...
-    attnscope.errors.AttnscopeError: device 'gpu0' cannot be used: ...
-    """
-    try:
-        device = torch.device(name or ("cuda" if torch.cuda.is_available() else "cpu"))
-        torch.empty(0, device=device)
-    except (RuntimeError, AssertionError) as error:
-        reason = str(error).splitlines()[0][:200]
-        raise AttnscopeError(f"device {name!r} cannot be used: {reason}; choose cpu, for example") from None
-    return device
 
 
 def _same_training(config: TrainConfig, folder: Path, done: int) -> None:

@@ -122,8 +122,7 @@ def _read(name: str, text: str, tokenizer: Any, most: int) -> Read:
 def _translation(loaded: LoadedModel, sentence: str) -> str:
     """The model's own, the likeliest token at a time."""
     try:
-        with torch.random.fork_rng(devices=[]):
-            text = translate_lines(loaded.model, loaded.tokenizer, [sentence], beams=1)[0][0].text
+        text = translate_lines(loaded.model, loaded.tokenizer, [sentence], beams=1)[0][0].text
     except Exception as error:  # families raise what they like where a head or a setting is missing
         reason = (str(error).splitlines() or [type(error).__name__])[0][:200]
         raise _no_translation(loaded, reason) from error
