@@ -77,11 +77,13 @@ def test_a_run_without_gold_leaves_nothing_of_an_earlier_one(system, monkeypatch
     assert not (out / "report.html").exists()
 
 
-def test_another_commands_page_stays(system, monkeypatch, capfd):
-    (system / "run").mkdir()
-    (system / "run" / "report.html").write_text("of a scan")
-    run(monkeypatch, capfd, system, "--out", str(system / "run"), "--pairs", "0")
-    assert (system / "run" / "report.html").read_text() == "of a scan"
+def test_a_folder_with_other_files_is_refused(system, refused):
+    texts = ["--source", system / "source.txt", "--target", system / "target.txt"]
+    for name in ("report.html", "links.txt", "figures/heads.svg"):
+        (system / name).parent.mkdir(exist_ok=True)
+        (system / name).write_text("mine")
+        refused("align", system / "system", *texts, "--out", system, says="holds other files")
+        assert (system / name).read_text() == "mine"
 
 
 def test_standard_error_says_why_there_is_no_page_and_else_nothing(system):

@@ -45,7 +45,7 @@ def test_the_tables_fit_a_terminal_and_name_the_files(compared, place):
 
 
 def test_folders_that_were_trained_give_the_same_numbers_as_json_and_csv(compared, place):
-    folders = ["out/none", "out/additive", "--out", "again", "--no-report", *QUICK]
+    folders = ["out/systems/none", "out/systems/additive", "--out", "again", "--no-report", *QUICK]
     found = json.loads(attnscope("compare", *folders, "--by-length", "4,8", "--json", cwd=place).stdout)
     assert [row["system"] for row in found["systems"]] == ["none", "additive"]
     assert found["sentences"] == sum(found["sentences_by_length"].values()) == 40

@@ -8,10 +8,10 @@ import shutil
 
 import pytest
 import torch
-import xarray as xr
 from safetensors.torch import load_file, save_file
 
 from attnscope.bundled import MODEL
+from attnscope.store import unpacked
 from tests.cli.command import attnscope
 
 
@@ -43,7 +43,7 @@ def test_the_default_does_everything(finished):
     assert "scores are not weights" in said
     run = only_run(place)
     assert run.name.startswith("explain-small-mlm-")
-    assert {"run.json", "verdict.zarr", "report.html", "figures"} <= {path.name for path in run.iterdir()}
+    assert {"run.json", "verdict.zarr.zip", "report.html", "figures"} <= {path.name for path in run.iterdir()}
     assert {path.suffix for path in (run / "figures").iterdir()} == {".svg", ".pdf", ".png"}
     page = (run / "report.html").read_text(encoding="utf-8")
     assert "Why the heads of" in page
@@ -62,13 +62,13 @@ def test_the_table_has_agreeing_heads_first(finished):
 
 def test_asked_again_it_answers_from_what_it_has(finished):
     place, _ = finished
-    stamp = (only_run(place) / "verdict.zarr" / "zarr.json").stat().st_mtime_ns
+    stamp = (only_run(place) / "verdict.zarr.zip").stat().st_mtime_ns
     answer = json.loads(explain("--limit", "4", "--json", "--no-report", cwd=place))
     assert len(answer["heads"]) == 12
     assert answer["heads"][0]["agree"]
     assert "rotation_effect" in answer["skipped"]
     assert answer["signature"]["settings"]["windows"] == 4
-    assert (only_run(place) / "verdict.zarr" / "zarr.json").stat().st_mtime_ns == stamp
+    assert (only_run(place) / "verdict.zarr.zip").stat().st_mtime_ns == stamp
 
 
 def test_csv_has_a_line_for_each_head(finished):
@@ -102,7 +102,7 @@ def test_options_reach_the_analyses(tmp_path):
         signature["settings"] | {"window": 32, "band": 4, "frequencies": [3, 10], "completion": "thin"}
         == (signature["settings"])
     )
-    changed = xr.open_zarr(tmp_path / "run" / "interventions.zarr", consolidated=False)
+    changed = unpacked((tmp_path / "run" / "interventions.zarr.zip").read_bytes())
     cells = {
         line.split("\u2502")[1].strip(): line.split("\u2502")[2:-1]
         for line in shown.splitlines()
@@ -125,7 +125,7 @@ def test_tables_of_other_models_stand_beside(tmp_path):
     page = (tmp_path / "run" / "report.html").read_text(encoding="utf-8")
     assert 'id="figure-position-models"' in page
     assert 'id="figure-components-models"' in page
-    assert len(list((tmp_path / "run").glob("also-*.zarr"))) == 1  # the same weights
+    assert len(list((tmp_path / "run").glob("also-*.zarr.zip"))) == 1  # the same weights
 
 
 class TestBadInput:

@@ -300,7 +300,7 @@ def test_a_font_that_type_42_cannot_hold_goes_in_as_type_3(made, tmp_path, monke
 
 def test_a_place_that_cannot_be_written_is_refused(tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(AttnscopeError, match="Cannot write the figure"):
+    with pytest.raises(AttnscopeError, match="cannot write the figure"):
         save_figure(Figure(), tmp_path / "file" / "figure")
 
 

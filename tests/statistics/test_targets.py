@@ -1,7 +1,5 @@
 """`scan` of translations: every statistic equals that of the weights which eager attention gives for one pair alone."""
 
-import json
-
 import numpy as np
 import pytest
 import torch
@@ -20,6 +18,7 @@ from attnscope.models import (
 from attnscope.statistics import DEFAULT, _scan, rank_heads, reduce_call
 from attnscope.statistics._catalogue import indicator_columns
 from attnscope.statistics._summary import peaks
+from attnscope.store import is_finished, unpacked
 from tests.attention.oracle import from_weights
 from tests.families import tiny
 from tests.translation.small_translators import small_model, small_tokenizer
@@ -135,7 +134,7 @@ def test_the_sample_has_rows_of_the_target_and_columns_of_the_source(tmp_path):
         window=40,
         out=tmp_path / "run",
     )
-    sample = xr.load_dataset(tmp_path / "run" / "sample.zarr", engine="zarr", consolidated=False)
+    sample = unpacked((tmp_path / "run" / "sample.zarr.zip").read_bytes())
     read = ["<s>", *tokenizer(text_target="ein hut").tokens()[:-1]]
     assert sample.target_token.values.tolist() == [token.replace("▁", " ") for token in read]
     assert sample.token.values.tolist() == ["a", " ", "h", "a", "t", "</s>", "", "", ""]
@@ -154,7 +153,7 @@ class Stopped(Exception):  # noqa: N818 says what it is
 
 
 def test_a_stopped_run_goes_on_where_it_was(tmp_path, monkeypatch):
-    monkeypatch.setattr(_scan, "FLUSH_TEXTS", 1)
+    monkeypatch.setattr(_scan, "FLUSH_BYTES", 1)
     given = {
         "targets": TARGETS,
         "tokenizer": small_tokenizer(),
@@ -174,7 +173,7 @@ def test_a_stopped_run_goes_on_where_it_was(tmp_path, monkeypatch):
         attnscope.scan(model, TEXTS, out=tmp_path / "run", progress=stop, **given)
     seen = []
     again = attnscope.scan(model, TEXTS, out=tmp_path / "run", progress=seen.append, **given)
-    assert json.loads((tmp_path / "run" / "progress.json").read_text())["complete"]
+    assert is_finished(tmp_path / "run")
     xr.testing.assert_identical(again, whole)
     with pytest.raises(AttnscopeError, match=r"holds another run: its target.sha256 is"):
         attnscope.scan(model, TEXTS, out=tmp_path / "run", **{**given, "targets": TARGETS[::-1]})

@@ -1,16 +1,18 @@
-"""A run folder survives whatever stops a run."""
+"""A run folder survives whatever stops a run, and tells of whatever damages it."""
 
-import json
+import logging
+import os
+import subprocess
+import sys
 
 import numpy as np
 import pytest
 import xarray as xr
-import zarr
 
 from attnscope import AttnscopeError
-from attnscope.store import RunFolder, short_hash
+from attnscope.store import OwnedFolder, RunFolder, short_hash
 
-SIGNATURE = {"model": {"name": "m", "sha256": "0"}, "settings": {"band": 10}}
+SIGNATURE = {"command": "scan", "model": {"name": "m", "sha256": "0"}, "settings": {"band": 10}}
 
 
 def part(start, size):
@@ -23,143 +25,289 @@ def part(start, size):
     )
 
 
-def test_what_is_appended_is_read_back(tmp_path):
-    with RunFolder(tmp_path / "run", SIGNATURE) as run:
-        run.append(part(0, 3))
-        run.append(part(3, 2))
+def opened(tmp_path, **options):
+    return RunFolder(tmp_path / "run", SIGNATURE, **options)
+
+
+def measured(run):
+    return run.results().entropy.values[:, 0].tolist()
+
+
+@pytest.fixture
+def finished(tmp_path):
+    """Pieces of 3 and 2 texts, and a summary."""
+    with opened(tmp_path) as run:
+        run.append(part(0, 3), 0)
+        run.append(part(3, 2), 3)
+        run.save("summary", part(0, 1))
         run.finish()
-    with RunFolder(tmp_path / "run", SIGNATURE) as run:
+    return tmp_path / "run"
+
+
+def flip(path, at=-40):
+    content = bytearray(path.read_bytes())
+    content[at] ^= 1
+    path.write_bytes(content)
+
+
+def contents(folder):
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_what_is_appended_is_read_back(finished, tmp_path):
+    with opened(tmp_path) as run:
         assert run.complete
         found = run.results()
     assert found.entropy.values[:, 0].tolist() == [0, 1, 2, 3, 4]
     assert found.source.values[4] == "テキスト 4"
+    assert found.source.dtype == object
 
 
-@pytest.mark.parametrize("tail", [1, 2])
-def test_what_a_killed_run_wrote_after_its_mark_is_cut_off(tmp_path, tail):
-    with RunFolder(tmp_path / "run", SIGNATURE) as run:
-        run.append(part(0, 3))
-        part(3, tail).to_zarr(
-            run.path / "results.zarr", append_dim="text", consolidated=False
-        )  # then it dies
-    with RunFolder(tmp_path / "run", SIGNATURE) as run:
-        assert run.texts == 3
-        run.append(part(3, 4))
-        assert run.results().entropy.values[:, 0].tolist() == list(range(7))
+def test_only_what_is_missing_is_to_be_done(tmp_path):
+    with opened(tmp_path) as run:
+        run.append(part(4, 4), 4)
+        assert [run.holds(range(first, first + 2)) for first in range(0, 10, 2)] == [
+            False,
+            False,
+            True,
+            True,
+            False,
+        ]
+        run.append(part(0, 4), 0)
+        assert run.texts == 8
+        assert measured(run) == list(range(8))
 
 
-def test_texts_count_only_once_they_are_written(tmp_path, monkeypatch):
-    def killed(*_, **__):
-        raise KeyboardInterrupt
+def test_the_same_arrays_are_the_same_bytes(tmp_path):
+    for name in ("one", "two"):
+        with RunFolder(tmp_path / name, SIGNATURE) as run:
+            run.append(part(0, 3), 0)
+    assert run.files == RunFolder(tmp_path / "one", SIGNATURE).look().files
 
-    monkeypatch.setattr(xr.Dataset, "to_zarr", killed)
-    with pytest.raises(KeyboardInterrupt), RunFolder(tmp_path / "run", SIGNATURE) as run:
-        run.append(part(0, 3))
-    monkeypatch.undo()
-    with RunFolder(tmp_path / "run", SIGNATURE) as run:
-        run.append(part(0, 3))
-    monkeypatch.setattr(xr.Dataset, "to_zarr", killed)
-    with pytest.raises(KeyboardInterrupt), RunFolder(tmp_path / "run", SIGNATURE) as run:
-        run.append(part(3, 2))
-    with RunFolder(tmp_path / "run", SIGNATURE) as run:
-        assert run.texts == 3
-        assert run.results().entropy.values[:, 0].tolist() == [0, 1, 2]
+
+@pytest.mark.parametrize("calls", range(1, 80))
+def test_stopped_at_any_moment_it_goes_on(tmp_path, monkeypatch, calls):
+    """A process that dies at the n-th call by which something reaches the disk, whichever that is."""
+    left = iter(range(calls - 1, -1, -1))
+
+    class Dead(BaseException):
+        pass
+
+    def dying(call):
+        def instead(*arguments, **options):
+            if next(left, 0) == 0:
+                raise Dead
+            return call(*arguments, **options)
+
+        return instead
+
+    with monkeypatch.context() as patched:
+        for name in ("fsync", "mkdir", "open", "replace", "rename", "unlink", "rmdir"):
+            patched.setattr(os, name, dying(getattr(os, name)))
+        try:
+            with opened(tmp_path) as run:
+                run.append(part(0, 3), 0)
+                run.append(part(3, 2), 3)
+                run.save("summary", part(0, 1))
+                run.finish()
+        except Dead:
+            pass
+    with opened(tmp_path) as run:
+        for first, size in ((0, 3), (3, 2)):
+            if not run.holds(range(first, first + size)):
+                run.append(part(first, size), first)
+        run.finish()
+        assert measured(run) == [0, 1, 2, 3, 4]
+        assert not run.damaged()
 
 
 def test_a_failed_write_leaves_nothing_behind_for_the_next(tmp_path, monkeypatch):
-    whole = xr.Dataset.to_zarr
-
-    def fail_at_the_end(self, *arguments, **options):
-        whole(self, *arguments, **options)
+    def full(*_, **__):
         raise OSError(28, "No space left on device")
 
-    with RunFolder(tmp_path / "run", SIGNATURE) as run:
-        run.append(part(0, 3))
-        monkeypatch.setattr(xr.Dataset, "to_zarr", fail_at_the_end)
-        with pytest.raises(AttnscopeError, match="The 3 texts before are safe"):
-            run.append(part(3, 2))
-        monkeypatch.undo()
-        run.append(part(3, 4))
-        assert run.results().entropy.values[:, 0].tolist() == list(range(7))
+    with opened(tmp_path) as run:
+        run.append(part(0, 3), 0)
+        with monkeypatch.context() as patched:
+            patched.setattr(os, "fsync", full)
+            with pytest.raises(AttnscopeError, match="The 3 texts before are safe"):
+                run.append(part(3, 2), 3)
+        run.append(part(3, 4), 3)
+        assert measured(run) == list(range(7))
 
 
-def test_arrays_that_were_extended_only_in_part_are_mended(tmp_path):
-    with RunFolder(tmp_path / "run", SIGNATURE) as run:
-        run.append(part(0, 3))
-    group = zarr.open_group(tmp_path / "run" / "results.zarr", mode="r+")
-    group["entropy"].resize((9, 3))  # the other arrays were not reached
-    with RunFolder(tmp_path / "run", SIGNATURE) as run:
-        run.append(part(3, 1))
-        assert run.results().entropy.values[:, 0].tolist() == [0, 1, 2, 3]
-
-
-def test_a_run_that_died_before_its_first_mark_starts_anew(tmp_path):
-    with RunFolder(tmp_path / "run", SIGNATURE) as run:
-        part(0, 3).to_zarr(run.path / "results.zarr", mode="w", consolidated=False)
-    with RunFolder(tmp_path / "run", SIGNATURE) as run:
-        assert run.texts == 0
-        run.append(part(0, 2))
-        assert run.results().sizes["text"] == 2
-
-
-def test_another_signature_is_refused_and_nothing_is_touched(tmp_path):
-    with RunFolder(tmp_path / "run", SIGNATURE) as run:
-        run.append(part(0, 3))
-    before = {path: path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()}
+def test_another_signature_is_refused_and_nothing_is_touched(finished, tmp_path):
+    before = contents(finished)
     other = {**SIGNATURE, "settings": {"band": 5}}
     with (
         pytest.raises(AttnscopeError, match=r"holds another run: its settings\.band is 10, not 5"),
-        RunFolder(tmp_path / "run", other),
+        RunFolder(finished, other),
     ):
         pass
-    after = {path: path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()}
-    assert before == after
+    assert contents(finished) == before
 
 
-def test_a_folder_with_other_files_is_refused(tmp_path):
-    (tmp_path / "thesis.tex").write_text("years of work")
+@pytest.mark.parametrize("name", ["thesis.tex", ".x.partial", ".lock", "run.json", "manifest.json"])
+def test_a_folder_with_other_files_is_refused(tmp_path, name):
+    place = tmp_path / "run"
+    place.mkdir()
+    (place / name).write_text('{"years": "of work"}')
+    with pytest.raises(AttnscopeError, match=rf"holds other files \({name}\)"), opened(tmp_path):
+        pass
+    assert contents(place) == {place / name: b'{"years": "of work"}'}
+
+
+def test_files_that_others_put_there_stay(finished, tmp_path):
+    for name in ("notes.txt", "pieces/notes.txt", ".x.partial", "figures/mine.svg"):
+        (finished / name).parent.mkdir(exist_ok=True)
+        (finished / name).write_text("mine")
+    with opened(tmp_path) as run, run.replacing("figures/", "pieces/") as new:
+        (new / "figures").mkdir()
+        (new / "figures" / "ours.svg").write_text("ours")
     with (
-        pytest.raises(AttnscopeError, match=r"holds other files \(thesis\.tex\)"),
-        RunFolder(tmp_path, SIGNATURE),
+        pytest.raises(
+            AttnscopeError, match=r"mine\.svg is there already, and attnscope scan did not write it"
+        ),
+        opened(tmp_path) as run,
+    ):
+        run.write({"figures/mine.svg": b"ours"})
+    for name in ("notes.txt", "pieces/notes.txt", ".x.partial", "figures/mine.svg"):
+        assert (finished / name).read_text() == "mine"
+    assert {path.name for path in (finished / "pieces").iterdir()} == {"notes.txt"}
+
+
+def test_a_folder_of_another_command_is_refused(finished):
+    with (
+        pytest.raises(AttnscopeError, match="belongs to attnscope scan, not to attnscope explain"),
+        RunFolder(finished, {**SIGNATURE, "command": "explain"}),
     ):
         pass
-    assert (tmp_path / "thesis.tex").read_text() == "years of work"
 
 
 def test_a_file_in_the_place_of_the_folder_is_refused(tmp_path):
     (tmp_path / "run").write_text("")
-    with pytest.raises(AttnscopeError, match="cannot use"), RunFolder(tmp_path / "run", SIGNATURE):
+    with pytest.raises(AttnscopeError, match="cannot use"), opened(tmp_path):
         pass
 
 
 def test_two_runs_do_not_share_a_folder(tmp_path):
-    with (
-        RunFolder(tmp_path / "run", SIGNATURE),
-        pytest.raises(AttnscopeError, match="another run is writing"),
-    ):
-        RunFolder(tmp_path / "run", SIGNATURE).__enter__()
+    with opened(tmp_path), pytest.raises(AttnscopeError, match="another command is writing"):
+        opened(tmp_path).__enter__()
 
 
-def test_a_torn_signature_is_said(tmp_path):
-    (tmp_path / "run.json").write_text('{"model"')
-    with pytest.raises(AttnscopeError, match="not readable as JSON"), RunFolder(tmp_path, SIGNATURE):
+@pytest.mark.parametrize("place", [".attnscope", ".attnscope/lock"])
+def test_no_link_is_followed(tmp_path, place):
+    precious = tmp_path / "precious"
+    (precious / "lock").parent.mkdir()
+    (precious / "lock").write_text("mine")
+    link = tmp_path / "run" / place
+    link.parent.mkdir(parents=True)
+    link.symlink_to(precious / "lock" if place.endswith("lock") else precious)
+    with pytest.raises(AttnscopeError), opened(tmp_path):
         pass
+    assert (precious / "lock").read_text() == "mine"
 
 
-def test_what_is_computed_from_results_is_whole_or_absent(tmp_path, monkeypatch):
-    with RunFolder(tmp_path / "run", SIGNATURE) as run:
-        run.save("summary.zarr", part(0, 2))
+def test_what_fails_before_anything_is_written_leaves_nothing(tmp_path):
+    with OwnedFolder(tmp_path / "other", "align"):
+        pass
+    assert not (tmp_path / "other").exists()
 
-        def fail(*_, **__):
-            raise OSError(28, "No space left on device")
 
-        monkeypatch.setattr(xr.Dataset, "to_zarr", fail)
-        with pytest.raises(AttnscopeError, match="no space left on device"):
-            run.save("summary.zarr", part(0, 9))
-        monkeypatch.undo()
-        assert run.load("summary.zarr").sizes["text"] == 2
+class TestDamage:
+    def test_of_a_finished_run_is_said(self, finished, tmp_path):
+        (piece, _) = sorted((finished / "pieces").iterdir())
+        flip(piece)
+        before = contents(finished)
+        with (
+            pytest.raises(
+                AttnscopeError, match=rf"{piece.name} is not what was written.* 3 windows are lost"
+            ),
+            opened(tmp_path),
+        ):
+            pass
+        assert contents(finished) == before
+
+    def test_is_made_anew_where_that_is_asked_for(self, finished, tmp_path, caplog):
+        min((finished / "pieces").iterdir()).unlink()
+        with caplog.at_level(logging.WARNING), opened(tmp_path, repair=True) as run:
+            assert not run.complete
+            assert [run.holds(range(3)), run.holds(range(3, 5))] == [False, True]
+            run.append(part(0, 3), 0)
+            assert measured(run) == [0, 1, 2, 3, 4]
+        assert "000000000-000000002.zarr.zip is damaged, and is made anew" in caplog.text
+
+    def test_of_an_unfinished_run_is_measured_again(self, tmp_path):
+        with opened(tmp_path) as run:
+            run.append(part(0, 3), 0)
+            run.append(part(3, 2), 3)
+        flip(sorted((run.path / "pieces").iterdir())[1], at=0)
+        with opened(tmp_path) as run:
+            assert run.texts == 3
+            run.append(part(3, 2), 3)
+            assert measured(run) == [0, 1, 2, 3, 4]
+
+    def test_of_a_view_costs_nothing(self, finished, tmp_path):
+        with opened(tmp_path) as run, run.replacing("report.html", views="v") as new:
+            (new / "report.html").write_text("page")
+        flip(finished / "report.html", at=0)
+        with opened(tmp_path) as run:
+            assert run.complete
+            assert "report.html" not in run.files
+            assert "views" not in run.state
+
+    def test_while_it_is_read_is_said(self, finished, tmp_path):
+        with opened(tmp_path) as run:
+            flip(finished / "summary.zarr.zip")
+            with pytest.raises(AttnscopeError, match=r"summary\.zarr\.zip is not what was written"):
+                run.load("summary")
+
+    @pytest.mark.parametrize("seed", range(60))
+    def test_at_random_is_found_or_changes_nothing(self, finished, tmp_path, seed):
+        draw = np.random.default_rng(seed)
+        files = [path for path in finished.rglob("*") if path.is_file() and path.name != "lock"]
+        victim = files[draw.integers(len(files))]
+        content = bytearray(victim.read_bytes())
+        match draw.integers(4):
+            case 0:
+                content[draw.integers(len(content))] ^= 1 << draw.integers(8)
+            case 1:
+                del content[draw.integers(len(content)) :]
+            case 2:
+                content[:] = bytes(len(content))
+            case _:
+                victim.unlink()
+        if victim.exists():
+            victim.write_bytes(content)
+        said = ""
+        try:
+            with opened(tmp_path) as run:
+                assert measured(run) == [0, 1, 2, 3, 4]
+                assert run.load("summary").sizes["text"] == 1
+        except AttnscopeError as error:
+            said = str(error)
+        assert not said or (str(finished) in said and len(said.splitlines()) <= 2)
+
+
+def test_a_finished_run_opens_where_nothing_can_be_written(finished, tmp_path):
+    """As another user than root, for whom permissions count."""
+    code = f"""
+import os
+from pathlib import Path
+from attnscope.store import RunFolder
+for user in (0, 65534):
+    os.seteuid(user)
+    with RunFolder(Path({str(finished)!r}), {SIGNATURE!r}) as run:
+        print(run.results().sizes["text"], user and run.is_writable())
+"""
+    if os.getuid():
+        pytest.skip("only root can become another user")
+    for path in (*tmp_path.parents, tmp_path, finished):
+        if path.is_relative_to("/tmp/pytest-of-root") or path == finished:  # noqa: S108
+            path.chmod(0o755)
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert found.stdout.split() == ["5", "0", "5", "False"], found.stderr
 
 
 def test_the_hash_follows_the_signature():
-    assert short_hash(SIGNATURE) == short_hash(json.loads(json.dumps(SIGNATURE)))
+    assert short_hash(SIGNATURE) == short_hash(dict(reversed(SIGNATURE.items())))
     assert short_hash(SIGNATURE) != short_hash({**SIGNATURE, "settings": {"band": 5}})

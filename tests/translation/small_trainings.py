@@ -3,6 +3,7 @@
 from contextlib import contextmanager, suppress
 from random import Random
 
+from attnscope.store import OwnedFolder
 from attnscope.translation.config import TrainConfig
 from attnscope.translation.processes import Processes
 from attnscope.translation.training import Training
@@ -35,9 +36,10 @@ def small_training(folder, progress=None, *, model="transformer", **settings):
     target.write_text("\n".join(lines).upper())
     texts = {"text": source} if model == "masked-lm" else {"source": source, "target": target}
     config = TrainConfig(model=model, **texts, **_TINY | _OF_MODELS[model] | settings)
-    training = Training(config, folder, Processes(), progress)
-    yield training
-    training.log.close()
+    with OwnedFolder(folder, "train") as owned:
+        training = Training(config, owned, Processes(), progress)
+        yield training
+        training.log.close()
 
 
 class Stopped(Exception):  # noqa: N818 says what it is

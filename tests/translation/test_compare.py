@@ -13,10 +13,11 @@ from transformers import AutoTokenizer
 
 import attnscope
 from attnscope import AttnscopeError
+from attnscope.store import OwnedFolder, unpacked
 from attnscope.translation import compare as compare_module
 from attnscope.translation import held_out, trial
 from attnscope.translation.compare import length_limits
-from attnscope.translation.config import read_config, write_config
+from attnscope.translation.config import config_bytes, read_config
 from attnscope.translation.curves import learning_curves, training_effort
 from attnscope.translation.held_out import read_held_out
 from attnscope.translation.parallel import ParallelText
@@ -53,9 +54,9 @@ def tree(out):
 
 
 def test_bleu_is_that_of_the_written_files(tree, out):
-    references = lines(out / "reference.txt")
+    references = lines(out / "text" / "reference.txt")
     for name in CONFIGS:
-        made = lines(out / f"{name}.txt")
+        made = lines(out / "translations" / f"{name}.txt")
         assert len(made) == len(references) == 60
         expected = BLEU().corpus_score(made, [references]).score
         assert float(tree["scores"]["score"].sel(system=name, metric="BLEU")) == pytest.approx(expected)
@@ -63,8 +64,8 @@ def test_bleu_is_that_of_the_written_files(tree, out):
 
 def test_bleu_by_length_is_that_of_the_sentences_of_that_length(tree, out):
     scores = tree["scores"].to_dataset()
-    sources, references = lines(out / "source.txt"), lines(out / "reference.txt")
-    made = lines(out / "additive.txt")
+    sources, references = lines(out / "text" / "source.txt"), lines(out / "text" / "reference.txt")
+    made = lines(out / "translations" / "additive.txt")
     assert scores["bucket"].values.tolist() == ["1-2", "3-4", "5-6", "7-8", "9-10", "11+"]
     for low, bucket in zip(range(1, 13, 2), scores["bucket"].values, strict=True):
         chosen = [i for i, source in enumerate(sources) if low <= len(source.split()) <= low + 1]
@@ -83,7 +84,7 @@ def test_lengths_that_no_sentence_has_are_left_out(tree, out, tmp_path):
 
 def test_parameters_are_counted_by_hand(tree, out):
     embedding, encoder, decoder = (SMALL[f"{name}_width"] for name in ("embedding", "encoder", "decoder"))
-    vocabulary = len(json.loads((out / "none" / "tokenizer.json").read_text())["model"]["vocab"])
+    vocabulary = len(json.loads((out / "systems" / "none" / "tokenizer.json").read_text())["model"]["vocab"])
     both = 2 * encoder
     fixed = (
         vocabulary * embedding  # once: the output layer is tied to it
@@ -97,7 +98,7 @@ def test_parameters_are_counted_by_hand(tree, out):
 
 
 def test_rates_and_curves_are_those_of_the_log(tree, out):
-    log = [json.loads(line) for line in lines(out / "additive" / "log.jsonl")]
+    log = [json.loads(line) for line in lines(out / "systems" / "additive" / "log.jsonl")]
     rates = [line["tokens_per_second"] for line in log if "loss" in line]
     at = tree["scores"].to_dataset().sel(system="additive")
     assert float(at["training_tokens_per_second"]) == np.median(rates)
@@ -111,17 +112,22 @@ def test_rates_and_curves_are_those_of_the_log(tree, out):
 
 def test_sentences_that_were_cut_are_counted(tree, out, monkeypatch, tmp_path):
     assert tree["scores"]["sentences_cut"].values.tolist() == [0, 0]
-    folder = shutil.copytree(out / "none", tmp_path / "none")
+    folder = shutil.copytree(out / "systems" / "none", tmp_path / "none")
+    (folder / "manifest.json").unlink()  # it is now what anybody may have written
     tokenizer = json.loads((folder / "tokenizer_config.json").read_text())
     (folder / "tokenizer_config.json").write_text(json.dumps(tokenizer | {"model_max_length": 9}))
     found = attnscope.compare([folder], tmp_path / "out", **OPTIONS | {"resamples": 0})
-    tokens = encode_lines(AutoTokenizer.from_pretrained(folder), lines(tmp_path / "out" / "source.txt"))
+    tokens = encode_lines(
+        AutoTokenizer.from_pretrained(folder), lines(tmp_path / "out" / "text" / "source.txt")
+    )
     assert found["scores"]["sentences_cut"].item() == sum(len(line) > 9 for line in tokens) > 0
 
 
 def test_case_counts_as_it_did_in_validation(tree, out, tmp_path):
-    folder = shutil.copytree(out / "none", tmp_path / "none")
-    write_config(CONFIGS["none"].model_copy(update={"lowercase": True}), folder / "config.yaml")
+    folder = shutil.copytree(out / "systems" / "none", tmp_path / "none")
+    (folder / "manifest.json").unlink()  # it is now what anybody may have written
+    changed = CONFIGS["none"].model_copy(update={"lowercase": True})
+    (folder / "config.yaml").write_bytes(config_bytes(changed))
     for asked, case in ((None, "lc"), (False, "mixed"), (True, "lc")):
         found = attnscope.compare([folder], tmp_path / "out", lowercase=asked, **OPTIONS)
         assert f"case:{case}" in json.loads(found["scores"].attrs["signature"])["BLEU"]
@@ -138,10 +144,8 @@ def test_only_attention_is_aligned(tree):
 
 def test_results_are_stored(tree, out):
     for name in ("scores", "curves", "alignment"):
-        xr.testing.assert_equal(
-            xr.open_zarr(out / f"{name}.zarr", consolidated=False).load(), tree[name].to_dataset()
-        )
-    signature = json.loads((out / "signature.json").read_text())
+        xr.testing.assert_equal(unpacked((out / f"{name}.zarr.zip").read_bytes()), tree[name].to_dataset())
+    signature = json.loads((out / "run.json").read_text())
     assert signature == json.loads(tree.attrs["signature"])
     assert set(signature["systems"]) == set(CONFIGS)
 
@@ -166,7 +170,7 @@ def test_other_beams_are_translated_again_and_not_trained(tree, out, monkeypatch
 
     monkeypatch.setattr(trial, "train", None)
     monkeypatch.setattr(trial, "translate_lines", counted)
-    folders = [out / name for name in CONFIGS]  # taken as they are, into another folder
+    folders = [out / "systems" / name for name in CONFIGS]  # taken as they are, into another folder
     found = attnscope.compare(folders, tmp_path, **OPTIONS | {"beams": 2, "resamples": 0})
     assert calls == [2, 2]
     assert found["scores"]["system"].values.tolist() == ["none", "additive"]
@@ -194,13 +198,13 @@ def test_stopped_and_gone_on_is_unbroken(tree, out, tmp_path, monkeypatch):
     attnscope.compare(CONFIGS, tmp_path, **OPTIONS)
     assert trained == ["additive"]
     for name in CONFIGS:
-        assert lines(tmp_path / f"{name}.txt") == lines(out / f"{name}.txt")
+        assert lines(tmp_path / "translations" / f"{name}.txt") == lines(out / "translations" / f"{name}.txt")
 
 
 def test_a_training_with_other_settings_is_not_finished(tree, out):
-    assert is_trained(CONFIGS["none"], out / "none")
-    assert is_trained(CONFIGS["none"].model_copy(update={"threads": 2}), out / "none")
-    assert not is_trained(CONFIGS["none"].model_copy(update={"updates": 9}), out / "none")
+    assert is_trained(CONFIGS["none"], out / "systems" / "none")
+    assert is_trained(CONFIGS["none"].model_copy(update={"threads": 2}), out / "systems" / "none")
+    assert not is_trained(CONFIGS["none"].model_copy(update={"updates": 9}), out / "systems" / "none")
 
 
 def test_the_text_is_joined_as_the_systems_were_trained():
@@ -221,13 +225,41 @@ def test_files_of_text(tmp_path):
     assert text == ParallelText(["a b", "c"], ["x y", "z"], {"both empty": 1})
 
 
-def test_names_are_unique_and_none_is_a_file_of_the_comparison(tmp_path):
-    for folder in ("a", "b"):
+def test_names_are_unique_also_where_case_does_not_count(tmp_path):
+    for folder, name in (("a", "small"), ("b", "Small")):
         (tmp_path / folder).mkdir()
-        write_config(CONFIGS["none"], tmp_path / folder / "source.yaml")
-    found = read_systems([tmp_path / "a" / "source.yaml", tmp_path / "b" / "source.yaml"], tmp_path / "out")
-    assert [system.name for system in found] == ["source-2", "source-3"]
-    assert found[1].folder == tmp_path / "out" / "source-3"
+        (tmp_path / folder / f"{name}.yaml").write_bytes(config_bytes(CONFIGS["none"]))
+    found = read_systems([tmp_path / "a" / "small.yaml", tmp_path / "b" / "Small.yaml"], tmp_path / "out")
+    assert [system.name for system in found] == ["small", "Small-2"]
+    assert found[1].folder == tmp_path / "out" / "systems" / "Small-2"
+
+
+@pytest.mark.parametrize("name", ["run", "manifest", "report", "signature", "progress", "scores", "text"])
+def test_no_name_is_that_of_a_file_of_the_comparison(name, out, tree, tmp_path):
+    folder = shutil.copytree(out / "systems" / "none", tmp_path / name)
+    found = attnscope.compare([folder], tmp_path / "out", **OPTIONS | {"resamples": 0})
+    assert found["scores"]["system"].values.tolist() == [name]
+    with OwnedFolder(tmp_path / "out", "compare") as written:
+        assert not written.damaged()
+
+
+def test_translations_that_were_damaged_are_made_again(tree, out, tmp_path, caplog):
+    copied = shutil.copytree(out, tmp_path / "out")
+    file = copied / "translations" / "additive.txt"
+    whole = file.read_bytes()
+    file.write_bytes(whole.replace(b"e", b"a", 1))
+    again = attnscope.compare(CONFIGS, copied, **OPTIONS)
+    assert file.read_bytes() == whole
+    assert "translations of additive are damaged" in caplog.text
+    xr.testing.assert_equal(again["scores"]["score"], tree["scores"]["score"])
+
+
+def test_a_log_that_was_damaged_gives_no_curve(tree, out, tmp_path):
+    copied = shutil.copytree(out / "systems" / "none", tmp_path / "none")
+    log = copied / "log.jsonl"
+    log.write_text(log.read_text().replace("1", "7", 1))
+    with pytest.raises(AttnscopeError, match=r"log\.jsonl is not what was written"):
+        attnscope.compare([copied], tmp_path / "out", **OPTIONS)
 
 
 @pytest.mark.parametrize("longest", [1, 3, 7, 12, 33, 60, 61, 130, 1000])
@@ -279,6 +311,8 @@ def test_the_fixed_vector_is_as_large_and_trained_longer():
     ("arguments", "message"),
     [
         ({"systems": {"a/b": CONFIGS["none"]}}, "a system cannot be called 'a/b'"),
+        ({"systems": {"..": CONFIGS["none"]}}, "a system cannot be called '..'"),
+        ({"systems": {"\x1b[2J": CONFIGS["none"]}}, "a system cannot be called"),
         ({"systems": {"a": read_config(model="masked-lm")}}, "masked language model"),
         ({"join": 0}, "join is 0"),
         ({"tokenize": "mose"}, "tokenize 'mose' is not known"),

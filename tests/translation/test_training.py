@@ -2,6 +2,7 @@
 
 import json
 import resource
+import shutil
 import signal
 import subprocess
 import sys
@@ -14,6 +15,7 @@ from safetensors.torch import load_file
 from transformers import AutoModelForMaskedLM, AutoModelForSeq2SeqLM, AutoTokenizer
 
 from attnscope import AttnscopeError
+from attnscope.store import OwnedFolder
 from attnscope.translation.build import build_model
 from attnscope.translation.config import TrainConfig, read_config
 from attnscope.translation.log import Log, read_log
@@ -276,15 +278,19 @@ def test_a_full_disk_keeps_the_checkpoint_before(unbroken, tmp_path):
 def test_a_full_disk_at_the_start_and_at_the_log(tmp_path):
     with no_file_above(10), pytest.raises(AttnscopeError, match=r"cannot write to .*Choose another folder"):
         train(out=tmp_path / "start", **SMALL, **RECURRENT)
-    log = Log(tmp_path)
-    with no_file_above(10), pytest.raises(AttnscopeError, match=r"cannot write .*The checkpoints are whole"):
-        log.write(1, loss=1.0)
-    log.close()
+    with OwnedFolder(tmp_path / "log", "train") as folder:
+        log = Log(folder)
+        with (
+            no_file_above(10),
+            pytest.raises(AttnscopeError, match=r"cannot write .*The checkpoints are whole"),
+        ):
+            log.write(1, loss=1.0)
+        log.close()
 
 
 def test_a_file_in_the_place_of_the_folder(tmp_path):
     (tmp_path / "out").write_text("mine")
-    with pytest.raises(AttnscopeError, match=r"cannot write to .*out.*Choose another folder"):
+    with pytest.raises(AttnscopeError, match=r"cannot use .*out.*Choose another folder"):
         train(out=tmp_path / "out", **SMALL, **RECURRENT)
     assert (tmp_path / "out").read_text() == "mine"
 
@@ -297,11 +303,87 @@ def test_a_start_that_failed_does_not_bind_the_folder(tmp_path):
     assert len(AutoTokenizer.from_pretrained(tmp_path)) == 320
 
 
-def test_a_folder_with_a_model_of_another_origin_is_left_alone(tmp_path):
-    (tmp_path / "model.safetensors").write_bytes(b"mine")
-    with pytest.raises(AttnscopeError, match="holds a model already"):
+@pytest.mark.parametrize(
+    "name",
+    ["model.safetensors", "config.yaml", "log.jsonl", "checkpoints/my-best/weights.bin", "checkpoints/1000"],
+)
+def test_a_folder_with_other_files_is_left_alone(name, tmp_path):
+    (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+    (tmp_path / name).write_bytes(b"mine")
+    with pytest.raises(AttnscopeError, match="holds other files"):
         train(out=tmp_path, **SMALL, **RECURRENT)
-    assert [file.name for file in tmp_path.iterdir()] == ["model.safetensors"]
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == [tmp_path / name]
+    assert (tmp_path / name).read_bytes() == b"mine"
+
+
+def test_files_that_others_put_beside_stay(tmp_path):
+    few = SMALL | RECURRENT | {"updates": 4}
+    train(out=tmp_path, **few)
+    others = [tmp_path / "notes.txt", tmp_path / "checkpoints" / "my-best" / "weights.bin"]
+    for other in others:
+        other.parent.mkdir(exist_ok=True)
+        other.write_bytes(b"mine")
+    train(out=tmp_path, **SMALL, **RECURRENT)
+    assert all(other.read_bytes() == b"mine" for other in others)
+
+
+def test_two_trainings_do_not_share_a_folder(tmp_path):
+    def again(told):
+        if told.update == 2:
+            with pytest.raises(AttnscopeError, match="another command is writing"):
+                train(out=tmp_path, **SMALL, **RECURRENT)
+
+    train(out=tmp_path, progress=again, **SMALL, **RECURRENT)
+
+
+class TestDamage:
+    """Of a training that was stopped after update 8, with checkpoints of 4 and 8."""
+
+    @pytest.fixture
+    def stopped(self, tmp_path):
+        def stop(told):
+            if told.update == 10:
+                raise Stopped
+
+        with pytest.raises(Stopped):
+            train(out=tmp_path, progress=stop, **SMALL, **RECURRENT)
+        return tmp_path
+
+    @pytest.mark.parametrize(
+        "name", ["model.safetensors", "optimizer.safetensors", "state.json"], ids=lambda name: name
+    )
+    def test_of_the_last_checkpoint_costs_its_updates_alone(self, name, stopped, unbroken, caplog):
+        file = stopped / "checkpoints" / "00000008" / name
+        content = bytearray(file.read_bytes())
+        content[len(content) // 2] ^= 4
+        file.write_bytes(content)
+        train(out=stopped, **SMALL, **RECURRENT)
+        assert "update 8" in caplog.text
+        assert "goes on from update 4" in caplog.text
+        assert same(weights(stopped), weights(unbroken["recurrent"]))
+
+    def test_of_all_checkpoints_begins_anew(self, stopped, unbroken, caplog):
+        for file in stopped.glob("checkpoints/*/state.json"):
+            file.write_bytes(b"")
+        train(out=stopped, **SMALL, **RECURRENT)
+        assert "goes on from the beginning" in caplog.text
+        assert same(weights(stopped), weights(unbroken["recurrent"]))
+
+    @pytest.mark.parametrize("name", ["tokenizer.json", "tokenizer_config.json", "config.yaml", "log.jsonl"])
+    def test_of_another_file_is_mended(self, name, stopped, unbroken, caplog):
+        (stopped / name).write_bytes(b"")
+        train(out=stopped, **SMALL, **RECURRENT)
+        assert f"{name} is damaged, and is made anew" in caplog.text
+        assert same(weights(stopped), weights(unbroken["recurrent"]))
+        if name != "log.jsonl":
+            assert (stopped / name).read_bytes() == (unbroken["recurrent"] / name).read_bytes()
+
+    def test_of_a_finished_model_is_mended_from_its_checkpoints(self, unbroken, tmp_path):
+        folder = tmp_path / "copy"
+        shutil.copytree(unbroken["recurrent"], folder)
+        (folder / "model.safetensors").write_bytes(b"")
+        train(out=folder, **SMALL, **RECURRENT)
+        assert same(weights(folder), weights(unbroken["recurrent"]))
 
 
 def test_other_texts_than_those_of_the_folder_are_refused(tmp_path):
@@ -342,13 +424,14 @@ def test_a_lower_cased_training_is_validated_lower_cased(tmp_path, monkeypatch):
     text = tmp_path / "text"
     text.write_text("".join(f"The {a} And The {b} Met {c}\n" for a in "abc" for b in "defg" for c in "hij"))
     config = TrainConfig(source=text, target=text, lowercase=True, vocabulary=300, **RECURRENT)
-    training = Training(config, tmp_path / "out", Processes())
+    with OwnedFolder(tmp_path / "out", "train") as folder:
+        training = Training(config, folder, Processes())
+        training.log.close()
     monkeypatch.setattr(
         "attnscope.translation.training.translate_lines",
         lambda _model, _tokenizer, lines, **_: [[Translation(line.lower())] for line in lines],
     )
     assert training.validate()["bleu"] == pytest.approx(100)
-    training.log.close()
 
 
 def test_the_log_tells_the_time_of_all_updates_and_of_nothing_else(tmp_path, monkeypatch):
@@ -403,14 +486,14 @@ def test_a_folder_holds_one_training(unbroken):
 
 
 def test_a_loss_that_is_no_number_stops_the_training(tmp_path, monkeypatch):
-    training = Training(TrainConfig(**SMALL, **RECURRENT), tmp_path, Processes())
-    monkeypatch.setattr(
-        training.model, "summed_loss", lambda **_: next(training.model.parameters()).sum() * torch.nan
-    )
-    with pytest.raises(
-        AttnscopeError, match=r"the loss of update 1 is nan: try a smaller learning_rate \(now 0\.002\)"
-    ):
-        training.run()
+    with OwnedFolder(tmp_path, "train") as folder:
+        training = Training(TrainConfig(**SMALL, **RECURRENT), folder, Processes())
+        weight = next(training.model.parameters())
+        monkeypatch.setattr(training.model, "summed_loss", lambda **_: weight.sum() * torch.nan)
+        with pytest.raises(
+            AttnscopeError, match=r"the loss of update 1 is nan: try a smaller learning_rate \(now 0\.002\)"
+        ):
+            training.run()
 
 
 @pytest.mark.parametrize(

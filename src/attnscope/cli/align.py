@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import json
 import math
-import re
 import sys
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from attnscope.cli import options
-from attnscope.cli.place import count
+from attnscope.cli.place import PAGE, count
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
 
+    from attnscope.store import OwnedFolder
     from attnscope.translation.align import Aligned
+
+_LINKS = "links.txt"
 
 
 def align(
@@ -59,12 +61,15 @@ def align(
 ) -> None:
     """Which source word does each target word look at? Links in Pharaoh's format; error rates against people's."""
     from attnscope.errors import AttnscopeError
+    from attnscope.store import OwnedFolder
     from attnscope.translation.align import align as run_align
     from attnscope.translation.links import pharaoh
 
     if str(source) == str(target) == "-":
         raise AttnscopeError("standard input (-) can be only one of the files")
-    with _progress_bar() as show:
+    with ExitStack() as opened:
+        folder = None if out is None else opened.enter_context(OwnedFolder(out, "align"))
+        show = opened.enter_context(_progress_bar())
         aligned = run_align(
             model,
             source,
@@ -87,10 +92,10 @@ def align(
             trust_remote_code=trust_remote_code,
             progress=show,
         )
-    if out is not None:
-        _write(aligned, out)
-        if not aligned.pairs and (aligned.score is None or pairs > 0):
-            _say_why_no_pictures(aligned, asked=pairs > 0)
+        if folder is not None:
+            _write(aligned, folder)
+    if out is not None and not aligned.pairs and (aligned.score is None or pairs > 0):
+        _say_why_no_pictures(aligned, asked=pairs > 0)
     if as_json:
         print(json.dumps(_as_json(aligned), indent=2, ensure_ascii=False))  # noqa: T201
     elif gold is None and out is None:
@@ -127,39 +132,33 @@ def _progress_bar() -> Generator[Callable[[str, int, int], None]]:
         yield show
 
 
-_MADE = re.compile(r"report\.html|figures/(heads|pair-[0-9]+)\.(svg|pdf|png)")
-
-
-def _write(aligned: Aligned, out: Path) -> None:
+def _write(aligned: Aligned, folder: OwnedFolder) -> None:
     from attnscope.figures import alignment_map, error_rate_grid, save_figure
     from attnscope.report import write_alignment_report
     from attnscope.report.alignment_page import compared_heads
-    from attnscope.report.embed import write_whole
+    from attnscope.store import VIEWS, explained
     from attnscope.translation.links import pharaoh
 
-    ours = (out / "links.txt").exists()  # an earlier run's; else what is there is another command's
-    made: list[Path] = []
-    write_whole(out / "links.txt", "".join(pharaoh(links) + "\n" for links in aligned.links))
-    if aligned.score is not None or aligned.pairs:
-        made.append(write_alignment_report(aligned, out / "report.html"))
     heads = compared_heads(aligned)
-    if heads is not None:
-        chosen = None if aligned.layer is None or aligned.head is None else (aligned.layer, aligned.head)
-        made += save_figure(error_rate_grid(heads, chosen), out / "figures" / "heads")
-    for pair in aligned.pairs:
-        figure = alignment_map(
-            pair.words.weights,
-            pair.words.source,
-            pair.words.target,
-            links=pair.found,
-            sure=pair.sure,
-            possible=pair.possible,
-            title=f"Line {pair.line}",
-        )
-        made += save_figure(figure, out / "figures" / f"pair-{pair.line}")
-    for path in [out / "report.html", *(out / "figures").glob("*")] if ours else []:
-        if path not in made and _MADE.fullmatch(path.relative_to(out).as_posix()):
-            path.unlink(missing_ok=True)
+    safe = "Choose another folder with --out, or free some room"
+    with explained(f"write to {folder.path}", safe), folder.replacing(_LINKS, *VIEWS) as new:
+        (new / _LINKS).write_text("".join(pharaoh(links) + "\n" for links in aligned.links), encoding="utf-8")
+        if aligned.score is not None or aligned.pairs:
+            write_alignment_report(aligned, new / PAGE)
+        if heads is not None:
+            chosen = None if aligned.layer is None or aligned.head is None else (aligned.layer, aligned.head)
+            save_figure(error_rate_grid(heads, chosen), new / "figures" / "heads")
+        for pair in aligned.pairs:
+            figure = alignment_map(
+                pair.words.weights,
+                pair.words.source,
+                pair.words.target,
+                links=pair.found,
+                sure=pair.sure,
+                possible=pair.possible,
+                title=f"Line {pair.line}",
+            )
+            save_figure(figure, new / "figures" / f"pair-{pair.line}")
 
 
 def _say_why_no_pictures(aligned: Aligned, *, asked: bool) -> None:

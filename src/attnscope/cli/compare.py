@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from attnscope.cli import options
+from attnscope.cli.place import PAGE, draw_views
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
@@ -119,7 +120,7 @@ def compare(
             device=device,
             progress=show,
         )
-    page = _write_pages(tree, out) if report else None
+    page = _draw(tree, out) if report else None
     if as_json:
         print(json.dumps(_as_json(tree), indent=2, ensure_ascii=False))  # noqa: T201
     elif as_csv:
@@ -130,12 +131,20 @@ def compare(
         _print_tables(tree, page)
 
 
-def _write_pages(tree: xr.DataTree, out: Path) -> Path:
+def _draw(tree: xr.DataTree, out: Path) -> Path | None:
     from attnscope.figures.comparison import write_comparison_figures
     from attnscope.report import write_comparison_report
+    from attnscope.store import OwnedFolder
 
-    write_comparison_figures(tree, out / "figures")
-    return write_comparison_report(tree, out / "report.html")
+    def draw(place: Path) -> None:
+        write_comparison_figures(tree, place / "figures")
+        write_comparison_report(tree, place / PAGE)
+
+    with OwnedFolder(out, "compare") as folder:
+        results = [
+            checksum.sha256 for name, checksum in folder.files.items() if "/" not in name and name != PAGE
+        ]
+        return draw_views(folder, sorted(results), draw)
 
 
 def _rows(tree: xr.DataTree) -> list[dict[str, Any]]:

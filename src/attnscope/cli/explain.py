@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from attnscope.cli import options
-from attnscope.cli.place import Place, count
+from attnscope.cli.place import PAGE, Place, count, draw_views
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
@@ -68,6 +68,7 @@ def explain(
     text: options.Texts = None,
     target: _Target = None,
     out: options.Out = None,
+    repair: options.Repair = False,
     device: options.Device = None,
     dtype: options.Dtype = None,
     window: _Window = None,
@@ -94,13 +95,14 @@ def explain(
     """Why does every head look there? Take queries and keys apart into positions, content and waves."""
     options.refuse_two_formats(as_json=as_json, as_csv=as_csv)
     texts = {"field": field, "by_line": by_line}
-    place = Place(out, _default_out, ("paper.zarr",) if paper else ())
+    place = Place(out, _default_out, ("paper.zarr.zip",) if paper else ())
     with _progress_bar() as show:
         tree = _analysed(
             model,
             text or None,
             targets=target or None,
             out=place,
+            repair=repair,
             tokenizer=tokenizer,
             window=window,
             limit=limit,
@@ -125,7 +127,7 @@ def explain(
     folder = Path(tree.attrs["run"])
     if "relearned" in tree.children:
         _print_relearned(tree["relearned"].to_dataset(), folder)
-    page = _write_pages(tree, folder, heads) if report else None
+    page = _draw(tree, folder, heads) if report else None
     if as_json:
         print(json.dumps(_as_json(tree, folder), indent=2, ensure_ascii=False))  # noqa: T201
     elif as_csv:
@@ -227,13 +229,21 @@ def _progress_bar() -> Generator[Callable[[Step], None]]:
         yield show
 
 
-def _write_pages(tree: xr.DataTree, folder: Path, heads: list[tuple[int, int]]) -> Path:
+def _draw(tree: xr.DataTree, folder: Path, heads: list[tuple[int, int]]) -> Path | None:
     from attnscope.figures.mechanism import explain_figures, write_explain_figures
     from attnscope.report import write_explain_report
+    from attnscope.store import RunFolder
 
-    figures = dict(explain_figures(tree, heads))
-    write_explain_figures(tree, folder / "figures", heads, figures)
-    return write_explain_report(tree, folder / "report.html", heads, figures)
+    def draw(place: Path) -> None:
+        figures = dict(explain_figures(tree, heads))
+        write_explain_figures(tree, place / "figures", heads, figures)
+        write_explain_report(tree, place / PAGE, heads, figures)
+
+    with RunFolder(folder, json.loads(tree.attrs["signature"])) as run:
+        also = (
+            [str(node.attrs["identity"]) for node in tree["also"].children.values()] if "also" in tree else []
+        )
+        return draw_views(run, [[list(head) for head in heads], sorted(tree.children), also], draw)
 
 
 def _as_json(tree: xr.DataTree, folder: Path) -> dict[str, Any]:

@@ -25,6 +25,10 @@ Out = Annotated[
         help="Run folder. A run that was stopped goes on there.", show_default="one under attnscope-runs"
     ),
 ]
+Repair = Annotated[
+    bool,
+    typer.Option("--repair", help="Make again what was damaged in a finished run, instead of refusing it."),
+]
 Device = Annotated[str | None, typer.Option(help="cpu, cuda, ...", show_default="cuda if there is one")]
 Dtype = Annotated[
     str | None,

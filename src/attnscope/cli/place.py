@@ -1,4 +1,4 @@
-"""Where a command's results lie, and what it says about that."""
+"""Where a command's results lie, what is drawn of them there, and what it says about that."""
 
 from __future__ import annotations
 
@@ -8,6 +8,10 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
+
+    from attnscope.store import OwnedFolder
+
+PAGE = "report.html"
 
 
 class Place:
@@ -20,7 +24,7 @@ class Place:
     usual
         Names a folder from the signature.
     parts
-        What the folder must hold for the run to count as finished.
+        Files that the folder must hold for the run to count as finished.
     """
 
     def __init__(
@@ -50,6 +54,38 @@ class Place:
                 f"already finished in {folder}: delete it or give another --out to measure again",
                 file=sys.stderr,
             )
+
+
+def draw_views(folder: OwnedFolder, shown: object, draw: Callable[[Path], None]) -> Path | None:
+    """Draw the page and the figures, unless they lie there already or nothing can be written.
+
+    Parameters
+    ----------
+    folder
+        Where the results lie.
+    shown
+        What the page depends on beside the results, as JSON holds it.
+    draw
+        Writes ``report.html`` and ``figures`` into the folder that it is given.
+
+    Returns
+    -------
+    Path or None
+        The page, if there is one.
+    """
+    from attnscope import __version__
+    from attnscope.store import VIEWS, explained, short_hash
+
+    drawn = short_hash([__version__, shown])
+    page = folder.path / PAGE
+    if folder.state.get("views") != drawn or PAGE not in folder.files:
+        with explained(
+            "write the page", "The results are safe: free some room and give the same command again"
+        ):
+            if folder.is_writable():
+                with folder.replacing(*VIEWS, views=drawn) as new:
+                    draw(new)
+    return page if PAGE in folder.files else None
 
 
 def count(number: int, what: str) -> str:

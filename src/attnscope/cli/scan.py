@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from attnscope.cli import options
-from attnscope.cli.place import Place, count
+from attnscope.cli.place import PAGE, Place, count, draw_views
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
@@ -30,6 +30,7 @@ def scan(
         list[Path] | None, typer.Option(help=options.TARGET + "Both texts by line, line i beside line i.")
     ] = None,
     out: options.Out = None,
+    repair: options.Repair = False,
     device: options.Device = None,
     dtype: options.Dtype = None,
     statistics: Annotated[
@@ -72,6 +73,7 @@ def scan(
             text or None,
             targets=target or None,
             out=place,
+            repair=repair,
             tokenizer=tokenizer,
             window=window,
             stride=stride,
@@ -90,7 +92,7 @@ def scan(
             progress=show,
         )
     folder = Path(results.encoding["source"])
-    page = _write_pages(results, folder) if report else None
+    page = _draw(results, folder) if report else None
     if as_json:
         print(json.dumps(_as_json(results, folder), indent=2, ensure_ascii=False))  # noqa: T201
     elif as_csv:
@@ -143,16 +145,20 @@ def _progress_bar() -> Generator[Callable[[Progress], None]]:
         yield show
 
 
-def _write_pages(results: xr.Dataset, folder: Path) -> Path:
-    import xarray as xr
-
+def _draw(results: xr.Dataset, folder: Path) -> Path | None:
     from attnscope.figures import write_scan_figures
     from attnscope.report import write_report
     from attnscope.statistics._scan import SAMPLE
+    from attnscope.store import RunFolder
 
-    sample = xr.load_dataset(folder / SAMPLE, engine="zarr", consolidated=False)
-    write_scan_figures(results, sample, folder / "figures")
-    return write_report(results, sample, folder / "report.html")
+    with RunFolder(folder, json.loads(results.attrs["signature"])) as run:
+
+        def draw(place: Path) -> None:
+            sample = run.load(SAMPLE)
+            write_scan_figures(results, sample, place / "figures")
+            write_report(results, sample, place / PAGE)
+
+        return draw_views(run, None, draw)
 
 
 def _as_json(results: xr.Dataset, folder: Path) -> dict[str, Any]:

@@ -32,17 +32,22 @@ def train(config: Path | None, out: Path, **settings: Any) -> None:
     """Train a translation model or a masked language model. Without data: a generated task, in a few minutes."""
     from rich.console import Console
 
+    from attnscope.store import OwnedFolder
     from attnscope.translation.checkpoints import Checkpoints
     from attnscope.translation.processes import is_first
     from attnscope.translation.training import train as run
 
-    checkpoints = Checkpoints(out / "checkpoints")
+    folder = OwnedFolder(out, "train").look()
+    checkpoints = Checkpoints(folder)
     with _progress_bar() as show:
-        if checkpoints.updates() and is_first():
+        if folder.state.get("complete") and is_first():
+            print(f"{out} holds a finished training of {checkpoints.updates()[-1]} updates", file=sys.stderr)  # noqa: T201
+        elif checkpoints.updates() and is_first():
             print(f"{out} holds {checkpoints.updates()[-1]} updates: it goes on from there", file=sys.stderr)  # noqa: T201
         try:
             metrics = run(config, out, progress=show, **settings)
         except KeyboardInterrupt:
+            folder.look()
             kept = f"update {checkpoints.updates()[-1]}" if checkpoints.updates() else "the beginning"
             if is_first():
                 print(f"the same command goes on from {kept}", file=sys.stderr)  # noqa: T201

@@ -62,7 +62,7 @@ def translate(
     With --n-best above 1, every translation has its own line, as Moses writes it: number of the source line, from 0
     ||| translation ||| score.
     """
-    from attnscope.store import explained, write_atomically
+    from attnscope.store import explained, write_output
     from attnscope.translation.lines import read_lines
     from attnscope.translation.translate import translate as run
 
@@ -93,7 +93,7 @@ def translate(
         sys.stdout.write(written)
         return
     with explained(f"write {out}", "Choose another file with --out"):
-        write_atomically(out, written)
+        write_output(out, written)
 
 
 def _tell_cuts(found: Sequence[Sequence[Translation]]) -> None:

@@ -97,9 +97,7 @@ def _number(token: str | None) -> int:
 
 
 def _write(path: Path, text: str) -> None:
-    from attnscope.errors import AttnscopeError
+    from attnscope.store import explained, write_output
 
-    try:
-        path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise AttnscopeError(f"cannot write {path}: {error.strerror or error}") from error
+    with explained(f"write {path}", "Choose another file with --markdown"):
+        write_output(path, text)

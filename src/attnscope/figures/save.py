@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import io
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from matplotlib import rc_context
 from matplotlib.text import Text
 
-from attnscope.errors import AttnscopeError
 from attnscope.figures.style import look
 from attnscope.figures.text import needs_cff
+from attnscope.store import explained, write_output
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -58,20 +59,19 @@ def save_figure(figure: Figure, stem: Path | str) -> list[Path]:
     """
     stem = Path(stem)
     paths = [stem.with_name(stem.name + ending) for ending in (".svg", ".pdf", ".png")]
-    try:
+    with explained(f"write the figure to {stem}", "Choose another place, or free some room"), look():
         stem.parent.mkdir(parents=True, exist_ok=True)
-        with look():
-            figure.draw_without_rendering()
-            figure.set_layout_engine("none")  # what was laid out once is not laid out again for each format
-            for path in paths:
-                _write(figure, path)
-    except OSError as error:
-        raise AttnscopeError(f"Cannot write the figure to {stem}: {error.strerror or error}.") from error
+        figure.draw_without_rendering()
+        figure.set_layout_engine("none")  # what was laid out once is not laid out again for each format
+        for path in paths:
+            _write(figure, path)
     return paths
 
 
 def _write(figure: Figure, path: Path) -> None:
     kind = path.suffix[1:]
     cff = kind == "pdf" and any(needs_cff(text.get_text()) for text in figure.findobj(Text))
+    drawn = io.BytesIO()  # a disk that is full within a PDF leaves no half of one
     with rc_context({"pdf.fonttype": 3 if cff else 42}):
-        figure.savefig(path, format=kind, dpi=200, metadata=_NO_DATE[kind])
+        figure.savefig(drawn, format=kind, dpi=200, metadata=_NO_DATE[kind])
+    write_output(path, drawn.getvalue())

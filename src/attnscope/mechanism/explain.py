@@ -31,7 +31,7 @@ from attnscope.mechanism.relearn import Relearning
 from attnscope.mechanism.scheme_effects import bias_effect, rotation_effect
 from attnscope.mechanism.tables import position_scheme, position_table
 from attnscope.statistics import window_length
-from attnscope.store import RunFolder, package_versions, tokenizer_sha256, write_atomically
+from attnscope.store import RunFolder, explained, package_versions, tokenizer_sha256
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -39,7 +39,6 @@ if TYPE_CHECKING:
 CONTENT_TEXTS = 8  # texts of the position-and-content account, which takes several passes
 DEFAULT_TEXTS = 100
 CONTROLLED = 4  # heads whose shift is held against controls: the first in the ranking
-_INDEX = "analyses.json"
 _CROSSED = (
     "its queries and keys have positions in different texts; see where its heads look with scan and align"
 )
@@ -75,6 +74,7 @@ def explain(
     targets: Sources = None,
     tokenizer: Any = None,
     out: str | Path | Callable[[dict[str, Any]], Path] | None = None,
+    repair: bool = False,
     window: int | None = None,
     limit: int = DEFAULT_TEXTS,
     band: int = 10,
@@ -109,6 +109,8 @@ def explain(
     out
         Run folder, or a function that names it from the signature. Each analysis is written when it is done; a
         run that was stopped does the rest.
+    repair
+        Whether to make again what was damaged in a finished run; else such a run is refused.
     window
         Tokens of a window; all are equally long, shorter ones are left out. By default what the model takes.
     limit
@@ -224,10 +226,9 @@ def explain(
         found, skipped = job.all(Kept(None))
         found |= beside(others, Kept(None))
     else:
-        with RunFolder(Path(out(signature) if callable(out) else out), signature) as run:
+        with RunFolder(Path(out(signature) if callable(out) else out), signature, repair=repair) as run:
             found, skipped = job.all(Kept(run))
             found |= beside(others, Kept(run))
-            run.finish()
     tree = xr.DataTree.from_dict(found)
     tree.attrs = attributes | {"skipped": json.dumps(skipped)}
     if out is not None:
@@ -274,28 +275,26 @@ class Kept:
         """The analysis of that name, made if it is not kept yet."""
         if self.run is None:
             return make()
-        kept = self.run.load(f"{name}.zarr")
+        kept = self.run.load(name)
         if kept is None:
-            made = make()
-            self.run.save(f"{name}.zarr", made)
-            kept = self.run.load(f"{name}.zarr")
+            self.run.save(name, made := make())
+            kept = self.run.load(name)
         return made if kept is None else kept  # pyright: ignore[reportPossiblyUnboundVariable]
 
     def all(self, *, paper: bool) -> tuple[dict[str, xr.Dataset], dict[str, str]] | None:
         """What `finish` was told, if the run went through with the same choice before: no text is read again."""
-        index = None if self.run is None else self.run.path / _INDEX
-        if self.run is None or index is None or not index.is_file():
+        told = None if self.run is None else self.run.state.get("analyses")
+        if self.run is None or told is None or told["paper"] != paper:
             return None
-        told = json.loads(index.read_text(encoding="utf-8"))
-        found = {name: self.run.load(f"{name}.zarr") for name in told["analyses"]}
+        found = {name: self.run.load(name) for name in told["names"]}
         whole = {name: one for name, one in found.items() if one is not None}
-        return (whole, told["skipped"]) if told["paper"] == paper and len(whole) == len(found) else None
+        return (whole, told["skipped"]) if len(whole) == len(found) else None
 
-    def finish(self, analyses: list[str], skipped: dict[str, str], *, paper: bool) -> None:
+    def finish(self, names: list[str], skipped: dict[str, str], *, paper: bool) -> None:
         """Note which analyses there are, and why there are not more."""
         if self.run is not None:
-            told = {"paper": paper, "analyses": analyses, "skipped": skipped}  # in the order of the page
-            write_atomically(self.run.path / _INDEX, json.dumps(told, indent=2, ensure_ascii=False))
+            told = {"paper": paper, "names": names, "skipped": skipped}  # in the order of the page
+            self.run.finish(analyses=told)
 
 
 class Analyses:
@@ -422,7 +421,11 @@ class Analyses:
         def make() -> xr.Dataset:
             model, found = relearning.run(band=self.band, progress=tell)
             if kept.run is not None:
-                relearning.save(model, kept.run.path / "relearned")
+                with (
+                    explained("write the relearned model", "Free some room and give the same command again"),
+                    kept.run.replacing("relearned/") as new,
+                ):
+                    relearning.save(model, new / "relearned")
             return found
 
         return make

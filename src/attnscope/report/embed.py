@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from attnscope.errors import AttnscopeError
 from attnscope.figures.style import look
-from attnscope.store import write_atomically
+from attnscope.store import explained, write_output
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -101,17 +100,10 @@ def write_page(
         js=together(scripts),
         **shown,
     )
-    write_whole(path, text)
-    return path
-
-
-def write_whole(path: Path, text: str) -> None:
-    """Write a page whole or not at all; a character that UTF-8 cannot hold is written as its escape."""
-    try:
+    with explained(f"write the report to {path}", "Choose another place, or free some room"):
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(path, text.encode(errors="backslashreplace").decode())
-    except OSError as error:
-        raise AttnscopeError(f"Cannot write the report to {path}: {error.strerror or error}.") from error
+        write_output(path, text)
+    return path
 
 
 def _short(value: float) -> float | int | None:

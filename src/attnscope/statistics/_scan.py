@@ -38,9 +38,10 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 LONGEST_DEFAULT = 2048  # tokens: a longer window must be asked for
-FLUSH_TEXTS = 64  # results wait in memory for at most so many texts, or so many seconds
-FLUSH_SECONDS = float(os.environ.get("ATTNSCOPE_FLUSH_SECONDS", "5"))
-SUMMARY, SAMPLE = "summary.zarr", "sample.zarr"
+FLUSH_BYTES = 1 << 26  # results wait in memory for at most so many bytes,
+FLUSH_SECONDS = float(os.environ.get("ATTNSCOPE_FLUSH_SECONDS", "5"))  # so many seconds,
+FLUSH_SHARE = 0.02  # or this share of the time that the run took so far: a long run has few pieces
+SUMMARY, SAMPLE = "summary", "sample"
 
 
 @dataclass(frozen=True)
@@ -58,6 +59,7 @@ def scan(
     targets: Sources = None,
     tokenizer: Any = None,
     out: str | Path | Callable[[dict[str, Any]], Path] | None = None,
+    repair: bool = False,
     window: int | None = None,
     stride: int | None = None,
     limit: int | None = None,
@@ -92,6 +94,8 @@ def scan(
     out
         Run folder, or a function that names it from the signature. With it, results are written as they come,
         and a run that was stopped goes on. ``.encoding["source"]`` of the result holds the folder.
+    repair
+        Whether to measure again what was damaged in a finished run; else such a run is refused.
     window
         Tokens of a window, special tokens included; by default what the model takes, at most 2,048. With `targets`, the
         most that a line may have.
@@ -209,7 +213,7 @@ def scan(
                 summarize(results, clusters=clusters, seed=seed), combine_attrs="no_conflicts"
             )
         return results.assign_attrs(attributes)
-    with RunFolder(Path(out(signature) if callable(out) else out), signature) as run:
+    with RunFolder(Path(out(signature) if callable(out) else out), signature, repair=repair) as run:
         if not run.complete:
             job.into(run)
             if "band_sum" in names:
@@ -276,30 +280,34 @@ class _Job:
     def into(self, run: RunFolder) -> None:
         """Measure what the run still lacks, and add it as it comes."""
         waiting: list[xr.Dataset] = []
-        last = time.monotonic()
+        began = last = time.monotonic()
         try:
-            for results in self.batches(skip=run.texts):
+            for results in self.batches(run.holds):
+                if waiting and results.text[0] != waiting[-1].text[-1] + 1:
+                    waiting = _flushed(run, waiting)
                 waiting.append(results)
-                full = sum(one.sizes["text"] for one in waiting) >= FLUSH_TEXTS
-                if full or time.monotonic() - last > FLUSH_SECONDS:
+                now = time.monotonic()
+                full = sum(one.nbytes for one in waiting) >= FLUSH_BYTES
+                if full or now - last > max(FLUSH_SECONDS, FLUSH_SHARE * (now - began)):
                     ready, waiting = waiting, []
-                    _flush(run, ready)
+                    _flushed(run, ready)
                     last = time.monotonic()
-        except KeyboardInterrupt:
-            _flush(run, waiting)
+        except BaseException:
+            _flushed(run, waiting)  # what was measured stays, whatever came between
             raise
-        _flush(run, waiting)
+        _flushed(run, waiting)
 
-    def batches(self, skip: int = 0) -> Iterator[xr.Dataset]:
-        """Measure batch after batch; the first `skip` windows (whole batches) are passed over."""
-        done, share = 0, 0.0
+    def batches(self, done: Callable[[range], bool] = lambda _: False) -> Iterator[xr.Dataset]:
+        """Measure batch after batch, but those that are done."""
+        seen, share = 0, 0.0
         for batch in _chunked(self.windows, self.batch_size):
-            done += len(batch)
+            texts = range(seen, seen + len(batch))
+            seen += len(batch)
             share += sum(_characters(window) for window in batch) / self.characters
-            if done > skip:
-                yield self._measure(batch, done - len(batch))
-            self.progress(Progress(done, min(1.0, max(share, done / self.limit if self.limit else 0.0))))
-        self.progress(Progress(done, 1.0))
+            if not done(texts):
+                yield self._measure(batch, texts.start)
+            self.progress(Progress(seen, min(1.0, max(share, seen / self.limit if self.limit else 0.0))))
+        self.progress(Progress(seen, 1.0))
 
     def _reading(self, batch: Sequence[Window]) -> Reading:
         tokenizer = self.loaded.tokenizer
@@ -370,9 +378,11 @@ class _Job:
         return found.assign_coords(layer_kind=("layer", kinds))
 
 
-def _flush(run: RunFolder, waiting: Sequence[xr.Dataset]) -> None:
+def _flushed(run: RunFolder, waiting: Sequence[xr.Dataset]) -> list[xr.Dataset]:
+    """Add what waits to the run; nothing waits then."""
     if waiting:
-        run.append(_joined(waiting))
+        run.append(_joined(waiting), int(waiting[0].text[0]))
+    return []
 
 
 def _joined(parts: Sequence[xr.Dataset]) -> xr.Dataset:

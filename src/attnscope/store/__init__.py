@@ -1,17 +1,25 @@
-"""Run folders: labelled arrays with their signature, resumable, written whole or not at all."""
+"""Folders of results: labelled arrays with their signature, checked, resumable, written whole or not at all."""
 
-from attnscope.store._files import as_new_files, explained, write_atomically, write_json
-from attnscope.store._run import RunFolder, is_finished
+from attnscope.store._arrays import SUFFIX, packed, unpacked
+from attnscope.store._files import explained, json_bytes, write_output
+from attnscope.store._folder import OwnedFolder, damage, manifest_of
+from attnscope.store._run import VIEWS, RunFolder, is_finished
 from attnscope.store._signature import package_versions, short_hash, tokenizer_sha256
 
 __all__ = [
+    "SUFFIX",
+    "VIEWS",
+    "OwnedFolder",
     "RunFolder",
-    "as_new_files",
+    "damage",
     "explained",
     "is_finished",
+    "json_bytes",
+    "manifest_of",
     "package_versions",
+    "packed",
     "short_hash",
     "tokenizer_sha256",
-    "write_atomically",
-    "write_json",
+    "unpacked",
+    "write_output",
 ]

@@ -1,10 +1,12 @@
-"""Files that are either whole or not there."""
+"""Files that are either whole or not there, after a crash and after a power cut."""
 
 from __future__ import annotations
 
 import json
 import os
-from contextlib import contextmanager
+import stat
+import tempfile
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,45 +18,106 @@ if TYPE_CHECKING:
     from collections.abc import Generator
 
 
-def write_atomically(path: Path, text: str) -> None:
-    """Write a text file so that a reader sees the old content or the new, also after a crash.
+def sync(path: Path) -> None:
+    """Wait until a file, or the names in a folder, are on the disk."""
+    if os.name != "posix" and path.is_dir():  # Windows opens no folder
+        return
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def new_file(folder: Path, content: bytes = b"") -> Path:
+    """A new file in that folder, under a name that nothing else has, on the disk when this returns.
+
+    It has the permissions of any new file of this user.
+    """
+    handle, name = tempfile.mkstemp(prefix=".attnscope-", dir=folder)
+    path = Path(name)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        path.chmod(0o666 & ~_UMASK)
+    except BaseException:
+        path.unlink(missing_ok=True)
+        raise
+    return path
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
+
+
+_UMASK = _umask()  # read once, as reading sets it for a moment
+
+
+def write_atomically(path: Path, content: str | bytes) -> None:
+    """Write a file so that a reader sees the old content or the new, also after a power cut.
 
     Examples
     --------
-    >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     write_atomically(Path(folder) / "note.txt", "whole")
     ...     (Path(folder) / "note.txt").read_text()
     'whole'
     """
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    new = new_file(path.parent, _bytes(content))
     try:
-        with temporary.open("w", encoding="utf-8", newline="\n") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
+        new.replace(path)
+    except BaseException:
+        new.unlink(missing_ok=True)
+        raise
+    sync(path.parent)
 
 
-def as_new_files(path: Path) -> None:
-    """Let those read a file who may read a new one: safetensors leaves its files to their owner alone.
+def write_output(path: Path, content: str | bytes) -> None:
+    """Write a file that the user named.
+
+    A regular file is replaced whole and keeps its permissions; a link stays a link, and what it leads to is written.
+    What is no regular file (a device, a pipe) is written to as it is.
 
     Examples
     --------
-    >>> import tempfile
-    >>> with tempfile.NamedTemporaryFile() as file:
-    ...     as_new_files(Path(file.name))
+    >>> write_output(Path("/dev/null"), "nothing is replaced")
+    >>> stat.S_ISCHR(Path("/dev/null").stat().st_mode)
+    True
     """
-    mask = os.umask(0)
-    os.umask(mask)
-    path.chmod(0o666 & ~mask)
+    real = Path(os.path.realpath(path))
+    try:
+        known = real.stat()
+    except FileNotFoundError:
+        write_atomically(real, content)
+        return
+    if not stat.S_ISREG(known.st_mode) or known.st_nlink > 1:
+        with real.open("wb") as file:
+            file.write(_bytes(content))
+        return
+    new = new_file(real.parent, _bytes(content))
+    try:
+        with suppress(PermissionError):  # only root may give a file away
+            os.chown(new, known.st_uid, known.st_gid)
+        new.chmod(stat.S_IMODE(known.st_mode))
+        new.replace(real)
+    except BaseException:
+        new.unlink(missing_ok=True)
+        raise
+    sync(real.parent)
 
 
-def write_json(path: Path, content: Any) -> None:
-    """Write JSON atomically, readable and in a fixed order."""
-    write_atomically(path, json.dumps(content, indent=2, sort_keys=True, ensure_ascii=False) + "\n")
+def json_bytes(content: Any) -> bytes:
+    """JSON, readable and in a fixed order."""
+    return (json.dumps(content, indent=2, sort_keys=True, ensure_ascii=False) + "\n").encode()
+
+
+def _bytes(content: str | bytes) -> bytes:
+    """UTF-8; a character that it cannot hold (half of a surrogate pair) is written as its escape."""
+    return content if isinstance(content, bytes) else content.encode(errors="backslashreplace")
 
 
 @contextmanager

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
-import shutil
-from pathlib import Path
+import logging
+from collections.abc import Iterable
+from functools import partial
 from typing import Any
 
 import torch
@@ -13,28 +13,29 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from attnscope.store import as_new_files, explained
+from attnscope.store import OwnedFolder, explained
 
-_UNFINISHED = ".unfinished"
+_PLACE = "checkpoints/"
+_log = logging.getLogger("attnscope")
 
 
 class Checkpoints:
-    """Numbered folders within one, each with weights, the optimizer's moments and the state of the training.
-
-    A folder is written under another name, flushed to the disk and then renamed, so that one that bears its number
-    is whole, whatever happens.
+    """Checkpoints of a training: weights, the optimizer's moments and the state of the training.
 
     Parameters
     ----------
     folder
-        Where they lie; made with the first.
+        Of the training.
 
     Examples
     --------
     >>> import tempfile
+    >>> from pathlib import Path
     >>> place = tempfile.TemporaryDirectory()
-    >>> kept, layer = Checkpoints(Path(place.name)), nn.Linear(2, 2)
-    >>> kept.save(10, layer, torch.optim.Adam(layer.parameters()), {"epoch": 0})
+    >>> folder = OwnedFolder(Path(place.name), "train")
+    >>> with folder:
+    ...     kept, layer = Checkpoints(folder), nn.Linear(2, 2)
+    ...     kept.save(10, layer, torch.optim.Adam(layer.parameters()), {"epoch": 0})
     >>> kept.updates(), kept.load(10, layer, torch.optim.Adam(layer.parameters()))
     ([10], {'epoch': 0})
     >>> torch.equal(kept.mean_weights([10, 10])["bias"], layer.bias)
@@ -42,44 +43,74 @@ class Checkpoints:
     >>> place.cleanup()
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: OwnedFolder) -> None:
         self.folder = folder
 
     def updates(self) -> list[int]:
         """Numbers of the whole checkpoints, ascending."""
-        if not self.folder.is_dir():
-            return []
-        return sorted(int(one.name) for one in self.folder.iterdir() if one.name.isdecimal())
+        return sorted({_update(name) for name in self.folder.files if name.startswith(_PLACE)})
 
-    def save(self, update: int, model: nn.Module, optimizer: Optimizer, state: dict[str, Any]) -> None:
-        """Write one.
+    def save(
+        self,
+        update: int,
+        model: nn.Module,
+        optimizer: Optimizer,
+        state: dict[str, Any],
+        *,
+        keep: Iterable[int] | None = None,
+        growing: Iterable[str] = (),
+    ) -> None:
+        """Write one, and in the same moment remove all others but those to keep.
+
+        Parameters
+        ----------
+        update, model, optimizer, state
+            What is written.
+        keep
+            Updates of the checkpoints that stay beside it; all by default.
+        growing
+            See `OwnedFolder.write`.
 
         Raises
         ------
         AttnscopeError
             If the disk is full or cannot be written; the earlier ones stay as they are.
         """
-        new = self.folder / f"{update:08d}{_UNFINISHED}"
+        place = f"{_PLACE}{update:08d}/"
+        stay = {update, *(self.updates() if keep is None else keep)}
+        gone = [name for name in self.folder.files if name.startswith(_PLACE) and _update(name) not in stay]
         safe = "Those before it are whole: make room and give the same command again"
-        try:
-            with explained(f"write the checkpoint of update {update} to {self.folder}", safe):
-                shutil.rmtree(new, ignore_errors=True)
-                new.mkdir(parents=True)
-                save_file(weights_of(model), new / "model.safetensors")
-                save_file(_moments(model, optimizer), new / "optimizer.safetensors")
-                (new / "state.json").write_text(json.dumps(state), encoding="utf-8")
-                for file in new.iterdir():
-                    as_new_files(file)
-                    _flush(file)
-                _flush(new)
-                new.rename(self.folder / f"{update:08d}")
-                _flush(self.folder)
-        finally:
-            shutil.rmtree(new, ignore_errors=True)
+        with explained(f"write the checkpoint of update {update} to {self.folder.path}", safe):
+            self.folder.write(
+                {
+                    f"{place}model.safetensors": partial(save_file, weights_of(model)),
+                    f"{place}optimizer.safetensors": partial(save_file, _moments(model, optimizer)),
+                    f"{place}state.json": json.dumps(state).encode(),
+                },
+                remove=gone,
+                growing=growing,
+            )
+
+    def drop_damaged(self, damaged: Iterable[str]) -> None:
+        """Give up every checkpoint of which a file is not what was written."""
+        broken = {_update(name) for name in damaged if name.startswith(_PLACE)}
+        if not broken:
+            return
+        whole = [update for update in self.updates() if update not in broken]
+        gone = [name for name in self.folder.files if name.startswith(_PLACE) and _update(name) in broken]
+        self.folder.forget(gone)
+        after = f"update {whole[-1]}" if whole else "the beginning"
+        for update in sorted(broken):
+            _log.warning(
+                "the checkpoint of update %s in %s is damaged: the training goes on from %s",
+                update,
+                self.folder.path,
+                after,
+            )
 
     def load(self, update: int, model: nn.Module, optimizer: Optimizer) -> dict[str, Any]:
         """Bring model and optimizer to where they were, and return the state of the training."""
-        place = self.folder / f"{update:08d}"
+        place = self.folder.path / f"{_PLACE}{update:08d}"
         moments = load_file(place / "optimizer.safetensors")
         named = dict(model.named_parameters())
         with torch.no_grad():
@@ -98,15 +129,10 @@ class Checkpoints:
         """Mean of the weights of several checkpoints, summed in float64."""
         total: dict[str, Tensor] = {}
         for update in updates:
-            for name, one in load_file(self.folder / f"{update:08d}" / "model.safetensors").items():
+            place = self.folder.path / f"{_PLACE}{update:08d}"
+            for name, one in load_file(place / "model.safetensors").items():
                 total[name] = total.get(name, torch.zeros((), dtype=torch.float64)) + one.double()
         return {name: (one / len(updates)).float() for name, one in total.items()}
-
-    def keep(self, updates: set[int]) -> None:
-        """Remove all others, and what was never finished."""
-        for one in self.folder.iterdir():
-            if not one.name.isdecimal() or int(one.name) not in updates:
-                shutil.rmtree(one, ignore_errors=True)
 
 
 def weights_of(model: nn.Module) -> dict[str, Tensor]:
@@ -122,9 +148,6 @@ def _moments(model: nn.Module, optimizer: Optimizer) -> dict[str, Tensor]:
     }
 
 
-def _flush(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+def _update(name: str) -> int:
+    """The update of a checkpoint's file."""
+    return int(name.removeprefix(_PLACE).partition("/")[0])

@@ -10,7 +10,7 @@ import numpy as np
 import xarray as xr
 
 from attnscope.errors import AttnscopeError
-from attnscope.store import RunFolder, explained, write_json
+from attnscope.store import SUFFIX, OwnedFolder, explained, json_bytes, packed
 from attnscope.translation.config import TrainConfig, read_config
 from attnscope.translation.curves import learning_curves, training_effort
 from attnscope.translation.held_out import read_held_out
@@ -47,11 +47,11 @@ def compare(
     Parameters
     ----------
     systems
-        YAML files of settings (`TrainConfig`), each trained in ``out/NAME``; folders that `attnscope train` made,
-        taken as they are; or a mapping from names to these. By default three that learn the generated task in a few
-        minutes each: a recurrent model with one fixed vector, the same with additive attention, and a Transformer.
+        YAML files of settings (`TrainConfig`), each trained in ``out/systems/NAME``; folders that `attnscope train`
+        made, taken as they are; or a mapping from names to these. By default three that learn the generated task in a
+        few minutes each: a recurrent model with one fixed vector, the same with additive attention, and a Transformer.
     out
-        Folder of trainings, translations (``NAME.txt``) and results. Given again, it goes on where it was stopped, and
+        Folder of trainings (``systems``), translations and results. Given again, it goes on where it was stopped, and
         what is done is not done again.
     source, reference
         Files of the text to translate, line by line; by default what `read_held_out` says: new sentences of the
@@ -77,7 +77,7 @@ def compare(
     Returns
     -------
     xarray.DataTree
-        Three nodes, which also lie in `out` as ``scores.zarr``, ``curves.zarr`` and ``alignment.zarr``:
+        Three nodes, which also lie in `out`, each as a file such as ``scores.zarr.zip``:
 
         ``scores``
             What `attnscope.score` gives, with the first system as the baseline; and by system ``parameters``,
@@ -127,8 +127,8 @@ def compare(
         )
 
     scored({"reference": text.target}, min(resamples, 0))  # refuses wrong settings before hours of training
-    trials = Trials(out, text, shown, beams, threads, device, progress or (lambda _: None))
-    with RunFolder(out, {"command": "compare"}) as run:
+    with OwnedFolder(out, "compare") as folder:
+        trials = Trials(folder, text, shown, beams, threads, device, progress or (lambda _: None))
         trials.write_text()
         tried = {system.name: trials.of(system) for system in asked}
         scores = scored({name: trial.lines for name, trial in tried.items()}, resamples)
@@ -139,14 +139,15 @@ def compare(
             "alignment": _alignment(text, shown, tried),
         }
         signature = {
+            "command": "compare",
             "systems": {name: trial.signature for name, trial in tried.items()},
             "scores": json.loads(scores.attrs["signature"]),
         }
-        for name, dataset in found.items():
-            run.save(f"{name}.zarr", dataset)
         with explained(f"write to {out}", "Free some room and give the same command again"):
-            write_json(out / "signature.json", signature)
-        run.finish()
+            folder.write(
+                {f"{name}{SUFFIX}": packed(dataset) for name, dataset in found.items()}
+                | {"run.json": json_bytes(signature)}
+            )
     tree = xr.DataTree.from_dict(found)
     tree.attrs = {"signature": json.dumps(signature), "run": str(out)}
     return tree

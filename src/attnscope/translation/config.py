@@ -11,7 +11,8 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from attnscope.errors import AttnscopeError
-from attnscope.store import write_atomically
+
+SETTINGS = "config.yaml"  # in the folder of a training
 
 
 class TrainConfig(BaseModel):
@@ -255,18 +256,18 @@ def _from_yaml(path: Path) -> dict[str, Any]:
     return values
 
 
-def write_config(config: TrainConfig, path: Path) -> None:
-    """Write its settings as YAML, so that `read_config` gives them back.
+def config_bytes(config: TrainConfig) -> bytes:
+    """Settings as YAML, which `read_config` reads.
 
     Examples
     --------
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
-    ...     write_config(TrainConfig(seed=3), Path(folder, "config.yaml"))
+    ...     _ = Path(folder, "config.yaml").write_bytes(config_bytes(TrainConfig(seed=3)))
     ...     read_config(Path(folder, "config.yaml")) == TrainConfig(seed=3)
     True
     """
     values = {
         name: str(value) if isinstance(value, Path) else value for name, value in config.settings().items()
     }
-    write_atomically(path, yaml.safe_dump(values, sort_keys=False, allow_unicode=True))
+    return yaml.safe_dump(values, sort_keys=False, allow_unicode=True).encode()

@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from attnscope.errors import AttnscopeError
-from attnscope.store import explained, write_atomically
+from attnscope.store import OwnedFolder, damage, explained, manifest_of
 
+LOG = "log.jsonl"
 _SAFE = "The checkpoints are whole: make room and give the same command again"
 
 
@@ -19,8 +20,8 @@ class Log:
     Parameters
     ----------
     folder
-        Where ``log.jsonl`` lies. What it tells of updates after `update` was lost with the process that made them, and
-        is taken off; so is the end of a training that goes on.
+        Of the training. What the log in it tells of updates after `update` was lost with the process that made them,
+        and is taken off; so is the end of a training that goes on.
     update
         Of the checkpoint from which the training goes on; 0 for a new one.
     tensorboard
@@ -34,21 +35,20 @@ class Log:
     Examples
     --------
     >>> import tempfile
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     log = Log(Path(folder))
+    >>> with tempfile.TemporaryDirectory() as place, OwnedFolder(Path(place), "train") as folder:
+    ...     log = Log(folder)
     ...     log.write(10, loss=1.5)
     ...     log.close()
-    ...     read_log(Path(folder))
+    ...     read_log(Path(place))
     [{'update': 10, 'loss': 1.5}]
     """
 
-    def __init__(self, folder: Path, update: int = 0, *, tensorboard: bool = False) -> None:
-        path = folder / "log.jsonl"
-        before = read_log(folder) if update else []
+    def __init__(self, folder: OwnedFolder, update: int = 0, *, tensorboard: bool = False) -> None:
+        before = read_log(folder.path) if update and LOG in folder.files else []
         kept = [line for line in before if line["update"] <= update and "chosen" not in line]
-        with explained(f"write {path}", _SAFE):
-            write_atomically(path, "".join(json.dumps(line) + "\n" for line in kept))
-            self._file = path.open("a", encoding="utf-8")
+        with explained(f"write {folder.path / LOG}", _SAFE):
+            folder.write({LOG: "".join(json.dumps(line) + "\n" for line in kept).encode()}, growing=[LOG])
+            self._file = (folder.path / LOG).open("a", encoding="utf-8")
         self._board: Any = None
         if tensorboard:
             try:
@@ -57,7 +57,7 @@ class Log:
                 raise AttnscopeError(
                     "tensorboard is not installed: pip install 'attnscope[tensorboard]'"
                 ) from None
-            self._board = SummaryWriter(folder / "tensorboard", purge_step=update + 1)
+            self._board = SummaryWriter(folder.path / "tensorboard", purge_step=update + 1)
 
     def write(self, update: int, **values: Any) -> None:
         """Add a line."""
@@ -80,16 +80,26 @@ class Log:
 def read_log(folder: Path) -> list[dict[str, Any]]:
     """Lines of a training's log; a last line that is not whole is passed over.
 
+    Raises
+    ------
+    AttnscopeError
+        If the log is not what the training wrote.
+
     Examples
     --------
     >>> read_log(Path("/nowhere"))
     []
     """
-    path = folder / "log.jsonl"
+    path = folder / LOG
+    known = manifest_of(folder)
+    if known is not None and OwnedFolder(folder, known["command"]).look().damaged(
+        [LOG] if LOG in known["files"] else []
+    ):
+        raise damage(path)
     if not path.exists():
         return []
     found: list[dict[str, Any]] = []
-    for line in path.read_text(encoding="utf-8").splitlines():
+    for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
         try:
             found.append(json.loads(line))
         except json.JSONDecodeError:  # the process was killed while it wrote

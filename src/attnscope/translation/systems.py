@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from attnscope.errors import AttnscopeError
-from attnscope.translation.config import TrainConfig, read_config
-from attnscope.translation.log import read_log
+from attnscope.store import OwnedFolder
+from attnscope.translation.config import SETTINGS, TrainConfig, read_config
 from attnscope.translation.presets import PRESETS
+from attnscope.translation.training import finished_metrics
 
-_TAKEN = ("figures", "source", "reference")  # names that the comparison itself writes to
-_NO_MATTER = dict.fromkeys(("threads", "device", "log_every", "tensorboard", "keep"))  # to the weights
+SYSTEMS = "systems"  # where a comparison trains what is not trained yet
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ def read_systems(
         raise AttnscopeError("there is no system to compare: give YAML files of settings, or trained folders")
     found: dict[str, System] = {}
     for name, one in named:
-        own = _unique(name, [*_TAKEN, *found])
+        own = _unique(name, list(found))
         found[own] = _read(own, one, out)
     return list(found.values())
 
@@ -89,31 +89,31 @@ def is_trained(config: TrainConfig, folder: Path) -> bool:
     >>> is_trained(TrainConfig(), Path("/nowhere"))
     False
     """
-    lines = read_log(folder)
-    if not (lines and "chosen" in lines[-1] and (folder / "config.yaml").is_file()):
-        return False
-    before = read_config(folder / "config.yaml").settings()
-    return {**before, **_NO_MATTER} == {**config.settings(), **_NO_MATTER}
+    return finished_metrics(config, OwnedFolder(folder, "train").look()) is not None
 
 
 def _read(name: str, one: str | Path | TrainConfig, out: Path) -> System:
-    if Path(name).name != name:
-        raise AttnscopeError(f"a system cannot be called {name!r}: files are named by it")
+    if Path(name).name != name or name.startswith(".") or not name.isprintable():
+        raise AttnscopeError(
+            f"a system cannot be called {name!r}, as files are named by it: rename the file or folder, or give a "
+            "name in Python's mapping"
+        )
+    own = out / SYSTEMS / name
     if isinstance(one, TrainConfig):
-        return System(name, out / name, _of_translation(one, name), given=False)
+        return System(name, own, _of_translation(one, name), given=False)
     path = Path(one)
     if not path.exists():
         raise AttnscopeError(
             f"{path}: no such file or folder: give YAML files of settings, or trained folders"
         )
     if not path.is_dir():
-        return System(name, out / name, _of_translation(read_config(path), path), given=False)
+        return System(name, own, _of_translation(read_config(path), path), given=False)
     if not (path / "config.json").is_file():
         raise AttnscopeError(
             f"{path} holds no finished model (no config.json): give a YAML file of settings, or finish the training by "
             "`attnscope train`"
         )
-    settings = path / "config.yaml"
+    settings = path / SETTINGS
     config = _of_translation(read_config(settings), path) if settings.is_file() else None
     return System(name, path, config, given=True)
 
@@ -132,7 +132,7 @@ def _called(path: Path) -> str:
 
 def _unique(name: str, taken: Sequence[str]) -> str:
     number, own = 1, name
-    while own in taken:
+    while own.casefold() in map(str.casefold, taken):  # some file systems take them for one
         number += 1
         own = f"{name}-{number}"
     return own

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import math
+import tempfile
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -17,13 +19,13 @@ from transformers import AutoTokenizer
 
 from attnscope.capture import quiet, usable_device
 from attnscope.errors import AttnscopeError
-from attnscope.store import as_new_files, explained
+from attnscope.store import OwnedFolder, explained
 from attnscope.translation.batches import IGNORED
 from attnscope.translation.build import build_model
 from attnscope.translation.checkpoints import Checkpoints
-from attnscope.translation.config import TrainConfig, read_config, refuse_other_models, write_config
+from attnscope.translation.config import SETTINGS, TrainConfig, config_bytes, read_config, refuse_other_models
 from attnscope.translation.known import judge_known
-from attnscope.translation.log import Log
+from attnscope.translation.log import LOG, Log
 from attnscope.translation.material import Batch, Material, Pairs, read_material
 from attnscope.translation.presets import preset
 from attnscope.translation.processes import Processes, processes, threads_of_one
@@ -43,6 +45,9 @@ _MAY_CHANGE = {
     "average",
     "keep",
 }
+_NO_MATTER = dict.fromkeys(("threads", "device", "log_every", "tensorboard", "keep"))  # to the weights
+_MODEL = ("model", "config.json", "generation_config.json")  # beginnings of the names of the model's files
+_log = logging.getLogger("attnscope")
 
 
 @dataclass(frozen=True)
@@ -108,9 +113,10 @@ class Training:
     ----------
     config
         Settings.
-    out
-        Folder: settings, tokenizer, log, checkpoints and, at the end, the model. A training that was stopped goes on
-        from its last checkpoint and reaches the same weights as one that was not.
+    folder
+        For settings, tokenizer, log, checkpoints and, at the end, the model; the first process holds it locked. A
+        training that was stopped goes on from its last whole checkpoint and reaches the same weights as one that was
+        not.
     group
         Processes that share each batch.
     progress
@@ -125,14 +131,14 @@ class Training:
     def __init__(
         self,
         config: TrainConfig,
-        out: Path,
+        folder: OwnedFolder,
         group: Processes,
         progress: Callable[[Progress], None] | None = None,
     ) -> None:
-        self.config, self.out, self.group = config, out, group
+        self.config, self.folder, self.group = config, folder, group
         self.progress = (progress if group.first else None) or (lambda _: None)
         self.device = usable_device(config.device)
-        self.checkpoints = Checkpoints(out / "checkpoints")
+        self.checkpoints = Checkpoints(folder)
         self.material = self._prepare()
         torch.manual_seed(config.seed)
         self.model = build_model(config, len(self.material.tokenizer)).to(self.device)
@@ -152,30 +158,40 @@ class Training:
             self.place = _Place(**state)
         if self.place.texts != texts:
             raise AttnscopeError(
-                f"the texts are not those with which the training in {out} began: give these, or another folder"
+                f"the texts are not those with which the training in {folder.path} began: give these, or another folder"
             )
-        self.log = Log(out, self.place.update, tensorboard=config.tensorboard) if group.first else None
+        self.log = Log(folder, self.place.update, tensorboard=config.tensorboard) if group.first else None
         if self.log is not None and not kept and self.material.left_out:
             self.log.write(0, left_out=self.material.left_out)
 
     def _prepare(self) -> Material:
         """The folder, its settings and the texts; the first process makes what the others read."""
         if self.group.first:
-            done = max(self.checkpoints.updates(), default=0)
-            if done:
-                _same_training(self.config, self.out, done)
-            elif (self.out / "model.safetensors").exists():
-                raise AttnscopeError(
-                    f"{self.out} holds a model already: give another folder for a new training"
-                )
-            made = None if done else read_material(self.config)
-            with explained(f"write to {self.out}", "Choose another folder (--out), or make room"):
-                if made is not None:
-                    self.out.mkdir(parents=True, exist_ok=True)
-                    _save_tokenizer(made.tokenizer, self.out)
-                write_config(self.config, self.out / "config.yaml")
+            with explained(f"write to {self.folder.path}", "Choose another folder (--out), or make room"):
+                self._prepare_folder()
         self.group.wait()
-        return read_material(self.config, AutoTokenizer.from_pretrained(self.out))
+        if not self.group.first:
+            self.folder.look()
+        return read_material(self.config, AutoTokenizer.from_pretrained(self.folder.path))
+
+    def _prepare_folder(self) -> None:
+        """Give up what is damaged, refuse another training, and write what is not there yet."""
+        damaged = self.folder.damaged()
+        self.checkpoints.drop_damaged(damaged)
+        others = [name for name in damaged if name in self.folder.files]
+        for name in others:
+            _log.warning("%s is damaged, and is made anew", self.folder.path / name)
+        done = max(self.checkpoints.updates(), default=0)
+        if done:
+            _same_training(self.config, TrainConfig(**self.folder.state["config"]), self.folder.path, done)
+        made = {SETTINGS: config_bytes(self.config)}
+        if not done or any(
+            name.startswith("tokenizer") for name in others
+        ):  # the same texts give the same one
+            made |= _tokenizer_files(read_material(self.config).tokenizer)
+        gone = [name for name in others if name not in made]
+        config = self.config.model_dump(mode="json")
+        self.folder.write(made, remove=gone, config=config, complete=None, metrics=None)
 
     def run(self) -> dict[str, float]:
         """Train to the end, average, write the model, and return the metrics of the last validation."""
@@ -290,11 +306,9 @@ class Training:
         if self.log is not None:
             self.log.write(place.update, **{f"valid_{name}": one for name, one in place.metrics.items()})
             state = vars(place) | {"since": vars(self._since)}
-            self.checkpoints.save(place.update, self.model, self.optimizer, state)
-            updates = self.checkpoints.updates()
-            self.checkpoints.keep(
-                {*updates[-max(self.config.keep, self.config.average) :], place.best_update}
-            )
+            before = max(self.config.keep, self.config.average) - 1
+            keep = {place.best_update, *self.checkpoints.updates()[::-1][:before]}
+            self.checkpoints.save(place.update, self.model, self.optimizer, state, keep=keep, growing=[LOG])
         self.group.wait()
 
     def _is_done(self) -> bool:
@@ -338,12 +352,14 @@ class Training:
         if self._told is not None:
             self.progress(replace(self._told, metrics=metrics))
         if self.log is not None:
-            safe = "The checkpoints are whole: make room and give the same command again"
-            with quiet(), explained(f"write the model to {self.out}", safe):
-                self.model.eval().save_pretrained(self.out)  # before the line that says that it is finished
-                for file in self.out.glob("*.safetensors"):
-                    as_new_files(file)
             self.log.write(self.place.update, chosen=chosen, **{f"final_{k}": v for k, v in metrics.items()})
+            safe = "The checkpoints are whole: make room and give the same command again"
+            with (
+                explained(f"write the model to {self.folder.path}", safe),
+                self.folder.replacing(*_MODEL, growing=[LOG], complete=True, metrics=metrics) as new,
+                quiet(),
+            ):
+                self.model.eval().save_pretrained(new)
         self.group.wait()
         return metrics
 
@@ -413,8 +429,19 @@ def train(
     else:
         config = read_config(None if config is None else Path(config), **given)
     torch.set_num_threads(config.threads or threads_of_one())
-    with processes(usable_device(config.device).type) as group:
-        return Training(config, Path(out), group, progress).run()
+    folder = OwnedFolder(Path(out), "train")
+    with processes(usable_device(config.device).type) as group, folder if group.first else nullcontext():
+        known = finished_metrics(config, folder.look())
+        return Training(config, folder, group, progress).run() if known is None else known
+
+
+def finished_metrics(config: TrainConfig, folder: OwnedFolder) -> dict[str, float] | None:
+    """What a finished training with these settings ended with, if all of it is whole; else None."""
+    if not folder.state.get("complete") or folder.damaged():
+        return None
+    before = TrainConfig(**folder.state["config"]).settings()
+    same = {**before, **_NO_MATTER} == {**config.settings(), **_NO_MATTER}
+    return folder.state["metrics"] if same else None
 
 
 def decayed(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
@@ -477,9 +504,8 @@ def rate_of(config: TrainConfig, step: int) -> float:
     )
 
 
-def _same_training(config: TrainConfig, folder: Path, done: int) -> None:
+def _same_training(config: TrainConfig, kept: TrainConfig, folder: Path, done: int) -> None:
     """Refuse to go on with another training than the folder's, of which so many updates are done."""
-    kept = read_config(folder / "config.yaml")
     before, now = kept.model_dump(), config.settings()
     changed = [name for name in now if now[name] != before[name] and name not in _MAY_CHANGE]
     if changed:
@@ -502,10 +528,7 @@ def _same_training(config: TrainConfig, folder: Path, done: int) -> None:
         )
 
 
-def _save_tokenizer(tokenizer: Any, folder: Path) -> None:
-    """Under its name only when it is whole."""
-    new = folder / "tokenizer.unfinished"
-    tokenizer.save_pretrained(new)
-    for file in sorted(new.iterdir(), key=lambda one: one.name == "tokenizer.json"):
-        file.replace(folder / file.name)
-    new.rmdir()
+def _tokenizer_files(tokenizer: Any) -> dict[str, bytes]:
+    with tempfile.TemporaryDirectory() as place:
+        tokenizer.save_pretrained(place)
+        return {path.name: path.read_bytes() for path in Path(place).iterdir()}

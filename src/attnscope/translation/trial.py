@@ -2,29 +2,30 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
+import logging
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
 from attnscope.capture import LoadedModel, load_model
+from attnscope.corpus.files import lines_of
 from attnscope.errors import AttnscopeError
-from attnscope.store import explained, package_versions, tokenizer_sha256, write_atomically, write_json
+from attnscope.store import OwnedFolder, explained, json_bytes, package_versions, tokenizer_sha256
 from attnscope.translation.alignment import forced_alignment
 from attnscope.translation.known import attends, judge_known
-from attnscope.translation.lines import read_lines
 from attnscope.translation.parallel import ParallelText
 from attnscope.translation.processes import threads_of_one
 from attnscope.translation.systems import System
 from attnscope.translation.task import TaskText
 from attnscope.translation.training import train
 from attnscope.translation.translate import translate_lines
+
+_log = logging.getLogger("attnscope")
 
 
 @dataclass(frozen=True)
@@ -90,8 +91,8 @@ class Trials:
 
     Attributes
     ----------
-    out
-        The folder, where each system's translations lie as ``NAME.txt`` beside a record of what was found.
+    folder
+        Where each system's translations lie as ``translations/NAME.txt`` beside a record of what was found.
     text
         To translate.
     shown
@@ -102,7 +103,7 @@ class Trials:
         Called while it works.
     """
 
-    out: Path
+    folder: OwnedFolder
     text: ParallelText
     shown: int
     beams: int
@@ -112,9 +113,9 @@ class Trials:
 
     def write_text(self) -> None:
         """Write both sides beside the translations, line by line."""
-        with explained(f"write to {self.out}", "Choose another folder with --out"):
-            for name, lines in (("source", self.text.source), ("reference", self.text.target)):
-                write_atomically(self.out / f"{name}.txt", "".join(f"{one}\n" for one in lines))
+        sides = {"text/source.txt": self.text.source, "text/reference.txt": self.text.target}
+        with explained(f"write to {self.folder.path}", "Choose another folder with --out"):
+            self.folder.write({name: _lines(lines) for name, lines in sides.items()})
 
     def of(self, system: System) -> Trial:
         """Train, translate and align, as far as that is not done.
@@ -163,13 +164,16 @@ class Trials:
 
     def _kept(self, system: System, loaded: LoadedModel) -> tuple[list[str], dict[str, Any]] | None:
         """What an earlier run found with the same model, text and settings."""
-        file, record = self.out / f"{system.name}.txt", self.out / f"{system.name}.json"
-        if not (file.is_file() and record.is_file()):
+        file, record = _names(system)
+        if self.folder.damaged([file, record] if {file, record} <= self.folder.files.keys() else []):
+            _log.warning("the translations of %s are damaged, and are made anew", system.name)
+            self.folder.forget([file, record])
+        if not {file, record} <= self.folder.files.keys():
             return None
-        found = json.loads(record.read_text(encoding="utf-8"))
-        lines = read_lines(file)
-        whole = found["signature"] == self._signature(loaded) and found["sha256"] == _sha256(lines)
-        return (lines, found) if whole else None
+        found = json.loads(self.folder.read(record))
+        if found["signature"] != self._signature(loaded):
+            return None
+        return lines_of(self.folder.read(file).decode()), found
 
     def _try(self, system: System, loaded: LoadedModel) -> tuple[list[str], dict[str, Any]]:
         """Translate the text and write it down; on the generated task, judge the alignments."""
@@ -191,7 +195,6 @@ class Trials:
             judged = judge_known(loaded.model, loaded.tokenizer, self.text)
         record: dict[str, Any] = {
             "signature": self._signature(loaded),
-            "sha256": _sha256(lines),
             "parameters": sum(one.numel() for one in loaded.model.parameters()),
             "seconds": seconds,
             "cut": sum(several[0].left_out > 0 for several in found),
@@ -200,9 +203,9 @@ class Trials:
             if judged is None
             else {"layer": judged.layer, "head": judged.head, **vars(judged.score)},
         }
-        with explained(f"write to {self.out}", "Free some room and give the same command again"):
-            write_atomically(self.out / f"{system.name}.txt", "".join(f"{one}\n" for one in lines))
-            write_json(self.out / f"{system.name}.json", record)
+        file, described = _names(system)
+        with explained(f"write to {self.folder.path}", "Free some room and give the same command again"):
+            self.folder.write({file: _lines(lines), described: json_bytes(record)})
         return lines, record
 
     def _weights(self, loaded: LoadedModel, aligned: dict[str, Any]) -> tuple[np.ndarray | None, str]:
@@ -215,5 +218,10 @@ class Trials:
         return words.weights, "mean of all heads" if layer is None else f"layer {layer}, head {head}"
 
 
-def _sha256(lines: Sequence[str]) -> str:
-    return hashlib.sha256("\n".join(lines).encode("utf-8", "surrogatepass")).hexdigest()
+def _names(system: System) -> tuple[str, str]:
+    """The files of a system's translations and of what was found with them."""
+    return f"translations/{system.name}.txt", f"translations/{system.name}.json"
+
+
+def _lines(lines: Sequence[str]) -> bytes:
+    return "".join(f"{line}\n" for line in lines).encode(errors="backslashreplace")

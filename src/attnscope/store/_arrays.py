@@ -1,0 +1,65 @@
+"""Labelled arrays as the bytes of one file: Zarr in a zip archive, the same bytes for the same arrays."""
+
+from __future__ import annotations
+
+import io
+import zipfile
+from typing import Any
+
+import numpy as np
+import xarray as xr
+from zarr.core.buffer import Buffer, default_buffer_prototype
+from zarr.storage import MemoryStore
+
+SUFFIX = ".zarr.zip"
+_LONG_AGO = (1980, 1, 1, 0, 0, 0)  # the earliest time that zip knows: a file's bytes tell of its arrays alone
+
+
+def packed(dataset: xr.Dataset) -> bytes:
+    """A dataset as one file.
+
+    Examples
+    --------
+    >>> dataset = xr.Dataset({"length": ("text", [3, 4])}, attrs={"model": "m"})
+    >>> unpacked(packed(dataset)).identical(dataset), packed(dataset) == packed(dataset)
+    (True, True)
+    """
+    parts: dict[str, Buffer] = {}
+    _storable(dataset).to_zarr(MemoryStore(parts), consolidated=False)
+    whole = io.BytesIO()
+    with zipfile.ZipFile(whole, "w") as archive:
+        for name, content in sorted(parts.items()):
+            archive.writestr(zipfile.ZipInfo(name, _LONG_AGO), content.to_bytes())
+    return whole.getvalue()
+
+
+def unpacked(content: bytes) -> xr.Dataset:
+    """The dataset that such a file holds, in memory."""
+    buffer = default_buffer_prototype().buffer
+    with zipfile.ZipFile(io.BytesIO(content)) as archive:
+        parts = {name: buffer.from_bytes(archive.read(name)) for name in archive.namelist()}
+    store: Any = MemoryStore(parts)
+    found = xr.load_dataset(store, engine="zarr", consolidated=False)
+    strings = {
+        name: (one.dims, one.values.astype(object), one.attrs)
+        for name, one in found.variables.items()
+        if one.dtype.kind == "T"
+    }
+    return found.assign_coords({name: one for name, one in strings.items() if name in found.coords}).assign(
+        {name: one for name, one in strings.items() if name not in found.coords}
+    )
+
+
+def _storable(dataset: xr.Dataset) -> xr.Dataset:
+    """Strings of any length, which Zarr has a specification for, and attributes that its JSON can hold."""
+    strings = {
+        name: value.astype(object) for name, value in dataset.variables.items() if value.dtype.kind == "U"
+    }
+    clean = dataset.assign_coords({name: value for name, value in strings.items() if name in dataset.coords})
+    clean = clean.assign({name: value for name, value in strings.items() if name not in dataset.coords})
+    for holder in (clean, *clean.variables.values()):
+        holder.attrs = {
+            key: value.item() if isinstance(value, np.generic) else value
+            for key, value in holder.attrs.items()
+        }
+    return clean

@@ -1,0 +1,439 @@
+"""A folder that one command writes: it knows its own files by their checksums, and touches no others."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import stat
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any, NamedTuple, TypeAlias
+
+from attnscope.errors import AttnscopeError
+from attnscope.store._files import explained, json_bytes, new_file, sync
+
+try:
+    import fcntl
+except ImportError:  # Windows: two commands in one folder are not told apart there
+    fcntl = None
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
+    from types import TracebackType
+
+MANIFEST = "manifest.json"
+WORKPLACE = ".attnscope"  # lock and unfinished files
+
+#: What a file gets: its content, or a function that writes it to the path that it is given.
+Content: TypeAlias = bytes | Callable[[Path], Any]
+
+
+class Checksum(NamedTuple):
+    """Size and SHA-256 of a file, or of the beginning of one that grows."""
+
+    size: int
+    sha256: str
+
+    @classmethod
+    def of(cls, path: Path, size: int | None = None) -> Checksum:
+        """Read a file, or its first bytes."""
+        digest, done = hashlib.sha256(), 0
+        with path.open("rb") as file:
+            while block := file.read(1 << 20 if size is None else min(1 << 20, size - done)):
+                digest.update(block)
+                done += len(block)
+        return cls(done, digest.hexdigest())
+
+
+class OwnedFolder:
+    """A folder of files that one command wrote, each with its checksum in ``manifest.json``.
+
+    Other files in it are never overwritten or deleted, and a folder that holds others and no manifest is refused. One
+    process writes at a time. Files are on the disk before the manifest names them, so that after a kill or a
+    power cut each is whole, or known to be ours and not whole.
+
+    Parameters
+    ----------
+    path
+        The folder; made if absent.
+    command
+        Whose files they are: ``scan``, ``train``, ...
+
+    Raises
+    ------
+    AttnscopeError
+        On entering: if the folder holds other files, belongs to another command, is in use, or cannot be written.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as place:
+    ...     with OwnedFolder(Path(place) / "run", "scan") as folder:
+    ...         folder.write({"note.txt": b"whole"}, complete=True)
+    ...     (Path(place) / "run" / "note.txt").write_bytes(b"wh0le")
+    ...     with OwnedFolder(Path(place) / "run", "scan") as folder:
+    ...         folder.damaged(), folder.state
+    5
+    (['note.txt'], {'complete': True})
+    """
+
+    def __init__(self, path: Path, command: str) -> None:
+        self.path, self.command = path, command
+        self.files: dict[str, Checksum] = {}
+        self.state: dict[str, Any] = {}
+        self._growing: set[str] = set()
+        self._undefined: set[str] = set()  # ours, and of no known content: being written, or to be removed
+        self._lock: IO[bytes] | None = None
+        self._made = False
+
+    def __enter__(self) -> OwnedFolder:  # noqa: PYI034 beartype knows no Self here
+        with explained(f"use {self.path}", "Choose another folder with --out"):
+            self._look()
+            if not self.state.get("complete"):  # a finished one is read, also where nothing can be written
+                self.lock()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._lock is None:
+            return
+        try:
+            if not (self.path / MANIFEST).exists():  # nothing was written: leave nothing
+                shutil.rmtree(self.path / WORKPLACE, ignore_errors=True)
+                if self._made:
+                    with suppress(OSError):
+                        self.path.rmdir()
+        finally:
+            self._lock.close()
+            self._lock = None
+
+    def lock(self) -> None:
+        """Become the one process that writes; nothing happens where this one is already.
+
+        Raises
+        ------
+        AttnscopeError
+            If another process is.
+        """
+        if self._lock is not None:
+            return
+        while self._lock is None:
+            self._made = not self.path.exists()
+            (self.path / WORKPLACE).mkdir(parents=True, exist_ok=True)
+            self._lock = _locked(self.path / WORKPLACE / "lock")
+        try:
+            self._look()  # another may have written between the first look and the lock
+            self._clear()
+        except BaseException:
+            self.__exit__(None, None, None)
+            raise
+
+    def look(self) -> OwnedFolder:
+        """Read what there is, without the right to write.
+
+        Raises
+        ------
+        AttnscopeError
+            If the folder holds other files or belongs to another command.
+        """
+        self._look()
+        return self
+
+    def is_writable(self) -> bool:
+        """Whether files can be written here: a finished run may lie where nothing can.
+
+        Raises
+        ------
+        AttnscopeError
+            If another process is writing.
+        """
+        try:
+            self.lock()
+        except OSError:
+            return False
+        return True
+
+    def _look(self) -> None:
+        """Read the manifest; refuse what is not ours."""
+        place, manifest = self.path / WORKPLACE, self.path / MANIFEST
+        if place.is_symlink() or (place.exists() and not place.is_dir()):
+            raise AttnscopeError(f"{place} is no folder: remove it, or choose another folder with --out")
+        found = _read_manifest(manifest) if manifest.is_file() else None
+        if found is None:
+            others = [entry.name for entry in _entries(self.path) if entry.name != WORKPLACE]
+            if others:
+                raise AttnscopeError(
+                    f"{self.path} holds other files ({min(others)}), which attnscope {self.command} did not write: "
+                    "choose an empty or new folder with --out"
+                )
+            return
+        if found["command"] != self.command:
+            raise AttnscopeError(
+                f"{self.path} belongs to attnscope {found['command']}, not to attnscope {self.command}: "
+                "choose another folder with --out"
+            )
+        self.files = {name: Checksum(*entry) for name, entry in found["files"].items()}
+        self.state = found["state"]
+        self._growing, self._undefined = set(found["growing"]), set(found["undefined"])
+
+    def _clear(self) -> None:
+        """Remove what earlier processes left unfinished."""
+        for leftover in _entries(self.path / WORKPLACE):
+            if leftover.name != "lock":
+                shutil.rmtree(leftover) if leftover.is_dir() else Path(leftover).unlink()
+        for name in self._undefined:
+            self._remove(name)
+
+    def _remove(self, name: str) -> None:
+        """A file of ours, and the folders that held nothing else."""
+        path = self.path / name
+        with suppress(FileNotFoundError, NotADirectoryError):
+            path.unlink()
+        for folder in path.parents:
+            if folder == self.path:
+                break
+            with suppress(OSError):
+                folder.rmdir()
+
+    def write(
+        self,
+        contents: Mapping[str, Content],
+        *,
+        remove: Iterable[str] = (),
+        growing: Iterable[str] = (),
+        **state: Any,
+    ) -> None:
+        """Write files, remove others, and change the state: all of it, or nothing that counts.
+
+        Parameters
+        ----------
+        contents
+            What each file gets, by its path in the folder.
+        remove
+            Files of ours that are no longer wanted.
+        growing
+            Files of ours to which somebody appends: they are taken as they are now, and may be longer later.
+        **state
+            Entries of `state` that change, in the same moment; None removes one.
+
+        Raises
+        ------
+        AttnscopeError
+            If a file is not ours.
+        OSError
+            If it cannot be written: what was there before still counts, or is known not to.
+        """
+        self.lock()
+        self._refuse_foreign(contents)
+        ready: dict[str, tuple[Path, Checksum]] = {}
+        try:
+            for name, content in contents.items():
+                ready[name] = self._prepared(content)
+            if not self._undefined.issuperset(ready):
+                self._undefined.update(ready)
+                self._drop(ready)
+                self._mark()
+            for name, (path, _) in ready.items():
+                self._place(path, name)
+        finally:
+            for path, _ in ready.values():
+                path.unlink(missing_ok=True)
+        unwanted = [name for name in remove if name in self.files]
+        self._drop(unwanted)
+        self.files |= {name: checksum for name, (_, checksum) in ready.items()}
+        for name in growing:
+            sync(self.path / name)
+            self.files[name] = Checksum.of(self.path / name)
+            self._growing.add(name)
+        self._undefined = (self._undefined | {*unwanted}) - {*self.files}
+        self.state = {key: value for key, value in (self.state | state).items() if value is not None}
+        self._mark()
+        for name in unwanted:
+            self._remove(name)
+
+    @contextmanager
+    def replacing(self, *prefixes: str, **state: Any) -> Generator[Path]:
+        """Yield an empty folder; what is in it at the end takes the place of all our files under the prefixes.
+
+        Examples
+        --------
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as place, OwnedFolder(Path(place), "scan") as folder:
+        ...     folder.write({"figures/old.svg": b"", "figures/kept.svg": b""})
+        ...     with folder.replacing("figures/") as new:
+        ...         (new / "figures").mkdir()
+        ...         _ = (new / "figures" / "kept.svg").write_bytes(b"drawn anew")
+        ...     sorted(folder.files)
+        ['figures/kept.svg']
+        """
+        self.lock()
+        new = self.path / WORKPLACE / "new"
+        shutil.rmtree(new, ignore_errors=True)
+        new.mkdir()
+        try:
+            yield new
+            made = {path.relative_to(new).as_posix(): path for path in new.rglob("*") if path.is_file()}
+            old = [name for name in self.files if name.startswith(prefixes) and name not in made]
+            self.write({name: path.replace for name, path in made.items()}, remove=old, **state)
+        finally:
+            shutil.rmtree(new, ignore_errors=True)
+
+    def damaged(self, names: Iterable[str] | None = None) -> list[str]:
+        """Those of our files (or of some) that are not there, or not as they were written."""
+        asked = self.files if names is None else names
+        return [name for name in asked if not self._is_whole(name)]
+
+    def forget(self, names: Iterable[str], **state: Any) -> None:
+        """Give damaged files up."""
+        self.write({}, remove=names, **state)
+
+    def read(self, name: str) -> bytes:
+        """A file's content, checked.
+
+        Raises
+        ------
+        AttnscopeError
+            If it is not what was written.
+        """
+        try:
+            content = (self.path / name).read_bytes()
+        except OSError:
+            content = None
+        if content is None or self.files.get(name) != (len(content), hashlib.sha256(content).hexdigest()):
+            raise damage(self.path / name)
+        return content
+
+    def _is_whole(self, name: str) -> bool:
+        path, expected = self.path / name, self.files[name]
+        try:
+            size = path.stat().st_size
+            if size < expected.size or (size > expected.size and name not in self._growing):
+                return False
+            return Checksum.of(path, expected.size) == expected
+        except OSError:
+            return False
+
+    def _refuse_foreign(self, names: Iterable[str]) -> None:
+        for name in names:
+            ours = name in self.files or name in self._undefined
+            if not ours and os.path.lexists(self.path / name):
+                raise AttnscopeError(
+                    f"{self.path / name} is there already, and attnscope {self.command} did not write it: "
+                    "move it away, or choose another folder with --out"
+                )
+
+    def _prepared(self, content: Content) -> tuple[Path, Checksum]:
+        """A file of that content, on the disk, under no name that counts."""
+        place = self.path / WORKPLACE
+        if isinstance(content, bytes):
+            path = new_file(place, content)
+            return path, Checksum(len(content), hashlib.sha256(content).hexdigest())
+        path = new_file(place)
+        try:
+            mode = stat.S_IMODE(path.stat().st_mode)
+            content(path)
+            path.chmod(mode)  # safetensors leaves its files to their owner alone
+            sync(path)
+            return path, Checksum.of(path)
+        except BaseException:
+            path.unlink(missing_ok=True)
+            raise
+
+    def _drop(self, names: Iterable[str]) -> None:
+        for name in names:
+            self.files.pop(name, None)
+            self._growing.discard(name)
+
+    def _place(self, path: Path, name: str) -> None:
+        final = self.path / name
+        missing = [folder for folder in final.parents if not folder.exists()]
+        final.parent.mkdir(parents=True, exist_ok=True)
+        for folder in missing:
+            sync(folder.parent)
+        path.replace(final)
+        sync(final.parent)
+
+    def _mark(self) -> None:
+        content: dict[str, Any] = {
+            "attnscope": "files of this folder that attnscope wrote: size and SHA-256",
+            "command": self.command,
+            "files": {name: list(checksum) for name, checksum in self.files.items()},
+            "growing": sorted(self._growing),
+            "undefined": sorted(self._undefined),
+            "state": self.state,
+        }
+        new = new_file(self.path / WORKPLACE, json_bytes(content | {"sha256": _digest(content)}))
+        new.replace(self.path / MANIFEST)
+        sync(self.path)
+
+
+def manifest_of(folder: Path) -> dict[str, Any] | None:
+    """Read what a folder of ours says of itself; None where there is no such folder.
+
+    Raises
+    ------
+    AttnscopeError
+        If the manifest is damaged.
+    """
+    path = folder / MANIFEST
+    return _read_manifest(path) if path.is_file() else None
+
+
+def damage(path: Path, lost: str = "") -> AttnscopeError:
+    """The error for a file of ours that is not what was written."""
+    what = "is not what was written (its checksum differs)" if path.exists() else "is gone"
+    return AttnscopeError(f"{path} {what}{lost}")
+
+
+def _locked(path: Path) -> IO[bytes] | None:
+    """The file at that path, locked; None where the one who had it before has just removed it."""
+    handle = os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), 0o666)
+    file = os.fdopen(handle, "r+b")
+    try:
+        if fcntl is not None:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if path.exists() and path.stat().st_ino == os.fstat(handle).st_ino:
+            return file
+    except BlockingIOError as error:
+        file.close()
+        raise AttnscopeError(
+            f"another command is writing to {path.parent.parent}: wait for it, or choose another folder with --out"
+        ) from error
+    except BaseException:
+        file.close()
+        raise
+    file.close()
+    return None
+
+
+def _read_manifest(path: Path) -> dict[str, Any] | None:
+    """The manifest, checked; None where it is another program's."""
+    try:
+        content: Any = json.loads(path.read_bytes())
+    except (ValueError, RecursionError):
+        content = None
+    except OSError as error:
+        raise AttnscopeError(f"{path} cannot be read ({error.strerror}): check its permissions") from error
+    if isinstance(content, dict) and content.pop("sha256", None) == _digest(content):
+        return content
+    if b'"attnscope"' in path.read_bytes():
+        raise AttnscopeError(
+            f"{path} is damaged, so that nothing in {path.parent} can be trusted: bring it back from a copy, or start "
+            "anew in another folder"
+        )
+    return None
+
+
+def _digest(content: Any) -> str:
+    return hashlib.sha256(json_bytes(content)).hexdigest()
+
+
+def _entries(folder: Path) -> list[os.DirEntry[str]]:
+    if not folder.exists():
+        return []
+    with os.scandir(folder) as entries:
+        return list(entries)
