@@ -5,17 +5,9 @@ import pytest
 import torch
 
 from attnscope.errors import AttnscopeError
-from attnscope.translation import (
-    ParallelText,
-    collate,
-    encode_lines,
-    encode_pairs,
-    epoch_batches,
-    fullness,
-    read_parallel,
-    split_batch,
-    train_subwords,
-)
+from attnscope.translation.batches import collate, encode_pairs, epoch_batches, fullness, split_batch
+from attnscope.translation.parallel import ParallelText, read_parallel
+from attnscope.translation.vocabulary import encode_lines, train_subwords
 
 
 def some_lengths(pairs=3000, seed=0):

@@ -5,8 +5,9 @@ import torch
 from transformers.modeling_outputs import Seq2SeqLMOutput
 
 from attnscope.models import RecurrentConfig, RecurrentForConditionalGeneration
-from attnscope.translation import generate_task, train_subwords
 from attnscope.translation.known import judge_known
+from attnscope.translation.task import generate_task
+from attnscope.translation.vocabulary import train_subwords
 
 from .small_translators import Reordering
 

@@ -6,7 +6,7 @@ from collections import Counter
 import pytest
 
 from attnscope.errors import AttnscopeError
-from attnscope.translation import ParallelText, read_parallel
+from attnscope.translation.parallel import ParallelText, read_parallel
 
 
 @pytest.fixture

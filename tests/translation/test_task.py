@@ -6,7 +6,8 @@ from collections import Counter
 import pytest
 
 from attnscope.errors import AttnscopeError
-from attnscope.translation import generate_task, train_subwords
+from attnscope.translation.task import generate_task
+from attnscope.translation.vocabulary import train_subwords
 
 ENGLISH = {
     **dict(

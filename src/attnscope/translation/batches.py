@@ -77,7 +77,8 @@ def encode_pairs(tokenizer: Any, text: ParallelText, *, longest: int | None = No
 
     Examples
     --------
-    >>> from attnscope.translation import ParallelText, train_subwords
+    >>> from attnscope.translation.parallel import ParallelText
+    >>> from attnscope.translation.vocabulary import train_subwords
     >>> text = ParallelText(["aa", "aa ab ab ab"], ["bb", "bb"])
     >>> tokenizer = train_subwords([*text.source, *text.target], 270)
     >>> encode_pairs(tokenizer, text, longest=3).left_out

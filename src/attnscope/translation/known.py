@@ -58,7 +58,8 @@ def judge_known(model: PreTrainedModel, tokenizer: Any, text: TaskText) -> Known
     Examples
     --------
     >>> from attnscope.models import RecurrentConfig, RecurrentForConditionalGeneration
-    >>> from attnscope.translation import generate_task, train_subwords
+    >>> from attnscope.translation.task import generate_task
+    >>> from attnscope.translation.vocabulary import train_subwords
     >>> text = generate_task(4, seed=0, longest=4)
     >>> tokenizer = train_subwords([*text.source, *text.target], 300)
     >>> sizes = dict(vocab_size=len(tokenizer), embedding_width=4, encoder_width=3, decoder_width=6)
