@@ -15,6 +15,7 @@ from attnscope import __version__
 from attnscope.cli.align import align
 from attnscope.cli.compare import compare
 from attnscope.cli.explain import explain
+from attnscope.cli.output import abandon, prepare, tell
 from attnscope.cli.scan import scan
 from attnscope.cli.score import score
 from attnscope.cli.train import train, with_settings
@@ -60,15 +61,37 @@ def _globals(  # pyright: ignore[reportUnusedFunction]
 
 def main() -> None:
     """Run the command line: exit code 0, 2 for what the user can mend, 130 when interrupted."""
+    prepare()
+    code = _run()
+    try:
+        sys.stdout.flush()
+    except OSError as error:
+        code = code or _unwritten(error)
+    raise SystemExit(code)
+
+
+def _run() -> int:
     try:
         app()
     except AttnscopeError as error:
-        print(f"attnscope: {error}", file=sys.stderr)  # noqa: T201
-        raise SystemExit(2) from None
-    except SystemExit as left:
-        if left.code == _INTERRUPTED:  # typer has made it of a Ctrl-C
-            print("attnscope: stopped", file=sys.stderr)  # noqa: T201
-        raise
+        tell(f"attnscope: {error}")
+        return 2
     except BrokenPipeError:  # the reader of our output has left
-        sys.stderr.close()
-        raise SystemExit(0) from None
+        abandon(sys.stdout)
+        return 0
+    except OSError as error:
+        return _unwritten(error)
+    except SystemExit as left:
+        code = left.code if isinstance(left.code, int) else 0
+        if code == _INTERRUPTED:  # typer has made it of a Ctrl-C
+            tell("attnscope: stopped")
+        return code
+    return 0
+
+
+def _unwritten(error: OSError) -> int:
+    """Tell of what the system refused: most often the standard output is full or closed."""
+    abandon(sys.stdout)
+    what = f"{error.filename} cannot be used" if error.filename else "standard output cannot be written"
+    tell(f"attnscope: {what}: {(error.strerror or str(error)).lower()}. Results in a run folder are safe")
+    return 2

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import sys
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from attnscope.cli import options
+from attnscope.cli.output import emit, json_text, new_console, tell, working
 from attnscope.cli.place import PAGE, count
 
 if TYPE_CHECKING:
@@ -97,9 +97,9 @@ def align(
     if out is not None and not aligned.pairs and (aligned.score is None or pairs > 0):
         _say_why_no_pictures(aligned, asked=pairs > 0)
     if as_json:
-        print(json.dumps(_as_json(aligned), indent=2, ensure_ascii=False))  # noqa: T201
+        emit(json_text(_as_json(aligned)) + "\n")
     elif gold is None and out is None:
-        print("\n".join(map(pharaoh, aligned.links)))  # noqa: T201
+        emit("".join(f"{pharaoh(links)}\n" for links in aligned.links))
     else:
         _print_table(aligned, out)
 
@@ -107,10 +107,9 @@ def align(
 @contextmanager
 def _progress_bar() -> Generator[Callable[[str, int, int], None]]:
     """A bar for each pass over the text, on standard error; nothing where that is no terminal."""
-    from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-    console = Console(stderr=True)
+    console = new_console(errors=True)
     bar = Progress(
         TextColumn("{task.description}"),
         BarColumn(),
@@ -129,6 +128,7 @@ def _progress_bar() -> Generator[Callable[[str, int, int], None]]:
         bar.update(tasks[name], completed=done)
 
     with bar:
+        working()
         yield show
 
 
@@ -166,7 +166,7 @@ def _say_why_no_pictures(aligned: Aligned, *, asked: bool) -> None:
 
     what = "no report.html" if aligned.score is None else "no sentence pairs in report.html"
     why = f"no pair has between 1 and {MOST_WORDS} words on both sides" if asked else "--pairs is 0"
-    print(f"{what}: {why}", file=sys.stderr)  # noqa: T201
+    tell(f"{what}: {why}")
 
 
 def _as_json(aligned: Aligned) -> dict[str, Any]:
@@ -196,12 +196,11 @@ def _as_json(aligned: Aligned) -> dict[str, Any]:
 
 
 def _print_table(aligned: Aligned, out: Path | None) -> None:
-    from rich.console import Console
     from rich.table import Table
 
     from attnscope.report.alignment_page import compared_heads, whose
 
-    console = Console()
+    console = new_console()
     heads = compared_heads(aligned)
     if heads is not None:
         table = Table(title="alignment error rate, %", title_justify="left")

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import math
-import sys
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -13,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from attnscope.cli import options
+from attnscope.cli.output import csv_text, emit, json_text, new_console, tell, working
 from attnscope.cli.place import PAGE, draw_views
 
 if TYPE_CHECKING:
@@ -122,11 +121,9 @@ def compare(
         )
     page = _draw(tree, out) if report else None
     if as_json:
-        print(json.dumps(_as_json(tree), indent=2, ensure_ascii=False))  # noqa: T201
+        emit(json_text(_as_json(tree)) + "\n")
     elif as_csv:
-        writer = csv.DictWriter(sys.stdout, _rows(tree)[0], lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(_rows(tree))
+        emit(csv_text([list(_rows(tree)[0]), *(list(row.values()) for row in _rows(tree))]))
     else:
         _print_tables(tree, page)
 
@@ -200,9 +197,8 @@ def _as_json(tree: xr.DataTree) -> dict[str, Any]:
 
 
 def _print_tables(tree: xr.DataTree, page: Path | None) -> None:
-    from rich.console import Console
 
-    console = Console()
+    console = new_console()
     scores = tree["scores"].to_dataset()
     console.print(_table(scores))
     console.print(_table_by_length(scores))
@@ -293,10 +289,9 @@ def _number(value: Any, form: str) -> str:
 @contextmanager
 def _progress_bar() -> Generator[Callable[[Step], None]]:
     """A bar for each part of each system, on standard error; without a terminal, a line at its start."""
-    from rich.console import Console
     from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
-    console = Console(stderr=True)
+    console = new_console(errors=True)
     columns = (
         TextColumn("{task.description}", markup=False),
         BarColumn(),
@@ -312,7 +307,8 @@ def _progress_bar() -> Generator[Callable[[Step], None]]:
             if name not in tasks:
                 tasks[name] = bar.add_task(name, total=1.0, told="")
                 if not console.is_terminal:
-                    print(name, file=sys.stderr)  # noqa: T201
+                    tell(name)
             bar.update(tasks[name], completed=step.share, told=step.told)
 
+        working()
         yield show

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import csv
 import json
-import sys
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -12,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from attnscope.cli import options
+from attnscope.cli.output import csv_text, emit, json_text, new_console, working
 from attnscope.cli.place import PAGE, Place, count, draw_views
 
 if TYPE_CHECKING:
@@ -129,7 +128,7 @@ def explain(
         _print_relearned(tree["relearned"].to_dataset(), folder)
     page = _draw(tree, folder, heads) if report else None
     if as_json:
-        print(json.dumps(_as_json(tree, folder), indent=2, ensure_ascii=False))  # noqa: T201
+        emit(json_text(_as_json(tree, folder)) + "\n")
     elif as_csv:
         _print_csv(tree)
     else:
@@ -156,7 +155,6 @@ def _heads_to_show(tree: xr.DataTree, layer: int | None, head: int | None) -> li
 
 def _print_paper(table: xr.Dataset) -> None:
     """Published numbers beside ours."""
-    from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
@@ -167,20 +165,18 @@ def _print_paper(table: xr.Dataset) -> None:
         shown.add_column(heading)
     for line in paper_lines(table):
         shown.add_row(*map(Text, line))
-    console = Console()
+    console = new_console()
     console.print(shown)
     console.print(KEY, style="dim", highlight=False)
 
 
 def _print_relearned(found: xr.Dataset, folder: Path) -> None:
     """How far the loss fell, on standard error."""
-    from rich.console import Console
-
     losses = found.loss.values
     said = (
         f"relearned positions: loss {losses[0]:.3f} -> {losses[-1]:.3f}; model kept in {folder / 'relearned'}"
     )
-    Console(stderr=True).print(said, highlight=False, markup=False, soft_wrap=True)
+    new_console(errors=True).print(said, highlight=False, markup=False, soft_wrap=True)
 
 
 def _frequencies(given: str | None) -> tuple[int, int] | None:
@@ -206,10 +202,9 @@ def _default_out(signature: dict[str, Any]) -> Path:
 @contextmanager
 def _progress_bar() -> Generator[Callable[[Step], None]]:
     """A bar with what is being done, on standard error; nothing where that is no terminal."""
-    from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-    console = Console(stderr=True)
+    console = new_console(errors=True)
     bar = Progress(
         TextColumn("explain"),
         BarColumn(),
@@ -226,6 +221,7 @@ def _progress_bar() -> Generator[Callable[[Step], None]]:
         bar.update(task, completed=step.share, step=step.name)
 
     with bar:
+        working()
         yield show
 
 
@@ -264,19 +260,18 @@ def _print_csv(tree: xr.DataTree) -> None:
 
     rows = sorted(rank_heads(tree), key=lambda row: (row["layer"], row["head"]))
     signature = short_hash(json.loads(tree.attrs["signature"]))
-    writer = csv.writer(sys.stdout, lineterminator="\n")
-    writer.writerow([*rows[0], "signature"] if rows else [])
+    table: list[list[Any]] = [[*rows[0], "signature"] if rows else []]
     for row in rows:
         values = [f"{value:.6g}" if isinstance(value, float) else value for value in row.values()]
-        writer.writerow([*values, signature])
+        table.append([*values, signature])
+    emit(csv_text(table))
 
 
 def _print_tables(tree: xr.DataTree) -> None:
-    from rich.console import Console
 
     from attnscope.mechanism.ranking import agreement, rank_heads
 
-    console = Console()
+    console = new_console()
     if "paper" in tree.children:
         _print_paper(tree["paper"].to_dataset())
     rows = rank_heads(tree)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING, Any
+
+from attnscope.cli.output import new_console, tell
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -43,17 +44,12 @@ class Place:
 
     def say(self, folder: Path, page: Path | None) -> None:
         """Name the results and the page; on standard error, that nothing was measured anew."""
-        from rich.console import Console
-
-        console = Console()
+        console = new_console()
         console.print(f"results: {folder}", highlight=False, markup=False, soft_wrap=True)
         if page is not None:
             console.print(f"report:  {page}", highlight=False, markup=False, soft_wrap=True)
         if self.finished:
-            print(  # noqa: T201
-                f"already finished in {folder}: delete it or give another --out to measure again",
-                file=sys.stderr,
-            )
+            tell(f"already finished in {folder}: delete it or give another --out to measure again")
 
 
 def draw_views(folder: OwnedFolder, shown: object, draw: Callable[[Path], None]) -> Path | None:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import csv
 import json
-import sys
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -12,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from attnscope.cli import options
+from attnscope.cli.output import csv_text, emit, json_text, new_console, working
 from attnscope.cli.place import PAGE, Place, count, draw_views
 
 if TYPE_CHECKING:
@@ -94,7 +93,7 @@ def scan(
     folder = Path(results.encoding["source"])
     page = _draw(results, folder) if report else None
     if as_json:
-        print(json.dumps(_as_json(results, folder), indent=2, ensure_ascii=False))  # noqa: T201
+        emit(json_text(_as_json(results, folder)) + "\n")
     elif as_csv:
         _print_csv(results)
     else:
@@ -112,16 +111,16 @@ def _list_statistics() -> None:
         for name, statistic in STATISTICS.items()
     ]
     derived = [f"{name:26}{what}" for name, what in SUMMARIES.items()]
-    print(*lines, "", "with band_sum also, not to be asked for by name:", *derived, sep="\n")  # noqa: T201
+    more = "with band_sum also, not to be asked for by name:"
+    emit("".join(f"{line}\n" for line in (*lines, "", more, *derived)))
 
 
 @contextmanager
 def _progress_bar() -> Generator[Callable[[Progress], None]]:
     """A bar with rate and time left, on standard error; nothing where that is no terminal."""
-    from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-    console = Console(stderr=True)
+    console = new_console(errors=True)
     bar = Progress(
         TextColumn("scan"),
         BarColumn(),
@@ -142,6 +141,7 @@ def _progress_bar() -> Generator[Callable[[Progress], None]]:
         bar.update(task, completed=progress.share, windows=progress.windows, rate=rate)
 
     with bar:
+        working()
         yield show
 
 
@@ -187,15 +187,15 @@ def _print_csv(results: xr.Dataset) -> None:
     means |= {str(name): values.values for name, values in (peaks(results) or {}).items()}
     kinds = majority_names(results)
     signature = short_hash(json.loads(results.attrs["signature"]))
-    writer = csv.writer(sys.stdout, lineterminator="\n")
-    writer.writerow(["layer", "head", "layer_name", "layer_kind", "label", *means, "signature"])
+    table = [["layer", "head", "layer_name", "layer_kind", "label", *means, "signature"]]
     for layer, (name, kind) in enumerate(
         zip(results.layer_name.values, results.layer_kind.values, strict=True)
     ):
         for head in range(results.sizes["head"]):
             label = "" if kinds is None else kinds[layer][head]
             values = [f"{mean[layer, head]:.6g}" for mean in means.values()]
-            writer.writerow([layer, head, name, kind, label, *values, signature])
+            table.append([layer, head, name, kind, label, *values, signature])
+    emit(csv_text(table))
 
 
 _MEANING = {
@@ -206,11 +206,10 @@ _MEANING = {
 
 
 def _print_tables(results: xr.Dataset) -> None:
-    from rich.console import Console
 
     from attnscope.statistics import rank_heads
 
-    console = Console()
+    console = new_console()
     sizes = results.sizes
     tokens = f"{int(results.length.sum())} tokens"
     if "target_length" in results:

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from attnscope.cli.output import emit, json_text, new_console, working
+
 if TYPE_CHECKING:
     import xarray as xr
     from rich.console import Console
@@ -56,6 +58,7 @@ def score(
         raise AttnscopeError(
             "--source is for BLEU by its length: give limits too, such as --by-length 10,20,30"
         )
+    working()
     result = run_score(
         list(hypotheses),
         list(reference),
@@ -69,7 +72,7 @@ def score(
         seed=seed,
     )
     if as_json:
-        print(json.dumps(_as_json(result), indent=2, ensure_ascii=False))  # noqa: T201
+        emit(json_text(_as_json(result)) + "\n")
     else:
         _print_tables(result)
 
@@ -124,9 +127,8 @@ def _as_json(result: xr.Dataset) -> dict[str, Any]:
 
 
 def _print_tables(result: xr.Dataset) -> None:
-    from rich.console import Console
 
-    console = Console()
+    console = new_console()
     for metric in result["metric"].values:
         _print_scores(console, result, str(metric))
         if "bucket" in result.dims:

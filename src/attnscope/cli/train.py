@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import sys
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,6 +10,8 @@ from types import NoneType, UnionType
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_args, get_origin
 
 import typer
+
+from attnscope.cli.output import new_console, tell, working
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -30,8 +31,6 @@ _OUT = Annotated[
 
 def train(config: Path | None, out: Path, **settings: Any) -> None:
     """Train a translation model or a masked language model. Without data: a generated task, in a few minutes."""
-    from rich.console import Console
-
     from attnscope.store import OwnedFolder
     from attnscope.translation.checkpoints import Checkpoints
     from attnscope.translation.processes import is_first
@@ -41,20 +40,20 @@ def train(config: Path | None, out: Path, **settings: Any) -> None:
     checkpoints = Checkpoints(folder)
     with _progress_bar() as show:
         if folder.state.get("complete") and is_first():
-            print(f"{out} holds a finished training of {checkpoints.updates()[-1]} updates", file=sys.stderr)  # noqa: T201
+            tell(f"{out} holds a finished training of {checkpoints.updates()[-1]} updates")
         elif checkpoints.updates() and is_first():
-            print(f"{out} holds {checkpoints.updates()[-1]} updates: it goes on from there", file=sys.stderr)  # noqa: T201
+            tell(f"{out} holds {checkpoints.updates()[-1]} updates: it goes on from there")
         try:
             metrics = run(config, out, progress=show, **settings)
         except KeyboardInterrupt:
             folder.look()
             kept = f"update {checkpoints.updates()[-1]}" if checkpoints.updates() else "the beginning"
             if is_first():
-                print(f"the same command goes on from {kept}", file=sys.stderr)  # noqa: T201
+                tell(f"the same command goes on from {kept}")
             raise
     if not is_first():
         return
-    console = Console()
+    console = new_console()
     error = metrics.pop("aer", None)
     shown = ", ".join(f"{name} {value:.2f}" for name, value in metrics.items())
     console.print(f"validation: {shown}", highlight=False, style="bold")
@@ -126,13 +125,12 @@ def _kind(annotation: Any) -> tuple[Any, tuple[str, ...]]:
 @contextmanager
 def _progress_bar() -> Generator[Callable[[Progress], None]]:
     """A bar with the loss, the rate and the time left, on standard error; nothing where that is no terminal."""
-    from rich.console import Console
     from rich.progress import BarColumn, TextColumn
     from rich.progress import Progress as Bar
 
     from attnscope.translation.processes import is_first
 
-    console = Console(stderr=True)
+    console = new_console(errors=True)
     bar = Bar(
         TextColumn("train"),
         BarColumn(bar_width=20),  # so that a line of 80 columns holds the rest
@@ -160,4 +158,5 @@ def _progress_bar() -> Generator[Callable[[Progress], None]]:
         )
 
     with bar:
+        working()
         yield show

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import sys
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from attnscope.cli import options
+from attnscope.cli.output import emit, new_console, tell, working
 
 if TYPE_CHECKING:
     from attnscope.translation.translate import Translation
@@ -90,7 +90,7 @@ def translate(
     _tell_cuts(found)
     written = "".join(f"{line}\n" for line in _lines(lines, found, n_best=n_best, as_json=as_json))
     if out is None:
-        sys.stdout.write(written)
+        emit(written)
         return
     with explained(f"write {out}", "Choose another file with --out"):
         write_output(out, written)
@@ -100,7 +100,7 @@ def _tell_cuts(found: Sequence[Sequence[Translation]]) -> None:
     """What --overlong cut left out, on standard error."""
     for number, several in enumerate(found, start=1):
         if several[0].left_out:
-            print(f"line {number}: {several[0].left_out} tokens at its end were cut off", file=sys.stderr)  # noqa: T201
+            tell(f"line {number}: {several[0].left_out} tokens at its end were cut off")
 
 
 def _lines(
@@ -129,10 +129,10 @@ def _as_json(one: Translation) -> dict[str, str | float | int | None]:
 @contextmanager
 def _progress_bar() -> Generator[Callable[[int, int], None]]:
     """Lines done, on standard error; nothing where that is no terminal."""
-    from rich.console import Console
     from rich.progress import Progress
 
-    console = Console(stderr=True)
+    console = new_console(errors=True)
     with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
         task = bar.add_task("translate", total=None)
+        working()
         yield lambda done, lines: bar.update(task, completed=done, total=lines)

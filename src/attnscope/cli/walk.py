@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from attnscope.cli import options
+from attnscope.cli.output import emit, new_console, working
 
 
 def walk(
@@ -52,8 +53,6 @@ def walk(
     trust_remote_code: options.TrustRemoteCode = False,
 ) -> None:
     """How does a head compute what it does? One sentence, every step, in numbers."""
-    from rich.console import Console
-
     from attnscope.errors import AttnscopeError
     from attnscope.walkthrough import markdown as as_markdown
     from attnscope.walkthrough import terminal, walk_toy
@@ -63,6 +62,7 @@ def walk(
         raise AttnscopeError("--toy has numbers of its own: leave the sentence and --target out, or --toy")
     if toy and (model, layer, head) != ("bundled", None, 0):
         raise AttnscopeError("--toy has one head of its own: leave --model, --layer and --head out, or --toy")
+    working()
     if toy:
         found = walk_toy(seed=seed, token=_number(query_token))
     else:
@@ -80,10 +80,10 @@ def walk(
             trust_remote_code=trust_remote_code,
         )
     if markdown is None:
-        console = Console(highlight=False)
-        console.print(terminal(found, language, width=console.width))
+        console = new_console()
+        console.print(terminal(found, language, width=console.width), highlight=False)
     elif str(markdown) == "-":
-        print(as_markdown(found, language), end="")  # noqa: T201
+        emit(as_markdown(found, language))
     else:
         _write(markdown, as_markdown(found, language))
 

@@ -1,0 +1,84 @@
+"""Checks of numbers that a user gives, before anything is done with them."""
+
+from __future__ import annotations
+
+import math
+import numbers
+
+from attnscope.errors import AttnscopeError
+
+SEEDS = 2**32  # as many as every generator of random numbers takes
+
+
+def check_whole(least: int, most: int | None = None, **given: int | None) -> None:
+    """Refuse what is no whole number from `least` to `most`; None was not given.
+
+    Raises
+    ------
+    AttnscopeError
+        Names the number, and what was expected.
+
+    Examples
+    --------
+    >>> check_whole(1, batch_size=0)
+    Traceback (most recent call last):
+    ...
+    attnscope.errors.AttnscopeError: batch_size (--batch-size) is 0; expected a whole number of 1 or more
+    """
+    for name, value in given.items():
+        if value is None:
+            continue
+        whole = isinstance(value, numbers.Integral) and not isinstance(value, bool)
+        if not whole or value < least or (most is not None and value > most):
+            upper = f"from {least} to {most}" if most is not None else f"of {least} or more"
+            raise AttnscopeError(f"{_called(name)} is {_shown(value)}; expected a whole number {upper}")
+
+
+def check_seed(seed: int) -> None:
+    """Refuse what cannot seed every generator of random numbers.
+
+    Examples
+    --------
+    >>> check_seed(-1)
+    Traceback (most recent call last):
+    ...
+    attnscope.errors.AttnscopeError: seed (--seed) is -1; expected a whole number from 0 to 4294967295
+    """
+    check_whole(0, SEEDS - 1, seed=seed)
+
+
+def check_real(least: float, most: float | None = None, **given: float | None) -> None:
+    """Refuse what is no finite number from `least` to `most`; None was not given.
+
+    Raises
+    ------
+    AttnscopeError
+        Names the number, and what was expected.
+
+    Examples
+    --------
+    >>> check_real(0.0, 1.0, threshold=float("nan"))
+    Traceback (most recent call last):
+    ...
+    attnscope.errors.AttnscopeError: threshold (--threshold) is nan; expected a number from 0 to 1
+    """
+    for name, value in given.items():
+        if value is None:
+            continue
+        real = isinstance(value, numbers.Real) and not isinstance(value, bool) and math.isfinite(value)
+        if not real or value < least or (most is not None and value > most):
+            upper = f"from {least:g} to {most:g}" if most is not None else f"of {least:g} or more"
+            raise AttnscopeError(f"{_called(name)} is {_shown(value)}; expected a number {upper}")
+
+
+def _called(name: str) -> str:
+    """A parameter's name in Python and on the command line."""
+    return f"{name} (--{name.replace('_', '-')})"
+
+
+def _shown(value: object) -> str:
+    try:
+        text = str(value)
+    except ValueError:  # a whole number of thousands of digits
+        return "a number of thousands of digits"
+    return text if len(text) <= 40 else text[:37] + "..."  # noqa: PLR2004

@@ -1,0 +1,152 @@
+"""Everything that a command prints: cleaned for the terminal, and told of when it cannot be written."""
+
+from __future__ import annotations
+
+import csv
+import errno
+import io
+import json
+import logging
+import os
+import signal
+import sys
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any, TextIO, cast
+
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.segment import Segment
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_PICTURES = {code: 0x2400 + code for code in range(0x20) if chr(code) not in "\n\t"} | {0x7F: 0x2421}
+# the second set of control characters, and those that turn the direction of what follows
+_NAMED = {
+    code: f"<U+{code:04X}>"
+    for code in (*range(0x80, 0xA0), 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A))
+}
+_SHOWN: dict[int, int | str] = {**_PICTURES, **_NAMED}
+_ESCAPED = {code: f"\\u{code:04x}" for code in (0x7F, *_NAMED)}
+
+
+def printable(text: str) -> str:
+    r"""Text in which no character does anything to a terminal: each that would is shown by a picture or its number.
+
+    Examples
+    --------
+    >>> printable("\x1b]52;c;cm0=\x07 and \u202e turned")
+    '␛]52;c;cm0=␇ and <U+202E> turned'
+    """
+    return text.translate(_SHOWN).encode(errors="backslashreplace").decode()
+
+
+def json_text(value: Any) -> str:
+    r"""JSON as people read it, with control characters escaped.
+
+    Examples
+    --------
+    >>> print(json_text({"name": "猫\x9b2J"}))
+    {
+      "name": "猫\u009b2J"
+    }
+    """
+    text = json.dumps(value, indent=2, ensure_ascii=False).translate(_ESCAPED)
+    return text.encode(errors="backslashreplace").decode()
+
+
+def csv_text(rows: Iterable[Sequence[Any]]) -> str:
+    """Comma-separated values, a line for each row.
+
+    Examples
+    --------
+    >>> print(csv_text([["head", "kind"], [0, "next, to left"]]), end="")
+    head,kind
+    0,"next, to left"
+    """
+    written = io.StringIO()
+    csv.writer(written, lineterminator="\n").writerows(rows)
+    return written.getvalue()
+
+
+def emit(text: str) -> None:
+    """Write data to standard output as they are; a terminal gets them printable."""
+    try:
+        sys.stdout.write(printable(text) if sys.stdout.isatty() else text)
+        sys.stdout.flush()
+    except BrokenPipeError:  # the reader of our output has left
+        abandon(sys.stdout)
+        raise SystemExit(0) from None
+
+
+def tell(message: str) -> None:
+    """Write a line for people to standard error."""
+    sys.stderr.write(printable(message) + "\n")
+    sys.stderr.flush()
+
+
+class CleanConsole(Console):
+    """A console on which text cannot do more than be read."""
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        """Render as rich does, with every text printable."""
+        return self._cleaned(super().render(renderable, options))
+
+    @staticmethod
+    def _cleaned(segments: Iterable[Segment]) -> Iterator[Segment]:
+        for text, style, control in segments:
+            yield Segment(text if control else printable(text), style, control)
+
+    def on_broken_pipe(self) -> None:
+        """Leave in peace when the reader of our output has left."""
+        abandon(sys.stdout)
+        raise SystemExit(0)
+
+
+def new_console(*, errors: bool = False) -> Console:
+    """The console of standard output, or of standard error."""
+    return CleanConsole(stderr=errors)
+
+
+def working() -> None:
+    """From here on there is work to stop in order: Ctrl-C raises KeyboardInterrupt."""
+    from attnscope.__main__ import leave
+
+    if signal.getsignal(signal.SIGINT) is leave:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def prepare() -> None:
+    """Make standard output and error fit to write to, whatever they are, and let warnings be told."""
+    if sys.stdin is None:  # pyright: ignore[reportUnnecessaryComparison] closed by whoever started us
+        sys.stdin = open(os.devnull, encoding="utf-8")  # noqa: PTH123, SIM115
+    if sys.stdout is None:  # pyright: ignore[reportUnnecessaryComparison]
+        sys.stdout = cast("TextIO", _Closed())
+    if sys.stderr is None:  # pyright: ignore[reportUnnecessaryComparison]
+        sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: PTH123, SIM115
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="backslashreplace")  # pyright: ignore[reportAttributeAccessIssue]
+    log = logging.getLogger("attnscope")
+    if not log.handlers:
+        log.addHandler(_Told())
+
+
+def abandon(stream: TextIO) -> None:
+    """Give up what was not written, so that it is not tried again when Python ends."""
+    try:
+        null = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(null, stream.fileno())
+    except (OSError, ValueError):
+        pass
+
+
+class _Told(logging.Handler):
+    def emit(self, record: logging.LogRecord) -> None:
+        tell(f"attnscope: {record.getMessage()}")
+
+
+class _Closed(io.TextIOBase):
+    """Standard output that was closed before we started."""
+
+    def write(self, _: str, /) -> int:
+        raise OSError(errno.EBADF, "it is closed")
