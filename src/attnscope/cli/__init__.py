@@ -20,7 +20,7 @@ from attnscope.cli.score import score
 from attnscope.cli.train import train, with_settings
 from attnscope.cli.translate import translate
 from attnscope.cli.walk import walk
-from attnscope.errors import AttnscopeError
+from attnscope.errors import AttnscopeError, out_of_memory
 
 _INTERRUPTED = 130
 
@@ -62,9 +62,6 @@ def main() -> None:
     """Run the command line: exit code 0, 2 for what the user can mend, 130 when interrupted."""
     try:
         app()
-    except AttnscopeError as error:
-        print(f"attnscope: {error}", file=sys.stderr)  # noqa: T201
-        raise SystemExit(2) from None
     except SystemExit as left:
         if left.code == _INTERRUPTED:  # typer has made it of a Ctrl-C
             print("attnscope: stopped", file=sys.stderr)  # noqa: T201
@@ -72,3 +69,9 @@ def main() -> None:
     except BrokenPipeError:  # the reader of our output has left
         sys.stderr.close()
         raise SystemExit(0) from None
+    except Exception as error:
+        known = error if isinstance(error, AttnscopeError) else out_of_memory(error)
+        if known is None:
+            raise
+        print(f"attnscope: {known}", file=sys.stderr)  # noqa: T201
+        raise SystemExit(2) from None
