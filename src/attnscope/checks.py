@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 import numbers
+from typing import Any
 
 from attnscope.errors import AttnscopeError
 
 SEEDS = 2**32  # as many as every generator of random numbers takes
 
 
-def check_whole(least: int, most: int | None = None, **given: int | None) -> None:
+def check_whole(least: int, most: int | None = None, **given: Any) -> None:
     """Refuse what is no whole number from `least` to `most`; None was not given.
 
     Raises
@@ -47,7 +48,7 @@ def check_seed(seed: int) -> None:
     check_whole(0, SEEDS - 1, seed=seed)
 
 
-def check_real(least: float, most: float | None = None, **given: float | None) -> None:
+def check_real(least: float, most: float | None = None, **given: Any) -> None:
     """Refuse what is no finite number from `least` to `most`; None was not given.
 
     Raises

@@ -1,4 +1,20 @@
-"""The one error that a user can cause."""
+"""The one error that a user can cause, and how it is made of those that libraries raise."""
+
+from __future__ import annotations
+
+import re
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
+
+_LONGEST_REASON = 300
+_NO_MEMORY = re.compile(
+    r"out of memory|can.?t allocate memory|cannot allocate memory|not enough memory|bad_alloc|ALLOC_FAILED"
+    r"|can.?t start new thread",
+    re.IGNORECASE,
+)
 
 
 class AttnscopeError(Exception):
@@ -6,3 +22,80 @@ class AttnscopeError(Exception):
 
     The message says what was found, what was expected and what to do, on one or two lines.
     """
+
+
+def reason_of(error: BaseException) -> str:
+    r"""Why something failed, on one line that is fit to be shown.
+
+    The first line of the error's message that says something, of at most 300 printable characters; with the error's
+    kind where the message alone means little.
+
+    Examples
+    --------
+    >>> reason_of(ValueError("Validation error for field 'width':\n    expected int\nSee our page."))
+    "Validation error for field 'width': expected int"
+    >>> reason_of(KeyError("hidden_size"))
+    "KeyError: 'hidden_size'"
+    """
+    lines = [" ".join(_printable(line).split()) for line in str(error).splitlines()]
+    lines = [line for line in lines if line] or [""]
+    text = lines.pop(0)
+    while text.endswith(":") and lines:
+        text = f"{text} {lines.pop(0)}"
+    if " " not in text:
+        text = f"{type(error).__name__}: {text}" if text else type(error).__name__
+    short = text if len(text) <= _LONGEST_REASON else text[: _LONGEST_REASON - 3] + "..."
+    return short.rstrip(".") if short == text else short
+
+
+def _printable(text: str) -> str:
+    """Without control characters, by which a file could write to the terminal."""
+    return "".join(character if character.isprintable() else " " for character in text)
+
+
+def out_of_memory(error: BaseException) -> AttnscopeError | None:
+    """What to tell a user whose memory ran out, of the processor or of a GPU; None for any other error.
+
+    The command line does this for every command. A script does it with ``except Exception as error``.
+
+    Examples
+    --------
+    >>> out_of_memory(RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried 8 bytes."))
+    AttnscopeError("memory ran out ([enforce fail] DefaultCPUAllocator: can't allocate memory: you tried 8 bytes): ...
+    >>> out_of_memory(ValueError("no number")) is None
+    True
+    """
+    known = isinstance(error, MemoryError) or (
+        isinstance(error, (RuntimeError, OSError)) and _NO_MEMORY.search(str(error)) is not None
+    )
+    if not known:
+        return None
+    reason = f" ({reason_of(error)})" if str(error) else ""
+    return AttnscopeError(
+        f"memory ran out{reason}: try a smaller --batch-size, --batch-tokens or --window, or --dtype bfloat16"
+    )
+
+
+@contextmanager
+def explaining(what: str, advice: str) -> Generator[None]:
+    """Turn whatever a library raises within into one `AttnscopeError`: what failed, why, and what to do.
+
+    Examples
+    --------
+    >>> with explaining("the model cannot be loaded", "Fetch it again"):
+    ...     raise OverflowError("int too big to convert")
+    Traceback (most recent call last):
+    ...
+    attnscope.errors.AttnscopeError: the model cannot be loaded: int too big to convert. Fetch it again
+    """
+    try:
+        yield
+    except AttnscopeError:
+        raise
+    except BaseException as error:
+        # what Rust code panics with is no Exception; neither are Ctrl-C and exit, which pass
+        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+            raise
+        reason = reason_of(error)
+        stop = "" if reason.endswith("...") else "."
+        raise out_of_memory(error) or AttnscopeError(f"{what}: {reason}{stop} {advice}") from error

@@ -10,8 +10,10 @@ from transformers import BertConfig, BertForMaskedLM, BertModel, RobertaConfig, 
 
 from attnscope import AttnscopeError
 from attnscope.bundled import MODEL
-from attnscope.capture import load_model, position_table_length
+from attnscope.capture import load_model, position_table_length, usable_device
 from tests.families import tiny
+
+SMALL = {"hidden_size": 8, "num_attention_heads": 1, "num_hidden_layers": 1, "intermediate_size": 8}
 
 
 @pytest.fixture
@@ -122,6 +124,39 @@ def test_an_unknown_dtype_or_device_is_named(folder):
     refused(folder, "dtype 'int8'", dtype="int8")
     with pytest.raises(AttnscopeError, match="device 'nowhere'"):
         load_model(folder, device="nowhere")
+
+
+@pytest.mark.parametrize("name", ["meta", "cpu:5", "cuda:99", "gpu0", "xla", "hpu", "cuda:x"])
+def test_a_device_that_cannot_be_used_is_named_in_a_line(name):
+    with pytest.raises(AttnscopeError, match=f"device '{name}' cannot be used: ") as caught:
+        usable_device(name)
+    assert len(str(caught.value).splitlines()) == 1
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_a_gpu_that_is_not_there_is_named(folder):
+    with pytest.raises(AttnscopeError, match=r"device 'cuda' cannot be used: .* Choose cpu"):
+        load_model(folder, device="cuda")
+
+
+def test_a_model_without_numbers_is_refused():
+    with torch.device("meta"):
+        model = BertModel(BertConfig(**SMALL))
+    refused(model, "lies on the meta device", tokenizer=MODEL)
+
+
+def test_objects_of_other_settings_or_weights_have_other_identities():
+    def identity(**settings):
+        torch.manual_seed(0)
+        model = BertModel(BertConfig(**SMALL | settings))
+        return load_model(model, need_tokenizer=False).identity
+
+    assert identity() == identity()
+    assert identity(num_attention_heads=2) != identity()
+    torch.manual_seed(0)
+    model = BertModel(BertConfig(**SMALL))
+    model.register_buffer("scale", torch.tensor(2.0))
+    assert load_model(model, need_tokenizer=False).identity != identity()
 
 
 def test_the_type_asked_for_is_used(folder):

@@ -1,5 +1,6 @@
 """Any Hugging Face model: its attention calls, seen as they happen and checked against the model's own."""
 
+from attnscope.capture._borrow import borrowed, borrowing
 from attnscope.capture._decoder import decoder_note, decoder_start
 from attnscope.capture._load import DTYPES, LoadedModel, load_model, usable_device
 from attnscope.capture._positions import position_table_length, stored_positions
@@ -12,6 +13,8 @@ __all__ = [
     "LoadedModel",
     "Site",
     "attnscope_attention",
+    "borrowed",
+    "borrowing",
     "decoder_note",
     "decoder_start",
     "load_model",

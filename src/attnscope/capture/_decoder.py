@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from attnscope.errors import AttnscopeError
+from attnscope.errors import AttnscopeError, reason_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -54,7 +54,7 @@ def decoder_start(model: PreTrainedModel) -> Callable[[Sequence[int]], int]:
             try:
                 return int(shift(torch.tensor([list(said)]))[0, 0])
             except Exception as error:  # families raise what they like where a setting is missing
-                raise _unknown(model, str(error)) from error
+                raise _unknown(model, reason_of(error)) from error
         known = getattr(model.config, "decoder_start_token_id", None)
         if known is None:
             raise _unknown(model, "no decoder_start_token_id")
@@ -81,6 +81,6 @@ def decoder_note(model: PreTrainedModel, *, with_target: bool) -> dict[str, str]
 
 def _unknown(model: PreTrainedModel, reason: str) -> AttnscopeError:
     return AttnscopeError(
-        f"{type(model).__name__} does not say what its decoder reads first ({(reason.splitlines() or [''])[0][:200]}): "
+        f"{type(model).__name__} does not say what its decoder reads first ({reason}): "
         "set decoder_start_token_id (and pad_token_id) in its config"
     )

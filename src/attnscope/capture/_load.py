@@ -4,21 +4,31 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import dataclass
+import re
+import sys
+import threading
+from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any, cast
 
 import torch
 import transformers
-from huggingface_hub.errors import HFValidationError
-from safetensors import SafetensorError
-from transformers import AutoConfig, AutoModel, AutoTokenizer, PreTrainedModel
+from transformers import AutoConfig, GenerationConfig, PreTrainedModel
+from transformers.dynamic_module_utils import get_class_from_dynamic_module
+from transformers.models.auto.auto_factory import add_generation_mixin_to_remote_model
+from transformers.models.auto.modeling_auto import MODEL_MAPPING
 
 from attnscope import models
+from attnscope._caller import own_random_numbers
 from attnscope.bundled import MODEL
+from attnscope.capture._checkpoint import Checkpoint
 from attnscope.capture._quiet import quiet
+from attnscope.capture._repository import Repository, asking_trust
+from attnscope.capture._size import no_larger_than
+from attnscope.capture._tokenizer import load_tokenizer
 from attnscope.corpus.texts import SUFFIXES
-from attnscope.errors import AttnscopeError
+from attnscope.errors import AttnscopeError, explaining
 
 DTYPES = {
     "float32": torch.float32,
@@ -26,6 +36,14 @@ DTYPES = {
     "bfloat16": torch.bfloat16,
     "float64": torch.float64,
 }
+_NUMBER = re.compile(r"\.(\d{1,9})(?=\.)")  # of a layer
+_REAL = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16, "F64": torch.float64}
+_ADVICE = "Is config.json the one of these weights, and are all files whole?"
+_AUTO_CLASSES = ("AutoModelForMaskedLM", "AutoModelForCausalLM", "AutoModelForSeq2SeqLM", "AutoModel")
+_UNIMPORTANT = ("_name_or_path", "transformers_version", "architectures")  # where a config came from
+_one_at_a_time = (
+    threading.Lock()
+)  # while it loads, transformers changes PyTorch's default type for all threads
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,13 +53,13 @@ class LoadedModel:
     Attributes
     ----------
     model
-        In eval mode, on its device.
+        On its device. In eval mode if it was loaded; one that was given is as it was.
     tokenizer
         A fast tokenizer (with character offsets), or None where none was asked for.
     name
         The folder's or repository's name.
     identity
-        What the weights are: their SHA-256, or the hub's commit.
+        What the model is: the SHA-256 of all that it was loaded from, or the hub's commit.
     """
 
     model: PreTrainedModel
@@ -62,6 +80,9 @@ def load_model(
 ) -> LoadedModel:
     """Load a model from a folder or the hub in the class that its config names, or take one as it is.
 
+    Only safetensors files that lie in the folder (or the hub's cache) are read, and nothing is run that came with
+    them.
+
     Parameters
     ----------
     source
@@ -81,8 +102,9 @@ def load_model(
     Raises
     ------
     AttnscopeError
-        If there is no such model, its weights are pickled, corrupt, not finite or lack a tensor of the
-        trunk, it wants to run code of its own, or there is no (fast) tokenizer.
+        If there is no such model, its weights are pickled, lie outside the folder, change meanwhile, are corrupt, not
+        finite or lack a tensor of the trunk, its config is broken or another model's, it wants to run code of its own,
+        or there is no (fast) tokenizer.
 
     Examples
     --------
@@ -95,26 +117,32 @@ def load_model(
     if dtype is not None and dtype not in DTYPES:
         raise AttnscopeError(f"dtype {dtype!r} is not known: choose one of {', '.join(DTYPES)}")
     if isinstance(source, PreTrainedModel):
-        model = source
+        model, repository = source, None
+        _refuse_broken_numbers(model)
         name = model.config.name_or_path or type(model).__name__
         identity = {"sha256": state_sha256(model)}
     else:
-        with quiet():
-            model, identity = _from_pretrained(
-                str(source), revision, dtype, trust_remote_code=trust_remote_code
-            )
-        name = Path(source).name if Path(source).exists() else str(source)
-        model = model.to(cast("Any", usable_device(device)))
-    _refuse_broken_numbers(model)
+        place = usable_device(device)  # before minutes are spent on reading
+        repository = _repository(str(source), revision)
+        with quiet(), _one_at_a_time, own_random_numbers():  # a missing head is drawn
+            model, identity = _from_checkpoint(repository, dtype, trust_remote_code=trust_remote_code)
+        name = Path(source).name if repository.commit is None else str(source)
+        with explaining(f"{name} cannot be put on {place}", "Try --device cpu, or --dtype bfloat16"):
+            model = model.to(cast("Any", place))
+        _refuse_broken_numbers(model)
     if need_tokenizer:
-        place = tokenizer if isinstance(tokenizer, (str, Path)) else source
         if tokenizer is None or isinstance(tokenizer, (str, Path)):
-            tokenizer = _tokenizer(place, revision, trust_remote_code=trust_remote_code)
+            beside = repository if tokenizer is None else _repository_of_tokenizer(str(tokenizer))
+            if beside is None:
+                raise AttnscopeError(
+                    "a model object was given without its tokenizer: pass tokenizer=..., or the model's folder"
+                )
+            tokenizer = load_tokenizer(replace(beside, taken={}), trust_remote_code=trust_remote_code)
         if not getattr(tokenizer, "is_fast", False):
             raise AttnscopeError(
                 f"the tokenizer of {name} gives no character offsets: a fast tokenizer (tokenizer.json) is needed"
             )
-    return LoadedModel(model.eval(), tokenizer if need_tokenizer else None, name, identity)
+    return LoadedModel(model, tokenizer if need_tokenizer else None, name, identity)
 
 
 def usable_device(name: str | None) -> torch.device:
@@ -132,46 +160,63 @@ def usable_device(name: str | None) -> torch.device:
     ...
     attnscope.errors.AttnscopeError: device 'gpu0' cannot be used: ...
     """
-    try:
+    advice = "Choose cpu, or cuda where there is a GPU"
+    with explaining(f"device {name!r} cannot be used", advice):
         device = torch.device(name or ("cuda" if torch.cuda.is_available() else "cpu"))
         torch.empty(0, device=device)
-    except (RuntimeError, AssertionError) as error:
-        raise AttnscopeError(f"device {name!r} cannot be used: {_first_line(error)}") from error
+    if device.type == "meta" or (device.type == "cpu" and device.index):
+        what = "it holds no numbers" if device.type == "meta" else "there is one cpu, number 0"
+        raise AttnscopeError(f"device {name!r} cannot be used: {what}. {advice}")
     return device
 
 
-def _from_pretrained(
-    source: str, revision: str | None, dtype: str | None, *, trust_remote_code: bool
+def _repository(source: str, revision: str | None) -> Repository:
+    if not source:
+        raise AttnscopeError("the model's name is empty: expected a folder, a hub id, or bundled")
+    with explaining(f"{source[:200]} cannot be opened", "Is the name right?"):
+        if not Path(source).is_dir():
+            _refuse_what_is_no_model(source)
+    return Repository.of(source, revision)
+
+
+def _repository_of_tokenizer(source: str) -> Repository:
+    if not Path(source).exists() and _is_place(source):
+        raise AttnscopeError(f"{source} does not exist: expected a folder with tokenizer.json, or a hub id")
+    return Repository.of(source)
+
+
+def _from_checkpoint(
+    repository: Repository, dtype: str | None, *, trust_remote_code: bool
 ) -> tuple[PreTrainedModel, dict[str, str]]:
-    folder = Path(source)
-    if folder.is_dir():
-        _check_folder(folder)
-    else:
-        _refuse_what_is_no_model(source)
-    options: dict[str, Any] = {"revision": revision, "trust_remote_code": trust_remote_code}
-    try:
-        config = AutoConfig.from_pretrained(source, **options)
-    except (OSError, ValueError, HFValidationError) as error:
-        raise AttnscopeError(_explain(source, error)) from error
-    maker = _class_of(config, trust_remote_code=trust_remote_code)
-    try:
-        model, report = maker.from_pretrained(
-            source,
-            config=config,
-            use_safetensors=True,
-            dtype=DTYPES[dtype] if dtype else "auto",
-            output_loading_info=True,
-            ignore_mismatched_sizes=True,  # so that the report names them, and we refuse
-            **options,
+    """Read a model whole: what is hashed is what is loaded, and no other file is opened."""
+    source = repository.source
+    with explaining(f"{source} cannot be loaded", _ADVICE), asking_trust(source):
+        checkpoint = Checkpoint.of(repository)
+        if trust_remote_code and "auto_map" in checkpoint.config:
+            for code in repository.folder.glob("*.py"):
+                repository.take(code.name)
+        config = AutoConfig.from_pretrained(
+            source, revision=repository.commit, trust_remote_code=trust_remote_code
         )
-    except SafetensorError as error:
-        raise AttnscopeError(f"the weights of {source} are corrupt: {error}. Fetch the file again") from error
-    except (OSError, ValueError, RuntimeError, ImportError) as error:
-        raise AttnscopeError(_explain(source, error)) from error
-    _refuse_gaps(model, report, source)
-    if folder.is_dir():
-        return model, {"sha256": folder_sha256(folder)}
-    return model, {"revision": str(getattr(model.config, "_commit_hash", None) or revision or "main")}
+        maker = _class_of(config, repository, trust_remote_code=trust_remote_code)
+        identity = repository.identity()
+        with checkpoint.tensors() as tensors:
+            _forget_choices_of_code(config)
+            with no_larger_than(tensors, checkpoint.config):
+                model, report = maker.from_pretrained(
+                    None,
+                    config=config,
+                    state_dict=tensors,
+                    dtype=DTYPES[dtype] if dtype else _saved_type(config, tensors),
+                    output_loading_info=True,
+                    ignore_mismatched_sizes=True,  # so that the report names them, and we refuse
+                )
+        repository.refuse_changed()
+        _refuse_gaps(model, report, source)
+        if model.can_generate():
+            model.generation_config = _generation(checkpoint)
+        model.config.name_or_path = source
+    return model, identity
 
 
 def _refuse_what_is_no_model(source: str) -> None:
@@ -194,38 +239,64 @@ def _is_place(source: str) -> bool:
     return source.startswith((".", "/", "~")) or source.endswith("/") or source.count("/") > 1
 
 
-def _check_folder(folder: Path) -> None:
-    if not (folder / "config.json").is_file():
-        raise AttnscopeError(f"{folder} holds no config.json: is it a model folder?")
-    try:
-        json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise AttnscopeError(f"{folder / 'config.json'} is not JSON: {error}") from error
-    if not list(folder.glob("*.safetensors")):
-        pickled = [path.name for path in [*folder.glob("*.bin"), *folder.glob("*.pt"), *folder.glob("*.pth")]]
-        if pickled:
-            raise AttnscopeError(
-                f"{folder} has pickled weights only ({pickled[0]}), which can run code when they are opened. "
-                "Convert them to model.safetensors first"
-            )
-        raise AttnscopeError(f"{folder} holds no weights: expected model.safetensors")
-
-
-def _class_of(config: Any, *, trust_remote_code: bool) -> Any:
+def _class_of(config: Any, repository: Repository, *, trust_remote_code: bool) -> Any:
     """The class that the config names, so that nothing is missing that need not be."""
-    for name in config.architectures or []:
+    named: Any = config.architectures or []
+    if not isinstance(named, list) or not all(isinstance(name, str) for name in named):
+        raise AttnscopeError(
+            f"config.json of {repository.source} says architectures {str(named)[:100]!r}: expected a list of names"
+        )
+    for name in named:
         for place in (transformers, models):  # whoever imports models also registers its configurations
-            if hasattr(place, name):
-                return getattr(place, name)
-    if trust_remote_code and getattr(config, "auto_map", None):
-        for auto in ("AutoModelForMaskedLM", "AutoModelForCausalLM", "AutoModelForSeq2SeqLM"):
-            if auto in config.auto_map:
-                return getattr(transformers, auto)
-    return AutoModel
+            found = getattr(place, name, None)
+            if isinstance(found, type) and issubclass(found, PreTrainedModel) and _takes(found, config):
+                return found
+    code: Any = getattr(config, "auto_map", None) if trust_remote_code else None
+    for auto in _AUTO_CLASSES:
+        if code and auto in code:
+            found = get_class_from_dynamic_module(code[auto], repository.source, revision=repository.commit)
+            return add_generation_mixin_to_remote_model(found)
+    known: Any = MODEL_MAPPING.get(type(config), None)
+    if known is None:
+        raise AttnscopeError(
+            f"{repository.source} is a {type(config).model_type!r}, of which transformers has no plain model: "
+            "name its class in config.json (architectures)"
+        )
+    return known[0] if isinstance(known, (list, tuple)) else known
+
+
+def _takes(maker: type[PreTrainedModel], config: Any) -> bool:
+    """Whether a class is of the config's own kind of model."""
+    return maker.config_class is not None and isinstance(config, maker.config_class)
+
+
+def _forget_choices_of_code(config: Any) -> None:
+    """Which implementation computes is not the checkpoint's choice: some are fetched from the hub and run."""
+    config._attn_implementation = None  # noqa: SLF001
+    config._experts_implementation = None  # noqa: SLF001
+    vars(config).pop("fusion_config", None)
+
+
+def _saved_type(config: Any, tensors: dict[str, Any]) -> Any:
+    """The type that the config says, else that of the first tensor of real numbers."""
+    if config.dtype is not None:
+        return config.dtype
+    types = (_REAL.get(one.get_dtype()) for one in tensors.values())
+    return next((one for one in types if one is not None), torch.float32)
+
+
+def _generation(checkpoint: Checkpoint) -> GenerationConfig:
+    """How the checkpoint wants to generate; older ones say so in config.json."""
+    if checkpoint.generation is None:
+        return GenerationConfig.from_model_config(checkpoint.config)
+    return GenerationConfig.from_dict(checkpoint.generation)
 
 
 def _refuse_gaps(model: PreTrainedModel, report: dict[str, Any], source: str) -> None:
-    """A trunk with random numbers in it would give numbers that mean nothing. A missing head or pooler is no fault."""
+    """A trunk with random numbers in it, or cut short, would give numbers that mean nothing.
+
+    A missing head or pooler is no fault.
+    """
     prefix = model.base_model_prefix + "."
     has_head = any(name.startswith(prefix) for name, _ in model.named_parameters())
     missing = [
@@ -241,77 +312,43 @@ def _refuse_gaps(model: PreTrainedModel, report: dict[str, Any], source: str) ->
                 f"the checkpoint {source} {what} {keys[0]}{more}, which {type(model).__name__} needs: "
                 "it would be filled with random numbers. Is the file whole, and config.json the right one?"
             )
+    lists = {name: len(one) for name, one in model.named_modules() if isinstance(one, torch.nn.ModuleList)}
+    beyond = [
+        key
+        for key in sorted(report["unexpected_keys"])
+        if any(
+            int(place[1]) >= lists.get(key[: place.start()], sys.maxsize) for place in _NUMBER.finditer(key)
+        )
+    ]
+    if beyond:
+        raise AttnscopeError(
+            f"the checkpoint {source} holds {beyond[0]}, and config.json asks for a smaller {type(model).__name__}: "
+            "is it the right config.json?"
+        )
 
 
 def _refuse_broken_numbers(model: PreTrainedModel) -> None:
     for name, parameter in model.named_parameters():
+        if parameter.is_meta:
+            raise AttnscopeError(
+                f"{name} lies on the meta device, which holds no numbers: load the weights before"
+            )
         if not bool(torch.isfinite(parameter).all()):
             raise AttnscopeError(
                 f"the weights hold NaN or infinity in {name}: nothing can be measured with them"
             )
 
 
-def _tokenizer(source: Any, revision: str | None, *, trust_remote_code: bool) -> Any:
-    if isinstance(source, PreTrainedModel):
-        raise AttnscopeError(
-            "a model object was given without its tokenizer: pass tokenizer=..., or the model's folder"
-        )
-    folder = Path(source)
-    if not folder.exists() and _is_place(str(source)):
-        raise AttnscopeError(f"{source} does not exist: expected a folder with tokenizer.json, or a hub id")
-    files = (
-        "tokenizer.json",
-        "tokenizer_config.json",
-        "vocab.txt",
-        "vocab.json",
-        "spiece.model",
-        "tokenizer.model",
-    )
-    if folder.is_dir() and not any((folder / name).exists() for name in files):
-        raise AttnscopeError(
-            f"{folder} has no tokenizer (no tokenizer.json): save it there, or give its folder with --tokenizer"
-        )
-    try:
-        with quiet():
-            return AutoTokenizer.from_pretrained(
-                str(source), revision=revision, trust_remote_code=trust_remote_code
-            )
-    except Exception as error:  # transformers and tokenizers raise bare exceptions here
-        raise AttnscopeError(f"the tokenizer of {source} cannot be loaded: {_first_line(error)}") from error
-
-
-def _explain(source: str, error: Exception) -> str:
-    text = str(error)
-    if "trust_remote_code" in text:
-        return (
-            f"{source} brings code of its own, which would run on this machine. "
-            "If you trust it, say --trust-remote-code"
-        )
-    if not Path(source).exists():
-        return f"there is no folder {source}, and the hub gave no model of that name: {_first_line(error)}"
-    return f"{source} cannot be loaded: {_first_line(error)}"
-
-
-def _first_line(error: BaseException) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[0][:300] if lines else type(error).__name__
-
-
-def folder_sha256(folder: Path) -> str:
-    """SHA-256 over config.json and the weight files of a model folder, in the order of their names."""
-    digest = hashlib.sha256()
-    for path in sorted([folder / "config.json", *folder.glob("*.safetensors")]):
-        digest.update(path.name.encode())
-        with path.open("rb") as file:
-            for block in iter(lambda: file.read(1 << 20), b""):
-                digest.update(block)
-    return digest.hexdigest()
-
-
 def state_sha256(model: PreTrainedModel) -> str:
-    """SHA-256 over the names and values of a model's parameters."""
-    digest = hashlib.sha256()
-    for name, parameter in sorted(model.named_parameters()):
-        digest.update(f"{name}{tuple(parameter.shape)}{parameter.dtype}".encode())
-        digest.update(parameter.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
+    """SHA-256 over a model's config and the names and values of its parameters and saved buffers."""
+    settings = {name: value for name, value in model.config.to_dict().items() if name not in _UNIMPORTANT}
+    digest = hashlib.sha256(json.dumps(settings, sort_keys=True, default=str).encode())
+    saved = model.state_dict().keys()
+    for name, tensor in sorted(
+        chain(model.named_parameters(), model.named_buffers()), key=lambda item: item[0]
+    ):
+        if name not in saved:
+            continue
+        digest.update(f"{name}{tuple(tensor.shape)}{tensor.dtype}".encode())
+        digest.update(tensor.detach().cpu().reshape(-1).contiguous().view(torch.uint8).numpy().tobytes())
     return digest.hexdigest()

@@ -3,15 +3,44 @@
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Generator
 from contextlib import contextmanager
 
 from transformers.utils import logging as transformers_logging
 
 
+class _Silence:
+    """One setting for all threads: the first that comes in turns it on, the last that leaves turns it off."""
+
+    def __init__(self) -> None:
+        self.lock, self.inside = threading.Lock(), 0
+        self.level, self.bars = 0, True
+
+    def enter(self) -> None:
+        with self.lock:
+            if self.inside == 0:
+                self.level = transformers_logging.get_verbosity()
+                self.bars = transformers_logging.is_progress_bar_enabled()
+                transformers_logging.set_verbosity(logging.CRITICAL)
+                transformers_logging.disable_progress_bar()
+            self.inside += 1
+
+    def leave(self) -> None:
+        with self.lock:
+            self.inside -= 1
+            if self.inside == 0:
+                transformers_logging.set_verbosity(self.level)
+                if self.bars:
+                    transformers_logging.enable_progress_bar()
+
+
+_silence = _Silence()
+
+
 @contextmanager
 def quiet() -> Generator[None]:
-    """Neither bars nor reports while a model is loaded or saved.
+    """Neither bars nor reports while a model is loaded or saved, in whatever thread.
 
     Examples
     --------
@@ -19,12 +48,8 @@ def quiet() -> Generator[None]:
     ...     transformers_logging.is_progress_bar_enabled()
     False
     """
-    level, bars = transformers_logging.get_verbosity(), transformers_logging.is_progress_bar_enabled()
-    transformers_logging.set_verbosity(logging.CRITICAL)
-    transformers_logging.disable_progress_bar()
+    _silence.enter()
     try:
         yield
     finally:
-        transformers_logging.set_verbosity(level)
-        if bars:
-            transformers_logging.enable_progress_bar()
+        _silence.leave()

@@ -18,7 +18,8 @@ from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.masking_utils import sdpa_mask
 
 from attnscope.attention import AttentionCall, Need, extent_of, measure
-from attnscope.errors import AttnscopeError
+from attnscope.capture._borrow import implementations, restore
+from attnscope.errors import AttnscopeError, reason_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
@@ -172,13 +173,14 @@ def watching(model: PreTrainedModel, observer: Observer) -> Generator[None]:
     [(0, 'encoder.layer.0.attention.self', 2), (1, 'encoder.layer.1.attention.self', 2)]
     """
     names = {id(module): name for name, module in model.named_modules()}
-    before = _implementations(model)
+    before = implementations(model)
     watch = _Watch(names, observer)
     try:
         model.set_attn_implementation(NAME)
     except (ValueError, ImportError) as error:
+        restore(before)
         raise AttnscopeError(
-            f"{type(model).__name__} does not let its attention be replaced: {error}"
+            f"{type(model).__name__} does not let its attention be replaced: {reason_of(error)}"
         ) from error
 
     def fresh_pass(*_: Any, **__: Any) -> None:
@@ -203,18 +205,4 @@ def watching(model: PreTrainedModel, observer: Observer) -> Generator[None]:
         _watch.reset(token)
         for hook in hooks:
             hook.remove()
-        for config, implementation in before:
-            config._attn_implementation = implementation  # noqa: SLF001
-
-
-def _implementations(model: PreTrainedModel) -> list[tuple[Any, str]]:
-    """Every config within the model and the attention that it names."""
-    configs = {id(config): config for config in _configs(model)}
-    return [(config, config._attn_implementation) for config in configs.values()]  # noqa: SLF001
-
-
-def _configs(model: PreTrainedModel) -> Generator[Any]:
-    for module in model.modules():
-        config = getattr(module, "config", None)
-        if config is not None and hasattr(config, "_attn_implementation"):
-            yield config
+        restore(before)

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from attnscope.attention import AttentionCall, Need, attend, measure
 from attnscope.capture._registry import Site, watching
-from attnscope.errors import AttnscopeError
+from attnscope.errors import AttnscopeError, explaining
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -45,7 +45,7 @@ def verify(
     Raises
     ------
     AttnscopeError
-        If any of this fails: the name of the model and the reason.
+        If any of this fails, or the model itself: the name of the model and the reason.
 
     Examples
     --------
@@ -66,7 +66,8 @@ def verify(
         _check_rows(f"{name}, layer {site.index} ({site.name})", site, call, output)
         return output
 
-    with _attention_modules(model) as (running, ran):
+    advice = "Is config.json the one of these weights, and the tokenizer this model's?"
+    with explaining(f"{name} fails on the first window", advice), _attention_modules(model) as (running, ran):
         seen: set[str] = set()
         own = model(**inputs)
         ran.clear()

@@ -21,7 +21,7 @@ from attnscope.cli.score import score
 from attnscope.cli.train import train, with_settings
 from attnscope.cli.translate import translate
 from attnscope.cli.walk import walk
-from attnscope.errors import AttnscopeError
+from attnscope.errors import AttnscopeError, out_of_memory
 
 _INTERRUPTED = 130
 
@@ -73,19 +73,22 @@ def main() -> None:
 def _run() -> int:
     try:
         app()
-    except AttnscopeError as error:
-        tell(f"attnscope: {error}")
-        return 2
     except BrokenPipeError:  # the reader of our output has left
         abandon(sys.stdout)
         return 0
-    except OSError as error:
-        return _unwritten(error)
     except SystemExit as left:
         code = left.code if isinstance(left.code, int) else 0
         if code == _INTERRUPTED:  # typer has made it of a Ctrl-C
             tell("attnscope: stopped")
         return code
+    except Exception as error:
+        known = error if isinstance(error, AttnscopeError) else out_of_memory(error)
+        if known is not None:
+            tell(f"attnscope: {known}")
+            return 2
+        if isinstance(error, OSError):
+            return _unwritten(error)
+        raise
     return 0
 
 

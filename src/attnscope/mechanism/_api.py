@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import xarray as xr
 
-from attnscope.capture import LoadedModel, load_model
+from attnscope.capture import LoadedModel, borrowing, load_model
 from attnscope.corpus import Corpus, Sources
 from attnscope.errors import AttnscopeError
 from attnscope.mechanism import heads
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from attnscope.capture import Site
 
 
+@borrowing
 def evidence_of(
     source: Any, texts: Sources = None, *, window: int | None = None, limit: int = 100, **load: Any
 ) -> Evidence:
@@ -127,6 +128,7 @@ def position_cca(
     return heads.correlations_by_layer(evidence, variance=variance)
 
 
+@borrowing
 def projections(source: Any, texts: Sources = None, **options: Any) -> dict[Site, Projections]:
     """Query, key, value and output matrices of every head, found and verified on a window of text.
 
@@ -218,6 +220,7 @@ def cross_correlation(source: Any, second: Any = None, values: Any = None, **opt
     return heads.cross_correlations(evidence_of(source, second, **options), mode=mode)
 
 
+@borrowing
 def position_content(
     source: Any, texts: Sources = None, *, window: int | None = None, limit: int = 8, **options: Any
 ) -> xr.Dataset:

@@ -16,7 +16,7 @@ from jaxtyping import Float
 from threadpoolctl import threadpool_limits
 
 from attnscope.bundled import MODEL
-from attnscope.capture import LoadedModel, decoder_note, decoder_start, load_model
+from attnscope.capture import LoadedModel, borrowing, decoder_note, decoder_start, load_model
 from attnscope.corpus import Corpus, Sources, TargetTokenizer, Window, cut_windows, shifted, target_corpus
 from attnscope.errors import AttnscopeError
 from attnscope.mechanism import heads, paper_figures
@@ -67,6 +67,7 @@ class Step:
     share: float
 
 
+@borrowing
 def explain(
     model: str | Path | PreTrainedModel | None = None,
     texts: Sources = None,

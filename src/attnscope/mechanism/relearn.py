@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import copy
 import importlib.util
-import random
 import tempfile
-from collections.abc import Callable, Generator, Iterable
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -15,8 +13,9 @@ import numpy as np
 import torch
 import xarray as xr
 
+from attnscope._caller import own_random_numbers
 from attnscope.bundled import MODEL
-from attnscope.capture import LoadedModel, Site, load_model, quiet
+from attnscope.capture import LoadedModel, Site, borrowing, load_model, quiet
 from attnscope.corpus import Corpus, Sources, Window, cut_windows
 from attnscope.errors import AttnscopeError
 from attnscope.mechanism._arrays import labelled
@@ -38,6 +37,7 @@ MAPS, WORDS_SHOWN = 4, 6  # heads, and tokens between spacers, of the maps
 Sample = dict[str, list[int]]
 
 
+@borrowing
 def relearn_positions(
     model: str | Path | PreTrainedModel | None = None,
     texts: Sources = None,
@@ -350,7 +350,7 @@ def _train(
             if progress is not None:
                 progress(state.global_step, settings["max_steps"])
 
-    with _kept_random_state(), tempfile.TemporaryDirectory() as folder:
+    with own_random_numbers(), tempfile.TemporaryDirectory() as folder:
         arguments = TrainingArguments(
             output_dir=folder,
             **settings,
@@ -378,18 +378,6 @@ def _train(
     return {
         int(entry["step"]): float(entry["loss"]) for entry in trainer.state.log_history if "loss" in entry
     }
-
-
-@contextmanager
-def _kept_random_state() -> Generator[None]:
-    """Give back the caller's random numbers, which a Trainer seeds for all."""
-    kept = random.getstate(), np.random.get_state(), torch.random.get_rng_state()  # noqa: NPY002
-    try:
-        yield
-    finally:
-        random.setstate(kept[0])
-        np.random.set_state(kept[1])  # noqa: NPY002
-        torch.random.set_rng_state(kept[2])
 
 
 def _dataset(before: np.ndarray, after: np.ndarray, loss: dict[int, float]) -> xr.Dataset:

@@ -18,6 +18,7 @@ from attnscope.bundled import MODEL
 from attnscope.capture import (
     LoadedModel,
     Site,
+    borrowing,
     decoder_note,
     decoder_start,
     load_model,
@@ -52,6 +53,7 @@ class Progress:
     share: float
 
 
+@borrowing
 def scan(
     model: str | Path | PreTrainedModel | None = None,
     texts: Sources = None,

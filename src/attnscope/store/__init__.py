@@ -2,11 +2,12 @@
 
 from attnscope.store._arrays import SUFFIX, packed, unpacked
 from attnscope.store._files import explained, json_bytes, write_output
-from attnscope.store._folder import OwnedFolder, damage, manifest_of
+from attnscope.store._folder import MANIFEST, OwnedFolder, damage, manifest_of
 from attnscope.store._run import VIEWS, RunFolder, is_finished
 from attnscope.store._signature import package_versions, short_hash, tokenizer_sha256
 
 __all__ = [
+    "MANIFEST",
     "SUFFIX",
     "VIEWS",
     "OwnedFolder",

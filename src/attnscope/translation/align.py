@@ -13,7 +13,7 @@ import numpy as np
 import xarray as xr
 from transformers import PreTrainedModel
 
-from attnscope.capture import load_model
+from attnscope.capture import borrowing, load_model
 from attnscope.errors import AttnscopeError
 from attnscope.store._signature import package_versions, tokenizer_sha256
 from attnscope.translation.alignment import WordAlignment, forced_alignment, forced_alignment_of_heads
@@ -100,6 +100,7 @@ class _Work:
         return None if show is None else lambda done, total: show(name, done, total)
 
 
+@borrowing
 def align(
     model: str | Path | PreTrainedModel,
     source: str | Path | Sequence[str],

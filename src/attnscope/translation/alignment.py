@@ -13,7 +13,8 @@ import torch
 from jaxtyping import Float, Int
 from transformers import PreTrainedModel
 
-from attnscope.errors import AttnscopeError
+from attnscope.capture import borrowed
+from attnscope.errors import AttnscopeError, out_of_memory, reason_of
 from attnscope.translation.lines import check_parallel
 
 NO_WORD = -1  # the word of </s> and other marks
@@ -312,7 +313,7 @@ def _cross_attention(
     labels, _ = _padded([pieces.ids for pieces in right], -100)
     where = model.device
     try:
-        with _as_in_evaluation(model), torch.inference_mode():
+        with _with_visible_weights(model), torch.inference_mode():
             output = model(
                 input_ids=ids.to(where),
                 attention_mask=mask.to(where),
@@ -321,10 +322,10 @@ def _cross_attention(
             )
     except (IndexError, ValueError, RuntimeError) as error:
         longest = max(range(len(left)), key=lambda i: max(len(left[i].ids), len(right[i].ids)))
-        raise AttnscopeError(
+        raise out_of_memory(error) or AttnscopeError(
             f"the model cannot take one of the pairs from line {first} to {first + len(left) - 1}; the longest is line "
             f"{first + longest} ({len(left[longest].ids)} source and {len(right[longest].ids)} target tokens): "
-            f"{str(error).splitlines()[0][:200]}"
+            f"{reason_of(error)}"
         ) from error
     layers = output.cross_attentions
     if not layers or any(layer is None for layer in layers):
@@ -342,16 +343,9 @@ def _padded(rows: list[list[int]], fill: int) -> tuple[torch.Tensor, torch.Tenso
 
 
 @contextmanager
-def _as_in_evaluation(model: PreTrainedModel) -> Generator[None]:
+def _with_visible_weights(model: PreTrainedModel) -> Generator[None]:
     """Without dropout, and with attention whose weights can be seen."""
-    training = model.training
-    before: str = getattr(model.config, "_attn_implementation", None) or "eager"
-    model.eval()
-    if before != "eager":
-        model.set_attn_implementation("eager")
-    try:
+    with borrowed(model):
+        if (getattr(model.config, "_attn_implementation", None) or "eager") != "eager":
+            model.set_attn_implementation("eager")
         yield
-    finally:
-        if before != "eager":
-            model.set_attn_implementation(before)
-        model.train(training)

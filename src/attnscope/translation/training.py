@@ -17,6 +17,7 @@ from sacrebleu.metrics.bleu import BLEU
 from torch import nn
 from transformers import AutoTokenizer
 
+from attnscope._caller import own_random_numbers, own_threads
 from attnscope.capture import quiet, usable_device
 from attnscope.errors import AttnscopeError
 from attnscope.store import OwnedFolder, explained
@@ -378,6 +379,7 @@ class Training:
                 named[name].copy_(mean)
 
 
+@own_random_numbers()
 def train(
     config: TrainConfig | Path | str | None = None,
     out: Path | str = "attnscope-model",
@@ -428,9 +430,13 @@ def train(
         refuse_other_models(given, config.model)
     else:
         config = read_config(None if config is None else Path(config), **given)
-    torch.set_num_threads(config.threads or threads_of_one())
     folder = OwnedFolder(Path(out), "train")
-    with processes(usable_device(config.device).type) as group, folder if group.first else nullcontext():
+    threads = own_threads(config.threads or threads_of_one())
+    with (
+        threads,
+        processes(usable_device(config.device).type) as group,
+        folder if group.first else nullcontext(),
+    ):
         known = finished_metrics(config, folder.look())
         return Training(config, folder, group, progress).run() if known is None else known
 

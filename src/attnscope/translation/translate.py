@@ -14,7 +14,8 @@ from jaxtyping import Int
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from attnscope.capture import load_model, quiet
+from attnscope._caller import own_random_numbers
+from attnscope.capture import borrowing, load_model, quiet
 from attnscope.errors import AttnscopeError
 from attnscope.translation.lines import read_lines
 from attnscope.translation.vocabulary import encode_lines
@@ -41,6 +42,7 @@ class Translation:
     left_out: int = 0
 
 
+@borrowing
 def translate(
     model: str | Path | PreTrainedModel,
     source: str | Path | Sequence[str],
@@ -99,6 +101,7 @@ def translate(
     return translate_lines(loaded.model, loaded.tokenizer, lines, **options)
 
 
+@own_random_numbers()
 def translate_lines(
     model: Any,
     tokenizer: Any,

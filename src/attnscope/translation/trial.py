@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from attnscope._caller import own_threads
 from attnscope.capture import LoadedModel, load_model
 from attnscope.corpus.files import lines_of
 from attnscope.errors import AttnscopeError
@@ -126,7 +127,10 @@ class Trials:
             If the folder holds no translation model, or the training, the translation or the disk fails.
         """
         self._train(system)
-        torch.set_num_threads(self.threads or threads_of_one())
+        with own_threads(self.threads or threads_of_one()):
+            return self._tried(system)
+
+    def _tried(self, system: System) -> Trial:
         loaded = load_model(system.folder, device=self.device)
         if not loaded.model.config.is_encoder_decoder:
             raise AttnscopeError(f"{system.folder} holds no translation model: {type(loaded.model).__name__}")

@@ -9,7 +9,7 @@ import torch
 
 from attnscope.capture import LoadedModel, decoder_start, position_table_length
 from attnscope.corpus import Corpus, TargetTokenizer, Window, cut_windows, shifted
-from attnscope.errors import AttnscopeError
+from attnscope.errors import AttnscopeError, out_of_memory, reason_of
 from attnscope.translation.translate import translate_lines
 from attnscope.walkthrough._compute import check_number
 
@@ -124,8 +124,7 @@ def _translation(loaded: LoadedModel, sentence: str) -> str:
     try:
         text = translate_lines(loaded.model, loaded.tokenizer, [sentence], beams=1)[0][0].text
     except Exception as error:  # families raise what they like where a head or a setting is missing
-        reason = (str(error).splitlines() or [type(error).__name__])[0][:200]
-        raise _no_translation(loaded, reason) from error
+        raise out_of_memory(error) or _no_translation(loaded, reason_of(error)) from error
     if not text:
         raise _no_translation(loaded, "it says nothing")
     return text

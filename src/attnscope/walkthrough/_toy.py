@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from attnscope._caller import own_random_numbers
 from attnscope.attention import SelfAttention
 from attnscope.walkthrough._compute import Operands, check_number, difference, follow, with_matrices
 from attnscope.walkthrough._result import Walk
@@ -35,8 +36,8 @@ def walk_toy(*, token: int = 0, seed: int = 0) -> Walk:
     >>> float(toy["weights"].sum(-1).round(12)[0])
     1.0
     """
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+    with own_random_numbers():
+        torch.default_generator.manual_seed(seed)
         x, attention = torch.rand(_TEXTS, _TOKENS, _WIDTH), SelfAttention(_WIDTH)
     output, weights = attention(x)
     first = x[0].double().numpy()

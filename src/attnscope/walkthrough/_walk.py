@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from attnscope.attention import AttentionCall, Need, Rotation, measure
 from attnscope.bundled import MODEL
-from attnscope.capture import Site, load_model, verify
+from attnscope.capture import Site, borrowing, load_model, verify
 from attnscope.capture._verify import TOLERANCE
 from attnscope.errors import AttnscopeError
 from attnscope.mechanism.inputs import watching_inputs
@@ -31,6 +31,7 @@ _FOLLOWED = "it"  # in that sentence
 _BUNDLED_LAYER = 1  # its heads are soft
 
 
+@borrowing
 def walk(
     sentence: str | None = None,
     source: Any = None,

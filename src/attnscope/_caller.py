@@ -1,0 +1,57 @@
+"""What belongs to the caller's whole process, changed for a while and given back: random numbers and threads."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Generator
+from contextlib import contextmanager
+
+import numpy as np
+import torch
+
+
+@contextmanager
+def own_random_numbers() -> Generator[None]:
+    """Seed and draw within as you like: afterwards the caller's random numbers go on as if nothing had been.
+
+    Of PyTorch on the processor and on all GPUs in use, of NumPy and of Python.
+
+    Examples
+    --------
+    >>> _ = torch.manual_seed(1)
+    >>> expected = torch.rand(1)
+    >>> _ = torch.manual_seed(1)
+    >>> with own_random_numbers():
+    ...     _ = torch.manual_seed(7)
+    >>> torch.equal(torch.rand(1), expected)
+    True
+    """
+    kept = random.getstate(), np.random.get_state()  # noqa: NPY002
+    used = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ()
+    try:
+        with torch.random.fork_rng(used):
+            yield
+    finally:
+        random.setstate(kept[0])
+        np.random.set_state(kept[1])  # noqa: NPY002
+
+
+@contextmanager
+def own_threads(count: int) -> Generator[None]:
+    """Let PyTorch compute with so many threads within.
+
+    Examples
+    --------
+    >>> before = torch.get_num_threads()
+    >>> with own_threads(1):
+    ...     torch.get_num_threads()
+    1
+    >>> torch.get_num_threads() == before
+    True
+    """
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

@@ -1,0 +1,108 @@
+"""A model that belongs to the caller, borrowed: nobody else runs it meanwhile, and it is given back as it was."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Generator, Iterator
+from contextlib import ExitStack, contextmanager
+from functools import wraps
+from typing import Any, ParamSpec, TypeVar
+from weakref import WeakKeyDictionary
+
+from torch import nn
+from transformers import PreTrainedModel
+
+from attnscope.capture._load import LoadedModel
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+_locks: WeakKeyDictionary[nn.Module, Any] = WeakKeyDictionary()
+_of_locks = threading.Lock()
+
+
+@contextmanager
+def borrowed(model: PreTrainedModel) -> Generator[None]:
+    """Put a model in eval mode for a while; afterwards, also after an error, it is as it was.
+
+    What is given back: which modules train and which do not, and the attention implementation of every config within.
+    A second thread that borrows the model, or one with the same body, waits; a thread may borrow a model that it has.
+
+    Examples
+    --------
+    >>> from transformers import BertConfig, BertModel
+    >>> config = BertConfig(hidden_size=8, num_attention_heads=2, num_hidden_layers=2, intermediate_size=8)
+    >>> model = BertModel(config).train()
+    >>> with borrowed(model):
+    ...     model.training
+    False
+    >>> model.training
+    True
+    """
+    with _lock_of(model):
+        modes = [(module, module.training) for module in model.modules()]
+        before = implementations(model)
+        try:
+            model.eval()
+            yield
+        finally:
+            for module, training in modes:
+                module.training = training
+            restore(before)
+
+
+def borrowing(verb: Callable[P, R]) -> Callable[P, R]:
+    """Let a function borrow the models among its arguments while it runs.
+
+    Examples
+    --------
+    >>> from transformers import BertConfig, BertModel
+    >>> config = BertConfig(hidden_size=8, num_attention_heads=2, num_hidden_layers=2, intermediate_size=8)
+    >>> model = BertModel(config).train()
+    >>> borrowing(lambda model: model.training)(model), model.training
+    (False, True)
+    """
+
+    @wraps(verb)
+    def borrower(*arguments: P.args, **named: P.kwargs) -> R:
+        given = [one.model if isinstance(one, LoadedModel) else one for one in (*arguments, *named.values())]
+        with ExitStack() as stack:
+            for model in given:
+                if isinstance(model, PreTrainedModel):
+                    stack.enter_context(borrowed(model))
+            return verb(*arguments, **named)
+
+    return borrower
+
+
+def _lock_of(model: PreTrainedModel) -> Any:
+    with _of_locks:
+        return _locks.setdefault(model.base_model, threading.RLock())
+
+
+def implementations(model: PreTrainedModel) -> list[tuple[Any, str]]:
+    """Every config within a model and the attention that it names, a config before those within it."""
+    configs = {id(config): config for config in _configs(model)}
+    return [(config, config._attn_implementation) for config in configs.values()]  # noqa: SLF001
+
+
+def restore(before: list[tuple[Any, str]]) -> None:
+    """Give configs their attention back, as `implementations` found it."""
+    for config, implementation in before:  # setting one sets those within it, which come later
+        if config._attn_implementation != implementation:  # noqa: SLF001
+            config._attn_implementation = implementation  # noqa: SLF001
+
+
+def _configs(model: PreTrainedModel) -> Iterator[Any]:
+    for module in model.modules():
+        config = getattr(module, "config", None)
+        if config is not None and hasattr(config, "_attn_implementation"):
+            yield from _with_parts(config)
+
+
+def _with_parts(config: Any) -> Iterator[Any]:
+    yield config
+    for name in getattr(config, "sub_configs", {}):
+        part = getattr(config, name, None)
+        if part is not None:
+            yield from _with_parts(part)

@@ -1,0 +1,216 @@
+"""A model of the caller's is given back as it was, and is run by one thread at a time."""
+
+import gc
+import logging
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+
+import pytest
+import torch
+import transformers as T
+from transformers.utils import logging as transformers_logging
+
+import attnscope
+from attnscope.bundled import MODEL
+from attnscope.capture import borrowed, load_model, quiet, watching
+from attnscope.capture._borrow import _locks
+from attnscope.mechanism._api import evidence_of, projections
+from attnscope.mechanism.relearn import relearn_positions
+from tests.families import tiny
+from tests.translation.small_translators import small_model, small_tokenizer
+
+TEXTS = ["The tide comes in twice a day, and twice a day it goes out again. " * 12]
+
+
+def in_two_modes(model):
+    """Every third module is in eval mode, the others train; all take gradients but the first parameter."""
+    for number, module in enumerate(model.modules()):
+        module.training = number % 3 > 0
+    for parameter in model.parameters():
+        parameter.grad = torch.ones_like(parameter)
+    next(model.parameters()).requires_grad_(False)
+    return model
+
+
+def configs(config):
+    return [config, *(one for name in config.sub_configs for one in configs(getattr(config, name)))]
+
+
+def state(model):
+    """All of a model that a caller could see changed, but hooks that transformers keeps once it has made them."""
+    modules = list(model.modules())
+    return {
+        "modes": [module.training for module in modules],
+        "attention": [one._attn_implementation for one in configs(model.config)],
+        "hooks": [
+            [hook for hook in kept.values() if "output_capturing" not in hook.__qualname__]
+            for module in modules
+            for kept in (module._forward_hooks, module._forward_pre_hooks, module._backward_hooks)
+        ],
+        "gradients": [
+            (one.requires_grad, one.grad.data_ptr(), float(one.grad.sum())) for one in model.parameters()
+        ],
+        "values": [float(one.detach().double().sum()) for one in model.state_dict().values()],
+        "settings": model.config.to_dict(),
+    }
+
+
+def masked_model():
+    return load_model(MODEL, device="cpu").model
+
+
+def scan(model, **options):
+    return attnscope.scan(model, TEXTS, tokenizer=MODEL, limit=3, **options)
+
+
+def explain(model, **options):
+    return attnscope.explain(model, TEXTS, tokenizer=MODEL, window=24, limit=4, intervene=True, **options)
+
+
+def relearn(model, **options):
+    return relearn_positions(model, TEXTS, tokenizer=MODEL, steps=1, batch_size=2, limit=2, **options)
+
+
+def walk(model, **options):
+    return attnscope.walk("The tide is out.", model, tokenizer=MODEL, **options)
+
+
+def translate(model, **options):
+    return attnscope.translate(model, ["a b c"], tokenizer=small_tokenizer(), beams=2, **options)
+
+
+def align(model, **options):
+    return attnscope.align(model, ["a b c"], ["b a"], tokenizer=small_tokenizer(), **options)
+
+
+def translator():
+    return small_model("bart")
+
+
+VERBS = {
+    "scan": (masked_model, scan),
+    "explain": (masked_model, explain),
+    "walk": (masked_model, walk),
+    "relearn_positions": (masked_model, relearn),
+    "evidence_of": (
+        masked_model,
+        lambda model: evidence_of(model, TEXTS, tokenizer=MODEL, window=24, limit=3),
+    ),
+    "projections": (masked_model, lambda model: projections(model, TEXTS, tokenizer=MODEL)),
+    "translate": (translator, translate),
+    "align": (translator, align),
+}
+
+
+@pytest.mark.parametrize("implementation", ["sdpa", "eager"])
+@pytest.mark.parametrize("verb", VERBS)
+def test_a_verb_leaves_a_model_as_it_was(verb, implementation):
+    make, run = VERBS[verb]
+    model = in_two_modes(make())
+    model.set_attn_implementation(implementation)
+    before = state(model)
+    run(model)
+    assert state(model) == before
+
+
+class Stopped(Exception):  # noqa: N818 says what it is
+    pass
+
+
+@pytest.mark.parametrize("verb", [scan, explain, translate, align, relearn])
+def test_so_it_does_when_it_is_stopped(verb):
+    def progress(*_):
+        raise Stopped
+
+    model = in_two_modes((translator if verb in {translate, align} else masked_model)())
+    before = state(model)
+    with pytest.raises(Stopped):
+        verb(model, progress=progress)
+    assert state(model) == before
+
+
+def test_so_it_does_when_the_model_fails():
+    model = in_two_modes(masked_model())
+    before = state(model)
+    model.encoder.layers[1].forward = lambda *_, **__: 1 / 0
+    with pytest.raises(attnscope.AttnscopeError, match="fails on the first window: division by zero"):
+        scan(model)
+    assert state(model) == before
+
+
+def test_a_model_that_is_given_is_not_changed_by_loading():
+    model = in_two_modes(masked_model())
+    before = state(model)
+    assert load_model(model, tokenizer=MODEL).model is model
+    assert state(model) == before
+
+
+def test_every_part_gets_its_own_attention_back():
+    sizes = {"hidden_size": 8, "num_attention_heads": 2, "num_hidden_layers": 1, "intermediate_size": 8}
+    decoder = T.BertConfig(**sizes, is_decoder=True, add_cross_attention=True)
+    config = T.EncoderDecoderConfig.from_encoder_decoder_configs(T.BertConfig(**sizes), decoder)
+    model = T.EncoderDecoderModel(config)
+    config = model.config
+    config._attn_implementation = "sdpa"
+    config.encoder._attn_implementation = "eager"
+    before = [one._attn_implementation for one in configs(config)]
+    assert sorted(set(before)) == ["eager", "sdpa"]
+    with borrowed(model):
+        config._attn_implementation = "eager"
+    assert [one._attn_implementation for one in configs(config)] == before
+    with watching(model, lambda *_: None):
+        assert {one._attn_implementation for one in configs(config)} == {"attnscope"}
+    assert [one._attn_implementation for one in configs(config)] == before
+
+
+def test_eight_scans_in_four_threads_give_eight_equal_results():
+    model = in_two_modes(masked_model())
+    before = state(model)
+    expected = scan(model)
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(scan, [model] * 8))
+    assert all(one.drop_attrs().equals(expected.drop_attrs()) for one in found)
+    assert state(model) == before
+
+
+@pytest.mark.parametrize("part", [lambda model: model, lambda model: model.bert])
+def test_a_second_thread_waits_and_a_thread_may_borrow_again(part):
+    model = tiny("bert")
+    inside = threading.Event()
+
+    def borrow():
+        with borrowed(part(model)):
+            inside.set()
+
+    with borrowed(model), borrowed(model):
+        waiting = threading.Thread(target=borrow)
+        waiting.start()
+        assert not inside.wait(0.2)
+    waiting.join(10)
+    assert inside.is_set()
+
+
+def test_a_model_that_was_borrowed_is_forgotten_with_its_last_reference():
+    gc.collect()
+    before = len(_locks)
+    model = tiny("bert")
+    with borrowed(model):
+        assert len(_locks) == before + 1
+    del model
+    gc.collect()
+    assert len(_locks) == before
+
+
+def test_silence_ends_with_the_last_who_wants_it():
+    level = transformers_logging.get_verbosity()
+    first, second = quiet(), quiet()
+    first.__enter__()
+    second.__enter__()
+    with suppress(Stopped):
+        first.__exit__(Stopped, Stopped(), None)
+    assert transformers_logging.get_verbosity() == logging.CRITICAL
+    assert not transformers_logging.is_progress_bar_enabled()
+    second.__exit__(None, None, None)
+    assert transformers_logging.get_verbosity() == level
+    assert transformers_logging.is_progress_bar_enabled()

@@ -1,0 +1,143 @@
+"""A model of the hub is loaded from one commit, and from its own repository's files alone. All offline."""
+
+import hashlib
+import json
+import pickle
+import shutil
+
+import pytest
+from huggingface_hub import constants
+from safetensors.torch import load_file, save_file
+
+from attnscope import AttnscopeError, scan
+from attnscope.bundled import MODEL
+from attnscope.capture import load_model
+from tests.capture.test_checkpoints import INDEX, Payload
+
+COMMITS = {"main": "a" * 40, "v1": "b" * 40}
+
+
+class Cache:
+    """What `huggingface_hub` would have fetched of one repository."""
+
+    def __init__(self, home, name):
+        self.at = home / f"models--{name.replace('/', '--')}"
+
+    def add(self, revision, files):
+        commit = COMMITS[revision]
+        (self.at / "refs").mkdir(parents=True, exist_ok=True)
+        (self.at / "refs" / revision).write_text(commit)
+        for name, content in files.items():
+            blob = self.at / "blobs" / hashlib.sha256(content).hexdigest()
+            link = self.at / "snapshots" / commit / name
+            blob.parent.mkdir(exist_ok=True)
+            link.parent.mkdir(parents=True, exist_ok=True)
+            blob.write_bytes(content)
+            link.symlink_to(blob)
+
+
+@pytest.fixture
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    monkeypatch.chdir(tmp_path)
+    yield Cache(tmp_path / "hub", "someone/model")
+    assert not (tmp_path / "opened").exists()
+
+
+def bundled(**others):
+    files = {path.name: path.read_bytes() for path in MODEL.iterdir() if path.is_file()}
+    files |= {name.replace("__", "."): content for name, content in others.items()}
+    return {name: content for name, content in files.items() if content is not None}
+
+
+def moved(tmp_path):
+    """Other weights."""
+    tensors = load_file(MODEL / "model.safetensors")
+    tensors["embedding.weight"] += 1
+    save_file(tensors, tmp_path / "moved.safetensors", metadata={"format": "pt"})
+    return (tmp_path / "moved.safetensors").read_bytes()
+
+
+def test_the_commit_of_a_revision_is_loaded_and_is_the_identity(cache, tmp_path):
+    cache.add("main", bundled())
+    cache.add("v1", bundled(model__safetensors=moved(tmp_path)))
+    found = {
+        revision: load_model("someone/model", revision=revision, device="cpu")
+        for revision in (None, "v1", "b" * 40)
+    }
+    assert found[None].name == "someone/model"
+    assert found[None].identity == {"revision": COMMITS["main"]}
+    assert found["v1"].identity == found["b" * 40].identity == {"revision": COMMITS["v1"]}
+    weights = [found[revision].model.get_input_embeddings().weight for revision in (None, "v1")]
+    assert (weights[1] - weights[0]).allclose(weights[0].new_ones(()), atol=1e-5)
+
+
+def test_a_scan_of_a_hub_model_is_that_of_the_folder(cache):
+    cache.add("main", bundled())
+    texts = ["The tide comes in twice a day."]
+    assert scan("someone/model", texts, device="cpu").profile.equals(scan(MODEL, texts, device="cpu").profile)
+
+
+def test_a_snapshot_given_as_a_folder_may_link_to_its_blobs_and_no_further(cache, tmp_path):
+    cache.add("main", bundled())
+    snapshot = cache.at / "snapshots" / COMMITS["main"]
+    assert load_model(snapshot, device="cpu").identity == load_model(MODEL, device="cpu").identity
+    weights = snapshot / "model.safetensors"
+    shutil.copy(weights, tmp_path / "elsewhere")
+    weights.unlink()
+    weights.symlink_to(tmp_path / "elsewhere")
+    for source in (snapshot, "someone/model"):
+        with pytest.raises(AttnscopeError, match="lies outside the folder"):
+            load_model(source, device="cpu")
+
+
+@pytest.mark.parametrize(
+    ("shard", "says"),
+    [
+        ("weights.bin", "is no .safetensors file"),
+        ("../../../elsewhere.safetensors", "lies outside the folder"),
+        ("missing.safetensors", "is not there"),
+    ],
+)
+def test_what_an_index_on_the_hub_names_is_checked_before_it_is_fetched(cache, shard, says):
+    index = json.dumps({"weight_map": {"embedding.weight": shard}}).encode()
+    cache.add(
+        "main", bundled(model__safetensors=None, **{INDEX: index, "weights.bin": pickle.dumps(Payload())})
+    )
+    with pytest.raises(AttnscopeError, match=says):
+        load_model("someone/model", device="cpu")
+
+
+def test_shards_on_the_hub_are_loaded(cache):
+    weights = load_file(MODEL / "model.safetensors")
+    index = json.dumps({"weight_map": dict.fromkeys(weights, "all.safetensors")}).encode()
+    whole = (MODEL / "model.safetensors").read_bytes()
+    cache.add("main", bundled(model__safetensors=None, **{INDEX: index, "all.safetensors": whole}))
+    assert (
+        load_model("someone/model", device="cpu")
+        .model.get_input_embeddings()
+        .weight.equal(weights["embedding.weight"])
+    )
+
+
+def test_pickles_on_the_hub_are_not_converted_but_refused(cache):
+    cache.add("main", bundled(model__safetensors=None, **{"pytorch_model.bin": pickle.dumps(Payload())}))
+    with pytest.raises(AttnscopeError, match="pickled weights only"):
+        load_model("someone/model", device="cpu")
+
+
+def test_a_tokenizer_of_another_repository_has_revisions_of_its_own(cache, tmp_path):
+    cache.add("v1", bundled())
+    Cache(tmp_path / "hub", "someone/words").add("main", bundled())
+    assert load_model(
+        "someone/model", revision="v1", tokenizer="someone/words", device="cpu"
+    ).tokenizer.is_fast
+
+
+def test_what_is_not_in_the_cache_is_named_in_a_line(cache):
+    with pytest.raises(
+        AttnscopeError, match="there is no folder someone/other, and the hub gave no model"
+    ) as caught:
+        load_model("someone/other", device="cpu")
+    assert len(str(caught.value).splitlines()) == 1
