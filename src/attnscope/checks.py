@@ -29,7 +29,7 @@ def check_whole(least: int, most: int | None = None, **given: Any) -> None:
     for name, value in given.items():
         if value is None:
             continue
-        whole = isinstance(value, numbers.Integral) and not isinstance(value, bool)
+        whole = _is_a(numbers.Integral, value)
         if not whole or value < least or (most is not None and value > most):
             upper = f"from {least} to {most}" if most is not None else f"of {least} or more"
             raise AttnscopeError(f"{_called(name)} is {_shown(value)}; expected a whole number {upper}")
@@ -66,10 +66,14 @@ def check_real(least: float, most: float | None = None, **given: Any) -> None:
     for name, value in given.items():
         if value is None:
             continue
-        real = isinstance(value, numbers.Real) and not isinstance(value, bool) and math.isfinite(value)
+        real = _is_a(numbers.Real, value) and math.isfinite(value)
         if not real or value < least or (most is not None and value > most):
             upper = f"from {least:g} to {most:g}" if most is not None else f"of {least:g} or more"
             raise AttnscopeError(f"{_called(name)} is {_shown(value)}; expected a number {upper}")
+
+
+def _is_a(kind: type, value: Any) -> bool:
+    return isinstance(value, kind) and not isinstance(value, bool)
 
 
 def _called(name: str) -> str:
