@@ -10,6 +10,8 @@ from typing import Any, Literal
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from attnscope.corpus._opening import shown
+from attnscope.corpus.files import decode_utf8, read_bytes
 from attnscope.errors import AttnscopeError
 from attnscope.store import write_atomically
 
@@ -239,12 +241,8 @@ def refuse_other_models(given: Iterable[str], model: str) -> None:
 
 def _from_yaml(path: Path) -> dict[str, Any]:
     try:
-        values = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise AttnscopeError(
-            f"{path} cannot be read ({error.strerror}): give a YAML file of settings"
-        ) from None
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        values = yaml.safe_load(decode_utf8(read_bytes(path), shown(path)))
+    except yaml.YAMLError as error:
         raise AttnscopeError(f"{path} is not YAML: {str(error).splitlines()[0]}") from None
     if values is None:
         return {}

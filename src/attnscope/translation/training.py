@@ -144,6 +144,11 @@ class Training:
         )
         self._told: Progress | None = None
         texts = self.material.sha256()
+        own = torch.tensor(int(texts[:12], 16), device=self.device)
+        if int(group.sum(own.clone())) != group.world * int(own):
+            raise AttnscopeError(
+                "the texts changed while the processes were reading them: give the same command again"
+            )
         self.place, self._since = _Place(texts=texts), _Since()
         kept = self.checkpoints.updates()
         if kept:
@@ -159,7 +164,8 @@ class Training:
             self.log.write(0, left_out=self.material.left_out)
 
     def _prepare(self) -> Material:
-        """The folder, its settings and the texts; the first process makes what the others read."""
+        """The folder, its settings and the texts, read once; the first process makes what the others read."""
+        made = None
         if self.group.first:
             done = max(self.checkpoints.updates(), default=0)
             if done:
@@ -175,7 +181,12 @@ class Training:
                     _save_tokenizer(made.tokenizer, self.out)
                 write_config(self.config, self.out / "config.yaml")
         self.group.wait()
-        return read_material(self.config, AutoTokenizer.from_pretrained(self.out))
+        tokenizer = AutoTokenizer.from_pretrained(self.out)
+        if made is None:
+            return read_material(self.config, tokenizer)
+        tokenizer.model_max_length = self.config.longest
+        made.tokenizer = tokenizer
+        return made
 
     def run(self) -> dict[str, float]:
         """Train to the end, average, write the model, and return the metrics of the last validation."""
