@@ -8,7 +8,6 @@ from typing import Any, cast
 from attnscope.errors import AttnscopeError
 
 _EXPECTED = "expected a string, a pathlib.Path, or several of them in a list"
-
 _MISSING = frozenset(["nan", "<NA>", "NaT"])  # how tables write that there is nothing
 
 

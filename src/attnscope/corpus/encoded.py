@@ -45,20 +45,13 @@ class EncodedTexts:
     """
 
     def __init__(self, given: Any) -> None:
-        ids = cast("Mapping[str, Any]", given)["input_ids"] if isinstance(given, Mapping) else given
-        self.rows = [_row(row, number) for number, row in enumerate(_rows(ids), start=1)]
-        self._masked = isinstance(given, Mapping) and "attention_mask" in given
-        if isinstance(given, Mapping):
-            _check_beside(cast("Mapping[str, Any]", given))
-        if self._masked:
-            masks = _rows(cast("Mapping[str, Any]", given)["attention_mask"])
-            if len(masks) != len(self.rows):
-                raise AttnscopeError(
-                    f"found {len(self.rows)} texts and {len(masks)} rows of attention_mask; expected as many: give "
-                    "what the tokenizer returns"
-                )
-            numbered = enumerate(zip(self.rows, masks, strict=True), start=1)
-            self.rows = [_unmasked(row, mask, number) for number, (row, mask) in numbered]
+        named: Mapping[str, Any] = given if isinstance(given, Mapping) else {"input_ids": given}
+        _check_beside(named)
+        self.rows = [_row(row, number) for number, row in enumerate(_rows(named["input_ids"]), start=1)]
+        masks = named.get("attention_mask")
+        self._masked = masks is not None
+        if masks is not None:
+            self.rows = _unpadded(self.rows, _rows(masks))
         if not self.rows:
             raise AttnscopeError("no text: found no token ids at all; expected at least one row of them")
 
@@ -291,6 +284,16 @@ def _check_beside(given: Mapping[str, Any]) -> None:
                 f"found {name!r} beside the token ids; only input_ids and attention_mask are read: leave it out if "
                 "the numbers shall be those without it"
             )
+
+
+def _unpadded(rows: list[tuple[int, ...]], masks: list[Sequence[Any]]) -> list[tuple[int, ...]]:
+    if len(masks) != len(rows):
+        raise AttnscopeError(
+            f"found {len(rows)} texts and {len(masks)} rows of attention_mask; expected as many: give what the "
+            "tokenizer returns"
+        )
+    numbered = enumerate(zip(rows, masks, strict=True), start=1)
+    return [_unmasked(row, mask, number) for number, (row, mask) in numbered]
 
 
 def _unmasked(row: tuple[int, ...], items: Sequence[Any], number: int) -> tuple[int, ...]:
