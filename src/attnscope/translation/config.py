@@ -243,12 +243,12 @@ def _from_yaml(path: Path) -> dict[str, Any]:
     try:
         values = yaml.safe_load(decode_utf8(read_bytes(path), shown(path)))
     except yaml.YAMLError as error:
-        raise AttnscopeError(f"{path} is not YAML: {str(error).splitlines()[0]}") from None
+        raise AttnscopeError(f"{shown(path)} is not YAML: {str(error).splitlines()[0]}") from None
     if values is None:
         return {}
     if not isinstance(values, dict):
         raise AttnscopeError(
-            f"{path} holds a {type(values).__name__}; expected settings, one 'name: value' a line"
+            f"{shown(path)} holds a {type(values).__name__}; expected settings, one 'name: value' a line"
         )
     return values
 
