@@ -9,6 +9,7 @@ from typing import Any
 from attnscope.errors import AttnscopeError
 
 SEEDS = 2**32  # as many as every generator of random numbers takes
+THREADS = 512  # far more crash the process
 
 
 def check_whole(least: int, most: int | None = None, **given: Any) -> None:
@@ -32,7 +33,7 @@ def check_whole(least: int, most: int | None = None, **given: Any) -> None:
         whole = _is_a(numbers.Integral, value)
         if not whole or value < least or (most is not None and value > most):
             upper = f"from {least} to {most}" if most is not None else f"of {least} or more"
-            raise AttnscopeError(f"{_called(name)} is {_shown(value)}; expected a whole number {upper}")
+            raise AttnscopeError(f"{_called(name)} is {shortly(value)}; expected a whole number {upper}")
 
 
 def check_seed(seed: int) -> None:
@@ -69,7 +70,7 @@ def check_real(least: float, most: float | None = None, **given: Any) -> None:
         real = _is_a(numbers.Real, value) and math.isfinite(value)
         if not real or value < least or (most is not None and value > most):
             upper = f"from {least:g} to {most:g}" if most is not None else f"of {least:g} or more"
-            raise AttnscopeError(f"{_called(name)} is {_shown(value)}; expected a number {upper}")
+            raise AttnscopeError(f"{_called(name)} is {shortly(value)}; expected a number {upper}")
 
 
 def _is_a(kind: type, value: Any) -> bool:
@@ -81,7 +82,14 @@ def _called(name: str) -> str:
     return f"{name} (--{name.replace('_', '-')})"
 
 
-def _shown(value: object) -> str:
+def shortly(value: object) -> str:
+    """A value that a user gave, as far as it fits into a message.
+
+    Examples
+    --------
+    >>> shortly("x" * 100), shortly(10**5000)
+    ('xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx...', 'a number of thousands of digits')
+    """
     try:
         text = str(value)
     except ValueError:  # a whole number of thousands of digits

@@ -81,7 +81,6 @@ def test_a_file_that_is_named_may_have_any_suffix(tmp_path):
         (b"one\r\ntwo\rthree\n", "one\r\ntwo\rthree\n"),
         (b"\xef\xbb\xbfmarked", "marked"),
         (b"\xef\xbb\xbf\xef\xbb\xbftwice", "\ufefftwice"),
-        (b"nul \x00 inside", "nul \x00 inside"),
         ("港の朝 🌊\n".encode(), "港の朝 🌊\n"),
         (b"  spaces kept  ", "  spaces kept  "),
     ],
@@ -193,23 +192,6 @@ def test_a_file_that_goes_away_before_it_is_reached(folder):
         list(Corpus(corpus._sources[-1:]))
 
 
-@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="root may read everything")
-@pytest.mark.parametrize("closed", ["c.txt", "b", "."])
-def test_no_permission(folder, closed):
-    (folder / closed).chmod(0)
-    try:
-        with pytest.raises(AttnscopeError, match=r"cannot be read .*check its permissions"):
-            Corpus.from_sources([folder])
-    finally:
-        (folder / closed).chmod(0o700)
-
-
-def test_no_permission_as_any_user(folder, monkeypatch):
-    monkeypatch.setattr(os, "access", lambda path, _: Path(path).name != "c.txt")
-    with pytest.raises(AttnscopeError, match=r"c\.txt: cannot be read \(no permission\)"):
-        Corpus.from_sources([folder])
-
-
 @pytest.mark.parametrize("strings", [[""], [" \n", "\t", "\u3000"]])
 def test_blank_strings_are_no_text(strings):
     with pytest.raises(AttnscopeError, match="no text: found nothing but white space"):
@@ -244,7 +226,6 @@ def test_a_string_that_names_a_file_is_refused(name, tmp_path, monkeypatch):
         "Hello.",
         "a.txt\nb.txt",
         "word/" * 2000,
-        "a\0b",
     ],
 )
 def test_other_strings_are_texts(text, tmp_path, monkeypatch):
@@ -308,16 +289,6 @@ def test_standard_input_closed(monkeypatch):
     monkeypatch.setattr(sys, "stdin", None)
     with pytest.raises(AttnscopeError, match="standard input is closed"):
         contents(Path("-"))
-
-
-@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes")
-def test_a_pipe_is_read_once_and_kept():
-    reading, writing = os.pipe()
-    os.write(writing, b"from a process")
-    os.close(writing)
-    corpus = Corpus.from_sources([Path(f"/dev/fd/{reading}")])
-    assert list(corpus) == list(corpus) == [Text(str(reading), "from a process")]
-    os.close(reading)
 
 
 def test_files_are_opened_as_they_are_reached(tmp_path):

@@ -42,6 +42,8 @@ HOSTILE = [
     "",
     "  ",
     "{{ 7 * 7 }}",
+    " word ",
+    "\u3000",
 ]
 _TEXT = """A corpus is more than a heap of sentences . Each head of a model reads it with a habit of its own :
 one looks at the word before , another at the word after , a third rests on the first token and waits . The

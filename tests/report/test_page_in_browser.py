@@ -206,6 +206,8 @@ def test_hostile_tokens_are_text(visit, path):
         "∅",
         "␣␣",
         "{{ 7 * 7 }}",
+        "␣word␣",
+        "U+3000",
     ]
     assert page.locator("img").count() == 0
     for index in range(20, 20 + len(HOSTILE)):

@@ -283,3 +283,14 @@ def test_refusals(made, tmp_path, call, message):
     (tmp_path / "file").write_text("")
     with pytest.raises(AttnscopeError, match=message):
         call(made, tmp_path / "r.html")
+
+
+# --- what is said of tokens ---
+
+
+def test_the_page_says_what_a_number_under_a_token_means_where_there_is_one(made, tmp_path):
+    split = ["猫₁", "猫₂", "猫₃", *made.sample["token"].values[3:]]
+    for tokens, says in ((split, True), (list(made.sample["token"].values), False)):
+        sample = made.sample.assign_coords(token=("query", np.array(tokens, dtype=object)))
+        page = write_report(made.result, sample, tmp_path / "page.html").read_text(encoding="utf-8")
+        assert ("猫₁ 猫₂ 猫₃ are the pieces of one" in page) is says

@@ -137,7 +137,7 @@ def test_the_sample_has_rows_of_the_target_and_columns_of_the_source(tmp_path):
     sample = unpacked((tmp_path / "run" / "sample.zarr.zip").read_bytes())
     read = ["<s>", *tokenizer(text_target="ein hut").tokens()[:-1]]
     assert sample.target_token.values.tolist() == [token.replace("▁", " ") for token in read]
-    assert sample.token.values.tolist() == ["a", " ", "h", "a", "t", "</s>", "", "", ""]
+    assert sample.token.values.tolist() == [" a", " ", "h", "a", "t", "</s>", "", "", ""]
     assert sample.target_special.values.tolist() == [True, *[False] * 8]
     assert (sample.attrs["tokens"], sample.attrs["target_tokens"]) == (6, 9)
     weight, key = sample.weight.values, sample.key.values

@@ -173,6 +173,10 @@ class TestTheFollowedToken:
         assert self.followed("猫", "吾輩は猫である。") == "猫₁"
 
 
+def test_the_model_is_given_by_its_name():
+    assert walk("The tide is out.", model=MODEL, device="cpu").model == "small-mlm"
+
+
 class TestBadInput:
     @pytest.mark.parametrize(
         ("arguments", "says"),
@@ -187,7 +191,7 @@ class TestBadInput:
     )
     def test_it_is_refused(self, arguments, says):
         with pytest.raises(AttnscopeError, match=says):
-            walk(**{"source": MODEL, "device": "cpu"} | arguments)
+            walk(**{"model": MODEL, "device": "cpu"} | arguments)
 
     def test_numbers_that_are_not_the_model_s_are_refused(self, monkeypatch):
         from attnscope.walkthrough import _walk

@@ -1,17 +1,15 @@
 """The tokens of a text, with the characters behind each."""
 
 import re
-import unicodedata
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from attnscope.corpus._shown import SPACE_MARKS, shown_tokens
+
 PIECE = 100_000  # characters of a long text that are tokenized at once, at least
 MARGIN = 256  # characters read on both sides of a piece, so that its tokens are those of the whole text
 CUT = re.compile(r"[\n\r](?=[^\S\n\r]{0,32}\S)")  # before a line with something on it
-SUBSCRIPTS = str.maketrans("0123456789", "₀₁₂₃₄₅₆₇₈₉")
-SPACE_MARKS = frozenset({"▁", "Ġ"})  # how SentencePiece and byte-level BPE write a space
 
 
 @dataclass(frozen=True)
@@ -52,7 +50,8 @@ def _tokenize_piece(tokenizer: Any, text: str, offset: int) -> Iterator[Token]:
     names: list[str] = tokenizer.convert_ids_to_tokens(ids)
     spans = _without_added_spaces(text, names, [tuple(span) for span in encoded["offset_mapping"]])
     special = _special_ids(tokenizer)
-    for token, (start, end), shown in zip(ids, spans, _shown(text, spans), strict=True):
+    written = frozenset(tokenizer.all_special_tokens)
+    for token, (start, end), shown in zip(ids, spans, shown_tokens(text, names, spans, written), strict=True):
         yield Token(token, start + offset, end + offset, shown, token in special)
 
 
@@ -68,28 +67,19 @@ def _special_ids(tokenizer: Any) -> set[int]:
 def _without_added_spaces(
     text: str, names: Sequence[str], spans: Sequence[tuple[int, int]]
 ) -> list[tuple[int, int]]:
-    """Empty the span of a space that the tokenizer put before a word and gave the word's first character."""
+    """Empty the span of a space that the tokenizer put before a word and gave the word's first character.
+
+    Where the text has a space of its own there, that one is the next token's: it begins with a mark too.
+    """
     result: list[tuple[int, int]] = []
     for i, (start, end) in enumerate(spans):
         covered = text[start:end]
         shared = i + 1 < len(spans) and spans[i + 1][0] == start
-        added = shared and names[i] in SPACE_MARKS and covered != names[i] and not covered.isspace()
+        added = (
+            shared
+            and names[i] in SPACE_MARKS
+            and covered != names[i]
+            and (names[i + 1][:1] in SPACE_MARKS or not covered.isspace())
+        )
         result.append((start, start) if added else (start, end))
     return result
-
-
-def _shown(text: str, spans: Sequence[tuple[int, int]]) -> Iterator[str]:
-    """The characters of each token; those that several tokens share are numbered."""
-    sharers = Counter(place for start, end in spans for place in range(start, end))
-    seen: Counter[int] = Counter()
-    reached = 0
-    for start, end in spans:
-        characters: list[str] = []
-        for place in range(start, end):
-            seen[place] += 1
-            number = str(seen[place]).translate(SUBSCRIPTS) if sharers[place] > 1 else ""
-            characters.append(text[place] + number)
-        # an empty span is a space: one that the tokenizer cut off from its token, or one that it put in
-        shown = "".join(characters) or text[reached:end] or " "
-        yield f"◌{shown}" if unicodedata.category(shown[0]) in {"Mn", "Mc", "Me", "Cf"} else shown
-        reached = max(reached, end)

@@ -3,58 +3,62 @@
 import codecs
 import json
 import os
-import stat
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+from attnscope.corpus._opening import opened, shown, unreadable
 from attnscope.errors import AttnscopeError
 
-
-def file_mode(path: Path) -> int:
-    """Mode of a file or folder, checked to exist and to be readable.
-
-    Raises
-    ------
-    AttnscopeError
-        Nothing there, or no permission to read it.
-
-    Examples
-    --------
-    >>> stat.S_ISDIR(file_mode(Path.cwd()))
-    True
-    """
-    try:
-        mode = path.stat().st_mode
-    except FileNotFoundError as error:
-        what = "a link to nothing" if path.is_symlink() else "no such file or folder"
-        raise AttnscopeError(
-            f"{path}: {what}; expected a text file, or a folder of them: check the path"
-        ) from error
-    except (OSError, ValueError) as error:
-        raise unreadable(path, error) from error
-    if not os.access(path, os.R_OK | (os.X_OK if stat.S_ISDIR(mode) else 0)):
-        raise unreadable(path, "no permission")
-    return mode
+BLOCK = 1 << 20  # bytes that are read at once
 
 
 def read_bytes(path: Path) -> bytes:
-    """All bytes of a file.
+    """All bytes of a file, a pipe or (``-``) standard input.
 
     Raises
     ------
     AttnscopeError
-        The file cannot be read.
+        It cannot be read, is a device that holds no text, or a pipe to which nobody writes.
 
     Examples
     --------
     >>> len(read_bytes(Path(__file__))) > 0
     True
     """
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        raise unreadable(path, error) from error
+    with opened(path) as file:
+        return file.read()
+
+
+def read_blocks(path: Path) -> Iterator[bytes]:
+    """The same, about a megabyte at a time."""
+    with opened(path) as file:
+        while block := file.read(BLOCK):
+            yield block
+
+
+def files_below(folder: Path) -> list[Path]:
+    """All files of a folder and its subfolders, sorted; hidden ones and links to folders are left out.
+
+    Raises
+    ------
+    AttnscopeError
+        A folder cannot be read.
+
+    Examples
+    --------
+    >>> Path(__file__) in files_below(Path(__file__).parent)
+    True
+    """
+
+    def stop(error: OSError) -> None:
+        raise unreadable(Path(error.filename), error) from error
+
+    files: list[Path] = []
+    for place, folders, names in os.walk(folder, onerror=stop):
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        files.extend(Path(place, name) for name in names if not name.startswith("."))
+    return sorted(files)
 
 
 def decode_utf8(data: bytes, name: str, offset: int = 0) -> str:
@@ -63,7 +67,7 @@ def decode_utf8(data: bytes, name: str, offset: int = 0) -> str:
     Raises
     ------
     AttnscopeError
-        Not UTF-8; the message gives the byte and its offset in the file.
+        Not UTF-8, or no text, as it holds the character NUL; the message gives the byte and its offset in the file.
 
     Examples
     --------
@@ -72,16 +76,30 @@ def decode_utf8(data: bytes, name: str, offset: int = 0) -> str:
     """
     mark = codecs.BOM_UTF8 if offset == 0 and data.startswith(codecs.BOM_UTF8) else b""
     try:
-        return data[len(mark) :].decode("utf-8")
+        content = data[len(mark) :].decode("utf-8")
     except UnicodeDecodeError as error:
-        place = offset + len(mark) + error.start
-        byte = error.object[error.start]
-        utf16 = offset == 0 and data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
-        encoding = "utf-16" if utf16 else "ENCODING"
-        raise AttnscopeError(
-            f"{name}: found byte 0x{byte:02x} at byte offset {place}; expected text in UTF-8.\n"
-            f"Convert it from its own encoding: iconv -f {encoding} -t utf-8 OLD > NEW"
-        ) from error
+        raise _no_utf8(data, name, offset, len(mark) + error.start) from error
+    if "\0" in content:
+        raise _no_utf8(data, name, offset, data.index(0))
+    return content
+
+
+def _no_utf8(data: bytes, name: str, offset: int, place: int) -> AttnscopeError:
+    what = "the character NUL" if data[place] == 0 else f"byte 0x{data[place]:02x}"
+    return AttnscopeError(
+        f"{name}: found {what} at byte offset {offset + place}; expected text in UTF-8.\n"
+        f"Convert it from its own encoding: iconv -f {_encoding(data, offset)} -t utf-8 OLD > NEW"
+    )
+
+
+def _encoding(data: bytes, offset: int) -> str:
+    """UTF-16 by its mark, or by which half of each pair of bytes is zero; else unknown."""
+    if offset == 0 and data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        return "utf-16"
+    even, odd = (data[(offset + half) % 2 :: 2].count(0) for half in (0, 1))
+    if max(even, odd) < 2 or 10 * min(even, odd) > max(even, odd):  # noqa: PLR2004 some stray zeros
+        return "ENCODING"
+    return "utf-16le" if odd > even else "utf-16be"
 
 
 def lines_of(content: str) -> list[str]:
@@ -96,8 +114,10 @@ def lines_of(content: str) -> list[str]:
     return lines[:-1] if lines[-1] == "" else lines
 
 
-def json_objects(path: Path, field: str) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Objects of a JSON Lines file with their line numbers from 1; blank lines are passed over.
+def json_objects(
+    path: Path, field: str, blocks: Iterable[bytes] | None = None
+) -> Iterator[tuple[int, dict[str, Any]]]:
+    r"""Objects of a JSON Lines file with their line numbers from 1; blank lines are passed over.
 
     Parameters
     ----------
@@ -105,6 +125,8 @@ def json_objects(path: Path, field: str) -> Iterator[tuple[int, dict[str, Any]]]
         The file.
     field
         A field that is wanted, for the error message alone.
+    blocks
+        What the file holds; by default it is read.
 
     Raises
     ------
@@ -113,23 +135,30 @@ def json_objects(path: Path, field: str) -> Iterator[tuple[int, dict[str, Any]]]
 
     Examples
     --------
-    >>> import tempfile
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     file = Path(folder, "a.jsonl")
-    ...     _ = file.write_text('{"text": "One."}')
-    ...     list(json_objects(file, "text"))
-    [(1, {'text': 'One.'})]
+    >>> list(json_objects(Path("a.jsonl"), "text", [b'{"text": "On', b'e."}\n{}']))
+    [(1, {'text': 'One.'}), (2, {})]
     """
     offset = 0
-    try:
-        with path.open("rb") as lines:
-            for number, line in enumerate(lines, start=1):
-                content = decode_utf8(line, f"{path}, line {number}", offset)
-                offset += len(line)
-                if content.strip():
-                    yield number, _json_object(content, field, f"{path}, line {number}")
-    except OSError as error:
-        raise unreadable(path, error) from error
+    for number, line in enumerate(_lines(read_blocks(path) if blocks is None else blocks), start=1):
+        where = f"{shown(path)}, line {number}"
+        content = decode_utf8(line, where, offset)
+        offset += len(line)
+        if content.strip():
+            yield number, _json_object(content, field, where)
+
+
+def _lines(blocks: Iterable[bytes]) -> Iterator[bytes]:
+    """Lines with their ends, however they lie across blocks."""
+    begun: list[bytes] = []
+    for block in blocks:
+        *whole, rest = block.split(b"\n")
+        for line in whole:
+            yield b"".join([*begun, line, b"\n"])
+            begun.clear()
+        begun.append(rest)
+    last = b"".join(begun)
+    if last:
+        yield last
 
 
 def _json_object(line: str, field: str, where: str) -> dict[str, Any]:
@@ -179,12 +208,12 @@ def text_field(value: dict[str, Any], field: str, where: str) -> str:
 
 
 def check_characters(content: str, where: str) -> None:
-    """Refuse lone surrogates: they are not characters, and no tokenizer takes them.
+    """Refuse lone surrogates, which no tokenizer takes, and NUL, which is in no text but one that was read wrongly.
 
     Raises
     ------
     AttnscopeError
-        A lone surrogate; the message gives its place.
+        One of them; the message gives its place.
 
     Examples
     --------
@@ -197,22 +226,11 @@ def check_characters(content: str, where: str) -> None:
             f"{where}: found a lone surrogate U+{ord(content[error.start]):04X} at character {error.start}; "
             "expected Unicode text.\nDecode the text with its own encoding, or replace the character"
         ) from error
-
-
-def unreadable(path: Path, error: Exception | str) -> AttnscopeError:
-    """The error for a file that is not there or cannot be read.
-
-    Examples
-    --------
-    >>> str(unreadable(Path("a.txt"), "no permission"))
-    'a.txt: cannot be read (no permission); expected a readable file or folder: check its permissions'
-    """
-    if isinstance(error, FileNotFoundError):
-        return AttnscopeError(f"{path}: no such file or folder: check the path")
-    reason = error.strerror if isinstance(error, OSError) and error.strerror else error
-    return AttnscopeError(
-        f"{path}: cannot be read ({reason}); expected a readable file or folder: check its permissions"
-    )
+    if "\0" in content:
+        raise AttnscopeError(
+            f"{where}: found the character NUL at character {content.index(chr(0))}; expected text.\nDecode the text "
+            "with its own encoding (it may be UTF-16), or remove the character"
+        )
 
 
 def _kind(value: object) -> str:

@@ -3,49 +3,15 @@
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import islice
-from pathlib import Path
 from typing import Any
 
 from attnscope.corpus._tokens import tokenize
-from attnscope.corpus.texts import STANDARD_INPUT, Corpus, Sources, Text
+from attnscope.corpus.texts import Corpus, Text
 from attnscope.corpus.windows import Frame, Window, check_limit
 from attnscope.errors import AttnscopeError
 
 #: From the token ids that a decoder shall say to the one that it reads first.
 Start = Callable[[Sequence[int]], int]
-
-
-def target_corpus(texts: Sources, targets: Sources, **options: Any) -> Corpus | None:
-    """Build the corpus of translations, None where there are none.
-
-    Parameters
-    ----------
-    texts, targets
-        What was given as texts and as their translations.
-    **options
-        See `Corpus.from_sources`.
-
-    Raises
-    ------
-    AttnscopeError
-        Targets without texts, or standard input for both.
-
-    Examples
-    --------
-    >>> target_corpus(None, ["Ein Hund bellt."])
-    Traceback (most recent call last):
-    ...
-    attnscope.errors.AttnscopeError: a target is given and no text that it translates: give the source text too
-    """
-    if targets is None:
-        return None
-    if texts is None:
-        raise AttnscopeError("a target is given and no text that it translates: give the source text too")
-    if all(STANDARD_INPUT in ([one] if isinstance(one, str | Path) else one) for one in (texts, targets)):
-        raise AttnscopeError(
-            "standard input (-) can be the text or the target, not both: name a file for one"
-        )
-    return Corpus.from_sources(targets, **options)
 
 
 class TargetTokenizer:
@@ -140,7 +106,7 @@ class LinePairs:
     >>> pairs = LinePairs(texts, targets, AutoTokenizer.from_pretrained(MODEL), lambda ids: 2, length=32)
     >>> pair = next(iter(pairs))
     >>> pair.tokens[1], pair.target.tokens[:2]
-    ('A', ('</s>', '<s>'))
+    (' A', ('</s>', '<s>'))
     """
 
     def __init__(

@@ -1,36 +1,31 @@
 """A corpus: named texts from strings, files, folders and standard input."""
 
 import hashlib
-import os
 import stat
-import sys
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 from attnscope.bundled import TEXT
+from attnscope.corpus._given import listed
+from attnscope.corpus._opening import STANDARD_INPUT, file_mode, is_standard_input, shown
+from attnscope.corpus._unchanged import Unchanged
 from attnscope.corpus.files import (
     check_characters,
     decode_utf8,
-    file_mode,
+    files_below,
     json_objects,
     lines_of,
     read_bytes,
     text_field,
-    unreadable,
 )
 from attnscope.errors import AttnscopeError
-
-#: What texts are given as: strings are texts, paths are files or folders, one stands for a list of one, and None for
-#: the bundled sample.
-Sources = Sequence[str | Path] | str | Path | None
 
 SUFFIXES = (".txt", ".md", ".jsonl")
 NAMES_A_FILE = (*SUFFIXES, ".json", ".csv", ".tsv", ".text", ".html")  # a single word that ends so
 LONGEST_NAME = 255  # characters; what is longer is no file's name
-STANDARD_INPUT = Path("-")
 
 
 @dataclass(frozen=True)
@@ -59,14 +54,15 @@ class Corpus:
     """Named texts, read one at a time as they are reached.
 
     Built by `from_sources`. Sources are checked when the corpus is built and read when it is iterated, so a
-    corpus may be larger than the memory. Iterating again reads the files again; what can be read only once
-    (standard input, a named pipe) is read at its first use and kept.
+    corpus may be larger than the memory. Iterating again reads the files again, and gives the same texts: a
+    file that was changed meanwhile is refused. What can be read only once (standard input, a named pipe) is read
+    at its first use and kept.
 
     Raises
     ------
     AttnscopeError
-        While iterating: a file that cannot be read or is not UTF-8, a broken JSON line, or, at the end, a
-        corpus in which no text holds anything but white space.
+        While iterating: a file that cannot be read, is not UTF-8 or is not what it was when it was first read, a
+        broken JSON line, or, at the end, a corpus in which no text holds anything but white space.
 
     Examples
     --------
@@ -81,7 +77,7 @@ class Corpus:
     @classmethod
     def from_sources(
         cls,
-        sources: Sources = None,
+        sources: Any = None,
         *,
         field: str | None = None,
         by_line: bool = False,
@@ -91,8 +87,9 @@ class Corpus:
 
         Parameters
         ----------
-        sources : sequence of str or Path, or one of them
-            By default the bundled sample. A `str` is a text itself; one that is, or looks like, the
+        sources : str, Path, or an iterable of them
+            By default the bundled sample. A list, a generator (read at once, and kept), a column of a table: anything
+            that gives strings or paths in an order. A `str` is a text itself; one that is, or looks like, the
             name of a file is refused. A `Path` is a file, a folder or
             ``Path("-")`` for standard input. In a folder, all ``.txt``, ``.md`` and ``.jsonl`` files are taken in
             sorted order, subfolders included; hidden files and folders are passed over, and links to folders are
@@ -114,9 +111,9 @@ class Corpus:
         Raises
         ------
         AttnscopeError
-            No source, only blank strings, a string that names a file or cannot be written as UTF-8, a missing or
-            unreadable file or folder, a folder without text files, standard input given twice, or `field` without a
-            ``.jsonl`` file.
+            Something else than strings and paths, no source, only blank strings, a string that names a file or cannot
+            be written as UTF-8, a missing or unreadable file or folder, a device, a folder without text files, standard
+            input given twice, or `field` without a ``.jsonl`` file.
 
         Examples
         --------
@@ -126,15 +123,9 @@ class Corpus:
         ...     [(text.name, text.content) for text in Corpus.from_sources([Path(folder)], field="body")]
         [('a.jsonl:1', 'One.'), ('a.jsonl:2', 'Two.')]
         """
-        sources = TEXT if sources is None else sources
-        sources = [sources] if isinstance(sources, str | Path) else list(sources)
-        if Counter(sources)[STANDARD_INPUT] > 1:
-            raise AttnscopeError(
-                "standard input is given more than once, and can be read only once: give it once"
-            )
         found: list[_Source] = []
         strings = 0
-        for source in sources:
+        for source in [TEXT] if sources is None else listed(sources):
             if isinstance(source, str):
                 strings += 1
                 _refuse_file_name(source, f"text {strings}")
@@ -145,6 +136,11 @@ class Corpus:
                     _Lines(one, blank_lines) if by_line and not isinstance(one, _JsonLines) else one
                     for one in opened
                 )
+        corpus = cls(found)
+        if sum(map(is_standard_input, corpus.streams)) > 1:
+            raise AttnscopeError(
+                "standard input is given more than once, and can be read only once: give it once"
+            )
         if field is not None and not any(isinstance(source, _JsonLines) for source in found):
             raise AttnscopeError(
                 f"field {field!r} is given for .jsonl files, and no source is one: "
@@ -152,7 +148,13 @@ class Corpus:
             )
         if all(isinstance(source, _String) and not source.content.strip() for source in found):
             raise _no_text(len(found))
-        return cls(found)
+        return corpus
+
+    @property
+    def streams(self) -> list[Path]:
+        """What of it can be read only once."""
+        wholes = (one.whole if isinstance(one, _Lines) else one for one in self._sources)
+        return [one.path for one in wholes if isinstance(one, _Stream)]
 
     def __iter__(self) -> Iterator[Text]:
         """Yield the texts in order; blank ones too, as long as not all of them are blank."""
@@ -164,6 +166,16 @@ class Corpus:
                 yield text
         if blank:
             raise _no_text(count)
+
+    def characters(self) -> int:
+        """How long all texts are; they are read for it, if not for `sha256` before.
+
+        Examples
+        --------
+        >>> Corpus.from_sources(["One.", "Two."]).characters()
+        8
+        """
+        return self._measured[1]
 
     def sha256(self) -> str:
         """Hash names and contents of all texts, in order.
@@ -181,13 +193,18 @@ class Corpus:
         >>> Corpus.from_sources(["The tide is out."]).sha256()[:16]
         '36e53a76b27d455c'
         """
-        digest = hashlib.sha256()
+        return self._measured[0]
+
+    @cached_property
+    def _measured(self) -> tuple[str, int]:
+        digest, characters = hashlib.sha256(), 0
         for text in self:
+            characters += len(text.content)
             for part in (text.name, text.content):
                 data = part.encode()
                 digest.update(len(data).to_bytes(8, "big"))  # so that no two corpora give the same bytes
                 digest.update(data)
-        return digest.hexdigest()
+        return digest.hexdigest(), characters
 
 
 @dataclass(frozen=True)
@@ -202,15 +219,14 @@ class _String:
         yield Text(self.name, self.content)
 
 
-@dataclass(frozen=True)
 class _Plain:
     """A file that is one text."""
 
-    name: str
-    path: Path
+    def __init__(self, name: str, path: Path) -> None:
+        self.name, self.file = name, Unchanged(path)
 
     def texts(self) -> Iterator[Text]:
-        yield Text(self.name, decode_utf8(read_bytes(self.path), str(self.path)))
+        yield Text(self.name, decode_utf8(self.file.read(), shown(self.file.path)))
 
 
 class _Stream:
@@ -224,23 +240,21 @@ class _Stream:
 
     @cached_property
     def _content(self) -> str:
-        return decode_utf8(
-            _read_standard_input() if self.path == STANDARD_INPUT else read_bytes(self.path), self.name
-        )
+        return decode_utf8(read_bytes(self.path), self.name)
 
 
-@dataclass(frozen=True)
 class _JsonLines:
     """A file with one JSON object a line."""
 
-    name: str
-    path: Path
-    field: str
+    def __init__(self, name: str, path: Path, field: str) -> None:
+        self.name, self.file, self.field = name, Unchanged(path), field
 
     def texts(self) -> Iterator[Text]:
-        for number, value in json_objects(self.path, self.field):
-            content = text_field(value, self.field, f"{self.path}, line {number}")
-            yield Text(f"{self.name}:{number}", content)
+        path = self.file.path
+        for number, value in json_objects(path, self.field, self.file.blocks()):
+            yield Text(
+                f"{self.name}:{number}", text_field(value, self.field, f"{shown(path)}, line {number}")
+            )
 
 
 @dataclass(frozen=True)
@@ -280,14 +294,14 @@ def _refuse_file_name(content: str, name: str) -> None:
 
 def _open_path(path: Path, field: str) -> list[_Source]:
     """The sources behind a path."""
-    if path == STANDARD_INPUT:
-        return [_Stream("standard input", path)]
+    if is_standard_input(path):
+        return [_Stream("standard input", STANDARD_INPUT)]
     mode = file_mode(path)
     if stat.S_ISDIR(mode):
         return [
-            _open_file(file, _readable_name(file.relative_to(path)), field) for file in _files_below(path)
+            _open_file(file, shown(file.relative_to(path).as_posix()), field) for file in _text_files(path)
         ]
-    name = _readable_name(Path(path.name))
+    name = shown(path.name)
     if not stat.S_ISREG(mode):
         return [_Stream(name, path)]
     return [_open_file(path, name, field)]
@@ -297,35 +311,16 @@ def _open_file(path: Path, name: str, field: str) -> _Source:
     return _JsonLines(name, path, field) if path.suffix.lower() == ".jsonl" else _Plain(name, path)
 
 
-def _files_below(folder: Path) -> list[Path]:
+def _text_files(folder: Path) -> list[Path]:
     """All text files of a folder and its subfolders, sorted by their path."""
-
-    def stop(error: OSError) -> None:
-        raise unreadable(Path(error.filename), error) from error
-
-    files: list[Path] = []
-    for place, folders, names in os.walk(folder, onerror=stop):
-        folders[:] = [name for name in folders if not name.startswith(".")]
-        wanted = (name for name in names if not name.startswith(".") and name.lower().endswith(SUFFIXES))
-        files.extend(Path(place, name) for name in wanted)
-    files = [file for file in files if stat.S_ISREG(file_mode(file))]
+    wanted = (file for file in files_below(folder) if file.suffix.lower() in SUFFIXES)
+    files = [file for file in wanted if stat.S_ISREG(file_mode(file))]
     if not files:
         raise AttnscopeError(
-            f"{folder}: no {', '.join(SUFFIXES)} file in this folder; expected at least one: "
+            f"{shown(folder)}: no {', '.join(SUFFIXES)} file in this folder; expected at least one: "
             "name another folder, or the files themselves"
         )
-    return sorted(files)
-
-
-def _readable_name(path: Path) -> str:
-    """The path as text that can be printed and hashed, whatever bytes the file name holds."""
-    return os.fsencode(path.as_posix()).decode("utf-8", errors="backslashreplace")
-
-
-def _read_standard_input() -> bytes:
-    if sys.stdin is None or sys.stdin.closed:  # pyright: ignore[reportUnnecessaryComparison]
-        raise AttnscopeError("standard input is closed; expected a text on it: pipe one in, or name a file")
-    return sys.stdin.buffer.read()
+    return files
 
 
 def _no_text(count: int) -> AttnscopeError:

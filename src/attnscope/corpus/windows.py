@@ -33,11 +33,12 @@ class Window:
     start : int
         Where in the text the window's first token begins, in characters.
     tokens : tuple of str
-        What to show for each token: the characters it covers. Where several tokens share a character (a
-        byte-level tokenizer may split 語 into three), the number of the piece follows it: ``語₁``, ``語₂``,
-        ``語₃``. What begins with a combining mark or an invisible joiner is shown on a dotted circle, ``◌́``.
-        A space that the tokenizer puts in is shown as a space, and a token put around the text by its own
-        name, ``[CLS]``.
+        What to show for each token: the characters it covers. A token that begins a word begins with a space: with
+        the one that the tokenizer makes part of it (``▁the``, ``Ġthe``), or with the one before it in the text.
+        Where several tokens share a character (a byte-level tokenizer may split 語 into three), the number of the
+        piece follows it: ``語₁``, ``語₂``, ``語₃``. What begins with a combining mark or an invisible joiner is shown
+        on a dotted circle, ``◌́``. A space that the tokenizer puts in is shown as a space, and a token put around the
+        text by its own name, ``[CLS]``.
     target : Window, optional
         What the decoder of an encoder-decoder reads beside this window; None for the same tokens.
 
@@ -187,7 +188,7 @@ def cut_windows(
     >>> tokenizer = PreTrainedTokenizerFast(tokenizer_object=words, unk_token="?")
     >>> windows = cut_windows(Corpus.from_sources(["The tide is out"]), tokenizer, length=2)
     >>> [(window.tokens, window.start) for window in windows]
-    [(('The', 'tide'), 0), (('is', 'out'), 9)]
+    [(('The', ' tide'), 0), ((' is', ' out'), 9)]
     >>> windows.dropped_tokens
     0
     """

@@ -8,6 +8,8 @@ from functools import lru_cache
 from fontTools.ttLib import TTFont
 from matplotlib import font_manager
 
+from attnscope.corpus._shown import with_marked_spaces
+
 BASE_FONT = "DejaVu Sans"  # comes with matplotlib
 
 _CJK_FONTS = (
@@ -41,16 +43,16 @@ def font_families() -> list[str]:
 def drawable(token: str, *, longest: int = 14) -> str:
     r"""Return the token as it can be drawn: at most `longest` columns, and no character without a glyph.
 
-    A character that no font holds is written as its code point, so that no empty box stands for it.
+    Spaces at its ends are marked. A character that no font holds is written as its code point, so that no empty box
+    stands for it.
 
     Examples
     --------
     >>> from attnscope.figures.text import drawable
     >>> drawable(" the"), drawable("a\tb"), drawable("  ")
-    ('the', 'aU+0009b', '␣␣')
+    ('␣the', 'aU+0009b', '␣␣')
     """
-    stripped = token.strip(" ")
-    shown = stripped or "␣" * min(len(token), longest) or "(empty)"
+    shown = with_marked_spaces(token) or "(empty)"
     parts: list[str] = []
     columns = 0
     for character in shown:
@@ -72,7 +74,8 @@ def needs_cff(text: str) -> bool:
 
 
 def _has_glyph(character: str) -> bool:
-    if unicodedata.category(character) in ("Cc", "Cf", "Cs", "Co", "Zl", "Zp"):
+    category = unicodedata.category(character)
+    if category in ("Cc", "Cf", "Cs", "Co", "Zl", "Zp") or (category == "Zs" and character != " "):
         return False
     return any(ord(character) in _code_points(family) for family in font_families())
 

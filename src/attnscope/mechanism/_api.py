@@ -9,7 +9,7 @@ import numpy as np
 import xarray as xr
 
 from attnscope.capture import LoadedModel, borrowing, load_model
-from attnscope.corpus import Corpus, Sources
+from attnscope.corpus import Sources, texts_of
 from attnscope.errors import AttnscopeError
 from attnscope.mechanism import heads
 from attnscope.mechanism._texts import model_inputs, token_ids
@@ -57,7 +57,7 @@ def evidence_of(
     if isinstance(source, Evidence):
         return source
     loaded = source if isinstance(source, LoadedModel) else load_model(source, **load)
-    windows = equal_windows(Corpus.from_sources(texts), loaded, window_length(loaded, window), limit)
+    windows = equal_windows(texts_of(texts), loaded, window_length(loaded, window), limit)
     return gather(loaded.model, windows)
 
 
@@ -141,7 +141,7 @@ def projections(source: Any, texts: Sources = None, **options: Any) -> dict[Site
     """
     loaded = source if isinstance(source, LoadedModel) else load_model(source, **options)
     length = min(32, window_length(loaded, None))
-    windows = equal_windows(Corpus.from_sources(texts), loaded, length, 2)
+    windows = equal_windows(texts_of(texts), loaded, length, 2)
     return projections_of_model(loaded.model, model_inputs(loaded.model, token_ids(windows[:1])))
 
 
@@ -242,7 +242,7 @@ def position_content(
     ('layer', 'head', 'term')
     """
     loaded = source if isinstance(source, LoadedModel) else load_model(source)
-    windows = equal_windows(Corpus.from_sources(texts), loaded, window_length(loaded, window), limit)
+    windows = equal_windows(texts_of(texts), loaded, window_length(loaded, window), limit)
     return content_of_model(loaded.model, windows, **options)
 
 

@@ -17,7 +17,16 @@ from threadpoolctl import threadpool_limits
 
 from attnscope.bundled import MODEL
 from attnscope.capture import LoadedModel, borrowing, decoder_note, decoder_start, load_model
-from attnscope.corpus import Corpus, Sources, TargetTokenizer, Window, cut_windows, shifted, target_corpus
+from attnscope.corpus import (
+    Corpus,
+    Sources,
+    TargetTokenizer,
+    Texts,
+    Window,
+    shifted,
+    texts_and_targets,
+    windows_of,
+)
 from attnscope.errors import AttnscopeError
 from attnscope.mechanism import heads, paper_figures
 from attnscope.mechanism._arrays import in_band
@@ -162,8 +171,7 @@ def explain(
     >>> bool(found["verdict"].agree.sel(layer=0).any())
     True
     """
-    corpus = Corpus.from_sources(texts, field=field, by_line=by_line)
-    target = target_corpus(texts, targets, field=field, by_line=by_line)
+    corpus, target = texts_and_targets(texts, targets, field=field, by_line=by_line)
     if paper and target is not None:
         raise AttnscopeError(
             "the papers' figures and numbers are of models that read one text: leave out either paper (--paper) or the "
@@ -495,13 +503,13 @@ def with_targets(windows: list[Window], target: Corpus, loaded: LoadedModel, len
 
 
 def equal_windows(
-    corpus: Corpus, loaded: LoadedModel, length: int, limit: int, *, target: bool = False
+    corpus: Texts, loaded: LoadedModel, length: int, limit: int, *, target: bool = False
 ) -> list[Window]:
     """The windows that are full; if fewer than two are, an error that says how long the longest is."""
     whole: list[Window] = []
     longest = 0
     tokenizer = TargetTokenizer(loaded.tokenizer) if target else loaded.tokenizer
-    for window in cut_windows(corpus, tokenizer, length=length):
+    for window in windows_of(corpus, tokenizer, length=length):
         longest = max(longest, len(window))
         if len(window) == length:
             whole.append(window)

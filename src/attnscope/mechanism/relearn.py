@@ -16,7 +16,7 @@ import xarray as xr
 from attnscope._caller import own_random_numbers
 from attnscope.bundled import MODEL
 from attnscope.capture import LoadedModel, Site, borrowing, load_model, quiet
-from attnscope.corpus import Corpus, Sources, Window, cut_windows
+from attnscope.corpus import Sources, Texts, Window, texts_of, windows_of
 from attnscope.errors import AttnscopeError
 from attnscope.mechanism._arrays import labelled
 from attnscope.mechanism._head_maps import head_maps
@@ -117,7 +117,7 @@ def relearn_positions(
     (['before', 'after'], {'table': 2, 'frequency': 65})
     """
     loaded = load_model(MODEL if model is None else model, tokenizer=tokenizer, device=device)
-    corpus = Corpus.from_sources(texts, field=field, by_line=by_line)
+    corpus = texts_of(texts, field=field, by_line=by_line)
     relearning = Relearning(
         loaded, corpus, spacers=spacers, window=window, limit=limit, steps=steps, batch_size=batch_size,
         learning_rate=learning_rate, masked=masked, deviation=deviation, seed=seed,
@@ -131,7 +131,7 @@ class Relearning:
     def __init__(
         self,
         loaded: LoadedModel,
-        corpus: Corpus,
+        corpus: Texts,
         *,
         spacers: int = 3,
         window: int | None = None,
@@ -299,7 +299,7 @@ def _token(loaded: LoadedModel, kind: str) -> int:
 
 
 def _windows(
-    corpus: Corpus, loaded: LoadedModel, length: int, spacers: int, limit: int | None
+    corpus: Texts, loaded: LoadedModel, length: int, spacers: int, limit: int | None
 ) -> list[Window]:
     """Full windows of as many tokens as there is room for with spacers between."""
     tokens = length // (spacers + 1)
@@ -310,7 +310,7 @@ def _windows(
         )
     found = [
         window
-        for window in cut_windows(corpus, loaded.tokenizer, length=tokens, limit=limit)
+        for window in windows_of(corpus, loaded.tokenizer, length=tokens, limit=limit)
         if len(window) == tokens
     ]
     if not found:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from attnscope.corpus._shown import split_character
 from attnscope.errors import AttnscopeError
 from attnscope.figures.palette import cluster_colours
 from attnscope.figures.reading import (
@@ -21,7 +22,7 @@ from attnscope.figures.reading import (
 from attnscope.report.embed import numbers
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     import xarray as xr
 
@@ -51,6 +52,22 @@ def page_data(result: xr.Dataset) -> dict[str, Any]:
         "profile": _profile(result),
         "labels": _labels(result),
     }
+
+
+def pieces_note(tokens: Iterable[str]) -> str:
+    """Say what a number under a token means, where one is.
+
+    Examples
+    --------
+    >>> pieces_note(["a", "猫₁", "猫₂"])
+    'The tokenizer splits some characters: 猫₁ 猫₂ are the pieces of one, each a token of its own.'
+    >>> pieces_note(["a", "b"])
+    ''
+    """
+    pieces = " ".join(split_character(list(tokens)))
+    if not pieces:
+        return ""
+    return f"The tokenizer splits some characters: {pieces} are the pieces of one, each a token of its own."
 
 
 def flatten(summary: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, str, str]]:

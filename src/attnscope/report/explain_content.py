@@ -13,6 +13,7 @@ from attnscope.mechanism.paper import COLUMNS as PAPER_COLUMNS
 from attnscope.mechanism.paper import KEY as PAPER_KEY
 from attnscope.mechanism.paper import paper_lines
 from attnscope.mechanism.ranking import agreement, rank_heads
+from attnscope.report.content import pieces_note
 from attnscope.report.embed import picture
 
 if TYPE_CHECKING:
@@ -161,6 +162,7 @@ _SECTIONS = (
         ),
     ),
 )
+_WITH_TOKENS = {"relearned-maps", "paper_figure_2"}
 _NOT_SHOWN = {"paper_figure_6_minimal"}  # only as files, so that the page stays small
 
 _NO_VERDICT = (
@@ -312,7 +314,7 @@ _FIGURES = {
     ),
     "relearned-maps": (
         "Weights with positions learned anew",
-        "A spaced text; dots are unknown tokens. Stripes beside the diagonal go from token to token.",
+        "A spaced text; dots are unknown tokens, ␣ is a space. Stripes beside the diagonal go from token to token.",
     ),
     "paper_figure_1": (
         "Figure 1: kinds of heads",
@@ -320,7 +322,7 @@ _FIGURES = {
     ),
     "paper_figure_2": (
         "Figure 2: weights among the first 15 tokens",
-        "Rows look at columns. Left of the red diagonal are earlier tokens.",
+        "Rows look at columns. Left of the red diagonal are earlier tokens. ␣ is a space.",
     ),
     "paper_figure_4": (
         "Figure 4: waves in queries and keys",
@@ -458,6 +460,9 @@ def skipped(tree: xr.DataTree) -> list[tuple[str, str]]:
 
 def _picture(name: str, figure: Figure) -> Picture:
     title, reading = _FIGURES[name]
+    if name in _WITH_TOKENS:
+        labels = (label.get_text() for axes in figure.axes for label in axes.get_yticklabels())
+        reading = f"{reading} {pieces_note(labels)}".rstrip()
     return Picture(name, title, reading, *picture(figure))
 
 

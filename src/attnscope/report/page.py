@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from attnscope.errors import AttnscopeError
 from attnscope.figures.reading import HIGH, LOW
-from attnscope.report.content import flatten, page_data, parsed
+from attnscope.report.content import flatten, page_data, parsed, pieces_note
 from attnscope.report.embed import script_json, write_page
 from attnscope.report.window import pack_window
 
@@ -88,6 +88,9 @@ def write_report(result: xr.Dataset, sample: xr.Dataset | None, path: Path | str
         has_labels=data["labels"] is not None,
         has_profile=data["profile"] is not None,
         window=data.get("window"),
+        pieces=pieces_note(token for text in window.shared["texts"] for token in text["tokens"])
+        if window
+        else "",
         quantiles=f"{LOW * 100:.0f}–{HIGH * 100:.0f}%",
         summary=list(flatten(summary)) if summary else [],
         data=script_json(data),

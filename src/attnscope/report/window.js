@@ -35,13 +35,13 @@ function partners(map, token, direction) {
   return found.sort((a, b) => b.weight - a.weight);
 }
 
-/** A token as it can be seen: controls and invisible characters by their code points, never as nothing. */
+/** A token as it can be seen: spaces at its ends marked, controls and invisible characters by their code points. */
 function visible(token) {
   if (token === "") return "∅";
   if (/^[ \n]*\n[ \n]*$/.test(token)) return "↵";
-  if (/^ +$/.test(token)) return "␣".repeat(Math.min(token.length, 4));
   const named = (c) => `U+${c.codePointAt(0).toString(16).toUpperCase().padStart(4, "0")}`;
-  return token.replace(/^ +| +$/g, "").replace(/[\p{Cc}\p{Cs}\p{Zl}\p{Zp}\u200b\u200e\u200f\u202a-\u202e\u2060-\u2069\ufeff]/gu, named);
+  const marked = token.replace(/^ +| +$/g, (spaces) => "␣".repeat(Math.min(spaces.length, 4)));
+  return marked.replace(/(?! )\p{Zs}|[\p{Cc}\p{Cs}\p{Zl}\p{Zp}\u200b\u200e\u200f\u202a-\u202e\u2060-\u2069\ufeff]/gu, named);
 }
 
 /**

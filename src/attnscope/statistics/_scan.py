@@ -26,7 +26,7 @@ from attnscope.capture import (
     verify,
     watching,
 )
-from attnscope.corpus import Corpus, LinePairs, Sources, Window, cut_windows, target_corpus
+from attnscope.corpus import EncodedTexts, LinePairs, Sources, Texts, Window, texts_and_targets, windows_of
 from attnscope.errors import AttnscopeError
 from attnscope.statistics._catalogue import STATISTICS, choose
 from attnscope.statistics._pass import StatisticsObserver, dimensions
@@ -85,8 +85,10 @@ def scan(
     model
         A folder, a hub id, or a loaded model (then with its `tokenizer`). By default the bundled one.
     texts
-        Strings are texts themselves; `Path` objects are files or folders (``Path("-")`` is standard input). A
-        string that is or looks like a file's name (``"essay.txt"``) is refused. By default the bundled sample.
+        Strings are texts themselves; `Path` objects are files or folders (``Path("-")`` is standard input); one of
+        them, or any iterable: a list, a generator, a column of a table. A string that is or looks like a file's name
+        (``"essay.txt"``) is refused. Or token ids, each row a window as it stands: what a tokenizer returns, a tensor,
+        lists of whole numbers. By default the bundled sample. A file must not change before the scan has ended.
     targets
         Translations of `texts`, for an encoder-decoder: one sentence a line on both sides (each string is one), line i
         beside line i. The decoder reads them as in training, after its start token. Without them it reads what the
@@ -160,8 +162,7 @@ def scan(
         "by_line": by_line or targets is not None,
         "blank_lines": targets is not None,
     }
-    corpus = Corpus.from_sources(texts, **lines)
-    target = target_corpus(texts, targets, **lines)
+    corpus, target = texts_and_targets(texts, targets, **lines)
     if target is not None and stride is not None:
         raise AttnscopeError(
             "stride is of windows in running text; with targets every line is a window: leave it out"
@@ -175,8 +176,8 @@ def scan(
         trust_remote_code=trust_remote_code,
     )
     length = window_length(loaded, window)
-    if target is None:
-        windows = cut_windows(corpus, loaded.tokenizer, length=length, stride=stride, limit=limit)
+    if target is None or isinstance(corpus, EncodedTexts):
+        windows = windows_of(corpus, loaded.tokenizer, length=length, stride=stride, limit=limit)
         longest = length
     else:
         start = decoder_start(loaded.model)
@@ -269,12 +270,12 @@ class _Job:
         band: int,
         batch_size: int,
         limit: int | None,
-        corpus: Corpus,
+        corpus: Texts,
         progress: Callable[[Progress], None] | None,
     ) -> None:
         self.loaded, self.windows, self.names, self.band = loaded, windows, names, band
         self.batch_size, self.limit = batch_size, limit
-        self.characters = sum(len(text.content) for text in corpus)
+        self.characters = corpus.characters()
         self.progress = progress or (lambda _: None)
         self.first = next(iter(windows))
         self.sites: list[Site] = []

@@ -10,9 +10,11 @@ from typing import Any, Literal
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from attnscope.errors import AttnscopeError
+from attnscope.checks import SEEDS, THREADS, shortly
+from attnscope.errors import AttnscopeError, reason_of
 
 SETTINGS = "config.yaml"  # in the folder of a training
+WIDEST = 65_536
 
 
 class TrainConfig(BaseModel):
@@ -29,7 +31,7 @@ class TrainConfig(BaseModel):
     0.1
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     # data
     source: Path | None = Field(
@@ -48,14 +50,22 @@ class TrainConfig(BaseModel):
     join: int = Field(
         1,
         ge=1,
+        le=1_000,
         description="Neighbouring pairs joined into one, from 1 to so many at random: longer sentences.",
     )
-    task_pairs: int = Field(20_000, ge=100, description="Pairs of the generated task, if no data is given.")
-    task_longest: int = Field(40, ge=1, description="Words in the longest sentence of the generated task.")
-    vocabulary: int = Field(8_000, ge=300, description="Joint subwords of source and target.")
+    task_pairs: int = Field(
+        20_000, ge=100, le=10_000_000, description="Pairs of the generated task, if no data is given."
+    )
+    task_longest: int = Field(
+        40, ge=1, le=10_000, description="Words in the longest sentence of the generated task."
+    )
+    vocabulary: int = Field(8_000, ge=300, le=1_000_000, description="Joint subwords of source and target.")
     lowercase: bool = Field(False, description="Lower-case all text.")
     longest: int = Field(
-        128, ge=2, description="Tokens of the longest side; longer pairs are left out and counted."
+        128,
+        ge=2,
+        le=1_000_000,
+        description="Tokens of the longest side; longer pairs are left out and counted.",
     )
 
     # model
@@ -66,13 +76,15 @@ class TrainConfig(BaseModel):
         "additive", description="Of a recurrent model; none is the fixed vector."
     )
     cell: Literal["gru", "lstm"] = Field("gru", description="Of a recurrent model.")
-    embedding_width: int = Field(256, ge=1, description="Of a recurrent model.")
-    encoder_width: int = Field(256, ge=1, description="Of one direction of a recurrent encoder.")
-    decoder_width: int = Field(512, ge=1, description="Of a recurrent decoder.")
-    width: int = Field(128, ge=1, description="Of a Transformer.")
-    heads: int = Field(4, ge=1, description="Of each attention layer of a Transformer.")
-    feed_forward: int = Field(256, ge=1, description="Hidden width of a Transformer's feed-forward part.")
-    layers: int = Field(4, ge=1, description="Of a Transformer's encoder and of its decoder.")
+    embedding_width: int = Field(256, ge=1, le=WIDEST, description="Of a recurrent model.")
+    encoder_width: int = Field(256, ge=1, le=WIDEST, description="Of one direction of a recurrent encoder.")
+    decoder_width: int = Field(512, ge=1, le=WIDEST, description="Of a recurrent decoder.")
+    width: int = Field(128, ge=1, le=WIDEST, description="Of a Transformer.")
+    heads: int = Field(4, ge=1, le=1_024, description="Of each attention layer of a Transformer.")
+    feed_forward: int = Field(
+        256, ge=1, le=4 * WIDEST, description="Hidden width of a Transformer's feed-forward part."
+    )
+    layers: int = Field(4, ge=1, le=1_000, description="Of a Transformer's encoder and of its decoder.")
     positions: Literal["sinusoidal", "learned", "rope", "alibi", "t5", "none"] = Field(
         "sinusoidal", description="Of a Transformer."
     )
@@ -107,9 +119,11 @@ class TrainConfig(BaseModel):
     precision: Literal["auto", "float32", "bfloat16"] = Field(
         "auto", description="auto is bfloat16 where the processor multiplies it natively."
     )
-    threads: int | None = Field(None, ge=1, description="[default: the processors that this process may use]")
+    threads: int | None = Field(
+        None, ge=1, le=THREADS, description="[default: the processors that this process may use]"
+    )
     device: str | None = Field(None, description="cpu, cuda, ... [default: cuda if there is one]")
-    seed: int = Field(0, ge=0, lt=2**32, description="Of everything that is random.")
+    seed: int = Field(0, ge=0, lt=SEEDS, description="Of everything that is random.")
 
     # looking, keeping, stopping
     log_every: int = Field(50, ge=1, description="Updates between two lines of the log.")
@@ -212,7 +226,7 @@ def read_config(path: Path | None = None, **overrides: Any) -> TrainConfig:
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"]))
-        found = f"{where} is {first['input']!r}: " if where else ""
+        found = f"{where} is {shortly(first['input'])}: " if where else ""
         raise AttnscopeError(f"{found}{first['msg'].removeprefix('Value error, ')}") from None
     if {*values, *overrides} != {*TrainConfig.model_fields}:  # all of them are of another configuration
         refuse_other_models(values, config.model)
@@ -238,22 +252,30 @@ def refuse_other_models(given: Iterable[str], model: str) -> None:
             )
 
 
+class _Plain(yaml.SafeLoader):
+    """YAML without aliases, by which a few lines can stand for billions."""
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        if self.check_event(yaml.AliasEvent):
+            raise yaml.YAMLError("it holds an alias (*name): write the value out")
+        return super().compose_node(parent, index)
+
+
 def _from_yaml(path: Path) -> dict[str, Any]:
+    from attnscope.corpus.files import decode_utf8, read_bytes, shown  # heavy: --help needs none of it
+
+    text = decode_utf8(read_bytes(path), shown(path))
     try:
-        values = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise AttnscopeError(
-            f"{path} cannot be read ({error.strerror}): give a YAML file of settings"
-        ) from None
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise AttnscopeError(f"{path} is not YAML: {str(error).splitlines()[0]}") from None
+        values: Any = yaml.load(text, _Plain)  # noqa: S506 it is a SafeLoader
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise AttnscopeError(f"{shown(path)} is not YAML: {reason_of(error)}") from None
     if values is None:
         return {}
     if not isinstance(values, dict):
         raise AttnscopeError(
-            f"{path} holds a {type(values).__name__}; expected settings, one 'name: value' a line"
+            f"{shown(path)} holds a {type(values).__name__}; expected settings, one 'name: value' a line"
         )
-    return values
+    return {str(name): value for name, value in values.items()}  # pyright: ignore[reportUnknownVariableType]
 
 
 def config_bytes(config: TrainConfig) -> bytes:

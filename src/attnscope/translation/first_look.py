@@ -66,7 +66,7 @@ def first_look(folder: Path) -> FirstLook | None:
     --------
     >>> first_look(Path("/nowhere"))
     Traceback (most recent call last):
-    attnscope.errors.AttnscopeError: /nowhere/config.yaml cannot be read ...
+    attnscope.errors.AttnscopeError: /nowhere/config.yaml: no such file or folder: check the path
     """
     config = read_config(folder / "config.yaml")
     if config.model == "masked-lm" or config.source is not None:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from attnscope.corpus._opening import is_standard_input, shown
 from attnscope.corpus.files import decode_utf8, lines_of, read_bytes
 from attnscope.errors import AttnscopeError
 
@@ -29,7 +29,7 @@ def read_lines(path: Path | str) -> list[str]:
     Raises
     ------
     AttnscopeError
-        If the file cannot be read or is not UTF-8.
+        If the file cannot be read, is not UTF-8, or is a pipe to which nobody writes.
 
     Examples
     --------
@@ -41,8 +41,9 @@ def read_lines(path: Path | str) -> list[str]:
     ...     read_lines(file)
     ['a b', '', 'c\u2028d']
     """
-    raw = sys.stdin.buffer.read() if str(path) == "-" else read_bytes(Path(path))
-    return lines_of(decode_utf8(raw, str(path)))
+    path = Path(path)
+    name = "standard input" if is_standard_input(path) else shown(path)
+    return lines_of(decode_utf8(read_bytes(path), name))
 
 
 def check_parallel(texts: Mapping[str, Sequence[object]]) -> int:

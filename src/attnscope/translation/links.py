@@ -11,6 +11,7 @@ from typing import TypeAlias
 import numpy as np
 from jaxtyping import Float
 
+from attnscope.corpus._opening import shown
 from attnscope.errors import AttnscopeError
 from attnscope.translation.lines import check_parallel, read_lines
 
@@ -234,7 +235,7 @@ def read_gold(path: Path | str, first: int = 1) -> Gold:
             match = _LINK.fullmatch(part)
             if match is None or min(int(match[1]), int(match[3])) < first:
                 raise AttnscopeError(
-                    f"{path}, line {number}: {part!r} is no link; expected such as {first}-{first + 1}, "
+                    f"{shown(path)}, line {number}: {part!r} is no link; expected such as {first}-{first + 1}, "
                     f"or {first}p{first + 1} for a possible one, words counted from {first} (--gold-first)"
                 )
             link = int(match[1]) - first, int(match[3]) - first

@@ -1,7 +1,6 @@
 """Parallel text: lines of which one translates the other."""
 
 import hashlib
-import os
 import random
 import stat
 from collections import defaultdict
@@ -9,7 +8,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from attnscope.corpus.files import decode_utf8, file_mode, json_objects, read_bytes, text_field, unreadable
+from attnscope.corpus._opening import file_mode, shown
+from attnscope.corpus.files import decode_utf8, files_below, json_objects, read_bytes, text_field
 from attnscope.errors import AttnscopeError
 
 
@@ -162,7 +162,7 @@ def _without_empty(pairs: Iterable[tuple[str, str]], place: Path) -> ParallelTex
             left_out["empty source" if kept[1] else "empty target" if kept[0] else "both empty"] += 1
     if not sources:
         raise AttnscopeError(
-            f"{place}: no pair of lines (left out for an empty side: {sum(left_out.values())}); "
+            f"{shown(place)}: no pair of lines (left out for an empty side: {sum(left_out.values())}); "
             "expected at least one: check the files"
         )
     return ParallelText(sources, targets, dict(left_out))
@@ -174,14 +174,14 @@ def _pairs_of_two(source: Path, target: Path) -> Iterator[tuple[str, str]]:
         objects = next((one for one in (source, target) if one.suffix.lower() == ".jsonl"), None)
         if objects is not None:
             raise AttnscopeError(
-                f"{objects}: JSON Lines of both sides stand alone; found another file beside it: give it as the source "
-                "and no target"
+                f"{shown(objects)}: JSON Lines of both sides stand alone; found another file beside it: give it as the "
+                "source and no target"
             )
         yield from _pairs_of_files(source, target)
         return
     if folders != (True, True):
         raise AttnscopeError(
-            f"found a file and a folder ({source}, {target}); expected two files or two folders: "
+            f"found a file and a folder ({shown(source)}, {shown(target)}); expected two files or two folders: "
             "name the file inside the folder"
         )
     first, second = (_by_stem(folder) for folder in (source, target))
@@ -189,7 +189,8 @@ def _pairs_of_two(source: Path, target: Path) -> Iterator[tuple[str, str]]:
         if stem not in first or stem not in second:
             here, there = (first[stem], target) if stem in first else (second[stem], source)
             raise AttnscopeError(
-                f"{here}: no file of this name in {there}; expected one for each: add it, or remove this one"
+                f"{shown(here)}: no file of this name in {shown(there)}; expected one for each: add it, or remove "
+                "this one"
             )
         yield from _pairs_of_files(first[stem], second[stem])
 
@@ -198,12 +199,12 @@ def _pairs_of_one(place: Path, sides: tuple[str, str]) -> Iterator[tuple[str, st
     if not stat.S_ISDIR(file_mode(place)):
         if place.suffix.lower() != ".jsonl":
             raise AttnscopeError(
-                f"{place}: one text file alone; expected two (source and target), or a .jsonl file: "
+                f"{shown(place)}: one text file alone; expected two (source and target), or a .jsonl file: "
                 "name the file of the other side too"
             )
         yield from _pairs_of_objects(place, sides)
         return
-    files = _files_below(place)
+    files = files_below(place)
     found = False
     for file in files:
         if file.suffix.lower() == ".jsonl":
@@ -215,13 +216,13 @@ def _pairs_of_one(place: Path, sides: tuple[str, str]) -> Iterator[tuple[str, st
             missing = next((one for one in partners if one not in files), None)
             if missing:
                 raise AttnscopeError(
-                    f"{file}: its partner {missing.name} is not there: add it, or remove this one"
+                    f"{shown(file)}: its partner {shown(missing.name)} is not there: add it, or remove this one"
                 )
             if file == partners[0]:
                 yield from _pairs_of_files(*partners)
     if not found:
         raise AttnscopeError(
-            f"{place}: no .jsonl file and no pair of files NAME.{sides[0]}, NAME.{sides[1]} in this folder: "
+            f"{shown(place)}: no .jsonl file and no pair of files NAME.{sides[0]}, NAME.{sides[1]} in this folder: "
             "name its sides, or two files"
         )
 
@@ -230,7 +231,7 @@ def _pairs_of_files(source: Path, target: Path) -> Iterator[tuple[str, str]]:
     first, second = _lines(source), _lines(target)
     if len(first) != len(second):
         raise AttnscopeError(
-            f"{source} has {len(first)} lines and {target} {len(second)}; expected as many: "
+            f"{shown(source)} has {len(first)} lines and {shown(target)} {len(second)}; expected as many: "
             "line i of one translates line i of the other.\n"
             f"Mend the files; the shorter ends after line {min(len(first), len(second))}"
         )
@@ -239,7 +240,7 @@ def _pairs_of_files(source: Path, target: Path) -> Iterator[tuple[str, str]]:
 
 def _pairs_of_objects(path: Path, sides: tuple[str, str]) -> Iterator[tuple[str, str]]:
     for number, value in json_objects(path, sides[0]):
-        where = f"{path}, line {number}"
+        where = f"{shown(path)}, line {number}"
         yield text_field(value, sides[0], where), text_field(value, sides[1], where)
 
 
@@ -250,7 +251,7 @@ def _lines(path: Path) -> list[str]:
     lines: list[str] = []
     offset = 0
     for number, line in enumerate(raw, start=1):
-        lines.append(decode_utf8(line, f"{path}, line {number}", offset))
+        lines.append(decode_utf8(line, f"{shown(path)}, line {number}", offset))
         offset += len(line) + 1
     return lines
 
@@ -258,25 +259,12 @@ def _lines(path: Path) -> list[str]:
 def _by_stem(folder: Path) -> dict[Path, Path]:
     """Files of a folder by their path without the last suffix."""
     files: dict[Path, Path] = {}
-    for file in _files_below(folder):
+    for file in files_below(folder):
         stem = file.relative_to(folder).with_suffix("")
         if stem in files:
             raise AttnscopeError(
-                f"{folder}: {files[stem].name} and {file.name} differ in their suffix alone; expected one "
-                "file of that name: rename or remove one"
+                f"{shown(folder)}: {shown(files[stem].name)} and {shown(file.name)} differ in their suffix alone; "
+                "expected one file of that name: rename or remove one"
             )
         files[stem] = file
     return files
-
-
-def _files_below(folder: Path) -> list[Path]:
-    """All files of a folder and its subfolders, hidden ones left out, sorted by their path."""
-
-    def stop(error: OSError) -> None:
-        raise unreadable(Path(error.filename), error) from error
-
-    files: list[Path] = []
-    for place, folders, names in os.walk(folder, onerror=stop):
-        folders[:] = [name for name in folders if not name.startswith(".")]
-        files.extend(Path(place, name) for name in names if not name.startswith("."))
-    return sorted(files)

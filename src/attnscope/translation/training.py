@@ -151,6 +151,11 @@ class Training:
         )
         self._told: Progress | None = None
         texts = self.material.sha256()
+        own = torch.tensor(int(texts[:12], 16), device=self.device)
+        if int(group.sum(own.clone())) != group.world * int(own):
+            raise AttnscopeError(
+                "the texts changed while the processes were reading them: give the same command again"
+            )
         self.place, self._since = _Place(texts=texts), _Since()
         kept = self.checkpoints.updates()
         if kept:
@@ -166,17 +171,26 @@ class Training:
             self.log.write(0, left_out=self.material.left_out)
 
     def _prepare(self) -> Material:
-        """The folder, its settings and the texts; the first process makes what the others read."""
+        """The folder, its settings and the texts, read once; the first process makes what the others read."""
+        made = None
         if self.group.first:
             with explained(f"write to {self.folder.path}", "Choose another folder (--out), or make room"):
-                self._prepare_folder()
+                made = self._prepare_folder()
         self.group.wait()
         if not self.group.first:
             self.folder.look()
-        return read_material(self.config, AutoTokenizer.from_pretrained(self.folder.path))
+        tokenizer = AutoTokenizer.from_pretrained(self.folder.path)
+        if made is None:
+            return read_material(self.config, tokenizer)
+        tokenizer.model_max_length = self.config.longest
+        made.tokenizer = tokenizer
+        return made
 
-    def _prepare_folder(self) -> None:
-        """Give up what is damaged, refuse another training, and write what is not there yet."""
+    def _prepare_folder(self) -> Material | None:
+        """Give up what is damaged, refuse another training, and write what is not there yet.
+
+        Returns what was read of the texts, if that was needed.
+        """
         damaged = self.folder.damaged()
         self.checkpoints.drop_damaged(damaged)
         others = [name for name in damaged if name in self.folder.files]
@@ -185,14 +199,14 @@ class Training:
         done = max(self.checkpoints.updates(), default=0)
         if done:
             _same_training(self.config, TrainConfig(**self.folder.state["config"]), self.folder.path, done)
-        made = {SETTINGS: config_bytes(self.config)}
-        if not done or any(
-            name.startswith("tokenizer") for name in others
-        ):  # the same texts give the same one
-            made |= _tokenizer_files(read_material(self.config).tokenizer)
-        gone = [name for name in others if name not in made]
+        files, made = {SETTINGS: config_bytes(self.config)}, None
+        if not done or any(name.startswith("tokenizer") for name in others):
+            made = read_material(self.config)  # the same texts give the same tokenizer
+            files |= _tokenizer_files(made.tokenizer)
+        gone = [name for name in others if name not in files]
         config = self.config.model_dump(mode="json")
-        self.folder.write(made, remove=gone, config=config, complete=None, metrics=None)
+        self.folder.write(files, remove=gone, config=config, complete=None, metrics=None)
+        return made
 
     def run(self) -> dict[str, float]:
         """Train to the end, average, write the model, and return the metrics of the last validation."""

@@ -91,7 +91,7 @@ def read_texts(sentence: str, target: str | None, loaded: LoadedModel) -> Texts:
     --------
     >>> from attnscope.capture import load_model
     >>> read_texts("The tide is out.", None, load_model("bundled", device="cpu")).source.window.tokens[:2]
-    ('<s>', 'The')
+    ('<s>', ' The')
     """
     model, tokenizer = loaded.model, loaded.tokenizer
     most = min(_MOST_TOKENS, position_table_length(model) or _MOST_TOKENS)

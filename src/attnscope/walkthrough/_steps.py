@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from attnscope.corpus._shown import split_character
 from attnscope.walkthrough._result import Walk, entropy
 from attnscope.walkthrough._tables import (
     Table,
@@ -16,6 +17,7 @@ from attnscope.walkthrough._tables import (
     plain,
     short,
     shown_tokens,
+    spoken,
     square,
     visible,
 )
@@ -105,8 +107,8 @@ def heading(walk: Walk, language: str = "en") -> tuple[str, tuple[str, ...]]:
         below.append(_place_in_decoder(walk, wording))
     if walk.target:
         key = "target.own" if walk.translated else "target.given"
-        below.append(wording[key].format(target=visible(walk.target)))
-    below.append(wording["followed"].format(token=walk.token, name=visible(walk.tokens[walk.token])))
+        below.append(wording[key].format(target=spoken(walk.target)))
+    below.append(wording["followed"].format(token=walk.token, name=spoken(walk.tokens[walk.token])))
     return wording[f"title{toy}"].format(**facts), tuple(below)
 
 
@@ -125,7 +127,7 @@ class _Writer:
     def __init__(self, walk: Walk, wording: dict[str, str], columns: int) -> None:
         self.walk, self.wording, self.columns = walk, wording, columns
         self.at = walk.token
-        self.name = visible(walk.tokens[self.at])
+        self.name = spoken(walk.tokens[self.at])
         self.weights = walk["weights"]
         row = self.weights[self.at]
         self.best = int(row.argmax())
@@ -173,7 +175,9 @@ class _Writer:
 
     def _list_of(self, key: str, tokens: tuple[str, ...]) -> list[str]:
         shown = " · ".join(f"{i} {visible(token)}" for i, token in enumerate(tokens))
-        return [self.say(key, count=len(tokens), first=visible(tokens[0])), shown]
+        said = [self.say(key, count=len(tokens), first=spoken(tokens[0])), shown]
+        pieces = split_character(tokens)
+        return [*said, self.say("tokens.pieces", pieces=" ".join(pieces))] if pieces else said
 
     def _input(self) -> Step:
         walk = self.walk
@@ -427,7 +431,7 @@ class _Writer:
 
     @property
     def _best(self) -> str:
-        return visible(self.walk.keys[self.best])
+        return spoken(self.walk.keys[self.best])
 
     def _shape(self, name: str) -> str:
         of_text = set(self.walk.arrays[name].dims) & {"query", "key"}

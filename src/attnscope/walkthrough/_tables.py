@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from rich.cells import cell_len, set_cell_size
+
+from attnscope.corpus._shown import with_marked_spaces
 
 _HEADING = 6  # columns of a terminal
 
@@ -95,16 +98,26 @@ def plain(value: float) -> str:
 
 
 def visible(token: str) -> str:
-    r"""Write a token so that it can be seen: spaces around it left out, marks for what has no shape.
+    r"""Write a token so that it can be seen: marks for the spaces at its ends, and for what has no shape.
 
     Examples
     --------
     >>> visible(" it"), visible("  "), visible("a\n")
-    ('it', '␣␣', 'a')
+    ('␣it', '␣␣', 'a⏎')
     """
-    stripped = token.strip()
-    shown = stripped or "".join("⏎" if one in "\r\n" else "␣" for one in token) or "∅"
+    shown = re.sub(r"\r\n?|\n", "⏎", with_marked_spaces(token)) or "∅"
     return "".join(one if one.isprintable() else f"U+{ord(one):04X}" for one in shown)
+
+
+def spoken(token: str) -> str:
+    """Write a token within a sentence: without the spaces around it, where it has more.
+
+    Examples
+    --------
+    >>> spoken(" it"), spoken(" ")
+    ('it', '␣')
+    """
+    return visible(token.strip() or token)
 
 
 def short(text: str, columns: int) -> str:

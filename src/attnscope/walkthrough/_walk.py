@@ -34,7 +34,7 @@ _BUNDLED_LAYER = 1  # its heads are soft
 @borrowing
 def walk(
     sentence: str | None = None,
-    source: Any = None,
+    model: Any = None,
     *,
     target: str | None = None,
     layer: int | None = None,
@@ -51,7 +51,7 @@ def walk(
     ----------
     sentence
         Text of at least two tokens; by default the one about the tired animal.
-    source
+    model
         A folder, a hub id, or a loaded model with ``tokenizer=``; by default the bundled model.
     target
         What the decoder of an encoder-decoder says; it reads this one token late, as in training. By default the
@@ -87,8 +87,8 @@ def walk(
     True
     """
     if layer is None:
-        layer = _BUNDLED_LAYER if source in (None, "bundled", MODEL) else 0
-    loaded = load_model("bundled" if source is None else source, **load)
+        layer = _BUNDLED_LAYER if model in (None, "bundled", MODEL) else 0
+    loaded = load_model("bundled" if model is None else model, **load)
     texts = read_texts(SENTENCE if sentence is None else sentence, target, loaded)
     found = walk_inputs(loaded.model, texts.inputs(loaded.model), layer=layer, head=head, name=loaded.name)
     queries, keys = texts.sides(found.kind)

@@ -26,7 +26,10 @@ _EN = {
     ),
     "followed": "The row that is followed is that of token {token}, “{name}”; it is marked with ▸.",
     "tokens": "The sentence becomes tokens",
-    "tokens.text": "The model does not read words but tokens, {count} of them here. Each has a position, from 0.",
+    "tokens.text": "The model does not read words but tokens, {count} of them here. Each has a position, from 0; ␣ is a space.",
+    "tokens.pieces": (
+        "The tokenizer splits some characters: {pieces} are the pieces of one, each a token of its own."
+    ),
     "tokens.causal": "The target becomes tokens",
     "tokens.cross": "Source and target become tokens",
     "tokens.target": (
@@ -166,7 +169,8 @@ _JA = {
     ),
     "followed": "追いかけるのは {token} 番のトークン「{name}」の行です。▸ の印を付けます。",
     "tokens": "文をトークンに分ける",
-    "tokens.text": "モデルが読むのは単語ではなくトークンで、ここでは {count} 個です。それぞれに 0 から始まる位置があります。",
+    "tokens.text": "モデルが読むのは単語ではなくトークンで、ここでは {count} 個です。それぞれに 0 から始まる位置があります。␣ は空白です。",
+    "tokens.pieces": "一文字が複数のトークンに分かれることもあります。{pieces} は一つの文字の断片で、それぞれが一つのトークンです。",
     "tokens.causal": "訳文をトークンに分ける",
     "tokens.cross": "原文と訳文をトークンに分ける",
     "tokens.target": (

@@ -1,0 +1,131 @@
+"""How tokens are shown: the characters behind each, what is split, and where words begin."""
+
+import re
+import unicodedata
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+SUBSCRIPTS = str.maketrans("0123456789", "₀₁₂₃₄₅₆₇₈₉")
+MARKS = "▁Ġ"  # how SentencePiece and byte-level BPE write a space
+SPACE_MARKS = frozenset(MARKS)
+SPACE = "␣"  # how we show one
+BYTES = 4  # of a character in UTF-8, at most
+UNKNOWN = "\ufffd"  # what a piece of a character is decoded to
+
+
+def shown_tokens(
+    text: str, names: Sequence[str], spans: Sequence[tuple[int, int]], written: frozenset[str] = frozenset()
+) -> Iterator[str]:
+    """The characters of each token; those that several tokens share are numbered.
+
+    A token that begins a word begins with a space, wherever the tokenizer has left it; but not a special one that is
+    `written` out in the text.
+    """
+    sharers = Counter(place for start, end in spans for place in range(start, end))
+    seen: Counter[int] = Counter()
+    reached, previous = 0, "none"
+    for name, (start, end) in zip(names, spans, strict=True):
+        characters: list[str] = []
+        for place in range(start, end):
+            seen[place] += 1
+            number = str(seen[place]).translate(SUBSCRIPTS) if sharers[place] > 1 else ""
+            characters.append(text[place] + number)
+        before = text[reached:start]
+        # an empty span is a space: one that the tokenizer cut off from its token, or one that it put in
+        shown = "".join(characters) or before or " "
+        covered = text[start:end]
+        left_out = before[-1:].isspace() and previous.strip(MARKS) != ""
+        begins = (left_out or marked(name, covered)) and not (covered == name and name in written)
+        yield visible_start(f" {shown}" if characters and begins and not shown[0].isspace() else shown)
+        reached, previous = max(reached, end), name
+
+
+class IdNames:
+    """What to show for tokens of which there is no text: each by its own, pieces of a character together.
+
+    Examples
+    --------
+    >>> from attnscope.bundled import MODEL
+    >>> from transformers import AutoTokenizer
+    >>> tokenizer = AutoTokenizer.from_pretrained(MODEL)
+    >>> IdNames(tokenizer).of(tokenizer("The 猫")["input_ids"])
+    ('<s>', ' The', ' ', '猫₁', '猫₂', '猫₃', '</s>')
+    """
+
+    def __init__(self, tokenizer: Any) -> None:
+        self._tokenizer, self._special = tokenizer, frozenset(tokenizer.all_special_ids)
+        self._known: dict[tuple[int, ...], str] = {}
+
+    def of(self, ids: Sequence[int]) -> tuple[str, ...]:
+        """One string for each."""
+        shown: list[str] = []
+        while len(shown) < len(ids):
+            rest = ids[len(shown) :]
+            whole = (count for count in range(1, 1 + min(len(rest), BYTES)) if self._is_whole(rest[:count]))
+            shown += self._pieces(rest[: next(whole, 1)])
+        return tuple(map(visible_start, shown))
+
+    def _is_whole(self, ids: Sequence[int]) -> bool:
+        return ids[-1] in self._special or UNKNOWN not in self._decoded(ids)
+
+    def _pieces(self, ids: Sequence[int]) -> list[str]:
+        names: list[str] = self._tokenizer.convert_ids_to_tokens(list(ids))
+        text = self._decoded(ids)
+        if ids[-1] in self._special or UNKNOWN in text:
+            return names[:1]
+        space = " " if names[0][:1] in SPACE_MARKS else text[: len(text) - len(text.lstrip(" "))]
+        core = text.lstrip(" ").removeprefix(names[0][:1] if space else "")
+        if len(ids) == 1:
+            return [space + core]
+        numbers = (str(number).translate(SUBSCRIPTS) for number in range(1, len(ids) + 1))
+        return [f"{space if i == 0 else ''}{core}{number}" for i, number in enumerate(numbers)]
+
+    def _decoded(self, ids: Sequence[int]) -> str:
+        key = tuple(ids)
+        if key not in self._known:
+            self._known[key] = self._tokenizer.decode(list(key), clean_up_tokenization_spaces=False)
+        return self._known[key]
+
+
+def marked(name: str, covered: str) -> bool:
+    """Whether a token's name begins with a mark for a space, which is no character of the text itself."""
+    return name[:1] in SPACE_MARKS and covered[:1] != name[:1]
+
+
+def with_marked_spaces(token: str) -> str:
+    """The token with a mark for each space at its ends, at most four of them, so that they can be seen.
+
+    Examples
+    --------
+    >>> with_marked_spaces(" the"), with_marked_spaces("  "), with_marked_spaces("a b")
+    ('␣the', '␣␣', 'a b')
+    """
+    return re.sub(r"^ +| +$", lambda spaces: SPACE * min(len(spaces[0]), 4), token)
+
+
+def split_character(tokens: Sequence[str]) -> tuple[str, ...]:
+    """The pieces of the first character that is split into several tokens, as they are shown; none where none is.
+
+    Examples
+    --------
+    >>> split_character([" a", " 猫₁", "猫₂", "猫₃", "語₁", "語₂"]), split_character(["H₂O", "x₁"])
+    (('猫₁', '猫₂', '猫₃'), ())
+    """
+    for i, token in enumerate(tokens):
+        pieces: list[str] = []
+        for later in tokens[i:]:
+            piece = token[-2:-1] + str(len(pieces) + 1).translate(SUBSCRIPTS)
+            if len(piece) == 1 or not later.endswith(piece):
+                break
+            pieces.append(piece)
+        if len(pieces) > 1:
+            return tuple(pieces)
+    return ()
+
+
+def visible_start(shown: str) -> str:
+    """Put what needs a character before it on a dotted circle."""
+    first = shown.lstrip(" ")[:1]
+    joins = first != "" and unicodedata.category(first) in {"Mn", "Mc", "Me", "Cf"}
+    return shown.replace(first, f"◌{first}", 1) if joins else shown

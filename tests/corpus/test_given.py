@@ -1,0 +1,265 @@
+"""What may be given as texts, and what is refused with a word on what to give."""
+
+from collections import UserDict
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+import xarray as xr
+from transformers import AutoTokenizer
+
+import attnscope
+from attnscope.bundled import MODEL
+from attnscope.capture import load_model
+from attnscope.corpus import Corpus, EncodedTexts, texts_and_targets, texts_of, windows_of
+from attnscope.errors import AttnscopeError
+from attnscope.mechanism.explain import equal_windows
+
+TEXTS = ["The tide comes in.", "Bread rises because yeast breathes out: 猫."]
+
+
+class Column:
+    """As the column of a data set: strings one at a time, and nothing else in common with a list."""
+
+    def __init__(self, values):
+        self._values = values
+
+    def __getitem__(self, index):
+        return self._values[index]
+
+    def __len__(self):
+        return len(self._values)
+
+
+class Table:
+    """As a data set: its items are rows."""
+
+    column_names = ("text", "label")
+
+    def __iter__(self):
+        return iter([{"text": "words", "label": 1}])
+
+
+def rows_of(encoded):
+    """Token ids without padding."""
+    pairs = zip(encoded["input_ids"], encoded["attention_mask"], strict=True)
+    return [ids[: sum(mask)] for ids, mask in pairs]
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return AutoTokenizer.from_pretrained(MODEL)
+
+
+@pytest.fixture(scope="module")
+def measured():
+    return attnscope.scan(texts=TEXTS, device="cpu")
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        TEXTS,
+        tuple(TEXTS),
+        (text for text in TEXTS),
+        dict.fromkeys(TEXTS).keys(),
+        pd.Series(TEXTS, index=[7, 3]),
+        pd.Series(TEXTS, dtype="string"),
+        np.array(TEXTS),
+        np.array(TEXTS, dtype=object),
+        Column(TEXTS),
+    ],
+    ids=lambda given: type(given).__name__,
+)
+def test_strings_in_any_container_are_texts(given):
+    corpus = Corpus.from_sources(given)
+    for _ in range(2):
+        assert [text.content for text in corpus] == TEXTS
+        assert {type(text.content) for text in corpus} == {str}
+
+
+def test_a_generator_is_read_once_on_either_side(tmp_path):
+    (tmp_path / "a.txt").write_text("words")
+    texts, targets = texts_and_targets((one for one in TEXTS), (one for one in [tmp_path / "a.txt", "more"]))
+    assert [text.content for text in texts] == TEXTS
+    assert [text.content for text in targets] == ["words", "more"]
+
+
+def test_a_string_of_numpy_alone_is_a_text():
+    assert [text.content for text in Corpus.from_sources(np.array("one text"))] == ["one text"]
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"text": TEXTS, "label": [0, 1]}, r"of type dict with the keys or columns 'text', 'label'; .*give one"),
+        (UserDict(a=TEXTS), "of type UserDict with the keys or columns 'a'"),
+        (pd.DataFrame({"text": TEXTS}), r"of type DataFrame with the keys or columns 'text'"),
+        (xr.Dataset({"a": ("n", TEXTS)}), "of type Dataset with the keys or columns 'a'"),
+        (Table(), "of type Table with the keys or columns 'text', 'label'"),
+        ([{"text": "words"}], "with the keys or columns 'text'"),
+        (b"words", r"the texts are bytes; .*\.decode"),
+        ({"a text", "another"}, r"a set, which has no order; .*list\(\.\.\.\)"),
+        (7, "the number 7; expected a string"),
+        (np.float64(0.5), "the number 0.5; expected a string"),
+        (torch.tensor(7), "the number 7; expected a string"),
+        (object(), "of type object; expected a string"),
+        (["fine", None], r"item 2 of the texts is None; .*leave it out"),
+        (pd.Series(["fine", None]), r"item 2 of the texts is .*leave it out"),
+        (pd.Series(["fine", pd.NA], dtype="string"), r"item 2 of the texts is .*leave it out"),
+        ([float("nan"), "fine"], r"item 1 of the texts is the number nan; .*leave it out"),
+        (["fine", b"words"], r"item 2 of the texts is of type bytes; .*\.decode"),
+        (["fine", 7], "item 2 of the texts is the number 7"),
+        (["fine", ["nested"]], r"item 2 of the texts is of type list; .*in one list"),
+        ([["nested"]], r"item 1 of the texts is of type list; .*in one list"),
+        ([0.5, 1.0], r"item 1 of the texts is the number 0\.5; .*whole numbers"),
+        (np.array([["a", "b"]]), "item 1 of the texts is of type list"),
+    ],
+)  # fmt: skip
+def test_what_is_no_text_is_named(given, said):
+    for take in (Corpus.from_sources, texts_of):
+        with pytest.raises(AttnscopeError, match=said):
+            take(given)
+
+
+def test_an_open_file_is_refused(tmp_path):
+    (tmp_path / "a.txt").write_text("words")
+    with (
+        (tmp_path / "a.txt").open() as file,
+        pytest.raises(AttnscopeError, match=r"open file; .*pathlib\.Path"),
+    ):
+        texts_of(file)
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        lambda encoded: encoded,
+        dict,
+        lambda encoded: encoded.convert_to_tensors("pt"),
+        lambda encoded: encoded.convert_to_tensors("np"),
+        rows_of,
+        lambda encoded: [torch.tensor(row) for row in rows_of(encoded)],
+        lambda encoded: map(np.array, rows_of(encoded)),
+        lambda encoded: pd.Series(rows_of(encoded)),
+    ],
+)  # fmt: skip
+def test_token_ids_are_measured_as_their_text_is(tokenizer, measured, form):
+    found = attnscope.scan(texts=form(tokenizer(TEXTS, padding=True)), device="cpu")
+    for name in measured.data_vars:
+        np.testing.assert_array_equal(found[name], measured[name], err_msg=str(name))
+    assert found["source"].to_numpy().tolist() == ["text 1", "text 2"]
+    assert found.attrs["signature"] != measured.attrs["signature"]
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_padding_is_left_out_on_either_side(tokenizer, side):
+    encoded = tokenizer(TEXTS, padding=True, padding_side=side, return_tensors="pt")
+    plain = tokenizer(TEXTS)["input_ids"]
+    assert [list(row) for row in EncodedTexts(encoded).rows] == plain
+
+
+@pytest.mark.parametrize(
+    "one", [[1, 9, 2], torch.tensor([1, 9, 2]), np.array([1, 9, 2], dtype=np.uint8), (1, 9, 2)]
+)
+def test_a_single_row_is_a_text(one):
+    assert EncodedTexts(one).rows == [(1, 9, 2)]
+    assert isinstance(texts_of(one), EncodedTexts)
+
+
+def test_a_window_of_token_ids_shows_its_tokens(tokenizer):
+    [window] = windows_of(texts_of(tokenizer("The cat 猫 sat")), tokenizer, length=64)
+    [same] = windows_of(texts_of(["The cat 猫 sat"]), tokenizer, length=64)
+    assert window.tokens == same.tokens
+    assert window.special == same.special
+    assert (window.source, window.start) == ("text 1", 0)
+
+
+def test_limit_takes_the_first_rows(tokenizer):
+    texts = texts_of([[1, 9, 2], [1, 8, 7, 2]])
+    assert [window.ids for window in windows_of(texts, tokenizer, length=8, limit=1)] == [(1, 9, 2)]
+    assert texts.characters() == 7
+
+
+def test_the_hash_of_token_ids_sees_values_order_and_bounds():
+    groups = [[[1, 2, 3]], [[1, 2], [3]], [[3, 2, 1]], [[1, 2, 4]], [[1, 2, 3], [1, 2, 3]]]
+    assert len({EncodedTexts(rows).sha256() for rows in groups}) == len(groups)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ([[1, 0.5]], r"text 1 holds 0\.5; expected token ids, which are whole numbers from 0"),
+        (torch.tensor([[0.5]]), r"text 1 holds 0\.5; "),
+        ([[1], [True]], "text 2 holds True"),
+        ([[1], [2, -100]], "text 2 holds -100"),
+        ([[1], []], "text 2 has no token: leave it out"),
+        ([[1], "words"], "text 2 is of type str; expected token ids"),
+        ([[1], ["words"]], "text 2 holds 'words'"),
+        (torch.zeros(2, 3, 4, dtype=torch.long), r"text 1 holds \[0, 0, 0, 0\]; .*in one row"),
+        (torch.zeros(0, 3, dtype=torch.long), "no text"),
+        ({"input_ids": []}, "no text: found no token ids at all"),
+        ({"input_ids": "words"}, "the token ids are of type str"),
+        ({"input_ids": [[1, 2]], "attention_mask": [[1]]}, "attention_mask of text 1 does not fit"),
+        ({"input_ids": [[1, 2]], "attention_mask": [[1, 2]]}, "attention_mask of text 1 does not fit"),
+        ({"input_ids": [[1, 2]], "attention_mask": [[1, 1], [1, 1]]}, "1 texts and 2 rows of attention_mask"),
+        ({"input_ids": [[1, 2, 3]], "attention_mask": [[1, 0, 1]]}, "leaves out tokens between others"),
+        ({"input_ids": [[1, 2]], "attention_mask": [[0, 0]]}, "leaves out tokens between others, or all"),
+        ({"input_ids": [[1, 2]], "token_type_ids": [[0, 1]]}, "'token_type_ids' beside the token ids"),
+        ({"input_ids": [[1, 2]], "decoder_input_ids": [[1, 2]]}, "'decoder_input_ids' beside the token ids"),
+    ],
+)
+def test_what_is_no_token_id_is_named(given, said):
+    with pytest.raises(AttnscopeError, match=said):
+        texts_of(given)
+
+
+def test_what_a_tokenizer_gives_besides_does_not_matter(tokenizer):
+    encoded = tokenizer(
+        TEXTS, return_special_tokens_mask=True, return_offsets_mapping=True, return_length=True
+    )
+    given = {**encoded, "token_type_ids": [[0] * len(row) for row in encoded["input_ids"]]}
+    assert [list(row) for row in texts_of(given).rows] == encoded["input_ids"]
+
+
+@pytest.mark.parametrize(
+    ("rows", "options", "said"),
+    [
+        ([[1, 2], [5] * 9], {}, r"text 2 has 9 tokens, and a window takes 8: cut it, .*--window"),
+        ([[1, 5000, 2]], {}, r"text 1 has token id 5000, but the tokenizer knows \d+ tokens"),
+        ([[1, 9, 2], [1, 2, 0, 0]], {}, r"text 2 has padding tokens at an end, and no attention_mask"),
+        ([[0, 1, 9, 2]], {}, r"text 1 has padding tokens at an end"),
+        ([[1, 2]], {"stride": 3}, "stride is of windows in running text"),
+        ([[1, 2]], {"limit": 0}, "limit 0"),
+    ],
+)
+def test_rows_that_do_not_fit_the_model_are_named(tokenizer, rows, options, said):
+    with pytest.raises(AttnscopeError, match=said):
+        windows_of(texts_of(rows), tokenizer, length=8, **options)
+
+
+def test_an_end_that_is_also_padding_may_stand_once(tokenizer):
+    tokenizer = AutoTokenizer.from_pretrained(MODEL)
+    tokenizer.pad_token = tokenizer.eos_token
+    assert len(windows_of(texts_of([[1, 9, 2]]), tokenizer, length=8)) == 1
+    with pytest.raises(AttnscopeError, match="padding tokens"):
+        windows_of(texts_of([[1, 9, 2, 2]]), tokenizer, length=8)
+
+
+def test_targets_and_fields_are_of_texts_alone():
+    with pytest.raises(AttnscopeError, match="token ids beside a target"):
+        texts_and_targets([[1, 2]], ["words"])
+    with pytest.raises(AttnscopeError, match="token ids beside a target"):
+        texts_and_targets(["words"], [[1, 2]])
+    with pytest.raises(AttnscopeError, match="have no field"):
+        texts_of([[1, 2]], field="body")
+
+
+def test_explain_takes_token_ids_where_it_takes_text(tokenizer):
+    loaded = load_model(MODEL, device="cpu")
+    windows = equal_windows(texts_of(None), loaded, 32, 4)
+    again = equal_windows(texts_of([list(window.ids) for window in windows]), loaded, 32, 4)
+    assert [window.ids for window in again] == [window.ids for window in windows]
+    found = attnscope.explain(texts=torch.tensor([window.ids for window in windows]), window=32, device="cpu")
+    assert "verdict" in found

@@ -1,0 +1,265 @@
+"""What is opened as text, what is refused at once, and what is waited for."""
+
+import contextlib
+import io
+import os
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from attnscope.corpus import Corpus, Text, _opening
+from attnscope.corpus._opening import shown
+from attnscope.errors import AttnscopeError
+from attnscope.translation.config import read_config
+from attnscope.translation.lines import read_lines
+from attnscope.translation.links import read_gold
+from attnscope.translation.parallel import read_parallel
+
+NOBODY = 65534
+READERS = {
+    "corpus": lambda path: list(Corpus.from_sources([path])),
+    "lines": read_lines,
+    "gold": read_gold,
+    "settings": read_config,
+    "sides": lambda path: read_parallel(path, path),
+}
+
+
+@pytest.fixture(params=READERS)
+def read(request):
+    return READERS[request.param]
+
+
+@pytest.fixture
+def pipe(tmp_path):
+    path = tmp_path / "pipe"
+    os.mkfifo(path)
+    return path
+
+
+@pytest.fixture
+def impatient(monkeypatch):
+    monkeypatch.setattr(_opening, "PATIENCE", 0.2)
+
+
+@contextlib.contextmanager
+def writing(path, text, *, before=0.0, after=0.0):
+    """Somebody who opens a pipe after some time, and writes after some more."""
+
+    def write():
+        time.sleep(before)
+        with path.open("w") as file:
+            time.sleep(after)
+            file.write(text)
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    yield
+    writer.join()
+
+
+@contextlib.contextmanager
+def as_nobody():
+    """Root may read everything: be another user meanwhile."""
+    if os.geteuid() != 0:
+        yield
+        return
+    os.setresuid(NOBODY, NOBODY, 0)
+    try:
+        yield
+    finally:
+        os.setresuid(0, 0, 0)
+
+
+def test_a_pipe_to_which_nobody_writes_is_refused_by_name(pipe, read, impatient):
+    with pytest.raises(AttnscopeError, match=r"pipe: a pipe to which nobody writes \(for 0\.2 seconds\)"):
+        read(pipe)
+
+
+def test_parallel_json_lines_from_a_pipe_without_a_writer(pipe, impatient):
+    pipe = pipe.rename(pipe.with_suffix(".jsonl"))
+    with pytest.raises(AttnscopeError, match=r"pipe\.jsonl: a pipe to which nobody writes"):
+        read_parallel(pipe)
+
+
+@pytest.mark.parametrize("times", [{"after": 0.6}, {"before": 0.1}, {"before": 0.1, "after": 0.6}, {}])
+def test_a_writer_is_waited_for_however_slow(pipe, impatient, times):
+    with writing(pipe, "from a process", **times):
+        corpus = Corpus.from_sources([pipe])
+        assert list(corpus) == list(corpus) == [Text("pipe", "from a process")]
+
+
+def test_more_than_a_pipe_holds_is_read_whole(pipe, impatient):
+    text = "The tide is out.\n" * 100_000
+    with writing(pipe, text):
+        assert read_lines(pipe) == text.splitlines()
+
+
+def test_parallel_json_lines_from_a_pipe(pipe, impatient):
+    pipe = pipe.rename(pipe.with_suffix(".jsonl"))
+    with writing(pipe, '{"source": "a cat", "target": "eine Katze"}\n', after=0.5):
+        assert read_parallel(pipe).target == ["eine Katze"]
+
+
+def test_settings_from_a_pipe(pipe, impatient):
+    with writing(pipe, "updates: 7\n", after=0.5):
+        assert read_config(pipe).updates == 7
+
+
+def test_the_pipe_of_a_slow_process_is_read_once_and_kept(impatient):
+    reading, ending = os.pipe()
+
+    def write():
+        time.sleep(0.6)
+        os.write(ending, b"from a process")
+        os.close(ending)
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    corpus = Corpus.from_sources([Path(f"/dev/fd/{reading}")])
+    assert list(corpus) == list(corpus) == [Text(str(reading), "from a process")]
+    writer.join()
+    os.close(reading)
+
+
+def test_a_process_that_wrote_nothing_is_not_waited_for():
+    reading, ending = os.pipe()
+    os.close(ending)
+    begun = time.monotonic()
+    assert read_lines(Path(f"/dev/fd/{reading}")) == []
+    assert time.monotonic() - begun < _opening.PATIENCE / 2
+    os.close(reading)
+
+
+@pytest.mark.parametrize("device", ["full", "zero", "random", "null"])
+def test_a_device_without_text_is_refused_at_once(device, read):
+    with pytest.raises(AttnscopeError, match=rf"/dev/{device}: a device, which holds no text"):
+        read(Path("/dev") / device)
+
+
+def test_a_device_is_found_when_the_corpus_is_built():
+    with pytest.raises(AttnscopeError, match="/dev/zero: a device"):
+        Corpus.from_sources(["fine", Path("/dev/zero")])
+
+
+def test_a_device_on_standard_input_is_refused(monkeypatch):
+    with Path("/dev/zero").open() as zero:
+        monkeypatch.setattr(sys, "stdin", zero)
+        with pytest.raises(AttnscopeError, match="standard input: a device"):
+            read_lines("-")
+
+
+def test_a_terminal_is_read():
+    ours, theirs = os.openpty()
+    os.write(ours, b"typed\n\x04")
+    assert read_lines(os.ttyname(theirs)) == ["typed"]
+    os.close(ours)
+    os.close(theirs)
+
+
+@pytest.mark.parametrize("path", ["-", "/dev/stdin", "/dev/fd/0"])
+def test_standard_input_by_any_name(path, monkeypatch):
+    monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO(b"piped"), closed=False))
+    corpus = Corpus.from_sources([Path(path)])
+    assert list(corpus) == list(corpus) == [Text("standard input", "piped")]
+    with pytest.raises(AttnscopeError, match="standard input is given more than once"):
+        Corpus.from_sources([Path(path), Path("-")])
+
+
+@pytest.mark.parametrize(
+    ("encoding", "said"), [("utf-16-le", "utf-16le"), ("utf-16-be", "utf-16be"), ("utf-32-le", "ENCODING")]
+)
+@pytest.mark.parametrize("text", ["Tide tables\nby month\n", "caf\u00e9 and tea\n"])
+def test_utf16_without_a_mark_is_refused_with_its_encoding(tmp_path, read, encoding, said, text):
+    path = tmp_path / "a.txt"
+    path.write_bytes(text.encode(encoding))
+    with pytest.raises(
+        AttnscopeError,
+        match=rf"a\.txt(, line 1)?: found (the character NUL|byte 0x..) at byte offset \d+; expected "
+        rf"text in UTF-8\.\n.*iconv -f {said} -t utf-8",
+    ):
+        read(path)
+
+
+def test_a_stray_zero_in_a_text_is_named(tmp_path):
+    (tmp_path / "a.txt").write_bytes(b"\xef\xbb\xbfone two \x00 three four")
+    with pytest.raises(AttnscopeError, match=r"the character NUL at byte offset 11; .*\n.*iconv -f ENCODING"):
+        list(Corpus.from_sources([tmp_path]))
+    (tmp_path / "a.txt").unlink()
+    (tmp_path / "a.jsonl").write_text('{"text": "ab\\u0000"}')
+    with pytest.raises(AttnscopeError, match=r"a\.jsonl, line 1: found the character NUL at character 2"):
+        list(Corpus.from_sources([tmp_path]))
+    with pytest.raises(AttnscopeError, match="text 1: found the character NUL at character 1"):
+        Corpus.from_sources(["a\0b"])
+
+
+@pytest.fixture
+def library():
+    """A folder that any user may enter, with a folder and every kind of file in it."""
+    with tempfile.TemporaryDirectory() as place:
+        folder = Path(place)
+        (folder / "deep").mkdir()
+        for name in ("a.txt", "b.jsonl", "deep/c.txt"):
+            (folder / name).write_text('{"text": "words", "source": "a", "target": "b"}')
+        for path in (folder, *folder.rglob("*")):
+            path.chmod(0o755)
+        yield folder
+        for path in (folder, folder / "deep"):
+            path.chmod(0o755)
+
+
+@pytest.mark.parametrize(
+    ("closed", "mode"),
+    [(".", 0), ("a.txt", 0), ("b.jsonl", 0), ("deep", 0), ("deep/c.txt", 0), (".", 0o444), ("deep", 0o444)],
+)
+def test_no_permission_is_one_clear_line(library, closed, mode):
+    (library / closed).chmod(mode)
+    with as_nobody(), pytest.raises(AttnscopeError) as caught:
+        Corpus.from_sources([library])
+    said = str(caught.value)
+    assert said.startswith(str(library))
+    assert "cannot be read (" in said
+    assert said.endswith("expected a readable file or folder: check its permissions")
+    assert "\n" not in said
+
+
+@pytest.mark.parametrize("name", ["a.txt", "b.jsonl"])
+def test_a_permission_that_is_taken_away_before_the_file_is_reached(library, name):
+    corpus = Corpus.from_sources([library / name])
+    (library / name).chmod(0)
+    with as_nobody(), pytest.raises(AttnscopeError, match=rf"{name}: cannot be read \(Permission denied\)"):
+        list(corpus)
+
+
+@pytest.mark.parametrize("closed", [".", "b.jsonl", "deep"])
+def test_no_permission_for_parallel_text(library, closed):
+    (library / "a.txt").unlink()
+    (library / closed).chmod(0)
+    with as_nobody(), pytest.raises(AttnscopeError, match=r"cannot be read .*: check its permissions"):
+        read_parallel(library)
+
+
+def test_names_are_shown_escaped(tmp_path):
+    odd = os.fsdecode(b"caf\xe9\x1b[31m\n.txt")
+    assert shown(odd) == r"caf\xe9\x1b[31m\n.txt"
+    assert shown("港の朝\u3000🌊.txt") == "港の朝\u3000🌊.txt"
+    path = tmp_path / odd
+    with pytest.raises(AttnscopeError) as caught:
+        Corpus.from_sources([path])
+    assert str(caught.value).startswith(f"{tmp_path}/{shown(odd)}: no such file or folder")
+    path.write_text("words")
+    assert [text.name for text in Corpus.from_sources([tmp_path])] == [shown(odd)]
+    path.write_bytes(b"\xff")
+    for read in (
+        read_lines,
+        lambda path: list(Corpus.from_sources([path])),
+        lambda path: read_parallel(path, path),
+    ):
+        with pytest.raises(AttnscopeError) as caught:
+            read(path)
+        assert str(caught.value).startswith(f"{tmp_path}/{shown(odd)}")
