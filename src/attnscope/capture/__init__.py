@@ -1,6 +1,7 @@
 """Any Hugging Face model: its attention calls, seen as they happen and checked against the model's own."""
 
 from attnscope.capture._decoder import decoder_note, decoder_start
+from attnscope.capture._forward import forward, not_finite
 from attnscope.capture._load import DTYPES, LoadedModel, load_model, usable_device
 from attnscope.capture._positions import position_table_length, stored_positions
 from attnscope.capture._quiet import quiet
@@ -14,7 +15,9 @@ __all__ = [
     "attnscope_attention",
     "decoder_note",
     "decoder_start",
+    "forward",
     "load_model",
+    "not_finite",
     "position_table_length",
     "quiet",
     "stored_positions",

@@ -2,7 +2,7 @@
 
 from attnscope.corpus.pairs import LinePairs, TargetTokenizer, shifted, target_corpus
 from attnscope.corpus.texts import Corpus, Sources, Text
-from attnscope.corpus.windows import Batch, Window, Windows, collate, cut_windows
+from attnscope.corpus.windows import Batch, Window, Windows, collate, cut_windows, window_name
 
 __all__ = [
     "Batch",
@@ -17,4 +17,5 @@ __all__ = [
     "cut_windows",
     "shifted",
     "target_corpus",
+    "window_name",
 ]
