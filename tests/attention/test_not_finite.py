@@ -203,6 +203,7 @@ def test_a_strange_sink_reaches_every_row_of_its_head(engine, number):
     check(replace(clean, sinks=sinks), clean, reached, engine)
 
 
+@pytest.mark.parametrize(("size", "scale"), [(1e30, 0.3), (2e18, 100.0)])
 @pytest.mark.parametrize("signs", [(1, 1), (-1, -1), (1, -1)])
 @pytest.mark.parametrize(
     ("name", "engine"),
@@ -212,17 +213,17 @@ def test_a_strange_sink_reaches_every_row_of_its_head(engine, number):
         if one[0] in {"causal", "padding right", "mask per head, causal", "soft cap", "bias"}
     ],
 )
-def test_scores_that_overflow_are_told(name, signs, engine):
+def test_scores_that_overflow_are_told(name, engine, signs, size, scale):
     """Finite queries and keys whose products are +inf, -inf, and both, of which the sum is NaN."""
     clean = CALLS[name]
-    query, key = clean.query.clone(), clean.key.clone()
-    query[:, :, 6, :2] = 1e30
-    key[:, :, 3, :2] = torch.tensor(signs) * 1e30
-    call = replace(clean, query=query, key=key)
+    query, key = clean.query * clean.scale / scale, clean.key.clone()
+    query[:, :, 6, :2] = size
+    key[:, :, 3, :2] = torch.tensor(signs) * size
+    call = replace(clean, query=query, key=key, scale=scale)
     reached = torch.zeros_like(allowed(call)[..., 0])
     reached[:, :, 6] = allowed(call)[:, :, 6, 3]
     assert bool(reached.any())
-    assert not bool((query[0, 0, 6] @ key[0, 0, 3]).isfinite())
+    assert not bool((scale * query[0, 0, 6] @ key[0, 0, 3]).isfinite())
     output, rows = measured(call, engine)
     for values in (output, *rows.values()):
         assert torch.equal(values.isnan().flatten(3).any(-1) if values.ndim > 3 else values.isnan(), reached)

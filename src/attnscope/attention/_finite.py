@@ -66,7 +66,7 @@ def _has_finite_scores(call: AttentionCall) -> bool:
     """Whether no entry is NaN or infinite and, by Cauchy and Schwarz, no sum of products on the way to a score."""
     query, key, value = torch.stack([magnitude(side) for side in (call.query, call.key, call.value)]).tolist()
     # twice: the sum of squared weights is a softmax of doubled scores
-    largest = 2 * max(1.0, abs(call.scale)) * (1 + query) * (1 + key) + value
+    largest = 2 * max(1.0, abs(call.scale)) * query * key + value
     return largest < torch.finfo(torch.promote_types(call.query.dtype, torch.float32)).max
 
 
