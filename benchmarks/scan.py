@@ -28,7 +28,7 @@ import torch
 
 from attnscope.attention import AttentionCall, Need, RowMeasures, measure
 from attnscope.bundled import MODEL
-from attnscope.capture import watching
+from attnscope.capture import forward, watching
 from attnscope.corpus import Corpus, collate, cut_windows
 from attnscope.statistics import DEFAULT
 from attnscope.statistics._catalogue import indicator_columns, reduce_call
@@ -66,7 +66,7 @@ def plain(model, batch) -> None:
 def scanned(model, batch) -> None:
     observer = StatisticsObserver(DEFAULT, BAND, Reading(batch, batch))
     with watching(model, observer):
-        model(input_ids=batch.input_ids)
+        forward(model, {"input_ids": batch.input_ids}, str)
     observer.stacked()
 
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 import torch
-from transformers import BertConfig, BertForMaskedLM
+from transformers import BertConfig, BertForMaskedLM, BertModel
 
 LENGTH = 32
 FREQUENCIES = (
@@ -66,4 +66,21 @@ def wave_bert(shifts, weights=(3.0, 3.0, 3.0, 3.0)):
                 )
                 attention.query.weight[row : row + 2, column : column + 2] = strength * rotation
                 attention.key.weight[row : row + 2, column : column + 2] = strength * torch.eye(2)
+    return model
+
+
+def overflowing_bert(token, vocabulary=640):
+    """A random BERT of two layers, without a head, which overflows on every text that holds this token."""
+    torch.manual_seed(0)
+    config = BertConfig(
+        vocab_size=vocabulary,
+        hidden_size=16,
+        num_attention_heads=2,
+        num_hidden_layers=2,
+        intermediate_size=24,
+        max_position_embeddings=64,
+    )
+    model = BertModel(config).eval()
+    with torch.no_grad():
+        model.embeddings.word_embeddings.weight[token] = 3e38
     return model

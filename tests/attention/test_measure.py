@@ -119,6 +119,16 @@ def test_rows_that_may_look_nowhere_are_zero(engine):
 
 
 @pytest.mark.parametrize("engine", ["compiled", "plain", "fused"])
+def test_one_head_may_look_nowhere_where_another_looks_somewhere(engine):
+    q = draw(1, 2, 5, 8)
+    mask = torch.ones(1, 2, 5, 5, dtype=torch.bool)
+    mask[0, 1, 2] = False
+    output, rows = measure(AttentionCall(q, q, q, 1.0, mask=mask), Need(), engine=engine)
+    assert output[0, 1, 2].abs().max() == 0
+    assert rows.mass[0, :, 2].tolist() == [1.0, 0.0]
+
+
+@pytest.mark.parametrize("engine", ["compiled", "plain", "fused"])
 def test_scores_beyond_float32_exp_do_not_overflow(engine):
     """exp overflows above 88 (mechanism A.3); the running maximum must not let it."""
     q = 40 * draw(1, 1, 600, 8)

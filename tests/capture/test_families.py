@@ -209,7 +209,7 @@ def test_an_output_that_is_no_number_is_refused():
     model = tiny("bert")
     torch.nn.init.constant_(model.cls.predictions.bias, torch.inf)
     given, valid = inputs("bert", padded=False)
-    with pytest.raises(AttnscopeError, match="gives NaN or infinity on the first window"):
+    with pytest.raises(AttnscopeError, match="the first window: the model's output gives NaN or infinity"):
         verify(model, given, valid)
 
 

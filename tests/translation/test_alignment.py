@@ -186,3 +186,17 @@ def test_mistakes_are_said(tokenizer):
     bart.config.is_encoder_decoder = False
     with pytest.raises(AttnscopeError, match="is no encoder-decoder"):
         run(bart)
+
+
+@pytest.mark.parametrize("batch_size", [1, 3])
+@pytest.mark.parametrize("align", [forced_alignment, forced_alignment_of_heads])
+def test_a_line_on_which_the_model_overflows_is_refused(tokenizer, align, batch_size):
+    model = small_model("bart")
+    with torch.no_grad():
+        model.model.encoder.embed_tokens.weight[tokenizer("c").input_ids[-2]] = torch.inf  # only in line 3
+    pairs = align(model, tokenizer, SOURCES, TARGETS, batch_size=batch_size)
+    before = [next(pairs), next(pairs)]
+    assert all(np.isfinite(pair.weights).all() for pair in before)
+    refused = r"^line 3: layer 0 of the decoder's attention to the source gives NaN or infinity\. Look at the weights"
+    with pytest.raises(AttnscopeError, match=refused):
+        next(pairs)

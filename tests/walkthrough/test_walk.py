@@ -13,6 +13,7 @@ from attnscope.bundled import MODEL
 from attnscope.capture import load_model
 from attnscope.walkthrough import entropy, walk, walk_inputs, walk_toy
 from tests.families import MAKERS, inputs, tiny
+from tests.planted import overflowing_bert
 
 TOKENS = 24
 
@@ -206,3 +207,10 @@ class TestBadInput:
         bare = T.PreTrainedTokenizerFast(tokenizer_object=tokenizer)
         with pytest.raises(AttnscopeError, match="is one token"):
             walk("a", MODEL, tokenizer=bare, device="cpu")
+
+
+def test_a_sentence_on_which_the_model_overflows_is_refused():
+    with pytest.raises(
+        AttnscopeError, match=r"^the sentence: layer 0 \(encoder\.layer\.0\.attention\.self\) gives NaN"
+    ):
+        walk_inputs(overflowing_bert(7), {"input_ids": torch.tensor([[5, 6, 7]])})

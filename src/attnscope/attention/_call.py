@@ -38,8 +38,11 @@ class AttentionCall:
     --------
     >>> import torch
     >>> x = torch.zeros(1, 2, 5, 4)
-    >>> AttentionCall(x, x, x, scale=0.5, causal=True).extent[1].tolist()
+    >>> call = AttentionCall(x, x, x, scale=0.5, causal=True)
+    >>> call.extent[1].tolist()
     [[1, 2, 3, 4, 5]]
+    >>> call.allowed(text=0, head=1, rows=slice(2, 3)).tolist()
+    [[True, True, True, False, False]]
     """
 
     query: Float[Tensor, "batch head query width"]
@@ -76,6 +79,21 @@ class AttentionCall:
     def is_contiguous(self) -> bool:
         """Whether `extent` says all that `mask` says (padding, causal and window masks)."""
         return self._extent_and_contiguity[1]
+
+    def allowed(self, text: int, head: int, rows: slice = slice(None)) -> Bool[Tensor, "query key"]:
+        """Which keys these queries of one head of one text may look at: a bias of -inf forbids, as a mask does."""
+
+        def own(tensor: Tensor) -> Tensor:
+            return tensor[min(text, len(tensor) - 1), min(head, tensor.shape[1] - 1), rows]
+
+        start, stop = (bound[min(text, len(bound) - 1), rows, None] for bound in self.extent)
+        index = torch.arange(self.key.shape[2], device=self.key.device)
+        allowed = (index >= start) & (index < stop)
+        if self.mask is not None and not self.is_contiguous:
+            allowed &= own(self.mask)
+        if self.bias is not None:
+            allowed &= own(self.bias) != -torch.inf
+        return allowed
 
     @cached_property
     def _extent_and_contiguity(self) -> tuple[tuple[Tensor, Tensor], bool]:
@@ -168,7 +186,9 @@ class RowMeasures:
     columns
         ``(batch, head, query, column)``: weighted sums of the wanted value columns.
 
-    What was not asked for may be None.
+    What was not asked for may be None. A row is NaN in all of them, and in the output, if its query or a score that it
+    may look at is NaN or infinite, by its operands or by overflow. A bias of -inf is no such score: it forbids, as a
+    mask does. A value that is not finite changes no weight: it is NaN in the outputs that mix it.
     """
 
     log_sum_exp: Float[Tensor, "batch head query"]

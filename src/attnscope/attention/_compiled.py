@@ -1,7 +1,8 @@
 """The compiled inner loop of the tile pass: each score is read once while it is in the cache.
 
 Reductions are written as plain loops that LLVM turns into vector code; that needs three things which
-NumPy semantics would forbid: sums may be reordered, the maximum may ignore NaN, and exp is a polynomial.
+NumPy semantics would forbid: sums may be reordered, NaN may be ignored (but by `_row_maximum`, which looks for it),
+and exp is a polynomial.
 """
 
 # pyright: basic, reportCallIssue=false
@@ -74,12 +75,15 @@ def _exp(x):
     return series * _power_of_two(halvings)
 
 
-@njit(**_OPTIONS)
+@njit(**_OPTIONS | {"fastmath": _OPTIONS["fastmath"] - {"nnan"}})
 def _row_maximum(row):
+    """Largest score; infinity where one is NaN, which only the sum remembers."""
     largest = _F(-np.inf)
+    total = _F(0)
     for j in range(row.shape[0]):
         largest = _maximum(largest, row[j])
-    return largest
+        total += row[j]
+    return _F(np.inf) if total != total else largest  # noqa: PLR0124
 
 
 @njit(**_OPTIONS)
@@ -122,9 +126,10 @@ def _absorb(
         row = scores[i, first:last]
         old = maximum[i]
         new = max(old, _row_maximum(row))
-        if new == -np.inf:  # nothing seen yet
+        if abs(new) == np.inf:  # nothing seen yet; or infinity, after which there are no weights
             scores[i, :] = _F(0)
             factor[i] = _F(1)
+            maximum[i] = new
             continue
         if band.shape[1]:
             at = row_zero + i - reach - column  # column of the first offset, in this tile

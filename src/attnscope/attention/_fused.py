@@ -13,6 +13,8 @@ import torch
 from torch import Tensor
 
 from attnscope.attention._call import AttentionCall, Need, RowMeasures
+from attnscope.attention._finite import told
+from attnscope.attention._tiles import batched_tiles
 from attnscope.errors import AttnscopeError
 
 
@@ -62,11 +64,13 @@ def fused_attention(
     value = torch.nn.functional.pad(value, (0, width - wanted))
     key, value = (tensor.repeat_interleave(call.group, dim=1) for tensor in (call.key, value))
     bias, causal = None, call.causal
+    empty = torch.zeros(1, 1, 1, dtype=torch.bool, device=call.query.device)
     if call.mask is not None:
         mask = call.mask
         if causal:
             mask = mask & torch.ones(mask.shape[-2:], dtype=torch.bool, device=mask.device).tril()
             causal = False
+        empty = ~mask.any(-1)
         bias = torch.zeros(mask.shape, dtype=call.query.dtype, device=mask.device)
         bias.masked_fill_(~mask, torch.finfo(bias.dtype).min)
         bias = bias.expand(call.query.shape[0], call.query.shape[1], *mask.shape[-2:])
@@ -80,7 +84,6 @@ def fused_attention(
         output, log_sum_exp = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(  # noqa: SLF001
             call.query.contiguous(), key, value, 0.0, causal, attn_mask=bias, scale=scale
         )
-    empty = (call.extent[1] <= call.extent[0])[:, None]
     log_sum_exp = log_sum_exp.double().masked_fill(empty, -torch.inf)
     return output[..., :wanted].masked_fill(empty[..., None], 0.0), log_sum_exp
 
@@ -106,9 +109,14 @@ def fused_passes(call: AttentionCall, need: Need) -> tuple[Tensor, RowMeasures]:
     >>> fused_passes(AttentionCall(x, x, x, scale=0.5), Need(entropy=True))[1].entropy.shape
     torch.Size([1, 2, 7])
     """
+    # a mask is added to the kernel's scores, which does not take back one that overflowed
+    return told(_packed_passes, call, need, wide=batched_tiles)
+
+
+def _packed_passes(call: AttentionCall, need: Need) -> tuple[Tensor, RowMeasures]:
     if call.query.dtype in {torch.float16, torch.bfloat16}:  # the kernel would round the sums
         wide = replace(call, query=call.query.float(), key=call.key.float(), value=call.value.float())
-        output, rows = fused_passes(wide, need)
+        output, rows = _packed_passes(wide, need)
         return output.to(call.query.dtype), rows
     batch, kv_heads, keys, width = call.key.shape
     wanted: dict[str, Tensor] = {"value": call.value}

@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 
 from attnscope.attention._call import AttentionCall, Need, RowMeasures
+from attnscope.attention._finite import told
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -198,7 +199,7 @@ class Sums:
     def finish(self, call: AttentionCall) -> tuple[Tensor, RowMeasures]:
         """Turn running sums into weights: the attention output and the measures of each row."""
         state = self.state
-        there = state.total > 0
+        there = state.maximum != -math.inf
         total = torch.where(there, state.total, 1.0)
         log_real = torch.where(there, state.maximum.double() + torch.log(total), -math.inf)
         log_sum_exp = log_real
@@ -240,6 +241,11 @@ def plain_tiles(call: AttentionCall, need: Need) -> tuple[Tensor, RowMeasures]:
     >>> rows.band.shape
     torch.Size([1, 2, 7, 7])
     """
+    return told(batched_tiles, call, need)
+
+
+def batched_tiles(call: AttentionCall, need: Need) -> tuple[Tensor, RowMeasures]:
+    """As `plain_tiles`, for finite queries, keys and values."""
     batch, heads, queries, _ = call.query.shape
     dtype = torch.promote_types(call.query.dtype, torch.float32)
     kv_heads = call.key.shape[1]
@@ -284,6 +290,10 @@ def compiled_tiles(call: AttentionCall, need: Need) -> tuple[Tensor, RowMeasures
     >>> bool(torch.allclose(compiled_tiles(call, Need())[0], plain_tiles(call, Need())[0], atol=1e-6))
     True
     """
+    return told(_tiles_by_head, call, need)
+
+
+def _tiles_by_head(call: AttentionCall, need: Need) -> tuple[Tensor, RowMeasures]:
     from attnscope.attention._compiled import absorb_compiled
 
     batch, heads, queries, _ = call.query.shape

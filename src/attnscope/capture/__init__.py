@@ -2,6 +2,7 @@
 
 from attnscope.capture._borrow import borrowed, borrowing
 from attnscope.capture._decoder import decoder_note, decoder_start
+from attnscope.capture._forward import forward, not_finite
 from attnscope.capture._load import DTYPES, LoadedModel, load_model, usable_device
 from attnscope.capture._positions import position_table_length, stored_positions
 from attnscope.capture._quiet import quiet
@@ -17,7 +18,9 @@ __all__ = [
     "borrowing",
     "decoder_note",
     "decoder_start",
+    "forward",
     "load_model",
+    "not_finite",
     "position_table_length",
     "quiet",
     "stored_positions",

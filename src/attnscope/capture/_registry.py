@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
     Observer = Callable[["Site", AttentionCall], Tensor]
+    Look = Callable[["Site", Tensor], None]
 
 NAME = "attnscope"
 _CROSS_ARGUMENTS = ("key_value_states", "encoder_hidden_states", "cross_attention_states")
@@ -58,6 +59,7 @@ class _Watch:
         self.calls = 0
         self.cross: set[int] = set()  # modules that were given other states to look at
         self.mask_extents: dict[int, tuple[Tensor, Any]] = {}
+        self.look: Look | None = None
 
 
 _watch: ContextVar[_Watch | None] = ContextVar("attnscope_watch", default=None)
@@ -116,7 +118,10 @@ def attnscope_attention(
         kind="cross" if is_cross else "causal" if _looks_causal(module, is_causal=is_causal) else "self",
     )
     watch.calls += 1
-    return watch.observer(site, call).transpose(1, 2).contiguous(), None
+    output = watch.observer(site, call)
+    if watch.look is not None:
+        watch.look(site, output)
+    return output.transpose(1, 2).contiguous(), None
 
 
 def _four(tensor: Tensor) -> Tensor:
@@ -206,3 +211,17 @@ def watching(model: PreTrainedModel, observer: Observer) -> Generator[None]:
         for hook in hooks:
             hook.remove()
         restore(before)
+
+
+@contextmanager
+def looking(look: Look) -> Generator[None]:
+    """Within `watching`, show every output that the observer returns to ``look(site, output)`` as well."""
+    watch = _watch.get()
+    if watch is None:
+        yield
+        return
+    watch.look = look
+    try:
+        yield
+    finally:
+        watch.look = None

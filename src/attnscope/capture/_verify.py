@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from attnscope.attention import AttentionCall, Need, attend, measure
+from attnscope.capture._forward import check_finite, check_ids, forward, main_output
 from attnscope.capture._registry import Site, watching
 from attnscope.errors import AttnscopeError, explaining
 
@@ -25,7 +26,11 @@ _ROWS = 128  # rows of each head whose weights are written out
 
 @torch.no_grad()
 def verify(
-    model: PreTrainedModel, inputs: dict[str, Tensor], valid: Tensor | None = None
+    model: PreTrainedModel,
+    inputs: dict[str, Tensor],
+    valid: Tensor | None = None,
+    *,
+    text: str = "the first window",
 ) -> tuple[list[Site], Tensor]:
     """Check on one batch that the captured attention is the model's own; return its sites and output.
 
@@ -41,11 +46,14 @@ def verify(
         Arguments of its forward pass.
     valid
         ``(batch, position)``: True where the output means something (not padding).
+    text
+        What to call the batch in an error.
 
     Raises
     ------
     AttnscopeError
-        If any of this fails, or the model itself: the name of the model and the reason.
+        If any of this fails, or the model itself: the name of the model and the reason. If the model overflows, or does
+        not know a token.
 
     Examples
     --------
@@ -66,13 +74,17 @@ def verify(
         _check_rows(f"{name}, layer {site.index} ({site.name})", site, call, output)
         return output
 
+    def called(_: int) -> str:
+        return text
+
+    check_ids(model, inputs, called)
     advice = "Is config.json the one of these weights, and the tokenizer this model's?"
     with explaining(f"{name} fails on the first window", advice), _attention_modules(model) as (running, ran):
         seen: set[str] = set()
         own = model(**inputs)
         ran.clear()
         with watching(model, observe):
-            found = _main_output(model(**inputs))
+            found = forward(model, inputs, called, None if valid is None else lambda _: valid)
     if not sites:
         instead = "Models on the registry (BERT, RoBERTa, GPT-2, Llama, T5, ViT, ...) can"
         if getattr(own, "cross_attentions", None):
@@ -87,19 +99,14 @@ def verify(
             f"{name} has an attention layer that was not captured ({unseen[0]}): its statistics would be "
             "incomplete, so the model is refused"
         )
-    _check_output(name, _main_output(own), found, valid)
+    expected = main_output(own)
+    check_finite(f"{name} with its own attention", expected, called, valid)
+    _check_output(name, expected, found, valid)
     return sites, found
 
 
 def _related(name: str, other: str) -> bool:
     return name == other or name.startswith(other + ".") or other.startswith(name + ".")
-
-
-def _main_output(output: Any) -> Tensor:
-    for field in ("logits", "last_hidden_state"):
-        if getattr(output, field, None) is not None:
-            return getattr(output, field)
-    return output[0]
 
 
 @contextmanager
@@ -138,8 +145,6 @@ def _check_output(name: str, expected: Tensor, found: Tensor, valid: Tensor | No
         expected, found = expected[valid], found[valid]
     limit = TOLERANCE.get(found.dtype, 1e-4)
     expected, found = expected.double(), found.double()
-    if not bool(torch.isfinite(expected).all()):
-        raise AttnscopeError(f"{name} gives NaN or infinity on the first window: try another --dtype")
     scale = max(1e-6, float(expected.abs().max()))
     difference = float((expected - found).abs().max()) / scale
     if not difference <= limit:

@@ -62,6 +62,18 @@ class Window:
         return len(self.ids)
 
 
+def window_name(window: "Window | Sequence[int]", number: int) -> str:
+    """What to call a window in an error, by its number from 0; of bare token ids no more is known.
+
+    Examples
+    --------
+    >>> window_name(Window((0, 5), (True, False), ((0, 0), (0, 3)), "essay.txt", 3520, ("<s>", "The")), 10)
+    'window 11 (essay.txt from character 3520)'
+    """
+    where = f" ({window.source} from character {window.start})" if isinstance(window, Window) else ""
+    return f"window {number + 1}{where}"
+
+
 @dataclass(frozen=True, eq=False)
 class Batch:
     """Windows side by side, padded on the right.

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from attnscope.attention import AttentionCall
 from attnscope.errors import AttnscopeError
-from attnscope.mechanism._rows import allowed_pairs, mean_profile, profile_and_output, score_traces
+from attnscope.mechanism._rows import mean_profile, profile_and_output, score_traces
 from attnscope.mechanism._texts import interval
 
 if TYPE_CHECKING:
@@ -141,7 +141,7 @@ def _reordered(call: AttentionCall, position_ids: np.ndarray) -> AttentionCall:
         heads = 1 if mask is None else mask.shape[1]
         texts = range(1 if mask is None else mask.shape[0])
         mask = torch.stack(
-            [torch.stack([allowed_pairs(call, text, head) for head in range(heads)]) for text in texts]
+            [torch.stack([call.allowed(text, head) for head in range(heads)]) for text in texts]
         )
     return replace(
         call,

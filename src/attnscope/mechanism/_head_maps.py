@@ -12,7 +12,7 @@ from torch import Tensor
 
 from attnscope.attention import AttentionCall, Need, measure
 from attnscope.capture import Site, watching
-from attnscope.mechanism._texts import model_inputs, token_ids
+from attnscope.mechanism._texts import read, token_ids
 from attnscope.statistics._sample import top_weights
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ def head_maps(
         return measure(call, Need())[0]
 
     with watching(model, observe):
-        model(**model_inputs(model, token_ids([ids])))
+        read(model, token_ids([ids]))
     dims = ("shown", "query", "rank")
     parts = [np.stack([found[one][part][:rows] for one in heads]) for part in range(3)]
     return xr.Dataset(

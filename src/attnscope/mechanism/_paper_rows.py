@@ -18,7 +18,7 @@ from attnscope.capture import Site
 from attnscope.errors import AttnscopeError
 from attnscope.mechanism import heads
 from attnscope.mechanism._rows import score_traces
-from attnscope.mechanism._texts import Windows, batches, ids_of, model_inputs, token_ids
+from attnscope.mechanism._texts import Windows, batches, ids_of, read, token_ids
 from attnscope.mechanism.components import principal_components
 from attnscope.mechanism.correlation import cross_correlation
 from attnscope.mechanism.decomposition import reparametrize
@@ -199,7 +199,7 @@ def clustered_scores(model: PreTrainedModel, windows: Windows, *, seed: int = 0)
 
     with watching_inputs(model, observe):
         for _, batch in batches(ids):
-            model(**model_inputs(model, batch))
+            read(model, batch)
     traces = np.stack([np.stack(found[layer]) for layer in sorted(found)], 1) / ids.length
     clustering = cluster_profiles(traces.reshape(-1, traces.shape[-1]), clusters=2, seed=seed)
     labels = clustering.labels.reshape(len(ids), len(found), -1)

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from attnscope.attention import AttentionCall, Need, measure
 from attnscope.capture import Site, watching
-from attnscope.mechanism._texts import Windows, batches, interval, model_inputs, resampled, token_ids
+from attnscope.mechanism._texts import Windows, batches, interval, read, resampled, token_ids
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -51,7 +51,7 @@ def profiles_of(
 
     with watching(model, observe):
         for _, batch in batches(token_ids(windows)):
-            model(**model_inputs(model, batch))
+            read(model, batch)
     return found, sites
 
 

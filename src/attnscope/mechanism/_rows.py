@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Tensor
 
-from attnscope.attention import AttentionCall, Need, causal_mask, measure
+from attnscope.attention import AttentionCall, Need, measure
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -66,17 +66,6 @@ def one_text(call: AttentionCall, text: int) -> AttentionCall:
         mask=call.mask if call.mask is None or len(call.mask) == 1 else call.mask[own],
         bias=call.bias if call.bias is None or len(call.bias) == 1 else call.bias[own],
     )
-
-
-def allowed_pairs(call: AttentionCall, text: int, head: int) -> Bool[Tensor, "query key"]:
-    """Which keys each query of one head of one text may look at."""
-    queries, keys = call.query.shape[2], call.key.shape[2]
-    allowed = torch.ones(queries, keys, dtype=torch.bool, device=call.query.device)
-    if call.causal:
-        allowed &= causal_mask(queries, keys, device=allowed.device)
-    if call.mask is not None:
-        allowed &= call.mask[min(text, call.mask.shape[0] - 1), min(head, call.mask.shape[1] - 1)]
-    return allowed
 
 
 def score_traces(call: AttentionCall, band: int) -> Float[Tensor, "batch head offset"]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -11,6 +11,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from attnscope.capture import forward
+from attnscope.corpus import window_name
 from attnscope.errors import AttnscopeError
 
 if TYPE_CHECKING:
@@ -32,6 +34,8 @@ class Tokens:
         Of the texts.
     target
         Of what the decoder beside an encoder reads; None where it reads the same.
+    names
+        What to call each text in an error.
 
     Examples
     --------
@@ -42,6 +46,7 @@ class Tokens:
 
     ids: Int[Tensor, "text position"]
     target: Int[Tensor, "text position"] | None = None
+    names: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         """Number of texts."""
@@ -49,7 +54,7 @@ class Tokens:
 
     def __getitem__(self, texts: slice) -> Tokens:
         """Some of the texts."""
-        return self.each(lambda ids: ids[texts])
+        return replace(self.each(lambda ids: ids[texts]), names=self.names[texts])
 
     @property
     def length(self) -> int:
@@ -62,7 +67,7 @@ class Tokens:
 
     def each(self, change: Callable[[Tensor], Tensor]) -> Tokens:
         """The same change on both sides."""
-        return Tokens(change(self.ids), None if self.target is None else change(self.target))
+        return Tokens(change(self.ids), None if self.target is None else change(self.target), self.names)
 
 
 def token_ids(windows: Windows, *, least: int = 1) -> Tokens:
@@ -93,8 +98,11 @@ def token_ids(windows: Windows, *, least: int = 1) -> Tokens:
             f"found windows of {min(lengths)} to {max(lengths)} tokens; expected all equally long, so that a "
             "position means the same in each: drop the shorter ones"
         )
-    ids = torch.tensor(rows, dtype=torch.int64)
-    return Tokens(ids, torch.tensor(targets, dtype=torch.int64) if targets else None)
+    return Tokens(
+        torch.tensor(rows, dtype=torch.int64),
+        torch.tensor(targets, dtype=torch.int64) if targets else None,
+        tuple(window_name(window, number) for number, window in enumerate(windows)),
+    )
 
 
 def targets_of(windows: Sequence[Window | Sequence[int]]) -> list[Window | Sequence[int]]:
@@ -120,8 +128,11 @@ def model_inputs(model: PreTrainedModel, tokens: Tokens) -> dict[str, Any]:
 
 
 def read(model: PreTrainedModel, tokens: Tokens) -> None:
-    """Run some texts through the model for what is watched: its head, whose logits nobody sees, is left out."""
-    model.base_model(**model_inputs(model, tokens))
+    """Run some texts through the model for what is watched: its head, whose logits nobody sees, is left out.
+
+    Texts on which the model overflows are refused: see `attnscope.capture.forward`.
+    """
+    forward(model, model_inputs(model, tokens), tokens.names.__getitem__, with_head=False)
 
 
 def batches(tokens: Tokens) -> Iterator[tuple[slice, Tokens]]:

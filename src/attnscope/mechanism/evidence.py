@@ -176,7 +176,7 @@ def gather(
     windows = list(windows)
     ids = token_ids(windows, least=2)
     first = model_inputs(model, ids[:1])
-    verify(model, first)
+    verify(model, first, text=ids.names[0])
     found = projections(model, model_inputs(model, ids[:1].start(_FOR_MATCHING)))
     length = ids.length
     layers: dict[int, Layer] = {}

@@ -11,7 +11,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from attnscope.attention import AttentionCall, Need, measure
-from attnscope.capture import Site
+from attnscope.capture import Site, forward
 from attnscope.errors import AttnscopeError
 from attnscope.mechanism.inputs import watching_inputs
 from attnscope.mechanism.tables import (
@@ -177,7 +177,7 @@ class _Pass:
         ]
         try:
             with watching_inputs(model, observe):
-                model(**inputs)
+                forward(model, inputs, lambda _: "the text")
         finally:
             for hook in hooks:
                 hook.remove()

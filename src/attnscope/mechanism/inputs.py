@@ -12,9 +12,9 @@ from jaxtyping import Float
 from torch import Tensor
 
 from attnscope.attention import AttentionCall, Need, measure
-from attnscope.capture import Site, watching
+from attnscope.capture import Site, forward, watching
 from attnscope.errors import AttnscopeError
-from attnscope.mechanism._texts import Windows, batches, model_inputs, read, token_ids
+from attnscope.mechanism._texts import Windows, batches, read, token_ids
 from attnscope.mechanism.components import StateMoments
 
 if TYPE_CHECKING:
@@ -116,9 +116,11 @@ def capture_inputs(
         found[site] = (key_states if key_side else query_states)[0].double().cpu().numpy()
         return measure(call, Need())[0]
 
-    given = window if isinstance(window, dict) else model_inputs(model, token_ids([window]))
     with watching_inputs(model, observe):
-        model(**given)
+        if isinstance(window, dict):
+            forward(model, window, lambda _: "the text")
+        else:
+            read(model, token_ids([window]))
     return found
 
 
@@ -231,7 +233,7 @@ def changing_input(
         return arguments, {**options, _OWN: change(options[_OWN])}
 
     hooks = [
-        model.register_forward_pre_hook(count_anew),
+        *(start.register_forward_pre_hook(count_anew) for start in {model, model.base_model}),
         # before the hooks that look at the input, so that they see what the layer sees
         model.get_submodule(name).register_forward_pre_hook(replace, with_kwargs=True, prepend=True),
     ]

@@ -19,7 +19,7 @@ from attnscope.mechanism._texts import (
     Tokens,
     Windows,
     batches,
-    model_inputs,
+    read,
     resampled,
     targets_of,
     token_ids,
@@ -121,7 +121,7 @@ def interventions(
     length = ids.length
     low = round(length * 40 / 512)
     settings = Settings(shift, frequencies or (low, max(low, round(length * 60 / 512))), components, seed)
-    sites = list(capture_inputs(model, model_inputs(model, ids[:1])))
+    sites = list(capture_inputs(model, windows[0]))
     names = _checked(model, changes, length, layer, settings)
     means = None
     if layer is not None:
@@ -131,7 +131,7 @@ def interventions(
     for place, batch in batches(ids):
         places = (target_special if of_decoder else special)[place]
         with watching(model, measured.before):
-            model(**model_inputs(model, batch))
+            read(model, batch)
         for name in names:
             measured.order = settings.order(name, length)
             with ExitStack() as stack:
@@ -145,6 +145,7 @@ def interventions(
                     given = Tokens(
                         settings.words(name, batch.ids, places),
                         None if beside is None else settings.words(name, beside, target_special[place]),
+                        batch.names,
                     )
                     if name == "words-zero":
                         stack.enter_context(_without_words(model))
@@ -155,7 +156,7 @@ def interventions(
                     }
                     stack.enter_context(replaced_positions(model, rows))
                 with watching(model, measured.after(name)):
-                    model(**model_inputs(model, given))
+                    read(model, given)
     return measured.dataset(names, target, resampled(len(ids), draws, seed)).assign_attrs(
         texts=len(ids),
         length=length,

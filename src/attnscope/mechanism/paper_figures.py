@@ -16,7 +16,7 @@ from attnscope.capture import Site, watching
 from attnscope.errors import AttnscopeError
 from attnscope.mechanism._head_maps import head_maps
 from attnscope.mechanism._paper_rows import PAPER_LENGTH, Case
-from attnscope.mechanism._texts import ids_of, model_inputs, token_ids
+from attnscope.mechanism._texts import ids_of, read, token_ids
 from attnscope.mechanism.phase_map import phase_map
 from attnscope.mechanism.published import GPT2, ROBERTA, is_shaped_like
 from attnscope.mechanism.waves import query_key_waves
@@ -150,7 +150,7 @@ def scores(case: Case, shown: Sequence[Shown]) -> xr.Dataset:
         return measure(call, Need())[0]
 
     with watching(case.model, observe):
-        case.model(**model_inputs(case.model, token_ids(case.windows[:1])))
+        read(case.model, token_ids(case.windows[:1]))
     return xr.Dataset(
         {"score": (("shown", "query", "key"), np.stack([found[place] for place in places]))},
         coords={

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
 
 from attnscope.attention import AttentionCall, Need, Rotation, measure, rotation
-from attnscope.capture import Site
+from attnscope.capture import Site, forward
 from attnscope.errors import AttnscopeError
 from attnscope.mechanism.inputs import watching_inputs
 
@@ -135,7 +135,7 @@ def projections(model: PreTrainedModel, inputs: dict[str, Any]) -> dict[Site, Pr
     hooks = list(recorder.hooks(model))
     try:
         with watching_inputs(model, recorder.observe):
-            model(**{**_without_cache(model), **inputs})
+            forward(model, {**_without_cache(model), **inputs}, lambda _: "the text")
     finally:
         for hook in hooks:
             hook.remove()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import torch
@@ -25,8 +26,8 @@ class Rows:
     measures
         ``(batch, head, query)`` each.
     counted
-        ``(batch, head, query)``, float64: 1 for rows that enter the averages, 0 for padding and for rows that
-        may look nowhere.
+        ``(batch, head, query)``: True for rows that enter the averages, False for padding, whatever it holds, and for
+        rows that may look nowhere.
     queries, keys
         ``(batch,)``: real tokens on either side.
     """
@@ -38,13 +39,13 @@ class Rows:
 
     def mean(self, values: Tensor) -> Tensor:
         """Mean over the counted rows: ``(batch, head)``; NaN where there is none."""
-        return (values.double() * self.counted).sum(-1) / self.counted.sum(-1)
+        return values.double().where(self.counted, 0.0).sum(-1) / self.counted.sum(-1)
 
-    @property
+    @cached_property
     def band_sum(self) -> Tensor:
         """tr_t, ``(batch, head, offset)``: the weights at offset t, summed over rows (mechanism C.1)."""
         band = _there(self.measures.band)
-        return torch.einsum("bhqt,bhq->bht", band.double(), self.counted)
+        return band.where(self.counted[..., None], 0.0).sum(2, dtype=torch.float64)
 
     def pairs(self, band: int) -> Tensor:
         """How many (query, key) pairs of real tokens lie at each offset: T - abs(t) in self-attention."""
@@ -240,5 +241,5 @@ def reduce_call(
     4.0
     """
     counted = query_valid[:, None] & (rows.mass > 0)
-    reduced = Rows(rows, counted.double(), query_valid.sum(1), key_valid.sum(1))
+    reduced = Rows(rows, counted, query_valid.sum(1), key_valid.sum(1))
     return {name: STATISTICS[name].reduce(reduced) for name in names}

@@ -9,7 +9,6 @@ import numpy as np
 import torch
 
 from attnscope.attention import measure
-from attnscope.errors import AttnscopeError
 from attnscope.statistics._catalogue import STATISTICS, indicator_columns, plan, reduce_call
 
 if TYPE_CHECKING:
@@ -48,11 +47,6 @@ class StatisticsObserver:
         key_valid, special = _marks(keys, call.key)
         need = plan(self.names, self.band, indicator_columns(key_valid, special))
         output, rows = measure(call, need)
-        if bool(torch.isnan(rows.log_sum_exp[query_valid[:, None].expand_as(rows.log_sum_exp)]).any()):
-            raise AttnscopeError(
-                f"layer {site.index} ({site.name}) has scores that are not numbers (NaN): the model overflows on "
-                "this text. Try --dtype float32"
-            )
         reduced = reduce_call(rows, self.names, query_valid, key_valid)
         self.found[site.index] = {name: value.cpu() for name, value in reduced.items()}
         return output

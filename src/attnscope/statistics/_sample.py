@@ -40,22 +40,15 @@ def top_weights(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Largest weights of each row of one head of the first text: keys, weights and the mass not listed."""
     parts: list[tuple[Tensor, Tensor, Tensor]] = []
-    start, stop = (bound[0] for bound in call.extent)
-    index = torch.arange(call.key.shape[2], device=call.key.device)
     at = head // call.group
-
-    def of_head(tensor: Tensor | None) -> Tensor | None:
-        return None if tensor is None else tensor[0, min(head, tensor.shape[1] - 1)]
-
-    mask, bias = of_head(None if call.is_contiguous else call.mask), of_head(call.bias)
+    bias = None if call.bias is None else call.bias[0, min(head, call.bias.shape[1] - 1)]
     for first in range(0, call.query.shape[2], rows_at_once):
         rows = slice(first, first + rows_at_once)
-        allowed = (index >= start[rows, None]) & (index < stop[rows, None])
         _, weights = attend(
             call.query[0, head, rows].float(),
             call.key[0, at].float(),
             call.value[0, at].float(),
-            allowed if mask is None else allowed & mask[rows],
+            call.allowed(0, head, rows),
             call.scale,
             bias=None if bias is None else bias[rows].float(),
             softcap=call.softcap,

@@ -21,12 +21,22 @@ from attnscope.capture import (
     borrowing,
     decoder_note,
     decoder_start,
+    forward,
     load_model,
     position_table_length,
     verify,
     watching,
 )
-from attnscope.corpus import EncodedTexts, LinePairs, Sources, Texts, Window, texts_and_targets, windows_of
+from attnscope.corpus import (
+    EncodedTexts,
+    LinePairs,
+    Sources,
+    Texts,
+    Window,
+    texts_and_targets,
+    window_name,
+    windows_of,
+)
 from attnscope.errors import AttnscopeError
 from attnscope.statistics._catalogue import STATISTICS, choose
 from attnscope.statistics._pass import StatisticsObserver, dimensions
@@ -320,22 +330,20 @@ class _Job:
 
     def check(self) -> None:
         """Refuse a model that cannot be measured, on the first window, before anything is written."""
-        window = self.first
-        embedding = self.loaded.model.get_input_embeddings()
-        highest = max(*window.ids, *(window.target or window).ids)
-        if isinstance(embedding, torch.nn.Embedding) and highest >= embedding.num_embeddings:
-            raise AttnscopeError(
-                f"the tokenizer gives token id {highest}, but {self.loaded.name} knows {embedding.num_embeddings} "
-                "tokens: they do not belong together"
-            )
-        self.sites, _ = verify(self.loaded.model, self._reading([window]).inputs(self.loaded.model))
+        inputs = self._reading([self.first]).inputs(self.loaded.model)
+        self.sites, _ = verify(self.loaded.model, inputs, text=window_name(self.first, 0))
 
     @torch.no_grad()
     def _measure(self, batch: Sequence[Window], first: int) -> xr.Dataset:
         reading = self._reading(batch)
         observer = StatisticsObserver(self.names, self.band, reading)
         with watching(self.loaded.model, observer):
-            self.loaded.model(**reading.inputs(self.loaded.model))
+            forward(
+                self.loaded.model,
+                reading.inputs(self.loaded.model),
+                lambda text: window_name(batch[text], first + text),
+                lambda kind: reading.sides(kind)[0].valid,
+            )
         arrays = observer.stacked()
         heads = next(iter(arrays.values())).shape[2]
         sizes = {"length": reading.text}

@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Float, Int
 from transformers import PreTrainedModel
 
-from attnscope.capture import borrowed
+from attnscope.capture import borrowed, not_finite
 from attnscope.errors import AttnscopeError, out_of_memory, reason_of
 from attnscope.translation.lines import check_parallel
 
@@ -266,7 +266,12 @@ def _forced(
         right = _cut(tokenizer, list(targets[chosen]), words, target=True)
         attention = _cross_attention(model, tokenizer, left, right, first=start + 1)
         for i, (source, target) in enumerate(zip(left, right, strict=True)):
-            yield source, target, attention[:, i, :, : len(target.ids), : len(source.ids)]
+            weights = attention[:, i, :, : len(target.ids), : len(source.ids)]
+            strange = ~np.isfinite(weights).all((1, 2, 3))
+            if strange.any():
+                where = f"layer {int(strange.argmax())} of the decoder's attention to the source"
+                raise not_finite(f"line {start + i + 1}", where, model.dtype)
+            yield source, target, weights
         if progress is not None:
             progress(min(start + batch_size, count), count)
 

@@ -144,7 +144,7 @@ def walk_inputs(
     >>> found.kind, found["allowed"][0].tolist()
     ('causal', [True, False, False, False])
     """
-    verify(model, inputs)
+    verify(model, inputs, text="the sentence")
     layers = list(projections(model, inputs).items())
     site, matrices = layers[check_number("layer", layer, len(layers))]
     seen = _look(model, inputs, site)

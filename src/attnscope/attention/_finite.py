@@ -1,0 +1,110 @@
+"""NaN and infinity on the way into a pass: the rows that they reach become NaN, and no others change."""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from attnscope.attention._call import AttentionCall, Need, RowMeasures
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    Pass = Callable[[AttentionCall, Need], tuple[Tensor, RowMeasures]]
+
+_ROWS = 512  # whose scores are written out at once, where there is something to look for
+
+
+def magnitude(tensor: Tensor) -> Tensor:
+    """Norm of all entries: finite only if every one is, and found in a tenth of the time of `isfinite`.
+
+    Examples
+    --------
+    >>> magnitude(torch.tensor([3.0, 4.0])).item(), magnitude(torch.tensor([3.0, torch.nan])).item()
+    (5.0, nan)
+    """
+    wide = torch.float32 if tensor.dtype == torch.float16 else None  # whose squares overflow
+    return torch.linalg.vector_norm(tensor, dtype=wide)
+
+
+def told(
+    run: Pass, call: AttentionCall, need: Need, *, wide: Pass | None = None
+) -> tuple[Tensor, RowMeasures]:
+    """Run a pass so that a row is NaN if it may look at a number that is not finite, and else knows nothing of it.
+
+    A weight of 0 does not keep NaN out of a sum: 0 times NaN is NaN. So the pass never sees what is not finite, and
+    the rows that it reaches are found beside it, by their scores; those of a bias or a sink the pass finds itself.
+
+    Parameters
+    ----------
+    run
+        The pass. A row whose largest score is NaN or +inf has such a log-sum-exp.
+    call, need
+        Its arguments.
+    wide
+        What to run in its place where finite queries and keys may give scores that are not, if `run` cannot.
+    """
+    safe = _has_finite_scores(call)
+    given = call if safe else _only_finite(call)
+    if wide is not None and not safe and not _has_finite_scores(given):
+        run = wide
+    output, rows = run(given, need)
+    known = rows.log_sum_exp < torch.inf
+    if not safe:
+        of_scores, of_values = _reached(call)
+        known &= ~of_scores
+        output.masked_fill_(of_values, torch.nan)
+    if bool(known.all()):
+        return output, rows
+    return output.masked_fill_(~known[..., None], torch.nan), _marked(rows, ~known)
+
+
+def _has_finite_scores(call: AttentionCall) -> bool:
+    """Whether no entry is NaN or infinite and, by Cauchy and Schwarz, no sum of products on the way to a score."""
+    query, key, value = torch.stack([magnitude(side) for side in (call.query, call.key, call.value)]).tolist()
+    # twice: the sum of squared weights is a softmax of doubled scores
+    largest = 2 * max(1.0, abs(call.scale)) * query * key + value
+    return largest < torch.finfo(torch.promote_types(call.query.dtype, torch.float32)).max
+
+
+def _only_finite(call: AttentionCall) -> AttentionCall:
+    sides = (call.query, call.key, call.value)
+    query, key, value = (side.nan_to_num(0.0, posinf=0.0, neginf=0.0) for side in sides)
+    return replace(call, query=query, key=key, value=value)
+
+
+def _reached(call: AttentionCall) -> tuple[Tensor, Tensor]:
+    """Rows that may look where a score is not finite, and entries of the output that mix such a value."""
+    batch, heads, queries, _ = call.query.shape
+    scores = torch.zeros(batch, heads, queries, dtype=torch.bool, device=call.query.device)
+    values = scores.new_zeros(batch, heads, queries, call.value.shape[-1])
+    strange = (~call.value.isfinite()).float()
+    for text in range(batch):
+        for head in range(heads):
+            at = head // call.group
+            for first in range(0, queries, _ROWS):
+                rows = slice(first, first + _ROWS)
+                allowed = call.allowed(text, head, rows)
+                scores[text, head, rows] = (allowed & ~_finite_scores(call, text, head, rows)).any(-1)
+                values[text, head, rows] = allowed.float() @ strange[text, at] > 0
+    return scores, values
+
+
+def _finite_scores(call: AttentionCall, text: int, head: int, rows: slice) -> Tensor:
+    wide = torch.promote_types(call.query.dtype, torch.float32)
+    query, key = call.query[text, head, rows].to(wide), call.key[text, head // call.group].to(wide)
+    return (query * call.scale @ key.T).isfinite()
+
+
+def _marked(rows: RowMeasures, strange: Tensor) -> RowMeasures:
+    found = {field.name: getattr(rows, field.name) for field in fields(rows)}
+    return RowMeasures(
+        **{
+            name: value.masked_fill(strange.view(*strange.shape, *[1] * (value.ndim - 3)), torch.nan)
+            for name, value in found.items()
+            if value is not None
+        }
+    )

@@ -1,0 +1,160 @@
+"""A forward pass whose numbers are looked at: what is not finite is refused, by text and layer."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from attnscope.attention._finite import magnitude
+from attnscope.capture._registry import Site, looking
+from attnscope.errors import AttnscopeError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from transformers import PreTrainedModel
+
+    Name = Callable[[int], str]
+    Valid = Callable[[str], Tensor]
+
+_HALF = {torch.float16: "float16", torch.bfloat16: "bfloat16"}
+
+
+def forward(
+    model: PreTrainedModel,
+    inputs: dict[str, Any],
+    name: Name,
+    valid: Valid | None = None,
+    *,
+    with_head: bool = True,
+) -> Tensor:
+    """Run a model within `watching`, and refuse texts on which it overflows.
+
+    Parameters
+    ----------
+    model
+        In eval mode.
+    inputs
+        Arguments of its forward pass.
+    name
+        What to call a text of the batch, by its number from 0.
+    valid
+        From the kind of a site to ``(batch, query)``, True on real tokens; by default all are real.
+    with_head
+        Whether what stands on the model's body is run too, such as that which makes logits.
+
+    Returns
+    -------
+    Tensor
+        The model's main output, ``(batch, position, ...)``.
+
+    Raises
+    ------
+    AttnscopeError
+        If a token id is beyond the model's vocabulary, or at a real token what an attention layer or the model gives is
+        NaN or infinite.
+
+    Examples
+    --------
+    >>> from transformers import BertConfig, BertModel
+    >>> from attnscope.attention import Need, measure
+    >>> from attnscope.capture import watching
+    >>> config = BertConfig(hidden_size=8, num_attention_heads=2, num_hidden_layers=2, intermediate_size=8)
+    >>> model = BertModel(config).eval()
+    >>> _ = torch.nn.init.constant_(model.encoder.layer[1].attention.self.value.bias, torch.inf)
+    >>> with torch.no_grad(), watching(model, lambda site, call: measure(call, Need())[0]):
+    ...     forward(model, {"input_ids": torch.tensor([[5, 6, 7]])}, ["essay.txt"].__getitem__)
+    Traceback (most recent call last):
+    ...
+    attnscope.errors.AttnscopeError: essay.txt: layer 1 (encoder.layer.1.attention.self) gives NaN or infinity. Look...
+    """
+    check_ids(model, inputs, name)
+
+    def real(kind: str) -> Tensor | None:
+        return None if valid is None else valid(kind)
+
+    def look(site: Site, output: Tensor) -> None:
+        check_finite(f"layer {site.index} ({site.name})", output.transpose(1, 2), name, real(site.kind))
+
+    with looking(look):
+        output = main_output((model if with_head else model.base_model)(**inputs))
+    check_finite("the model's output", output, name, real("causal"))  # a decoder's, where there is one
+    return output
+
+
+def check_finite(where: str, states: Tensor, name: Name, valid: Tensor | None = None) -> None:
+    """Refuse the first text of ``(batch, position, ...)`` that is not finite at a real token.
+
+    Examples
+    --------
+    >>> states = torch.tensor([[[1.0], [torch.inf]]])
+    >>> check_finite("layer 3", states, ["essay.txt"].__getitem__, torch.tensor([[True, False]]))
+    >>> check_finite("layer 3", states, ["essay.txt"].__getitem__)
+    Traceback (most recent call last):
+    ...
+    attnscope.errors.AttnscopeError: essay.txt: layer 3 gives NaN or infinity. Look at the weights of the model...
+    """
+    if bool(magnitude(states) < torch.inf):
+        return
+    strange = ~states.reshape(*states.shape[:2], -1).isfinite().all(-1)
+    if valid is not None and valid.shape == strange.shape:
+        strange &= valid
+    if bool(strange.any()):
+        raise not_finite(name(int(strange.any(1).nonzero()[0])), where, states.dtype)
+
+
+def not_finite(text: str, where: str, dtype: torch.dtype) -> AttnscopeError:
+    """The error that says which text a model overflows on, where, and what to do.
+
+    Examples
+    --------
+    >>> print(not_finite("essay.txt", "layer 3", torch.float16))
+    essay.txt: layer 3 gives NaN or infinity. The model runs in float16: try --dtype float32
+    """
+    advice = "Look at the weights of the model and at the tokens of this text"
+    if dtype in _HALF:
+        advice = f"The model runs in {_HALF[dtype]}: try --dtype float32"
+    return AttnscopeError(f"{text}: {where} gives NaN or infinity. {advice}")
+
+
+def check_ids(model: PreTrainedModel, inputs: dict[str, Any], name: Name) -> None:
+    """Refuse token ids that the model has no embedding for.
+
+    Examples
+    --------
+    >>> from transformers import BertConfig, BertModel
+    >>> config = BertConfig(vocab_size=9, hidden_size=8, num_attention_heads=2, num_hidden_layers=1)
+    >>> check_ids(BertModel(config), {"input_ids": torch.tensor([[5, 9]])}, ["essay.txt"].__getitem__)
+    Traceback (most recent call last):
+    ...
+    attnscope.errors.AttnscopeError: essay.txt holds token id 9, but BertModel knows 9 tokens (ids 0 to 8): ...
+    """
+    for side in ("input_ids", "decoder_input_ids"):
+        ids = inputs.get(side)
+        table = None if ids is None else _embedding(model, side)
+        if ids is None or table is None or int(ids.max()) < table.num_embeddings:
+            continue
+        known = table.num_embeddings
+        text = int((ids >= known).any(1).nonzero()[0])
+        raise AttnscopeError(
+            f"{name(text)} holds token id {int(ids[text].max())}, but {type(model).__name__} knows {known} tokens "
+            f"(ids 0 to {known - 1}): tokenizer and model do not belong together"
+        )
+
+
+def _embedding(model: PreTrainedModel, side: str) -> nn.Embedding | None:
+    reader: Any = model.get_decoder() if side.startswith("decoder") else model
+    table = (reader if hasattr(reader, "get_input_embeddings") else model).get_input_embeddings()
+    return table if isinstance(table, nn.Embedding) else None
+
+
+def main_output(output: Any) -> Tensor:
+    """The tensor of a model's output that everything before it leads to."""
+    if isinstance(output, Tensor):
+        return output
+    for field in ("logits", "last_hidden_state"):
+        if getattr(output, field, None) is not None:
+            return getattr(output, field)
+    return output[0]

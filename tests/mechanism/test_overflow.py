@@ -1,0 +1,64 @@
+"""No analysis takes in a text on which the model overflows: it is refused by text and layer."""
+
+import pytest
+import torch
+
+import attnscope
+from attnscope import AttnscopeError
+from attnscope.bundled import MODEL
+from attnscope.capture import load_model
+from attnscope.mechanism._profiles import profiles_of
+from attnscope.mechanism.content import position_content
+from attnscope.mechanism.evidence import gather
+from attnscope.mechanism.inputs import capture_inputs, input_moments
+from attnscope.mechanism.interventions import interventions
+from attnscope.mechanism.scheme_effects import rotation_effect
+from tests.families import tiny
+from tests.planted import overflowing_bert
+
+STRANGE = 59
+WINDOWS = [[5, 6, 7, 8, 9, 10], [8, 7, 11, 12, 6, 5], [9, 12, STRANGE, 5, 6, 7], [5, 5, 9, 6, 7, 8]]
+REFUSED = (
+    r"^window 3: layer 0 \(.*\) gives NaN or infinity\. Look at the weights of the model and at the tokens"
+)
+
+
+@pytest.mark.parametrize(
+    "analyse",
+    [
+        lambda model: gather(model, WINDOWS, band=2),
+        lambda model: position_content(model, WINDOWS, band=2),
+        lambda model: position_content(model, WINDOWS, band=2, method="exact"),
+        lambda model: interventions(model, WINDOWS, ["words-repeated"], band=2),
+        lambda model: interventions(model, WINDOWS, ["positions-mean"], layer=1, band=2),
+        lambda model: input_moments(model, WINDOWS, 1),
+        lambda model: profiles_of(model, WINDOWS, 2),
+    ],
+)
+def test_the_text_is_named(analyse):
+    with pytest.raises(AttnscopeError, match=REFUSED):
+        analyse(overflowing_bert(STRANGE, vocabulary=60))
+
+
+def test_so_it_is_with_rotations():
+    model = tiny("llama").model
+    with torch.no_grad():
+        model.embed_tokens.weight[STRANGE] = torch.inf
+    with pytest.raises(AttnscopeError, match=REFUSED):
+        rotation_effect(model, WINDOWS, band=2)
+
+
+def test_one_text_has_no_number():
+    with pytest.raises(AttnscopeError, match=r"^window 1: layer 0 "):
+        capture_inputs(overflowing_bert(STRANGE, vocabulary=60), WINDOWS[2])
+
+
+def test_explain_names_the_file_and_the_place(tmp_path):
+    loaded = load_model(MODEL, device="cpu")
+    ids = loaded.tokenizer("Bread").input_ids[1:2]
+    (tmp_path / "tides.txt").write_text("The tide comes in and goes out. " * 4)
+    (tmp_path / "z.txt").write_text("Bread rises in the tide and goes out. " * 4)
+    with pytest.raises(
+        AttnscopeError, match=r"window \d+ \(.*z\.txt from character 0\): layer 0 \(enc.*\) gives NaN"
+    ):
+        attnscope.explain(overflowing_bert(ids[0]), tmp_path, tokenizer=loaded.tokenizer, window=16, band=2)
