@@ -88,10 +88,10 @@ def shortly(value: object) -> str:
     Examples
     --------
     >>> shortly("x" * 100), shortly(10**5000)
-    ('xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx...', 'a number of thousands of digits')
+    ("'xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx...", 'a number of thousands of digits')
     """
     try:
-        text = str(value)
+        text = repr(value)
     except ValueError:  # a whole number of thousands of digits
         return "a number of thousands of digits"
     return text if len(text) <= 40 else text[:37] + "..."  # noqa: PLR2004

@@ -257,7 +257,7 @@ def test_a_failed_write_leaves_the_old_page_and_no_rest(made, tmp_path, monkeypa
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(Path, "replace", fail)
-    with pytest.raises(AttnscopeError, match="No space left on device"):
+    with pytest.raises(AttnscopeError, match="no space left on device"):
         write_report(made.result, made.sample, path)
     assert path.read_bytes() == before
     assert [entry.name for entry in tmp_path.iterdir()] == ["r.html"]

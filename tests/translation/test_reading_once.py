@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import pytest
 
 from attnscope.errors import AttnscopeError
+from attnscope.store import OwnedFolder
 from attnscope.translation.config import TrainConfig
 from attnscope.translation.processes import Processes
 from attnscope.translation.training import Training
@@ -38,8 +39,9 @@ def test_a_text_that_can_be_read_only_once_is_enough(tmp_path):
         writers.append(threading.Thread(target=side.write_text, args=("\n".join(LINES),)))
         writers[-1].start()
     config = TrainConfig(model="transformer", source=sides[0], target=sides[1], **SMALL)
-    training = Training(config, tmp_path / "model", Processes())
-    training.log.close()
+    with OwnedFolder(tmp_path / "model", "train") as folder:
+        training = Training(config, folder, Processes())
+        training.log.close()
     assert len(training.material.train.source) + len(training.material.valid) == len(LINES)
     for writer in writers:
         writer.join()
@@ -51,8 +53,9 @@ def test_processes_that_read_different_texts_do_not_train(tmp_path, difference):
         (tmp_path / side).write_text("\n".join(LINES))
     config = TrainConfig(source=tmp_path / "source", target=tmp_path / "target", **SMALL)
     group = WithAnother(difference=difference)
-    if not difference:
-        Training(config, tmp_path / "model", group).log.close()
-        return
-    with pytest.raises(AttnscopeError, match="the texts changed while the processes were reading them"):
-        Training(config, tmp_path / "model", group)
+    with OwnedFolder(tmp_path / "model", "train") as folder:
+        if not difference:
+            Training(config, folder, group).log.close()
+            return
+        with pytest.raises(AttnscopeError, match="the texts changed while the processes were reading them"):
+            Training(config, folder, group)

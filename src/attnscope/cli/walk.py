@@ -45,7 +45,7 @@ def walk(
     markdown: Annotated[
         Path | None, typer.Option(help="Write Markdown with LaTeX to this file; - prints it.")
     ] = None,
-    seed: Annotated[int, typer.Option(help="Of the toy's numbers.")] = 0,
+    seed: Annotated[int | None, typer.Option(help="Seed of the toy's numbers.", show_default="0")] = None,
     device: options.Device = None,
     dtype: options.Dtype = None,
     tokenizer: options.Tokenizer = None,
@@ -62,9 +62,11 @@ def walk(
         raise AttnscopeError("--toy has numbers of its own: leave the sentence and --target out, or --toy")
     if toy and (model, layer, head) != ("bundled", None, 0):
         raise AttnscopeError("--toy has one head of its own: leave --model, --layer and --head out, or --toy")
+    if seed is not None and not toy:
+        raise AttnscopeError("--seed is of the toy's numbers: give --toy too, or leave it out")
     working()
     if toy:
-        found = walk_toy(seed=seed, token=_number(query_token))
+        found = walk_toy(seed=seed or 0, token=_number(query_token))
     else:
         found = run_walk(
             sentence,

@@ -17,6 +17,7 @@ from threadpoolctl import threadpool_limits
 
 from attnscope.bundled import MODEL
 from attnscope.capture import LoadedModel, borrowing, decoder_note, decoder_start, load_model
+from attnscope.checks import check_seed, check_whole
 from attnscope.corpus import (
     Corpus,
     Sources,
@@ -172,6 +173,9 @@ def explain(
     True
     """
     corpus, target = texts_and_targets(texts, targets, field=field, by_line=by_line)
+    check_whole(2, limit=limit)
+    check_whole(1, window=window, band=band, intervention_texts=intervention_texts, relearn=relearn)
+    check_seed(seed)
     if paper and target is not None:
         raise AttnscopeError(
             "the papers' figures and numbers are of models that read one text: leave out either paper (--paper) or the "
@@ -297,12 +301,16 @@ class Kept:
             return None
         found = {name: self.run.load(name) for name in told["names"]}
         whole = {name: one for name, one in found.items() if one is not None}
-        return (whole, told["skipped"]) if len(whole) == len(found) else None
+        return (whole, dict(told["skipped"])) if len(whole) == len(found) else None
 
     def finish(self, names: list[str], skipped: dict[str, str], *, paper: bool) -> None:
         """Note which analyses there are, and why there are not more."""
         if self.run is not None:
-            told = {"paper": paper, "names": names, "skipped": skipped}  # in the order of the page
+            told = {
+                "paper": paper,
+                "names": names,
+                "skipped": list(skipped.items()),
+            }  # in the order of the page
             self.run.finish(analyses=told)
 
 
@@ -488,8 +496,12 @@ def _check_settings(length: int, band: int, frequencies: tuple[int, int] | None)
         raise AttnscopeError(
             f"the band is {band}; in windows of {length} tokens the largest offset is 1 to {length - 1}"
         )
-    if frequencies is not None:
-        in_band(length, frequencies)
+    if frequencies is not None and not 1 <= frequencies[0] <= frequencies[1] <= length // 2:
+        raise AttnscopeError(
+            f"frequencies (--frequencies) are {frequencies[0]} to {frequencies[1]}; windows of {length} tokens have 1 "
+            f"to {length // 2} cycles"
+        )
+    in_band(length, frequencies)
 
 
 def with_targets(windows: list[Window], target: Corpus, loaded: LoadedModel, length: int) -> list[Window]:

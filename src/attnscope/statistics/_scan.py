@@ -27,6 +27,7 @@ from attnscope.capture import (
     verify,
     watching,
 )
+from attnscope.checks import check_seed, check_whole
 from attnscope.corpus import (
     EncodedTexts,
     LinePairs,
@@ -161,12 +162,9 @@ def scan(
     True
     """
     names = choose(statistics)
-    if band < 1:
-        raise AttnscopeError(f"band {band} holds no offset: give 1 or more")
-    if clusters < 2:  # noqa: PLR2004
-        raise AttnscopeError(f"{clusters} clusters tell nothing apart: give 2 or more")
-    if batch_size is not None and batch_size < 1:
-        raise AttnscopeError(f"batch size {batch_size} is no number of windows: give 1 or more")
+    check_whole(1, window=window, stride=stride, limit=limit, batch_size=batch_size, band=band)
+    check_whole(2, clusters=clusters)
+    check_seed(seed)
     lines: dict[str, Any] = {
         "field": field,
         "by_line": by_line or targets is not None,
@@ -193,6 +191,10 @@ def scan(
         start = decoder_start(loaded.model)
         windows = LinePairs(corpus, target, loaded.tokenizer, start, length=length, limit=limit)
         longest = windows.check()
+    if band >= longest:
+        raise AttnscopeError(
+            f"band (--band) is {band}; in windows of {longest} tokens the largest offset is {longest - 1}"
+        )
     size = batch_size or max(1, 2048 // longest)
     settings = {
         "window": length,

@@ -14,6 +14,7 @@ import xarray as xr
 from transformers import PreTrainedModel
 
 from attnscope.capture import borrowing, load_model
+from attnscope.checks import check_real, check_whole
 from attnscope.errors import AttnscopeError
 from attnscope.store._signature import package_versions, tokenizer_sha256
 from attnscope.translation.alignment import WordAlignment, forced_alignment, forced_alignment_of_heads
@@ -172,6 +173,10 @@ def align(
     Traceback (most recent call last):
     attnscope.errors.AttnscopeError: EncoderForMaskedLM is no encoder-decoder: ...
     """
+    check_whole(0, layer=layer, head=head, shown=shown)
+    check_whole(1, batch_size=batch_size)
+    check_whole(0, 1, gold_first=gold_first)
+    check_real(0.0, 1.0, threshold=threshold)
     sources, targets = _sentences(source), _sentences(target)
     known = read_gold(gold, gold_first) if isinstance(gold, str | Path) else gold
     texts: dict[str, Sequence[object]] = {"the source": sources, "the target": targets}

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import xarray as xr
 
+from attnscope.checks import THREADS, check_whole
 from attnscope.errors import AttnscopeError
 from attnscope.store import SUFFIX, OwnedFolder, explained, json_bytes, packed
 from attnscope.translation.config import TrainConfig, read_config
@@ -107,6 +108,8 @@ def compare(
     ...
     attnscope.errors.AttnscopeError: there is no system to compare: give YAML files of settings, or trained folders
     """
+    check_whole(1, beams=beams, line=line, join=join)
+    check_whole(1, THREADS, threads=threads)
     out = Path(out)
     asked = read_systems(systems, out)
     text = read_held_out(asked, _path(source), _path(reference), join=join)

@@ -17,6 +17,7 @@ from attnscope.translation.lines import check_parallel, read_lines
 
 Links: TypeAlias = frozenset[tuple[int, int]]  # (source word, target word), counted from 0
 
+_LONGEST_LINK = 40  # characters
 _LINK = re.compile(r"(\d+)([-p?])(\d+)")
 
 
@@ -232,7 +233,7 @@ def read_gold(path: Path | str, first: int = 1) -> Gold:
         every: set[tuple[int, int]] = set()
         certain: set[tuple[int, int]] = set()
         for part in line.split():
-            match = _LINK.fullmatch(part)
+            match = _LINK.fullmatch(part) if len(part) <= _LONGEST_LINK else None
             if match is None or min(int(match[1]), int(match[3])) < first:
                 raise AttnscopeError(
                     f"{shown(path)}, line {number}: {part!r} is no link; expected such as {first}-{first + 1}, "

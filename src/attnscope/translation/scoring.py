@@ -13,11 +13,13 @@ import xarray as xr
 from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
 
+from attnscope.checks import check_seed, check_whole, shortly
 from attnscope.errors import AttnscopeError
 from attnscope.translation.lines import check_parallel, read_lines
 
 TOKENIZERS = ("13a", "intl", "zh", "ja-mecab", "char", "none", "moses")
 METRICS = ("BLEU", "chrF")
+_MOST_RESAMPLES = 1_000_000
 
 Text: TypeAlias = str | Path | Sequence[str]  # a file, or its sentences
 
@@ -113,7 +115,8 @@ def score(
     if sources is not None:
         texts["source"] = sources
     count = check_parallel(texts)
-    _check_resamples(resamples)
+    check_whole(0, _MOST_RESAMPLES, resamples=resamples)
+    check_seed(seed)
     buckets = _buckets(sources, by_length, length_in)
     prepare = _moses(language) if tokenize == "moses" else None
 
@@ -143,11 +146,6 @@ def score(
         result.attrs["length_in"] = length_in
     result.attrs |= {"sentences": count, "signature": json.dumps(signatures)}
     return result
-
-
-def _check_resamples(resamples: int) -> None:
-    if resamples < 0:
-        raise AttnscopeError(f"resamples must be 0 or more, found {resamples}")
 
 
 def _several(texts: Any) -> list[Text]:
@@ -216,7 +214,13 @@ def _bleu(tokenize: str, *, lowercase: bool) -> BLEU:
 
 def _moses(language: str) -> Callable[[str], str]:
     from sacremoses import MosesTokenizer
+    from sacremoses.corpus import NonbreakingPrefixes
 
+    known = NonbreakingPrefixes().available_langs
+    if language not in known:
+        raise AttnscopeError(
+            f"language {shortly(language)} has no rules of Moses: choose {', '.join(sorted(set(known.values())))}"
+        )
     tokenizer = MosesTokenizer(lang=language)
     return lambda line: str(tokenizer.tokenize(line, return_str=True, escape=False))
 

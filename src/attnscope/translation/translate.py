@@ -16,11 +16,13 @@ from transformers import PreTrainedModel
 
 from attnscope._caller import own_random_numbers
 from attnscope.capture import borrowing, load_model, quiet
+from attnscope.checks import check_real, check_seed, check_whole
 from attnscope.errors import AttnscopeError
 from attnscope.translation.lines import read_lines
 from attnscope.translation.vocabulary import encode_lines
 
 OVERLONG = ("refuse", "split", "cut")
+_MOST = 1_000  # beams, and translations of a line
 
 
 @dataclass(frozen=True)
@@ -161,6 +163,11 @@ def translate_lines(
     >>> [len(one) for one in translate_lines(model, tokenizer, ["a dog", ""], beams=2, n_best=2)]
     [2, 1]
     """
+    check_whole(1, _MOST, beams=beams, n_best=n_best)
+    check_whole(1, batch_tokens=batch_tokens)
+    check_real(0.0, 1e3, temperature=temperature)
+    check_real(-1e3, 1e3, length_penalty=length_penalty)
+    check_seed(seed)
     if n_best > beams and not sample:
         raise AttnscopeError(f"found {n_best} best of {beams} beams: give as many beams, or sample")
     if temperature != 1 and not sample:

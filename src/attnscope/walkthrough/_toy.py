@@ -6,6 +6,7 @@ import torch
 
 from attnscope._caller import own_random_numbers
 from attnscope.attention import SelfAttention
+from attnscope.checks import check_seed
 from attnscope.walkthrough._compute import Operands, check_number, difference, follow, with_matrices
 from attnscope.walkthrough._result import Walk
 
@@ -36,6 +37,7 @@ def walk_toy(*, token: int = 0, seed: int = 0) -> Walk:
     >>> float(toy["weights"].sum(-1).round(12)[0])
     1.0
     """
+    check_seed(seed)
     with own_random_numbers():
         torch.default_generator.manual_seed(seed)
         x, attention = torch.rand(_TEXTS, _TOKENS, _WIDTH), SelfAttention(_WIDTH)
