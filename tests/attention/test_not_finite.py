@@ -252,6 +252,17 @@ def test_large_numbers_that_do_not_overflow_are_measured_as_ever(engine):
 
 
 @pytest.mark.parametrize("engine", ENGINES)
+def test_scores_near_the_largest_number_are_measured_as_ever(engine):
+    """Their sums would overflow, in both directions."""
+    clean = CALLS["no mask"]
+    call = replace(clean, query=clean.query * 2e18, key=clean.key * 1e18)
+    output, rows = measured(call, engine)
+    for place in allowed(call).any(-1).nonzero().tolist():
+        torch.testing.assert_close(output[*place], alone(call, *place))
+    assert bool((rows["mass"] == 1).all())
+
+
+@pytest.mark.parametrize("engine", ENGINES)
 def test_what_is_strange_in_one_tile_is_known_after_the_others(engine):
     n = 1100  # three tiles on either side
     q, k, v = (draw(1, 2, n, 8, seed=seed) for seed in range(3))

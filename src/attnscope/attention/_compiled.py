@@ -76,14 +76,14 @@ def _exp(x):
 
 
 @njit(**_OPTIONS | {"fastmath": _OPTIONS["fastmath"] - {"nnan"}})
-def _row_maximum(row):
-    """Largest score; infinity where one is NaN, which only the sum remembers."""
+def _row_maximum(row, least):
+    """Largest score; infinity where one is NaN or less than the least."""
     largest = _F(-np.inf)
-    total = _F(0)
+    strange = False
     for j in range(row.shape[0]):
         largest = _maximum(largest, row[j])
-        total += row[j]
-    return _F(np.inf) if total != total else largest  # noqa: PLR0124
+        strange |= not row[j] >= least  # nor is NaN
+    return _F(np.inf) if strange else largest
 
 
 @njit(**_OPTIONS)
@@ -116,7 +116,21 @@ def _row_spread(row, mean, index):
 
 @njit(**_OPTIONS)
 def _absorb(
-    scores, start, stop, row_zero, column, index, maximum, total, score, square, mean, spread, band, factor
+    scores,
+    start,
+    stop,
+    row_zero,
+    column,
+    index,
+    maximum,
+    total,
+    score,
+    square,
+    mean,
+    spread,
+    band,
+    factor,
+    least,
 ):
     queries, keys = scores.shape
     reach = band.shape[1] // 2
@@ -125,7 +139,7 @@ def _absorb(
         last = max(min(stop[i] - column, keys), first)
         row = scores[i, first:last]
         old = maximum[i]
-        new = max(old, _row_maximum(row))
+        new = max(old, _row_maximum(row, least))
         if abs(new) == np.inf:  # nothing seen yet; or infinity, after which there are no weights
             scores[i, :] = _F(0)
             factor[i] = _F(1)
@@ -159,9 +173,16 @@ _INDEX = np.arange(4096, dtype=np.float32)
 
 
 def absorb_compiled(
-    scores: Tensor, state: TileState, start: Tensor, stop: Tensor, *, row: int, column: int
+    scores: Tensor,
+    state: TileState,
+    start: Tensor,
+    stop: Tensor,
+    *,
+    row: int,
+    column: int,
+    shows_scores: bool = False,
 ) -> Tensor:
-    """Absorb a tile of one head, ``(query, key)`` float32 on the CPU: see `_tiles.Absorb`."""
+    """Absorb a tile of one head, ``(query, key)`` float32 on the CPU: see `_tiles.Absorb` and `_finite.told`."""
     factor = scores.new_empty(scores.shape[0])
     _absorb(
         scores.numpy(),
@@ -178,5 +199,6 @@ def absorb_compiled(
         state.spread.numpy(),
         state.band.numpy(),
         factor.numpy(),
+        np.finfo(_F).min if shows_scores else _F(-np.inf),
     )
     return factor

@@ -31,43 +31,48 @@ def magnitude(tensor: Tensor) -> Tensor:
 
 
 def told(
-    run: Pass, call: AttentionCall, need: Need, *, wide: Pass | None = None
+    run: Pass, call: AttentionCall, need: Need, *, shows_scores: bool = False, wide: Pass | None = None
 ) -> tuple[Tensor, RowMeasures]:
     """Run a pass so that a row is NaN if it may look at a number that is not finite, and else knows nothing of it.
-
-    A weight of 0 does not keep NaN out of a sum: 0 times NaN is NaN. So the pass never sees what is not finite, and
-    the rows that it reaches are found beside it, by their scores; those of a bias or a sink the pass finds itself.
 
     Parameters
     ----------
     run
-        The pass. A row whose largest score is NaN or +inf has such a log-sum-exp.
+        The pass. The output of a row whose largest score is NaN or +inf is NaN; a value that is NaN or infinite may
+        spoil any output, as 0 times NaN is NaN.
     call, need
         Its arguments.
+    shows_scores
+        Whether a score of -inf, which leaves a weight of 0, makes the output NaN too.
     wide
         What to run in its place where finite queries and keys may give scores that are not, if `run` cannot.
     """
-    safe = _has_finite_scores(call)
-    given = call if safe else _only_finite(call)
-    if wide is not None and not safe and not _has_finite_scores(given):
-        run = wide
-    output, rows = run(given, need)
-    known = rows.log_sum_exp < torch.inf
-    if not safe:
-        of_scores, of_values = _reached(call)
-        known &= ~of_scores
-        output.masked_fill_(of_values, torch.nan)
-    if bool(known.all()):
-        return output, rows
-    return output.masked_fill_(~known[..., None], torch.nan), _marked(rows, ~known)
+    safe = call.sinks is None or bool((call.sinks < torch.inf).all())
+    if safe and (shows_scores or _has_finite_scores(call)):
+        output, rows = run(call, need)
+        if bool(magnitude(output) < torch.inf):
+            return output, rows
+    return _repaired(run, call, need, wide)
 
 
 def _has_finite_scores(call: AttentionCall) -> bool:
     """Whether no entry is NaN or infinite and, by Cauchy and Schwarz, no sum of products on the way to a score."""
-    query, key, value = torch.stack([magnitude(side) for side in (call.query, call.key, call.value)]).tolist()
+    query, key = torch.stack([magnitude(call.query), magnitude(call.key)]).tolist()
     # twice: the sum of squared weights is a softmax of doubled scores
-    largest = 2 * max(1.0, abs(call.scale)) * query * key + value
+    largest = 2 * max(1.0, abs(call.scale)) * query * key
     return largest < torch.finfo(torch.promote_types(call.query.dtype, torch.float32)).max
+
+
+def _repaired(run: Pass, call: AttentionCall, need: Need, wide: Pass | None) -> tuple[Tensor, RowMeasures]:
+    """Let the pass see finite numbers alone, and find the rows that others reach by their scores, written out."""
+    finite = _only_finite(call)
+    if wide is not None and not _has_finite_scores(finite):
+        run = wide
+    output, rows = run(finite, need)
+    of_scores, of_values = _reached(call)
+    strange = of_scores | ~(rows.log_sum_exp < torch.inf)  # a bias or a sink shows there
+    output.masked_fill_(of_values | strange[..., None], torch.nan)
+    return output, _marked(rows, strange)
 
 
 def _only_finite(call: AttentionCall) -> AttentionCall:

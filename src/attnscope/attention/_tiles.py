@@ -290,11 +290,18 @@ def compiled_tiles(call: AttentionCall, need: Need) -> tuple[Tensor, RowMeasures
     >>> bool(torch.allclose(compiled_tiles(call, Need())[0], plain_tiles(call, Need())[0], atol=1e-6))
     True
     """
-    return told(_tiles_by_head, call, need)
+    return told(_tiles_by_head, call, need, shows_scores=_shows_scores(call))
+
+
+def _shows_scores(call: AttentionCall) -> bool:
+    """Whether a score of -inf cannot be but a mistake: nothing else forbids a key, and no cap hides it."""
+    return call.is_contiguous and call.bias is None and call.softcap is None
 
 
 def _tiles_by_head(call: AttentionCall, need: Need) -> tuple[Tensor, RowMeasures]:
     from attnscope.attention._compiled import absorb_compiled
+
+    take = partial(absorb_compiled, shows_scores=_shows_scores(call))
 
     batch, heads, queries, _ = call.query.shape
     start, stop = (bound.expand(batch, -1) for bound in call.extent)
@@ -318,7 +325,7 @@ def _tiles_by_head(call: AttentionCall, need: Need) -> tuple[Tensor, RowMeasures
             )
             part = sums.view(lambda tensor: tensor[text, head])
             for first in range(0, queries, QUERY_TILE):
-                sweep(operands, range(first, min(first + QUERY_TILE, queries)), absorb_compiled, part)
+                sweep(operands, range(first, min(first + QUERY_TILE, queries)), take, part)
 
     places = [(text, head) for text in range(batch) for head in range(heads)]
     pool = _threads(torch.get_num_threads())
