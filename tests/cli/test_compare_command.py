@@ -99,5 +99,5 @@ def test_mistakes_are_said(tmp_path, refused):
     both = ["--source", "two.txt", "--reference", "one.txt"]
     refused("compare", "fine.yaml", *both, says="two.txt has 2 lines and one.txt 1")
     refused("compare", "fine.yaml", "--by-length", "ten", says="--by-length 'ten'")
-    refused("compare", "fine.yaml", "--line", "0", says="there is no line 0")
+    refused("compare", "fine.yaml", "--line", "0", says="line (--line) is 0")
     refused("compare", "fine.yaml", "--out", "two.txt", says="two.txt")

@@ -142,7 +142,7 @@ class TestBadInput:
             (("--head", "4"), "there is no head 4: heads are counted from 0 to 3"),
             (("--layer", "1", "--head", "-1"), "there is no head -1: heads are counted from 0 to 3"),
             (("--band", "16"), "the band is 16; in windows of 16 tokens the largest offset is 1 to 15"),
-            (("--band", "0"), "the band is 0; in windows of 16 tokens the largest offset is 1 to 15"),
+            (("--band", "0"), "band (--band) is 0; expected a whole number of 1 or more"),
         ],
     )
     def test_what_does_not_exist(self, refused, asked, says):
@@ -184,7 +184,7 @@ class TestBadInput:
             "2",
             "--frequencies",
             "20:30",
-            says="within 1..7 cycles per 16 tokens",
+            says="windows of 16 tokens have 1 to 8 cycles",
         )
 
     def test_an_unknown_completion(self, refused):

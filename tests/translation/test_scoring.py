@@ -133,7 +133,7 @@ def test_files_and_sentences_give_the_same(tmp_path, result):
         ([["a"]], [["a"]], {"by_length": [5], "source": ["猫がいる"]}, "--length-in characters"),
         ([["a"]], [["a"]], {"source": ["a", "b"]}, "source has 2"),
         ([["a"]], [["a"]], {"by_length": [5], "source": ["a b"], "length_in": "bits"}, "'bits' is not known"),
-        ([["a"]], [["a"]], {"resamples": -1}, "resamples must be 0 or more"),
+        ([["a"]], [["a"]], {"resamples": -1}, "resamples .* is -1; expected a whole number from 0"),
         (["nowhere.txt"], [["a"]], {}, r"nowhere.txt: no such file"),
     ],
 )

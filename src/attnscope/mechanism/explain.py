@@ -173,8 +173,9 @@ def explain(
     True
     """
     corpus, target = texts_and_targets(texts, targets, field=field, by_line=by_line)
-    check_whole(2, limit=limit)
-    check_whole(1, window=window, band=band, intervention_texts=intervention_texts, relearn=relearn)
+    check_whole(
+        1, limit=limit, window=window, band=band, intervention_texts=intervention_texts, relearn=relearn
+    )
     check_seed(seed)
     if paper and target is not None:
         raise AttnscopeError(

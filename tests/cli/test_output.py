@@ -1,0 +1,123 @@
+"""What a command prints: nothing that acts on a terminal, nothing lost in silence, and soon."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from rich.table import Table
+from rich.text import Text
+
+from attnscope.cli.output import emit, new_console, printable
+
+COMMAND = [sys.executable, "-m", "attnscope"]
+ESCAPES = "\x1b]52;c;cm0=\x07\x1b[2J\x9b31m\r\x08\u202etxt\u2066\x7f"
+
+
+def acting(text):
+    """Characters that do something to a terminal, but for line ends and tabs."""
+    return [
+        c for c in text if (ord(c) < 32 and c not in "\n\t") or 0x7F <= ord(c) < 0xA0 or c in "\u202e\u2066"
+    ]
+
+
+def test_nothing_acts_on_the_terminal(capsys):
+    table = Table(title=Text(ESCAPES))
+    table.add_column(Text(ESCAPES))
+    table.add_row(Text(ESCAPES))
+    new_console().print(table, ESCAPES, markup=False)
+    with new_console().status(ESCAPES):
+        pass
+    shown = capsys.readouterr().out
+    assert "␛" in shown
+    assert not acting(shown)
+
+
+def test_a_lone_surrogate_can_be_printed():
+    assert printable("caf\udce9") == "caf\\udce9"
+
+
+def test_data_are_changed_for_a_terminal_alone(capsys, monkeypatch):
+    emit("a\x1b[2J\n")
+    assert capsys.readouterr().out == "a\x1b[2J\n"
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    emit("a\x1b[2J\n")
+    assert capsys.readouterr().out == "a␛[2J\n"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("scan", "./\x1b]52;c;cm0=\x07"),
+        ("train", "\x1b[2J.yaml"),
+        ("walk", "A cat \x1b]52;c;cm0=\x07 sat.", "--query-token", "\x1b]52;c;cm0=\x07"),
+        ("scan", "bundled", "\x9b2J.txt"),
+        ("score", "\x1b[2J", "--reference", "\x1b[2J"),
+    ],
+    ids=lambda words: words[0],
+)
+def test_names_do_nothing_to_the_terminal(words, tmp_path):
+    from tests.cli.command import attnscope
+
+    found = attnscope(*words, cwd=tmp_path)
+    assert not acting(found.stderr + found.stdout)
+
+
+def run(*words, **options):
+    return subprocess.run(
+        [*COMMAND, *words], capture_output="stdout" not in options, text=True, check=False, **options
+    )
+
+
+def test_a_full_standard_output_is_told_of():
+    with Path("/dev/full").open("w") as full:
+        found = run("scan", "--statistics", "list", stdout=full, stderr=subprocess.PIPE)
+    assert found.returncode == 2
+    assert found.stderr.startswith("attnscope: standard output cannot be written: no space left on device")
+    assert len(found.stderr.splitlines()) == 1
+
+
+def test_a_closed_standard_output_is_told_of():
+    found = run(
+        "scan", "--statistics", "list", preexec_fn=lambda: os.close(1), stdout=None, stderr=subprocess.PIPE
+    )
+    assert found.returncode == 2
+    assert found.stderr.startswith("attnscope: standard output cannot be written: it is closed")
+
+
+def test_a_reader_that_leaves_is_no_error():
+    command = f"{sys.executable} -m attnscope scan --statistics list | head -1; echo ${{PIPESTATUS[0]}}"
+    found = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
+    assert found.stdout.splitlines()[-1] == "0"
+    assert not found.stderr
+
+
+def test_help_waits_for_neither_pytorch_nor_transformers(tmp_path):
+    code = (
+        "import sys; sys.argv = ['attnscope', '--help']\n"
+        "from attnscope.__main__ import main\n"
+        "try: main()\n"
+        "except SystemExit: print(sorted({'torch', 'transformers', 'xarray', 'matplotlib'} & set(sys.modules)))"
+    )
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout.splitlines()[-1] == "[]"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seconds", [0.4, 1.5, 3.0])
+def test_ctrl_c_while_everything_is_still_imported(seconds, tmp_path):
+    heed = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
+    code = heed + "print('up', flush=True); from attnscope.__main__ import main; main()"
+    process = subprocess.Popen(
+        [sys.executable, "-c", code, "scan", "--no-report", "--stride", "1"],
+        cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert process.stdout.readline() == "up\n"
+    try:
+        process.wait(seconds)
+    except subprocess.TimeoutExpired:
+        process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=60)
+    assert (process.returncode, said) == (130, "attnscope: stopped\n")
