@@ -101,7 +101,7 @@ def test_explain_keeps_the_model_and_what_was_learned(tmp_path):
 
 
 def test_explain_refuses_before_it_reads_the_texts(tmp_path):
-    with pytest.raises(AttnscopeError, match="steps 0"):
+    with pytest.raises(AttnscopeError, match=r"relearn .* is 0"):
         explain(limit=2, relearn=0, out=tmp_path / "run")
     assert not (tmp_path / "run").exists()
 

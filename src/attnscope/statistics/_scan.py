@@ -191,9 +191,9 @@ def scan(
         start = decoder_start(loaded.model)
         windows = LinePairs(corpus, target, loaded.tokenizer, start, length=length, limit=limit)
         longest = windows.check()
-    if band >= longest:
+    if band >= length:
         raise AttnscopeError(
-            f"band (--band) is {band}; in windows of {longest} tokens the largest offset is {longest - 1}"
+            f"band (--band) is {band}; in windows of {length} tokens the largest offset is {length - 1}"
         )
     size = batch_size or max(1, 2048 // longest)
     settings = {
