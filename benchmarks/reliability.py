@@ -508,7 +508,7 @@ def main() -> None:
     table = Table(title="reliability")
     for heading in ("class", "tried", *OUTCOMES):
         table.add_column(heading, justify="left" if heading == "class" else "right")
-    with tempfile.TemporaryDirectory(dir=Path.cwd()) as folder_name:
+    with tempfile.TemporaryDirectory(prefix="attnscope-reliability-") as folder_name:
         place = Path(folder_name)
         all_works = works(place)
         for name in options.classes or CLASSES:
