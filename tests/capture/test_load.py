@@ -126,7 +126,7 @@ def test_an_unknown_dtype_or_device_is_named(folder):
         load_model(folder, device="nowhere")
 
 
-@pytest.mark.parametrize("name", ["meta", "cpu:5", "cuda:99", "gpu0", "xla", "hpu", "cuda:x"])
+@pytest.mark.parametrize("name", ["", "meta", "cpu:5", "cuda:99", "gpu0", "xla", "hpu", "cuda:x"])
 def test_a_device_that_cannot_be_used_is_named_in_a_line(name):
     with pytest.raises(AttnscopeError, match=f"device '{name}' cannot be used: ") as caught:
         usable_device(name)

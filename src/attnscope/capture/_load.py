@@ -162,7 +162,8 @@ def usable_device(name: str | None) -> torch.device:
     """
     advice = "Choose cpu, or cuda where there is a GPU"
     with explaining(f"device {name!r} cannot be used", advice):
-        device = torch.device(name or ("cuda" if torch.cuda.is_available() else "cpu"))
+        default = "cuda" if torch.cuda.is_available() else "cpu"
+        device = torch.device(default if name is None else name)
         torch.empty(0, device=device)
     if device.type == "meta" or (device.type == "cpu" and device.index):
         what = "it holds no numbers" if device.type == "meta" else "there is one cpu, number 0"
