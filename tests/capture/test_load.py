@@ -192,3 +192,10 @@ def test_robertas_table_of_514_rows_reaches_512_positions():
         max_position_embeddings=514,
     )
     assert position_table_length(RobertaModel(config)) == 512
+
+
+@pytest.mark.parametrize("family", ["vit", "whisper"])
+def test_a_model_that_reads_no_text_is_refused_where_text_is_given(family):
+    model = tiny(family)
+    refused(model, f"{type(model).__name__} reads {model.main_input_name}, not text")
+    assert load_model(model, device="cpu", need_tokenizer=False).tokenizer is None

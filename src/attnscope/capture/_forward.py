@@ -146,7 +146,10 @@ def check_ids(model: PreTrainedModel, inputs: dict[str, Any], name: Name) -> Non
 
 def _embedding(model: PreTrainedModel, side: str) -> nn.Embedding | None:
     reader: Any = model.get_decoder() if side.startswith("decoder") else model
-    table = (reader if hasattr(reader, "get_input_embeddings") else model).get_input_embeddings()
+    try:
+        table = (reader if hasattr(reader, "get_input_embeddings") else model).get_input_embeddings()
+    except NotImplementedError:  # several modalities, of which none is the main one
+        return None
     return table if isinstance(table, nn.Embedding) else None
 
 

@@ -131,6 +131,7 @@ def load_model(
             model = model.to(cast("Any", place))
         _refuse_broken_numbers(model)
     if need_tokenizer:
+        _refuse_what_reads_no_text(model)
         if tokenizer is None or isinstance(tokenizer, (str, Path)):
             beside = repository if tokenizer is None else _repository_of_tokenizer(str(tokenizer))
             if beside is None:
@@ -143,6 +144,13 @@ def load_model(
                 f"the tokenizer of {name} gives no character offsets: a fast tokenizer (tokenizer.json) is needed"
             )
     return LoadedModel(model, tokenizer if need_tokenizer else None, name, identity)
+
+
+def _refuse_what_reads_no_text(model: PreTrainedModel) -> None:
+    if model.main_input_name != "input_ids":
+        raise AttnscopeError(
+            f"{type(model).__name__} reads {model.main_input_name}, not text: give a model that reads input_ids"
+        )
 
 
 def usable_device(name: str | None) -> torch.device:

@@ -86,7 +86,7 @@ def verify(
         with watching(model, observe):
             found = forward(model, inputs, called, None if valid is None else lambda _: valid)
     if not sites:
-        instead = "Models on the registry (BERT, RoBERTa, GPT-2, Llama, T5, ViT, ...) can"
+        instead = "Models on the registry (BERT, RoBERTa, GPT-2, Llama, T5, ...) can"
         if getattr(own, "cross_attentions", None):
             instead = "The weights that it gives between two texts can be read with attnscope align"
         raise AttnscopeError(
