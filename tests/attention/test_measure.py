@@ -282,3 +282,10 @@ class TestTheReference:
             attend(draw(1, 3, 8), draw(1, 3, 7), draw(1, 3, 7))
         with pytest.raises(AttnscopeError, match="3 keys and 4 values"):
             attend(draw(1, 3, 8), draw(1, 3, 8), draw(1, 4, 8))
+
+
+@pytest.mark.parametrize("dtype", [torch.long, torch.float32])
+def test_a_mask_that_is_not_of_booleans_is_refused(dtype):
+    x = torch.zeros(3, 2)
+    with pytest.raises(AttnscopeError, match=r"mask holds \w+: expected booleans.*bias=mask"):
+        attend(x, x, x, mask=torch.ones(3, 3).tril().to(dtype))

@@ -146,3 +146,21 @@ def test_a_file_that_is_not_utf_8_is_named(tmp_path):
     (tmp_path / "latin").write_bytes(b"good\nf\xe9te\n")
     with pytest.raises(AttnscopeError, match="latin: found byte 0xe9 at byte offset 6"):
         read_lines(tmp_path / "latin")
+
+
+def test_text_without_spaces_is_scored_by_its_language_or_refused():
+    made, right = ["吾輩は猫である。名前は無い。"], ["吾輩は猫である。名前はまだ無い。"]
+    with pytest.raises(AttnscopeError, match=r"no spaces between words.*--language ja"):
+        attnscope.score([made], [right])
+    pytest.importorskip("MeCab")
+    by_language = attnscope.score([made], [right], language="ja", resamples=0)
+    assert by_language.identical(attnscope.score([made], [right], tokenize="ja-mecab", resamples=0))
+    assert float(by_language["score"].sel(metric="BLEU").item()) > 50
+    asked = attnscope.score([made], [right], tokenize="13a", resamples=0)
+    assert "tok:13a" in asked.attrs["signature"]
+
+
+def test_one_sentence_has_no_interval():
+    found = attnscope.score({"a": ["a b c d e"], "b": ["a b c d f"]}, [["a b c d e"]], resamples=20)
+    assert found[["lower", "upper", "p_value", "difference_lower"]].isnull().all().to_array().all()
+    assert found["score"].notnull().all()

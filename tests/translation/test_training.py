@@ -19,6 +19,7 @@ from attnscope.store import OwnedFolder
 from attnscope.translation.build import build_model
 from attnscope.translation.config import TrainConfig, read_config
 from attnscope.translation.log import Log, read_log
+from attnscope.translation.material import read_material
 from attnscope.translation.presets import PRESETS
 from attnscope.translation.processes import Processes
 from attnscope.translation.training import Training, rate_of, train
@@ -531,3 +532,12 @@ def test_flags_take_the_place_of_the_file(tmp_path):
     file.write_text(json.dumps({"updates": 7, "dropout": 0.3}))
     config = read_config(file, updates=9, dropout=None)
     assert (config.updates, config.dropout) == (9, 0.3)
+
+
+def test_a_target_without_spaces_wants_a_tokenizer_of_bleu(tmp_path):
+    (tmp_path / "en").write_text("I am a cat.\n" * 20)
+    (tmp_path / "ja").write_text("吾輩は猫である。\n" * 20)
+    files = {"source": tmp_path / "en", "target": tmp_path / "ja", "vocabulary": 300}
+    with pytest.raises(AttnscopeError, match=r"no spaces between words.*--bleu-tokenizer"):
+        read_material(read_config(**files))
+    assert len(read_material(read_config(**files, bleu_tokenizer="char")).valid) == 2

@@ -3,17 +3,18 @@
 import math
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Shaped
 from torch import Tensor
 
 from attnscope.attention._sizes import check_operands
+from attnscope.errors import AttnscopeError
 
 
 def attend(
     query: Float[Tensor, "*batch query width"],
     key: Float[Tensor, "*batch key key_width"],
     value: Float[Tensor, "*batch value value_width"],
-    mask: Bool[Tensor, "..."] | None = None,
+    mask: Shaped[Tensor, "..."] | None = None,
     scale: float | None = None,
     *,
     bias: Float[Tensor, "..."] | None = None,
@@ -52,7 +53,7 @@ def attend(
     Raises
     ------
     AttnscopeError
-        If the widths of query and key, or the lengths of key and value, differ.
+        If the widths of query and key, or the lengths of key and value, differ, or the mask is not of booleans.
 
     Examples
     --------
@@ -77,7 +78,7 @@ def attend(
 
 def masked_softmax(
     scores: Float[Tensor, "..."],
-    mask: Bool[Tensor, "..."] | None = None,
+    mask: Shaped[Tensor, "..."] | None = None,
     sinks: Float[Tensor, "..."] | None = None,
 ) -> Float[Tensor, "..."]:
     """Softmax over the last dimension, of what the mask allows; all zeros where it allows nothing.
@@ -96,6 +97,11 @@ def masked_softmax(
     [[0.5, 0.5, 0.0]]
     """
     if mask is not None:
+        if mask.dtype != torch.bool:
+            raise AttnscopeError(
+                f"mask holds {str(mask.dtype).removeprefix('torch.')}: expected booleans, True where a query may look "
+                "(mask.bool() of zeros and ones; bias=mask for what is added to the scores)"
+            )
         scores = scores.masked_fill(~mask, -math.inf)
     largest = scores.amax(-1, keepdim=True)
     if sinks is not None:

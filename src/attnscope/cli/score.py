@@ -27,15 +27,18 @@ def score(
         list[Path], typer.Option(help="Right translations; again for a second one of each sentence.")
     ],
     tokenize: Annotated[
-        str,
+        str | None,
         typer.Option(
-            help="How BLEU finds words: 13a, intl, zh, ja-mecab, char, none (tokenised text), moses."
+            help="How BLEU finds words: 13a, intl, zh, ja-mecab, char, none (tokenised text), moses. "
+            "[default: ja-mecab and zh for their languages, else 13a]"
         ),
-    ] = "13a",
+    ] = None,
     lowercase: Annotated[
         bool, typer.Option("--lowercase", "-lc", help="Ignore case; as in older papers, with moses or none.")
     ] = False,
-    language: Annotated[str, typer.Option(help="Of the references, for moses.")] = "en",
+    language: Annotated[
+        str | None, typer.Option(help="Language of the references, such as ja; for moses en by default.")
+    ] = None,
     source: Annotated[
         Path | None, typer.Option(help="The sentences that were translated, for --by-length.")
     ] = None,
@@ -43,8 +46,10 @@ def score(
         str | None, typer.Option(help="Upper limits of source length with commas between: 10,20,30")
     ] = None,
     length_in: Annotated[str, typer.Option(help="What a length counts: words or characters.")] = "words",
-    resamples: Annotated[int, typer.Option(help="Of the bootstrap; 0 for no intervals.")] = 1000,
-    seed: Annotated[int, typer.Option(help="Of the bootstrap.")] = 12345,
+    resamples: Annotated[
+        int, typer.Option(help="Number of resamples of the bootstrap; 0 for no intervals.")
+    ] = 1000,
+    seed: Annotated[int, typer.Option(help="Seed of the bootstrap.")] = 12345,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
 ) -> None:
     """How good are the translations? BLEU and chrF with signatures, intervals and paired tests."""
@@ -141,7 +146,7 @@ def _print_scores(console: Console, result: xr.Dataset, metric: str) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(title=f"{metric} over {result.attrs['sentences']} sentences", title_justify="left")
+    table = Table(title=f"{metric} over {_sentences(result)}", title_justify="left")
     table.add_column("system")
     several = result.sizes["system"] > 1
     for heading in (metric, "95% interval", *(("difference", "95% interval", "p") if several else ())):
@@ -159,6 +164,11 @@ def _print_scores(console: Console, result: xr.Dataset, metric: str) -> None:
             ]
         table.add_row(Text(str(system)), *row)
     console.print(table)
+
+
+def _sentences(result: xr.Dataset) -> str:
+    count = result.attrs["sentences"]
+    return f"{count} sentence" + "s" * (count != 1)
 
 
 def _print_by_length(console: Console, result: xr.Dataset, metric: str) -> None:

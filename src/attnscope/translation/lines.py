@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import unicodedata
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import islice
 from pathlib import Path
 
 from attnscope.corpus._opening import is_standard_input, shown
 from attnscope.corpus.files import decode_utf8, lines_of, read_bytes
 from attnscope.errors import AttnscopeError
+
+_WITHOUT_SPACES = ("CJK ", "HIRAGANA ", "KATAKANA ", "THAI ", "LAO ", "KHMER ", "MYANMAR ", "TIBETAN ")
+_LONG_WORD = 5  # letters; segmented Japanese and Chinese have about 2 a word
+_LOOKED_AT = 1000
 
 
 def read_lines(path: Path | str) -> list[str]:
@@ -69,3 +75,17 @@ def check_parallel(texts: Mapping[str, Sequence[object]]) -> int:
     if count == 0:
         raise AttnscopeError(f"{first} is empty: expected one sentence a line")
     return count
+
+
+def is_unsegmented(lines: Iterable[str]) -> bool:
+    """Whether most letters are of a script that puts no spaces between words, and no tool has put them there.
+
+    Examples
+    --------
+    >>> is_unsegmented(["吾輩は猫である。"]), is_unsegmented(["吾輩 は 猫 で ある 。"]), is_unsegmented(["I am a cat."])
+    (True, False, False)
+    """
+    words = [word for line in islice(lines, _LOOKED_AT) for word in line.split()]
+    letters = [letter for word in words for letter in word if letter.isalpha()]
+    spaceless = [one for one in letters if unicodedata.name(one, "").startswith(_WITHOUT_SPACES)]
+    return len(spaceless) > len(letters) / 2 and len(letters) > _LONG_WORD * len(words)

@@ -17,11 +17,13 @@ from torch import Tensor
 from attnscope.errors import AttnscopeError
 from attnscope.translation.batches import EncodedText, collate, encode_pairs, epoch_batches, split_batch
 from attnscope.translation.config import TrainConfig
+from attnscope.translation.lines import is_unsegmented
 from attnscope.translation.parallel import ParallelText, read_parallel
 from attnscope.translation.task import generate_task
 from attnscope.translation.vocabulary import encode_lines, train_subwords
 
 Batch = dict[str, Tensor]
+_BY_SPACES = ("13a", "intl")  # tokenizers of BLEU that find no word where there is no space
 HELD_OUT = 500  # pairs that are set aside where no validation text is given
 
 
@@ -196,6 +198,11 @@ def read_material(config: TrainConfig, tokenizer: Any = None) -> Material:
 
 def _pairs(config: TrainConfig, tokenizer: Any) -> Pairs:
     train, valid = (text.joined(config.join, config.seed) for text in read_pairs(config))
+    if config.bleu_tokenizer in _BY_SPACES and is_unsegmented(valid.target):
+        raise AttnscopeError(
+            f"the validation target has no spaces between words, so that BLEU with {config.bleu_tokenizer} finds none: "
+            "choose --bleu-tokenizer ja-mecab, zh or char"
+        )
     if tokenizer is None:
         tokenizer = train_subwords(
             [*train.source, *train.target], config.vocabulary, lowercase=config.lowercase

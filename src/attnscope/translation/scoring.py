@@ -15,11 +15,12 @@ from sacrebleu.metrics.chrf import CHRF
 
 from attnscope.checks import check_seed, check_whole, shortly
 from attnscope.errors import AttnscopeError
-from attnscope.translation.lines import check_parallel, read_lines
+from attnscope.translation.lines import check_parallel, is_unsegmented, read_lines
 
 TOKENIZERS = ("13a", "intl", "zh", "ja-mecab", "char", "none", "moses")
 METRICS = ("BLEU", "chrF")
 _MOST_RESAMPLES = 1_000_000
+_TOKENIZER_OF = {"ja": "ja-mecab", "zh": "zh"}
 
 Text: TypeAlias = str | Path | Sequence[str]  # a file, or its sentences
 
@@ -31,9 +32,9 @@ def score(
     source: Text | None = None,
     by_length: Sequence[int] = (),
     length_in: str = "words",
-    tokenize: str = "13a",
+    tokenize: str | None = None,
     lowercase: bool = False,
-    language: str = "en",
+    language: str | None = None,
     resamples: int = 1000,
     seed: int = 12345,
 ) -> xr.Dataset:
@@ -61,14 +62,14 @@ def score(
         How BLEU finds words: ``13a`` (the default of sacreBLEU), ``intl``, ``zh``, ``ja-mecab`` (needs
         ``attnscope[ja]``), ``char``, ``none`` (the text is tokenised already), or ``moses``: the tokenizer of the
         Moses scripts in its Python form, sacremoses, for `language`, without their normalisation of punctuation.
-        chrF always reads the text as it is.
+        By default ``ja-mecab`` and ``zh`` for their languages, else ``13a``. chrF always reads the text as it is.
     lowercase
         Ignore case. Many published numbers are of ``multi-bleu.perl`` on text tokenised by Moses and lower-cased: that
         is ``tokenize="moses", lowercase=True`` here (or ``none`` where the files are tokenised), except that
         multi-bleu gives 0 where no n-gram of some order matches and sacreBLEU smooths. Such a number must not be
         compared with a cased ``13a`` one.
     language
-        Of the references, for ``moses``.
+        Language of the references, such as ``ja``; for ``moses`` English by default.
     resamples
         Of the bootstrap; 0 for no intervals and tests.
     seed
@@ -79,15 +80,16 @@ def score(
     xarray.Dataset
         ``score``, ``lower`` and ``upper`` (the middle 95% of resamples), ``p_value``, ``difference``,
         ``difference_lower``, ``difference_upper`` (from the baseline, which has NaN itself), all ``(system, metric)``
-        in points of 0 to 100. With `by_length` also ``score_by_length``, ``lower_by_length``, ``upper_by_length``
-        ``(system, metric, bucket)`` and ``sentences (bucket)``; an empty bucket is NaN. The attribute ``signature``
-        is JSON with the signature of each metric.
+        in points of 0 to 100. One sentence alone has no interval. With `by_length` also ``score_by_length``,
+        ``lower_by_length``, ``upper_by_length`` ``(system, metric, bucket)`` and ``sentences (bucket)``; an empty
+        bucket is NaN. The attribute ``signature`` is JSON with the signature of each metric.
 
     Raises
     ------
     AttnscopeError
         If a file cannot be read, line counts differ, two systems have one name, a tokenizer is not known or not
-        installed, or the limits do not rise.
+        installed, the limits do not rise, or the references have no spaces between words and neither tokenizer nor
+        language is given.
 
     References
     ----------
@@ -118,6 +120,8 @@ def score(
     check_whole(0, _MOST_RESAMPLES, resamples=resamples)
     check_seed(seed)
     buckets = _buckets(sources, by_length, length_in)
+    tokenize = tokenize or _tokenizer_for(language, answers)
+    language = language or "en"
     prepare = _moses(language) if tokenize == "moses" else None
 
     metrics = {"BLEU": _bleu(tokenize, lowercase=lowercase), "chrF": CHRF(lowercase=lowercase)}
@@ -200,6 +204,15 @@ def _buckets(sources: Sequence[str] | None, limits: Sequence[int], length_in: st
     return {name: np.flatnonzero(bucket == i) for i, name in enumerate(names)}
 
 
+def _tokenizer_for(language: str | None, answers: list[list[str]]) -> str:
+    if language is None and any(map(is_unsegmented, answers)):
+        raise AttnscopeError(
+            "the references have no spaces between words, so that BLEU finds none: give their language "
+            "(--language ja), or say how to find words (--tokenize char)"
+        )
+    return _TOKENIZER_OF.get(language or "", "13a")
+
+
 def _bleu(tokenize: str, *, lowercase: bool) -> BLEU:
     if tokenize not in TOKENIZERS:
         raise AttnscopeError(f"tokenize {tokenize!r} is not known: choose one of {', '.join(TOKENIZERS)}")
@@ -265,7 +278,7 @@ def _compare(
         for column, (name, metric) in enumerate(metrics.items()):
             parts = [part[chosen] for part in statistics[name]]
             out["score"][:, column] = [_value(metric, part.sum(0)) for part in parts]
-            if resamples:
+            if resamples and len(chosen) > 1:  # of one sentence all resamples are the same
                 drawn = _resampled(metric, np.stack(parts).astype(np.float64), resamples, seed)
                 _intervals(out, column, drawn)
         out["difference"][1:] = out["score"][1:] - out["score"][:1]
