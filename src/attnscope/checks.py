@@ -1,4 +1,4 @@
-"""Checks of numbers that a user gives, before anything is done with them."""
+"""Checks of what a user gives, before anything is done with it."""
 
 from __future__ import annotations
 
@@ -71,6 +71,25 @@ def check_real(least: float, most: float | None = None, **given: Any) -> None:
         if not real or value < least or (most is not None and value > most):
             upper = f"from {least:g} to {most:g}" if most is not None else f"of {least:g} or more"
             raise AttnscopeError(f"{_called(name)} is {shortly(value)}; expected a number {upper}")
+
+
+def check_kind(expected: str, *kinds: type, **given: Any) -> None:
+    """Refuse what is of no kind that was expected; None was not given.
+
+    Examples
+    --------
+    >>> check_kind("a sentence", str, target=3)
+    Traceback (most recent call last):
+    ...
+    attnscope.errors.AttnscopeError: target is 3 (int); expected a sentence
+    """
+    for name, value in given.items():
+        if value is not None and not isinstance(value, kinds):
+            kind = type(value).__name__
+            found = (
+                f"{shortly(value)} ({kind})" if isinstance(value, str | int | float) else f"of type {kind}"
+            )
+            raise AttnscopeError(f"{name} is {found}; expected {expected}")
 
 
 def _is_a(kind: type, value: Any) -> bool:

@@ -27,6 +27,7 @@ from attnscope.capture._quiet import quiet
 from attnscope.capture._repository import Repository, asking_trust
 from attnscope.capture._size import no_larger_than
 from attnscope.capture._tokenizer import load_tokenizer
+from attnscope.checks import check_kind
 from attnscope.corpus.texts import SUFFIXES
 from attnscope.errors import AttnscopeError, explaining
 
@@ -113,7 +114,9 @@ def load_model(
     >>> type(loaded.model).__name__
     'EncoderForMaskedLM'
     """
-    source = MODEL if source == "bundled" else source
+    source = getattr(source, "_orig_mod", source)  # of torch.compile
+    check_kind("a model of transformers, a folder, or a hub id", str, Path, PreTrainedModel, model=source)
+    source = MODEL if isinstance(source, str) and source == "bundled" else source
     if dtype is not None and dtype not in DTYPES:
         raise AttnscopeError(f"dtype {dtype!r} is not known: choose one of {', '.join(DTYPES)}")
     if isinstance(source, PreTrainedModel):

@@ -18,7 +18,7 @@ from attnscope.checks import check_real, check_whole
 from attnscope.errors import AttnscopeError
 from attnscope.store._signature import package_versions, tokenizer_sha256
 from attnscope.translation.alignment import WordAlignment, forced_alignment, forced_alignment_of_heads
-from attnscope.translation.lines import check_parallel, read_lines
+from attnscope.translation.lines import check_parallel, lines_of_text
 from attnscope.translation.links import (
     AlignmentScore,
     Gold,
@@ -177,7 +177,7 @@ def align(
     check_whole(1, batch_size=batch_size)
     check_whole(0, 1, gold_first=gold_first)
     check_real(0.0, 1.0, threshold=threshold)
-    sources, targets = _sentences(source), _sentences(target)
+    sources, targets = lines_of_text(source, "the source"), lines_of_text(target, "the target")
     known = read_gold(gold, gold_first) if isinstance(gold, str | Path) else gold
     texts: dict[str, Sequence[object]] = {"the source": sources, "the target": targets}
     check_parallel(texts if known is None else {**texts, "the gold file": known.sure})
@@ -224,10 +224,6 @@ def align(
         _pairs(work, found, layer, head, shown),
         _signature(work, {"name": loaded.name, **loaded.identity}, layer, head),
     )
-
-
-def _sentences(text: Any) -> list[str]:
-    return read_lines(text) if isinstance(text, str | Path) else list(text)
 
 
 def _judge_heads(work: _Work) -> xr.Dataset:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 
+from attnscope.checks import check_kind
 from attnscope.corpus._opening import is_standard_input, shown
 from attnscope.corpus.files import decode_utf8, lines_of, read_bytes
 from attnscope.errors import AttnscopeError
@@ -50,6 +51,28 @@ def read_lines(path: Path | str) -> list[str]:
     path = Path(path)
     name = "standard input" if is_standard_input(path) else shown(path)
     return lines_of(decode_utf8(read_bytes(path), name))
+
+
+def lines_of_text(text: str | Path | Sequence[str], name: str = "the text") -> list[str]:
+    """The lines of a file, or the sentences that were given.
+
+    Raises
+    ------
+    AttnscopeError
+        If the file cannot be read, or what was given is neither a file nor sentences.
+
+    Examples
+    --------
+    >>> lines_of_text(["a b", "c"])
+    ['a b', 'c']
+    """
+    if isinstance(text, str | Path):
+        return read_lines(text)
+    check_kind("a file, or a list of sentences", Iterable, **{name: text})
+    lines = list(text)
+    for number, line in enumerate(lines, start=1):
+        check_kind("a sentence", str, **{f"line {number} of {name}": line})
+    return lines
 
 
 def check_parallel(texts: Mapping[str, Sequence[object]]) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -13,9 +13,9 @@ import xarray as xr
 from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
 
-from attnscope.checks import check_seed, check_whole, shortly
+from attnscope.checks import check_kind, check_seed, check_whole, shortly
 from attnscope.errors import AttnscopeError
-from attnscope.translation.lines import check_parallel, is_unsegmented, read_lines
+from attnscope.translation.lines import check_parallel, is_unsegmented, lines_of_text
 
 TOKENIZERS = ("13a", "intl", "zh", "ja-mecab", "char", "none", "moses")
 METRICS = ("BLEU", "chrF")
@@ -111,9 +111,9 @@ def score(
     'nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:...'
     """
     systems = _systems(hypotheses)
-    answers = [_lines(text) for text in _several(references)]
+    answers = [lines_of_text(text, "the references") for text in _several(references, "references")]
     texts = {**systems, **{f"reference {i + 1}": lines for i, lines in enumerate(answers)}}
-    sources = None if source is None else _lines(source)
+    sources = None if source is None else lines_of_text(source, "the source")
     if sources is not None:
         texts["source"] = sources
     count = check_parallel(texts)
@@ -152,18 +152,15 @@ def score(
     return result
 
 
-def _several(texts: Any) -> list[Text]:
+def _several(texts: Any, name: str) -> list[Text]:
+    check_kind("files, or lists of sentences", str, Path, Iterable, **{name: texts})
     return [texts] if isinstance(texts, str | Path) else list(texts)
-
-
-def _lines(text: Text) -> list[str]:
-    return read_lines(text) if isinstance(text, str | Path) else list(text)
 
 
 def _systems(hypotheses: Any) -> dict[str, Sequence[str]]:
     if isinstance(hypotheses, Mapping):
-        return {str(name): _lines(text) for name, text in hypotheses.items()}
-    texts = _several(hypotheses)
+        return {str(name): lines_of_text(text, str(name)) for name, text in hypotheses.items()}
+    texts = _several(hypotheses, "hypotheses")
     if not texts:
         raise AttnscopeError("no translations were given: expected at least one system")
     paths = [text for text in texts if isinstance(text, str | Path)]
@@ -175,7 +172,7 @@ def _systems(hypotheses: Any) -> dict[str, Sequence[str]]:
             name = "standard input" if str(text) == "-" else Path(text).name if short else str(text)
         if name in named:
             raise AttnscopeError(f"{name} is given twice: each system once")
-        named[name] = _lines(text)
+        named[name] = lines_of_text(text, name)
     return named
 
 

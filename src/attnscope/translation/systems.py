@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from attnscope.checks import check_kind
 from attnscope.errors import AttnscopeError
 from attnscope.store import OwnedFolder
 from attnscope.translation.config import SETTINGS, TrainConfig, read_config
@@ -66,6 +67,9 @@ def read_systems(
     >>> [system.name for system in read_systems(None, Path("out"))]
     ['fixed vector', 'additive', 'Transformer']
     """
+    check_kind(
+        "files of settings, trained folders, or a mapping from names to them", Iterable, systems=systems
+    )
     if systems is None:
         systems = PRESETS
     pairs = (
@@ -99,6 +103,7 @@ def _read(name: str, one: str | Path | TrainConfig, out: Path) -> System:
             "name in Python's mapping"
         )
     own = out / SYSTEMS / name
+    check_kind("a file of settings, a trained folder or a TrainConfig", str, Path, TrainConfig, **{name: one})
     if isinstance(one, TrainConfig):
         return System(name, own, _of_translation(one, name), given=False)
     path = Path(one)

@@ -19,6 +19,7 @@ from transformers import AutoTokenizer
 
 from attnscope._caller import own_random_numbers, own_threads
 from attnscope.capture import quiet, usable_device
+from attnscope.checks import check_kind
 from attnscope.errors import AttnscopeError
 from attnscope.store import OwnedFolder, explained
 from attnscope.translation.batches import IGNORED
@@ -436,6 +437,8 @@ def train(
     ['aer', 'bleu', 'loss']
     >>> place.cleanup()
     """
+    check_kind("settings, or a YAML file of them", str, Path, TrainConfig, config=config)
+    check_kind("a folder", str, Path, out=out)
     given = {name: value for name, value in settings.items() if value is not None}
     if config is None and not {"source", "text"} & given.keys():
         config = preset(given.get("model"), given.get("attention"))

@@ -18,7 +18,7 @@ from attnscope._caller import own_random_numbers
 from attnscope.capture import borrowing, load_model, quiet
 from attnscope.checks import check_real, check_seed, check_whole
 from attnscope.errors import AttnscopeError
-from attnscope.translation.lines import read_lines
+from attnscope.translation.lines import lines_of_text
 from attnscope.translation.vocabulary import encode_lines
 
 OVERLONG = ("refuse", "split", "cut")
@@ -86,7 +86,7 @@ def translate(
     Traceback (most recent call last):
     attnscope.errors.AttnscopeError: EncoderForMaskedLM is no encoder-decoder: ...
     """
-    lines = read_lines(source) if isinstance(source, str | Path) else list(source)
+    lines = lines_of_text(source, "the source")
     loaded = load_model(
         model,
         tokenizer=tokenizer,

@@ -14,6 +14,7 @@ from attnscope.attention import AttentionCall, Need, Rotation, measure
 from attnscope.bundled import MODEL
 from attnscope.capture import Site, borrowing, load_model, verify
 from attnscope.capture._verify import TOLERANCE
+from attnscope.checks import check_kind
 from attnscope.errors import AttnscopeError
 from attnscope.mechanism.inputs import watching_inputs
 from attnscope.mechanism.projections import Projections, projections
@@ -86,6 +87,8 @@ def walk(
     >>> max(found.errors.values()) < 1e-4
     True
     """
+    check_kind("a text", str, sentence=sentence, target=target)
+    check_kind("a position, or a piece of the sentence", int, str, query_token=query_token)
     if layer is None:
         layer = _BUNDLED_LAYER if model in (None, "bundled", MODEL) else 0
     loaded = load_model("bundled" if model is None else model, **load)
