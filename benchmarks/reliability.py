@@ -18,6 +18,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import fcntl
+import itertools
 import os
 import random
 import resource
@@ -161,8 +162,11 @@ def run(
 
 
 def is_clear(ended: Ended) -> bool:
-    """Exit code 2 and one or two lines, after notes on what was damaged."""
-    lines = [line for line in ended.said.strip().splitlines() if "is made anew" not in line]
+    """Exit code 2 and one or two lines, after those of progress and notes on what was damaged."""
+    said = itertools.dropwhile(
+        lambda line: not line.startswith("attnscope: "), ended.said.strip().splitlines()
+    )
+    lines = [line for line in said if "is made anew" not in line]
     return ended.code == 2 and 1 <= len(lines) <= 2 and "Traceback" not in ended.said
 
 

@@ -15,9 +15,11 @@ from attnscope import AttnscopeError, explain
 from attnscope.bundled import MODEL
 from attnscope.capture import load_model
 from attnscope.mechanism import paper_figures
-from attnscope.mechanism._paper_rows import Case
+from attnscope.mechanism._paper_rows import SHARP, Case, _offset_of_weights
 from attnscope.mechanism.evidence import gather
 from attnscope.mechanism.paper import COLUMNS, PUBLISHED, is_shaped_like, paper_lines, paper_table
+from attnscope.mechanism.published import published_name
+from attnscope.statistics import direction
 from tests.families import tiny
 from tests.mechanism.planted_roberta import (
     FULL,
@@ -30,7 +32,7 @@ from tests.mechanism.planted_roberta import (
 )
 
 REACTIONS = Path(__file__).parents[2] / "examples" / "reactions.txt"
-VERDICTS = {"agrees", "differs", "descriptive", "not comparable", "not run"}
+VERDICTS = {"agrees", "differs", "descriptive", "same shape, other weights", "not comparable", "not run"}
 SETUP = (3, 7, 14, 17, 19, 24)
 NOT_RUN = (20, 21, 22, 23, 25, 26)
 
@@ -50,7 +52,7 @@ def small():
 
 @pytest.fixture(scope="module")
 def planted(small):
-    return paper_table(small, random_ids(SMALL, 4), comparable=True)
+    return paper_table(small, random_ids(SMALL, 4), published_as="roberta-base")
 
 
 def test_every_row_is_there(planted):
@@ -97,7 +99,7 @@ def test_layers_hold_the_waves(planted):
 
 def test_a_head_planted_to_the_other_side_differs():
     model = planted_roberta(SMALL, {(1, 1): (2, 0.25), (2, 3): (-1, 4.0)})
-    found = paper_table(model, random_ids(SMALL, 2), comparable=True)
+    found = paper_table(model, random_ids(SMALL, 2), published_as="roberta-base")
     assert (value(found, 10), value(found, 11), value(found, 13)) == (-1, 2, 2)
     assert [verdicts(found)[row] for row in (10, 11, 13)] == ["differs"] * 3
 
@@ -110,7 +112,7 @@ def test_another_table_differs_and_other_ways_are_tried(small):
         moved[:-2] = kept[2:]  # the planted rows stand at 0 .. 127
         moved[-2:] = torch.randn(2, SMALL.width)
         small.get_submodule(name).weight.copy_(moved)
-        found = paper_table(small, random_ids(SMALL, 2), comparable=True)
+        found = paper_table(small, random_ids(SMALL, 2), published_as="roberta-base")
         small.get_submodule(name).weight.copy_(kept)
     assert verdicts(found)[1] == "differs"
     assert found.note.sel(row=1).item().startswith("matches with: all rows from 0")
@@ -155,6 +157,26 @@ def gpt2_ids(texts=2, length=128):
     return np.random.default_rng(0).integers(0, 60, (texts, length)).tolist()
 
 
+def test_only_the_hub_or_the_user_knows_whose_weights_they_are():
+    assert published_name("FacebookAI/roberta-base", {"revision": "e2da8e2f"}) == "roberta-base"
+    assert published_name("roberta-base", {"sha256": "e2da8e2f"}) is None  # a folder of that name
+    assert published_name("someone/roberta-base", {"revision": "e2da8e2f"}) is None
+    with pytest.raises(AttnscopeError, match="published_as .* is 'bert': expected roberta-base or gpt2"):
+        explain(limit=2, paper=True, published_as="bert")
+
+
+def test_a_soft_head_is_not_the_sharp_one_and_a_slight_lean_is_none(small):
+    """Rows 9 and 12 with heads planted too soft, and hardly leaning: the largest weight is in its place all the same."""
+    heads = {(1, 1): (-1, 0.05), (1, 2): (1, 0.02)}
+    ids = random_ids(SMALL, 4)
+    model = planted_roberta(SMALL, heads)
+    case = Case(model, ids, gather(model, ids), {}, 0)
+    assert int(case.profile(1, 1).argmax()) - 10 == -1
+    assert 0 < float(direction(case.profile(1, 2))) < 0.2
+    assert not _offset_of_weights(1, 1, -1, SHARP)(case).holds
+    assert _offset_of_weights(1, 1, -1)(case).holds
+
+
 def test_gpt2_has_rows_of_its_own():
     found = paper_table(tiny("gpt2"), gpt2_ids(length=64))
     assert verdicts(found)[20] == "not comparable"
@@ -163,7 +185,7 @@ def test_gpt2_has_rows_of_its_own():
 
 
 def test_the_planted_wave_of_gpt2_is_told():
-    found = paper_table(planted_gpt2(), gpt2_ids(), comparable=True)
+    found = paper_table(planted_gpt2(), gpt2_ids(), published_as="gpt2")
     assert value(found, 20) == pytest.approx(100)
     assert verdicts(found)[20] == "agrees"
     assert value(found, 21) == 1  # one head of eight scores by position
@@ -174,7 +196,7 @@ def test_a_fast_wave_in_gpt2_differs():
     model = planted_gpt2()
     with torch.no_grad():
         model.transformer.wpe.weight[:, :4] = model.transformer.wpe.weight[(8 * torch.arange(128)) % 128, :4]
-    found = paper_table(model, gpt2_ids(), comparable=True)
+    found = paper_table(model, gpt2_ids(), published_as="gpt2")
     assert value(found, 20) == pytest.approx(0, abs=1e-6)
     assert verdicts(found)[20] == "differs"
 
@@ -202,7 +224,7 @@ def test_gpt2_of_the_real_shape_is_held_against_the_papers():
     assert not is_shaped_like(planted_gpt2(), "gpt2")
     with threadpool_limits(1):
         found = paper_table(model, gpt2_ids(2, 128))
-    assert verdicts(found)[20] == "agrees"
+    assert verdicts(found)[20] == "same shape, other weights"
     assert value(found, 21) == 1
     assert verdicts(found)[1] == "not comparable"
 
@@ -312,14 +334,14 @@ def test_roberta_of_the_real_shape():
     model = planted_roberta(FULL)
     assert is_shaped_like(model, "roberta-base")
     with threadpool_limits(1):
-        found = paper_table(model, random_ids(FULL, 3))
+        found = paper_table(model, random_ids(FULL, 3), published_as="roberta-base")
     check_position_table(found, FULL)
     assert [value(found, row) for row in (9, 10, 11, 13)] == [-1, 1, -2, -2]
     assert value(found, 12) > 0
     assert value(found, 15) == 10
     agree = {row for row, verdict in verdicts(found).items() if verdict == "agrees"}
     assert {1, 2, 4, 5, 6, 9, 10, 11, 12, 13, 15} <= agree
-    assert "not comparable" not in verdicts(found).values()
+    assert {"not comparable", "same shape, other weights"}.isdisjoint(verdicts(found).values())
 
 
 def test_the_bundled_model_is_no_roberta():

@@ -48,6 +48,12 @@ _Interventions = Annotated[
 _Paper = Annotated[
     bool, typer.Option("--paper", help="The papers' settings, and their published numbers beside ours.")
 ]
+_PublishedAs = Annotated[
+    str | None,
+    typer.Option(
+        help="Name of the published model whose weights these are, where a folder cannot tell: roberta-base or gpt2."
+    ),
+]
 _Relearn = Annotated[
     int | None,
     typer.Option(
@@ -77,6 +83,7 @@ def explain(
     completion: _Completion = "minimal",
     interventions: _Interventions = False,
     paper: _Paper = False,
+    published_as: _PublishedAs = None,
     relearn: _Relearn = None,
     also: _Also = None,
     layer: Annotated[int | None, typer.Option(help="Layer to show in the figures of single heads.")] = None,
@@ -113,6 +120,7 @@ def explain(
             head=head,
             intervene=interventions,
             paper=paper,
+            published_as=published_as,
             relearn=relearn,
             seed=seed,
             device=device,

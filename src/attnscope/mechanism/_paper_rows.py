@@ -1,4 +1,4 @@
-"""What a model has in place of each published number (mechanism L): one function for each row."""
+"""What a model has in place of each published number: one function for each row."""
 
 from __future__ import annotations
 
@@ -44,6 +44,8 @@ LOBES = (20, 40)  # tokens
 SCORE_BAND = 30  # offsets of the GPT-2 profiles
 FEW_LABELS = 2
 NEXT_LEFT = (-3, -2, -1)  # tokens
+SHARP = 0.3  # share of the weight at one offset
+LEANS = 0.2  # direction, beyond which a head leans to a side
 
 _TRIED = (
     ("all rows from 0", False, True),
@@ -342,14 +344,15 @@ def _few_labels(case: Case) -> Ours:
     return Ours(f"{found:.0f}% of {len(few)} heads{of_directed}", found, bool(found >= 90), note)  # noqa: PLR2004
 
 
-def _offset_of_weights(layer: int, head: int, wanted: int) -> Callable[[Case], Ours]:
+def _offset_of_weights(layer: int, head: int, wanted: int, least: float = 0.0) -> Callable[[Case], Ours]:
     def row(case: Case) -> Ours:
         sums = case.profile(layer, head)
         at = int(sums.argmax())
         offset = at - len(sums) // 2
         scores, seen = (_trace_peak(case, layer, head, paper=paper) for paper in (True, False))
         text = f"t={offset:+d} ({sums[at] / case.length:.2f} of the weight); scores {scores:+d}, centred {seen:+d}"
-        return Ours(text, offset, offset == wanted)
+        holds = offset == wanted and sums[at] / case.length >= least
+        return Ours(text, offset, bool(holds))
 
     return row
 
@@ -370,7 +373,7 @@ def _trace_peak(case: Case, layer: int, head: int, *, paper: bool) -> int:
 def _other_side(case: Case) -> Ours:
     sums = case.profile(7, 5)
     found = float(direction(sums))
-    return Ours(f"D={found:+.2f}, peak t={int(sums.argmax()) - len(sums) // 2:+d}", found, found > 0)
+    return Ours(f"D={found:+.2f}, peak t={int(sums.argmax()) - len(sums) // 2:+d}", found, found > LEANS)
 
 
 def _columns(case: Case) -> Ours:
@@ -490,7 +493,7 @@ FINDERS: dict[int, Callable[[Case], Ours]] = {
     6: _words,
     7: _clustered,
     8: _few_labels,
-    9: _offset_of_weights(8, 9, -1),
+    9: _offset_of_weights(8, 9, -1, SHARP),
     10: _offset_of_weights(2, 3, 1),
     11: _offset_of_scores,
     12: _other_side,

@@ -35,7 +35,8 @@ from attnscope.mechanism._paper_rows import PAPER_LENGTH, Case
 from attnscope.mechanism.content import position_content
 from attnscope.mechanism.evidence import Evidence, gather
 from attnscope.mechanism.interventions import interventions
-from attnscope.mechanism.paper import table_of
+from attnscope.mechanism.paper import check_published, table_of
+from attnscope.mechanism.published import published_name
 from attnscope.mechanism.ranking import best_heads
 from attnscope.mechanism.relearn import Relearning
 from attnscope.mechanism.scheme_effects import bias_effect, rotation_effect
@@ -97,6 +98,7 @@ def explain(
     intervene: bool = False,
     intervention_texts: int = 8,
     paper: bool = False,
+    published_as: str | None = None,
     relearn: int | None = None,
     seed: int = 0,
     field: str | None = None,
@@ -140,6 +142,9 @@ def explain(
         Also change words and positions and see what becomes of each head, on `intervention_texts` windows.
     paper
         Also the papers' figures and their published numbers beside this model's; windows are of 512 tokens at most.
+    published_as
+        Name of the published model whose weights these are, ``roberta-base`` or ``gpt2``, where a folder cannot tell.
+        By default what the hub says. Published numbers are held against that model alone.
     relearn
         Steps to learn the position table anew on texts with unknown tokens between (`relearn_positions`); with
         `out`, the model is saved in the folder ``relearned`` of the run.
@@ -177,6 +182,7 @@ def explain(
         1, limit=limit, window=window, band=band, intervention_texts=intervention_texts, relearn=relearn
     )
     check_seed(seed)
+    check_published(published_as)
     if paper and target is not None:
         raise AttnscopeError(
             "the papers' figures and numbers are of models that read one text: leave out either paper (--paper) or the "
@@ -214,6 +220,7 @@ def explain(
             "completion": completion,
             "intervene": intervention_texts if intervene else 0,
             "relearn": relearn or 0,
+            **({} if published_as is None else {"published_as": published_as}),
             "seed": seed,
             "device": loaded.model.device.type,
             "dtype": str(loaded.model.dtype).removeprefix("torch."),
@@ -230,6 +237,7 @@ def explain(
         head=head,
         intervention_texts=intervention_texts if intervene else 0,
         paper=paper,
+        published_as=published_as or published_name(loaded.name, loaded.identity),
         relearning=relearning,
         seed=seed,
         progress=progress,
@@ -330,6 +338,7 @@ class Analyses:
         head: int | None = None,
         intervention_texts: int = 0,
         paper: bool = False,
+        published_as: str | None = None,
         relearning: Relearning | None = None,
         seed: int = 0,
         progress: Callable[[Step], None] | None = None,
@@ -339,7 +348,7 @@ class Analyses:
         self.completion, self.seed = completion, seed
         self.layer, self.head = layer, head
         self.intervention_texts = intervention_texts
-        self.paper, self.relearning = paper, relearning
+        self.paper, self.published_as, self.relearning = paper, published_as, relearning
         self.progress = progress or (lambda _: None)
         self.share = 0.0
 
@@ -362,7 +371,9 @@ class Analyses:
         if self.relearning is not None:
             plan["relearned"] = self._relearn(self.relearning, kept)
         if self.paper:
-            plan |= self._paper_plan(Case(self.model, self.windows, evidence, found, self.seed), skipped)
+            plan |= self._paper_plan(
+                Case(self.model, self.windows, evidence, found, self.seed), skipped, self.published_as
+            )
         for number, (name, make) in enumerate(plan.items()):
             self.share = 0.6 + 0.4 * number / len(plan)
             self.progress(Step(name.replace("_", " "), self.share))
@@ -449,7 +460,9 @@ class Analyses:
         return make
 
     @staticmethod
-    def _paper_plan(case: Case, skipped: dict[str, str]) -> dict[str, Callable[[], xr.Dataset]]:
+    def _paper_plan(
+        case: Case, skipped: dict[str, str], published_as: str | None
+    ) -> dict[str, Callable[[], xr.Dataset]]:
         """The papers' figures of single heads, and the table of published numbers."""
         shown = paper_figures.shown_heads(case)
         note = paper_figures.stand_ins(case, shown)
@@ -471,7 +484,7 @@ class Analyses:
             "figure_7": bilinear(lambda: paper_figures.correlations(case, shown)),
             "figure_14": causal(lambda: paper_figures.scores(case, shown)),
             "figure_15": causal(lambda: case.score_clusters),
-            "paper": lambda: table_of(case),
+            "paper": lambda: table_of(case, published_as),
         }
 
 

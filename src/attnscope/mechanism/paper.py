@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import xarray as xr
 
+from attnscope.checks import shortly
 from attnscope.errors import AttnscopeError
 from attnscope.mechanism._paper_rows import FINDERS, Case, Ours
 from attnscope.mechanism._texts import Windows
@@ -19,11 +20,12 @@ if TYPE_CHECKING:
 
 KEY = (
     "S: Yamamoto and Matsuzaki (NLP 2023); E: their paper of EMNLP 2023; K21: Kobayashi et al. (EMNLP 2021). Layers "
-    "and heads count from 1, as there. agrees, differs: within our tolerance or not; not comparable: of "
-    "another model than the published one; descriptive: nothing to hold it against; not run: cannot be had "
-    "of this model."
+    "and heads count from 1, as there. agrees, differs: within our tolerance or not; by chance: so many untrained "
+    "models of that shape are within it too; same shape, other weights: nothing says that these are the published "
+    "weights; not comparable: of another model than the published one; descriptive: nothing to hold it "
+    "against; not run: cannot be had of this model."
 )
-COLUMNS = ("#", "quantity", "published", "source", "this model", "tolerance", "verdict")
+COLUMNS = ("#", "quantity", "published", "source", "this model", "tolerance", "by chance", "verdict")
 
 
 def paper_table(
@@ -32,7 +34,7 @@ def paper_table(
     *,
     band: int = 10,
     seed: int = 0,
-    comparable: bool | None = None,
+    published_as: str | None = None,
 ) -> xr.Dataset:
     """Every published number beside that of a model.
 
@@ -44,16 +46,18 @@ def paper_table(
         Two or more windows, or lists of token ids, all equally long.
     band, seed
         Largest offset of the profiles; of the clustering.
-    comparable
-        Whether the published values are held against this model. By default only against a model of the class and
-        sizes of roberta-base (rows 20 and 21: GPT-2).
+    published_as
+        Name of the published model whose weights these are, ``roberta-base`` or ``gpt2``. Only its values are held
+        against this model: a model of the same sizes may hold any weights.
 
     Returns
     -------
     xarray.Dataset
-        Over ``row`` (from 1): ``quantity``, ``published``, ``source``, ``ours``, ``tolerance``, ``verdict`` and
-        ``note``, all text, and ``value``, a number (NaN where there is none). A verdict is ``agrees``, ``differs``,
-        ``descriptive``, ``not comparable`` or ``not run``; the note says why. Tolerances are ours, not the papers'.
+        Over ``row`` (from 1): ``quantity``, ``published``, ``source``, ``ours``, ``tolerance``, ``by_chance``,
+        ``verdict`` and ``note``, all text, and ``value``, a number (NaN where there is none). A verdict is ``agrees``,
+        ``differs``, ``descriptive``, ``same shape, other weights``, ``not comparable`` or ``not run``; the note says
+        why. Tolerances are ours, not the papers'. ``by_chance`` says how many untrained models of the published shape
+        are within the tolerance too (``benchmarks/paper_chance.py``).
 
     Raises
     ------
@@ -77,13 +81,30 @@ def paper_table(
     """
     position_table(model)  # or an error that says what the model has instead
     windows = list(windows)
-    return table_of(Case(model, windows, gather(model, windows, band=band), {}, seed), comparable)
+    check_published(published_as)
+    return table_of(Case(model, windows, gather(model, windows, band=band), {}, seed), published_as)
 
 
-def table_of(case: Case, comparable: bool | None = None) -> xr.Dataset:
+def check_published(name: str | None) -> None:
+    """Refuse names of models that nothing was published of.
+
+    Examples
+    --------
+    >>> check_published("bert")
+    Traceback (most recent call last):
+    ...
+    attnscope.errors.AttnscopeError: published_as (--published-as) is 'bert': expected roberta-base or gpt2
+    """
+    if name is not None and name not in SHAPES:
+        raise AttnscopeError(
+            f"published_as (--published-as) is {shortly(name)}: expected {' or '.join(SHAPES)}"
+        )
+
+
+def table_of(case: Case, published_as: str | None = None) -> xr.Dataset:
     """`paper_table` of what was gathered already."""
-    rows = [_row(case, number, published, comparable) for number, published in PUBLISHED.items()]
-    texts = ("quantity", "published", "source", "ours", "tolerance", "verdict", "note")
+    rows = [_row(case, number, published, published_as) for number, published in PUBLISHED.items()]
+    texts = ("quantity", "published", "source", "ours", "tolerance", "by_chance", "verdict", "note")
     return xr.Dataset(
         {name: ("row", np.array([row[name] for row in rows], dtype=object)) for name in texts}
         | {"value": ("row", np.array([row["value"] for row in rows]))},
@@ -97,20 +118,20 @@ def paper_lines(table: xr.Dataset) -> list[tuple[str, ...]]:
 
     Examples
     --------
-    >>> texts = ("quantity", "published", "source", "ours", "tolerance", "verdict", "note")
+    >>> texts = ("quantity", "published", "source", "ours", "tolerance", "by_chance", "verdict", "note")
     >>> paper_lines(xr.Dataset({name: ("row", [name.upper()]) for name in texts}, {"row": [4]}))
-    [('4', 'QUANTITY', 'PUBLISHED', 'SOURCE', 'OURS', 'TOLERANCE', 'VERDICT: NOTE')]
+    [('4', 'QUANTITY', 'PUBLISHED', 'SOURCE', 'OURS', 'TOLERANCE', 'BY_CHANCE', 'VERDICT: NOTE')]
     """
     lines: list[tuple[str, ...]] = []
     for row in table["row"].values:
         one = {str(name): str(values.item()) for name, values in table.sel(row=row).data_vars.items()}
         verdict = f"{one['verdict']}: {one['note']}" if one["note"] else one["verdict"]
-        cells = (one["quantity"], one["published"], one["source"], one["ours"], one["tolerance"], verdict)
-        lines.append((str(row), *cells))
+        cells = ("quantity", "published", "source", "ours", "tolerance", "by_chance")
+        lines.append((str(row), *(one[name] for name in cells), verdict))
     return lines
 
 
-def _row(case: Case, number: int, published: Published, comparable: bool | None) -> dict[str, Any]:
+def _row(case: Case, number: int, published: Published, published_as: str | None) -> dict[str, Any]:
     """One row; what this model does not admit is not run, with the reason."""
     ours, reason = Ours(""), published.not_run
     if published.model == GPT2 and type(case.model).__name__ not in SHAPES[GPT2].classes:
@@ -120,20 +141,22 @@ def _row(case: Case, number: int, published: Published, comparable: bool | None)
             ours = FINDERS[number](case)
         except AttnscopeError as error:
             reason = str(error)
-    holds = is_shaped_like(case.model, published.model) if comparable is None else comparable
     return {
         "quantity": published.quantity,
         "published": published.value,
         "source": published.source,
         "tolerance": published.tolerance,
+        "by_chance": published.by_chance,
         "ours": ours.text,
         "value": float(ours.number),
-        "verdict": "not run" if reason else _verdict(ours, holds),
+        "verdict": "not run" if reason else _verdict(case, ours, published, published_as),
         "note": reason or ours.note,
     }
 
 
-def _verdict(ours: Ours, comparable: bool) -> str:
+def _verdict(case: Case, ours: Ours, published: Published, published_as: str | None) -> str:
     if ours.holds is None:
         return "descriptive"
-    return ("agrees" if ours.holds else "differs") if comparable else "not comparable"
+    if published_as == published.model:
+        return "agrees" if ours.holds else "differs"
+    return "same shape, other weights" if is_shaped_like(case.model, published.model) else "not comparable"

@@ -1,4 +1,4 @@
-"""What was published of position waves, and how the published models are recognised (mechanism L).
+"""What was published of position waves, and how the published models are recognised.
 
 Sources: ``S`` is Yamamoto and Matsuzaki (NLP2023), ``E`` their paper of EMNLP 2023, ``K21`` Kobayashi et al. (EMNLP
 2021), table 2. All but rows 20 and 21 are about roberta-base. Papers count layers and heads from 1.
@@ -26,18 +26,21 @@ class Published:
     tolerance: str = ""
     model: str = ROBERTA
     not_run: str = ""
+    by_chance: str = ""  # how many random models of the shape meet it: benchmarks/paper_chance.py
 
 
 @dataclass(frozen=True)
 class Shape:
-    """How a published model is recognised: classes, and sizes in its config."""
+    """How a published model is recognised: its names on the hub, classes, and sizes in its config."""
 
+    hub: tuple[str, ...]
     classes: tuple[str, ...]
     sizes: Mapping[str, int]
 
 
 SHAPES = {
     ROBERTA: Shape(
+        ("roberta-base", "FacebookAI/roberta-base"),
         ("RobertaForMaskedLM",),
         {
             "num_hidden_layers": 12,
@@ -48,6 +51,7 @@ SHAPES = {
         },
     ),
     GPT2: Shape(
+        ("gpt2", "openai-community/gpt2"),
         ("GPT2LMHeadModel", "GPT2Model"),
         {
             "num_hidden_layers": 12,
@@ -68,10 +72,10 @@ PUBLISHED: dict[int, Published] = {
     6: Published("spectrum of words", "no peak", "S, E", "no column passes Fisher's g at 0.001"),
     7: Published("profiles clustered", "14,400, k=6, 21 offsets", "S 3.1, E 3"),
     8: Published("heads with one or two labels over the texts", "all", "E 3 (S: most)", "90% of heads"),
-    9: Published("head(8,9)", "t=-1, sharp", "S 3.1, 3.5; E", "largest weight at -1"),
+    9: Published("head(8,9)", "t=-1, sharp", "S 3.1, 3.5; E", "largest weight at -1, and 0.3 or more"),
     10: Published("head(2,3)", "t=+1", "S 3.4", "largest weight at +1"),
     11: Published("head(1,1)", "left; scores at t=-2", "S 3.4, 3.5", "scores at -3..-1"),
-    12: Published("head(7,5)", "right, softly (inferred)", "S 3.1", "more weight right than left"),
+    12: Published("head(7,5)", "right, softly (inferred)", "S 3.1", "D above 0.2, as of rightward heads"),
     13: Published("head(1,1), columns 5 and 6", "t=-2, -3", "E 4.3", "both at -2 or -3"),
     14: Published("head(1,1), lobes that cancel", "near t=±30", "S 3.5"),
     15: Published("periodic columns of a positional head", "4 to 12", "S 3.3, app. B", "median in 4..12"),
@@ -118,3 +122,23 @@ def is_shaped_like(model: PreTrainedModel, name: str) -> bool:
     return type(model).__name__ in SHAPES[name].classes and all(
         getattr(model.config, size, None) == wanted for size, wanted in sizes
     )
+
+
+def published_name(hub_name: str, identity: Mapping[str, str]) -> str | None:
+    """Which published model this is, if the hub says so: a folder may hold any weights of the shape.
+
+    Parameters
+    ----------
+    hub_name, identity
+        As `attnscope.capture.LoadedModel` has them.
+
+    Examples
+    --------
+    >>> published_name("openai-community/gpt2", {"revision": "607a30d"})
+    'gpt2'
+    >>> published_name("gpt2", {"sha256": "fdbd04ef"}) is None
+    True
+    """
+    if "revision" not in identity:
+        return None
+    return next((name for name, shape in SHAPES.items() if hub_name in shape.hub), None)
