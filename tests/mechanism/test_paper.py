@@ -161,12 +161,12 @@ def test_only_the_hub_or_the_user_knows_whose_weights_they_are():
     assert published_name("FacebookAI/roberta-base", {"revision": "e2da8e2f"}) == "roberta-base"
     assert published_name("roberta-base", {"sha256": "e2da8e2f"}) is None  # a folder of that name
     assert published_name("someone/roberta-base", {"revision": "e2da8e2f"}) is None
-    with pytest.raises(AttnscopeError, match="published_as .* is 'bert': expected roberta-base or gpt2"):
+    with pytest.raises(AttnscopeError, match=r"published_as .* is 'bert': expected roberta-base or gpt2"):
         explain(limit=2, paper=True, published_as="bert")
 
 
 def test_a_soft_head_is_not_the_sharp_one_and_a_slight_lean_is_none(small):
-    """Rows 9 and 12 with heads planted too soft, and hardly leaning: the largest weight is in its place all the same."""
+    """Rows 9 and 12 with heads planted too soft, and hardly leaning, whose largest weight is in its place."""
     heads = {(1, 1): (-1, 0.05), (1, 2): (1, 0.02)}
     ids = random_ids(SMALL, 4)
     model = planted_roberta(SMALL, heads)
