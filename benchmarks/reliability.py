@@ -395,7 +395,7 @@ def memory(place: Path, all_works: list[Work], times: int, draw: random.Random) 
     for number in range(times):
         work = all_works[number % len(all_works)]
         with folder(place) as home:
-            limit = now + int(draw.uniform(1, 200) * (1 << 20))
+            limit = now + int(draw.uniform(1, 1500) * (1 << 20))
             ended = run(
                 work.words, home, lambda limit=limit: resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
             )

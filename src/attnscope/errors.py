@@ -7,12 +7,12 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Generator
+    from collections.abc import Generator, Iterator
 
 _LONGEST_REASON = 300
 _NO_MEMORY = re.compile(
     r"out of memory|can.?t allocate memory|cannot allocate memory|not enough memory|bad_alloc|ALLOC_FAILED"
-    r"|can.?t start new thread",
+    r"|can.?t start new thread|could not create a primitive|failed to map segment",  # oneDNN, and libraries
     re.IGNORECASE,
 )
 
@@ -65,15 +65,25 @@ def out_of_memory(error: BaseException) -> AttnscopeError | None:
     >>> out_of_memory(ValueError("no number")) is None
     True
     """
-    known = isinstance(error, MemoryError) or (
-        isinstance(error, (RuntimeError, OSError)) and _NO_MEMORY.search(str(error)) is not None
-    )
-    if not known:
+    known = next((one for one in _chain(error) if _tells_of_memory(one)), None)
+    if known is None:
         return None
-    reason = f" ({reason_of(error)})" if str(error) else ""
+    reason = f" ({reason_of(known)})" if str(known) else ""
     return AttnscopeError(
         f"memory ran out{reason}: try a smaller --batch-size, --batch-tokens or --window, or --dtype bfloat16"
     )
+
+
+def _chain(error: BaseException | None) -> Iterator[BaseException]:
+    """The error, and those that it was raised from."""
+    while error is not None:
+        yield error
+        error = error.__cause__
+
+
+def _tells_of_memory(error: BaseException) -> bool:
+    told = isinstance(error, (RuntimeError, OSError)) and _NO_MEMORY.search(str(error)) is not None
+    return told or isinstance(error, MemoryError)
 
 
 @contextmanager

@@ -7,6 +7,7 @@ import errno
 import io
 import json
 import logging
+import mmap
 import os
 import signal
 import sys
@@ -19,6 +20,7 @@ from rich.segment import Segment
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+_LEAST_MEMORY = 768 << 20
 _PICTURES = {code: 0x2400 + code for code in range(0x20) if chr(code) not in "\n\t"} | {0x7F: 0x2421}
 # the second set of control characters, and those that turn the direction of what follows
 _NAMED = {
@@ -108,9 +110,23 @@ def new_console(*, errors: bool = False) -> Console:
 
 
 def working() -> None:
-    """From here on there is work to stop in order: Ctrl-C raises KeyboardInterrupt."""
-    from attnscope.__main__ import leave
+    """From here on there is work to stop in order: Ctrl-C raises KeyboardInterrupt.
 
+    Raises
+    ------
+    AttnscopeError
+        If there is so little memory that libraries below would abort the process or wait for ever, not raise.
+    """
+    from attnscope.__main__ import leave
+    from attnscope.errors import AttnscopeError
+
+    try:
+        mmap.mmap(-1, _LEAST_MEMORY).close()
+    except OSError as error:
+        raise AttnscopeError(
+            f"memory ran out: less than {_LEAST_MEMORY >> 20} MiB can be had ({error.strerror}). Close other "
+            "programs, or raise the limit (ulimit -v)"
+        ) from error
     if signal.getsignal(signal.SIGINT) is leave:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 

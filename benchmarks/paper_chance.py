@@ -1,0 +1,64 @@
+"""How often each published number is met by models of the published shapes with random weights.
+
+    python benchmarks/paper_chance.py --models 12
+
+Weights are drawn as an untrained model's are. What `explain --paper` says beside a row, "by chance", is what this
+prints.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections import Counter
+
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+
+import numpy as np
+import torch
+from rich.console import Console
+from rich.progress import track
+from rich.table import Table
+from transformers import GPT2Config, GPT2LMHeadModel, RobertaConfig, RobertaForMaskedLM
+
+from attnscope.mechanism.paper import paper_table
+from attnscope.mechanism.published import GPT2, PUBLISHED, ROBERTA, SHAPES
+
+LENGTH = {ROBERTA: 512, GPT2: 512}
+
+
+def random_model(name: str, seed: int) -> RobertaForMaskedLM | GPT2LMHeadModel:
+    """A model of that shape as it is before training."""
+    torch.manual_seed(seed)
+    sizes = SHAPES[name].sizes
+    if name == ROBERTA:
+        return RobertaForMaskedLM(RobertaConfig(**sizes, type_vocab_size=1, layer_norm_eps=1e-5)).eval()
+    return GPT2LMHeadModel(GPT2Config(**sizes)).eval()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--models", type=int, default=12, help="Random models of each shape")
+    parser.add_argument("--texts", type=int, default=4, help="Random texts that each model reads")
+    options = parser.parse_args()
+    met: Counter[int] = Counter()
+    tried: Counter[int] = Counter()
+    for name in (ROBERTA, GPT2):
+        own = {row for row, published in PUBLISHED.items() if published.model == name}
+        for seed in track(range(options.models), description=name):
+            model = random_model(name, seed)
+            ids = np.random.default_rng(seed).integers(10, 50000, (options.texts, LENGTH[name])).tolist()
+            found = paper_table(model, ids, seed=seed, published_as=name)
+            for row in own:
+                verdict = str(found.verdict.sel(row=row).item())
+                met[row] += verdict == "agrees"
+                tried[row] += verdict in {"agrees", "differs"}
+    table = Table("row", "quantity", "met by chance", title=f"{options.texts} random texts each")
+    for row, published in PUBLISHED.items():
+        if tried[row]:
+            table.add_row(str(row), published.quantity, f"{met[row]} of {tried[row]}")
+    Console().print(table)
+
+
+if __name__ == "__main__":
+    main()
