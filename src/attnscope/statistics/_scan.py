@@ -39,8 +39,8 @@ from attnscope.corpus import (
     windows_of,
 )
 from attnscope.errors import AttnscopeError
-from attnscope.statistics._catalogue import STATISTICS, choose
-from attnscope.statistics._pass import StatisticsObserver, dimensions
+from attnscope.statistics._catalogue import STATISTICS, bin_coordinates, choose
+from attnscope.statistics._pass import EQUAL, StatisticsObserver, dimensions, wording
 from attnscope.statistics._reading import Reading
 from attnscope.statistics._sample import MapObserver, sample_dataset, sample_rank
 from attnscope.statistics._summary import summarize
@@ -217,7 +217,7 @@ def scan(
         "settings": settings,
         "versions": package_versions(),
     }
-    job = _Job(loaded, windows, names, band, size, limit, corpus, progress)
+    job = _Job(loaded, windows, names, band, longest - 1, size, limit, corpus, progress)
     job.check()
     attributes = {"signature": json.dumps(signature, sort_keys=True), "model": loaded.name}
     attributes |= decoder_note(loaded.model, with_target=target is not None)
@@ -243,7 +243,8 @@ def scan(
 def load_scan(run: RunFolder) -> xr.Dataset:
     """Results and labels of a run folder, as `scan` returned them."""
     results, summary = run.results(), run.load(SUMMARY)
-    results = results[[name for name in (*STATISTICS, "length", "target_length") if name in results]]
+    known = [*STATISTICS, *(f"{EQUAL}{name}" for name in STATISTICS), "length", "target_length"]
+    results = results[[name for name in known if name in results]]
     return results if summary is None else results.merge(summary, combine_attrs="no_conflicts")
 
 
@@ -280,12 +281,14 @@ class _Job:
         windows: Iterable[Window],
         names: Sequence[str],
         band: int,
+        reach: int,
         batch_size: int,
         limit: int | None,
         corpus: Texts,
         progress: Callable[[Progress], None] | None,
     ) -> None:
         self.loaded, self.windows, self.names, self.band = loaded, windows, names, band
+        self.reach = reach
         self.batch_size, self.limit = batch_size, limit
         self.characters = corpus.characters()
         self.progress = progress or (lambda _: None)
@@ -338,7 +341,7 @@ class _Job:
     @torch.no_grad()
     def _measure(self, batch: Sequence[Window], first: int) -> xr.Dataset:
         reading = self._reading(batch)
-        observer = StatisticsObserver(self.names, self.band, reading)
+        observer = StatisticsObserver(self.names, self.band, reading, self.reach)
         with watching(self.loaded.model, observer):
             forward(
                 self.loaded.model,
@@ -352,14 +355,7 @@ class _Job:
         if self.first.target is not None:
             sizes["target_length"] = reading.target
         return xr.Dataset(
-            {
-                name: (
-                    dimensions(name),
-                    array,
-                    {"long_name": STATISTICS[name].long_name, "units": STATISTICS[name].units},
-                )
-                for name, array in arrays.items()
-            }
+            {name: (dimensions(name), array, wording(name)) for name, array in arrays.items()}
             | {
                 name: ("text", text.valid.sum(1).cpu().numpy(), {"long_name": "tokens", "units": "tokens"})
                 for name, text in sizes.items()
@@ -375,6 +371,7 @@ class _Job:
                 "layer_kind": ("layer", np.array([site.kind for site in self.sites], dtype=object)),
                 "head": np.arange(heads),
                 "offset": np.arange(-self.band, self.band + 1),
+                **({} if "bin_sum" not in arrays else bin_coordinates(self.band, self.reach)),
             },
         ).set_coords(["source", "start"])
 
