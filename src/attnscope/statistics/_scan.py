@@ -41,6 +41,7 @@ from attnscope.corpus import (
 from attnscope.errors import AttnscopeError
 from attnscope.statistics._catalogue import STATISTICS, bin_coordinates, choose
 from attnscope.statistics._pass import EQUAL, StatisticsObserver, dimensions, wording
+from attnscope.statistics._places import NEEDED
 from attnscope.statistics._reading import Reading
 from attnscope.statistics._sample import MapObserver, sample_dataset, sample_rank
 from attnscope.statistics._summary import summarize
@@ -79,7 +80,7 @@ def scan(
     batch_size: int | None = None,
     statistics: Sequence[str] | str | None = None,
     band: int = 10,
-    clusters: int = 6,
+    clusters: int | None = None,
     seed: int = 0,
     field: str | None = None,
     by_line: bool = False,
@@ -122,11 +123,13 @@ def scan(
         Windows at a time; by default about 2,048 tokens' worth (with `targets`, of the longest line).
     statistics
         Names from ``attnscope.statistics.STATISTICS``, as a list or as one string with commas between; by default
-        all but ``learned_sink``, which few models have. The labels of heads need ``band_sum``.
+        all but ``learned_sink``, which few models have. The kinds of heads need ``band_sum``, ``bin_sum``, ``entropy``,
+        ``first_token`` and ``special_tokens``; with `clusters` the first is enough.
     band
         Largest offset of the band: offsets ``-band..band``.
     clusters, seed
-        Of the k-means over profiles.
+        Number of kinds of heads, found by k-means over profiles, as the papers do; and the seed of that. By default
+        kinds are named by what is measured of each head, and are as many as there are: see `summarize`.
     field
         Which field of JSON Lines holds the text.
     by_line
@@ -162,8 +165,10 @@ def scan(
     True
     """
     names = choose(statistics)
+    has_kinds = set(NEEDED) <= set(names) or (clusters is not None and "band_sum" in names)
     check_whole(1, window=window, stride=stride, limit=limit, batch_size=batch_size, band=band)
-    check_whole(2, clusters=clusters)
+    if clusters is not None:
+        check_whole(2, clusters=clusters)
     check_seed(seed)
     lines: dict[str, Any] = {
         "field": field,
@@ -223,7 +228,7 @@ def scan(
     attributes |= decoder_note(loaded.model, with_target=target is not None)
     if out is None:
         results = _joined(list(job.batches()))
-        if "band_sum" in names:
+        if has_kinds:
             results = results.merge(
                 summarize(results, clusters=clusters, seed=seed), combine_attrs="no_conflicts"
             )
@@ -231,7 +236,7 @@ def scan(
     with RunFolder(Path(out(signature) if callable(out) else out), signature, repair=repair) as run:
         if not run.complete:
             job.into(run)
-            if "band_sum" in names:
+            if has_kinds:
                 run.save(SUMMARY, summarize(run.results(), clusters=clusters, seed=seed))
             run.save(SAMPLE, job.sample())
             run.finish()
