@@ -134,7 +134,7 @@ STATISTICS: dict[str, Statistic] = {
         has_equal=True,
     ),
     "profile": Statistic("Mean weight at each offset", "share", _profile, ("band",), along="offset"),
-    "outside": Statistic("Weight outside the band of offsets", "share", _outside, ("band",)),
+    "outside": Statistic("Weight outside the band of offsets", "share", _outside, ("band",), has_equal=True),
     "entropy": Statistic(
         "Entropy of a row",
         "nats",

@@ -6,7 +6,7 @@ import json
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +23,9 @@ from attnscope.capture import (
     decoder_start,
     forward,
     load_model,
+    padding_difference,
     position_table_length,
+    should_look_back,
     verify,
     watching,
 )
@@ -54,6 +56,8 @@ LONGEST_DEFAULT = 2048  # tokens: a longer window must be asked for
 FLUSH_BYTES = 1 << 26  # results wait in memory for at most so many bytes,
 FLUSH_SECONDS = float(os.environ.get("ATTNSCOPE_FLUSH_SECONDS", "5"))  # so many seconds,
 FLUSH_SHARE = 0.02  # or this share of the time that the run took so far: a long run has few pieces
+NOTES = ("decoder", "causality", "padding")  # attributes that tell a reader what is not as expected
+_PADDED = 64  # tokens that tell whether padding matters
 SUMMARY, SAMPLE = "summary", "sample"
 
 
@@ -201,11 +205,13 @@ def scan(
             f"band (--band) is {band}; in windows of {length} tokens the largest offset is {length - 1}"
         )
     size = batch_size or max(1, 2048 // longest)
+    job = _Job(loaded, windows, names, band, longest - 1, size, limit, corpus, progress)
+    job.check()
     settings = {
         "window": length,
         "stride": stride,
         "limit": limit,
-        "batch_size": size,
+        "batch_size": job.batch_size,
         "statistics": list(names),
         "band": band,
         "clusters": clusters,
@@ -222,10 +228,8 @@ def scan(
         "settings": settings,
         "versions": package_versions(),
     }
-    job = _Job(loaded, windows, names, band, longest - 1, size, limit, corpus, progress)
-    job.check()
     attributes = {"signature": json.dumps(signature, sort_keys=True), "model": loaded.name}
-    attributes |= decoder_note(loaded.model, with_target=target is not None)
+    attributes |= decoder_note(loaded.model, with_target=target is not None) | job.notes
     if out is None:
         results = _joined(list(job.batches()))
         if has_kinds:
@@ -274,7 +278,7 @@ def window_length(loaded: LoadedModel, window: int | None) -> int:
         getattr(loaded.tokenizer, "model_max_length", None),
         getattr(config, "max_position_embeddings", None),
     ]
-    return min([*[int(limit) for limit in known if limit], LONGEST_DEFAULT])
+    return min([*(int(limit) for limit in known if limit and limit > 0), LONGEST_DEFAULT])  # XLNet says -1
 
 
 class _Job:
@@ -299,6 +303,7 @@ class _Job:
         self.progress = progress or (lambda _: None)
         self.first = next(iter(windows))
         self.sites: list[Site] = []
+        self.notes: dict[str, str] = {}
 
     def into(self, run: RunFolder) -> None:
         """Measure what the run still lacks, and add it as it comes."""
@@ -342,6 +347,25 @@ class _Job:
         """Refuse a model that cannot be measured, on the first window, before anything is written."""
         inputs = self._reading([self.first]).inputs(self.loaded.model)
         self.sites, _ = verify(self.loaded.model, inputs, text=window_name(self.first, 0))
+        if should_look_back(self.loaded.model) and any(site.kind == "self" for site in self.sites):
+            self.notes["causality"] = (
+                f"{type(self.loaded.model).__name__} is a causal language model by its kind, but its attention sees "
+                "later tokens: it is measured as bidirectional."
+            )
+        if self.batch_size > 1 and self._padding_matters():
+            self.batch_size = 1
+            self.notes["padding"] = (
+                f"{type(self.loaded.model).__name__} gives a text other numbers in a padded batch: windows are "
+                "measured one at a time."
+            )
+
+    def _padding_matters(self) -> bool:
+        """Whether a text beside a longer one differs from itself alone: the first window and a part of it tell."""
+        long = _cut(self.first, _PADDED)
+        texts = [long, _cut(long, max(1, len(long) // 2))]
+        model = self.loaded.model
+        alone = [self._reading([text]).inputs(model) for text in texts]
+        return len(long) > 1 and padding_difference(model, self._reading(texts).inputs(model), alone) > 1
 
     @torch.no_grad()
     def _measure(self, batch: Sequence[Window], first: int) -> xr.Dataset:
@@ -402,6 +426,12 @@ def _flushed(run: RunFolder, waiting: Sequence[xr.Dataset]) -> list[xr.Dataset]:
 
 def _joined(parts: Sequence[xr.Dataset]) -> xr.Dataset:
     return xr.concat(list(parts), "text", data_vars="minimal", coords="minimal", compat="override")
+
+
+def _cut(window: Window, length: int) -> Window:
+    """The first tokens of a window, and of its target."""
+    parts = {name: getattr(window, name)[:length] for name in ("ids", "special", "spans", "tokens")}
+    return replace(window, **parts, target=None if window.target is None else _cut(window.target, length))
 
 
 def _characters(window: Window) -> int:

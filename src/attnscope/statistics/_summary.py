@@ -16,10 +16,20 @@ from attnscope.statistics._independence import (
     label_shares,
     sign_agreement,
 )
-from attnscope.statistics._kinds import UNNAMED, admissible, kind_codes, kind_list, kind_name, told_apart
+from attnscope.statistics._kinds import (
+    LOCAL,
+    MORE,
+    UNNAMED,
+    admissible,
+    kind_codes,
+    kind_list,
+    kind_name,
+    told_apart,
+)
 from attnscope.statistics._labels import cluster_profiles, direction
 from attnscope.statistics._places import NEEDED, over_texts, places_of
 
+LEAST_SHARE = 0.1  # of all weight in one place, for a head to stand in a ranking
 _AT_ONCE = 1 << 16  # heads in texts that are named at once
 
 #: What `summarize` adds to a scan, in words.
@@ -69,7 +79,7 @@ def summarize(results: xr.Dataset, *, clusters: int | None = None, seed: int = 0
     >>> found.cluster_name.values.tolist()
     ['next-to-left']
     >>> found.kinds
-    '2 clusters were asked for; there are only 1 different profiles, so there are 1 clusters: next-to-left 1.'
+    '2 kinds were asked for, but no more than 1 profiles are different. Heads: next-to-left: 1.'
     """
     texts, layers, heads, offsets = results.band_sum.shape
     shares = (results.band_sum / queries(results)).transpose("text", "layer", "head", "offset").values
@@ -179,14 +189,14 @@ def _with_rows(results: xr.Dataset) -> xr.Dataset:
 def _counted(names: tuple[str, ...], majority: np.ndarray, clusters: int | None) -> str:
     """How many heads are of each kind in most texts, in words."""
     counts = {name: int((majority == label).sum()) for label, name in enumerate(names)}
-    listed = ", ".join(f"{name} {count}" for name, count in counts.items() if count)
+    listed = ", ".join(f"{name}: {count}" for name, count in counts.items() if count)
     if clusters is not None:
-        asked = f"{clusters} clusters were asked for"
+        asked = f"{clusters} kinds were asked for"
         if len(names) < clusters:
-            asked += f"; there are only {len(names)} different profiles, so there are {len(names)} clusters"
-        return f"{asked}: {listed}."
+            asked += f", but no more than {len(names)} profiles are different"
+        return f"{asked}. Heads: {listed}."
     named = [name for name, count in counts.items() if count and name not in UNNAMED]
-    return f"Kinds of heads: {listed}." if named else f"No kinds of heads beyond chance: {listed}."
+    return f"Kinds of heads: {listed}." if named else f"No kinds of heads beyond chance. Heads: {listed}."
 
 
 def queries(results: xr.Dataset) -> xr.DataArray:
@@ -277,43 +287,51 @@ def peaks(results: xr.Dataset) -> xr.Dataset | None:
     )
 
 
-def _shares(results: xr.Dataset) -> xr.DataArray | None:
+def _shares(results: xr.Dataset, name: str = "band_sum") -> xr.DataArray | None:
     """Share of all weight at each offset: at a large one the mean over the few rows that have it would say little."""
-    if "band_sum" not in results or "length" not in results:
+    if name not in results or "length" not in results:
         return None
-    shares = results.band_sum / queries(results)
+    shares = results[name] / queries(results)
     return shares.mean("text", skipna=True) if "text" in shares.dims else shares
 
 
 def rank_heads(results: xr.Dataset, top: int = 5) -> dict[str, list[dict[str, Any]]]:
-    """The most positional, most local and most sink-like heads, by means over texts.
+    """The most positional, most local and most sink-like heads, by means over texts; none where there is none.
 
-    ``positional``: largest share of all weight at one offset other than 0. ``local``: most weight inside the band.
-    ``sink-like``: most weight on the first token or on special tokens, whichever is more. Where layers attend in
-    more than one way, as in an encoder-decoder, ``attention`` says in which: self, causal or cross.
+    ``positional``: largest share of all weight at one offset other than 0, at least 0.1. ``local``: most weight inside
+    the band, at least 0.5. ``sink-like``: most weight on the first token, on special tokens or on no token, whichever
+    is most, at least 0.1. All of them are at least twice what equal weights over the same tokens give, where the
+    result says that (``equal_...``). Where layers attend in more than one way, as in an encoder-decoder, ``attention``
+    says in which: self, causal or cross.
 
     Examples
     --------
     >>> entropy = xr.Dataset({"outside": (("text", "layer", "head"), [[[0.9, 0.2]]])})
-    >>> rank_heads(entropy)["local"][0]
-    {'layer': 0, 'head': 1, 'value': 0.8, 'label': ''}
+    >>> rank_heads(entropy)["local"]
+    [{'layer': 0, 'head': 1, 'value': 0.8, 'label': ''}]
     """
     mean = results.mean("text", skipna=True) if "text" in results.dims else results
     scores: dict[str, xr.DataArray] = {}
     shares = _shares(results)
     away = None if shares is None else shares.where(results.offset != 0)
     if away is not None:
+        away = _beyond(away, _shares(results, "equal_band_sum"), LEAST_SHARE)
         scores["positional"] = away.max("offset")
     if "outside" in mean:
-        scores["local"] = 1 - mean.outside
-    sinks = [mean[name] for name in ("first_token", "special_tokens", "learned_sink") if name in mean]
+        equal = 1 - mean.equal_outside if "equal_outside" in mean else None
+        scores["local"] = _beyond(1 - mean.outside, equal, LOCAL)
+    sinks = [
+        _beyond(mean[name], mean.get(f"equal_{name}"), LEAST_SHARE)
+        for name in ("first_token", "special_tokens", "learned_sink")
+        if name in mean
+    ]
     if sinks:
         scores["sink-like"] = xr.concat(sinks, "kind", coords="minimal", compat="override").max("kind")
     names = majority_names(results)
     attention = results.layer_kind.values if "layer_kind" in results.coords else []
     ranking: dict[str, list[dict[str, Any]]] = {}
     for kind, score in scores.items():
-        values = score.values
+        values = score.transpose("layer", "head").values
         order = np.argsort(-np.nan_to_num(values, nan=-np.inf), axis=None, kind="stable")[:top]
         ranking[kind] = []
         for place in order:
@@ -329,9 +347,16 @@ def rank_heads(results: xr.Dataset, top: int = 5) -> dict[str, list[dict[str, An
             if len(set(attention)) > 1:
                 row["attention"] = str(attention[layer])
             if away is not None and kind == "positional":
-                row["offset"] = int(mean.offset[int(np.nanargmax(away.values[layer, head]))])
+                at = away.transpose("layer", "head", "offset").values[layer, head]
+                row["offset"] = int(mean.offset[int(np.nanargmax(at))])
             ranking[kind].append(row)
     return ranking
+
+
+def _beyond(shares: xr.DataArray, equal: xr.DataArray | None, least: float) -> xr.DataArray:
+    """Shares that are large, and larger than of equal weights; NaN for others."""
+    enough = shares >= least
+    return shares.where(enough if equal is None else enough & (shares >= MORE * equal))
 
 
 def majority_names(results: xr.Dataset) -> list[list[str]] | None:
