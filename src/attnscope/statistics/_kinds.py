@@ -31,6 +31,8 @@ _SIDES = ("left", "right")
 class _Candidates:
     """Shares of the weight where a head may be said to look, and how many rows tell: ``(head, candidate)`` each.
 
+    The null of a whole side is the larger one of equal weights and of the head's own weights with rows made alike.
+
     Candidates are offsets, first token, special tokens, no token; each reach; of each reach the fraction on the left,
     and on the right; of all, the fraction on the left, and on the right.
     """
@@ -45,7 +47,11 @@ class _Candidates:
         whole = np.ones((len(found.first), found.offset.shape[1] + 3 + found.near.shape[1]))
         near, far = found.near_left + found.near_right, found.left + found.right
         told = np.column_stack([whole, near, near, far, far])
-        return cls(_columns(found), _columns(places.equal), told * places.rows[:, None])
+        equal = _columns(places.equal)
+        columns = _fraction(found.columns_left, np.maximum(1.0 - found.columns_left - found.first, 0.0))
+        equal[:, -2] = np.maximum(equal[:, -2], columns)
+        equal[:, -1] = np.maximum(equal[:, -1], 1.0 - columns)
+        return cls(_columns(found), equal, told * places.rows[:, None])
 
     def beyond_chance(self) -> Bool[np.ndarray, "head candidate"]:
         """Whether more lies there than rows that know nothing of places would put there by chance."""

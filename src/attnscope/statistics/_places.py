@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 #: Statistics from which kinds of heads are found.
-NEEDED = ("band_sum", "bin_sum", "entropy", "first_token", "special_tokens")
+NEEDED = ("band_sum", "bin_sum", "entropy", "first_token", "special_tokens", "mean_offset")
 NEAR = 8  # tokens on either side that are called local; further reaches are told by number
 
 
@@ -31,6 +31,9 @@ class Shares:
         ``(head, reach)``: within `NEAR` tokens, and twice as many, and so on; on one side of them.
     left, right
         On either side of the token, the first token not counted.
+    columns_left
+        What would be on the left if all rows had the same weights, those of their mean: a head that looks at one token
+        near the end of the text looks right from nearly everywhere, and yet knows no direction.
     bins
         ``(head, bin)``: in each bin of offsets.
     entropy
@@ -46,6 +49,7 @@ class Shares:
     near_right: Float[np.ndarray, "head reach"]
     left: Float[np.ndarray, " head"]
     right: Float[np.ndarray, " head"]
+    columns_left: Float[np.ndarray, " head"]
     bins: Float[np.ndarray, "head bin"]
     entropy: Float[np.ndarray, " head"]
 
@@ -127,7 +131,10 @@ def places_of(results: xr.Dataset) -> Places:
 def over_texts(results: xr.Dataset) -> xr.Dataset:
     """The same of all rows of all texts together."""
     rows = results.rows
-    found = {name: results[name] for name in (*NEEDED, *(f"equal_{name}" for name in NEEDED))}
+    names = (*NEEDED, "columns_left")
+    found = {
+        name: results[name] for name in (*names, *(f"equal_{name}" for name in names)) if name in results
+    }
     pooled = {
         name: one.sum("text")
         if name.endswith("_sum")
@@ -159,6 +166,7 @@ def _shares(results: xr.Dataset, prefix: str, rows: np.ndarray) -> Shares:
         near_right=bins @ (near & (where > 0)[:, None]),
         left=np.maximum(bins[:, where < 0].sum(-1) - first, 0.0),
         right=bins[:, where > 0].sum(-1),
+        columns_left=np.maximum(of("columns_left") - first, 0.0) if not prefix else np.zeros(len(rows)),
         bins=bins,
         entropy=of("entropy"),
     )
@@ -173,3 +181,19 @@ def _reaches(results: xr.Dataset) -> list[int]:
     """Ends of the bins from `NEAR` on, but the last, which has none."""
     ends = _furthest(results)
     return [int(end) for end in np.unique(ends) if NEAR <= end < ends.max()]
+
+
+def with_rows(results: xr.Dataset, rows: xr.DataArray) -> xr.Dataset:
+    """A scan with what `places_of` needs beside its variables.
+
+    If all rows had the weights a_j, the share on the left would be the sum of a_j (n - 1 - j) / n: it depends on the
+    mean key alone, and so on the mean offset.
+    """
+    if "layer" not in rows.dims:
+        rows = rows.expand_dims(layer=results.sizes["layer"], axis=1)
+    if "layer_kind" not in results.coords:
+        results = results.assign_coords(layer_kind=("layer", ["self"] * results.sizes["layer"]))
+    rows = rows.transpose("text", "layer").drop_vars("layer", errors="ignore")
+    mean_key = results.mean_offset + (rows - 1) / 2
+    columns_left = ((rows - 1 - mean_key) / rows).clip(0, 1).transpose("text", "layer", "head")
+    return results.assign(rows=rows, columns_left=columns_left)

@@ -128,7 +128,7 @@ def scan(
     statistics
         Names from ``attnscope.statistics.STATISTICS``, as a list or as one string with commas between; by default
         all but ``learned_sink``, which few models have. The kinds of heads need ``band_sum``, ``bin_sum``, ``entropy``,
-        ``first_token`` and ``special_tokens``; with `clusters` the first is enough.
+        ``first_token``, ``special_tokens`` and ``mean_offset``; with `clusters` the first is enough.
     band
         Largest offset of the band: offsets ``-band..band``.
     clusters, seed

@@ -27,7 +27,7 @@ from attnscope.statistics._kinds import (
     told_apart,
 )
 from attnscope.statistics._labels import cluster_profiles, direction
-from attnscope.statistics._places import NEEDED, over_texts, places_of
+from attnscope.statistics._places import NEEDED, over_texts, places_of, with_rows
 
 LEAST_SHARE = 0.1  # of all weight in one place, for a head to stand in a ranking
 _AT_ONCE = 1 << 16  # heads in texts that are named at once
@@ -136,7 +136,7 @@ class _Kinds:
 
 def _named(results: xr.Dataset, exists: np.ndarray) -> _Kinds:
     """Kinds by their criteria: only names that hold over all texts together, and those in each text."""
-    results = _with_rows(results)
+    results = with_rows(results, queries(results))
     whole = places_of(over_texts(results))
     known = admissible(whole.take(exists))
     allowed = np.zeros((len(exists), known.shape[1]), dtype=bool)
@@ -171,19 +171,12 @@ def _clustered(
     if any(name not in results for name in NEEDED):
         return _Kinds(labels, found.names, found.inertia)
     every = np.tile(exists, len(present))
-    members = places_of(_with_rows(results)).take(every).pooled(found.labels, len(found.names))
+    members = (
+        places_of(with_rows(results, queries(results))).take(every).pooled(found.labels, len(found.names))
+    )
     kinds, codes = kind_list(members), kind_codes(members, admissible(members))
     names = [kind_name(kinds[code], str(way)) for code, way in zip(codes, members.kinds, strict=True)]
     return _Kinds(labels, tuple(told_apart(names, members)), found.inertia)
-
-
-def _with_rows(results: xr.Dataset) -> xr.Dataset:
-    rows = queries(results)
-    if "layer" not in rows.dims:
-        rows = rows.expand_dims(layer=results.sizes["layer"], axis=1)
-    if "layer_kind" not in results.coords:
-        results = results.assign_coords(layer_kind=("layer", ["self"] * results.sizes["layer"]))
-    return results.assign(rows=rows.transpose("text", "layer").drop_vars("layer", errors="ignore"))
 
 
 def _counted(names: tuple[str, ...], majority: np.ndarray, clusters: int | None) -> str:
