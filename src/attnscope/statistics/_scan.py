@@ -146,14 +146,17 @@ def scan(
     Returns
     -------
     xarray.Dataset
-        Dimensions ``text, layer, head, offset, cluster``. Each entry of ``text`` is one window. Variables, per
-        text, layer and head: ``band_sum`` (tr_t), ``profile`` (mean weight at an offset), ``outside``, ``entropy``
+        Dimensions ``text, layer, head, offset, offset_bin, cluster``. Each entry of ``text`` is one window. Variables,
+        per text, layer and head: ``band_sum`` (tr_t), ``bin_sum`` (all offsets, in bins that double: ``bin_first`` to
+        ``bin_last``), ``profile`` (mean weight at an offset), ``outside``, ``entropy``
         (nats, mean over rows), ``first_token``, ``special_tokens``, ``mean_offset``, ``offset_spread`` (tokens),
         ``max_weight``, ``gini_simpson`` (1 - sum of squared weights), ``label``; per text ``length``, and with
         `targets` ``target_length``, the number of queries of the decoder's layers; per head ``label_share``,
-        ``majority_share``, ... In cross-attention, queries are target tokens and keys source tokens. The attribute
-        ``signature`` holds, as JSON, all that the numbers depend on; ``decoder`` says what a decoder beside an encoder
-        read.
+        ``majority_share``, ... and per text and layer ``equal_band_sum``, ``equal_entropy``, ...: what equal weights
+        over the visible tokens give. In cross-attention, queries are target tokens and keys source tokens. The
+        attribute ``signature`` holds, as JSON, all that the numbers depend on; ``decoder`` says what a decoder beside
+        an encoder read, ``kinds`` how many heads are of which kind, ``causality`` and ``padding`` what is not as
+        expected.
 
     Raises
     ------
