@@ -115,8 +115,10 @@ def _list_statistics() -> None:
         + (" (not by default)" if name not in DEFAULT else "")
         for name, statistic in STATISTICS.items()
     ]
-    derived = [f"{name:26}{what}" for name, what in SUMMARIES.items()]
-    more = "with band_sum also, not to be asked for by name:"
+    nulls = [name for name, statistic in STATISTICS.items() if statistic.has_equal]
+    equal = [f"{f'equal_{name}':26}{name}, of equal weights over what a token may see" for name in nulls]
+    derived = [*equal, *(f"{name:26}{what}" for name, what in SUMMARIES.items())]
+    more = "found beside them, not to be asked for by name:"
     emit("".join(f"{line}\n" for line in (*lines, "", more, *derived)))
 
 
