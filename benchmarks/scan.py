@@ -28,6 +28,7 @@ import numpy as np
 import torch
 
 from attnscope.attention import AttentionCall, Need, RowMeasures, measure
+from attnscope.attention._bins import far_starts
 from attnscope.bundled import MODEL
 from attnscope.capture import forward, watching
 from attnscope.corpus import Corpus, collate, cut_windows
@@ -65,7 +66,7 @@ def plain(model, batch) -> None:
 
 
 def scanned(model, batch) -> None:
-    observer = StatisticsObserver(DEFAULT, BAND, Reading(batch, batch))
+    observer = StatisticsObserver(DEFAULT, BAND, Reading(batch, batch), batch.input_ids.shape[1] - 1)
     with watching(model, observer):
         forward(model, {"input_ids": batch.input_ids}, str)
     observer.stacked()
@@ -82,11 +83,16 @@ def eager(model, batch) -> None:
 def rows_of(weights: torch.Tensor, columns: torch.Tensor) -> RowMeasures:
     n = weights.shape[-1]
     offset = (torch.arange(n) - torch.arange(n)[:, None]).float()
+    far = far_starts(BAND, n - 1)
     mean = (weights * offset).sum(-1)
     band = torch.zeros(*weights.shape[:-1], 2 * BAND + 1)
     for t in range(-BAND, BAND + 1):
         rows = slice(max(0, -t), min(n, n - t))
         band[..., rows, t + BAND] = weights.diagonal(t, dim1=-2, dim2=-1)
+    bins = [weights.new_zeros(weights.shape[:-1]) for _ in range(2 * len(far))]
+    for number, (start, end) in enumerate(zip(far, (*far[1:], n), strict=True)):
+        for side, distance in ((len(far) - 1 - number, -offset), (len(far) + number, offset)):
+            bins[side] = (weights * ((distance >= start) & (distance < end))).sum(-1)
     return RowMeasures(
         log_sum_exp=torch.zeros_like(mean),
         mass=weights.sum(-1),
@@ -96,6 +102,7 @@ def rows_of(weights: torch.Tensor, columns: torch.Tensor) -> RowMeasures:
         largest=weights.amax(-1),
         collision=weights.square().sum(-1),
         band=band,
+        bins=torch.stack(bins, -1),
         columns=weights @ columns[:, None],
     )
 
@@ -190,7 +197,7 @@ def compare_layer(lengths: list[int], repeats: int, *, causal: bool) -> None:
             torch.nn.functional.scaled_dot_product_attention(query, key, value, is_causal=causal)
             middle = time.perf_counter()
             columns = torch.zeros(1, n, 2)
-            measure(call, Need.everything(BAND, columns))
+            measure(call, Need.everything(BAND, columns, far_starts(BAND, n)))
             ended = time.perf_counter()
             if turn:  # the first turn warms up
                 fused_times.append(middle - started)
@@ -215,7 +222,10 @@ def layer_peak(n: int) -> None:
     measure(AttentionCall(*small, scale=0.125), Need.everything(BAND, torch.zeros(1, 8, 2)))
     query, key, value = torch.randn(3, 1, 12, n, 64).unbind(0)
     with Peak() as peak:
-        measure(AttentionCall(query, key, value, scale=0.125), Need.everything(BAND, torch.zeros(1, n, 2)))
+        measure(
+            AttentionCall(query, key, value, scale=0.125),
+            Need.everything(BAND, torch.zeros(1, n, 2), far_starts(BAND, n)),
+        )
     print(peak.mebibytes)
 
 

@@ -5,7 +5,7 @@ import torch
 from attnscope.attention import attend, causal_mask
 
 
-def oracle(call, band):
+def oracle(call, band, bins=()):
     """Output, row measures by their definitions, and weights, all from float64 attend()."""
     group = call.group
     query, key, value = call.query.double(), call.key.double(), call.value.double()
@@ -19,10 +19,10 @@ def oracle(call, band):
     output, weights = attend(
         query, key, value, mask, call.scale, bias=bias, softcap=call.softcap, sinks=sinks
     )
-    return output, from_weights(weights, band), weights
+    return output, from_weights(weights, band, bins), weights
 
 
-def from_weights(weights, band):
+def from_weights(weights, band, bins=()):
     """Row measures of explicit weights (batch, head, query, key)."""
     n, m = weights.shape[-2:]
     mass = weights.sum(-1)
@@ -37,7 +37,12 @@ def from_weights(weights, band):
         if len(rows):
             column[..., rows] = weights[..., rows, rows + t]
         columns.append(column)
+    ends = [*(start - 1 for start in bins[1:]), max(n, m)]
+    sides = [(-last, -first) for first, last in zip(bins, ends, strict=bool(bins))][::-1]
+    sides += [(first, last) for first, last in zip(bins, ends, strict=bool(bins))]
+    inside = [(weights * ((offset >= first) & (offset <= last))).sum(-1) for first, last in sides]
     return {
+        **({"bins": torch.stack(inside, -1)} if bins else {}),
         "mass": mass,
         "entropy": -torch.xlogy(weights, weights).sum(-1),
         "mean_offset": mean,

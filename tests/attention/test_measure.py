@@ -73,7 +73,9 @@ CLOSE = {
     "largest": 1e-6,
     "collision": 1e-6,
     "band": 1e-6,
+    "bins": 2e-6,
 }
+BINS = (9, 17, 33, 65, 129)
 
 
 @pytest.mark.parametrize("engine", ["compiled", "plain", "fused"])
@@ -81,7 +83,7 @@ CLOSE = {
 def test_every_measure_equals_its_definition(name, engine):
     call = CALLS[name]
     columns = draw(2, call.key.shape[2], 2)
-    need = Need.everything(10, columns)
+    need = Need.everything(10, columns, BINS)
     if engine == "fused":
         need = Need(band=10, entropy=True, offsets=True, collision=True, columns=columns)
         if (reason := can_fuse(call, need)) is not None:
@@ -89,7 +91,7 @@ def test_every_measure_equals_its_definition(name, engine):
                 measure(call, need, engine=engine)
             return
     output, rows = measure(call, need, engine=engine)
-    expected_output, expected, weights = oracle(call, 10)
+    expected_output, expected, weights = oracle(call, 10, BINS)
     tolerance = 1e-2 if call.query.dtype == torch.bfloat16 else 2e-6
     torch.testing.assert_close(output.double(), expected_output, atol=tolerance, rtol=tolerance)
     for measured, value in expected.items():
@@ -99,7 +101,11 @@ def test_every_measure_equals_its_definition(name, engine):
             )
     wanted = weights @ columns.double()[:, None]
     torch.testing.assert_close(rows.columns, wanted, atol=5e-6, rtol=1e-5)
-    assert {field for field in expected if getattr(rows, field) is None} <= {"largest", "offset_variance"}
+    assert {field for field in expected if getattr(rows, field) is None} <= {
+        "largest",
+        "offset_variance",
+        "bins",
+    }
 
 
 @pytest.mark.parametrize("engine", ["compiled", "plain", "fused"])
@@ -204,6 +210,14 @@ def test_all_offsets_together_hold_all_weight():
     torch.testing.assert_close(
         rows.band.double().sum((-1, -2)), torch.full((1, 2), 40.0).double(), atol=1e-5, rtol=0
     )
+
+
+@pytest.mark.parametrize("engine", ["compiled", "plain"])
+@pytest.mark.parametrize("name", ["plain", "causal", "sinks", "padding"])
+def test_near_offsets_and_bins_together_hold_all_weight(name, engine):
+    rows = measure(CALLS[name], Need(band=8, bins=BINS), engine=engine)[1]
+    both = rows.band.double().sum(-1) + rows.bins.double().sum(-1)
+    torch.testing.assert_close(both, rows.mass, atol=2e-6, rtol=0)
 
 
 def test_a_half_precision_call_is_measured_on_what_it_is():

@@ -5,6 +5,7 @@ import torch
 
 from attnscope import AttnscopeError
 from attnscope.attention import Need, RowMeasures, attend, measure
+from attnscope.attention._bins import far_starts
 from attnscope.capture import attnscope_attention, verify, watching
 from attnscope.corpus import Batch
 from attnscope.statistics import DEFAULT, STATISTICS, reduce_call
@@ -14,7 +15,7 @@ from attnscope.statistics._reading import Reading
 from tests.attention.oracle import from_weights
 from tests.families import MAKERS, UNREGISTERED, inputs, tiny
 
-BAND = 5
+BAND, REACH = 5, 23
 LAYERS = {"modernbert": 4, "t5": 6, "bart": 6, "marian": 6, "whisper": 6}
 CAUSAL = {"gpt2", "gpt_neox", "opt", "llama", "mistral", "gemma2", "gpt_oss", "qwen3"}
 NAMES = (*DEFAULT, "learned_sink")
@@ -53,6 +54,13 @@ def test_a_pass_without_the_head_attends_as_the_whole_model_does(family):
             torch.testing.assert_close(query, expected)
 
 
+def attend_equally(call):
+    """Equal weights over what every query may see, written out."""
+    batch = range(call.query.shape[0])
+    allowed = torch.stack([call.allowed(text, 0) for text in batch]).double()[:, None]
+    return allowed / allowed.sum(-1, keepdim=True).clamp_min(1)
+
+
 @pytest.mark.parametrize("padded", [False, True], ids=["whole", "padded"])
 @pytest.mark.parametrize("family", MAKERS)
 def test_statistics_equal_those_of_eager_weights(family, padded):
@@ -66,11 +74,13 @@ def test_statistics_equal_those_of_eager_weights(family, padded):
     if "decoder_input_ids" in given:
         everywhere = torch.ones_like(given["decoder_input_ids"], dtype=torch.bool)
         target = Batch(given["decoder_input_ids"], everywhere, ~everywhere)
-    observer = StatisticsObserver(NAMES, BAND, Reading(text, target))
+    observer = StatisticsObserver(NAMES, BAND, Reading(text, target), REACH)
     kinds = []
+    equal = []
 
     def observe(site, call):
         kinds.append((site.kind, call.key.shape[2]))
+        equal.append(attend_equally(call))
         return observer(site, call)
 
     with torch.no_grad(), watching(model, observe):
@@ -82,11 +92,18 @@ def test_statistics_equal_those_of_eager_weights(family, padded):
         query_valid = valid if valid.shape[1] == queries else torch.ones(2, queries, dtype=torch.bool)
         key_valid = valid if valid.shape[1] == keys else torch.ones(2, keys, dtype=torch.bool)
         key_special = special if special.shape[1] == keys else torch.zeros(2, keys, dtype=torch.bool)
-        measured = from_weights(expected.double(), BAND)
-        columns = expected.double() @ indicator_columns(key_valid, key_special).double()[:, None]
-        rows = RowMeasures(log_sum_exp=measured["mass"], columns=columns, **measured)
-        wanted = reduce_call(rows, NAMES, query_valid, key_valid)
-        for name in NAMES:
+        columns = indicator_columns(key_valid, key_special).double()[:, None]
+
+        def reduced(weights, names, columns=columns, query_valid=query_valid, key_valid=key_valid):
+            measured = from_weights(weights, BAND, far_starts(BAND, REACH))
+            rows = RowMeasures(log_sum_exp=measured["mass"], columns=weights @ columns, **measured)
+            return reduce_call(rows, names, query_valid, key_valid)
+
+        wanted = reduced(expected.double(), NAMES)
+        nulls = [name for name in NAMES if STATISTICS[name].has_equal]
+        wanted |= {f"equal_{name}": value for name, value in reduced(equal[index], nulls).items()}
+        assert set(wanted) == set(observer.found[index])
+        for name in wanted:
             torch.testing.assert_close(
                 observer.found[index][name],
                 wanted[name],

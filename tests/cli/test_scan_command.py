@@ -80,7 +80,10 @@ def test_what_is_not_there_is_said_and_takes_no_column(tmp_path):
     table = attnscope(*asked, cwd=tmp_path).stdout
     assert "over 1 window (" in table
     assert "kind of head" not in table
-    assert "No kinds of heads: they are found from band_sum" in table
+    assert "No kinds of heads: for them --statistics lacks band_sum, bin_sum, entropy" in " ".join(
+        table.split()
+    )
+    assert "no local head: none has 0.5 of its weight inside the band" in " ".join(table.split())
     (row, *_) = csv.DictReader(io.StringIO(attnscope(*asked, "--csv", cwd=tmp_path).stdout))
     assert list(row) == ["layer", "head", "layer_name", "layer_kind", "label", "outside", "signature"]
     assert row["label"] == ""

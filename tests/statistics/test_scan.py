@@ -52,8 +52,7 @@ def test_planted_entropies_come_out_exactly(planted):
 def test_planted_heads_get_their_names(planted):
     best = planted.label_share.argmax("cluster").values[0]
     names = [str(planted.cluster_name.values[label]) for label in best]
-    assert names[:2] == ["next-to-left", "next-to-right"]
-    assert names[3] == "self"
+    assert names == ["previous", "next", "offset -3", "self"]
     assert (planted.majority_share.values == 1).all()
     top = rank_heads(planted)["positional"]
     assert {(row["head"], row["offset"]) for row in top[:3]} == {(0, -1), (1, 1), (2, -3)}
@@ -139,7 +138,7 @@ def test_a_result_says_what_it_depends_on():
 
 def test_only_what_was_asked_for_is_measured():
     result = attnscope.scan(texts=["The tide comes in."], statistics=["entropy", "max_weight"])
-    assert set(result.data_vars) == {"entropy", "max_weight", "length"}
+    assert set(result.data_vars) == {"entropy", "equal_entropy", "max_weight", "length"}
     assert attnscope.scan(texts=["The tide comes in."], statistics="entropy,max_weight").equals(result)
 
 

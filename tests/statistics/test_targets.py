@@ -8,6 +8,7 @@ import xarray as xr
 import attnscope
 from attnscope import AttnscopeError
 from attnscope.attention import RowMeasures
+from attnscope.attention._bins import far_starts
 from attnscope.capture import decoder_start
 from attnscope.models import (
     RecurrentConfig,
@@ -23,7 +24,7 @@ from tests.attention.oracle import from_weights
 from tests.families import tiny
 from tests.translation.small_translators import small_model, small_tokenizer
 
-BAND = 3
+BAND, REACH = 3, 25  # a token a character, and the special ones
 #: Unequal lengths on both sides, but in the third pair, where both sides have as many tokens.
 TEXTS = ["a bat", "the hat of a man", "ab", "a long one that goes on"]
 TARGETS = ["ein langer satz", "der hut", "ba", "so"]
@@ -64,7 +65,7 @@ def of_one_pair(model, tokenizer, text, target):
         assert weights.shape[2:] == (len(queries), len(keys))
         everywhere = torch.ones(1, len(keys), dtype=torch.bool)
         columns = weights.double() @ indicator_columns(everywhere, special(keys)).double()[:, None]
-        measured = from_weights(weights.double(), BAND)
+        measured = from_weights(weights.double(), BAND, far_starts(BAND, REACH))
         rows = RowMeasures(log_sum_exp=measured["mass"], columns=columns, **measured)
         yield reduce_call(rows, DEFAULT, torch.ones(1, len(queries), dtype=torch.bool), everywhere)
 

@@ -81,7 +81,7 @@ class AttentionCall:
         return self._extent_and_contiguity[1]
 
     def allowed(self, text: int, head: int, rows: slice = slice(None)) -> Bool[Tensor, "query key"]:
-        """Which keys these queries of one head of one text may look at: a bias of -inf forbids, as a mask does."""
+        """Which keys these queries of one head of one text may look at: a bias of -inf or near it forbids."""
 
         def own(tensor: Tensor) -> Tensor:
             return tensor[min(text, len(tensor) - 1), min(head, tensor.shape[1] - 1), rows]
@@ -92,7 +92,7 @@ class AttentionCall:
         if self.mask is not None and not self.is_contiguous:
             allowed &= own(self.mask)
         if self.bias is not None:
-            allowed &= own(self.bias) != -torch.inf
+            allowed &= own(self.bias) > torch.finfo(self.bias.dtype).min / 2
         return allowed
 
     @cached_property
@@ -142,6 +142,9 @@ class Need:
     entropy, offsets, variance, largest, collision
         Whether row entropies, mean offsets, their variances, largest weights and sums of squared
         weights are wanted.
+    bins
+        First offsets of bins on either side, ascending, whose weights are wanted: the bin that begins at 9 holds what
+        lies before the next one, on the right and, apart, on the left (-9 and beyond). The last one has no end.
     columns
         ``(batch, key, column)``: value columns whose weighted sums are wanted, such as the indicator of
         special tokens.
@@ -153,13 +156,14 @@ class Need:
     variance: bool = False
     largest: bool = False
     collision: bool = False
+    bins: tuple[int, ...] = ()
     columns: Float[Tensor, "batch key column"] | None = None
 
     @classmethod
-    def everything(cls, band: int, columns: Tensor | None = None) -> Need:
+    def everything(cls, band: int, columns: Tensor | None = None, bins: tuple[int, ...] = ()) -> Need:
         """All that there is, with offsets up to `band`."""
         flags = {f.name: True for f in fields(cls) if f.type == "bool"}
-        return cls(band=band, columns=columns, **flags)
+        return cls(band=band, bins=bins, columns=columns, **flags)
 
 
 @dataclass(frozen=True, eq=False)
@@ -183,6 +187,8 @@ class RowMeasures:
     band
         ``(batch, head, query, offset)``, float32: the weight at each offset from ``-band`` to ``band``, 0 outside
         the text.
+    bins
+        ``(batch, head, query, bin)``, float32: the weight in each bin of offsets, from left to right.
     columns
         ``(batch, head, query, column)``: weighted sums of the wanted value columns.
 
@@ -199,4 +205,5 @@ class RowMeasures:
     largest: Float[Tensor, "batch head query"] | None = None
     collision: Float[Tensor, "batch head query"] | None = None
     band: Float[Tensor, "batch head query offset"] | None = None
+    bins: Float[Tensor, "batch head query bin"] | None = None
     columns: Float[Tensor, "batch head query column"] | None = None

@@ -16,6 +16,7 @@ from numba import njit, types
 from numba.extending import intrinsic
 from torch import Tensor
 
+from attnscope.attention._bins import segments
 from attnscope.attention._tiles import TileState
 
 _F = np.float32
@@ -115,6 +116,26 @@ def _row_spread(row, mean, index):
 
 
 @njit(**_OPTIONS)
+def _sum(row):
+    total = _F(0)
+    for j in range(row.shape[0]):
+        total += row[j]
+    return total
+
+
+@njit(**_OPTIONS)
+def _add_bins(row, first, last, p, zero, edges, into):
+    """Add a row's p to the bins of its offsets; `zero` is the column of the query itself. The middle is no bin."""
+    middle = into.shape[0] // 2
+    for segment in range(2 * middle + 1):
+        low, high = max(first, edges[segment] + zero), min(last, edges[segment + 1] + zero)
+        if high <= low or segment == middle:
+            continue
+        whole = low == first and high == last
+        into[segment - (segment > middle)] += p if whole else _sum(row[low:high])
+
+
+@njit(**_OPTIONS)
 def _absorb(
     scores,
     start,
@@ -129,6 +150,8 @@ def _absorb(
     mean,
     spread,
     band,
+    bins,
+    edges,
     factor,
     least,
 ):
@@ -156,6 +179,9 @@ def _absorb(
         local_spread = _row_spread(row, local, index[first:last])
         rescale = math.exp(np.float64(old) - np.float64(new))
         factor[i] = rescale
+        if bins.shape[1]:
+            bins[i] *= _F(rescale)
+            _add_bins(scores[i], first, last, p, row_zero + i - column, edges, bins[i])
         before = total[i] * rescale
         if before > 0:
             score[i] = rescale * (score[i] + (np.float64(old) - np.float64(new)) * total[i])
@@ -177,6 +203,7 @@ def absorb_compiled(
     state: TileState,
     start: Tensor,
     stop: Tensor,
+    bins: tuple[int, ...],
     *,
     row: int,
     column: int,
@@ -198,6 +225,8 @@ def absorb_compiled(
         state.mean.numpy(),
         state.spread.numpy(),
         state.band.numpy(),
+        state.bins.numpy(),
+        segments(bins),
         factor.numpy(),
         np.finfo(_F).min if shows_scores else _F(-np.inf),
     )

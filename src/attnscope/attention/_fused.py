@@ -28,6 +28,8 @@ def can_fuse(call: AttentionCall, need: Need) -> str | None:
     >>> can_fuse(AttentionCall(x, x, x, scale=1.0), Need(largest=True))
     'the kernel returns no row maximum'
     """
+    if need.bins:
+        return "bins of offsets move with the row, and value columns do not"
     if call.softcap is not None or call.bias is not None or call.sinks is not None:
         return "soft caps, biases and learned sinks change the scores inside the kernel"
     if need.largest:

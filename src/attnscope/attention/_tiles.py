@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
+from attnscope.attention._bins import segments
 from attnscope.attention._call import AttentionCall, Need, RowMeasures
 from attnscope.attention._finite import told
 
@@ -37,7 +38,8 @@ class TileState:
 
     With ``p = exp(score - maximum)``: `total` = Σp, `score` = Σp (score - maximum), `square` = Σp²,
     `mean` and `spread` = mean key index and Σp (j - mean)² (Chan et al. 1979, merged tile by tile,
-    so that a narrow head far from index 0 loses no digits). `band` holds raw scores at the offsets.
+    so that a narrow head far from index 0 loses no digits). `band` holds raw scores at the offsets, `bins` = Σp over
+    each bin of offsets.
     """
 
     maximum: Tensor
@@ -47,18 +49,20 @@ class TileState:
     mean: Tensor
     spread: Tensor
     band: Tensor
+    bins: Tensor
 
     def view(self, cut: Callable[[Tensor], Tensor]) -> TileState:
         return TileState(**{field.name: cut(getattr(self, field.name)) for field in fields(self)})
 
     @classmethod
-    def empty(cls, shape: tuple[int, ...], band: int | None, like: Tensor) -> TileState:
-        width = 0 if band is None else 2 * band + 1
+    def empty(cls, shape: tuple[int, ...], need: Need, like: Tensor) -> TileState:
+        width = 0 if need.band is None else 2 * need.band + 1
         zeros = torch.zeros(5, *shape, dtype=torch.float64, device=like.device)
         return cls(
             like.new_full(shape, -math.inf),
             *zeros,
             band=like.new_full((*shape, width), -math.inf),
+            bins=like.new_zeros(*shape, 2 * len(need.bins)),
         )
 
 
@@ -70,11 +74,28 @@ class Absorb(Protocol):
     """
 
     def __call__(
-        self, scores: Tensor, state: TileState, start: Tensor, stop: Tensor, *, row: int, column: int
+        self,
+        scores: Tensor,
+        state: TileState,
+        start: Tensor,
+        stop: Tensor,
+        bins: tuple[int, ...],
+        *,
+        row: int,
+        column: int,
     ) -> Tensor: ...
 
 
-def absorb(scores: Tensor, state: TileState, start: Tensor, stop: Tensor, *, row: int, column: int) -> Tensor:
+def absorb(
+    scores: Tensor,
+    state: TileState,
+    start: Tensor,
+    stop: Tensor,
+    bins: tuple[int, ...],
+    *,
+    row: int,
+    column: int,
+) -> Tensor:
     """Absorb a tile in PyTorch: see `Absorb`."""
     queries, keys = scores.shape[-2:]
     index = torch.arange(column, column + keys, device=scores.device)
@@ -108,7 +129,20 @@ def absorb(scores: Tensor, state: TileState, start: Tensor, stop: Tensor, *, row
     state.spread.mul_(rescale).add_((scores * away.square_()).sum(-1)).add_(jump**2 * before * share)
     state.mean.add_(jump * share)
     state.maximum.copy_(maximum)
-    return rescale.to(scores.dtype)
+    rescale = rescale.to(scores.dtype)
+    if bins:
+        state.bins.mul_(rescale[..., None]).add_(_by_bin(scores, bins, row - column))
+    return rescale
+
+
+def _by_bin(scores: Tensor, bins: tuple[int, ...], shift: int) -> Tensor:
+    """Sums over the bins of offsets, of a tile whose first query stands `shift` tokens right of its first key."""
+    queries, keys = scores.shape[-2:]
+    edges = torch.from_numpy(segments(bins)).to(scores.device)
+    own = torch.arange(shift, shift + queries, device=scores.device)
+    at = (own[:, None] + edges).clamp(0, keys).expand(*scores.shape[:-1], -1)
+    sums = torch.nn.functional.pad(scores.cumsum(-1), (1, 0)).gather(-1, at).diff(dim=-1)
+    return torch.cat([sums[..., : len(bins)], sums[..., len(bins) + 1 :]], dim=-1)
 
 
 @dataclass(frozen=True, eq=False)
@@ -116,7 +150,8 @@ class Operands:
     """What a sweep works on: any leading dimensions, one head or all of them.
 
     ``query (..., query, width)`` times the scale, ``key (..., key, width)``, ``value (..., key, value_width)``,
-    ``columns (..., key, column)``, ``mask`` and ``bias (..., query, key)``, ``start`` and ``stop (..., query)``.
+    ``columns (..., key, column)``, ``mask`` and ``bias (..., query, key)``, ``start`` and ``stop (..., query)``;
+    `bins` as in `Need`.
     """
 
     query: Tensor
@@ -128,6 +163,7 @@ class Operands:
     mask: Tensor | None
     bias: Tensor | None
     softcap: float | None
+    bins: tuple[int, ...]
 
     def scores(self, rows: slice, keys: slice, buffer: Tensor | None) -> Tensor:
         """One tile of scores; `buffer` lends its memory where it fits."""
@@ -154,7 +190,9 @@ def sweep(operands: Operands, rows: range, take: Absorb, into: Sums) -> None:
         if buffer is not None and buffer.shape[-1] != keys.stop - column:
             buffer = None
         buffer = scores = operands.scores(block, keys, buffer)
-        rescale = take(scores, sums.state, start, stop, row=rows.start, column=column)[..., None]
+        rescale = take(scores, sums.state, start, stop, operands.bins, row=rows.start, column=column)[
+            ..., None
+        ]
         _add(sums.output, rescale, scores, operands.value[..., keys, :])
         if operands.columns is not None and sums.columns is not None:
             _add(sums.columns, rescale, scores, operands.columns[..., keys, :])
@@ -183,7 +221,7 @@ class Sums:
         return cls(
             zeros(*shape, call.value.shape[-1]),
             None if need.columns is None else zeros(*shape, need.columns.shape[-1]),
-            TileState.empty(tuple(shape), need.band, zeros(())),
+            TileState.empty(tuple(shape), need, zeros(())),
         )
 
     def view(self, cut: Callable[[Tensor], Tensor]) -> Sums:
@@ -222,6 +260,7 @@ class Sums:
             largest=share * there,
             collision=state.square * share**2,
             band=state.band.sub_(level).exp_() if state.band.shape[-1] else None,
+            bins=state.bins.mul_(share[..., None].to(state.bins.dtype)) if state.bins.shape[-1] else None,
             columns=None if self.columns is None else self.columns.double() * share[..., None],
         )
         output = self.output.mul_(share[..., None].to(self.output.dtype))
@@ -267,6 +306,7 @@ def batched_tiles(call: AttentionCall, need: Need) -> tuple[Tensor, RowMeasures]
         mask=None if call.is_contiguous else by_group(call.mask),
         bias=by_group(call.bias),
         softcap=call.softcap,
+        bins=need.bins,
     )
     sums = Sums.empty(call, need, dtype)
     grouped = sums.view(lambda tensor: tensor.unflatten(1, (kv_heads, -1)))
@@ -322,6 +362,7 @@ def _tiles_by_head(call: AttentionCall, need: Need) -> tuple[Tensor, RowMeasures
                 mask=None if mask is None else mask[text, head],
                 bias=None if bias is None else bias[text, head],
                 softcap=call.softcap,
+                bins=need.bins,
             )
             part = sums.view(lambda tensor: tensor[text, head])
             for first in range(0, queries, QUERY_TILE):

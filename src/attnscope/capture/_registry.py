@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     Look = Callable[["Site", Tensor], None]
 
 NAME = "attnscope"
+_ROWS = 64  # of a mask in numbers that tell whether it hides the future
 _CROSS_ARGUMENTS = ("key_value_states", "encoder_hidden_states", "cross_attention_states")
 
 
@@ -90,18 +91,18 @@ def attnscope_attention(
         causal = causal and query.shape[2] > 1
     else:  # a mask says everything, causality included
         causal = False
-        attention_mask = attention_mask[..., : key.shape[2]]
+        attention_mask = _four(attention_mask)[..., : key.shape[2]].expand(-1, -1, query.shape[2], -1)
         if attention_mask.dtype == torch.bool:
             mask = attention_mask
         else:
-            bias = attention_mask if bias is None else bias + attention_mask
+            bias = attention_mask if bias is None else _four(bias) + attention_mask
     call = AttentionCall(
         query=query,
         key=key,
         value=value,
         scale=query.shape[-1] ** -0.5 if scaling is None else float(scaling),
         causal=causal,
-        mask=None if mask is None else _four(mask),
+        mask=mask,
         bias=None if bias is None else _four(bias),
         softcap=softcap,
         sinks=s_aux,
@@ -115,7 +116,11 @@ def attnscope_attention(
     site = Site(
         index=watch.calls,
         name=watch.names.get(id(module), type(module).__name__),
-        kind="cross" if is_cross else "causal" if _looks_causal(module, is_causal=is_causal) else "self",
+        kind="cross"
+        if is_cross
+        else "causal"
+        if _looks_causal(module, call, is_causal=is_causal)
+        else "self",
     )
     watch.calls += 1
     output = watch.observer(site, call)
@@ -128,11 +133,23 @@ def _four(tensor: Tensor) -> Tensor:
     return tensor[None, None] if tensor.ndim == 2 else tensor[:, None] if tensor.ndim == 3 else tensor  # noqa: PLR2004
 
 
-def _looks_causal(module: nn.Module, *, is_causal: bool | None) -> bool:
-    """Whether the module is meant to look back only, whatever mask came."""
-    if is_causal is not None:
-        return bool(is_causal)
-    return bool(getattr(module, "is_causal", False))
+def _looks_causal(module: nn.Module, call: AttentionCall, *, is_causal: bool | None) -> bool:
+    """Whether the module is meant to look back only, whatever mask came; or does so by its mask, unsaid (Doge)."""
+    meant = getattr(module, "is_causal", False) if is_causal is None else is_causal
+    return bool(meant) or not _sees_future(call)
+
+
+def _sees_future(call: AttentionCall) -> bool:
+    """Whether any query may look at a later key; a single token is taken to."""
+    queries, keys = call.query.shape[2], call.key.shape[2]
+    index = torch.arange(keys, device=call.query.device)
+    if queries == 1 or not bool((call.extent[1] > index[:queries] + 1).any()):
+        return queries == 1
+    if call.bias is None:
+        return True
+    rows = call.bias[..., :_ROWS, :]
+    later = index > index[: rows.shape[-2], None]
+    return bool((later & (rows > torch.finfo(rows.dtype).min / 2)).any())
 
 
 def _share_extent(call: AttentionCall, mask: Tensor, watch: _Watch) -> None:

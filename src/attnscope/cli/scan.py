@@ -46,7 +46,12 @@ def scan(
         int | None, typer.Option(help="Windows at a time.", show_default="about 2048 tokens")
     ] = None,
     band: options.Band = 10,
-    clusters: Annotated[int, typer.Option(help="Kinds of heads to look for.")] = 6,
+    clusters: Annotated[
+        int | None,
+        typer.Option(
+            help="Number of kinds of heads, by k-means over profiles.", show_default="as many as are named"
+        ),
+    ] = None,
     seed: options.Seed = 0,
     field: options.Field = None,
     by_line: options.ByLine = False,
@@ -110,8 +115,10 @@ def _list_statistics() -> None:
         + (" (not by default)" if name not in DEFAULT else "")
         for name, statistic in STATISTICS.items()
     ]
-    derived = [f"{name:26}{what}" for name, what in SUMMARIES.items()]
-    more = "with band_sum also, not to be asked for by name:"
+    nulls = [name for name, statistic in STATISTICS.items() if statistic.has_equal]
+    equal = [f"{f'equal_{name}':26}{name}, of equal weights over what a token may see" for name in nulls]
+    derived = [*equal, *(f"{name:26}{what}" for name, what in SUMMARIES.items())]
+    more = "found beside them, not to be asked for by name:"
     emit("".join(f"{line}\n" for line in (*lines, "", more, *derived)))
 
 
@@ -167,6 +174,7 @@ def _as_json(results: xr.Dataset, folder: Path) -> dict[str, Any]:
     return {
         "signature": json.loads(results.attrs["signature"]),
         "texts": results.sizes["text"],
+        "kinds": results.attrs.get("kinds"),
         "heads": rank_heads(results),
         "independence": json.loads(results.attrs.get("summary", "null")),
         "run": str(folder),
@@ -199,15 +207,18 @@ def _print_csv(results: xr.Dataset) -> None:
 
 
 _MEANING = {
-    "positional": "share of all weight at one offset",
-    "local": "weight inside the band of offsets",
-    "sink-like": "weight on the first, special or no token",
+    "positional": ("share of all weight at one offset", "at one offset other than 0"),
+    "local": ("weight inside the band of offsets", "inside the band"),
+    "sink-like": ("weight on the first, special or no token", "on the first, special or no token"),
 }
 
 
 def _print_tables(results: xr.Dataset) -> None:
 
     from attnscope.statistics import rank_heads
+    from attnscope.statistics._kinds import LOCAL
+    from attnscope.statistics._scan import NOTES
+    from attnscope.statistics._summary import LEAST_SHARE
 
     console = new_console()
     sizes = results.sizes
@@ -220,16 +231,29 @@ def _print_tables(results: xr.Dataset) -> None:
         highlight=False,
         markup=False,
     )
-    if "decoder" in results.attrs:
-        console.print(results.attrs["decoder"], style="dim", highlight=False)
+    for note in NOTES:
+        if note in results.attrs:
+            console.print(results.attrs[note], style="dim", highlight=False, markup=False)
     for kind, rows in rank_heads(results).items():
-        console.print(f"\nmost {kind} heads: {_MEANING[kind]}", style="bold", highlight=False)
-        console.print(_table_of_heads(rows))
-    if "label" not in results:
-        console.print(
-            "No kinds of heads: they are found from band_sum, which was not among --statistics.", style="dim"
-        )
+        what, where = _MEANING[kind]
+        if rows:
+            console.print(f"\nmost {kind} heads: {what}", style="bold", highlight=False)
+            console.print(_table_of_heads(rows))
+        else:
+            least = LOCAL if kind == "local" else LEAST_SHARE
+            none = (
+                f"\nno {kind} head: none has {least} of its weight {where} and twice what equal weights give"
+            )
+            console.print(none, style="bold", highlight=False)
+    console.print(f"\n{results.attrs.get('kinds', _missing(results))}", highlight=False, markup=False)
     console.print("A weight is a mixing coefficient, not an explanation.", style="dim")
+
+
+def _missing(results: xr.Dataset) -> str:
+    from attnscope.statistics._places import NEEDED
+
+    absent = ", ".join(name for name in NEEDED if name not in results)
+    return f"No kinds of heads: for them --statistics lacks {absent}."
 
 
 def _table_of_heads(rows: list[dict[str, Any]]) -> Table:

@@ -57,7 +57,7 @@ def label_pies(result: xr.Dataset) -> Figure:
     ...         "label": (("text", "layer", "head"), np.array([[[0, 1]], [[0, 0]]])),
     ...         "centroid": (("cluster", "offset"), np.array([[0.8, 0.1, 0.1], [0.3, 0.4, 0.3]])),
     ...     },
-    ...     coords={"cluster_name": ("cluster", ["next-to-left", "flat"]), "offset": [-1, 0, 1]},
+    ...     coords={"cluster_name": ("cluster", ["previous", "mixed"]), "offset": [-1, 0, 1]},
     ... )
     >>> figure = label_pies(result)
     >>> len(figure.axes)  # the grid of pies and two centroids
@@ -85,11 +85,11 @@ def label_pies(result: xr.Dataset) -> Figure:
         )
         _draw_pies(grid, shares, colours)
         name_heads(grid, layer_labels(result), axis_values(result, "head"))
-        grid.set_title(f"Labels over {result.sizes['text']} texts", loc="left")
+        grid.set_title(f"Kinds over {result.sizes['text']} texts", loc="left")
 
         left = _LEFT + grid_width + _GAP
         units = str(result["centroid"].attrs.get("units", ""))
-        heading = f"Cluster centroids ({units})" if units else "Cluster centroids"
+        heading = f"Mean profiles ({units})" if units else "Mean profiles"
         figure.text(left / width, 1 - (_TOP - 0.08) / height, heading, va="bottom", parse_math=False)
         for index, (name, colour) in enumerate(zip(names, colours, strict=True)):
             column, row = divmod(index, legend_rows)

@@ -10,6 +10,7 @@ from attnscope.figures.reading import HIGH, LOW
 from attnscope.report.content import flatten, page_data, parsed, pieces_note
 from attnscope.report.embed import script_json, write_page
 from attnscope.report.window import pack_window
+from attnscope.statistics._scan import NOTES
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -81,7 +82,7 @@ def write_report(result: xr.Dataset, sample: xr.Dataset | None, path: Path | str
         texts=result.sizes.get("text", 0),
         tokens=_total(result, "length"),
         target_tokens=_total(result, "target_length"),
-        decoder=str(result.attrs.get("decoder", "")),
+        decoder=" ".join(str(result.attrs[note]) for note in (*NOTES, "kinds") if note in result.attrs),
         layers=len(data["layers"]),
         heads=len(data["heads"]),
         statistics=data["statistics"],

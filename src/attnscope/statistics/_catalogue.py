@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from attnscope.attention import Need, RowMeasures
+from attnscope.attention._bins import bin_ranges, far_starts
 from attnscope.errors import AttnscopeError
 
 if TYPE_CHECKING:
@@ -47,6 +49,20 @@ class Rows:
         band = _there(self.measures.band)
         return band.where(self.counted[..., None], 0.0).sum(2, dtype=torch.float64)
 
+    @cached_property
+    def bin_sum(self) -> Tensor:
+        """``(batch, head, bin)``: the weights in each bin, summed over rows; near bins are read off the band."""
+        band, bins = self.band_sum, _there(self.measures.bins)
+        far = bins.where(self.counted[..., None], 0.0).sum(2, dtype=torch.float64)
+        reach = band.shape[-1] // 2
+        near = [
+            band[..., first + reach : last + reach + 1].sum(-1)
+            for first, last in bin_ranges(0, reach)
+            if max(-first, last) <= reach
+        ]
+        left, right = far.split(far.shape[-1] // 2, dim=-1)
+        return torch.cat([left, torch.stack(near, -1), right], dim=-1)
+
     def pairs(self, band: int) -> Tensor:
         """How many (query, key) pairs of real tokens lie at each offset: T - abs(t) in self-attention."""
         offset = torch.arange(-band, band + 1, device=self.keys.device)
@@ -65,14 +81,19 @@ class Statistic:
     needs
         Names of the fields of `Need`; ``band`` and ``columns`` among them.
     reduce
-        Rows -> ``(batch, head)``, or with one more dimension ``offset``.
+        Rows -> ``(batch, head)``, or with one more dimension.
+    along
+        Name of that dimension, ``offset`` or ``offset_bin``, or "".
+    has_equal
+        Whether a result says beside it what equal weights would give.
     """
 
     long_name: str
     units: str
     reduce: Callable[[Rows], Tensor]
     needs: tuple[str, ...] = ()
-    per_offset: bool = field(default=False)
+    along: str = field(default="", kw_only=True)
+    has_equal: bool = field(default=False, kw_only=True)
 
 
 FIRST, SPECIAL = 0, 1  # value columns: indicator of the first real key, and of special tokens
@@ -101,24 +122,39 @@ STATISTICS: dict[str, Statistic] = {
         "tokens",
         lambda rows: rows.band_sum,
         ("band",),
-        per_offset=True,
+        along="offset",
+        has_equal=True,
     ),
-    "profile": Statistic("Mean weight at each offset", "share", _profile, ("band",), per_offset=True),
-    "outside": Statistic("Weight outside the band of offsets", "share", _outside, ("band",)),
+    "bin_sum": Statistic(
+        "Sum of the weights in each bin of offsets",
+        "tokens",
+        lambda rows: rows.bin_sum,
+        ("band", "bins"),
+        along="offset_bin",
+        has_equal=True,
+    ),
+    "profile": Statistic("Mean weight at each offset", "share", _profile, ("band",), along="offset"),
+    "outside": Statistic("Weight outside the band of offsets", "share", _outside, ("band",), has_equal=True),
     "entropy": Statistic(
-        "Entropy of a row", "nats", lambda rows: rows.mean(_there(rows.measures.entropy)), ("entropy",)
+        "Entropy of a row",
+        "nats",
+        lambda rows: rows.mean(_there(rows.measures.entropy)),
+        ("entropy",),
+        has_equal=True,
     ),
     "first_token": Statistic(
         "Weight on the first token",
         "share",
         lambda rows: rows.mean(_there(rows.measures.columns)[..., FIRST]),
         ("columns",),
+        has_equal=True,
     ),
     "special_tokens": Statistic(
         "Weight on special tokens",
         "share",
         lambda rows: rows.mean(_there(rows.measures.columns)[..., SPECIAL]),
         ("columns",),
+        has_equal=True,
     ),
     "mean_offset": Statistic(
         "Mean offset (negative is left)",
@@ -177,7 +213,7 @@ def choose(names: Sequence[str] | str | None) -> tuple[str, ...]:
     return tuple(name for name in STATISTICS if name in set(names))
 
 
-def plan(names: Sequence[str], band: int, columns: Tensor) -> Need:
+def plan(names: Sequence[str], band: int, columns: Tensor, reach: int = 0) -> Need:
     """Pack what the statistics need into one request for one pass.
 
     Parameters
@@ -188,6 +224,8 @@ def plan(names: Sequence[str], band: int, columns: Tensor) -> Need:
         Largest offset.
     columns
         ``(batch, key, 2)``: indicators of the first real key and of special tokens.
+    reach
+        Largest offset that has a bin; what lies beyond is in the last one.
 
     Examples
     --------
@@ -205,7 +243,24 @@ def plan(names: Sequence[str], band: int, columns: Tensor) -> Need:
         variance="variance" in wanted,
         largest="largest" in wanted,
         collision="collision" in wanted,
+        bins=far_starts(band, reach) if "bins" in wanted else (),
     )
+
+
+def bin_coordinates(band: int, reach: int) -> dict[str, Any]:
+    """Coordinates of the bins of offsets: the offset nearest to 0 names a bin, first and last say what it holds.
+
+    Examples
+    --------
+    >>> bin_coordinates(1, 4)["offset_bin"].tolist()
+    [-3, -2, -1, 0, 1, 2, 3]
+    """
+    ranges = np.array(bin_ranges(band, reach))
+    return {
+        "offset_bin": np.where(ranges[:, 0] < 0, ranges[:, 1], ranges[:, 0]),
+        "bin_first": ("offset_bin", ranges[:, 0]),
+        "bin_last": ("offset_bin", ranges[:, 1]),
+    }
 
 
 def indicator_columns(valid: Tensor, special: Tensor) -> Tensor:

@@ -10,6 +10,7 @@ import torch
 
 from attnscope.attention import measure
 from attnscope.statistics._catalogue import STATISTICS, indicator_columns, plan, reduce_call
+from attnscope.statistics._equal import equal_rows
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -22,41 +23,54 @@ if TYPE_CHECKING:
     from attnscope.statistics._reading import Reading
 
 
+EQUAL = "equal_"  # begins the name of what equal weights over the visible tokens give
+
+
 @dataclass(eq=False)
 class StatisticsObserver:
     """Measures each attention call as it happens; keeps ``(batch, head, ...)`` of each, in float64.
 
     Attributes
     ----------
-    names, band
-        Which statistics, and the largest offset.
+    names, band, reach
+        Which statistics, the largest offset of the band, and the largest that has a bin.
     reading
         What the model reads: it tells real tokens from padding, and special tokens, on either side of a call.
     found
-        By site index.
+        By site index; under ``equal_...`` what equal weights over the visible tokens give, with one head.
     """
 
     names: Sequence[str]
     band: int
     reading: Reading
+    reach: int = 0
     found: dict[int, dict[str, Tensor]] = field(default_factory=dict)
 
     def __call__(self, site: Site, call: AttentionCall) -> Tensor:
         queries, keys = self.reading.sides(site.kind)
         query_valid, _ = _marks(queries, call.query)
         key_valid, special = _marks(keys, call.key)
-        need = plan(self.names, self.band, indicator_columns(key_valid, special))
+        need = plan(self.names, self.band, indicator_columns(key_valid, special), self.reach)
         output, rows = measure(call, need)
         reduced = reduce_call(rows, self.names, query_valid, key_valid)
+        if nulls := [name for name in self.names if STATISTICS[name].has_equal]:
+            equal = reduce_call(equal_rows(call, need), nulls, query_valid, key_valid)
+            reduced |= {f"{EQUAL}{name}": value for name, value in equal.items()}
         self.found[site.index] = {name: value.cpu() for name, value in reduced.items()}
         return output
 
     def stacked(self) -> dict[str, np.ndarray]:
-        """``(batch, layer, head[, offset])`` each; NaN where a layer has fewer heads than another."""
+        """``(batch, layer, head[, offset])`` each; NaN where a layer has fewer heads than another.
+
+        What equal weights give has no dimension of heads.
+        """
         heads = max(next(iter(one.values())).shape[1] for one in self.found.values())
         arrays: dict[str, np.ndarray] = {}
-        for name in self.names:
+        for name in next(iter(self.found.values())):
             layers = [self.found[index][name].numpy() for index in sorted(self.found)]
+            if name.startswith(EQUAL):
+                arrays[name] = np.concatenate(layers, axis=1)
+                continue
             shape = (layers[0].shape[0], len(layers), heads, *layers[0].shape[2:])
             arrays[name] = np.full(shape, np.nan)
             for index, layer in enumerate(layers):
@@ -73,6 +87,19 @@ def _marks(text: Batch, states: Tensor) -> tuple[Tensor, Tensor]:
     return everywhere, ~everywhere
 
 
+def wording(name: str) -> dict[str, str]:
+    """Name and units of a variable, as its attributes.
+
+    Examples
+    --------
+    >>> wording("equal_first_token")
+    {'long_name': 'Weight on the first token, of equal weights', 'units': 'share'}
+    """
+    statistic = STATISTICS[name.removeprefix(EQUAL)]
+    of = ", of equal weights" if name.startswith(EQUAL) else ""
+    return {"long_name": statistic.long_name + of, "units": statistic.units}
+
+
 def dimensions(name: str) -> tuple[str, ...]:
     """Names of the dimensions of a statistic in a result.
 
@@ -80,5 +107,9 @@ def dimensions(name: str) -> tuple[str, ...]:
     --------
     >>> dimensions("profile")
     ('text', 'layer', 'head', 'offset')
+    >>> dimensions("equal_entropy")
+    ('text', 'layer')
     """
-    return ("text", "layer", "head", *(("offset",) if STATISTICS[name].per_offset else ()))
+    along = STATISTICS[name.removeprefix(EQUAL)].along
+    of_head = () if name.startswith(EQUAL) else ("head",)
+    return ("text", "layer", *of_head, *((along,) if along else ()))

@@ -6,7 +6,7 @@ import json
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +23,9 @@ from attnscope.capture import (
     decoder_start,
     forward,
     load_model,
+    padding_difference,
     position_table_length,
+    should_look_back,
     verify,
     watching,
 )
@@ -39,8 +41,9 @@ from attnscope.corpus import (
     windows_of,
 )
 from attnscope.errors import AttnscopeError
-from attnscope.statistics._catalogue import STATISTICS, choose
-from attnscope.statistics._pass import StatisticsObserver, dimensions
+from attnscope.statistics._catalogue import STATISTICS, bin_coordinates, choose
+from attnscope.statistics._pass import EQUAL, StatisticsObserver, dimensions, wording
+from attnscope.statistics._places import NEEDED
 from attnscope.statistics._reading import Reading
 from attnscope.statistics._sample import MapObserver, sample_dataset, sample_rank
 from attnscope.statistics._summary import summarize
@@ -53,6 +56,8 @@ LONGEST_DEFAULT = 2048  # tokens: a longer window must be asked for
 FLUSH_BYTES = 1 << 26  # results wait in memory for at most so many bytes,
 FLUSH_SECONDS = float(os.environ.get("ATTNSCOPE_FLUSH_SECONDS", "5"))  # so many seconds,
 FLUSH_SHARE = 0.02  # or this share of the time that the run took so far: a long run has few pieces
+NOTES = ("decoder", "causality", "padding")  # attributes that tell a reader what is not as expected
+_PADDED = 64  # tokens that tell whether padding matters
 SUMMARY, SAMPLE = "summary", "sample"
 
 
@@ -79,7 +84,7 @@ def scan(
     batch_size: int | None = None,
     statistics: Sequence[str] | str | None = None,
     band: int = 10,
-    clusters: int = 6,
+    clusters: int | None = None,
     seed: int = 0,
     field: str | None = None,
     by_line: bool = False,
@@ -122,11 +127,13 @@ def scan(
         Windows at a time; by default about 2,048 tokens' worth (with `targets`, of the longest line).
     statistics
         Names from ``attnscope.statistics.STATISTICS``, as a list or as one string with commas between; by default
-        all but ``learned_sink``, which few models have. The labels of heads need ``band_sum``.
+        all but ``learned_sink``, which few models have. The kinds of heads need ``band_sum``, ``bin_sum``, ``entropy``,
+        ``first_token``, ``special_tokens`` and ``mean_offset``; with `clusters` the first is enough.
     band
         Largest offset of the band: offsets ``-band..band``.
     clusters, seed
-        Of the k-means over profiles.
+        Number of kinds of heads, found by k-means over profiles, as the papers do; and the seed of that. By default
+        kinds are named by what is measured of each head, and are as many as there are: see `summarize`.
     field
         Which field of JSON Lines holds the text.
     by_line
@@ -139,14 +146,17 @@ def scan(
     Returns
     -------
     xarray.Dataset
-        Dimensions ``text, layer, head, offset, cluster``. Each entry of ``text`` is one window. Variables, per
-        text, layer and head: ``band_sum`` (tr_t), ``profile`` (mean weight at an offset), ``outside``, ``entropy``
+        Dimensions ``text, layer, head, offset, offset_bin, cluster``. Each entry of ``text`` is one window. Variables,
+        per text, layer and head: ``band_sum`` (tr_t), ``bin_sum`` (all offsets, in bins that double: ``bin_first`` to
+        ``bin_last``), ``profile`` (mean weight at an offset), ``outside``, ``entropy``
         (nats, mean over rows), ``first_token``, ``special_tokens``, ``mean_offset``, ``offset_spread`` (tokens),
         ``max_weight``, ``gini_simpson`` (1 - sum of squared weights), ``label``; per text ``length``, and with
         `targets` ``target_length``, the number of queries of the decoder's layers; per head ``label_share``,
-        ``majority_share``, ... In cross-attention, queries are target tokens and keys source tokens. The attribute
-        ``signature`` holds, as JSON, all that the numbers depend on; ``decoder`` says what a decoder beside an encoder
-        read.
+        ``majority_share``, ... and per text and layer ``equal_band_sum``, ``equal_entropy``, ...: what equal weights
+        over the visible tokens give. In cross-attention, queries are target tokens and keys source tokens. The
+        attribute ``signature`` holds, as JSON, all that the numbers depend on; ``decoder`` says what a decoder beside
+        an encoder read, ``kinds`` how many heads are of which kind, ``causality`` and ``padding`` what is not as
+        expected.
 
     Raises
     ------
@@ -162,8 +172,10 @@ def scan(
     True
     """
     names = choose(statistics)
+    has_kinds = set(NEEDED) <= set(names) or (clusters is not None and "band_sum" in names)
     check_whole(1, window=window, stride=stride, limit=limit, batch_size=batch_size, band=band)
-    check_whole(2, clusters=clusters)
+    if clusters is not None:
+        check_whole(2, clusters=clusters)
     check_seed(seed)
     lines: dict[str, Any] = {
         "field": field,
@@ -196,11 +208,13 @@ def scan(
             f"band (--band) is {band}; in windows of {length} tokens the largest offset is {length - 1}"
         )
     size = batch_size or max(1, 2048 // longest)
+    job = _Job(loaded, windows, names, band, longest - 1, size, limit, corpus, progress)
+    job.check()
     settings = {
         "window": length,
         "stride": stride,
         "limit": limit,
-        "batch_size": size,
+        "batch_size": job.batch_size,
         "statistics": list(names),
         "band": band,
         "clusters": clusters,
@@ -217,13 +231,11 @@ def scan(
         "settings": settings,
         "versions": package_versions(),
     }
-    job = _Job(loaded, windows, names, band, size, limit, corpus, progress)
-    job.check()
     attributes = {"signature": json.dumps(signature, sort_keys=True), "model": loaded.name}
-    attributes |= decoder_note(loaded.model, with_target=target is not None)
+    attributes |= decoder_note(loaded.model, with_target=target is not None) | job.notes
     if out is None:
         results = _joined(list(job.batches()))
-        if "band_sum" in names:
+        if has_kinds:
             results = results.merge(
                 summarize(results, clusters=clusters, seed=seed), combine_attrs="no_conflicts"
             )
@@ -231,7 +243,7 @@ def scan(
     with RunFolder(Path(out(signature) if callable(out) else out), signature, repair=repair) as run:
         if not run.complete:
             job.into(run)
-            if "band_sum" in names:
+            if has_kinds:
                 run.save(SUMMARY, summarize(run.results(), clusters=clusters, seed=seed))
             run.save(SAMPLE, job.sample())
             run.finish()
@@ -243,7 +255,8 @@ def scan(
 def load_scan(run: RunFolder) -> xr.Dataset:
     """Results and labels of a run folder, as `scan` returned them."""
     results, summary = run.results(), run.load(SUMMARY)
-    results = results[[name for name in (*STATISTICS, "length", "target_length") if name in results]]
+    known = [*STATISTICS, *(f"{EQUAL}{name}" for name in STATISTICS), "length", "target_length"]
+    results = results[[name for name in known if name in results]]
     return results if summary is None else results.merge(summary, combine_attrs="no_conflicts")
 
 
@@ -268,7 +281,7 @@ def window_length(loaded: LoadedModel, window: int | None) -> int:
         getattr(loaded.tokenizer, "model_max_length", None),
         getattr(config, "max_position_embeddings", None),
     ]
-    return min([*[int(limit) for limit in known if limit], LONGEST_DEFAULT])
+    return min([*(int(limit) for limit in known if limit and limit > 0), LONGEST_DEFAULT])  # XLNet says -1
 
 
 class _Job:
@@ -280,17 +293,20 @@ class _Job:
         windows: Iterable[Window],
         names: Sequence[str],
         band: int,
+        reach: int,
         batch_size: int,
         limit: int | None,
         corpus: Texts,
         progress: Callable[[Progress], None] | None,
     ) -> None:
         self.loaded, self.windows, self.names, self.band = loaded, windows, names, band
+        self.reach = reach
         self.batch_size, self.limit = batch_size, limit
         self.characters = corpus.characters()
         self.progress = progress or (lambda _: None)
         self.first = next(iter(windows))
         self.sites: list[Site] = []
+        self.notes: dict[str, str] = {}
 
     def into(self, run: RunFolder) -> None:
         """Measure what the run still lacks, and add it as it comes."""
@@ -334,11 +350,30 @@ class _Job:
         """Refuse a model that cannot be measured, on the first window, before anything is written."""
         inputs = self._reading([self.first]).inputs(self.loaded.model)
         self.sites, _ = verify(self.loaded.model, inputs, text=window_name(self.first, 0))
+        if should_look_back(self.loaded.model) and any(site.kind == "self" for site in self.sites):
+            self.notes["causality"] = (
+                f"{type(self.loaded.model).__name__} is a causal language model by its kind, but its attention sees "
+                "later tokens: it is measured as bidirectional."
+            )
+        if self.batch_size > 1 and self._padding_matters():
+            self.batch_size = 1
+            self.notes["padding"] = (
+                f"{type(self.loaded.model).__name__} gives a text other numbers in a padded batch: windows are "
+                "measured one at a time."
+            )
+
+    def _padding_matters(self) -> bool:
+        """Whether a text beside a longer one differs from itself alone: the first window and a part of it tell."""
+        long = _cut(self.first, _PADDED)
+        texts = [long, _cut(long, max(1, len(long) // 2))]
+        model = self.loaded.model
+        alone = [self._reading([text]).inputs(model) for text in texts]
+        return len(long) > 1 and padding_difference(model, self._reading(texts).inputs(model), alone) > 1
 
     @torch.no_grad()
     def _measure(self, batch: Sequence[Window], first: int) -> xr.Dataset:
         reading = self._reading(batch)
-        observer = StatisticsObserver(self.names, self.band, reading)
+        observer = StatisticsObserver(self.names, self.band, reading, self.reach)
         with watching(self.loaded.model, observer):
             forward(
                 self.loaded.model,
@@ -352,14 +387,7 @@ class _Job:
         if self.first.target is not None:
             sizes["target_length"] = reading.target
         return xr.Dataset(
-            {
-                name: (
-                    dimensions(name),
-                    array,
-                    {"long_name": STATISTICS[name].long_name, "units": STATISTICS[name].units},
-                )
-                for name, array in arrays.items()
-            }
+            {name: (dimensions(name), array, wording(name)) for name, array in arrays.items()}
             | {
                 name: ("text", text.valid.sum(1).cpu().numpy(), {"long_name": "tokens", "units": "tokens"})
                 for name, text in sizes.items()
@@ -375,6 +403,7 @@ class _Job:
                 "layer_kind": ("layer", np.array([site.kind for site in self.sites], dtype=object)),
                 "head": np.arange(heads),
                 "offset": np.arange(-self.band, self.band + 1),
+                **({} if "bin_sum" not in arrays else bin_coordinates(self.band, self.reach)),
             },
         ).set_coords(["source", "start"])
 
@@ -400,6 +429,12 @@ def _flushed(run: RunFolder, waiting: Sequence[xr.Dataset]) -> list[xr.Dataset]:
 
 def _joined(parts: Sequence[xr.Dataset]) -> xr.Dataset:
     return xr.concat(list(parts), "text", data_vars="minimal", coords="minimal", compat="override")
+
+
+def _cut(window: Window, length: int) -> Window:
+    """The first tokens of a window, and of its target."""
+    parts = {name: getattr(window, name)[:length] for name in ("ids", "special", "spans", "tokens")}
+    return replace(window, **parts, target=None if window.target is None else _cut(window.target, length))
 
 
 def _characters(window: Window) -> int:

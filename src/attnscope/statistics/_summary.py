@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -16,12 +16,26 @@ from attnscope.statistics._independence import (
     label_shares,
     sign_agreement,
 )
-from attnscope.statistics._labels import DIRECTED, cluster_profiles, direction
+from attnscope.statistics._kinds import (
+    LOCAL,
+    MORE,
+    UNNAMED,
+    admissible,
+    kind_codes,
+    kind_list,
+    kind_name,
+    told_apart,
+)
+from attnscope.statistics._labels import cluster_profiles, direction
+from attnscope.statistics._places import NEEDED, over_texts, places_of, with_rows
+
+LEAST_SHARE = 0.1  # of all weight in one place, for a head to stand in a ranking
+_AT_ONCE = 1 << 16  # heads in texts that are named at once
 
 #: What `summarize` adds to a scan, in words.
 SUMMARIES = {
-    "label": "Kind of the head in each text: its cluster, named by cluster_name [number]",
-    "cluster_name, centroid": "Name of each cluster; its share of the weight at each offset",
+    "label": "Kind of the head in each text, named by cluster_name [number]",
+    "cluster_name, centroid": "Name of each kind; its mean share of the weight at each offset",
     "label_share": "Share of the texts with each label [share]",
     "majority_share": "Share of the texts with the most frequent label [share]",
     "effective_labels": "How many labels the head has, exp of their entropy [1 if it is always the same]",
@@ -30,15 +44,19 @@ SUMMARIES = {
 }
 
 
-def summarize(results: xr.Dataset, *, clusters: int = 6, seed: int = 0) -> xr.Dataset:
-    """Label every head in every text, and say how far the labels depend on the text.
+def summarize(results: xr.Dataset, *, clusters: int | None = None, seed: int = 0) -> xr.Dataset:
+    """Name the kind of every head in every text, and say how far it depends on the text.
 
     Parameters
     ----------
     results
-        With ``band_sum (text, layer, head, offset)``, ``length (text)``, and of translations ``target_length (text)``.
-    clusters, seed
-        Of k-means.
+        From a scan with the statistics `NEEDED`. With `clusters`, ``band_sum (text, layer, head, offset)``, ``length
+        (text)`` and of translations ``target_length (text)`` are enough.
+    clusters
+        k of a k-means over ``band_sum / length``, as the papers do it, whose clusters are the kinds. By default kinds
+        are the names that `kind_codes` gives, as many as there are.
+    seed
+        Of k-means, and of the intervals over texts.
 
     Returns
     -------
@@ -46,7 +64,7 @@ def summarize(results: xr.Dataset, *, clusters: int = 6, seed: int = 0) -> xr.Da
         ``label (text, layer, head)``, -1 where there is no head; ``cluster_name (cluster)``, ``centroid (cluster,
         offset)``; ``label_share (layer, head, cluster)``, ``majority_share``, ``effective_labels``, ``direction``
         (mean over texts) and ``direction_sign_agreement (layer, head)``. The attribute ``summary`` holds, as JSON,
-        the statistics over directed and over flat heads with their intervals.
+        the statistics over heads with a name and without with their intervals; ``kinds`` counts the kinds in words.
 
     Examples
     --------
@@ -55,19 +73,23 @@ def summarize(results: xr.Dataset, *, clusters: int = 6, seed: int = 0) -> xr.Da
     ...     xr.Dataset(
     ...         {"band_sum": (("text", "layer", "head", "offset"), left), "length": ("text", [10] * 4)},
     ...         coords={"offset": [-2, -1, 0, 1, 2]},
-    ...     )
+    ...     ),
+    ...     clusters=2,
     ... )
     >>> found.cluster_name.values.tolist()
     ['next-to-left']
+    >>> found.kinds
+    '2 kinds were asked for, but no more than 1 profiles are different. Heads: next-to-left: 1.'
     """
     texts, layers, heads, offsets = results.band_sum.shape
     shares = (results.band_sum / queries(results)).transpose("text", "layer", "head", "offset").values
     flat = shares.reshape(texts, layers * heads, offsets)
     exists = np.isfinite(flat).all((0, 2))
     present = flat[:, exists]
-    clustering = cluster_profiles(present.reshape(-1, offsets), clusters=clusters, seed=seed)
-    count = len(clustering.names)
-    labels = clustering.labels.reshape(texts, -1)
+    found = (
+        _named(results, exists) if clusters is None else _clustered(results, present, exists, clusters, seed)
+    )
+    names, labels = found.names, found.labels
     directions = direction(present)
 
     def by_head(values: np.ndarray, missing: float = np.nan) -> np.ndarray:
@@ -76,12 +98,13 @@ def summarize(results: xr.Dataset, *, clusters: int = 6, seed: int = 0) -> xr.Da
         whole[..., exists] = values
         return whole.reshape(*values.shape[:-1], layers, heads)
 
-    label_share = label_shares(labels, count)
-    found = xr.Dataset(
+    label_share = label_shares(labels, len(names))
+    centroids = np.stack([present[labels == label].mean(0) for label in range(len(names))])
+    summary = xr.Dataset(
         {
             "label": (("text", "layer", "head"), by_head(labels, -1.0)),
-            "cluster_name": ("cluster", np.array(clustering.names, dtype=object)),
-            "centroid": (("cluster", "offset"), clustering.centroids),
+            "cluster_name": ("cluster", np.array(names, dtype=object)),
+            "centroid": (("cluster", "offset"), centroids),
             "label_share": (
                 ("layer", "head", "cluster"),
                 np.moveaxis(by_head(np.moveaxis(label_share, 0, -1)), 0, -1),
@@ -93,9 +116,80 @@ def summarize(results: xr.Dataset, *, clusters: int = 6, seed: int = 0) -> xr.Da
         },
         coords={"offset": results.offset.values},
     )
-    numbers = _numbers(labels, directions, present, clustering.names, clustering.inertia, seed)
-    found.attrs["summary"] = json.dumps(_without_nan(numbers))
-    return found
+    majority = label_share.argmax(-1)
+    numbers = _numbers(labels, majority, directions, present, names, seed)
+    if clusters is not None:
+        numbers["clusters"] = {"asked for": clusters, "k": len(names), "seed": seed, "inertia": found.inertia}
+    summary.attrs["summary"] = json.dumps(_without_nan(numbers))
+    summary.attrs["kinds"] = _counted(names, majority, clusters)
+    return summary
+
+
+@dataclass(frozen=True, eq=False)
+class _Kinds:
+    """Number of the kind of every head in every text, ``(text, head)``, and the names of the kinds."""
+
+    labels: np.ndarray
+    names: tuple[str, ...]
+    inertia: float = float("nan")
+
+
+def _named(results: xr.Dataset, exists: np.ndarray) -> _Kinds:
+    """Kinds by their criteria: only names that hold over all texts together, and those in each text."""
+    results = with_rows(results, queries(results))
+    whole = places_of(over_texts(results))
+    known = admissible(whole.take(exists))
+    allowed = np.zeros((len(exists), known.shape[1]), dtype=bool)
+    allowed[exists] = known
+    size = max(1, _AT_ONCE // len(exists))
+    codes = np.concatenate(
+        [
+            kind_codes(places_of(block), np.tile(allowed, (block.sizes["text"], 1))).reshape(-1, len(exists))
+            for first in range(0, results.sizes["text"], size)
+            for block in [results.isel(text=slice(first, first + size))]
+        ]
+    )[:, exists]
+    attention, kinds = whole.kinds[exists], kind_list(whole)
+    names: list[str] = []
+    labels = np.empty_like(codes)
+    for code in np.unique(codes):
+        for way in np.unique(attention):
+            chosen = (codes == code) & (attention == way)
+            if chosen.any():
+                name = kind_name(kinds[code], str(way))
+                names += [] if name in names else [name]
+                labels[chosen] = names.index(name)
+    return _Kinds(labels, tuple(names))
+
+
+def _clustered(
+    results: xr.Dataset, present: np.ndarray, exists: np.ndarray, clusters: int, seed: int
+) -> _Kinds:
+    """Clusters of profiles; named by the same criteria where all that they need was measured."""
+    found = cluster_profiles(present.reshape(-1, present.shape[-1]), clusters=clusters, seed=seed)
+    labels = found.labels.reshape(len(present), -1)
+    if any(name not in results for name in NEEDED):
+        return _Kinds(labels, found.names, found.inertia)
+    every = np.tile(exists, len(present))
+    members = (
+        places_of(with_rows(results, queries(results))).take(every).pooled(found.labels, len(found.names))
+    )
+    kinds, codes = kind_list(members), kind_codes(members, admissible(members))
+    names = [kind_name(kinds[code], str(way)) for code, way in zip(codes, members.kinds, strict=True)]
+    return _Kinds(labels, tuple(told_apart(names, members)), found.inertia)
+
+
+def _counted(names: tuple[str, ...], majority: np.ndarray, clusters: int | None) -> str:
+    """How many heads are of each kind in most texts, in words."""
+    counts = {name: int((majority == label).sum()) for label, name in enumerate(names)}
+    listed = ", ".join(f"{name}: {count}" for name, count in counts.items() if count)
+    if clusters is not None:
+        asked = f"{clusters} kinds were asked for"
+        if len(names) < clusters:
+            asked += f", but no more than {len(names)} profiles are different"
+        return f"{asked}. Heads: {listed}."
+    named = [name for name, count in counts.items() if count and name not in UNNAMED]
+    return f"Kinds of heads: {listed}." if named else f"No kinds of heads beyond chance. Heads: {listed}."
 
 
 def queries(results: xr.Dataset) -> xr.DataArray:
@@ -117,22 +211,20 @@ def queries(results: xr.Dataset) -> xr.DataArray:
 
 def _numbers(
     labels: np.ndarray,
+    majority: np.ndarray,
     directions: np.ndarray,
     profiles: np.ndarray,
     names: tuple[str, ...],
-    inertia: float,
     seed: int,
 ) -> dict[str, Any]:
-    majority = label_shares(labels, len(names)).argmax(-1)
-    is_directed = np.array([names[label].split(" ")[0] in DIRECTED for label in majority])
+    is_named = np.array([names[label].split(" (")[0] not in UNNAMED for label in majority])
     information, chance = label_information(labels, seed=seed)
     found: dict[str, Any] = {
         "texts": len(labels),
-        "clusters": {"k": len(names), "seed": seed, "inertia": inertia},
         "label_information": information,
         "label_information_by_chance": chance,
     }
-    for kind, chosen in (("directed", is_directed), ("flat", ~is_directed)):
+    for kind, chosen in (("named", is_named), ("unnamed", ~is_named)):
         found[kind] = {"heads": int(chosen.sum())}
         if chosen.any():
             estimates = independence(
@@ -188,43 +280,51 @@ def peaks(results: xr.Dataset) -> xr.Dataset | None:
     )
 
 
-def _shares(results: xr.Dataset) -> xr.DataArray | None:
+def _shares(results: xr.Dataset, name: str = "band_sum") -> xr.DataArray | None:
     """Share of all weight at each offset: at a large one the mean over the few rows that have it would say little."""
-    if "band_sum" not in results or "length" not in results:
+    if name not in results or "length" not in results:
         return None
-    shares = results.band_sum / queries(results)
+    shares = results[name] / queries(results)
     return shares.mean("text", skipna=True) if "text" in shares.dims else shares
 
 
 def rank_heads(results: xr.Dataset, top: int = 5) -> dict[str, list[dict[str, Any]]]:
-    """The most positional, most local and most sink-like heads, by means over texts.
+    """The most positional, most local and most sink-like heads, by means over texts; none where there is none.
 
-    ``positional``: largest share of all weight at one offset other than 0. ``local``: most weight inside the band.
-    ``sink-like``: most weight on the first token or on special tokens, whichever is more. Where layers attend in
-    more than one way, as in an encoder-decoder, ``attention`` says in which: self, causal or cross.
+    ``positional``: largest share of all weight at one offset other than 0, at least 0.1. ``local``: most weight inside
+    the band, at least 0.5. ``sink-like``: most weight on the first token, on special tokens or on no token, whichever
+    is most, at least 0.1. All of them are at least twice what equal weights over the same tokens give, where the
+    result says that (``equal_...``). Where layers attend in more than one way, as in an encoder-decoder, ``attention``
+    says in which: self, causal or cross.
 
     Examples
     --------
     >>> entropy = xr.Dataset({"outside": (("text", "layer", "head"), [[[0.9, 0.2]]])})
-    >>> rank_heads(entropy)["local"][0]
-    {'layer': 0, 'head': 1, 'value': 0.8, 'label': ''}
+    >>> rank_heads(entropy)["local"]
+    [{'layer': 0, 'head': 1, 'value': 0.8, 'label': ''}]
     """
     mean = results.mean("text", skipna=True) if "text" in results.dims else results
     scores: dict[str, xr.DataArray] = {}
     shares = _shares(results)
     away = None if shares is None else shares.where(results.offset != 0)
     if away is not None:
+        away = _beyond(away, _shares(results, "equal_band_sum"), LEAST_SHARE)
         scores["positional"] = away.max("offset")
     if "outside" in mean:
-        scores["local"] = 1 - mean.outside
-    sinks = [mean[name] for name in ("first_token", "special_tokens", "learned_sink") if name in mean]
+        equal = 1 - mean.equal_outside if "equal_outside" in mean else None
+        scores["local"] = _beyond(1 - mean.outside, equal, LOCAL)
+    sinks = [
+        _beyond(mean[name], mean.get(f"equal_{name}"), LEAST_SHARE)
+        for name in ("first_token", "special_tokens", "learned_sink")
+        if name in mean
+    ]
     if sinks:
         scores["sink-like"] = xr.concat(sinks, "kind", coords="minimal", compat="override").max("kind")
     names = majority_names(results)
     attention = results.layer_kind.values if "layer_kind" in results.coords else []
     ranking: dict[str, list[dict[str, Any]]] = {}
     for kind, score in scores.items():
-        values = score.values
+        values = score.transpose("layer", "head").values
         order = np.argsort(-np.nan_to_num(values, nan=-np.inf), axis=None, kind="stable")[:top]
         ranking[kind] = []
         for place in order:
@@ -240,9 +340,16 @@ def rank_heads(results: xr.Dataset, top: int = 5) -> dict[str, list[dict[str, An
             if len(set(attention)) > 1:
                 row["attention"] = str(attention[layer])
             if away is not None and kind == "positional":
-                row["offset"] = int(mean.offset[int(np.nanargmax(away.values[layer, head]))])
+                at = away.transpose("layer", "head", "offset").values[layer, head]
+                row["offset"] = int(mean.offset[int(np.nanargmax(at))])
             ranking[kind].append(row)
     return ranking
+
+
+def _beyond(shares: xr.DataArray, equal: xr.DataArray | None, least: float) -> xr.DataArray:
+    """Shares that are large, and larger than of equal weights; NaN for others."""
+    enough = shares >= least
+    return shares.where(enough if equal is None else enough & (shares >= MORE * equal))
 
 
 def majority_names(results: xr.Dataset) -> list[list[str]] | None:

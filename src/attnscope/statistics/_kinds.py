@@ -1,0 +1,165 @@
+"""Kinds of heads: a name for each by what was measured, held against equal weights.
+
+A head is named by a place where at least `SHARE` of its weight lies, and at least `MORE` times what equal weights over
+the same tokens would put there. That it does so by chance is held against rows that know nothing of places: the chance
+that the mean of N such rows, each of mean q, is p or more is at most exp(-N KL(p || q)) (Chernoff and Hoeffding), and
+over all heads and places it must stay below `CHANCE`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Bool, Float
+
+from attnscope.statistics._places import NEAR, Places, Shares
+
+SHARE = 0.3  # of all weight in one place: a head that looks there
+LOCAL = 0.5  # of all weight within some tokens: a local head
+MORE = 2.0  # times what equal weights give; of sides, times the odds
+ALIKE_PLACES, ALIKE_ENTROPY = (
+    0.1,
+    0.2,
+)  # share of weight that lies elsewhere than of equal weights; nats below them
+CHANCE = 0.01  # that any head of a run gets a name by chance
+UNNAMED = ("uniform", "uniform over the past", "mixed", "flat")
+_SIDES = ("left", "right")
+
+
+@dataclass(frozen=True, eq=False)
+class _Candidates:
+    """Shares of the weight where a head may be said to look, and how many rows tell: ``(head, candidate)`` each.
+
+    The null of a whole side is the larger one of equal weights and of the head's own weights with rows made alike.
+
+    Candidates are offsets, first token, special tokens, no token; each reach; of each reach the fraction on the left,
+    and on the right; of all, the fraction on the left, and on the right.
+    """
+
+    found: Float[np.ndarray, "head candidate"]
+    equal: Float[np.ndarray, "head candidate"]
+    rows: Float[np.ndarray, "head candidate"]
+
+    @classmethod
+    def of(cls, places: Places) -> _Candidates:
+        found = places.found
+        whole = np.ones((len(found.first), found.offset.shape[1] + 3 + found.near.shape[1]))
+        near, far = found.near_left + found.near_right, found.left + found.right
+        told = np.column_stack([whole, near, near, far, far])
+        equal = _columns(places.equal)
+        columns = _fraction(found.columns_left, np.maximum(1.0 - found.columns_left - found.first, 0.0))
+        equal[:, -2] = np.maximum(equal[:, -2], columns)
+        equal[:, -1] = np.maximum(equal[:, -1], 1.0 - columns)
+        return cls(_columns(found), equal, told * places.rows[:, None])
+
+    def beyond_chance(self) -> Bool[np.ndarray, "head candidate"]:
+        """Whether more lies there than rows that know nothing of places would put there by chance."""
+        p, q = (np.clip(share, 1e-12, 1 - 1e-12) for share in (self.found, self.equal))
+        divergence = p * np.log(p / q) + (1 - p) * np.log((1 - p) / (1 - q))
+        return (p > q) & (self.rows * divergence >= np.log(self.found.size / CHANCE))
+
+    def lean(self, side: int) -> Bool[np.ndarray, " head"]:
+        """Whether a fraction's odds are `MORE` times those of equal weights; never where only one side is seen."""
+        found, equal = self.found[:, side], self.equal[:, side]
+        return (equal > 0) & (equal < 1) & (found * (1 - equal) >= MORE * equal * (1 - found))
+
+
+def _columns(shares: Shares) -> np.ndarray:
+    left, right = shares.near_left, shares.near_right
+    fractions = (_fraction(left, right), _fraction(right, left))
+    sides = (_fraction(shares.left, shares.right), _fraction(shares.right, shares.left))
+    return np.column_stack(
+        [shares.offset, shares.first, shares.special, shares.none, shares.near, *fractions, *sides]
+    )
+
+
+def _fraction(side: np.ndarray, other: np.ndarray) -> np.ndarray:
+    both = side + other
+    return np.where(both > 0, side / np.where(both > 0, both, 1.0), 0.0)
+
+
+def admissible(places: Places) -> Bool[np.ndarray, "head candidate"]:
+    """What each head may be named by: where there is more than by chance."""
+    return _Candidates.of(places).beyond_chance()
+
+
+def kind_list(places: Places) -> list[str]:
+    """All kinds that there could be, as `kind_codes` numbers them."""
+    local = ["local" if reach == NEAR else f"within {reach}" for reach in places.reaches]
+    return [
+        *(f"offset {offset:+d}" for offset in places.offsets),
+        *("first token", "special tokens", "no token"),
+        *(f"{name}{side}" for name in local for side in ("", " left", " right")),
+        *("leftward", "rightward", "uniform", "mixed"),
+    ]
+
+
+def kind_codes(places: Places, allowed: Bool[np.ndarray, "head candidate"]) -> np.ndarray:
+    """Number of the kind of each head in `kind_list`.
+
+    Parameters
+    ----------
+    places
+        Of the heads.
+    allowed
+        From `admissible`, of these heads, or of the same heads over more texts.
+    """
+    kinds, candidates = kind_list(places), _Candidates.of(places)
+    single, reaches = len(places.offsets) + 3, len(places.reaches)
+    enough = allowed & (candidates.found >= MORE * candidates.equal)
+    shares = np.where(enough[:, :single], candidates.found[:, :single], 0.0)
+    choices = [(shares.max(-1) >= SHARE, shares.argmax(-1)), (_alike(places), kinds.index("uniform"))]
+    for reach in range(reaches):
+        near = single + reach
+        is_local = enough[:, near] & (candidates.found[:, near] >= LOCAL)
+        for number in range(len(_SIDES)):
+            side = near + (1 + number) * reaches
+            choices.append(
+                (is_local & allowed[:, side] & candidates.lean(side), single + 3 * reach + 1 + number)
+            )
+        choices.append((is_local, single + 3 * reach))
+    for number, share in enumerate((places.found.left, places.found.right)):
+        side = single + 3 * reaches + number
+        leans = (share >= SHARE) & allowed[:, side] & candidates.lean(side)
+        choices.append((leans, kinds.index(f"{_SIDES[number]}ward")))
+    conditions, codes = zip(*choices, strict=True)
+    return np.select(conditions, codes, kinds.index("mixed"))
+
+
+def _alike(places: Places) -> Bool[np.ndarray, " head"]:
+    """Which heads weigh as equal weights do, in places and in sharpness."""
+    found, equal = places.found, places.equal
+    moved = np.abs(found.bins - equal.bins).sum(-1) / 2
+    first, entropy = np.abs(found.first - equal.first), np.abs(found.entropy - equal.entropy)
+    return (moved <= ALIKE_PLACES) & (first <= ALIKE_PLACES) & (entropy <= ALIKE_ENTROPY)
+
+
+def kind_name(kind: str, attention: str) -> str:
+    """What a kind is called in attention of the kind ``self``, ``causal`` or ``cross``.
+
+    Examples
+    --------
+    >>> [kind_name(kind, "causal") for kind in ("offset -1", "offset +0", "offset -2", "uniform")]
+    ['previous', 'self', 'offset -2', 'uniform over the past']
+    >>> [kind_name(kind, "cross") for kind in ("offset -1", "offset +0")]
+    ['offset -1', 'same position']
+    """
+    if attention == "cross":
+        return {"offset +0": "same position"}.get(kind, kind)
+    names = {"offset -1": "previous", "offset +0": "self", "offset +1": "next"}
+    if attention == "causal":
+        names["uniform"] = "uniform over the past"
+    return names.get(kind, kind)
+
+
+def told_apart(names: list[str], places: Places) -> list[str]:
+    """Clusters of one name, told apart by the share of weight within the band; where that is alike, by a number."""
+    shown = [
+        f"{name} ({100 * inside:.0f}% in the band)" if names.count(name) > 1 else name
+        for name, inside in zip(names, places.found.offset.sum(-1), strict=True)
+    ]
+    return [
+        f"{name[:-1]}, {shown[: place + 1].count(name)})" if shown.count(name) > 1 else name
+        for place, name in enumerate(shown)
+    ]

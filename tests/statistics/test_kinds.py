@@ -1,0 +1,198 @@
+"""Kinds of heads: planted heads of each kind are named, heads of random weights are not."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+import xarray as xr
+from transformers import AutoTokenizer, BertConfig, BertForMaskedLM, LlamaConfig, LlamaForCausalLM
+
+import attnscope
+from attnscope.attention import AttentionCall, measure
+from attnscope.bundled import MODEL, TEXT
+from attnscope.statistics import DEFAULT, rank_heads, reduce_call, summarize
+from attnscope.statistics._catalogue import STATISTICS, bin_coordinates, indicator_columns, plan
+from attnscope.statistics._equal import equal_rows
+from attnscope.statistics._pass import dimensions
+from attnscope.statistics._summary import majority_names
+
+N, BAND = 320, 10
+OFFSET = np.arange(N)[None, :] - np.arange(N)[:, None]
+NOISE = np.random.default_rng(0).random((N, N))
+
+#: Scores of planted heads; -9 and less is no weight to speak of.
+BOTH_SIDES = {
+    "previous": np.where(OFFSET == -1, 9.0, 0.0),
+    "next": np.where(OFFSET == 1, 9.0, 0.0),
+    "self": np.where(OFFSET == 0, 9.0, 0.0),
+    "offset -3": np.where(OFFSET == -3, 9.0, 0.0),
+    "offset +2": np.where(OFFSET == 2, 9.0, 0.0),
+    "first token": np.where(np.arange(N) == 0, 9.0, 0.0) + 0.0 * OFFSET,
+    "special tokens": np.where(np.arange(N) == N - 1, 9.0, 0.0) + 0.0 * OFFSET,
+    "local": np.where(np.abs(OFFSET) <= 6, 7.0, 0.0),
+    "local left": np.where((OFFSET < 0) & (OFFSET >= -6), 7.0, 0.0),
+    "local right": np.where((OFFSET > 0) & (OFFSET <= 6), 7.0, 0.0),
+    "within 16": np.where((np.abs(OFFSET) > 4) & (np.abs(OFFSET) <= 16), 7.0, 0.0),
+    "within 32 left": np.where((OFFSET < -12) & (OFFSET >= -32), 7.0, 0.0),
+    "leftward": np.where(OFFSET < 0, 3.0, 0.0),
+    "rightward": np.where(OFFSET > 0, 3.0, 0.0),
+    "uniform": 0.0 * OFFSET,
+    "mixed": 40.0 * NOISE,
+}
+CAUSAL = {
+    name: BOTH_SIDES[name] for name in ("previous", "self", "offset -3", "first token", "within 16", "mixed")
+} | {
+    "local": np.where((OFFSET <= 0) & (OFFSET >= -6), 7.0, 0.0),
+    "within 32": np.where((OFFSET <= -20) & (OFFSET >= -31), 7.0, 0.0),
+    "uniform over the past": 0.0 * OFFSET,
+}
+
+
+def scanned(scores, kind, texts=3):
+    """What `scan` would measure of one layer with these scores, on texts of the same length."""
+    zeros = torch.zeros(texts, len(scores), N, 4)
+    bias = torch.tensor(np.stack(list(scores.values())))[None].float()
+    call = AttentionCall(zeros, zeros, zeros, scale=1.0, causal=kind == "causal", bias=bias)
+    valid = torch.ones(texts, N, dtype=torch.bool)
+    special = torch.zeros_like(valid)
+    special[:, [0, -1]] = True
+    need = plan(DEFAULT, BAND, indicator_columns(valid, special), N - 1)
+    found = reduce_call(measure(call, need)[1], DEFAULT, valid, valid)
+    nulls = [name for name in DEFAULT if STATISTICS[name].has_equal]
+    equal = reduce_call(equal_rows(call, need), nulls, valid, valid)
+    variables = {name: (dimensions(name), value[:, None].numpy()) for name, value in found.items()}
+    variables |= {
+        f"equal_{name}": (dimensions(f"equal_{name}"), value.numpy()) for name, value in equal.items()
+    }
+    coordinates = {"offset": np.arange(-BAND, BAND + 1), "layer_kind": ("layer", [kind])}
+    return xr.Dataset(
+        variables | {"length": ("text", np.full(texts, N))}, coordinates | bin_coordinates(BAND, N - 1)
+    )
+
+
+@pytest.mark.parametrize(("kind", "scores"), [("self", BOTH_SIDES), ("causal", CAUSAL)])
+def test_planted_heads_get_their_names(kind, scores):
+    results = scanned(scores, kind)
+    found = summarize(results)
+    assert majority_names(found)[0] == list(scores)
+    assert sorted(found.cluster_name.values) == sorted(scores)
+    assert (found.majority_share == 1).all()
+    assert json.loads(found.summary)["named"]["heads"] == len(scores) - 2
+
+
+def test_a_head_by_itself_is_named_as_among_others():
+    for name, scores in CAUSAL.items():
+        assert majority_names(summarize(scanned({name: scores}, "causal")))[0] == [name]
+
+
+def test_in_cross_attention_no_offset_is_a_neighbour():
+    names = majority_names(summarize(scanned(BOTH_SIDES, "cross")))[0]
+    assert names[:3] == ["offset -1", "offset +1", "same position"]
+
+
+def test_all_weight_lies_in_some_bin():
+    results = scanned(CAUSAL, "causal")
+    np.testing.assert_allclose(results.bin_sum.sum("offset_bin") / N, 1, rtol=1e-6)
+    np.testing.assert_allclose(results.equal_bin_sum.sum("offset_bin") / N, 1, rtol=1e-6)
+    assert float(results.bin_sum.sel(offset_bin=-17)[0, 0, list(CAUSAL).index("within 32")]) > 0.8 * N
+
+
+def test_a_weight_that_equal_weights_would_have_gives_no_name():
+    """In texts of 8 tokens a causal model that knows nothing puts 0.34 of its weight on the token itself."""
+    tokenizer = AutoTokenizer.from_pretrained(MODEL)
+    found = attnscope.scan(random_model("llama", 0, tokenizer), ["It is so."], tokenizer=tokenizer, window=12)
+    assert float(found.band_sum.sel(offset=0).max() / found.length[0]) > 0.3
+    assert set(np.ravel(majority_names(found))) == {"uniform over the past"}
+
+
+def test_a_head_that_looks_at_one_token_looks_to_no_side():
+    """A token in the last third is on the right of most, and is the same for all."""
+    one = np.where(np.arange(N) == 260, 14.0, 0.0) + 0.0 * OFFSET
+    results = scanned({"one token": one, "rightward": BOTH_SIDES["rightward"]}, "self")
+    assert float(results.bin_sum.sel(offset_bin=slice(1, None)).sum("offset_bin")[0, 0, 0]) > 0.7 * N
+    assert majority_names(summarize(results))[0] == ["mixed", "rightward"]
+
+
+def test_few_rows_name_no_head():
+    """What is beyond doubt over hundreds of rows may be chance over three."""
+    results = scanned({"previous": np.where(OFFSET == -1, 5.15, 0.0)}, "self")
+    share = float(results.band_sum.sel(offset=-1)[0, 0, 0]) / N
+    assert 0.3 < share < 0.4
+    assert majority_names(summarize(results))[0] == ["previous"]
+    sums = [name for name in results.data_vars if str(name).endswith("_sum")]
+    small = results.isel(text=slice(1)).assign(length=("text", [3]))
+    small = small.assign({name: small[name] * 3 / N for name in sums})
+    assert majority_names(summarize(small))[0] == ["mixed"]
+
+
+def random_model(kind, seed, tokenizer, loud=False):
+    torch.manual_seed(seed)
+    sizes = {
+        "vocab_size": len(tokenizer),
+        "hidden_size": 32,
+        "num_hidden_layers": 3,
+        "num_attention_heads": 4,
+        "intermediate_size": 32,
+        "max_position_embeddings": 64,
+    }
+    model = (
+        LlamaForCausalLM(LlamaConfig(**sizes)) if kind == "llama" else BertForMaskedLM(BertConfig(**sizes))
+    )
+    for parameter in model.parameters() if loud else ():
+        torch.nn.init.normal_(parameter, std=0.5)
+    return model.eval()
+
+
+@pytest.mark.parametrize("loud", [False, True])
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("kind", ["llama", "bert"])
+def test_random_weights_have_no_kinds(kind, seed, loud):
+    tokenizer = AutoTokenizer.from_pretrained(MODEL)
+    found = attnscope.scan(
+        random_model(kind, seed, tokenizer, loud), [TEXT], tokenizer=tokenizer, window=64, limit=4
+    )
+    assert found.kinds.startswith("No kinds of heads beyond chance")
+    assert json.loads(found.summary)["named"]["heads"] == 0
+    if not loud:
+        assert found.sizes["cluster"] == 1
+        assert rank_heads(found) == {"positional": [], "local": [], "sink-like": []}
+
+
+def test_rankings_list_only_heads_beyond_equal_weights():
+    results = summarize(scanned(CAUSAL, "causal")).merge(scanned(CAUSAL, "causal"))
+    ranked = {kind: [list(CAUSAL)[row["head"]] for row in rows] for kind, rows in rank_heads(results).items()}
+    assert set(ranked["positional"]) == {"previous", "offset -3", "local"}
+    assert set(ranked["local"]) == {"previous", "self", "offset -3", "local", "within 16"}
+    assert ranked["sink-like"] == ["first token"]
+
+
+def test_a_number_of_kinds_can_be_asked_for():
+    results = scanned(BOTH_SIDES, "self")
+    found = summarize(results, clusters=4)
+    assert found.sizes["cluster"] == 4
+    assert len(set(found.cluster_name.values)) == 4
+    assert found.kinds.startswith("4 kinds were asked for. Heads: ")
+    many = summarize(results, clusters=100)
+    assert many.kinds.startswith("100 kinds were asked for, but no more than ")
+    assert len(set(many.cluster_name.values)) == many.sizes["cluster"] < 100
+
+
+def test_the_bundled_model_has_four_positional_heads():
+    names = majority_names(attnscope.scan(limit=16))
+    assert sorted(names[0]) == ["next", "offset +2", "offset -2", "previous"]
+    assert {name for row in names[1:] for name in row} == {"mixed"}
+
+
+def test_the_story_model_has_kinds_that_fit_a_causal_model(models):
+    found = attnscope.scan(models / "stories260K-llama", [TEXT], window=256, limit=4)
+    names = {name for row in majority_names(found) for name in row}
+    assert {"previous", "local", "within 16"} <= names
+    assert not any(word in name for name in names for word in ("left", "right", "next"))
+
+
+def test_the_chemistry_model_keeps_its_heads_through_its_layers(models):
+    reactions = ["CC(=O)O.CO>>CC(=O)OC", "CC(=O)Cl.NCc1ccccc1>>CC(=O)NCc1ccccc1", "CCBr.N1CCOCC1>>CCN1CCOCC1"]
+    names = majority_names(attnscope.scan(models / "rxnmapper-albert", reactions))
+    assert {row[3] for row in names} == {"previous"}
+    assert {row[4] for row in names} == {"next"}
