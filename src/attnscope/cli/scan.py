@@ -54,6 +54,7 @@ def scan(
     revision: options.Revision = None,
     trust_remote_code: options.TrustRemoteCode = False,
     report: options.Report = True,
+    figures: options.Figures = options.USUAL_FIGURES,
     as_json: options.AsJson = False,
     as_csv: options.AsCsv = False,
 ) -> None:
@@ -65,6 +66,7 @@ def scan(
     from attnscope.statistics._scan import default_out
 
     options.refuse_two_formats(as_json=as_json, as_csv=as_csv)
+    formats = options.formats_of(figures)
     place = Place(out, default_out)
     with _progress_bar() as show:
         results = run_scan(
@@ -91,7 +93,7 @@ def scan(
             progress=show,
         )
     folder = Path(results.encoding["source"])
-    page = _draw(results, folder) if report else None
+    page = _draw(results, folder, formats) if report else None
     if as_json:
         emit(json_text(_as_json(results, folder)) + "\n")
     elif as_csv:
@@ -145,7 +147,7 @@ def _progress_bar() -> Generator[Callable[[Progress], None]]:
         yield show
 
 
-def _draw(results: xr.Dataset, folder: Path) -> Path | None:
+def _draw(results: xr.Dataset, folder: Path, formats: tuple[str, ...]) -> Path | None:
     from attnscope.figures import write_scan_figures
     from attnscope.report import write_report
     from attnscope.statistics._scan import SAMPLE
@@ -155,10 +157,10 @@ def _draw(results: xr.Dataset, folder: Path) -> Path | None:
 
         def draw(place: Path) -> None:
             sample = run.load(SAMPLE)
-            write_scan_figures(results, sample, place / "figures")
+            write_scan_figures(results, sample, place / "figures", formats)
             write_report(results, sample, place / PAGE)
 
-        return draw_views(run, None, draw)
+        return draw_views(run, formats, draw)
 
 
 def _as_json(results: xr.Dataset, folder: Path) -> dict[str, Any]:

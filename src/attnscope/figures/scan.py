@@ -10,10 +10,10 @@ from attnscope.figures.maps import weight_maps
 from attnscope.figures.overview import overview
 from attnscope.figures.pies import label_pies
 from attnscope.figures.profiles import profile_curves
-from attnscope.figures.save import save_figure
+from attnscope.figures.save import FORMATS, save_figure
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
     import xarray as xr
@@ -23,8 +23,10 @@ _OVERVIEWS = ("entropy", "outside", "first_token", "special_tokens", "mean_offse
 _HEADS = 4  # shown in maps and profiles: those that put most weight on one offset
 
 
-def write_scan_figures(result: xr.Dataset, sample: xr.Dataset | None, folder: Path) -> list[Path]:
-    """Write every figure of a scan as SVG, PDF and PNG; return the files.
+def write_scan_figures(
+    result: xr.Dataset, sample: xr.Dataset | None, folder: Path, formats: Sequence[str] = FORMATS
+) -> list[Path]:
+    """Write every figure of a scan, by default as SVG, PDF and PNG; return the files.
 
     Figures of statistics that were not measured are left out.
 
@@ -39,7 +41,11 @@ def write_scan_figures(result: xr.Dataset, sample: xr.Dataset | None, folder: Pa
     ['overview-entropy.svg', 'overview-entropy.pdf', 'overview-entropy.png']
     """
     folder.mkdir(parents=True, exist_ok=True)
-    return [path for name, figure in _figures(result, sample) for path in save_figure(figure, folder / name)]
+    return [
+        path
+        for name, figure in _figures(result, sample)
+        for path in save_figure(figure, folder / name, formats)
+    ]
 
 
 def _figures(result: xr.Dataset, sample: xr.Dataset | None) -> Iterator[tuple[str, Figure]]:
