@@ -2,13 +2,14 @@
 
 import io
 import sys
+from itertools import combinations
 from pathlib import Path
 from types import SimpleNamespace
 
 import matplotlib as mpl
 import numpy as np
 import pytest
-from matplotlib.colors import to_hex
+from matplotlib.colors import to_hex, to_rgb
 from matplotlib.figure import Figure
 from matplotlib.patches import Wedge
 
@@ -73,7 +74,7 @@ def test_pies_legend_has_one_centroid_per_cluster_in_its_colour(made):
     assert list(titles) == NAMES
     for index, (name, colour) in enumerate(zip(NAMES, cluster_colours(NAMES), strict=True)):
         line = titles[name].lines[0]
-        assert to_hex(line.get_color()).upper() == colour
+        assert to_hex(titles[name].collections[0].get_facecolor()).upper() == colour
         np.testing.assert_allclose(line.get_ydata(), made.result["centroid"].values[index])
 
 
@@ -104,10 +105,37 @@ def test_clusters_keep_their_colour_whatever_their_order():
 
 
 @pytest.mark.parametrize("second", ["leftward 2", "leftward-2", "leftward_2", "leftward (2)", "leftward2"])
-def test_numbered_clusters_are_shades_of_one_hue(second):
-    first, darker = cluster_colours(["leftward", second])
-    assert first == cluster_colours(["leftward"])[0]
-    assert all(int(darker[i : i + 2], 16) < int(first[i : i + 2], 16) for i in (1, 3, 5))
+def test_a_second_cluster_of_a_name_leaves_the_first_its_colour(second):
+    first, other = cluster_colours(["leftward", second])
+    assert first == cluster_colours(["leftward"])[0] != other
+
+
+# what people with each kind of colour blindness see: Machado, Oliveira and Fernandes (2009), severity 1
+_SEEN = {
+    "all": np.eye(3),
+    "protanopia": [[0.152, 1.053, -0.205], [0.115, 0.786, 0.099], [-0.004, -0.048, 1.052]],
+    "deuteranopia": [[0.367, 0.861, -0.228], [0.280, 0.673, 0.047], [-0.012, 0.043, 0.969]],
+    "tritanopia": [[1.256, -0.077, -0.179], [-0.078, 0.931, 0.148], [0.005, 0.691, 0.304]],
+}
+
+
+def lab(colour, seen):
+    """CIELAB of a colour as it is seen: distances are what people tell apart, about 2.3 at the least."""
+    rgb = np.array(to_rgb(colour))
+    linear = np.clip(
+        np.asarray(seen) @ np.where(rgb <= 0.04045, rgb / 12.92, ((rgb + 0.055) / 1.055) ** 2.4), 0, 1
+    )
+    to_xyz = np.array([[0.4124, 0.3576, 0.1805], [0.2126, 0.7152, 0.0722], [0.0193, 0.1192, 0.9505]])
+    xyz = to_xyz @ linear / [0.9505, 1, 1.089]
+    x, y, z = np.where(xyz > 0.008856, np.cbrt(xyz), 7.787 * xyz + 16 / 116)
+    return np.array([116 * y - 16, 500 * (x - y), 200 * (y - z)])
+
+
+@pytest.mark.parametrize("names", [[*NAMES, *"abcd"], ["leftward", *(f"leftward {i}" for i in range(2, 11))]])
+@pytest.mark.parametrize("seen", list(_SEEN))
+def test_colours_of_clusters_can_be_told_apart_by_everyone(names, seen):
+    points = [lab(colour, _SEEN[seen]) for colour in cluster_colours(names)]
+    assert min(np.linalg.norm(one - other) for one, other in combinations(points, 2)) > 15
 
 
 # --- weight maps ---

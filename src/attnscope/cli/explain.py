@@ -162,11 +162,13 @@ def _print_paper(table: xr.Dataset) -> None:
 
     from attnscope.mechanism.paper import COLUMNS, KEY, paper_lines
 
-    shown = Table(show_lines=True)
-    for heading in COLUMNS:
-        shown.add_column(heading)
-    for line in paper_lines(table):
-        shown.add_row(*map(Text, line))
+    shown = Table.grid(padding=(0, 2, 0, 0))  # below each other: seven columns would cut words
+    for number, quantity, *cells in paper_lines(table):
+        shown.add_row(Text(number), Text(quantity, style="bold"))
+        for heading, cell in zip(COLUMNS[2:], cells, strict=True):
+            if cell:
+                shown.add_row("", Text(f"{heading}: {cell}"))
+        shown.add_row()
     console = new_console()
     console.print(shown)
     console.print(KEY, style="dim", highlight=False)

@@ -18,6 +18,8 @@ from attnscope.figures.style import legend_columns, look
 from attnscope.figures.text import drawable
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     import xarray as xr
     from matplotlib.axes import Axes
 

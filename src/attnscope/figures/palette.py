@@ -1,11 +1,13 @@
 """Colours that mean the same in every figure and page, and that colour-blind readers can tell apart.
 
-The hues are those of Okabe and Ito (2008), https://jfly.uni-koeln.de/color/. Blue is left, orange is right.
+The hues are those of Okabe and Ito (2008), https://jfly.uni-koeln.de/color/, and two of Tol's. Blue is left, orange
+is right.
 """
 
 from __future__ import annotations
 
 import re
+from itertools import cycle
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -19,15 +21,15 @@ _BY_NAME = {
     "next-to-right": RIGHT,
     "rightward": "#E69F00",
     "self": "#009E73",
-    "flat": "#999999",
+    "flat": "#C8C8C8",
 }
-_OTHERS = ("#CC79A7", "#B8A90A", "#7A5195", "#8C564B")
+_COLOURS = (*_BY_NAME.values(), "#882255", "#DDCC77", "#332288", "#CC79A7")
 _SYSTEMS = ("#D55E00", "#0072B2", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#7A5195")
 _TRAILING_NUMBER = re.compile(r"[\s_#(-]*\d+\)?$")
 
 
 def cluster_colours(names: Sequence[str]) -> list[str]:
-    """Give each cluster the colour of its name; a second cluster of the same name is darker.
+    """Give each cluster a colour of its own: the one of its name, if no cluster before has it.
 
     Parameters
     ----------
@@ -37,30 +39,25 @@ def cluster_colours(names: Sequence[str]) -> list[str]:
     Returns
     -------
     list of str
-        One ``#rrggbb`` colour per name.
+        One ``#rrggbb`` colour per name; after ten they come again.
 
     Examples
     --------
     >>> from attnscope.figures.palette import cluster_colours
     >>> cluster_colours(["leftward", "flat", "leftward 2"])
-    ['#56B4E9', '#999999', '#387597']
+    ['#56B4E9', '#C8C8C8', '#882255']
     """
-    seen: dict[str, int] = {}
-    unknown: dict[str, str] = {}
-    colours = []
-    for name in names:
-        base = _TRAILING_NUMBER.sub("", str(name)) or str(name)
-        if base not in _BY_NAME:
-            unknown.setdefault(base, _OTHERS[len(unknown) % len(_OTHERS)])
-        colour = _BY_NAME.get(base) or unknown[base]
-        colours.append(_darker(colour, 0.65 ** seen.get(base, 0)))
-        seen[base] = seen.get(base, 0) + 1
-    return colours
-
-
-def _darker(colour: str, factor: float) -> str:
-    channels = (int(colour[i : i + 2], 16) for i in (1, 3, 5))
-    return "#" + "".join(f"{round(channel * factor):02X}" for channel in channels)
+    own: dict[str, int] = {}
+    for index, name in enumerate(names):
+        base = _TRAILING_NUMBER.sub("", str(name))
+        if base in _BY_NAME:
+            own.setdefault(base, index)
+    taken = {index: _BY_NAME[base] for base, index in own.items()}
+    free = [
+        colour for colour in (*_COLOURS[len(_BY_NAME) :], *_BY_NAME.values()) if colour not in taken.values()
+    ]
+    others = cycle(free or _COLOURS)
+    return [taken.get(index) or next(others) for index in range(len(names))]
 
 
 def system_colours(count: int) -> list[str]:

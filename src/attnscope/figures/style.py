@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from matplotlib import style
 
 from attnscope.figures.text import BASE_FONT, font_families
@@ -91,6 +92,36 @@ def name_heads(axes: Axes, layers: list[str], heads: list[int]) -> None:
     axes.set(xlabel="Head", ylabel="Layer")
     axes.tick_params(length=0)
     axes.spines[:].set_visible(False)
+
+
+def one_scale(panels: Iterable[Axes]) -> None:
+    """Give panels one y axis, so that their heights compare; only those at the left edge say its numbers."""
+    panels = list(panels)
+    ends = [axes.get_ylim() for axes in panels]
+    for axes in panels:
+        axes.set_ylim(min(low for low, _ in ends), max(high for _, high in ends))
+        place = axes.get_subplotspec()
+        axes.tick_params(labelleft=place is None or place.is_first_col())
+
+
+def looked_at(offsets: np.ndarray, values: np.ndarray) -> tuple[int, int]:
+    """First and last offset to draw: the right side is left out where nothing ever lies on it, as in causal heads.
+
+    Parameters
+    ----------
+    offsets
+        ``(offset)``.
+    values
+        ``(..., offset)``.
+
+    Examples
+    --------
+    >>> offsets = np.arange(-2, 3)
+    >>> looked_at(offsets, np.array([0.1, 0.5, 0.4, 0, 0])), looked_at(offsets, np.ones(5))
+    ((-2, 0), (-2, 2))
+    """
+    right = bool(np.nan_to_num(values[..., offsets > 0]).any())
+    return int(offsets[0]), int(offsets[-1]) if right else max(0, int(offsets[0]) + 1)
 
 
 def legend_columns(figure: Figure, names: Iterable[str], most: int = 4) -> int:

@@ -44,9 +44,7 @@ function buildGrid() {
 
 /** A layer takes as many lines as it needs for heads that a finger can meet. */
 function layOut() {
-  const grid = byId("grid");
-  grid.style.gridTemplateColumns = "max-content 1fr"; // so that the labels take no more than they need
-  const room = grid.clientWidth - 8 - Math.max(...[...grid.querySelectorAll('[role="rowheader"]')].map((label) => label.scrollWidth + 6));
+  const grid = byId("grid"), labels = 8 + 7 * Math.max(...data.layerLabels.map((label) => label.length)), room = grid.clientWidth - 8 - labels;
   const lines = Math.max(1, Math.ceil((heads * 15) / Math.max(room, 60))), across = Math.ceil(heads / lines);
   grid.style.gridTemplateColumns = `max-content repeat(${across}, minmax(0, 1fr))`;
   const every = Math.ceil((across * 19) / Math.max(room, 60));
@@ -275,8 +273,8 @@ function sayCell(query, key) {
 /** How much of the head's weight the map shows, and how. */
 function sayShare() {
   const { map } = state;
-  byId("map-share").textContent = !map ? "" : map.tile ? `in tiles of ${map.tile} × ${map.tile} tokens: each shows its largest weight`
-    : `token by token: ${map.share >= 0.9995 ? "all" : `${(100 * map.share).toFixed(1)}%`} of this head's weight`;
+  byId("map-share").textContent = !map ? "" : map.tile ? `; in tiles of ${map.tile} × ${map.tile} tokens: each shows its largest weight`
+    : `; token by token: ${map.share >= 0.9995 ? "all" : `${(100 * map.share).toFixed(1)}%`} of this head's weight`;
   const tiled = byId("tiled");
   tiled.hidden = !!map && !map.tile;
   const name = `${data.layers[Math.floor(state.head / heads)]}.${data.heads[state.head % heads]}`;

@@ -41,7 +41,7 @@ _ROWS_AT_ONCE = 512
 
 
 def shown_heads(results: xr.Dataset, asked: Sequence[Place], tokens: int, windows: int = 1) -> list[Place]:
-    """Heads that are listed token by token: those asked for, then those that lead the rankings; all, where there is room.
+    """Heads to list token by token: those asked for and those that lead the rankings; all, where there is room.
 
     Examples
     --------
@@ -171,8 +171,8 @@ def _least_weight(call: AttentionCall, head: int, room: int) -> float:
 def in_tiles(call: AttentionCall, head: int, tile: int) -> tuple[np.ndarray, np.ndarray]:
     """Sum and maximum of one head's weights in tiles of so many queries by so many keys."""
     parts: list[tuple[Tensor, Tensor]] = []
-    for weights in weight_rows(call, head, ROWS, at_once=tile * max(1, _ROWS_AT_ONCE // tile)):
-        weights = weights[:, :ROWS]
+    for every in weight_rows(call, head, ROWS, at_once=tile * max(1, _ROWS_AT_ONCE // tile)):
+        weights = every[:, :ROWS]
         beyond = [(-size) % tile for size in weights.shape]
         padded = torch.nn.functional.pad(weights, (0, beyond[1], 0, beyond[0]))
         tiled = padded.unflatten(1, (-1, tile)).unflatten(0, (-1, tile))
@@ -206,12 +206,12 @@ def sample_dataset(
 ) -> xr.Dataset:
     """Gather the maps of some windows.
 
-    A map is one head in one window: ``layer_of``, ``head_of``, ``window_of (map)``. ``count (map, query)`` says how many
-    ``key`` and ``weight (entry)`` a row lists, map after map and row after row; ``rest (map, query)`` is what it leaves
-    out. ``tile_sum`` and ``tile_max (layer, head, tile_query, tile_key)`` are of the first window, in tiles of attribute
-    ``tile`` tokens on a side; NaN for heads that are listed. ``token`` and ``special (window, query)`` are of the text;
-    with a decoder beside the encoder, ``target_token`` and ``target_special`` are of what it reads. ``tokens`` and
-    ``target_tokens (window)`` say how many tokens there are: beyond, rows are padding.
+    A map is one head in one window: ``layer_of``, ``head_of``, ``window_of (map)``. ``count (map, query)`` says how
+    many ``key`` and ``weight (entry)`` a row lists, map after map and row after row; ``rest (map, query)`` is what it
+    leaves out. ``tile_sum`` and ``tile_max (layer, head, tile_query, tile_key)`` are of the first window, in tiles of
+    attribute ``tile`` tokens on a side; NaN for heads that are listed. ``token`` and ``special (window, query)`` are of
+    the text; with a decoder beside the encoder, ``target_token`` and ``target_special`` are of what it reads.
+    ``tokens`` and ``target_tokens (window)`` say how many tokens there are: beyond, rows are padding.
     """
     places = [(window, place) for window, one in enumerate(observed) for place in one.maps]
     maps = [observed[window].maps[place] for window, place in places]
