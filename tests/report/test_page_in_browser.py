@@ -1,37 +1,12 @@
 """The page in a real browser: it loads nothing, says nothing on the console, and does what it offers."""
 
-import shutil
-
 import numpy as np
 import pytest
+import xarray as xr
 from planted_comparison import planted as planted_comparison
-from planted_result import HOSTILE, planted, translated
+from planted_result import HOSTILE, in_tiles, planted, translated
 
 from attnscope.report import write_comparison_report, write_report
-
-sync_api = pytest.importorskip("playwright.sync_api", reason="Playwright is not installed")
-
-FLAGS = [
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-    "--no-first-run",
-    "--disable-quic",
-]
-LOADED = "document.getElementById('window').dataset.head !== undefined"
-
-
-@pytest.fixture(scope="module")
-def browser():
-    program = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-    if program is None:
-        pytest.skip("no Chromium is installed")
-    with sync_api.sync_playwright() as playwright:
-        opened = playwright.chromium.launch(executable_path=program, args=FLAGS)
-        yield opened
-        opened.close()
 
 
 @pytest.fixture(scope="module")
@@ -44,32 +19,6 @@ def made():
 @pytest.fixture(scope="module")
 def path(made, tmp_path_factory):
     return write_report(made.result, made.sample, tmp_path_factory.mktemp("report") / "report.html")
-
-
-@pytest.fixture
-def visit(browser):
-    """Open a page, and at the end see that it loaded nothing else and had nothing to complain of."""
-    contexts, complaints, requests, files = [], [], [], []
-
-    def open_page(path, *, width=1200, scheme="light", fragment=""):
-        context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme)
-        contexts.append(context)
-        page = context.new_page()
-        page.on("request", lambda request: requests.append(request.url))
-        page.on("console", lambda message: complaints.append(f"{message.type}: {message.text}"))
-        page.on("pageerror", lambda error: complaints.append(f"error: {error}"))
-        page.on("dialog", lambda dialog: (complaints.append(f"dialog: {dialog.message}"), dialog.dismiss()))
-        files.append(path.as_uri() + fragment)
-        page.goto(path.as_uri() + fragment)
-        if page.query_selector("#window"):
-            page.wait_for_function(LOADED)
-        return page
-
-    yield open_page
-    for context in contexts:
-        context.close()
-    assert complaints == []
-    assert [url.split("#")[0] for url in requests] == [url.split("#")[0] for url in files]
 
 
 def choose(page, index):
@@ -186,6 +135,7 @@ def test_pointing_at_the_map_names_query_key_and_weight(visit, path, made):
     page.mouse.move(*page.evaluate(cell))
     assert page.text_content("#map-readout").startswith("query 5 “than” → key 4 “more”: 0.")
     assert "than (position 5) looks at" in page.text_content("#partners caption")
+    assert "; token by token: 8" in page.text_content("#map-share")  # 12 of 48 weights of each row
     page.check("input[value=near]")
     assert page.evaluate("drawn.cell(byId('map').clientWidth - 10, byId('map').clientHeight - 10)") == [
         23,
@@ -322,3 +272,96 @@ def test_the_signature_is_at_the_foot(visit, path):
     assert not page.is_visible("#signature pre")
     page.click("#signature summary")
     assert "3f9c1a7e" in page.text_content("#signature pre")
+
+
+def test_a_head_in_tiles_says_so_and_how_to_see_more(visit, tmp_path):
+    made = planted(layers=3, heads=4, texts=3, tokens=32, rank=32)
+    head = head_of_kind(made, "previous")
+    page = visit(write_report(made.result, in_tiles(made, divmod(head, 4), 8), tmp_path / "r.html"))
+    choose(page, head)
+    assert "in tiles of 8 × 8 tokens" in page.text_content("#map-share")
+    layer, column = divmod(head, 4)
+    assert page.text_content("#tiled").endswith(f"attnscope scan … --show {layer}.{column}")
+    page.hover('[data-token="12"]')
+    assert page.locator("#partners tbody tr").first.locator("td").first.text_content() == "8–15"
+    share = made.listed(layer, column)[1].reshape(4, 8, 4, 8)[1, :, 1].sum() / 8
+    shown = page.locator("#partners tbody tr").first.locator("td").nth(2).text_content()
+    assert float(shown) == pytest.approx(share, rel=0.05)
+    choose(page, head + 1)
+    assert page.text_content("#map-share") == "; token by token: all of this head's weight"
+    assert page.is_hidden("#tiled")
+
+
+def test_another_window_can_be_chosen_and_may_lack_the_head(visit, made, tmp_path):
+    sample = made.sample
+    rank = sample.sizes["entry"] // sample.sizes["map"]
+    again = sample.isel(map=[2], entry=slice(2 * rank, 3 * rank)).copy(deep=True)
+    again["window_of"][:] = 1
+    again["token"].values[0, 7] = "elsewhere"
+    maps = ["count", "rest", "key", "weight"]
+    texts = ["window_of", "layer_of", "head_of", "token", "special", "tokens"]
+    joined = (
+        xr.Dataset(
+            {
+                name: (sample[name].dims, np.concatenate([sample[name].values, again[name].values]))
+                for name in maps + texts
+            },
+            {name: sample[name] for name in ("layer", "head", "layer_kind")},
+        )
+        .set_coords(texts)
+        .assign_attrs(sample.attrs)
+    )
+    page = visit(write_report(made.result, joined, tmp_path / "r.html"))
+    choose(page, 2)
+    page.select_option("#window-choice", "1")
+    page.wait_for_function("document.getElementById('window').dataset.window === '1'")
+    assert page.text_content('[data-token="7"]') == "elsewhere"
+    assert page.is_visible("#map")
+    choose(page, 3)
+    assert "not kept in this window" in page.text_content("#tiled")
+    assert page.is_hidden("#map")
+
+
+def test_what_is_chosen_in_the_map_is_scrolled_into_view(visit, tmp_path):
+    made = planted(layers=1, heads=2, texts=3, tokens=400, rank=4)
+    page = visit(write_report(made.result, made.sample, tmp_path / "r.html"))
+    page.evaluate("keepToken(390)")
+    inside = """() => { const box = document.querySelector('.tokens').getBoundingClientRect();
+        const chip = document.querySelector('[data-token="390"]').getBoundingClientRect();
+        return chip.top >= box.top && chip.bottom <= box.bottom }"""
+    assert page.evaluate(inside)
+
+
+def test_weights_under_neighbouring_tokens_do_not_overlap(visit, made, tmp_path):
+    sample = made.sample.copy(deep=True)
+    sample["token"].values[0, :] = "i"
+    page = visit(write_report(made.result, sample, tmp_path / "r.html"))
+    choose(page, head_of_kind(made, "flat"))
+    widths = page.evaluate("""() => [...document.querySelectorAll('.token[data-weight]')].map((chip) => {
+        const number = document.createElement('span');
+        number.style.cssText = 'position:absolute;font-size:9.5px;font-variant-numeric:tabular-nums';
+        number.textContent = chip.dataset.weight;
+        document.body.append(number);
+        return [number.getBoundingClientRect().width, chip.getBoundingClientRect().width] })""")
+    assert len(widths) > 3
+    assert all(number <= chip for number, chip in widths)
+
+
+def test_causal_heads_have_no_empty_half_of_an_axis(visit, made, tmp_path):
+    result = made.result.copy(deep=True)
+    for name in ("profile", "centroid"):
+        result[name][..., result.offset.values > 0] = 0
+    page = visit(write_report(result, made.sample, tmp_path / "r.html"))
+    assert page.locator("#profile circle").count() == 11
+    assert "looks right" not in page.text_content("#profile")
+
+
+def test_thirty_two_heads_can_be_met_by_a_finger_on_a_phone(visit, tmp_path):
+    made = planted(layers=2, heads=32, texts=3, tokens=8, rank=8)
+    page = visit(write_report(made.result, made.sample, tmp_path / "r.html"), width=390)
+    boxes = [cell.bounding_box() for cell in page.locator("#grid button").all()]
+    assert all(box["x"] >= 0 and box["x"] + box["width"] <= 390 and box["width"] >= 14 for box in boxes)
+    assert (
+        page.locator('[data-head="31"]').bounding_box()["y"]
+        < page.locator('[data-head="32"]').bounding_box()["y"]
+    )
