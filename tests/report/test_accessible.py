@@ -85,10 +85,10 @@ def test_figures_are_no_white_slabs_in_the_dark(visit, pages, name):
 
 def test_one_pair_is_open_at_a_time(visit, pages):
     page = visit(pages["align"])
-    assert [pair.get_attribute("open") is not None for pair in page.locator("details.pair").all()] == [
+    assert [pair.get_attribute("open") is not None for pair in page.locator("details.sentences").all()] == [
         True,
         False,
         False,
     ]
-    page.locator("details.pair summary").nth(1).click()
-    assert page.locator("details.pair[open] img").count() == 1
+    page.locator("details.sentences summary").nth(1).click()
+    assert page.locator("details.sentences[open] img").count() == 1

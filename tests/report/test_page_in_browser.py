@@ -135,7 +135,9 @@ def test_pointing_at_the_map_names_query_key_and_weight(visit, path, made):
     page.mouse.move(*page.evaluate(cell))
     assert page.text_content("#map-readout").startswith("query 5 “than” → key 4 “more”: 0.")
     assert "than (position 5) looks at" in page.text_content("#partners caption")
-    assert "; token by token: 8" in page.text_content("#map-share")  # 12 of 48 weights of each row
+    _, listed = made.listed(*divmod(head_of_kind(made, "previous"), 4))
+    share = f"{100 * listed.sum() / 48:.1f}%"
+    assert page.text_content("#map-share") == f"; token by token: {share} of this head's weight"
     page.check("input[value=near]")
     assert page.evaluate("drawn.cell(byId('map').clientWidth - 10, byId('map').clientHeight - 10)") == [
         23,
