@@ -84,7 +84,7 @@ def test_one_is_not_plural(tmp_path):
 
 def test_the_page_is_bounded(tmp_path):
     page = write_alignment_report(made(pairs=55, words=40), tmp_path / "r.html")
-    assert page.read_text(encoding="utf-8").count("<figure id=") == 50
+    assert page.read_text(encoding="utf-8").count('<details class="sentences"') == 50
     assert page.stat().st_size < 30e6
 
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import xarray as xr
     from matplotlib.axes import Axes
 
-_LEFT, _RIGHT, _BOTTOM, _TOP, _GAP = 0.7, 0.2, 0.5, 0.35, 0.6  # inches
+_LEFT, _RIGHT, _BOTTOM, _TOP, _GAP = 0.7, 0.28, 0.5, 0.35, 0.6  # inches
 _CURVE_WIDTH, _CURVE_GAP, _CURVE_TEXT, _PITCH = 1.2, 0.4, 0.32, 0.66  # inches
 _GRID, _INK = 3.4, "0.15"  # inches; the letters keep a readable size where the figure is as wide as a page
 

@@ -92,7 +92,7 @@ def flatten(summary: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, str
     --------
     >>> from attnscope.report.content import flatten
     >>> list(flatten({"icc": {"directed": {"value": 0.8, "low": 0.75, "high": 0.84}}, "heads": 144}))
-    [('icc, directed', '0.8', '0.75 to 0.84'), ('heads', '144', '')]
+    [('icc, Heads that lean to a side', '0.8', '0.75 to 0.84'), ('heads', '144', '')]
     """
     name = ", ".join(_SAID.get(part, part.replace("_", " ")) for part in path)
     if isinstance(summary, dict):
