@@ -60,6 +60,13 @@ class Planted:
     sample: xr.Dataset
     kinds: np.ndarray  # (layer, head) of str
 
+    def listed(self, layer: int, head: int) -> tuple[np.ndarray, np.ndarray]:
+        """Keys and weights ``(query, rank)`` that the sample lists of a head."""
+        queries = self.sample.sizes["query"]
+        rank = int(self.sample["count"].values[0, 0])
+        shape = (*self.kinds.shape, queries, rank)
+        return tuple(self.sample[name].values.reshape(shape)[layer, head] for name in ("key", "weight"))
+
 
 def planted(
     layers: int = 4, heads: int = 4, texts: int = 12, tokens: int = 32, rank: int = 8, *, seed: int = 0
@@ -75,12 +82,17 @@ def planted(
 def translated(sample: xr.Dataset, kind: str, tokens: int) -> xr.Dataset:
     """The same window with a decoder beside the encoder that reads t0, t1, ...; all layers of one kind."""
     length = sample.sizes["query"]
-    target = np.array([*(f"t{i}" for i in range(tokens)), *[""] * (length - tokens)], dtype=object)
+    target = np.array([[*(f"t{i}" for i in range(tokens)), *[""] * (length - tokens)]], dtype=object)
+    rows = length if kind == "self" else tokens
+    kept = np.repeat(np.tile(np.arange(length) < rows, sample.sizes["map"]), sample["count"].values.ravel())
+    sample = sample.isel(entry=np.flatnonzero(kept)).copy(deep=True)
+    sample["count"][:, rows:] = 0
     return sample.assign_coords(
         layer_kind=("layer", [kind] * sample.sizes["layer"]),
-        target_token=("query", target),
-        target_special=("query", np.arange(length) == 0),
-    ).assign_attrs(tokens=length, target_tokens=tokens)
+        target_token=(("window", "query"), target),
+        target_special=(("window", "query"), (np.arange(length) == 0)[None]),
+        target_tokens=("window", [tokens]),
+    )
 
 
 def words(count: int) -> list[str]:
@@ -221,15 +233,48 @@ def _sample(
         full = _weights(kinds[at], strength[at], (1, tokens), rng)[0]
         order = np.argsort(-full, axis=-1, kind="stable")[:, :rank]
         key[at], weight[at] = order, np.take_along_axis(full, order, axis=-1)
+    order = np.argsort(key, axis=-1)
+    key, weight = (np.take_along_axis(part, order, axis=-1) for part in (key, weight))
     rest = np.clip(1 - weight.sum(-1), 0, None) if rank < tokens else np.zeros((layers, heads, tokens))
     names = words(tokens)
+    maps = layers * heads
     return xr.Dataset(
         {
-            "token": ("query", np.array(names, dtype=object)),
-            "special": ("query", np.array([name in ("[CLS]", "[SEP]") for name in names])),
-            "key": (("layer", "head", "query", "rank"), key),
-            "weight": (("layer", "head", "query", "rank"), weight),
-            "rest": (("layer", "head", "query"), rest),
+            "count": (("map", "query"), np.full((maps, tokens), rank)),
+            "rest": (("map", "query"), rest.reshape(maps, tokens)),
+            "key": ("entry", key.ravel().astype(np.int32)),
+            "weight": ("entry", weight.ravel()),
         },
-        coords={"layer": range(layers), "head": range(heads)},
+        coords={
+            "layer": range(layers),
+            "head": range(heads),
+            "layer_kind": ("layer", ["self"] * layers),
+            "window_of": ("map", np.zeros(maps, dtype=int)),
+            "layer_of": ("map", np.repeat(range(layers), heads)),
+            "head_of": ("map", np.tile(range(heads), layers)),
+            "token": (("window", "query"), np.array([names], dtype=object)),
+            "special": (("window", "query"), np.array([[name in ("[CLS]", "[SEP]") for name in names]])),
+            "tokens": ("window", [tokens]),
+        },
+        attrs={"asked": "[]", "tile": 0},
+    )
+
+
+def in_tiles(made: Planted, head: tuple[int, int], tile: int) -> xr.Dataset:
+    """The sample of a complete map in which one head is kept in tiles."""
+    sample = made.sample
+    queries = sample.sizes["query"]
+    at = head[0] * sample.sizes["head"] + head[1]
+    weight = sample["weight"].values.reshape(-1, queries, queries)[at]
+    side = queries // tile
+    tiled = weight.reshape(side, tile, side, tile)
+    both = np.full((2, sample.sizes["layer"], sample.sizes["head"], side, side), np.nan)
+    both[0][head], both[1][head] = tiled.sum((1, 3)), tiled.max((1, 3))
+    kept = np.arange(sample.sizes["map"]) != at
+    entries = np.repeat(kept, queries * queries)
+    dims = ("layer", "head", "tile_query", "tile_key")
+    return (
+        sample.isel(map=np.flatnonzero(kept), entry=np.flatnonzero(entries))
+        .assign(tile_sum=(dims, both[0]), tile_max=(dims, both[1]))
+        .assign_attrs(tile=tile)
     )

@@ -238,7 +238,7 @@ def test_the_page_fits_any_screen_in_light_and_dark(visit, width, scheme):
     light = sum(int(channel) for channel in paper.removeprefix("rgb(").removesuffix(")").split(",")) > 3 * 128
     assert light == (scheme == "light")
     plate = page.evaluate("getComputedStyle(document.querySelector('.plate')).backgroundColor")
-    assert plate == "rgb(255, 255, 255)"
+    assert plate == {"light": "rgb(255, 255, 255)", "dark": "rgb(26, 26, 26)"}[scheme]
 
 
 def test_reasons_and_signature_are_text(visit):

@@ -9,14 +9,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from planted_result import HOSTILE, planted, translated
+from planted_result import HOSTILE, in_tiles, planted, translated
 
 from attnscope.errors import AttnscopeError
-from attnscope.report import window as window_module
 from attnscope.report import write_report
 from attnscope.report.content import flatten, page_data
 from attnscope.report.embed import script_json
-from attnscope.report.window import encode, pack_window
+from attnscope.report.window import encode, pack_windows
 
 
 @pytest.fixture(scope="module")
@@ -30,28 +29,32 @@ def embedded(page, element):
     return json.loads(found.group(1))
 
 
-def unpack(packed, tokens, ranks):
-    """Keys, weights and rest of one head, read back from the description in the module's docstring."""
-    plain = np.frombuffer(zlib.decompress(base64.b64decode(packed)), dtype=np.uint8)
-    low, high, steps = plain[: 3 * tokens * ranks].reshape(3, tokens, ranks).astype(int)
-    codes = np.concatenate([steps[:, :1], steps[:, :1] - np.cumsum(steps[:, 1:], axis=1)], axis=1)
+def unpack(packed, tokens):
+    """Counts, rest, keys and weights of one map, read back from the description in the module's docstring."""
+    plain = np.frombuffer(zlib.decompress(base64.b64decode(packed)), dtype=np.uint8).astype(int)
     weigh = lambda code: np.where(code > 0, 2.0 ** ((code - 255) * 16 / 254), 0.0)  # noqa: E731
-    return low + 256 * high, weigh(codes), weigh(plain[3 * tokens * ranks :].astype(int))
+    low, high, rest = plain[: 3 * tokens].reshape(3, tokens)
+    counts = low + 256 * high
+    step_low, step_high, codes = plain[3 * tokens :].reshape(3, counts.sum())
+    rows = np.split(step_low + 256 * step_high, np.cumsum(counts)[:-1])
+    return counts, weigh(rest), np.concatenate([np.cumsum(row) for row in rows]), weigh(codes)
 
 
-# --- the sample window ---
+# --- the sample windows ---
 
 
 def test_packed_weights_come_back_within_the_stated_error(made):
-    window = pack_window(made.sample)
+    windows = pack_windows(made.sample)
     for index, at in enumerate(np.ndindex(made.kinds.shape)):
-        keys, weights, rest = unpack(window.heads[index], 32, 8)
-        true = made.sample["weight"].values[at]
-        kept = true >= 2.0**-16
-        np.testing.assert_array_equal(keys[kept], made.sample["key"].values[at][kept])
-        np.testing.assert_allclose(weights[kept], true[kept], rtol=0.0221)
-        assert (weights[~kept] == 0).all()
-        np.testing.assert_allclose(rest, made.sample["rest"].values[at], rtol=0.0221, atol=2.0**-16)
+        packed, share = windows.maps[f"0.{index}"]
+        counts, rest, keys, weights = unpack(packed, 32)
+        true_keys, true = made.listed(*at)
+        kept = true >= 2.0**-16.03  # as it is rounded
+        assert counts.tolist() == kept.sum(1).tolist()
+        np.testing.assert_array_equal(keys, true_keys[kept])
+        np.testing.assert_allclose(weights, true[kept], rtol=0.0221)
+        np.testing.assert_allclose(rest, 1 - true.sum(1), rtol=0.0221, atol=2.0**-15)
+        assert share == pytest.approx(true.sum() / 32, abs=1e-3)
 
 
 def test_the_scale_is_exact_at_powers_of_two_down_to_its_floor():
@@ -60,43 +63,32 @@ def test_the_scale_is_exact_at_powers_of_two_down_to_its_floor():
     assert encode(2.0 ** ((codes - 255) * 16 / 254)).tolist() == codes.tolist()
 
 
-def test_order_of_the_ranks_does_not_matter(made):
-    turned = made.sample.isel(rank=slice(None, None, -1))
-    assert pack_window(turned).heads == pack_window(made.sample).heads
-
-
-def test_too_many_weights_are_cut_and_accounted_for(made, monkeypatch):
-    monkeypatch.setattr(window_module, "_MOST_WEIGHTS", 16 * 32 * 3)
-    window = pack_window(made.sample)
-    assert window.shared["ranks"] == 3
-    assert window.shared["complete"] is False
-    for packed in window.heads:
-        _, weights, rest = unpack(packed, 32, 3)
-        np.testing.assert_allclose(weights.sum(axis=1) + rest, 1.0, rtol=0.03)
-
-
-def test_a_long_window_is_cut_to_its_first_tokens(made, monkeypatch):
-    monkeypatch.setattr(window_module, "_MOST_TOKENS", 10)
-    window = pack_window(made.sample)
-    assert len(window.shared["texts"][0]["tokens"]) == 10
-    assert window.shared["texts"][0]["total"] == 32
-    assert unpack(window.heads[0], 10, 8)[0].shape == (10, 8)
-
-
 @pytest.mark.parametrize(
     ("kind", "rows", "sides"), [("cross", 5, [1, 0]), ("causal", 5, [1, 1]), ("self", 32, [0, 0])]
 )
 def test_a_head_has_the_rows_of_its_own_text(made, kind, rows, sides):
-    window = pack_window(translated(made.sample, kind, tokens=5))
-    assert window.shared["sides"] == [sides] * 4
-    assert [len(text["tokens"]) for text in window.shared["texts"]] == [32, 5]
-    assert unpack(window.heads[0], rows, 8)[0].shape == (rows, 8)
+    windows = pack_windows(translated(made.sample, kind, tokens=5))
+    assert windows.shared["sides"] == [sides] * 4
+    assert [len(text["tokens"]) for text in windows.shared["windows"][0]] == [32, 5]
+    assert (unpack(windows.maps["0.0"][0], rows)[0] > 0).all()
 
 
-def test_keys_beyond_two_bytes_are_refused(made):
-    sample = made.sample.assign(key=made.sample["key"].astype("int32") + 2**16)
-    with pytest.raises(AttnscopeError, match="beyond position 65535"):
-        pack_window(sample)
+def test_keys_beyond_two_bytes_are_among_the_rest(made):
+    sample = made.sample.assign(key=made.sample["key"] + 2**16)
+    counts, rest, _, _ = unpack(pack_windows(sample).maps["0.0"][0], 32)
+    assert not counts.any()
+    np.testing.assert_allclose(rest, 1, rtol=0.0221)
+
+
+def test_tiles_hold_what_lies_in_them():
+    made = planted(layers=2, heads=2, tokens=32, rank=32)
+    windows = pack_windows(in_tiles(made, (1, 0), 8))
+    assert set(windows.maps) == {"0.0", "0.1", "0.3"}
+    plain = np.frombuffer(zlib.decompress(base64.b64decode(windows.tiles["2"])), dtype=np.uint8).astype(int)
+    total, most = (2.0 ** ((plain - 255) * 16 / 254)).reshape(2, 4, 4)
+    true = made.listed(1, 0)[1].reshape(4, 8, 4, 8)
+    np.testing.assert_allclose(total, true.sum((1, 3)) / 8, rtol=0.0221)
+    np.testing.assert_allclose(most, true.max((1, 3)), rtol=0.0221)
 
 
 # --- what the page says ---
@@ -146,7 +138,7 @@ def test_nothing_can_be_loaded(made, tmp_path):
 
 def test_hostile_text_cannot_end_a_script_or_become_markup(made, tmp_path):
     sample, result = made.sample.copy(deep=True), made.result.copy(deep=True)
-    sample["token"].values[: len(HOSTILE)] = HOSTILE
+    sample["token"].values[0, : len(HOSTILE)] = HOSTILE
     evil = HOSTILE[0]
     result.attrs.update(
         model=evil, signature=json.dumps({"corpus": {"name": evil}}), summary=json.dumps({evil: evil})
@@ -157,7 +149,7 @@ def test_hostile_text_cannot_end_a_script_or_become_markup(made, tmp_path):
     page = write_report(result, sample, tmp_path / "r.html").read_text(encoding="utf-8")
     assert "<img" not in page
     assert page.count("</script>") == page.count("<script")
-    assert embedded(page, "data")["window"]["texts"][0]["tokens"][: len(HOSTILE)] == HOSTILE
+    assert embedded(page, "data")["window"]["windows"][0][0]["tokens"][: len(HOSTILE)] == HOSTILE
 
 
 @pytest.mark.parametrize("token", HOSTILE)
@@ -237,15 +229,6 @@ def test_size_does_not_grow_with_the_number_of_texts(tmp_path):
     assert many < 1.1 * few
 
 
-@pytest.mark.slow
-def test_twelve_by_twelve_heads_of_512_tokens_stay_small(tmp_path):
-    made = planted(12, 12, texts=20, tokens=512, rank=32)
-    rng = np.random.default_rng(0)
-    keys = np.argsort(rng.random((12, 12, 512, 512), dtype=np.float32), axis=-1)[..., :32]
-    sample = made.sample.assign(key=(made.sample["key"].dims, keys.astype("uint16")))
-    assert write_report(made.result, sample, tmp_path / "r.html").stat().st_size < 7_000_000
-
-
 # --- writing ---
 
 
@@ -289,8 +272,8 @@ def test_refusals(made, tmp_path, call, message):
 
 
 def test_the_page_says_what_a_number_under_a_token_means_where_there_is_one(made, tmp_path):
-    split = ["猫₁", "猫₂", "猫₃", *made.sample["token"].values[3:]]
-    for tokens, says in ((split, True), (list(made.sample["token"].values), False)):
-        sample = made.sample.assign_coords(token=("query", np.array(tokens, dtype=object)))
+    split = ["猫₁", "猫₂", "猫₃", *made.sample["token"].values[0, 3:]]
+    for tokens, says in ((split, True), (list(made.sample["token"].values[0]), False)):
+        sample = made.sample.assign_coords(token=(("window", "query"), np.array([tokens], dtype=object)))
         page = write_report(made.result, sample, tmp_path / "page.html").read_text(encoding="utf-8")
         assert ("猫₁ 猫₂ 猫₃ are the pieces of one" in page) is says

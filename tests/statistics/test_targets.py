@@ -10,6 +10,7 @@ from attnscope import AttnscopeError
 from attnscope.attention import RowMeasures
 from attnscope.attention._bins import far_starts
 from attnscope.capture import decoder_start
+from attnscope.figures.sample import maps
 from attnscope.models import (
     RecurrentConfig,
     RecurrentForConditionalGeneration,
@@ -134,19 +135,25 @@ def test_the_sample_has_rows_of_the_target_and_columns_of_the_source(tmp_path):
         tokenizer=tokenizer,
         window=40,
         out=tmp_path / "run",
+        show=[],
     )
     sample = unpacked((tmp_path / "run" / "sample.zarr.zip").read_bytes())
+    text = sample.isel(window=0)
     read = ["<s>", *tokenizer(text_target="ein hut").tokens()[:-1]]
-    assert sample.target_token.values.tolist() == [token.replace("▁", " ") for token in read]
-    assert sample.token.values.tolist() == [" a", " ", "h", "a", "t", "</s>", "", "", ""]
-    assert sample.target_special.values.tolist() == [True, *[False] * 8]
-    assert (sample.attrs["tokens"], sample.attrs["target_tokens"]) == (6, 9)
-    weight, key = sample.weight.values, sample.key.values
-    for layer, kind in enumerate(sample.layer_kind.values):
-        rows, columns = {"self": (6, 6), "causal": (9, 9), "cross": (9, 6)}[str(kind)]
-        np.testing.assert_allclose(weight[layer, :, :rows].sum(-1), 1, atol=1e-6)
-        assert not weight[layer, :, rows:].any()
-        assert key[layer][weight[layer] > 0].max() == columns - 1
+    assert text.target_token.values.tolist() == [token.replace("▁", " ") for token in read]
+    assert text.token.values.tolist() == [" a", " ", "h", "a", "t", "</s>", "", "", ""]
+    assert text.target_special.values.tolist() == [True, *[False] * 8]
+    assert (text.tokens, text.target_tokens) == (6, 9)
+    found = list(maps(sample))
+    assert len(found) == sample.sizes["layer"] * sample.sizes["head"]
+    for one in found:
+        rows, columns = {"self": (6, 6), "causal": (9, 9), "cross": (9, 6)}[
+            str(sample.layer_kind.values[one.layer])
+        ]
+        np.testing.assert_allclose(
+            np.bincount(one.query, weights=one.weight, minlength=rows), np.ones(rows), atol=1e-5
+        )
+        assert one.key.max() < columns
 
 
 class Stopped(Exception):  # noqa: N818 says what it is

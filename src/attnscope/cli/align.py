@@ -51,6 +51,7 @@ def align(
     threshold: Annotated[float, typer.Option(help="For the rule of that name.")] = 0.2,
     out: Annotated[Path | None, typer.Option(help="Folder for links.txt, report.html and figures.")] = None,
     pairs: Annotated[int, typer.Option(min=0, max=50, help="Sentence pairs to draw into --out.")] = 12,
+    figures: options.Figures = options.USUAL_FIGURES,
     tokenizer: options.Tokenizer = None,
     batch_size: Annotated[int, typer.Option(help="Pairs at a time.")] = 16,
     device: options.Device = None,
@@ -65,6 +66,7 @@ def align(
     from attnscope.translation.align import align as run_align
     from attnscope.translation.links import pharaoh
 
+    formats = options.formats_of(figures)
     if str(source) == str(target) == "-":
         raise AttnscopeError("standard input (-) can be only one of the files")
     with ExitStack() as opened:
@@ -93,7 +95,7 @@ def align(
             progress=show,
         )
         if folder is not None:
-            _write(aligned, folder)
+            _write(aligned, folder, formats)
     if out is not None and not aligned.pairs and (aligned.score is None or pairs > 0):
         _say_why_no_pictures(aligned, asked=pairs > 0)
     if as_json:
@@ -132,7 +134,7 @@ def _progress_bar() -> Generator[Callable[[str, int, int], None]]:
         yield show
 
 
-def _write(aligned: Aligned, folder: OwnedFolder) -> None:
+def _write(aligned: Aligned, folder: OwnedFolder, formats: tuple[str, ...]) -> None:
     from attnscope.figures import alignment_map, error_rate_grid, save_figure
     from attnscope.report import write_alignment_report
     from attnscope.report.alignment_page import compared_heads
@@ -147,7 +149,7 @@ def _write(aligned: Aligned, folder: OwnedFolder) -> None:
             write_alignment_report(aligned, new / PAGE)
         if heads is not None:
             chosen = None if aligned.layer is None or aligned.head is None else (aligned.layer, aligned.head)
-            save_figure(error_rate_grid(heads, chosen), new / "figures" / "heads")
+            save_figure(error_rate_grid(heads, chosen), new / "figures" / "heads", formats)
         for pair in aligned.pairs:
             figure = alignment_map(
                 pair.words.weights,
@@ -158,7 +160,7 @@ def _write(aligned: Aligned, folder: OwnedFolder) -> None:
                 possible=pair.possible,
                 title=f"Line {pair.line}",
             )
-            save_figure(figure, new / "figures" / f"pair-{pair.line}")
+            save_figure(figure, new / "figures" / f"pair-{pair.line}", formats)
 
 
 def _say_why_no_pictures(aligned: Aligned, *, asked: bool) -> None:
@@ -234,3 +236,5 @@ def _print_table(aligned: Aligned, out: Path | None) -> None:
     console.print("Attention was not trained to align.", style="dim", highlight=False)
     if out is not None:
         console.print(f"results: {out}", highlight=False, markup=False, soft_wrap=True)
+        if aligned.score is not None or aligned.pairs:
+            console.print(f"report:  {out / PAGE}", highlight=False, markup=False, soft_wrap=True)

@@ -92,6 +92,7 @@ def compare(
     ] = None,
     device: options.Device = None,
     report: options.Report = True,
+    figures: options.Figures = options.USUAL_FIGURES,
     as_json: options.AsJson = False,
     as_csv: Annotated[bool, typer.Option("--csv", help="Print one line for each system.")] = False,
 ) -> None:
@@ -100,6 +101,7 @@ def compare(
     from attnscope.translation.compare import compare as run
 
     options.refuse_two_formats(as_json=as_json, as_csv=as_csv)
+    formats = options.formats_of(figures)
     limits = None if by_length is None else length_limits(by_length)
     with _progress_bar() as show:
         tree = run(
@@ -119,7 +121,7 @@ def compare(
             device=device,
             progress=show,
         )
-    page = _draw(tree, out) if report else None
+    page = _draw(tree, out, formats) if report else None
     if as_json:
         emit(json_text(_as_json(tree)) + "\n")
     elif as_csv:
@@ -128,20 +130,20 @@ def compare(
         _print_tables(tree, page)
 
 
-def _draw(tree: xr.DataTree, out: Path) -> Path | None:
+def _draw(tree: xr.DataTree, out: Path, formats: tuple[str, ...]) -> Path | None:
     from attnscope.figures.comparison import write_comparison_figures
     from attnscope.report import write_comparison_report
     from attnscope.store import OwnedFolder
 
     def draw(place: Path) -> None:
-        write_comparison_figures(tree, place / "figures")
+        write_comparison_figures(tree, place / "figures", formats)
         write_comparison_report(tree, place / PAGE)
 
     with OwnedFolder(out, "compare") as folder:
         results = [
             checksum.sha256 for name, checksum in folder.files.items() if "/" not in name and name != PAGE
         ]
-        return draw_views(folder, sorted(results), draw)
+        return draw_views(folder, [sorted(results), formats], draw)
 
 
 def _rows(tree: xr.DataTree) -> list[dict[str, Any]]:

@@ -95,11 +95,13 @@ def explain(
     revision: options.Revision = None,
     trust_remote_code: options.TrustRemoteCode = False,
     report: options.Report = True,
+    figures: options.Figures = options.USUAL_FIGURES,
     as_json: options.AsJson = False,
     as_csv: options.AsCsv = False,
 ) -> None:
     """Why does every head look there? Take queries and keys apart into positions, content and waves."""
     options.refuse_two_formats(as_json=as_json, as_csv=as_csv)
+    formats = options.formats_of(figures)
     texts = {"field": field, "by_line": by_line}
     place = Place(out, _default_out, ("paper.zarr.zip",) if paper else ())
     with _progress_bar() as show:
@@ -134,7 +136,7 @@ def explain(
     folder = Path(tree.attrs["run"])
     if "relearned" in tree.children:
         _print_relearned(tree["relearned"].to_dataset(), folder)
-    page = _draw(tree, folder, heads) if report else None
+    page = _draw(tree, folder, heads, formats) if report else None
     if as_json:
         emit(json_text(_as_json(tree, folder)) + "\n")
     elif as_csv:
@@ -168,11 +170,13 @@ def _print_paper(table: xr.Dataset) -> None:
 
     from attnscope.mechanism.paper import COLUMNS, KEY, paper_lines
 
-    shown = Table(show_lines=True)
-    for heading in COLUMNS:
-        shown.add_column(heading)
-    for line in paper_lines(table):
-        shown.add_row(*map(Text, line))
+    shown = Table.grid(padding=(0, 2, 0, 0))  # below each other: seven columns would cut words
+    for number, quantity, *cells in paper_lines(table):
+        shown.add_row(Text(number), Text(quantity, style="bold"))
+        for heading, cell in zip(COLUMNS[2:], cells, strict=True):
+            if cell:
+                shown.add_row("", Text(f"{heading}: {cell}"))
+        shown.add_row()
     console = new_console()
     console.print(shown)
     console.print(KEY, style="dim", highlight=False)
@@ -233,21 +237,23 @@ def _progress_bar() -> Generator[Callable[[Step], None]]:
         yield show
 
 
-def _draw(tree: xr.DataTree, folder: Path, heads: list[tuple[int, int]]) -> Path | None:
+def _draw(
+    tree: xr.DataTree, folder: Path, heads: list[tuple[int, int]], formats: tuple[str, ...]
+) -> Path | None:
     from attnscope.figures.mechanism import explain_figures, write_explain_figures
     from attnscope.report import write_explain_report
     from attnscope.store import RunFolder
 
     def draw(place: Path) -> None:
         figures = dict(explain_figures(tree, heads))
-        write_explain_figures(tree, place / "figures", heads, figures)
+        write_explain_figures(tree, place / "figures", heads, figures, formats)
         write_explain_report(tree, place / PAGE, heads, figures)
 
     with RunFolder(folder, json.loads(tree.attrs["signature"])) as run:
         also = (
             [str(node.attrs["identity"]) for node in tree["also"].children.values()] if "also" in tree else []
         )
-        return draw_views(run, [[list(head) for head in heads], sorted(tree.children), also], draw)
+        return draw_views(run, [[list(head) for head in heads], sorted(tree.children), also, formats], draw)
 
 
 def _as_json(tree: xr.DataTree, folder: Path) -> dict[str, Any]:

@@ -49,8 +49,25 @@ TrustRemoteCode = Annotated[
     bool, typer.Option("--trust-remote-code", help="Run code that comes with the model.")
 ]
 Report = Annotated[bool, typer.Option(help="Write report.html and the figures.")]
+Figures = Annotated[
+    str, typer.Option(help="Formats of the figures, with commas between: svg, pdf, png; or none.")
+]
+USUAL_FIGURES = "svg"  # the quickest to draw
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 AsCsv = Annotated[bool, typer.Option("--csv", help="Print one line for each head instead of a table.")]
+
+
+def formats_of(figures: str) -> tuple[str, ...]:
+    """The formats that ``--figures`` asks for.
+
+    Examples
+    --------
+    >>> formats_of("svg,pdf"), formats_of("none")
+    (('svg', 'pdf'), ())
+    """
+    from attnscope.figures.save import check_formats
+
+    return () if figures == "none" else check_formats([name.strip() for name in figures.split(",")])
 
 
 def refuse_two_formats(*, as_json: bool, as_csv: bool) -> None:

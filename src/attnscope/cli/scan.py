@@ -59,6 +59,14 @@ def scan(
     revision: options.Revision = None,
     trust_remote_code: options.TrustRemoteCode = False,
     report: options.Report = True,
+    show: Annotated[
+        str | None,
+        typer.Option(
+            metavar="LAYER.HEAD,...",
+            help="Heads that the page shows token by token, beside those that lead the rankings.",
+        ),
+    ] = None,
+    figures: options.Figures = options.USUAL_FIGURES,
     as_json: options.AsJson = False,
     as_csv: options.AsCsv = False,
 ) -> None:
@@ -70,8 +78,10 @@ def scan(
     from attnscope.statistics._scan import default_out
 
     options.refuse_two_formats(as_json=as_json, as_csv=as_csv)
+    formats = options.formats_of(figures)
+    heads = _heads(show)
     place = Place(out, default_out)
-    with _progress_bar() as show:
+    with _progress_bar() as told:
         results = run_scan(
             model,
             text or None,
@@ -93,10 +103,11 @@ def scan(
             dtype=dtype,
             revision=revision,
             trust_remote_code=trust_remote_code,
-            progress=show,
+            show=heads if report else None,
+            progress=told,
         )
     folder = Path(results.encoding["source"])
-    page = _draw(results, folder) if report else None
+    page = _draw(results, folder, formats, heads) if report else None
     if as_json:
         emit(json_text(_as_json(results, folder)) + "\n")
     elif as_csv:
@@ -104,6 +115,27 @@ def scan(
     else:
         _print_tables(results)
         place.say(folder, page)
+
+
+def _heads(given: str | None) -> list[tuple[int, int]]:
+    """Heads as people write them.
+
+    Examples
+    --------
+    >>> _heads("3.6,10.5")
+    [(3, 6), (10, 5)]
+    """
+    from attnscope.errors import AttnscopeError
+
+    found: list[tuple[int, int]] = []
+    for name in given.split(",") if given else []:
+        layer, _, head = name.strip().partition(".")
+        if not (layer.isdecimal() and head.isdecimal()):
+            raise AttnscopeError(
+                f"--show is {given!r}: give heads as layer.head, with commas between, as in 3.6,10.5"
+            )
+        found.append((int(layer), int(head)))
+    return found
 
 
 def _list_statistics() -> None:
@@ -152,7 +184,9 @@ def _progress_bar() -> Generator[Callable[[Progress], None]]:
         yield show
 
 
-def _draw(results: xr.Dataset, folder: Path) -> Path | None:
+def _draw(
+    results: xr.Dataset, folder: Path, formats: tuple[str, ...], heads: list[tuple[int, int]]
+) -> Path | None:
     from attnscope.figures import write_scan_figures
     from attnscope.report import write_report
     from attnscope.statistics._scan import SAMPLE
@@ -162,10 +196,10 @@ def _draw(results: xr.Dataset, folder: Path) -> Path | None:
 
         def draw(place: Path) -> None:
             sample = run.load(SAMPLE)
-            write_scan_figures(results, sample, place / "figures")
+            write_scan_figures(results, sample, place / "figures", formats)
             write_report(results, sample, place / PAGE)
 
-        return draw_views(run, None, draw)
+        return draw_views(run, [formats, heads], draw)
 
 
 def _as_json(results: xr.Dataset, folder: Path) -> dict[str, Any]:

@@ -13,11 +13,13 @@ from matplotlib.ticker import FuncFormatter
 from attnscope.errors import AttnscopeError
 from attnscope.figures.alignment import alignment_maps
 from attnscope.figures.palette import system_colours
-from attnscope.figures.save import save_figure
+from attnscope.figures.save import FORMATS, save_figure
 from attnscope.figures.style import legend_columns, look
 from attnscope.figures.text import drawable
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     import xarray as xr
     from matplotlib.axes import Axes
 
@@ -267,8 +269,8 @@ def comparison_figures(tree: xr.DataTree) -> dict[str, Figure]:
     return found
 
 
-def write_comparison_figures(tree: xr.DataTree, folder: Path) -> list[Path]:
-    """Write all figures of a comparison as SVG, PDF and PNG.
+def write_comparison_figures(tree: xr.DataTree, folder: Path, formats: Sequence[str] = FORMATS) -> list[Path]:
+    """Write all figures of a comparison, by default as SVG, PDF and PNG.
 
     Parameters
     ----------
@@ -276,6 +278,8 @@ def write_comparison_figures(tree: xr.DataTree, folder: Path) -> list[Path]:
         From `attnscope.compare`.
     folder
         Made if needed.
+    formats
+        As in `save_figure`.
 
     Returns
     -------
@@ -290,7 +294,7 @@ def write_comparison_figures(tree: xr.DataTree, folder: Path) -> list[Path]:
     return [
         path
         for name, figure in comparison_figures(tree).items()
-        for path in save_figure(figure, folder / name)
+        for path in save_figure(figure, folder / name, formats)
     ]
 
 

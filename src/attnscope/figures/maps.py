@@ -27,7 +27,7 @@ def weight_maps(sample: xr.Dataset, heads: Sequence[tuple[int, int]], tokens: in
     """Draw each head's weights among the first tokens of a window: rows are queries, columns are keys.
 
     The red dotted line is the diagonal, where a token attends to itself; each panel has its own scale. A
-    weight that the sample does not list, because it is not among the largest of its row, is grey. Where the
+    weight that the sample does not list, because it is not among the largest, is grey. Where the
     sample's ``layer_kind`` is "cross", queries are tokens of the target and keys of the source, and there is no
     diagonal.
 
@@ -97,7 +97,7 @@ def weight_maps(sample: xr.Dataset, heads: Sequence[tuple[int, int]], tokens: in
             bar.outline.set_visible(False)
         if cut:
             figure.supxlabel(
-                f"Grey: not among the {sample.sizes['rank']} largest weights of its row",
+                "Grey: not among the weights that were kept",
                 fontsize=7,
                 color="0.35",
             )

@@ -113,12 +113,29 @@ def _scale(values: np.ndarray, signed: bool) -> Normalize:
     return Normalize(low, high) if high > low else Normalize(low - 0.5, high + 0.5)
 
 
+def _short(value: float) -> str:
+    """Two digits that matter, and never an exponent: a cell is small.
+
+    Examples
+    --------
+    >>> _short(-140.2), _short(-1.44), _short(0.0625), _short(1e-6)
+    ('−140', '−1.4', '0.062', '0')
+    """
+    text = f"{value:.0f}" if abs(value) >= 100 else f"{float(f'{value:.2g}'):.3f}".rstrip("0").rstrip(".")  # noqa: PLR2004
+    return text.removeprefix("-") if float(text) == 0 else text.replace("-", "−")
+
+
 def _write_numbers(image: AxesImage, values: np.ndarray) -> None:
     for (layer, head), value in np.ndenumerate(values):
         if np.isfinite(value):
             red, green, blue, _ = image.cmap(image.norm(value))
             dark = 0.299 * red + 0.587 * green + 0.114 * blue < _DARK
-            text = f"{value:.2g}".replace("-", "−")
             image.axes.text(
-                head, layer, text, ha="center", va="center", fontsize=6, color="white" if dark else "black"
+                head,
+                layer,
+                _short(value),
+                ha="center",
+                va="center",
+                fontsize=6,
+                color="white" if dark else "black",
             )

@@ -1,11 +1,13 @@
 """Colours that mean the same in every figure and page, and that colour-blind readers can tell apart.
 
-The hues are those of Okabe and Ito (2008), https://jfly.uni-koeln.de/color/. Blue is left, orange is right.
+The hues are those of Okabe and Ito (2008), https://jfly.uni-koeln.de/color/, and two of Tol's. Blue is left, orange
+is right.
 """
 
 from __future__ import annotations
 
 import re
+from itertools import cycle
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -31,27 +33,26 @@ _BY_NAME = {
     "within right": "#B5651D",
     "leftward": "#56B4E9",
     "rightward": "#E69F00",
-    "uniform": "#CCCCCC",
-    "uniform over the past": "#CCCCCC",
+    "uniform": "#C8C8C8",
+    "uniform over the past": "#C8C8C8",
     "mixed": "#999999",
     "next-to-left": LEFT,  # the papers' names of clusters
     "next-to-right": RIGHT,
-    "flat": "#999999",
+    "flat": "#C8C8C8",
 }
-_OTHERS = ("#CC79A7", "#B8A90A", "#7A5195", "#8C564B")
+_OTHERS = ("#882255", "#DDCC77", "#332288", "#CC79A7", LEFT, "#56B4E9", RIGHT, "#E69F00", "#009E73", "#C8C8C8")
 _SYSTEMS = ("#D55E00", "#0072B2", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#7A5195")
 _NUMBER = re.compile(r"[\s_#(-]*\d+\)?")
 _REMARK = re.compile(r"\s*\(.*\)$")
 
 
 def cluster_colours(names: Sequence[str]) -> list[str]:
-    """Give each cluster the colour of its name; a second cluster of the same name is darker.
+    """Give each kind or cluster a colour of its own: the one of its name, if none before has it.
 
     Parameters
     ----------
     names
-        Names of kinds, such as ``"previous"``, ``"within 16"`` or ``"leftward 2"``: numbers and what stands in brackets
-        at the end make shades of one colour.
+        Such as ``"previous"`` or ``"leftward 2"``: a number does not change the name, nor does a remark in brackets.
 
     Returns
     -------
@@ -62,19 +63,16 @@ def cluster_colours(names: Sequence[str]) -> list[str]:
     --------
     >>> from attnscope.figures.palette import cluster_colours
     >>> cluster_colours(["leftward", "mixed", "leftward 2"])
-    ['#56B4E9', '#999999', '#387597']
+    ['#56B4E9', '#999999', '#882255']
     """
-    seen: dict[str, int] = {}
-    unknown: dict[str, str] = {}
-    colours = []
-    for name in names:
+    own: dict[str, int] = {}
+    for index, name in enumerate(names):
         base = _base(str(name))
-        if base not in _BY_NAME:
-            unknown.setdefault(base, _OTHERS[len(unknown) % len(_OTHERS)])
-        colour = _BY_NAME.get(base) or unknown[base]
-        colours.append(_darker(colour, 0.65 ** seen.get(base, 0)))
-        seen[base] = seen.get(base, 0) + 1
-    return colours
+        if base in _BY_NAME:
+            own.setdefault(base, index)
+    taken = {index: _BY_NAME[base] for base, index in own.items()}
+    others = cycle([colour for colour in _OTHERS if colour not in taken.values()] or _OTHERS)
+    return [taken.get(index) or next(others) for index in range(len(names))]
 
 
 def _base(name: str) -> str:
@@ -83,11 +81,6 @@ def _base(name: str) -> str:
     if name.startswith("offset "):
         return name[: len("offset -")]
     return _NUMBER.sub("", name) or name
-
-
-def _darker(colour: str, factor: float) -> str:
-    channels = (int(colour[i : i + 2], 16) for i in (1, 3, 5))
-    return "#" + "".join(f"{round(channel * factor):02X}" for channel in channels)
 
 
 def system_colours(count: int) -> list[str]:

@@ -13,14 +13,15 @@ from matplotlib.patches import Circle, Wedge
 
 from attnscope.figures.palette import cluster_colours
 from attnscope.figures.reading import axis_values, label_shares, layer_labels, require
-from attnscope.figures.style import look, name_heads
+from attnscope.figures.style import look, looked_at, name_heads
 
 if TYPE_CHECKING:
     import xarray as xr
     from matplotlib.axes import Axes
 
-_LEFT, _RIGHT, _BOTTOM, _TOP, _GAP = 0.7, 0.2, 0.5, 0.35, 0.6  # inches
-_CURVE_WIDTH, _CURVE_GAP, _CURVE_TEXT = 1.55, 0.4, 0.42  # inches
+_LEFT, _RIGHT, _BOTTOM, _TOP, _GAP = 0.7, 0.28, 0.5, 0.35, 0.6  # inches
+_CURVE_WIDTH, _CURVE_GAP, _CURVE_TEXT, _PITCH = 1.2, 0.4, 0.32, 0.66  # inches
+_GRID, _INK = 3.4, "0.15"  # inches; the letters keep a readable size where the figure is as wide as a page
 
 
 def label_pies(result: xr.Dataset) -> Figure:
@@ -69,11 +70,11 @@ def label_pies(result: xr.Dataset) -> Figure:
     colours = cluster_colours(names)
     layers, heads, _ = shares.shape
 
-    cell = float(np.clip(5.0 / max(layers, heads), 0.34, 1.1))  # inches
+    cell = float(np.clip(_GRID / max(layers, heads), 0.22, 0.6))  # inches
     grid_width, grid_height = heads * cell, layers * cell
-    legend_columns = 1 if len(names) * 0.8 <= max(grid_height, 2.5) else 2
+    legend_columns = 1 if len(names) * _PITCH <= max(grid_height, 4.0) else 2
     legend_rows = math.ceil(len(names) / legend_columns)
-    pitch = float(np.clip(grid_height / legend_rows, 0.8, 1.0))
+    pitch = float(np.clip(grid_height / legend_rows, _PITCH, 0.9))
     legend_width = legend_columns * (_CURVE_WIDTH + _CURVE_GAP) - _CURVE_GAP
     width = _LEFT + grid_width + _GAP + legend_width + _RIGHT
     height = _TOP + max(grid_height, legend_rows * pitch) + _BOTTOM
@@ -88,6 +89,8 @@ def label_pies(result: xr.Dataset) -> Figure:
         grid.set_title(f"Kinds over {result.sizes['text']} texts", loc="left")
 
         left = _LEFT + grid_width + _GAP
+        curves = result["centroid"].transpose("cluster", "offset")
+        shown = looked_at(curves["offset"].values, curves.values)
         units = str(result["centroid"].attrs.get("units", ""))
         heading = f"Mean profiles ({units})" if units else "Mean profiles"
         figure.text(left / width, 1 - (_TOP - 0.08) / height, heading, va="bottom", parse_math=False)
@@ -97,7 +100,7 @@ def label_pies(result: xr.Dataset) -> Figure:
             axes = figure.add_axes(
                 (x / width, y / height, _CURVE_WIDTH / width, (pitch - _CURVE_TEXT) / height)
             )
-            _draw_centroid(axes, result["centroid"].isel(cluster=index), name, colour)
+            _draw_centroid(axes, result["centroid"].isel(cluster=index), name, colour, shown)
             if row == legend_rows - 1 or index == len(names) - 1:
                 axes.set_xlabel("Offset (key − query), tokens", fontsize=7)
     return figure
@@ -119,18 +122,20 @@ def _draw_pies(axes: Axes, shares: np.ndarray, colours: list[str]) -> None:
     axes.set(xlim=(-0.5, heads - 0.5), ylim=(layers - 0.5, -0.5), aspect="equal")
 
 
-def _draw_centroid(axes: Axes, centroid: xr.DataArray, name: str, colour: str) -> None:
+def _draw_centroid(
+    axes: Axes, centroid: xr.DataArray, name: str, colour: str, shown: tuple[int, int]
+) -> None:
     offsets, values = centroid["offset"].values, centroid.values
-    axes.fill_between(offsets, values, color=colour, alpha=0.35, linewidth=0)
-    axes.plot(offsets, values, color=colour, linewidth=1.2)
+    axes.fill_between(offsets, values, color=colour, linewidth=0)
+    axes.plot(offsets, values, color=_INK, linewidth=0.6)
     top = float(np.nanmax(values, initial=0.0))
     if top > 0:
         axes.axvline(0, color="0.5", linewidth=0.6, linestyle=":")
     else:
         axes.text(0.5, 0.45, "no text", color="0.5", ha="center", transform=axes.transAxes, fontsize=6)
-    axes.set(xlim=(offsets[0], offsets[-1]), ylim=(0, 1.08 * (top or 1.0)))
-    axes.set_xticks(sorted({int(offsets[0]), 0, int(offsets[-1])}))
+    axes.set(xlim=shown, ylim=(0, 1.08 * (top or 1.0)))
+    axes.set_xticks(sorted({shown[0], 0, shown[1]}))
     ticks = {0.0: "0", top: f"{top:.3g}"}
     axes.set_yticks(list(ticks), list(ticks.values()))
     axes.tick_params(labelsize=6, length=2, pad=1.5)
-    axes.set_title(f"■ {name}", loc="left", color=colour, fontweight="bold", pad=3, parse_math=False)
+    axes.set_title(name, loc="left", color=_INK, fontweight="bold", fontsize=7, pad=2, parse_math=False)

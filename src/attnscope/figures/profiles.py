@@ -17,7 +17,7 @@ from attnscope.figures.reading import (
     quantiles_over_texts,
     require,
 )
-from attnscope.figures.style import look
+from attnscope.figures.style import look, looked_at, one_scale
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -29,7 +29,7 @@ def profile_curves(result: xr.Dataset, heads: Sequence[tuple[int, int]]) -> Figu
     """Draw each head's mean weight at every offset, with the band that holds the middle 80% of texts.
 
     The line is the mean over texts, the band goes from the 10% to the 90% quantile over texts. A head is
-    drawn in the colour of its most frequent label, where the result has labels. Panels have their own scale.
+    drawn in the colour of its most frequent label, where the result has labels. All panels have one scale.
 
     Parameters
     ----------
@@ -79,10 +79,11 @@ def profile_curves(result: xr.Dataset, heads: Sequence[tuple[int, int]]) -> Figu
             axes.axvline(0, color="0.5", linewidth=0.6, linestyle=":")
             axes.fill_between(offsets, low, high, color=colour, alpha=0.28, linewidth=0)
             axes.plot(offsets, mean, color=colour, linewidth=1.3, marker="o", markersize=2.2)
-            axes.set(xlim=(offsets[0], offsets[-1]), ylim=(0, None))
+            axes.set(xlim=looked_at(offsets, high), ylim=(0, None))
             axes.set_title(
                 f"Layer {layer}, head {head}" + (f"\n{name}" if name else ""), loc="left", parse_math=False
             )
+        one_scale(figure.axes)
         figure.supxlabel("Offset (key − query), tokens: negative is left", fontsize=8)
         figure.supylabel("Mean attention weight", fontsize=8)
     return figure

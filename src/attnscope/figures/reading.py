@@ -151,7 +151,8 @@ def sides(sample: xr.Dataset, layer: int) -> tuple[str, str]:
 
 def side_tokens(sample: xr.Dataset, side: str) -> list[str]:
     """The tokens of one text of a sample, without the padding beyond them."""
-    count = int(sample.attrs.get(f"{side}tokens", sample.sizes["query"]))
+    known = f"{side}tokens" in sample.variables
+    count = int(sample[f"{side}tokens"]) if known else sample.sizes["query"]
     return [str(token) for token in sample[f"{side}token"].values[:count]]
 
 

@@ -1,4 +1,4 @@
-"""Writing a figure in the three formats that papers and pages ask for."""
+"""Writing a figure in the formats that papers and pages ask for."""
 
 from __future__ import annotations
 
@@ -9,12 +9,17 @@ from typing import TYPE_CHECKING
 from matplotlib import rc_context
 from matplotlib.text import Text
 
+from attnscope.errors import AttnscopeError
 from attnscope.figures.style import look
 from attnscope.figures.text import needs_cff
 from attnscope.store import explained, write_output
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from matplotlib.figure import Figure
+
+FORMATS = ("svg", "pdf", "png")
 
 _NO_DATE = {
     "svg": {"Date": None, "Creator": "attnscope"},
@@ -23,12 +28,13 @@ _NO_DATE = {
 }
 
 
-def save_figure(figure: Figure, stem: Path | str) -> list[Path]:
+def save_figure(figure: Figure, stem: Path | str, formats: Sequence[str] = FORMATS) -> list[Path]:
     """Write a figure as ``.svg``, ``.pdf`` and ``.png`` (200 dots per inch).
 
-    The same figure gives the same bytes: the files hold no date and no random identifiers. Glyphs travel
-    with the files, as paths in the SVG and as embedded fonts in the PDF: Type 42, or Type 3 where a text
-    needs a font with CFF outlines, which Type 42 cannot hold.
+    The same figure gives the same bytes: the files hold no date and no random identifiers. In the SVG, text is
+    text, so that it can be searched, edited and read aloud; it is drawn in DejaVu Sans or what the reader has
+    instead. In the PDF, glyphs travel with the file: Type 42, or Type 3 where a text needs a font with CFF
+    outlines, which Type 42 cannot hold.
 
     Parameters
     ----------
@@ -36,16 +42,18 @@ def save_figure(figure: Figure, stem: Path | str) -> list[Path]:
         A matplotlib figure.
     stem
         Path without the ending; its folder is made if needed.
+    formats
+        Endings, of ``svg``, ``pdf`` and ``png``.
 
     Returns
     -------
     list of Path
-        The three files: SVG, PDF, PNG.
+        The files, in the order of the formats.
 
     Raises
     ------
     AttnscopeError
-        If the files cannot be written.
+        If a format is unknown or the files cannot be written.
 
     Examples
     --------
@@ -58,7 +66,7 @@ def save_figure(figure: Figure, stem: Path | str) -> list[Path]:
     ['heads.svg', 'heads.pdf', 'heads.png']
     """
     stem = Path(stem)
-    paths = [stem.with_name(stem.name + ending) for ending in (".svg", ".pdf", ".png")]
+    paths = [stem.with_name(f"{stem.name}.{ending}") for ending in check_formats(formats)]
     with explained(f"write the figure to {stem}", "Choose another place, or free some room"), look():
         stem.parent.mkdir(parents=True, exist_ok=True)
         figure.draw_without_rendering()
@@ -66,6 +74,20 @@ def save_figure(figure: Figure, stem: Path | str) -> list[Path]:
         for path in paths:
             _write(figure, path)
     return paths
+
+
+def check_formats(formats: Sequence[str]) -> tuple[str, ...]:
+    """Return the formats, or refuse those that no figure is written in.
+
+    Examples
+    --------
+    >>> check_formats(["svg", "pdf"])
+    ('svg', 'pdf')
+    """
+    unknown = [name for name in formats if name not in FORMATS]
+    if unknown:
+        raise AttnscopeError(f"figures are not written as {unknown[0]!r}: choose among {', '.join(FORMATS)}")
+    return tuple(formats)
 
 
 def _write(figure: Figure, path: Path) -> None:

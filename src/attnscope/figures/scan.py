@@ -10,10 +10,11 @@ from attnscope.figures.maps import weight_maps
 from attnscope.figures.overview import overview
 from attnscope.figures.pies import label_pies
 from attnscope.figures.profiles import profile_curves
-from attnscope.figures.save import save_figure
+from attnscope.figures.sample import first_rows, maps
+from attnscope.figures.save import FORMATS, save_figure
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
     import xarray as xr
@@ -21,10 +22,13 @@ if TYPE_CHECKING:
 
 _OVERVIEWS = ("entropy", "outside", "first_token", "special_tokens", "mean_offset", "max_weight")
 _HEADS = 4  # shown in maps and profiles: those that put most weight on one offset
+_TOKENS = 15  # of a map
 
 
-def write_scan_figures(result: xr.Dataset, sample: xr.Dataset | None, folder: Path) -> list[Path]:
-    """Write every figure of a scan as SVG, PDF and PNG; return the files.
+def write_scan_figures(
+    result: xr.Dataset, sample: xr.Dataset | None, folder: Path, formats: Sequence[str] = FORMATS
+) -> list[Path]:
+    """Write every figure of a scan, by default as SVG, PDF and PNG; return the files.
 
     Figures of statistics that were not measured are left out.
 
@@ -39,7 +43,11 @@ def write_scan_figures(result: xr.Dataset, sample: xr.Dataset | None, folder: Pa
     ['overview-entropy.svg', 'overview-entropy.pdf', 'overview-entropy.png']
     """
     folder.mkdir(parents=True, exist_ok=True)
-    return [path for name, figure in _figures(result, sample) for path in save_figure(figure, folder / name)]
+    return [
+        path
+        for name, figure in _figures(result, sample)
+        for path in save_figure(figure, folder / name, formats)
+    ]
 
 
 def _figures(result: xr.Dataset, sample: xr.Dataset | None) -> Iterator[tuple[str, Figure]]:
@@ -49,14 +57,16 @@ def _figures(result: xr.Dataset, sample: xr.Dataset | None) -> Iterator[tuple[st
     if "label_share" in result:
         yield "labels", label_pies(result)
     if "profile" in result:
-        heads = _sharpest(result)
+        listed = None if sample is None else {(one.layer, one.head) for one in maps(sample)}
+        heads = _sharpest(result, listed)
         yield "profiles", profile_curves(result, heads)
         if sample is not None:
-            yield "maps", weight_maps(sample, heads)
+            yield "maps", weight_maps(first_rows(sample, heads, _TOKENS), heads)
 
 
-def _sharpest(result: xr.Dataset) -> list[tuple[int, int]]:
-    """Heads with the largest mean weight at one offset other than 0."""
+def _sharpest(result: xr.Dataset, listed: set[tuple[int, int]] | None) -> list[tuple[int, int]]:
+    """Heads with the largest mean weight at one offset other than 0; where there are maps, of those that have one."""
     mean = result.profile.mean("text").where(result.offset != 0).max("offset").values
-    order = np.argsort(-np.nan_to_num(mean, nan=-1.0), axis=None, kind="stable")[:_HEADS]
-    return [(int(place // mean.shape[1]), int(place % mean.shape[1])) for place in order]
+    order = np.argsort(-np.nan_to_num(mean, nan=-1.0), axis=None, kind="stable")
+    ranked = [(int(place // mean.shape[1]), int(place % mean.shape[1])) for place in order]
+    return [head for head in ranked if listed is None or head in listed][:_HEADS]

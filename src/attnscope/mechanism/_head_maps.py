@@ -13,7 +13,7 @@ from torch import Tensor
 from attnscope.attention import AttentionCall, Need, measure
 from attnscope.capture import Site, watching
 from attnscope.mechanism._texts import read, token_ids
-from attnscope.statistics._sample import top_weights
+from attnscope.statistics._sample import weight_rows
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -40,23 +40,20 @@ def head_maps(
     ({'shown': 2, 'query': 3, 'rank': 4}, True)
     """
     rows = min(rows, len(ids))
-    found: dict[tuple[int, int], tuple[np.ndarray, np.ndarray, np.ndarray]] = {}
+    found: dict[tuple[int, int], np.ndarray] = {}
 
     def observe(site: Site, call: AttentionCall) -> Tensor:
         for layer, head in heads:
             if layer == site.index:
-                found[layer, head] = top_weights(call, head, call.key.shape[2])
+                found[layer, head] = torch.cat(list(weight_rows(call, head, rows))).cpu().numpy()
         return measure(call, Need())[0]
 
     with watching(model, observe):
         read(model, token_ids([ids]))
+    weight = np.stack([found[one] for one in heads])
     dims = ("shown", "query", "rank")
-    parts = [np.stack([found[one][part][:rows] for one in heads]) for part in range(3)]
     return xr.Dataset(
-        {
-            name: (dims[: part.ndim], part)
-            for name, part in zip(("key", "weight", "rest"), parts, strict=True)
-        },
+        {"key": (dims, np.broadcast_to(np.arange(weight.shape[-1]), weight.shape)), "weight": (dims, weight)},
         coords={
             "token": ("query", np.array(tokens[:rows], dtype=object)),
             "layer": ("shown", [layer for layer, _ in heads]),

@@ -98,7 +98,7 @@ def relearn_positions(
         since the one before; ``profile (variant, layer, head, offset)`` of up to 32 of the texts, with ``_low`` and
         ``_high``: ``plain``, with spacers before training (``spaced``) and after (``relearned``), over the rows of
         tokens and not of spacers; ``key``,
-        ``weight`` and ``rest (shown, query, rank)``, the weights in one spaced text of the heads that were sharpest.
+        ``weight (shown, query, rank)``, the weights in one spaced text of the heads that were sharpest.
 
     Raises
     ------

@@ -27,6 +27,21 @@ if TYPE_CHECKING:
     import xarray as xr
 
 _BINS = 24
+_SAID = {  # of the summary of a scan
+    "clusters": "Kinds of heads",
+    "k": "how many",
+    "inertia": "sum of squared distances to their means (k-means)",
+    "label_information": "How far the head alone tells the kind: share of the entropy of the kinds",
+    "label_information_by_chance": "The same by chance, with the kinds shuffled",
+    "directed": "Heads that lean to a side",
+    "flat": "Other heads",
+    "majority_share": "share of the texts on which a head is of its usual kind",
+    "effective_labels": "kinds of one head over texts (1: always the same)",
+    "at_most_two_labels": "share of the heads with at most two kinds",
+    "sign_agreement": "share of the texts on which a head leans to its usual side",
+    "direction_icc": "share of the variance of the direction that lies between heads, not texts",
+    "profile_between_heads": "share of the variance of the profiles that lies between heads, not texts",
+}
 
 
 def page_data(result: xr.Dataset) -> dict[str, Any]:
@@ -77,9 +92,9 @@ def flatten(summary: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, str
     --------
     >>> from attnscope.report.content import flatten
     >>> list(flatten({"icc": {"directed": {"value": 0.8, "low": 0.75, "high": 0.84}}, "heads": 144}))
-    [('icc, directed', '0.8', '0.75 to 0.84'), ('heads', '144', '')]
+    [('icc, Heads that lean to a side', '0.8', '0.75 to 0.84'), ('heads', '144', '')]
     """
-    name = ", ".join(path).replace("_", " ")
+    name = ", ".join(_SAID.get(part, part.replace("_", " ")) for part in path)
     if isinstance(summary, dict):
         rest = {str(key): value for key, value in summary.items()}
         value = next((rest.pop(key) for key in ("value", "estimate", "mean") if key in rest), None)

@@ -108,8 +108,8 @@ function drawProfile(box, offsets, mean, low, high, colour) {
     ...kept.map((i) => svg("circle", { cx: x(offsets[i]), cy: y(mean[i]), r: 3.2, fill: colour },
       svg("title", {}, `offset ${say(offsets[i])}: ${say(mean[i])} (${say(low[i])} to ${say(high[i])})`))),
     svg("text", { x: left, y: top - 10 }, "← looks left"),
-    svg("text", { x: x(0), y: top - 10, "text-anchor": "middle" }, "itself"),
-    svg("text", { x: width - right, y: top - 10, "text-anchor": "end" }, "looks right →"),
+    svg("text", { x: x(0), y: top - 10, "text-anchor": last > 0 ? "middle" : "end" }, "itself"),
+    ...(last > 0 ? [svg("text", { x: width - right, y: top - 10, "text-anchor": "end" }, "looks right →")] : []),
     svg("text", { x: (left + width - right) / 2, y: height - 6, "text-anchor": "middle" }, "offset in tokens (key − query)"));
   box.replaceChildren(picture);
 }

@@ -2,7 +2,7 @@
 
 const data = JSON.parse(byId("data").textContent);
 const heads = data.heads.length, total = data.layers.length * heads;
-const state = { mode: data.statistics.length ? "statistic" : "labels", statistic: 0, head: null, direction: "from", zoom: "whole", kept: [], map: null };
+const state = { mode: data.labels ? "labels" : "statistic", statistic: 0, head: null, direction: "from", zoom: "whole", window: 0, kept: [], map: null };
 const at = (index) => `Layer ${data.layers[Math.floor(index / heads)]}, head ${data.heads[index % heads]}`;
 const exists = (index) => data.statistics.some((s) => s.mean[index] !== null)
   || (data.profile?.mean[index].some((v) => v !== null) ?? false) || (data.labels?.shares[index][0] ?? null) !== null;
@@ -12,13 +12,9 @@ let pointAt = () => {};
 
 const cells = [];
 function buildGrid() {
-  const grid = byId("grid"), narrow = heads > 12 ? 12 : 16;
-  grid.style.gridTemplateColumns = `max-content repeat(${heads}, minmax(${narrow}px, 1fr))`;
+  const grid = byId("grid");
   grid.style.gap = heads > 12 ? "2px" : "3px";
-  const header = html("div", { role: "row" }, html("span", { role: "columnheader", "aria-label": "layer" }));
-  const every = Math.ceil(heads / 16);
-  data.heads.forEach((head, i) => header.append(html("span", { role: "columnheader", "aria-label": `head ${head}` }, i % every ? "" : String(head))));
-  grid.append(header);
+  grid.append(html("div", { class: "numbers", "aria-hidden": "true" }, ...data.heads.map((head) => html("span", {}, String(head)))));
   data.layerLabels.forEach((label, layer) => {
     const row = html("div", { role: "row" }, html("span", { role: "rowheader", title: data.layerNames[layer] }, label));
     for (let head = 0; head < heads; head++) {
@@ -30,6 +26,7 @@ function buildGrid() {
     }
     grid.append(row);
   });
+  layOut();
   const indexOf = (event) => (event.target.dataset.head === undefined ? null : Number(event.target.dataset.head));
   grid.addEventListener("click", (event) => { const i = indexOf(event); if (i !== null && exists(i)) chooseHead(i); });
   for (const kind of ["pointerover", "focusin"]) grid.addEventListener(kind, (event) => readOut(indexOf(event) ?? state.head));
@@ -42,6 +39,25 @@ function buildGrid() {
     const sideways = Math.abs(step) === 1 && heads > 1;
     if (sideways && Math.floor((from + step) / heads) !== Math.floor(from / heads)) return;
     if (from + step >= 0 && from + step < total) moveFocus(cells, from, from + step);
+  });
+}
+
+/** A layer takes as many lines as it needs for heads that a finger can meet. */
+function layOut() {
+  const grid = byId("grid"), labels = 8 + 7 * Math.max(...data.layerLabels.map((label) => label.length)), room = grid.clientWidth - 8 - labels;
+  const lines = Math.max(1, Math.ceil((heads * 15) / Math.max(room, 60))), across = Math.ceil(heads / lines);
+  grid.style.gridTemplateColumns = `max-content repeat(${across}, minmax(0, 1fr))`;
+  const every = Math.ceil((across * 19) / Math.max(room, 60));
+  [...grid.querySelectorAll(".numbers span")].forEach((label, head) => {
+    label.hidden = head >= across;
+    label.style.gridArea = `1 / ${head + 2}`;
+    label.style.visibility = head % every ? "hidden" : "visible";
+  });
+  [...grid.querySelectorAll('[role="rowheader"]')].forEach((label, layer) => { label.style.gridArea = `${2 + layer * lines} / 1 / span ${lines}`; });
+  cells.forEach((cell, index) => {
+    const head = index % heads, line = Math.floor(head / across);
+    cell.style.gridArea = `${2 + Math.floor(index / heads) * lines + line} / ${2 + (head % across)}`;
+    cell.style.marginTop = lines > 1 && !line ? "4px" : "0";
   });
 }
 
@@ -101,10 +117,10 @@ function drawClusters() {
   const { names, colours, centroids, offsets } = data.labels;
   byId("scale").replaceChildren(html("ul", { class: "clusters" }, ...names.map((name, c) => {
     const item = html("li", {}, swatch(colours[c]), html("bdi", {}, name));
-    const curve = centroids?.[c], most = curve ? Math.max(...curve, 0) : 0;
+    const [shown, curve] = centroids ? halved(offsets, centroids[c], centroids) : [[], null], most = curve ? Math.max(...curve, 0) : 0;
     if (most > 0) {
       const x = (i) => (i / (curve.length - 1)) * 58 + 1, y = (v) => 19 - (v / most) * 17;
-      const zero = offsets.indexOf(0);
+      const zero = shown.indexOf(0);
       const picture = svg("svg", { viewBox: "0 0 60 20", "aria-hidden": "true" });
       picture.style.cssText = "width:60px;height:20px;flex:none";
       if (zero >= 0) picture.append(svg("line", { x1: x(zero), x2: x(zero), y1: 0, y2: 20, stroke: "var(--line)" }));
@@ -113,6 +129,12 @@ function drawClusters() {
     }
     return item;
   })));
+}
+/** Offsets and values without the side on which nothing ever lies: what comes later, to causal heads. */
+function halved(offsets, values, all) {
+  const empty = (side) => all.every((curve) => curve.every((v, i) => Math.sign(offsets[i]) !== side || !v));
+  const kept = offsets.map((_, i) => i).filter((i) => !(offsets[i] > 0 && empty(1)) && !(offsets[i] < 0 && empty(-1)));
+  return kept.length > 1 ? [kept.map((i) => offsets[i]), kept.map((i) => values[i])] : [offsets, values];
 }
 function swatch(colour) {
   const node = html("span", { class: "swatch" });
@@ -154,7 +176,8 @@ function drawHead() {
   byId("head-label").replaceChildren(...(main ? [swatch(main.colour), " ", html("strong", {}, html("bdi", {}, main.name)), ` on ${share(main.share)} of texts`] : []));
   if (data.profile) {
     const { offsets, mean, low, high } = data.profile;
-    if (mean[index].some((v) => v !== null)) drawProfile(byId("profile"), offsets, mean[index], low[index], high[index], colour);
+    const cut = (values) => halved(offsets, values, [high[index], mean[index]]);
+    if (mean[index].some((v) => v !== null)) drawProfile(byId("profile"), cut(mean[index])[0], ...[mean, low, high].map((all) => cut(all[index])[1]), colour);
     else byId("profile").replaceChildren("No profile for this head.");
   }
   if (data.labels) drawShares(index);
@@ -189,9 +212,7 @@ function drawNumbers(index) {
 // --- the window -----------------------------------------------------------------------------------------------
 
 const shared = data.window ?? null;
-const names = shared ? shared.texts.map((text) => text.tokens.map(visible)) : [];
-const chips = names.map(() => []);
-let packed = null, drawn = null, loading = 0;
+let names = [], chips = [], packed = null, drawn = null, loading = 0;
 
 /** The texts of the chosen head's queries and keys: a decoder reads another text than its encoder. */
 const sides = () => { const [queries, keys] = shared.sides[Math.floor(state.head / heads)]; return { queries, keys }; };
@@ -204,17 +225,18 @@ const kept = () => state.kept[chosenText()];
 function buildWindow() {
   if (!shared) return;
   packed = JSON.parse(byId("packed").textContent);
-  state.kept = shared.texts.map(({ tokens, special }) => Math.min(tokens.length - 1, Math.max(0, special.indexOf(false)) + 5));
-  shared.texts.forEach((_, text) => buildText(text));
+  openWindow();
+  byId("window-choice")?.addEventListener("change", (event) => {
+    state.window = Number(event.target.value);
+    openWindow();
+    loadMap();
+  });
   const canvas = byId("map");
   const chosen = ([query, key]) => (state.direction === "from" ? query : key);
   canvas.addEventListener("pointermove", (event) => {
     const cell = drawn?.cell(event.offsetX, event.offsetY);
     if (!cell || !state.map) { byId("map-readout").textContent = ""; return; }
-    const weight = partners(state.map, cell[0], "from").find((p) => p.position === cell[1])?.weight;
-    const unlisted = state.map.rest[cell[0]] > 0 ? "not stored, small" : "0";
-    const { queries, keys } = sides();
-    byId("map-readout").textContent = `query ${cell[0]} “${names[queries][cell[0]]}” → key ${cell[1]} “${names[keys][cell[1]] ?? "…"}”: ${weight ? say(weight, 2) : unlisted}`;
+    byId("map-readout").textContent = sayCell(...cell);
     showToken(chosen(cell));
   });
   canvas.addEventListener("pointerleave", () => { byId("map-readout").textContent = ""; showToken(kept()); });
@@ -222,12 +244,47 @@ function buildWindow() {
     const cell = drawn?.cell(event.offsetX, event.offsetY);
     if (cell) keepToken(chosen(cell));
   });
-  if (Math.max(...names.map((text) => text.length)) <= 32) byId("zoom").hidden = true;
+}
+
+/** Show the texts of the chosen window. */
+function openWindow() {
+  const texts = shared.windows[state.window];
+  names = texts.map((text) => text.tokens.map(visible));
+  chips = names.map(() => []);
+  state.kept = texts.map(({ tokens, special }) => Math.min(tokens.length - 1, Math.max(0, special.indexOf(false)) + 5));
+  byId("texts").replaceChildren();
+  texts.forEach((_, text) => buildText(text));
+  byId("window-size").textContent = texts.map(({ tokens, total }, i) =>
+    `${texts.length > 1 ? ["source: ", "target: "][i] : ""}${tokens.length} tokens${total > tokens.length ? ` of ${total}` : ""}`).join("; ");
+}
+
+/** What a cell of the map holds, in words. */
+function sayCell(query, key) {
+  const { map } = state, { queries, keys } = sides();
+  if (map.tile) {
+    const at = (token) => Math.floor(token / map.tile), span = (token, all) => `${at(token) * map.tile}–${Math.min((at(token) + 1) * map.tile, all) - 1}`;
+    const i = at(query) * map.columns + at(key);
+    return `queries ${span(query, map.n)} → keys ${span(key, map.m)}: ${say(map.share[i], 2)} of their weight; the largest weight is ${say(map.most[i], 2)}`;
+  }
+  const weight = partners(map, query, "from").find((p) => p.position === key)?.weight;
+  return `query ${query} “${names[queries][query]}” → key ${key} “${names[keys][key] ?? "…"}”: ${weight ? say(weight, 2) : map.rest[query] > 0 ? "not stored, small" : "0"}`;
+}
+
+/** How much of the head's weight the map shows, and how. */
+function sayShare() {
+  const { map } = state;
+  byId("map-share").textContent = !map ? "" : map.tile ? `; in tiles of ${map.tile} × ${map.tile} tokens: each shows its largest weight`
+    : `; token by token: ${map.share >= 0.9995 ? "all" : `${(100 * map.share).toFixed(1)}%`} of this head's weight`;
+  const tiled = byId("tiled");
+  tiled.hidden = !!map && !map.tile;
+  const name = `${data.layers[Math.floor(state.head / heads)]}.${data.heads[state.head % heads]}`;
+  if (!map) tiled.textContent = `This head is not kept in this window. To see it here: attnscope scan … --show ${name}`;
+  else if (map.tile) tiled.textContent = `This head is kept in tiles: sums and largest weights. To see it token by token: attnscope scan … --show ${name}`;
 }
 
 /** The tokens of one text, to point at: those in which a token is chosen answer. */
 function buildText(text) {
-  const { tokens, special } = shared.texts[text];
+  const { tokens, special } = shared.windows[state.window][text];
   const title = html("p", { class: "hint", id: `text-${text}` });
   const box = html("div", { class: "tokens", role: "listbox", "aria-labelledby": `tokens-title text-${text}`, "aria-orientation": "horizontal" });
   tokens.forEach((_, i) => {
@@ -250,26 +307,38 @@ function buildText(text) {
 
 async function loadMap() {
   if (!shared) return;
-  const ticket = ++loading, source = packed[state.head];
-  const map = source === null ? null : await unpackHead(source, names[sides().queries].length, shared);
+  const ticket = ++loading, listed = packed.maps[`${state.window}.${state.head}`], tiled = state.window ? null : packed.tiles[state.head];
+  const [queries, keys] = [names[sides().queries].length, names[sides().keys].length];
+  const map = listed ? await unpackMap(listed, queries, shared) : tiled ? await unpackTiles(tiled, queries, keys, shared) : null;
   if (ticket !== loading) return; // another head was chosen meanwhile
   state.map = map;
+  for (const id of ["map", "map-scale", "partners"]) byId(id).hidden = !map;
+  byId("zoom").hidden = !map || !!map.tile || Math.max(queries, keys) <= 32;
+  sayShare();
   paintMap();
   showToken(kept());
   byId("window").dataset.head = state.head;
+  byId("window").dataset.window = state.window;
 }
 
 function keepToken(token) {
   state.kept[chosenText()] = token;
   if (state.zoom === "near") paintMap();
   showToken(token);
+  reveal(chips[chosenText()][token]);
+}
+
+/** Scroll a token into the part of its text that is seen; the page itself stays where it is. */
+function reveal(chip) {
+  const box = chip.parentNode, above = chip.offsetTop;
+  if (above < box.scrollTop || above + chip.offsetHeight > box.scrollTop + box.clientHeight) box.scrollTop = above - box.clientHeight / 2;
 }
 
 function paintMap() {
   const canvas = byId("map");
   if (!state.map) { drawn = null; canvas.getContext("2d").clearRect(0, 0, canvas.width, canvas.height); return; }
   const [queries, keys] = [names[sides().queries], names[sides().keys]], longest = Math.max(queries.length, keys.length);
-  const near = state.zoom === "near" && longest > 32, room = near ? (canvas.clientWidth < 420 ? 16 : 24) : longest;
+  const near = state.zoom === "near" && longest > 32 && !state.map.tile, room = near ? (canvas.clientWidth < 420 ? 16 : 24) : longest;
   const count = Math.min(room, queries.length), keyCount = Math.min(room, keys.length);
   const clamp = (middle, shown, all) => Math.max(0, Math.min(middle - Math.floor(shown / 2), all - shown));
   // around the token and, in another text, around what it has most to do with
@@ -298,12 +367,12 @@ function showToken(token) {
   if (!state.map) return;
   const { direction } = state, found = partners(state.map, token, direction), here = chosenText(), there = otherText();
   const most = found[0]?.weight ?? 1;
-  const weights = new Map(found.map((p) => [p.position, p.weight]));
-  const numbered = new Set(found.slice(0, 8).filter((p) => p.weight >= 0.02 * most).map((p) => p.position));
+  const weights = new Map(found.flatMap((p) => Array.from({ length: p.last - p.position + 1 }, (_, i) => [p.position + i, p.weight])));
+  const numbered = new Set(state.map.tile ? [] : found.slice(0, 8).filter((p) => p.weight >= 0.02 * most).map((p) => p.position));
   chips.forEach((all, text) => all.forEach((chip, i) => {
     const weight = text === there ? weights.get(i) ?? 0 : 0, chosen = text === here && i === token;
     chip.style.setProperty("--w", weight ? Math.sqrt(weight / most).toFixed(3) : 0);
-    if (text === there && numbered.has(i)) chip.dataset.weight = say(weight, 2);
+    if (text === there && numbered.has(i)) chip.dataset.weight = weight < 0.005 ? "<.01" : weight.toFixed(2);
     else delete chip.dataset.weight;
     chip.classList.toggle("current", chosen);
     chip.setAttribute("aria-selected", chosen);
@@ -313,11 +382,13 @@ function showToken(token) {
   byId("tokens-title").replaceChildren("Text ", html("span", { class: "count" }, direction === "from" ? "blue: what the outlined token looks at" : "blue: what looks at the outlined token"));
   const table = byId("partners");
   const what = direction === "from" ? "looks at" : "is looked at by";
-  table.caption.replaceChildren(html("strong", {}, html("bdi", {}, names[here][token])), ` (position ${token}) ${what}`);
-  const rows = found.slice(0, 8).map((p) => row(names[there][p.position] ?? "…", p.position, direction === "from" ? p.position - token : token - p.position, p.weight, most));
+  table.caption.replaceChildren(html("strong", {}, html("bdi", {}, names[here][token])), ` (position ${token})${state.map.tile ? " and its tile" : ""} ${what}`);
+  const named = (p) => `${names[there][p.position] ?? "…"}${p.last > p.position ? ` … ${names[there][p.last] ?? ""}` : ""}`;
+  const away = (p) => (p.last > p.position ? "" : direction === "from" ? p.position - token : token - p.position);
+  const rows = found.slice(0, 8).map((p) => row(named(p), p.last > p.position ? `${p.position}–${p.last}` : p.position, away(p), p.weight, most));
   if (direction === "from") {
-    const others = found.slice(8).reduce((sum, p) => sum + p.weight, 0) + state.map.rest[token];
-    if (others > 0) rows.push(row(found.length > 8 || state.map.rest[token] > 0 ? "all others together" : "", "", "", others, most, true));
+    const others = found.slice(8).reduce((sum, p) => sum + p.weight, 0) + (state.map.rest?.[token] ?? 0);
+    if (others > 0) rows.push(row("all others together", "", "", others, most, true));
   }
   table.tBodies[0].replaceChildren(...rows);
   drawn?.outline(token, direction);
@@ -346,6 +417,7 @@ function firstHead() {
 }
 
 function redraw() {
+  layOut();
   paintGrid();
   if (state.head === null) return;
   drawHead();

@@ -9,7 +9,7 @@ from attnscope.errors import AttnscopeError
 from attnscope.figures.reading import HIGH, LOW
 from attnscope.report.content import flatten, page_data, parsed, pieces_note
 from attnscope.report.embed import script_json, write_page
-from attnscope.report.window import pack_window
+from attnscope.report.window import pack_windows
 from attnscope.statistics._scan import NOTES
 
 if TYPE_CHECKING:
@@ -31,9 +31,8 @@ def write_report(result: xr.Dataset, sample: xr.Dataset | None, path: Path | str
         The result of a scan, with dimensions text, layer, head, offset and cluster; any statistic may be
         absent.
     sample
-        One window with ``token``, ``special`` (query), ``key``, ``weight`` (layer, head, query, rank) and ``rest``
-        (layer, head, query), of a decoder beside an encoder also ``target_token`` and ``target_special`` (query); None
-        leaves that part of the page out.
+        The attention over a few windows, as ``scan(..., out=..., show=[])`` keeps it in ``sample.zarr.zip`` of its run
+        folder; None leaves that part of the page out.
     path
         The file to write; its folder is made if needed.
 
@@ -67,7 +66,7 @@ def write_report(result: xr.Dataset, sample: xr.Dataset | None, path: Path | str
     window = None
     if sample is not None:
         _check_same_heads(result, sample)
-        window = pack_window(sample)
+        window = pack_windows(sample)
         data["window"] = window.shared
     signature = parsed(result.attrs.get("signature", "{}"))
     summary = parsed(result.attrs.get("summary", "{}"))
@@ -89,13 +88,15 @@ def write_report(result: xr.Dataset, sample: xr.Dataset | None, path: Path | str
         has_labels=data["labels"] is not None,
         has_profile=data["profile"] is not None,
         window=data.get("window"),
-        pieces=pieces_note(token for text in window.shared["texts"] for token in text["tokens"])
+        pieces=pieces_note(
+            token for texts in window.shared["windows"] for text in texts for token in text["tokens"]
+        )
         if window
         else "",
         quantiles=f"{LOW * 100:.0f}–{HIGH * 100:.0f}%",
         summary=list(flatten(summary)) if summary else [],
         data=script_json(data),
-        packed=script_json(window.heads) if window else None,
+        packed=script_json({"maps": window.maps, "tiles": window.tiles}) if window else None,
     )
 
 

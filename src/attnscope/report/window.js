@@ -1,35 +1,53 @@
-// The sample window: unpacking one head's weights, reading rows and columns, drawing the map.
+// The windows: unpacking one head's weights, reading rows and columns, drawing the map.
 
-/** Bytes of one head of `n` queries -> {n, ranks, key, weight, rest}; only the chosen head is ever inflated. */
-async function unpackHead(packed, n, shared) {
+/** The bytes that were packed; only what is looked at is ever inflated. */
+async function inflate(packed) {
   const bytes = Uint8Array.from(atob(packed), (c) => c.charCodeAt(0));
   const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate"));
-  const plain = new Uint8Array(await new Response(stream).arrayBuffer());
-  const ranks = shared.ranks, size = n * ranks;
-  const table = Float32Array.from({ length: 256 }, (_, c) => (c ? 2 ** (((c - shared.steps - 1) * shared.octaves) / shared.steps) : 0));
-  const key = new Uint16Array(size), weight = new Float32Array(size);
+  return new Uint8Array(await new Response(stream).arrayBuffer());
+}
+const weightTable = ({ steps, octaves }) => Float32Array.from({ length: 256 }, (_, c) => (c ? 2 ** (((c - steps - 1) * octaves) / steps) : 0));
+
+/** One head of `n` queries token by token -> {n, start, query, key, weight, rest, share}; row i is start[i]..start[i + 1]. */
+async function unpackMap([packed, share], n, shared) {
+  const plain = await inflate(packed), table = weightTable(shared);
+  const start = new Uint32Array(n + 1);
+  for (let row = 0; row < n; row++) start[row + 1] = start[row] + (plain[row] | (plain[n + row] << 8));
+  const size = start[n], keys = 3 * n, key = new Uint16Array(size), query = new Uint16Array(size);
   for (let row = 0; row < n; row++) {
-    let code = 0;
-    for (let rank = 0; rank < ranks; rank++) {
-      const at = row * ranks + rank;
-      code = rank ? code - plain[2 * size + at] : plain[2 * size + at];
-      key[at] = plain[at] | (plain[size + at] << 8);
-      weight[at] = table[code];
+    for (let at = start[row], last = 0; at < start[row + 1]; at++) {
+      last += plain[keys + at] | (plain[keys + size + at] << 8);
+      key[at] = last;
+      query[at] = row;
     }
   }
-  return { n, ranks, key, weight, rest: Float32Array.from(plain.subarray(3 * size), (c) => table[c]) };
+  const weight = Float32Array.from(plain.subarray(keys + 2 * size), (c) => table[c]);
+  return { n, start, query, key, weight, share, rest: Float32Array.from(plain.subarray(2 * n, 3 * n), (c) => table[c]) };
 }
 
-/** Weights of one token, largest first: of its row ("from") or of its column ("to"). */
+/** One head in tiles of `tile` tokens -> {tile, n, m, columns, share, most}, row after row. */
+async function unpackTiles(packed, n, m, shared) {
+  const plain = await inflate(packed), table = weightTable(shared), half = plain.length / 2;
+  const weigh = (part) => Float32Array.from(part, (c) => table[c]);
+  return { tile: shared.tile, n, m, columns: Math.ceil(m / shared.tile), share: weigh(plain.subarray(0, half)), most: weigh(plain.subarray(half)) };
+}
+
+/** Weights of one token, largest first: of its row ("from") or of its column ("to"). In tiles, an item goes from `position` to `last`. */
 function partners(map, token, direction) {
   const found = [];
-  if (direction === "from") {
-    for (let at = token * map.ranks; at < (token + 1) * map.ranks; at++) {
-      if (map.weight[at] > 0) found.push({ position: map.key[at], weight: map.weight[at] });
+  if (map.tile) {
+    const at = Math.floor(token / map.tile), along = direction === "from";
+    const count = along ? map.columns : map.share.length / map.columns;
+    for (let i = 0; i < count; i++) {
+      const weight = map.share[along ? at * map.columns + i : i * map.columns + at];
+      if (weight > 0) found.push({ position: i * map.tile, last: Math.min((i + 1) * map.tile, along ? map.m : map.n) - 1, weight });
     }
   } else {
-    for (let at = 0; at < map.key.length; at++) {
-      if (map.weight[at] > 0 && map.key[at] === token) found.push({ position: Math.floor(at / map.ranks), weight: map.weight[at] });
+    const [from, to] = direction === "from" ? [map.start[token], map.start[token + 1]] : [0, map.key.length];
+    for (let at = from; at < to; at++) {
+      if (!map.weight[at] || (direction === "to" && map.key[at] !== token)) continue;
+      const position = direction === "from" ? map.key[at] : map.query[at];
+      found.push({ position, last: position, weight: map.weight[at] });
     }
   }
   return found.sort((a, b) => b.weight - a.weight);
@@ -83,23 +101,29 @@ function drawMap(canvas, map, view) {
   };
 }
 
+/** What is drawn: rows and columns from..to, and the weight there. */
+function* cellsOf(map) {
+  if (map.tile) {
+    for (let i = 0; i < map.most.length; i++) {
+      const query = Math.floor(i / map.columns) * map.tile, key = (i % map.columns) * map.tile;
+      yield [query, query + map.tile, key, key + map.tile, map.most[i]];
+    }
+  } else for (let at = 0; at < map.key.length; at++) yield [map.query[at], map.query[at] + 1, map.key[at], map.key[at] + 1, map.weight[at]];
+}
+
 /** The map as pixels. A pixel shows the largest weight it covers, so that a thin diagonal never vanishes. */
 function mapImage(map, { first, count, keyFirst, keyCount }, pixels) {
   const strongest = new Float32Array(pixels * pixels);
-  const span = (i, size) => {
-    const from = Math.floor((i * pixels) / size);
-    return [from, Math.max(from + 1, Math.floor(((i + 1) * pixels) / size))];
+  const span = (from, to, size) => {
+    const start = Math.floor((Math.max(from, 0) * pixels) / size);
+    return [start, Math.max(start + 1, Math.floor((Math.min(to, size) * pixels) / size))];
   };
   let most = 0;
-  for (let query = first; query < first + count; query++) {
-    const [y0, y1] = span(query - first, count);
-    for (let at = query * map.ranks; at < (query + 1) * map.ranks; at++) {
-      const weight = map.weight[at], column = map.key[at] - keyFirst;
-      if (!weight || column < 0 || column >= keyCount) continue;
-      if (weight > most) most = weight;
-      const [x0, x1] = span(column, keyCount);
-      for (let y = y0; y < y1; y++) for (let x = x0; x < x1; x++) if (weight > strongest[y * pixels + x]) strongest[y * pixels + x] = weight;
-    }
+  for (const [query, queryEnd, key, keyEnd, weight] of cellsOf(map)) {
+    if (!weight || queryEnd <= first || query >= first + count || keyEnd <= keyFirst || key >= keyFirst + keyCount) continue;
+    if (weight > most) most = weight;
+    const [y0, y1] = span(query - first, queryEnd - first, count), [x0, x1] = span(key - keyFirst, keyEnd - keyFirst, keyCount);
+    for (let y = y0; y < y1; y++) for (let x = x0; x < x1; x++) if (weight > strongest[y * pixels + x]) strongest[y * pixels + x] = weight;
   }
   const colour = weightRamp(), table = Array.from({ length: 257 }, (_, i) => colour(i / 256));
   const image = new ImageData(pixels, pixels), bytes = image.data;

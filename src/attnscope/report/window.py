@@ -1,9 +1,10 @@
-"""Packing the weights of one window so small that a page can carry every head.
+"""Packing the attention of a few windows so small that a page can carry it.
 
 A weight w becomes one byte on a logarithmic scale, `255 + round(254/16 log2 w)`: 0 for w < 2^-16, and within
-2.2% of w elsewhere. A head's bytes are laid out in planes (low bytes of the keys, high bytes, steps from one
-weight to the next smaller, unlisted mass of each row), because like beside like deflates best; then zlib and
-base64.
+2.2% of w elsewhere. A map's bytes are laid out in planes, because like beside like deflates best: for each row the
+number of weights that it lists (low bytes, high bytes) and the mass that it leaves out; for each listed weight the
+step from the key before it in its row (low bytes, high bytes) and the weight; then zlib and base64. A map in tiles is
+two planes, row after row: the share of the queries' weight that lies on the keys of each tile, and the largest weight.
 """
 
 from __future__ import annotations
@@ -15,92 +16,58 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from attnscope.errors import AttnscopeError
 from attnscope.figures.reading import axis_values, require, side_tokens, sides
+from attnscope.figures.sample import Map, maps
 
 if TYPE_CHECKING:
     import xarray as xr
 
 OCTAVES, STEPS = 16, 254
-_MOST_TOKENS = 2048  # more than a reader can read; also keeps keys within two bytes
-_MOST_WEIGHTS = 5_000_000  # over all heads: bounds the page at about 10 MB
+_MOST_KEYS = 1 << 16  # so that a key has two bytes
 
 
 @dataclass(frozen=True)
-class Window:
-    """One window as the page holds it: what all heads share, and one packed string per head."""
+class Windows:
+    """Some windows as the page holds them: what all heads share, and a packed string for each map.
+
+    Attributes
+    ----------
+    shared
+        The texts of each window, for each layer which of them its queries and its keys are, and the constants of the
+        scale.
+    maps
+        From ``"window.index"``, the index of a head counting layer by layer, to the packed map and the share of the
+        weight that it lists.
+    tiles
+        From ``"index"`` to the packed tiles of the first window.
+    """
 
     shared: dict[str, Any]
-    heads: list[str | None]
+    maps: dict[str, tuple[str, float]]
+    tiles: dict[str, str]
 
 
-def pack_window(sample: xr.Dataset) -> Window:
-    """Pack a sample; a long window is cut to its first tokens and many ranks to the largest weights.
-
-    Parameters
-    ----------
-    sample
-        ``token``, ``special`` (query), ``key`` and ``weight`` (layer, head, query, rank), optionally ``rest`` (layer,
-        head, query), and of a decoder beside an encoder ``target_token``, ``target_special`` (query).
-
-    Returns
-    -------
-    Window
-        `shared` holds the texts, for each layer which of them its queries and its keys are, the sizes and the constants
-        of the scale; `heads` has layers times heads strings, None for a head without weights.
-    """
-    require(sample, ("token", "key", "weight"), purpose="The report's sample window")
-    numbers = axis_values(sample, "layer")
-    layers, heads = len(numbers), len(axis_values(sample, "head"))
+def pack_windows(sample: xr.Dataset) -> Windows:
+    """Pack the attention that `attnscope.scan` kept."""
+    require(sample, ("token", "key", "weight", "count"), purpose="The report's sample windows")
+    layers, heads = axis_values(sample, "layer"), axis_values(sample, "head")
     names = [side for side in ("", "target_") if f"{side}token" in sample.variables]
-    texts = [_text(sample, side) for side in names]
-    of_layer = [[names.index(side) for side in sides(sample, layer)] for layer in numbers]
-    longest = max(len(text["tokens"]) for text in texts)
-    ranks = min(sample.sizes["rank"], max(1, _MOST_WEIGHTS // (layers * heads * longest)))
-    order = ("layer", "head", "query", "rank")
-    key, weight = sample["key"].transpose(*order), sample["weight"].transpose(*order)
-
-    packed: list[str | None] = []
-    complete = True
-    for at in np.ndindex(layers, heads):
-        tokens = len(texts[of_layer[at[0]][0]]["tokens"])
-        keys = key[at].values[:tokens].astype(np.int64)
-        weights = weight[at].values[:tokens].astype(np.float64)
-        if "rest" in sample.variables:
-            rest = sample["rest"].transpose("layer", "head", "query")[at].values[:tokens].astype(np.float64)
-        else:
-            rest = np.zeros(tokens)
-        if not np.isfinite(weights).all():
-            packed.append(None)
-            continue
-        if (weights[keys >= 2**16] > 0).any():
-            raise AttnscopeError("The sample window has keys beyond position 65535: choose a shorter window.")
-        keys, weights, rest = _largest(keys, weights, np.nan_to_num(rest), ranks)
-        complete &= bool((rest < 2.0**-OCTAVES).all())
-        packed.append(_pack(keys, encode(weights), encode(rest)))
+    texts = [
+        [_text(sample.isel(window=window), side) for side in names]
+        for window in range(sample.sizes["window"])
+    ]
+    packed: dict[str, tuple[str, float]] = {}
+    for one in maps(sample):
+        index = layers.index(one.layer) * len(heads) + heads.index(one.head)
+        packed[f"{one.window}.{index}"] = _pack(one), round(one.share, 4)
     shared = {
-        "texts": texts,
-        "sides": of_layer,
-        "ranks": ranks,
-        "complete": complete,
+        "windows": texts,
+        "sides": [[names.index(side) for side in sides(sample, layer)] for layer in layers],
         "octaves": OCTAVES,
         "steps": STEPS,
+        "tile": int(sample.attrs.get("tile", 0)),
     }
-    return Window(shared, packed)
-
-
-def _text(sample: xr.Dataset, side: str) -> dict[str, Any]:
-    """Tokens of one text, cut to what a page holds, and how many there are in all."""
-    tokens = side_tokens(sample, side)
-    special = (
-        sample[f"{side}special"].values if f"{side}special" in sample.variables else [False] * len(tokens)
-    )
-    shown = min(len(tokens), _MOST_TOKENS)
-    return {
-        "tokens": tokens[:shown],
-        "special": [bool(mark) for mark in special[:shown]],
-        "total": len(tokens),
-    }
+    return Windows(shared, packed, _tiles(sample, shared) if "tile_sum" in sample else {})
 
 
 def encode(weights: np.ndarray) -> np.ndarray:
@@ -118,19 +85,46 @@ def encode(weights: np.ndarray) -> np.ndarray:
     return np.where(kept, np.clip(level, 1, STEPS + 1), 0).astype(np.uint8)
 
 
-def _largest(
-    keys: np.ndarray, weights: np.ndarray, rest: np.ndarray, ranks: int
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The largest weights of each row in descending order; what is left out goes to the rest."""
-    order = np.argsort(-weights, axis=-1, kind="stable")
-    kept, cut = order[:, :ranks], order[:, ranks:]
-    rest = rest + np.take_along_axis(weights, cut, axis=-1).sum(axis=-1)
-    return np.take_along_axis(keys, kept, axis=-1), np.take_along_axis(weights, kept, axis=-1), rest
+def _text(sample: xr.Dataset, side: str) -> dict[str, Any]:
+    """Tokens of one text, as many as the page shows, and how many there are in all."""
+    tokens = side_tokens(sample, side)
+    return {
+        "tokens": tokens,
+        "special": [bool(mark) for mark in sample[f"{side}special"].values[: len(tokens)]],
+        "total": int(sample[f"{side}tokens"]),
+    }
 
 
-def _pack(keys: np.ndarray, codes: np.ndarray, rest: np.ndarray) -> str:
-    keys = np.where(codes > 0, keys, 0).astype(np.uint16)
-    steps = codes.copy()
-    steps[:, 1:] = codes[:, :-1] - codes[:, 1:]  # descending, so never below 0
-    planes = ((keys & 0xFF).astype(np.uint8), (keys >> 8).astype(np.uint8), steps, rest)
+def _pack(one: Map) -> str:
+    query, codes = one.query, encode(one.weight.astype(np.float64))
+    kept = (codes > 0) & (one.key < _MOST_KEYS)
+    beyond = np.bincount(query[~kept], weights=one.weight[~kept], minlength=len(one.count))
+    count = np.bincount(query[kept], minlength=len(one.count))
+    key, first = one.key[kept], np.diff(query[kept], prepend=-1) > 0
+    step = np.where(first, key, np.diff(key, prepend=0))
+    planes = (*_bytes(count), encode(one.rest + beyond), *_bytes(step), codes[kept])
+    return _deflated(planes)
+
+
+def _tiles(sample: xr.Dataset, shared: dict[str, Any]) -> dict[str, str]:
+    tile = shared["tile"]
+    totals, largest = (sample[name].values.astype(np.float64) for name in ("tile_sum", "tile_max"))
+    found: dict[str, str] = {}
+    for index, (layer, head) in enumerate(np.ndindex(totals.shape[:2])):
+        if np.isnan(totals[layer, head]).any():
+            continue
+        queries, keys = (len(shared["windows"][0][side]["tokens"]) for side in shared["sides"][layer])
+        rows, columns = -(-queries // tile), -(-keys // tile)
+        in_row = np.minimum(tile, queries - tile * np.arange(rows))
+        planes = totals[layer, head, :rows, :columns] / in_row[:, None], largest[layer, head, :rows, :columns]
+        found[str(index)] = _deflated([encode(plane) for plane in planes])
+    return found
+
+
+def _bytes(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Low and high bytes of whole numbers below 65,536."""
+    return (values & 0xFF).astype(np.uint8), (values >> 8).astype(np.uint8)
+
+
+def _deflated(planes: Any) -> str:
     return base64.b64encode(zlib.compress(b"".join(plane.tobytes() for plane in planes), 9)).decode("ascii")

@@ -1,7 +1,10 @@
-"""The attention map of one window, bounded: the largest weights of each row and the rest as one number."""
+"""The attention of a few windows, as a page shows it: some heads token by token, the others in tiles."""
 
 from __future__ import annotations
 
+import json
+from dataclasses import dataclass, field
+from itertools import zip_longest
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -9,98 +12,269 @@ import torch
 import xarray as xr
 
 from attnscope.attention import Need, attend, measure
+from attnscope.errors import AttnscopeError
+from attnscope.statistics._summary import rank_heads
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
     from torch import Tensor
 
     from attnscope.attention import AttentionCall
     from attnscope.capture import Site
     from attnscope.corpus import Window
 
-BUDGET = 2_400_000  # listed weights over all heads: about 7 MB on disk and less than that in a page
+    Place = tuple[int, int]  # layer, head
+
+WINDOWS = 3
+ROWS = 4096  # tokens of a window: more than a reader can read
+WEIGHTS = 5_500_000  # listed one by one, over all maps: about 8 MB in a page
+TILES = 400_000  # over all heads
+ENOUGH = 0.95  # of a map's weight: the rest is not worth its room
+_EACH_ROW = 8  # weights that every row lists at least,
+_USUAL_ROW = 128  # and that it lists as a rule
+_SMALL = 128**2  # weights: a map of no more is listed whole
+_OCTAVES = 20  # below 1: weights that count
+_FINE = 19  # bits of a float's mantissa that do not matter: weights are counted in 16 levels an octave,
+_ONE = 127 << 4  # of which this is the weight 1
+_ROWS_AT_ONCE = 512
 
 
-class MapObserver:
-    """Writes out the weights row block by row block and keeps the largest of each row."""
-
-    def __init__(self, rank: int) -> None:
-        self.rank = rank
-        self.found: dict[int, tuple[np.ndarray, np.ndarray, np.ndarray]] = {}
-
-    def __call__(self, site: Site, call: AttentionCall) -> Tensor:
-        output = measure(call, Need())[0]
-        heads = [top_weights(call, head, self.rank) for head in range(call.query.shape[1])]
-        keys, weights, rest = (np.stack(part) for part in zip(*heads, strict=True))
-        self.found[site.index] = (keys, weights, rest)
-        return output
-
-
-def top_weights(
-    call: AttentionCall, head: int, rank: int, rows_at_once: int = 512
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Largest weights of each row of one head of the first text: keys, weights and the mass not listed."""
-    parts: list[tuple[Tensor, Tensor, Tensor]] = []
-    at = head // call.group
-    bias = None if call.bias is None else call.bias[0, min(head, call.bias.shape[1] - 1)]
-    for first in range(0, call.query.shape[2], rows_at_once):
-        rows = slice(first, first + rows_at_once)
-        _, weights = attend(
-            call.query[0, head, rows].float(),
-            call.key[0, at].float(),
-            call.value[0, at].float(),
-            call.allowed(0, head, rows),
-            call.scale,
-            bias=None if bias is None else bias[rows].float(),
-            softcap=call.softcap,
-            sinks=None if call.sinks is None else call.sinks[head].float().view(1, 1),
-        )
-        top = weights.topk(min(rank, weights.shape[-1]), dim=-1)
-        parts.append((top.indices, top.values, (weights.sum(-1) - top.values.sum(-1)).clamp_min(0)))
-    keys, weights, rest = (torch.cat(part).cpu().numpy() for part in zip(*parts, strict=True))
-    return keys.astype(np.int32), weights.astype(np.float32), rest.astype(np.float32)
-
-
-def sample_rank(layers: int, heads: int, tokens: int) -> int:
-    """How many weights of each row the budget allows.
+def shown_heads(results: xr.Dataset, asked: Sequence[Place], tokens: int, windows: int = 1) -> list[Place]:
+    """Heads to list token by token: those asked for and those that lead the rankings; all, where there is room.
 
     Examples
     --------
-    >>> sample_rank(12, 12, 512), sample_rank(3, 4, 128)
-    (32, 128)
+    >>> outside = np.linspace(0.0, 0.9, 1024).reshape(1, 32, 32)
+    >>> results = xr.Dataset({"outside": (("text", "layer", "head"), outside)})
+    >>> shown_heads(results, [(3, 6)], tokens=2048)
+    [(3, 6), (0, 0), (0, 1), (0, 2), (0, 3), (0, 4)]
+    >>> len(shown_heads(results, [], tokens=20)), len(shown_heads(results, [], tokens=60, windows=3))
+    (1024, 5)
     """
-    return max(4, min(tokens, BUDGET // (layers * heads * tokens)))
+    layers, heads = results.sizes["layer"], results.sizes["head"]
+    for layer, head in asked:
+        if not (0 <= layer < layers and 0 <= head < heads):
+            raise AttnscopeError(
+                f"there is no head {layer}.{head} to show: layers go from 0 to {layers - 1}, "
+                f"heads from 0 to {heads - 1}"
+            )
+    ranked = [
+        (row["layer"], row["head"])
+        for rows in zip_longest(*rank_heads(results).values())
+        for row in rows
+        if row is not None
+    ]
+    room = layers * heads * tokens * min(tokens, _USUAL_ROW) * windows <= WEIGHTS
+    every = [(layer, head) for layer in range(layers) for head in range(heads)] if room else []
+    return list(dict.fromkeys([*asked, *ranked, *every]))
 
 
-def sample_dataset(observer: MapObserver, window: Window, *, with_decoder: bool = False) -> xr.Dataset:
-    """Gather the maps of all layers: dimensions ``layer, head, query, rank``.
+@dataclass
+class MapObserver:
+    """Takes the maps of one window from a forward pass: `listed` heads token by token, all others in tiles.
 
-    ``token`` and ``special (query)`` are of the text; with a decoder beside the encoder, ``target_token`` and
-    ``target_special (query)`` are of what it reads. The attributes ``tokens`` and ``target_tokens`` say how many there
-    are: beyond, rows are padding.
+    Parameters
+    ----------
+    listed
+        Heads (layer, head).
+    room
+        How many weights the maps of this window may list together; what one leaves goes to those that follow.
+    tile
+        Tokens on a side of a tile; 0 for no tiles.
+    layer_done
+        Called after each layer.
     """
-    layers = [observer.found[index] for index in sorted(observer.found)]
-    heads = max(keys.shape[0] for keys, _, _ in layers)
-    queries, rank = (max(keys.shape[axis] for keys, _, _ in layers) for axis in (1, 2))
-    shape = (len(layers), heads, queries, rank)
-    key, weight = np.zeros(shape, np.int32), np.zeros(shape, np.float32)
-    rest = np.zeros(shape[:3], np.float32)
-    for index, (keys, weights, remainder) in enumerate(layers):
-        part = (index, slice(keys.shape[0]), slice(keys.shape[1]))
-        key[*part, : keys.shape[2]] = keys
-        weight[*part, : keys.shape[2]] = weights
-        rest[part] = remainder
-    dims = ("layer", "head", "query", "rank")
-    found = xr.Dataset(
-        {"key": (dims, key), "weight": (dims, weight), "rest": (dims[:3], rest)},
-        attrs={"source": window.source, "start": window.start},
+
+    listed: Sequence[Place]
+    room: int
+    tile: int
+    layer_done: Callable[[], None]
+    maps: dict[Place, tuple[np.ndarray, ...]] = field(
+        default_factory=dict[tuple[int, int], tuple[np.ndarray, ...]]
     )
-    texts = {"": window} | ({"target_": window.target or window} if with_decoder else {})
-    for side, text in texts.items():
-        beyond = queries - len(text)
+    tiles: dict[Place, tuple[np.ndarray, np.ndarray]] = field(
+        default_factory=dict[tuple[int, int], tuple[np.ndarray, np.ndarray]]
+    )
+
+    def __call__(self, site: Site, call: AttentionCall) -> Tensor:
+        output = measure(call, Need())[0]
+        for head in range(call.query.shape[1]):
+            place = site.index, head
+            if place in self.listed:
+                self.maps[place] = largest_weights(
+                    call, head, self.room // (len(self.listed) - len(self.maps))
+                )
+                self.room -= len(self.maps[place][1])
+            elif self.tile:
+                self.tiles[place] = in_tiles(call, head, self.tile)
+        self.layer_done()
+        return output
+
+
+def weight_rows(call: AttentionCall, head: int, rows: int, at_once: int = _ROWS_AT_ONCE) -> Iterator[Tensor]:
+    """The first rows of one head's weights on the first text, some at a time."""
+    at = head // call.group
+    bias = None if call.bias is None else call.bias[0, min(head, call.bias.shape[1] - 1)]
+    rows = min(rows, call.query.shape[2])
+    for first in range(0, rows, at_once):
+        part = slice(first, min(rows, first + at_once))
+        yield attend(
+            call.query[0, head, part].float(),
+            call.key[0, at].float(),
+            call.value[0, at].float(),
+            call.allowed(0, head, part),
+            call.scale,
+            bias=None if bias is None else bias[part].float(),
+            softcap=call.softcap,
+            sinks=None if call.sinks is None else call.sinks[head].float().view(1, 1),
+        )[1]
+
+
+def largest_weights(call: AttentionCall, head: int, room: int) -> tuple[np.ndarray, ...]:
+    """The largest weights of one head, whatever their rows, and some of every row.
+
+    Returns
+    -------
+    tuple of numpy.ndarray
+        How many weights each row lists; their keys, ascending within a row; the weights; what each row leaves out.
+    """
+    least = _least_weight(call, head, room)
+    parts: list[tuple[Tensor, Tensor, Tensor, Tensor]] = []
+    for weights in weight_rows(call, head, ROWS):
+        kept = weights >= least
+        kept.scatter_(-1, weights.topk(min(_EACH_ROW, weights.shape[-1])).indices, value=True)
+        kept &= weights > 2.0**-_OCTAVES
+        rest = (weights.sum(-1) - (weights * kept).sum(-1)).clamp_min(0)
+        parts.append((kept.sum(-1), kept.nonzero()[:, 1], weights[kept], rest))
+    counts, keys, weights, rest = (torch.cat(part).cpu().numpy() for part in zip(*parts, strict=True))
+    return counts.astype(np.int32), keys.astype(np.int32), weights, rest
+
+
+def _least_weight(call: AttentionCall, head: int, room: int) -> float:
+    """The weight from which on all are listed: as many as there is room for, or enough of the mass."""
+    count = torch.zeros(_ONE + 1, dtype=torch.int64)
+    for weights in weight_rows(call, head, ROWS):
+        level = weights.contiguous().view(torch.int32).flatten() >> _FINE
+        count += torch.bincount(level.clamp_max(_ONE), minlength=_ONE + 1).cpu()
+    least = (torch.arange(_ONE + 1, dtype=torch.int32) << _FINE).view(torch.float32).double()
+    count[least < 2.0**-_OCTAVES] = 0
+    from_top = count.flip(0)
+    mass = (from_top * least.flip(0)).cumsum(0)
+    fits = int((from_top.cumsum(0) <= room).sum())
+    enough = int((mass < ENOUGH * mass[-1]).sum()) + 1
+    if int(count.sum()) <= _SMALL:
+        enough = fits
+    return float(least[max(0, _ONE + 1 - min(fits, enough))])
+
+
+def in_tiles(call: AttentionCall, head: int, tile: int) -> tuple[np.ndarray, np.ndarray]:
+    """Sum and maximum of one head's weights in tiles of so many queries by so many keys."""
+    parts: list[tuple[Tensor, Tensor]] = []
+    for every in weight_rows(call, head, ROWS, at_once=tile * max(1, _ROWS_AT_ONCE // tile)):
+        weights = every[:, :ROWS]
+        beyond = [(-size) % tile for size in weights.shape]
+        padded = torch.nn.functional.pad(weights, (0, beyond[1], 0, beyond[0]))
+        tiled = padded.unflatten(1, (-1, tile)).unflatten(0, (-1, tile))
+        parts.append((tiled.sum((1, 3)), tiled.amax((1, 3))))
+    total, largest = (torch.cat(part).cpu().numpy() for part in zip(*parts, strict=True))
+    return total, largest
+
+
+def tile_size(heads: int, tokens: int) -> int:
+    """Tokens on a side of a tile: a power of two, so large that the tiles of all heads keep to their room.
+
+    Examples
+    --------
+    >>> tile_size(1024, 2048), tile_size(144, 512)
+    (128, 16)
+    """
+    tile = 1
+    while heads * (min(tokens, ROWS) / tile) ** 2 > TILES:
+        tile *= 2
+    return tile
+
+
+def sample_dataset(
+    observed: Sequence[MapObserver],
+    windows: Sequence[Window],
+    kinds: Sequence[str],
+    heads: int,
+    asked: Sequence[Place],
+    *,
+    with_decoder: bool = False,
+) -> xr.Dataset:
+    """Gather the maps of some windows.
+
+    A map is one head in one window: ``layer_of``, ``head_of``, ``window_of (map)``. ``count (map, query)`` says how
+    many ``key`` and ``weight (entry)`` a row lists, map after map and row after row; ``rest (map, query)`` is what it
+    leaves out. ``tile_sum`` and ``tile_max (layer, head, tile_query, tile_key)`` are of the first window, in tiles of
+    attribute ``tile`` tokens on a side; NaN for heads that are listed. ``token`` and ``special (window, query)`` are of
+    the text; with a decoder beside the encoder, ``target_token`` and ``target_special`` are of what it reads.
+    ``tokens`` and ``target_tokens (window)`` say how many tokens there are: beyond, rows are padding.
+    """
+    places = [(window, place) for window, one in enumerate(observed) for place in one.maps]
+    maps = [observed[window].maps[place] for window, place in places]
+    texts = {"": list(windows)} | (
+        {"target_": [one.target or one for one in windows]} if with_decoder else {}
+    )
+    queries = max(len(text) for side in texts.values() for text in side)
+    rows = max([min(queries, ROWS), *(len(one[0]) for one in maps)])
+
+    def padded(part: int, dtype: type) -> np.ndarray:
+        whole = np.zeros((len(maps), rows), dtype)
+        for row, one in zip(whole, maps, strict=True):
+            row[: len(one[part])] = one[part]
+        return whole
+
+    def entries(part: int, dtype: type) -> np.ndarray:
+        return np.concatenate([np.zeros(0, dtype), *(one[part] for one in maps)]).astype(dtype)
+
+    found = xr.Dataset(
+        {
+            "count": (("map", "query"), padded(0, np.int32)),
+            "rest": (("map", "query"), padded(3, np.float32)),
+            "key": ("entry", entries(1, np.int32)),
+            "weight": ("entry", entries(2, np.float32)),
+            **_tiles(observed[0], len(kinds), heads),
+        },
+        coords={
+            "layer": np.arange(len(kinds)),
+            "head": np.arange(heads),
+            "layer_kind": ("layer", np.array(kinds, dtype=object)),
+            "window_of": ("map", np.array([window for window, _ in places], dtype=np.int64)),
+            "layer_of": ("map", np.array([layer for _, (layer, _) in places], dtype=np.int64)),
+            "head_of": ("map", np.array([head for _, (_, head) in places], dtype=np.int64)),
+            "source": ("window", np.array([one.source for one in windows], dtype=object)),
+            "start": ("window", np.array([one.start for one in windows])),
+        },
+        attrs={"asked": json.dumps([list(place) for place in asked]), "tile": observed[0].tile},
+    )
+    for side, of_windows in texts.items():
+        tokens = np.full((len(windows), rows), "", dtype=object)
+        special = np.zeros((len(windows), rows), dtype=bool)
+        for window, text in enumerate(of_windows):
+            shown = min(rows, len(text))
+            tokens[window, :shown], special[window, :shown] = text.tokens[:shown], text.special[:shown]
         found = found.assign_coords(
             {
-                f"{side}token": ("query", np.array([*text.tokens, *[""] * beyond], dtype=object)[:queries]),
-                f"{side}special": ("query", np.array([*text.special, *[False] * beyond])[:queries]),
+                f"{side}token": (("window", "query"), tokens),
+                f"{side}special": (("window", "query"), special),
+                f"{side}tokens": ("window", [len(text) for text in of_windows]),
             }
-        ).assign_attrs({f"{side}tokens": min(queries, len(text))})
+        )
     return found
+
+
+def _tiles(observer: MapObserver, layers: int, heads: int) -> dict[str, tuple[tuple[str, ...], np.ndarray]]:
+    if not observer.tiles:
+        return {}
+    shapes = [total.shape for total, _ in observer.tiles.values()]
+    shape = (2, layers, heads, max(rows for rows, _ in shapes), max(columns for _, columns in shapes))
+    whole = np.full(shape, np.nan, np.float32)
+    for (layer, head), both in observer.tiles.items():
+        for part, tiles in enumerate(both):
+            whole[part, layer, head] = 0
+            whole[part, layer, head, : tiles.shape[0], : tiles.shape[1]] = tiles
+    dims = ("layer", "head", "tile_query", "tile_key")
+    return {"tile_sum": (dims, whole[0]), "tile_max": (dims, whole[1])}

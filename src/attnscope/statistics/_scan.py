@@ -7,6 +7,7 @@ import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -45,7 +46,15 @@ from attnscope.statistics._catalogue import STATISTICS, bin_coordinates, choose
 from attnscope.statistics._pass import EQUAL, StatisticsObserver, dimensions, wording
 from attnscope.statistics._places import NEEDED
 from attnscope.statistics._reading import Reading
-from attnscope.statistics._sample import MapObserver, sample_dataset, sample_rank
+from attnscope.statistics._sample import (
+    ROWS,
+    WEIGHTS,
+    WINDOWS,
+    MapObserver,
+    sample_dataset,
+    shown_heads,
+    tile_size,
+)
 from attnscope.statistics._summary import summarize
 from attnscope.store import RunFolder, package_versions, short_hash, tokenizer_sha256
 
@@ -63,7 +72,7 @@ SUMMARY, SAMPLE = "summary", "sample"
 
 @dataclass(frozen=True)
 class Progress:
-    """What `scan` tells while it works: windows done, and the share of all work that they are (0..1)."""
+    """What `scan` tells while it works: windows done, and the share of all work that is done (0..1)."""
 
     windows: int
     share: float
@@ -92,6 +101,7 @@ def scan(
     dtype: str | None = None,
     revision: str | None = None,
     trust_remote_code: bool = False,
+    show: Sequence[tuple[int, int]] | None = None,
     progress: Callable[[Progress], None] | None = None,
 ) -> xr.Dataset:
     """Measure where every attention head of a model looks, over a corpus.
@@ -140,8 +150,12 @@ def scan(
         Take every line of other files as a text of its own.
     device, dtype, revision, trust_remote_code
         See `attnscope.capture.load_model`.
+    show
+        Keep the attention over the first windows in the run folder, for its page: these heads (layer, head) and those
+        that lead the rankings token by token, the others in tiles; where there is room, all heads token by token. None
+        keeps none.
     progress
-        Called after each batch.
+        Called after each batch, and after each layer of the windows that are kept.
 
     Returns
     -------
@@ -208,7 +222,8 @@ def scan(
             f"band (--band) is {band}; in windows of {length} tokens the largest offset is {length - 1}"
         )
     size = batch_size or max(1, 2048 // longest)
-    job = _Job(loaded, windows, names, band, longest - 1, size, limit, corpus, progress)
+    show_maps = out is not None and show is not None
+    job = _Job(loaded, windows, names, band, longest - 1, size, limit, corpus, progress, show=show_maps)
     job.check()
     settings = {
         "window": length,
@@ -245,9 +260,10 @@ def scan(
             job.into(run)
             if has_kinds:
                 run.save(SUMMARY, summarize(run.results(), clusters=clusters, seed=seed))
-            run.save(SAMPLE, job.sample())
             run.finish()
         results = load_scan(run).assign_attrs(attributes)
+        if show is not None and run.is_writable() and not _is_kept(run, show):
+            run.save(SAMPLE, job.sample(results, show))
         results.encoding["source"] = str(run.path)
         return results
 
@@ -298,13 +314,18 @@ class _Job:
         limit: int | None,
         corpus: Texts,
         progress: Callable[[Progress], None] | None,
+        *,
+        show: bool,
     ) -> None:
         self.loaded, self.windows, self.names, self.band = loaded, windows, names, band
         self.reach = reach
         self.batch_size, self.limit = batch_size, limit
-        self.characters = corpus.characters()
         self.progress = progress or (lambda _: None)
-        self.first = next(iter(windows))
+        self.shown = list(islice(windows, WINDOWS)) if show else []
+        self.first = self.shown[0] if show else next(iter(windows))
+        self.again = sum(map(_characters, self.shown))  # what is read once more, for the page
+        self.characters = corpus.characters()
+        self.seen = 0
         self.sites: list[Site] = []
         self.notes: dict[str, str] = {}
 
@@ -330,15 +351,19 @@ class _Job:
 
     def batches(self, done: Callable[[range], bool] = lambda _: False) -> Iterator[xr.Dataset]:
         """Measure batch after batch, but those that are done."""
-        seen, share = 0, 0.0
+        share = 0.0
+        first = self.characters / (self.characters + self.again)
         for batch in _chunked(self.windows, self.batch_size):
-            texts = range(seen, seen + len(batch))
-            seen += len(batch)
+            texts = range(self.seen, self.seen + len(batch))
+            self.seen += len(batch)
             share += sum(_characters(window) for window in batch) / self.characters
             if not done(texts):
                 yield self._measure(batch, texts.start)
-            self.progress(Progress(seen, min(1.0, max(share, seen / self.limit if self.limit else 0.0))))
-        self.progress(Progress(seen, 1.0))
+            self._tell(first * min(1.0, max(share, self.seen / self.limit if self.limit else 0.0)))
+        self._tell(first)
+
+    def _tell(self, share: float) -> None:
+        self.progress(Progress(self.seen, share))
 
     def _reading(self, batch: Sequence[Window]) -> Reading:
         tokenizer = self.loaded.tokenizer
@@ -408,16 +433,42 @@ class _Job:
         ).set_coords(["source", "start"])
 
     @torch.no_grad()
-    def sample(self) -> xr.Dataset:
-        """The attention maps of the first window."""
-        model, most = self.loaded.model, max(len(self.first), len(self.first.target or self.first))
-        heads = int(getattr(model.config.get_text_config(), "num_attention_heads", 16))
-        observer = MapObserver(sample_rank(max(1, len(self.sites)), heads, most))
-        with watching(model, observer):
-            model(**self._reading([self.first]).inputs(model))
-        kinds = np.array([site.kind for site in self.sites], dtype=object)
-        found = sample_dataset(observer, self.first, with_decoder=model.config.is_encoder_decoder)
-        return found.assign_coords(layer_kind=("layer", kinds))
+    def sample(self, results: xr.Dataset, asked: Sequence[tuple[int, int]]) -> xr.Dataset:
+        """The attention over the first windows."""
+        model, heads = self.loaded.model, results.sizes["head"]
+        longest = min(ROWS, max(max(len(one), len(one.target or one)) for one in self.shown))
+        listed = [
+            shown_heads(results, asked, longest, windows) for windows in (1, *[WINDOWS] * (WINDOWS - 1))
+        ]
+        others = len(self.sites) * heads - len(listed[0])
+        passes = len(self.shown) * len(self.sites)
+        begun = self.characters / (self.characters + self.again)
+        layers_done = 0
+
+        def layer_done() -> None:
+            nonlocal layers_done
+            layers_done += 1
+            self._tell(begun + (1 - begun) * layers_done / passes)
+
+        observed: list[MapObserver] = []
+        left = WEIGHTS
+        for window, of_window in zip(self.shown, listed, strict=False):
+            tile = tile_size(others, longest) if others and not observed else 0
+            room = 2 * left // (len(self.shown) - len(observed) + 1)
+            observer = MapObserver(of_window, room, tile, layer_done)
+            with watching(model, observer):
+                model(**self._reading([window]).inputs(model))
+            left -= sum(len(keys) for _, keys, _, _ in observer.maps.values())
+            observed.append(observer)
+        kinds = [site.kind for site in self.sites]
+        decoder = model.config.is_encoder_decoder
+        return sample_dataset(observed, self.shown, kinds, heads, asked, with_decoder=decoder)
+
+
+def _is_kept(run: RunFolder, show: Sequence[tuple[int, int]]) -> bool:
+    """Whether the attention of these heads is in the folder."""
+    sample = run.load(SAMPLE)
+    return sample is not None and json.loads(sample.attrs["asked"]) == [list(place) for place in show]
 
 
 def _flushed(run: RunFolder, waiting: Sequence[xr.Dataset]) -> list[xr.Dataset]:

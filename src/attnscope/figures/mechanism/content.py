@@ -22,7 +22,7 @@ from attnscope.figures.mechanism._common import (
     with_interval,
     zero_line,
 )
-from attnscope.figures.style import look
+from attnscope.figures.style import look, one_scale
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -113,6 +113,8 @@ def position_content(content: xr.Dataset, heads: Sequence[tuple[int, int]]) -> F
                 profile.set_ylabel("Mean weight")
                 share.set_ylabel("Share of the\nscores' profile")
                 shapley.set_ylabel("Part of\nthe weight")
+        for of_heads in zip(*panels, strict=True):
+            one_scale(of_heads)
         legend_above(figure, panels[0][0], 2)
     return figure
 

@@ -20,7 +20,7 @@ from attnscope.figures.mechanism import (
 )
 from attnscope.figures.mechanism.paper import SAME, paper_figures
 from attnscope.figures.reading import axis_values
-from attnscope.figures.save import save_figure
+from attnscope.figures.save import FORMATS, save_figure
 from attnscope.mechanism.ranking import best_heads
 
 if TYPE_CHECKING:
@@ -65,8 +65,9 @@ def write_explain_figures(
     folder: Path,
     heads: Sequence[tuple[int, int]] | None = None,
     figures: Mapping[str, Figure] | None = None,
+    formats: Sequence[str] = FORMATS,
 ) -> list[Path]:
-    """Write every figure of an explanation as SVG, PDF and PNG; return the files.
+    """Write every figure of an explanation, by default as SVG, PDF and PNG; return the files.
 
     Those of the papers are called ``paper_figure_1`` to ``paper_figure_9``.
 
@@ -80,6 +81,8 @@ def write_explain_figures(
         Pairs (layer, head) for the figures of single heads; by default `best_heads`.
     figures
         From `explain_figures`, if they were drawn already.
+    formats
+        As in `save_figure`.
 
     Raises
     ------
@@ -103,7 +106,7 @@ def write_explain_figures(
     written: list[Path] = []
     drawn = explain_figures(tree, heads) if figures is None else figures.items()
     for name, figure in drawn:
-        paths = save_figure(figure, folder / name)
+        paths = save_figure(figure, folder / name, formats)
         written += paths
         if "paper" in tree.children and name in SAME:
             written += [copyfile(path, path.with_stem(SAME[name])) for path in paths]

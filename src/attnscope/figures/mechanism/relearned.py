@@ -124,8 +124,8 @@ def relearned_maps(relearned: xr.Dataset) -> Figure:
     >>> relearned_maps(found).axes[0].get_xlabel()
     'Key token (attended to)'
     """
-    require(relearned, ("key", "weight", "rest", "shown_layer"), purpose="relearned_maps")
-    maps = relearned[["key", "weight", "rest"]].rename(shown_layer="layer", shown_head="head")
+    require(relearned, ("key", "weight", "shown_layer"), purpose="relearned_maps")
+    maps = relearned[["key", "weight"]].rename(shown_layer="layer", shown_head="head")
     return weight_maps(*by_layer_and_head(maps), tokens=maps.sizes["query"])
 
 

@@ -1,0 +1,94 @@
+"""All four pages, on desktop and phone, light and dark: what a screen reader, a keyboard and weak eyes need."""
+
+import numpy as np
+import pytest
+from planted_comparison import planted as planted_comparison
+from planted_explanation import explanation
+from planted_result import planted
+from test_alignment_report import made as planted_alignment
+
+from attnscope.report import (
+    write_alignment_report,
+    write_comparison_report,
+    write_explain_report,
+    write_report,
+)
+
+# rules of axe-core that these pages broke, checked without it
+EMPTY_HEADERS = """[...document.querySelectorAll('th, [role=columnheader], [role=rowheader]')]
+    .filter((one) => !one.textContent.trim()).map((one) => one.outerHTML)"""
+NAMES_OF_LANDMARKS = """[...document.querySelectorAll('section[aria-labelledby], nav, [role=region]')]
+    .map((one) => one.getAttribute('aria-label')
+        ?? document.getElementById(one.getAttribute('aria-labelledby')).textContent)"""
+UNREACHABLE = """[...document.querySelectorAll('*')].filter((one) => {
+    const style = getComputedStyle(one);
+    return /auto|scroll/.test(style.overflowX + style.overflowY) && one.scrollWidth > one.clientWidth + 1
+        && one.tabIndex < 0 && !one.querySelector('a, button, input, select, [tabindex="0"]') && one.clientWidth
+        && one.tagName !== 'PRE' }).map((one) => one.outerHTML.slice(0, 80))"""
+# text and what lies behind it, of everything that holds text and is seen
+COLOURS = """[...document.querySelectorAll('body *')].filter((one) => one.checkVisibility()
+    && !one.closest('svg, script, style')
+    && [...one.childNodes].some((node) => node.nodeType === 3 && node.data.trim()))
+    .map((one) => {
+        let behind = one;
+        const solid = (node) => !/transparent|, 0\\)|\\/ 0\\)/.test(getComputedStyle(node).backgroundColor);
+        while (behind.parentElement && !solid(behind)) behind = behind.parentElement;
+        return [getComputedStyle(one).color, getComputedStyle(behind).backgroundColor, one.textContent.trim()] })"""
+
+
+@pytest.fixture(scope="module")
+def pages(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("pages")
+    made = planted(layers=2, heads=3, texts=4, tokens=40, rank=12)
+    return {
+        "scan": write_report(made.result, made.sample, folder / "scan.html"),
+        "explain": write_explain_report(explanation(), folder / "explain.html"),
+        "compare": write_comparison_report(planted_comparison(), folder / "compare.html"),
+        "align": write_alignment_report(planted_alignment(), folder / "align.html"),
+    }
+
+
+def luminance(colour):
+    channels = (
+        np.array([float(part) for part in colour[colour.index("(") + 1 : -1].replace(",", " ").split()[:3]])
+        / 255
+    )
+    linear = np.where(channels <= 0.04045, channels / 12.92, ((channels + 0.055) / 1.055) ** 2.4)
+    return float(linear @ [0.2126, 0.7152, 0.0722])
+
+
+def contrast(one, other):
+    light, dark = sorted((luminance(one), luminance(other)), reverse=True)
+    return (light + 0.05) / (dark + 0.05)
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [390, 1280])
+@pytest.mark.parametrize("name", ["scan", "explain", "compare", "align"])
+def test_headers_landmarks_scrolling_and_contrast(visit, pages, name, width, scheme):
+    page = visit(pages[name], width=width, scheme=scheme)
+    assert page.evaluate(EMPTY_HEADERS) == []
+    landmarks = page.evaluate(NAMES_OF_LANDMARKS)
+    assert len(set(landmarks)) == len(landmarks)
+    assert page.evaluate(UNREACHABLE) == []
+    faint = [(text, *two) for *two, text in page.evaluate(COLOURS) if contrast(*two) < 4.5]
+    assert faint == []
+
+
+@pytest.mark.parametrize("name", ["explain", "compare", "align"])
+def test_figures_are_no_white_slabs_in_the_dark(visit, pages, name):
+    page = visit(pages[name], scheme="dark")
+    plate = page.locator(".plate").first
+    assert luminance(plate.evaluate("one => getComputedStyle(one).backgroundColor")) < 0.05
+    assert "invert" in plate.locator("img").evaluate("one => getComputedStyle(one).filter")
+
+
+def test_one_pair_is_open_at_a_time(visit, pages):
+    page = visit(pages["align"])
+    assert [pair.get_attribute("open") is not None for pair in page.locator("details.sentences").all()] == [
+        True,
+        False,
+        False,
+    ]
+    page.locator("details.sentences summary").nth(1).click()
+    assert page.locator("details.sentences[open] img").count() == 1

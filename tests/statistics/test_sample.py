@@ -1,0 +1,104 @@
+"""The attention that a scan keeps for its page: what is listed, what is in tiles, and when it is read at all."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+
+import attnscope
+from attnscope.attention import AttentionCall, attend
+from attnscope.errors import AttnscopeError
+from attnscope.figures.sample import maps
+from attnscope.statistics import _sample
+from attnscope.store import unpacked
+
+TEXT = "The tide comes in twice a day, and twice a day it goes out again. " * 20
+
+
+@pytest.fixture
+def call():
+    x = torch.randn(3, 1, 2, 300, 8, generator=torch.Generator().manual_seed(0))
+    return AttentionCall(2 * x[0], x[1], x[2], scale=1.0, causal=True)
+
+
+def matrix(call, head):
+    return attend(call.query[0, head], call.key[0, head], call.value[0, head], call.allowed(0, head), 1.0)[
+        1
+    ].numpy()
+
+
+def test_enough_of_the_mass_is_listed_and_nothing_larger_is_left_out(call, monkeypatch):
+    monkeypatch.setattr(_sample, "_SMALL", 0)
+    counts, keys, weights, rest = _sample.largest_weights(call, 1, room=10**6)
+    full = matrix(call, 1)
+    query = np.repeat(np.arange(300), counts)
+    np.testing.assert_allclose(weights, full[query, keys], rtol=1e-5)
+    np.testing.assert_allclose(rest, 1 - np.bincount(query, weights=weights), atol=1e-5)
+    assert 0.95 <= weights.sum() / 300 < 0.99
+    left = full.copy()
+    left[query, keys] = 0
+    among_its_rows_largest = weights >= np.sort(full, axis=1)[:, -8][query]
+    assert left.max() < weights[~among_its_rows_largest].min()
+    assert (counts >= np.minimum(8, (full > 2.0**-19.9).sum(1))).all()
+
+
+def test_a_map_keeps_to_its_room(call):
+    counts, *_ = _sample.largest_weights(call, 0, room=4000)
+    assert counts.sum() <= 4000 + 8 * 300
+    assert counts.sum() > 2000
+
+
+def test_tiles_are_sums_and_maxima(call):
+    total, most = _sample.in_tiles(call, 0, 64)
+    padded = np.zeros((320, 320), np.float32)
+    padded[:300, :300] = matrix(call, 0)
+    tiled = padded.reshape(5, 64, 5, 64)
+    np.testing.assert_allclose(total, tiled.sum((1, 3)), rtol=1e-5)
+    np.testing.assert_allclose(most, tiled.max((1, 3)), rtol=1e-5)
+
+
+def kept(folder):
+    return unpacked((folder / "sample.zarr.zip").read_bytes())
+
+
+def test_nothing_is_kept_unless_it_is_to_be_shown_and_a_finished_run_takes_it_up(tmp_path):
+    folder = tmp_path / "run"
+    attnscope.scan(texts=[TEXT], out=folder)
+    assert not (folder / "sample.zarr.zip").exists()
+    attnscope.scan(texts=[TEXT], out=folder, show=[])
+    sample = kept(folder)
+    found = list(maps(sample))
+    assert {one.window for one in found} == {0, 1, 2}
+    assert all(one.share == pytest.approx(1, abs=1e-4) for one in found)
+    assert len(found) == 3 * 12
+
+
+def test_heads_that_are_asked_for_are_listed_where_there_is_no_room_for_all(tmp_path, monkeypatch):
+    monkeypatch.setattr(_sample, "WEIGHTS", 1)
+    monkeypatch.setattr(_sample, "rank_heads", lambda _: {})
+    attnscope.scan(texts=[TEXT], out=tmp_path / "run", show=[(2, 1)])
+    sample = kept(tmp_path / "run")
+    assert {(one.layer, one.head) for one in maps(sample)} == {(2, 1)}
+    assert np.isfinite(sample.tile_sum.values).all((2, 3)).sum() == 11
+    np.testing.assert_allclose(sample.tile_sum.sel(layer=0).sum(("tile_query", "tile_key")), 128, rtol=1e-5)
+    attnscope.scan(texts=[TEXT], out=tmp_path / "run", show=[(0, 3)])
+    assert json.loads(kept(tmp_path / "run").attrs["asked"]) == [[0, 3]]
+
+
+def test_a_head_that_does_not_exist_is_refused(tmp_path):
+    with pytest.raises(
+        AttnscopeError, match=r"no head 3.0 to show: layers go from 0 to 2, heads from 0 to 3"
+    ):
+        attnscope.scan(texts=[TEXT], out=tmp_path / "run", show=[(3, 0)])
+
+
+def test_the_progress_counts_what_is_read_for_the_page(tmp_path):
+    told = []
+    attnscope.scan(texts=[TEXT], out=tmp_path / "run", show=[], progress=told.append)
+    windows = told[-1].windows
+    measured = [one.share for one in told if one.windows == windows]
+    assert measured[0] < 0.7
+    assert measured[-1] == pytest.approx(1)
+    assert len(measured) >= 9  # three layers of three windows
+    assert [one.share for one in told] == sorted(one.share for one in told)
