@@ -19,6 +19,7 @@ from transformers.masking_utils import sdpa_mask
 
 from attnscope.attention import AttentionCall, Need, extent_of, measure
 from attnscope.capture._borrow import implementations, restore
+from attnscope.capture._disentangled import disentangled
 from attnscope.errors import AttnscopeError, reason_of
 
 if TYPE_CHECKING:
@@ -205,7 +206,8 @@ def watching(model: PreTrainedModel, observer: Observer) -> Generator[None]:
     ]
     token = _watch.set(watch)
     try:
-        yield
+        with disentangled(model, attnscope_attention):
+            yield
     finally:
         _watch.reset(token)
         for hook in hooks:

@@ -27,6 +27,7 @@ _SCHEMES = (
     ("rotary", "it turns queries and keys by their positions (RoPE)"),
     ("relative_attention_bias", "it adds a bias for each distance to the scores (T5)"),
     ("relative_position_bias", "it adds a bias for each distance to the scores"),
+    ("rel_embeddings", "it compares queries and keys with vectors of distances (DeBERTa)"),
 )
 # The same by what the config of attnscope's own models names
 _NAMED = {
