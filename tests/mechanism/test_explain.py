@@ -43,7 +43,9 @@ def test_planted_position_heads_are_all_position(planted):
     """Words are zero, so position explains the whole profile."""
     np.testing.assert_allclose(planted["verdict"].position_share.values, 1.0, atol=1e-4)
     np.testing.assert_allclose(
-        planted["position_content"].profile_pp.values, planted["position_content"].profile.values, atol=1e-4
+        planted["position_content"].profile_position.values,
+        planted["position_content"].profile.values,
+        atol=1e-4,
     )
 
 

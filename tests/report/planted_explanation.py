@@ -233,7 +233,7 @@ def _content(looks, share, peak, rng):
     profile = _profile(looks, rng)
     parts = np.stack([share, 0 * share, 0 * share, 1 - share], -1)
     found = {
-        "profile_pp": ((*GRID, "offset"), 0.9 * profile),
+        "profile_position": ((*GRID, "offset"), 0.9 * profile),
         "target": (GRID, np.full(looks.shape, -1)),
         "mass": (GRID, peak),
     }

@@ -66,7 +66,7 @@ def position_content(content: xr.Dataset, heads: Sequence[tuple[int, int]]) -> F
     >>> made = xr.Dataset(
     ...     {
     ...         "profile": (curves, np.array([[[0.8, 0.1, 0.1]]])),
-    ...         "profile_pp": (curves, np.array([[[0.7, 0.2, 0.1]]])),
+    ...         "profile_position": (curves, np.array([[[0.7, 0.2, 0.1]]])),
     ...         "share": (bars, np.array([[[0.9, 0.0, 0.0, 0.1]]])),
     ...         "shapley": (bars, np.array([[[0.6, 0.0, 0.0, 0.1]]])),
     ...         "target": (("layer", "head"), [[-1]]),
@@ -76,7 +76,7 @@ def position_content(content: xr.Dataset, heads: Sequence[tuple[int, int]]) -> F
     >>> len(position_content(made, [(0, 0)]).axes)
     3
     """
-    needs = ("profile", "profile_pp", "share", "shapley", "target")
+    needs = ("profile", "profile_position", "share", "shapley", "target")
     pairs = the_heads(content, heads, needs, purpose="position_content")
     terms = names(content, "term")
     offset = content["offset"].values
@@ -97,7 +97,7 @@ def position_content(content: xr.Dataset, heads: Sequence[tuple[int, int]]) -> F
             curve(
                 profile,
                 offset,
-                part["profile_pp"].values,
+                part["profile_position"].values,
                 ALONE,
                 label="Position with position alone (PP)",
                 linewidth=1.1,
