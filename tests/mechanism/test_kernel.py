@@ -1,17 +1,21 @@
 """Position in every scheme: its true share is known, and the offset that its scheme foretells is found."""
 
+import json
+
 import numpy as np
 import pytest
 import torch
+import xarray as xr
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from attnscope import AttnscopeError
-from attnscope.capture import load_model
-from attnscope.corpus import texts_of
+from attnscope.capture import LoadedModel, load_model
+from attnscope.corpus import Window, texts_of
 from attnscope.mechanism.content import position_content
-from attnscope.mechanism.explain import equal_windows
+from attnscope.mechanism.explain import Analyses, Kept, equal_windows
 from attnscope.mechanism.kernel import scheme_kernel
-from attnscope.mechanism.ranking import LOOKS
+from attnscope.mechanism.ranking import LOOKS, foretold, rank_heads
+from attnscope.report.explain_content import headline
 from tests.families import tiny
 from tests.mechanism.planted_schemes import LENGTH, OFFSETS, TURNING, WORDS, planted, same_word, texts
 
@@ -136,6 +140,55 @@ def test_random_rotary_models_agree_as_often_as_chance_says():
         spread += float((found.chance * (1 - found.chance)).sum())
         assert float(found.peak_weight.max()) < LOOKS  # none is said to look anywhere
     assert abs(agreeing - expected) < 3 * spread**0.5
+
+
+@pytest.mark.parametrize("scheme", ["t5", "alibi", "deberta", "rope", "learned"])
+def test_a_head_that_goes_by_its_scheme_is_said_to(scheme):
+    """In the verdict, the table and the words: position is all, and nothing is said to work against it."""
+    model, _ = planted(scheme, -3, 3.0, 1e-3)  # a head without any queries has no waves to look for
+    loaded = LoadedModel(model, None, "planted", {})
+    found, skipped = Analyses(loaded, [window(ids) for ids in texts()], band=BAND).all(Kept(None))
+    tree = xr.DataTree.from_dict(found)
+    tree.attrs["skipped"] = json.dumps(skipped)
+    first = next(row for row in rank_heads(tree) if row["head"] == 0)
+    assert first["position_share"] == pytest.approx(1, abs=1e-3)
+    assert any(
+        "more than 90% of the scores' profile in 1 of 1" in said for said in headline(tree)
+    ) or scheme in {
+        "alibi",
+        "rope",
+    }
+    assert not bool((found["position_content"].position_share_high < 0).any())
+    if scheme == "learned":
+        assert "scheme_kernel" in skipped
+        assert first["kernel_agrees"] is None
+    else:
+        assert first["kernel_agrees"]
+        assert first["offset_of_kernel"] == (0 if scheme == "alibi" else -3)
+        assert first["kernel_share"] == pytest.approx(1, abs=1e-3)
+    if "verdict" in found:
+        assert float(found["verdict"].position_share[0, 0]) == pytest.approx(1, abs=1e-3)
+
+
+def test_agreement_that_chance_gives_shows_nothing():
+    ones = xr.DataArray(np.ones((1, 4)), dims=("layer", "head"), coords={"layer": [0], "head": range(4)})
+    for agree, says in (([1, 0, 0, 1], "2 of 4 heads"), ([1, 1, 1, 1], "4 of 4 heads")):
+        kernel = xr.Dataset(
+            {"offset_of_kernel": ones, "agree": ones * agree, "chance": 0.4 * ones, "share": ones},
+            attrs={"scheme": "bias"},
+        )
+        content = xr.Dataset({"mass": 0.5 * ones, "target": ones, "position_share": ones})
+        said = foretold(xr.DataTree.from_dict({"scheme_kernel": kernel, "position_content": content}))
+        assert says in said
+        assert "(1.6 by chance)" in said
+        assert ("So many come by chance in 52% of cases: it shows nothing." in said) == (
+            says == "2 of 4 heads"
+        )
+
+
+def window(ids):
+    words = tuple(f"w{one}" for one in ids)
+    return Window(tuple(ids), (False,) * len(ids), tuple((0, 1) for _ in ids), "planted", 0, words)
 
 
 def test_what_has_no_scheme_of_the_scores_is_refused():

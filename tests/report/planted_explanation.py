@@ -240,6 +240,7 @@ def _content(looks, share, peak, rng):
     for end, change in (("", 0.0), ("_low", -0.01), ("_high", 0.01)):
         found["profile" + end] = ((*GRID, "offset"), profile + change)
         found["share" + end] = ((*GRID, "term"), parts + change)
+        found["position_share" + end] = (GRID, share + change)
         found["shapley" + end] = ((*GRID, "term"), 0.8 * parts + change)
     return xr.Dataset(found, coords={"term": TERMS, "offset": np.arange(-REACH, REACH + 1)})
 

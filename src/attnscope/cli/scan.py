@@ -207,6 +207,7 @@ _MEANING = {
 
 def _print_tables(results: xr.Dataset) -> None:
 
+    from attnscope.capture import numbering_note
     from attnscope.statistics import rank_heads
 
     console = new_console()
@@ -222,6 +223,8 @@ def _print_tables(results: xr.Dataset) -> None:
     )
     if "decoder" in results.attrs:
         console.print(results.attrs["decoder"], style="dim", highlight=False)
+    if numbering := numbering_note(results.layer_name.values.tolist()):
+        console.print(numbering, style="dim", highlight=False, markup=False)
     for kind, rows in rank_heads(results).items():
         console.print(f"\nmost {kind} heads: {_MEANING[kind]}", style="bold", highlight=False)
         console.print(_table_of_heads(rows))

@@ -57,7 +57,8 @@ def scheme_kernel(
     Returns
     -------
     xarray.Dataset
-        Dimensions ``layer, head, offset, pair``; NaN in layers without rotation and bias.
+        Dimensions ``layer, head, offset, pair``; NaN in layers without rotation and bias. The attribute ``scheme`` says
+        what there is: ``rotation``, ``bias`` or ``rotation and bias``.
 
         * ``kernel``: :math:`k(\Delta)` in nats, scale included; NaN where the head may not look.
         * ``scores``: mean scores, as in `position_content`: keys are about their mean over the text.
@@ -113,8 +114,14 @@ def scheme_kernel(
         )
     rng = np.random.default_rng(seed)
     found = [layers[index].judged(draws, rng) for index in sorted(layers)]
+    schemes = {
+        "rotation": any(layer.rotation is not None for layer in layers.values()),
+        "bias": any(layer.biased for layer in layers.values()),
+    }
     return _stacked(found, [layers[index].site for index in sorted(layers)], band).assign_attrs(
-        texts=len(ids), length=ids.length
+        scheme=" and ".join(name for name, there in schemes.items() if there),
+        texts=len(ids),
+        length=ids.length,
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from attnscope.capture import numbering_note
 from attnscope.errors import AttnscopeError
 from attnscope.figures.reading import HIGH, LOW
 from attnscope.report.content import flatten, page_data, parsed, pieces_note
@@ -81,7 +82,9 @@ def write_report(result: xr.Dataset, sample: xr.Dataset | None, path: Path | str
         texts=result.sizes.get("text", 0),
         tokens=_total(result, "length"),
         target_tokens=_total(result, "target_length"),
-        decoder=str(result.attrs.get("decoder", "")),
+        decoder=" ".join(
+            filter(None, [str(result.attrs.get("decoder", "")), numbering_note(data["layerNames"])])
+        ),
         layers=len(data["layers"]),
         heads=len(data["heads"]),
         statistics=data["statistics"],

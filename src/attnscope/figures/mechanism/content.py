@@ -29,14 +29,15 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-_COLOURS = {"PP": "#0072B2", "PC": "#56B4E9", "CP": "#CC79A7", "CC": "#E69F00"}
+_COLOURS = {"PP": "#0072B2", "PC": "#56B4E9", "CP": "#CC79A7", "CC": "#E69F00", "B": "#009E73"}
 
 
 def position_content(content: xr.Dataset, heads: Sequence[tuple[int, int]]) -> Figure:
     """Draw how much of each head's profile position alone makes, and what the four parts of the scores give.
 
-    The letters name the query's part and the key's: PP is position with position, CC content with content.
-    Above: the mean weight at each offset, and the same with only PP left in the scores. Below: the share of the
+    The letters name the query's part and the key's: PP is position with position, CC content with content. B is a
+    bias by distance, which is position too.
+    Above: the mean weight at each offset, and the same with only position left in the scores. Below: the share of the
     scores' variation over offsets that each part explains (they add up to 1), and its Shapley value for the
     weight at the offset in question (they add up to that weight less what no part at all gives). Bars have 95%
     intervals over texts.
@@ -99,7 +100,7 @@ def position_content(content: xr.Dataset, heads: Sequence[tuple[int, int]]) -> F
                 offset,
                 part["profile_position"].values,
                 ALONE,
-                label="Position with position alone (PP)",
+                label="Position alone",
                 linewidth=1.1,
                 linestyle="--",
             )
