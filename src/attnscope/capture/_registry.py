@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
-from weakref import WeakSet
+from weakref import WeakSet, ref
 
 import torch
 from torch import Tensor, nn
@@ -61,9 +61,7 @@ class _Watch:
         self.calls = 0
         self.cross: set[int] = set()  # modules that were given other states to look at
         self.mask_extents: dict[int, tuple[Tensor, Any]] = {}
-        self.before: tuple[nn.Module, Tensor, Tensor] | None = (
-            None  # who attended last, with what query and key
-        )
+        self.before: tuple[ref[Tensor], ref[Tensor]] | None = None  # query and key of the last call
         self.look: Look | None = None
 
 
@@ -116,12 +114,10 @@ def attnscope_attention(
         return measure(call, Need())[0].transpose(1, 2).contiguous(), None
     if call.mask is not None:
         _share_extent(call, call.mask, watch)
-    if watch.before is not None and all(
-        one is other for one, other in zip(watch.before, (module, query, key), strict=True)
-    ):
+    if watch.before is not None and watch.before[0]() is query and watch.before[1]() is key:
         # the second half of the values of the same weights (DiffLlama): one layer, which was seen
         return measure(call, Need())[0].transpose(1, 2).contiguous(), None
-    watch.before = module, query, key
+    watch.before = ref(query), ref(key)
     is_cross = id(module) in watch.cross
     site = Site(
         index=watch.calls,
