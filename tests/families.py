@@ -110,6 +110,23 @@ MAKERS = {
     "whisper": lambda: T.WhisperForConditionalGeneration(
         T.WhisperConfig(**_SEQ2SEQ, num_mel_bins=8, max_source_positions=20, max_target_positions=30)
     ),
+    "deberta": lambda: T.DebertaForMaskedLM(
+        T.DebertaConfig(
+            **_ENCODER, relative_attention=True, position_biased_input=False, pos_att_type=["c2p", "p2c"]
+        )
+    ),
+    "deberta_v2": lambda: T.DebertaV2ForMaskedLM(
+        T.DebertaV2Config(
+            **_ENCODER,
+            relative_attention=True,
+            position_biased_input=False,
+            pos_att_type=["p2c", "c2p"],
+            position_buckets=8,
+            max_relative_positions=32,
+            share_att_key=True,
+            norm_rel_ebd="layer_norm",
+        )
+    ),
     "vit": lambda: T.ViTModel(
         T.ViTConfig(
             hidden_size=32,

@@ -33,7 +33,10 @@ def test_i1_i2_the_terms_add_up_and_the_mixed_ones_vanish_in_the_mean(family):
     total = {}
 
     def observe(site, call):
-        total[site.index] = total.get(site.index, 0) + score_traces(call, BAND)[0].numpy() / len(RANDOM)
+        seen = score_traces(call, BAND)[0].numpy()
+        if call.bias is not None:
+            seen = seen + np.stack([call.bias[0].diagonal(t, -2, -1).sum(-1).numpy() for t in OFFSETS], -1)
+        total[site.index] = total.get(site.index, 0) + seen / len(RANDOM)
         return measure(call, Need())[0]
 
     for text in RANDOM:
@@ -141,7 +144,7 @@ def test_a_planted_position_head_is_all_position():
         assert abs(here.trace.drop_sel(term="PP")).max() < 2e-4
         profile = circulant_profile(FREQUENCIES[head], wave, shift)[OFFSETS % LENGTH]
         np.testing.assert_allclose(here.profile, profile, atol=1e-6)
-        np.testing.assert_allclose(here.profile_pp, profile, atol=1e-6)
+        np.testing.assert_allclose(here.profile_position, profile, atol=1e-6)
         assert int(here.target) == shift
         np.testing.assert_allclose(here.shapley, [profile.max() - 1 / LENGTH, 0, 0, 0], atol=1e-6)
         np.testing.assert_allclose(here.share, [1, 0, 0, 0], atol=1e-6)
@@ -326,5 +329,5 @@ def test_few_texts_read_once_give_what_reading_them_twice_gives(family, monkeypa
     once = position_content(model, RANDOM, band=BAND, draws=20)
     monkeypatch.setattr("attnscope.mechanism.content.TOKENS_AT_ONCE", 0)
     twice = position_content(model, RANDOM, band=BAND, draws=20)
-    for name in ("trace", "shapley", "mass", "mass_none", "profile_pp", "key_only"):
+    for name in ("trace", "shapley", "mass", "mass_none", "profile_position", "key_only"):
         np.testing.assert_allclose(once[name], twice[name], rtol=1e-5, atol=1e-5)

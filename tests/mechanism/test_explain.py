@@ -13,6 +13,7 @@ from attnscope.bundled import MODEL, TEXT
 from attnscope.capture import LoadedModel, load_model
 from attnscope.mechanism.evidence import gather
 from attnscope.mechanism.heads import over_heads, verdict
+from attnscope.mechanism.ranking import foretold, skipped_by_reason
 from tests.families import tiny
 from tests.planted import LENGTH, wave_bert
 
@@ -43,7 +44,9 @@ def test_planted_position_heads_are_all_position(planted):
     """Words are zero, so position explains the whole profile."""
     np.testing.assert_allclose(planted["verdict"].position_share.values, 1.0, atol=1e-4)
     np.testing.assert_allclose(
-        planted["position_content"].profile_pp.values, planted["position_content"].profile.values, atol=1e-4
+        planted["position_content"].profile_position.values,
+        planted["position_content"].profile.values,
+        atol=1e-4,
     )
 
 
@@ -88,6 +91,7 @@ def test_every_analysis_is_there_or_says_why_not(planted):
         "cross_correlation",
         "bias",
         "position_content",
+        "scheme_kernel",
         "rotation_effect",
         "bias_effect",
         "verdict",
@@ -130,9 +134,13 @@ def test_the_chemistry_model_has_its_known_table(models):
 def test_a_rope_model_gets_what_is_defined(models):
     found = attnscope.explain(models / "stories260K-llama", [TEXT], window=64, limit=4)
     assert "verdict" not in found.children
-    assert {"forms", "position_content", "rotation_effect"} <= set(found.children)
+    assert {"forms", "position_content", "scheme_kernel", "rotation_effect"} <= set(found.children)
     skipped = json.loads(found.attrs["skipped"])
     assert "RoPE" in skipped["position_spectrum"]
+    assert "verdict" not in skipped  # it is in scheme_kernel
+    assert "turn with their positions" in skipped["waves"]
+    assert len(skipped_by_reason(found)) == 3
+    assert foretold(found).startswith("The rotation alone foretells the offset in ")
     assert set(found["forms"].form.values) == {"rope"}
 
 

@@ -28,7 +28,7 @@ ONE = {  # name, reserved rows, rows
     "vit": ("embeddings.position_embeddings", 0, 17),
 }
 TWO = {"bart": (2, 64, 64), "marian": (0, 64, 64), "whisper": (0, 20, 30)}
-INSTEAD = {"t5": "T5"} | dict.fromkeys(
+INSTEAD = {"t5": "T5", "deberta": "DeBERTa", "deberta_v2": "DeBERTa"} | dict.fromkeys(
     ("modernbert", "gpt_neox", "llama", "mistral", "gemma2", "gpt_oss", "qwen3"), "RoPE"
 )
 

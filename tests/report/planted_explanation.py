@@ -233,13 +233,14 @@ def _content(looks, share, peak, rng):
     profile = _profile(looks, rng)
     parts = np.stack([share, 0 * share, 0 * share, 1 - share], -1)
     found = {
-        "profile_pp": ((*GRID, "offset"), 0.9 * profile),
+        "profile_position": ((*GRID, "offset"), 0.9 * profile),
         "target": (GRID, np.full(looks.shape, -1)),
         "mass": (GRID, peak),
     }
     for end, change in (("", 0.0), ("_low", -0.01), ("_high", 0.01)):
         found["profile" + end] = ((*GRID, "offset"), profile + change)
         found["share" + end] = ((*GRID, "term"), parts + change)
+        found["position_share" + end] = (GRID, share + change)
         found["shapley" + end] = ((*GRID, "term"), 0.8 * parts + change)
     return xr.Dataset(found, coords={"term": TERMS, "offset": np.arange(-REACH, REACH + 1)})
 

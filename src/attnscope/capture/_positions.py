@@ -15,7 +15,19 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 # How families call their tables
-_NAMES = ("position_embeddings", "wpe", "embed_positions", "position_embedding", "pos_embed", "pos_embedding")
+_NAMES = (
+    "position_embeddings",
+    "wpe",
+    "embed_positions",
+    "position_embedding",
+    "pos_embed",
+    "pos_embedding",
+    "positions_embed",  # GPT-1
+    "char_position_embeddings",  # CANINE
+)
+_BUFFERS = ("pos_encoding",)  # CTRL
+# Classes of tables that turn queries and keys instead of being added to the inputs
+_TURNING = ("RoFormerSinusoidalPositionalEmbedding",)
 _MATRIX, _BATCH_OF_ONE = 2, 3  # dimensions
 
 
@@ -31,7 +43,7 @@ class StoredPositions:
         ``(row, width)``: the model's own memory.
     reserved
         How many rows at the start belong to no position: RoBERTa keeps those up to its padding index for
-        itself, BART and OPT keep two.
+        itself, BART and OPT keep two, and the position ids of YOSO and Nystromformer begin at 2.
     of_words
         Whether the model looks rows up by id, and so can read no further than the table. Others compute more
         rows (M2M100) or do not read text (ViT).
@@ -57,7 +69,7 @@ def stored_positions(model: PreTrainedModel) -> Iterator[StoredPositions]:
     [('encoder.embed_positions', 18, 2), ('decoder.embed_positions', 18, 2)]
     """
     for name, module in model.named_modules():
-        if not _is_table(name):
+        if not _is_table(name) or type(module).__name__ in _TURNING:
             continue
         weight = getattr(module, "weight", getattr(module, "weights", None))
         if not isinstance(weight, Tensor) or weight.ndim != _MATRIX:
@@ -66,9 +78,15 @@ def stored_positions(model: PreTrainedModel) -> Iterator[StoredPositions]:
         padding = getattr(module, "padding_idx", None)
         if padding is not None:
             reserved = max(reserved, padding + 1)
+        reserved = max(reserved, _first_read(_parent(model, name), len(weight)))
         of_words = isinstance(module, (nn.Embedding, LearnedPositions))
         yield StoredPositions(name, weight, reserved, of_words)
+    for name, tensor in model.named_buffers():
+        if name.rpartition(".")[2] in _BUFFERS and tensor.ndim == _MATRIX:
+            yield StoredPositions(name, tensor, 0, of_words=True)
     for name, tensor in model.named_parameters():
+        if type(_parent(model, name)).__name__ in _TURNING:
+            continue
         if _is_table(name) and (
             tensor.ndim == _MATRIX or (tensor.ndim == _BATCH_OF_ONE and len(tensor) == 1)
         ):
@@ -91,6 +109,19 @@ def position_table_length(model: PreTrainedModel) -> int | None:
     return min(
         (len(one.tensor) - one.reserved for one in stored_positions(model) if one.of_words), default=None
     )
+
+
+def _parent(model: PreTrainedModel, name: str) -> nn.Module:
+    return model.get_submodule(name.rpartition(".")[0])
+
+
+def _first_read(parent: nn.Module, rows: int) -> int:
+    """The row that position 0 reads, where the module beside the table has a list of position ids."""
+    ids = getattr(parent, "position_ids", None)
+    if not isinstance(ids, Tensor) or not ids.numel() or ids.is_meta:
+        return 0
+    first = int(ids.flatten()[0])
+    return first if 0 <= first < rows else 0
 
 
 def _is_table(name: str) -> bool:

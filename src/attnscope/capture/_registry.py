@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+from weakref import WeakSet, ref
 
 import torch
 from torch import Tensor, nn
@@ -19,6 +20,7 @@ from transformers.masking_utils import sdpa_mask
 
 from attnscope.attention import AttentionCall, Need, extent_of, measure
 from attnscope.capture._borrow import implementations, restore
+from attnscope.capture._disentangled import disentangled
 from attnscope.errors import AttnscopeError, reason_of
 
 if TYPE_CHECKING:
@@ -60,6 +62,7 @@ class _Watch:
         self.calls = 0
         self.cross: set[int] = set()  # modules that were given other states to look at
         self.mask_extents: dict[int, tuple[Tensor, Any]] = {}
+        self.before: tuple[ref[Tensor], ref[Tensor]] | None = None  # query and key of the last call
         self.look: Look | None = None
 
 
@@ -88,7 +91,7 @@ def attnscope_attention(
     causal = bool(getattr(module, "is_causal", True) if is_causal is None else is_causal)
     bias, mask = position_bias, None
     if attention_mask is None:
-        causal = causal and query.shape[2] > 1
+        causal = causal and query.shape[2] > 1 and not _written_out.get()
     else:  # a mask says everything, causality included
         causal = False
         attention_mask = _four(attention_mask)[..., : key.shape[2]].expand(-1, -1, query.shape[2], -1)
@@ -112,6 +115,10 @@ def attnscope_attention(
         return measure(call, Need())[0].transpose(1, 2).contiguous(), None
     if call.mask is not None:
         _share_extent(call, call.mask, watch)
+    if watch.before is not None and watch.before[0]() is query and watch.before[1]() is key:
+        # the second half of the values of the same weights (DiffLlama): one layer, which was seen
+        return measure(call, Need())[0].transpose(1, 2).contiguous(), None
+    watch.before = ref(query), ref(key)
     is_cross = id(module) in watch.cross
     site = Site(
         index=watch.calls,
@@ -134,8 +141,12 @@ def _four(tensor: Tensor) -> Tensor:
 
 
 def _looks_causal(module: nn.Module, call: AttentionCall, *, is_causal: bool | None) -> bool:
-    """Whether the module is meant to look back only, whatever mask came; or does so by its mask, unsaid (Doge)."""
-    meant = getattr(module, "is_causal", False) if is_causal is None else is_causal
+    """Whether the module is meant to look back only, whatever mask came; or does so by its mask, unsaid (Doge).
+
+    Where masks are written out, they alone say it.
+    """
+    unsaid = not _written_out.get() and getattr(module, "is_causal", False)
+    meant = unsaid if is_causal is None else is_causal
     return bool(meant) or not _sees_future(call)
 
 
@@ -162,8 +173,33 @@ def _share_extent(call: AttentionCall, mask: Tensor, watch: _Watch) -> None:
     call.__dict__["_extent_and_contiguity"] = ((start, torch.maximum(start, stop)), contiguous)
 
 
+# Whether masks say all, as in eager attention: none is left out where a layer looks back, and no layer is asked
+_written_out: ContextVar[bool] = ContextVar("attnscope_written_out", default=False)
+_misleading: WeakSet[nn.Module] = WeakSet()
+
+
+def _mask(*sizes: Any, **asked: Any) -> Tensor | None:
+    """Make a mask as PyTorch's attention takes it: none where the modules' `is_causal` says all that it would."""
+    if _written_out.get():
+        asked["allow_is_causal_skip"] = False
+    return sdpa_mask(*sizes, **asked)
+
+
 AttentionInterface.register(NAME, attnscope_attention)
-AttentionMaskInterface.register(NAME, sdpa_mask)
+AttentionMaskInterface.register(NAME, _mask)
+
+
+def write_masks_out(model: PreTrainedModel, *, out: bool = True) -> None:
+    """From now on `watching` lets this model write out causal masks: its layers do not say what they may look at.
+
+    CLAP's text layers do not know that they look both ways, and those of NLLB-MoE's decoder not that they look back.
+    """
+    (_misleading.add if out else _misleading.discard)(model)
+
+
+def are_written_out(model: PreTrainedModel) -> bool:
+    """Whether `write_masks_out` was asked for."""
+    return model in _misleading
 
 
 @contextmanager
@@ -207,6 +243,7 @@ def watching(model: PreTrainedModel, observer: Observer) -> Generator[None]:
 
     def fresh_pass(*_: Any, **__: Any) -> None:
         watch.calls = 0
+        watch.before = None
         watch.mask_extents.clear()
 
     def note_cross(module: nn.Module, _: Any, arguments: dict[str, Any]) -> None:
@@ -220,11 +257,13 @@ def watching(model: PreTrainedModel, observer: Observer) -> Generator[None]:
         for module in model.modules()
         if "Attention" in type(module).__name__
     ]
-    token = _watch.set(watch)
+    token, written = _watch.set(watch), _written_out.set(model in _misleading)
     try:
-        yield
+        with disentangled(model, attnscope_attention):
+            yield
     finally:
         _watch.reset(token)
+        _written_out.reset(written)
         for hook in hooks:
             hook.remove()
         restore(before)

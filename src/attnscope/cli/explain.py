@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -283,7 +284,7 @@ def _print_csv(tree: xr.DataTree) -> None:
 
 def _print_tables(tree: xr.DataTree) -> None:
 
-    from attnscope.mechanism.ranking import agreement, rank_heads
+    from attnscope.mechanism.ranking import agreement, foretold, layer_numbers, rank_heads, skipped_by_reason
 
     console = new_console()
     if "paper" in tree.children:
@@ -298,16 +299,20 @@ def _print_tables(tree: xr.DataTree) -> None:
     )
     if "decoder" in tree.attrs:
         console.print(tree.attrs["decoder"], style="dim", highlight=False)
+    if numbering := layer_numbers(tree):
+        console.print(numbering, style="dim", highlight=False, markup=False)
     agreeing = agreement(rows)
     if agreeing:
         console.print(agreeing, style="bold", highlight=False)
+    if by_scheme := foretold(tree):
+        console.print(by_scheme, style="bold", highlight=False)
     console.print(_table_of_heads(rows[:_SHOWN]))
     if len(rows) > _SHOWN:
         console.print(f"and {len(rows) - _SHOWN} more heads: --csv lists all", highlight=False)
     if "interventions" in tree.children:
         console.print(_table_of_changes(tree["interventions"].to_dataset(), rows[:_CHANGED]))
-    for name, reason in json.loads(tree.attrs["skipped"]).items():
-        console.print(f"no {name.replace('_', ' ')}: {reason}", style="dim", highlight=False, markup=False)
+    for names, reason in skipped_by_reason(tree):
+        console.print(f"no {names}: {reason}", style="dim", highlight=False, markup=False)
     if "position_content" in tree.children:
         texts = tree["position_content"].attrs["texts"]
         console.print(
@@ -319,42 +324,65 @@ def _print_tables(tree: xr.DataTree) -> None:
         console.print(
             "agree: the three offsets lie within 1 token of each other.", style="dim", highlight=False
         )
-    if any((row["position_share"] or 0.0) < 0 for row in rows[:_SHOWN]):
+    if by_scheme:
         console.print(
-            "A negative share: position alone works against the head's profile of scores.", style="dim"
+            f"scheme: the offset at which the {tree['scheme_kernel'].attrs['scheme']} alone is largest; so: whether it "
+            "is that of the weights, within 1 token, and how often it would be by chance.",
+            style="dim",
+            highlight=False,
+        )
+    if _works_against(tree):
+        console.print(
+            "A share of position below 0, with all of its interval: position alone works against that head's profile "
+            "of scores.",
+            style="dim",
+            highlight=False,
         )
     console.print(
         "A weight is a mixing coefficient, not an explanation; scores are not weights.", style="dim"
     )
 
 
+def _works_against(tree: xr.DataTree) -> bool:
+    """Whether the share of position of some head lies below 0 with its interval."""
+    if "position_content" not in tree.children:
+        return False
+    return bool((tree["position_content"].to_dataset()["position_share_high"] < 0).any())
+
+
 def _table_of_heads(rows: list[dict[str, Any]]) -> Table:
+    """Columns that some head has a value for."""
     from rich import box
     from rich.table import Table
 
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 2, 0, 0))
-    ways = ("weights", "spectrum", "correlation")
-    several = any(row["attention"] for row in rows)
-    table.add_column("layer", justify="right")
-    if several:
-        table.add_column("attention")
-    for heading in ("head", "weight", *(f"offset:\n{way}" for way in ways)):
-        table.add_column(heading, justify="right")
-    table.add_column("agree")
-    table.add_column("share of\nposition", justify="right")
-    for row in rows:
-        table.add_row(
-            str(row["layer"]),
-            *([row["attention"] or ""] if several else []),
-            str(row["head"]),
-            _number(row["peak_weight"], ".3f"),
-            _number(row["offset_of_weights"], "+.0f"),
-            _number(row["offset_of_spectrum"], "+.2f"),
-            _number(row["offset_of_correlation"], "+.2f"),
-            {True: "yes", False: "no", None: ""}[row["agree"]],
-            _number(row["position_share"], ".2f"),
+    columns: tuple[tuple[str, str, Callable[[Any], str]], ...] = (
+        ("layer", "layer", str),
+        ("attention", "attention", str),
+        ("head", "head", str),
+        ("peak_weight", "weight", partial(_number, form=".3f")),
+        ("offset_of_weights", "offset:\nweights", partial(_number, form="+.0f")),
+        ("offset_of_spectrum", "offset:\nspectrum", partial(_number, form="+.2f")),
+        ("offset_of_correlation", "offset:\ncorrelation", partial(_number, form="+.2f")),
+        ("agree", "agree", _yes),
+        ("offset_of_kernel", "offset:\nscheme", partial(_number, form="+.0f")),
+        ("kernel_agrees", "so", _yes),
+        ("kernel_chance", "by\nchance", partial(_number, form=".2f")),
+        ("position_share", "share of\nposition", partial(_number, form=".2f")),
+        ("kernel_share", "share of\nscheme", partial(_number, form=".2f")),
+    )
+    shown = [column for column in columns if any(row[column[0]] is not None for row in rows)]
+    for key, heading, _ in shown:
+        table.add_column(
+            heading, justify="left" if key in {"attention", "agree", "kernel_agrees"} else "right"
         )
+    for row in rows:
+        table.add_row(*("" if row[key] is None else form(row[key]) for key, _, form in shown))
     return table
+
+
+def _yes(value: bool) -> str:
+    return "yes" if value else "no"
 
 
 def _table_of_changes(found: xr.Dataset, rows: list[dict[str, Any]]) -> Table:

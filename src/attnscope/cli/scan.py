@@ -249,6 +249,7 @@ _MEANING = {
 
 def _print_tables(results: xr.Dataset) -> None:
 
+    from attnscope.capture import numbering_note
     from attnscope.statistics import rank_heads
     from attnscope.statistics._kinds import LOCAL
     from attnscope.statistics._scan import NOTES
@@ -268,6 +269,8 @@ def _print_tables(results: xr.Dataset) -> None:
     for note in NOTES:
         if note in results.attrs:
             console.print(results.attrs[note], style="dim", highlight=False, markup=False)
+    if numbering := numbering_note(results.layer_name.values.tolist()):
+        console.print(numbering, style="dim", highlight=False, markup=False)
     for kind, rows in rank_heads(results).items():
         what, where = _MEANING[kind]
         if rows:

@@ -40,7 +40,18 @@ _BY_NAME = {
     "next-to-right": RIGHT,
     "flat": "#C8C8C8",
 }
-_OTHERS = ("#882255", "#DDCC77", "#332288", "#CC79A7", LEFT, "#56B4E9", RIGHT, "#E69F00", "#009E73", "#C8C8C8")
+_OTHERS = (
+    "#882255",
+    "#DDCC77",
+    "#332288",
+    "#CC79A7",
+    LEFT,
+    "#56B4E9",
+    RIGHT,
+    "#E69F00",
+    "#009E73",
+    "#C8C8C8",
+)
 _SYSTEMS = ("#D55E00", "#0072B2", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#7A5195")
 _NUMBER = re.compile(r"[\s_#(-]*\d+\)?")
 _REMARK = re.compile(r"\s*\(.*\)$")

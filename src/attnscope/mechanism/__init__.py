@@ -17,6 +17,7 @@ from attnscope.mechanism._api import (
 )
 from attnscope.mechanism.explain import explain
 from attnscope.mechanism.interventions import interventions
+from attnscope.mechanism.kernel import scheme_kernel
 from attnscope.mechanism.scheme_effects import bias_effect, rotation_effect
 
 __all__ = [
@@ -34,4 +35,5 @@ __all__ = [
     "projections",
     "query_key_waves",
     "rotation_effect",
+    "scheme_kernel",
 ]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from attnscope.attention import AttentionCall, Need, measure
@@ -66,6 +66,50 @@ def one_text(call: AttentionCall, text: int) -> AttentionCall:
         mask=call.mask if call.mask is None or len(call.mask) == 1 else call.mask[own],
         bias=call.bias if call.bias is None or len(call.bias) == 1 else call.bias[own],
     )
+
+
+def offsets_seen(call: AttentionCall, band: int) -> Bool[np.ndarray, " offset"]:
+    """Offsets from ``-band`` to ``band`` at which some query of some text may look, as masks and causality have it.
+
+    Examples
+    --------
+    >>> x = torch.zeros(1, 1, 4, 2)
+    >>> offsets_seen(AttentionCall(x, x, x, scale=1.0, causal=True), 2)
+    array([ True,  True,  True, False, False])
+    """
+    start, stop = (bound.cpu() for bound in call.extent)
+    first, last = (bound - torch.arange(call.query.shape[2]) for bound in (start, stop))
+    offsets = torch.arange(-band, band + 1)[:, None, None]
+    return ((first <= offsets) & (offsets < last)).any(-1).any(-1).numpy()
+
+
+def bias_traces(call: AttentionCall, band: int) -> Float[Tensor, "batch head offset"]:
+    """``tr_t`` of what is added to the scores, 0 where nothing is; float64 on the CPU.
+
+    A pair that the bias forbids counts as the mean of the others at its offset; NaN where it forbids all.
+
+    Examples
+    --------
+    >>> x = torch.zeros(1, 1, 3, 2)
+    >>> call = AttentionCall(x, x, x, scale=1.0, bias=torch.tensor([[[[0.0, 1, 2], [3, 4, 5], [6, 7, -torch.inf]]]]))
+    >>> bias_traces(call, 1).tolist()
+    [[[10.0, 6.0, 6.0]]]
+    """
+    batch, heads = call.query.shape[:2]
+    if call.bias is None:
+        return torch.zeros(batch, heads, 2 * band + 1, dtype=torch.float64)
+    lowest = torch.finfo(call.bias.dtype).min / 2
+    found: list[Tensor] = []
+    for t in range(-band, band + 1):
+        values = call.bias.diagonal(t, -2, -1)
+        allowed = values > lowest
+        total = torch.where(allowed, values.double(), 0.0).sum(-1)
+        found.append(
+            total * values.shape[-1] / allowed.sum(-1)
+        )  # 0 / 0 where all is forbidden, or there is no pair
+    stacked = torch.stack(found, -1).cpu().expand(batch, heads, -1)
+    pairs = torch.from_numpy(pairs_at(call.query.shape[2], call.key.shape[2], band))
+    return torch.where(pairs > 0, stacked, 0.0)
 
 
 def score_traces(call: AttentionCall, band: int) -> Float[Tensor, "batch head offset"]:

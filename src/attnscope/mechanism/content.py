@@ -11,13 +11,21 @@ import numpy as np
 import torch
 import xarray as xr
 from jaxtyping import Float, Int
-from scipy.stats import t as student_t
 from torch import Tensor
 
 from attnscope.attention import AttentionCall, Need, measure
 from attnscope.capture import Site, watching
 from attnscope.errors import AttnscopeError
-from attnscope.mechanism._rows import mean_profile, one_text, pairs_at, profile_and_output, score_traces
+from attnscope.mechanism._rows import (
+    bias_traces,
+    mean_profile,
+    offsets_seen,
+    one_text,
+    pairs_at,
+    profile_and_output,
+    score_traces,
+)
+from attnscope.mechanism._shares import covariance, covariance_share, jackknife, without_own
 from attnscope.mechanism._splits import ExactSplit, MeanSplit, Sides, Splitter
 from attnscope.mechanism._texts import (
     TOKENS_AT_ONCE,
@@ -30,12 +38,15 @@ from attnscope.mechanism._texts import (
     token_ids,
 )
 from attnscope.mechanism.first_layer import first_layer_split
+from attnscope.mechanism.schemes import without_bias
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-#: The four terms of a score, query side first: position (P) and content (C).
+#: The four terms of a product of query and key, query side first: position (P) and content (C).
 TERMS = ("PP", "PC", "CP", "CC")
+#: What a model adds to that product by the distance of the two tokens (T5, ALiBi, DeBERTa).
+BIAS = "B"
 
 
 @torch.no_grad()
@@ -55,6 +66,10 @@ def position_content(
     With queries :math:`q_i = q^P_i + q^C_i` and keys likewise, a score is the sum of four terms,
     :math:`q^P_i\cdot k^P_j` (PP), :math:`q^P_i\cdot k^C_j` (PC), :math:`q^C_i\cdot k^P_j` (CP) and
     :math:`q^C_i\cdot k^C_j` (CC), times the scale. Since queries and keys are linear in X, this is the split X = P + C.
+    What a model adds to these products by distance (T5, ALiBi) is a term of its own, the bias (B). It belongs to
+    position. Where it also depends on the words (DeBERTa: content-to-position and position-to-content), position is
+    the part that all texts share at a pair of places, its mean over texts; the rest is counted as content. A rotation
+    (RoPE) is done before: :math:`q^P_i` is turned, so that PP holds what the rotation makes of the mean content.
 
     * ``method="means"``, any layer: the position part is the mean over texts at each position (Song & Zhong 2023).
       Then PC and CP vanish in the mean over the same texts. The means of few texts hold some of their content; `share`
@@ -86,15 +101,17 @@ def position_content(
     Returns
     -------
     xarray.Dataset
-        Dimensions ``layer, head, term, offset``.
+        Dimensions ``layer, head, term, offset``. The term B is there if some layer has a bias.
 
-        * ``trace``: :math:`tr_t` of each term, scale included; NaN at offsets that a causal layer forbids.
-        * ``share``: `covariance_share` of the mean scores by offset; the four add up to 1. For ``"means"`` PP is
-          ``trace_split``, and the interval the jackknife's over texts, NaN for two.
+        * ``trace``: :math:`tr_t` of each term, scale included; NaN at offsets at which a head may not look.
+        * ``share``: `covariance_share` of the mean scores by offset; all add up to 1. For ``"means"`` PP is
+          ``trace_split``, B is taken between different texts, and the interval is the jackknife's over texts, NaN
+          for two.
+        * ``position_share``: of PP and B together.
         * ``shapley``: each term's Shapley value for the mean weight at t\*; they add up to ``mass - mass_none``.
-        * ``profile``: mean weight at an offset; ``mass``: at t\*. These five have ``_low`` and ``_high``.
-        * ``profile_pp``: the profile of softmax(PP).
-        * ``mass_none``: the weight at t\* without any term: uniform, or what a relative bias gives.
+        * ``profile``: mean weight at an offset; ``mass``: at t\*. These six have ``_low`` and ``_high``.
+        * ``profile_position``: the profile of the softmax of position alone, PP and B.
+        * ``mass_none``: the weight at t\* without any term, which is uniform over what the head may see.
         * ``key_only``: trace of the scores that the text's mean query gives, a bias that depends on the key alone.
         * ``target``: t\*.
         * ``trace_split`` (``"means"`` only): of PP, with the means of one half of the texts on the query side and of
@@ -137,7 +154,7 @@ def position_content(
         raise AttnscopeError(
             f"found targets of shape {target.shape}; expected {(len(sites), first.heads)}, layer by head"
         )
-    second = _SecondPass(sites, target, band, splitter)
+    second = _SecondPass(sites, target, band, splitter, biased=first.biased)
     for text in range(len(ids)):
         splitter.prepare(ids[text : text + 1])
         if first.keep:
@@ -184,6 +201,7 @@ class _FirstPass:
     band: int
     splitter: Splitter
     keep: bool
+    biased: bool = False  # whether some layer adds a bias to its scores
     seen: dict[int, Site] = field(default_factory=dict)
     parts: dict[int, list[np.ndarray]] = field(default_factory=dict)
     calls: dict[int, list[AttentionCall]] = field(default_factory=dict)  # one a text
@@ -195,6 +213,7 @@ class _FirstPass:
         self.seen[site.index] = site
         self.parts.setdefault(site.index, []).append(profile.numpy())
         self.splitter.add(site, call)
+        self.biased = self.biased or call.bias is not None
         if self.keep:
             self.calls.setdefault(site.index, []).extend(one_text(call, text) for text in range(len(profile)))
         return output
@@ -224,12 +243,13 @@ class _FirstPass:
 
 @dataclass(eq=False)
 class _SecondPass:
-    """Terms, coalitions and softmax(PP) of one text after the other."""
+    """Terms, coalitions and the softmax of position alone, of one text after the other."""
 
     sites: list[Site]
     target: np.ndarray
     band: int
     splitter: Splitter
+    biased: bool  # whether some layer has a bias, which is a term then
     found: dict[str, dict[int, list[np.ndarray]]] = field(default_factory=dict)
     calls: dict[int, AttentionCall] = field(default_factory=dict)
 
@@ -248,17 +268,22 @@ class _SecondPass:
 
     def _layer(self, call: AttentionCall, sides: Sides, target: np.ndarray) -> dict[str, np.ndarray]:
         """``(head, ...)`` each. A coalition of terms is attention with joined queries and keys: no matrix is held."""
-        profiles = [mean_profile(coalition, self.band)[0] for coalition in sides.coalitions(call)]
+        biases = [without_bias(call), call] if self.biased else [call]
+        profiles = [
+            mean_profile(coalition, self.band)[0] for one in biases for coalition in sides.coalitions(one)
+        ]
+        traces = [score_traces(term, self.band)[0].cpu() for term in sides.terms(call)]
+        if self.biased:
+            traces.append(bias_traces(call, self.band)[0])
         heads = torch.arange(len(profiles[0]))
         worth = torch.stack([profile[heads, target[: len(heads)] + self.band] for profile in profiles])
         return {
-            "trace": torch.stack([score_traces(term, self.band)[0] for term in sides.terms(call)], 1)
-            .cpu()
-            .numpy(),
+            "trace": torch.stack(traces, 1).numpy(),
             "shapley": np.stack([shapley_values(one) for one in worth.double().cpu().numpy().T]),
             "mass": worth[-1].cpu().numpy(),
             "mass_none": worth[0].cpu().numpy(),
-            "profile_pp": profiles[1].nan_to_num(0.0).cpu().numpy(),
+            # coalitions are numbered by the bits of their members, and PP is the first
+            "profile_position": profiles[17 if self.biased else 1].nan_to_num(0.0).cpu().numpy(),
             "key_only": score_traces(sides.mean_query(call), self.band)[0].cpu().numpy(),
         }
 
@@ -278,13 +303,13 @@ def _stacked(layers: Sequence[np.ndarray], heads: int) -> np.ndarray:
 
 
 def _forbidden(second: _SecondPass) -> np.ndarray:
-    """``(layer, 1, offset)``: offsets at which a causal layer has no weight, whatever its scores."""
-    offsets = np.arange(-second.band, second.band + 1)
-    return np.array([[site.kind == "causal"] for site in second.sites])[:, :, None] & (offsets > 0)
+    """``(layer, 1, offset)``: offsets at which a layer has no weight, whatever its scores."""
+    return ~np.stack([offsets_seen(second.calls[site.index], second.band) for site in second.sites])[:, None]
 
 
 def _dataset(first: _FirstPass, second: _SecondPass, weights: np.ndarray, *, of_means: bool) -> xr.Dataset:
     band, sites = second.band, second.sites
+    terms = (*TERMS, *([BIAS] if second.biased else []))
     trace = second.stacked("trace")
     trace[np.broadcast_to(_forbidden(second)[None, :, :, None], trace.shape)] = np.nan
     found: dict[str, Any] = {}
@@ -297,8 +322,8 @@ def _dataset(first: _FirstPass, second: _SecondPass, weights: np.ndarray, *, of_
     add("shapley", second.stacked("shapley"), ("term",), "share of the weight at the target offset", "weight")
     add("mass", second.stacked("mass"), (), "mean weight at the target offset", "weight")
     add("profile", first.profiles(), ("offset",), "mean weight at an offset", "weight")
-    for name, long_name in (("mass_none", "without any term"), ("profile_pp", "of softmax(PP)")):
-        dims = ("layer", "head", *(("offset",) if name == "profile_pp" else ()))
+    for name, long_name in (("mass_none", "without any term"), ("profile_position", "of position alone")):
+        dims = ("layer", "head", *(("offset",) if name == "profile_position" else ()))
         found[name] = (
             dims,
             second.stacked(name).mean(0),
@@ -320,17 +345,15 @@ def _dataset(first: _FirstPass, second: _SecondPass, weights: np.ndarray, *, of_
             split,
             {"long_name": "trace of PP, two halves", "units": "nats"},
         )
-        share, low, high = _shares_of_means(trace, split, pairs[:, :, 0])
+        shares = _shares_of_means(trace, split, pairs[:, :, 0])
     else:
-        share = covariance_share(trace.mean(0) / pairs)
-        drawn = np.stack([covariance_share(np.tensordot(draw, trace, 1) / pairs) for draw in weights])
-        low, high = np.quantile(drawn, [0.025, 0.975], axis=0)
-    for end, one in (("", share), ("_low", low), ("_high", high)):
-        found["share" + end] = (
-            ("layer", "head", "term"),
-            one,
-            {"long_name": "share of the variance over offsets"},
-        )
+        drawn = np.stack([_exact_shares(np.tensordot(draw, trace, 1) / pairs) for draw in weights])
+        shares = (_exact_shares(trace.mean(0) / pairs), *np.quantile(drawn, [0.025, 0.975], axis=0))
+    for end, one in zip(("", "_low", "_high"), shares, strict=True):
+        of_terms, position = one[..., :-1], one[..., -1]
+        about = {"long_name": "share of the variance over offsets", "units": "share"}
+        found["share" + end] = (("layer", "head", "term"), of_terms, about)
+        found["position_share" + end] = (("layer", "head"), position, about)
     return xr.Dataset(
         found,
         coords={
@@ -338,7 +361,7 @@ def _dataset(first: _FirstPass, second: _SecondPass, weights: np.ndarray, *, of_
             "layer_name": ("layer", np.array([site.name for site in sites], dtype=object)),
             "layer_kind": ("layer", np.array([site.kind for site in sites], dtype=object)),
             "head": np.arange(trace.shape[2]),
-            "term": list(TERMS),
+            "term": list(terms),
             "offset": np.arange(-band, band + 1),
         },
     )
@@ -351,7 +374,7 @@ def _pairs(second: _SecondPass) -> np.ndarray:
     return np.maximum(np.stack(pairs), 1)[:, None, None]
 
 
-def split_halves(trace: Float[np.ndarray, "text *batch 4 offset"]) -> Float[np.ndarray, "*batch offset"]:
+def split_halves(trace: Float[np.ndarray, "text *batch term offset"]) -> Float[np.ndarray, "*batch offset"]:
     r"""PP with the means of one half of the texts as queries and of the other half as keys, the mean over all halvings.
 
     It is the mean of :math:`tr_t(Q_a K_b^\top)` over all pairs of different texts, which the terms of texts give:
@@ -360,7 +383,7 @@ def split_halves(trace: Float[np.ndarray, "text *batch 4 offset"]) -> Float[np.n
     Parameters
     ----------
     trace
-        Of PP, PC, CP and CC about the means over these texts, two or more.
+        Of PP, PC, CP and CC about the means over these texts, two or more; what comes after them is left out.
 
     Examples
     --------
@@ -368,69 +391,40 @@ def split_halves(trace: Float[np.ndarray, "text *batch 4 offset"]) -> Float[np.n
     >>> split_halves(trace).tolist()
     [-2.0]
     """
-    return _without_own(trace[..., 0, :].mean(0), trace.sum(-2).mean(0), len(trace))
+    return without_own(trace[..., 0, :].mean(0), trace[..., : len(TERMS), :].sum(-2).mean(0), len(trace))
 
 
-def _without_own(means: np.ndarray, total: np.ndarray, texts: int) -> np.ndarray:
-    """The product of means without that of each text with itself."""
-    return (texts * means - total) / (texts - 1)
+def _exact_shares(terms: np.ndarray) -> np.ndarray:
+    """Of every term, and of PP and B together."""
+    share = covariance_share(terms)
+    position = share[..., 0] + share[..., len(TERMS) :].sum(-1)
+    return np.concatenate([share, position[..., None]], -1)
 
 
-def _shares_of_means(
-    trace: np.ndarray, split: np.ndarray, pairs: np.ndarray
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Shares of PP from halves and of CC, which is the rest; and their jackknife interval over texts.
+def _shares_of_means(trace: np.ndarray, split: np.ndarray, pairs: np.ndarray) -> tuple[np.ndarray, ...]:
+    """Shares of the terms and of position, and their jackknife interval over texts.
 
-    Without a text, the means move by its content, away from it: PP becomes PP - (PC + CP) / (n - 1) + CC / (n - 1)^2.
+    PP is from halves, a bias from pairs of different texts, and CC is the rest. Without a text, the means move by its
+    content, away from it: PP becomes PP - (PC + CP) / (n - 1) + CC / (n - 1)^2.
     """
+    texts, total = len(trace), trace.sum(-2) / pairs
+    bias = trace[..., len(TERMS) :, :].sum(-2) / pairs
 
-    def shares(split: np.ndarray, total: np.ndarray) -> np.ndarray:
-        variance = _covariance(total / pairs, total / pairs)
-        position = _covariance(split / pairs, total / pairs) / np.where(variance > 0, variance, np.nan)
-        none = np.where(np.isfinite(position), 0.0, np.nan)
-        return np.stack([position, none, none, 1 - position], -1)
+    def shares(split: np.ndarray, kept: list[int]) -> np.ndarray:
+        mean = total[kept].mean(0)
+        variance = covariance(mean, mean)
+        together = covariance(bias[kept].mean(0), mean)
+        own = covariance(bias[kept], total[kept]).mean(0)
+        parts = [covariance(split / pairs, mean), without_own(together, own, len(kept))]
+        of_products, of_bias = (part / np.where(variance > 0, variance, np.nan) for part in parts)
+        none, position = 0 * of_products, of_products + of_bias
+        of_terms = [of_products, none, none, 1 - position, of_bias][: trace.shape[-2]]
+        return np.stack([*of_terms, position], -1)
 
-    texts, total = len(trace), trace.sum(-2)
-    share = shares(split, total.mean(0))
-    if texts < 3:  # noqa: PLR2004 without one there would be no two halves
-        return share, np.full_like(share, np.nan), np.full_like(share, np.nan)
-    others = texts - 1
-    without = [
-        shares(
-            _without_own(
-                one[..., 0, :] - (one[..., 1, :] + one[..., 2, :]) / others + one[..., 3, :] / others**2,
-                left,
-                others,
-            ),
-            left,
-        )
-        for one, left in zip(trace, (total.sum(0) - total) / others, strict=True)
-    ]
-    reach = student_t.ppf(0.975, others) * np.sqrt(others * np.var(without, axis=0))
-    return share, share - reach, share + reach
+    def without(text: int, kept: list[int]) -> np.ndarray:
+        one, others = trace[text], texts - 1
+        moved = one[..., 0, :] - (one[..., 1, :] + one[..., 2, :]) / others + one[..., 3, :] / others**2
+        products = trace[kept][..., : len(TERMS), :].sum(-2).mean(0)
+        return shares(without_own(moved, products, others), kept)
 
-
-def covariance_share(terms: Float[np.ndarray, "*batch term offset"]) -> Float[np.ndarray, "*batch term"]:
-    r"""Share of each term in the variance over offsets of the sum of all.
-
-    :math:`\mathrm{cov}(x_a,\sum_b x_b)/\mathrm{var}(\sum_b x_b)`. The shares add up to 1; one is negative where a
-    term works against the sum. Offsets that are NaN in any term are left out; NaN where the sum does not vary.
-
-    Examples
-    --------
-    >>> covariance_share(np.array([[0.0, 3.0, 0.0], [0.0, 1.0, 0.0]])).round(9).tolist()
-    [0.75, 0.25]
-    """
-    total = terms.sum(-2, keepdims=True)
-    variance = _covariance(total, total)
-    with np.errstate(invalid="ignore", divide="ignore"):
-        return _covariance(terms, total) / np.where(variance > 0, variance, np.nan)
-
-
-def _covariance(one: np.ndarray, other: np.ndarray) -> np.ndarray:
-    """Over the last axis, NaN left out of both."""
-    known = np.isfinite(one) & np.isfinite(other)
-    count = np.maximum(known.sum(-1, keepdims=True), 1)
-    one, other = (np.where(known, side, 0.0) for side in np.broadcast_arrays(one, other))
-    one, other = (np.where(known, side - side.sum(-1, keepdims=True) / count, 0.0) for side in (one, other))
-    return (one * other).sum(-1) / count[..., 0]
+    return jackknife(shares(split, list(range(texts))), texts, without)

@@ -35,6 +35,7 @@ from attnscope.mechanism._paper_rows import PAPER_LENGTH, Case
 from attnscope.mechanism.content import position_content
 from attnscope.mechanism.evidence import Evidence, gather
 from attnscope.mechanism.interventions import interventions
+from attnscope.mechanism.kernel import scheme_kernel
 from attnscope.mechanism.paper import check_published, table_of
 from attnscope.mechanism.published import published_name
 from attnscope.mechanism.ranking import best_heads
@@ -53,6 +54,9 @@ CONTROLLED = 4  # heads whose shift is held against controls: the first in the r
 _CROSSED = (
     "its queries and keys have positions in different texts; see where its heads look with scan and align"
 )
+_FORMS = {
+    "rope": "queries and keys turn with their positions, so that no one matrix gives the scores: see scheme_kernel"
+}
 _OF_ARRAYS = frozenset(
     [
         "position_spectrum",
@@ -158,7 +162,7 @@ def explain(
     xarray.DataTree
         A node for each analysis that the model admits: ``forms`` (of the scores, by layer), ``position_spectrum``,
         ``position_pca``, ``position_cca``, ``waves``, ``spectra``, ``cross_spectrum``, ``phase_map``,
-        ``cross_correlation``, ``bias``, ``position_content``, ``rotation_effect``, ``bias_effect``,
+        ``cross_correlation``, ``bias``, ``position_content``, ``scheme_kernel``, ``rotation_effect``, ``bias_effect``,
         ``interventions``, ``verdict``, ``controls`` (of the few clearest heads), ``also/0``, ``also/1``, ...
         (spectrum and components of other models' tables); ``relearned``; with `paper`, ``figure_1``, ``figure_2``,
         ``figure_4``, ``figure_6``, ``figure_7`` (`attnscope.mechanism.paper_figures`) and ``paper``, the table of
@@ -384,6 +388,8 @@ class Analyses:
                     found[name] = kept.get(name, make)
             except _NotDefined as reason:
                 skipped[name] = str(reason)
+        if "scheme_kernel" in found:
+            skipped.pop("verdict", None)  # the scheme's verdict stands there
         kept.finish(list(found), skipped, paper=self.paper)
         self.progress(Step("done", 1.0))
         return found, skipped
@@ -393,11 +399,16 @@ class Analyses:
         first = evidence.layers[0].projections
         bilinear = _if(
             bool(evidence.bilinear),
-            first.reason or f"scores of the form {first.form!r} are not bilinear in X",
+            first.reason
+            or _FORMS.get(first.form, f"scores of the form {first.form!r} are not bilinear in X"),
         )
-        forms = {layer.projections.form for layer in evidence.layers}
-        turned = _if("rope" in forms, "queries and keys are not turned by positions")
-        biased = _if(any(layer.has_bias for layer in evidence.layers), "no bias is added to the scores")
+        rotates = any(layer.projections.rotation is not None for layer in evidence.layers)
+        biases = any(layer.has_bias for layer in evidence.layers)
+        turned = _if(rotates, "queries and keys are not turned by positions")
+        relative = _if(
+            rotates or biases, "queries and keys are not turned by positions, and no bias is added"
+        )
+        biased = _if(biases, "no bias is added to the scores")
         texts = self.windows[:CONTENT_TEXTS]
         plan: dict[str, Callable[[], xr.Dataset]] = {
             "position_spectrum": with_table(lambda: heads.table_spectra(evidence)),
@@ -414,6 +425,9 @@ class Analyses:
             "cross_correlation": bilinear(lambda: heads.cross_correlations(evidence)),
             "bias": bilinear(lambda: heads.bias_effect_on_offsets(evidence, found["cross_spectrum"])),
             "position_content": lambda: position_content(self.model, texts, band=self.band, seed=self.seed),
+            "scheme_kernel": relative(
+                lambda: scheme_kernel(self.model, texts, band=self.band, seed=self.seed)
+            ),
             "rotation_effect": turned(
                 lambda: rotation_effect(self.model, texts, band=self.band, seed=self.seed)
             ),

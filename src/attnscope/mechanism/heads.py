@@ -327,8 +327,7 @@ def verdict(
         coords={"layer": indices, "head": spectra["head"].values},
     )
     if content is not None:
-        share = content.share.sel(term="PP").drop_vars("term")
-        found["position_share"] = share.reindex(layer=indices, head=spectra["head"].values)
+        found["position_share"] = content.position_share.reindex(layer=indices, head=spectra["head"].values)
         found.position_share.attrs = {"units": "share", "long_name": "Score profile explained by position"}
     return found
 

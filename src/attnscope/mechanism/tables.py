@@ -24,9 +24,11 @@ _PROJECTIONS = ("embedding_hidden_mapping_in", "embeddings_project")
 # What a model without a table has instead: part of a module's class or attribute name, and what that does
 _SCHEMES = (
     ("alibi", "it lowers scores with distance (ALiBi)"),
+    ("roformersinusoidal", "it turns queries and keys by their positions (RoPE)"),
     ("rotary", "it turns queries and keys by their positions (RoPE)"),
     ("relative_attention_bias", "it adds a bias for each distance to the scores (T5)"),
     ("relative_position_bias", "it adds a bias for each distance to the scores"),
+    ("rel_embeddings", "it compares queries and keys with vectors of distances (DeBERTa)"),
 )
 # The same by what the config of attnscope's own models names
 _NAMED = {

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -12,7 +11,7 @@ from attnscope.figures.mechanism.paper import SAME
 from attnscope.mechanism.paper import COLUMNS as PAPER_COLUMNS
 from attnscope.mechanism.paper import KEY as PAPER_KEY
 from attnscope.mechanism.paper import paper_lines
-from attnscope.mechanism.ranking import agreement, rank_heads
+from attnscope.mechanism.ranking import agreement, foretold, rank_heads, skipped_by_reason
 from attnscope.report.content import pieces_note
 from attnscope.report.embed import picture
 
@@ -111,10 +110,21 @@ _SECTIONS = (
         "content",
         "Position or content",
         (
-            "Every input is split into its mean at that position (P) and the rest (C). The scores then have exactly "
-            "four parts: PP, PC, CP and CC. What texts share at a position by chance is counted as content."
+            "Every input is split into its mean at that position (P) and the rest (C). The products of queries and "
+            "keys then have exactly four parts: PP, PC, CP and CC. What texts share at a position by chance is counted "
+            "as content. A bias by distance (B: T5, ALiBi, DeBERTa) belongs to position, as far as all texts share it."
         ),
         ("position-content",),
+    ),
+    (
+        "kernel",
+        "What the position scheme foretells",
+        (
+            "Rotated queries and keys (RoPE) favour offsets at which their mean turns into phase; a bias favours them "
+            "outright. Both give one curve over the offsets, with no word in it. Where it peaks, the head should look, "
+            "if the scheme decides."
+        ),
+        ("scheme-kernel",),
     ),
     (
         "scheme",
@@ -168,6 +178,10 @@ _NOT_SHOWN = {"paper_figure_6_minimal"}  # only as files, so that the page stays
 _NO_VERDICT = (
     "Where each head looks, and how much of that its positions explain. Its scores have no form of which the shift "
     "of queries and keys could be read off, so there is no second opinion on the offset: see what was not analysed."
+)
+_BY_SCHEME = (
+    "Where each head looks, how much of that its positions explain, and the offset that the position scheme alone "
+    "foretells, beside the chance that it would do so with random phases."
 )
 
 _FIGURES = {
@@ -284,9 +298,17 @@ _FIGURES = {
     "position-content": (
         "What the parts give",
         (
-            "Above, the head's weights and those that position with position alone would give. Below, the parts' "
+            "Above, the head's weights and those that position alone would give. Below, the parts' "
             "shares of the scores' profile and their Shapley values for the weight at the head's offset, with 95% "
             "intervals."
+        ),
+    ),
+    "scheme-kernel": (
+        "The scheme beside the scores",
+        (
+            "Mean scores, and what rotation or bias alone gives, about their means; the future of causal heads is left "
+            "out. Dotted are the offsets of the largest weight and of the scheme's peak. Below, which pairs of columns "
+            "make it: those that turn once in a few tokens tell neighbours apart, slow ones do not."
         ),
     ),
     "rotation-effect": (
@@ -366,7 +388,11 @@ COLUMNS = (
     ("offset_of_spectrum", "Offset by cross-spectrum", "descending"),
     ("offset_of_correlation", "Offset by cross-correlation", "descending"),
     ("agree", "Three agree", "descending"),
+    ("offset_of_kernel", "Offset by scheme", "descending"),
+    ("kernel_agrees", "Scheme foretells", "descending"),
+    ("kernel_chance", "So by chance", "descending"),
     ("position_share", "Explained by position", "descending"),
+    ("kernel_share", "Explained by scheme", "descending"),
     ("peak_weight", "Largest mean weight", "descending"),
     ("coherence", "Coherence", "descending"),
     ("moved_without_bias", "Moved without biases", "descending"),
@@ -387,7 +413,7 @@ def sections(
     for name, title, says, names in _SECTIONS:
         there = [pictures[one] for one in names if one in pictures]
         if name == "heads" and "verdict" not in pictures:
-            says = _NO_VERDICT  # noqa: PLW2901
+            says = _BY_SCHEME if "scheme_kernel" in tree.children else _NO_VERDICT  # noqa: PLW2901
         if name == "content" and "position_content" in tree.children:
             texts = tree["position_content"].attrs.get("texts", "few")
             says = f"{says} From the first {texts} windows."  # noqa: PLW2901
@@ -421,8 +447,7 @@ def headline(tree: xr.DataTree) -> list[str]:
     """What the table comes to, in sentences."""
     rows = rank_heads(tree)
     known = [row["position_share"] for row in rows if row["position_share"] is not None]
-    agreeing = agreement(rows)
-    sentences = [agreeing] if agreeing else []
+    sentences = [said for said in (agreement(rows), foretold(tree)) if said]
     if known:
         explained = sum(share > _MOSTLY for share in known)
         sentences.append(
@@ -448,14 +473,11 @@ def forms(tree: xr.DataTree) -> list[tuple[str, str, str, str]]:
 
 
 def skipped(tree: xr.DataTree) -> list[tuple[str, str]]:
-    """Analyses that are not defined here, and why."""
+    """Analyses that are not defined here, and why, those of one reason together."""
     try:
-        reasons: Any = json.loads(tree.attrs.get("skipped", "{}"))
+        return skipped_by_reason(tree)
     except (TypeError, ValueError):
         return []
-    if not isinstance(reasons, dict):
-        return []
-    return [(str(name).replace("_", " "), str(reason)) for name, reason in reasons.items()]
 
 
 def _picture(name: str, figure: Figure) -> Picture:
@@ -473,7 +495,7 @@ def _shown(key: str, value: Any) -> str:
         return "yes" if value else "no"
     if key in _WHOLE or isinstance(value, str):
         return str(value)
-    if key == "offset_of_weights":
+    if key in {"offset_of_weights", "offset_of_kernel"}:
         text = f"{value:+.0f}"
     elif key in _SIGNED:
         text = f"{value:+.2f}"

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from attnscope.errors import AttnscopeError
-from attnscope.mechanism.ranking import best_heads
+from attnscope.mechanism.ranking import best_heads, layer_numbers
 from attnscope.report.content import parsed
 from attnscope.report.embed import write_page
 from attnscope.report.explain_content import forms, headline, published, sections, skipped, table
@@ -81,7 +81,7 @@ def write_explain_report(
         signature=signature,
         model=str(tree.attrs.get("model", "the model")),
         settings=_settings(signature),
-        decoder=str(tree.attrs.get("decoder", "")),
+        decoder=" ".join(filter(None, [str(tree.attrs.get("decoder", "")), layer_numbers(tree)])),
         headline=headline(tree),
         heads=[f"{layer}.{head}" for layer, head in chosen],
         sections=found,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from attnscope.capture import numbering_note
 from attnscope.errors import AttnscopeError
 from attnscope.figures.reading import HIGH, LOW
 from attnscope.report.content import flatten, page_data, parsed, pieces_note
@@ -13,6 +14,8 @@ from attnscope.report.window import pack_windows
 from attnscope.statistics._scan import NOTES
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     import xarray as xr
 
 _SCRIPTS = ("draw.js", "window.js", "page.js")
@@ -81,7 +84,7 @@ def write_report(result: xr.Dataset, sample: xr.Dataset | None, path: Path | str
         texts=result.sizes.get("text", 0),
         tokens=_total(result, "length"),
         target_tokens=_total(result, "target_length"),
-        decoder=" ".join(str(result.attrs[note]) for note in (*NOTES, "kinds") if note in result.attrs),
+        decoder=_notes(result, data["layerNames"]),
         layers=len(data["layers"]),
         heads=len(data["heads"]),
         statistics=data["statistics"],
@@ -98,6 +101,12 @@ def write_report(result: xr.Dataset, sample: xr.Dataset | None, path: Path | str
         data=script_json(data),
         packed=script_json({"maps": window.maps, "tiles": window.tiles}) if window else None,
     )
+
+
+def _notes(result: xr.Dataset, layer_names: Sequence[str]) -> str:
+    """What a reader has to know of how the model was read."""
+    said = [str(result.attrs[note]) for note in (*NOTES, "kinds") if note in result.attrs]
+    return " ".join(filter(None, [*said, numbering_note(layer_names)]))
 
 
 def _check_same_heads(result: xr.Dataset, sample: xr.Dataset) -> None:

@@ -7,6 +7,7 @@ from attnscope.figures.mechanism.changes import interventions, scheme_effect
 from attnscope.figures.mechanism.content import position_content
 from attnscope.figures.mechanism.controls import shift_controls
 from attnscope.figures.mechanism.explain import explain_figures, write_explain_figures
+from attnscope.figures.mechanism.kernel import scheme_kernel
 from attnscope.figures.mechanism.positions import (
     position_components,
     position_correlations,
@@ -34,6 +35,7 @@ __all__ = [
     "relearned_profiles",
     "relearned_table",
     "scheme_effect",
+    "scheme_kernel",
     "shift_controls",
     "spectra_by_layer",
     "verdict_grid",

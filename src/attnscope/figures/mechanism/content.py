@@ -29,14 +29,15 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-_COLOURS = {"PP": "#0072B2", "PC": "#56B4E9", "CP": "#CC79A7", "CC": "#E69F00"}
+_COLOURS = {"PP": "#0072B2", "PC": "#56B4E9", "CP": "#CC79A7", "CC": "#E69F00", "B": "#009E73"}
 
 
 def position_content(content: xr.Dataset, heads: Sequence[tuple[int, int]]) -> Figure:
     """Draw how much of each head's profile position alone makes, and what the four parts of the scores give.
 
-    The letters name the query's part and the key's: PP is position with position, CC content with content.
-    Above: the mean weight at each offset, and the same with only PP left in the scores. Below: the share of the
+    The letters name the query's part and the key's: PP is position with position, CC content with content. B is a
+    bias by distance, which is position too.
+    Above: the mean weight at each offset, and the same with only position left in the scores. Below: the share of the
     scores' variation over offsets that each part explains (they add up to 1), and its Shapley value for the
     weight at the offset in question (they add up to that weight less what no part at all gives). Bars have 95%
     intervals over texts.
@@ -66,7 +67,7 @@ def position_content(content: xr.Dataset, heads: Sequence[tuple[int, int]]) -> F
     >>> made = xr.Dataset(
     ...     {
     ...         "profile": (curves, np.array([[[0.8, 0.1, 0.1]]])),
-    ...         "profile_pp": (curves, np.array([[[0.7, 0.2, 0.1]]])),
+    ...         "profile_position": (curves, np.array([[[0.7, 0.2, 0.1]]])),
     ...         "share": (bars, np.array([[[0.9, 0.0, 0.0, 0.1]]])),
     ...         "shapley": (bars, np.array([[[0.6, 0.0, 0.0, 0.1]]])),
     ...         "target": (("layer", "head"), [[-1]]),
@@ -76,7 +77,7 @@ def position_content(content: xr.Dataset, heads: Sequence[tuple[int, int]]) -> F
     >>> len(position_content(made, [(0, 0)]).axes)
     3
     """
-    needs = ("profile", "profile_pp", "share", "shapley", "target")
+    needs = ("profile", "profile_position", "share", "shapley", "target")
     pairs = the_heads(content, heads, needs, purpose="position_content")
     terms = names(content, "term")
     offset = content["offset"].values
@@ -97,9 +98,9 @@ def position_content(content: xr.Dataset, heads: Sequence[tuple[int, int]]) -> F
             curve(
                 profile,
                 offset,
-                part["profile_pp"].values,
+                part["profile_position"].values,
                 ALONE,
-                label="Position with position alone (PP)",
+                label="Position alone",
                 linewidth=1.1,
                 linestyle="--",
             )

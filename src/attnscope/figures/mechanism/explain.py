@@ -12,6 +12,7 @@ from attnscope.figures.mechanism import (
     changes,
     content,
     controls,
+    kernel,
     positions,
     relearned,
     shifts,
@@ -54,6 +55,7 @@ OF_HEADS: tuple[tuple[str, str, OfHeads], ...] = (
     ("phase_map", "phase-maps", shifts.phase_maps),
     ("cross_correlation", "cross-correlations", shifts.cross_correlations),
     ("position_content", "position-content", content.position_content),
+    ("scheme_kernel", "scheme-kernel", kernel.scheme_kernel),
     ("rotation_effect", "rotation-effect", changes.scheme_effect),
     ("bias_effect", "bias-effect", changes.scheme_effect),
     ("interventions", "interventions", changes.interventions),
@@ -165,7 +167,8 @@ def _there(result: xr.Dataset, heads: Sequence[tuple[int, int]]) -> list[tuple[i
     """The heads that an analysis has values of: not all are defined in every layer."""
     layers, columns = axis_values(result, "layer"), axis_values(result, "head")
     found = [(layer, head) for layer, head in heads if layer in layers and head in columns]
-    if "profile" not in result:
+    drawn = next((name for name in ("profile", "kernel") if name in result), None)
+    if drawn is None:
         return found
-    part = [result["profile"].sel(layer=layer, head=head).values for layer, head in found]
+    part = [result[drawn].sel(layer=layer, head=head).values for layer, head in found]
     return [head for head, values in zip(found, part, strict=True) if np.isfinite(values).any()]

@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from matplotlib.ticker import MaxNLocator
 
-from attnscope.figures.mechanism._common import ALONE, MEASURED, legend_above, place, tokens
+from attnscope.figures.mechanism._common import ALONE, MEASURED, legend_above, tokens
 from attnscope.figures.reading import axis_values, layer_labels, require
 from attnscope.figures.style import look, name_heads
 
@@ -95,16 +95,15 @@ def position_grid(content: xr.Dataset) -> Figure:
     >>> from attnscope.figures.mechanism import position_grid
     >>> made = xr.Dataset(
     ...     {
-    ...         "share": (("layer", "head", "term"), np.array([[[0.9, 0.0, 0.0, 0.1]]])),
+    ...         "position_share": (("layer", "head"), np.array([[0.9]])),
     ...         "target": (("layer", "head"), np.array([[-1]])),
-    ...     },
-    ...     coords={"term": ["PP", "PC", "CP", "CC"]},
+    ...     }
     ... )
     >>> [text.get_text() for text in position_grid(made).axes[0].texts]
     ['−1']
     """
-    require(content, ("share", "target"), purpose="position_grid")
-    share = content["share"].isel(term=place(content, "term", "PP"))
+    require(content, ("position_share", "target"), purpose="position_grid")
+    share = content["position_share"]
     none = np.zeros((content.sizes["layer"], content.sizes["head"]), dtype=bool)
     offset = content["target"].where(np.isfinite(share))
     title = "Number: offset of the largest weight"

@@ -1,0 +1,73 @@
+"""Shares of a variance over offsets, and what texts share by chance taken out of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+from jaxtyping import Float
+from scipy.stats import t as student_t
+
+
+def covariance_share(terms: Float[np.ndarray, "*batch term offset"]) -> Float[np.ndarray, "*batch term"]:
+    r"""Share of each term in the variance over offsets of the sum of all.
+
+    :math:`\mathrm{cov}(x_a,\sum_b x_b)/\mathrm{var}(\sum_b x_b)`. The shares add up to 1; one is negative where a
+    term works against the sum. Offsets that are NaN in any term are left out; NaN where the sum does not vary.
+
+    Examples
+    --------
+    >>> covariance_share(np.array([[0.0, 3.0, 0.0], [0.0, 1.0, 0.0]])).round(9).tolist()
+    [0.75, 0.25]
+    """
+    total = terms.sum(-2, keepdims=True)
+    variance = covariance(total, total)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return covariance(terms, total) / np.where(variance > 0, variance, np.nan)
+
+
+def covariance(one: np.ndarray, other: np.ndarray) -> np.ndarray:
+    """Over the last axis, NaN left out of both.
+
+    Examples
+    --------
+    >>> covariance(np.array([0.0, 2.0, np.nan]), np.array([0.0, 1.0, 5.0]))
+    np.float64(0.5)
+    """
+    known = np.isfinite(one) & np.isfinite(other)
+    count = np.maximum(known.sum(-1, keepdims=True), 1)
+    one, other = (np.where(known, side, 0.0) for side in np.broadcast_arrays(one, other))
+    one, other = (np.where(known, side - side.sum(-1, keepdims=True) / count, 0.0) for side in (one, other))
+    return (one * other).sum(-1) / count[..., 0]
+
+
+def without_own(of_means: np.ndarray, own: np.ndarray, texts: int) -> np.ndarray:
+    """Mean product over all pairs of different texts, from the product of means and the mean of each text's own.
+
+    Examples
+    --------
+    >>> x, y = np.array([1.0, 3.0]), np.array([2.0, 8.0])
+    >>> float(without_own(x.mean() * y.mean(), (x * y).mean(), 2))  # (1 * 8 + 3 * 2) / 2
+    7.0
+    """
+    return (texts * of_means - own) / (texts - 1)
+
+
+def jackknife(
+    whole: np.ndarray, texts: int, without: Callable[[int, list[int]], np.ndarray]
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Give an estimate with its 95 % interval over texts, from what it is without each: NaN for two texts.
+
+    Examples
+    --------
+    >>> values = np.array([1.0, 2.0, 3.0, 6.0])
+    >>> mean, low, high = jackknife(values.mean(), 4, lambda text, kept: values[kept].mean())
+    >>> error = values.std(ddof=1) / 2  # the usual one, where the estimate is a mean
+    >>> bool(np.isclose(high - mean, student_t.ppf(0.975, 3) * error))
+    True
+    """
+    if texts < 3:  # noqa: PLR2004 without one there would be no two different texts
+        return whole, np.full_like(whole, np.nan), np.full_like(whole, np.nan)
+    left = [without(text, [other for other in range(texts) if other != text]) for text in range(texts)]
+    reach = student_t.ppf(0.975, texts - 1) * np.sqrt((texts - 1) * np.var(left, axis=0))
+    return whole, whole - reach, whole + reach
