@@ -25,6 +25,17 @@ _SHOWN = 20  # heads in the table
 _CHANGED = 6  # heads that fit on a terminal of 80 columns
 _SHOWN_IN_FIGURES = 4  # heads, where none was asked for; of a layer that was asked for, twice as many
 
+_WEIGHTS = "weights: the offset of the largest mean weight; – where that is no more than chance."
+_SCORES = (
+    "spectrum, correlation: two readings of one trace, the scores summed along offsets; – where it has no peak that "
+    "stands out of noise (the spectrum of noise has one in 1 of 100 heads)."
+)
+_AGREE = (
+    "agree: both lie within half a token of the weights' offset; asked of heads that position explains. by chance: how "
+    "often the readings of another head would. The probability takes heads as independent; those that share weights "
+    "are not."
+)
+
 _Window = Annotated[
     int | None,
     typer.Option(help="Tokens of a window; shorter ones are left out.", show_default="the model's length"),
@@ -269,7 +280,7 @@ def _print_csv(tree: xr.DataTree) -> None:
 
 def _print_tables(tree: xr.DataTree) -> None:
 
-    from attnscope.mechanism.ranking import agreement, rank_heads
+    from attnscope.mechanism.ranking import mask_note, rank_heads, summary
 
     console = new_console()
     if "paper" in tree.children:
@@ -284,9 +295,8 @@ def _print_tables(tree: xr.DataTree) -> None:
     )
     if "decoder" in tree.attrs:
         console.print(tree.attrs["decoder"], style="dim", highlight=False)
-    agreeing = agreement(rows)
-    if agreeing:
-        console.print(agreeing, style="bold", highlight=False)
+    for sentence in summary(rows):
+        console.print(sentence, style="bold", highlight=False)
     console.print(_table_of_heads(rows[:_SHOWN]))
     if len(rows) > _SHOWN:
         console.print(f"and {len(rows) - _SHOWN} more heads: --csv lists all", highlight=False)
@@ -301,10 +311,9 @@ def _print_tables(tree: xr.DataTree) -> None:
             style="dim",
             highlight=False,
         )
-    if agreeing:
-        console.print(
-            "agree: the three offsets lie within 1 token of each other.", style="dim", highlight=False
-        )
+    for note in (mask_note(tree), *_readings_notes(rows)):
+        if note:
+            console.print(note, style="dim", highlight=False)
     if any((row["position_share"] or 0.0) < 0 for row in rows[:_SHOWN]):
         console.print(
             "A negative share: position alone works against the head's profile of scores.", style="dim"
@@ -314,33 +323,53 @@ def _print_tables(tree: xr.DataTree) -> None:
     )
 
 
+def _readings_notes(rows: list[dict[str, Any]]) -> list[str]:
+    """How the columns of offsets are to be read, where the scores are read at all."""
+    if all(row["offset_of_spectrum"] is None and row["offset_of_correlation"] is None for row in rows):
+        return [_WEIGHTS]
+    return [_WEIGHTS, _SCORES, _AGREE]
+
+
 def _table_of_heads(rows: list[dict[str, Any]]) -> Table:
     from rich import box
     from rich.table import Table
 
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 2, 0, 0))
-    ways = ("weights", "spectrum", "correlation")
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    readings = any(row["offset_of_spectrum"] or row["offset_of_correlation"] for row in rows)
+    ways = ("weights", "spectrum", "correlation") if readings else ("weights",)
     several = any(row["attention"] for row in rows)
     table.add_column("layer", justify="right")
     if several:
         table.add_column("attention")
     for heading in ("head", "weight", *(f"offset:\n{way}" for way in ways)):
         table.add_column(heading, justify="right")
-    table.add_column("agree")
+    if readings:
+        table.add_column("agree")
+        table.add_column("by\nchance", justify="right")
     table.add_column("share of\nposition", justify="right")
     for row in rows:
+        seen = [
+            _offset(row["offset_of_weights"], "+.0f"),
+            *(_offset(row[f"offset_of_{way}"], "+.2f") for way in ways[1:]),
+        ]
+        judged = [
+            {True: "yes", False: "no", None: ""}[row["agree"]],
+            "" if row["agree"] is None else _number(row["chance"], ".2f"),
+        ]
         table.add_row(
             str(row["layer"]),
             *([row["attention"] or ""] if several else []),
             str(row["head"]),
             _number(row["peak_weight"], ".3f"),
-            _number(row["offset_of_weights"], "+.0f"),
-            _number(row["offset_of_spectrum"], "+.2f"),
-            _number(row["offset_of_correlation"], "+.2f"),
-            {True: "yes", False: "no", None: ""}[row["agree"]],
+            *seen,
+            *(judged if readings else []),
             _number(row["position_share"], ".2f"),
         )
     return table
+
+
+def _offset(value: float | None, form: str) -> str:
+    return _number(value, form) or "–"
 
 
 def _table_of_changes(found: xr.Dataset, rows: list[dict[str, Any]]) -> Table:
