@@ -74,7 +74,7 @@ def test_it_is_said_where_the_scores_are_those_before_the_mask(masked):
     said = summary(rank_heads(masked))
     assert said[0].startswith("4 of 4 heads put more weight")
     assert said[-1].startswith(
-        "In 3 of these 4 both readings of the scores find the offset of the weights (in 1 the"
+        "In 3 of these 4 both readings of the scores find the offset of the weights (in 1 a"
     )
 
 

@@ -73,12 +73,12 @@ def common_shift(
     phases = np.exp(2j * np.pi * rng.random((_DRAWS, int(chosen.sum()))))
     drawn = np.zeros((_DRAWS, len(band)), complex)
     drawn[:, chosen] = np.abs(band[chosen]) * phases
-    as_high = _trace(drawn, length)[:, allowed].max(1) >= top - level
+    highest_drawn = _trace(drawn, length).max(1, where=allowed, initial=-np.inf)
     return CommonShift(
         float(offset[at]),
         bool(beside <= top + level),
         float(top) * len(trace) / (2 * size),
-        (1 + int(as_high.sum())) / (1 + _DRAWS),
+        (1 + int((highest_drawn >= top - level).sum())) / (1 + _DRAWS),
     )
 
 

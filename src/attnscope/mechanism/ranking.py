@@ -139,7 +139,7 @@ def _agreement(positional: Rows) -> str:
     )
     unread = sum(agree is None for agree in known)
     if unread:
-        said += f" (in {unread} the scores have no clear peak)"
+        said += f" (in {unread} a reading finds none)"
     chances = [row["chance"] for row in positional]
     if None in chances:
         return f"{said}; there are no other heads to tell how often that is an accident."
