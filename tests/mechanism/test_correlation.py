@@ -269,7 +269,7 @@ def test_the_ends_are_no_peaks_and_columns_of_zeros_have_none():
     query, key = np.zeros((6, 2)), np.zeros((6, 2))
     query[0, 0], key[5, 0] = 1.0, 1.0
     found = cross_correlation(query, key)
-    assert int(found.covariance[0].argmax()) == 10  # offset 5, the last: what lies beyond is not known
+    assert int(found.covariance[0].values.argmax()) == 10  # offset 5, the last: what lies beyond is not known
     assert np.isnan(found.peak_offset).all()
     assert np.isnan(found.peak_refined).all()
     assert np.isnan(found.correlation[1]).all()

@@ -13,7 +13,7 @@ from attnscope.bundled import MODEL, TEXT
 from attnscope.capture import LoadedModel, load_model
 from attnscope.mechanism.evidence import gather
 from attnscope.mechanism.heads import over_heads, verdict
-from attnscope.mechanism.ranking import rank_heads, summary
+from attnscope.mechanism.ranking import mask_note, rank_heads, summary
 from tests.families import tiny
 from tests.planted import LENGTH, wave_bert
 
@@ -140,6 +140,7 @@ def test_a_rope_model_gets_what_is_defined(models):
     assert np.isnan(verdict.offset_of_correlation).all()
     assert bool((verdict.highest_offset == 0).all())
     assert not any("readings" in sentence for sentence in summary(rank_heads(found)))
+    assert mask_note(found).endswith("Peaks are looked for there alone.")  # no scores are read
     assert {"forms", "position_content", "rotation_effect"} <= set(found.children)
     skipped = json.loads(found.attrs["skipped"])
     assert "RoPE" in skipped["position_spectrum"]

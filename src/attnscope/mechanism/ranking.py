@@ -207,7 +207,7 @@ def mask_note(tree: xr.DataTree) -> str:
     Examples
     --------
     >>> reach = {"lowest_offset": ("layer", [-15, -7]), "highest_offset": ("layer", [0, 0])}
-    >>> verdict = xr.Dataset(coords={"layer": [0, 1]} | reach, attrs={"positions": 16})
+    >>> verdict = xr.Dataset({"offset_of_spectrum": 0.0}, {"layer": [0, 1]} | reach, {"positions": 16})
     >>> print(mask_note(xr.DataTree.from_dict({"verdict": verdict})))
     The mask lets heads look at offsets −15 to 0 (layers 1: −7 to 0). Peaks are looked for there alone; \
 scores are read before the mask.
@@ -228,7 +228,9 @@ scores are read before the mask.
     first, *others = by_reach
     aside = "; ".join(f"layers {', '.join(by_reach[one])}: {one}" for one in others)
     said = f"The mask lets heads look at offsets {first}{f' ({aside})' if aside else ''}."
-    return f"{said} Peaks are looked for there alone; scores are read before the mask.".replace("-", "−")
+    read = any(name in verdict and bool(np.isfinite(verdict[name]).any()) for name in READINGS)
+    said += " Peaks are looked for there alone" + "; scores are read before the mask" * read
+    return f"{said}.".replace("-", "−")
 
 
 def _kinds(tree: xr.DataTree) -> dict[int, str]:
