@@ -69,6 +69,14 @@ def wave_bert(shifts, weights=(3.0, 3.0, 3.0, 3.0)):
     return model
 
 
+def causal(model):
+    """The same BERT with a causal mask."""
+    model.config.is_decoder = True
+    for layer in model.bert.encoder.layer:
+        layer.attention.self.is_decoder = layer.attention.self.is_causal = True
+    return model
+
+
 def overflowing_bert(token, vocabulary=640):
     """A random BERT of two layers, without a head, which overflows on every text that holds this token."""
     torch.manual_seed(0)

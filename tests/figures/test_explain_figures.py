@@ -10,7 +10,7 @@ import xarray as xr
 
 from attnscope.errors import AttnscopeError
 from attnscope.figures import mechanism as figures
-from attnscope.mechanism.ranking import best_heads, rank_heads
+from attnscope.mechanism.ranking import best_heads, rank_heads, summary
 from attnscope.mechanism.waves import query_key_waves
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "report"))
@@ -63,7 +63,7 @@ def drawn(figure):
 
 def test_heads_that_agree_come_first_then_those_that_weigh_most(tree):
     rows = rank_heads(tree)
-    assert [row["agree"] for row in rows] == [True] * 6 + [False] * 6
+    assert [row["agree"] for row in rows] == [True] * 6 + [None] * 6  # asked of positional heads alone
     assert [(row["layer"], row["head"]) for row in rows[:3]] == [(0, 0), (0, 2), (1, 0)]
     assert best_heads(tree) == [(0, 0), (0, 2), (1, 0), (1, 2)]
 
@@ -73,12 +73,25 @@ def test_heads_of_a_layer_are_shown_even_if_they_do_not_agree(tree):
     assert best_heads(tree, layer=1, head=3) == [(1, 3)]
 
 
-def test_heads_without_a_verdict_are_ranked_by_their_weights(tree):
-    rows = rank_heads(without(tree, "verdict", "bias"))
-    assert rows[0]["agree"] is None
-    assert rows[0]["offset_of_weights"] == -1
-    assert rows[0]["coherence"] is None
-    assert [row["peak_weight"] for row in rows] == sorted((row["peak_weight"] for row in rows), reverse=True)
+def test_a_head_of_no_offset_beyond_chance_has_none(tree):
+    verdict = node(tree, "verdict").copy(deep=True)
+    verdict["prefers"][0, 0] = False
+    verdict["positional"][0, 0] = False
+    rows = rank_heads(xr.DataTree.from_dict({"verdict": verdict}))
+    (row,) = [row for row in rows if (row["layer"], row["head"]) == (0, 0)]
+    assert row["offset_of_weights"] is row["agree"] is None
+    assert "5 of these 5 both readings" in " ".join(summary(rows))
+
+
+def test_the_sentences_count_positional_heads_and_what_accident_gives(tree):
+    verdict = node(tree, "verdict").copy(deep=True)
+    verdict["offset_of_spectrum"][0, 0] = np.nan
+    said = summary(rank_heads(xr.DataTree.from_dict({"verdict": verdict})))
+    assert said[0].startswith("12 of 12 heads put more weight on one offset than chance does (0.1;")
+    # 5 of 6 agree, where each would with probability 1/2: (6 + 1) / 64
+    assert said[-1].startswith("In 5 of these 6 both readings of the scores find the offset of the weights")
+    assert "(in 1 a reading finds none); with the scores of other heads 3 of 6 would" in said[-1]
+    assert said[-1].endswith("(5 or more: probability 0.1), so this may be accident.")
 
 
 def test_a_missing_head_is_no_row(tree):
@@ -146,13 +159,7 @@ def test_the_verdict_frames_the_heads_that_agree(tree):
     np.testing.assert_allclose(axes.images[0].get_array(), node(tree, "verdict")["position_share"])
 
 
-def test_without_a_verdict_the_grid_shows_positions_share(tree):
-    axes = figures.position_grid(node(tree, "position_content")).axes[0]
-    assert not axes.patches
-    assert {text.get_text() for text in axes.texts} == {"−1"}
-
-
-def test_three_ways_are_drawn_against_each_other(tree):
+def test_two_readings_and_the_weights_are_drawn_against_each_other(tree):
     figure = drawn(figures.offset_agreement(node(tree, "verdict")))
     agreeing = figure.axes[0].collections[2].get_offsets()
     np.testing.assert_allclose(agreeing, [[-1.0, -0.9]] * 6)
@@ -307,14 +314,47 @@ def test_a_head_without_values_is_drawn_empty(tree, name):
 def test_every_analysis_has_its_figure(tree, tmp_path):
     names = {path.stem for path in figures.write_explain_figures(tree, tmp_path / "new")}
     assert len(names) == 18
-    assert "position-shares" not in names  # the verdict shows more
 
 
 def test_an_analysis_that_is_missing_has_none(tree):
     less = without(tree, "verdict", "waves", "interventions")
     names = [name for name, _ in figures.explain_figures(less)]
-    assert "position-shares" in names
-    assert not {"verdict", "wave-counts", "interventions"} & set(names)
+    assert "position-spectrum" in names
+    assert not {"verdict", "offset-agreement", "wave-counts", "interventions"} & set(names)
+
+
+def test_no_agreement_is_drawn_where_no_head_has_all_offsets(tree):
+    verdict = node(tree, "verdict").assign(
+        offset_of_spectrum=node(tree, "verdict").offset_of_spectrum * np.nan
+    )
+    names = [name for name, _ in figures.explain_figures(xr.DataTree.from_dict({"verdict": verdict}))]
+    assert names == ["verdict"]
+    with pytest.raises(AttnscopeError, match="needs a head with all three offsets"):
+        figures.offset_agreement(verdict)
+
+
+def test_what_the_mask_forbids_is_grey_and_has_no_peak(tree):
+    """Scores are drawn before the mask, over all offsets."""
+    causal = node(tree, "cross_correlation").assign_coords(
+        lowest_offset=("layer", [-63] * 3), highest_offset=("layer", [0] * 3)
+    )
+    causal["trace_peak_offset"][:] = np.nan
+    columns, total = drawn(figures.cross_correlations(causal, [(0, 0)])).axes
+    assert [text.get_text() for text in total.texts] == ["masked"]
+    assert [patch.get_x() for patch in total.patches] == [0.5]
+    assert total.get_ylabel() == "Sum before mask"
+    assert columns.patches
+
+
+def test_an_offset_that_random_phases_give_as_often_is_not_named(tree):
+    for name, draw, chance in (
+        ("cross_spectrum", figures.cross_spectrum_offsets, "band_offset_chance"),
+        ("phase_map", figures.phase_maps, "line_chance"),
+    ):
+        result = node(tree, name).copy(deep=True)
+        assert draw(result, [(0, 0)]).axes[0].get_title(loc="right") == "offset −1"
+        result[chance][0, 0] = 0.3
+        assert draw(result, [(0, 0)]).axes[0].get_title(loc="right") == "no offset"
 
 
 def test_heads_that_an_analysis_lacks_are_left_out(tree):

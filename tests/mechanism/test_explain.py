@@ -13,7 +13,7 @@ from attnscope.bundled import MODEL, TEXT
 from attnscope.capture import LoadedModel, load_model
 from attnscope.mechanism.evidence import gather
 from attnscope.mechanism.heads import over_heads, verdict
-from attnscope.mechanism.ranking import foretold, skipped_by_reason
+from attnscope.mechanism.ranking import foretold, mask_note, rank_heads, skipped_by_reason, summary
 from tests.families import tiny
 from tests.planted import LENGTH, wave_bert
 
@@ -32,11 +32,13 @@ def planted(tokenizer):
     )
 
 
-def test_three_ways_find_every_planted_shift(planted):
+def test_weights_and_scores_find_every_planted_shift(planted):
     found = planted["verdict"].to_dataset().sel(layer=0)
     assert found.offset_of_weights.values.tolist() == list(SHIFTS)
     np.testing.assert_allclose(found.offset_of_spectrum.values, SHIFTS, atol=0.05)
     np.testing.assert_allclose(np.round(found.offset_of_correlation.values), SHIFTS)
+    assert found.prefers.values.all()
+    assert found.positional.values.all()
     assert found.agree.values.all()
 
 
@@ -89,7 +91,6 @@ def test_every_analysis_is_there_or_says_why_not(planted):
         "cross_spectrum",
         "phase_map",
         "cross_correlation",
-        "bias",
         "position_content",
         "scheme_kernel",
         "rotation_effect",
@@ -107,7 +108,11 @@ def test_the_bundled_model_shows_the_mechanism():
     sharp = heads.isel(place=np.flatnonzero(heads.peak_weight.values >= 0.5))
     assert {-1.0, 1.0} <= set(sharp.offset_of_weights.values.tolist())
     np.testing.assert_allclose(sharp.offset_of_spectrum, sharp.offset_of_weights, atol=0.5)
+    assert sharp.positional.values.all()
     assert sharp.agree.values.all()
+    above = heads.isel(place=np.flatnonzero(heads.layer.values > 0))
+    assert bool(above.prefers.any())  # three heads look at the next token, and not by its position alone
+    assert not above.positional.any()
     sharpest = sharp.isel(
         place=np.flatnonzero(sharp.peak_weight.values >= 0.9)
     )  # these read the table itself
@@ -133,7 +138,12 @@ def test_the_chemistry_model_has_its_known_table(models):
 
 def test_a_rope_model_gets_what_is_defined(models):
     found = attnscope.explain(models / "stories260K-llama", [TEXT], window=64, limit=4)
-    assert "verdict" not in found.children
+    verdict = found["verdict"].to_dataset()
+    assert np.isnan(verdict.offset_of_spectrum).all()
+    assert np.isnan(verdict.offset_of_correlation).all()
+    assert bool((verdict.highest_offset == 0).all())
+    assert not any("readings" in sentence for sentence in summary(rank_heads(found)))
+    assert mask_note(found).endswith("Peaks are looked for there alone.")  # no scores are read
     assert {"forms", "position_content", "scheme_kernel", "rotation_effect"} <= set(found.children)
     skipped = json.loads(found.attrs["skipped"])
     assert "RoPE" in skipped["position_spectrum"]

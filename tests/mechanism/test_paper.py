@@ -298,7 +298,7 @@ def test_figure_6_shows_the_planted_shifts(case):
     assert figure.completion.values.tolist() == ["minimal", "lapack"]
     assert figure.named_head.values.tolist() == ["1.1", "2.3"]
     offsets = [HEADS[1, 1][0], HEADS[2, 3][0]]
-    np.testing.assert_allclose(-figure.median_shift.sel(completion="minimal"), offsets, atol=0.1)
+    np.testing.assert_allclose(-figure.line_shift.sel(completion="minimal"), offsets, atol=0.1)
 
 
 def test_figure_4_shows_the_planted_waves(case):

@@ -171,7 +171,7 @@ def test_planted_offsets_are_minus_the_shift_of_every_eigenvector(offset):
     np.testing.assert_allclose(turned, forward, atol=1e-10)
     assert np.abs(turned - backward).max() > 0.1
     result = phase_map(model.inputs, model.query, model.key)
-    assert float(result.median_shift) == pytest.approx(-offset, abs=1e-9)
+    assert float(result.line_shift) == pytest.approx(-offset, abs=1e-9)
     assert float(result.share_near) == pytest.approx(1, abs=1e-9)
 
 
@@ -319,7 +319,7 @@ def test_the_map_puts_energy_on_the_line():
     for frequency in model.frequencies:
         angle = float(found.angle[int(found.energy.sel(frequency=frequency).argmax("angle"))])
         assert angle == pytest.approx(2 * np.pi * frequency * 2 / 256, abs=2 * np.pi / 128)
-    assert float(found.median_shift) == pytest.approx(2, abs=0.05)
+    assert float(found.line_shift) == pytest.approx(2, abs=0.05)
     assert float(found.share_near) > 0.9
 
 
@@ -335,14 +335,14 @@ def test_the_binned_energy_is_robust_to_the_completion():
         band=(10, 40),
     )
     assert found.completion.values.tolist() == ["minimal", "lapack", "haar 0", "haar 1"]
-    np.testing.assert_allclose(found.median_shift, 2, atol=0.1)
+    np.testing.assert_allclose(found.line_shift, 2, atol=0.1)
     assert float(found.share_near.min()) > 0.75
 
 
 def test_thin_weighs_by_reliability():
     model = small(noise=0.05)
     found = phase_map(model.inputs, model.query, model.key, completion="thin", band=(10, 40))
-    assert float(found.median_shift) == pytest.approx(2, abs=0.1)
+    assert float(found.line_shift) == pytest.approx(2, abs=0.1)
 
 
 def test_the_uniform_share_is_that_of_angles_drawn_evenly():
@@ -353,7 +353,7 @@ def test_the_uniform_share_is_that_of_angles_drawn_evenly():
         len(model.inputs) / (2 * np.pi * found.frequency.values),
     )
     angles = np.random.default_rng(0).uniform(-np.pi, np.pi, (4000, 1))
-    near = (np.abs(angles * tokens - float(found.median_shift)) <= 1) @ energy / energy.sum()
+    near = (np.abs(angles * tokens - float(found.line_shift)) <= 1) @ energy / energy.sum()
     error = near.std() / len(angles) ** 0.5
     assert float(found.uniform_share) == pytest.approx(near.mean(), abs=4 * error)
     assert float(found.uniform_share) > 20 * error
@@ -363,7 +363,7 @@ def test_a_head_without_shift_shows_no_line_but_an_offset():
     """Mechanism F.3: eigenvalues 1 carry no direction."""
     model = small(offset=0)
     found = phase_map(model.inputs, model.query, model.key)
-    assert np.isnan(float(found.median_shift))
+    assert np.isnan(float(found.line_shift))
     np.testing.assert_allclose(found.real_energy, found.total_energy)
     assert float(cross_spectrum(model.inputs, model.query, model.key).band_offset) == pytest.approx(
         0, abs=1e-10

@@ -122,6 +122,21 @@ def test_what_noise_of_the_same_variance_would_hide_is_no_peak(slow, peaks):
     assert np.flatnonzero(found.is_peak).tolist() == peaks
 
 
+def test_a_falling_slope_has_no_peak():
+    """Slow waves alone, as in GPT-1 and BART: every slow frequency is high above its local median, none a maximum."""
+    frequency = np.arange(1, LENGTH // 2 + 1)
+    rng = np.random.default_rng(0)
+    phase = rng.uniform(0, 2 * np.pi, (len(frequency), 64))
+    angle = 2 * np.pi * np.outer(np.arange(LENGTH), frequency) / LENGTH
+    slope = frequency[:, None] ** -1.5 * np.exp(1j * phase)
+    table = (np.exp(1j * angle) @ slope).real + noise(64, sigma=0.002)
+    found = amplitude_spectrum(table)
+    assert (found.local_ratio[3:5] > 2).all()
+    assert not found.is_peak.any()
+    above = amplitude_spectrum(table + 0.2 * wave(30))
+    assert above.frequency[above.is_peak].values.tolist() == [30]
+
+
 def test_a_line_is_removed_and_only_a_line():
     line = np.arange(LENGTH)[:, None] * 0.3 - 7
     found = amplitude_spectrum(line + wave(50), detrend="linear")

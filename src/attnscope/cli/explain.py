@@ -26,6 +26,17 @@ _SHOWN = 20  # heads in the table
 _CHANGED = 6  # heads that fit on a terminal of 80 columns
 _SHOWN_IN_FIGURES = 4  # heads, where none was asked for; of a layer that was asked for, twice as many
 
+_WEIGHTS = "weights: the offset of the largest mean weight; – where that is no more than chance."
+_SCORES = (
+    "spectrum, correlation: two readings of one trace, the scores of queries and keys (without any bias) summed along "
+    "offsets; – where it has no peak that stands out of noise (the spectrum of noise has one in 1 of 100 heads)."
+)
+_AGREE = (
+    "agree: both lie within half a token of the weights' offset; asked of heads that position explains. by chance: how "
+    "often the readings of another head would. The probability takes heads as independent; those that share weights "
+    "are not."
+)
+
 _Window = Annotated[
     int | None,
     typer.Option(help="Tokens of a window; shorter ones are left out.", show_default="the model's length"),
@@ -284,7 +295,14 @@ def _print_csv(tree: xr.DataTree) -> None:
 
 def _print_tables(tree: xr.DataTree) -> None:
 
-    from attnscope.mechanism.ranking import agreement, foretold, layer_numbers, rank_heads, skipped_by_reason
+    from attnscope.mechanism.ranking import (
+        foretold,
+        layer_numbers,
+        mask_note,
+        rank_heads,
+        skipped_by_reason,
+        summary,
+    )
 
     console = new_console()
     if "paper" in tree.children:
@@ -301,11 +319,8 @@ def _print_tables(tree: xr.DataTree) -> None:
         console.print(tree.attrs["decoder"], style="dim", highlight=False)
     if numbering := layer_numbers(tree):
         console.print(numbering, style="dim", highlight=False, markup=False)
-    agreeing = agreement(rows)
-    if agreeing:
-        console.print(agreeing, style="bold", highlight=False)
-    if by_scheme := foretold(tree):
-        console.print(by_scheme, style="bold", highlight=False)
+    for sentence in filter(None, (*summary(rows), foretold(tree))):
+        console.print(sentence, style="bold", highlight=False)
     console.print(_table_of_heads(rows[:_SHOWN]))
     if len(rows) > _SHOWN:
         console.print(f"and {len(rows) - _SHOWN} more heads: --csv lists all", highlight=False)
@@ -320,11 +335,10 @@ def _print_tables(tree: xr.DataTree) -> None:
             style="dim",
             highlight=False,
         )
-    if agreeing:
-        console.print(
-            "agree: the three offsets lie within 1 token of each other.", style="dim", highlight=False
-        )
-    if by_scheme:
+    for note in (mask_note(tree), *_readings_notes(rows)):
+        if note:
+            console.print(note, style="dim", highlight=False)
+    if any(row["kernel_agrees"] is not None for row in rows):
         console.print(
             f"scheme: the offset at which the {tree['scheme_kernel'].attrs['scheme']} alone is largest; so: whether it "
             "is that of the weights, within 1 token, and how often it would be by chance.",
@@ -350,12 +364,19 @@ def _works_against(tree: xr.DataTree) -> bool:
     return bool((tree["position_content"].to_dataset()["position_share_high"] < 0).any())
 
 
+def _readings_notes(rows: list[dict[str, Any]]) -> list[str]:
+    """How the columns of offsets are to be read, where the scores are read at all."""
+    if all(row["offset_of_spectrum"] is None and row["offset_of_correlation"] is None for row in rows):
+        return [_WEIGHTS]
+    return [_WEIGHTS, _SCORES, _AGREE]
+
+
 def _table_of_heads(rows: list[dict[str, Any]]) -> Table:
     """Columns that some head has a value for."""
     from rich import box
     from rich.table import Table
 
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 2, 0, 0))
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
     columns: tuple[tuple[str, str, Callable[[Any], str]], ...] = (
         ("layer", "layer", str),
         ("attention", "attention", str),
@@ -365,6 +386,7 @@ def _table_of_heads(rows: list[dict[str, Any]]) -> Table:
         ("offset_of_spectrum", "offset:\nspectrum", partial(_number, form="+.2f")),
         ("offset_of_correlation", "offset:\ncorrelation", partial(_number, form="+.2f")),
         ("agree", "agree", _yes),
+        ("chance", "by\nchance", partial(_number, form=".2f")),
         ("offset_of_kernel", "offset:\nscheme", partial(_number, form="+.0f")),
         ("kernel_agrees", "so", _yes),
         ("kernel_chance", "by\nchance", partial(_number, form=".2f")),
@@ -372,13 +394,21 @@ def _table_of_heads(rows: list[dict[str, Any]]) -> Table:
         ("kernel_share", "share of\nscheme", partial(_number, form=".2f")),
     )
     shown = [column for column in columns if any(row[column[0]] is not None for row in rows)]
+    if not any(row["agree"] is not None for row in rows):
+        shown = [column for column in shown if column[0] != "chance"]
     for key, heading, _ in shown:
         table.add_column(
             heading, justify="left" if key in {"attention", "agree", "kernel_agrees"} else "right"
         )
     for row in rows:
-        table.add_row(*("" if row[key] is None else form(row[key]) for key, _, form in shown))
+        table.add_row(*(_cell(row, key, form) for key, _, form in shown))
     return table
+
+
+def _cell(row: dict[str, Any], key: str, form: Callable[[Any], str]) -> str:
+    if row[key] is None:
+        return "–" if key.startswith("offset") else ""
+    return "" if key == "chance" and row["agree"] is None else form(row[key])
 
 
 def _yes(value: bool) -> str:

@@ -160,7 +160,7 @@ class Case:
         if paper:
             states, (query, key) = place.sample, place.matrices(number, affine=False)
         else:
-            states, query, key = heads.inputs_of(place, number, affine=True)
+            states, query, key = heads.inputs_of(place, number)
         parts = reparametrize(query, key)
         mode = "paper" if paper else "centre_k"
         return cross_correlation(states @ parts.query, states @ parts.key, parts.values, mode=mode)
@@ -350,9 +350,9 @@ def _offset_of_weights(layer: int, head: int, wanted: int, least: float = 0.0) -
         at = int(sums.argmax())
         offset = at - len(sums) // 2
         scores, seen = (_trace_peak(case, layer, head, paper=paper) for paper in (True, False))
-        text = f"t={offset:+d} ({sums[at] / case.length:.2f} of the weight); scores {scores:+d}, centred {seen:+d}"
-        holds = offset == wanted and sums[at] / case.length >= least
-        return Ours(text, offset, bool(holds))
+        share = sums[at] / case.length
+        text = f"t={offset:+d} ({share:.2f} of the weight); scores {_peak(scores)}, centred {_peak(seen)}"
+        return Ours(text, offset, bool(offset == wanted and share >= least))
 
     return row
 
@@ -363,11 +363,15 @@ def _offset_of_scores(case: Case) -> Ours:
     weights = int(sums.argmax()) - len(sums) // 2
     holds = scores in NEXT_LEFT
     note = "" if holds or seen not in NEXT_LEFT else "only without the mean key, to which softmax is blind"
-    return Ours(f"t={scores:+d}; centred {seen:+d}, weights {weights:+d}", scores, holds, note)
+    return Ours(f"t={_peak(scores)}; centred {_peak(seen)}, weights {weights:+d}", scores, holds, note)
 
 
-def _trace_peak(case: Case, layer: int, head: int, *, paper: bool) -> int:
-    return int(case.scores(layer, head, paper=paper).trace_peak_offset.sel(range="near"))
+def _trace_peak(case: Case, layer: int, head: int, *, paper: bool) -> float:
+    return float(case.scores(layer, head, paper=paper).trace_peak_offset.sel(range="near"))
+
+
+def _peak(offset: float) -> str:
+    return f"{offset:+.0f}" if np.isfinite(offset) else "none"
 
 
 def _other_side(case: Case) -> Ours:
@@ -384,7 +388,7 @@ def _columns(case: Case) -> Ours:
         )
     peaks = found.peak_offset.sel(range="near").values[4:6].tolist()
     refined = found.peak_corrected.values[4:6]
-    text = f"t={peaks[0]:+d}, {peaks[1]:+d} (between tokens {refined[0]:+.2f}, {refined[1]:+.2f})"
+    text = f"t={_peak(peaks[0])}, {_peak(peaks[1])} (between tokens {refined[0]:+.2f}, {refined[1]:+.2f})"
     return Ours(text, float(np.mean(peaks)), all(peak in {-3, -2} for peak in peaks))
 
 
@@ -399,11 +403,11 @@ def _lobes(case: Case) -> Ours:
     far = (np.abs(offset) >= LOBES[0]) & (np.abs(offset) <= LOBES[1])
     if not far.any():
         raise AttnscopeError(f"texts of {case.length} tokens have no offsets near 30")
-    at = int(found.trace_peak_offset.sel(range="near"))
-    return Ours(
-        f"left of the sum: {left[far].mean():.2f} at 20..40 tokens, {left[offset == at][0]:.2f} at t={at:+d}",
-        float(left[far].mean()),
-    )
+    text = f"left of the sum: {left[far].mean():.2f} at 20..40 tokens"
+    at = float(found.trace_peak_offset.sel(range="near"))
+    if np.isfinite(at):
+        text += f", {left[offset == at][0]:.2f} at t={at:+.0f}"
+    return Ours(text, float(left[far].mean()))
 
 
 def _periodic_columns(case: Case) -> Ours:

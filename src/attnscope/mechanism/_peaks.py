@@ -1,17 +1,23 @@
-"""Peaks along offsets: where, how high, how wide (mechanism G.6)."""
+"""Peaks along offsets: where, how high, how wide, and how far they stand out (mechanism G.6)."""
 
 from dataclasses import dataclass
 
 import numpy as np
 from jaxtyping import Float, Int
+from scipy import signal
 
 NEAR = 10  # tokens
 RANGES = ("near", "all")
 
+#: Lowest and highest offset that a head may look at.
+Offsets = tuple[int, int]
+
 
 @dataclass(frozen=True, eq=False)
 class Peaks:
-    """The highest point of each curve within each range: where, where by a parabola, how high, how wide.
+    """The highest point of each curve within each range, if it is a peak: NaN where the curve goes on rising beyond.
+
+    Where, where by a parabola, how high, how wide, and by how much it stands out from its surroundings (prominence).
 
     Examples
     --------
@@ -19,10 +25,11 @@ class Peaks:
     [1.0, 1.0]
     """
 
-    offset: Int[np.ndarray, "*curve range"]
+    offset: Float[np.ndarray, "*curve range"]
     refined: Float[np.ndarray, "*curve range"]
     height: Float[np.ndarray, "*curve range"]
     width: Float[np.ndarray, "*curve range"]
+    prominence: Float[np.ndarray, "*curve range"]
 
     def first(self) -> "Peaks":
         """Those of the first curve, without its dimension.
@@ -30,42 +37,59 @@ class Peaks:
         Examples
         --------
         >>> find_peaks(np.array([[0.0, 3.0, 1.0]]), np.arange(-1, 2)).first().offset.tolist()
-        [0, 0]
+        [0.0, 0.0]
         """
-        return Peaks(self.offset[0], self.refined[0], self.height[0], self.width[0])
+        return Peaks(self.offset[0], self.refined[0], self.height[0], self.width[0], self.prominence[0])
 
 
-def find_peaks(curves: Float[np.ndarray, "curve offset"], offset: Int[np.ndarray, " offset"]) -> Peaks:
-    """Find the highest points within 10 tokens and overall; a curve of NaN has NaN for a height.
+def find_peaks(
+    curves: Float[np.ndarray, "curve offset"],
+    offset: Int[np.ndarray, " offset"],
+    *,
+    near: int = NEAR,
+    offsets: Offsets | None = None,
+) -> Peaks:
+    """Find the highest points within `near` tokens and overall, of the offsets that the head may look at.
+
+    They are peaks where they are higher than their neighbours, whether the head may look at these or not. The ends of
+    a curve have only one, and are none.
 
     Examples
     --------
-    >>> found = find_peaks(np.array([[0.0, 3.0, 4.0, 3.0, 0.0]]), np.arange(-2, 3))
+    >>> hill = np.array([[0.0, 3.0, 4.0, 3.0, 0.0]])
+    >>> found = find_peaks(hill, np.arange(-2, 3))
     >>> found.offset.tolist(), found.refined.tolist(), found.width.round(6).tolist()
-    ([[0, 0]], [[0.0, 0.0]], [[2.666667, 2.666667]])
+    ([[0.0, 0.0]], [[0.0, 0.0]], [[2.666667, 2.666667]])
+    >>> find_peaks(hill, np.arange(-2, 3), offsets=(-2, -1)).offset.tolist()  # the slope goes on to 0
+    [[nan, nan]]
     """
-    shape = (len(curves), len(RANGES))
-    found = Peaks(np.zeros(shape, np.int64), np.zeros(shape), np.full(shape, np.nan), np.full(shape, np.nan))
-    near = np.flatnonzero(np.abs(offset) <= NEAR)
+    low, high = offsets or (int(offset[0]), int(offset[-1]))
+    allowed = (offset >= low) & (offset <= high)
+    found = np.full((5, len(curves), len(RANGES)), np.nan)
     for row, curve in enumerate(curves):
         if not np.isfinite(curve).all():
             continue
-        for column, inside in enumerate((near, np.arange(len(offset)))):
-            at = int(inside[curve[inside].argmax()])
-            found.offset[row, column] = offset[at]
-            found.refined[row, column] = offset[at] + _parabola(curve, at)
-            found.height[row, column] = curve[at]
-            found.width[row, column] = _width(curve, at)
-    return found
+        tops = signal.find_peaks(curve)[0]
+        for column, inside in enumerate((allowed & (np.abs(offset) <= near), allowed)):
+            there = tops[inside[tops]]
+            if not there.size or curve[there].max() < curve[inside].max():
+                continue
+            at = int(there[curve[there].argmax()])
+            found[:, row, column] = (
+                offset[at],
+                offset[at] + _parabola(curve, at),
+                curve[at],
+                _width(curve, at),
+                signal.peak_prominences(curve, [at])[0][0],
+            )
+    return Peaks(*found)
 
 
 def _parabola(curve: Float[np.ndarray, " offset"], at: int) -> float:
-    """Top of the parabola through a point and its neighbours, counted from the point; 0 where it has none."""
-    if not 0 < at < len(curve) - 1:
-        return 0.0
+    """Top of the parabola through a peak and its neighbours, counted from the peak."""
     left, middle, right = curve[at - 1 : at + 2]
     bend = left - 2 * middle + right
-    return float((left - right) / (2 * bend)) if bend < 0 and middle >= max(left, right) else 0.0
+    return float((left - right) / (2 * bend)) if bend < 0 else 0.0
 
 
 def _width(curve: Float[np.ndarray, " offset"], at: int) -> float:

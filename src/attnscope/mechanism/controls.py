@@ -1,10 +1,13 @@
 """Controls under which a head's shift must vanish (mechanism F.6)."""
 
+from typing import Any
+
 import numpy as np
 import xarray as xr
 from jaxtyping import Float
 
 from attnscope.mechanism._arrays import series
+from attnscope.mechanism._peaks import Offsets
 from attnscope.mechanism.cross_spectrum import cross_spectrum
 from attnscope.mechanism.decomposition import reparametrize
 from attnscope.mechanism.phase_map import phase_map
@@ -18,6 +21,7 @@ def shift_controls(
     *,
     other_key: Float[np.ndarray, "other_width other_r"] | None = None,
     band: tuple[int, int] | None = None,
+    offsets: Offsets | None = None,
     draws: int = 1,
     seed: int = 0,
 ) -> xr.Dataset:
@@ -30,7 +34,7 @@ def shift_controls(
 
     Parameters
     ----------
-    inputs, query_weight, key_weight, band
+    inputs, query_weight, key_weight, band, offsets
         As in `cross_spectrum`.
     other_key
         W_K of another head: its keys belong to other queries.
@@ -44,7 +48,7 @@ def shift_controls(
         rows of X in a random order (queries and keys permuted together); ``random 0``, ..., random singular
         vectors with the head's singular values. Variables: ``band_offset``, ``shift_concentration``,
         ``coherence`` (weighted by the cross-amplitude over the band), ``coherence_at_offset`` and
-        ``cross_amplitude`` (its sum over the band) of `cross_spectrum`, and ``median_shift``, ``share_near`` and
+        ``cross_amplitude`` (its sum over the band) of `cross_spectrum`, and ``line_shift``, ``share_near`` and
         ``uniform_share`` of `phase_map` (minimal completion).
 
     Raises
@@ -77,8 +81,9 @@ def shift_controls(
         cases[f"random {draw}"] = (values, query * size, key)
     found: list[xr.Dataset] = []
     offset = np.nan
+    where: dict[str, Any] = {"band": band, "offsets": offsets}
     for case in cases.values():
-        spectrum, angles = cross_spectrum(*case, band=band), phase_map(*case, band=band, bins=1)
+        spectrum, angles = cross_spectrum(*case, **where), phase_map(*case, **where, bins=1)
         weight = spectrum.cross_amplitude.where(spectrum.in_band, 0.0)
         offset = float(spectrum.band_offset) if not found else offset
         coherence = spectrum.coherence.fillna(0.0)
@@ -94,7 +99,7 @@ def shift_controls(
                     .mean()
                     .assign_attrs(units="1"),
                     "cross_amplitude": weight.sum().assign_attrs(units="1"),
-                    "median_shift": angles.median_shift,
+                    "line_shift": angles.line_shift,
                     "share_near": angles.share_near,
                     "uniform_share": angles.uniform_share,
                 }

@@ -9,7 +9,7 @@ from jaxtyping import Float
 from attnscope.errors import AttnscopeError
 from attnscope.mechanism._arrays import agree, choose, finite, labelled, series
 from attnscope.mechanism._fisher import fisher_g
-from attnscope.mechanism._peaks import NEAR, RANGES, find_peaks
+from attnscope.mechanism._peaks import NEAR, RANGES, Offsets, Peaks, find_peaks
 
 Mode = Literal["paper", "centre_k", "centre_both"]
 MODES: tuple[Mode, ...] = ("paper", "centre_k", "centre_both")
@@ -22,6 +22,8 @@ def cross_correlation(
     singular_values: Float[np.ndarray, " value"] | None = None,
     *,
     mode: Mode = "paper",
+    near: int = NEAR,
+    offsets: Offsets | None = None,
 ) -> xr.Dataset:
     r"""Cross-covariance of queries and keys at all offsets, in O(column T log T).
 
@@ -39,6 +41,11 @@ def cross_correlation(
         ``centre_k``: the mean of each column of K is removed first, which subtracts from each row of the
         scores its mean; attention is blind to that, so this is the part that matters to it. ``centre_both``:
         that of Q too, which takes away a bias that is the same for all queries.
+    near
+        Largest offset of the range ``near``, tokens.
+    offsets
+        Lowest and highest offset that the head may look at, tokens: where peaks are looked for. All by default. The
+        curves themselves are of the scores before any mask, and have all offsets.
 
     Returns
     -------
@@ -47,12 +54,14 @@ def cross_correlation(
         :math:`(x_j(t) - \bar x_j) / (|q_j| |k_j|)` with the mean over all offsets, in -1..1 (NaN for a
         column of zeros). Over ``offset``: ``trace``, the weighted sum, and ``trace_mean``, the trace over
         T - \|t\|, without the taper that draws slow waves' peaks towards 0. Peaks over ``range`` (``near``:
-        \|t\| <= 10, ``all``), for the correlation of each column (``peak_*``) and the trace
+        \|t\| <= `near`, ``all``), for the correlation of each column (``peak_*``) and the trace
         (``trace_peak_*``): ``offset``; ``refined``, by a parabola; ``height``; ``width`` at half height,
-        tokens. Over ``column``: ``peak_corrected``, the refined near peak without the taper; ``peak_clear``
-        (with ``range``), at least 4 standard deviations of white noise (1/sqrt(T)) high; ``quarter_period``
-        of q's strongest frequency; ``is_spike``, a near peak narrower than it, which is no wave.
-        ``trace_peak_corrected`` likewise.
+        tokens. NaN where the highest point is no peak, but the curve goes on rising beyond the range or the `offsets`.
+        Over ``column``: ``peak_corrected``, the refined near peak without the taper; ``peak_clear``
+        (with ``range``), at least 4 standard deviations of white noise (1/sqrt(T)) high, and as far above its
+        surroundings (prominence); ``quarter_period`` of q's strongest frequency; ``is_spike``, a near peak narrower
+        than it, which is no wave. ``trace_peak_corrected`` likewise; ``trace_peak_clear``, whether it is as high and
+        prominent in standard deviations of the mean of T - \|t\| scores drawn from all.
 
     Raises
     ------
@@ -69,7 +78,7 @@ def cross_correlation(
     >>> query = np.random.default_rng(0).normal(size=(64, 2))
     >>> found = cross_correlation(query, np.roll(query, -3, axis=0))  # the key at i - 3 is the query at i
     >>> found.peak_offset.sel(range="all").values.tolist()
-    [-3, -3]
+    [-3.0, -3.0]
     """
     q, k = series("Q", query), series("K", key)
     agree("positions", "Q", len(q), "K", len(k))
@@ -90,10 +99,18 @@ def cross_correlation(
     taper = length - np.abs(offset)
     frequency = fisher_g(q)[2]
     quarter = length / np.where(frequency > 0, 4 * frequency, np.nan)
-    peaks, trace_peaks = find_peaks(correlation, offset), find_peaks(trace[None], offset)
-    # the mean over all offsets was removed for the plot; the taper applies to what stood before
-    level = np.where(np.isfinite(correlation), covariance, np.nan) / taper
-    corrected, trace_corrected = find_peaks(level, offset), find_peaks((trace / taper)[None], offset)
+    peaks, trace_peaks, corrected, trace_corrected = (
+        find_peaks(curves, offset, near=near, offsets=offsets)
+        for curves in (
+            correlation,
+            trace[None],
+            # the mean over all offsets was removed for the plot; the taper applies to what stood before
+            np.where(np.isfinite(correlation), covariance, np.nan) / taper,
+            (trace / taper)[None],
+        )
+    )
+    clear = CLEAR / np.sqrt(length)
+    trace_noise = CLEAR * _spread(q, k, s) / np.sqrt(length - np.abs(trace_corrected.offset[0, 0]))
     found = {
         "covariance": labelled("column offset", covariance, "cross-covariance"),
         "correlation": labelled("column offset", correlation, "cross-correlation"),
@@ -103,7 +120,10 @@ def cross_correlation(
         "trace_peak_corrected": labelled(
             "", trace_corrected.refined[0, 0], "trace's near peak, no taper", "tokens"
         ),
-        "peak_clear": labelled("column range", peaks.height >= CLEAR / np.sqrt(length), "peak above noise"),
+        "peak_clear": labelled("column range", _least(peaks) >= clear, "peak above noise"),
+        "trace_peak_clear": labelled(
+            "", bool(_least(trace_corrected)[0, 0] >= trace_noise), "trace's near peak above noise"
+        ),
         "quarter_period": labelled("column", quarter, "quarter period of q's strongest wave", "tokens"),
         "is_spike": labelled("column", peaks.width[:, 0] < quarter, "near peak too narrow for the wave"),
     }
@@ -120,7 +140,7 @@ def cross_correlation(
             "offset": labelled("offset", offset, "key position - query position", "tokens"),
             "range": ("range", list(RANGES)),
         },
-        attrs={"positions": length, "mode": mode, "noise": 1 / np.sqrt(length), "near": NEAR},
+        attrs={"positions": length, "mode": mode, "noise": 1 / np.sqrt(length), "near": near},
     )
 
 
@@ -166,6 +186,7 @@ def profile_agreement(
     scores: Float[np.ndarray, "*head score_offset"],
     *,
     band: int = 10,
+    offsets: Offsets | None = None,
 ) -> xr.Dataset:
     """Compare where attention weights concentrate with where the scores' trace peaks.
 
@@ -178,6 +199,8 @@ def profile_agreement(
         same leading dimensions: none, (head) or (layer, head).
     band
         Only offsets up to this are compared.
+    offsets
+        Lowest and highest offset that the heads may look at: of the band only these are compared.
 
     Returns
     -------
@@ -206,18 +229,36 @@ def profile_agreement(
         raise AttnscopeError(
             f"profiles have shape {first.shape}; expected (offset), (head, offset) or (layer, head, offset)"
         )
-    where, there = first.argmax(-1) - band, second.argmax(-1) - band
+    low, high = offsets or (-band, band)
+    low, high = max(low, -band), min(high, band)
+    first, second = (side[..., low + band : high + band + 1] for side in (first, second))
+    where, there = first.argmax(-1) + low, second.argmax(-1) + low
     return xr.Dataset(
         {
             "weight_argmax": labelled(dims, where, "offset of the largest weight", "tokens"),
             "score_argmax": labelled(dims, there, "offset of the largest score", "tokens"),
             "equal_argmax": labelled(dims, where == there, "same offset"),
             "spearman": labelled(
-                dims, _spearman(first, second), f"rank correlation over {2 * band + 1} offsets"
+                dims, _spearman(first, second), f"rank correlation over {high - low + 1} offsets"
             ),
         },
         attrs={"band": band},
     )
+
+
+def _least(peaks: Peaks) -> Float[np.ndarray, "curve range"]:
+    """What a peak stands out by: from 0 or from its surroundings, whichever is less."""
+    return np.minimum(peaks.height, peaks.prominence)
+
+
+def _spread(
+    query: Float[np.ndarray, "position column"],
+    key: Float[np.ndarray, "position column"],
+    values: Float[np.ndarray, " column"],
+) -> float:
+    """Standard deviation of the scores about their row and column means, without the matrix of scores."""
+    left, right = (query - query.mean(0)) * values, key - key.mean(0)
+    return float(np.sqrt(max(((left.T @ left) * (right.T @ right)).sum(), 0.0)) / len(query))
 
 
 def _covariance(

@@ -2,14 +2,13 @@
 
 import numpy as np
 import xarray as xr
-from jaxtyping import Bool, Complex, Float
+from jaxtyping import Float
 
 from attnscope.mechanism._arrays import agree, in_band, labelled, series, weighted_median
+from attnscope.mechanism._common_shift import CommonShift, common_shift, shifts_near
 from attnscope.mechanism._fourier import transform
+from attnscope.mechanism._peaks import Offsets
 from attnscope.mechanism.decomposition import reparametrize
-
-_FINE = 8  # points for each token where the branch is looked for
-_TIE = 1e-6  # of the highest point: as high, so that the offset nearest to 0 is taken
 
 
 def cross_spectrum(
@@ -18,6 +17,7 @@ def cross_spectrum(
     key_weight: Float[np.ndarray, "key_width key_r"],
     *,
     band: tuple[int, int] | None = None,
+    offsets: Offsets | None = None,
 ) -> xr.Dataset:
     r"""Phase shift of a head's keys against its queries at each frequency, and the offset it amounts to.
 
@@ -27,7 +27,8 @@ def cross_spectrum(
     the rotation R, which a choice of completion decides (see `head_rotation`).
 
     A phase gives the shift only up to multiples of T/f. Of these, the one nearest to a common shift is taken:
-    that at which the trace, restricted to the band, is highest (nearest to 0 if several are as high).
+    that at which the trace, restricted to the band, is highest (nearest to 0 if several are as high). It is the
+    trace of the scores before any mask; the common shift is looked for among `offsets`.
 
     Parameters
     ----------
@@ -38,6 +39,8 @@ def cross_spectrum(
     band
         Lowest and highest frequency (cycles per T tokens) that the numbers without dimension rest on;
         everything from 3 by default.
+    offsets
+        Lowest and highest offset that the head may look at, tokens; all by default.
 
     Returns
     -------
@@ -46,7 +49,9 @@ def cross_spectrum(
         f is 0, and at T/2); ``offset``, -Delta(f); ``wrap_limit``, T/(2f), beyond which one frequency alone
         cannot tell; ``coherence`` in 0..1, :math:`|\sum_j \overline{\hat q_j} \hat k_j| / (\|\hat q\| \|\hat
         k\|)`; ``in_band``. Without dimension, over the band: ``band_offset``, the \|C\|-weighted median of
-        the offsets, and ``band_offset_spread``, the weighted median distance from it;
+        the offsets (NaN where the trace goes on rising beyond the `offsets`), and ``band_offset_spread``, the
+        weighted median distance from it; ``band_offset_chance``, the share of 200 spectra of the same amplitudes and
+        random phases whose trace is as high at one of the `offsets`;
         ``shift_concentration``, :math:`|\sum |C| e^{j(\arg C - 2 \pi f \Delta / T)}| / \sum |C|`, 1 where one
         shift explains all phases, and ``phase_concentration``, :math:`|\sum C| / \sum |C|`, 1 where one phase
         does (no shift in tokens, but horizontal bands in the map of R); ``slope_offset`` (tokens) and
@@ -89,7 +94,8 @@ def cross_spectrum(
     cross = np.where(alive, (parts.values * query.conj() * key).sum(1), 0.0)
     coherence = np.abs((query.conj() * key).sum(1)) / np.where(alive, together, np.nan)
     frequency = np.arange(len(cross))
-    shift = _shifts(cross, _common_shift(cross, chosen, length), length)
+    common = common_shift(cross, chosen, length, offsets)
+    shift = shifts_near(cross, -common.offset, length)
     cycles = f"cycles per {length} tokens"
     with np.errstate(divide="ignore"):
         limit = length / (2 * frequency)
@@ -106,7 +112,7 @@ def cross_spectrum(
         | {
             name: labelled("", value, long_name, units)
             for name, value, long_name, units in _over_band(
-                cross[chosen], frequency[chosen], shift[chosen], length
+                cross[chosen], frequency[chosen], shift[chosen], length, common
             )
         },
         coords={"frequency": labelled("frequency", frequency, "frequency", cycles)},
@@ -114,30 +120,8 @@ def cross_spectrum(
     )
 
 
-def _common_shift(
-    cross: Complex[np.ndarray, " frequency"], chosen: Bool[np.ndarray, " frequency"], length: int
-) -> float:
-    """Minus the offset at which the band's part of the circular trace is highest."""
-    trace = np.fft.irfft(np.where(chosen, cross, 0), _FINE * length)
-    offset = np.arange(len(trace)) / _FINE
-    offset = np.where(offset > length / 2, offset - length, offset)
-    high = np.flatnonzero(trace >= trace.max() - _TIE * np.abs(trace).max())
-    return -float(offset[high[np.abs(offset[high]).argmin()]])
-
-
-def _shifts(
-    cross: Complex[np.ndarray, " frequency"], common: float, length: int
-) -> Float[np.ndarray, " frequency"]:
-    """Shift ``T arg C(f) / (2 pi f)``, on the branch nearest to the common shift."""
-    frequency = np.arange(len(cross))
-    usable = (frequency > 0) & (2 * frequency < length) & (np.abs(cross) > 0)
-    angle = 2 * np.pi * np.where(usable, frequency, 1) / length
-    rest = np.angle(cross * np.exp(-1j * angle * common))
-    return np.where(usable, common + rest / angle, np.nan)
-
-
 def _over_band(
-    cross: np.ndarray, frequency: np.ndarray, shift: np.ndarray, length: int
+    cross: np.ndarray, frequency: np.ndarray, shift: np.ndarray, length: int, common: CommonShift
 ) -> list[tuple[str, float, str, str]]:
     weight = np.where(np.isfinite(shift), np.abs(cross), 0.0)
     total = weight.sum()
@@ -152,7 +136,13 @@ def _over_band(
     )
     tokens = length / (2 * np.pi)
     return [
-        ("band_offset", middle, "weighted median of the offsets in the band", "tokens"),
+        (
+            "band_offset",
+            middle if common.is_peak else np.nan,
+            "weighted median of the offsets in the band",
+            "tokens",
+        ),
+        ("band_offset_chance", common.chance, "share of random phases that concentrate as much", "1"),
         ("band_offset_spread", spread, "weighted median distance from it", "tokens"),
         ("shift_concentration", straight / total if total > 0 else np.nan, "agreement with one shift", "1"),
         ("phase_concentration", level / total if total > 0 else np.nan, "agreement with one phase", "1"),

@@ -15,6 +15,7 @@ from torch import Tensor
 from attnscope.attention import AttentionCall, Need, measure
 from attnscope.capture import Site, verify
 from attnscope.errors import AttnscopeError
+from attnscope.mechanism._reach import Reach
 from attnscope.mechanism._rows import pairs_at
 from attnscope.mechanism._texts import Windows, batches, model_inputs, read, token_ids
 from attnscope.mechanism.components import StateMoments
@@ -47,12 +48,15 @@ class Layer:
         ``(text, head, offset)``: weights summed along each offset.
     has_bias
         Whether a bias is added to the scores (T5, ALiBi).
+    reach
+        Of its mask: which offsets a query may look at.
     """
 
     site: Site
     projections: Projections
     moments: StateMoments
     sample: Float[np.ndarray, "position width"]
+    reach: Reach
     band_sums: list[Float[np.ndarray, "head offset"]] = field(default_factory=list)
     has_bias: bool = False
 
@@ -188,7 +192,8 @@ def gather(
         if site.index not in layers:
             matrices = next(one for other, one in found.items() if other.index == site.index)
             sample = states[0].double().cpu().numpy()
-            layers[site.index] = Layer(site, matrices, StateMoments.zeros(length, states.shape[-1]), sample)
+            moments = StateMoments.zeros(length, states.shape[-1])
+            layers[site.index] = Layer(site, matrices, moments, sample, Reach.of(call, band))
         seen = layers[site.index]
         seen.has_bias = seen.has_bias or call.bias is not None
         add_states(seen.moments, states)

@@ -67,7 +67,6 @@ _OF_ARRAYS = frozenset(
         "cross_spectrum",
         "phase_map",
         "cross_correlation",
-        "bias",
         "verdict",
         "controls",
     ]
@@ -162,7 +161,7 @@ def explain(
     xarray.DataTree
         A node for each analysis that the model admits: ``forms`` (of the scores, by layer), ``position_spectrum``,
         ``position_pca``, ``position_cca``, ``waves``, ``spectra``, ``cross_spectrum``, ``phase_map``,
-        ``cross_correlation``, ``bias``, ``position_content``, ``scheme_kernel``, ``rotation_effect``, ``bias_effect``,
+        ``cross_correlation``, ``position_content``, ``scheme_kernel``, ``rotation_effect``, ``bias_effect``,
         ``interventions``, ``verdict``, ``controls`` (of the few clearest heads), ``also/0``, ``also/1``, ...
         (spectrum and components of other models' tables); ``relearned``; with `paper`, ``figure_1``, ``figure_2``,
         ``figure_4``, ``figure_6``, ``figure_7`` (`attnscope.mechanism.paper_figures`) and ``paper``, the table of
@@ -423,7 +422,6 @@ class Analyses:
                 )
             ),
             "cross_correlation": bilinear(lambda: heads.cross_correlations(evidence)),
-            "bias": bilinear(lambda: heads.bias_effect_on_offsets(evidence, found["cross_spectrum"])),
             "position_content": lambda: position_content(self.model, texts, band=self.band, seed=self.seed),
             "scheme_kernel": relative(
                 lambda: scheme_kernel(self.model, texts, band=self.band, seed=self.seed)
@@ -432,22 +430,13 @@ class Analyses:
                 lambda: rotation_effect(self.model, texts, band=self.band, seed=self.seed)
             ),
             "bias_effect": biased(lambda: bias_effect(self.model, texts, band=self.band, seed=self.seed)),
-            "verdict": bilinear(
-                lambda: heads.verdict(
-                    evidence,
-                    found["cross_spectrum"],
-                    found["cross_correlation"],
-                    found.get("position_content"),
-                )
+            "verdict": lambda: heads.verdict(
+                evidence,
+                found.get("cross_spectrum"),
+                found.get("cross_correlation"),
+                found.get("position_content"),
             ),
-            "controls": bilinear(
-                lambda: heads.controls(
-                    evidence,
-                    best_heads(xr.DataTree.from_dict({"verdict": found["verdict"]}), count=CONTROLLED),
-                    band=self.frequencies,
-                    seed=self.seed,
-                )
-            ),
+            "controls": bilinear(lambda: self._controls(evidence, found["verdict"])),
         }
         if self.intervention_texts:
             plan["interventions"] = with_table(
@@ -456,6 +445,16 @@ class Analyses:
                 )
             )
         return plan
+
+    def _controls(self, evidence: Evidence, verdict: xr.Dataset) -> xr.Dataset:
+        tree = xr.DataTree.from_dict({"verdict": verdict})
+        shifted = np.isfinite(verdict.offset_of_spectrum)
+        places = [
+            place for place in best_heads(tree, count=None) if shifted.sel(layer=place[0], head=place[1])
+        ]
+        if not places:
+            raise _NotDefined("the scores of no head favour one offset beyond what random phases would")
+        return heads.controls(evidence, places[:CONTROLLED], band=self.frequencies, seed=self.seed)
 
     def _relearn(self, relearning: Relearning, kept: Kept) -> Callable[[], xr.Dataset]:
         def tell(done: int, steps: int) -> None:

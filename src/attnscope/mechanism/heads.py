@@ -13,6 +13,7 @@ import xarray as xr
 from jaxtyping import Float
 
 from attnscope.errors import AttnscopeError
+from attnscope.mechanism._verdict import ERROR, READINGS, judged, weight_peaks
 from attnscope.mechanism.components import canonical_correlations, principal_components
 from attnscope.mechanism.controls import shift_controls
 from attnscope.mechanism.correlation import cross_correlation, profile_agreement
@@ -24,13 +25,14 @@ from attnscope.mechanism.spectrum import amplitude_spectrum
 from attnscope.mechanism.waves import maximum_spectrum, query_key_waves
 
 _FLOAT32 = 1e-7  # relative error of the covariances, whose products are summed in float32
-SHIFT_AGREES = 1.0  # tokens: three ways that lie closer together than this found the same shift
 
 OneHead = Callable[[Layer, int], xr.Dataset]
 
 
 def over_heads(evidence: Evidence, analyse: OneHead) -> xr.Dataset:
     """Stack a head's analysis over all layers with bilinear scores and all their heads.
+
+    ``lowest_offset`` and ``highest_offset``, coordinates over ``layer``, are what the mask lets the heads look at.
 
     Raises
     ------
@@ -68,14 +70,14 @@ def over_heads(evidence: Evidence, analyse: OneHead) -> xr.Dataset:
         layer=[layer.site.index for layer in evidence.bilinear],
         head=np.arange(stacked.sizes["head"]),
         layer_name=("layer", np.array([layer.site.name for layer in evidence.bilinear], dtype=object)),
+        lowest_offset=("layer", [layer.reach.offsets[0] for layer in evidence.bilinear]),
+        highest_offset=("layer", [layer.reach.offsets[1] for layer in evidence.bilinear]),
     )
 
 
-def inputs_of(layer: Layer, head: int, *, affine: bool) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Mean X over texts, W_Q and W_K; with `affine`, a column of ones and the biases below the matrices."""
-    states = layer.moments.position_mean
-    query, key = layer.matrices(head, affine=affine)
-    return (append_one(states) if affine else states), query, key
+def inputs_of(layer: Layer, head: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Mean X over texts and a column of ones; W_Q and W_K with their biases below."""
+    return append_one(layer.moments.position_mean), *layer.matrices(head, affine=True)
 
 
 def table_spectra(evidence: Evidence) -> xr.Dataset:
@@ -177,12 +179,14 @@ def spectra_by_layer(evidence: Evidence) -> xr.Dataset:
     ).assign_coords(layer=[layer.site.index for layer in evidence.bilinear])
 
 
-def cross_spectra(
-    evidence: Evidence, *, band: tuple[int, int] | None = None, affine: bool = True
-) -> xr.Dataset:
-    """`cross_spectrum` of every head, on the means of X over texts."""
+def cross_spectra(evidence: Evidence, *, band: tuple[int, int] | None = None) -> xr.Dataset:
+    """`cross_spectrum` of every head, on the means of X over texts.
+
+    Biases change none of it: their columns are constant, and have no frequency.
+    """
     return over_heads(
-        evidence, lambda layer, head: cross_spectrum(*inputs_of(layer, head, affine=affine), band=band)
+        evidence,
+        lambda layer, head: cross_spectrum(*inputs_of(layer, head), band=band, offsets=layer.reach.offsets),
     )
 
 
@@ -193,7 +197,8 @@ def phase_maps(
     return over_heads(
         evidence,
         lambda layer, head: phase_map(
-            *inputs_of(layer, head, affine=True),
+            *inputs_of(layer, head),
+            offsets=layer.reach.offsets,
             completion=completion,  # pyright: ignore[reportArgumentType]
             band=band,
             seed=seed,
@@ -230,12 +235,13 @@ def controls(
 
     def of_head(pair: tuple[int, int]) -> xr.Dataset:
         layer, head = evidence.layer(pair[0]), pair[1]
-        inputs = inputs_of(layer, head, affine=True)
+        inputs = inputs_of(layer, head)
         other = (head + layer.projections.group) % layer.heads  # the next head with keys of its own
         strange = layer.matrices(other, affine=True)[1] if layer.projections.group < layer.heads else None
-        lost = shift_controls(*inputs, other_key=strange, band=band, draws=draws, seed=seed)
-        kept = completion_range(*inputs, band=band, draws=draws, seed=seed)
-        kept = kept.rename(median_shift="completed_shift", share_near="completed_share")
+        where: dict[str, Any] = {"band": band, "offsets": layer.reach.offsets}
+        lost = shift_controls(*inputs, other_key=strange, **where, draws=draws, seed=seed)
+        kept = completion_range(*inputs, **where, draws=draws, seed=seed)
+        kept = kept.rename(line_shift="completed_shift", share_near="completed_share")
         return lost.merge(kept).expand_dims(layer=[pair[0]], head=[head])
 
     with ThreadPoolExecutor(torch.get_num_threads()) as pool:
@@ -249,17 +255,20 @@ def cross_correlations(evidence: Evidence, *, mode: str = "centre_k", columns: i
     """
 
     def of_head(layer: Layer, head: int) -> xr.Dataset:
-        states, query, key = inputs_of(layer, head, affine=True)
+        states, query, key = inputs_of(layer, head)
+        half = layer.band_sums[0].shape[-1] // 2
         parts = reparametrize(query, key)
         found = cross_correlation(
             states @ parts.query,
             states @ parts.key,
             parts.values,
             mode=mode,  # pyright: ignore[reportArgumentType]
+            near=half,
+            offsets=layer.reach.offsets,
         )
-        half = (layer.band_sums[0].shape[-1]) // 2
         near = found.trace_mean.sel(offset=slice(-half, half)).values
-        agreement = profile_agreement(layer.profiles.mean(0)[head], near, band=half)
+        weights = layer.profiles.mean(0)[head]
+        agreement = profile_agreement(weights, near, band=half, offsets=layer.reach.offsets)
         leading = found.isel(column=slice(columns))
         leading = leading.assign_coords(column=np.arange(leading.sizes["column"]))  # ranks may differ
         return leading.merge(agreement, combine_attrs="drop")
@@ -268,14 +277,19 @@ def cross_correlations(evidence: Evidence, *, mode: str = "centre_k", columns: i
 
 
 def verdict(
-    evidence: Evidence, spectra: xr.Dataset, correlations: xr.Dataset, content: xr.Dataset | None
+    evidence: Evidence,
+    spectra: xr.Dataset | None,
+    correlations: xr.Dataset | None,
+    content: xr.Dataset | None,
 ) -> xr.Dataset:
-    """One line a head: how much position explains, and whether three ways find one shift.
+    """One line a head: where it looks, how much position explains, and whether two readings of its scores say the same.
+
+    Both readings are of one trace, the scores summed along offsets: by its peak, and by the phases of its transform.
 
     Parameters
     ----------
     evidence, spectra, correlations
-        From `gather`, `cross_spectra` and `cross_correlations`.
+        From `gather`, `cross_spectra` and `cross_correlations`; None for the two where no scores are bilinear.
     content
         From `position_content`, or None.
 
@@ -283,59 +297,42 @@ def verdict(
     -------
     xarray.Dataset
         Dimensions ``layer, head``. ``offset_of_weights`` (of the largest mean weight within the band),
-        ``offset_of_spectrum`` (``band_offset`` of the cross-spectrum), ``offset_of_correlation`` (peak of the summed
-        cross-correlation within the band), ``agree`` (all within 1 token), ``position_share`` (share of the
-        profile of the scores that position alone explains), ``peak_weight`` (largest mean weight), ``coherence``
-        (weighted mean over the band).
+        ``peak_weight`` (that weight), ``weight_level`` (what it must exceed to be more than chance) and ``prefers``
+        (whether it does); ``offset_of_spectrum`` (``band_offset`` of the cross-spectrum, where at most 1 in 100 spectra
+        of random phases concentrates as much), ``offset_of_correlation`` (the clear peak of the scores' mean along
+        offsets within the band); NaN where there is no such peak. ``coherence`` (weighted mean over the frequencies in
+        use); ``position_share`` (share of the profile of the scores that position alone explains); ``positional``,
+        ``agree`` and ``chance`` (see `attnscope.mechanism._verdict.judged`). Over ``layer``, ``lowest_offset`` and
+        ``highest_offset``, between which all are looked for.
     """
-    indices = [layer.site.index for layer in evidence.bilinear]
-    profiles = np.stack(
-        [_padded(layer.profiles.mean(0), spectra.sizes["head"]) for layer in evidence.bilinear]
-    )
-    half = profiles.shape[-1] // 2
-    missing = np.isnan(profiles).all(-1)
-    peak = np.where(missing, np.nan, np.nan_to_num(profiles, nan=-1).argmax(-1) - half)
-    by_spectrum = spectra.band_offset.values
-    by_correlation = correlations.trace_peak_refined.sel(range="near").values
-    three = np.stack([peak, by_spectrum, by_correlation])
-    dims = ("layer", "head")
-    weight = spectra.cross_amplitude.where(spectra.in_band.astype(bool), 0.0)
-    found = xr.Dataset(
-        {
-            "offset_of_weights": (
-                dims,
-                peak,
-                {"units": "tokens", "long_name": "Offset of the largest mean weight"},
-            ),
-            "offset_of_spectrum": (
-                dims,
-                by_spectrum,
-                {"units": "tokens", "long_name": "Offset by cross-spectrum"},
-            ),
-            "offset_of_correlation": (
-                dims,
-                by_correlation,
-                {"units": "tokens", "long_name": "Offset by cross-correlation"},
-            ),
-            "agree": (dims, three.max(0) - three.min(0) <= SHIFT_AGREES),
-            "peak_weight": (dims, np.where(missing, np.nan, np.nanmax(np.nan_to_num(profiles, nan=-1), -1))),
-            "coherence": (
-                dims,
-                ((spectra.coherence * weight).sum("frequency") / weight.sum("frequency")).values,
-            ),
-        },
-        coords={"layer": indices, "head": spectra["head"].values},
-    )
+    found = weight_peaks(evidence)
+    places = {"layer": found["layer"], "head": found["head"]}
+    found = found.assign(_readings(spectra, correlations, places))
     if content is not None:
-        found["position_share"] = content.position_share.reindex(layer=indices, head=spectra["head"].values)
+        found["position_share"] = content.position_share.reindex(places)
         found.position_share.attrs = {"units": "share", "long_name": "Score profile explained by position"}
-    return found
+    return judged(found).assign_attrs(positions=evidence.length)
 
 
-def _padded(profiles: Float[np.ndarray, "head offset"], heads: int) -> Float[np.ndarray, "all offset"]:
-    whole = np.full((heads, profiles.shape[-1]), np.nan)
-    whole[: len(profiles)] = profiles
-    return whole
+def _readings(
+    spectra: xr.Dataset | None, correlations: xr.Dataset | None, places: dict[str, xr.DataArray]
+) -> dict[str, xr.DataArray]:
+    """What the scores say of the offset, at all places; NaN where they say nothing."""
+    if spectra is None or correlations is None:
+        nothing = xr.DataArray(np.nan, places, ("layer", "head"))
+        return dict.fromkeys((*READINGS, "coherence"), nothing)
+    weight = spectra.cross_amplitude.where(spectra.in_band.astype(bool), 0.0)
+    found = {
+        "offset_of_spectrum": spectra.band_offset.where(spectra.band_offset_chance <= ERROR),
+        "offset_of_correlation": correlations.trace_peak_corrected.where(
+            correlations.trace_peak_clear.astype(bool)
+        ),
+        "coherence": (spectra.coherence * weight).sum("frequency") / weight.sum("frequency"),
+    }
+    names = ("Offset by cross-spectrum", "Offset by cross-correlation")
+    for name, long_name in zip(READINGS, names, strict=True):
+        found[name].attrs = {"units": "tokens", "long_name": long_name}
+    return {name: one.reset_coords(drop=True).reindex(places) for name, one in found.items()}
 
 
 def form_table(evidence: Evidence) -> xr.Dataset:
@@ -350,15 +347,4 @@ def form_table(evidence: Evidence) -> xr.Dataset:
     return xr.Dataset(
         {name: ("layer", values) for name, values in text.items()},
         coords={"layer": [layer.site.index for layer in layers]},
-    )
-
-
-def bias_effect_on_offsets(
-    evidence: Evidence, with_bias: xr.Dataset, heads: Sequence[int] | None = None
-) -> xr.Dataset:
-    """How far the papers' bias-free form moves each head's offset (mechanism A.5): paper minus affine, tokens."""
-    without = cross_spectra(evidence, affine=False)
-    moved = without.band_offset - with_bias.band_offset
-    return xr.Dataset({"offset_without_bias": without.band_offset, "moved": moved}).isel(
-        head=slice(None) if heads is None else list(heads)
     )

@@ -8,7 +8,9 @@ from jaxtyping import Bool, Float
 
 from attnscope.errors import AttnscopeError
 from attnscope.mechanism._arrays import agree, choose, in_band, labelled, series, weighted_median
+from attnscope.mechanism._common_shift import common_shift, shifts_near
 from attnscope.mechanism._fourier import transform
+from attnscope.mechanism._peaks import Offsets
 from attnscope.mechanism.rotation import COMPLETIONS, Completion, Rotation, head_rotation
 
 _REAL = 1e-8  # |sin angle| below which an eigenvalue is +1 or -1: its vector is real and has no direction
@@ -21,6 +23,7 @@ def phase_map(
     *,
     completion: Completion = "minimal",
     band: tuple[int, int] | None = None,
+    offsets: Offsets | None = None,
     bins: int = 64,
     seed: int = 0,
 ) -> xr.Dataset:
@@ -43,6 +46,8 @@ def phase_map(
     band
         Lowest and highest frequency (cycles per T tokens) for the numbers without dimension; everything from
         3 by default.
+    offsets
+        Lowest and highest offset that the head may look at, tokens: where the line is looked for. All by default.
     bins
         Number of angle bins over -pi..pi.
 
@@ -52,9 +57,12 @@ def phase_map(
         ``energy`` over (``frequency``, ``angle``), the sum of g² in bins whose centres ``angle`` holds
         (radians); over ``frequency``, ``real_energy``, that of the eigenvalues 1 and -1, and
         ``total_energy``, the sum of all, which for a full R is that of the DFT of Q. Without dimension, over
-        the band: ``median_shift``, the energy-weighted median of Delta (tokens); ``share_near``, the share of
-        the energy within 1 token of it; ``uniform_share``, the share of the circle that ``share_near``
-        covers, which angles spread evenly would give; ``least_cosine`` (see `Rotation`). For ``thin``,
+        the band: ``line_shift``, the Delta (tokens) whose line :math:`\theta = 2 \pi f \Delta / T`, angles wrapped,
+        the energy lies on: of :math:`C(f) = \sum_p g^2 e^{j \theta}`, in which energy at all angles cancels, what
+        `cross_spectrum` takes of its own (NaN where there is none); ``line_chance``, how often C of random phases would
+        concentrate as much; ``share_near``, the share of the energy within 1 token of the line; ``uniform_share``, the
+        share of the circle that ``share_near`` covers, which angles spread evenly would give; ``least_cosine`` (see
+        `Rotation`). For ``thin``,
         energies are multiplied by the size of the eigenvalue.
 
     Raises
@@ -75,7 +83,7 @@ def phase_map(
     >>> turn = np.diag(np.exp(2j * np.pi * frequency * 2 / 64))  # k_i = q_(i + 2)
     >>> key = np.block([[turn.real, turn.imag], [-turn.imag, turn.real]])
     >>> found = phase_map(np.hstack([np.cos(angle), np.sin(angle)]), np.eye(6), key)
-    >>> round(float(found.median_shift), 6), round(float(found.share_near), 6)
+    >>> round(float(found.line_shift), 6), round(float(found.share_near), 6)
     (2.0, 1.0)
     """
     values = series("X", inputs)
@@ -92,7 +100,7 @@ def phase_map(
         parked = _parked_energy(values, found, energy)
     edges = np.linspace(-np.pi, np.pi, bins + 1)
     place = np.clip(np.searchsorted(edges, found.angles[~real], side="left") - 1, 0, bins - 1)
-    line = _line_of(energy[:, ~real], found.angles[~real], chosen, len(values))
+    line = _line_of(energy[:, ~real], found.angles[~real], chosen, len(values), offsets)
     cycles = f"cycles per {len(values)} tokens"
     return xr.Dataset(
         {
@@ -103,7 +111,8 @@ def phase_map(
                 "frequency", energy[:, real].sum(1) + parked, "energy of real eigenvalues"
             ),
             "total_energy": labelled("frequency", energy.sum(1) + parked, "energy of all eigenvectors"),
-            "median_shift": labelled("", line.median, "weighted median of the shift in the band", "tokens"),
+            "line_shift": labelled("", line.shift, "shift on whose line the energy lies", "tokens"),
+            "line_chance": labelled("", line.chance, "share of random phases that concentrate as much"),
             "share_near": labelled("", line.near, "share of energy within a token of it"),
             "uniform_share": labelled("", line.uniform, "the same if angles were spread evenly"),
             "least_cosine": labelled(
@@ -147,13 +156,14 @@ def completion_range(
     completions: tuple[Completion, ...] = ("minimal", "haar"),
     draws: int = 5,
     band: tuple[int, int] | None = None,
+    offsets: Offsets | None = None,
     seed: int = 0,
 ) -> xr.Dataset:
     """What `phase_map` reads off the line, under several completions: how far the free choice matters.
 
     Parameters
     ----------
-    inputs, query_weight, key_weight, band
+    inputs, query_weight, key_weight, band, offsets
         As in `phase_map`.
     completions
         Which; ``haar`` stands for ``draws`` of them, of the seeds ``seed``, ``seed + 1``, ...
@@ -163,7 +173,7 @@ def completion_range(
     Returns
     -------
     xarray.Dataset
-        ``median_shift`` and ``share_near`` over ``completion`` (``minimal``, ``haar 0``, ``haar 1``, ...).
+        ``line_shift`` and ``share_near`` over ``completion`` (``minimal``, ``haar 0``, ``haar 1``, ...).
 
     Raises
     ------
@@ -186,12 +196,21 @@ def completion_range(
         for draw in range(draws if completion == "haar" else 1)
     ]
     maps = [
-        phase_map(inputs, query_weight, key_weight, completion=completion, band=band, bins=1, seed=number)
+        phase_map(
+            inputs,
+            query_weight,
+            key_weight,
+            completion=completion,
+            band=band,
+            offsets=offsets,
+            bins=1,
+            seed=number,
+        )
         for _, completion, number in runs
     ]
     names = [name for name, _, _ in runs]
     return xr.concat(
-        [found[["median_shift", "share_near"]] for found in maps],
+        [found[["line_shift", "share_near"]] for found in maps],
         xr.Variable("completion", names),
         combine_attrs="drop",
     )
@@ -210,7 +229,8 @@ def _parked_energy(
 
 @dataclass(frozen=True)
 class _Line:
-    median: float
+    shift: float
+    chance: float
     near: float
     uniform: float
 
@@ -220,16 +240,15 @@ def _line_of(
     angles: Float[np.ndarray, " vector"],
     chosen: Bool[np.ndarray, " frequency"],
     length: int,
+    offsets: Offsets | None,
 ) -> _Line:
-    frequency = np.flatnonzero(chosen)
-    tokens = length / (2 * np.pi * frequency)
-    shift, weight = tokens[:, None] * angles, energy[chosen]
-    total = weight.sum()
-    if not total > 0:
-        return _Line(np.nan, np.nan, np.nan)
-    median = weighted_median(shift.ravel(), weight.ravel())
-    near = weight[np.abs(shift - median) <= 1].sum() / total
-    # of the angles -pi..pi at each frequency, the part whose shift is within a token of the median
-    low, high = np.maximum(median - 1, -np.pi * tokens), np.minimum(median + 1, np.pi * tokens)
-    covered = np.maximum(high - low, 0) / (2 * np.pi * tokens)
-    return _Line(median, float(near), float((weight.sum(1) * covered).sum() / total))
+    cross = energy @ np.exp(1j * angles)
+    common = common_shift(cross, chosen, length, offsets)
+    if not common.is_peak:
+        return _Line(np.nan, common.chance, np.nan, np.nan)
+    shift = weighted_median(shifts_near(cross, -common.offset, length)[chosen], np.abs(cross[chosen]))
+    weight, token = energy[chosen], 2 * np.pi * np.flatnonzero(chosen) / length  # radians that a token turns
+    apart = np.abs(np.angle(np.exp(1j * (angles - token[:, None] * shift))))
+    near = weight[apart <= token[:, None]].sum() / weight.sum()
+    uniform = weight.sum(1) @ np.minimum(token / np.pi, 1) / weight.sum()
+    return _Line(shift, common.chance, float(near), float(uniform))

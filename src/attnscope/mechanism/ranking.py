@@ -1,4 +1,4 @@
-"""Heads in order: those for which three ways agree first, then by the largest mean weight."""
+"""Heads in order, and what their verdicts come to in sentences: one count for the terminal and the page."""
 
 from __future__ import annotations
 
@@ -11,21 +11,24 @@ import xarray as xr
 
 from attnscope.capture import numbering_note
 from attnscope.errors import AttnscopeError
+from attnscope.mechanism._verdict import ERROR, READINGS
 
-LOOKS = 0.2  # mean weight at one offset from which a head can be said to look there
-_RARE = 0.05  # what comes by chance less often than this is said to show something
+_BY_ACCIDENT = 0.05  # probability from which as many agreements are called no more than accident
 _OF_KERNEL = ("offset_of_kernel", "kernel_agrees", "kernel_chance", "kernel_share")
 _NUMBERS = (
     "offset_of_weights",
-    "offset_of_spectrum",
-    "offset_of_correlation",
+    *READINGS,
     "position_share",
     "peak_weight",
+    "weight_level",
     "coherence",
+    "chance",
 )
 
+Rows = list[dict[str, Any]]
 
-def rank_heads(tree: xr.DataTree) -> list[dict[str, Any]]:
+
+def rank_heads(tree: xr.DataTree) -> Rows:
     """What was found out about each head, the clearest case first.
 
     Parameters
@@ -36,86 +39,139 @@ def rank_heads(tree: xr.DataTree) -> list[dict[str, Any]]:
     Returns
     -------
     list of dict
-        For each head ``layer``, ``attention`` (self or causal; None where all layers attend in one way), ``head``,
-        ``agree`` (None where there is no verdict) and, None where not known,
-        ``offset_of_weights``, ``offset_of_spectrum``, ``offset_of_correlation`` (tokens), ``position_share``,
-        ``peak_weight``, ``coherence`` and ``moved_without_bias`` (tokens). With RoPE or a bias of the scores also
+        For each head ``layer``, ``attention`` (self or causal; None where all layers attend in one way), ``head``;
+        ``prefers`` (its largest mean weight at one offset is more than chance gives) and ``positional`` (and position
+        gives more than half of its scores' profile); ``agree``, whether both readings of the scores of a positional
+        head find the offset of its weights (None where it is not positional, or a reading finds none); and, None where
+        not known or not there, ``offset_of_weights`` (where it prefers one), ``offset_of_spectrum``,
+        ``offset_of_correlation`` (tokens), ``position_share``, ``peak_weight``, ``weight_level``, ``coherence`` and
+        ``chance``, how often the readings of another head would agree. With RoPE or a bias of the scores also
         ``offset_of_kernel``, ``kernel_agrees``, ``kernel_chance`` and ``kernel_share``: see `scheme_kernel`.
 
     Examples
     --------
     >>> grid = ("layer", "head")
-    >>> verdict = xr.Dataset(
-    ...     {"agree": (grid, np.array([[False, True]])), "peak_weight": (grid, np.array([[0.9, 0.5]]))},
-    ...     coords={"layer": [0], "head": [0, 1]},
-    ... )
+    >>> found = {"prefers": (grid, [[False, True]]), "positional": (grid, [[False, True]])}
+    >>> found |= {"agree": (grid, [[False, True]]), "peak_weight": (grid, [[0.9, 0.5]])}
+    >>> verdict = xr.Dataset(found, coords={"layer": [0], "head": [0, 1]})
     >>> [row["head"] for row in rank_heads(xr.DataTree.from_dict({"verdict": verdict}))]
     [1, 0]
     """
-    rows = _from_content(tree) | _from_verdict(tree)
+    if "verdict" not in tree.children:
+        return []
+    verdict = tree["verdict"].to_dataset()
     kinds, kernels = _kinds(tree), _from_kernel(tree)
     nothing = dict.fromkeys(_OF_KERNEL)
+    rows = [
+        _row(verdict.sel(layer=layer, head=head), kinds) | kernels.get((int(layer), int(head)), nothing)
+        for layer in verdict["layer"].values
+        for head in verdict["head"].values
+    ]
     return sorted(
-        (
-            {"layer": row["layer"], "attention": kinds.get(row["layer"])} | row | kernels.get(place, nothing)
-            for place, row in rows.items()
+        (row for row in rows if row["peak_weight"] is not None),
+        key=lambda row: (
+            not row["agree"],
+            not row["positional"],
+            -row["peak_weight"],
+            row["layer"],
+            row["head"],
         ),
-        key=lambda row: (not row["agree"], -(row["peak_weight"] or 0.0), row["layer"], row["head"]),
     )
 
 
-def count_agreeing(rows: list[dict[str, Any]], least: float = 0.0) -> tuple[int, int]:
-    """In how many heads three ways agree, and of how many that have a verdict.
-
-    Parameters
-    ----------
-    rows
-        From `rank_heads`.
-    least
-        Count only heads with so much mean weight at their peak: at an offset with little weight, agreement says little
-        of where the head looks.
-
-    Examples
-    --------
-    >>> rows = [{"agree": True, "peak_weight": 0.1}, {"agree": False, "peak_weight": 0.5}]
-    >>> count_agreeing(rows), count_agreeing(rows, LOOKS)
-    ((1, 2), (0, 1))
-    """
-    judged = [row["agree"] for row in rows if row["agree"] is not None and row["peak_weight"] >= least]
-    return sum(judged), len(judged)
+def _row(one: xr.Dataset, kinds: dict[int, str]) -> dict[str, Any]:
+    numbers = {name: _finite(float(one[name])) if name in one else None for name in _NUMBERS}
+    if not bool(one["prefers"]):
+        numbers["offset_of_weights"] = None
+    positional = bool(one["positional"])
+    judged = positional and all(numbers[name] is not None for name in READINGS)
+    return {
+        "layer": int(one["layer"]),
+        "attention": kinds.get(int(one["layer"])),
+        "head": int(one["head"]),
+        "prefers": bool(one["prefers"]),
+        "positional": positional,
+        "agree": bool(one["agree"]) if judged else None,
+        **numbers,
+    }
 
 
-def agreement(rows: list[dict[str, Any]]) -> str:
-    """In how many heads three ways agree, in a sentence; empty where none has a verdict.
+def summary(rows: Rows) -> list[str]:
+    """What the verdicts come to, each count with what chance would give, in sentences.
 
     Examples
     --------
-    >>> agreement([{"agree": True, "peak_weight": 0.5}, {"agree": False, "peak_weight": 0.1}])
-    'Three ways find the same offset in 1 of 1 head that looks there with 0.2 or more of its weight (1 of all 2).'
-    >>> agreement([{"agree": False, "peak_weight": 0.1}])
-    'No head has 0.2 or more of its weight at one offset; three ways find the same offset in 0 of all 1.'
+    >>> head = {"prefers": True, "positional": True, "agree": True, "weight_level": 0.06, "position_share": 0.9}
+    >>> head |= {"offset_of_spectrum": -1.0, "offset_of_correlation": -1.0, "chance": 0.1}
+    >>> other = head | {"prefers": False, "positional": False, "agree": None}
+    >>> for sentence in summary([head, head, other]):
+    ...     print(sentence)
+    2 of 3 heads put more weight on one offset than chance does (0.06; one head or more in 1 of 100 models).
+    In 2 of these 2 position gives more than half of the scores' profile.
+    In 2 of these 2 both readings of the scores find the offset of the weights; \
+with the scores of other heads 0.2 of 2 would (2 or more: probability 0.01).
+    >>> summary([other])[-1]
+    'No head of 1 puts more weight on one offset than chance does (0.06; one head or more in 1 of 100 models).'
     """
-    agreeing, judged = count_agreeing(rows)
-    looking, looks = count_agreeing(rows, LOOKS)
-    if not judged:
-        return ""
-    if not looks:
-        return (
-            f"No head has {LOOKS} or more of its weight at one offset; three ways find the same offset in "
-            f"{agreeing} of all {judged}."
+    if not rows:
+        return []
+    preferring = [row for row in rows if row["prefers"]]
+    positional = [row for row in preferring if row["positional"]]
+    found = [_preferring(len(preferring), rows)]
+    if any(row["position_share"] is not None for row in preferring):
+        found.append(
+            f"In {len(positional)} of these {len(preferring)} position gives more than half of the scores' profile."
         )
-    who = "head that looks there with" if looks == 1 else "heads that look there with"
-    whose = "its" if looks == 1 else "their"
+    if positional and any(row[name] is not None for row in rows for name in READINGS):
+        found.append(_agreement(positional))
+    return found
+
+
+def _preferring(count: int, rows: Rows) -> str:
+    heads = f"{count} of {len(rows)} heads put" if count else f"No head of {len(rows)} puts"
+    level = max(row["weight_level"] or 0.0 for row in rows)
     return (
-        f"Three ways find the same offset in {looking} of {looks} {who} {LOOKS} or more of {whose} weight "
-        f"({agreeing} of all {judged})."
+        f"{heads} more weight on one offset than chance does "
+        f"({level:.2g}; one head or more in 1 of {1 / ERROR:.0f} models)."
     )
+
+
+def _agreement(positional: Rows) -> str:
+    known = [row["agree"] for row in positional]
+    agreeing = sum(agree is True for agree in known)
+    said = (
+        f"In {agreeing} of these {len(positional)} both readings of the scores find the offset of the weights"
+    )
+    unread = sum(agree is None for agree in known)
+    if unread:
+        said += f" (in {unread} a reading finds none)"
+    chances = [row["chance"] for row in positional]
+    if None in chances:
+        return f"{said}; there are no other heads to tell how often that is an accident."
+    probability = _or_more(agreeing, chances)
+    said += (
+        f"; with the scores of other heads {sum(chances):.2g} of {len(chances)} would "
+        f"({agreeing} or more: probability {_rounded(probability)})"
+    )
+    return f"{said}, so this may be accident." if probability > _BY_ACCIDENT else f"{said}."
+
+
+def _rounded(probability: float) -> str:
+    return f"{probability:.1g}" if probability >= 0.0001 else "below 0.0001"  # noqa: PLR2004
+
+
+def _or_more(count: int, chances: list[float]) -> float:
+    """Probability of so many successes or more, in independent trials of these probabilities."""
+    spread = np.ones(1)
+    for chance in chances:
+        spread = np.convolve(spread, [1 - chance, chance])
+    return float(spread[count:].sum())
 
 
 def foretold(tree: xr.DataTree) -> str:
     """In how many heads the position scheme alone foretells the offset, and how many chance would give, in a sentence.
 
-    Chance is that of `scheme_kernel`. Empty where the scores have no such scheme.
+    Asked of heads that prefer an offset. Chance is that of `scheme_kernel`. Empty where the scores have no such scheme.
 
     Examples
     --------
@@ -125,40 +181,22 @@ def foretold(tree: xr.DataTree) -> str:
     ...     {"offset_of_kernel": -ones, "agree": ones, "chance": 0.2 * ones, "share": 0.9 * ones},
     ...     attrs={"scheme": "rotation"},
     ... )
-    >>> content = xr.Dataset(
-    ...     {"mass": 0.5 * ones, "target": -ones, "position_share": ones},
-    ... )
-    >>> foretold(xr.DataTree.from_dict({"scheme_kernel": kernel, "position_content": content}))
-    'The rotation alone foretells the offset in 3 of 3 heads with 0.2 or more of their weight at one (0.6 by chance).'
+    >>> verdict = xr.Dataset({"prefers": ones, "positional": ones, "agree": 0 * ones, "peak_weight": ones})
+    >>> foretold(xr.DataTree.from_dict({"scheme_kernel": kernel, "verdict": verdict}))
+    'The rotation alone foretells the offset of 3 of these 3 (0.6 by chance).'
     """
-    judged = [row for row in rank_heads(tree) if row["kernel_agrees"] is not None]
+    judged = [row for row in rank_heads(tree) if row["prefers"] and row["kernel_agrees"] is not None]
     if not judged:
         return ""
     scheme = tree["scheme_kernel"].attrs.get("scheme", "position scheme")
-    looking = [row for row in judged if (row["peak_weight"] or 0.0) >= LOOKS]
-    if not looking:
-        return f"No head has {LOOKS} or more of its weight at one offset that the {scheme} could foretell."
-    chances = [row["kernel_chance"] for row in looking]
-    agreeing = sum(row["kernel_agrees"] for row in looking)
-    heads = "head with" if len(looking) == 1 else "heads with"
-    said = (
-        f"The {scheme} alone foretells the offset in {agreeing} of {len(looking)} {heads} {LOOKS} or more of their "
-        f"weight at one ({sum(chances):.1f} by chance)."
-    )
-    likely = _at_least(agreeing, chances)
-    return (
-        said
-        if likely < _RARE
-        else f"{said} So many come by chance in {likely:.0%} of cases: it shows nothing."
-    )
-
-
-def _at_least(count: int, chances: list[float]) -> float:
-    """How likely it is that so many or more of independent events happen."""
-    number = np.ones(1)
-    for chance in chances:
-        number = np.convolve(number, [1 - chance, chance])
-    return float(number[count:].sum())
+    chances = [row["kernel_chance"] for row in judged]
+    agreeing = sum(row["kernel_agrees"] for row in judged)
+    of = f"{agreeing} of these {len(judged)}"
+    said = f"The {scheme} alone foretells the offset of {of} ({sum(chances):.1f} by chance)."
+    likely = _or_more(agreeing, chances)
+    if likely < _BY_ACCIDENT:
+        return said
+    return f"{said} So many come by chance in {likely:.0%} of cases: it shows nothing."
 
 
 def layer_numbers(tree: xr.DataTree) -> str:
@@ -203,11 +241,11 @@ def skipped_by_reason(tree: xr.DataTree) -> list[tuple[str, str]]:
 
 
 def best_heads(
-    tree: xr.DataTree, *, layer: int | None = None, head: int | None = None, count: int = 4
+    tree: xr.DataTree, *, layer: int | None = None, head: int | None = None, count: int | None = 4
 ) -> list[tuple[int, int]]:
     """The heads to show: the first of `rank_heads`, of one layer or with one number where asked for.
 
-    Where three ways agree for some heads, only such heads are chosen, unless a layer or head is asked for.
+    Where the readings of some heads agree, only such heads are chosen, unless a layer or head is asked for.
 
     Raises
     ------
@@ -216,9 +254,10 @@ def best_heads(
 
     Examples
     --------
+    >>> grid = ("layer", "head")
+    >>> found = {name: (grid, [[True, True]]) for name in ("prefers", "positional", "agree")}
     >>> verdict = xr.Dataset(
-    ...     {name: (("layer", "head"), np.array([[1.0, 0.5]])) for name in ("agree", "peak_weight")},
-    ...     coords={"layer": [0], "head": [0, 1]},
+    ...     found | {"peak_weight": (grid, [[1.0, 0.5]])}, coords={"layer": [0], "head": [0, 1]}
     ... )
     >>> tree = xr.DataTree.from_dict({"verdict": verdict})
     >>> best_heads(tree, count=1), best_heads(tree, head=1)
@@ -237,6 +276,38 @@ def best_heads(
     if layer is None and head is None and agreeing:
         chosen = agreeing
     return [(row["layer"], row["head"]) for row in chosen[:count]]
+
+
+def mask_note(tree: xr.DataTree) -> str:
+    """Where peaks are looked for, if a mask keeps heads from some offsets; empty where it does not.
+
+    Examples
+    --------
+    >>> reach = {"lowest_offset": ("layer", [-15, -7]), "highest_offset": ("layer", [0, 0])}
+    >>> verdict = xr.Dataset({"offset_of_spectrum": 0.0}, {"layer": [0, 1]} | reach, {"positions": 16})
+    >>> print(mask_note(xr.DataTree.from_dict({"verdict": verdict})))
+    The mask lets heads look at offsets −15 to 0 (layers 1: −7 to 0). Peaks are looked for there alone; \
+scores are read before the mask.
+    """
+    if "verdict" not in tree.children:
+        return ""
+    verdict = tree["verdict"].to_dataset()
+    if "lowest_offset" not in verdict.coords:
+        return ""
+    by_reach: dict[str, list[str]] = {}
+    widest = 0
+    for layer in verdict["layer"].values:
+        low, high = (int(verdict[name].sel(layer=layer)) for name in ("lowest_offset", "highest_offset"))
+        by_reach.setdefault(f"{low} to {high}", []).append(str(layer))
+        widest += (low, high) == (1 - verdict.attrs["positions"], verdict.attrs["positions"] - 1)
+    if widest == verdict.sizes["layer"]:
+        return ""
+    first, *others = by_reach
+    aside = "; ".join(f"layers {', '.join(by_reach[one])}: {one}" for one in others)
+    said = f"The mask lets heads look at offsets {first}{f' ({aside})' if aside else ''}."
+    read = any(name in verdict and bool(np.isfinite(verdict[name]).any()) for name in READINGS)
+    said += " Peaks are looked for there alone" + "; scores are read before the mask" * read
+    return f"{said}.".replace("-", "−")
 
 
 def _kinds(tree: xr.DataTree) -> dict[int, str]:
@@ -267,48 +338,6 @@ def _from_kernel(tree: xr.DataTree) -> dict[tuple[int, int], dict[str, Any]]:
                     "kernel_chance": _number(kernel, "chance", at),
                     "kernel_share": _number(kernel, "share", at),
                 }
-    return rows
-
-
-def _from_verdict(tree: xr.DataTree) -> dict[tuple[int, int], dict[str, Any]]:
-    if "verdict" not in tree.children:
-        return {}
-    verdict = tree["verdict"].to_dataset()
-    moved = tree["bias"].to_dataset()["moved"] if "bias" in tree.children else None
-    rows: dict[tuple[int, int], dict[str, Any]] = {}
-    for row, layer in enumerate(verdict["layer"].values):
-        for column, head in enumerate(verdict["head"].values):
-            at = {"layer": row, "head": column}
-            peak = _number(verdict, "peak_weight", at)
-            if peak is None:
-                continue
-            rows[int(layer), int(head)] = {
-                "layer": int(layer),
-                "head": int(head),
-                "agree": bool(verdict["agree"].isel(at)),
-                **{name: _number(verdict, name, at) for name in _NUMBERS},
-                "moved_without_bias": None if moved is None else _finite(float(moved.isel(at))),
-            }
-    return rows
-
-
-def _from_content(tree: xr.DataTree) -> dict[tuple[int, int], dict[str, Any]]:
-    """Heads whose scores have no form that a verdict could be had from."""
-    if "position_content" not in tree.children:
-        return {}
-    content = tree["position_content"].to_dataset()
-    rows: dict[tuple[int, int], dict[str, Any]] = {}
-    for row, layer in enumerate(content["layer"].values):
-        for column, head in enumerate(content["head"].values):
-            at = {"layer": row, "head": column}
-            peak = _number(content, "mass", at)
-            if peak is not None:
-                found = dict.fromkeys((*_NUMBERS, "moved_without_bias")) | {
-                    "offset_of_weights": _number(content, "target", at),
-                    "position_share": _number(content, "position_share", at),
-                    "peak_weight": peak,
-                }
-                rows[int(layer), int(head)] = {"layer": int(layer), "head": int(head), "agree": None, **found}
     return rows
 
 

@@ -4,7 +4,8 @@ from typing import Literal
 
 import numpy as np
 import xarray as xr
-from jaxtyping import Float
+from jaxtyping import Bool, Float
+from scipy import signal
 
 from attnscope.errors import AttnscopeError
 from attnscope.mechanism._arrays import choose, labelled, series
@@ -12,6 +13,7 @@ from attnscope.mechanism._fisher import fisher_g
 from attnscope.mechanism._fourier import null_scale, rayleigh_mean, rayleigh_quantile, transform
 
 QUARTILES = (0.25, 0.75)
+CLEAR = 4.0  # standard deviations by which a peak stands out
 
 
 def amplitude_spectrum(
@@ -37,7 +39,9 @@ def amplitude_spectrum(
         The local median is that of so many frequencies on either side (the frequency itself and 0 left out).
     factor, lowest
         A peak is a frequency of at least ``lowest`` whose mean amplitude is at least ``factor`` local
-        medians and above the upper quartile of white noise.
+        medians, above the upper quartile of white noise and above both neighbours; what it rises above its surroundings
+        by (prominence) is at least 4 standard deviations of the mean over as many independent columns as the table has
+        the variance of. A falling slope has none.
 
     Returns
     -------
@@ -94,7 +98,7 @@ def amplitude_spectrum(
             "local_ratio": labelled("frequency", ratio, "mean amplitude over its local median"),
             "is_peak": labelled(
                 "frequency",
-                (frequency >= lowest) & (ratio >= factor) & above_noise,
+                (frequency >= lowest) & (ratio >= factor) & above_noise & _tops(mean, mean / ratio, columns),
                 "peak of the mean amplitude",
             ),
             "null_mean": labelled("", rayleigh_mean(scale), "mean amplitude of white noise"),
@@ -158,6 +162,26 @@ def fisher_g_test(columns: Float[np.ndarray, "position column"]) -> xr.Dataset:
             ),
         }
     )
+
+
+def _tops(
+    mean: Float[np.ndarray, " frequency"],
+    level: Float[np.ndarray, " frequency"],
+    columns: Float[np.ndarray, "position column"],
+) -> Bool[np.ndarray, " frequency"]:
+    """Local maxima that stand out from the scatter of a mean over so many Rayleigh amplitudes about the level."""
+    power = np.linalg.svd(columns - columns.mean(0), compute_uv=False) ** 2
+    independent = power.sum() ** 2 / max((power**2).sum(), np.finfo(float).tiny)
+    scatter = np.sqrt(4 / np.pi - 1) / np.sqrt(max(independent, 1.0))
+    mirrored = np.append(
+        mean, mean[-2] if len(columns) % 2 == 0 else mean[-1]
+    )  # beyond half of all positions
+    tops = signal.find_peaks(mirrored)[0]
+    prominence = signal.peak_prominences(mirrored, tops)[0]
+    found = np.zeros(len(mean), dtype=bool)
+    with np.errstate(invalid="ignore"):
+        found[tops] = prominence >= CLEAR * scatter * np.nan_to_num(level[tops])
+    return found
 
 
 def _without_line(columns: Float[np.ndarray, "position column"]) -> Float[np.ndarray, "position column"]:

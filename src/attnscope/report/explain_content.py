@@ -11,15 +11,13 @@ from attnscope.figures.mechanism.paper import SAME
 from attnscope.mechanism.paper import COLUMNS as PAPER_COLUMNS
 from attnscope.mechanism.paper import KEY as PAPER_KEY
 from attnscope.mechanism.paper import paper_lines
-from attnscope.mechanism.ranking import agreement, foretold, rank_heads, skipped_by_reason
+from attnscope.mechanism.ranking import foretold, mask_note, rank_heads, skipped_by_reason, summary
 from attnscope.report.content import pieces_note
 from attnscope.report.embed import picture
 
 if TYPE_CHECKING:
     import xarray as xr
     from matplotlib.figure import Figure
-
-_MOSTLY = 0.9  # of the scores' profile: position "explains" a head
 
 
 @dataclass(frozen=True)
@@ -58,11 +56,12 @@ _SECTIONS = (
         "heads",
         "All heads",
         (
-            "Where each head looks, how much of that its positions explain, and whether three independent ways of "
-            "reading the offset agree: the weights themselves, the phase of the cross-spectrum of queries and keys, "
-            "and their summed cross-correlation."
+            "Where each head looks, how much of that its positions explain, and whether two readings of its scores and "
+            "one of its weights find the same offset. The two are of one trace, the scores summed along offsets: its "
+            "peak (cross-correlation) and the phases of its transform (cross-spectrum). They are no second source; the "
+            "weights are."
         ),
-        ("verdict", "position-shares", "offset-agreement"),
+        ("verdict", "offset-agreement"),
     ),
     (
         "table",
@@ -93,7 +92,8 @@ _SECTIONS = (
         "The shift between queries and keys",
         (
             "If keys are the queries moved by a fixed number of tokens, the head looks at a fixed offset. Three "
-            "views of that shift, for the heads named."
+            "views of that shift, for the heads named. All are of the scores before any mask; offsets that the mask "
+            "forbids are grey, and no peak is looked for there."
         ),
         ("cross-spectrum", "phase-maps", "cross-correlations", "peak-agreement"),
     ),
@@ -175,33 +175,22 @@ _SECTIONS = (
 _WITH_TOKENS = {"relearned-maps", "paper_figure_2"}
 _NOT_SHOWN = {"paper_figure_6_minimal"}  # only as files, so that the page stays small
 
-_NO_VERDICT = (
-    "Where each head looks, and how much of that its positions explain. Its scores have no form of which the shift "
-    "of queries and keys could be read off, so there is no second opinion on the offset: see what was not analysed."
-)
-_BY_SCHEME = (
-    "Where each head looks, how much of that its positions explain, and the offset that the position scheme alone "
-    "foretells, beside the chance that it would do so with random phases."
-)
-
 _FIGURES = {
     "verdict": (
         "Offsets and what position explains",
         (
             "One cell for each head: the number is the offset of its largest mean weight (−1 is the token before), "
-            "the colour the share of the scores' profile that positions alone explain, a frame that three ways agree."
-        ),
-    ),
-    "position-shares": (
-        "Offsets and what position explains",
-        (
-            "One cell for each head: the number is the offset of its largest mean weight (−1 is the token before), "
-            "the colour the share of the scores' profile that positions alone explain."
+            "none where that weight is no more than chance; the colour the share of the scores' profile that "
+            "positions alone explain; a frame that both readings of the scores find the offset too."
         ),
     ),
     "offset-agreement": (
-        "Three ways against each other",
-        "One disc for each head, larger the more it weighs its offset. On the diagonal two ways find the same offset.",
+        "Two readings of the scores against the weights",
+        (
+            "One disc for each head that prefers an offset, larger the more it weighs it. On the diagonal weights and "
+            "scores find the same offset. Both readings are of the same trace, so the right panel checks the reading, "
+            "not the head."
+        ),
     ),
     "position-spectrum": (
         "Waves in the position table",
@@ -270,7 +259,8 @@ _FIGURES = {
         "The rotation from queries to keys",
         (
             "Dark spots are where its eigenvectors have their energy. Spots along a line through 0 are a shift by "
-            "that many tokens. Single spots depend on how the rotation is completed; the figure above does not."
+            "that many tokens; the line that gathers most, wrapped lines too, is named in red. Single spots depend on "
+            "how the rotation is completed; the figure above does not."
         ),
     ),
     "cross-correlations": (
@@ -283,8 +273,10 @@ _FIGURES = {
     "peak-agreement": (
         "Do scores foretell weights?",
         (
-            "All heads, by layer: how many weigh most the offset at which their summed scores peak, and how alike both "
-            "profiles rank the offsets. Softmax lies between the two, so this is measured, not implied."
+            "All heads, by layer: how many weigh most the offset at which their mean scores are highest (dashed: with "
+            "the scores of the layer's other heads), and how alike both profiles rank the offsets that the mask "
+            "allows. Softmax lies between the two, so this is measured, not implied; where all weights are nearly "
+            "equal it holds without any head preferring an offset."
         ),
     ),
     "shift-controls": (
@@ -387,18 +379,19 @@ COLUMNS = (
     ("offset_of_weights", "Offset by weights", "descending"),
     ("offset_of_spectrum", "Offset by cross-spectrum", "descending"),
     ("offset_of_correlation", "Offset by cross-correlation", "descending"),
-    ("agree", "Three agree", "descending"),
+    ("agree", "Scores agree", "descending"),
+    ("chance", "By chance", "ascending"),
     ("offset_of_kernel", "Offset by scheme", "descending"),
     ("kernel_agrees", "Scheme foretells", "descending"),
     ("kernel_chance", "So by chance", "descending"),
     ("position_share", "Explained by position", "descending"),
     ("kernel_share", "Explained by scheme", "descending"),
     ("peak_weight", "Largest mean weight", "descending"),
+    ("prefers", "More than chance", "descending"),
     ("coherence", "Coherence", "descending"),
-    ("moved_without_bias", "Moved without biases", "descending"),
 )
 _WHOLE = {"layer", "head"}
-_SIGNED = {"offset_of_spectrum", "offset_of_correlation", "moved_without_bias"}
+_SIGNED = {"offset_of_spectrum", "offset_of_correlation"}
 
 
 def sections(
@@ -412,8 +405,6 @@ def sections(
     found: list[Section] = []
     for name, title, says, names in _SECTIONS:
         there = [pictures[one] for one in names if one in pictures]
-        if name == "heads" and "verdict" not in pictures:
-            says = _BY_SCHEME if "scheme_kernel" in tree.children else _NO_VERDICT  # noqa: PLW2901
         if name == "content" and "position_content" in tree.children:
             texts = tree["position_content"].attrs.get("texts", "few")
             says = f"{says} From the first {texts} windows."  # noqa: PLW2901
@@ -444,16 +435,8 @@ def table(tree: xr.DataTree) -> tuple[list[tuple[str, str, str]], list[list[tupl
 
 
 def headline(tree: xr.DataTree) -> list[str]:
-    """What the table comes to, in sentences."""
-    rows = rank_heads(tree)
-    known = [row["position_share"] for row in rows if row["position_share"] is not None]
-    sentences = [said for said in (agreement(rows), foretold(tree)) if said]
-    if known:
-        explained = sum(share > _MOSTLY for share in known)
-        sentences.append(
-            f"Positions alone explain more than 90% of the scores' profile in {explained} of {len(known)}."
-        )
-    return sentences
+    """What the table comes to, in sentences: those of the terminal."""
+    return [one for one in (*summary(rank_heads(tree)), foretold(tree), mask_note(tree)) if one]
 
 
 def forms(tree: xr.DataTree) -> list[tuple[str, str, str, str]]:

@@ -15,7 +15,7 @@ from attnscope.figures.mechanism.positions import (
 )
 from attnscope.figures.mechanism.relearned import relearned_maps, relearned_profiles, relearned_table
 from attnscope.figures.mechanism.shifts import cross_correlations, cross_spectrum_offsets, phase_maps
-from attnscope.figures.mechanism.verdict import offset_agreement, peak_agreement, position_grid, verdict_grid
+from attnscope.figures.mechanism.verdict import offset_agreement, peak_agreement, verdict_grid
 from attnscope.figures.mechanism.waves import spectra_by_layer, wave_columns, wave_counts, wave_curves
 
 __all__ = [
@@ -29,7 +29,6 @@ __all__ = [
     "position_components",
     "position_content",
     "position_correlations",
-    "position_grid",
     "position_spectrum",
     "relearned_maps",
     "relearned_profiles",

@@ -36,7 +36,6 @@ if TYPE_CHECKING:
 WHOLE: tuple[tuple[str, str, Callable[[xr.Dataset], Figure]], ...] = (
     ("verdict", "verdict", verdict.verdict_grid),
     ("verdict", "offset-agreement", verdict.offset_agreement),
-    ("position_content", "position-shares", verdict.position_grid),  # where there is no verdict
     ("position_spectrum", "position-spectrum", positions.position_spectrum),
     ("position_pca", "position-components", positions.position_components),
     ("position_cca", "position-correlations", positions.position_correlations),
@@ -128,8 +127,10 @@ def explain_figures(
     """
     chosen = best_heads(tree) if heads is None else list(heads)
     for node, name, draw in WHOLE:
-        if node in tree.children and not (name == "position-shares" and "verdict" in tree.children):
-            yield name, draw(tree[node].to_dataset())
+        if node in tree.children:
+            result = tree[node].to_dataset()
+            if name != "offset-agreement" or verdict.has_offsets(result).any():
+                yield name, draw(result)
     models = _tables(tree)
     if len(models) > 1:
         yield "position-models", positions.position_spectrum({name: one[0] for name, one in models.items()})

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from matplotlib import colormaps
@@ -24,6 +24,7 @@ from attnscope.figures.mechanism._common import (
 )
 from attnscope.figures.palette import MARK
 from attnscope.figures.style import look
+from attnscope.mechanism._verdict import ERROR
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -33,13 +34,15 @@ if TYPE_CHECKING:
 _LINES = (-2.0, -1.0, 0.0, 1.0, 2.0)  # offsets whose line is drawn in a map
 _CURVES = 10
 _BEYOND = 4.0  # tokens shown above and below the offset of a head
+_TITLE: dict[str, Any] = {"loc": "right", "color": MARK}
 
 
 def phase_maps(maps: xr.Dataset, heads: Sequence[tuple[int, int]]) -> Figure:
     """Draw the energy of the eigenvectors of each head's rotation R over frequency and angle.
 
     A shift of keys against queries by a fixed number of tokens lies on a line through 0; those of the offsets
-    -2 to 2 are drawn. The colour is the square root of the energy, in each panel up to its own largest.
+    -2 to 2 are drawn, and the offset of the line with the most energy is named where random phases would rarely put as
+    much on one. The colour is the square root of the energy, in each panel up to its own largest.
 
     Parameters
     ----------
@@ -91,8 +94,8 @@ def phase_maps(maps: xr.Dataset, heads: Sequence[tuple[int, int]]) -> Figure:
             )
             _draw_lines(axes, positions, float(frequency[-1]))
             axes.set_title(f"Layer {layer}, head {head}", loc="left")
-            if "median_shift" in part and np.isfinite(float(part["median_shift"])):
-                axes.set_title(f"offset {tokens(-float(part['median_shift']))}", loc="right", color=MARK)
+            if "line_shift" in part:
+                axes.set_title(_named(_clear(-part["line_shift"], part["line_chance"])), **_TITLE)
             ticks = np.pi * np.array([-1, -0.5, 0, 0.5, 1])
             axes.set_yticks(ticks, ["−π", "−π/2", "0", "π/2", "π"] if is_leftmost(index) else [])
             axes.set(xlim=(0, frequency[-1] + 0.5), ylim=(-np.pi, np.pi))
@@ -100,6 +103,40 @@ def phase_maps(maps: xr.Dataset, heads: Sequence[tuple[int, int]]) -> Figure:
                 axes.set_ylabel("Angle of the eigenvalue")
         figure.supxlabel(f"Frequency (cycles per {positions} tokens); lines: offset in tokens", fontsize=8)
     return figure
+
+
+def _clear(offset: xr.DataArray, chance: xr.DataArray) -> float:
+    """The offset, NaN where random phases concentrate as much too often."""
+    return float(offset) if float(chance) <= ERROR else float("nan")
+
+
+def _named(offset: float) -> str:
+    return f"offset {tokens(offset)}" if np.isfinite(offset) else "no offset"
+
+
+def _grey_out(axes: Axes, part: xr.Dataset, *, across: bool) -> None:
+    """Offsets that the mask forbids, along x or y; the limits of the axes stay."""
+    if "lowest_offset" not in part.coords:
+        return
+    ends = axes.get_xlim() if across else axes.get_ylim()
+    span = axes.axvspan if across else axes.axhspan
+    low, high = float(part["lowest_offset"]), float(part["highest_offset"])
+    if low > ends[0]:
+        span(ends[0], low - 0.5, color=NOISE_BAND, linewidth=0, zorder=0)
+    if high < ends[1]:
+        span(high + 0.5, ends[1], color=NOISE_BAND, linewidth=0, zorder=0)
+        if across:
+            axes.text(
+                0.98,
+                0.96,
+                "masked",
+                transform=axes.transAxes,
+                ha="right",
+                va="top",
+                fontsize=6.5,
+                color="0.35",
+            )
+    (axes.set_xlim if across else axes.set_ylim)(ends)
 
 
 def _draw_lines(axes: Axes, positions: int, last: float) -> None:
@@ -129,7 +166,8 @@ def cross_correlations(
     """Draw each head's cross-correlations of queries and keys: the leading columns, and their weighted sum.
 
     Above, one line for each of the `curves` columns with the largest singular values, the darkest the largest; below,
-    the sum of the scores along each offset, with its highest point within 10 tokens.
+    the sum of the scores along each offset, before any mask, with its highest point within 10 tokens, if that is a
+    peak that stands out of noise. Offsets that the mask forbids are grey.
 
     Parameters
     ----------
@@ -192,21 +230,24 @@ def cross_correlations(
             _mark_peak(total, part)
             for axes in (columns, total):
                 zero_line(axes)
+                _grey_out(axes, part, across=True)
             if is_leftmost(index):
                 columns.set_ylabel("Correlation")
-                total.set_ylabel("Sum of scores")
+                total.set_ylabel("Sum of scores" if "lowest_offset" not in part.coords else "Sum before mask")
         figure.supxlabel(OFFSET, fontsize=8)
     return figure
 
 
 def _mark_peak(axes: Axes, part: xr.Dataset) -> None:
-    if "trace_peak_offset" not in part:
+    if "trace_peak_clear" not in part:
         return
-    at = int(part["trace_peak_offset"].isel(range=place(part, "range", "near")))
+    at = float(part["trace_peak_offset"].isel(range=place(part, "range", "near")))
+    if not (np.isfinite(at) and bool(part["trace_peak_clear"])):
+        return
     height = float(part["trace"].isel(offset=int(np.flatnonzero(part["offset"].values == at)[0])))
     axes.plot(at, height, "o", color=MARK, markersize=3)
     axes.annotate(
-        f"t = {tokens(float(at), 0)}",
+        f"t = {tokens(at, 0)}",
         (at, height),
         (6, 0),
         textcoords="offset points",
@@ -220,13 +261,15 @@ def cross_spectrum_offsets(spectra: xr.Dataset, heads: Sequence[tuple[int, int]]
     """Draw the offset that each frequency of a head's scores favours.
 
     A head that looks a fixed number of tokens away has all its discs on one height: the red line, their weighted
-    median. A disc's area is the amplitude of the cross-spectrum, its colour the coherence of queries and keys.
-    Between the grey curves a phase alone tells the offset; beyond, it is told only up to a whole period.
+    median, drawn where random phases would rarely have as much on one. A disc's area is the amplitude of the
+    cross-spectrum, its colour the coherence of queries and keys. Offsets that the mask forbids are grey.
+    Between the dashed curves a phase alone tells the offset; beyond, it is told only up to a whole period.
 
     Parameters
     ----------
     spectra
-        With ``offset``, ``cross_amplitude``, ``coherence (layer, head, frequency)`` and ``band_offset``.
+        With ``offset``, ``cross_amplitude``, ``coherence (layer, head, frequency)``, ``band_offset`` and
+        ``band_offset_chance``.
     heads
         Pairs (layer, head), counted from 0.
 
@@ -249,7 +292,7 @@ def cross_spectrum_offsets(spectra: xr.Dataset, heads: Sequence[tuple[int, int]]
     >>> cross_spectrum_offsets(found, [(0, 0)]).axes[0].get_title(loc="right")
     'offset 0'
     """
-    needs = ("offset", "cross_amplitude", "coherence", "band_offset")
+    needs = ("offset", "cross_amplitude", "coherence", "band_offset", "band_offset_chance")
     pairs = the_heads(spectra, heads, needs, purpose="cross_spectrum_offsets")
     frequency = spectra["frequency"].values
     positions = int(spectra.attrs.get("positions", 2 * frequency[-1]))
@@ -258,15 +301,15 @@ def cross_spectrum_offsets(spectra: xr.Dataset, heads: Sequence[tuple[int, int]]
         discs = None
         for index, ((layer, head), (axes,)) in enumerate(zip(pairs, panels, strict=True)):
             part = one_head(spectra, layer, head)
-            middle = float(part["band_offset"])
-            middle = middle if np.isfinite(middle) else 0.0
-            limit = max(abs(middle) + 1.5, _BEYOND)
+            middle = _clear(part["band_offset"], part["band_offset_chance"])
+            limit = max(abs(float(np.nan_to_num(middle))) + 1.5, _BEYOND)
             below = frequency > 0
             wrap = positions / (2 * frequency[below])
             for sign in (-1, 1):
                 axes.plot(frequency[below], sign * wrap, color="0.6", linewidth=0.7, linestyle="--")
             axes.axhline(0, color="0.5", linewidth=0.6, linestyle=":")
-            axes.axhline(middle, color=MARK, linewidth=0.9)
+            if np.isfinite(middle):
+                axes.axhline(middle, color=MARK, linewidth=0.9)
             if "in_band" in part:
                 inside = np.flatnonzero(part["in_band"].values.astype(bool))
                 first, last = float(frequency[inside[0]]), float(frequency[inside[-1]])
@@ -288,7 +331,8 @@ def cross_spectrum_offsets(spectra: xr.Dataset, heads: Sequence[tuple[int, int]]
             )
             axes.set(xlim=(0, frequency[-1] + 0.5), ylim=(-limit, limit))
             axes.set_title(f"Layer {layer}, head {head}", loc="left")
-            axes.set_title(f"offset {tokens(middle)}", loc="right", color=MARK)
+            axes.set_title(_named(middle), **_TITLE)
+            _grey_out(axes, part, across=False)
             if is_leftmost(index):
                 axes.set_ylabel("Offset, tokens")
         figure.supxlabel(f"Frequency (cycles per {positions} tokens); shaded: not used", fontsize=8)

@@ -1,4 +1,4 @@
-"""All heads at a glance: how much position explains, and whether three ways find the same shift."""
+"""All heads at a glance: how much position explains, and whether weights and scores find the same offset."""
 
 from __future__ import annotations
 
@@ -9,9 +9,11 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from matplotlib.ticker import MaxNLocator
 
+from attnscope.errors import AttnscopeError
 from attnscope.figures.mechanism._common import ALONE, MEASURED, legend_above, tokens
 from attnscope.figures.reading import axis_values, layer_labels, require
 from attnscope.figures.style import look, name_heads
+from attnscope.mechanism._verdict import SAME
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -22,21 +24,22 @@ _WAYS = {
     "offset_of_spectrum": "Cross-spectrum",
     "offset_of_correlation": "Cross-correlation",
 }
-_AGREES = 1.0  # tokens
 _DARK = 0.62  # of the scale: darker cells have white numbers
 
 
 def verdict_grid(verdict: xr.Dataset) -> Figure:
     """Draw one cell for each head: its colour is what position explains, its number the offset it looks at.
 
-    The number is the offset of the largest mean weight; a frame tells that the cross-spectrum and the
-    cross-correlation of queries and keys find it too, within 1 token. A head without a value is hatched.
+    The number is the offset of the largest mean weight, where that is more than chance; a frame tells that the head is
+    positional and both readings of its scores find the offset too, within half a token. A head without a value is
+    hatched.
 
     Parameters
     ----------
     verdict
-        From `verdict` of an explanation: ``offset_of_weights``, ``agree`` and ``position_share (layer, head)``; where
-        there is no ``position_share``, the coherence of queries and keys is shown.
+        From `verdict` of an explanation: ``offset_of_weights``, ``prefers``, ``positional``, ``agree`` and
+        ``position_share (layer, head)``; where there is no ``position_share``, the coherence of queries and keys is
+        shown.
 
     Returns
     -------
@@ -56,6 +59,8 @@ def verdict_grid(verdict: xr.Dataset) -> Figure:
     >>> made = xr.Dataset(
     ...     {
     ...         "offset_of_weights": (grid, np.array([[-1.0, 3.0]])),
+    ...         "prefers": (grid, np.array([[True, True]])),
+    ...         "positional": (grid, np.array([[True, False]])),
     ...         "agree": (grid, np.array([[True, False]])),
     ...         "position_share": (grid, np.array([[0.98, 0.1]])),
     ...     }
@@ -64,50 +69,18 @@ def verdict_grid(verdict: xr.Dataset) -> Figure:
     ['−1', '+3']
     """
     colour = "position_share" if "position_share" in verdict else "coherence"
-    require(verdict, ("offset_of_weights", "agree", colour), purpose="verdict_grid")
-    agree = verdict["agree"].transpose("layer", "head").values.astype(bool)
+    require(verdict, ("offset_of_weights", "prefers", "positional", "agree", colour), purpose="verdict_grid")
+    agree = _agreeing(verdict)
     label = "Share that position explains" if colour == "position_share" else "Coherence"
-    title = "Number: offset looked at\nFrame: three ways agree"
-    return _grid(verdict, verdict[colour], verdict["offset_of_weights"], agree, title, label)
+    title = "Number: offset preferred" + "\nFrame: its scores agree" * bool(agree.any())
+    offset = verdict["offset_of_weights"].where(verdict["prefers"].astype(bool))
+    return _grid(verdict, verdict[colour], offset, agree, title, label)
 
 
-def position_grid(content: xr.Dataset) -> Figure:
-    """Draw the same cells where there is no verdict: what position explains, and the offset looked at.
-
-    Parameters
-    ----------
-    content
-        From `attnscope.mechanism`'s ``position_content``.
-
-    Returns
-    -------
-    matplotlib.figure.Figure
-
-    Raises
-    ------
-    AttnscopeError
-        If the result holds none.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> import xarray as xr
-    >>> from attnscope.figures.mechanism import position_grid
-    >>> made = xr.Dataset(
-    ...     {
-    ...         "position_share": (("layer", "head"), np.array([[0.9]])),
-    ...         "target": (("layer", "head"), np.array([[-1]])),
-    ...     }
-    ... )
-    >>> [text.get_text() for text in position_grid(made).axes[0].texts]
-    ['−1']
-    """
-    require(content, ("position_share", "target"), purpose="position_grid")
-    share = content["position_share"]
-    none = np.zeros((content.sizes["layer"], content.sizes["head"]), dtype=bool)
-    offset = content["target"].where(np.isfinite(share))
-    title = "Number: offset of the largest weight"
-    return _grid(content, share, offset, none, title, "Share that position explains")
+def _agreeing(verdict: xr.Dataset) -> np.ndarray:
+    """Positional heads whose readings agree: those that are counted."""
+    found = verdict["agree"].astype(bool) & verdict["positional"].astype(bool)
+    return found.transpose("layer", "head").values
 
 
 def _grid(
@@ -154,16 +127,16 @@ def _frame(layer: int, head: int) -> Rectangle:
 
 
 def offset_agreement(verdict: xr.Dataset) -> Figure:
-    """Draw the offsets that three ways find against each other, one disc for each head.
+    """Draw two readings of the scores against the weights and against each other, one disc for each head.
 
-    Within the grey band two ways lie within 1 token. A disc's area is the head's largest mean weight; blue heads
-    are those for which all three agree.
+    Heads whose weights prefer an offset, where both readings find one. Within the grey band they find the same offset,
+    within half a token. A disc's area is the head's largest mean weight; blue heads are positional and agree.
 
     Parameters
     ----------
     verdict
-        With ``offset_of_weights``, ``offset_of_spectrum``, ``offset_of_correlation``, ``agree`` and
-        ``peak_weight (layer, head)``.
+        With ``offset_of_weights``, ``offset_of_spectrum``, ``offset_of_correlation``, ``prefers``, ``positional``,
+        ``agree`` and ``peak_weight (layer, head)``.
 
     Returns
     -------
@@ -172,7 +145,7 @@ def offset_agreement(verdict: xr.Dataset) -> Figure:
     Raises
     ------
     AttnscopeError
-        If the result holds none.
+        If the result holds none, or no head of it has all three offsets.
 
     Examples
     --------
@@ -181,13 +154,17 @@ def offset_agreement(verdict: xr.Dataset) -> Figure:
     >>> from attnscope.figures.mechanism import offset_agreement
     >>> numbers = {name: (("layer", "head"), np.array([[0.5, 0.9]])) for name in (
     ...     "offset_of_weights", "offset_of_spectrum", "offset_of_correlation", "peak_weight")}
-    >>> len(offset_agreement(xr.Dataset(numbers | {"agree": (("layer", "head"), np.ones((1, 2), bool))})).axes)
+    >>> is_so = {name: (("layer", "head"), np.ones((1, 2), bool)) for name in ("prefers", "positional", "agree")}
+    >>> len(offset_agreement(xr.Dataset(numbers | is_so)).axes)
     3
     """
-    require(verdict, (*_WAYS, "agree", "peak_weight"), purpose="offset_agreement")
-    agree = verdict["agree"].transpose("layer", "head").values.astype(bool).ravel()
-    weight = np.nan_to_num(verdict["peak_weight"].transpose("layer", "head").values.astype(float)).ravel()
-    ways = {name: verdict[name].transpose("layer", "head").values.astype(float).ravel() for name in _WAYS}
+    require(verdict, (*_WAYS, "prefers", "positional", "agree", "peak_weight"), purpose="offset_agreement")
+    shown = has_offsets(verdict)
+    if not shown.any():
+        raise AttnscopeError("offset_agreement needs a head with all three offsets, but found none.")
+    agree = _agreeing(verdict)[shown]
+    weight = verdict["peak_weight"].transpose("layer", "head").values.astype(float)[shown]
+    ways = {name: verdict[name].transpose("layer", "head").values.astype(float)[shown] for name in _WAYS}
     reach = 1.08 * max(4.0, float(np.nanmax(np.abs(np.stack(list(ways.values()))), initial=0.0)))
     with look():
         figure = Figure(figsize=(7.2, 2.75), layout="constrained")
@@ -201,16 +178,34 @@ def offset_agreement(verdict: xr.Dataset) -> Figure:
     return figure
 
 
+def has_offsets(verdict: xr.Dataset) -> np.ndarray:
+    """Heads that prefer an offset, and of whose scores both readings find one, ``(layer, head)``.
+
+    Examples
+    --------
+    >>> import xarray as xr
+    >>> one = (("layer", "head"), np.ones((1, 2)))
+    >>> found = {name: one for name in _WAYS} | {"prefers": (("layer", "head"), np.array([[True, False]]))}
+    >>> has_offsets(xr.Dataset(found)).tolist()
+    [[True, False]]
+    """
+    known = verdict["prefers"].astype(bool)
+    for name in _WAYS:
+        known = known & np.isfinite(verdict[name])
+    return known.transpose("layer", "head").values
+
+
 def peak_agreement(correlations: xr.Dataset) -> Figure:
     """Draw how well the scores' profile along offsets foretells that of the weights, by layer.
 
-    On the left the share of a layer's heads for which both are highest at the same offset; on the right the rank
-    correlation of the two profiles, one disc for each head and a line for the layer's median.
+    On the left the share of a layer's heads for which both are highest at the same offset, and dashed the share of all
+    pairs of two of its heads, the weights of one and the scores of the other; on the right the rank correlation of the
+    two profiles, one disc for each head and a line for the layer's median.
 
     Parameters
     ----------
     correlations
-        From `cross_correlation` of an explanation: ``equal_argmax`` and ``spearman (layer, head)``.
+        From `cross_correlation` of an explanation: ``weight_argmax``, ``score_argmax`` and ``spearman (layer, head)``.
 
     Returns
     -------
@@ -227,13 +222,14 @@ def peak_agreement(correlations: xr.Dataset) -> Figure:
     >>> import xarray as xr
     >>> from attnscope.figures.mechanism import peak_agreement
     >>> grid = ("layer", "head")
-    >>> made = xr.Dataset({"equal_argmax": (grid, [[True, False]]), "spearman": (grid, [[0.9, 0.2]])})
+    >>> made = {"weight_argmax": (grid, [[-1, 2]]), "score_argmax": (grid, [[-1, 5]])}
+    >>> made = xr.Dataset(made | {"spearman": (grid, [[0.9, 0.2]])})
     >>> float(peak_agreement(made).axes[0].patches[0].get_height())
     0.5
     """
-    require(correlations, ("equal_argmax", "spearman"), purpose="peak_agreement")
+    require(correlations, ("weight_argmax", "score_argmax", "spearman"), purpose="peak_agreement")
     rank = correlations["spearman"].transpose("layer", "head").values.astype(float)
-    share = correlations["equal_argmax"].astype(float).mean("head").values
+    share, by_accident = zip(*map(_equal_offsets, *_argmaxes(correlations)), strict=True)
     labels = layer_labels(correlations)
     at = np.arange(len(labels))
     with look():
@@ -249,6 +245,7 @@ def peak_agreement(correlations: xr.Dataset) -> Figure:
                 ha="center",
                 fontsize=6,
             )
+        left.hlines(by_accident, at - 0.35, at + 0.35, color=ALONE, linewidth=1.2, linestyle="--")
         left.set_ylim(0, 1.1)
         left.yaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
         left.set_title("Heads with their peaks at one offset", loc="left")
@@ -264,15 +261,29 @@ def peak_agreement(correlations: xr.Dataset) -> Figure:
     return figure
 
 
+def _argmaxes(correlations: xr.Dataset) -> list[np.ndarray]:
+    """Offsets of the largest weight and of the highest scores, ``(layer, head)`` each; NaN where there is no head."""
+    names = ("weight_argmax", "score_argmax")
+    return [correlations[name].transpose("layer", "head").values.astype(float) for name in names]
+
+
+def _equal_offsets(weights: np.ndarray, scores: np.ndarray) -> tuple[float, float]:
+    """Share of heads for which the two are equal, and of pairs of two heads (NaN where there is one)."""
+    known = np.isfinite(weights) & np.isfinite(scores)
+    equal = weights[known, None] == scores[known]
+    pairs = ~np.eye(len(equal), dtype=bool)
+    return float(np.diag(equal).mean()), float(equal[pairs].mean()) if pairs.any() else float("nan")
+
+
 def _scatter(
     axes: Axes, x: np.ndarray, y: np.ndarray, weight: np.ndarray, agree: np.ndarray, reach: float
 ) -> None:
     ends = np.array([-reach, reach])
-    axes.fill_between(ends, ends - _AGREES, ends + _AGREES, color="0.9", linewidth=0, label="Within 1 token")
+    axes.fill_between(ends, ends - SAME, ends + SAME, color="0.9", linewidth=0, label="Within half a token")
     axes.plot(ends, ends, color="0.6", linewidth=0.6)
     for chosen, colour, label in (
-        (~agree, "0.45", "Not all three agree"),
-        (agree, MEASURED, "All three agree"),
+        (~agree, "0.45", "Not positional, or not the same"),
+        (agree, MEASURED, "Positional, all three the same"),
     ):
         axes.scatter(
             x[chosen],

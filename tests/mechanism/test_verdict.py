@@ -1,0 +1,251 @@
+"""What is said of a head is more than chance gives: planted heads are counted, random ones are not."""
+
+import numpy as np
+import pytest
+import torch
+import xarray as xr
+from transformers import AutoTokenizer, BertConfig, BertModel, GPT2Config, GPT2Model
+
+import attnscope
+from attnscope import mechanism
+from attnscope.attention import AttentionCall
+from attnscope.bundled import MODEL, TEXT
+from attnscope.mechanism import heads
+from attnscope.mechanism._peaks import find_peaks
+from attnscope.mechanism._reach import Reach
+from attnscope.mechanism._rows import pairs_at
+from attnscope.mechanism.content import position_content
+from attnscope.mechanism.correlation import cross_correlation, profile_agreement
+from attnscope.mechanism.cross_spectrum import cross_spectrum
+from attnscope.mechanism.evidence import gather
+from attnscope.mechanism.phase_map import phase_map
+from attnscope.mechanism.ranking import mask_note, rank_heads, summary
+from tests.mechanism.planted_waves import planted
+from tests.planted import LENGTH, causal, wave_bert
+
+WORDS = 400
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return AutoTokenizer.from_pretrained(MODEL)
+
+
+@pytest.fixture(scope="module")
+def masked(tokenizer):
+    """Heads planted at -1, +2, -3 and 0 in a model that may not look ahead."""
+    return attnscope.explain(
+        causal(wave_bert((-1, 2, -3, 0))),
+        [TEXT],
+        tokenizer=tokenizer,
+        window=LENGTH,
+        limit=4,
+        frequencies=(1, 15),
+    )
+
+
+# --- causal models ---
+
+
+def test_offsets_are_looked_for_where_a_causal_head_may_look(masked):
+    found = masked["verdict"].to_dataset().sel(layer=0)
+    assert (found.lowest_offset, found.highest_offset) == (1 - LENGTH, 0)
+    allowed = found.sel(head=[0, 2, 3])
+    for name in ("offset_of_weights", "offset_of_spectrum", "offset_of_correlation"):
+        np.testing.assert_allclose(allowed[name], [-1, -3, 0], atol=0.1)
+    assert allowed.agree.all()
+    assert (masked["cross_correlation"].trace_peak_offset.values <= 0).all()
+
+
+def test_an_offset_that_the_mask_forbids_is_not_found(masked):
+    forbidden = masked["verdict"].to_dataset().sel(layer=0, head=1)
+    assert float(forbidden.offset_of_weights) <= 0
+    assert np.isnan(float(forbidden.offset_of_spectrum))
+    assert not forbidden.agree
+    shifts = masked["cross_spectrum"].to_dataset().sel(layer=0, head=1)
+    assert float(shifts.band_offset_chance) > 0.5
+    assert 1 not in masked["controls"]["head"].values
+
+
+def test_it_is_said_where_the_scores_are_those_before_the_mask(masked):
+    note = mask_note(masked)
+    assert note.startswith(f"The mask lets heads look at offsets −{LENGTH - 1} to 0.")
+    assert "scores are read before the mask" in note
+    said = summary(rank_heads(masked))
+    assert said[0].startswith("4 of 4 heads put more weight")
+    assert said[-1].startswith(
+        "In 3 of these 4 both readings of the scores find the offset of the weights (in 1 a"
+    )
+
+
+def test_a_model_without_a_mask_needs_no_note():
+    found = attnscope.explain(limit=3)
+    assert mask_note(found) == ""
+
+
+def test_the_reach_of_a_sliding_window():
+    row = torch.arange(20)
+    near = (row[:, None] >= row) & (row[:, None] - row < 6)
+    x = torch.zeros(1, 2, 20, 4)
+    found = Reach.of(AttentionCall(x, x, x, scale=1.0, mask=near[None, None]), band=8)
+    assert found.offsets == (-5, 0)
+    weights = near.double() / near.sum(1, keepdim=True)
+    np.testing.assert_allclose(found.even, [weights.diagonal(t).sum() for t in range(-8, 9)])
+
+
+def test_profiles_are_compared_where_the_mask_allows():
+    """Before the mask the scores rise on to +2; the weights there are 0 whatever they are."""
+    scores = np.array([0.0, 1.0, 2.0, 3.0, 4.0])
+    weights = np.array([0.1, 0.3, 0.6, 0.0, 0.0])
+    assert not profile_agreement(weights, scores, band=2).equal_argmax
+    found = profile_agreement(weights, scores, band=2, offsets=(-4, 0))
+    assert found.equal_argmax
+    assert int(found.score_argmax) == 0
+    assert float(found.spearman) == pytest.approx(1)
+
+
+# --- peaks ---
+
+
+def test_a_slope_has_no_peak_and_a_hill_on_it_has_its_top():
+    offset = np.arange(-30, 31)
+    slope = 0.1 * offset
+    hill = slope + 3 * np.exp(-((offset + 4.0) ** 2))
+    found = find_peaks(np.stack([slope, hill]), offset, offsets=(-30, 0))
+    assert np.isnan(found.offset[0]).all()
+    assert found.offset[1].tolist() == [-4, -4]
+
+
+def test_noise_has_no_clear_peak_and_a_shift_has():
+    rng = np.random.default_rng(0)
+    clear = [
+        bool(cross_correlation(rng.normal(size=(64, 8)), rng.normal(size=(64, 8))).trace_peak_clear)
+        for _ in range(200)
+    ]
+    assert sum(clear) <= 2
+    q = rng.normal(size=(64, 8))
+    assert cross_correlation(q, np.roll(q, -3, axis=0)).trace_peak_clear
+
+
+def test_phases_in_disorder_have_a_common_shift_as_often_as_stated():
+    rng = np.random.default_rng(0)
+    chances = []
+    for _ in range(100):
+        q, k, x = rng.normal(size=(12, 4)), rng.normal(size=(12, 4)), rng.normal(size=(64, 12))
+        chances.append(float(cross_spectrum(x, q, k).band_offset_chance))
+    assert np.mean(np.array(chances) <= 0.01) <= 0.05
+    assert np.mean(chances) == pytest.approx(0.5, abs=0.15)
+    model = planted(offset=-2, noise=0.2)
+    assert float(cross_spectrum(model.inputs, model.query, model.key).band_offset_chance) == 0.005
+
+
+def test_weights_that_rise_on_beyond_the_band_have_no_offset(tokenizer):
+    found = attnscope.explain(
+        wave_bert((-5, 1, 5, 4)),
+        [TEXT],
+        tokenizer=tokenizer,
+        window=LENGTH,
+        limit=3,
+        band=4,
+        frequencies=(1, 15),
+    )
+    at = found["verdict"].offset_of_weights.values[0]
+    assert at[1] == 1
+    assert np.isnan(at[3])  # 4 is the edge of the band: whether it is a peak is not known
+    assert [row["head"] for row in rank_heads(found) if row["positional"]] == [1]
+
+
+# --- the rotation ---
+
+
+@pytest.mark.parametrize("offset", [-2, 2])
+def test_energy_at_all_angles_does_not_draw_the_line_to_0(offset):
+    """A median over all energy is pulled to 0 by what lies on no line, and by what wraps at high frequencies."""
+    model = planted(
+        offset=offset, noise=0.6, content=0.5, length=128, frequencies=(10, 14, 22, 38, 54), width=64
+    )
+    found = phase_map(model.inputs, model.query, model.key)
+    assert float(found.line_shift) == pytest.approx(-offset, abs=0.25)
+    assert float(found.line_chance) <= 0.01
+    assert float(found.share_near) > 1.3 * float(found.uniform_share)
+
+
+def test_the_rotation_of_the_bundled_heads_turns_by_their_offsets():
+    evidence = mechanism.evidence_of(MODEL, limit=12)
+    found = -heads.phase_maps(evidence).line_shift.sel(layer=0)
+    weights = heads.weight_peaks(evidence).offset_of_weights.sel(layer=0)
+    np.testing.assert_allclose(found, weights, atol=0.1)
+
+
+# --- chance ---
+
+
+@pytest.mark.parametrize("mask", ["none", "causal"])
+def test_rows_that_look_anywhere_exceed_the_level_as_rarely_as_stated(mask):
+    """Each query looks at one key drawn at random, the same in all texts: no profile varies more."""
+    length, band, chance = 64, 10, 0.01
+    x = torch.zeros(1, 1, length, 2)
+    reach = Reach.of(AttentionCall(x, x, x, scale=1.0, causal=mask == "causal"), band=band)
+    rng = np.random.default_rng(0)
+    row = np.arange(length)
+    most = row + 1 if mask == "causal" else np.full(length, length)
+    offset = (rng.random((4000, length)) * most).astype(int) - row
+    sums = np.stack([(offset == t).sum(1) for t in range(-band, band + 1)], 1)
+    profiles = sums / pairs_at(length, length, band)
+    assert ((profiles > reach.level(chance)).mean(0) <= 1.5 * chance).all()
+    np.testing.assert_allclose(sums.mean(0), reach.even, atol=0.1)
+
+
+def random_model(kind, scale, seed):
+    torch.manual_seed(seed)
+    if kind == "bert":
+        config = BertConfig(
+            vocab_size=WORDS,
+            hidden_size=32,
+            num_hidden_layers=3,
+            num_attention_heads=4,
+            intermediate_size=32,
+            max_position_embeddings=64,
+            initializer_range=scale,
+        )
+        return BertModel(config).eval()
+    config = GPT2Config(
+        vocab_size=WORDS,
+        n_embd=32,
+        n_layer=3,
+        n_head=4,
+        n_positions=64,
+        initializer_range=scale,
+        bos_token_id=0,
+        eos_token_id=0,
+    )
+    return GPT2Model(config).eval()
+
+
+@pytest.mark.parametrize("kind", ["bert", "gpt2"])
+@pytest.mark.parametrize("scale", [0.02, 0.2])
+def test_random_weights_claim_no_agreement(kind, scale):
+    """Softmax follows the scores, so that both have their faint maximum at one place; that is no preference."""
+    for seed in range(2):
+        texts = np.random.default_rng(seed).zipf(1.5, (12, 64)).clip(max=WORDS - 1).tolist()
+        model = random_model(kind, scale, seed)
+        evidence = gather(model, texts)
+        content = position_content(model, texts[:6])
+        found = heads.verdict(
+            evidence, heads.cross_spectra(evidence), heads.cross_correlations(evidence), content
+        )
+        rows = rank_heads(xr.DataTree.from_dict({"verdict": found}))
+        (said,) = summary(rows)
+        assert said.startswith("No head of 12 puts more weight on one offset than chance does")
+        assert not any(row["agree"] is not None or row["offset_of_weights"] is not None for row in rows)
+
+
+def test_heads_that_all_look_alike_tell_nothing(tokenizer):
+    """With the scores of another head in its place each agrees as well."""
+    found = attnscope.explain(
+        wave_bert((-1, -1, -1, -1)), [TEXT], tokenizer=tokenizer, window=LENGTH, limit=3, frequencies=(1, 15)
+    )
+    np.testing.assert_allclose(found["verdict"].chance, 1)
+    said = summary(rank_heads(found))[-1]
+    assert "with the scores of other heads 4 of 4 would" in said
+    assert said.endswith("so this may be accident.")
