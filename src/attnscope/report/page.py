@@ -89,6 +89,7 @@ def write_report(result: xr.Dataset, sample: xr.Dataset | None, path: Path | str
         heads=len(data["heads"]),
         statistics=data["statistics"],
         has_labels=data["labels"] is not None,
+        clustered="clusters" in (summary or {}),
         has_profile=data["profile"] is not None,
         window=data.get("window"),
         pieces=pieces_note(
