@@ -1,4 +1,4 @@
-"""Models whose answers are known (mechanism K)."""
+"""Models whose answers are known."""
 
 import numpy as np
 import torch

@@ -136,7 +136,7 @@ def test_one_head_may_look_nowhere_where_another_looks_somewhere(engine):
 
 @pytest.mark.parametrize("engine", ["compiled", "plain", "fused"])
 def test_scores_beyond_float32_exp_do_not_overflow(engine):
-    """exp overflows above 88 (mechanism A.3); the running maximum must not let it."""
+    """exp overflows above 88; the running maximum must not let it."""
     q = 40 * draw(1, 1, 600, 8)
     call = AttentionCall(q, q, q, 1.0)
     output, rows = measure(call, Need(entropy=True), engine=engine)
@@ -248,7 +248,7 @@ def test_columns_of_any_number_are_packed_into_passes_of_the_kernels_width():
 
 
 class TestTheReference:
-    """attend() against PyTorch's own, and the identities of mechanism A.6."""
+    """attend() against PyTorch's own, and the identities of attention."""
 
     def test_it_equals_pytorch(self):
         q, k, v = draw(2, 3, 9, 8), draw(2, 3, 11, 8, seed=1), draw(2, 3, 11, 5, seed=2)

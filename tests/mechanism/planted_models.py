@@ -1,4 +1,4 @@
-"""Models of which it is known how much of each head is position and how much is words (mechanism K)."""
+"""Models of which it is known how much of each head is position and how much is words."""
 
 import numpy as np
 import torch

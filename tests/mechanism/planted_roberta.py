@@ -1,4 +1,4 @@
-"""RoBERTa with a planted position table and planted heads: what the table of published numbers must find (K.1)."""
+"""RoBERTa with a planted position table and planted heads: what the table of published numbers must find."""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,4 @@
-"""A head of every position scheme, of which it is known what position adds to its scores and what words do (K.5)."""
+"""A head of every position scheme, of which it is known what position adds to its scores and what words do."""
 
 import math
 

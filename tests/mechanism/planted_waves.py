@@ -1,4 +1,4 @@
-"""Heads made of waves, whose shift is known (mechanism K.1)."""
+"""Heads made of waves, whose shift is known."""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,4 @@
-"""Text independence on planted variance components and label distributions (mechanism C.5 to C8)."""
+"""Text independence on planted variance components and label distributions."""
 
 import numpy as np
 import pytest

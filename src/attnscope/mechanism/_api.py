@@ -62,7 +62,7 @@ def evidence_of(
 
 
 def position_spectrum(source: Any, *, part: str | None = None, **options: Any) -> xr.Dataset:
-    """Amplitude spectrum of a position table (mechanism D.1).
+    """Amplitude spectrum of a position table (docs/mathematics.md, Spectrum of the position table).
 
     Parameters
     ----------
@@ -89,7 +89,7 @@ def position_spectrum(source: Any, *, part: str | None = None, **options: Any) -
 
 
 def position_pca(source: Any, *, part: str | None = None, **options: Any) -> xr.Dataset:
-    """Principal components of a position table (mechanism D.2).
+    """Principal components of a position table (docs/mathematics.md, Principal components).
 
     `source`, `part` as in `position_spectrum`; the result as in `principal_components`.
 
@@ -105,7 +105,9 @@ def position_pca(source: Any, *, part: str | None = None, **options: Any) -> xr.
 def position_cca(
     source: Any, texts: Sources = None, *, variance: float = 0.999, **options: Any
 ) -> xr.Dataset:
-    """Canonical correlations of each layer's input with the position table (mechanism D.3): dimension ``layer``.
+    """Canonical correlations of each layer's input with the position table: dimension ``layer``.
+
+    See docs/mathematics.md, Canonical correlations.
 
     Parameters
     ----------
@@ -146,7 +148,9 @@ def projections(source: Any, texts: Sources = None, **options: Any) -> dict[Site
 
 
 def query_key_waves(source: Any, second: Any = None, key: Any = None, **options: Any) -> xr.Dataset:
-    """Waves in the columns of queries and keys, re-parametrised by the SVD of W_Q W_K^T (mechanism E).
+    """Waves in the columns of queries and keys, re-parametrised by the SVD of W_Q W_K^T.
+
+    See docs/mathematics.md, Queries and keys as waves.
 
     Parameters
     ----------
@@ -167,7 +171,7 @@ def query_key_waves(source: Any, second: Any = None, key: Any = None, **options:
 
 
 def cross_spectrum(source: Any, second: Any = None, key: Any = None, **options: Any) -> xr.Dataset:
-    """Shift between queries and keys by frequency, free of any completion of R (mechanism F.5).
+    """Shift between queries and keys by frequency, free of any completion of R (docs/mathematics.md, Cross-spectrum).
 
     Arguments as in `query_key_waves`; the result as in `attnscope.mechanism.cross_spectrum.cross_spectrum`.
 
@@ -183,7 +187,7 @@ def cross_spectrum(source: Any, second: Any = None, key: Any = None, **options: 
 
 
 def phase_map(source: Any, second: Any = None, key: Any = None, **options: Any) -> xr.Dataset:
-    """Energy of queries by frequency and by the angle of the rotation R (mechanism F.4).
+    """Energy of queries by frequency and by the angle of the rotation R (docs/mathematics.md, Phase map).
 
     Arguments as in `query_key_waves`; the result as in `attnscope.mechanism.phase_map.phase_map`.
 
@@ -200,7 +204,9 @@ def phase_map(source: Any, second: Any = None, key: Any = None, **options: Any) 
 
 
 def cross_correlation(source: Any, second: Any = None, values: Any = None, **options: Any) -> xr.Dataset:
-    """Cross-correlation of query and key columns over offsets, and its weighted sum (mechanism G).
+    """Cross-correlation of query and key columns over offsets, and its weighted sum.
+
+    See docs/mathematics.md, Cross-correlation.
 
     Parameters
     ----------
@@ -224,7 +230,7 @@ def cross_correlation(source: Any, second: Any = None, values: Any = None, **opt
 def position_content(
     source: Any, texts: Sources = None, *, window: int | None = None, limit: int = 8, **options: Any
 ) -> xr.Dataset:
-    """Split the scores of every head into position and content (mechanism I.1).
+    """Split the scores of every head into position and content (docs/mathematics.md, Position and content).
 
     Parameters
     ----------

@@ -1,4 +1,7 @@
-"""Fisher's g (mechanism D.1): whether one frequency of a series is stronger than white noise allows."""
+"""Fisher's g: whether one frequency of a series is stronger than white noise allows.
+
+See docs/mathematics.md, Spectrum of the position table.
+"""
 
 from decimal import Decimal, localcontext
 from math import log10

@@ -1,4 +1,7 @@
-"""Amplitudes of series, and what they are where nothing is planted: Rayleigh levels (mechanism D.1)."""
+"""Amplitudes of series, and what they are where nothing is planted: Rayleigh levels.
+
+See docs/mathematics.md, Spectrum of the position table.
+"""
 
 import numpy as np
 from jaxtyping import Complex, Float

@@ -1,4 +1,4 @@
-"""Peaks along offsets: where, how high, how wide, and how far they stand out (mechanism G.6)."""
+"""Peaks along offsets: where, how high, how wide, and how far they stand out (docs/mathematics.md, Peaks)."""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,7 @@
-"""How many dimensions positions take: in their table (PCA) and in hidden states (CCA; mechanism D.2, D.3)."""
+"""How many dimensions positions take: in their table (PCA) and in hidden states (CCA).
+
+See docs/mathematics.md, Principal components.
+"""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,4 @@
-"""Controls under which a head's shift must vanish (mechanism F.6)."""
+"""Controls under which a head's shift must vanish (docs/mathematics.md, Controls)."""
 
 from typing import Any
 

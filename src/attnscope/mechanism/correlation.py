@@ -1,4 +1,7 @@
-"""Scores along offsets: cross-correlation of a head's queries and keys, column by column (mechanism G)."""
+"""Scores along offsets: cross-correlation of a head's queries and keys, column by column.
+
+See docs/mathematics.md, Cross-correlation.
+"""
 
 from typing import Literal
 

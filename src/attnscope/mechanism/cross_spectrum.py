@@ -1,4 +1,7 @@
-"""By how many tokens keys are shifted against queries: the cross-spectrum of scores (mechanism F.5)."""
+"""By how many tokens keys are shifted against queries: the cross-spectrum of scores.
+
+See docs/mathematics.md, Cross-spectrum.
+"""
 
 import numpy as np
 import xarray as xr

@@ -1,4 +1,7 @@
-"""A head's scores in columns that mean something: the decomposition of W_Q W_K^T (mechanism E)."""
+"""A head's scores in columns that mean something: the decomposition of W_Q W_K^T.
+
+See docs/mathematics.md, Queries and keys as waves.
+"""
 
 from dataclasses import dataclass
 

@@ -251,7 +251,9 @@ def controls(
 def cross_correlations(evidence: Evidence, *, mode: str = "centre_k", columns: int = 20) -> xr.Dataset:
     """`cross_correlation` of every head: the leading columns and the weighted sum (figure 7).
 
-    Each head's mean weight profile is compared with the profile of its scores (mechanism G.7).
+    Each head's mean weight profile is compared with the profile of its scores.
+
+    See docs/mathematics.md, Scores and weights.
     """
 
     def of_head(layer: Layer, head: int) -> xr.Dataset:

@@ -1,4 +1,7 @@
-"""Where the rotation's eigenvectors move along a text: energy by frequency and angle (mechanism F.3, F.4)."""
+"""Where the rotation's eigenvectors move along a text: energy by frequency and angle.
+
+See docs/mathematics.md, Phase map.
+"""
 
 from dataclasses import dataclass
 

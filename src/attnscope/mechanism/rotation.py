@@ -1,4 +1,4 @@
-"""The rotation from a head's query directions to its key directions (mechanism F.1, F.2)."""
+"""The rotation from a head's query directions to its key directions (docs/mathematics.md, Rotation)."""
 
 from dataclasses import dataclass
 from itertools import pairwise

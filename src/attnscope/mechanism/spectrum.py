@@ -1,4 +1,7 @@
-"""Waves in a position table: its amplitude spectrum, held against white noise (mechanism D.1)."""
+"""Waves in a position table: its amplitude spectrum, held against white noise.
+
+See docs/mathematics.md, Spectrum of the position table.
+"""
 
 from typing import Literal
 

@@ -1,4 +1,7 @@
-"""Waves in a head's queries and keys, and the strongest amplitude over many columns (mechanism E.4, E.5)."""
+"""Waves in a head's queries and keys, and the strongest amplitude over many columns.
+
+See docs/mathematics.md, Queries and keys as waves.
+"""
 
 import numpy as np
 import xarray as xr

@@ -45,7 +45,10 @@ class Rows:
 
     @cached_property
     def band_sum(self) -> Tensor:
-        """tr_t, ``(batch, head, offset)``: the weights at offset t, summed over rows (mechanism C.1)."""
+        """tr_t, ``(batch, head, offset)``: the weights at offset t, summed over rows.
+
+        See docs/mathematics.md, Offset profile.
+        """
         band = _there(self.measures.band)
         return band.where(self.counted[..., None], 0.0).sum(2, dtype=torch.float64)
 

@@ -1,4 +1,4 @@
-"""Kinds of heads: clusters of offset profiles, and names for them by a fixed rule (mechanism C.4)."""
+"""Kinds of heads: clusters of offset profiles, and names for them by a fixed rule (docs/mathematics.md)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ DIRECTED = ("next-to-left", "next-to-right", "leftward", "rightward")
 
 
 def name_profile(shares: Float[np.ndarray, " offset"]) -> str:
-    """Name a profile by the rule of mechanism C.4.
+    """Name a profile by the rule of Kinds of heads in docs/mathematics.md.
 
     Parameters
     ----------
