@@ -60,7 +60,7 @@ def test_json_and_a_folder_with_page_figures_and_links(system, monkeypatch, capf
     assert found["score"]["error_rate"] == min(min(row) for row in found["error_rate_of_heads"])
     assert (system / "run" / "links.txt").read_text().splitlines() == found["links"]
     page = (system / "run" / "report.html").read_text()
-    assert page.count("<figure id=") == 3
+    assert page.count('<details class="sentences"') == 3
     assert {path.name for path in (system / "run" / "figures").glob("*.svg")} == {
         "heads.svg", "pair-1.svg", "pair-2.svg", "pair-3.svg",
     }  # fmt: skip

@@ -316,7 +316,7 @@ def test_another_window_can_be_chosen_and_may_lack_the_head(visit, made, tmp_pat
     page = visit(write_report(made.result, joined, tmp_path / "r.html"))
     choose(page, 2)
     page.select_option("#window-choice", "1")
-    page.wait_for_function("document.getElementById('window').dataset.window === '1'")
+    page.wait_for_selector("#window[data-window='1']")
     assert page.text_content('[data-token="7"]') == "elsewhere"
     assert page.is_visible("#map")
     choose(page, 3)

@@ -74,7 +74,10 @@ def test_every_family_gives_its_own_output(family):
     layers = {walk_inputs(model, given).layers - 1, 0}
     for layer in layers:
         found = walk_inputs(model, given, layer=layer, head=3, token=5)
-        assert {"V", "head_output", "result"} <= set(found.errors)
+        own = {"head_output", "result"} | (
+            {"V"} if family != "deberta" else set()
+        )  # its matrices are not known
+        assert own <= set(found.errors)
         assert max(found.errors.values()) < 5e-6
         assert_allclose(found["weights"] @ found["V"], found["head_output"], rtol=1e-12)
         assert (found["weights"][~found["allowed"]] == 0).all()

@@ -32,13 +32,13 @@ def covariance(one: np.ndarray, other: np.ndarray) -> np.ndarray:
     Examples
     --------
     >>> covariance(np.array([0.0, 2.0, np.nan]), np.array([0.0, 1.0, 5.0]))
-    np.float64(0.5)
+    array(0.5)
     """
     known = np.isfinite(one) & np.isfinite(other)
     count = np.maximum(known.sum(-1, keepdims=True), 1)
     one, other = (np.where(known, side, 0.0) for side in np.broadcast_arrays(one, other))
     one, other = (np.where(known, side - side.sum(-1, keepdims=True) / count, 0.0) for side in (one, other))
-    return (one * other).sum(-1) / count[..., 0]
+    return np.asarray((one * other).sum(-1) / count[..., 0])
 
 
 def without_own(of_means: np.ndarray, own: np.ndarray, texts: int) -> np.ndarray:
@@ -47,10 +47,10 @@ def without_own(of_means: np.ndarray, own: np.ndarray, texts: int) -> np.ndarray
     Examples
     --------
     >>> x, y = np.array([1.0, 3.0]), np.array([2.0, 8.0])
-    >>> float(without_own(x.mean() * y.mean(), (x * y).mean(), 2))  # (1 * 8 + 3 * 2) / 2
+    >>> float(without_own(np.array(x.mean() * y.mean()), np.array((x * y).mean()), 2))  # (1 * 8 + 3 * 2) / 2
     7.0
     """
-    return (texts * of_means - own) / (texts - 1)
+    return np.asarray((texts * of_means - own) / (texts - 1))
 
 
 def jackknife(
@@ -61,9 +61,9 @@ def jackknife(
     Examples
     --------
     >>> values = np.array([1.0, 2.0, 3.0, 6.0])
-    >>> mean, low, high = jackknife(values.mean(), 4, lambda text, kept: values[kept].mean())
+    >>> mean, low, high = jackknife(values.mean(keepdims=True), 4, lambda _, kept: values[kept].mean(keepdims=True))
     >>> error = values.std(ddof=1) / 2  # the usual one, where the estimate is a mean
-    >>> bool(np.isclose(high - mean, student_t.ppf(0.975, 3) * error))
+    >>> bool(np.isclose(high - mean, student_t.ppf(0.975, 3) * error).all())
     True
     """
     if texts < 3:  # noqa: PLR2004 without one there would be no two different texts

@@ -32,9 +32,9 @@ _SCHEMES = (
 )
 # The same by what the config of attnscope's own models names
 _NAMED = {
-    "alibi": _SCHEMES[0][1],
-    "rope": _SCHEMES[1][1],
-    "t5": _SCHEMES[2][1],
+    "alibi": dict(_SCHEMES)["alibi"],
+    "rope": dict(_SCHEMES)["rotary"],
+    "t5": dict(_SCHEMES)["relative_attention_bias"],
     "none": "it is told no positions",
 }
 
