@@ -12,7 +12,7 @@ from attnscope.errors import AttnscopeError
 from attnscope.mechanism._paper_rows import FINDERS, Case, Ours
 from attnscope.mechanism._texts import Windows
 from attnscope.mechanism.evidence import gather
-from attnscope.mechanism.published import GPT2, PUBLISHED, SHAPES, Published, is_shaped_like
+from attnscope.mechanism.published import BY_CHANCE, GPT2, PUBLISHED, SHAPES, Published, is_shaped_like
 from attnscope.mechanism.tables import position_table
 
 if TYPE_CHECKING:
@@ -146,7 +146,7 @@ def _row(case: Case, number: int, published: Published, published_as: str | None
         "published": published.value,
         "source": published.source,
         "tolerance": published.tolerance,
-        "by_chance": published.by_chance,
+        "by_chance": BY_CHANCE.get(number, ""),
         "ours": ours.text,
         "value": float(ours.number),
         "verdict": "not run" if reason else _verdict(case, ours, published, published_as),
