@@ -108,7 +108,7 @@ PUBLISHED: dict[int, Published] = {
 }  # fmt: skip
 
 
-#: How many untrained models of the published shape meet a row: ``python benchmarks/paper_chance.py --models 3 --texts 3``.
+#: How many untrained models of the published shape meet a row (benchmarks/paper_chance.py --models 3 --texts 3).
 BY_CHANCE = dict.fromkeys((1, 2, 4, 5, 8, 9, 11, 12, 13, 16, 18, 20), "0 of 3") | {6: "3 of 3", 10: "1 of 3"}
 
 
