@@ -191,9 +191,21 @@ def test_offsets_of_a_previous_token_head_are_exact_at_the_far_end(engine):
     )
 
 
+@pytest.mark.parametrize("deviation", [0.25, 0.5, 1.0])
+def test_scores_drawn_at_random_have_the_entropy_of_their_spread(deviation):
+    """ln n - sigma^2 / 2 for n independent normal scores, while sigma < sqrt(2 ln n) (here 3.9)."""
+    queries, keys = 200, 2_000
+    nothing = torch.zeros(1, 1, keys, 1)
+    call = AttentionCall(
+        nothing[:, :, :queries], nothing, nothing, 1.0, bias=deviation * draw(1, 1, queries, keys)
+    )
+    found = measure(call, Need(entropy=True), engine="plain")[1].entropy.mean()
+    assert float(found) == pytest.approx(math.log(keys) - deviation**2 / 2, abs=0.01)
+
+
 @pytest.mark.parametrize("engine", ["compiled", "plain", "fused"])
 def test_bounds_hold(engine):
-    """m <= lse <= m + ln n, 0 <= H <= ln n, -ln max A <= H (mechanism J24)."""
+    """m <= lse <= m + ln n, 0 <= H <= ln n, -ln max A <= H."""
     call = CALLS["causal"]
     need = Need(entropy=True) if engine == "fused" else Need.everything(1)
     rows = measure(call, need, engine=engine)[1]

@@ -193,6 +193,22 @@ def test_a_leak_of_the_future_is_found(monkeypatch):
         verify(tiny("llama"), given)
 
 
+@pytest.mark.parametrize("name", ["llama", "bert", "t5"])
+def test_a_model_that_computes_otherwise_is_refused(name, monkeypatch):
+    """Sharper scores than the model's own are no matter of masks: no way of capturing it gives its output."""
+    import attnscope.capture._registry as registry
+
+    given, _ = inputs(name, padded=False)
+    whole = registry.attnscope_attention
+
+    def sharper(module, query, *arguments, **options):
+        return whole(module, 1.5 * query, *arguments, **options)
+
+    monkeypatch.setitem(registry.AttentionInterface._global_mapping, registry.NAME, sharper)
+    with pytest.raises(AttnscopeError, match="gives another output through the captured attention"):
+        verify(tiny(name), given)
+
+
 def test_an_unseen_attention_layer_is_refused():
     model = tiny("bert")
     model.bert.encoder.layer[1].intermediate.dense = torch.nn.Sequential(

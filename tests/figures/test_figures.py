@@ -236,7 +236,7 @@ def test_profile_names_the_label(made):
 
 
 def test_profiles_without_labels_or_values_are_drawn(made):
-    result = made.result.drop_vars(["label", "cluster_name", "centroid"]).copy(deep=True)
+    result = made.result.drop_vars(["label", "cluster", "centroid"]).copy(deep=True)
     result["profile"][:, 0, 1] = np.nan
     drawn(profile_curves(result, [(0, 0), (0, 1)]))
 

@@ -165,7 +165,7 @@ def test_a_head_that_goes_by_its_scheme_is_said_to(scheme):
         assert float(found["verdict"].position_share[0, 0]) == pytest.approx(1, abs=1e-3)
 
 
-def test_agreement_that_chance_gives_shows_nothing():
+def test_agreement_that_chance_gives_may_be_accident():
     ones = xr.DataArray(np.ones((1, 4)), dims=("layer", "head"), coords={"layer": [0], "head": range(4)})
     for agree, says in (([1, 0, 0, 1], "2 of these 4"), ([1, 1, 1, 1], "4 of these 4")):
         kernel = xr.Dataset(
@@ -176,7 +176,7 @@ def test_agreement_that_chance_gives_shows_nothing():
         said = foretold(xr.DataTree.from_dict({"scheme_kernel": kernel, "verdict": verdict}))
         assert says in said
         assert "(1.6 by chance)" in said
-        assert ("So many come by chance in 52% of cases: it shows nothing." in said) == (
+        assert ("So many come by chance in 52% of cases, so this may be accident." in said) == (
             says == "2 of these 4"
         )
 

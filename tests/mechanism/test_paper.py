@@ -15,7 +15,7 @@ from attnscope import AttnscopeError, explain
 from attnscope.bundled import MODEL
 from attnscope.capture import load_model
 from attnscope.mechanism import paper_figures
-from attnscope.mechanism._paper_rows import SHARP, Case, _offset_of_weights
+from attnscope.mechanism._paper_rows import SHARP, Case, _offset_of_weights, _other_side
 from attnscope.mechanism.evidence import gather
 from attnscope.mechanism.paper import COLUMNS, PUBLISHED, is_shaped_like, paper_lines, paper_table
 from attnscope.mechanism.published import published_name
@@ -102,6 +102,24 @@ def test_a_head_planted_to_the_other_side_differs():
     found = paper_table(model, random_ids(SMALL, 2), published_as="roberta-base")
     assert (value(found, 10), value(found, 11), value(found, 13)) == (-1, 2, 2)
     assert [verdicts(found)[row] for row in (10, 11, 13)] == ["differs"] * 3
+
+
+@pytest.mark.parametrize(("right", "agrees"), [(0.59, False), (0.61, True), (0.41, False)])
+def test_head_7_5_leans_to_the_right_by_a_fifth_or_more(right, agrees):
+    """(R - L) / (R + L) above 0.2: any head that leans at all would agree otherwise, half of all random ones."""
+    sums = np.zeros(21)
+    sums[[7, 10, 13]] = 1 - right, 0.4, right
+
+    class Planted(Case):
+        def __init__(self):
+            pass
+
+        def profile(self, layer, head):
+            return {(7, 5): sums}[layer, head]
+
+    found = _other_side(Planted())
+    assert found.holds == agrees
+    assert found.number == pytest.approx(2 * right - 1)
 
 
 def test_another_table_differs_and_other_ways_are_tried(small):

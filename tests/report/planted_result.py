@@ -177,7 +177,6 @@ def _result(kinds: np.ndarray, strength: np.ndarray, texts: int, rng: np.random.
             "profile": ((*of_head, "offset"), length_free),
             "length": ("text", np.full(texts, n)),
             "label": (of_head, label),
-            "cluster_name": ("cluster", NAMES),
             "centroid": (("cluster", "offset"), centroid, {"units": "tokens"}),
             "majority_share": (("layer", "head"), shares.max(-1)),
             "effective_labels": (("layer", "head"), spread),
@@ -189,6 +188,7 @@ def _result(kinds: np.ndarray, strength: np.ndarray, texts: int, rng: np.random.
         },
         coords={
             "text": range(texts),
+            "cluster": NAMES,
             "source": ("text", [f"article {i}" for i in range(texts)]),
             "start": ("text", np.zeros(texts, dtype=int)),
             "layer": range(layers),

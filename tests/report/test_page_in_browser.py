@@ -211,7 +211,7 @@ def test_self_attention_shows_the_text_that_it_reads(visit, made, tmp_path, kind
 
 
 @pytest.mark.parametrize(
-    "drop", [["label", "cluster_name"], ["profile"], ["centroid"], ["layer_kind", "layer_name", "length"]]
+    "drop", [["label", "cluster"], ["profile"], ["centroid"], ["layer_kind", "layer_name", "length"]]
 )
 def test_a_result_with_less_gives_a_page_with_less(visit, made, tmp_path, drop):
     page = visit(write_report(made.result.drop_vars(drop), made.sample, tmp_path / "r.html"))
@@ -220,7 +220,7 @@ def test_a_result_with_less_gives_a_page_with_less(visit, made, tmp_path, drop):
 
 
 def test_labels_alone_or_no_window_give_a_page(visit, made, tmp_path):
-    labels = made.result[["label", "cluster_name", "centroid"]]
+    labels = made.result[["label", "cluster", "centroid"]]
     page = visit(write_report(labels, None, tmp_path / "labels.html"))
     page.click('[data-head="1"]')
     assert "next-to-right" in page.text_content("#head-label")

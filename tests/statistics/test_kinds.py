@@ -76,7 +76,7 @@ def test_planted_heads_get_their_names(kind, scores):
     results = scanned(scores, kind)
     found = summarize(results)
     assert majority_names(found)[0] == list(scores)
-    assert sorted(found.cluster_name.values) == sorted(scores)
+    assert sorted(found.cluster.values) == sorted(scores)
     assert (found.majority_share == 1).all()
     assert json.loads(found.summary)["named"]["heads"] == len(scores) - 2
 
@@ -171,11 +171,24 @@ def test_a_number_of_kinds_can_be_asked_for():
     results = scanned(BOTH_SIDES, "self")
     found = summarize(results, clusters=4)
     assert found.sizes["cluster"] == 4
-    assert len(set(found.cluster_name.values)) == 4
+    assert len(set(found.cluster.values)) == 4
     assert found.kinds.startswith("4 kinds were asked for. Heads: ")
     many = summarize(results, clusters=100)
     assert many.kinds.startswith("100 kinds were asked for, but no more than ")
-    assert len(set(many.cluster_name.values)) == many.sizes["cluster"] < 100
+    assert len(set(many.cluster.values)) == many.sizes["cluster"] < 100
+
+
+def test_scans_can_be_subtracted_kind_by_kind():
+    """Two scans have other kinds in another order: xarray aligns them by name."""
+    results = scanned(BOTH_SIDES, "self")
+    results = results.assign_coords(head=range(results.sizes["head"]))
+    whole, fewer = (one.merge(summarize(one)) for one in (results, results.isel(head=slice(3, None))))
+    shared = [name for name in whole.cluster.values if name in fewer.cluster.values]
+    assert 1 < len(shared) < whole.sizes["cluster"]
+    difference = whole - fewer
+    assert set(difference.cluster.values) == set(shared)
+    np.testing.assert_array_equal(difference.label_share.sel(cluster=shared), 0)
+    np.testing.assert_array_equal(difference.band_sum, 0)
 
 
 def test_the_bundled_model_has_four_positional_heads():

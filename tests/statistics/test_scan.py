@@ -51,7 +51,7 @@ def test_planted_entropies_come_out_exactly(planted):
 
 def test_planted_heads_get_their_names(planted):
     best = planted.label_share.argmax("cluster").values[0]
-    names = [str(planted.cluster_name.values[label]) for label in best]
+    names = [str(planted.cluster.values[label]) for label in best]
     assert names == ["previous", "next", "offset -3", "self"]
     assert (planted.majority_share.values == 1).all()
     top = rank_heads(planted)["positional"]

@@ -175,15 +175,16 @@ def _heads_to_show(tree: xr.DataTree, layer: int | None, head: int | None) -> li
     return best_heads(tree, layer=layer, head=head, count=number)
 
 
-def _print_paper(table: xr.Dataset) -> None:
+def _print_paper(tree: xr.DataTree) -> None:
     """Published numbers beside ours."""
     from rich.table import Table
     from rich.text import Text
 
+    from attnscope.figures.mechanism.paper import left_out
     from attnscope.mechanism.paper import COLUMNS, KEY, paper_lines
 
     shown = Table.grid(padding=(0, 2, 0, 0))  # below each other: seven columns would cut words
-    for number, quantity, *cells in paper_lines(table):
+    for number, quantity, *cells in paper_lines(tree["paper"].to_dataset()):
         shown.add_row(Text(number), Text(quantity, style="bold"))
         for heading, cell in zip(COLUMNS[2:], cells, strict=True):
             if cell:
@@ -192,6 +193,8 @@ def _print_paper(table: xr.Dataset) -> None:
     console = new_console()
     console.print(shown)
     console.print(KEY, style="dim", highlight=False)
+    if told := left_out(tree):
+        console.print(told, style="dim", highlight=False)
 
 
 def _print_relearned(found: xr.Dataset, folder: Path) -> None:
@@ -306,7 +309,7 @@ def _print_tables(tree: xr.DataTree) -> None:
 
     console = new_console()
     if "paper" in tree.children:
-        _print_paper(tree["paper"].to_dataset())
+        _print_paper(tree)
     rows = rank_heads(tree)
     settings = json.loads(tree.attrs["signature"])["settings"]
     console.print(

@@ -33,7 +33,7 @@ def label_pies(result: xr.Dataset) -> Figure:
     Parameters
     ----------
     result
-        With ``label (text, layer, head)``, ``cluster_name (cluster)`` and ``centroid (cluster, offset)``.
+        With ``label (text, layer, head)``, ``centroid (cluster, offset)`` and the names ``cluster``.
 
     Returns
     -------
@@ -58,15 +58,15 @@ def label_pies(result: xr.Dataset) -> Figure:
     ...         "label": (("text", "layer", "head"), np.array([[[0, 1]], [[0, 0]]])),
     ...         "centroid": (("cluster", "offset"), np.array([[0.8, 0.1, 0.1], [0.3, 0.4, 0.3]])),
     ...     },
-    ...     coords={"cluster_name": ("cluster", ["previous", "mixed"]), "offset": [-1, 0, 1]},
+    ...     coords={"cluster": ["previous", "mixed"], "offset": [-1, 0, 1]},
     ... )
     >>> figure = label_pies(result)
     >>> len(figure.axes)  # the grid of pies and two centroids
     3
     """
-    require(result, ("label", "cluster_name", "centroid"), purpose="label_pies")
+    require(result, ("label", "cluster", "centroid"), purpose="label_pies")
     shares = label_shares(result)  # (layer, head, cluster)
-    names = [str(name) for name in result["cluster_name"].values]
+    names = [str(name) for name in result["cluster"].values]
     colours = cluster_colours(names)
     layers, heads, _ = shares.shape
 

@@ -64,7 +64,7 @@ def profile_curves(result: xr.Dataset, heads: Sequence[tuple[int, int]]) -> Figu
     pairs = check_heads(result, heads)
     layers, columns_of_heads = axis_values(result, "layer"), axis_values(result, "head")
     offsets = result["offset"].values
-    labelled = {"label", "cluster_name"} <= set(result.variables)
+    labelled = {"label", "cluster"} <= set(result.variables)
     columns = min(len(pairs), 4)
     rows = math.ceil(len(pairs) / columns)
 
@@ -91,7 +91,7 @@ def profile_curves(result: xr.Dataset, heads: Sequence[tuple[int, int]]) -> Figu
 
 def _majority(head: xr.Dataset) -> tuple[str, str]:
     """Name with its share, and colour, of the most frequent label of a result of one head."""
-    names = [str(name) for name in head["cluster_name"].values]
+    names = [str(name) for name in head["cluster"].values]
     shares = label_shares(head)[0, 0]
     if np.isnan(shares).any():
         return "no label", LEFT

@@ -191,7 +191,7 @@ def quantiles_over_texts(variable: xr.DataArray) -> tuple[np.ndarray, np.ndarray
 
 def label_shares(result: xr.Dataset) -> np.ndarray:
     """Share of texts with each label, shape (layer, head, cluster); NaN where a head has no label."""
-    require(result, ("label", "cluster_name"), purpose="A figure of labels")
+    require(result, ("label", "cluster"), purpose="A figure of labels")
     labels = result["label"].transpose("text", "layer", "head").values
     counts = np.stack([(labels == c).sum(axis=0) for c in range(result.sizes["cluster"])], axis=-1)
     total = counts.sum(axis=-1, keepdims=True)

@@ -98,7 +98,7 @@ class Case:
     def labels(self) -> tuple[Float[np.ndarray, "head cluster"], list[str], list[int]]:
         """Label shares of each head over the texts, the labels' names, and heads in each layer."""
         shares = self.clusters.label_share.values
-        names = [str(name) for name in self.clusters.cluster_name.values]
+        names = [str(name) for name in self.clusters.cluster.values]
         shares = shares.reshape(-1, len(names))
         return shares[np.isfinite(shares).all(1)], names, [layer.heads for layer in self.evidence.layers]
 
@@ -213,10 +213,10 @@ def clustered_scores(model: PreTrainedModel, windows: Windows, *, seed: int = 0)
                 ("layer", "head", "cluster"),
                 np.stack([(labels == number).mean(0) for number in range(len(names))], -1),
             ),
-            "cluster_name": ("cluster", np.array(names, dtype=object)),
             "centroid": (("cluster", "offset"), clustering.centroids, {"units": "mean score"}),
         },
         coords={
+            "cluster": np.array(names, dtype=object),
             "layer": sorted(found),
             "head": np.arange(labels.shape[2]),
             "offset": np.arange(-SCORE_BAND, SCORE_BAND + 1),

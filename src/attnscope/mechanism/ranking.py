@@ -128,7 +128,11 @@ with the scores of other heads 0.2 of 2 would (2 or more: probability 0.01).
 
 
 def _preferring(count: int, rows: Rows) -> str:
-    heads = f"{count} of {len(rows)} heads put" if count else f"No head of {len(rows)} puts"
+    heads = (
+        f"{count} of {len(rows)} heads {'puts' if count == 1 else 'put'}"
+        if count
+        else f"No head of {len(rows)} puts"
+    )
     level = max(row["weight_level"] or 0.0 for row in rows)
     return (
         f"{heads} more weight on one offset than chance does "
@@ -196,7 +200,7 @@ def foretold(tree: xr.DataTree) -> str:
     likely = _or_more(agreeing, chances)
     if likely < _BY_ACCIDENT:
         return said
-    return f"{said} So many come by chance in {likely:.0%} of cases: it shows nothing."
+    return f"{said} So many come by chance in {likely:.0%} of cases, so this may be accident."
 
 
 def layer_numbers(tree: xr.DataTree) -> str:

@@ -168,9 +168,9 @@ def _profile(result: xr.Dataset) -> dict[str, Any] | None:
 
 
 def _labels(result: xr.Dataset) -> dict[str, Any] | None:
-    if not {"label", "cluster_name"} <= set(result.variables):
+    if not {"label", "cluster"} <= set(result.variables):
         return None
-    names = [str(name) for name in result["cluster_name"].values]
+    names = [str(name) for name in result["cluster"].values]
     entry: dict[str, Any] = {
         "names": names,
         "colours": cluster_colours(names),

@@ -34,8 +34,8 @@ _AT_ONCE = 1 << 16  # heads in texts that are named at once
 
 #: What `summarize` adds to a scan, in words.
 SUMMARIES = {
-    "label": "Kind of the head in each text, named by cluster_name [number]",
-    "cluster_name, centroid": "Name of each kind; its mean share of the weight at each offset",
+    "label": "Kind of the head in each text, its number among cluster",
+    "cluster, centroid": "Names of the kinds; their mean shares of the weight at each offset",
     "label_share": "Share of the texts with each label [share]",
     "majority_share": "Share of the texts with the most frequent label [share]",
     "effective_labels": "How many labels the head has, exp of their entropy [1 if it is always the same]",
@@ -61,10 +61,11 @@ def summarize(results: xr.Dataset, *, clusters: int | None = None, seed: int = 0
     Returns
     -------
     xarray.Dataset
-        ``label (text, layer, head)``, -1 where there is no head; ``cluster_name (cluster)``, ``centroid (cluster,
-        offset)``; ``label_share (layer, head, cluster)``, ``majority_share``, ``effective_labels``, ``direction``
-        (mean over texts) and ``direction_sign_agreement (layer, head)``. The attribute ``summary`` holds, as JSON,
-        the statistics over heads with a name and without with their intervals; ``kinds`` counts the kinds in words.
+        ``label (text, layer, head)``, -1 where there is no head; ``centroid (cluster, offset)``, with the
+        kinds' names as coordinate ``cluster``; ``label_share (layer, head, cluster)``, ``majority_share``,
+        ``effective_labels``, ``direction`` (mean over texts) and ``direction_sign_agreement (layer, head)``. The
+        attribute ``summary`` holds, as JSON, the statistics over heads with a name and without with their intervals;
+        ``kinds`` counts the kinds in words.
 
     Examples
     --------
@@ -76,7 +77,7 @@ def summarize(results: xr.Dataset, *, clusters: int | None = None, seed: int = 0
     ...     ),
     ...     clusters=2,
     ... )
-    >>> found.cluster_name.values.tolist()
+    >>> found.cluster.values.tolist()
     ['next-to-left']
     >>> found.kinds
     '2 kinds were asked for, but no more than 1 profiles are different. Heads: next-to-left: 1.'
@@ -103,7 +104,6 @@ def summarize(results: xr.Dataset, *, clusters: int | None = None, seed: int = 0
     summary = xr.Dataset(
         {
             "label": (("text", "layer", "head"), by_head(labels, -1.0)),
-            "cluster_name": ("cluster", np.array(names, dtype=object)),
             "centroid": (("cluster", "offset"), centroids),
             "label_share": (
                 ("layer", "head", "cluster"),
@@ -114,7 +114,7 @@ def summarize(results: xr.Dataset, *, clusters: int | None = None, seed: int = 0
             "direction": (("layer", "head"), by_head(directions.mean(0))),
             "direction_sign_agreement": (("layer", "head"), by_head(sign_agreement(directions))),
         },
-        coords={"offset": results.offset.values},
+        coords={"offset": results.offset.values, "cluster": np.array(names, dtype=object)},
     )
     majority = label_share.argmax(-1)
     numbers = _numbers(labels, majority, directions, present, names, seed)
@@ -356,5 +356,5 @@ def majority_names(results: xr.Dataset) -> list[list[str]] | None:
     if "label_share" not in results:
         return None
     best = results.label_share.fillna(-1).argmax("cluster").values
-    names = results.cluster_name.values
+    names = results.cluster.values
     return [[str(names[cluster]) for cluster in row] for row in best]

@@ -29,6 +29,17 @@ SAME = {
     "position-components": "paper_figure_9",
 }
 _CURVES = 20  # cross-correlations of a head
+_NODES = (
+    "figure_1",
+    "figure_2",
+    "position_spectrum",
+    "figure_4",
+    "spectra",
+    "figure_6",
+    "figure_7",
+    "also",
+    "position_pca",
+)
 
 
 def paper_figures(tree: xr.DataTree) -> Iterator[tuple[str, Figure]]:
@@ -62,6 +73,23 @@ def paper_figures(tree: xr.DataTree) -> Iterator[tuple[str, Figure]]:
     for name, node, draw in drawn:
         if node in tree.children:
             yield name, draw(tree[node].to_dataset())
+
+
+def left_out(tree: xr.DataTree) -> str:
+    """Which of the seed paper's nine figures an explanation does not have, in a sentence; empty where it has all.
+
+    Examples
+    --------
+    >>> import xarray as xr
+    >>> print(left_out(xr.DataTree.from_dict({node: xr.Dataset() for node in _NODES if node != "also"})))
+    Left out of the papers' figures 1 to 9: 8 (tables of several models: give --also MODEL).
+    """
+    missing = [(number, node) for number, node in enumerate(_NODES, 1) if node not in tree.children]
+    told = [
+        f"{number} (tables of several models: give --also MODEL)" if node == "also" else str(number)
+        for number, node in missing
+    ]
+    return f"Left out of the papers' figures 1 to 9: {', '.join(told)}." if told else ""
 
 
 def score_maps(scores: xr.Dataset) -> Figure:
