@@ -24,8 +24,8 @@ from transformers import AutoTokenizer
 from attnscope.bundled import MODEL
 from attnscope.capture import LoadedModel
 from attnscope.corpus import Corpus, cut_windows
-from attnscope.mechanism._texts import batches, token_ids
-from attnscope.mechanism.explain import Analyses, Kept
+from attnscope.mechanism import Analyses, Kept
+from attnscope.mechanism.evidence import batches, token_ids
 
 
 def main() -> None:

@@ -21,8 +21,7 @@ from rich.progress import track
 from rich.table import Table
 from transformers import GPT2Config, GPT2LMHeadModel, RobertaConfig, RobertaForMaskedLM
 
-from attnscope.mechanism.paper import paper_table
-from attnscope.mechanism.published import GPT2, PUBLISHED, ROBERTA, SHAPES
+from attnscope.reproduction.yamamoto2023 import GPT2, PUBLISHED, ROBERTA, SHAPES, paper_table
 
 LENGTH = {ROBERTA: 512, GPT2: 512}
 

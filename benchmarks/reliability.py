@@ -43,10 +43,8 @@ from rich.table import Table
 
 import attnscope.cli  # so that no child has to import it
 from attnscope.bundled import TEXT
-from attnscope.mechanism import explain as _loaded  # noqa: F401
 from attnscope.statistics import scan as _also_loaded  # noqa: F401
 from attnscope.store import RunFolder, manifest_of, unpacked
-from attnscope.translation import compare as _loaded_too  # noqa: F401
 
 OUTCOMES = ("refused clearly", "the same", "lost", "silently other")
 _SHUTDOWN, _WITHOUT_LOG = 0x8004587D, 2  # EXT4_IOC_SHUTDOWN and its flag

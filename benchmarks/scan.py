@@ -27,15 +27,11 @@ os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 import numpy as np
 import torch
 
-from attnscope.attention import AttentionCall, Need, RowMeasures, measure
-from attnscope.attention._bins import far_starts
+from attnscope.attention import AttentionCall, Need, RowMeasures, far_starts, measure
 from attnscope.bundled import MODEL
 from attnscope.capture import forward, watching
 from attnscope.corpus import Corpus, collate, cut_windows
-from attnscope.statistics import DEFAULT
-from attnscope.statistics._catalogue import indicator_columns, reduce_call
-from attnscope.statistics._pass import StatisticsObserver
-from attnscope.statistics._reading import Reading
+from attnscope.statistics import DEFAULT, Reading, StatisticsObserver, indicator_columns, reduce_call
 
 BAND = 10
 

@@ -18,9 +18,8 @@ from transformers import AutoTokenizer
 
 from attnscope.bundled import MODEL
 from attnscope.models import EncoderForMaskedLM
-from attnscope.translation.config import read_config
-from attnscope.translation.log import read_log
-from attnscope.translation.material import MaskedWindows, read_material
+from attnscope.training import MaskedWindows, read_log, read_material
+from attnscope.training.config import read_config
 
 FILES = ("config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json")
 

@@ -15,8 +15,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from attnscope.figures import save_figure
-from attnscope.translation.checkpoints import Checkpoints
-from attnscope.translation.log import read_log
+from attnscope.training import Checkpoints, read_log
 
 TABLE = "encoder.add_positions.position_embeddings.weight"
 

@@ -10,12 +10,12 @@ from safetensors.torch import load_file, save_file
 import attnscope
 from attnscope.bundled import MODEL
 from attnscope.capture import load_model
-from attnscope.mechanism.relearn import relearn_positions
-from attnscope.translation import held_out
-from attnscope.translation.config import read_config
+from attnscope.comparison import _held_out as held_out
+from attnscope.reproduction.yamamoto2023._relearn import relearn_positions
+from attnscope.training.config import read_config
 from attnscope.walkthrough import walk_toy
+from tests.comparison.small_systems import SMALL
 from tests.families import tiny
-from tests.translation.small_systems import SMALL
 from tests.translation.small_translators import small_model, small_tokenizer
 
 TEXTS = ["The tide comes in twice a day, and twice a day it goes out again. " * 12]

@@ -16,7 +16,7 @@ from attnscope.bundled import MODEL
 from attnscope.capture import borrowed, load_model, quiet, watching
 from attnscope.capture._borrow import _locks
 from attnscope.mechanism._api import evidence_of, projections
-from attnscope.mechanism.relearn import relearn_positions
+from attnscope.reproduction.yamamoto2023._relearn import relearn_positions
 from tests.families import tiny
 from tests.translation.small_translators import small_model, small_tokenizer
 

@@ -7,10 +7,9 @@ import pytest
 
 import attnscope
 from attnscope.cli import main
-from attnscope.translation.links import pharaoh
-
-from ..translation.small_translators import small_model, small_tokenizer  # noqa: TID252
-from .command import attnscope as attnscope_command
+from attnscope.translation.alignment._links import pharaoh
+from tests.cli.command import attnscope as attnscope_command
+from tests.translation.small_translators import small_model, small_tokenizer
 
 SOURCES = ["der hund", "a b c", "das haus ist alt"]
 TARGETS = ["the dog", "b c a", "the house is old"]

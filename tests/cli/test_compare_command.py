@@ -8,10 +8,9 @@ import re
 import pytest
 import yaml
 
-from attnscope.translation import held_out
-
-from ..translation.small_systems import SMALL  # noqa: TID252
-from .command import attnscope
+from attnscope.comparison import _held_out as held_out
+from tests.cli.command import attnscope
+from tests.comparison.small_systems import SMALL
 
 QUICK = ["--beams", "1", "--resamples", "20", "--threads", "1"]
 

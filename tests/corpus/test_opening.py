@@ -15,10 +15,10 @@ import pytest
 from attnscope.corpus import Corpus, Text, _opening
 from attnscope.corpus._opening import shown
 from attnscope.errors import AttnscopeError
-from attnscope.translation.config import read_config
-from attnscope.translation.lines import read_lines
-from attnscope.translation.links import read_gold
-from attnscope.translation.parallel import read_parallel
+from attnscope.training.config import read_config
+from attnscope.translation._lines import read_lines
+from attnscope.translation._parallel_text import read_parallel
+from attnscope.translation.alignment._links import read_gold
 
 NOBODY = 65534
 READERS = {

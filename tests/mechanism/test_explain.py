@@ -11,9 +11,9 @@ import attnscope
 from attnscope import AttnscopeError, mechanism
 from attnscope.bundled import MODEL, TEXT
 from attnscope.capture import LoadedModel, load_model
-from attnscope.mechanism.evidence import gather
-from attnscope.mechanism.heads import over_heads, verdict
-from attnscope.mechanism.ranking import foretold, mask_note, rank_heads, skipped_by_reason, summary
+from attnscope.mechanism._over_heads import over_heads, verdict
+from attnscope.mechanism._ranking import foretold, mask_note, rank_heads, skipped_by_reason, summary
+from attnscope.mechanism.evidence._gather import gather
 from tests.families import tiny
 from tests.planted import LENGTH, wave_bert
 

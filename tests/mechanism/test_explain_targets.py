@@ -11,11 +11,11 @@ from attnscope import AttnscopeError
 from attnscope.attention import sinusoidal_table
 from attnscope.capture import LoadedModel, position_table_length
 from attnscope.corpus import Corpus
-from attnscope.mechanism.content import position_content
-from attnscope.mechanism.evidence import gather
-from attnscope.mechanism.explain import equal_windows, with_targets
-from attnscope.mechanism.ranking import rank_heads
-from attnscope.mechanism.tables import position_scheme, position_tables, replaced_positions
+from attnscope.mechanism._explain import equal_windows, with_targets
+from attnscope.mechanism._ranking import rank_heads
+from attnscope.mechanism.evidence._gather import gather
+from attnscope.mechanism.evidence._tables import position_scheme, position_tables, replaced_positions
+from attnscope.mechanism.passes._content import position_content
 from attnscope.models import TransformerConfig, TransformerForConditionalGeneration
 from tests.families import tiny
 from tests.translation.small_translators import small_model, small_tokenizer

@@ -7,12 +7,12 @@ import attnscope
 from attnscope import AttnscopeError
 from attnscope.bundled import MODEL
 from attnscope.capture import load_model
-from attnscope.mechanism._profiles import profiles_of
-from attnscope.mechanism.content import position_content
-from attnscope.mechanism.evidence import gather
-from attnscope.mechanism.inputs import capture_inputs, input_moments
-from attnscope.mechanism.interventions import interventions
-from attnscope.mechanism.scheme_effects import rotation_effect
+from attnscope.mechanism.evidence._gather import gather
+from attnscope.mechanism.evidence._inputs import capture_inputs, input_moments
+from attnscope.mechanism.passes._content import position_content
+from attnscope.mechanism.passes._interventions import interventions
+from attnscope.mechanism.passes._profiles import profiles_of
+from attnscope.mechanism.passes._scheme_effects import rotation_effect
 from tests.families import tiny
 from tests.planted import overflowing_bert
 

@@ -10,16 +10,16 @@ import attnscope
 from attnscope import mechanism
 from attnscope.attention import AttentionCall
 from attnscope.bundled import MODEL, TEXT
-from attnscope.mechanism import heads
-from attnscope.mechanism._peaks import find_peaks
-from attnscope.mechanism._reach import Reach
-from attnscope.mechanism._rows import pairs_at
-from attnscope.mechanism.content import position_content
-from attnscope.mechanism.correlation import cross_correlation, profile_agreement
-from attnscope.mechanism.cross_spectrum import cross_spectrum
-from attnscope.mechanism.evidence import gather
-from attnscope.mechanism.phase_map import phase_map
-from attnscope.mechanism.ranking import mask_note, rank_heads, summary
+from attnscope.mechanism import _over_heads as heads
+from attnscope.mechanism._ranking import mask_note, rank_heads, summary
+from attnscope.mechanism.arrays._correlation import cross_correlation, profile_agreement
+from attnscope.mechanism.arrays._cross_spectrum import cross_spectrum
+from attnscope.mechanism.arrays._peaks import find_peaks
+from attnscope.mechanism.arrays._phase_map import phase_map
+from attnscope.mechanism.evidence._gather import gather
+from attnscope.mechanism.evidence._reach import Reach
+from attnscope.mechanism.evidence._rows import pairs_at
+from attnscope.mechanism.passes._content import position_content
 from tests.mechanism.planted_waves import planted
 from tests.planted import LENGTH, causal, wave_bert
 

@@ -2,9 +2,6 @@
 
 import numpy as np
 import pytest
-from planted_comparison import planted as planted_comparison
-from planted_explanation import explanation
-from planted_result import planted
 from test_alignment_report import made as planted_alignment
 
 from attnscope.report import (
@@ -13,6 +10,9 @@ from attnscope.report import (
     write_explain_report,
     write_report,
 )
+from tests.report.planted_comparison import planted as planted_comparison
+from tests.report.planted_explanation import explanation
+from tests.report.planted_result import planted
 
 # rules of axe-core that these pages broke, checked without it
 EMPTY_HEADERS = """[...document.querySelectorAll('th, [role=columnheader], [role=rowheader]')]

@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 import xarray as xr
-from planted_comparison import planted as planted_comparison
-from planted_result import HOSTILE, in_tiles, planted, translated
 
 from attnscope.report import write_comparison_report, write_report
+from tests.report.planted_comparison import planted as planted_comparison
+from tests.report.planted_result import HOSTILE, in_tiles, planted, translated
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,7 @@ import torch
 import attnscope
 from attnscope.attention import AttentionCall, attend
 from attnscope.errors import AttnscopeError
-from attnscope.figures.sample import maps
+from attnscope.figures.scan._sample import maps
 from attnscope.statistics import _sample
 from attnscope.store import unpacked
 

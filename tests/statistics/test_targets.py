@@ -10,7 +10,7 @@ from attnscope import AttnscopeError
 from attnscope.attention import RowMeasures
 from attnscope.attention._bins import far_starts
 from attnscope.capture import decoder_start
-from attnscope.figures.sample import maps
+from attnscope.figures.scan._sample import maps
 from attnscope.models import (
     RecurrentConfig,
     RecurrentForConditionalGeneration,

@@ -6,8 +6,8 @@ from collections import Counter
 import pytest
 
 from attnscope.errors import AttnscopeError
-from attnscope.translation.task import generate_task
-from attnscope.translation.vocabulary import train_subwords
+from attnscope.translation._task import generate_task
+from attnscope.translation._vocabulary import train_subwords
 
 ENGLISH = {
     **dict(

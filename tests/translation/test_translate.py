@@ -17,8 +17,8 @@ from attnscope.models import (
     TransformerConfig,
     TransformerForConditionalGeneration,
 )
-from attnscope.translation.translate import translate_lines
-from attnscope.translation.vocabulary import encode_lines, train_subwords
+from attnscope.translation._translate import translate_lines
+from attnscope.translation._vocabulary import encode_lines, train_subwords
 
 LINES = ["a dog runs over the green field", "", "two men", "a b c d e f g h i j", "  "]
 

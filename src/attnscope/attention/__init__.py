@@ -1,6 +1,8 @@
 """The attention operation in all its forms, and the quantities that can be read off it without its matrix."""
 
+from attnscope.attention._bins import bin_ranges, far_starts, segments
 from attnscope.attention._call import AttentionCall, Need, RowMeasures, extent_of
+from attnscope.attention._finite import magnitude
 from attnscope.attention._fused import can_fuse, fused_attention, fused_passes, plan_passes
 from attnscope.attention._measure import Engine, choose_engine, measure
 from attnscope.attention._reference import attend, causal_mask, masked_softmax, padding_mask, window_mask
@@ -42,6 +44,7 @@ __all__ = [
     "alibi_bias",
     "alibi_slopes",
     "attend",
+    "bin_ranges",
     "block_sparse_attention",
     "block_sparse_mask",
     "can_fuse",
@@ -49,11 +52,13 @@ __all__ = [
     "choose_engine",
     "compiled_tiles",
     "extent_of",
+    "far_starts",
     "fused_attention",
     "fused_passes",
     "layout_permutation",
     "linear_attention",
     "look",
+    "magnitude",
     "masked_softmax",
     "measure",
     "offsets",
@@ -64,6 +69,7 @@ __all__ = [
     "rotation",
     "rotation_rates",
     "scaled_dot_score",
+    "segments",
     "sinusoidal_shift",
     "sinusoidal_table",
     "sliding_window_attention",

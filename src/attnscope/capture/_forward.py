@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from attnscope.attention._finite import magnitude
+from attnscope.attention import magnitude
 from attnscope.capture._registry import Site, looking
 from attnscope.errors import AttnscopeError
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Generator
 
     from attnscope.store import OwnedFolder
-    from attnscope.translation.align import Aligned
+    from attnscope.translation.alignment import Aligned
 
 _LINKS = "links.txt"
 
@@ -63,8 +63,8 @@ def align(
     """Which source word does each target word look at? Links in Pharaoh's format; error rates against people's."""
     from attnscope.errors import AttnscopeError
     from attnscope.store import OwnedFolder
-    from attnscope.translation.align import align as run_align
-    from attnscope.translation.links import pharaoh
+    from attnscope.translation.alignment import align as run_align
+    from attnscope.translation.alignment import pharaoh
 
     formats = options.formats_of(figures)
     if str(source) == str(target) == "-":
@@ -136,10 +136,9 @@ def _progress_bar() -> Generator[Callable[[str, int, int], None]]:
 
 def _write(aligned: Aligned, folder: OwnedFolder, formats: tuple[str, ...]) -> None:
     from attnscope.figures import alignment_map, error_rate_grid, save_figure
-    from attnscope.report import write_alignment_report
-    from attnscope.report.alignment_page import compared_heads
+    from attnscope.report import compared_heads, write_alignment_report
     from attnscope.store import VIEWS, explained
-    from attnscope.translation.links import pharaoh
+    from attnscope.translation.alignment import pharaoh
 
     heads = compared_heads(aligned)
     safe = "Choose another folder with --out, or free some room"
@@ -164,7 +163,7 @@ def _write(aligned: Aligned, folder: OwnedFolder, formats: tuple[str, ...]) -> N
 
 
 def _say_why_no_pictures(aligned: Aligned, *, asked: bool) -> None:
-    from attnscope.translation.align import MOST_WORDS
+    from attnscope.translation.alignment import MOST_WORDS
 
     what = "no report.html" if aligned.score is None else "no sentence pairs in report.html"
     why = f"no pair has between 1 and {MOST_WORDS} words on both sides" if asked else "--pairs is 0"
@@ -172,7 +171,7 @@ def _say_why_no_pictures(aligned: Aligned, *, asked: bool) -> None:
 
 
 def _as_json(aligned: Aligned) -> dict[str, Any]:
-    from attnscope.translation.links import pharaoh
+    from attnscope.translation.alignment import pharaoh
 
     def number(value: float) -> float | None:
         return None if math.isnan(value) else value
@@ -200,7 +199,7 @@ def _as_json(aligned: Aligned) -> dict[str, Any]:
 def _print_table(aligned: Aligned, out: Path | None) -> None:
     from rich.table import Table
 
-    from attnscope.report.alignment_page import compared_heads, whose
+    from attnscope.report import compared_heads, whose
 
     console = new_console()
     heads = compared_heads(aligned)

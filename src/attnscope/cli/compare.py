@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import xarray as xr
     from rich.table import Table
 
-    from attnscope.translation.trial import Step
+    from attnscope.comparison import Step
 
 _Systems = Annotated[
     list[Path] | None,
@@ -98,7 +98,7 @@ def compare(
 ) -> None:
     """Which system translates best, how fast, up to which length? Trains what is not trained; one table, one page."""
     from attnscope.cli.score import length_limits
-    from attnscope.translation.compare import compare as run
+    from attnscope.comparison import compare as run
 
     options.refuse_two_formats(as_json=as_json, as_csv=as_csv)
     formats = options.formats_of(figures)
@@ -131,7 +131,7 @@ def compare(
 
 
 def _draw(tree: xr.DataTree, out: Path, formats: tuple[str, ...]) -> Path | None:
-    from attnscope.figures.comparison import write_comparison_figures
+    from attnscope.figures.translation import write_comparison_figures
     from attnscope.report import write_comparison_report
     from attnscope.store import OwnedFolder
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import xarray as xr
     from rich.table import Table
 
-    from attnscope.mechanism.explain import Step
+    from attnscope.mechanism import Step
 
 _SHOWN = 20  # heads in the table
 _CHANGED = 6  # heads that fit on a terminal of 80 columns
@@ -160,8 +160,8 @@ def explain(
 
 def _analysed(model: str, text: list[Path] | None, **settings: Any) -> xr.DataTree:
     from attnscope.errors import AttnscopeError
-    from attnscope.mechanism.explain import explain as run_explain
-    from attnscope.mechanism.rotation import COMPLETIONS
+    from attnscope.mechanism import explain as run_explain
+    from attnscope.mechanism.arrays import COMPLETIONS
 
     if settings["completion"] not in COMPLETIONS:
         raise AttnscopeError(f"--completion is {settings['completion']!r}: choose {', '.join(COMPLETIONS)}")
@@ -169,7 +169,7 @@ def _analysed(model: str, text: list[Path] | None, **settings: Any) -> xr.DataTr
 
 
 def _heads_to_show(tree: xr.DataTree, layer: int | None, head: int | None) -> list[tuple[int, int]]:
-    from attnscope.mechanism.ranking import best_heads
+    from attnscope.mechanism import best_heads
 
     number = _SHOWN_IN_FIGURES if layer is None and head is None else 2 * _SHOWN_IN_FIGURES
     return best_heads(tree, layer=layer, head=head, count=number)
@@ -180,8 +180,7 @@ def _print_paper(tree: xr.DataTree) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    from attnscope.figures.mechanism.paper import left_out
-    from attnscope.mechanism.paper import COLUMNS, KEY, paper_lines
+    from attnscope.reproduction.yamamoto2023 import COLUMNS, KEY, left_out, paper_lines
 
     shown = Table.grid(padding=(0, 2, 0, 0))  # below each other: seven columns would cut words
     for number, quantity, *cells in paper_lines(tree["paper"].to_dataset()):
@@ -220,7 +219,7 @@ def _frequencies(given: str | None) -> tuple[int, int] | None:
 
 
 def _default_out(signature: dict[str, Any]) -> Path:
-    from attnscope.statistics._scan import default_out
+    from attnscope.statistics import default_out
 
     folder = default_out(signature)
     return folder.with_name(f"explain-{folder.name}")
@@ -255,7 +254,7 @@ def _progress_bar() -> Generator[Callable[[Step], None]]:
 def _draw(
     tree: xr.DataTree, folder: Path, heads: list[tuple[int, int]], formats: tuple[str, ...]
 ) -> Path | None:
-    from attnscope.figures.mechanism import explain_figures, write_explain_figures
+    from attnscope.figures.explain import explain_figures, write_explain_figures
     from attnscope.report import write_explain_report
     from attnscope.store import RunFolder
 
@@ -272,7 +271,7 @@ def _draw(
 
 
 def _as_json(tree: xr.DataTree, folder: Path) -> dict[str, Any]:
-    from attnscope.mechanism.ranking import rank_heads
+    from attnscope.mechanism import rank_heads
 
     return {
         "signature": json.loads(tree.attrs["signature"]),
@@ -284,7 +283,7 @@ def _as_json(tree: xr.DataTree, folder: Path) -> dict[str, Any]:
 
 def _print_csv(tree: xr.DataTree) -> None:
     """One line for each head, with the signature that names the run's folder."""
-    from attnscope.mechanism.ranking import rank_heads
+    from attnscope.mechanism import rank_heads
     from attnscope.store import short_hash
 
     rows = sorted(rank_heads(tree), key=lambda row: (row["layer"], row["head"]))
@@ -298,14 +297,7 @@ def _print_csv(tree: xr.DataTree) -> None:
 
 def _print_tables(tree: xr.DataTree) -> None:
 
-    from attnscope.mechanism.ranking import (
-        foretold,
-        layer_numbers,
-        mask_note,
-        rank_heads,
-        skipped_by_reason,
-        summary,
-    )
+    from attnscope.mechanism import foretold, layer_numbers, mask_note, rank_heads, skipped_by_reason, summary
 
     console = new_console()
     if "paper" in tree.children:

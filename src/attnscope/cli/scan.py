@@ -74,8 +74,8 @@ def scan(
     if statistics == "list":
         _list_statistics()
         return
+    from attnscope.statistics import default_out
     from attnscope.statistics import scan as run_scan
-    from attnscope.statistics._scan import default_out
 
     options.refuse_two_formats(as_json=as_json, as_csv=as_csv)
     formats = options.formats_of(figures)
@@ -139,8 +139,7 @@ def _heads(given: str | None) -> list[tuple[int, int]]:
 
 
 def _list_statistics() -> None:
-    from attnscope.statistics import DEFAULT, STATISTICS
-    from attnscope.statistics._summary import SUMMARIES
+    from attnscope.statistics import DEFAULT, STATISTICS, SUMMARIES
 
     lines = [
         f"{name:26}{statistic.long_name} [{statistic.units}]"
@@ -189,7 +188,7 @@ def _draw(
 ) -> Path | None:
     from attnscope.figures import write_scan_figures
     from attnscope.report import write_report
-    from attnscope.statistics._scan import SAMPLE
+    from attnscope.statistics import SAMPLE
     from attnscope.store import RunFolder
 
     with RunFolder(folder, json.loads(results.attrs["signature"])) as run:
@@ -217,8 +216,7 @@ def _as_json(results: xr.Dataset, folder: Path) -> dict[str, Any]:
 
 def _print_csv(results: xr.Dataset) -> None:
     """One line for each head: means over texts, and the signature that names the run's folder."""
-    from attnscope.statistics import peaks
-    from attnscope.statistics._summary import majority_names
+    from attnscope.statistics import majority_names, peaks
     from attnscope.store import short_hash
 
     means = {
@@ -250,10 +248,7 @@ _MEANING = {
 def _print_tables(results: xr.Dataset) -> None:
 
     from attnscope.capture import numbering_note
-    from attnscope.statistics import rank_heads
-    from attnscope.statistics._kinds import LOCAL
-    from attnscope.statistics._scan import NOTES
-    from attnscope.statistics._summary import LEAST_SHARE
+    from attnscope.statistics import LEAST_SHARE, LOCAL, NOTES, rank_heads
 
     console = new_console()
     sizes = results.sizes
@@ -287,7 +282,7 @@ def _print_tables(results: xr.Dataset) -> None:
 
 
 def _missing(results: xr.Dataset) -> str:
-    from attnscope.statistics._places import NEEDED
+    from attnscope.statistics import NEEDED
 
     absent = ", ".join(name for name in NEEDED if name not in results)
     return f"No kinds of heads: for them --statistics lacks {absent}."

@@ -54,7 +54,7 @@ def score(
 ) -> None:
     """How good are the translations? BLEU and chrF with signatures, intervals and paired tests."""
     from attnscope.errors import AttnscopeError
-    from attnscope.translation.scoring import score as run_score
+    from attnscope.translation.evaluation import score as run_score
 
     files = [*hypotheses, *reference, *([source] if source else [])]
     if sum(str(file) == "-" for file in files) > 1:

@@ -16,7 +16,7 @@ from attnscope.cli.output import new_console, tell, working
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from attnscope.translation.training import Progress
+    from attnscope.training import Progress
 
 _CONFIG = Annotated[
     Path | None, typer.Argument(help="YAML file of settings; flags take the place of its values.")
@@ -32,9 +32,8 @@ _OUT = Annotated[
 def train(config: Path | None, out: Path, **settings: Any) -> None:
     """Train a translation model or a masked language model. Without data: a generated task, in a few minutes."""
     from attnscope.store import OwnedFolder
-    from attnscope.translation.checkpoints import Checkpoints
-    from attnscope.translation.processes import is_first
-    from attnscope.translation.training import train as run
+    from attnscope.training import Checkpoints, is_first
+    from attnscope.training import train as run
 
     folder = OwnedFolder(out, "train").look()
     checkpoints = Checkpoints(folder)
@@ -67,7 +66,7 @@ def _print_first_look(console: Console, out: Path) -> None:
     """On the generated task: BLEU by length, and two sentences with the words that each word looks at."""
     from rich.text import Text
 
-    from attnscope.translation.first_look import first_look
+    from attnscope.comparison import first_look
 
     found = first_look(out)
     if found is None:
@@ -90,7 +89,7 @@ def _print_first_look(console: Console, out: Path) -> None:
 
 def with_settings(command: Callable[..., None]) -> Callable[..., None]:
     """Give a command one flag for every setting."""
-    from attnscope.translation.config import TrainConfig
+    from attnscope.training.config import TrainConfig
 
     keyword = inspect.Parameter.KEYWORD_ONLY
     parameters = [
@@ -128,7 +127,7 @@ def _progress_bar() -> Generator[Callable[[Progress], None]]:
     from rich.progress import BarColumn, TextColumn
     from rich.progress import Progress as Bar
 
-    from attnscope.translation.processes import is_first
+    from attnscope.training import is_first
 
     console = new_console(errors=True)
     bar = Bar(

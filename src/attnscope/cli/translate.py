@@ -15,7 +15,7 @@ from attnscope.cli import options
 from attnscope.cli.output import emit, new_console, tell, working
 
 if TYPE_CHECKING:
-    from attnscope.translation.translate import Translation
+    from attnscope.translation import Translation
 
 _Model = Annotated[
     str, typer.Argument(help="A folder of `attnscope train`, another model folder or a hub id.")
@@ -63,8 +63,8 @@ def translate(
     ||| translation ||| score.
     """
     from attnscope.store import explained, write_output
-    from attnscope.translation.lines import read_lines
-    from attnscope.translation.translate import translate as run
+    from attnscope.translation import read_lines
+    from attnscope.translation import translate as run
 
     lines = read_lines(text)
     with _progress_bar() as show:

@@ -7,36 +7,6 @@ translation systems. `save_figure` writes a figure as SVG, PDF and PNG, and
 `restyled` changes how all of them look.
 """
 
-from attnscope.figures.alignment import alignment_map, alignment_maps, error_rate_grid
-from attnscope.figures.comparison import (
-    alignments_side_by_side,
-    learning_curve_figure,
-    score_by_length,
-    score_intervals,
-)
-from attnscope.figures.forms import form_comparison
-from attnscope.figures.maps import weight_maps
-from attnscope.figures.overview import overview
-from attnscope.figures.pies import label_pies
-from attnscope.figures.profiles import profile_curves
-from attnscope.figures.save import save_figure
-from attnscope.figures.scan import write_scan_figures
-from attnscope.figures.style import restyled
+import lazy_loader
 
-__all__ = [
-    "alignment_map",
-    "alignment_maps",
-    "alignments_side_by_side",
-    "error_rate_grid",
-    "form_comparison",
-    "label_pies",
-    "learning_curve_figure",
-    "overview",
-    "profile_curves",
-    "restyled",
-    "save_figure",
-    "score_by_length",
-    "score_intervals",
-    "weight_maps",
-    "write_scan_figures",
-]
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

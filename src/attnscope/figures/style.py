@@ -64,7 +64,8 @@ def restyled(settings: dict[str, Any]) -> Generator[None]:
     --------
     >>> import numpy as np
     >>> import xarray as xr
-    >>> from attnscope.figures import overview, restyled
+    >>> from attnscope.figures import (restyled)
+    >>> from attnscope.figures.scan import _overview as overview
     >>> result = xr.Dataset({"entropy": (("text", "layer", "head"), np.ones((1, 2, 2)))})
     >>> with restyled({"axes.titlesize": 12}):
     ...     figure = overview(result, "entropy")

@@ -8,7 +8,7 @@ from functools import lru_cache
 from fontTools.ttLib import TTFont
 from matplotlib import font_manager
 
-from attnscope.corpus._shown import with_marked_spaces
+from attnscope.corpus import with_marked_spaces
 
 BASE_FONT = "DejaVu Sans"  # comes with matplotlib
 

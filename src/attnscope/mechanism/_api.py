@@ -11,20 +11,23 @@ import xarray as xr
 from attnscope.capture import LoadedModel, borrowing, load_model
 from attnscope.corpus import Sources, texts_of
 from attnscope.errors import AttnscopeError
-from attnscope.mechanism import heads
-from attnscope.mechanism._texts import model_inputs, token_ids
-from attnscope.mechanism.components import principal_components
-from attnscope.mechanism.content import position_content as content_of_model
-from attnscope.mechanism.correlation import cross_correlation as correlation_of_arrays
-from attnscope.mechanism.cross_spectrum import cross_spectrum as spectrum_of_arrays
-from attnscope.mechanism.evidence import Evidence, gather
-from attnscope.mechanism.explain import equal_windows
-from attnscope.mechanism.phase_map import phase_map as map_of_arrays
-from attnscope.mechanism.projections import Projections
-from attnscope.mechanism.projections import projections as projections_of_model
-from attnscope.mechanism.spectrum import amplitude_spectrum
-from attnscope.mechanism.tables import position_table
-from attnscope.mechanism.waves import query_key_waves as waves_of_arrays
+from attnscope.mechanism import _over_heads as heads
+from attnscope.mechanism._explain import equal_windows
+from attnscope.mechanism.arrays import amplitude_spectrum, principal_components
+from attnscope.mechanism.arrays import cross_correlation as correlation_of_arrays
+from attnscope.mechanism.arrays import cross_spectrum as spectrum_of_arrays
+from attnscope.mechanism.arrays import phase_map as map_of_arrays
+from attnscope.mechanism.arrays import query_key_waves as waves_of_arrays
+from attnscope.mechanism.evidence import (
+    Evidence,
+    Projections,
+    gather,
+    model_inputs,
+    position_table,
+    token_ids,
+)
+from attnscope.mechanism.evidence import projections as projections_of_model
+from attnscope.mechanism.passes import position_content as content_of_model
 from attnscope.statistics import window_length
 
 if TYPE_CHECKING:
@@ -71,7 +74,7 @@ def position_spectrum(source: Any, *, part: str | None = None, **options: Any) -
     part
         Part of the table's name where a model has several, such as ``"decoder"``.
     **options
-        See `attnscope.mechanism.spectrum.amplitude_spectrum`, which also describes the result.
+        See `attnscope.mechanism.arrays.amplitude_spectrum`, which also describes the result.
 
     Raises
     ------
@@ -156,7 +159,7 @@ def query_key_waves(source: Any, second: Any = None, key: Any = None, **options:
     ----------
     source, second, key
         Either X ``(position, width)``, W_Q and W_K ``(width, r)``: one head, see
-        `attnscope.mechanism.waves.query_key_waves`. Or a model or evidence, and texts: all heads, with the
+        `attnscope.mechanism.arrays.query_key_waves`. Or a model or evidence, and texts: all heads, with the
         dimensions ``layer, head``.
 
     Examples
@@ -173,7 +176,7 @@ def query_key_waves(source: Any, second: Any = None, key: Any = None, **options:
 def cross_spectrum(source: Any, second: Any = None, key: Any = None, **options: Any) -> xr.Dataset:
     """Shift between queries and keys by frequency, free of any completion of R (docs/mathematics.md, Cross-spectrum).
 
-    Arguments as in `query_key_waves`; the result as in `attnscope.mechanism.cross_spectrum.cross_spectrum`.
+    Arguments as in `query_key_waves`; the result as in `attnscope.mechanism.arrays.cross_spectrum`.
 
     Examples
     --------
@@ -189,7 +192,7 @@ def cross_spectrum(source: Any, second: Any = None, key: Any = None, **options: 
 def phase_map(source: Any, second: Any = None, key: Any = None, **options: Any) -> xr.Dataset:
     """Energy of queries by frequency and by the angle of the rotation R (docs/mathematics.md, Phase map).
 
-    Arguments as in `query_key_waves`; the result as in `attnscope.mechanism.phase_map.phase_map`.
+    Arguments as in `query_key_waves`; the result as in `attnscope.mechanism.arrays.phase_map`.
 
     Examples
     --------
@@ -212,7 +215,7 @@ def cross_correlation(source: Any, second: Any = None, values: Any = None, **opt
     ----------
     source, second, values
         Either Q and K ``(position, column)`` and the singular values: one head, see
-        `attnscope.mechanism.correlation.cross_correlation`. Or a model or evidence, and texts: all heads.
+        `attnscope.mechanism.arrays.cross_correlation`. Or a model or evidence, and texts: all heads.
 
     Examples
     --------
@@ -239,7 +242,7 @@ def position_content(
     texts, window, limit
         As in `evidence_of`.
     **options
-        See `attnscope.mechanism.content.position_content`, which also describes the result.
+        See `attnscope.mechanism.passes.position_content`, which also describes the result.
 
     Examples
     --------

@@ -2,9 +2,6 @@
 which system translates best (`compare`).
 """
 
-from attnscope.report.alignment_page import write_alignment_report
-from attnscope.report.comparison_page import write_comparison_report
-from attnscope.report.explain_page import write_explain_report
-from attnscope.report.page import write_report
+import lazy_loader
 
-__all__ = ["write_alignment_report", "write_comparison_report", "write_explain_report", "write_report"]
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

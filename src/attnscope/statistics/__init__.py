@@ -1,47 +1,5 @@
 """Where every head looks: statistics per text and head, kinds of heads, independence of the text."""
 
-from attnscope.statistics._catalogue import DEFAULT, STATISTICS, Statistic, choose, reduce_call
-from attnscope.statistics._forms import Form, compare_call, compare_forms, usual_forms
-from attnscope.statistics._independence import (
-    Estimate,
-    between_head_share,
-    effective_labels,
-    independence,
-    intraclass_correlation,
-    label_information,
-    label_shares,
-    sign_agreement,
-)
-from attnscope.statistics._labels import Clustering, cluster_profiles, direction, name_profile
-from attnscope.statistics._scan import Progress, scan, window_length
-from attnscope.statistics._summary import peaks, rank_heads, summarize
+import lazy_loader
 
-__all__ = [
-    "DEFAULT",
-    "STATISTICS",
-    "Clustering",
-    "Estimate",
-    "Form",
-    "Progress",
-    "Statistic",
-    "between_head_share",
-    "choose",
-    "cluster_profiles",
-    "compare_call",
-    "compare_forms",
-    "direction",
-    "effective_labels",
-    "independence",
-    "intraclass_correlation",
-    "label_information",
-    "label_shares",
-    "name_profile",
-    "peaks",
-    "rank_heads",
-    "reduce_call",
-    "scan",
-    "sign_agreement",
-    "summarize",
-    "usual_forms",
-    "window_length",
-]
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -11,8 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from attnscope.attention import Need, RowMeasures
-from attnscope.attention._bins import bin_ranges, far_starts
+from attnscope.attention import Need, RowMeasures, bin_ranges, far_starts
 from attnscope.errors import AttnscopeError
 
 if TYPE_CHECKING:

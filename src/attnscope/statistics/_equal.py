@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from attnscope.attention import Need, RowMeasures
-from attnscope.attention._bins import segments
+from attnscope.attention import Need, RowMeasures, segments
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -1,26 +1,5 @@
 """Folders of results: labelled arrays with their signature, checked, resumable, written whole or not at all."""
 
-from attnscope.store._arrays import SUFFIX, packed, unpacked
-from attnscope.store._files import explained, json_bytes, write_output
-from attnscope.store._folder import MANIFEST, OwnedFolder, damage, manifest_of
-from attnscope.store._run import VIEWS, RunFolder, is_finished
-from attnscope.store._signature import package_versions, short_hash, tokenizer_sha256
+import lazy_loader
 
-__all__ = [
-    "MANIFEST",
-    "SUFFIX",
-    "VIEWS",
-    "OwnedFolder",
-    "RunFolder",
-    "damage",
-    "explained",
-    "is_finished",
-    "json_bytes",
-    "manifest_of",
-    "package_versions",
-    "packed",
-    "short_hash",
-    "tokenizer_sha256",
-    "unpacked",
-    "write_output",
-]
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

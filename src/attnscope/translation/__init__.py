@@ -1,4 +1,5 @@
-"""Translation: parallel text, subwords and batches; training, translating, aligning, scoring, comparing.
+"""Parallel text and its subwords; translating with a trained model."""
 
-Each module is imported by its name: the settings of a training are wanted for ``--help``, before PyTorch is.
-"""
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

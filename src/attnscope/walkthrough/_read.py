@@ -10,7 +10,7 @@ import torch
 from attnscope.capture import LoadedModel, decoder_start, position_table_length
 from attnscope.corpus import Corpus, TargetTokenizer, Window, cut_windows, shifted
 from attnscope.errors import AttnscopeError, out_of_memory, reason_of
-from attnscope.translation.translate import translate_lines
+from attnscope.translation import translate_lines
 from attnscope.walkthrough._compute import check_number
 
 if TYPE_CHECKING:

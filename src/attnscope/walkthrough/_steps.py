@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from attnscope.corpus._shown import split_character
+from attnscope.corpus import split_character
 from attnscope.walkthrough._result import Walk, entropy
 from attnscope.walkthrough._tables import (
     Table,

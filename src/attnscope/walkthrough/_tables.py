@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 from rich.cells import cell_len, set_cell_size
 
-from attnscope.corpus._shown import with_marked_spaces
+from attnscope.corpus import with_marked_spaces
 
 _HEADING = 6  # columns of a terminal
 

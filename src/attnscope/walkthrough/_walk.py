@@ -12,12 +12,10 @@ from torch import Tensor, nn
 
 from attnscope.attention import AttentionCall, Need, Rotation, measure
 from attnscope.bundled import MODEL
-from attnscope.capture import Site, borrowing, load_model, verify
-from attnscope.capture._verify import TOLERANCE
+from attnscope.capture import TOLERANCE, Site, borrowing, load_model, verify
 from attnscope.checks import check_kind
 from attnscope.errors import AttnscopeError
-from attnscope.mechanism.inputs import watching_inputs
-from attnscope.mechanism.projections import Projections, projections
+from attnscope.mechanism.evidence import Projections, projections, watching_inputs
 from attnscope.walkthrough._compute import Operands, check_number, difference, follow, with_matrices
 from attnscope.walkthrough._read import read_texts
 from attnscope.walkthrough._result import Walk

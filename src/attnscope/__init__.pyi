@@ -1,0 +1,25 @@
+from . import mechanism
+from .comparison import compare
+from .errors import AttnscopeError
+from .mechanism import explain
+from .statistics import scan
+from .training import train
+from .translation import translate
+from .translation.alignment import align
+from .translation.evaluation import score
+from .walkthrough import walk
+
+__version__: str
+
+__all__ = [
+    "AttnscopeError",
+    "align",
+    "compare",
+    "explain",
+    "mechanism",
+    "scan",
+    "score",
+    "train",
+    "translate",
+    "walk",
+]

@@ -1,0 +1,5 @@
+"""Translation systems side by side: trained alike, tried on one text."""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -1,0 +1,225 @@
+"""Comparing translation systems: trained alike, tried on one text, laid side by side."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+import xarray as xr
+
+from attnscope.checks import THREADS, check_whole
+from attnscope.comparison._curves import learning_curves, training_effort
+from attnscope.comparison._held_out import read_held_out
+from attnscope.comparison._systems import System, read_systems
+from attnscope.comparison._trial import Step, Trial, Trials
+from attnscope.errors import AttnscopeError
+from attnscope.store import SUFFIX, OwnedFolder, explained, json_bytes, packed
+from attnscope.training.config import TrainConfig, read_config
+from attnscope.translation import ParallelText, TaskText
+from attnscope.translation.evaluation import score
+
+_SHOWN_WORDS = 24  # of each side of the sentence pair in the picture
+_BUCKETS = 6  # of length, about as many as a curve needs
+
+
+def compare(
+    systems: Sequence[str | Path] | Mapping[str, str | Path | TrainConfig] | None = None,
+    out: str | Path = "attnscope-comparison",
+    *,
+    source: str | Path | None = None,
+    reference: str | Path | None = None,
+    join: int | None = None,
+    by_length: Sequence[int] | None = None,
+    length_in: str | None = None,
+    line: int | None = None,
+    beams: int = 5,
+    tokenize: str | None = None,
+    lowercase: bool | None = None,
+    resamples: int = 1000,
+    threads: int | None = None,
+    device: str | None = None,
+    progress: Callable[[Step], None] | None = None,
+) -> xr.DataTree:
+    """Train systems where they are not trained yet, translate one text with all of them, and compare.
+
+    Parameters
+    ----------
+    systems
+        YAML files of settings (`TrainConfig`), each trained in ``out/systems/NAME``; folders that `attnscope train`
+        made, taken as they are; or a mapping from names to these. By default three that learn the generated task in a
+        few minutes each: a recurrent model with one fixed vector, the same with additive attention, and a Transformer.
+    out
+        Folder of trainings (``systems``), translations and results. Given again, it goes on where it was stopped, and
+        what is done is not done again.
+    source, reference
+        Files of the text to translate, line by line; by default what `read_held_out` says: new sentences of the
+        generated task, or the validation text that all systems share.
+    join
+        Neighbouring pairs of the text joined into one, at most; by default as the systems were trained.
+    by_length
+        Upper limits of the buckets of source length, as in `attnscope.score`; by default about six from the text.
+    length_in
+        ``words`` or ``characters``; by default words where any sentence has a space.
+    line
+        Of the sentence pair whose alignments are laid side by side, from 1; by default the longest of at most 24
+        words a side.
+    beams
+        Translations followed at a time; 1 is greedy.
+    tokenize, lowercase, resamples
+        As in `attnscope.score`; by default tokenizer and case that the first system was validated with.
+    threads, device
+        For training and translating.
+    progress
+        Called while it works.
+
+    Returns
+    -------
+    xarray.DataTree
+        Three nodes, which also lie in `out`, each as a file such as ``scores.zarr.zip``:
+
+        ``scores``
+            What `attnscope.score` gives, with the first system as the baseline; and by system ``parameters``,
+            ``sentences_per_second`` (of translating), ``sentences_cut`` (longer than it was trained for),
+            ``training_tokens_per_second`` (target tokens, median of the log), ``training_seconds``,
+            ``training_tokens``; on the generated task ``alignment_error_rate``, ``alignment_precision`` and
+            ``alignment_recall`` (see `judge_known`).
+        ``curves``
+            ``bleu`` and ``loss`` (nats per token) on the validation text ``(system, validation)``, with ``updates``,
+            ``tokens`` (target tokens seen) and ``seconds`` at each.
+        ``alignment``
+            One sentence pair: ``weights (system, target_word, source_word)`` by forced decoding, NaN for a system
+            without attention; ``read_from`` says from which heads; ``translation (system)``; ``known`` where the right
+            links are.
+
+        Attributes: ``signature`` (JSON) and ``run``, the folder.
+
+    Raises
+    ------
+    AttnscopeError
+        For systems, files, texts and settings that do not fit: see the message.
+
+    Examples
+    --------
+    >>> compare([])
+    Traceback (most recent call last):
+    ...
+    attnscope.errors.AttnscopeError: there is no system to compare: give YAML files of settings, or trained folders
+    """
+    check_whole(1, beams=beams, line=line, join=join)
+    check_whole(1, THREADS, threads=threads)
+    out = Path(out)
+    asked = read_systems(systems, out)
+    text = read_held_out(asked, _path(source), _path(reference), join=join)
+    shown = _shown_pair(text, line)
+    length_in = length_in or ("words" if any(" " in one for one in text.source) else "characters")
+    validated = asked[0].config or read_config()
+
+    def scored(hypotheses: dict[str, Sequence[str]], resamples: int) -> xr.Dataset:
+        return score(
+            hypotheses,
+            [text.target],
+            source=text.source,
+            by_length=list(by_length or ()) or length_limits(text.source, length_in),
+            length_in=length_in,
+            tokenize=tokenize or validated.bleu_tokenizer,
+            lowercase=validated.lowercase if lowercase is None else lowercase,
+            resamples=resamples,
+        )
+
+    scored({"reference": text.target}, min(resamples, 0))  # refuses wrong settings before hours of training
+    with OwnedFolder(out, "compare") as folder:
+        trials = Trials(folder, text, shown, beams, threads, device, progress or (lambda _: None))
+        trials.write_text()
+        tried = {system.name: trials.of(system) for system in asked}
+        scores = scored({name: trial.lines for name, trial in tried.items()}, resamples)
+        scores = scores.isel(bucket=np.flatnonzero(scores.sentences.values))  # those with sentences
+        found = {
+            "scores": scores.merge(_by_system(asked, tried, text)),
+            "curves": learning_curves({system.name: system.folder for system in asked}),
+            "alignment": _alignment(text, shown, tried),
+        }
+        signature = {
+            "command": "compare",
+            "systems": {name: trial.signature for name, trial in tried.items()},
+            "scores": json.loads(scores.attrs["signature"]),
+        }
+        with explained(f"write to {out}", "Free some room and give the same command again"):
+            folder.write(
+                {f"{name}{SUFFIX}": packed(dataset) for name, dataset in found.items()}
+                | {"run.json": json_bytes(signature)}
+            )
+    tree = xr.DataTree.from_dict(found)
+    tree.attrs = {"signature": json.dumps(signature), "run": str(out)}
+    return tree
+
+
+def _path(given: str | Path | None) -> Path | None:
+    return None if given is None else Path(given)
+
+
+def length_limits(sources: Sequence[str], length_in: str = "words") -> list[int]:
+    """Round limits of length that cut a text into about six buckets, the last one not empty.
+
+    Examples
+    --------
+    >>> length_limits(["a " * n for n in range(1, 61)])
+    [10, 20, 30, 40, 50]
+    """
+    lengths = [len(one.split()) if length_in == "words" else len("".join(one.split())) for one in sources]
+    reach = float(np.quantile(lengths, 0.98))  # the very longest few do not make a bucket
+    wide = next(
+        one * 10**power for power in range(9) for one in (1, 2, 5) if reach <= _BUCKETS * one * 10**power
+    )
+    return [limit for limit in range(wide, wide * _BUCKETS, wide) if limit < reach] or [wide]
+
+
+def _shown_pair(text: ParallelText, line: int | None) -> int:
+    if line is not None:
+        if not 1 <= line <= len(text):
+            raise AttnscopeError(f"there is no line {line}: the text has lines 1 to {len(text)}")
+        return line - 1
+    sizes = [max(len(a.split()), len(b.split())) for a, b in zip(text.source, text.target, strict=True)]
+    short = [i for i, size in enumerate(sizes) if size <= _SHOWN_WORDS]
+    return max(short, key=lambda i: sizes[i]) if short else int(np.argmin(sizes))
+
+
+def _by_system(systems: Sequence[System], tried: dict[str, Trial], text: ParallelText) -> xr.Dataset:
+    """What there is of each system beside its scores."""
+    efforts = [training_effort(system.folder) for system in systems]
+    values: dict[str, list[float]] = {
+        "parameters": [trial.parameters for trial in tried.values()],
+        "sentences_cut": [trial.cut for trial in tried.values()],
+        "sentences_per_second": [len(text) / trial.seconds for trial in tried.values()],
+        **{name: [effort[name] for effort in efforts] for name in efforts[0]},
+    }
+    if isinstance(text, TaskText):
+        values |= {
+            f"alignment_{name}": [trial.aligned.get(name, np.nan) for trial in tried.values()]
+            for name in ("error_rate", "precision", "recall")
+        }
+    return xr.Dataset({name: ("system", one) for name, one in values.items()}, {"system": list(tried)})
+
+
+def _alignment(text: ParallelText, shown: int, tried: dict[str, Trial]) -> xr.Dataset:
+    source, target = text.source[shown].split(), text.target[shown].split()
+    blank = np.full((len(target), len(source)), np.nan)
+    weights = [blank if trial.weights is None else trial.weights for trial in tried.values()]
+    found = xr.Dataset(
+        {
+            "weights": (("system", "target_word", "source_word"), np.stack(weights)),
+            "read_from": ("system", [trial.read_from for trial in tried.values()]),
+            "translation": ("system", [trial.lines[shown] for trial in tried.values()]),
+            "source": ("source_word", source),
+            "target": ("target_word", target),
+        },
+        coords={"system": list(tried)},
+        attrs={"line": shown + 1},
+    )
+    if isinstance(text, TaskText):
+        known = np.zeros(blank.shape, dtype=bool)
+        for at, by in text.alignments[shown]:
+            known[by, at] = True
+        found["known"] = (("target_word", "source_word"), known)
+    return found

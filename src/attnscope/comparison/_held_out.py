@@ -1,0 +1,93 @@
+"""The text on which systems are compared."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from attnscope.comparison._systems import System
+from attnscope.errors import AttnscopeError
+from attnscope.training import HELD_OUT, read_pairs
+from attnscope.training.config import TrainConfig
+from attnscope.translation import ParallelText, generate_task, read_parallel
+
+TASK_SEED = (
+    1_000_003  # of the sentences that are translated: other ones than those the weights were chosen on
+)
+
+
+def read_held_out(
+    systems: Sequence[System],
+    source: Path | None = None,
+    reference: Path | None = None,
+    *,
+    join: int | None = None,
+) -> ParallelText:
+    """Read the text that was asked for; else sentences of the generated task; else the systems' validation text.
+
+    Parameters
+    ----------
+    systems
+        Which tell by their settings what they were trained on.
+    source, reference
+        As `read_parallel` reads them.
+    join
+        Neighbouring pairs joined into one, at most; by default the most that any system was trained with.
+
+    Returns
+    -------
+    ParallelText
+        With alignments (`TaskText`) where it is the generated task, whose longest sentence is the longest that any of
+        the systems was trained on. A tenth of its sentences is never trained on; these are of that tenth.
+
+    Raises
+    ------
+    AttnscopeError
+        If only one side is given, a file cannot be read, or the systems have no text in common.
+
+    Examples
+    --------
+    >>> from attnscope.training.config import read_config
+    >>> text = read_held_out([System("small", Path("small"), read_config(task_longest=5), given=True)])
+    >>> len(text), max(len(line.split()) for line in text.source)
+    (500, 5)
+    """
+    if (source is None) != (reference is None):
+        raise AttnscopeError(
+            "found only one of source and reference (--source, --reference): give both or neither"
+        )
+    configs = {system.name: system.config for system in systems}
+    if join is None:
+        join = max([config.join for config in configs.values() if config is not None], default=1)
+    if join < 1:
+        raise AttnscopeError(f"join is {join}: expected 1, which joins nothing, or more")
+    text = _shared(configs, join) if source is None else read_parallel(source, reference)
+    return text.joined(join, seed=0)
+
+
+def _shared(configs: dict[str, TrainConfig | None], join: int) -> ParallelText:
+    """The text that all settings name, not joined yet."""
+    known = {name: config for name, config in configs.items() if config is not None}
+    without = [name for name in configs if name not in known]
+    if without:
+        raise AttnscopeError(
+            f"{without[0]} has no config.yaml that names a text: give one to translate (--source, --reference)"
+        )
+    if all(config.source is None for config in known.values()):
+        longest = max(config.task_longest for config in known.values())
+        pairs = HELD_OUT * (join + 1) // 2  # so that about as many are left when they are joined
+        return generate_task(pairs, TASK_SEED, longest, held_out=True)
+    texts = {name: _validation(config) for name, config in known.items()}
+    (first, text), *others = texts.items()
+    for name, other in others:
+        if other.sha256() != text.sha256():
+            raise AttnscopeError(
+                f"{first} and {name} were not validated on the same text ({len(text)} pairs that begin "
+                f"{text.source[0][:30]!r}, {len(other)} that begin {other.source[0][:30]!r}):\n"
+                "give one to translate (--source, --reference)"
+            )
+    return text
+
+
+def _validation(config: TrainConfig) -> ParallelText:
+    return read_pairs(config)[1]

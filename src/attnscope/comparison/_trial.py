@@ -1,0 +1,227 @@
+"""What one system does on the text of a comparison: trained, timed, written down, and not done twice."""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from attnscope._caller import own_threads
+from attnscope.capture import LoadedModel, load_model
+from attnscope.comparison._systems import System
+from attnscope.corpus.files import lines_of
+from attnscope.errors import AttnscopeError
+from attnscope.store import OwnedFolder, explained, json_bytes, package_versions, tokenizer_sha256
+from attnscope.training import attends, judge_known, threads_of_one, train
+from attnscope.translation import ParallelText, TaskText, translate_lines
+from attnscope.translation.alignment import forced_alignment
+
+_log = logging.getLogger("attnscope")
+
+
+@dataclass(frozen=True)
+class Step:
+    """What a comparison tells while it works.
+
+    Attributes
+    ----------
+    system
+        Its name.
+    doing
+        ``train``, ``translate`` or ``align``.
+    share
+        Done of that, between 0 and 1.
+    told
+        Loss and rate of a training.
+    """
+
+    system: str
+    doing: str
+    share: float
+    told: str = ""
+
+
+@dataclass(frozen=True, eq=False)
+class Trial:
+    """What one system did on the text.
+
+    Attributes
+    ----------
+    lines
+        Its translations.
+    parameters
+        How many numbers were learned.
+    seconds
+        Of translating.
+    cut
+        How many sentences were longer than the model was trained for, and cut.
+    aligned
+        Against known alignments: ``layer``, ``head``, ``error_rate``, ``precision``, ``recall``; empty where none are
+        known or the system has no attention.
+    weights
+        ``(target word, source word)`` on the shown pair; None without attention.
+    read_from
+        The heads that they are of, in words.
+    signature
+        Model, text, settings and versions.
+    """
+
+    lines: list[str]
+    parameters: int
+    seconds: float
+    cut: int
+    aligned: dict[str, Any]
+    weights: np.ndarray | None
+    read_from: str
+    signature: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Trials:
+    """All systems on one text, in one folder.
+
+    Attributes
+    ----------
+    folder
+        Where each system's translations lie as ``translations/NAME.txt`` beside a record of what was found.
+    text
+        To translate.
+    shown
+        Number of the pair whose alignment is kept.
+    beams, threads, device
+        As in `attnscope.compare`.
+    progress
+        Called while it works.
+    """
+
+    folder: OwnedFolder
+    text: ParallelText
+    shown: int
+    beams: int
+    threads: int | None
+    device: str | None
+    progress: Callable[[Step], None]
+
+    def write_text(self) -> None:
+        """Write both sides beside the translations, line by line."""
+        sides = {"text/source.txt": self.text.source, "text/reference.txt": self.text.target}
+        with explained(f"write to {self.folder.path}", "Choose another folder with --out"):
+            self.folder.write({name: _lines(lines) for name, lines in sides.items()})
+
+    def of(self, system: System) -> Trial:
+        """Train, translate and align, as far as that is not done.
+
+        Raises
+        ------
+        AttnscopeError
+            If the folder holds no translation model, or the training, the translation or the disk fails.
+        """
+        self._train(system)
+        with own_threads(self.threads or threads_of_one()):
+            return self._tried(system)
+
+    def _tried(self, system: System) -> Trial:
+        loaded = load_model(system.folder, device=self.device)
+        if not loaded.model.config.is_encoder_decoder:
+            raise AttnscopeError(f"{system.folder} holds no translation model: {type(loaded.model).__name__}")
+        lines, record = self._kept(system, loaded) or self._try(system, loaded)
+        weights, read_from = self._weights(loaded, record["aligned"])
+        found = {name: record[name] for name in ("parameters", "seconds", "cut", "aligned", "signature")}
+        return Trial(lines, weights=weights, read_from=read_from, **found)
+
+    def _train(self, system: System) -> None:
+        if system.trained or system.config is None:
+            return
+        changed = {"threads": self.threads, "device": self.device}
+        train(
+            system.config,
+            system.folder,
+            progress=lambda at: self.progress(
+                Step(
+                    system.name,
+                    "train",
+                    at.update / at.updates,
+                    f"loss {at.loss:.2f}, {at.tokens_per_second:,.0f} tokens/s",
+                )
+            ),
+            **{name: value for name, value in changed.items() if value is not None},
+        )
+
+    def _signature(self, loaded: LoadedModel) -> dict[str, Any]:
+        return {
+            "model": loaded.identity,
+            "tokenizer": tokenizer_sha256(loaded.tokenizer),
+            "text": {"pairs": len(self.text), "sha256": self.text.sha256()},
+            "settings": {"beams": self.beams, "device": loaded.model.device.type},
+            "versions": package_versions(),
+        }
+
+    def _kept(self, system: System, loaded: LoadedModel) -> tuple[list[str], dict[str, Any]] | None:
+        """What an earlier run found with the same model, text and settings."""
+        file, record = _names(system)
+        if self.folder.damaged([file, record] if {file, record} <= self.folder.files.keys() else []):
+            _log.warning("the translations of %s are damaged, and are made anew", system.name)
+            self.folder.forget([file, record])
+        if not {file, record} <= self.folder.files.keys():
+            return None
+        found = json.loads(self.folder.read(record))
+        if found["signature"] != self._signature(loaded):
+            return None
+        return lines_of(self.folder.read(file).decode()), found
+
+    def _try(self, system: System, loaded: LoadedModel) -> tuple[list[str], dict[str, Any]]:
+        """Translate the text and write it down; on the generated task, judge the alignments."""
+        self.progress(Step(system.name, "translate", 0.0))
+        before = time.perf_counter()
+        found = translate_lines(
+            loaded.model,
+            loaded.tokenizer,
+            self.text.source,
+            beams=self.beams,
+            overlong="cut",
+            progress=lambda done, total: self.progress(Step(system.name, "translate", done / total)),
+        )
+        seconds = time.perf_counter() - before
+        lines = [several[0].text for several in found]
+        judged = None
+        if isinstance(self.text, TaskText) and attends(loaded.model):
+            self.progress(Step(system.name, "align", 0.0))
+            judged = judge_known(loaded.model, loaded.tokenizer, self.text)
+        record: dict[str, Any] = {
+            "signature": self._signature(loaded),
+            "parameters": sum(one.numel() for one in loaded.model.parameters()),
+            "seconds": seconds,
+            "cut": sum(several[0].left_out > 0 for several in found),
+            "threads": torch.get_num_threads(),
+            "aligned": {}
+            if judged is None
+            else {"layer": judged.layer, "head": judged.head, **vars(judged.score)},
+        }
+        file, described = _names(system)
+        with explained(f"write to {self.folder.path}", "Free some room and give the same command again"):
+            self.folder.write({file: _lines(lines), described: json_bytes(record)})
+        return lines, record
+
+    def _weights(self, loaded: LoadedModel, aligned: dict[str, Any]) -> tuple[np.ndarray | None, str]:
+        """Attention on the shown pair, and which heads it is of: the judged one, else the mean of all."""
+        if not attends(loaded.model):
+            return None, "no attention"
+        layer, head = aligned.get("layer"), aligned.get("head")
+        pair = [self.text.source[self.shown]], [self.text.target[self.shown]]
+        (words,) = forced_alignment(loaded.model, loaded.tokenizer, *pair, layer=layer, head=head)
+        return words.weights, "mean of all heads" if layer is None else f"layer {layer}, head {head}"
+
+
+def _names(system: System) -> tuple[str, str]:
+    """The files of a system's translations and of what was found with them."""
+    return f"translations/{system.name}.txt", f"translations/{system.name}.json"
+
+
+def _lines(lines: Sequence[str]) -> bytes:
+    return "".join(f"{line}\n" for line in lines).encode(errors="backslashreplace")

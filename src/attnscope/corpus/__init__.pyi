@@ -1,0 +1,31 @@
+from ._opening import file_mode, is_standard_input, shown
+from ._shown import split_character, with_marked_spaces
+from .encoded import EncodedTexts, Sources, Texts, texts_and_targets, texts_of, windows_of
+from .pairs import LinePairs, TargetTokenizer, shifted
+from .texts import Corpus, Text
+from .windows import Batch, Window, Windows, collate, cut_windows, window_name
+
+__all__ = [
+    "Batch",
+    "Corpus",
+    "EncodedTexts",
+    "LinePairs",
+    "Sources",
+    "TargetTokenizer",
+    "Text",
+    "Texts",
+    "Window",
+    "Windows",
+    "collate",
+    "cut_windows",
+    "file_mode",
+    "is_standard_input",
+    "shifted",
+    "shown",
+    "split_character",
+    "texts_and_targets",
+    "texts_of",
+    "window_name",
+    "windows_of",
+    "with_marked_spaces",
+]

@@ -1,0 +1,30 @@
+from .save import save_figure
+from .scan import form_comparison, label_pies, overview, profile_curves, weight_maps, write_scan_figures
+from .style import restyled
+from .translation import (
+    alignment_map,
+    alignment_maps,
+    alignments_side_by_side,
+    error_rate_grid,
+    learning_curve_figure,
+    score_by_length,
+    score_intervals,
+)
+
+__all__ = [
+    "alignment_map",
+    "alignment_maps",
+    "alignments_side_by_side",
+    "error_rate_grid",
+    "form_comparison",
+    "label_pies",
+    "learning_curve_figure",
+    "overview",
+    "profile_curves",
+    "restyled",
+    "save_figure",
+    "score_by_length",
+    "score_intervals",
+    "weight_maps",
+    "write_scan_figures",
+]

@@ -1,0 +1,18 @@
+from ._all import write_scan_figures
+from ._forms import form_comparison
+from ._maps import weight_maps
+from ._overview import overview
+from ._pies import label_pies
+from ._profiles import profile_curves
+from ._sample import Map, maps
+
+__all__ = [
+    "Map",
+    "form_comparison",
+    "label_pies",
+    "maps",
+    "overview",
+    "profile_curves",
+    "weight_maps",
+    "write_scan_figures",
+]

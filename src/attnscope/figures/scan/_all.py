@@ -1,0 +1,72 @@
+"""The figures of a scan, all at once."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from attnscope.figures.save import FORMATS, save_figure
+from attnscope.figures.scan._maps import weight_maps
+from attnscope.figures.scan._overview import overview
+from attnscope.figures.scan._pies import label_pies
+from attnscope.figures.scan._profiles import profile_curves
+from attnscope.figures.scan._sample import first_rows, maps
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
+
+    import xarray as xr
+    from matplotlib.figure import Figure
+
+_OVERVIEWS = ("entropy", "outside", "first_token", "special_tokens", "mean_offset", "max_weight")
+_HEADS = 4  # shown in maps and profiles: those that put most weight on one offset
+_TOKENS = 15  # of a map
+
+
+def write_scan_figures(
+    result: xr.Dataset, sample: xr.Dataset | None, folder: Path, formats: Sequence[str] = FORMATS
+) -> list[Path]:
+    """Write every figure of a scan, by default as SVG, PDF and PNG; return the files.
+
+    Figures of statistics that were not measured are left out.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from pathlib import Path
+    >>> import attnscope
+    >>> result = attnscope.scan(texts=["The tide comes in."], statistics=["entropy"])
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     [path.name for path in write_scan_figures(result, None, Path(folder))]
+    ['overview-entropy.svg', 'overview-entropy.pdf', 'overview-entropy.png']
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    return [
+        path
+        for name, figure in _figures(result, sample)
+        for path in save_figure(figure, folder / name, formats)
+    ]
+
+
+def _figures(result: xr.Dataset, sample: xr.Dataset | None) -> Iterator[tuple[str, Figure]]:
+    for statistic in _OVERVIEWS:
+        if statistic in result:
+            yield f"overview-{statistic.replace('_', '-')}", overview(result, statistic)
+    if "label_share" in result:
+        yield "labels", label_pies(result)
+    if "profile" in result:
+        listed = None if sample is None else {(one.layer, one.head) for one in maps(sample)}
+        heads = _sharpest(result, listed)
+        yield "profiles", profile_curves(result, heads)
+        if sample is not None:
+            yield "maps", weight_maps(first_rows(sample, heads, _TOKENS), heads)
+
+
+def _sharpest(result: xr.Dataset, listed: set[tuple[int, int]] | None) -> list[tuple[int, int]]:
+    """Heads with the largest mean weight at one offset other than 0; where there are maps, of those that have one."""
+    mean = result.profile.mean("text").where(result.offset != 0).max("offset").values
+    order = np.argsort(-np.nan_to_num(mean, nan=-1.0), axis=None, kind="stable")
+    ranked = [(int(place // mean.shape[1]), int(place % mean.shape[1])) for place in order]
+    return [head for head in ranked if listed is None or head in listed][:_HEADS]

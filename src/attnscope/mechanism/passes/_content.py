@@ -1,0 +1,428 @@
+"""Position or content: what each part of X contributes to where a head looks."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+import xarray as xr
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from attnscope.attention import AttentionCall, Need, measure
+from attnscope.capture import Site, watching
+from attnscope.errors import AttnscopeError
+from attnscope.mechanism.arrays import covariance, covariance_share, jackknife, without_own
+from attnscope.mechanism.evidence import (
+    TOKENS_AT_ONCE,
+    Windows,
+    batches,
+    bias_traces,
+    interval,
+    mean_profile,
+    model_inputs,
+    offsets_seen,
+    one_text,
+    pairs_at,
+    profile_and_output,
+    read,
+    resampled,
+    score_traces,
+    token_ids,
+)
+from attnscope.mechanism.passes._first_layer import first_layer_split
+from attnscope.mechanism.passes._schemes import without_bias
+from attnscope.mechanism.passes._splits import ExactSplit, MeanSplit, Sides, Splitter
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+#: The four terms of a product of query and key, query side first: position (P) and content (C).
+TERMS = ("PP", "PC", "CP", "CC")
+#: What a model adds to that product by the distance of the two tokens (T5, ALiBi, DeBERTa).
+BIAS = "B"
+
+
+@torch.no_grad()
+def position_content(
+    model: PreTrainedModel,
+    windows: Windows,
+    *,
+    method: str = "means",
+    layers: Sequence[int] | None = None,
+    band: int = 10,
+    target: Int[np.ndarray, "layer head"] | None = None,
+    draws: int = 1000,
+    seed: int = 0,
+) -> xr.Dataset:
+    r"""Split the scores of every head into position and content, exactly.
+
+    With queries :math:`q_i = q^P_i + q^C_i` and keys likewise, a score is the sum of four terms,
+    :math:`q^P_i\cdot k^P_j` (PP), :math:`q^P_i\cdot k^C_j` (PC), :math:`q^C_i\cdot k^P_j` (CP) and
+    :math:`q^C_i\cdot k^C_j` (CC), times the scale. Since queries and keys are linear in X, this is the split X = P + C.
+    What a model adds to these products by distance (T5, ALiBi) is a term of its own, the bias (B). It belongs to
+    position. Where it also depends on the words (DeBERTa: content-to-position and position-to-content), position is
+    the part that all texts share at a pair of places, its mean over texts; the rest is counted as content. A rotation
+    (RoPE) is done before: :math:`q^P_i` is turned, so that PP holds what the rotation makes of the mean content.
+
+    * ``method="means"``, any layer: the position part is the mean over texts at each position (Song & Zhong 2023).
+      Then PC and CP vanish in the mean over the same texts. The means of few texts hold some of their content; `share`
+      is free of it.
+    * ``method="exact"``, first layer of a model with a position table: the position part is what the table adds,
+      passed through the LayerNorm given the standard deviation of the whole (`first_layer_split`). Words, token
+      types and every constant are content.
+
+    From the keys, each text's mean key is subtracted: the weights do not change, and the traces lose a part to
+    which softmax is blind. (Not where scores are capped or compete with a learned sink, which would see it.)
+
+    Parameters
+    ----------
+    model
+        In eval mode.
+    windows
+        All equally long; two or more for ``"means"``.
+    method
+        ``"means"`` or ``"exact"``.
+    layers
+        Indices of attention calls; by default all but cross-attention (``"exact"``: those that read a table).
+    band
+        Largest offset.
+    target
+        ``(layer, head)``: the offset t\* whose weight is explained. By default, where the mean profile is highest.
+    draws, seed
+        Of the bootstrap over texts: ``_low`` and ``_high`` are its 2.5 % and 97.5 % points.
+
+    Returns
+    -------
+    xarray.Dataset
+        Dimensions ``layer, head, term, offset``. The term B is there if some layer has a bias.
+
+        * ``trace``: :math:`tr_t` of each term, scale included; NaN at offsets at which a head may not look.
+        * ``share``: `covariance_share` of the mean scores by offset; all add up to 1. For ``"means"`` PP is
+          ``trace_split``, B is taken between different texts, and the interval is the jackknife's over texts, NaN
+          for two.
+        * ``position_share``: of PP and B together.
+        * ``shapley``: each term's Shapley value for the mean weight at t\*; they add up to ``mass - mass_none``.
+        * ``profile``: mean weight at an offset; ``mass``: at t\*. These six have ``_low`` and ``_high``.
+        * ``profile_position``: the profile of the softmax of position alone, PP and B.
+        * ``mass_none``: the weight at t\* without any term, which is uniform over what the head may see.
+        * ``key_only``: trace of the scores that the text's mean query gives, a bias that depends on the key alone.
+        * ``target``: t\*.
+        * ``trace_split`` (``"means"`` only): of PP, with the means of one half of the texts on the query side and of
+          the other on the key side, so that noise in the means does not bias it; the mean over all halvings.
+
+    Raises
+    ------
+    AttnscopeError
+        If the windows are too few or of several lengths, there is no such layer or method, or ``"exact"`` cannot
+        be had.
+
+    Examples
+    --------
+    >>> from attnscope.bundled import MODEL
+    >>> from attnscope.capture import load_model
+    >>> model = load_model(MODEL, device="cpu", need_tokenizer=False).model
+    >>> texts = np.random.default_rng(0).integers(5, 500, (3, 16)).tolist()
+    >>> found = position_content(model, texts, layers=[0], band=4)
+    >>> dict(found.trace.sizes)
+    {'layer': 1, 'head': 4, 'term': 4, 'offset': 9}
+    >>> bool(np.allclose(found.shapley.sum("term"), found.mass - found.mass_none, atol=1e-5))
+    True
+    """
+    if method not in {"means", "exact"}:
+        raise AttnscopeError(f"method {method!r} is not known: choose 'means' or 'exact'")
+    ids = token_ids(windows, least=2 if method == "means" else 1)
+    splitter: Splitter = MeanSplit()
+    if method == "exact":
+        splitter = ExactSplit(model)
+        if layers is None:
+            layers = [site.index for site in first_layer_split(model, model_inputs(model, ids[:1]))]
+    first = _FirstPass(layers, band, splitter, keep=len(ids) * ids.length <= TOKENS_AT_ONCE)
+    for _, batch in batches(ids):
+        with watching(model, first.observe):
+            read(model, batch)
+    sites = first.sites()
+    if target is None:
+        target = first.peaks()
+    if target.shape != (len(sites), first.heads):
+        raise AttnscopeError(
+            f"found targets of shape {target.shape}; expected {(len(sites), first.heads)}, layer by head"
+        )
+    second = _SecondPass(sites, target, band, splitter, biased=first.biased)
+    for text in range(len(ids)):
+        splitter.prepare(ids[text : text + 1])
+        if first.keep:
+            for site in sites:
+                second.add(site, first.calls[site.index][text])
+        else:
+            with watching(model, second.observe):
+                read(model, ids[text : text + 1])
+    found = _dataset(first, second, resampled(len(ids), draws, seed), of_means=method == "means")
+    return found.assign_attrs(method=method, texts=len(ids), length=ids.length)
+
+
+def shapley_values(values: Float[np.ndarray, " coalition"]) -> Float[np.ndarray, " player"]:
+    r"""Shapley value of each player from the worth of every coalition.
+
+    :math:`\varphi_a = \sum_{S\not\ni a} \frac{|S|!\,(n-|S|-1)!}{n!}\,(v(S\cup a) - v(S))` (Shapley 1953).
+
+    Parameters
+    ----------
+    values
+        ``(2 ** players,)``: worth of the coalition whose members are the bits of the index.
+
+    Examples
+    --------
+    >>> shapley_values(np.array([0.0, 1.0, 2.0, 5.0]))
+    array([2., 3.])
+    """
+    players = int(math.log2(len(values)))
+    found = np.zeros(players)
+    for player in range(players):
+        for coalition in range(len(values)):
+            if not coalition >> player & 1:
+                size = coalition.bit_count()
+                weight = math.factorial(size) * math.factorial(players - size - 1) / math.factorial(players)
+                found[player] += weight * (values[coalition | 1 << player] - values[coalition])
+    return found
+
+
+@dataclass(eq=False)
+class _FirstPass:
+    """Profiles of every text, and whatever the splitter wants to learn of it; if few, their calls are kept."""
+
+    layers: Sequence[int] | None
+    band: int
+    splitter: Splitter
+    keep: bool
+    biased: bool = False  # whether some layer adds a bias to its scores
+    seen: dict[int, Site] = field(default_factory=dict)
+    parts: dict[int, list[np.ndarray]] = field(default_factory=dict)
+    calls: dict[int, list[AttentionCall]] = field(default_factory=dict)  # one a text
+
+    def observe(self, site: Site, call: AttentionCall) -> Tensor:
+        if site.kind == "cross" if self.layers is None else site.index not in self.layers:
+            return measure(call, Need())[0]
+        profile, output = profile_and_output(call, self.band)
+        self.seen[site.index] = site
+        self.parts.setdefault(site.index, []).append(profile.numpy())
+        self.splitter.add(site, call)
+        self.biased = self.biased or call.bias is not None
+        if self.keep:
+            self.calls.setdefault(site.index, []).extend(one_text(call, text) for text in range(len(profile)))
+        return output
+
+    def sites(self) -> list[Site]:
+        missing = sorted(set(self.layers or ()) - set(self.seen))
+        if missing:
+            raise AttnscopeError(
+                f"there is no attention layer {missing[0]}: they are counted from 0; give others"
+            )
+        return [self.seen[index] for index in sorted(self.seen)]
+
+    @property
+    def heads(self) -> int:
+        """The most that a layer has."""
+        return max(parts[0].shape[1] for parts in self.parts.values())
+
+    def profiles(self) -> np.ndarray:
+        """``(text, layer, head, offset)``."""
+        return _stacked([np.concatenate(self.parts[site.index]) for site in self.sites()], self.heads)
+
+    def peaks(self) -> np.ndarray:
+        """``(layer, head)``: where the mean profile is highest."""
+        mean = np.nan_to_num(self.profiles().mean(0), nan=-1.0)
+        return mean.argmax(-1) - self.profiles().shape[-1] // 2
+
+
+@dataclass(eq=False)
+class _SecondPass:
+    """Terms, coalitions and the softmax of position alone, of one text after the other."""
+
+    sites: list[Site]
+    target: np.ndarray
+    band: int
+    splitter: Splitter
+    biased: bool  # whether some layer has a bias, which is a term then
+    found: dict[str, dict[int, list[np.ndarray]]] = field(default_factory=dict)
+    calls: dict[int, AttentionCall] = field(default_factory=dict)
+
+    def observe(self, site: Site, call: AttentionCall) -> Tensor:
+        output = measure(call, Need())[0]
+        if any(one.index == site.index for one in self.sites):
+            self.add(site, call)
+        return output
+
+    def add(self, site: Site, call: AttentionCall) -> None:
+        """Take apart one layer of one text."""
+        target = self.target[[one.index for one in self.sites].index(site.index)]
+        self.calls.setdefault(site.index, call)
+        for name, values in self._layer(call, self.splitter(site, call), target).items():
+            self.found.setdefault(name, {}).setdefault(site.index, []).append(values)
+
+    def _layer(self, call: AttentionCall, sides: Sides, target: np.ndarray) -> dict[str, np.ndarray]:
+        """``(head, ...)`` each. A coalition of terms is attention with joined queries and keys: no matrix is held."""
+        biases = [without_bias(call), call] if self.biased else [call]
+        profiles = [
+            mean_profile(coalition, self.band)[0] for one in biases for coalition in sides.coalitions(one)
+        ]
+        traces = [score_traces(term, self.band)[0].cpu() for term in sides.terms(call)]
+        if self.biased:
+            traces.append(bias_traces(call, self.band)[0])
+        heads = torch.arange(len(profiles[0]))
+        worth = torch.stack([profile[heads, target[: len(heads)] + self.band] for profile in profiles])
+        return {
+            "trace": torch.stack(traces, 1).numpy(),
+            "shapley": np.stack([shapley_values(one) for one in worth.double().cpu().numpy().T]),
+            "mass": worth[-1].cpu().numpy(),
+            "mass_none": worth[0].cpu().numpy(),
+            # coalitions are numbered by the bits of their members, and PP is the first
+            "profile_position": profiles[17 if self.biased else 1].nan_to_num(0.0).cpu().numpy(),
+            "key_only": score_traces(sides.mean_query(call), self.band)[0].cpu().numpy(),
+        }
+
+    def stacked(self, name: str) -> np.ndarray:
+        """``(text, layer, head, ...)``."""
+        layers = [np.stack(self.found[name][site.index]) for site in self.sites]
+        return _stacked(layers, max(layer.shape[1] for layer in layers))
+
+
+def _stacked(layers: Sequence[np.ndarray], heads: int) -> np.ndarray:
+    """Join layers along axis 1; NaN where one has fewer heads."""
+    shape = (layers[0].shape[0], len(layers), heads, *layers[0].shape[2:])
+    found = np.full(shape, np.nan)
+    for number, layer in enumerate(layers):
+        found[:, number, : layer.shape[1]] = layer
+    return found
+
+
+def _forbidden(second: _SecondPass) -> np.ndarray:
+    """``(layer, 1, offset)``: offsets at which a layer has no weight, whatever its scores."""
+    return ~np.stack([offsets_seen(second.calls[site.index], second.band) for site in second.sites])[:, None]
+
+
+def _dataset(first: _FirstPass, second: _SecondPass, weights: np.ndarray, *, of_means: bool) -> xr.Dataset:
+    band, sites = second.band, second.sites
+    terms = (*TERMS, *([BIAS] if second.biased else []))
+    trace = second.stacked("trace")
+    trace[np.broadcast_to(_forbidden(second)[None, :, :, None], trace.shape)] = np.nan
+    found: dict[str, Any] = {}
+
+    def add(name: str, values: np.ndarray, dims: tuple[str, ...], long_name: str, units: str) -> None:
+        for end, one in zip(("", "_low", "_high"), interval(values, weights), strict=True):
+            found[name + end] = (("layer", "head", *dims), one, {"long_name": long_name, "units": units})
+
+    add("trace", trace, ("term", "offset"), "sum of scores at an offset", "nats")
+    add("shapley", second.stacked("shapley"), ("term",), "share of the weight at the target offset", "weight")
+    add("mass", second.stacked("mass"), (), "mean weight at the target offset", "weight")
+    add("profile", first.profiles(), ("offset",), "mean weight at an offset", "weight")
+    for name, long_name in (("mass_none", "without any term"), ("profile_position", "of position alone")):
+        dims = ("layer", "head", *(("offset",) if name == "profile_position" else ()))
+        found[name] = (
+            dims,
+            second.stacked(name).mean(0),
+            {"long_name": f"mean weight {long_name}", "units": "weight"},
+        )
+    key_only = second.stacked("key_only").mean(0)
+    key_only[np.broadcast_to(_forbidden(second), key_only.shape)] = np.nan
+    found["key_only"] = (
+        ("layer", "head", "offset"),
+        key_only,
+        {"long_name": "trace of the key-only bias", "units": "nats"},
+    )
+    found["target"] = (("layer", "head"), second.target, {"long_name": "offset explained", "units": "tokens"})
+    pairs = _pairs(second)
+    if of_means:
+        split = split_halves(trace)
+        found["trace_split"] = (
+            ("layer", "head", "offset"),
+            split,
+            {"long_name": "trace of PP, two halves", "units": "nats"},
+        )
+        shares = _shares_of_means(trace, split, pairs[:, :, 0])
+    else:
+        drawn = np.stack([_exact_shares(np.tensordot(draw, trace, 1) / pairs) for draw in weights])
+        shares = (_exact_shares(trace.mean(0) / pairs), *np.quantile(drawn, [0.025, 0.975], axis=0))
+    for end, one in zip(("", "_low", "_high"), shares, strict=True):
+        of_terms, position = one[..., :-1], one[..., -1]
+        about = {"long_name": "share of the variance over offsets", "units": "share"}
+        found["share" + end] = (("layer", "head", "term"), of_terms, about)
+        found["position_share" + end] = (("layer", "head"), position, about)
+    return xr.Dataset(
+        found,
+        coords={
+            "layer": [site.index for site in sites],
+            "layer_name": ("layer", np.array([site.name for site in sites], dtype=object)),
+            "layer_kind": ("layer", np.array([site.kind for site in sites], dtype=object)),
+            "head": np.arange(trace.shape[2]),
+            "term": list(terms),
+            "offset": np.arange(-band, band + 1),
+        },
+    )
+
+
+def _pairs(second: _SecondPass) -> np.ndarray:
+    """``(layer, 1, 1, offset)``."""
+    sizes = [second.calls[site.index] for site in second.sites]
+    pairs = [pairs_at(call.query.shape[2], call.key.shape[2], second.band) for call in sizes]
+    return np.maximum(np.stack(pairs), 1)[:, None, None]
+
+
+def split_halves(trace: Float[np.ndarray, "text *batch term offset"]) -> Float[np.ndarray, "*batch offset"]:
+    r"""PP with the means of one half of the texts as queries and of the other half as keys, the mean over all halvings.
+
+    It is the mean of :math:`tr_t(Q_a K_b^\top)` over all pairs of different texts, which the terms of texts give:
+    :math:`(n\,\mathrm{PP} - \overline{\mathrm{PP}+\mathrm{PC}+\mathrm{CP}+\mathrm{CC}})/(n-1)`.
+
+    Parameters
+    ----------
+    trace
+        Of PP, PC, CP and CC about the means over these texts, two or more; what comes after them is left out.
+
+    Examples
+    --------
+    >>> trace = np.array([[[1.0], [0.5], [0.5], [2.0]], [[1.0], [-0.5], [-0.5], [4.0]]])  # two texts, one offset
+    >>> split_halves(trace).tolist()
+    [-2.0]
+    """
+    return without_own(trace[..., 0, :].mean(0), trace[..., : len(TERMS), :].sum(-2).mean(0), len(trace))
+
+
+def _exact_shares(terms: np.ndarray) -> np.ndarray:
+    """Of every term, and of PP and B together."""
+    share = covariance_share(terms)
+    position = share[..., 0] + share[..., len(TERMS) :].sum(-1)
+    return np.concatenate([share, position[..., None]], -1)
+
+
+def _shares_of_means(trace: np.ndarray, split: np.ndarray, pairs: np.ndarray) -> tuple[np.ndarray, ...]:
+    """Shares of the terms and of position, and their jackknife interval over texts.
+
+    PP is from halves, a bias from pairs of different texts, and CC is the rest. Without a text, the means move by its
+    content, away from it: PP becomes PP - (PC + CP) / (n - 1) + CC / (n - 1)^2.
+    """
+    texts, total = len(trace), trace.sum(-2) / pairs
+    bias = trace[..., len(TERMS) :, :].sum(-2) / pairs
+
+    def shares(split: np.ndarray, kept: list[int]) -> np.ndarray:
+        mean = total[kept].mean(0)
+        variance = covariance(mean, mean)
+        together = covariance(bias[kept].mean(0), mean)
+        own = covariance(bias[kept], total[kept]).mean(0)
+        parts = [covariance(split / pairs, mean), without_own(together, own, len(kept))]
+        of_products, of_bias = (part / np.where(variance > 0, variance, np.nan) for part in parts)
+        none, position = 0 * of_products, of_products + of_bias
+        of_terms = [of_products, none, none, 1 - position, of_bias][: trace.shape[-2]]
+        return np.stack([*of_terms, position], -1)
+
+    def without(text: int, kept: list[int]) -> np.ndarray:
+        one, others = trace[text], texts - 1
+        moved = one[..., 0, :] - (one[..., 1, :] + one[..., 2, :]) / others + one[..., 3, :] / others**2
+        products = trace[kept][..., : len(TERMS), :].sum(-2).mean(0)
+        return shares(without_own(moved, products, others), kept)
+
+    return jackknife(shares(split, list(range(texts))), texts, without)

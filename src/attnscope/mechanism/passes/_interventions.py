@@ -1,0 +1,220 @@
+"""What happens to a head when words or positions are taken away, mixed up or moved."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+import xarray as xr
+from jaxtyping import Bool, Int
+from torch import Tensor, nn
+
+from attnscope.capture import watching
+from attnscope.errors import AttnscopeError
+from attnscope.mechanism.evidence import (
+    Tokens,
+    Windows,
+    batches,
+    capture_inputs,
+    changing_input,
+    input_moments,
+    position_table,
+    position_tables,
+    read,
+    replaced_positions,
+    resampled,
+    targets_of,
+    token_ids,
+    word_embedding,
+)
+from attnscope.mechanism.passes._before_after import BeforeAfter
+from attnscope.mechanism.passes._changes import POSITION_CHANGES, WORD_CHANGES, Settings
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+
+@torch.no_grad()
+def interventions(
+    model: PreTrainedModel,
+    windows: Windows,
+    changes: Sequence[str] | None = None,
+    *,
+    layer: int | None = None,
+    band: int = 10,
+    target: Int[np.ndarray, "layer head"] | None = None,
+    shift: int = 8,
+    frequencies: tuple[int, int] | None = None,
+    components: int = 12,
+    draws: int = 1000,
+    seed: int = 0,
+) -> xr.Dataset:
+    r"""Change what a model knows of its words or positions, and see what becomes of every head.
+
+    ============================  ========================================================  ==========================
+    change                        what is done                                              if position alone counts
+    ============================  ========================================================  ==========================
+    words-zero                    every word vector is zero                                 profile kept
+    words-repeated                every word is the text's middle one                       profile kept
+    words-shuffled                the words of a text change places (not special tokens)    profile kept
+    positions-zero                every row is zero                                         profile flat
+    positions-mean                every row is the mean row                                 profile flat
+    positions-permuted            position ids change places                                kept in the order of ids
+    positions-reversed            position ids run backwards                                left and right swap
+    positions-shifted             position ids begin at `shift`                             profile kept
+    positions-band-removed        `frequencies` are removed from the rows by FFT            weight at t\* falls
+    positions-components-removed  the rows' first principal components are projected out    weight at t\* falls
+    positions-phases-random       each column of rows keeps its spectrum, not its phases    lost if phases matter
+    ============================  ========================================================  ==========================
+
+    Parameters
+    ----------
+    model
+        In eval mode. Its position tables are changed in place and put back.
+    windows
+        All equally long. With `layer`, two or more.
+    changes
+        Names from the table; by default all that model and windows allow.
+    layer
+        Change the input of this attention layer only, and look at this layer only: X = P + C with P the mean over
+        texts at each position takes the place of table and words. Zeroing what all layers read puts them out of
+        what they were trained on; this does so for one. There is no ``positions-shifted`` here.
+    band
+        Largest offset.
+    target
+        ``(layer, head)``: the offset t\* to follow. By default where the mean profile is highest.
+    shift
+        Of ``positions-shifted``, tokens.
+    frequencies
+        First and last frequency removed, cycles per window. By default those of 8.5 to 12.8 tokens a cycle, where
+        RoBERTa's table has its peak (40 to 60 in 512 tokens).
+    components
+        How many principal components are projected out.
+    draws, seed
+        Of the bootstrap over texts (``_low`` and ``_high`` are its 2.5 % and 97.5 % points), and of what is random.
+
+    Returns
+    -------
+    xarray.Dataset
+        Dimensions ``change, layer, head, offset``. ``profile_before``, ``profile_after`` (mean weight at an offset),
+        ``profile_by_id`` (the same with tokens in the order of their position ids; NaN for changes that keep the
+        order), ``trace_before``, ``trace_after`` (:math:`tr_t` of the scores, scale included, keys about their
+        mean), ``mass_before``, ``mass_after``, ``mass_change`` (weight at t\*), ``output_change`` (norm of the change
+        of a head's output, as a share of the norm of its output before), ``target``.
+
+    Raises
+    ------
+    AttnscopeError
+        If a change is not known or not possible with this model and these windows.
+
+    Examples
+    --------
+    >>> from attnscope.bundled import MODEL
+    >>> from attnscope.capture import load_model
+    >>> model = load_model(MODEL, device="cpu", need_tokenizer=False).model
+    >>> texts = np.random.default_rng(0).integers(5, 500, (2, 16)).tolist()
+    >>> found = interventions(model, texts, ["words-shuffled", "positions-reversed"], band=4)
+    >>> dict(found.profile_after.sizes)
+    {'change': 2, 'layer': 3, 'head': 4, 'offset': 9}
+    """
+    windows = list(windows)
+    ids = token_ids(windows, least=1 if layer is None else 2)
+    special, target_special = _special(windows), _special(targets_of(windows) or windows)
+    length = ids.length
+    low = round(length * 40 / 512)
+    settings = Settings(shift, frequencies or (low, max(low, round(length * 60 / 512))), components, seed)
+    sites = list(capture_inputs(model, windows[0]))
+    names = _checked(model, changes, length, layer, settings)
+    means = None
+    if layer is not None:
+        means = input_moments(model, windows, layer).position_mean
+    measured = BeforeAfter(band, layer)
+    of_decoder = layer is not None and sites[layer].kind != "self"
+    for place, batch in batches(ids):
+        places = (target_special if of_decoder else special)[place]
+        with watching(model, measured.before):
+            read(model, batch)
+        for name in names:
+            measured.order = settings.order(name, length)
+            with ExitStack() as stack:
+                given = batch
+                if layer is not None and means is not None:
+                    stack.enter_context(
+                        changing_input(model, sites, layer, settings.change_of_input(name, means, places))
+                    )
+                elif name in WORD_CHANGES:
+                    beside = batch.target
+                    given = Tokens(
+                        settings.words(name, batch.ids, places),
+                        None if beside is None else settings.words(name, beside, target_special[place]),
+                        batch.names,
+                    )
+                    if name == "words-zero":
+                        stack.enter_context(_without_words(model))
+                else:
+                    rows = {
+                        table.name: settings.rows(name, table.rows, length)
+                        for table in position_tables(model)
+                    }
+                    stack.enter_context(replaced_positions(model, rows))
+                with watching(model, measured.after(name)):
+                    read(model, given)
+    return measured.dataset(names, target, resampled(len(ids), draws, seed)).assign_attrs(
+        texts=len(ids),
+        length=length,
+        shift=shift,
+        frequencies=list(settings.frequencies),
+        components=components,
+    )
+
+
+def _checked(
+    model: PreTrainedModel, changes: Sequence[str] | None, length: int, layer: int | None, settings: Settings
+) -> tuple[str, ...]:
+    """The changes to make, refused where they cannot be made."""
+    known = (*WORD_CHANGES, *POSITION_CHANGES)
+    unknown = [name for name in changes or () if name not in known]
+    if unknown:
+        raise AttnscopeError(f"there is no change {unknown[0]!r}: choose from {', '.join(known)}")
+    tables = [] if layer is not None else position_tables(model)
+    room = min((len(table.rows) for table in tables), default=0) - length
+    if changes is None:
+        possible = known if layer is not None or tables else WORD_CHANGES
+        return tuple(name for name in possible if name != "positions-shifted" or room >= settings.shift)
+    if layer is None and any(name in POSITION_CHANGES for name in changes):
+        position_table(model)  # says why there is none
+    if "positions-shifted" in changes and room < settings.shift:
+        raise AttnscopeError(
+            f"positions cannot be shifted by {settings.shift}: {max(0, room)} rows lie beyond the window's "
+            f"{length}{' at one layer' if layer is not None else ''}. Give a smaller window or shift"
+        )
+    return tuple(changes)
+
+
+def _special(windows: Sequence[Any]) -> Bool[Tensor, "text position"]:
+    """Special tokens, as far as the windows know them."""
+    return torch.tensor([tuple(getattr(window, "special", (False,) * len(window))) for window in windows])
+
+
+@contextmanager
+def _without_words(model: PreTrainedModel) -> Generator[None]:
+    """Every module that shares the word table returns zeros (an encoder and a decoder may have one each)."""
+    table = word_embedding(model).weight
+    shared = [
+        module
+        for module in model.modules()
+        if isinstance(module, nn.Embedding) and module.weight.data_ptr() == table.data_ptr()
+    ]
+
+    def nothing(_: nn.Module, __: Any, returned: Tensor) -> Tensor:
+        return torch.zeros_like(returned)
+
+    hooks = [module.register_forward_hook(nothing) for module in shared]
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()

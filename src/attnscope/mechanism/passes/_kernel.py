@@ -1,0 +1,346 @@
+"""What a position scheme adds to the scores at each offset: the kernel of a rotation (RoPE), or a bias (T5, ALiBi)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+import xarray as xr
+from jaxtyping import Complex, Float
+from torch import Tensor
+
+from attnscope.attention import AttentionCall, Rotation, pair_columns
+from attnscope.capture import Site, watching
+from attnscope.errors import AttnscopeError
+from attnscope.mechanism.arrays import covariance, jackknife, without_own
+from attnscope.mechanism.evidence import (
+    Windows,
+    batches,
+    bias_traces,
+    model_inputs,
+    offsets_seen,
+    pairs_at,
+    position_scheme,
+    profile_and_output,
+    projections,
+    read,
+    score_traces,
+    token_ids,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from transformers import PreTrainedModel
+
+_NEAR = 1.0  # tokens: offsets that lie no further apart count as one
+_FLAT = 1e-9  # a kernel that moves the scores by less, in nats, has no peak
+
+
+@torch.no_grad()
+def scheme_kernel(
+    model: PreTrainedModel, windows: Windows, *, band: int = 10, draws: int = 400, seed: int = 0
+) -> xr.Dataset:
+    r"""What the position scheme alone adds to scores at each offset, and whether a head looks where that peaks.
+
+    Under RoPE the mean query and the mean key over all texts and positions, before they turn, give
+
+    .. math:: k(\Delta) = \sum_c |\bar q_c||\bar k_c|\cos(\omega_c\Delta + \varphi_c),
+
+    a sum over pairs of columns c that turn by :math:`\omega_c` a token (`rotary_profile`). Where the scores have a bias
+    by distance, its mean over texts is added. Peaks are searched where the head may look, within the band; what still
+    rises beyond the band is no peak.
+
+    Parameters
+    ----------
+    model
+        In eval mode, with RoPE or a bias of the scores.
+    windows
+        Two or more, all equally long.
+    band
+        Largest offset.
+    draws, seed
+        Of the random kernels behind ``chance``.
+
+    Returns
+    -------
+    xarray.Dataset
+        Dimensions ``layer, head, offset, pair``; NaN in layers without rotation and bias. The attribute ``scheme`` says
+        what there is: ``rotation``, ``bias`` or ``rotation and bias``.
+
+        * ``kernel``: :math:`k(\Delta)` in nats, scale included; NaN where the head may not look.
+        * ``scores``: mean scores, as in `position_content`: keys are about their mean over the text.
+        * ``share``: share of the variance of ``scores`` over offsets that the kernel accounts for
+          (`covariance_share`), with the jackknife's interval over texts in ``_low`` and ``_high`` (NaN for two).
+        * ``swing``: largest less smallest value of the kernel, nats.
+        * ``offset_of_weights``, ``peak_weight``: where the mean weight is largest, and how large.
+        * ``offset_of_kernel``: where the kernel is largest; NaN where it has no peak.
+        * ``agree``: whether the two offsets lie within 1 token of each other.
+        * ``chance``: how often they would, if the kernel had its amplitudes but random phases
+          :math:`\varphi_c` (and a bias its values in random order).
+        * By pair: ``period``, tokens for one turn; ``strength``, :math:`|\bar q_c||\bar k_c|` in nats; ``phase``,
+          :math:`\varphi_c`; ``pair_share``, the pair's part of ``share``.
+
+    Raises
+    ------
+    AttnscopeError
+        If the windows are too few or of several lengths, or no layer has a known rotation or a bias.
+
+    Examples
+    --------
+    >>> from transformers import LlamaConfig, LlamaModel
+    >>> config = LlamaConfig(
+    ...     hidden_size=8, num_attention_heads=2, num_hidden_layers=1, intermediate_size=8, vocab_size=9
+    ... )
+    >>> found = scheme_kernel(LlamaModel(config).eval(), [[5, 6, 7, 8], [8, 5, 6, 5]], band=2)
+    >>> found.kernel.dims, found.kernel.isnull()[0, 0].values.tolist()  # it looks back only
+    (('layer', 'head', 'offset'), [False, False, False, True, True])
+    """
+    windows = list(windows)
+    ids = token_ids(windows, least=2)
+    rotations = {
+        site.index: one.rotation
+        for site, one in projections(model, model_inputs(model, ids[:1])).items()
+        if one.rotation is not None
+    }
+    layers: dict[int, _Layer] = {}
+
+    def observe(site: Site, call: AttentionCall) -> Tensor:
+        if site.kind != "cross" and site.index not in layers:
+            layers[site.index] = _Layer(site, rotations.get(site.index), band)
+        if site.index in layers:
+            return layers[site.index].add(call)
+        return profile_and_output(call, 0)[1]
+
+    with watching(model, observe):
+        for _, batch in batches(ids):
+            read(model, batch)
+    if not any(layer.rotation is not None or layer.biased for layer in layers.values()):
+        raise AttnscopeError(
+            f"{type(model).__name__} neither turns queries and keys nor adds a bias: {position_scheme(model)}. "
+            "Choose an analysis that fits that"
+        )
+    rng = np.random.default_rng(seed)
+    found = [layers[index].judged(draws, rng) for index in sorted(layers)]
+    schemes = {
+        "rotation": any(layer.rotation is not None for layer in layers.values()),
+        "bias": any(layer.biased for layer in layers.values()),
+    }
+    return _stacked(found, [layers[index].site for index in sorted(layers)], band).assign_attrs(
+        scheme=" and ".join(name for name, there in schemes.items() if there),
+        texts=len(ids),
+        length=ids.length,
+    )
+
+
+@dataclass(eq=False)
+class _Layer:
+    """One layer: what was seen of every text. One offset more than the band is kept, to tell what is a peak."""
+
+    site: Site
+    rotation: Rotation | None
+    band: int
+    biased: bool = False
+    parts: dict[str, list[np.ndarray]] = field(default_factory=dict)
+    call: AttentionCall | None = None
+
+    def add(self, call: AttentionCall) -> Tensor:
+        reach = self.band + 1
+        profile, output = profile_and_output(call, reach)
+        bias = bias_traces(call, reach)
+        seen = {"profile": profile, "bias": bias, "scores": score_traces(call, reach).cpu() + bias}
+        if self.rotation is not None:
+            sides = call.query, call.key.repeat_interleave(call.group, 1)
+            first, second = pair_columns(self.rotation.layout, self.rotation.cos.shape[1])
+            for name, side in zip(("query", "key"), sides, strict=True):
+                mean = self.rotation.undo(side.double()).mean(2).cpu()
+                seen[name] = torch.complex(mean[..., first], mean[..., second])
+        for name, values in seen.items():
+            self.parts.setdefault(name, []).append(values.numpy())
+        self.biased = self.biased or call.bias is not None
+        self.call = call
+        return output
+
+    def judged(self, draws: int, rng: np.random.Generator) -> dict[str, np.ndarray]:
+        """``(head, ...)`` each."""
+        assert self.call is not None  # noqa: S101 a layer is made at its first call
+        parts = {name: np.concatenate(texts) for name, texts in self.parts.items()}  # (text, head, ...)
+        reach = self.band + 1
+        allowed = offsets_seen(self.call, reach) & np.isfinite(parts["bias"]).all((0, 1))
+        pairs = pairs_at(self.call.query.shape[2], self.call.key.shape[2], reach)
+        pairs = np.where(allowed & (pairs > 0), pairs, np.nan)
+        profile = parts["profile"].mean(0) + 0 * pairs
+        offset = _peaks(profile)
+        found = {
+            "offset_of_weights": offset,
+            "peak_weight": np.nanmax(profile[:, 1:-1], -1),
+            "scores": (parts["scores"].mean(0) / pairs)[:, 1:-1],
+        }
+        if self.rotation is None and not self.biased:
+            return found
+        turning = None if self.rotation is None else _Turning.of(self.rotation, self.call, reach)
+        account = _Account(parts, turning, pairs)
+        kernel = account.kernel()
+        inner = kernel[:, 1:-1]
+        at = _peaks(kernel)
+        share = jackknife(account.share(), account.texts, lambda _, kept: account.share(kept))
+        found |= {
+            "kernel": inner,
+            "swing": np.nanmax(inner, -1) - np.nanmin(inner, -1),
+            "offset_of_kernel": at,
+            "agree": (np.abs(at - offset) <= _NEAR).astype(float),
+            "chance": np.mean(
+                [np.abs(_peaks(account.kernel(rng)) - offset) <= _NEAR for _ in range(draws)], axis=0
+            ),
+            **dict(zip(("share", "share_low", "share_high"), share, strict=True)),
+        }
+        return found | account.by_pair()
+
+
+@dataclass(frozen=True, eq=False)
+class _Turning:
+    """How pairs of columns turn: what a product of mean query and mean key gives at each offset."""
+
+    factor: Float[np.ndarray, " pair"]  # scale of the scores, and the rotation's own (YaRN)
+    rates: Float[np.ndarray, " pair"]
+    waves: Complex[np.ndarray, "pair offset"]  # of a single score
+    traces: Complex[
+        np.ndarray, "pair offset"
+    ]  # of all scores at an offset, keys about their mean over the text
+
+    @classmethod
+    def of(cls, rotation: Rotation, call: AttentionCall, reach: int) -> _Turning:
+        rates = rotation.rates.cpu().numpy()
+        length = call.query.shape[2]
+        turned = np.exp(1j * rates[:, None] * np.arange(length))
+        waves = np.exp(1j * rates[:, None] * np.arange(-reach, reach + 1))
+        traces = waves * pairs_at(length, length, reach)
+        if call.softcap is None and call.sinks is None:  # as `centred_keys` has it
+            rows = turned.conj() * turned.mean(-1, keepdims=True)
+            for place, t in enumerate(range(-reach, reach + 1)):
+                traces[:, place] -= rows[:, max(0, -t) : max(0, min(length, length - t))].sum(-1)
+        square = (rotation.cos**2 + rotation.sin**2)[0].double().cpu().numpy()
+        return cls(call.scale * square, rates, waves, traces)
+
+
+@dataclass(frozen=True, eq=False)
+class _Account:
+    """The kernel of one layer's heads beside their mean scores."""
+
+    parts: dict[str, np.ndarray]
+    turning: _Turning | None
+    pairs: Float[np.ndarray, " offset"]  # NaN where the heads may not look
+
+    @property
+    def texts(self) -> int:
+        return len(self.parts["bias"])
+
+    def product(self, kept: Sequence[int]) -> Complex[np.ndarray, "head pair"]:
+        """Mean query times mean key of different texts, so that what a token shares with itself does not count."""
+        assert self.turning is not None  # noqa: S101 asked for where something turns
+        query, key = self.parts["query"][kept].conj(), self.parts["key"][kept]
+        return self.turning.factor * without_own(
+            query.mean(0) * key.mean(0), (query * key).mean(0), len(kept)
+        )
+
+    def kernel(self, rng: np.random.Generator | None = None) -> Float[np.ndarray, "head offset"]:
+        """Nats; with `rng`, of the same amplitudes but random phases, and of biases in random order."""
+        bias = self.parts["bias"].mean(0) / self.pairs
+        if rng is not None:
+            known = np.isfinite(self.pairs)
+            bias[:, known] = rng.permuted(bias[:, known], axis=1)
+        if self.turning is None:
+            return bias
+        product = self.product(range(self.texts))
+        if rng is not None:
+            product = np.abs(product) * np.exp(2j * np.pi * rng.random(product.shape))
+        return bias + np.real(product @ self.turning.waves)
+
+    def shares(self, kept: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
+        """Of the bias ``(head,)`` and of each pair ``(head, pair)`` in the variance of the mean scores."""
+        pairs = np.where(
+            np.arange(len(self.pairs)) % (len(self.pairs) - 1), self.pairs, np.nan
+        )  # the band alone
+        scores, bias = (self.parts[name][kept] / pairs for name in ("scores", "bias"))
+        mean = scores.mean(0)
+        variance = covariance(mean, mean)
+        variance = np.where(variance > 0, variance, np.nan)
+        of_bias = without_own(covariance(bias.mean(0), mean), covariance(bias, scores).mean(0), len(kept))
+        if self.turning is None:
+            return of_bias / variance, np.zeros((len(variance), 0))
+        traces = np.real(self.product(kept)[..., None] * self.turning.traces) / pairs
+        return of_bias / variance, covariance(traces, mean[:, None]) / variance[:, None]
+
+    def share(self, kept: Sequence[int] | None = None) -> Float[np.ndarray, " head"]:
+        of_bias, of_pairs = self.shares(range(self.texts) if kept is None else kept)
+        return of_bias + of_pairs.sum(-1)
+
+    def by_pair(self) -> dict[str, np.ndarray]:
+        if self.turning is None:
+            return {}
+        everything = range(self.texts)
+        product = self.product(everything)
+        return {
+            "strength": np.abs(product),
+            "phase": np.angle(product),
+            "pair_share": self.shares(everything)[1],
+            "period": np.broadcast_to(2 * np.pi / self.turning.rates, product.shape),
+        }
+
+
+def _peaks(values: Float[np.ndarray, "head offset"]) -> Float[np.ndarray, " head"]:
+    """Offset of the largest of ``-reach .. reach``; NaN where all is flat or the largest lies at either end.
+
+    The ends stand beyond the band: what is largest there has no peak within it. NaN is where a head may not look.
+    """
+    known = np.where(np.isfinite(values), values, -np.inf)
+    at = known.argmax(-1)
+    inside = (at > 0) & (at < values.shape[-1] - 1)
+    return np.where(
+        inside & (np.nanmax(values, -1) - np.nanmin(values, -1) > _FLAT), at - values.shape[-1] // 2, np.nan
+    )
+
+
+_ABOUT: dict[str, tuple[tuple[str, ...], str, str]] = {
+    "kernel": (("offset",), "score that the position scheme adds", "nats"),
+    "scores": (("offset",), "mean score", "nats"),
+    "share": ((), "share of the mean scores' variance over offsets", "share"),
+    "share_low": ((), "lower end of the 95 % interval", "share"),
+    "share_high": ((), "upper end of the 95 % interval", "share"),
+    "swing": ((), "range of the kernel", "nats"),
+    "offset_of_weights": ((), "offset of the largest mean weight", "tokens"),
+    "peak_weight": ((), "largest mean weight", "weight"),
+    "offset_of_kernel": ((), "offset of the kernel's peak", "tokens"),
+    "agree": ((), "within 1 token", ""),
+    "chance": ((), "how often random phases would agree", "share"),
+    "period": (("pair",), "tokens for one turn", "tokens"),
+    "strength": (("pair",), "amplitude", "nats"),
+    "phase": (("pair",), "phase", "radians"),
+    "pair_share": (("pair",), "share of the mean scores' variance over offsets", "share"),
+}
+
+
+def _stacked(found: list[dict[str, np.ndarray]], sites: list[Site], band: int) -> xr.Dataset:
+    """Join layers; NaN where one has no such number, or fewer heads or pairs."""
+    variables: dict[str, Any] = {}
+    for name, (dims, long_name, units) in _ABOUT.items():
+        there = [one[name] for one in found if name in one]
+        if not there:
+            continue
+        size = np.max([one.shape for one in there], axis=0)
+        heads = max(one["peak_weight"].shape[0] for one in found)
+        whole = np.full((len(found), heads, *size[1:]), np.nan)
+        for number, one in enumerate(found):
+            if name in one:
+                whole[(number, *map(slice, one[name].shape))] = one[name]
+        variables[name] = (("layer", "head", *dims), whole, {"long_name": long_name, "units": units})
+    return xr.Dataset(
+        variables,
+        coords={
+            "layer": [site.index for site in sites],
+            "layer_name": ("layer", np.array([site.name for site in sites], dtype=object)),
+            "offset": np.arange(-band, band + 1),
+        },
+    ).assign_coords(head=lambda made: np.arange(made.sizes["head"]))

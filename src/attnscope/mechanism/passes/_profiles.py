@@ -1,0 +1,94 @@
+"""Mean weight profiles of all heads under several names, with their uncertainty."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+import xarray as xr
+from torch import Tensor
+
+from attnscope.attention import AttentionCall, Need, measure
+from attnscope.capture import Site, watching
+from attnscope.mechanism.evidence import Windows, batches, interval, read, resampled, token_ids
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+#: For each attention call, one array ``(text, head, offset)`` for each batch.
+ByCall = Mapping[int, list[np.ndarray]]
+
+
+@torch.no_grad()
+def profiles_of(
+    model: PreTrainedModel, windows: Windows, band: int, *, every: int = 1
+) -> tuple[dict[int, list[np.ndarray]], dict[int, Site]]:
+    """Profiles of all calls but cross-attention, and which calls they are; of every so many rows, from the first.
+
+    Examples
+    --------
+    >>> from transformers import BertConfig, BertModel
+    >>> config = BertConfig(hidden_size=8, num_attention_heads=2, num_hidden_layers=1, intermediate_size=8)
+    >>> found, sites = profiles_of(BertModel(config).eval(), [[5, 6, 7], [7, 8, 9]], 2)
+    >>> found[0][0].shape, sites[0].kind
+    ((2, 2, 5), 'self')
+    """
+    found: dict[int, list[np.ndarray]] = {}
+    sites: dict[int, Site] = {}
+
+    def observe(site: Site, call: AttentionCall) -> Tensor:
+        output, rows = measure(call, Need(band=band))
+        if site.kind != "cross" and rows.band is not None:
+            sites[site.index] = site
+            chosen = np.arange(0, call.query.shape[2], every)
+            key = chosen[:, None] + np.arange(-band, band + 1)
+            pairs = ((key >= 0) & (key < call.key.shape[2])).sum(0)
+            sums = rows.band[:, :, ::every].double().sum(2).cpu().numpy()
+            found.setdefault(site.index, []).append(np.where(pairs > 0, sums / np.maximum(pairs, 1), np.nan))
+        return output
+
+    with watching(model, observe):
+        for _, batch in batches(token_ids(windows)):
+            read(model, batch)
+    return found, sites
+
+
+def stacked_profiles(
+    parts: Mapping[str, ByCall], sites: Mapping[int, Site], *, draws: int = 1000, seed: int = 0
+) -> xr.Dataset:
+    """``profile`` and ``effect`` (that of the first name minus that of each) over ``variant, layer, head, offset``.
+
+    ``_low`` and ``_high`` are the 2.5 % and 97.5 % points of a bootstrap over texts; a call that a name lacks is NaN.
+    """
+    first = next(iter(parts.values()))
+    texts = sum(map(len, next(iter(first.values()))))
+    heads = max(one[0].shape[1] for one in first.values())
+    offsets = next(iter(first.values()))[0].shape[2]
+    found = np.full((len(parts), texts, len(sites), heads, offsets), np.nan)
+    for number, by_call in enumerate(parts.values()):
+        for row, index in enumerate(sorted(sites)):
+            if index in by_call:
+                layer = np.concatenate(by_call[index])
+                found[number, :, row, : layer.shape[1]] = layer
+    weights = resampled(texts, draws, seed)
+    dims = ("variant", "layer", "head", "offset")
+    arrays = {}
+    for name, values in (("profile", found), ("effect", found[:1] - found)):
+        for end, one in zip(("", "_low", "_high"), interval(np.moveaxis(values, 0, 1), weights), strict=True):
+            attributes = {"long_name": f"mean weight at an offset ({name})", "units": "weight"}
+            arrays[name + end] = (dims, one, attributes)
+    ordered = [sites[index] for index in sorted(sites)]
+    return xr.Dataset(
+        arrays,
+        coords={
+            "variant": list(parts),
+            "layer": [site.index for site in ordered],
+            "layer_name": ("layer", np.array([site.name for site in ordered], dtype=object)),
+            "layer_kind": ("layer", np.array([site.kind for site in ordered], dtype=object)),
+            "head": np.arange(heads),
+            "offset": np.arange(-(offsets // 2), offsets // 2 + 1),
+        },
+        attrs={"texts": texts},
+    )

@@ -1,0 +1,96 @@
+"""Writing the page of a comparison of translation systems."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from attnscope.figures.translation import comparison_figures
+from attnscope.report._embed import picture, write_page
+from attnscope.report._scan_content import parsed
+
+if TYPE_CHECKING:
+    import xarray as xr
+
+_STYLES = ("page.css", "explain.css")
+
+
+def write_comparison_report(tree: xr.DataTree, path: Path | str) -> Path:
+    """Write a comparison as one HTML page that needs no network, no server and no other file.
+
+    The page has the table of all systems, BLEU by source length, learning curves, and one sentence with every
+    system's translation and alignment.
+
+    Parameters
+    ----------
+    tree
+        From `attnscope.compare`.
+    path
+        The file to write; its folder is made if needed.
+
+    Returns
+    -------
+    Path
+        The file written.
+
+    Raises
+    ------
+    AttnscopeError
+        If the file cannot be written.
+    """
+    scores, alignment = tree["scores"].to_dataset(), tree["alignment"].to_dataset()
+    buckets = zip(scores["bucket"].values, scores["sentences"].values, strict=True)
+    return write_page(
+        Path(path),
+        "comparison.html.j2",
+        styles=_STYLES,
+        signature=parsed(tree.attrs["signature"]),
+        sentences=scores.attrs["sentences"],
+        length_in=scores.attrs["length_in"],
+        buckets=[{"name": str(name).replace("-", "–"), "count": int(count)} for name, count in buckets],
+        headings=_headings(scores),
+        systems=[_system(tree, str(name)) for name in scores["system"].values],
+        known="alignment_error_rate" in scores,
+        cut={str(one["system"].item()): int(one) for one in scores["sentences_cut"] if one},
+        pictures={name: picture(figure) for name, figure in comparison_figures(tree).items()},
+        line=alignment.attrs["line"],
+        source=" ".join(map(str, alignment["source"].values)),
+        reference=" ".join(map(str, alignment["target"].values)),
+    )
+
+
+def _headings(scores: xr.Dataset) -> list[str]:
+    found = ["Parameters", "BLEU", "95% interval", "p", "chrF", "Training, min", "Tokens/s", "Sentences/s"]
+    return [*found, "AER, %"] if "alignment_error_rate" in scores else found
+
+
+def _system(tree: xr.DataTree, name: str) -> dict[str, Any]:
+    """What the page says of one system."""
+    at = tree["scores"].to_dataset().sel(system=name)
+    bleu = at.sel(metric="BLEU")
+    interval = (
+        "" if math.isnan(float(bleu["lower"])) else f"{float(bleu['lower']):.1f}–{float(bleu['upper']):.1f}"
+    )
+    cells = [
+        f"{int(at['parameters']):,}",
+        _number(bleu["score"], ".1f"),
+        interval,
+        _number(bleu["p_value"], ".3f"),
+        _number(at["score"].sel(metric="chrF"), ".1f"),
+        _number(at["training_seconds"] / 60, ".1f"),
+        _number(at["training_tokens_per_second"], ",.0f"),
+        _number(at["sentences_per_second"], ".1f"),
+    ]
+    if "alignment_error_rate" in at:
+        cells.append(_number(100 * at["alignment_error_rate"], ".1f"))
+    return {
+        "name": name,
+        "cells": cells,
+        "lengths": [_number(value, ".1f") for value in bleu["score_by_length"].values],
+        "translation": str(tree["alignment"].to_dataset()["translation"].sel(system=name).item()),
+    }
+
+
+def _number(value: Any, form: str) -> str:
+    return "–" if math.isnan(float(value)) else format(float(value), form)

@@ -1,0 +1,131 @@
+"""Writing the page."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from attnscope.capture import numbering_note
+from attnscope.errors import AttnscopeError
+from attnscope.figures.reading import HIGH, LOW
+from attnscope.report._embed import script_json, write_page
+from attnscope.report._scan_content import flatten, page_data, parsed, pieces_note
+from attnscope.report._window import pack_windows
+from attnscope.statistics import NOTES
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import xarray as xr
+
+_SCRIPTS = ("draw.js", "window.js", "page.js")
+
+
+def write_report(result: xr.Dataset, sample: xr.Dataset | None, path: Path | str) -> Path:
+    """Write a result as one HTML page that needs no network, no server and no other file.
+
+    The page shows all heads as a grid, coloured by any statistic or as pies of label shares, and for a chosen
+    head its profile over offsets, its labels, its distribution over texts and its weights in one window. Its
+    size does not grow with the number of texts. It is written beside the target and then put in its place.
+
+    Parameters
+    ----------
+    result
+        The result of a scan, with dimensions text, layer, head, offset and cluster; any statistic may be
+        absent.
+    sample
+        The attention over a few windows, as ``scan(..., out=..., show=[])`` keeps it in ``sample.zarr.zip`` of its run
+        folder; None leaves that part of the page out.
+    path
+        The file to write; its folder is made if needed.
+
+    Returns
+    -------
+    Path
+        The file written.
+
+    Raises
+    ------
+    AttnscopeError
+        If the result has nothing to show, the sample has other heads than the result, or the file cannot be
+        written.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from pathlib import Path
+    >>> import numpy as np
+    >>> import xarray as xr
+    >>> from attnscope.report import write_report
+    >>> entropy = np.random.default_rng(0).gamma(4.0, 0.5, size=(10, 3, 4))  # (text, layer, head), nats
+    >>> result = xr.Dataset({"entropy": (("text", "layer", "head"), entropy)}, attrs={"model": "made-up"})
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     page = write_report(result, None, Path(folder) / "report.html").read_text(encoding="utf-8")
+    >>> page[:15], "Where the heads of made-up look" in page
+    ('<!doctype html>', True)
+    """
+    data = page_data(result)
+    data["quantiles"] = [LOW, HIGH]
+    window = None
+    if sample is not None:
+        _check_same_heads(result, sample)
+        window = pack_windows(sample)
+        data["window"] = window.shared
+    signature = parsed(result.attrs.get("signature", "{}"))
+    summary = parsed(result.attrs.get("summary", "{}"))
+    return write_page(
+        Path(path),
+        "page.html.j2",
+        styles=("page.css",),
+        scripts=_SCRIPTS,
+        signature=signature,
+        model=str(result.attrs.get("model", "the model")),
+        corpus=_corpus(result, signature),
+        texts=result.sizes.get("text", 0),
+        tokens=_total(result, "length"),
+        target_tokens=_total(result, "target_length"),
+        decoder=_notes(result, data["layerNames"]),
+        layers=len(data["layers"]),
+        heads=len(data["heads"]),
+        statistics=data["statistics"],
+        has_labels=data["labels"] is not None,
+        clustered="clusters" in (summary or {}),
+        has_profile=data["profile"] is not None,
+        window=data.get("window"),
+        pieces=pieces_note(
+            token for texts in window.shared["windows"] for text in texts for token in text["tokens"]
+        )
+        if window
+        else "",
+        quantiles=f"{LOW * 100:.0f}–{HIGH * 100:.0f}%",
+        summary=list(flatten(summary)) if summary else [],
+        data=script_json(data),
+        packed=script_json({"maps": window.maps, "tiles": window.tiles}) if window else None,
+    )
+
+
+def _notes(result: xr.Dataset, layer_names: Sequence[str]) -> str:
+    """What a reader has to know of how the model was read."""
+    said = [str(result.attrs[note]) for note in (*NOTES, "kinds") if note in result.attrs]
+    return " ".join(filter(None, [*said, numbering_note(layer_names)]))
+
+
+def _check_same_heads(result: xr.Dataset, sample: xr.Dataset) -> None:
+    for dim in ("layer", "head"):
+        found, expected = sample.sizes.get(dim), result.sizes.get(dim)
+        if found != expected:
+            raise AttnscopeError(f"The sample has {found} {dim}s and the result {expected}: they must agree.")
+
+
+def _total(result: xr.Dataset, name: str) -> int | None:
+    return int(result[name].sum()) if name in result.variables else None
+
+
+def _corpus(result: xr.Dataset, signature: Any) -> str:
+    """The corpus by its name, where the result or its signature tells one."""
+    corpus: Any = result.attrs.get("corpus")
+    if corpus is None and isinstance(signature, dict):
+        corpus = signature.get("corpus")
+    if isinstance(corpus, dict):
+        corpus = corpus.get("name") or corpus.get("path") or corpus.get("hash")
+    return str(corpus) if corpus else ""

@@ -1,0 +1,168 @@
+"""The papers' figures by their numbers: those of single heads, and which of the others are which."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import TYPE_CHECKING
+
+from matplotlib.figure import Figure
+
+from attnscope.figures.explain import cross_correlations, phase_maps, wave_curves
+from attnscope.figures.palette import MARK
+from attnscope.figures.reading import require
+from attnscope.figures.scan import label_pies, weight_maps
+from attnscope.figures.style import look
+
+if TYPE_CHECKING:
+    import xarray as xr
+
+    Draw = Callable[[xr.Dataset], Figure]
+
+#: Figures that an explanation has under other names, and their numbers in the seed paper (NLP2023).
+SAME = {
+    "position-spectrum": "paper_figure_3",
+    "spectra-by-layer": "paper_figure_5",
+    "position-models": "paper_figure_8",
+    "position-components": "paper_figure_9",
+}
+_CURVES = 20  # cross-correlations of a head
+_NODES = (
+    "figure_1",
+    "figure_2",
+    "position_spectrum",
+    "figure_4",
+    "spectra",
+    "figure_6",
+    "figure_7",
+    "also",
+    "position_pca",
+)
+
+
+def paper_figures(tree: xr.DataTree) -> Iterator[tuple[str, Figure]]:
+    """The papers' figures that an explanation has under no other name (those in `SAME` are not among them).
+
+    Parameters
+    ----------
+    tree
+        From ``explain(paper=True)``.
+
+    References
+    ----------
+    Yamamoto and Matsuzaki (NLP 2023), figures 1, 2, 4, 6 and 7; EMNLP 2023, figures 14 and 15.
+
+    Examples
+    --------
+    >>> import xarray as xr
+    >>> list(paper_figures(xr.DataTree()))
+    []
+    """
+    drawn: tuple[tuple[str, str, Draw], ...] = (
+        ("paper_figure_1", "figure_1", label_pies),
+        ("paper_figure_2", "figure_2", _maps),
+        ("paper_figure_4", "figure_4", _waves),
+        ("paper_figure_6", "figure_6", partial(_phases, completion="lapack")),
+        ("paper_figure_6_minimal", "figure_6", partial(_phases, completion="minimal")),
+        ("paper_figure_7", "figure_7", _correlations),
+        ("emnlp_figure_14", "figure_14", score_maps),
+        ("emnlp_figure_15", "figure_15", label_pies),
+    )
+    for name, node, draw in drawn:
+        if node in tree.children:
+            yield name, draw(tree[node].to_dataset())
+
+
+def left_out(tree: xr.DataTree) -> str:
+    """Which of the seed paper's nine figures an explanation does not have, in a sentence; empty where it has all.
+
+    Examples
+    --------
+    >>> import xarray as xr
+    >>> print(left_out(xr.DataTree.from_dict({node: xr.Dataset() for node in _NODES if node != "also"})))
+    Left out of the papers' figures 1 to 9: 8 (tables of several models: give --also MODEL).
+    """
+    missing = [(number, node) for number, node in enumerate(_NODES, 1) if node not in tree.children]
+    told = [
+        f"{number} (tables of several models: give --also MODEL)" if node == "also" else str(number)
+        for number, node in missing
+    ]
+    return f"Left out of the papers' figures 1 to 9: {', '.join(told)}." if told else ""
+
+
+def score_maps(scores: xr.Dataset) -> Figure:
+    """Draw scores before mask and softmax; those right of the diagonal never reach a causal head's output.
+
+    Parameters
+    ----------
+    scores
+        ``score (shown, query, key)`` with the coordinates ``layer`` and ``head``.
+
+    References
+    ----------
+    Yamamoto and Matsuzaki (EMNLP 2023), figure 14.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import xarray as xr
+    >>> places = {"layer": ("shown", [0]), "head": ("shown", [3])}
+    >>> made = xr.Dataset({"score": (("shown", "query", "key"), np.eye(4)[None])}, coords=places)
+    >>> score_maps(made).axes[0].get_title()
+    'Layer 0, head 3'
+    """
+    require(scores, ("score",), purpose="score_maps")
+    count = scores.sizes["shown"]
+    with look():
+        figure = Figure(figsize=(3.2 * count, 2.7), layout="compressed")
+        for index in range(count):
+            axes = figure.add_subplot(1, count, index + 1)
+            values = scores["score"].isel(shown=index).transpose("query", "key").values
+            image = axes.imshow(values, cmap="viridis", interpolation="nearest")
+            axes.plot(
+                [-0.5, len(values) - 0.5], [-0.5, len(values) - 0.5], color=MARK, linestyle=":", linewidth=1
+            )
+            axes.set(xlabel="Key position", ylabel="Query position")
+            axes.set_title(f"Layer {int(scores['layer'][index])}, head {int(scores['head'][index])}")
+            bar = figure.colorbar(image, ax=axes, pad=0.02, aspect=25)
+            bar.set_label("Score before mask and softmax", fontsize=7)
+            bar.outline.set_visible(False)
+    return figure
+
+
+def by_layer_and_head(shown: xr.Dataset) -> tuple[xr.Dataset, list[tuple[int, int]]]:
+    """Results of a few heads along ``shown`` as a grid of layers and heads, and which heads they are.
+
+    Examples
+    --------
+    >>> import xarray as xr
+    >>> made = xr.Dataset(
+    ...     {"shift": ("shown", [1.0, 2.0])}, coords={"layer": ("shown", [0, 2]), "head": ("shown", [3, 1])}
+    ... )
+    >>> grid, heads = by_layer_and_head(made)
+    >>> dict(grid.sizes), heads
+    ({'layer': 2, 'head': 2}, [(0, 3), (2, 1)])
+    """
+    places = zip(shown["layer"].values.tolist(), shown["head"].values.tolist(), strict=True)
+    heads = list(dict.fromkeys(places))
+    first = [
+        list(zip(shown["layer"].values, shown["head"].values, strict=True)).index(head) for head in heads
+    ]
+    only = shown.isel(shown=first).drop_vars("named_head", errors="ignore")
+    return only.set_index(shown=["layer", "head"]).unstack("shown"), heads
+
+
+def _maps(shown: xr.Dataset) -> Figure:
+    return weight_maps(*by_layer_and_head(shown))
+
+
+def _waves(shown: xr.Dataset) -> Figure:
+    return wave_curves(shown, [(int(shown["layer"][0]), int(shown["head"][0]))])
+
+
+def _phases(shown: xr.Dataset, *, completion: str) -> Figure:
+    return phase_maps(*by_layer_and_head(shown.sel(completion=completion, drop=True)))
+
+
+def _correlations(shown: xr.Dataset) -> Figure:
+    return cross_correlations(*by_layer_and_head(shown), curves=_CURVES)

@@ -1,0 +1,188 @@
+"""What the papers' figures show of single heads: maps, waves, phases and correlations of four heads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+import xarray as xr
+from torch import Tensor
+
+from attnscope.attention import AttentionCall, Need, measure
+from attnscope.capture import Site, watching
+from attnscope.errors import AttnscopeError
+from attnscope.mechanism.arrays import phase_map, query_key_waves
+from attnscope.mechanism.evidence import ids_of, read, token_ids
+from attnscope.reproduction.yamamoto2023._head_maps import head_maps
+from attnscope.reproduction.yamamoto2023._published import GPT2, ROBERTA, is_shaped_like
+from attnscope.reproduction.yamamoto2023._rows import PAPER_LENGTH, Case
+from attnscope.statistics import SHARP
+
+if TYPE_CHECKING:
+    from attnscope.mechanism.evidence import Layer
+
+#: The heads of roberta-base that the papers show, (layer, head) from 1: the side they look to, and whether softly.
+NAMED_HEADS = {(1, 1): (-1, True), (2, 3): (1, False), (7, 5): (1, True), (8, 9): (-1, False)}
+FIGURE_6 = (25, 60)  # cycles per 512 tokens
+GPT2_HEADS, SCORED = ((1, 4), (12, 1)), 300  # of EMNLP figure 14: heads from 1, tokens
+COMPLETIONS = ("minimal", "lapack")
+TOKENS = 15  # of the heat maps
+COLUMNS = 6  # of queries and keys drawn as waves
+CURVES = 20  # cross-correlations
+
+
+@dataclass(frozen=True, eq=False)
+class Shown:
+    """A head in the place of one of the papers'; ``name`` is theirs, ``8.9``, from 1."""
+
+    name: str
+    layer: Layer
+    head: int
+
+    @property
+    def place(self) -> tuple[int, int]:
+        """Attention call and head, from 0."""
+        return self.layer.site.index, self.head
+
+
+def shown_heads(case: Case) -> list[Shown]:
+    """The papers' four heads; in a model of another shape, its own heads that do most clearly what those do.
+
+    Such a head looks to the same side, and puts either much of its weight on one offset or less than 0.3 on any. A
+    place that no head can take (in a causal model nothing looks right) stays empty.
+    """
+    if is_shaped_like(case.model, ROBERTA):
+        return [Shown(f"{layer}.{head}", *case.head(layer, head)) for layer, head in NAMED_HEADS]
+    everyone = [(layer, head) for layer in case.evidence.layers for head in range(layer.heads)]
+    sums = np.concatenate([np.mean(layer.band_sums, 0) for layer in case.evidence.layers]) / case.length
+    half = sums.shape[1] // 2
+    sides = {-1: sums[:, :half], 1: sums[:, half + 1 :]}
+    is_soft = np.maximum(sides[-1].max(1), sides[1].max(1)) < SHARP
+    found: list[Shown] = []
+    for (layer, head), (side, soft) in NAMED_HEADS.items():
+        lean = sides[side].sum(1) - sides[-side].sum(1)
+        score = np.where(is_soft, lean, 0.0) if soft else np.where(lean > 0, sides[side].max(1), 0.0)
+        if score.max() > 0:
+            found.append(Shown(f"{layer}.{head}", *everyone[int(score.argmax())]))
+    return found
+
+
+def stand_ins(case: Case, shown: Sequence[Shown]) -> str:
+    """One line on which heads stand in for the papers' in a model of another shape than roberta-base; else nothing."""
+    if is_shaped_like(case.model, ROBERTA):
+        return ""
+    places = {one.name: "{}.{}".format(*one.place) for one in shown}
+    told = ", ".join(f"{places.get(f'{a}.{b}', 'none')} for head({a},{b})" for a, b in NAMED_HEADS)
+    return f"the model is not shaped like {ROBERTA}; heads of its own stand in (layer.head, from 0): {told}"
+
+
+def maps(case: Case, shown: Sequence[Shown]) -> xr.Dataset:
+    """Figure 2: weights among the first tokens of the first text."""
+    first = case.windows[0]
+    ids = ids_of(first)
+    tokens = getattr(first, "tokens", [str(id_) for id_ in ids])
+    found = head_maps(case.model, ids, tokens, [one.place for one in shown], rows=TOKENS)
+    return found.assign_coords(named_head=("shown", _names(shown)))
+
+
+def series(case: Case, shown: Sequence[Shown]) -> xr.Dataset:
+    """Figure 4: the most important columns of a head along the first text, as in the papers without biases.
+
+    The head is head(1,1), or else that whose columns hold most waves.
+    """
+    chosen = _bilinear(shown)[0]
+    if not is_shaped_like(case.model, ROBERTA):
+        counts = case.waves.periodic_columns
+        chosen = max(
+            _bilinear(shown), key=lambda one: int(counts.sel(layer=one.layer.site.index, head=one.head))
+        )
+    query, key = chosen.layer.matrices(chosen.head, affine=False)
+    found = query_key_waves(chosen.layer.sample, query, key, curves=COLUMNS, permutations=0)
+    layer, head = chosen.place
+    return found.expand_dims(layer=[layer], head=[head]).assign_coords(named_head=chosen.name)
+
+
+def phases(case: Case, shown: Sequence[Shown]) -> xr.Dataset:
+    """Figure 6: phase maps on the first text and without biases, by ``completion`` (``lapack`` is the papers' own)."""
+    low, high = (max(1, round(edge * case.length / PAPER_LENGTH)) for edge in FIGURE_6)
+
+    def of_head(one: Shown) -> xr.Dataset:
+        query, key = one.layer.matrices(one.head, affine=False)
+        by_completion = [
+            phase_map(one.layer.sample, query, key, completion=name, band=(low, high), seed=case.seed)
+            for name in COMPLETIONS
+        ]
+        names = xr.Variable("completion", list(COMPLETIONS))
+        return xr.concat(by_completion, names, combine_attrs="drop_conflicts")
+
+    return _stacked(shown, of_head)
+
+
+def correlations(case: Case, shown: Sequence[Shown]) -> xr.Dataset:
+    """Figure 7: cross-correlations of the leading columns and their weighted sum, in the papers' form."""
+
+    def of_head(one: Shown) -> xr.Dataset:
+        found = case.correlation(one.layer, one.head).isel(column=slice(CURVES))
+        return found.assign_coords(column=np.arange(found.sizes["column"]))
+
+    return _stacked(shown, of_head)
+
+
+@torch.no_grad()
+def scores(case: Case, shown: Sequence[Shown]) -> xr.Dataset:
+    """EMNLP figure 14: scores before mask and softmax of causal heads, over the first tokens of the first text."""
+    named = (
+        [Shown("", *case.head(*name)) for name in GPT2_HEADS] if is_shaped_like(case.model, GPT2) else shown
+    )
+    places = [one.place for one in named if one.layer.site.kind == "causal"]
+    found: dict[tuple[int, int], np.ndarray] = {}
+
+    def observe(site: Site, call: AttentionCall) -> Tensor:
+        for layer, head in places:
+            if layer == site.index:
+                query = call.query[0, head, :SCORED].double()
+                key = call.key[0, head // call.group, :SCORED].double()
+                found[layer, head] = (call.scale * query @ key.T).float().cpu().numpy()
+        return measure(call, Need())[0]
+
+    with watching(case.model, observe):
+        read(case.model, token_ids(case.windows[:1]))
+    return xr.Dataset(
+        {"score": (("shown", "query", "key"), np.stack([found[place] for place in places]))},
+        coords={
+            "layer": ("shown", [layer for layer, _ in places]),
+            "head": ("shown", [head for _, head in places]),
+        },
+    )
+
+
+def _bilinear(shown: Sequence[Shown]) -> list[Shown]:
+    found = [one for one in shown if one.layer.projections.form == "bilinear"]
+    if not found:
+        raise AttnscopeError("no head that the figures show has scores that are bilinear in X")
+    return found
+
+
+def _stacked(shown: Sequence[Shown], of_head: Callable[[Shown], xr.Dataset]) -> xr.Dataset:
+    """Heads one after the other along ``shown``."""
+    there = _bilinear(shown)
+    found = xr.concat(
+        [of_head(one) for one in there],
+        "shown",
+        join="outer",
+        combine_attrs="drop_conflicts",
+        data_vars="all",
+        coords="different",
+        compat="equals",
+    )
+    layers, heads = zip(*[one.place for one in there], strict=True)
+    return found.assign_coords(
+        layer=("shown", list(layers)), head=("shown", list(heads)), named_head=("shown", _names(there))
+    )
+
+
+def _names(shown: Sequence[Shown]) -> np.ndarray:
+    return np.array([one.name for one in shown], dtype=object)

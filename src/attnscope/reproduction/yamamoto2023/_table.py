@@ -1,0 +1,167 @@
+"""The published numbers of position waves beside what a model gives: which hold, which do not, which cannot be told."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import xarray as xr
+
+from attnscope.checks import shortly
+from attnscope.errors import AttnscopeError
+from attnscope.mechanism.evidence import Windows, gather, position_table
+from attnscope.reproduction.yamamoto2023._published import (
+    BY_CHANCE,
+    GPT2,
+    PUBLISHED,
+    SHAPES,
+    Published,
+    is_shaped_like,
+)
+from attnscope.reproduction.yamamoto2023._rows import FINDERS, Case, Ours
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+KEY = (
+    "S: Yamamoto and Matsuzaki (NLP 2023); E: their paper of EMNLP 2023; K21: Kobayashi et al. (EMNLP 2021). Layers "
+    "and heads count from 1, as there. agrees, differs: within our tolerance or not; by chance: so many untrained "
+    "models of that shape are within it too; same shape, other weights: nothing says that these are the published "
+    "weights; not comparable: of another model than the published one; descriptive: nothing to hold it "
+    "against; not run: cannot be had of this model."
+)
+COLUMNS = ("#", "quantity", "published", "source", "this model", "tolerance", "by chance", "verdict")
+
+
+def paper_table(
+    model: PreTrainedModel,
+    windows: Windows,
+    *,
+    band: int = 10,
+    seed: int = 0,
+    published_as: str | None = None,
+) -> xr.Dataset:
+    """Every published number beside that of a model.
+
+    Parameters
+    ----------
+    model
+        In eval mode, with a table of absolute positions.
+    windows
+        Two or more windows, or lists of token ids, all equally long.
+    band, seed
+        Largest offset of the profiles; of the clustering.
+    published_as
+        Name of the published model whose weights these are, ``roberta-base`` or ``gpt2``. Only its values are held
+        against this model: a model of the same sizes may hold any weights.
+
+    Returns
+    -------
+    xarray.Dataset
+        Over ``row`` (from 1): ``quantity``, ``published``, ``source``, ``ours``, ``tolerance``, ``by_chance``,
+        ``verdict`` and ``note``, all text, and ``value``, a number (NaN where there is none). A verdict is ``agrees``,
+        ``differs``, ``descriptive``, ``same shape, other weights``, ``not comparable`` or ``not run``; the note says
+        why. Tolerances are ours, not the papers'. ``by_chance`` says how many untrained models of the published shape
+        are within the tolerance too (``benchmarks/paper_chance.py``).
+
+    Raises
+    ------
+    AttnscopeError
+        If the model has no table of absolute positions, or there are fewer than two windows.
+
+    References
+    ----------
+    Yamamoto and Matsuzaki (2023), NLP2023 and EMNLP 2023; Kobayashi et al. (2021), EMNLP.
+
+    Examples
+    --------
+    >>> from attnscope.bundled import MODEL
+    >>> from attnscope.capture import load_model
+    >>> model = load_model(MODEL, device="cpu", need_tokenizer=False).model
+    >>> found = paper_table(model, np.random.default_rng(0).integers(5, 500, (2, 128)).tolist())
+    >>> found.verdict.sel(row=[1, 3, 9]).values.tolist()
+    ['not comparable', 'descriptive', 'not run']
+    >>> str(found.note.sel(row=9).values)
+    'no head(8,9) in 3 layers of 4 heads'
+    """
+    position_table(model)  # or an error that says what the model has instead
+    windows = list(windows)
+    check_published(published_as)
+    return table_of(Case(model, windows, gather(model, windows, band=band), {}, seed), published_as)
+
+
+def check_published(name: str | None) -> None:
+    """Refuse names of models that nothing was published of.
+
+    Examples
+    --------
+    >>> check_published("bert")
+    Traceback (most recent call last):
+    ...
+    attnscope.errors.AttnscopeError: published_as (--published-as) is 'bert': expected roberta-base or gpt2
+    """
+    if name is not None and name not in SHAPES:
+        raise AttnscopeError(
+            f"published_as (--published-as) is {shortly(name)}: expected {' or '.join(SHAPES)}"
+        )
+
+
+def table_of(case: Case, published_as: str | None = None) -> xr.Dataset:
+    """`paper_table` of what was gathered already."""
+    rows = [_row(case, number, published, published_as) for number, published in PUBLISHED.items()]
+    texts = ("quantity", "published", "source", "ours", "tolerance", "by_chance", "verdict", "note")
+    return xr.Dataset(
+        {name: ("row", np.array([row[name] for row in rows], dtype=object)) for name in texts}
+        | {"value": ("row", np.array([row["value"] for row in rows]))},
+        coords={"row": list(PUBLISHED)},
+        attrs={"model": type(case.model).__name__, "texts": case.evidence.texts, "length": case.length},
+    )
+
+
+def paper_lines(table: xr.Dataset) -> list[tuple[str, ...]]:
+    """Rows of a `paper_table` to be printed under the headings `COLUMNS`.
+
+    Examples
+    --------
+    >>> texts = ("quantity", "published", "source", "ours", "tolerance", "by_chance", "verdict", "note")
+    >>> paper_lines(xr.Dataset({name: ("row", [name.upper()]) for name in texts}, {"row": [4]}))
+    [('4', 'QUANTITY', 'PUBLISHED', 'SOURCE', 'OURS', 'TOLERANCE', 'BY_CHANCE', 'VERDICT: NOTE')]
+    """
+    lines: list[tuple[str, ...]] = []
+    for row in table["row"].values:
+        one = {str(name): str(values.item()) for name, values in table.sel(row=row).data_vars.items()}
+        verdict = f"{one['verdict']}: {one['note']}" if one["note"] else one["verdict"]
+        cells = ("quantity", "published", "source", "ours", "tolerance", "by_chance")
+        lines.append((str(row), *(one[name] for name in cells), verdict))
+    return lines
+
+
+def _row(case: Case, number: int, published: Published, published_as: str | None) -> dict[str, Any]:
+    """One row; what this model does not admit is not run, with the reason."""
+    ours, reason = Ours(""), published.not_run
+    if published.model == GPT2 and type(case.model).__name__ not in SHAPES[GPT2].classes:
+        reason = f"the model is no {GPT2}"
+    if not reason:
+        try:
+            ours = FINDERS[number](case)
+        except AttnscopeError as error:
+            reason = str(error)
+    return {
+        "quantity": published.quantity,
+        "published": published.value,
+        "source": published.source,
+        "tolerance": published.tolerance,
+        "by_chance": BY_CHANCE.get(number, ""),
+        "ours": ours.text,
+        "value": float(ours.number),
+        "verdict": "not run" if reason else _verdict(case, ours, published, published_as),
+        "note": reason or ours.note,
+    }
+
+
+def _verdict(case: Case, ours: Ours, published: Published, published_as: str | None) -> str:
+    if ours.holds is None:
+        return "descriptive"
+    if published_as == published.model:
+        return "agrees" if ours.holds else "differs"
+    return "same shape, other weights" if is_shaped_like(case.model, published.model) else "not comparable"

@@ -1,0 +1,65 @@
+from ._catalogue import DEFAULT, STATISTICS, Statistic, choose, indicator_columns, reduce_call
+from ._forms import Form, compare_call, compare_forms, usual_forms
+from ._independence import (
+    RARE,
+    Estimate,
+    between_head_share,
+    effective_labels,
+    independence,
+    intraclass_correlation,
+    label_information,
+    label_shares,
+    sign_agreement,
+)
+from ._kinds import LOCAL
+from ._labels import SHARP, Clustering, cluster_profiles, direction, name_profile
+from ._pass import StatisticsObserver
+from ._places import NEEDED
+from ._reading import Reading
+from ._sample import weight_rows
+from ._scan import NOTES, SAMPLE, Progress, default_out, scan, window_length
+from ._summary import LEAST_SHARE, SUMMARIES, majority_names, peaks, rank_heads, summarize
+
+__all__ = [
+    "DEFAULT",
+    "LEAST_SHARE",
+    "LOCAL",
+    "NEEDED",
+    "NOTES",
+    "RARE",
+    "SAMPLE",
+    "SHARP",
+    "STATISTICS",
+    "SUMMARIES",
+    "Clustering",
+    "Estimate",
+    "Form",
+    "Progress",
+    "Reading",
+    "Statistic",
+    "StatisticsObserver",
+    "between_head_share",
+    "choose",
+    "cluster_profiles",
+    "compare_call",
+    "compare_forms",
+    "default_out",
+    "direction",
+    "effective_labels",
+    "independence",
+    "indicator_columns",
+    "intraclass_correlation",
+    "label_information",
+    "label_shares",
+    "majority_names",
+    "name_profile",
+    "peaks",
+    "rank_heads",
+    "reduce_call",
+    "scan",
+    "sign_agreement",
+    "summarize",
+    "usual_forms",
+    "weight_rows",
+    "window_length",
+]

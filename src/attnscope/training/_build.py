@@ -1,0 +1,76 @@
+"""From settings to a model."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import torch
+
+from attnscope.errors import AttnscopeError
+from attnscope.models import (
+    EncoderConfig,
+    EncoderForMaskedLM,
+    RecurrentConfig,
+    RecurrentForConditionalGeneration,
+    TransformerConfig,
+    TransformerForConditionalGeneration,
+)
+from attnscope.training.config import TrainConfig
+
+_TRAINED = 16  # bytes of a parameter in training: itself, its gradient and Adam's two moments
+
+
+def build_model(config: TrainConfig, vocabulary: int) -> Any:
+    """A new model of the kind and sizes that the settings name.
+
+    Raises
+    ------
+    AttnscopeError
+        If it takes more memory than this machine has.
+
+    Examples
+    --------
+    >>> build_model(TrainConfig(model="recurrent", attention="none"), 300).config.attention
+    'none'
+    """
+    with torch.device("meta"):  # its sizes alone
+        parameters = sum(one.numel() for one in _new(config, vocabulary).parameters())
+    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    needed = parameters * _TRAINED
+    if needed > memory:
+        raise AttnscopeError(
+            f"the settings ask for a model of {parameters:,} parameters, which takes {needed / 1e9:,.0f} GB to train; "
+            f"this machine has {memory / 1e9:,.0f}: choose smaller widths, fewer layers or subwords"
+        )
+    return _new(config, vocabulary)
+
+
+def _new(config: TrainConfig, vocabulary: int) -> Any:
+    if config.model == "recurrent":
+        return RecurrentForConditionalGeneration(
+            RecurrentConfig(
+                vocab_size=vocabulary,
+                embedding_width=config.embedding_width,
+                encoder_width=config.encoder_width,
+                decoder_width=config.decoder_width,
+                cell=config.cell,
+                attention=config.attention,
+                dropout=config.dropout,
+            )
+        )
+    sizes: dict[str, Any] = {
+        "vocab_size": vocabulary,
+        "width": config.width,
+        "heads": config.heads,
+        "feed_forward": config.feed_forward,
+        "encoder_layers": config.layers,
+        "decoder_layers": config.layers,
+        "positions": config.positions,
+        "max_position_embeddings": config.longest,
+        "norm": config.norm,
+        "dropout": config.dropout,
+    }
+    if config.model == "masked-lm":
+        return EncoderForMaskedLM(EncoderConfig(**sizes))
+    return TransformerForConditionalGeneration(TransformerConfig(**sizes))

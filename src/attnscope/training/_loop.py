@@ -1,0 +1,556 @@
+"""Training: the same weights for the same settings, however often it was stopped."""
+
+from __future__ import annotations
+
+import logging
+import math
+import tempfile
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from sacrebleu.metrics.bleu import BLEU
+from torch import nn
+from transformers import AutoTokenizer
+
+from attnscope._caller import own_random_numbers, own_threads
+from attnscope.capture import quiet, usable_device
+from attnscope.checks import check_kind
+from attnscope.errors import AttnscopeError
+from attnscope.store import OwnedFolder, explained
+from attnscope.training._batches import IGNORED
+from attnscope.training._build import build_model
+from attnscope.training._checkpoints import Checkpoints
+from attnscope.training._data import Batch, Material, Pairs, read_material
+from attnscope.training._known_alignments import judge_known
+from attnscope.training._log import LOG, Log
+from attnscope.training._presets import preset
+from attnscope.training._processes import Processes, processes, threads_of_one
+from attnscope.training._schedules import learning_rate
+from attnscope.training.config import SETTINGS, TrainConfig, config_bytes, read_config, refuse_other_models
+from attnscope.translation import TaskText, translate_lines
+
+BETTER = {"bleu": 1.0, "loss": -1.0}
+_MAY_CHANGE = {
+    "updates",
+    "cooldown",
+    "patience",
+    "log_every",
+    "threads",
+    "device",
+    "tensorboard",
+    "average",
+    "keep",
+}
+_NO_MATTER = dict.fromkeys(("threads", "device", "log_every", "tensorboard", "keep"))  # to the weights
+_MODEL = ("model", "config.json", "generation_config.json")  # beginnings of the names of the model's files
+_log = logging.getLogger("attnscope")
+
+
+@dataclass(frozen=True)
+class Progress:
+    """What a training tells while it works.
+
+    Attributes
+    ----------
+    update, updates
+        Done, and at most.
+    loss
+        Nats per target token, smoothed targets included, since the last line of the log.
+    tokens_per_second
+        Target tokens, since the last line of the log.
+    remaining
+        Seconds, at that rate.
+    metrics
+        Of the last validation.
+    left_out
+        How many pairs of the text are not trained on, by reason.
+    """
+
+    update: int
+    updates: int
+    loss: float
+    tokens_per_second: float
+    remaining: float
+    metrics: dict[str, float] = field(default_factory=dict[str, float])
+    left_out: dict[str, int] = field(default_factory=dict[str, int])
+
+
+@dataclass
+class _Place:
+    """Where a training stands; all of it goes into a checkpoint."""
+
+    update: int = 0
+    epoch: int = 0
+    batch: int = 0  # of the epoch, the next one
+    best: float | None = None
+    best_update: int = 0
+    validations: int = 0
+    waiting: int = 0  # validations since the best
+    seconds: float = 0.0
+    tokens: int = 0
+    metrics: dict[str, float] = field(default_factory=dict[str, float])
+    texts: str = ""  # their hash
+
+
+@dataclass
+class _Since:
+    """What was done since the last line of the log, and how long it took."""
+
+    loss: float = 0.0
+    tokens: int = 0
+    updates: int = 0
+    seconds: float = 0.0
+
+
+class Training:
+    """One training in one folder.
+
+    Parameters
+    ----------
+    config
+        Settings.
+    folder
+        For settings, tokenizer, log, checkpoints and, at the end, the model; the first process holds it locked. A
+        training that was stopped goes on from its last whole checkpoint and reaches the same weights as one that was
+        not.
+    group
+        Processes that share each batch.
+    progress
+        Called with every line of the log.
+
+    Raises
+    ------
+    AttnscopeError
+        If the folder holds a training with other settings or texts.
+    """
+
+    def __init__(
+        self,
+        config: TrainConfig,
+        folder: OwnedFolder,
+        group: Processes,
+        progress: Callable[[Progress], None] | None = None,
+    ) -> None:
+        self.config, self.folder, self.group = config, folder, group
+        self.progress = (progress if group.first else None) or (lambda _: None)
+        self.device = usable_device(config.device)
+        self.checkpoints = Checkpoints(folder)
+        self.material = self._prepare()
+        torch.manual_seed(config.seed)
+        self.model = build_model(config, len(self.material.tokenizer)).to(self.device)
+        self.optimizer = torch.optim.AdamW(
+            decayed(self.model, config.weight_decay),
+            lr=config.learning_rate,
+            betas=(0.9, config.adam_beta2),
+            fused=True,
+        )
+        self._told: Progress | None = None
+        texts = self.material.sha256()
+        own = torch.tensor(int(texts[:12], 16), device=self.device)
+        if int(group.sum(own.clone())) != group.world * int(own):
+            raise AttnscopeError(
+                "the texts changed while the processes were reading them: give the same command again"
+            )
+        self.place, self._since = _Place(texts=texts), _Since()
+        kept = self.checkpoints.updates()
+        if kept:
+            state = self.checkpoints.load(kept[-1], self.model, self.optimizer)
+            self._since = _Since(**state.pop("since"))
+            self.place = _Place(**state)
+        if self.place.texts != texts:
+            raise AttnscopeError(
+                f"the texts are not those with which the training in {folder.path} began: give these, or another folder"
+            )
+        self.log = Log(folder, self.place.update, tensorboard=config.tensorboard) if group.first else None
+        if self.log is not None and not kept and self.material.left_out:
+            self.log.write(0, left_out=self.material.left_out)
+
+    def _prepare(self) -> Material:
+        """The folder, its settings and the texts, read once; the first process makes what the others read."""
+        made = None
+        if self.group.first:
+            with explained(f"write to {self.folder.path}", "Choose another folder (--out), or make room"):
+                made = self._prepare_folder()
+        self.group.wait()
+        if not self.group.first:
+            self.folder.look()
+        tokenizer = AutoTokenizer.from_pretrained(self.folder.path)
+        if made is None:
+            return read_material(self.config, tokenizer)
+        tokenizer.model_max_length = self.config.longest
+        made.tokenizer = tokenizer
+        return made
+
+    def _prepare_folder(self) -> Material | None:
+        """Give up what is damaged, refuse another training, and write what is not there yet.
+
+        Returns what was read of the texts, if that was needed.
+        """
+        damaged = self.folder.damaged()
+        self.checkpoints.drop_damaged(damaged)
+        others = [name for name in damaged if name in self.folder.files]
+        for name in others:
+            _log.warning("%s is damaged, and is made anew", self.folder.path / name)
+        done = max(self.checkpoints.updates(), default=0)
+        if done:
+            _same_training(self.config, TrainConfig(**self.folder.state["config"]), self.folder.path, done)
+        files, made = {SETTINGS: config_bytes(self.config)}, None
+        if not done or any(name.startswith("tokenizer") for name in others):
+            made = read_material(self.config)  # the same texts give the same tokenizer
+            files |= _tokenizer_files(made.tokenizer)
+        gone = [name for name in others if name not in files]
+        config = self.config.model_dump(mode="json")
+        self.folder.write(files, remove=gone, config=config, complete=None, metrics=None)
+        return made
+
+    def run(self) -> dict[str, float]:
+        """Train to the end, average, write the model, and return the metrics of the last validation."""
+        try:
+            while self.place.update < self.config.updates and not self._is_done():
+                self._epoch()
+            return self._finish()
+        finally:
+            if self.log is not None:
+                self.log.close()
+
+    def _epoch(self) -> None:
+        """The batches of an epoch that are not done yet."""
+        batches = self.material.epoch(self.place.epoch)
+        place, since = self.place, self._since
+        for members in batches[place.batch :]:
+            before = time.monotonic()
+            loss, tokens = self._update(members)
+            seconds = time.monotonic() - before  # of training alone, not of validations
+            since.loss, since.tokens = since.loss + loss, since.tokens + tokens
+            since.updates, since.seconds = since.updates + 1, since.seconds + seconds
+            place.update, place.batch = place.update + 1, place.batch + 1
+            place.tokens, place.seconds = place.tokens + tokens, place.seconds + seconds
+            last = place.update == self.config.updates
+            if place.update % self.config.log_every == 0 or last:
+                self._tell(since)
+                self._since = since = _Since()
+            if place.update % self.config.validate_every == 0 or last:
+                self._look()
+                if last or self._is_done():
+                    return
+        place.epoch, place.batch = place.epoch + 1, 0
+
+    def _update(self, members: Any) -> tuple[float, int]:
+        """One step of the optimizer; loss summed over all target tokens, and their number."""
+        step = self.place.update + 1
+        seed = self.config.seed * 1_000_003 + step
+        config = self.config
+        rate = rate_of(config, step)
+        for group in self.optimizer.param_groups:
+            group["lr"] = rate
+        self.model.train()
+        parts = self.material.parts(members, self.group.world * config.accumulate, seed)
+        count = sum(target_tokens(part) for part in parts if part is not None)
+        total = torch.zeros((), device=self.device)
+        for number in range(config.accumulate):
+            place = self.group.rank * config.accumulate + number
+            torch.manual_seed(seed * 1009 + place)  # what is random depends on nothing that was before
+            part = parts[place]
+            if part is None:
+                continue
+            with self._precision():
+                loss = self.model.summed_loss(**self._to_device(part), smoothing=config.label_smoothing)
+            (loss / count).backward()
+            total += loss.detach().float()
+        self.group.sum_gradients(self.model)
+        nn.utils.clip_grad_norm_(self.model.parameters(), config.clip)
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+        summed = float(self.group.sum(total))
+        if not math.isfinite(summed):
+            raise AttnscopeError(
+                f"the loss of update {step} is {summed}: try a smaller learning_rate (now {config.learning_rate:g}), a "
+                "longer warmup or float32"
+            )
+        return summed, count
+
+    def _precision(self) -> AbstractContextManager[Any]:
+        low = self.config.precision == "bfloat16" or (
+            self.config.precision == "auto" and multiplies_bfloat16(self.device.type)
+        )
+        return torch.autocast(self.device.type, torch.bfloat16) if low else nullcontext()
+
+    def _to_device(self, batch: Batch) -> Batch:
+        return {name: one.to(self.device, non_blocking=True) for name, one in batch.items()}
+
+    def _tell(self, since: _Since) -> None:
+        place = self.place
+        loss, rate = since.loss / since.tokens, since.tokens / since.seconds
+        self._told = Progress(
+            place.update,
+            self.config.updates,
+            loss,
+            rate,
+            (self.config.updates - place.update) * since.seconds / since.updates,
+            place.metrics,
+            self.material.left_out,
+        )
+        if self.log is not None:
+            self.log.write(
+                place.update,
+                loss=loss,
+                tokens_per_second=rate,
+                learning_rate=self.optimizer.param_groups[0]["lr"],
+                epoch=place.epoch,
+                tokens=place.tokens,
+                seconds=place.seconds,
+            )
+        self.progress(self._told)
+
+    def _look(self) -> None:
+        """Validate, and keep a checkpoint."""
+        place = self.place
+        place.metrics = self.validate()
+        value = place.metrics.get(self.config.metric, place.metrics["loss"])
+        sign = BETTER[self.config.metric if self.config.metric in place.metrics else "loss"]
+        place.validations += 1
+        if place.best is None or sign * value > sign * place.best:
+            place.best, place.best_update, place.waiting = value, place.update, 0
+        else:
+            place.waiting += 1
+        if self.log is not None:
+            self.log.write(place.update, **{f"valid_{name}": one for name, one in place.metrics.items()})
+            state = vars(place) | {"since": vars(self._since)}
+            before = max(self.config.keep, self.config.average) - 1
+            keep = {place.best_update, *self.checkpoints.updates()[::-1][:before]}
+            self.checkpoints.save(place.update, self.model, self.optimizer, state, keep=keep, growing=[LOG])
+        self.group.wait()
+
+    def _is_done(self) -> bool:
+        return self.config.patience is not None and self.place.waiting >= self.config.patience
+
+    @torch.inference_mode()
+    def validate(self) -> dict[str, float]:
+        """Loss in nats per token on the held-out text, and BLEU of greedy translations."""
+        self.model.eval()
+        total, count = 0.0, 0
+        for batch in self.material.validation():
+            with self._precision():
+                total += float(self.model.summed_loss(**self._to_device(batch)))
+            count += target_tokens(batch)
+        metrics = {"loss": total / count}
+        if isinstance(self.material, Pairs):
+            valid = self.material.valid
+            with self._precision():
+                found = translate_lines(
+                    self.model, self.material.tokenizer, valid.source, beams=1, overlong="cut"
+                )
+            made = [one[0].text for one in found]
+            bleu = BLEU(tokenize=self.config.bleu_tokenizer, lowercase=self.config.lowercase)
+            metrics["bleu"] = bleu.corpus_score(made, [valid.target]).score
+        return metrics
+
+    def _finish(self) -> dict[str, float]:
+        """Of the mean of the last checkpoints and the best one, write the one with the lower validation loss.
+
+        Not by BLEU: of one greedy translation of a small text it moves by more than the two differ.
+        """
+        last = self.checkpoints.updates()[-self.config.average :]
+        candidates = {"mean of the last checkpoints": last, "best checkpoint": [self.place.best_update]}
+        found: dict[str, dict[str, float]] = {}
+        for name, updates in candidates.items():
+            self._set_weights(updates)
+            found[name] = self.validate()
+        chosen = min(found, key=lambda name: found[name]["loss"])
+        self._set_weights(candidates[chosen])
+        metrics = found[chosen] | self._against_known()
+        if self._told is not None:
+            self.progress(replace(self._told, metrics=metrics))
+        if self.log is not None:
+            self.log.write(self.place.update, chosen=chosen, **{f"final_{k}": v for k, v in metrics.items()})
+            safe = "The checkpoints are whole: make room and give the same command again"
+            with (
+                explained(f"write the model to {self.folder.path}", safe),
+                self.folder.replacing(*_MODEL, growing=[LOG], complete=True, metrics=metrics) as new,
+                quiet(),
+            ):
+                self.model.eval().save_pretrained(new)
+        self.group.wait()
+        return metrics
+
+    def _against_known(self) -> dict[str, float]:
+        """Alignment error rate on the generated task, of a model with attention."""
+        material = self.material
+        if not isinstance(material, Pairs) or not isinstance(material.valid, TaskText):
+            return {}
+        judged = judge_known(self.model, material.tokenizer, material.valid)
+        return {} if judged is None else {"aer": judged.score.error_rate}
+
+    def _set_weights(self, updates: list[int]) -> None:
+        named = dict(self.model.named_parameters())
+        with torch.no_grad():
+            for name, mean in self.checkpoints.mean_weights(updates).items():
+                named[name].copy_(mean)
+
+
+@own_random_numbers()
+def train(
+    config: TrainConfig | Path | str | None = None,
+    out: Path | str = "attnscope-model",
+    *,
+    progress: Callable[[Progress], None] | None = None,
+    **settings: Any,
+) -> dict[str, float]:
+    """Train a model of the lineage: on parallel text, on plain text, or on the generated task.
+
+    Parameters
+    ----------
+    config
+        Settings, or a YAML file of them. Without them and without data: those of `presets` for this kind of model (by
+        default additive attention) on the generated task, learned in a few minutes on two cores.
+    out
+        Folder of the training; given again, it goes on where it was stopped.
+    progress
+        Called with every line of the log.
+    **settings
+        Fields of `TrainConfig`, which take the place of those in `config`.
+
+    Returns
+    -------
+    dict
+        On the validation text: ``loss`` (nats per token), for translation ``bleu`` (greedy), and on the generated task,
+        for a model with attention, ``aer``, the alignment error rate of its best head against the known alignments
+        (between 0 and 1; see `judge_known`).
+
+    Raises
+    ------
+    AttnscopeError
+        For settings, texts and folders that do not fit: see the message.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> place = tempfile.TemporaryDirectory()
+    >>> small = dict(task_pairs=100, vocabulary=320, encoder_width=4, decoder_width=8, updates=1, average=1)
+    >>> sorted(train(out=Path(place.name) / "model", **small))
+    ['aer', 'bleu', 'loss']
+    >>> place.cleanup()
+    """
+    check_kind("settings, or a YAML file of them", str, Path, TrainConfig, config=config)
+    check_kind("a folder", str, Path, out=out)
+    given = {name: value for name, value in settings.items() if value is not None}
+    if config is None and not {"source", "text"} & given.keys():
+        config = preset(given.get("model"), given.get("attention"))
+    if isinstance(config, TrainConfig):
+        config = read_config(**{**config.model_dump(), **given})
+        refuse_other_models(given, config.model)
+    else:
+        config = read_config(None if config is None else Path(config), **given)
+    folder = OwnedFolder(Path(out), "train")
+    threads = own_threads(config.threads or threads_of_one())
+    with (
+        threads,
+        processes(usable_device(config.device).type) as group,
+        folder if group.first else nullcontext(),
+    ):
+        known = finished_metrics(config, folder.look())
+        return Training(config, folder, group, progress).run() if known is None else known
+
+
+def finished_metrics(config: TrainConfig, folder: OwnedFolder) -> dict[str, float] | None:
+    """What a finished training with these settings ended with, if all of it is whole; else None."""
+    if not folder.state.get("complete") or folder.damaged():
+        return None
+    before = TrainConfig(**folder.state["config"]).settings()
+    same = {**before, **_NO_MATTER} == {**config.settings(), **_NO_MATTER}
+    return folder.state["metrics"] if same else None
+
+
+def decayed(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
+    """Parameters as AdamW takes them: matrices and tables decay, biases and LayerNorms do not.
+
+    Examples
+    --------
+    >>> [len(group["params"]) for group in decayed(nn.Sequential(nn.Linear(2, 3), nn.LayerNorm(3)), 0.1)]
+    [1, 3]
+    """
+    matrices = [one for one in model.parameters() if one.ndim > 1]
+    vectors = [one for one in model.parameters() if one.ndim <= 1]
+    return [
+        {"params": matrices, "weight_decay": weight_decay},
+        {"params": vectors, "weight_decay": 0.0},
+    ]
+
+
+def target_tokens(batch: Batch) -> int:
+    """How many tokens a batch asks for.
+
+    Examples
+    --------
+    >>> target_tokens({"labels": torch.tensor([[5, 2], [2, -100]])})
+    3
+    """
+    return int((batch["labels"] != IGNORED).sum())
+
+
+def multiplies_bfloat16(device: str) -> bool:
+    """Whether the processor multiplies bfloat16 natively, so that it is faster than float32.
+
+    Examples
+    --------
+    >>> multiplies_bfloat16("meta")
+    False
+    """
+    if device == "cuda":
+        return torch.cuda.is_bf16_supported()
+    cpu: Any = torch.cpu
+    return device == "cpu" and (cpu._is_avx512_bf16_supported() or cpu._is_amx_tile_supported())  # noqa: SLF001
+
+
+def rate_of(config: TrainConfig, step: int) -> float:
+    """Learning rate of an update, from 1.
+
+    Examples
+    --------
+    >>> rate_of(TrainConfig(learning_rate=1.0, warmup=4), 16)
+    0.5
+    """
+    return learning_rate(
+        step,
+        config.schedule,
+        peak=config.learning_rate,
+        warmup=config.warmup,
+        last=config.updates,
+        width=config.decoder_width if config.model == "recurrent" else config.width,
+        cooldown=config.cooldown,
+    )
+
+
+def _same_training(config: TrainConfig, kept: TrainConfig, folder: Path, done: int) -> None:
+    """Refuse to go on with another training than the folder's, of which so many updates are done."""
+    before, now = kept.model_dump(), config.settings()
+    changed = [name for name in now if now[name] != before[name] and name not in _MAY_CHANGE]
+    if changed:
+        name = changed[0]
+        raise AttnscopeError(
+            f"{folder} holds a training with {name} = {before[name]}; found {now[name]}: give another folder, "
+            "or the same settings"
+        )
+    if config.updates < done:
+        raise AttnscopeError(
+            f"{folder} holds a training of {done} updates; found updates = {config.updates}: give another folder, or "
+            "as many or more"
+        )
+    other = next((step for step in range(1, done + 1) if rate_of(config, step) != rate_of(kept, step)), None)
+    if other is not None:
+        raise AttnscopeError(
+            f"{folder} holds a training of {done} updates at rates for updates = {kept.updates} and cooldown = "
+            f"{kept.cooldown}; with {config.updates} and {config.cooldown} update {other} would have had another: give "
+            "another folder, or the same settings"
+        )
+
+
+def _tokenizer_files(tokenizer: Any) -> dict[str, bytes]:
+    with tempfile.TemporaryDirectory() as place:
+        tokenizer.save_pretrained(place)
+        return {path.name: path.read_bytes() for path in Path(place).iterdir()}

@@ -1,0 +1,309 @@
+"""Translate lines with a trained model: greedy, beam search, n-best, sampling."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from jaxtyping import Int
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from attnscope._caller import own_random_numbers
+from attnscope.capture import borrowing, load_model, quiet
+from attnscope.checks import check_real, check_seed, check_whole
+from attnscope.errors import AttnscopeError
+from attnscope.translation._lines import lines_of_text
+from attnscope.translation._vocabulary import encode_lines
+
+OVERLONG = ("refuse", "split", "cut")
+_MOST = 1_000  # beams, and translations of a line
+
+
+@dataclass(frozen=True)
+class Translation:
+    """A translation and its score.
+
+    Attributes
+    ----------
+    text
+        The translation.
+    score
+        Log-probability in nats over ``tokens ** length_penalty``, the end counted; NaN if it was not asked for.
+    left_out
+        Tokens of the source that were cut off.
+    """
+
+    text: str
+    score: float = float("nan")
+    left_out: int = 0
+
+
+@borrowing
+def translate(
+    model: str | Path | PreTrainedModel,
+    source: str | Path | Sequence[str],
+    *,
+    tokenizer: Any = None,
+    device: str | None = None,
+    dtype: str | None = None,
+    revision: str | None = None,
+    trust_remote_code: bool = False,
+    **options: Any,
+) -> list[list[Translation]]:
+    """Translate a file or a list of lines with a model folder, a hub id or a loaded model.
+
+    Parameters
+    ----------
+    model
+        An encoder-decoder: of `attnscope train`, or any other of transformers.
+    source
+        A file of one sentence a line, or sentences.
+    tokenizer, device, dtype, revision, trust_remote_code
+        As in `attnscope.scan`.
+    **options
+        Of `translate_lines`: ``beams``, ``length_penalty``, ``n_best``, ``sample``, ``overlong``, ``scores``, ...
+
+    Returns
+    -------
+    list of list of Translation
+        For each line its translations, the best first.
+
+    Raises
+    ------
+    AttnscopeError
+        If the model is no encoder-decoder, the file cannot be read, or as `translate_lines`.
+
+    Examples
+    --------
+    >>> import attnscope
+    >>> attnscope.translate("bundled", ["a cat"])
+    Traceback (most recent call last):
+    attnscope.errors.AttnscopeError: EncoderForMaskedLM is no encoder-decoder: ...
+    """
+    lines = lines_of_text(source, "the source")
+    loaded = load_model(
+        model,
+        tokenizer=tokenizer,
+        device=device,
+        dtype=dtype,
+        revision=revision,
+        trust_remote_code=trust_remote_code,
+    )
+    if not loaded.model.config.is_encoder_decoder:
+        raise AttnscopeError(
+            f"{type(loaded.model).__name__} is no encoder-decoder: "
+            "give a translation model, such as `attnscope train` makes"
+        )
+    return translate_lines(loaded.model, loaded.tokenizer, lines, **options)
+
+
+@own_random_numbers()
+def translate_lines(
+    model: Any,
+    tokenizer: Any,
+    lines: Sequence[str],
+    *,
+    beams: int = 5,
+    length_penalty: float = 1.0,
+    n_best: int = 1,
+    sample: bool = False,
+    temperature: float = 1.0,
+    seed: int = 0,
+    batch_tokens: int = 4_096,
+    overlong: str = "refuse",
+    scores: bool = False,
+    progress: Callable[[int, int], None] | None = None,
+) -> list[list[Translation]]:
+    """Translate every line; the order is kept.
+
+    Parameters
+    ----------
+    model
+        Any encoder-decoder with `generate`, in eval mode.
+    tokenizer
+        Its tokenizer.
+    lines
+        Sentences. An empty one stays empty.
+    beams
+        Translations that are followed at a time; 1 is greedy.
+    length_penalty
+        A finished translation's log-probability is divided by its length to this power.
+    n_best
+        Translations of each line.
+    sample, temperature, seed
+        Draw tokens instead of taking the best; their logits over the temperature; of what is random.
+    batch_tokens
+        Source tokens that are translated at a time, times the beams.
+    overlong
+        What becomes of a line longer than ``tokenizer.model_max_length`` or than the model's position table:
+        ``refuse`` it (an error that names it), ``split`` it into pieces and join their translations, or ``cut`` it.
+    scores
+        Whether to score translations, by one more forward pass over what was made.
+    progress
+        Called with lines done and lines in all.
+
+    Raises
+    ------
+    AttnscopeError
+        For an over-long line, if it is to be refused, and for settings that do not go together.
+
+    Examples
+    --------
+    >>> from attnscope.models import RecurrentConfig, RecurrentForConditionalGeneration
+    >>> from attnscope.translation import train_subwords
+    >>> tokenizer = train_subwords(["ein Hund", "a dog"], 300)
+    >>> config = RecurrentConfig(vocab_size=len(tokenizer), embedding_width=4, encoder_width=3, decoder_width=6)
+    >>> model = RecurrentForConditionalGeneration(config).eval()
+    >>> [len(one) for one in translate_lines(model, tokenizer, ["a dog", ""], beams=2, n_best=2)]
+    [2, 1]
+    """
+    check_whole(1, _MOST, beams=beams, n_best=n_best)
+    check_whole(1, batch_tokens=batch_tokens)
+    check_real(0.0, 1e3, temperature=temperature)
+    check_real(-1e3, 1e3, length_penalty=length_penalty)
+    check_seed(seed)
+    if n_best > beams and not sample:
+        raise AttnscopeError(f"found {n_best} best of {beams} beams: give as many beams, or sample")
+    if temperature != 1 and not sample:
+        raise AttnscopeError("temperature is of sampling: give sample (--sample) too")
+    if overlong not in OVERLONG:
+        raise AttnscopeError(f"overlong is {overlong!r}: choose {', '.join(OVERLONG)}")
+    encoded, longest = (
+        encode_lines(tokenizer, lines),
+        min(int(tokenizer.model_max_length), positions_of(model)),
+    )
+    pieces, owner = _pieces(encoded, lines, longest, overlong)
+    options: dict[str, Any] = {"num_beams": beams, "num_return_sequences": n_best, "do_sample": sample}
+    if sample:
+        torch.manual_seed(seed)
+        options |= {"num_beams": 1, "temperature": temperature}
+    elif beams > 1:
+        options["length_penalty"] = length_penalty
+    found: list[list[Translation]] = [[] for _ in pieces]
+    penalty = length_penalty if scores else None
+    done = 0
+    for chosen in _batches(pieces, batch_tokens // (n_best if sample else beams)):
+        made = _generate(model, tokenizer, pieces, chosen, options, penalty)
+        for place, translations in zip(chosen, made, strict=True):
+            found[place] = translations
+        done += len(chosen)
+        if progress is not None:
+            progress(done, len(pieces))
+    joined = _join(found, owner, len(lines))
+    if overlong == "cut":
+        for number, ids in enumerate(encoded):
+            left_out = max(0, len(ids) - longest)
+            joined[number] = [replace(one, left_out=left_out) for one in joined[number]]
+    return joined
+
+
+def positions_of(model: Any) -> int:
+    """Rows of the model's position table, on either side; a very large number where positions are computed."""
+    computed = getattr(model.config, "positions", "learned") != "learned"
+    rows = None if computed else getattr(model.config, "max_position_embeddings", None)
+    return rows or sys.maxsize
+
+
+def _pieces(
+    encoded: list[list[int]], lines: Sequence[str], longest: int, overlong: str
+) -> tuple[list[list[int]], list[int]]:
+    """What is translated at a time, and the line that each piece belongs to; empty lines have none."""
+    pieces: list[list[int]] = []
+    owner: list[int] = []
+    for number, ids in enumerate(encoded):
+        if not lines[number].strip():
+            continue
+        if len(ids) > longest and overlong == "refuse":
+            raise AttnscopeError(
+                f"line {number + 1} has {len(ids)} tokens; the model was trained for {longest}: shorten it, or choose "
+                "overlong 'split' or 'cut' (--overlong)"
+            )
+        body, end = ids[:-1], ids[-1:]
+        step = longest - 1
+        starts = range(0, len(body), step) if len(ids) > longest and overlong == "split" else range(1)
+        for start in starts:
+            pieces.append(body[start : start + step] + end)
+            owner.append(number)
+    return pieces, owner
+
+
+def _batches(pieces: list[list[int]], budget: int) -> Iterator[list[int]]:
+    """Pieces of like length together, the longest first."""
+    order = sorted(range(len(pieces)), key=lambda i: -len(pieces[i]))
+    start = 0
+    while start < len(order):
+        count = max(1, budget // len(pieces[order[start]]))
+        yield order[start : start + count]
+        start += count
+
+
+@torch.inference_mode()
+def _generate(
+    model: Any,
+    tokenizer: Any,
+    pieces: list[list[int]],
+    chosen: list[int],
+    options: dict[str, Any],
+    penalty: float | None,
+) -> list[list[Translation]]:
+    rows = [pieces[i] for i in chosen]
+    width = max(map(len, rows))
+    padded = [row + [tokenizer.pad_token_id] * (width - len(row)) for row in rows]
+    ids = torch.tensor(padded, device=model.device)
+    mask = torch.tensor([[1] * len(row) + [0] * (width - len(row)) for row in rows], device=model.device)
+    most = min(2 * width + 20, positions_of(model))
+    with quiet():  # no reminder of a length that computed positions do not have
+        made = model.generate(ids, attention_mask=mask, max_new_tokens=most, **options)
+    texts = tokenizer.batch_decode(made, skip_special_tokens=True)
+    each = options["num_return_sequences"]
+    numbers = (
+        [float("nan")] * len(texts) if penalty is None else _scores(model, ids, mask, made, each, penalty)
+    )
+    one_line = (re.sub(r"[\r\n]+", " ", text).strip() for text in texts)  # bytes too can be generated
+    together = [Translation(text, score) for text, score in zip(one_line, numbers, strict=True)]
+    return [together[i : i + each] for i in range(0, len(together), each)]
+
+
+def _scores(
+    model: Any,
+    ids: Int[Tensor, "row source"],
+    mask: Int[Tensor, "row source"],
+    made: Int[Tensor, "translation target"],
+    each: int,
+    penalty: float,
+) -> list[float]:
+    """Log-probability of each translation given its source, over its length to a power."""
+    ends = torch.as_tensor(model.generation_config.eos_token_id, device=made.device).reshape(-1)
+    said = made[:, 1:]
+    ended = torch.isin(said, ends).cumsum(1)
+    counts = (ended == 0) | ((ended == 1) & torch.isin(said, ends))  # the first end too, and nothing after it
+    given = {"input_ids": ids.repeat_interleave(each, 0), "attention_mask": mask.repeat_interleave(each, 0)}
+    logits = model(**given, decoder_input_ids=made[:, :-1]).logits.float()
+    words = logits.log_softmax(-1).gather(-1, said[..., None])[..., 0]
+    return ((words * counts).sum(1) / counts.sum(1) ** penalty).tolist()
+
+
+def _join(found: list[list[Translation]], owner: list[int], lines: int) -> list[list[Translation]]:
+    """Translations by line; the best of all pieces of a divided line stand side by side."""
+    by_line: list[list[list[Translation]]] = [[] for _ in range(lines)]
+    for translations, line in zip(found, owner, strict=True):
+        by_line[line].append(translations)
+    joined: list[list[Translation]] = []
+    for parts in by_line:
+        if len(parts) == 1:
+            joined.append(parts[0])
+        else:
+            joined.append(
+                [
+                    Translation(" ".join(one.text for one in ranks), sum(one.score for one in ranks))
+                    for ranks in zip(*parts, strict=True)
+                ]
+                or [Translation("", 0.0)]
+            )
+    return joined

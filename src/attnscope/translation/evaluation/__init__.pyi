@@ -1,0 +1,5 @@
+from ._score import score
+
+__all__ = [
+    "score",
+]

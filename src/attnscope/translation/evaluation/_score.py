@@ -1,0 +1,321 @@
+"""How good translations are: BLEU and chrF with signatures, intervals and paired tests, by length too."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+import xarray as xr
+from sacrebleu.metrics.bleu import BLEU
+from sacrebleu.metrics.chrf import CHRF
+
+from attnscope.checks import check_kind, check_seed, check_whole, shortly
+from attnscope.errors import AttnscopeError
+from attnscope.translation._lines import check_parallel, is_unsegmented, lines_of_text
+
+TOKENIZERS = ("13a", "intl", "zh", "ja-mecab", "char", "none", "moses")
+METRICS = ("BLEU", "chrF")
+_MOST_RESAMPLES = 1_000_000
+_TOKENIZER_OF = {"ja": "ja-mecab", "zh": "zh"}
+
+Text: TypeAlias = str | Path | Sequence[str]  # a file, or its sentences
+
+
+def score(
+    hypotheses: Text | Sequence[Text] | Mapping[str, Text],
+    references: Text | Sequence[Text],
+    *,
+    source: Text | None = None,
+    by_length: Sequence[int] = (),
+    length_in: str = "words",
+    tokenize: str | None = None,
+    lowercase: bool = False,
+    language: str | None = None,
+    resamples: int = 1000,
+    seed: int = 12345,
+) -> xr.Dataset:
+    """Score translations with sacreBLEU's BLEU and chrF; compare systems; follow the score over length.
+
+    Intervals are percentiles of a bootstrap over sentences. All systems share the resamples, so that systems are
+    compared in pairs: `p_value` is that of sacreBLEU's paired bootstrap between a system and the first one, the
+    baseline. With the default seed both agree with sacreBLEU's own, except that equal systems have a p-value of 1.
+
+    Parameters
+    ----------
+    hypotheses
+        A file, several files, or a mapping from a system's name to its file. Wherever a file is expected, a list of
+        sentences will do, inside a list or mapping: ``[["the cat"]]`` is one system with one sentence.
+    references
+        A file, or several where a sentence has several translations.
+    source
+        The sentences that were translated; needed for `by_length`.
+    by_length
+        Rising upper limits of the buckets of source length: ``(10, 20)`` makes 1-10, 11-20 and 21 or more. A sentence
+        of length 0 belongs to the first.
+    length_in
+        What a length counts: words between spaces, or characters other than spaces.
+    tokenize
+        How BLEU finds words: ``13a`` (the default of sacreBLEU), ``intl``, ``zh``, ``ja-mecab`` (needs
+        ``attnscope[ja]``), ``char``, ``none`` (the text is tokenised already), or ``moses``: the tokenizer of the
+        Moses scripts in its Python form, sacremoses, for `language`, without their normalisation of punctuation.
+        By default ``ja-mecab`` and ``zh`` for their languages, else ``13a``. chrF always reads the text as it is.
+    lowercase
+        Ignore case. Many published numbers are of ``multi-bleu.perl`` on text tokenised by Moses and lower-cased: that
+        is ``tokenize="moses", lowercase=True`` here (or ``none`` where the files are tokenised), except that
+        multi-bleu gives 0 where no n-gram of some order matches and sacreBLEU smooths. Such a number must not be
+        compared with a cased ``13a`` one.
+    language
+        Language of the references, such as ``ja``; for ``moses`` English by default.
+    resamples
+        Of the bootstrap; 0 for no intervals and tests.
+    seed
+        Of the bootstrap.
+
+    Returns
+    -------
+    xarray.Dataset
+        ``score``, ``lower`` and ``upper`` (the middle 95% of resamples), ``p_value``, ``difference``,
+        ``difference_lower``, ``difference_upper`` (from the baseline, which has NaN itself), all ``(system, metric)``
+        in points of 0 to 100. One sentence alone has no interval. With `by_length` also ``score_by_length``,
+        ``lower_by_length``, ``upper_by_length`` ``(system, metric, bucket)`` and ``sentences (bucket)``; an empty
+        bucket is NaN. The attribute ``signature`` is JSON with the signature of each metric.
+
+    Raises
+    ------
+    AttnscopeError
+        If a file cannot be read, line counts differ, two systems have one name, a tokenizer is not known or not
+        installed, the limits do not rise, or the references have no spaces between words and neither tokenizer nor
+        language is given.
+
+    References
+    ----------
+    Post, "A call for clarity in reporting BLEU scores" (WMT 2018); Koehn, "Statistical significance tests for
+    machine translation evaluation" (EMNLP 2004); Popović, "chrF" (WMT 2015).
+
+    Examples
+    --------
+    >>> import attnscope
+    >>> result = attnscope.score(
+    ...     {"good": ["the cat sat on the mat"], "bad": ["a cat sits on the mat"]},
+    ...     [["the cat sat on the mat"]],
+    ...     resamples=0,
+    ... )
+    >>> result["score"].sel(metric="BLEU").values.round(1).tolist()
+    [100.0, 32.5]
+    >>> import json
+    >>> json.loads(result.attrs["signature"])["BLEU"]
+    'nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:...'
+    """
+    systems = _systems(hypotheses)
+    answers = [lines_of_text(text, "the references") for text in _several(references, "references")]
+    texts = {**systems, **{f"reference {i + 1}": lines for i, lines in enumerate(answers)}}
+    sources = None if source is None else lines_of_text(source, "the source")
+    if sources is not None:
+        texts["source"] = sources
+    count = check_parallel(texts)
+    check_whole(0, _MOST_RESAMPLES, resamples=resamples)
+    check_seed(seed)
+    buckets = _buckets(sources, by_length, length_in)
+    tokenize = tokenize or _tokenizer_for(language, answers)
+    language = language or "en"
+    prepare = _moses(language) if tokenize == "moses" else None
+
+    metrics = {"BLEU": _bleu(tokenize, lowercase=lowercase), "chrF": CHRF(lowercase=lowercase)}
+    signatures: dict[str, str] = {}
+    statistics: dict[str, list[np.ndarray]] = {}
+    for name, metric in metrics.items():
+        change = prepare if name == "BLEU" else None
+        statistics[name] = _statistics(metric, list(systems.values()), answers, change)
+        signatures[name] = _signature(metric, resamples, seed)
+    if prepare is not None:
+        version = importlib.metadata.version("sacremoses")
+        signatures["BLEU"] = signatures["BLEU"].replace(
+            "tok:none", f"tok:moses.{language}-sacremoses.{version}"
+        )
+
+    result = _compare(metrics, statistics, np.arange(count), resamples, seed)
+    result = result.assign_coords(system=list(systems), metric=list(metrics))
+    if buckets:
+        parts = [_compare(metrics, statistics, chosen, resamples, seed) for chosen in buckets.values()]
+        joined = xr.concat(parts, "bucket")[["score", "lower", "upper"]].transpose(
+            "system", "metric", "bucket"
+        )
+        result = result.merge(joined.rename({name: f"{name}_by_length" for name in joined}))
+        result["sentences"] = ("bucket", [len(chosen) for chosen in buckets.values()])
+        result = result.assign_coords(bucket=list(buckets))
+        result.attrs["length_in"] = length_in
+    result.attrs |= {"sentences": count, "signature": json.dumps(signatures)}
+    return result
+
+
+def _several(texts: Any, name: str) -> list[Text]:
+    check_kind("files, or lists of sentences", str, Path, Iterable, **{name: texts})
+    return [texts] if isinstance(texts, str | Path) else list(texts)
+
+
+def _systems(hypotheses: Any) -> dict[str, Sequence[str]]:
+    if isinstance(hypotheses, Mapping):
+        return {str(name): lines_of_text(text, str(name)) for name, text in hypotheses.items()}
+    texts = _several(hypotheses, "hypotheses")
+    if not texts:
+        raise AttnscopeError("no translations were given: expected at least one system")
+    paths = [text for text in texts if isinstance(text, str | Path)]
+    short = len({Path(path).name for path in paths}) == len(paths)
+    named: dict[str, Sequence[str]] = {}
+    for i, text in enumerate(texts):
+        name = f"system {i + 1}"
+        if isinstance(text, str | Path):
+            name = "standard input" if str(text) == "-" else Path(text).name if short else str(text)
+        if name in named:
+            raise AttnscopeError(f"{name} is given twice: each system once")
+        named[name] = lines_of_text(text, name)
+    return named
+
+
+def _buckets(sources: Sequence[str] | None, limits: Sequence[int], length_in: str) -> dict[str, np.ndarray]:
+    """From a bucket's name to the sentences in it."""
+    if not limits:
+        return {}
+    if sources is None:
+        raise AttnscopeError("scores by length need the source sentences: give source (--source FILE)")
+    if list(limits) != sorted(set(limits)) or limits[0] < 1:
+        raise AttnscopeError(f"the limits of length must be positive and rise, found {list(limits)}")
+    if length_in == "words":
+        lengths = np.array([len(line.split()) for line in sources])
+        if lengths.max() <= 1 < max(map(len, sources)):
+            raise AttnscopeError(
+                "no source sentence has a space, so each counts as one word: tokenise them, or count characters "
+                "(--length-in characters)"
+            )
+    elif length_in == "characters":
+        lengths = np.array([len("".join(line.split())) for line in sources])
+    else:
+        raise AttnscopeError(f"length_in {length_in!r} is not known: choose words or characters")
+    below = [0, *limits]
+    names = [f"{low + 1}-{high}" for low, high in zip(below, limits, strict=False)] + [f"{limits[-1] + 1}+"]
+    bucket = np.searchsorted(limits, lengths)
+    return {name: np.flatnonzero(bucket == i) for i, name in enumerate(names)}
+
+
+def _tokenizer_for(language: str | None, answers: list[list[str]]) -> str:
+    if language is None and any(map(is_unsegmented, answers)):
+        raise AttnscopeError(
+            "the references have no spaces between words, so that BLEU finds none: give their language "
+            "(--language ja), or say how to find words (--tokenize char)"
+        )
+    return _TOKENIZER_OF.get(language or "", "13a")
+
+
+def _bleu(tokenize: str, *, lowercase: bool) -> BLEU:
+    if tokenize not in TOKENIZERS:
+        raise AttnscopeError(f"tokenize {tokenize!r} is not known: choose one of {', '.join(TOKENIZERS)}")
+    try:
+        # force: text that is tokenised is the user's decision, which the signature records
+        return BLEU(tokenize="none" if tokenize == "moses" else tokenize, lowercase=lowercase, force=True)
+    except (ImportError, RuntimeError) as error:
+        raise AttnscopeError(
+            "ja-mecab needs MeCab and its dictionary: pip install 'attnscope[ja]'"
+        ) from error
+
+
+def _moses(language: str) -> Callable[[str], str]:
+    from sacremoses import MosesTokenizer
+    from sacremoses.corpus import NonbreakingPrefixes
+
+    known = NonbreakingPrefixes().available_langs
+    if language not in known:
+        raise AttnscopeError(
+            f"language {shortly(language)} has no rules of Moses: choose {', '.join(sorted(set(known.values())))}"
+        )
+    tokenizer = MosesTokenizer(lang=language)
+    return lambda line: str(tokenizer.tokenize(line, return_str=True, escape=False))
+
+
+def _statistics(
+    metric: Any,
+    systems: list[Sequence[str]],
+    references: list[list[str]],
+    change: Callable[[str], str] | None,
+) -> list[np.ndarray]:
+    """What adds up over sentences, (sentence, statistic) for each system; references are read once."""
+    if change is not None:
+        systems = [[change(line) for line in lines] for lines in systems]
+        references = [[change(line) for line in lines] for lines in references]
+    metric._ref_cache = metric._cache_references(references)  # noqa: SLF001 sacreBLEU's paired test does so
+    return [
+        np.array(metric._extract_corpus_statistics(lines, None), dtype=np.int64)  # noqa: SLF001
+        for lines in systems
+    ]
+
+
+def _signature(metric: Any, resamples: int, seed: int) -> str:
+    signature = metric.get_signature()
+    if resamples:
+        signature.update("bs", resamples)
+        signature.update("seed", seed)
+    return signature.format()
+
+
+def _compare(
+    metrics: dict[str, Any],
+    statistics: dict[str, list[np.ndarray]],
+    chosen: np.ndarray,
+    resamples: int,
+    seed: int,
+) -> xr.Dataset:
+    """Score the chosen sentences of all systems and test each system against the first."""
+    names = ("score", "lower", "upper", "p_value", "difference", "difference_lower", "difference_upper")
+    shape = (len(statistics["BLEU"]), len(metrics))
+    out = {name: np.full(shape, np.nan) for name in names}
+    if len(chosen):
+        for column, (name, metric) in enumerate(metrics.items()):
+            parts = [part[chosen] for part in statistics[name]]
+            out["score"][:, column] = [_value(metric, part.sum(0)) for part in parts]
+            if resamples and len(chosen) > 1:  # of one sentence all resamples are the same
+                drawn = _resampled(metric, np.stack(parts).astype(np.float64), resamples, seed)
+                _intervals(out, column, drawn)
+        out["difference"][1:] = out["score"][1:] - out["score"][:1]
+    return xr.Dataset({name: (("system", "metric"), values) for name, values in out.items()})
+
+
+def _intervals(out: dict[str, np.ndarray], column: int, drawn: np.ndarray) -> None:
+    """Fill in percentiles and p-values from the scores of all resamples, (system, resample)."""
+    out["lower"][:, column], out["upper"][:, column] = _middle(drawn)
+    gaps = drawn[1:] - drawn[:1]
+    out["difference_lower"][1:, column], out["difference_upper"][1:, column] = _middle(gaps)
+    for system, gap in enumerate(np.abs(gaps), start=1):
+        found = abs(out["score"][system, column] - out["score"][0, column])
+        # Koehn (2004) as sacreBLEU computes it, but ties count: equal systems have 1, not 1 / (resamples + 1)
+        out["p_value"][system, column] = ((gap - gap.mean() >= found).sum() + 1) / (len(gap) + 1)
+
+
+def _middle(drawn: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The 95% in the middle, cut where sacreBLEU cuts."""
+    ordered = np.sort(drawn, axis=-1)
+    cut = drawn.shape[-1] // 40
+    return ordered[..., cut], ordered[..., drawn.shape[-1] - cut - 1]
+
+
+def _resampled(metric: Any, statistics: np.ndarray, resamples: int, seed: int) -> np.ndarray:
+    """Scores (system, resample) of the same resamples of sentences for all systems."""
+    drawn = np.empty((len(statistics), resamples))
+    for i, times in enumerate(_draws(statistics.shape[1], resamples, seed)):
+        drawn[:, i] = [_value(metric, part) for part in times @ statistics]
+    return drawn
+
+
+def _draws(count: int, resamples: int, seed: int) -> Iterator[np.ndarray]:
+    """How often each resample holds each sentence; the same draws as sacreBLEU's, one at a time to save memory."""
+    generator = np.random.default_rng(seed)
+    for _ in range(resamples):
+        yield np.bincount(generator.choice(count, size=count, replace=True), minlength=count).astype(
+            np.float64
+        )
+
+
+def _value(metric: Any, total: np.ndarray) -> float:
+    return float(metric._compute_score_from_stats(total.tolist()).score)  # noqa: SLF001

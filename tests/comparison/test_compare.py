@@ -1,0 +1,341 @@
+"""A comparison says what independent computation says, does nothing twice, and goes on where it was stopped."""
+
+import json
+import shutil
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+import xarray as xr
+from sacrebleu.metrics.bleu import BLEU
+from transformers import AutoTokenizer
+
+import attnscope
+from attnscope import AttnscopeError
+from attnscope.comparison import _compare as compare_module
+from attnscope.comparison import _held_out as held_out
+from attnscope.comparison import _trial as trial
+from attnscope.comparison._compare import length_limits
+from attnscope.comparison._curves import learning_curves, training_effort
+from attnscope.comparison._held_out import read_held_out
+from attnscope.comparison._systems import System, is_trained, read_systems
+from attnscope.store import OwnedFolder, unpacked
+from attnscope.training._presets import PRESETS
+from attnscope.training.config import config_bytes, read_config
+from attnscope.translation._parallel_text import ParallelText
+from attnscope.translation._task import TaskText
+from attnscope.translation._vocabulary import encode_lines
+from tests.comparison.small_systems import SMALL
+
+CONFIGS = {name: read_config(**SMALL, attention=name) for name in ("none", "additive")}
+OPTIONS = {"beams": 1, "resamples": 40, "threads": 1}
+
+
+def lines(path):
+    return path.read_text(encoding="utf-8").split("\n")[:-1]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _few_sentences():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(held_out, "HELD_OUT", 60)
+        yield
+
+
+@pytest.fixture(scope="module")
+def out(tmp_path_factory):
+    return tmp_path_factory.mktemp("comparison")
+
+
+@pytest.fixture(scope="module")
+def tree(out):
+    return attnscope.compare(CONFIGS, out, **OPTIONS)
+
+
+def test_bleu_is_that_of_the_written_files(tree, out):
+    references = lines(out / "text" / "reference.txt")
+    for name in CONFIGS:
+        made = lines(out / "translations" / f"{name}.txt")
+        assert len(made) == len(references) == 60
+        expected = BLEU().corpus_score(made, [references]).score
+        assert float(tree["scores"]["score"].sel(system=name, metric="BLEU")) == pytest.approx(expected)
+
+
+def test_bleu_by_length_is_that_of_the_sentences_of_that_length(tree, out):
+    scores = tree["scores"].to_dataset()
+    sources, references = lines(out / "text" / "source.txt"), lines(out / "text" / "reference.txt")
+    made = lines(out / "translations" / "additive.txt")
+    assert scores["bucket"].values.tolist() == ["1-2", "3-4", "5-6", "7-8", "9-10", "11+"]
+    for low, bucket in zip(range(1, 13, 2), scores["bucket"].values, strict=True):
+        chosen = [i for i, source in enumerate(sources) if low <= len(source.split()) <= low + 1]
+        expected = BLEU().corpus_score([made[i] for i in chosen], [[references[i] for i in chosen]]).score
+        found = scores["score_by_length"].sel(system="additive", metric="BLEU", bucket=bucket)
+        assert float(found) == pytest.approx(expected)
+        assert int(scores["sentences"].sel(bucket=bucket)) == len(chosen)
+
+
+def test_lengths_that_no_sentence_has_are_left_out(tree, out, tmp_path):
+    copied = shutil.copytree(out, tmp_path / "copied")
+    found = attnscope.compare(CONFIGS, copied, **OPTIONS, by_length=[6, 50, 100])["scores"].to_dataset()
+    assert found["bucket"].values.tolist() == ["1-6", "7-50"]  # and no "51-100"
+    assert int(found["sentences"].sum()) == int(tree["scores"].to_dataset()["sentences"].sum())
+
+
+def test_parameters_are_counted_by_hand(tree, out):
+    embedding, encoder, decoder = (SMALL[f"{name}_width"] for name in ("embedding", "encoder", "decoder"))
+    vocabulary = len(json.loads((out / "systems" / "none" / "tokenizer.json").read_text())["model"]["vocab"])
+    both = 2 * encoder
+    fixed = (
+        vocabulary * embedding  # once: the output layer is tied to it
+        + 2 * 3 * (embedding * encoder + encoder * encoder + 2 * encoder)  # encoder, three gates, two ways
+        + both * decoder + decoder  # first state
+        + 3 * ((embedding + both) * decoder + decoder * decoder + 2 * decoder)
+        + (decoder + both + embedding) * embedding + embedding  # readout
+    )  # fmt: skip
+    score = decoder * decoder + decoder + both * decoder + decoder  # W_1 with its bias, W_2, v
+    assert tree["scores"]["parameters"].values.tolist() == [fixed, fixed + score]
+
+
+def test_rates_and_curves_are_those_of_the_log(tree, out):
+    log = [json.loads(line) for line in lines(out / "systems" / "additive" / "log.jsonl")]
+    rates = [line["tokens_per_second"] for line in log if "loss" in line]
+    at = tree["scores"].to_dataset().sel(system="additive")
+    assert float(at["training_tokens_per_second"]) == np.median(rates)
+    curve = tree["curves"].to_dataset().sel(system="additive")
+    looks = [line for line in log if "valid_loss" in line]
+    assert curve["updates"].values.tolist() == [3, 6]
+    assert curve["loss"].values.tolist() == [line["valid_loss"] for line in looks]
+    tokens = {line["update"]: line["tokens"] for line in log if "loss" in line}
+    assert curve["tokens"].values.tolist() == [(tokens[2] + tokens[4]) / 2, tokens[6]]
+
+
+def test_sentences_that_were_cut_are_counted(tree, out, monkeypatch, tmp_path):
+    assert tree["scores"]["sentences_cut"].values.tolist() == [0, 0]
+    folder = shutil.copytree(out / "systems" / "none", tmp_path / "none")
+    (folder / "manifest.json").unlink()  # it is now what anybody may have written
+    tokenizer = json.loads((folder / "tokenizer_config.json").read_text())
+    (folder / "tokenizer_config.json").write_text(json.dumps(tokenizer | {"model_max_length": 9}))
+    found = attnscope.compare([folder], tmp_path / "out", **OPTIONS | {"resamples": 0})
+    tokens = encode_lines(
+        AutoTokenizer.from_pretrained(folder), lines(tmp_path / "out" / "text" / "source.txt")
+    )
+    assert found["scores"]["sentences_cut"].item() == sum(len(line) > 9 for line in tokens) > 0
+
+
+def test_case_counts_as_it_did_in_validation(tree, out, tmp_path):
+    folder = shutil.copytree(out / "systems" / "none", tmp_path / "none")
+    (folder / "manifest.json").unlink()  # it is now what anybody may have written
+    changed = CONFIGS["none"].model_copy(update={"lowercase": True})
+    (folder / "config.yaml").write_bytes(config_bytes(changed))
+    for asked, case in ((None, "lc"), (False, "mixed"), (True, "lc")):
+        found = attnscope.compare([folder], tmp_path / "out", lowercase=asked, **OPTIONS)
+        assert f"case:{case}" in json.loads(found["scores"].attrs["signature"])["BLEU"]
+
+
+def test_only_attention_is_aligned(tree):
+    scores, alignment = tree["scores"].to_dataset(), tree["alignment"].to_dataset()
+    assert np.isnan(scores["alignment_error_rate"].values).tolist() == [True, False]
+    assert np.isnan(alignment["weights"].sel(system="none")).all()
+    np.testing.assert_allclose(alignment["weights"].sel(system="additive").sum("source_word"), 1)
+    # every target word has one source word
+    assert alignment["known"].sum("source_word").values.tolist() == [1] * alignment.sizes["target_word"]
+
+
+def test_results_are_stored(tree, out):
+    for name in ("scores", "curves", "alignment"):
+        xr.testing.assert_equal(unpacked((out / f"{name}.zarr.zip").read_bytes()), tree[name].to_dataset())
+    signature = json.loads((out / "run.json").read_text())
+    assert signature == json.loads(tree.attrs["signature"])
+    assert set(signature["systems"]) == set(CONFIGS)
+
+
+def test_nothing_is_done_twice(tree, out, monkeypatch):
+    def never(*_, **__):
+        raise AssertionError
+
+    monkeypatch.setattr(trial, "train", never)
+    monkeypatch.setattr(trial, "translate_lines", never)
+    again = attnscope.compare(CONFIGS, out, **OPTIONS)
+    xr.testing.assert_identical(again["scores"].to_dataset(), tree["scores"].to_dataset())
+
+
+def test_other_beams_are_translated_again_and_not_trained(tree, out, monkeypatch, tmp_path):
+    calls = []
+    real = trial.translate_lines
+
+    def counted(*arguments, **options):
+        calls.append(options["beams"])
+        return real(*arguments, **options)
+
+    monkeypatch.setattr(trial, "train", None)
+    monkeypatch.setattr(trial, "translate_lines", counted)
+    folders = [out / "systems" / name for name in CONFIGS]  # taken as they are, into another folder
+    found = attnscope.compare(folders, tmp_path, **OPTIONS | {"beams": 2, "resamples": 0})
+    assert calls == [2, 2]
+    assert found["scores"]["system"].values.tolist() == ["none", "additive"]
+    assert np.isnan(found["scores"]["lower"]).all()
+
+
+class Stopped(Exception):  # noqa: N818 says what it is
+    pass
+
+
+def test_stopped_and_gone_on_is_unbroken(tree, out, tmp_path, monkeypatch):
+    def stop(step):
+        if step.system == "additive":
+            raise Stopped
+
+    with pytest.raises(Stopped):
+        attnscope.compare(CONFIGS, tmp_path, progress=stop, **OPTIONS)
+    real, trained = trial.train, []
+
+    def counted(config, folder, **options):
+        trained.append(folder.name)
+        return real(config, folder, **options)
+
+    monkeypatch.setattr(trial, "train", counted)
+    attnscope.compare(CONFIGS, tmp_path, **OPTIONS)
+    assert trained == ["additive"]
+    for name in CONFIGS:
+        assert lines(tmp_path / "translations" / f"{name}.txt") == lines(out / "translations" / f"{name}.txt")
+
+
+def test_a_training_with_other_settings_is_not_finished(tree, out):
+    assert is_trained(CONFIGS["none"], out / "systems" / "none")
+    assert is_trained(CONFIGS["none"].model_copy(update={"threads": 2}), out / "systems" / "none")
+    assert not is_trained(CONFIGS["none"].model_copy(update={"updates": 9}), out / "systems" / "none")
+
+
+def test_the_text_is_joined_as_the_systems_were_trained():
+    systems = [System("a", Path("a"), CONFIGS["none"].model_copy(update={"join": 3}), given=False)]
+    text, plain = read_held_out(systems), read_held_out(systems, join=1)
+    assert isinstance(text, TaskText)
+    assert len(plain) == 60  # three such texts would be 180; joined by 1 to 3, about 60 are left again
+    assert 40 < len(text) < 80
+    assert (
+        max(len(line.split()) for line in plain.source) <= 12 < max(len(line.split()) for line in text.source)
+    )
+
+
+def test_files_of_text(tmp_path):
+    (tmp_path / "s").write_text("a b\n\nc\n")
+    (tmp_path / "r").write_text("x y\n\nz\n")
+    text = read_held_out([System("a", tmp_path, None, given=True)], tmp_path / "s", tmp_path / "r")
+    assert text == ParallelText(["a b", "c"], ["x y", "z"], {"both empty": 1})
+
+
+def test_names_are_unique_also_where_case_does_not_count(tmp_path):
+    for folder, name in (("a", "small"), ("b", "Small")):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / f"{name}.yaml").write_bytes(config_bytes(CONFIGS["none"]))
+    found = read_systems([tmp_path / "a" / "small.yaml", tmp_path / "b" / "Small.yaml"], tmp_path / "out")
+    assert [system.name for system in found] == ["small", "Small-2"]
+    assert found[1].folder == tmp_path / "out" / "systems" / "Small-2"
+
+
+@pytest.mark.parametrize("name", ["run", "manifest", "report", "signature", "progress", "scores", "text"])
+def test_no_name_is_that_of_a_file_of_the_comparison(name, out, tree, tmp_path):
+    folder = shutil.copytree(out / "systems" / "none", tmp_path / name)
+    found = attnscope.compare([folder], tmp_path / "out", **OPTIONS | {"resamples": 0})
+    assert found["scores"]["system"].values.tolist() == [name]
+    with OwnedFolder(tmp_path / "out", "compare") as written:
+        assert not written.damaged()
+
+
+def test_translations_that_were_damaged_are_made_again(tree, out, tmp_path, caplog):
+    copied = shutil.copytree(out, tmp_path / "out")
+    file = copied / "translations" / "additive.txt"
+    whole = file.read_bytes()
+    file.write_bytes(whole.replace(b"e", b"a", 1))
+    again = attnscope.compare(CONFIGS, copied, **OPTIONS)
+    assert file.read_bytes() == whole
+    assert "translations of additive are damaged" in caplog.text
+    xr.testing.assert_equal(again["scores"]["score"], tree["scores"]["score"])
+
+
+def test_a_log_that_was_damaged_gives_no_curve(tree, out, tmp_path):
+    copied = shutil.copytree(out / "systems" / "none", tmp_path / "none")
+    log = copied / "log.jsonl"
+    log.write_text(log.read_text().replace("1", "7", 1))
+    with pytest.raises(AttnscopeError, match=r"log\.jsonl is not what was written"):
+        attnscope.compare([copied], tmp_path / "out", **OPTIONS)
+
+
+@pytest.mark.parametrize("longest", [1, 3, 7, 12, 33, 60, 61, 130, 1000])
+def test_limits_of_length_are_round_few_and_leave_no_empty_end(longest):
+    lengths = range(1, longest + 1)
+    limits = length_limits(["w " * n for n in lengths])
+    assert 1 <= len(limits) <= 5
+    assert len({b - a for a, b in pairwise([0, *limits])}) == 1
+    assert limits[-1] < longest or longest == 1
+    assert length_limits(["x" * n for n in lengths], "characters") == limits
+
+
+def test_curves_of_different_lengths_and_of_no_log(tmp_path):
+    rows = [
+        {"update": 2, "loss": 3.0, "tokens_per_second": 10.0, "tokens": 20, "seconds": 2.0},
+        {"update": 2, "valid_loss": 2.5, "valid_bleu": 1.5},
+        {"update": 4, "loss": 2.0, "tokens_per_second": 30.0, "tokens": 60, "seconds": 3.0},
+        {"update": 4, "valid_loss": 1.5, "valid_bleu": 9.5},
+    ]
+    for name, count in (("long", 4), ("short", 2)):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "log.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows[:count]))
+    curves = learning_curves({name: tmp_path / name for name in ("short", "long", "none")})
+    np.testing.assert_array_equal(curves["bleu"], [[1.5, np.nan], [1.5, 9.5], [np.nan, np.nan]])
+    np.testing.assert_array_equal(curves["tokens"][1], [20, 60])
+    assert training_effort(tmp_path / "long") == {
+        "training_tokens_per_second": 20.0,
+        "training_tokens": 60.0,
+        "training_seconds": 3.0,
+    }
+
+
+def test_the_line_asked_for_is_shown():
+    text = ParallelText(["w " * 30, "w w", "w " * 24], ["x", "x", "x"])
+    assert compare_module._shown_pair(text, None) == 2
+    assert compare_module._shown_pair(text, 2) == 1
+    with pytest.raises(AttnscopeError, match="there is no line 4: the text has lines 1 to 3"):
+        compare_module._shown_pair(text, 4)
+
+
+def test_the_fixed_vector_is_as_large_and_trained_longer():
+    fixed, additive = (PRESETS[name].model_dump() for name in ("fixed vector", "additive"))
+    assert {name for name in fixed if fixed[name] != additive[name]} == {"attention", "updates", "dropout"}
+    assert fixed["updates"] > additive["updates"]
+    assert len({(config.task_longest, config.join) for config in PRESETS.values()}) == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"systems": {"a/b": CONFIGS["none"]}}, "a system cannot be called 'a/b'"),
+        ({"systems": {"..": CONFIGS["none"]}}, "a system cannot be called '..'"),
+        ({"systems": {"\x1b[2J": CONFIGS["none"]}}, "a system cannot be called"),
+        ({"systems": {"a": read_config(model="masked-lm")}}, "masked language model"),
+        ({"join": 0}, "join .* is 0"),
+        ({"tokenize": "mose"}, "tokenize 'mose' is not known"),
+        ({"by_length": [5, 3]}, "must be positive and rise"),
+        ({"resamples": -1}, "resamples .* is -1"),
+        ({"reference": "r.txt"}, "found only one of source and reference"),
+    ],
+)
+def test_what_is_wrong_is_said_before_anything_is_trained(arguments, message, tmp_path):
+    with pytest.raises(AttnscopeError, match=message):
+        attnscope.compare(**{"systems": CONFIGS, "out": tmp_path / "out", **arguments})
+    assert not (tmp_path / "out").exists()
+
+
+def test_texts_that_differ_are_refused(tmp_path):
+    for name in ("one", "other"):
+        for side in ("source", "target"):
+            (tmp_path / f"{name}.{side}").write_text(f"{name} {side}\n" * 20)
+    both = {
+        name: read_config(source=tmp_path / f"{name}.source", target=tmp_path / f"{name}.target")
+        for name in ("one", "other")
+    }
+    with pytest.raises(AttnscopeError, match=r"one and other were not validated on the same text \(2 pairs"):
+        attnscope.compare(both, tmp_path / "out")
+    with pytest.raises(AttnscopeError, match=r"one and task were not validated on the same text"):
+        attnscope.compare({"one": both["one"], "task": CONFIGS["none"]}, tmp_path / "out")

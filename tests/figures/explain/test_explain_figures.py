@@ -1,0 +1,382 @@
+"""Figures of an explanation show its numbers, name what they show, and refuse what does not exist."""
+
+import io
+
+import numpy as np
+import pytest
+import xarray as xr
+
+from attnscope.errors import AttnscopeError
+from attnscope.figures import mechanism as figures
+from attnscope.mechanism._ranking import best_heads, rank_heads, summary
+from attnscope.mechanism.arrays._waves import query_key_waves
+from tests.report.planted_explanation import CHANGES, explanation, without
+
+OF_HEADS = {
+    "waves": figures.wave_columns,
+    "cross_spectrum": figures.cross_spectrum_offsets,
+    "phase_map": figures.phase_maps,
+    "cross_correlation": figures.cross_correlations,
+    "position_content": figures.position_content,
+    "rotation_effect": figures.scheme_effect,
+    "bias_effect": figures.scheme_effect,
+    "interventions": figures.interventions,
+}
+WHOLE = {
+    "verdict": figures.verdict_grid,
+    "position_spectrum": figures.position_spectrum,
+    "position_pca": figures.position_components,
+    "position_cca": figures.position_correlations,
+    "waves": figures.wave_counts,
+    "spectra": figures.spectra_by_layer,
+    "controls": figures.shift_controls,
+    "cross_correlation": figures.peak_agreement,
+}
+
+
+@pytest.fixture(scope="module")
+def tree():
+    return explanation()
+
+
+def node(tree, name):
+    return tree[name].to_dataset()
+
+
+def drawn(figure):
+    figure.savefig(io.BytesIO(), format="png")
+    box = figure.get_tightbbox()
+    width, height = figure.get_size_inches()
+    assert box.x0 >= -0.03
+    assert box.y0 >= -0.03
+    assert box.x1 <= width + 0.03
+    assert box.y1 <= height + 0.03
+    return figure
+
+
+# --- which heads ---
+
+
+def test_heads_that_agree_come_first_then_those_that_weigh_most(tree):
+    rows = rank_heads(tree)
+    assert [row["agree"] for row in rows] == [True] * 6 + [None] * 6  # asked of positional heads alone
+    assert [(row["layer"], row["head"]) for row in rows[:3]] == [(0, 0), (0, 2), (1, 0)]
+    assert best_heads(tree) == [(0, 0), (0, 2), (1, 0), (1, 2)]
+
+
+def test_heads_of_a_layer_are_shown_even_if_they_do_not_agree(tree):
+    assert best_heads(tree, layer=2, count=3) == [(2, 0), (2, 2), (2, 1)]
+    assert best_heads(tree, layer=1, head=3) == [(1, 3)]
+
+
+def test_a_head_of_no_offset_beyond_chance_has_none(tree):
+    verdict = node(tree, "verdict").copy(deep=True)
+    verdict["prefers"][0, 0] = False
+    verdict["positional"][0, 0] = False
+    rows = rank_heads(xr.DataTree.from_dict({"verdict": verdict}))
+    (row,) = [row for row in rows if (row["layer"], row["head"]) == (0, 0)]
+    assert row["offset_of_weights"] is row["agree"] is None
+    assert "5 of these 5 both readings" in " ".join(summary(rows))
+
+
+def test_the_sentences_count_positional_heads_and_what_accident_gives(tree):
+    verdict = node(tree, "verdict").copy(deep=True)
+    verdict["offset_of_spectrum"][0, 0] = np.nan
+    said = summary(rank_heads(xr.DataTree.from_dict({"verdict": verdict})))
+    assert said[0].startswith("12 of 12 heads put more weight on one offset than chance does (0.1;")
+    # 5 of 6 agree, where each would with probability 1/2: (6 + 1) / 64
+    assert said[-1].startswith("In 5 of these 6 both readings of the scores find the offset of the weights")
+    assert "(in 1 a reading finds none); with the scores of other heads 3 of 6 would" in said[-1]
+    assert said[-1].endswith("(5 or more: probability 0.1), so this may be accident.")
+
+
+def test_a_missing_head_is_no_row(tree):
+    verdict = node(tree, "verdict").copy(deep=True)
+    verdict["peak_weight"][2, 3] = np.nan
+    less = without(tree, "position_content")
+    less["verdict"] = xr.DataTree(verdict)
+    assert len(rank_heads(less)) == 11
+    with pytest.raises(AttnscopeError, match="layer 2 has no head 3"):
+        best_heads(less, layer=2, head=3)
+
+
+@pytest.mark.parametrize(
+    ("asked", "says"), [({"layer": 3}, "no layer 3: they go from 0 to 2"), ({"head": 4}, "no head 4")]
+)
+def test_layers_and_heads_that_do_not_exist(tree, asked, says):
+    with pytest.raises(AttnscopeError, match=says):
+        best_heads(tree, **asked)
+
+
+# --- what is drawn ---
+
+
+def test_peaks_are_named_by_their_period(tree):
+    table, words = figures.position_spectrum(node(tree, "position_spectrum")).axes
+    assert [text.get_text() for text in table.texts] == ["8"]  # 64 tokens / 8 cycles
+    assert not words.texts
+    line = next(line for line in table.lines if len(line.get_xdata()) == 32)
+    assert line.get_xdata()[0] == 1  # the mean of a column is no wave
+    np.testing.assert_allclose(line.get_ydata(), node(tree, "position_spectrum")["mean"].values[0, 1:])
+
+
+def test_a_peak_that_noise_would_give_is_not_named(tree):
+    spectrum = node(tree, "position_spectrum").copy(deep=True)
+    spectrum["null_upper_quartile"][:] = 6.0
+    assert not figures.position_spectrum(spectrum).axes[0].texts
+
+
+def test_several_models_are_rows_of_one_figure(tree):
+    spectrum = node(tree, "position_spectrum")
+    figure = drawn(figures.position_spectrum({"one": spectrum, "other": spectrum.sel(kind="positions")}))
+    titles = [axes.get_title(loc="left") for axes in figure.axes]
+    assert titles == ["one: Position table", "one: Words of a text (control)", "other: Position table"]
+    drawn(figures.position_components({name: node(tree, "position_pca") for name in ("one", "other")}))
+
+
+def test_4_and_12_components_are_marked(tree):
+    axes = figures.position_components(node(tree, "position_pca")).axes[0]
+    assert [text.get_text() for text in axes.texts] == ["4 components: 59.0%", "12 components: 93.1%"]
+
+
+def test_strong_correlations_are_counted_by_layer(tree):
+    cca = node(tree, "position_cca")
+    curves, raw, counts = drawn(figures.position_correlations(cca)).axes
+    np.testing.assert_allclose(curves.lines[1].get_ydata(), cca["correlation"].values[0])
+    np.testing.assert_allclose(raw.lines[1].get_ydata(), cca["raw_correlation"].values[0])
+    strong = [*cca["strong_components"].values, *cca["raw_strong_components"].values]
+    assert [bar.get_height() for bar in counts.patches] == strong
+
+
+def test_the_verdict_frames_the_heads_that_agree(tree):
+    axes = figures.verdict_grid(node(tree, "verdict")).axes[0]
+    assert [text.get_text() for text in axes.texts] == ["−1", "+3"] * 6
+    assert len(axes.patches) == 6
+    np.testing.assert_allclose(axes.images[0].get_array(), node(tree, "verdict")["position_share"])
+
+
+def test_two_readings_and_the_weights_are_drawn_against_each_other(tree):
+    figure = drawn(figures.offset_agreement(node(tree, "verdict")))
+    agreeing = figure.axes[0].collections[2].get_offsets()
+    np.testing.assert_allclose(agreeing, [[-1.0, -0.9]] * 6)
+
+
+def test_controls_stand_below_the_head(tree):
+    figure = figures.shift_controls(node(tree, "controls"))
+    assert [axes.get_title(loc="left") for axes in figure.axes[::2]] == ["Layer 0, head 0", "Layer 0, head 2"]
+    coherence, offset = figure.axes[:2]
+    kept, lost = (np.stack(line.get_data(), 1).tolist() for line in coherence.lines[:2])
+    assert kept == [[0.9, 0]]
+    assert lost == [[0.1, 2], [0.0, 3], [0.05, 4]]
+    completed = next(line for line in offset.lines if set(line.get_ydata()) == {1})
+    assert completed.get_xdata().tolist() == [-1, -1, -1]
+    with pytest.raises(AttnscopeError, match="at least one head with values"):
+        figures.shift_controls(node(tree, "controls").isel(head=[1]))
+
+
+def test_wave_counts_are_written_beside_those_of_shuffled_tokens(tree):
+    found, shuffled = figures.wave_counts(node(tree, "waves")).axes[:2]
+    assert [text.get_text() for text in found.texts] == ["4", "0"] * 6
+    assert {text.get_text() for text in shuffled.texts} == {"1"}
+
+
+def test_columns_that_are_one_wave_are_joined(tree):
+    (axes,) = figures.wave_columns(node(tree, "waves"), [(0, 0)]).axes
+    arcs = [note for note in axes.texts if hasattr(note, "xy") and not note.get_text()]
+    assert [(note.xy, note.xyann) for note in arcs] == [((8, 0), (8, 1)), ((8, 2), (8, 3))]
+
+
+def test_the_lines_of_a_phase_map_are_where_a_shift_puts_the_angle(tree):
+    axes = figures.phase_maps(node(tree, "phase_map"), [(0, 0)]).axes[0]
+    left = axes.lines[1]  # offset -1: keys are the queries one token on
+    frequency, angle = left.get_xdata(), left.get_ydata()
+    np.testing.assert_allclose(angle[:-2], 2 * np.pi * frequency[:-2] / 64, atol=1e-12)
+    assert axes.get_title(loc="right") == "offset −1"
+
+
+def test_the_peak_of_the_summed_scores_is_marked(tree):
+    columns, total = figures.cross_correlations(node(tree, "cross_correlation"), [(0, 0)]).axes
+    assert columns.get_xlim() == (-60, 60)
+    assert [text.get_text() for text in total.texts] == ["t = −1"]
+
+
+def test_a_cross_spectrum_has_a_disc_for_each_frequency_above_0(tree):
+    axes = figures.cross_spectrum_offsets(node(tree, "cross_spectrum"), [(0, 0)]).axes[0]
+    discs = np.ma.filled(axes.collections[0].get_offsets(), np.nan)
+    assert discs.shape == (32, 2)
+    assert (discs[:-1, 1] == -1).all()
+
+
+def test_bars_are_shares_and_shapley_values(tree):
+    content = node(tree, "position_content")
+    _, share, shapley = figures.position_content(content, [(1, 2)]).axes
+    for axes, name in ((share, "share"), (shapley, "shapley")):
+        np.testing.assert_allclose([bar.get_height() for bar in axes.patches], content[name].values[1, 2])
+    assert shapley.get_title(loc="right") == "weight at offset −1"
+
+
+def test_interventions_show_the_change_with_its_interval(tree):
+    axes = figures.interventions(node(tree, "interventions"), [(0, 0), (0, 1)]).axes
+    assert len(axes) == 2 * len(CHANGES)
+    assert axes[0].texts[0].get_text() == "+0.00 [−0.01, +0.01]"
+    assert axes[2].texts[0].get_text() == "−0.77 [−0.78, −0.76]"
+    assert [len(one.lines) for one in axes[::2]] == [3, 3, 4]  # only a reversal has an order of its own
+
+
+def test_variants_of_the_scheme_are_named(tree):
+    figure = figures.scheme_effect(node(tree, "rotation_effect"), [(0, 0)])
+    labels = [text.get_text() for text in figure.legends[0].get_texts()]
+    assert labels == ["The model", "No pair turns", "Fast pairs turn (period below 16)"]
+
+
+def test_a_heads_waves_are_the_most_important_columns_along_the_text():
+    angle = 2 * np.pi * np.outer(np.arange(64), [5, 9]) / 64
+    states = np.hstack([np.cos(angle), np.sin(angle)])
+    found = query_key_waves(states, np.diag([1.0, 2, 1, 2]), np.eye(4), curves=3, permutations=0)
+    figure = drawn(figures.wave_curves(found.expand_dims(["layer", "head"]), [(0, 0)], tokens=40))
+    assert [axes.get_title(loc="right") for axes in figure.axes] == [
+        "column 0: 9 cycles",
+        "column 1: 9 cycles",
+        "column 2: 5 cycles",
+    ]
+    for axes, cycles in zip(figure.axes, (9, 9, 5), strict=True):
+        query, key = axes.lines[1].get_ydata(), axes.lines[2].get_ydata()
+        assert len(query) == 40
+        design = np.stack([f(2 * np.pi * cycles * np.arange(40) / 64) for f in (np.cos, np.sin)], 1)
+        wave = design @ np.linalg.lstsq(design, query, rcond=None)[0]
+        np.testing.assert_allclose(query, wave, atol=1e-6)
+        np.testing.assert_allclose(query, key, atol=1e-6)
+        np.testing.assert_allclose(np.abs(wave).max(), np.sqrt(2), rtol=0.05)  # of a standard deviation
+    with pytest.raises(AttnscopeError, match="tokens must be at least 2"):
+        figures.wave_curves(found.expand_dims(["layer", "head"]), [(0, 0)], tokens=1)
+
+
+def test_the_agreement_of_peaks_is_a_share_of_heads(tree):
+    share, rank = drawn(figures.peak_agreement(node(tree, "cross_correlation"))).axes
+    assert [bar.get_height() for bar in share.patches] == [0.25] * 3
+    assert len(rank.lines[1].get_xdata()) == 12
+
+
+def test_the_models_asked_for_are_compared(tree):
+    longer = xr.Dataset(
+        {
+            "mean": ("frequency", np.ones(65)),
+            "lower_quartile": ("frequency", np.ones(65)),
+            "upper_quartile": ("frequency", np.ones(65)),
+            "null_mean": 1.0,
+            "null_lower_quartile": 0.5,
+            "null_upper_quartile": 1.5,
+            "cumulative_share": ("component", np.linspace(0, 1, 32)),
+        },
+        coords={"frequency": np.arange(65)},
+        attrs={"model": "longer", "positions": 128},
+    )
+    compared = without(tree)
+    compared["also"] = xr.DataTree.from_dict({"0": longer, "1": longer})
+    shown = dict(figures.explain_figures(compared))
+    assert [axes.get_title(loc="left") for axes in drawn(shown["position-models"]).axes] == [
+        "planted <b>model</b>: Position table",
+        "longer: Position table",
+        "longer (2): Position table",
+    ]
+    for axes in shown["position-models"].axes:  # of 64 and of 128 positions
+        assert axes.get_xlim() == (0, 0.5)
+        assert axes.get_xlabel() == "Frequency (cycles per token)"
+    assert len(drawn(shown["components-models"]).axes[0].get_legend().get_texts()) == 3
+
+
+# --- any size, any gap ---
+
+
+@pytest.mark.parametrize(("layers", "heads"), [(1, 1), (2, 16), (12, 12)])
+def test_every_size_fits(layers, heads):
+    tree = explanation(layers, heads, positions=16, columns=6)
+    for name, draw in WHOLE.items():
+        assert max(drawn(draw(node(tree, name))).get_size_inches()) < 12
+    shown = [(layers - 1, head) for head in range(min(heads, 6))]
+    for name, draw in OF_HEADS.items():
+        drawn(draw(node(tree, name), shown))
+
+
+@pytest.mark.parametrize("name", [*OF_HEADS, "verdict"])
+def test_a_head_without_values_is_drawn_empty(tree, name):
+    result = node(tree, name).copy(deep=True)
+    for variable in result.data_vars.values():
+        if {"layer", "head"} <= set(variable.dims) and variable.dtype.kind == "f":
+            variable.loc[{"layer": 0, "head": 0}] = np.nan
+    drawn(OF_HEADS[name](result, [(0, 0), (0, 1)]) if name in OF_HEADS else figures.verdict_grid(result))
+
+
+def test_every_analysis_has_its_figure(tree, tmp_path):
+    names = {path.stem for path in figures.write_explain_figures(tree, tmp_path / "new")}
+    assert len(names) == 18
+
+
+def test_an_analysis_that_is_missing_has_none(tree):
+    less = without(tree, "verdict", "waves", "interventions")
+    names = [name for name, _ in figures.explain_figures(less)]
+    assert "position-spectrum" in names
+    assert not {"verdict", "offset-agreement", "wave-counts", "interventions"} & set(names)
+
+
+def test_no_agreement_is_drawn_where_no_head_has_all_offsets(tree):
+    verdict = node(tree, "verdict").assign(
+        offset_of_spectrum=node(tree, "verdict").offset_of_spectrum * np.nan
+    )
+    names = [name for name, _ in figures.explain_figures(xr.DataTree.from_dict({"verdict": verdict}))]
+    assert names == ["verdict"]
+    with pytest.raises(AttnscopeError, match="needs a head with all three offsets"):
+        figures.offset_agreement(verdict)
+
+
+def test_what_the_mask_forbids_is_grey_and_has_no_peak(tree):
+    """Scores are drawn before the mask, over all offsets."""
+    causal = node(tree, "cross_correlation").assign_coords(
+        lowest_offset=("layer", [-63] * 3), highest_offset=("layer", [0] * 3)
+    )
+    causal["trace_peak_offset"][:] = np.nan
+    columns, total = drawn(figures.cross_correlations(causal, [(0, 0)])).axes
+    assert [text.get_text() for text in total.texts] == ["masked"]
+    assert [patch.get_x() for patch in total.patches] == [0.5]
+    assert total.get_ylabel() == "Sum before mask"
+    assert columns.patches
+
+
+def test_an_offset_that_random_phases_give_as_often_is_not_named(tree):
+    for name, draw, chance in (
+        ("cross_spectrum", figures.cross_spectrum_offsets, "band_offset_chance"),
+        ("phase_map", figures.phase_maps, "line_chance"),
+    ):
+        result = node(tree, name).copy(deep=True)
+        assert draw(result, [(0, 0)]).axes[0].get_title(loc="right") == "offset −1"
+        result[chance][0, 0] = 0.3
+        assert draw(result, [(0, 0)]).axes[0].get_title(loc="right") == "no offset"
+
+
+def test_heads_that_an_analysis_lacks_are_left_out(tree):
+    first = node(tree, "waves").isel(layer=[0])
+    shown = dict(figures.explain_figures(xr.DataTree.from_dict({"waves": first}), [(0, 1), (2, 1)]))
+    assert len(shown["wave-columns"].axes) == 1
+
+
+@pytest.mark.parametrize("name", OF_HEADS)
+def test_refusals_say_what_exists(tree, name):
+    with pytest.raises(AttnscopeError, match=r"no head 9 in layer 0.*heads from 0 to 3"):
+        OF_HEADS[name](node(tree, name), [(0, 9)])
+    with pytest.raises(AttnscopeError, match=r"needs .* but the result holds"):
+        OF_HEADS[name](node(tree, "position_pca"), [(0, 0)])
+
+
+@pytest.mark.parametrize("name", WHOLE)
+def test_a_result_of_something_else_is_refused(tree, name):
+    with pytest.raises(AttnscopeError, match=r"needs .* but the result holds"):
+        WHOLE[name](node(tree, "forms"))
+
+
+def test_numbers_of_nothing_are_refused(tree):
+    with pytest.raises(AttnscopeError, match="columns must be at least 1"):
+        figures.wave_columns(node(tree, "waves"), [(0, 0)], columns=0)
+    with pytest.raises(AttnscopeError, match="reach must be at least 1"):
+        figures.cross_correlations(node(tree, "cross_correlation"), [(0, 0)], reach=0)
+    with pytest.raises(AttnscopeError, match="at least one model"):
+        figures.position_spectrum({})

@@ -1,0 +1,382 @@
+"""Figures show the numbers of the result, name what they show, and refuse what does not exist."""
+
+import io
+from itertools import combinations
+from types import SimpleNamespace
+
+import matplotlib as mpl
+import numpy as np
+import pytest
+from matplotlib.colors import to_hex, to_rgb
+from matplotlib.figure import Figure
+from matplotlib.patches import Wedge
+
+from attnscope.errors import AttnscopeError
+from attnscope.figures import label_pies, profile_curves, save_figure, weight_maps
+from attnscope.figures import text as text_module
+from attnscope.figures.palette import cluster_colours
+from attnscope.figures.scan import _overview as overview
+from attnscope.figures.scan import _pies as pies_module
+from attnscope.figures.scan._sample import first_rows
+from attnscope.figures.text import drawable
+from tests.report.planted_result import HOSTILE, NAMES, planted, translated
+
+
+@pytest.fixture(scope="module")
+def made():
+    return planted()
+
+
+def rows(made):
+    """The sample as `weight_maps` takes it."""
+    heads = list(np.ndindex(made.kinds.shape))
+    return first_rows(made.sample, heads, made.sample.sizes["query"])
+
+
+def in_figure(figure):
+    """Whether everything drawn lies within the figure's edges."""
+    box = figure.get_tightbbox()
+    width, height = figure.get_size_inches()
+    return box.x0 >= -0.01 and box.y0 >= -0.01 and box.x1 <= width + 0.01 and box.y1 <= height + 0.01
+
+
+def drawn(figure):
+    figure.savefig(io.BytesIO(), format="png")
+    return figure
+
+
+# --- label pies ---
+
+
+def test_pies_are_the_label_shares(made, monkeypatch):
+    wedges = []
+
+    def remember(*args, **kwargs):
+        wedges.append(Wedge(*args, **kwargs))
+        return wedges[-1]
+
+    monkeypatch.setattr(pies_module, "Wedge", remember)
+    label_pies(made.result)
+    labels = made.result["label"].values
+    for layer, head in np.ndindex(labels.shape[1:]):
+        angles = [w.theta2 - w.theta1 for w in wedges if w.center == (head, layer)]
+        counts = np.bincount(labels[:, layer, head])
+        assert sorted(angles) == pytest.approx(sorted(360 * counts[counts > 0] / len(labels)))
+
+
+def test_pies_legend_has_one_centroid_per_cluster_in_its_colour(made):
+    figure = label_pies(made.result)
+    titles = {axes.get_title(loc="left").removeprefix("■ "): axes for axes in figure.axes[1:]}
+    assert list(titles) == NAMES
+    for index, (name, colour) in enumerate(zip(NAMES, cluster_colours(NAMES), strict=True)):
+        line = titles[name].lines[0]
+        assert to_hex(titles[name].collections[0].get_facecolor()).upper() == colour
+        np.testing.assert_allclose(line.get_ydata(), made.result["centroid"].values[index])
+
+
+def test_a_head_without_label_is_an_empty_ring(made):
+    result = made.result.copy(deep=True)
+    result["label"][:, 1, 2] = -1
+    ring = label_pies(result).axes[0].patches
+    assert [patch.center for patch in ring] == [(2, 1)]
+
+
+@pytest.mark.parametrize(("layers", "heads"), [(2, 2), (1, 16), (12, 12), (24, 16)])
+@pytest.mark.parametrize(
+    "draw",
+    [label_pies, lambda r: overview(r, "entropy"), lambda r: overview(r, "mean_offset")],
+    ids=["pies", "entropy", "mean_offset"],
+)
+def test_every_size_fits(layers, heads, draw):
+    figure = drawn(draw(planted(layers, heads, texts=3, tokens=6, rank=2).result))
+    assert in_figure(figure)
+    assert max(figure.get_size_inches()) < 11
+
+
+def test_clusters_keep_their_colour_whatever_their_order():
+    one = dict(zip(NAMES, cluster_colours(NAMES), strict=True))
+    other = dict(zip(NAMES[::-1], cluster_colours(NAMES[::-1]), strict=True))
+    assert one == other
+    assert len(set(one.values())) == len(NAMES)
+
+
+@pytest.mark.parametrize("second", ["leftward 2", "leftward-2", "leftward_2", "leftward (2)", "leftward2"])
+def test_a_second_cluster_of_a_name_leaves_the_first_its_colour(second):
+    first, other = cluster_colours(["leftward", second])
+    assert first == cluster_colours(["leftward"])[0] != other
+
+
+# what people with each kind of colour blindness see: Machado, Oliveira and Fernandes (2009), severity 1
+_SEEN = {
+    "all": np.eye(3),
+    "protanopia": [[0.152, 1.053, -0.205], [0.115, 0.786, 0.099], [-0.004, -0.048, 1.052]],
+    "deuteranopia": [[0.367, 0.861, -0.228], [0.280, 0.673, 0.047], [-0.012, 0.043, 0.969]],
+    "tritanopia": [[1.256, -0.077, -0.179], [-0.078, 0.931, 0.148], [0.005, 0.691, 0.304]],
+}
+
+
+def lab(colour, seen):
+    """CIELAB of a colour as it is seen: distances are what people tell apart, about 2.3 at the least."""
+    rgb = np.array(to_rgb(colour))
+    linear = np.clip(
+        np.asarray(seen) @ np.where(rgb <= 0.04045, rgb / 12.92, ((rgb + 0.055) / 1.055) ** 2.4), 0, 1
+    )
+    to_xyz = np.array([[0.4124, 0.3576, 0.1805], [0.2126, 0.7152, 0.0722], [0.0193, 0.1192, 0.9505]])
+    xyz = to_xyz @ linear / [0.9505, 1, 1.089]
+    x, y, z = np.where(xyz > 0.008856, np.cbrt(xyz), 7.787 * xyz + 16 / 116)
+    return np.array([116 * y - 16, 500 * (x - y), 200 * (y - z)])
+
+
+@pytest.mark.parametrize("names", [[*NAMES, *"abcd"], ["leftward", *(f"leftward {i}" for i in range(2, 11))]])
+@pytest.mark.parametrize("seen", list(_SEEN))
+def test_colours_of_clusters_can_be_told_apart_by_everyone(names, seen):
+    points = [lab(colour, _SEEN[seen]) for colour in cluster_colours(names)]
+    assert min(np.linalg.norm(one - other) for one, other in combinations(points, 2)) > 15
+
+
+# --- weight maps ---
+
+
+def test_map_of_a_complete_sample_is_the_weights():
+    sample = rows(planted(tokens=20, rank=20))
+    axes = weight_maps(sample, [(0, 1)], tokens=15).axes[0]
+    shown = np.asarray(axes.images[0].get_array())
+    for query in range(15):
+        keys, weights = sample["key"].values[0, 1, query], sample["weight"].values[0, 1, query]
+        expected = dict(zip(keys, weights, strict=True))
+        np.testing.assert_allclose(shown[query], [expected[key] for key in range(15)])
+
+
+def test_map_of_a_next_token_head_lies_right_of_the_diagonal():
+    made = planted(tokens=20, rank=20)
+    assert made.kinds[0, 1] == "next"
+    axes = weight_maps(rows(made), [(0, 1)]).axes[0]
+    shown = np.asarray(axes.images[0].get_array())
+    assert (shown.argmax(axis=1)[:-1] == np.arange(1, 15)).all()
+    (diagonal,) = axes.lines
+    assert diagonal.get_linestyle() == ":"
+    np.testing.assert_allclose(diagonal.get_xdata(), diagonal.get_ydata())
+
+
+def test_weights_that_are_not_listed_are_grey_not_zero(made):
+    figure = weight_maps(rows(made), [(1, 1)])
+    shown = np.ma.masked_invalid(figure.axes[0].images[0].get_array())
+    assert shown.mask.any()
+    assert figure.get_supxlabel().startswith("Grey: ")
+
+
+def test_a_causal_row_that_is_listed_in_full_has_no_grey(made):
+    sample = rows(made).copy(deep=True)
+    sample["rest"][:] = 0
+    assert np.isfinite(weight_maps(sample, [(0, 0)]).axes[0].images[0].get_array()).all()
+
+
+def test_map_has_tokens_on_both_axes(made):
+    axes = weight_maps(rows(made), [(0, 0)], tokens=5).axes[0]
+    expected = ["[CLS]", "A", "corpus", "is", "more"]
+    assert [label.get_text() for label in axes.get_xticklabels()] == expected
+    assert [label.get_text() for label in axes.get_yticklabels()] == expected
+
+
+def test_a_short_window_gives_a_small_map():
+    sample = rows(planted(tokens=3, rank=3))
+    assert weight_maps(sample, [(0, 0)]).axes[0].images[0].get_array().shape == (3, 3)
+
+
+@pytest.mark.parametrize(("kind", "queries", "keys"), [("cross", 2, 3), ("causal", 2, 2), ("self", 3, 3)])
+def test_each_axis_names_its_own_text(made, kind, queries, keys):
+    axes = weight_maps(
+        first_rows(translated(made.sample, kind, tokens=2), [(0, 0)], 3), [(0, 0)], tokens=3
+    ).axes[0]
+    text = {2: ["t0", "t1"], 3: ["[CLS]", "A", "corpus"]}
+    assert [label.get_text() for label in axes.get_yticklabels()] == text[queries]
+    assert [label.get_text() for label in axes.get_xticklabels()] == text[keys]
+    assert axes.images[0].get_array().shape == (queries, keys)
+    assert bool(axes.lines) == (kind != "cross")
+
+
+@pytest.mark.parametrize("installed", ["as here", "no other font"])
+def test_any_token_is_drawn_without_a_missing_glyph(made, monkeypatch, tmp_path, installed):
+    if installed == "no other font":
+        monkeypatch.setattr(text_module, "_CJK_FONTS", ())
+    sample = rows(made).copy(deep=True)
+    sample["token"].values[: len(HOSTILE)] = HOSTILE
+    save_figure(
+        weight_maps(sample, [(0, 0)], tokens=len(HOSTILE)), tmp_path / "hostile"
+    )  # warnings are errors
+
+
+def test_a_character_without_glyph_is_its_code_point(monkeypatch):
+    monkeypatch.setattr(text_module, "_CJK_FONTS", ())
+    assert drawable("日") == "U+65E5"
+    assert drawable("日本語") == "U+65E5U+672C…"
+
+
+# --- profiles ---
+
+
+def test_profile_is_the_mean_and_the_band_the_quantiles(made):
+    axes = profile_curves(made.result, [(1, 2)]).axes[0]
+    values = made.result["profile"].values[:, 1, 2]
+    (line,) = [one for one in axes.lines if len(one.get_xdata()) == 21]
+    np.testing.assert_allclose(line.get_ydata(), values.mean(axis=0))
+    vertices = axes.collections[0].get_paths()[0].vertices
+    for offset, low, high in zip(range(-10, 11), *np.quantile(values, [0.1, 0.9], axis=0), strict=True):
+        edge = vertices[vertices[:, 0] == offset, 1]
+        assert (edge.min(), edge.max()) == (pytest.approx(low), pytest.approx(high))
+
+
+def test_profile_names_the_label(made):
+    title = profile_curves(made.result, [(0, 0)]).axes[0].get_title(loc="left")
+    assert title == "Layer 0, head 0\nnext-to-left, 100% of texts"
+
+
+def test_profiles_without_labels_or_values_are_drawn(made):
+    result = made.result.drop_vars(["label", "cluster", "centroid"]).copy(deep=True)
+    result["profile"][:, 0, 1] = np.nan
+    drawn(profile_curves(result, [(0, 0), (0, 1)]))
+
+
+# --- overview ---
+
+
+def test_overview_is_the_mean_over_texts(made):
+    figure = overview(made.result, "entropy")
+    shown = figure.axes[0].images[0].get_array()
+    np.testing.assert_allclose(shown, made.result["entropy"].mean("text"))
+    assert figure.axes[0].get_title(loc="left") == "Entropy of the weights (nats), mean over 12 texts"
+    assert figure.axes[1].get_ylabel() == "nats"
+
+
+@pytest.mark.parametrize("statistic", ["mean_offset", "direction"])
+def test_signed_statistics_diverge_from_zero(made, statistic):
+    image = overview(made.result, statistic).axes[0].images[0]
+    assert image.norm.vmin == -image.norm.vmax
+    red, green, blue, _ = image.cmap(image.norm(0.0))
+    assert red == pytest.approx(green, abs=0.01) == pytest.approx(blue, abs=0.01)
+
+
+@pytest.mark.parametrize(
+    "values", [np.full((2, 2), np.nan), np.zeros((2, 2)), np.array([[1.0, np.nan], [2.0, 3.0]])]
+)
+@pytest.mark.parametrize("statistic", ["entropy", "mean_offset"])
+def test_overview_of_missing_or_equal_values(values, statistic):
+    result = planted(2, 2, texts=2).result
+    result[statistic][:] = values
+    drawn(overview(result, statistic))
+
+
+def test_layers_of_several_kinds_are_told_apart(made):
+    result = made.result.assign_coords(layer_kind=("layer", ["self", "self", "causal", "cross"]))
+    labels = [label.get_text() for label in overview(result, "entropy").axes[0].get_yticklabels()]
+    assert labels == ["0 self", "1 self", "2 causal", "3 cross"]
+
+
+# --- refusals ---
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda m: overview(m.result, "sharpness"), r"Unknown statistic 'sharpness'.*entropy, first_token"),
+        (lambda m: overview(m.result, "label"), "Unknown statistic 'label'"),
+        (lambda m: profile_curves(m.result, [(4, 0)]), "no head 0 in layer 4: layers go from 0 to 3"),
+        (lambda m: profile_curves(m.result, [(0, 9)]), "no head 9 in layer 0.*heads from 0 to 3"),
+        (lambda m: profile_curves(m.result, []), "heads is empty"),
+        (lambda m: profile_curves(m.result, [3]), r"pairs \(layer, head\)"),
+        (
+            lambda m: profile_curves(m.result.drop_vars("profile"), [(0, 0)]),
+            "needs profile, but the result holds",
+        ),
+        (lambda m: weight_maps(rows(m), [(0, -1)]), "no head -1"),
+        (lambda m: weight_maps(rows(m), [(0, 0)], tokens=0), "tokens must be at least 1, found 0"),
+        (lambda m: weight_maps(m.result, [(0, 0)]), "needs token, key, weight"),
+        (lambda m: label_pies(m.result.drop_vars("label")), "needs label"),
+    ],
+)
+def test_refusals_say_what_exists(made, call, message):
+    with pytest.raises(AttnscopeError, match=message):
+        call(made)
+
+
+# --- files ---
+
+
+def test_three_formats_are_written_and_the_same_each_time(made, tmp_path):
+    first = save_figure(label_pies(made.result), tmp_path / "new" / "pies.v2")
+    second = save_figure(label_pies(made.result), tmp_path / "again")
+    assert [path.name for path in first] == ["pies.v2.svg", "pies.v2.pdf", "pies.v2.png"]
+    assert [path.read_bytes() for path in first] == [path.read_bytes() for path in second]
+
+
+def test_text_is_text_in_the_svg_and_glyphs_travel_with_the_pdf(made, tmp_path):
+    svg, pdf, png = (
+        path.read_bytes() for path in save_figure(overview(made.result, "entropy"), tmp_path / "f")
+    )
+    assert b">Head</text>" in svg
+    assert b"<dc:date>" not in svg
+    assert b"/FontFile2" in pdf
+    assert b"/Type3" not in pdf
+    assert b"CreationDate" not in pdf
+    assert b"Software" not in png
+
+
+def test_a_font_that_type_42_cannot_hold_goes_in_as_type_3(made, tmp_path, monkeypatch):
+    families = text_module.font_families()
+    if len(families) == 1:
+        pytest.skip("no font for Japanese is installed")
+    sample = rows(made).copy(deep=True)
+    sample["token"].values[1] = "猫"
+    figure = weight_maps(sample, [(0, 0)])
+    monkeypatch.setattr(text_module, "_is_cff", lambda family: family == families[1])
+    assert b"/Type3" in save_figure(figure, tmp_path / "cff")[1].read_bytes()
+
+
+def test_a_place_that_cannot_be_written_is_refused(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(AttnscopeError, match="cannot write the figure"):
+        save_figure(Figure(), tmp_path / "file" / "figure")
+
+
+def test_the_users_settings_neither_matter_nor_change(made, tmp_path):
+    plain = save_figure(overview(made.result, "entropy"), tmp_path / "plain")[2].read_bytes()
+    with mpl.rc_context({"font.size": 30, "axes.facecolor": "black", "figure.dpi": 33}):
+        before = dict(mpl.rcParams)
+        other = save_figure(overview(made.result, "entropy"), tmp_path / "other")[2].read_bytes()
+        assert dict(mpl.rcParams) == before
+    assert plain == other
+
+
+def test_no_figure_is_left_in_pyplot(made):
+    import matplotlib.pyplot as plt
+
+    overview(made.result, "entropy")
+    assert plt.get_fignums() == []
+
+
+def test_font_fallback_is_the_first_installed(monkeypatch):
+    names = ["MS Gothic", "IPAexGothic", "DejaVu Sans"]
+    manager = SimpleNamespace(get_font_names=lambda: names)
+    monkeypatch.setattr(text_module.font_manager, "fontManager", manager)
+    assert text_module.font_families() == ["DejaVu Sans", "IPAexGothic"]
+
+
+def test_forms_are_drawn_beside_full_attention():
+    import torch
+
+    from attnscope.figures import form_comparison
+    from attnscope.statistics import compare_forms
+
+    x = torch.randn(3, 2, 3, 40, 4, generator=torch.Generator().manual_seed(0))
+    result = compare_forms(*x)
+    figure = form_comparison(result, heads=[2, 0])
+    profile, moved, *_ = figure.axes
+    for line, expected in zip(
+        profile.lines, result["profile"].mean("text").isel(head=2).values, strict=False
+    ):
+        np.testing.assert_allclose(line.get_ydata(), expected)
+    shown = [bar.get_width() for bar in moved.patches]
+    np.testing.assert_allclose(shown, result["weight_moved"].mean("text").isel(head=2))
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == result["form"].values.tolist()
+    with pytest.raises(AttnscopeError, match="heads go from 0 to 2"):
+        form_comparison(result, heads=[3])

@@ -1,0 +1,93 @@
+"""The figures of a comparison show the numbers they were given."""
+
+import numpy as np
+import pytest
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+from attnscope.errors import AttnscopeError
+from attnscope.figures import (
+    alignments_side_by_side,
+    learning_curve_figure,
+    score_by_length,
+    score_intervals,
+)
+from attnscope.figures.translation._comparison import write_comparison_figures
+from tests.report.planted_comparison import NAMES, planted
+
+
+@pytest.fixture(scope="module")
+def tree():
+    return planted()
+
+
+def test_every_system_has_a_line_over_the_lengths(tree):
+    scores = tree["scores"].to_dataset()
+    axes = score_by_length(scores).axes[0]
+    drawn = {line.get_label(): line.get_ydata() for line in axes.lines}
+    assert list(drawn)[::2] == ["fixed vector", "Transformer"]
+    for values, row in zip(drawn.values(), scores["score_by_length"].sel(metric="BLEU").values, strict=True):
+        np.testing.assert_array_equal(values, row)
+    assert (
+        len({line.get_color() for line in axes.lines}) == len({line.get_marker() for line in axes.lines}) == 3
+    )
+    assert axes.get_xticklabels()[0].get_text() == "1–10\nn = 85"
+    assert len(axes.collections) == 3  # bands
+
+
+def test_long_names_stay_on_the_figure(tree):
+    scores = tree["scores"].to_dataset()
+    named = scores.assign_coords(system=[f"{name} with 8,000 subwords" for name in scores["system"].values])
+    for made in (scores, named):
+        figure = score_by_length(made)
+        FigureCanvasAgg(figure).draw()
+        legend = figure.legends[0].get_window_extent()
+        assert figure.bbox.x0 <= legend.x0 < legend.x1 <= figure.bbox.x1
+
+
+def test_scores_have_their_intervals(tree):
+    axes = score_intervals(tree["scores"].to_dataset()).axes[0]
+    bars = [line.get_xdata().tolist() for line in axes.lines[::2]]
+    assert bars == [[29.0, 32.0], [96.7, 99.7], [93.6, 96.6]]
+    assert [text.get_text() for text in axes.texts] == ["30.5", "98.2", "95.1"]
+
+
+def test_without_bootstrap_there_are_no_bars():
+    axes = score_intervals(planted(intervals=False)["scores"].to_dataset()).axes[0]
+    assert len(axes.lines) == 3
+
+
+def test_curves_run_over_tokens_updates_and_seconds(tree):
+    curves = tree["curves"].to_dataset()
+    for axes, along in zip(learning_curve_figure(curves).axes, ("tokens", "updates", "seconds"), strict=True):
+        for line, row in zip(axes.lines, range(3), strict=True):
+            np.testing.assert_array_equal(line.get_xdata(), curves[along][row])
+            np.testing.assert_array_equal(line.get_ydata(), curves["bleu"][row])
+
+
+def test_the_loss_is_drawn_where_no_bleu_is(tree):
+    curves = tree["curves"].to_dataset()
+    curves["bleu"] = curves["bleu"] * np.nan
+    axes = learning_curve_figure(curves).axes[0]
+    assert axes.get_ylabel() == "Validation loss, nats per token"
+    assert axes.lines[0].get_ydata().tolist() == [2.0, 1.5, 1.2]
+
+
+def test_only_systems_with_attention_are_aligned(tree):
+    figure = alignments_side_by_side(tree["alignment"].to_dataset())
+    titles = [axes.get_title() for axes in figure.axes[:2]]
+    assert titles[1] == "Transformer: layer 1, head 3"
+    assert NAMES[0] not in " ".join(titles)
+    assert figure.legends[0].get_texts()[0].get_text() == "Known link"
+    with pytest.raises(AttnscopeError, match="no system has attention"):
+        alignments_side_by_side(planted(attention=False)["alignment"].to_dataset())
+
+
+def test_figures_are_written_for_what_there_is(tree, tmp_path):
+    made = write_comparison_figures(tree, tmp_path / "all")
+    assert {path.name for path in made} == {
+        f"{name}.{form}"
+        for name in ("bleu", "length", "learning", "alignment")
+        for form in ("svg", "pdf", "png")
+    }
+    few = write_comparison_figures(planted(attention=False, logs=False), tmp_path / "few")
+    assert {path.stem for path in few} == {"bleu", "length"}

@@ -1,0 +1,337 @@
+"""Cross-correlation of queries and keys against its definition and against the scores."""
+
+import numpy as np
+import pytest
+from jaxtyping import config
+from scipy.signal import correlate, correlation_lags
+
+from attnscope import AttnscopeError
+from attnscope.mechanism.arrays._correlation import cross_correlation, offset_trace, profile_agreement
+from attnscope.mechanism.arrays._decomposition import affine, append_one, reparametrize
+from attnscope.mechanism.arrays._phase_map import completion_range
+from attnscope.mechanism.arrays._rotation import head_rotation
+from attnscope.mechanism.arrays._spectrum import amplitude_spectrum
+from tests.mechanism.planted_waves import roberta, small, waves
+
+LENGTH, COLUMNS = 30, 5
+EPS = np.finfo(float).eps
+
+
+def draw(seed=0, *, length=LENGTH, columns=COLUMNS, mean=0.7):
+    rng = np.random.default_rng(seed)
+    return (
+        rng.normal(mean, 1, (length, columns)),
+        rng.normal(-mean, 1, (length, columns)),
+        rng.uniform(1, 3, columns),
+    )
+
+
+def by_loops(query, key):
+    length, columns = query.shape
+    found = np.zeros((columns, 2 * length - 1))
+    for t in range(1 - length, length):
+        for i in range(length):
+            if 0 <= i + t < length:
+                found[:, t + length - 1] += query[i] * key[i + t]
+    return found
+
+
+def softmax(scores):
+    weights = np.exp(scores - scores.max(-1, keepdims=True))
+    return weights / weights.sum(-1, keepdims=True)
+
+
+@pytest.mark.parametrize("length", [4, 5, 30, 33])
+def test_covariance_equals_the_loops_for_both_signs(length):
+    """Mechanism G1."""
+    query, key, s = draw(length=length)
+    found = cross_correlation(query, key, s)
+    np.testing.assert_allclose(found.covariance, by_loops(query, key), atol=100 * EPS * length)
+    assert found.offset.values.tolist() == list(range(1 - length, length))
+
+
+def test_covariance_is_scipys_with_the_key_first():
+    """Mechanism G2, G2b: the other order of arguments flips the offset."""
+    query, key, _ = draw()
+    found = cross_correlation(query, key)
+    assert found.offset.values.tolist() == correlation_lags(LENGTH, LENGTH).tolist()
+    for column in range(COLUMNS):
+        there = correlate(key[:, column], query[:, column], method="direct")
+        np.testing.assert_allclose(found.covariance[column], there, atol=1e-13)
+        back = correlate(query[:, column], key[:, column], method="direct")
+        np.testing.assert_allclose(found.covariance[column][::-1], back, atol=1e-13)
+
+
+def test_weighted_sum_is_the_trace_of_the_scores():
+    """Mechanism G3, for every offset, and C1: np.trace has this sign."""
+    query, key, s = draw()
+    scores = (query * s) @ key.T
+    found, traced = cross_correlation(query, key, s), offset_trace(scores)
+    expected = [np.trace(scores, offset=t) for t in range(1 - LENGTH, LENGTH)]
+    np.testing.assert_allclose(traced.trace, expected, atol=1e-12)
+    np.testing.assert_allclose(found.trace, expected, atol=1e-12)
+    np.testing.assert_allclose(found.trace_mean, traced.trace_mean, atol=1e-12)
+    ones = offset_trace(np.ones((4, 4)))
+    assert ones.trace.values.tolist() == [1, 2, 3, 4, 3, 2, 1]
+    assert ones.trace_mean.values.tolist() == [1] * 7
+
+
+def test_the_mean_over_offsets_is_a_constant():
+    """Mechanism G4."""
+    query, key, _ = draw()
+    found = cross_correlation(query, key)
+    size = np.linalg.norm(query, axis=0) * np.linalg.norm(key, axis=0)
+    level = query.sum(0) * key.sum(0) / (2 * LENGTH - 1)
+    expected = (found.covariance.values - level[:, None]) / size[:, None]
+    np.testing.assert_allclose(found.correlation, expected, atol=1e-14)
+
+
+@pytest.mark.parametrize("length", [4, 5, 16])
+def test_bounds(length):
+    """Mechanism G5: |xcov| <= |q||k|. |xcorr| <= 1, by the same inequality for zero-padded k less its mean."""
+    rng = np.random.default_rng(0)
+    for mean in (0.0, 1.0, 10.0):
+        query, key = rng.normal(mean, 1, (length, 50)), rng.normal(-mean, 1, (length, 50))
+        found = cross_correlation(query, key)
+        size = np.linalg.norm(query, axis=0) * np.linalg.norm(key, axis=0)
+        assert (np.abs(found.covariance.values) <= size[:, None] * (1 + 1e-12)).all()
+        assert float(np.abs(found.correlation).max()) <= 1
+    # the map from (q, k) to xcorr at one offset has norm 1 at the offsets where it is largest
+    shifts = [np.eye(length, k=t) - 1 / (2 * length - 1) for t in range(1 - length, length)]
+    assert max(np.linalg.norm(shift, 2) for shift in shifts) == pytest.approx(1, abs=1e-12)
+
+
+def test_centring_keys_is_centring_the_rows_of_the_scores():
+    """Mechanism G6, G7; attention is blind to it."""
+    query, key, s = draw()
+    scores = (query * s) @ key.T
+    centred = scores - scores.mean(-1, keepdims=True)
+    np.testing.assert_allclose(softmax(centred), softmax(scores), atol=1e-13)
+    found = cross_correlation(query, key, s, mode="centre_k")
+    np.testing.assert_allclose(found.trace, offset_trace(centred).trace, atol=1e-12)
+    assert found.attrs["mode"] == "centre_k"
+
+
+def test_centring_queries_too_takes_away_a_bias_of_keys():
+    """Mechanism G6b: what is left out is the same in every row."""
+    query, key, s = draw()
+    scores = (query * s) @ key.T
+    centred = scores - scores.mean(-1, keepdims=True)
+    bias = centred.mean(0)
+    found = cross_correlation(query, key, s, mode="centre_both")
+    np.testing.assert_allclose(found.trace, offset_trace(centred - bias).trace, atol=1e-12)
+
+
+def test_constants_leave_a_triangle():
+    """Mechanism G8: removing the mean over offsets does not remove it; centring does."""
+    query, key = np.full((LENGTH, 1), 2.0), np.full((LENGTH, 1), 3.0)
+    found = cross_correlation(query, key)
+    taper = LENGTH - np.abs(np.arange(1 - LENGTH, LENGTH))
+    np.testing.assert_allclose(found.covariance[0], 6 * taper, rtol=1e-13)
+    np.testing.assert_allclose(
+        found.correlation[0], (taper - LENGTH**2 / (2 * LENGTH - 1)) / LENGTH, atol=1e-14
+    )
+    np.testing.assert_allclose(cross_correlation(query, key, mode="centre_k").trace, 0, atol=1e-12)
+
+
+@pytest.mark.parametrize("frequency", [50, 10, 4, 1])
+def test_the_taper_pulls_slow_waves_to_zero_and_dividing_by_it_does_not(frequency):
+    """Mechanism G9: by min(|t0|, 1 / (w^2 T)) tokens; at f = 1 a planted -2 is reported as 0."""
+    q = waves(512, (frequency,))
+    angle = 2 * np.pi * frequency * 2 / 512
+    k = q @ np.array([[np.cos(angle), np.sin(angle)], [-np.sin(angle), np.cos(angle)]])  # k_i = q_(i + 2)
+    found = cross_correlation(q, k)
+    pull = min(2.0, 512 / (2 * np.pi * frequency) ** 2)
+    moved = float(found.trace_peak_refined.sel(range="near")) + 2
+    # the estimate of the pull is of first order in 1 / (w T); a parabola through a cosine adds w^2 / 24 of it
+    assert moved == pytest.approx(pull, abs=0.15 * pull + 0.01)
+    if frequency == 1:
+        assert int(found.trace_peak_offset.sel(range="near")) == 0
+    # without the taper the trace is a cosine about -2
+    assert float(found.trace_peak_corrected) == pytest.approx(-2.0, abs=1e-6)
+
+
+@pytest.mark.parametrize("shift", [-7, -2, 0, 1, 10])
+def test_planted_shifts_are_found_exactly(shift):
+    """Mechanism G10, with noise and words in the way."""
+    for model in (
+        small(offset=shift),
+        small(offset=shift, noise=0.05),
+        small(offset=shift, noise=0.05, content=0.3),
+    ):
+        parts = reparametrize(model.query, model.key)
+        found = cross_correlation(model.inputs @ parts.query, model.inputs @ parts.key, parts.values)
+        assert found.trace_peak_offset.values.tolist() == [shift, shift]
+
+
+def test_planted_shift_is_found_at_the_size_of_roberta():
+    model = roberta(noise=0.05, content=0.3)
+    parts = reparametrize(model.query, model.key)
+    found = cross_correlation(
+        model.inputs @ parts.query, model.inputs @ parts.key, parts.values, mode="centre_k"
+    )
+    assert found.trace_peak_offset.values.tolist() == [-2, -2]
+    assert found.peak_clear[:10].all()
+    assert not found.is_spike[:10].any()  # waves
+
+
+def test_scores_are_not_weights():
+    """Mechanism G11 to G13."""
+    query, key, s = draw()
+    scores = (query * s) @ key.T / 3
+    weights = softmax(scores)
+    log_sum = np.log(np.exp(scores).sum(-1))
+    rows = np.array(
+        [sum(log_sum[i] for i in range(LENGTH) if 0 <= i + t < LENGTH) for t in range(1 - LENGTH, LENGTH)]
+    )
+    logs = offset_trace(np.log(weights)).trace
+    np.testing.assert_allclose(logs, offset_trace(scores).trace - rows, atol=1e-11)
+    constant = np.random.default_rng(1).normal(0, 50, (LENGTH, 1))
+    np.testing.assert_allclose(softmax(scores + constant), weights, atol=1e-13)
+    assert float(np.abs(offset_trace(scores + constant).trace - offset_trace(scores).trace).max()) > 10
+    # one extreme score moves the scores' peak and hardly the weights'
+    one = np.zeros((LENGTH, LENGTH))
+    one[np.arange(1, LENGTH), np.arange(LENGTH - 1)] = 5.0
+    one[3, 8] = 1000.0
+    near = slice(LENGTH - 11, LENGTH + 10)
+    found = profile_agreement(
+        offset_trace(softmax(one)).trace.values[near], offset_trace(one).trace.values[near]
+    )
+    assert (int(found.weight_argmax), int(found.score_argmax), bool(found.equal_argmax)) == (-1, 5, False)
+
+
+def test_small_scores_have_the_profile_of_the_weights_to_first_order():
+    """Mechanism G14: A = (1 + row-centred S) / T + O(S^2)."""
+    query, key, s = draw()
+    errors = []
+    for size in (1e-2, 1e-3):
+        found = cross_correlation(query * size, key, s, mode="centre_k").trace.values
+        weights = softmax((query * size * s) @ key.T)
+        taper = LENGTH - np.abs(np.arange(1 - LENGTH, LENGTH))
+        errors.append(np.abs(offset_trace(weights).trace.values - (taper + found) / LENGTH).max())
+    assert errors[0] / errors[1] == pytest.approx(100, rel=0.1)
+
+
+def test_float32_inputs_lose_what_their_rounding_is():
+    """Mechanism G15: 2e-8 of |q||k|."""
+    query, key, _ = draw(length=512)
+    exact, rounded = (
+        cross_correlation(query, key),
+        cross_correlation(*(x.astype(np.float32) for x in (query, key))),
+    )
+    size = np.linalg.norm(query, axis=0) * np.linalg.norm(key, axis=0)
+    error = np.abs(exact.covariance.values - rounded.covariance.values).max(1) / size
+    assert error.max() < 2 * np.finfo(np.float32).eps / 2  # two factors, half a unit in the last place each
+
+
+def test_a_query_bias_moves_the_trace_at_the_boundary_only():
+    """Mechanism G17: it adds c_j to column j, and tr_(t+1) - tr_t = -c_t for t >= 0."""
+    rng = np.random.default_rng(2)
+    inputs, query, key = rng.normal(size=(LENGTH, 8)), rng.normal(size=(8, 3)), rng.normal(size=(8, 3))
+    bias = rng.normal(size=3)
+    with_bias = reparametrize(affine(query, bias), affine(key, np.zeros(3)))
+    without = reparametrize(query, key)
+    extended = append_one(inputs)
+    trace = [
+        cross_correlation(x @ parts.query, x @ parts.key, parts.values).trace.values
+        for x, parts in ((extended, with_bias), (inputs, without))
+    ]
+    added = trace[0] - trace[1]
+    column = inputs @ key @ bias
+    np.testing.assert_allclose(np.diff(added[LENGTH - 1 :]), -column[: LENGTH - 1], atol=1e-11)
+
+
+def test_a_spike_is_told_from_a_wave():
+    rng = np.random.default_rng(0)
+    slow = waves(256, (8,))[:, :1]
+    smooth = np.convolve(rng.normal(size=256 + 4), np.ones(1), "valid")[:256, None]
+    q = np.hstack([slow, smooth + 0.5 * slow])
+    k = np.roll(q, -1, axis=0) * np.array([1.0, 1.0])
+    found = cross_correlation(q, k)
+    assert found.peak_offset.sel(range="near").values.tolist() == [-1, -1]
+    assert found.quarter_period.values.tolist() == [8.0, 8.0]
+    assert found.is_spike.values.tolist() == [False, True]
+    # a wave falls to half its height a sixth of its period from the top on either side, sooner by the taper
+    assert float(found.peak_width[0, 0]) == pytest.approx(32 / 3, rel=0.05)
+    assert float(found.peak_width[1, 0]) < 3
+
+
+def test_noise_is_not_clear():
+    """Mechanism G.6: white noise has a scale of 1 / sqrt(T)."""
+    rng = np.random.default_rng(0)
+    found = cross_correlation(rng.normal(size=(512, 100)), rng.normal(size=(512, 100)))
+    assert found.attrs["noise"] == pytest.approx(0.044, abs=5e-4)
+    assert float(found.correlation.sel(offset=0).std()) == pytest.approx(found.attrs["noise"], rel=0.3)
+    assert float(found.peak_clear.sel(range="near").mean()) < 0.01
+
+
+def test_the_ends_are_no_peaks_and_columns_of_zeros_have_none():
+    query, key = np.zeros((6, 2)), np.zeros((6, 2))
+    query[0, 0], key[5, 0] = 1.0, 1.0
+    found = cross_correlation(query, key)
+    assert int(found.covariance[0].values.argmax()) == 10  # offset 5, the last: what lies beyond is not known
+    assert np.isnan(found.peak_offset).all()
+    assert np.isnan(found.peak_refined).all()
+    assert np.isnan(found.correlation[1]).all()
+    assert np.isnan(found.peak_height[1]).all()
+    assert not found.peak_clear[1].any()
+    assert not found.is_spike[1]
+
+
+def test_profiles_agree_by_their_largest_and_their_order():
+    rng = np.random.default_rng(0)
+    scores = rng.normal(size=(2, 3, 25))
+    weights = np.exp(scores)
+    found = profile_agreement(weights, scores)
+    assert found.equal_argmax.dims == ("layer", "head")
+    assert found.equal_argmax.all()
+    np.testing.assert_allclose(found.spearman, 1.0, atol=1e-14)
+    np.testing.assert_allclose(profile_agreement(weights, -scores).spearman, -1.0, atol=1e-14)
+    assert found.score_argmax.values.tolist() == (scores[..., 2:23].argmax(-1) - 10).tolist()
+    flat = profile_agreement(weights[0], 0 * scores[0])
+    assert flat.spearman.dims == ("head",)
+    assert np.isnan(flat.spearman).all()
+    # bands of different width: the inner ones count
+    assert profile_agreement(weights, scores[..., 2:-2]).equal_argmax.all()
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda x: cross_correlation(x, x[1:]), "30 positions in Q and 29 in K"),
+        (lambda x: cross_correlation(x, x[:, 1:]), "5 columns in Q and 4 in K"),
+        (lambda x: cross_correlation(x, x, np.ones(3)), "5 columns in Q and 3 in the singular values"),
+        (lambda x: cross_correlation(x[:3], x[:3]), "3 positions"),
+        (lambda x: cross_correlation(x / 0, x), "NaN or infinite"),
+        (offset_trace, "30 entries in a column"),
+        (lambda x: profile_agreement(x, x), "5 offsets and the band is 10"),
+        (lambda x: profile_agreement(x[:, 1:], x, band=1), "4 offsets"),
+        (lambda x: profile_agreement(x, x, band=0), "band is 0"),
+        (lambda x: profile_agreement(x[None, None, None], x[None, None, None], band=1), "shape"),
+    ],
+)
+def test_bad_input_is_named(call, message):
+    with pytest.raises(AttnscopeError, match=message), np.errstate(divide="ignore", invalid="ignore"):
+        call(draw()[0])
+
+
+@pytest.fixture
+def no_types(monkeypatch):
+    """What a user has: no annotation is checked when a function is called."""
+    monkeypatch.setattr(config, "jaxtyping_disable", True)
+
+
+@pytest.mark.usefixtures("no_types")
+def test_an_unknown_mode_is_named():
+    with pytest.raises(
+        AttnscopeError, match=r"mode is 'both'; expected one of 'paper', 'centre_k', 'centre_both'"
+    ):
+        cross_correlation(*draw()[:2], mode="both")
+    with pytest.raises(
+        AttnscopeError, match="completion is 'full'; expected one of 'minimal', 'lapack', 'haar'"
+    ):
+        head_rotation(np.eye(4), np.eye(4), completion="full")
+    with pytest.raises(AttnscopeError, match="completion is 'full'"):
+        completion_range(np.eye(4), np.eye(4), np.eye(4), completions=("full",))
+    with pytest.raises(AttnscopeError, match="detrend is 'square'; expected one of 'none', 'linear'"):
+        amplitude_spectrum(np.eye(4), detrend="square")

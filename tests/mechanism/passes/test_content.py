@@ -1,0 +1,333 @@
+"""Position and content told apart: identities I1 to I5, and planted heads of which the parts are known."""
+
+from itertools import combinations
+
+import numpy as np
+import pytest
+import torch
+
+from attnscope import AttnscopeError
+from attnscope.attention import Need, measure
+from attnscope.capture import watching
+from attnscope.mechanism.arrays._correlation import offset_trace
+from attnscope.mechanism.evidence._inputs import capture_inputs
+from attnscope.mechanism.evidence._projections import projections
+from attnscope.mechanism.evidence._rows import score_traces
+from attnscope.mechanism.evidence._tables import position_tables, replaced_positions
+from attnscope.mechanism.passes._content import covariance_share, position_content, shapley_values
+from attnscope.mechanism.passes._first_layer import first_layer_split
+from tests.families import inputs, tiny
+from tests.mechanism.planted_models import WORDS, mixed_bert, random_texts, squared_gain, wave_scores
+from tests.planted import FREQUENCIES, LENGTH, circulant_profile
+
+BAND = 6
+OFFSETS = np.arange(-BAND, BAND + 1)
+SHIFTS = (-1, 2, 0, -3)
+RANDOM = np.random.default_rng(0).integers(3, 60, (4, 24)).tolist()
+
+
+@pytest.mark.parametrize("family", ["bert", "gpt2", "opt", "llama", "t5", "gemma2", "gpt_oss", "qwen3"])
+def test_i1_i2_the_terms_add_up_and_the_mixed_ones_vanish_in_the_mean(family):
+    model = tiny(family)
+    found = position_content(model, RANDOM, band=BAND, draws=20)
+    total = {}
+
+    def observe(site, call):
+        seen = score_traces(call, BAND)[0].numpy()
+        if call.bias is not None:
+            seen = seen + np.stack([call.bias[0].diagonal(t, -2, -1).sum(-1).numpy() for t in OFFSETS], -1)
+        total[site.index] = total.get(site.index, 0) + seen / len(RANDOM)
+        return measure(call, Need())[0]
+
+    for text in RANDOM:
+        given = {"input_ids": torch.tensor([text])}
+        with torch.no_grad(), watching(model, observe):
+            model(**given, **({"decoder_input_ids": given["input_ids"]} if family == "t5" else {}))
+    for layer in found.layer.values:
+        here = found.sel(layer=layer)
+        forbidden = OFFSETS > 0 if here.layer_kind == "causal" else OFFSETS > BAND
+        expected = np.where(forbidden, np.nan, total[int(layer)])
+        size = np.nanmax(abs(expected))
+        np.testing.assert_allclose(here.trace.sum("term", skipna=False), expected, atol=1e-5 * size)
+        for term in ("PC", "CP"):
+            np.testing.assert_allclose(
+                here.trace.sel(term=term), np.where(forbidden, np.nan, 0) + 0 * expected, atol=1e-6 * size
+            )
+    np.testing.assert_allclose(found.shapley.sum("term"), found.mass - found.mass_none, atol=2e-6)
+    np.testing.assert_allclose(found.share.sum("term"), 1, atol=1e-9)
+    at = found.profile.fillna(-1).argmax("offset") - BAND
+    assert bool((at == found.target).all())
+    np.testing.assert_allclose(found.profile.sel(offset=found.target), found.mass, atol=1e-6)
+    assert bool((found.mass_low <= found.mass_high).all())
+
+
+@pytest.mark.parametrize(
+    "family", ["bert", "roberta", "albert", "distilbert", "electra", "gpt2", "opt", "bart", "vit"]
+)
+def test_i4_layernorm_distributes_over_its_summands(family):
+    """P + C is X; and what P moves by when a row of the table moves, C does not, but for the deviation."""
+    model = tiny(family)
+    given = {name: tensor[:1] for name, tensor in inputs(family, padded=False)[0].items()}
+    x = capture_inputs(model, given)
+    splits = first_layer_split(model, given)
+    assert [site.index for site in splits] == ([0, 2] if family == "bart" else [0])
+    for site, split in splits.items():
+        np.testing.assert_allclose(split.position + split.content, x[site], atol=1e-6)
+        assert split.deviation.shape == (len(x[site]),)
+        assert np.abs(split.position).max() > 0.1
+
+
+@pytest.mark.parametrize(
+    "family", ["bert", "roberta", "albert", "distilbert", "electra", "gpt2", "opt", "bart", "vit"]
+)
+def test_i4_content_times_the_deviation_does_not_know_the_table(family):
+    """C sigma is a_i + b sigma_i, a and b of no table: so it moves by b (sigma' - sigma), one b for all positions."""
+    model = tiny(family)
+    torch.manual_seed(2)
+    for module in model.modules():
+        if isinstance(module, torch.nn.LayerNorm):
+            torch.nn.init.normal_(module.weight)
+            torch.nn.init.normal_(module.bias)
+    given = {name: tensor[:1] for name, tensor in inputs(family, padded=False)[0].items()}
+    splits = first_layer_split(model, given)
+    tables = {table.name: np.flip(table.rows, 0) ** 3 for table in position_tables(model)}
+    with replaced_positions(model, tables):
+        others = first_layer_split(model, given)
+    for split, other in zip(splits.values(), others.values(), strict=True):
+        apart = (other.deviation - split.deviation)[:, None]
+        moved = other.content * other.deviation[:, None] - split.content * split.deviation[:, None]
+        if not apart.any():  # no LayerNorm: the words themselves
+            np.testing.assert_allclose(moved, 0, atol=1e-5)
+            continue
+        slope = (apart * moved).sum(0) / (apart**2).sum()
+        np.testing.assert_allclose(moved, apart * slope, atol=2e-5 * abs(moved).max())
+
+
+def test_i4_on_a_layer_of_which_all_is_known():
+    model = mixed_bert()
+    text = random_texts(1)[0]
+    (split,) = first_layer_split(model, {"input_ids": torch.tensor([text])}).values()
+    gain = squared_gain() ** 0.5
+    table = model.bert.embeddings.position_embeddings.weight[:LENGTH].double().detach().numpy()
+    words = model.bert.embeddings.word_embeddings.weight[text].double().detach().numpy()
+    np.testing.assert_allclose(split.position, gain * table, atol=1e-6)
+    np.testing.assert_allclose(split.content, gain * words, atol=2e-6)
+    np.testing.assert_allclose(split.deviation, 1 / gain, rtol=1e-6)
+
+
+@pytest.mark.parametrize("family", ["bert", "gpt2", "opt"])
+def test_pp_is_the_positions_through_the_matrices(family):
+    """Also where the model scales its queries before the call (OPT)."""
+    model, given = tiny(family), {"input_ids": torch.tensor(RANDOM[:1])}
+    ((site, split),) = first_layer_split(model, given).items()
+    matrices = next(one for other, one in projections(model, given).items() if other.index == site.index)
+    found = position_content(model, RANDOM[:1], method="exact", band=BAND, draws=2).isel(layer=0)
+    for head in range(found.sizes["head"]):
+        W_Q, _, W_K, _ = matrices.of_head(head)
+        key = split.position @ W_K
+        scores = matrices.scale * split.position @ W_Q @ (key - key.mean(0)).T
+        expected = offset_trace(scores).trace.sel(offset=OFFSETS)
+        here = found.trace.sel(term="PP", head=head)
+        known = here.notnull()
+        np.testing.assert_allclose(here[known], expected[known], atol=1e-5 * float(abs(expected).max()))
+
+
+def test_a_planted_position_head_is_all_position():
+    wave = 2.0
+    found = position_content(
+        mixed_bert(SHIFTS, wave), random_texts(3), method="exact", band=BAND, draws=20
+    ).sel(layer=0)
+    for head, shift in enumerate(SHIFTS):
+        here = found.sel(head=head)
+        scores = wave_scores(head, shift, wave, OFFSETS)
+        np.testing.assert_allclose(here.trace.sel(term="PP"), (LENGTH - abs(OFFSETS)) * scores, atol=2e-4)
+        assert abs(here.trace.drop_sel(term="PP")).max() < 2e-4
+        profile = circulant_profile(FREQUENCIES[head], wave, shift)[OFFSETS % LENGTH]
+        np.testing.assert_allclose(here.profile, profile, atol=1e-6)
+        np.testing.assert_allclose(here.profile_position, profile, atol=1e-6)
+        assert int(here.target) == shift
+        np.testing.assert_allclose(here.shapley, [profile.max() - 1 / LENGTH, 0, 0, 0], atol=1e-6)
+        np.testing.assert_allclose(here.share, [1, 0, 0, 0], atol=1e-6)
+    assert abs(found.key_only).max() < 2e-4
+
+
+def test_a_planted_head_of_two_causes_has_both():
+    """PP is the waves, CC the word's weight wherever a text repeats one; nothing is mixed."""
+    wave, word = 1.0, 3.0
+    texts = [(list(range(8)) * 4)[start : start + LENGTH] for start in (0,)] * 2
+    model = mixed_bert(SHIFTS, wave, word)
+    found = position_content(model, texts, method="exact", band=8, draws=20).sel(layer=0)
+    offsets = np.arange(-8, 9)
+    same = word * (offsets % 8 == 0) - word / 8  # about the mean over keys
+    for head, shift in enumerate(SHIFTS):
+        here = found.sel(head=head)
+        pairs = LENGTH - abs(offsets)
+        np.testing.assert_allclose(
+            here.trace.sel(term="PP") / pairs, wave_scores(head, shift, wave, offsets), atol=2e-5
+        )
+        np.testing.assert_allclose(here.trace.sel(term="CC") / pairs, same, atol=2e-5)
+        assert abs(here.trace.sel(term=["PC", "CP"])).max() < 2e-4
+        np.testing.assert_allclose(here.shapley.sel(term=["PC", "CP"]), 0, atol=1e-6)
+        waves = wave_scores(head, shift, wave, offsets)
+        expected = np.cov(waves, waves + same)
+        assert float(here.share.sel(term="PP")) == pytest.approx(expected[0, 1] / expected[1, 1], abs=1e-4)
+    assert (found.shapley.sel(term="PP") > 0.01).all()
+
+
+@pytest.mark.parametrize(("term", "query_reads", "key_reads"), [("PC", 0, 64), ("CP", 64, 0)])
+def test_queries_by_position_and_keys_by_content_are_told_from_the_reverse(term, query_reads, key_reads):
+    """Positions lie in the first 64 columns of X and words in the others: only one term has any scores."""
+    model, generator = mixed_bert(), torch.Generator().manual_seed(0)
+    attention = model.bert.encoder.layer[0].attention.self
+    for projection, first in ((attention.query, query_reads), (attention.key, key_reads)):
+        torch.nn.init.zeros_(projection.weight)
+        part = projection.weight.detach()[:, first : first + 2 * WORDS]
+        part.copy_(torch.randn(part.shape, generator=generator) / 4)
+    found = position_content(model, random_texts(3), method="exact", band=BAND, draws=5).isel(layer=0)
+    assert abs(found.trace.sel(term=term)).max() > 1
+    assert abs(found.trace.drop_sel(term=term)).max() < 1e-4
+    assert abs(found.shapley.sel(term=term)).min() > 1e-3
+    np.testing.assert_allclose(found.shapley.sel(term=term), found.mass - found.mass_none, atol=1e-6)
+    assert abs(found.shapley.drop_sel(term=term)).max() < 1e-6
+
+
+def test_i3_means_of_few_texts_blame_position_and_two_halves_do_not():
+    """A pure word head: the plug-in PP holds tr(W Sigma) / C = word (1 - 1/V) / C on the diagonal, the split none."""
+    word, texts = 4.0, 8
+    model = mixed_bert(wave=0.0, word=word)
+    plugin, split = [], []
+    for seed in range(24):
+        found = position_content(model, random_texts(texts, seed), band=BAND, draws=2).isel(layer=0, head=0)
+        pairs = LENGTH - abs(OFFSETS)
+        for kept, trace in ((plugin, found.trace.sel(term="PP")), (split, found.trace_split)):
+            by_offset = trace.to_numpy() / pairs
+            kept.append(by_offset[BAND] - np.delete(by_offset, BAND).mean())
+    expected = word * (1 - 1 / WORDS) / texts
+    error = np.std(split) / 24**0.5
+    assert np.mean(plugin) == pytest.approx(expected, abs=4 * error)
+    assert np.mean(plugin) > 6 * error
+    assert abs(np.mean(split)) < 4 * error
+
+
+def halved(model, texts):
+    """PP of every way to halve the texts, by forward passes over each half and plain products."""
+    sides = []
+    for half in combinations(range(len(texts)), len(texts) // 2):
+        means = [
+            queries_and_keys(model, [texts[i] for i in chosen])
+            for chosen in (half, [i for i in range(len(texts)) if i not in half])
+        ]
+        (query, _), (_, key) = means
+        sides.append(query @ (key - key.mean(-2, keepdims=True)).swapaxes(-1, -2))
+    return np.mean(sides, 0)
+
+
+def queries_and_keys(model, texts):
+    """Means over texts of the first layer's queries, scale included, and keys: ``(head, position, r)``."""
+    attention = model.bert.encoder.layer[0].attention.self
+    seen = {}
+    hooks = [
+        getattr(attention, name).register_forward_hook(
+            lambda _m, _i, out, name=name: seen.update({name: out})
+        )
+        for name in ("query", "key")
+    ]
+    model(torch.tensor(texts))
+    for hook in hooks:
+        hook.remove()
+    heads, width = attention.num_attention_heads, attention.attention_head_size
+    query, key = (
+        seen[name].detach().double().mean(0).unflatten(-1, (heads, width)).transpose(0, 1).numpy()
+        for name in ("query", "key")
+    )
+    return query / width**0.5, key
+
+
+def test_the_split_is_the_mean_over_all_halvings():
+    model, texts = mixed_bert(word=2.0), random_texts(4, seed=3)
+    found = position_content(model, texts, band=BAND, draws=2).isel(layer=0)
+    for head, scores in enumerate(halved(model, texts)):
+        expected = offset_trace(scores).trace.sel(offset=OFFSETS)
+        np.testing.assert_allclose(found.trace_split[head], expected, atol=1e-4 * float(abs(expected).max()))
+    np.testing.assert_allclose(found.share.sum("term"), 1)
+    assert (found.share.sel(term="PP") != found.share_low.sel(term="PP")).all()
+
+
+def test_the_interval_is_the_jackknife_of_runs_without_one_text():
+    model, texts = mixed_bert(word=2.0), random_texts(5, seed=1)
+    found = position_content(model, texts, band=BAND, draws=2).share.sel(term="PP")
+    bounds = position_content(model, texts, band=BAND, draws=2)
+    without = np.stack(
+        [
+            position_content(model, texts[:i] + texts[i + 1 :], band=BAND, draws=2).share.sel(term="PP")
+            for i in range(5)
+        ]
+    )
+    error = (4 / 5 * ((without - without.mean(0)) ** 2).sum(0)) ** 0.5
+    for end, sign in (("low", -1), ("high", 1)):
+        edge = bounds[f"share_{end}"].sel(term="PP")
+        np.testing.assert_allclose(
+            edge, found + sign * 2.7764 * error, rtol=1e-3
+        )  # t of 4 degrees of freedom
+    two = position_content(model, texts[:2], band=BAND, draws=2)
+    assert np.isnan(two.share_low).all()
+    assert np.isfinite(two.share).all()
+
+
+def test_i5_shuffled_words_leave_content_flat_beside_the_diagonal():
+    model = mixed_bert(wave=0.0, word=2.0)
+    generator = np.random.default_rng(0)
+    text = list(range(8)) * 4
+    shuffled = [generator.permutation(text).tolist() for _ in range(60)]
+    found = position_content(model, shuffled, method="exact", band=BAND, draws=200).isel(layer=0, head=0)
+    content = found.trace.sel(term="CC") / (LENGTH - abs(OFFSETS))
+    # a text holds each word 4 times: another place has the same word with probability 3/31
+    np.testing.assert_allclose(np.delete(content.to_numpy(), BAND), 2 * (3 / 31 - 1 / 8), atol=0.1)
+    assert float(content[BAND]) == pytest.approx(2 * (1 - 1 / 8), abs=1e-5)
+
+
+def test_shapley_values_share_out_the_worth():
+    generator = np.random.default_rng(0)
+    worth = generator.normal(size=16)
+    found = shapley_values(worth)
+    assert found.sum() == pytest.approx(worth[15] - worth[0])
+    additive = np.array(
+        [sum(2.0**player for player in range(4) if members >> player & 1) for members in range(16)]
+    )
+    np.testing.assert_allclose(shapley_values(additive), [1, 2, 4, 8])
+    assert np.isnan(covariance_share(np.ones((2, 3)))).all()
+
+
+def test_what_cannot_be_split_is_refused():
+    model = tiny("bert")
+    with pytest.raises(AttnscopeError, match="method 'median' is not known"):
+        position_content(model, RANDOM, method="median")
+    with pytest.raises(AttnscopeError, match="found 1 window; expected 2 or more"):
+        position_content(model, RANDOM[:1])
+    with pytest.raises(
+        AttnscopeError, match=r"layer 1 does not read a position table \(layers that do: \[0\]\)"
+    ):
+        position_content(model, RANDOM, method="exact", layers=[1])
+    with pytest.raises(AttnscopeError, match="there is no attention layer 9"):
+        position_content(model, RANDOM, layers=[9])
+    with pytest.raises(AttnscopeError, match=r"found targets of shape \(1, 1\); expected \(2, 4\)"):
+        position_content(model, RANDOM, target=np.zeros((1, 1), int))
+    with pytest.raises(AttnscopeError, match="no table of absolute positions"):
+        position_content(tiny("llama"), RANDOM, method="exact")
+
+
+def test_one_text_is_enough_where_the_split_is_exact():
+    found = position_content(tiny("gpt2"), RANDOM[:1], method="exact", band=BAND, draws=5)
+    assert found.layer.values.tolist() == [0]
+    assert np.isnan(found.trace.sel(offset=slice(1, None))).all()
+    assert "trace_split" not in found
+
+
+@pytest.mark.parametrize("family", ["bert", "llama", "t5"])
+def test_few_texts_read_once_give_what_reading_them_twice_gives(family, monkeypatch):
+    model = tiny(family)
+    once = position_content(model, RANDOM, band=BAND, draws=20)
+    monkeypatch.setattr("attnscope.mechanism.passes._content.TOKENS_AT_ONCE", 0)
+    twice = position_content(model, RANDOM, band=BAND, draws=20)
+    for name in ("trace", "shapley", "mass", "mass_none", "profile_position", "key_only"):
+        np.testing.assert_allclose(once[name], twice[name], rtol=1e-5, atol=1e-5)

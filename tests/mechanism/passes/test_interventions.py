@@ -1,0 +1,247 @@
+"""Interventions on planted heads, of which the answer is known exactly (I20)."""
+
+import numpy as np
+import pytest
+import torch
+
+from attnscope import AttnscopeError
+from attnscope.attention import Need, measure
+from attnscope.capture import watching
+from attnscope.mechanism.evidence._rows import profile_and_output
+from attnscope.mechanism.passes._changes import POSITION_CHANGES, WORD_CHANGES, Settings
+from attnscope.mechanism.passes._interventions import interventions
+from tests.families import tiny
+from tests.mechanism.planted_models import WORDS, mixed_bert, random_texts, squared_gain
+from tests.planted import FREQUENCIES, LENGTH, circulant_profile
+
+BAND = 6
+OFFSETS = np.arange(-BAND, BAND + 1)
+SHIFTS = (-1, 2, 0, -3)
+WAVE = 2.0
+TEXTS = random_texts(3)
+RANDOM = np.random.default_rng(0).integers(3, 60, (3, 24)).tolist()
+
+
+def profiles(weight=WAVE, without=None, shifts=SHIFTS):
+    """What waves of this weight give, head by head; a frequency may be missing."""
+    return np.stack(
+        [
+            circulant_profile([f for f in FREQUENCIES[head] if f != without], weight, shift)[OFFSETS % LENGTH]
+            for head, shift in enumerate(shifts)
+        ]
+    )
+
+
+@pytest.fixture(scope="module")
+def planted():
+    return interventions(
+        mixed_bert(SHIFTS, WAVE), TEXTS, band=BAND, shift=5, frequencies=(4, 4), draws=20
+    ).sel(layer=0)
+
+
+def after(planted, change):
+    return planted.profile_after.sel(change=change).to_numpy()
+
+
+def test_before_anything_is_changed(planted):
+    np.testing.assert_allclose(planted.profile_before, profiles(), atol=1e-6)
+    assert planted.target.values.tolist() == list(SHIFTS)
+    assert planted.change.values.tolist() == [*WORD_CHANGES, *POSITION_CHANGES]
+
+
+@pytest.mark.parametrize("change", ["words-repeated", "words-shuffled"])
+def test_a_position_head_does_not_care_for_words(planted, change):
+    np.testing.assert_allclose(after(planted, change), profiles(), atol=1e-6)
+    assert abs(planted.mass_change.sel(change=change)).max() < 1e-6
+
+
+def test_words_at_zero_leave_the_waves_which_layernorm_then_enlarges(planted):
+    weight = WAVE * squared_gain(words=False) / squared_gain()
+    np.testing.assert_allclose(after(planted, "words-zero"), profiles(weight), atol=1e-6)
+
+
+@pytest.mark.parametrize("change", ["positions-zero", "positions-mean"])
+def test_without_positions_a_position_head_is_flat(planted, change):
+    np.testing.assert_allclose(after(planted, change), 1 / LENGTH, atol=1e-6)
+
+
+def test_reversed_ids_swap_left_and_right(planted):
+    np.testing.assert_allclose(after(planted, "positions-reversed"), profiles()[:, ::-1], atol=1e-6)
+    best = after(planted, "positions-reversed").argmax(-1) - BAND
+    assert best.tolist() == [-shift for shift in SHIFTS]
+
+
+@pytest.mark.parametrize("change", ["positions-reversed", "positions-permuted"])
+def test_attention_follows_the_ids(planted, change):
+    np.testing.assert_allclose(planted.profile_by_id.sel(change=change), profiles(), atol=1e-6)
+    assert np.isnan(planted.profile_by_id.sel(change="words-zero")).all()
+
+
+def test_permuted_ids_lose_the_offset_of_tokens(planted):
+    assert (planted.mass_change.sel(change="positions-permuted").drop_sel(head=2) < -0.5).all()
+    assert SHIFTS[2] == 0  # a token stays itself
+
+
+def test_shifted_ids_keep_everything(planted):
+    np.testing.assert_allclose(after(planted, "positions-shifted"), profiles(), atol=1e-6)
+
+
+def test_shifted_ids_are_the_models_own_position_ids_shifted():
+    model, text = tiny("bert"), np.random.default_rng(0).integers(3, 60, 20).tolist()
+    found = interventions(model, [text], ["positions-shifted"], shift=5, band=4, draws=2)
+    expected = []
+
+    def observe(site, call):
+        profile, output = profile_and_output(call, 4)
+        expected.append(profile[0].numpy())
+        return output
+
+    with torch.no_grad(), watching(model, observe):
+        model(torch.tensor([text]), position_ids=torch.arange(5, 25)[None])
+    np.testing.assert_allclose(found.profile_after.sel(change="positions-shifted"), expected, atol=1e-6)
+
+
+def test_a_removed_wave_loses_exactly_its_term(planted):
+    weight = WAVE * squared_gain(waves=15) / squared_gain()
+    np.testing.assert_allclose(
+        after(planted, "positions-band-removed"), profiles(weight, without=4), atol=1e-6
+    )
+    assert 4 in FREQUENCIES[0]
+
+
+def test_phases_at_random_lose_the_offset(planted):
+    after, before = planted.mass_after.sel(change="positions-phases-random"), planted.mass_before
+    assert (after < 0.9 * before).all()
+    assert (after < 0.2 * before).drop_sel(head=2).all()
+
+
+def test_all_components_removed_leave_nothing():
+    found = interventions(
+        mixed_bert(SHIFTS, WAVE), TEXTS, ["positions-components-removed"], band=BAND, components=32, draws=2
+    )
+    np.testing.assert_allclose(found.profile_after, 1 / LENGTH, atol=1e-6)
+
+
+def test_a_content_head_moves_with_its_words():
+    """The text repeats every four words: so does attention, until the words are shuffled."""
+    model = mixed_bert(wave=0.0, word=5.0)
+    text = list(range(4)) * 8
+    names = ["words-shuffled", "positions-reversed", "positions-zero", "words-zero"]
+    found = interventions(model, [text] * 3, names, band=BAND, target=np.full((1, 4), 4), draws=20).sel(
+        layer=0
+    )
+    one = np.exp(5) / (8 * np.exp(5) + 24)
+    np.testing.assert_allclose(found.mass_before, one, atol=1e-6)
+    assert (found.mass_change.sel(change="words-shuffled") < -0.4 * one).all()
+    np.testing.assert_allclose(found.mass_change.sel(change="positions-reversed"), 0, atol=1e-6)
+    np.testing.assert_allclose(after(found, "words-zero"), 1 / LENGTH, atol=1e-6)
+
+
+@pytest.mark.parametrize("repeats", [1, 4])
+def test_at_one_layers_input_there_is_no_layernorm_to_enlarge_anything(repeats):
+    texts = random_texts(3 * repeats)
+    found = interventions(
+        mixed_bert(SHIFTS, WAVE), texts, layer=0, band=BAND, frequencies=(4, 4), draws=10
+    ).sel(layer=0)
+    assert "positions-shifted" not in found.change
+    for change in WORD_CHANGES:
+        np.testing.assert_allclose(after(found, change), profiles(), atol=1e-5)
+    for change in ("positions-zero", "positions-mean"):
+        np.testing.assert_allclose(after(found, change), 1 / LENGTH, atol=1e-5)
+    np.testing.assert_allclose(after(found, "positions-reversed"), profiles()[:, ::-1], atol=1e-5)
+    np.testing.assert_allclose(after(found, "positions-band-removed"), profiles(without=4), atol=1e-5)
+    np.testing.assert_allclose(found.profile_by_id.sel(change="positions-permuted"), profiles(), atol=1e-5)
+
+
+def test_output_change_is_the_norm_of_the_difference():
+    """Zeroed words at zeroed positions would be nothing at all; a kept value moves no output."""
+    model = mixed_bert(SHIFTS, WAVE)
+    value = model.bert.encoder.layer[0].attention.self.value
+    with torch.no_grad():
+        value.weight.zero_()
+        value.bias.fill_(1.0)
+    found = interventions(model, TEXTS, ["positions-permuted"], band=BAND, draws=2)
+    assert found.output_change.max() < 1e-5
+
+
+def test_output_change_is_a_share_of_the_output_before():
+    model, text = tiny("bert"), RANDOM[0]
+    found = interventions(model, [text], ["positions-zero"], band=4, draws=2).output_change[0]
+
+    def outputs():
+        seen = []
+
+        def observe(site, call):
+            seen.append(measure(call, Need())[0][0])
+            return seen[-1][None]
+
+        with torch.no_grad(), watching(model, observe):
+            model(torch.tensor([text]))
+        return torch.stack(seen).double().flatten(2)  # (layer, head, position and width)
+
+    before = outputs()
+    torch.nn.init.zeros_(model.bert.embeddings.position_embeddings.weight)
+    expected = (outputs() - before).norm(dim=-1) / before.norm(dim=-1)
+    np.testing.assert_allclose(found, expected, rtol=1e-4)
+
+
+@pytest.mark.parametrize("family", ["roberta", "albert", "gpt2", "opt", "bart", "marian"])
+def test_every_family_is_left_as_it_was(family):
+    model = tiny(family)
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    found = interventions(model, RANDOM, band=BAND, draws=5)
+    assert found.change.values.tolist() == [*WORD_CHANGES, *POSITION_CHANGES]
+    assert all(torch.equal(tensor, before[key]) for key, tensor in model.state_dict().items())
+    assert not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
+    causal = found.layer_kind == "causal"
+    if bool(causal.any()):
+        assert found.profile_after.sel(offset=slice(1, None)).where(causal, 0).max() == 0
+        assert found.profile_by_id.sel(change="positions-reversed").notnull().all()
+    assert bool((found.output_change > 1e-3).all())
+
+
+def test_a_model_without_a_table_takes_word_changes_and_one_layer():
+    found = interventions(tiny("llama"), RANDOM, band=BAND, draws=5)
+    assert found.change.values.tolist() == list(WORD_CHANGES)
+    with pytest.raises(AttnscopeError, match="no table of absolute positions"):
+        interventions(tiny("llama"), RANDOM, ["positions-zero"])
+    found = interventions(tiny("llama"), RANDOM, layer=1, band=BAND, draws=5)
+    assert found.layer.values.tolist() == [1]
+    assert len(found.change) == len(WORD_CHANGES) + len(POSITION_CHANGES) - 1
+
+
+def test_special_tokens_stay_where_they_are():
+    from attnscope.bundled import MODEL
+    from attnscope.capture import load_model
+    from attnscope.corpus import Corpus, cut_windows
+    from attnscope.mechanism.evidence._tokens import token_ids
+    from attnscope.mechanism.passes._interventions import _special
+
+    loaded = load_model(MODEL, device="cpu")
+    windows = list(
+        cut_windows(Corpus.from_sources(["The tide is out. " * 20]), loaded.tokenizer, length=16, limit=2)
+    )
+    ids, special = token_ids(windows).ids, _special(windows)
+    assert special.any()
+    for name in ("words-shuffled", "words-repeated"):
+        changed = Settings(0, (0, 0), 0, 0).words(name, ids, special)
+        assert torch.equal(changed[special], ids[special])
+        assert not torch.equal(changed, ids)
+    shuffled = Settings(0, (0, 0), 0, 0).words("words-shuffled", ids, special)
+    assert torch.equal(shuffled.sort(1).values, ids.sort(1).values)
+
+
+def test_what_cannot_be_changed_is_refused():
+    model = mixed_bert(rows=LENGTH + 3)
+    with pytest.raises(AttnscopeError, match="there is no change 'words-burnt': choose from words-zero"):
+        interventions(model, TEXTS, ["words-burnt"])
+    with pytest.raises(AttnscopeError, match="cannot be shifted by 5: 3 rows lie beyond"):
+        interventions(model, TEXTS, ["positions-shifted"], shift=5)
+    assert "positions-shifted" not in interventions(model, TEXTS, shift=5, draws=2).change
+    with pytest.raises(AttnscopeError, match="at one layer"):
+        interventions(model, TEXTS, ["positions-shifted"], layer=0)
+    with pytest.raises(AttnscopeError, match=r"found targets of shape \(1, 4\) up to 9"):
+        interventions(model, TEXTS, ["words-zero"], target=np.full((1, 4), 9), band=BAND)
+    with pytest.raises(AttnscopeError, match="there is no attention layer 3"):
+        interventions(model, TEXTS, layer=3)
+    assert model.config.vocab_size == WORDS

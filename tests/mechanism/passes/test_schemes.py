@@ -1,0 +1,145 @@
+"""Position schemes: the identities B1 to B5, I6, I6b and I7, and positions taken out of real calls."""
+
+import numpy as np
+import pytest
+import torch
+import transformers as T
+
+from attnscope import AttnscopeError
+from attnscope.attention import (
+    AttentionCall,
+    Need,
+    attend,
+    measure,
+    rotation,
+    t5_buckets,
+)
+from attnscope.capture import watching
+from attnscope.mechanism.evidence._projections import projections
+from attnscope.mechanism.passes._scheme_effects import bias_effect, rotation_effect
+from attnscope.mechanism.passes._schemes import (
+    alibi_profile,
+    bias_profile,
+    rotary_profile,
+    without_bias,
+)
+from tests.families import tiny
+
+LENGTH = 24
+TEXTS = np.random.default_rng(0).integers(3, 60, (3, LENGTH)).tolist()
+
+
+@pytest.mark.parametrize("layout", ["half", "pairs"])
+@pytest.mark.parametrize("partial", [1.0, 0.5])
+def test_b3_b4_rope_scores_depend_on_the_offset(layout, partial):
+    turn = rotation(40, 16, layout=layout, partial=partial)
+    q, k = torch.randn(2, 16, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    queries, keys = turn(q.expand(40, 16)), turn(k.expand(40, 16))
+    torch.testing.assert_close(queries.norm(dim=-1), q.norm().expand(40))
+    scores = queries @ keys.T
+    offsets = np.arange(-39, 40)
+    by_offset = rotary_profile(q.numpy(), k.numpy(), turn.rates.numpy(), offsets, layout=layout)
+    at = np.arange(40) - np.arange(40)[:, None] + 39
+    np.testing.assert_allclose(scores, by_offset[at], atol=1e-12)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_i6_alibi_far_from_the_ends_is_a_geometric_series(causal):
+    length, middle = 401, 200
+    offsets = np.arange(length) - middle
+    for slope in (0.25, 0.5, 2.0):
+        scores = np.where(causal & (offsets > 0), -np.inf, -slope * np.abs(offsets))
+        weights = np.exp(scores) / np.exp(scores).sum()
+        # what lies beyond the ends is e^{-50}
+        np.testing.assert_allclose(alibi_profile(slope, offsets, causal=causal), weights, atol=1e-12)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_the_profile_of_a_bias_is_the_mean_of_its_softmax(causal):
+    length, band = 20, 6
+    bias = np.random.default_rng(0).normal(size=(3, 2 * length - 1))
+    scores = torch.from_numpy(bias[:, np.arange(length) - np.arange(length)[:, None] + length - 1])
+    nothing = torch.zeros(3, length, 1, dtype=torch.float64)
+    mask = torch.ones(length, length, dtype=torch.bool).tril() if causal else None
+    _, weights = attend(nothing, nothing, nothing, mask, bias=scores)
+    expected = [weights.diagonal(offset=t, dim1=-2, dim2=-1).mean(-1) for t in range(-band, band + 1)]
+    np.testing.assert_allclose(
+        bias_profile(bias, length, band, causal=causal), torch.stack(expected, -1), atol=1e-7
+    )
+    with pytest.raises(AttnscopeError, match="expected 41, from -20 to 20"):
+        bias_profile(bias, 21, band)
+
+
+def test_i7_a_t5_without_content_shows_its_bias():
+    model = tiny("t5")
+    attention = model.encoder.block[0].layer[0].SelfAttention
+    with torch.no_grad():
+        attention.q.weight.zero_()
+    found = bias_effect(model, TEXTS, band=6)
+    table = attention.relative_attention_bias.weight.detach().numpy()  # bucket, head
+    bias = table[t5_buckets(torch.arange(1 - LENGTH, LENGTH))].T.astype(np.float64)
+    expected = bias_profile(bias, LENGTH, 6)
+    first = found.sel(layer=0)
+    np.testing.assert_allclose(first.profile.sel(variant="model"), expected, atol=1e-6)
+    np.testing.assert_allclose(first.profile.sel(variant="without_bias"), 1 / LENGTH, atol=1e-6)
+    np.testing.assert_allclose(first.effect.sel(variant="without_bias"), expected - 1 / LENGTH, atol=2e-6)
+    cross = found.sel(layer=3, variant="without_bias")  # cross-attention has no bias
+    assert abs(cross.effect).max() == 0
+
+
+def test_a_bias_at_its_mean_is_no_bias():
+    x = torch.randn(1, 2, 9, 4, dtype=torch.float64)
+    bias = torch.randn(1, 2, 9, 9, dtype=torch.float64)
+    call = AttentionCall(x, x, x, scale=0.5, bias=bias, causal=True)
+    plain = AttentionCall(x, x, x, scale=0.5, causal=True)
+    torch.testing.assert_close(measure(without_bias(call), Need())[0], measure(plain, Need())[0])
+    assert without_bias(plain) is plain
+
+
+def test_a_model_without_a_bias_or_rotation_says_so():
+    with pytest.raises(AttnscopeError, match=r"adds no bias to its scores: it turns .*RoPE"):
+        bias_effect(tiny("llama"), TEXTS)
+    with pytest.raises(AttnscopeError, match=r"no layer with a known rotation: it adds a table"):
+        rotation_effect(tiny("bert"), TEXTS)
+
+
+def test_without_rotation_one_repeated_word_is_seen_alike_everywhere():
+    """ModernBERT's first layer sees a wide window: with no rotation, and no content, a head is flat."""
+    found = rotation_effect(tiny("modernbert"), [[7] * LENGTH], {"none": (0.0, 0.0)}, band=6)
+    np.testing.assert_allclose(found.profile.sel(variant="none", layer=0), 1 / LENGTH, atol=1e-6)
+
+
+def test_b4_scores_of_a_repeated_word_in_a_llama():
+    """The first layer sees one X everywhere: its scores are `rotary_profile` of that X's query and key."""
+    model = tiny("llama")
+    given = {"input_ids": torch.full((1, LENGTH), 7)}
+    found = next(iter(projections(model, given).values()))
+    with torch.no_grad():
+        x = model.model.layers[0].input_layernorm(model.model.embed_tokens.weight[7]).double().numpy()
+    offsets = np.arange(1 - LENGTH, LENGTH)
+    seen = []
+
+    def observe(site, call):
+        seen.append(call)
+        return measure(call, Need())[0]
+
+    with torch.no_grad(), watching(model, observe):
+        model(**given)
+    for head in range(4):
+        W_Q, b_Q, W_K, b_K = found.of_head(head)
+        by_offset = found.scale * rotary_profile(
+            x @ W_Q + b_Q, x @ W_K + b_K, found.rotation.rates.numpy(), offsets
+        )
+        scores = seen[0].scale * seen[0].query[0, head] @ seen[0].key[0, head // 2].T
+        at = np.arange(LENGTH) - np.arange(LENGTH)[:, None] + LENGTH - 1
+        np.testing.assert_allclose(scores, by_offset[at], atol=3e-6 * float(scores.abs().max()))
+    assert isinstance(model, T.LlamaForCausalLM)
+
+
+@pytest.mark.parametrize("family", ["llama", "gpt_neox", "modernbert", "gpt_oss", "qwen3"])
+def test_turning_back_and_again_is_the_model(family):
+    found = rotation_effect(tiny(family), TEXTS, {"all": (0.0, np.inf), "none": (0.0, 0.0)}, band=6)
+    np.testing.assert_allclose(
+        found.profile.sel(variant="all"), found.profile.sel(variant="model"), atol=2e-5
+    )
+    assert abs(found.effect.sel(variant="none")).max() > 1e-3

@@ -1,0 +1,74 @@
+"""The page of a comparison: its numbers, and that nothing from outside gets into it unescaped."""
+
+import html
+import re
+
+import pytest
+
+from attnscope.report import write_comparison_report
+from tests.report.planted_comparison import HOSTILE, NAMES, planted
+
+
+def page(folder, **changes):
+    return write_comparison_report(planted(**changes), folder / "new" / "report.html").read_text(
+        encoding="utf-8"
+    )
+
+
+@pytest.fixture(scope="module")
+def text(tmp_path_factory):
+    return page(tmp_path_factory.mktemp("report"))
+
+
+def cells(text, table):
+    rows = re.findall("<tr>(.*?)</tr>", re.findall("<table>(.*?)</table>", text, re.DOTALL)[table], re.DOTALL)
+    return [
+        [html.unescape(re.sub("<[^>]+>", "", cell)) for cell in re.findall("<t[hd].*?</t[hd]>", row)]
+        for row in rows
+    ]
+
+
+def test_the_table_says_what_was_found(text):
+    heading, fixed, additive, transformer = cells(text, 0)
+    assert heading == [
+        "System", "Parameters", "BLEU", "95% interval", "p", "chrF", "Training, min", "Tokens/s", "Sentences/s",
+        "AER, %",
+    ]  # fmt: skip
+    assert fixed == [NAMES[0], "123,456", "30.5", "29.0–32.0", "–", "55.2", "1.5", "10,500", "51.3", "–"]
+    assert (additive[0], additive[4], additive[-1]) == (NAMES[1], "0.001", "12.0")
+    assert transformer[6:] == ["2.5", "9,000", "13.0", "40.0"]
+
+
+def test_what_was_cut_is_told_of_the_system_that_cut(text):
+    assert re.findall(r"<bdi>([^<]*)</bdi>: (\d+) sentences longer", text) == [(html.escape(NAMES[0]), "3")]
+
+
+def test_scores_stand_by_length(text):
+    heading, first, *_, last = cells(text, 1)
+    assert heading == ["Words", "Sentences", *NAMES]
+    assert first == ["1–10", "85", "97.0", "99.0", "98.0"]
+    assert last == ["51+", "86", "11.0", "97.0", "90.0"]
+    flat = " ".join(html.unescape(re.sub("<[^>]+>", "", text)).split())
+    assert (
+        "From sentences of 1–10 words to those of 51+, BLEU goes from 97.0 to 11.0 with fixed vector" in flat
+    )
+
+
+def test_everything_from_outside_is_escaped_and_nothing_is_loaded(text):
+    assert "<img src=x" not in text
+    assert "<b>add" not in text
+    assert "<i>hand" not in text
+    assert html.escape(f"1 {HOSTILE}") in text
+    assert "&amp;amp;" in text
+    assert "<script" not in text
+    assert not re.findall(r'(?:src|href)="(?!data:|#)', text)
+    assert len(re.findall(r'<img alt="[^"]+" src="data:image/svg\+xml;base64,', text)) == 4
+
+
+def test_what_there_is_not_is_not_spoken_of(tmp_path):
+    text = page(tmp_path, known=False, attention=False, logs=False, intervals=False)
+    assert "AER" not in text
+    assert "Known" not in text
+    assert "Learning curves" not in text
+    assert len(re.findall("<img", text)) == 2
+    assert cells(text, 0)[1][3] == ""

@@ -1,0 +1,234 @@
+"""The page of an explanation: what it says, what it cannot hold, how it behaves in a real browser."""
+
+import json
+import re
+
+import numpy as np
+import pytest
+import xarray as xr
+
+from attnscope.errors import AttnscopeError
+from attnscope.report import write_explain_report
+from tests.report.planted_explanation import SKIPPED, explanation, only
+
+
+@pytest.fixture(scope="module")
+def tree():
+    return explanation()
+
+
+@pytest.fixture(scope="module")
+def path(tree, tmp_path_factory):
+    return write_explain_report(tree, tmp_path_factory.mktemp("report") / "new" / "report.html")
+
+
+@pytest.fixture(scope="module")
+def text(path):
+    return path.read_text(encoding="utf-8")
+
+
+# --- the file ---
+
+
+def test_each_analysis_has_a_section_with_its_figures(text):
+    assert re.findall(r'<section class="card" id="([a-z]+)"', text) == [
+        "heads",
+        "verdicts",
+        "table",
+        "waves",
+        "shift",
+        "controls",
+        "content",
+        "scheme",
+        "interventions",
+        "care",
+        "skipped",
+    ]
+    assert len(re.findall(r'<img alt="[^"]+" src="data:image/svg\+xml;base64,', text)) == 18
+
+
+def test_the_headline_counts(text):
+    assert "12 of 12 heads put more weight on one offset than chance does (0.1;" in text
+    assert "In 6 of these 12 position gives more than half of the scores&#39; profile." in text
+    assert "In 6 of these 6 both readings of the scores find the offset of the weights" in text
+    assert "with the scores of other heads 3 of 6 would (6 or more: probability 0.02)." in text
+    assert "12 windows of 64 tokens" in text
+    assert "0.0, 0.2, 1.0, 1.2 (layer.head" in text
+
+
+def test_everything_from_outside_is_escaped(text):
+    assert "planted &lt;b&gt;model&lt;/b&gt;" in text
+    assert "<b>model" not in text
+    assert "<script>alert" not in text
+    assert "&lt;/script&gt;&lt;img src=x onerror=alert(1)&gt; &amp; so on" in text
+    assert "<img src=x" not in text
+
+
+def test_the_page_may_load_nothing(text):
+    policy = re.search(r'Content-Security-Policy" content="([^"]+)"', text).group(1)
+    assert (
+        policy == "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:"
+    )
+    assert not re.findall(r'(?:src|href)="(?!data:|#)', text)
+
+
+def test_the_caveats_are_there(text):
+    for caveat in ("Weights are not explanations", "Scores are not weights", "noise level"):
+        assert caveat in text
+
+
+def test_the_same_explanation_gives_the_same_page(tree, text, tmp_path):
+    assert write_explain_report(tree, tmp_path / "again.html").read_text(encoding="utf-8") == text
+
+
+def test_a_model_of_12_by_12_heads_is_a_small_page(tmp_path):
+    page = write_explain_report(explanation(12, 12, positions=256, columns=32), tmp_path / "r.html")
+    assert page.stat().st_size < 15e6
+
+
+def test_two_readings_are_not_called_three(text):
+    assert "two readings of its scores" in text
+    assert not re.search(r"[Tt]hree (independent )?(ways|agree|offsets)", text)
+
+
+def test_the_page_says_where_the_mask_lets_heads_look(tree, tmp_path):
+    causal = only(tree, "verdict")
+    verdict = tree["verdict"].to_dataset().assign_attrs(positions=64)
+    causal["verdict"] = xr.DataTree(
+        verdict.assign_coords(lowest_offset=("layer", [-63] * 3), highest_offset=("layer", [0] * 3))
+    )
+    page = write_explain_report(causal, tmp_path / "r.html").read_text(encoding="utf-8")
+    assert "The mask lets heads look at offsets −63 to 0. Peaks are looked for there alone" in page
+
+
+def test_one_analysis_alone_is_a_page(tree, tmp_path):
+    alone = xr.DataTree.from_dict({"position_pca": tree["position_pca"].to_dataset()})
+    page = write_explain_report(alone, tmp_path / "r.html").read_text(encoding="utf-8")
+    assert 'id="verdicts"' not in page
+    assert 'id="skipped"' not in page
+
+
+def test_the_heads_asked_for_are_shown(tree, tmp_path):
+    page = write_explain_report(only(tree, "verdict", "phase_map"), tmp_path / "r.html", heads=[(2, 3)])
+    page = page.read_text(encoding="utf-8")
+    assert "Figures of single heads show 2.3 (" in page
+
+
+def test_nothing_to_show_is_refused(tmp_path):
+    with pytest.raises(AttnscopeError, match="no analysis that a page could show"):
+        write_explain_report(xr.DataTree(), tmp_path / "r.html")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_attributes_that_are_no_json_do_no_harm(tree, tmp_path):
+    odd = only(tree, "verdict")
+    odd.attrs |= {"skipped": "not {json", "signature": "by hand <i>"}
+    page = write_explain_report(odd, tmp_path / "r.html").read_text(encoding="utf-8")
+    assert "by hand &lt;i&gt;" in page
+    assert 'id="skipped"' not in page
+    odd.attrs["skipped"] = json.dumps(["a list"])
+    write_explain_report(odd, tmp_path / "r.html")
+
+
+# --- in a browser ---
+
+
+@pytest.fixture
+def visit(browser, path):
+    """Open the page, and at the end see that it loaded nothing else and had nothing to complain of."""
+    contexts, complaints, requests = [], [], []
+
+    def open_page(*, width=1200, scheme="light"):
+        contexts.append(browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme))
+        page = contexts[-1].new_page()
+        page.on("request", lambda request: requests.append(request.url))
+        page.on("console", lambda message: complaints.append(f"{message.type}: {message.text}"))
+        page.on("pageerror", lambda error: complaints.append(f"error: {error}"))
+        page.on("dialog", lambda dialog: (complaints.append(f"dialog: {dialog.message}"), dialog.dismiss()))
+        page.goto(path.as_uri())
+        return page
+
+    yield open_page
+    for context in contexts:
+        context.close()
+    assert complaints == []
+    assert set(requests) == {path.as_uri()}
+
+
+def column(page, index):
+    cells = page.eval_on_selector_all(
+        f".sortable tbody td:nth-child({index + 1})", "all => all.map(cell => cell.dataset.value)"
+    )
+    return np.array([float(cell) for cell in cells if cell])
+
+
+def test_figures_are_drawn(visit):
+    page = visit()
+    widths = page.eval_on_selector_all(".plate img", "all => all.map(image => image.naturalWidth)")
+    assert len(widths) == 18
+    assert min(widths) > 100
+
+
+@pytest.mark.parametrize("index", [0, 2, 6, 7])
+def test_a_click_on_a_heading_sorts(visit, index):
+    page = visit()
+    heading = page.locator(".sortable thead th").nth(index)
+    first = heading.get_attribute("data-first")
+    heading.locator("button").click()
+    assert heading.get_attribute("aria-sort") == first
+    sign = 1 if first == "ascending" else -1
+    assert (sign * np.diff(column(page, index)) >= 0).all()
+    heading.locator("button").click()
+    assert (sign * np.diff(column(page, index)) <= 0).all()
+    page.locator(".sortable thead button").nth(1).focus()
+    page.keyboard.press("Enter")
+    assert heading.get_attribute("aria-sort") == "none"
+    assert column(page, 1).tolist() == sorted([0, 1, 2, 3] * 3)
+
+
+def test_kinds_of_attention_sort_as_words(browser, tree, tmp_path):
+    kinds = ["encoder", "causal", "cross"]
+    content = tree["position_content"].to_dataset().assign_coords(layer_kind=("layer", kinds))
+    several = tree.copy()
+    several["position_content"] = xr.DataTree(content)
+    page = browser.new_page()
+    page.goto(write_explain_report(several, tmp_path / "r.html").as_uri())
+    page.locator(".sortable thead button", has_text="Attention").click()
+    words = page.eval_on_selector_all(
+        ".sortable tbody td:nth-child(2)", "all => all.map(cell => cell.innerText)"
+    )
+    assert words == sorted(kinds * 4)
+    page.close()
+
+
+def test_what_is_not_known_comes_last(browser, tree, tmp_path):
+    less = only(tree, "verdict")
+    coherence = tree["verdict"].to_dataset().copy(deep=True)
+    coherence["coherence"][0, 0] = np.nan
+    less["verdict"] = xr.DataTree(coherence)
+    page = browser.new_page()
+    page.goto(write_explain_report(less, tmp_path / "r.html").as_uri())
+    for _ in range(2):
+        page.locator(".sortable thead button", has_text="Coherence").click()
+        assert page.locator(".sortable tbody tr").last.locator("td").nth(10).get_attribute("data-value") == ""
+    page.close()
+
+
+@pytest.mark.parametrize("width", [360, 1600])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_the_page_fits_any_screen_in_light_and_dark(visit, width, scheme):
+    page = visit(width=width, scheme=scheme)
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    paper = page.evaluate("getComputedStyle(document.body).backgroundColor")
+    light = sum(int(channel) for channel in paper.removeprefix("rgb(").removesuffix(")").split(",")) > 3 * 128
+    assert light == (scheme == "light")
+    plate = page.evaluate("getComputedStyle(document.querySelector('.plate')).backgroundColor")
+    assert plate == {"light": "rgb(255, 255, 255)", "dark": "rgb(26, 26, 26)"}[scheme]
+
+
+def test_reasons_and_signature_are_text(visit):
+    page = visit()
+    assert page.locator("#skipped dd").all_text_contents() == list(SKIPPED.values())
+    assert not page.is_visible("#signature pre")
+    page.click("#signature summary")
+    assert "<script>alert(2)</script>" in page.text_content("#signature pre")

@@ -1,0 +1,278 @@
+"""The page as a file: what it holds, what it cannot hold, how large it grows, how it is written."""
+
+import base64
+import json
+import math
+import re
+import zlib
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from attnscope.errors import AttnscopeError
+from attnscope.report import write_report
+from attnscope.report._embed import script_json
+from attnscope.report._scan_content import flatten, page_data
+from attnscope.report._window import encode, pack_windows
+from tests.report.planted_result import HOSTILE, in_tiles, planted, translated
+
+
+@pytest.fixture(scope="module")
+def made():
+    return planted()
+
+
+def embedded(page, element):
+    """The JSON value of a data element of a page."""
+    found = re.search(rf'<script type="application/json" id="{element}">(.*?)</script>', page)
+    return json.loads(found.group(1))
+
+
+def unpack(packed, tokens):
+    """Counts, rest, keys and weights of one map, read back from the description in the module's docstring."""
+    plain = np.frombuffer(zlib.decompress(base64.b64decode(packed)), dtype=np.uint8).astype(int)
+    weigh = lambda code: np.where(code > 0, 2.0 ** ((code - 255) * 16 / 254), 0.0)  # noqa: E731
+    low, high, rest = plain[: 3 * tokens].reshape(3, tokens)
+    counts = low + 256 * high
+    step_low, step_high, codes = plain[3 * tokens :].reshape(3, counts.sum())
+    rows = np.split(step_low + 256 * step_high, np.cumsum(counts)[:-1])
+    return counts, weigh(rest), np.concatenate([np.cumsum(row) for row in rows]), weigh(codes)
+
+
+# --- the sample windows ---
+
+
+def test_packed_weights_come_back_within_the_stated_error(made):
+    windows = pack_windows(made.sample)
+    for index, at in enumerate(np.ndindex(made.kinds.shape)):
+        packed, share = windows.maps[f"0.{index}"]
+        counts, rest, keys, weights = unpack(packed, 32)
+        true_keys, true = made.listed(*at)
+        kept = true >= 2.0**-16.03  # as it is rounded
+        assert counts.tolist() == kept.sum(1).tolist()
+        np.testing.assert_array_equal(keys, true_keys[kept])
+        np.testing.assert_allclose(weights, true[kept], rtol=0.0221)
+        np.testing.assert_allclose(rest, 1 - true.sum(1), rtol=0.0221, atol=2.0**-15)
+        assert share == pytest.approx(true.sum() / 32, abs=1e-3)
+
+
+def test_the_scale_is_exact_at_powers_of_two_down_to_its_floor():
+    assert encode(np.array([1.0])).tolist() == [255]
+    codes = np.arange(1, 256)
+    assert encode(2.0 ** ((codes - 255) * 16 / 254)).tolist() == codes.tolist()
+
+
+@pytest.mark.parametrize(
+    ("kind", "rows", "sides"), [("cross", 5, [1, 0]), ("causal", 5, [1, 1]), ("self", 32, [0, 0])]
+)
+def test_a_head_has_the_rows_of_its_own_text(made, kind, rows, sides):
+    windows = pack_windows(translated(made.sample, kind, tokens=5))
+    assert windows.shared["sides"] == [sides] * 4
+    assert [len(text["tokens"]) for text in windows.shared["windows"][0]] == [32, 5]
+    assert (unpack(windows.maps["0.0"][0], rows)[0] > 0).all()
+
+
+def test_keys_beyond_two_bytes_are_among_the_rest(made):
+    sample = made.sample.assign(key=made.sample["key"] + 2**16)
+    counts, rest, _, _ = unpack(pack_windows(sample).maps["0.0"][0], 32)
+    assert not counts.any()
+    np.testing.assert_allclose(rest, 1, rtol=0.0221)
+
+
+def test_tiles_hold_what_lies_in_them():
+    made = planted(layers=2, heads=2, tokens=32, rank=32)
+    windows = pack_windows(in_tiles(made, (1, 0), 8))
+    assert set(windows.maps) == {"0.0", "0.1", "0.3"}
+    plain = np.frombuffer(zlib.decompress(base64.b64decode(windows.tiles["2"])), dtype=np.uint8).astype(int)
+    total, most = (2.0 ** ((plain - 255) * 16 / 254)).reshape(2, 4, 4)
+    true = made.listed(1, 0)[1].reshape(4, 8, 4, 8)
+    np.testing.assert_allclose(total, true.sum((1, 3)) / 8, rtol=0.0221)
+    np.testing.assert_allclose(most, true.max((1, 3)), rtol=0.0221)
+
+
+# --- what the page says ---
+
+
+def test_numbers_are_those_of_the_result(made, tmp_path):
+    page = write_report(made.result, made.sample, tmp_path / "r.html").read_text(encoding="utf-8")
+    data = embedded(page, "data")
+    entropy = next(s for s in data["statistics"] if s["key"] == "entropy")
+    values = made.result["entropy"].values.reshape(12, -1)
+    np.testing.assert_allclose(entropy["mean"], values.mean(axis=0), rtol=1e-4)
+    np.testing.assert_allclose(entropy["low"], np.quantile(values, 0.1, axis=0), rtol=1e-4)
+    assert all(sum(counts["n"]) == 12 for counts in entropy["counts"])
+    np.testing.assert_allclose(
+        data["profile"]["mean"],
+        made.result["profile"].mean("text").values.reshape(16, 21),
+        rtol=1e-4,
+        atol=1e-12,
+    )
+    shares = np.array(data["labels"]["shares"])
+    np.testing.assert_allclose(shares.sum(axis=1), 1.0, rtol=1e-4)
+    assert data["labels"]["names"][shares[0].argmax()] == "next-to-left"
+
+
+def test_title_corpus_signature_and_summary_are_on_the_page(made, tmp_path):
+    page = write_report(made.result, made.sample, tmp_path / "r.html").read_text(encoding="utf-8")
+    assert "<title>Where the heads of planted-heads look</title>" in page
+    assert "12 texts" in page
+    assert "a made-up text" in page
+    assert "3f9c1a7e" in page
+    assert "icc, directed heads" in page
+    assert "0.774 to 0.846" in page
+    assert "mixing coefficients, not explanations" in page
+
+
+def test_nothing_can_be_loaded(made, tmp_path):
+    page = write_report(made.result, made.sample, tmp_path / "r.html").read_text(encoding="utf-8")
+    policy = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:"
+    assert f'<meta http-equiv="Content-Security-Policy" content="{policy}">' in page
+    assert '<html lang="en">' in page
+    assert '<meta charset="utf-8">' in page
+    assert set(re.findall(r"https?://[^\"'\s]*", page)) == {"http://www.w3.org/2000/svg"}
+    assert not re.search(
+        r"<(link|iframe|object|embed|img)\b|\bsrc=|@import|url\((?!#)", page.replace("`url(#", "")
+    )
+
+
+def test_hostile_text_cannot_end_a_script_or_become_markup(made, tmp_path):
+    sample, result = made.sample.copy(deep=True), made.result.copy(deep=True)
+    sample["token"].values[0, : len(HOSTILE)] = HOSTILE
+    evil = HOSTILE[0]
+    result.attrs.update(
+        model=evil, signature=json.dumps({"corpus": {"name": evil}}), summary=json.dumps({evil: evil})
+    )
+    result["entropy"].attrs["long_name"] = evil
+    result = result.assign_coords(cluster=[evil, *map(str, result.cluster.values[1:])])
+    page = write_report(result, sample, tmp_path / "r.html").read_text(encoding="utf-8")
+    assert "<img" not in page
+    assert page.count("</script>") == page.count("<script")
+    assert embedded(page, "data")["window"]["windows"][0][0]["tokens"][: len(HOSTILE)] == HOSTILE
+
+
+@pytest.mark.parametrize("token", HOSTILE)
+def test_embedded_json_is_safe_and_faithful(token):
+    text = script_json([token])
+    assert json.loads(text) == [token]
+    assert text.isascii()
+    assert not set("<>&") & set(text)
+
+
+@pytest.mark.parametrize(
+    "drop",
+    [
+        ["label", "cluster", "centroid"],
+        ["profile", "band_sum"],
+        ["centroid"],
+        ["length", "source", "layer_name", "layer_kind"],
+        ["entropy", "first_token", "special_tokens", "majority_share", "direction"],
+    ],
+)
+def test_what_the_user_left_out_is_left_out(made, tmp_path, drop):
+    assert write_report(made.result.drop_vars(drop), made.sample, tmp_path / "r.html").exists()
+    assert write_report(made.result.drop_vars(drop), None, tmp_path / "r.html").exists()
+
+
+def test_missing_heads_and_constant_values_are_no_obstacle(made):
+    result = made.result.copy(deep=True)
+    result["entropy"][:, 3, 3] = np.nan
+    result["entropy"][:, 0, 0] = 2.0
+    result["profile"][:, 3, 3] = np.nan
+    result["label"][:, 3, 3] = -1
+    data = page_data(result)
+    entropy = data["statistics"][0]
+    assert entropy["mean"][15] is None
+    assert entropy["counts"][15] is None
+    assert sum(entropy["counts"][0]["n"]) == 12
+    assert data["labels"]["shares"][15] == [None] * 6
+    json.dumps(data, allow_nan=False)
+
+
+@pytest.mark.parametrize(
+    ("summary", "rows"),
+    [
+        ({}, []),
+        (3, [("", "3", "")]),
+        ("note", [("", "note", "")]),
+        ({"icc": {"estimate": 0.5, "interval": [0.4, 0.6]}}, [("icc", "0.5", "0.4 to 0.6")]),
+        ({"a_b": [1, -2.5]}, [("a b", "1; −2.5", "")]),
+        ({"a": [{"mean": 1.0, "n": 4}]}, [("a, 0", "1", ""), ("a, 0, n", "4", "")]),
+        ({"done": True, "left": None}, [("done", "yes", "")]),
+        (
+            {"icc": {"value": None, "low": None, "high": None}, "heads": 2},
+            [("heads", "2", "")],
+        ),  # too few heads
+        ({"icc": {"value": math.nan, "interval": [math.nan, math.nan]}}, []),
+        ({"icc": {"value": 0.5, "low": None, "high": None}}, [("icc", "0.5", "")]),
+    ],
+)
+def test_any_summary_becomes_rows(summary, rows):
+    assert list(flatten(summary)) == rows
+
+
+@pytest.mark.parametrize("text", ["not json", "[1, 2", '"only a word"', "[]"])
+def test_any_signature_is_shown(made, tmp_path, text):
+    result = made.result.assign_attrs(signature=text, summary=text)
+    assert write_report(result, None, tmp_path / "r.html").exists()
+
+
+# --- size ---
+
+
+def test_size_does_not_grow_with_the_number_of_texts(tmp_path):
+    few, many = (
+        write_report(planted(texts=texts).result, None, tmp_path / f"{texts}.html").stat().st_size
+        for texts in (20, 400)
+    )
+    assert many < 1.1 * few
+
+
+# --- writing ---
+
+
+def test_a_failed_write_leaves_the_old_page_and_no_rest(made, tmp_path, monkeypatch):
+    path = write_report(made.result, None, tmp_path / "r.html")
+    before = path.read_bytes()
+
+    def fail(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "replace", fail)
+    with pytest.raises(AttnscopeError, match="no space left on device"):
+        write_report(made.result, made.sample, path)
+    assert path.read_bytes() == before
+    assert [entry.name for entry in tmp_path.iterdir()] == ["r.html"]
+
+
+def test_the_same_result_gives_the_same_page(made, tmp_path):
+    one = write_report(made.result, made.sample, tmp_path / "new" / "1.html")
+    two = write_report(made.result, made.sample, str(tmp_path / "2.html"))
+    assert one.read_bytes() == two.read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda m, path: write_report(m.result, m.sample.isel(head=[0]), path), "1 heads and the result 4"),
+        (lambda m, path: write_report(m.result, m.sample.drop_vars("key"), path), "needs key"),
+        (lambda m, path: write_report(m.result[["length"]], None, path), "nothing to report"),
+        (lambda m, path: write_report(m.result, None, path.parent), "cannot write the report"),
+        (lambda m, path: write_report(m.result, None, path.parent / "file" / "r.html"), "cannot write"),
+    ],
+)
+def test_refusals(made, tmp_path, call, message):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(AttnscopeError, match=message):
+        call(made, tmp_path / "r.html")
+
+
+# --- what is said of tokens ---
+
+
+def test_the_page_says_what_a_number_under_a_token_means_where_there_is_one(made, tmp_path):
+    split = ["猫₁", "猫₂", "猫₃", *made.sample["token"].values[0, 3:]]
+    for tokens, says in ((split, True), (list(made.sample["token"].values[0]), False)):
+        sample = made.sample.assign_coords(token=(("window", "query"), np.array([tokens], dtype=object)))
+        page = write_report(made.result, sample, tmp_path / "page.html").read_text(encoding="utf-8")
+        assert ("猫₁ 猫₂ 猫₃ are the pieces of one" in page) is says

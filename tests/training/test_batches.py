@@ -1,0 +1,130 @@
+"""Batches hold every pair once, fit their budget, waste little, and do not depend on the number of processes."""
+
+import numpy as np
+import pytest
+import torch
+
+from attnscope.errors import AttnscopeError
+from attnscope.training._batches import collate, encode_pairs, epoch_batches, fullness, split_batch
+from attnscope.translation._parallel_text import ParallelText, read_parallel
+from attnscope.translation._vocabulary import encode_lines, train_subwords
+
+
+def some_lengths(pairs=3000, seed=0):
+    generator = np.random.default_rng(seed)
+    source = generator.poisson(14, pairs) + 2
+    return np.stack([source, np.maximum(1, source + generator.integers(-4, 6, pairs))], axis=1)
+
+
+@pytest.mark.parametrize("budget", [1, 60, 1000, 10**9])
+def test_every_pair_is_in_one_batch_and_every_batch_fits(budget):
+    lengths = some_lengths()
+    batches = epoch_batches(lengths, budget, 0, 0)
+    assert sorted(np.concatenate(batches).tolist()) == list(range(len(lengths)))
+    for batch in batches:
+        longer = lengths[batch].max(1)
+        assert len(batch) == 1 or longer.sum() <= budget
+        assert len(batch) == 1 or len(batch) * longer.max() <= 1.25 * budget
+
+
+def test_one_very_long_pair_does_not_make_a_batch_of_padding():
+    lengths = np.array([[10, 10]] * 999 + [[500, 500]])
+    batches = epoch_batches(lengths, 1000, 0, 0)
+    assert max(len(batch) * lengths[batch].max() for batch in batches) <= 1250
+
+
+def test_batches_are_a_function_of_seed_and_epoch():
+    lengths = some_lengths()
+
+    def batches(seed, epoch):
+        return [batch.tolist() for batch in epoch_batches(lengths, 500, seed, epoch)]
+
+    assert batches(3, 1) == batches(3, 1)
+    assert batches(3, 1) != batches(3, 2)
+    assert batches(3, 1) != batches(4, 1)
+    assert sorted(map(sorted, batches(3, 1))) != sorted(map(sorted, batches(3, 2)))  # other neighbours too
+
+
+def test_short_and_long_batches_come_mixed():
+    lengths = some_lengths(20_000)
+    means = np.array([lengths[batch].mean() for batch in epoch_batches(lengths, 500, 0, 0)])
+    # neighbours in the list are independent: the correlation of n pairs stays within 4 / sqrt(n)
+    assert abs(np.corrcoef(means[:-1], means[1:])[0, 1]) < 4 / np.sqrt(len(means))
+
+
+@pytest.mark.parametrize("world", [1, 2, 3, 8])
+def test_processes_share_the_batch_of_one(world):
+    lengths = some_lengths()
+    for batch in epoch_batches(lengths, 800, 0, 0):
+        parts = split_batch(batch, lengths, world)
+        assert len(parts) == world
+        np.testing.assert_array_equal(np.concatenate(parts), batch)
+        tokens = [int(lengths[part].max(1).sum()) for part in parts]
+        assert max(tokens) - min(tokens) < 2 * lengths[batch].max()
+
+
+def test_more_processes_than_pairs():
+    parts = split_batch(np.array([4]), np.full((5, 2), 3), 3)
+    assert sorted(map(len, parts)) == [0, 0, 1]
+
+
+def test_fullness_counts_the_cells_of_the_tensors():
+    lengths = some_lengths(200)
+    ids = [[[1] * length for length in side] for side in lengths.T]
+    batches = epoch_batches(lengths, 300, 0, 0)
+    filled = cells = 0
+    for batch in batches:
+        tensors = collate([ids[0][i] for i in batch], [ids[1][i] for i in batch])
+        filled += int(tensors["attention_mask"].sum() + (tensors["labels"] != -100).sum())
+        cells += tensors["input_ids"].numel() + tensors["labels"].numel()
+    assert fullness(lengths, batches) == filled / cells
+
+
+def test_padding_is_on_the_right():
+    batch = collate([[5], [6, 7, 2]], [[8, 2], [2]], pad_id=9)
+    torch.testing.assert_close(batch["input_ids"], torch.tensor([[5, 9, 9], [6, 7, 2]]))
+    torch.testing.assert_close(batch["attention_mask"], torch.tensor([[1, 0, 0], [1, 1, 1]]))
+    torch.testing.assert_close(batch["labels"], torch.tensor([[8, 2], [2, -100]]))
+    assert set(collate([[5]])) == {"input_ids", "attention_mask"}
+
+
+def test_pairs_that_are_too_long_are_left_out_whole_and_counted():
+    text = ParallelText(["a", "a " * 20, "b", "c"], ["a", "b", "b " * 20, "d"], {"empty source": 2})
+    tokenizer = train_subwords([*text.source, *text.target], 300)
+    encoded = encode_pairs(tokenizer, text, longest=5)
+    assert encoded.index == [0, 3]
+    assert encoded.left_out == {"empty source": 2, "too long": 2}
+    assert encoded.source == encode_lines(tokenizer, ["a", "c"])
+    assert encoded.target == encode_lines(tokenizer, ["a", "d"])
+    np.testing.assert_array_equal(encoded.lengths(), [[2, 2], [2, 2]])
+    assert encode_pairs(tokenizer, text).index == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: epoch_batches(np.zeros((0, 2), np.int64), 10, 0, 0), "found 0 pairs"),
+        (lambda: epoch_batches(np.ones((1, 2), np.int64), 0, 0, 0), "a budget of 0 tokens"),
+        (lambda: collate([]), "found 0 sources and no targets"),
+        (lambda: collate([[1]], [[1], [2]]), "found 1 sources and 2 targets"),
+    ],
+)
+def test_refusals(call, message):
+    with pytest.raises(AttnscopeError, match=message):
+        call()
+
+
+def test_a_text_of_long_pairs_alone_is_refused():
+    text = ParallelText(["a b c"], ["d e f"])
+    with pytest.raises(AttnscopeError, match="every one of 1 pairs has more than 2 tokens"):
+        encode_pairs(train_subwords(text.source, 300), text, longest=2)
+
+
+@pytest.mark.slow
+def test_multi30k_is_nearly_all_tokens(data):
+    text = read_parallel(data / "multi30k" / "train.en", data / "multi30k" / "train.de")
+    lengths = encode_pairs(train_subwords([*text.source, *text.target], 8000), text).lengths()
+    for budget in (2048, 8192):
+        batches = epoch_batches(lengths, budget, 0, 0)
+        assert fullness(lengths, batches) > 0.95
+        assert sum(len(batch) for batch in batches) == 29_000

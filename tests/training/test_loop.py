@@ -1,0 +1,543 @@
+"""A training that was stopped is one that was not; two processes are one with all of the batch; wrong settings."""
+
+import json
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from contextlib import contextmanager
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from transformers import AutoModelForMaskedLM, AutoModelForSeq2SeqLM, AutoTokenizer
+
+from attnscope import AttnscopeError
+from attnscope.store import OwnedFolder
+from attnscope.training._build import build_model
+from attnscope.training._data import read_material
+from attnscope.training._log import Log, read_log
+from attnscope.training._loop import Training, rate_of, train
+from attnscope.training._presets import PRESETS
+from attnscope.training._processes import Processes
+from attnscope.training.config import TrainConfig, read_config
+from attnscope.translation._translate import Translation
+
+SMALL = {
+    "task_pairs": 400,
+    "task_longest": 12,
+    "vocabulary": 330,
+    "batch_tokens": 300,
+    "updates": 12,
+    "validate_every": 4,
+    "log_every": 2,
+    "warmup": 4,
+    "average": 2,
+    "threads": 1,
+    "dropout": 0.1,
+    "metric": "loss",
+}
+RECURRENT = {"model": "recurrent", "embedding_width": 8, "encoder_width": 8, "decoder_width": 16}
+TRANSFORMER = {"model": "transformer", "width": 16, "heads": 2, "feed_forward": 16, "layers": 1}
+
+
+def weights(folder):
+    return load_file(folder / "model.safetensors")
+
+
+def same(one, other):
+    return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
+
+
+@pytest.fixture(scope="module")
+def unbroken(tmp_path_factory):
+    """Folders of trainings that ran through, by kind of model."""
+    folders = {}
+    for kind in (RECURRENT, TRANSFORMER):
+        folders[kind["model"]] = tmp_path_factory.mktemp(kind["model"])
+        train(out=folders[kind["model"]], **SMALL, **kind)
+    return folders
+
+
+class Stopped(Exception):  # noqa: N818 says what it is
+    pass
+
+
+@pytest.mark.parametrize("kind", [RECURRENT, TRANSFORMER], ids=lambda kind: kind["model"])
+@pytest.mark.parametrize("when", [4, 6])
+def test_stopped_and_gone_on_is_unbroken(kind, when, unbroken, tmp_path):
+    def stop(told):
+        if told.update == when:
+            raise Stopped
+
+    with pytest.raises(Stopped):
+        train(out=tmp_path, progress=stop, **SMALL, **kind)
+    train(out=tmp_path, **SMALL, **kind)
+    assert same(weights(tmp_path), weights(unbroken[kind["model"]]))
+    times = {"seconds", "tokens_per_second"}
+    plain = [
+        [{k: v for k, v in line.items() if k not in times} for line in read_log(folder)]
+        for folder in (tmp_path, unbroken[kind["model"]])
+    ]
+    assert plain[0] == plain[1]
+
+
+def start(folder, **settings):
+    """The command that a user types, in a process of its own."""
+    flags = [f"--{name.replace('_', '-')}={value}" for name, value in settings.items()]
+    command = [
+        sys.executable,
+        "-c",
+        "from attnscope.cli import main; main()",
+        "train",
+        f"--out={folder}",
+        *flags,
+    ]
+    return subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+
+def test_killed_twice_and_gone_on_is_unbroken(unbroken, tmp_path):
+    for lines in (1, 4):
+        process = start(tmp_path, **SMALL, **RECURRENT)
+        until = time.monotonic() + 120
+        while len(read_log(tmp_path)) < lines and process.poll() is None and time.monotonic() < until:
+            time.sleep(0.01)
+        process.send_signal(signal.SIGKILL)
+        process.communicate()
+    last = start(tmp_path, **SMALL, **RECURRENT)
+    _, errors = last.communicate(timeout=300)
+    assert last.returncode == 0, errors
+    assert same(weights(tmp_path), weights(unbroken["recurrent"]))
+
+
+def test_two_processes_are_one_with_all_of_the_batch(tmp_path):
+    settings = SMALL | TRANSFORMER | {"dropout": 0.0, "precision": "float32", "log_every": 1}
+    train(out=tmp_path / "one", **settings)
+    flags = [f"--{name.replace('_', '-')}={value}" for name, value in settings.items()]
+    program = tmp_path / "attnscope_train.py"
+    program.write_text("from attnscope.cli import main; main()")
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", str(program), "train"]
+    done = subprocess.run(
+        [*command, f"--out={tmp_path / 'two'}", *flags],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=600,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert done.stdout.count("validation:") == 1  # one of them speaks for both
+    curves = [
+        [line["loss"] for line in read_log(tmp_path / name) if "loss" in line] for name in ("one", "two")
+    ]
+    assert len(curves[0]) == 12
+    assert curves[1] == pytest.approx(curves[0], rel=1e-4)
+    assert curves[0][-1] < curves[0][0]
+
+
+def test_the_log_goes_on_where_it_was_between_two_lines(tmp_path):
+    settings = SMALL | RECURRENT | {"validate_every": 3, "log_every": 2, "updates": 6}
+    train(out=tmp_path / "unbroken", **settings)
+
+    def stop(told):
+        if told.update == 4:
+            raise Stopped
+
+    with pytest.raises(Stopped):
+        train(out=tmp_path / "stopped", progress=stop, **settings)
+    train(out=tmp_path / "stopped", **settings)
+    losses = [[line.get("loss") for line in read_log(tmp_path / name)] for name in ("unbroken", "stopped")]
+    assert losses[0] == losses[1]
+
+
+def test_the_last_that_is_told_is_the_end(tmp_path):
+    told = []
+    found = train(str(_written(tmp_path)), out=tmp_path / "out", progress=told.append)
+    assert (told[-1].update, told[-1].remaining, told[-1].metrics) == (3, 0, found)
+    assert (tmp_path / "out" / "model.safetensors").stat().st_mode & 0o044
+
+
+def _written(folder):
+    file = folder / "settings.yaml"
+    file.write_text(json.dumps(SMALL | RECURRENT | {"updates": 3, "log_every": 50}))
+    return file
+
+
+def test_what_is_left_is_a_model_of_transformers(unbroken):
+    folder = unbroken["transformer"]
+    model, tokenizer = AutoModelForSeq2SeqLM.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
+    assert len(tokenizer) == model.config.vocab_size
+    assert read_config(folder / "config.yaml").layers == 1
+    assert not [file for file in folder.rglob("*") if file.suffix in {".bin", ".pt", ".pth", ".pkl"}]
+
+
+def test_masked_language_model(tmp_path):
+    text = tmp_path / "text.txt"
+    text.write_text(
+        "\n".join(f"the {a} {b} sat on the {c}" for a in "abc" for b in "defg" for c in "hij") * 20
+    )
+    settings = SMALL | {"model": "masked-lm", "width": 16, "heads": 2, "feed_forward": 16, "layers": 1}
+    settings |= {"longest": 24, "positions": "learned", "learning_rate": 0.01, "updates": 40, "keep": 5}
+    found = train(out=tmp_path / "out", text=text, **settings)
+    first = next(line for line in read_log(tmp_path / "out") if "valid_loss" in line)
+    assert set(found) == {"loss"}
+    assert found["loss"] < 0.7 * first["valid_loss"]
+    assert AutoModelForMaskedLM.from_pretrained(tmp_path / "out").config.positions == "learned"
+    kept = {int(place.name) for place in (tmp_path / "out" / "checkpoints").iterdir()}
+    assert kept >= {24, 28, 32, 36, 40}
+    assert len(kept) <= 6  # with the best
+
+
+def test_without_data_the_generated_task_is_learned_by_its_preset(tmp_path):
+    train(out=tmp_path, **SMALL | {"dropout": 0.2})
+    found = read_config(tmp_path / "config.yaml")
+    assert (found.model, found.attention, found.join) == ("recurrent", "additive", PRESETS["additive"].join)
+    assert (found.dropout, found.updates) == (0.2, SMALL["updates"])
+    assert 0 <= read_log(tmp_path)[-1]["final_aer"] <= 1
+
+
+def test_a_setting_of_another_model_than_the_preset_is_refused(tmp_path):
+    with pytest.raises(AttnscopeError, match="'heads' is a setting of model 'transformer'"):
+        train(out=tmp_path / "out", heads=2)
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_rate_of_a_training_cools_down(tmp_path):
+    settings = SMALL | RECURRENT | {"schedule": "constant", "warmup": 0, "learning_rate": 1e-3, "cooldown": 4}
+    train(out=tmp_path, **settings)
+    rates = [line["learning_rate"] for line in read_log(tmp_path) if "learning_rate" in line]
+    assert rates == pytest.approx([1e-3, 1e-3, 1e-3, 1e-3, 0.75e-3, 0.25e-3])
+
+
+@pytest.mark.parametrize(
+    ("mean", "best", "chosen"),
+    [(1.0, 2.0, "mean of the last checkpoints"), (2.0, 1.0, "best checkpoint")],
+)
+def test_the_lower_loss_is_kept_whatever_bleu_says(mean, best, chosen, tmp_path, monkeypatch):
+    found = [{"loss": 3.0, "bleu": bleu} for bleu in (9.0, 1.0, 1.0)]
+    found += [{"loss": mean, "bleu": 5.0 * mean}, {"loss": best, "bleu": 5.0 * best}]
+    validated = iter(found)
+    monkeypatch.setattr(Training, "validate", lambda _: next(validated))
+    assert train(out=tmp_path, **SMALL | RECURRENT | {"metric": "bleu"})["loss"] == 1.0
+    assert read_log(tmp_path)[-1]["chosen"] == chosen
+
+
+def test_weight_decay_takes_its_share_of_matrices_alone(tmp_path):
+    """After one step from the same weights, decay has taken rate times decay of each matrix, and nothing of vectors."""
+    rate, decay = 1e-3, 0.5
+    once = SMALL | TRANSFORMER | {"updates": 1, "schedule": "constant", "warmup": 0, "learning_rate": rate}
+    found = {}
+    for given in (0.0, decay):
+        train(out=tmp_path / str(given), **once, weight_decay=given)
+        found[given] = weights(tmp_path / str(given))
+    torch.manual_seed(0)  # as training seeds it
+    first = build_model(read_config(**once), len(found[0.0]["embedding.weight"])).state_dict()
+    for name, plain in found[0.0].items():
+        taken = decay * rate * first[name] if plain.ndim > 1 else torch.zeros(())
+        torch.testing.assert_close(found[decay][name], plain - taken, atol=1e-7, rtol=0)
+
+
+def test_texts_that_cannot_be_read_leave_no_folder(tmp_path):
+    with pytest.raises(AttnscopeError, match="nowhere"):
+        train(out=tmp_path / "out", source=tmp_path / "nowhere", target=tmp_path / "nowhere")
+    assert not (tmp_path / "out").exists()
+
+
+def test_early_stopping(tmp_path):
+    train(out=tmp_path, **SMALL | RECURRENT | {"updates": 100, "patience": 1, "learning_rate": 1e-9})
+    assert read_log(tmp_path)[-1]["update"] < 100
+
+
+@contextmanager
+def no_file_above(size):
+    """As on a full disk, the system itself refuses to write on."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def test_a_full_disk_keeps_the_checkpoint_before(unbroken, tmp_path):
+    train(out=tmp_path, **SMALL | RECURRENT | {"updates": 4})
+    sizes = {file.name: file.stat().st_size for file in (tmp_path / "checkpoints" / "00000004").iterdir()}
+    for size in (sizes["model.safetensors"] // 2, (sizes["model.safetensors"] + max(sizes.values())) // 2):
+        with (
+            no_file_above(size),
+            pytest.raises(
+                AttnscopeError, match=r"cannot write the checkpoint of update 8 .* before it are whole"
+            ),
+        ):
+            train(out=tmp_path, **SMALL, **RECURRENT)
+        assert [file.name for file in (tmp_path / "checkpoints").iterdir()] == ["00000004"]
+    train(out=tmp_path, **SMALL, **RECURRENT)
+    assert same(weights(tmp_path), weights(unbroken["recurrent"]))
+
+
+def test_a_full_disk_at_the_start_and_at_the_log(tmp_path):
+    with no_file_above(10), pytest.raises(AttnscopeError, match=r"cannot write to .*Choose another folder"):
+        train(out=tmp_path / "start", **SMALL, **RECURRENT)
+    with OwnedFolder(tmp_path / "log", "train") as folder:
+        log = Log(folder)
+        with (
+            no_file_above(10),
+            pytest.raises(AttnscopeError, match=r"cannot write .*The checkpoints are whole"),
+        ):
+            log.write(1, loss=1.0)
+        log.close()
+
+
+def test_a_file_in_the_place_of_the_folder(tmp_path):
+    (tmp_path / "out").write_text("mine")
+    with pytest.raises(AttnscopeError, match=r"cannot use .*out.*Choose another folder"):
+        train(out=tmp_path / "out", **SMALL, **RECURRENT)
+    assert (tmp_path / "out").read_text() == "mine"
+
+
+def test_a_start_that_failed_does_not_bind_the_folder(tmp_path):
+    with pytest.raises(AttnscopeError, match="heads"):
+        train(out=tmp_path, **SMALL | TRANSFORMER | {"width": 15})
+    train(out=tmp_path, **SMALL | TRANSFORMER | {"updates": 1, "vocabulary": 320})
+    assert read_config(tmp_path / "config.yaml").vocabulary == 320
+    assert len(AutoTokenizer.from_pretrained(tmp_path)) == 320
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["model.safetensors", "config.yaml", "log.jsonl", "checkpoints/my-best/weights.bin", "checkpoints/1000"],
+)
+def test_a_folder_with_other_files_is_left_alone(name, tmp_path):
+    (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+    (tmp_path / name).write_bytes(b"mine")
+    with pytest.raises(AttnscopeError, match="holds other files"):
+        train(out=tmp_path, **SMALL, **RECURRENT)
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == [tmp_path / name]
+    assert (tmp_path / name).read_bytes() == b"mine"
+
+
+def test_files_that_others_put_beside_stay(tmp_path):
+    few = SMALL | RECURRENT | {"updates": 4}
+    train(out=tmp_path, **few)
+    others = [tmp_path / "notes.txt", tmp_path / "checkpoints" / "my-best" / "weights.bin"]
+    for other in others:
+        other.parent.mkdir(exist_ok=True)
+        other.write_bytes(b"mine")
+    train(out=tmp_path, **SMALL, **RECURRENT)
+    assert all(other.read_bytes() == b"mine" for other in others)
+
+
+def test_two_trainings_do_not_share_a_folder(tmp_path):
+    def again(told):
+        if told.update == 2:
+            with pytest.raises(AttnscopeError, match="another command is writing"):
+                train(out=tmp_path, **SMALL, **RECURRENT)
+
+    train(out=tmp_path, progress=again, **SMALL, **RECURRENT)
+
+
+class TestDamage:
+    """Of a training that was stopped after update 8, with checkpoints of 4 and 8."""
+
+    @pytest.fixture
+    def stopped(self, tmp_path):
+        def stop(told):
+            if told.update == 10:
+                raise Stopped
+
+        with pytest.raises(Stopped):
+            train(out=tmp_path, progress=stop, **SMALL, **RECURRENT)
+        return tmp_path
+
+    @pytest.mark.parametrize(
+        "name", ["model.safetensors", "optimizer.safetensors", "state.json"], ids=lambda name: name
+    )
+    def test_of_the_last_checkpoint_costs_its_updates_alone(self, name, stopped, unbroken, caplog):
+        file = stopped / "checkpoints" / "00000008" / name
+        content = bytearray(file.read_bytes())
+        content[len(content) // 2] ^= 4
+        file.write_bytes(content)
+        train(out=stopped, **SMALL, **RECURRENT)
+        assert "update 8" in caplog.text
+        assert "goes on from update 4" in caplog.text
+        assert same(weights(stopped), weights(unbroken["recurrent"]))
+
+    def test_of_all_checkpoints_begins_anew(self, stopped, unbroken, caplog):
+        for file in stopped.glob("checkpoints/*/state.json"):
+            file.write_bytes(b"")
+        train(out=stopped, **SMALL, **RECURRENT)
+        assert "goes on from the beginning" in caplog.text
+        assert same(weights(stopped), weights(unbroken["recurrent"]))
+
+    @pytest.mark.parametrize("name", ["tokenizer.json", "tokenizer_config.json", "config.yaml", "log.jsonl"])
+    def test_of_another_file_is_mended(self, name, stopped, unbroken, caplog):
+        (stopped / name).write_bytes(b"")
+        train(out=stopped, **SMALL, **RECURRENT)
+        assert f"{name} is damaged, and is made anew" in caplog.text
+        assert same(weights(stopped), weights(unbroken["recurrent"]))
+        if name != "log.jsonl":
+            assert (stopped / name).read_bytes() == (unbroken["recurrent"] / name).read_bytes()
+
+    def test_of_a_finished_model_is_mended_from_its_checkpoints(self, unbroken, tmp_path):
+        folder = tmp_path / "copy"
+        shutil.copytree(unbroken["recurrent"], folder)
+        (folder / "model.safetensors").write_bytes(b"")
+        train(out=folder, **SMALL, **RECURRENT)
+        assert same(weights(folder), weights(unbroken["recurrent"]))
+
+
+def test_other_texts_than_those_of_the_folder_are_refused(tmp_path):
+    for side in ("source", "target"):
+        (tmp_path / side).write_text("".join(f"a {word} b\n" for word in "abcdefghijklmnopqrstuvwxyz" * 4))
+    texts = {side: tmp_path / side for side in ("source", "target")}
+    settings = {name: value for name, value in SMALL.items() if not name.startswith("task")} | RECURRENT
+    train(out=tmp_path / "out", **texts, **settings | {"updates": 4})
+    changed = (tmp_path / "source").read_text().replace("a z b", "b z a", 1)
+    (tmp_path / "source").write_text(changed)
+    with pytest.raises(AttnscopeError, match="the texts are not those with which the training in"):
+        train(out=tmp_path / "out", **texts, **settings)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"updates": 8}, "holds a training of 12 updates; found updates = 8"),
+        ({"schedule": "noam"}, "holds a training with schedule = cosine; found noam"),
+        ({"updates": 13}, "with 13 and 0 update 5 would have had another"),
+    ],
+)
+def test_updates_that_are_done_are_not_changed(settings, message, unbroken):
+    before = (unbroken["recurrent"] / "config.yaml").read_bytes()
+    with pytest.raises(AttnscopeError, match=message):
+        train(out=unbroken["recurrent"], **SMALL | RECURRENT | settings)
+    assert (unbroken["recurrent"] / "config.yaml").read_bytes() == before
+
+
+def test_a_finished_training_given_again_ends_as_it_did(unbroken):
+    before = read_log(unbroken["recurrent"])
+    train(out=unbroken["recurrent"], **SMALL, **RECURRENT)
+    assert read_log(unbroken["recurrent"]) == before
+
+
+def test_a_lower_cased_training_is_validated_lower_cased(tmp_path, monkeypatch):
+    """Translations that are right but for their case have a BLEU of 100."""
+    text = tmp_path / "text"
+    text.write_text("".join(f"The {a} And The {b} Met {c}\n" for a in "abc" for b in "defg" for c in "hij"))
+    config = TrainConfig(source=text, target=text, lowercase=True, vocabulary=300, **RECURRENT)
+    with OwnedFolder(tmp_path / "out", "train") as folder:
+        training = Training(config, folder, Processes())
+        training.log.close()
+    monkeypatch.setattr(
+        "attnscope.training._loop.translate_lines",
+        lambda _model, _tokenizer, lines, **_: [[Translation(line.lower())] for line in lines],
+    )
+    assert training.validate()["bleu"] == pytest.approx(100)
+
+
+def test_the_log_tells_the_time_of_all_updates_and_of_nothing_else(tmp_path, monkeypatch):
+    """With a clock that updates alone move on, by as many seconds as they have tokens: a token a second, always."""
+    clock = [0.0]
+    update, validate = Training._update, Training.validate
+
+    def timed(training, members):
+        loss, tokens = update(training, members)
+        clock[0] += tokens
+        return loss, tokens
+
+    def slow(training):
+        clock[0] += 1e6
+        return validate(training)
+
+    monkeypatch.setattr(Training, "_update", timed)
+    monkeypatch.setattr(Training, "validate", slow)
+    monkeypatch.setattr("attnscope.training._loop.time.monotonic", lambda: clock[0])
+    epochs = {"task_pairs": 100, "validate_every": 3, "log_every": 5, "updates": 25}
+    train(out=tmp_path, **SMALL | RECURRENT | epochs)
+    lines = [line for line in read_log(tmp_path) if "seconds" in line]
+    assert lines[-1]["epoch"] > 1
+    assert [line["tokens_per_second"] for line in lines] == pytest.approx([1.0] * 5)
+    assert [line["seconds"] for line in lines] == pytest.approx([line["tokens"] for line in lines])
+
+
+def test_pairs_that_are_left_out_are_told(tmp_path):
+    lines = ["a b c"] * 40 + ["", "a b c d e f g h"]
+    for side in ("source", "target"):
+        (tmp_path / side).write_text("".join(f"{line}\n" for line in [*lines, *["a b"] * 9]))
+    told = []
+    settings = {name: value for name, value in SMALL.items() if not name.startswith("task")} | RECURRENT
+    settings |= {"longest": 7, "updates": 2, "vocabulary": 300}
+    texts = {side: tmp_path / side for side in ("source", "target")}
+    train(out=tmp_path / "out", progress=told.append, **texts, **settings)
+    assert told[0].left_out == {"both empty": 1, "too long": 1}
+    assert read_log(tmp_path / "out")[0] == {"update": 0, "left_out": told[0].left_out}
+
+
+def test_noam_goes_by_the_width_of_the_model():
+    found = [
+        rate_of(TrainConfig(schedule="noam", warmup=4, learning_rate=1.0, **kind), 4)
+        for kind in (RECURRENT | {"decoder_width": 64}, TRANSFORMER | {"width": 16})
+    ]
+    assert found == pytest.approx([64**-0.5 * 4**-0.5, 16**-0.5 * 4**-0.5])
+
+
+def test_a_folder_holds_one_training(unbroken):
+    with pytest.raises(AttnscopeError, match=r"holds a training with learning_rate = 0\.004; found 0\.1"):
+        train(out=unbroken["recurrent"], **SMALL, **RECURRENT, learning_rate=0.1)
+
+
+def test_a_loss_that_is_no_number_stops_the_training(tmp_path, monkeypatch):
+    with OwnedFolder(tmp_path, "train") as folder:
+        training = Training(TrainConfig(**SMALL, **RECURRENT), folder, Processes())
+        weight = next(training.model.parameters())
+        monkeypatch.setattr(training.model, "summed_loss", lambda **_: weight.sum() * torch.nan)
+        with pytest.raises(
+            AttnscopeError, match=r"the loss of update 1 is nan: try a smaller learning_rate \(now 0\.002\)"
+        ):
+            training.run()
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("lable_smoothing: 0.1", "there is no setting 'lable_smoothing': did you mean 'label_smoothing'?"),
+        ("dropout: 1.5", "dropout is 1.5: Input should be less than 1"),
+        ("heads: two", "heads is 'two': Input should be a valid integer"),
+        ("model: rnn", "model is 'rnn': Input should be 'transformer', 'recurrent' or 'masked-lm'"),
+        ("- a list", "holds a list; expected settings"),
+        ("a: b: c", "is not YAML: mapping values are not allowed here"),
+        ("target: b.txt", "found target without source: give both"),
+        ("valid_source: a.txt\nvalid_target: b.txt", "found valid_source without source: give both"),
+        (
+            "source: a.txt\ntarget: b.txt\nvalid_target: b.txt",
+            "found valid_target without valid_source: give both",
+        ),
+        ("attention: dot", "'attention' is a setting of model 'recurrent', and the model is 'transformer'"),
+        (
+            "model: recurrent\nlayers: 2",
+            "'layers' is a setting of model 'transformer' and 'masked-lm', and the model is 'recurrent'",
+        ),
+    ],
+)
+def test_wrong_settings_are_named(text, message, tmp_path):
+    file = tmp_path / "config.yaml"
+    file.write_text(text)
+    with pytest.raises(AttnscopeError) as caught:
+        read_config(file)
+    assert message in str(caught.value)
+
+
+def test_flags_take_the_place_of_the_file(tmp_path):
+    file = tmp_path / "config.yaml"
+    file.write_text(json.dumps({"updates": 7, "dropout": 0.3}))
+    config = read_config(file, updates=9, dropout=None)
+    assert (config.updates, config.dropout) == (9, 0.3)
+
+
+def test_a_target_without_spaces_wants_a_tokenizer_of_bleu(tmp_path):
+    (tmp_path / "en").write_text("I am a cat.\n" * 20)
+    (tmp_path / "ja").write_text("吾輩は猫である。\n" * 20)
+    files = {"source": tmp_path / "en", "target": tmp_path / "ja", "vocabulary": 300}
+    with pytest.raises(AttnscopeError, match=r"no spaces between words.*--bleu-tokenizer"):
+        read_material(read_config(**files))
+    assert len(read_material(read_config(**files, bleu_tokenizer="char")).valid) == 2

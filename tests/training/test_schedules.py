@@ -1,0 +1,53 @@
+"""Learning rates against numbers worked out from the papers' formulas, and against transformers' schedules."""
+
+import pytest
+import torch
+from transformers import (
+    get_constant_schedule_with_warmup,
+    get_cosine_schedule_with_warmup,
+    get_inverse_sqrt_schedule,
+)
+
+from attnscope.training._schedules import learning_rate
+
+PEERS = {
+    "constant": lambda optimizer, warmup, last: get_constant_schedule_with_warmup(optimizer, warmup),
+    "cosine": get_cosine_schedule_with_warmup,
+    "inverse_sqrt": lambda optimizer, warmup, last: get_inverse_sqrt_schedule(optimizer, warmup),
+}
+
+
+@pytest.mark.parametrize(
+    ("width", "warmup", "rates"),
+    [
+        (64, 16, {1: 1 / 512, 4: 1 / 128, 16: 1 / 32, 64: 1 / 64, 256: 1 / 128}),
+        (512, 4_000, {1: 1.746928e-7, 4_000: 6.987712e-4, 100_000: 1.397542e-4}),  # the paper's base model
+    ],
+)
+def test_noam_is_equation_3_of_vaswani(width, warmup, rates):
+    found = {
+        step: learning_rate(step, "noam", peak=2.0, warmup=warmup, last=100_000, width=width)
+        for step in rates
+    }
+    assert found == pytest.approx({step: 2 * rate for step, rate in rates.items()}, rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("schedule", "rates"),
+    [
+        ("cosine", {1: 0.25, 4: 1, 7: 0.8535534, 8: 0.75, 10: 0.5, 12: 0.25, 13: 0.1464466, 16: 0}),
+        ("inverse_sqrt", {1: 0.25, 2: 0.5, 4: 1, 9: 2 / 3, 16: 0.5}),
+        ("constant", {1: 0.25, 2: 0.5, 4: 1, 9: 1, 16: 1}),
+    ],
+)
+def test_rates_after_a_warm_up_of_4(schedule, rates):
+    found = {step: learning_rate(step, schedule, peak=0.1, warmup=4, last=16) for step in rates}
+    assert found == pytest.approx({step: 0.1 * rate for step, rate in rates.items()}, abs=1e-8)
+
+
+@pytest.mark.parametrize("schedule", PEERS)
+def test_rates_are_those_of_transformers(schedule):
+    optimizer = torch.optim.SGD([torch.zeros(1)], lr=1.0)
+    (peer,) = PEERS[schedule](optimizer, 7, 50).lr_lambdas
+    for step in range(1, 51):
+        assert learning_rate(step, schedule, peak=1.0, warmup=7, last=50) == pytest.approx(peer(step))

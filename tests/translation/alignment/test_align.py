@@ -1,0 +1,133 @@
+"""A whole text aligned: the planted head is found, judged and shown."""
+
+import json
+
+import numpy as np
+import pytest
+
+import attnscope
+from attnscope.errors import AttnscopeError
+from attnscope.models import (
+    RecurrentConfig,
+    RecurrentForConditionalGeneration,
+    TransformerConfig,
+    TransformerForConditionalGeneration,
+)
+from attnscope.translation.alignment._links import Gold
+from tests.translation.small_translators import Reordering, small_model, small_tokenizer
+
+SOURCES = ["a b a b", "b a", "a", "", " ".join(["a b"] * 30)]
+TARGETS = ["b a b a", "a b", "a", "", " ".join(["b a"] * 30)]
+
+
+def reverse(count):
+    return frozenset((i, count - 1 - i) for i in range(count))
+
+
+@pytest.fixture(scope="module")
+def gold():
+    sure = [reverse(len(line.split())) for line in SOURCES]
+    sure[1] |= {(7, 1)}  # past the end
+    return Gold(sure, list(sure))
+
+
+def run(**options):
+    return attnscope.align(Reordering(), SOURCES, TARGETS, tokenizer=small_tokenizer(), **options)
+
+
+@pytest.mark.parametrize("end", ["drop", "keep", "null"])
+def test_the_head_that_aligns_is_found_among_all(gold, end):
+    aligned = run(gold=gold, end=end)
+    assert (aligned.layer, aligned.head, aligned.chosen_on_gold) == (0, 1, True)
+    assert aligned.links == [reverse(len(line.split())) for line in SOURCES]
+    assert aligned.outside == 1
+    # 67 links, all sure; 68 are sure: the one past the end cannot be found
+    assert aligned.score.error_rate == pytest.approx(1 - 2 * 67 / (67 + 68), rel=1e-12)
+    rates = aligned.heads["error_rate"].values
+    assert rates[0, 1] == aligned.score.error_rate
+    np.testing.assert_array_equal(np.delete(rates.ravel(), 1), 1)
+
+
+def test_a_given_head_is_taken_and_not_called_chosen(gold):
+    aligned = run(gold=gold, layer=1, head=0)
+    assert aligned.heads is None
+    assert aligned.score.error_rate == 1
+    assert not aligned.chosen_on_gold
+    every = run(gold=gold, layer=1, head=0, every_head=True)
+    assert every.heads["error_rate"].shape == (2, 2)
+    assert (every.layer, every.head, every.chosen_on_gold) == (1, 0, False)
+
+
+def test_pairs_to_show_go_from_the_best_to_the_worst_and_leave_out_the_long_and_empty(gold):
+    aligned = run(gold=gold, shown=10)
+    rates = [pair.error_rate for pair in aligned.pairs]
+    assert rates == sorted(rates)
+    assert sorted(pair.line for pair in aligned.pairs) == [1, 2, 3]
+    for pair in aligned.pairs:
+        assert pair.found == aligned.links[pair.line - 1]
+        np.testing.assert_array_equal(pair.words.weights, np.eye(len(pair.words.source))[::-1])
+    assert [pair.line for pair in run(shown=2).pairs] == [1, 2]
+
+
+def test_the_signature_names_all_that_the_links_depend_on(gold):
+    signature = json.loads(run(gold=gold, rule="intersection").signature)
+    assert signature["text"]["pairs"] == 5
+    assert signature["settings"] == {
+        "layer": 0, "head": 1, "end": "drop", "step": "predicts", "words": "space", "batch_size": 16,
+        "rule": "intersection", "threshold": 0.2,
+    }  # fmt: skip
+    assert json.loads(run(layer=0, head=1).signature)["text"] == signature["text"]
+    other = attnscope.align(Reordering(), ["b"], ["b"], tokenizer=small_tokenizer())
+    assert json.loads(other.signature)["text"]["source_sha256"] != signature["text"]["source_sha256"]
+
+
+def test_files_do_as_well_as_lists(tmp_path):
+    (tmp_path / "source").write_text("\n".join(SOURCES) + "\n")
+    (tmp_path / "target").write_text("\n".join(TARGETS) + "\n")
+    gold = [" ".join(f"{i + 1}-{j + 1}" for i, j in reverse(len(line.split()))) for line in SOURCES]
+    (tmp_path / "gold").write_text("\n".join(gold) + "\n")
+    aligned = attnscope.align(
+        Reordering(),
+        tmp_path / "source",
+        tmp_path / "target",
+        gold=tmp_path / "gold",
+        tokenizer=small_tokenizer(),
+    )
+    assert aligned.score.error_rate == 0
+
+
+RECURRENT = RecurrentConfig(vocab_size=64, embedding_width=8, attention="additive")
+TRANSFORMER = TransformerConfig(vocab_size=64, width=16, heads=2, feed_forward=32)
+
+
+@pytest.mark.parametrize(
+    ("model", "heads"),
+    [
+        (RecurrentForConditionalGeneration(RECURRENT), (1, 1)),
+        (TransformerForConditionalGeneration(TRANSFORMER), (TRANSFORMER.num_hidden_layers, 2)),
+    ],
+)
+def test_a_system_of_the_lineage_is_read_from_its_folder(tmp_path, monkeypatch, model, heads):
+    # The run-time check of shapes wraps the configuration as a plain dataclass, which would refuse `model_type`.
+    config = type(model.config)
+    monkeypatch.setattr(config, "__init__", getattr(config.__init__, "__wrapped__", config.__init__))
+    model.eval().save_pretrained(tmp_path)
+    small_tokenizer().save_pretrained(tmp_path)
+    link = [frozenset({(0, 0)})] * 2
+    options = {"gold": Gold(link, link), "shown": 2}
+    texts = ["der hund", "ab"], ["the dog", "b"]
+    aligned = attnscope.align(tmp_path, *texts, **options)
+    assert aligned.heads["error_rate"].shape == heads
+    before = attnscope.align(model, *texts, **options, tokenizer=small_tokenizer())
+    for kept, made in zip(aligned.pairs, before.pairs, strict=True):
+        single = 10 * np.finfo(np.float32).eps  # memory laid out otherwise sums otherwise
+        np.testing.assert_allclose(kept.words.weights, made.words.weights, atol=single)
+
+
+def test_mistakes_are_said(gold):
+    with pytest.raises(AttnscopeError, match="the gold file has 1"):
+        run(gold=Gold(gold.sure[:1], gold.possible[:1]))
+    with pytest.raises(AttnscopeError, match="only with gold alignments"):
+        run(every_head=True)
+    with pytest.raises(AttnscopeError, match="there is no layer 9"):
+        attnscope.align(small_model("bart"), ["a"], ["a"], tokenizer=small_tokenizer(), layer=9)

@@ -1,0 +1,205 @@
+"""Weights between words: exact merging, planted attention, and any encoder-decoder of transformers."""
+
+import numpy as np
+import pytest
+import torch
+
+from attnscope.errors import AttnscopeError
+from attnscope.translation.alignment._links import links, pharaoh
+from attnscope.translation.alignment._word_weights import (
+    forced_alignment,
+    forced_alignment_of_heads,
+    word_weights,
+)
+from tests.translation.small_translators import Blind, Reordering, small_model, small_tokenizer
+
+SOURCES = ["der hund läuft.", "ab", "a b c d e f g", "x"]
+TARGETS = ["the dog runs.", "the b", "a b", "b a a"]
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return small_tokenizer()
+
+
+# --- merging ---
+
+
+def random_weights(n=6, m=7, seed=0):
+    return np.random.default_rng(seed).dirichlet(np.ones(m), size=n)
+
+
+SOURCE_WORDS = np.array([0, 0, 1, 2, 2, 2, -1])
+TARGET_WORDS = np.array([0, 1, 1, 2, 2, -1])
+
+
+def test_words_of_one_piece_are_left_as_they_are():
+    weights = random_weights()
+    np.testing.assert_array_equal(
+        word_weights(weights, np.arange(7), np.arange(6)), weights / weights.sum(1, keepdims=True)
+    )
+
+
+def test_sources_sum_and_targets_average():
+    weights = random_weights()
+    merged = word_weights(weights, SOURCE_WORDS, TARGET_WORDS, end="keep")
+    by_hand = np.array(
+        [
+            [weights[rows][:, columns].sum(1).mean() for columns in ([0, 1], [2], [3, 4, 5], [6])]
+            for rows in ([0], [1, 2], [3, 4])
+        ]
+    )
+    np.testing.assert_allclose(merged, by_hand, rtol=1e-14)
+    np.testing.assert_allclose(merged.sum(1), 1, rtol=1e-14)
+
+
+def test_dropping_the_end_is_keeping_it_and_dividing():
+    weights = random_weights()
+    kept = word_weights(weights, SOURCE_WORDS, TARGET_WORDS, end="keep")
+    dropped = word_weights(weights, SOURCE_WORDS, TARGET_WORDS)
+    np.testing.assert_allclose(dropped, kept[:, :-1] / kept[:, :-1].sum(1, keepdims=True), rtol=1e-14)
+
+
+def test_null_leaves_out_the_words_that_look_at_the_end():
+    weights = np.array([[0.2, 0.2, 0.6], [0.3, 0.4, 0.3], [0.0, 0.0, 1.0]])
+    merged = word_weights(weights, np.array([0, 1, -1]), np.array([0, 1, -1]), end="null")
+    np.testing.assert_allclose(merged, [[0, 0], [3 / 7, 4 / 7]], rtol=1e-14)
+    assert links(merged) == {(1, 1)}
+
+
+def test_the_step_that_reads_a_token_is_the_next_row():
+    weights = random_weights()
+    later = word_weights(weights, SOURCE_WORDS, TARGET_WORDS, step="reads")
+    moved = word_weights(np.roll(weights, -1, axis=0), SOURCE_WORDS, TARGET_WORDS)
+    np.testing.assert_array_equal(later, moved)
+    with pytest.raises(AttnscopeError, match="no step reads the last target token"):
+        word_weights(weights[:5], SOURCE_WORDS, TARGET_WORDS[:5], step="reads")
+
+
+def test_leading_axes_are_heads():
+    weights = np.stack([random_weights(seed=seed) for seed in range(6)]).reshape(2, 3, 6, 7)
+    merged = word_weights(weights, SOURCE_WORDS, TARGET_WORDS, end="null")
+    assert merged.shape == (2, 3, 3, 3)
+    np.testing.assert_allclose(
+        merged[1, 2], word_weights(weights[1, 2], SOURCE_WORDS, TARGET_WORDS, end="null"), rtol=1e-14
+    )
+
+
+# --- models ---
+
+
+def test_a_planted_reordering_is_found_through_pieces(tokenizer):
+    pairs = list(
+        forced_alignment(Reordering(), tokenizer, ["ab ab b", "b"], ["b ab ab", "b"], layer=0, head=1)
+    )
+    assert [pharaoh(links(pair.weights)) for pair in pairs] == ["0-2 1-1 2-0", "0-0"]
+    assert pairs[0].source == ["ab", "ab", "b"]
+
+
+def test_heads_that_look_at_the_end_alone_align_nothing(tokenizer):
+    for end in ("drop", "null"):
+        (pair,) = forced_alignment(Reordering(), tokenizer, ["ab b"], ["b ab"], layer=1, end=end)
+        assert links(pair.weights) == frozenset()
+    (pair,) = forced_alignment(Reordering(), tokenizer, ["ab b"], ["b ab"], layer=1, end="keep")
+    np.testing.assert_array_equal(pair.weights, [[0, 0, 1], [0, 0, 1]])
+
+
+@pytest.mark.parametrize("kind", ["bart", "marian", "t5"])
+def test_padding_and_batches_change_nothing(kind, tokenizer):
+    model = small_model(kind)
+    together = list(forced_alignment(model, tokenizer, SOURCES, TARGETS, batch_size=4))
+    alone = list(forced_alignment(model, tokenizer, SOURCES, TARGETS, batch_size=1))
+    for a, b, source, target in zip(together, alone, SOURCES, TARGETS, strict=True):
+        assert (a.source, a.target) == (source.split(), target.split())
+        assert a.weights.shape == (len(a.target), len(a.source))
+        np.testing.assert_allclose(a.weights, b.weights, atol=100 * np.finfo(np.float32).eps)
+        np.testing.assert_allclose(a.weights.sum(1), 1, rtol=1e-12)
+
+
+@pytest.mark.parametrize("kind", ["bart", "marian", "t5"])
+def test_weights_are_those_that_the_model_gives(kind, tokenizer):
+    model = small_model(kind)
+    (pair,) = forced_alignment(model, tokenizer, ["a b"], ["b a"], layer=1, head=0, end="keep")
+    model.set_attn_implementation("eager")
+    ids, labels = (
+        tokenizer(["a b"], return_tensors="pt")["input_ids"],
+        tokenizer(["b a"], return_tensors="pt"),
+    )
+    with torch.no_grad():
+        output = model(input_ids=ids, labels=labels["input_ids"], output_attentions=True)
+    expected = output.cross_attentions[1][0, 0].double().numpy()[:2]  # every word is one piece; then </s>
+    np.testing.assert_allclose(pair.weights, expected, atol=10 * np.finfo(np.float32).eps)
+
+
+def test_heads_for_themselves_average_to_the_mean(tokenizer):
+    model = small_model("bart")
+    (mean,) = forced_alignment(model, tokenizer, SOURCES[:1], TARGETS[:1], end="keep")
+    (heads,) = forced_alignment_of_heads(model, tokenizer, SOURCES[:1], TARGETS[:1], end="keep")
+    assert heads.weights.shape[:2] == (3, 2)
+    np.testing.assert_allclose(heads.weights.mean((0, 1)), mean.weights, atol=10 * np.finfo(np.float32).eps)
+
+
+def test_the_model_is_left_as_it_was(tokenizer):
+    model = small_model("bart").train()
+    model.set_attn_implementation("sdpa")
+    list(forced_alignment(model, tokenizer, SOURCES, TARGETS))
+    assert model.training
+    assert model.config._attn_implementation == "sdpa"
+
+
+def test_words_can_be_pieces_and_sentences_empty(tokenizer):
+    (pair,) = forced_alignment(Reordering(), tokenizer, ["彼は本"], ["th b"], words="piece", layer=0, head=1)
+    assert pair.source[-3:] == ["彼", "は", "本"]
+    assert len(pair.source) == pair.weights.shape[1]
+    pairs = list(forced_alignment(small_model("bart"), tokenizer, ["", "a b"], ["a", ""]))
+    assert [pair.weights.shape for pair in pairs] == [(1, 0), (0, 2)]
+
+
+def test_progress_counts_pairs(tokenizer):
+    seen = []
+    list(
+        forced_alignment(
+            Reordering(), tokenizer, SOURCES, TARGETS, batch_size=3, progress=lambda *now: seen.append(now)
+        )
+    )
+    assert seen == [(3, 4), (4, 4)]
+
+
+def test_mistakes_are_said(tokenizer):
+    def run(model, sources=("a",), targets=("a",), **options):
+        return list(forced_alignment(model, tokenizer, list(sources), list(targets), **options))
+
+    bart = small_model("bart")
+    with pytest.raises(AttnscopeError, match="there is no layer 3: the decoder has layers 0 to 2"):
+        run(bart, layer=3)
+    with pytest.raises(AttnscopeError, match="there is no head 2"):
+        run(bart, head=2)
+    with pytest.raises(AttnscopeError, match="the source has 2 lines and the target has 1"):
+        run(bart, ["a", "b"])
+    with pytest.raises(AttnscopeError, match=r"from line 1 to 2; the longest is line 2 \(101 source"):
+        run(bart, ["a", " ".join("a" * 100)], ["a", "a"])
+    with pytest.raises(AttnscopeError, match="gives no cross_attentions"):
+        run(Blind())
+    with pytest.raises(AttnscopeError, match="end 'none' is not known"):
+        run(bart, end="none")
+    with pytest.raises(AttnscopeError, match="step 'next' is not known"):
+        run(bart, step="next")
+    with pytest.raises(AttnscopeError, match="words 'letters' is not known"):
+        run(bart, words="letters")
+    bart.config.is_encoder_decoder = False
+    with pytest.raises(AttnscopeError, match="is no encoder-decoder"):
+        run(bart)
+
+
+@pytest.mark.parametrize("batch_size", [1, 3])
+@pytest.mark.parametrize("align", [forced_alignment, forced_alignment_of_heads])
+def test_a_line_on_which_the_model_overflows_is_refused(tokenizer, align, batch_size):
+    model = small_model("bart")
+    with torch.no_grad():
+        model.model.encoder.embed_tokens.weight[tokenizer("c").input_ids[-2]] = torch.inf  # only in line 3
+    pairs = align(model, tokenizer, SOURCES, TARGETS, batch_size=batch_size)
+    before = [next(pairs), next(pairs)]
+    assert all(np.isfinite(pair.weights).all() for pair in before)
+    refused = r"^line 3: layer 0 of the decoder's attention to the source gives NaN or infinity\. Look at the weights"
+    with pytest.raises(AttnscopeError, match=refused):
+        next(pairs)

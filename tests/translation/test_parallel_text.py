@@ -1,0 +1,153 @@
+"""What parallel text is read from, what is left out, and what is refused."""
+
+import json
+from collections import Counter
+
+import pytest
+
+from attnscope.errors import AttnscopeError
+from attnscope.translation._parallel_text import ParallelText, read_parallel
+
+
+@pytest.fixture
+def write(tmp_path):
+    def put(name, data):
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
+        return path
+
+    return put
+
+
+def pairs(*arguments, **options):
+    text = read_parallel(*arguments, **options)
+    return list(zip(text.source, text.target, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("source", "target"),
+    [
+        (b"one\ntwo\n", b"eins\nzwei\n"),
+        (b"one\r\ntwo\r\n", b"eins\nzwei"),
+        (b"\xef\xbb\xbfone\ntwo", b"\xef\xbb\xbfeins\r\nzwei"),
+        (b" one\t\ntwo ", b"eins \n\xe3\x80\x80zwei"),
+    ],
+)
+def test_line_ends_marks_and_outer_white_space_do_not_matter(write, source, target):
+    assert pairs(write("s", source), write("t", target)) == [("one", "eins"), ("two", "zwei")]
+
+
+@pytest.mark.parametrize("character", ["\u2028", "\x85", "\x0c", "\r", "\x1c"])
+def test_only_a_newline_ends_a_line(write, character):
+    line = f"a{character}b"
+    assert pairs(write("s", f"{line}\nc".encode()), write("t", b"1\n2")) == [(line, "1"), ("c", "2")]
+
+
+def test_pairs_with_an_empty_side_are_left_out_and_counted(write):
+    text = read_parallel(write("s", b"a\n\nb\n \nc\n\n"), write("t", b"1\n2\n\n4\n5\n\n"))
+    assert (text.source, text.target) == (["a", "c"], ["1", "5"])
+    assert text.left_out == {"empty source": 2, "empty target": 1, "both empty": 1}
+
+
+def test_json_lines(write):
+    lines = [{"source": "a", "target": "1"}, {"source": "", "target": "2"}]
+    data = "\n\n".join(map(json.dumps, lines)).encode()
+    assert read_parallel(write("x.jsonl", data)) == ParallelText(["a"], ["1"], {"empty source": 1})
+    assert pairs(write("y.jsonl", b'{"de": "1", "en": "a"}'), sides=("en", "de")) == [("a", "1")]
+
+
+def test_json_lines_stand_alone(write):
+    lines = write("x.jsonl", b'{"source": "a", "target": "1"}')
+    for two in ((lines, lines), (write("s", b"a"), lines)):
+        with pytest.raises(AttnscopeError, match=r"x\.jsonl: JSON Lines of both sides stand alone"):
+            read_parallel(*two)
+
+
+def test_a_folder_holds_pairs_and_json_lines(write, tmp_path):
+    for name, data in [("b.en", b"b"), ("b.de", b"2"), ("a/c.en", b"a"), ("a/c.de", b"1"), (".x.en", b"no")]:
+        write(name, data)
+    write("z.jsonl", b'{"en": "z", "de": "26"}')
+    write("README.md", b"not read")
+    assert pairs(tmp_path, sides=("en", "de")) == [("a", "1"), ("b", "2"), ("z", "26")]
+
+
+def test_two_folders_are_paired_by_name(write, tmp_path):
+    for name, data in [("s/a.en", b"a"), ("s/b", b"b"), ("t/a.de", b"1"), ("t/b", b"2")]:
+        write(name, data)
+    assert pairs(tmp_path / "s", tmp_path / "t") == [("a", "1"), ("b", "2")]
+
+
+def test_the_hash_is_of_the_pairs_and_not_of_the_place(write):
+    first = read_parallel(write("s", b"a\nb"), write("t", b"1\n2"))
+    again = read_parallel(write("x.jsonl", b'{"source":"a","target":"1"}\n{"source":"b","target":"2"}'))
+    assert first.sha256() == again.sha256()
+    moved = ParallelText(["a", "b1"], ["1", "2"]), ParallelText(["a", "b"], ["11", "2"])
+    assert len({first.sha256(), *(text.sha256() for text in moved)}) == 3
+
+
+@pytest.mark.parametrize(
+    ("files", "arguments", "message"),
+    [
+        ({"s": b"a\nb\n", "t": b"1\n"}, ("s", "t"), r"s has 2 lines and .*t 1; expected as many"),
+        ({"s": b"a\nb\xff", "t": b"1\n2"}, ("s", "t"), r"s, line 2: found byte 0xff at byte offset 3"),
+        ({"s": "a".encode("utf-16"), "t": b"1"}, ("s", "t"), r"s, line 1: .*\n.*iconv -f utf-16"),
+        ({"s": b"\n", "t": b"1"}, ("s", "t"), r"no pair of lines \(left out for an empty side: 1\)"),
+        ({"s": b"", "t": b""}, ("s", "t"), r"no pair of lines"),
+        ({"s": b"a"}, ("s", "t"), r"t: no such file or folder"),
+        ({"s": b"a"}, ("s",), r"one text file alone; expected two"),
+        ({"s": b"a", "f/t": b"a"}, ("s", "f"), r"a file and a folder"),
+        ({"x.jsonl": b'{"source": "a"}'}, ("x.jsonl",), r"x.jsonl, line 1: no field 'target'"),
+        (
+            {"x.jsonl": b'{"source": "a", "target": 1}'},
+            ("x.jsonl",),
+            r"line 1: field 'target' holds a JSON num",
+        ),
+        ({"x.jsonl": b'\n{"source"'}, ("x.jsonl",), r"x.jsonl, line 2: not JSON"),
+        ({"x.jsonl": b"{}\n\xff"}, ("x.jsonl",), r"x.jsonl, line 1: no field"),
+        ({"x.jsonl": b"\n\xff"}, ("x.jsonl",), r"x.jsonl, line 2: found byte 0xff at byte offset 1"),
+        (
+            {"x.jsonl": b'{"source": "\\ud800", "target": "1"}'},
+            ("x.jsonl",),
+            r"line 1: found a lone surrogate",
+        ),
+        ({"f/a.source": b"a"}, ("f",), r"a.source: its partner a.target is not there"),
+        ({"f/a.target": b"a"}, ("f",), r"a.target: its partner a.source is not there"),
+        ({"f/a.txt": b"a"}, ("f",), r"no .jsonl file and no pair of files NAME.source, NAME.target"),
+        ({"f/a": b"a", "g/b": b"a"}, ("f", "g"), r"f.a: no file of this name in .*g"),
+        (
+            {"f/a.x": b"a", "f/a.y": b"a", "g/a": b"1"},
+            ("f", "g"),
+            r"a.x and a.y differ in their suffix alone",
+        ),
+    ],
+)
+def test_refusals_name_file_and_line(write, tmp_path, files, arguments, message):
+    for name, data in files.items():
+        write(name, data)
+    with pytest.raises(AttnscopeError, match=message):
+        read_parallel(*(tmp_path / name for name in arguments))
+
+
+def test_unequal_lists_are_refused():
+    with pytest.raises(AttnscopeError, match="found 2 source lines and 1 target lines"):
+        ParallelText(["a", "b"], ["1"])
+
+
+def test_multi30k_keeps_every_pair(data):
+    text = read_parallel(data / "multi30k" / "train.en", data / "multi30k" / "train.de")
+    assert (len(text), text.left_out) == (29_000, {})
+
+
+@pytest.mark.parametrize("most", [1, 2, 5])
+def test_joining_loses_nothing_and_keeps_the_order(most):
+    text = ParallelText([f"s{i}" for i in range(300)], [f"t{i} u" for i in range(300)], {"empty source": 3})
+    joined = text.joined(most, seed=1)
+    assert " ".join(joined.source) == " ".join(text.source)
+    assert " ".join(joined.target) == " ".join(text.target)
+    counts = Counter(len(line.split()) for line in joined.source[:-1])  # the last one takes what is left
+    assert set(counts) == set(range(1, most + 1))
+    assert [len(line.split()) for line in joined.target] == [2 * len(line.split()) for line in joined.source]
+    assert joined.left_out == text.left_out
+    assert joined == text.joined(most, seed=1)
+    assert most == 1 or joined != text.joined(most, seed=2)
