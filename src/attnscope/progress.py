@@ -1,0 +1,42 @@
+"""What every long command tells while it works."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class Progress:
+    """One report of how far the work has come.
+
+    Attributes
+    ----------
+    name
+        What is being done: an analysis, a system, ``"train"``.
+    share
+        Part of all work that is done, between 0 and 1.
+    told
+        More to show, by name: windows, loss, tokens per second, ...
+
+    Examples
+    --------
+    >>> Progress("reading the texts", 0.5, {"windows": 8}).told["windows"]
+    8
+    """
+
+    name: str
+    share: float
+    told: Mapping[str, float | int | str] = field(default_factory=dict[str, "float | int | str"])
+
+
+Tell = Callable[[Progress], None]
+
+
+def tell_nobody(_: Progress) -> None:
+    """Stands in where nobody asked to be told.
+
+    Examples
+    --------
+    >>> tell_nobody(Progress("scan", 0.0))
+    """
