@@ -8,6 +8,7 @@ from ._padding import padding_difference
 from ._positions import position_table_length, stored_positions
 from ._quiet import quiet
 from ._registry import Site, attnscope_attention, watching
+from ._sites import layer_coordinates
 from ._verify import TOLERANCE, verify
 
 __all__ = [
@@ -21,6 +22,7 @@ __all__ = [
     "decoder_note",
     "decoder_start",
     "forward",
+    "layer_coordinates",
     "load_model",
     "not_finite",
     "numbering_note",

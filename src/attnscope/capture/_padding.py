@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from attnscope.attention import Need, measure
+from attnscope.attention import output_of
 from attnscope.capture._forward import main_output
 from attnscope.capture._registry import watching
 from attnscope.capture._verify import TOLERANCE
@@ -45,7 +45,7 @@ def padding_difference(
     >>> padding_difference(BertModel(config).eval(), together, alone) < 1
     True
     """
-    with watching(model, lambda _, call: measure(call, Need())[0]):
+    with watching(model, lambda _, call: output_of(call)):
         batch = main_output(model(**together))
         single = [main_output(model(**one)) for one in alone]
     largest = 0.0

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from attnscope.attention import AttentionCall, Need, attend, measure
+from attnscope.attention import AttentionCall, attend, output_of
 from attnscope.capture._forward import check_finite, check_ids, forward, main_output
 from attnscope.capture._registry import Site, are_written_out, watching, write_masks_out
 from attnscope.errors import AttnscopeError, explaining
@@ -92,7 +92,7 @@ def _verified(
     def observe(site: Site, call: AttentionCall) -> Tensor:
         seen.update(running)
         sites.append(site)
-        output = measure(call, Need())[0]
+        output = output_of(call)
         _check_rows(f"{name}, layer {site.index} ({site.name})", site, call, output)
         return output
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import xarray as xr
     from rich.table import Table
 
-    from attnscope.mechanism import Step
+    from attnscope.progress import Progress
 
 _SHOWN = 20  # heads in the table
 _CHANGED = 6  # heads that fit on a terminal of 80 columns
@@ -51,7 +51,7 @@ _Frequencies = Annotated[
     ),
 ]
 _Completion = Annotated[
-    str, typer.Option(help="Of the rotation in the phase maps: minimal, lapack, haar or thin.")
+    str, typer.Option(help="Completion of the rotation in the phase maps: minimal, lapack, haar or thin.")
 ]
 _Interventions = Annotated[
     bool,
@@ -158,14 +158,30 @@ def explain(
         place.say(folder, page)
 
 
-def _analysed(model: str, text: list[Path] | None, **settings: Any) -> xr.DataTree:
+def _analysed(
+    model: str,
+    text: list[Path] | None,
+    *,
+    paper: bool,
+    published_as: str | None,
+    relearn: int | None,
+    **settings: Any,
+) -> xr.DataTree:
+    from attnscope.checks import check_whole
     from attnscope.errors import AttnscopeError
     from attnscope.mechanism import explain as run_explain
     from attnscope.mechanism.arrays import COMPLETIONS
+    from attnscope.reproduction import yamamoto2023
 
     if settings["completion"] not in COMPLETIONS:
         raise AttnscopeError(f"--completion is {settings['completion']!r}: choose {', '.join(COMPLETIONS)}")
-    return run_explain(model, text, **settings)
+    check_whole(1, relearn=relearn)
+    more = [] if relearn is None else [yamamoto2023.relearned(relearn)]
+    yamamoto2023.check_published(published_as)
+    if paper:
+        more += yamamoto2023.analyses(published_as=published_as)
+    longest = yamamoto2023.LONGEST if paper else None
+    return run_explain(model, text, more=more, longest=longest, **settings)
 
 
 def _heads_to_show(tree: xr.DataTree, layer: int | None, head: int | None) -> list[tuple[int, int]]:
@@ -175,25 +191,28 @@ def _heads_to_show(tree: xr.DataTree, layer: int | None, head: int | None) -> li
     return best_heads(tree, layer=layer, head=head, count=number)
 
 
-def _print_paper(tree: xr.DataTree) -> None:
-    """Published numbers beside ours."""
+def _print_text_tables(tree: xr.DataTree) -> None:
+    """Tables of text that analyses have, such as published numbers beside ours."""
     from rich.table import Table
     from rich.text import Text
 
-    from attnscope.reproduction.yamamoto2023 import COLUMNS, KEY, left_out, paper_lines
+    from attnscope.mechanism import analyses_of
 
-    shown = Table.grid(padding=(0, 2, 0, 0))  # below each other: seven columns would cut words
-    for number, quantity, *cells in paper_lines(tree["paper"].to_dataset()):
-        shown.add_row(Text(number), Text(quantity, style="bold"))
-        for heading, cell in zip(COLUMNS[2:], cells, strict=True):
-            if cell:
-                shown.add_row("", Text(f"{heading}: {cell}"))
-        shown.add_row()
     console = new_console()
-    console.print(shown)
-    console.print(KEY, style="dim", highlight=False)
-    if told := left_out(tree):
-        console.print(told, style="dim", highlight=False)
+    for analysis in analyses_of(tree):
+        if analysis.table is None:
+            continue
+        shown = Table.grid(padding=(0, 2, 0, 0))  # below each other: seven columns would cut words
+        for number, quantity, *cells in analysis.table.lines(tree[analysis.name].to_dataset()):
+            shown.add_row(Text(number), Text(quantity, style="bold"))
+            for heading, cell in zip(analysis.table.columns[2:], cells, strict=True):
+                if cell:
+                    shown.add_row("", Text(f"{heading}: {cell}"))
+            shown.add_row()
+        console.print(shown)
+        for said in (analysis.table.key, analysis.table.remark(tree)):
+            if said:
+                console.print(said, style="dim", highlight=False)
 
 
 def _print_relearned(found: xr.Dataset, folder: Path) -> None:
@@ -226,7 +245,7 @@ def _default_out(signature: dict[str, Any]) -> Path:
 
 
 @contextmanager
-def _progress_bar() -> Generator[Callable[[Step], None]]:
+def _progress_bar() -> Generator[Callable[[Progress], None]]:
     """A bar with what is being done, on standard error; nothing where that is no terminal."""
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
@@ -243,7 +262,7 @@ def _progress_bar() -> Generator[Callable[[Step], None]]:
     )
     task = bar.add_task("explain", total=1.0, step="loading the model")
 
-    def show(step: Step) -> None:
+    def show(step: Progress) -> None:
         bar.update(task, completed=step.share, step=step.name)
 
     with bar:
@@ -300,8 +319,7 @@ def _print_tables(tree: xr.DataTree) -> None:
     from attnscope.mechanism import foretold, layer_numbers, mask_note, rank_heads, skipped_by_reason, summary
 
     console = new_console()
-    if "paper" in tree.children:
-        _print_paper(tree)
+    _print_text_tables(tree)
     rows = rank_heads(tree)
     settings = json.loads(tree.attrs["signature"])["settings"]
     console.print(

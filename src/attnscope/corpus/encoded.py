@@ -15,7 +15,7 @@ from attnscope.errors import AttnscopeError
 
 #: What texts are given as: strings are texts, paths are files or folders, one stands for a list of one, and None for
 #: the bundled sample; or token ids.
-Sources = Any
+Sources = object
 
 _BESIDE = frozenset(  # what else a tokenizer gives, and no forward pass takes
     ["input_ids", "attention_mask", "special_tokens_mask", "offset_mapping", "length", "labels"]

@@ -18,6 +18,10 @@ LOW, HIGH = 0.10, 0.90  # the quantiles over texts that are shown as "the middle
 _COMPLETE = 1e-4  # a row whose unlisted mass is below this is listed in full
 
 
+class NothingToShowError(AttnscopeError):
+    """A result that a figure is drawn of holds nothing for it: such a figure is left out where all are drawn."""
+
+
 @dataclass(frozen=True)
 class Wording:
     """How a statistic is named and explained."""

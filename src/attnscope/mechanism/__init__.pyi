@@ -1,34 +1,61 @@
-from ._api import (
+from . import arrays
+from ._analysis import Analysis, Need, Picture, Section, Table
+from ._catalogue import ANALYSES, analyses_of, known_analyses
+from ._explain import explain
+from ._needs import BIAS, BILINEAR_SCORES, POSITION_TABLE, ROTATION, ROTATION_OR_BIAS
+from ._over_heads import inputs_of
+from ._projections import projections
+from ._ranking import best_heads, foretold, layer_numbers, mask_note, rank_heads, skipped_by_reason, summary
+from ._study import DEFAULT_TEXTS, FEW_TEXTS, Model, NotDefinedError, Study, Tokenizer, studied, study
+from ._verdict import ERROR, SAME
+from .analyses import (
+    bias_effect,
     cross_correlation,
     cross_spectrum,
-    evidence_of,
+    interventions,
     phase_map,
     position_cca,
     position_content,
     position_pca,
     position_spectrum,
-    projections,
     query_key_waves,
+    rotation_effect,
+    scheme_kernel,
+    shift_controls,
+    spectra_by_layer,
 )
-from ._explain import Analyses, Kept, Step, explain
-from ._ranking import best_heads, foretold, layer_numbers, mask_note, rank_heads, skipped_by_reason, summary
-from ._verdict import ERROR, SAME
-from .passes import bias_effect, interventions, rotation_effect, scheme_kernel
 
 __all__ = [
+    "ANALYSES",
+    "BIAS",
+    "BILINEAR_SCORES",
+    "DEFAULT_TEXTS",
     "ERROR",
+    "FEW_TEXTS",
+    "POSITION_TABLE",
+    "ROTATION",
+    "ROTATION_OR_BIAS",
     "SAME",
-    "Analyses",
-    "Kept",
-    "Step",
+    "Analysis",
+    "Model",
+    "Need",
+    "NotDefinedError",
+    "Picture",
+    "Section",
+    "Study",
+    "Table",
+    "Tokenizer",
+    "analyses_of",
+    "arrays",
     "best_heads",
     "bias_effect",
     "cross_correlation",
     "cross_spectrum",
-    "evidence_of",
     "explain",
     "foretold",
+    "inputs_of",
     "interventions",
+    "known_analyses",
     "layer_numbers",
     "mask_note",
     "phase_map",
@@ -41,6 +68,10 @@ __all__ = [
     "rank_heads",
     "rotation_effect",
     "scheme_kernel",
+    "shift_controls",
     "skipped_by_reason",
+    "spectra_by_layer",
+    "studied",
+    "study",
     "summary",
 ]

@@ -7,6 +7,7 @@ import xarray as xr
 from jaxtyping import Bool, Float
 
 from attnscope.mechanism.evidence import Evidence, Layer
+from attnscope.store import stacked
 
 ERROR = 0.01  # probability that one head or more of a model without preferences seems to have one
 SAME = 0.5  # tokens: readings that lie closer together find the same offset
@@ -24,8 +25,8 @@ def weight_peaks(evidence: Evidence) -> xr.Dataset:
     """
     tests = sum(one.band_sums[0].size for one in evidence.layers)
     heads = max(one.heads for one in evidence.layers)
-    parts = [_of_layer(one, ERROR / tests).reindex(head=np.arange(heads)) for one in evidence.layers]
-    found = xr.concat(parts, "layer", data_vars="all", combine_attrs="override")
+    parts = [_of_layer(layer, ERROR / tests).reindex(head=np.arange(heads)) for layer in evidence.layers]
+    found = stacked(parts, "layer", [layer.site.index for layer in evidence.layers])
     found["prefers"] = (found.peak_weight > found.weight_level) & np.isfinite(found.offset_of_weights)
     for name, long_name, units in (
         ("offset_of_weights", "Offset of the largest mean weight", "tokens"),
@@ -35,7 +36,6 @@ def weight_peaks(evidence: Evidence) -> xr.Dataset:
         found[name].attrs = {"long_name": long_name, "units": units}
     lowest, highest = zip(*[one.reach.offsets for one in evidence.layers], strict=True)
     return found.assign_coords(
-        layer=[one.site.index for one in evidence.layers],
         lowest_offset=("layer", list(lowest)),
         highest_offset=("layer", list(highest)),
     )

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from attnscope.errors import AttnscopeError
 from attnscope.mechanism import best_heads, layer_numbers
 from attnscope.report._embed import write_page
-from attnscope.report._explain_content import forms, headline, published, sections, skipped, table
+from attnscope.report._explain_content import forms, headline, sections, skipped, table, text_tables
 from attnscope.report._scan_content import parsed
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ def write_explain_report(
         headline=headline(tree),
         heads=[f"{layer}.{head}" for layer, head in chosen],
         sections=found,
-        published=published(tree, found),
+        tables=text_tables(tree, found),
         columns=columns,
         rows=rows,
         skipped=skipped(tree),

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 import xarray as xr
 
-from attnscope.attention import Need, attend, measure
+from attnscope.attention import attend, output_of
 from attnscope.errors import AttnscopeError
 from attnscope.statistics._summary import rank_heads
 
@@ -98,7 +98,7 @@ class MapObserver:
     )
 
     def __call__(self, site: Site, call: AttentionCall) -> Tensor:
-        output = measure(call, Need())[0]
+        output = output_of(call)
         for head in range(call.query.shape[1]):
             place = site.index, head
             if place in self.listed:

@@ -23,6 +23,7 @@ from attnscope.capture import (
     decoder_note,
     decoder_start,
     forward,
+    layer_coordinates,
     load_model,
     padding_difference,
     position_table_length,
@@ -423,9 +424,7 @@ class _Job:
             },
             coords={
                 "text": np.arange(first, first + len(batch)),
-                "layer": np.arange(len(self.sites)),
-                "layer_name": ("layer", np.array([site.name for site in self.sites], dtype=object)),
-                "layer_kind": ("layer", np.array([site.kind for site in self.sites], dtype=object)),
+                **layer_coordinates(self.sites),
                 "head": np.arange(heads),
                 "offset": np.arange(-self.band, self.band + 1),
                 **({} if "bin_sum" not in arrays else bin_coordinates(self.band, self.reach)),

@@ -1,6 +1,7 @@
 from ._arrays import SUFFIX, packed, unpacked
 from ._files import explained, json_bytes, write_output
 from ._folder import MANIFEST, OwnedFolder, damage, manifest_of
+from ._labelled import padded_heads, stacked
 from ._run import VIEWS, RunFolder, is_finished
 from ._signature import package_versions, short_hash, tokenizer_sha256
 
@@ -17,7 +18,9 @@ __all__ = [
     "manifest_of",
     "package_versions",
     "packed",
+    "padded_heads",
     "short_hash",
+    "stacked",
     "tokenizer_sha256",
     "unpacked",
     "write_output",

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from attnscope.attention import AttentionCall, Need, Rotation, measure
+from attnscope.attention import AttentionCall, Rotation, output_of
 from attnscope.bundled import MODEL
 from attnscope.capture import TOLERANCE, Site, borrowing, load_model, verify
 from attnscope.checks import check_kind
@@ -206,7 +206,7 @@ def _look(model: PreTrainedModel, inputs: dict[str, Any], wanted: Site) -> _Seen
     found: list[_Seen] = []
 
     def observe(site: Site, call: AttentionCall, own: Tensor, other: Tensor) -> Tensor:
-        output = measure(call, Need())[0]
+        output = output_of(call)
         if site == wanted:
             found.append(_Seen(call, (own, other), output))
         return output

@@ -1,4 +1,4 @@
-from ._all import explain_figures, write_explain_figures
+from ._all import components_of_models, explain_figures, tables_of_models, write_explain_figures
 from ._changes import interventions, scheme_effect
 from ._common import ALONE, MEASURED, NOISE, curve, legend_above
 from ._content import position_content
@@ -13,6 +13,7 @@ __all__ = [
     "ALONE",
     "MEASURED",
     "NOISE",
+    "components_of_models",
     "cross_correlations",
     "cross_spectrum_offsets",
     "curve",
@@ -30,6 +31,7 @@ __all__ = [
     "scheme_kernel",
     "shift_controls",
     "spectra_by_layer",
+    "tables_of_models",
     "verdict_grid",
     "wave_columns",
     "wave_counts",

@@ -2,30 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import pkgutil
+from collections.abc import Iterator, Mapping, Sequence
 from shutil import copyfile
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from attnscope.figures.explain._changes import interventions, scheme_effect
-from attnscope.figures.explain._content import position_content
-from attnscope.figures.explain._controls import shift_controls
-from attnscope.figures.explain._kernel import scheme_kernel
-from attnscope.figures.explain._positions import position_components, position_correlations, position_spectrum
-from attnscope.figures.explain._shifts import cross_correlations, cross_spectrum_offsets, phase_maps
-from attnscope.figures.explain._verdict import has_offsets, offset_agreement, peak_agreement, verdict_grid
-from attnscope.figures.explain._waves import spectra_by_layer, wave_columns, wave_counts, wave_curves
-from attnscope.figures.reading import axis_values
+from attnscope.figures.explain._positions import position_components, position_spectrum
+from attnscope.figures.reading import NothingToShowError, axis_values
 from attnscope.figures.save import FORMATS, save_figure
-from attnscope.mechanism import best_heads
-from attnscope.reproduction.yamamoto2023 import (
-    SAME,
-    paper_figures,
-    relearned_maps,
-    relearned_profiles,
-    relearned_table,
-)
+from attnscope.mechanism import analyses_of, best_heads, known_analyses
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -33,35 +20,7 @@ if TYPE_CHECKING:
     import xarray as xr
     from matplotlib.figure import Figure
 
-    OfHeads = Callable[[xr.Dataset, Sequence[tuple[int, int]]], Figure]
-
-#: Figures of a whole node, and of some heads of it: (node, name of the figure, function).
-WHOLE: tuple[tuple[str, str, Callable[[xr.Dataset], Figure]], ...] = (
-    ("verdict", "verdict", verdict_grid),
-    ("verdict", "offset-agreement", offset_agreement),
-    ("position_spectrum", "position-spectrum", position_spectrum),
-    ("position_pca", "position-components", position_components),
-    ("position_cca", "position-correlations", position_correlations),
-    ("waves", "wave-counts", wave_counts),
-    ("spectra", "spectra-by-layer", spectra_by_layer),
-    ("cross_correlation", "peak-agreement", peak_agreement),
-    ("controls", "shift-controls", shift_controls),
-    ("relearned", "relearned-table", relearned_table),
-    ("relearned", "relearned-profiles", relearned_profiles),
-    ("relearned", "relearned-maps", relearned_maps),
-)
-OF_HEADS: tuple[tuple[str, str, OfHeads], ...] = (
-    ("waves", "wave-columns", wave_columns),
-    ("waves", "wave-curves", wave_curves),
-    ("cross_spectrum", "cross-spectrum", cross_spectrum_offsets),
-    ("phase_map", "phase-maps", phase_maps),
-    ("cross_correlation", "cross-correlations", cross_correlations),
-    ("position_content", "position-content", position_content),
-    ("scheme_kernel", "scheme-kernel", scheme_kernel),
-    ("rotation_effect", "rotation-effect", scheme_effect),
-    ("bias_effect", "bias-effect", scheme_effect),
-    ("interventions", "interventions", interventions),
-)
+    from attnscope.mechanism import Analysis, Picture
 
 
 def write_explain_figures(
@@ -73,7 +32,7 @@ def write_explain_figures(
 ) -> list[Path]:
     """Write every figure of an explanation, by default as SVG, PDF and PNG; return the files.
 
-    Those of the papers are called ``paper_figure_1`` to ``paper_figure_9``.
+    A figure that has a second name, such as that in a paper, is written under both.
 
     Parameters
     ----------
@@ -109,11 +68,12 @@ def write_explain_figures(
     folder.mkdir(parents=True, exist_ok=True)
     written: list[Path] = []
     drawn = explain_figures(tree, heads) if figures is None else figures.items()
+    copies = {picture.same_as: picture.name for picture in _pictures(tree) if picture.same_as}
     for name, figure in drawn:
         paths = save_figure(figure, folder / name, formats)
         written += paths
-        if "paper" in tree.children and name in SAME:
-            written += [copyfile(path, path.with_stem(SAME[name])) for path in paths]
+        if name in copies:
+            written += [copyfile(path, path.with_stem(copies[name])) for path in paths]
     return written
 
 
@@ -129,24 +89,59 @@ def explain_figures(
     []
     """
     chosen = best_heads(tree) if heads is None else list(heads)
-    for node, name, draw in WHOLE:
-        if node in tree.children:
-            result = tree[node].to_dataset()
-            if name != "offset-agreement" or has_offsets(result).any():
-                yield name, draw(result)
+    for analysis in known_analyses().values():
+        there = analysis.name in tree.children
+        for picture in analysis.pictures:
+            if picture.draw and (there or picture.of == "tree"):
+                figure = _drawn(tree, analysis, picture, chosen)
+                if figure is not None:
+                    yield picture.name, figure
+
+
+def _drawn(
+    tree: xr.DataTree, analysis: Analysis, picture: Picture, heads: Sequence[tuple[int, int]]
+) -> Figure | None:
+    draw: Any = pkgutil.resolve_name(picture.draw)
+    if picture.of == "tree":
+        return draw(tree)
+    result = tree[analysis.name].to_dataset()
+    if picture.of == "heads":
+        shown = _there(result, heads)
+        return draw(result, shown) if shown else None
+    try:
+        return draw(result)
+    except NothingToShowError:
+        return None
+
+
+def _pictures(tree: xr.DataTree) -> list[Picture]:
+    return [picture for analysis in analyses_of(tree) for picture in analysis.pictures]
+
+
+def tables_of_models(tree: xr.DataTree) -> Figure | None:
+    """Draw the position tables' waves of all models that are compared; None where there is one only.
+
+    Examples
+    --------
+    >>> import xarray as xr
+    >>> tables_of_models(xr.DataTree()) is None
+    True
+    """
     models = _tables(tree)
-    if len(models) > 1:
-        yield "position-models", position_spectrum({name: one[0] for name, one in models.items()})
-        yield (
-            "components-models",
-            position_components({name: one[1] for name, one in models.items()}),
-        )
-    for node, name, draw_heads in OF_HEADS:
-        if node in tree.children:
-            there = _there(tree[node].to_dataset(), chosen)
-            if there:
-                yield name, draw_heads(tree[node].to_dataset(), there)
-    yield from paper_figures(tree)
+    return position_spectrum({name: one[0] for name, one in models.items()}) if len(models) > 1 else None
+
+
+def components_of_models(tree: xr.DataTree) -> Figure | None:
+    """Draw how few dimensions hold each model's position table; None where there is one only.
+
+    Examples
+    --------
+    >>> import xarray as xr
+    >>> components_of_models(xr.DataTree()) is None
+    True
+    """
+    models = _tables(tree)
+    return position_components({name: one[1] for name, one in models.items()}) if len(models) > 1 else None
 
 
 def _tables(tree: xr.DataTree) -> dict[str, tuple[xr.Dataset, xr.Dataset]]:

@@ -9,9 +9,8 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from matplotlib.ticker import MaxNLocator
 
-from attnscope.errors import AttnscopeError
 from attnscope.figures.explain._common import ALONE, MEASURED, legend_above, tokens
-from attnscope.figures.reading import axis_values, layer_labels, require
+from attnscope.figures.reading import NothingToShowError, axis_values, layer_labels, require
 from attnscope.figures.style import look, name_heads
 from attnscope.mechanism import SAME
 
@@ -161,7 +160,7 @@ def offset_agreement(verdict: xr.Dataset) -> Figure:
     require(verdict, (*_WAYS, "prefers", "positional", "agree", "peak_weight"), purpose="offset_agreement")
     shown = has_offsets(verdict)
     if not shown.any():
-        raise AttnscopeError("offset_agreement needs a head with all three offsets, but found none.")
+        raise NothingToShowError("offset_agreement needs a head with all three offsets, but found none.")
     agree = _agreeing(verdict)[shown]
     weight = verdict["peak_weight"].transpose("layer", "head").values.astype(float)[shown]
     ways = {name: verdict[name].transpose("layer", "head").values.astype(float)[shown] for name in _WAYS}

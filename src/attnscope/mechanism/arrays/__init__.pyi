@@ -1,18 +1,20 @@
 from ._checks import in_band, labelled
 from ._components import StateMoments, canonical_correlations, principal_components
 from ._controls import shift_controls
-from ._correlation import cross_correlation, profile_agreement
+from ._correlation import Mode, cross_correlation, profile_agreement
 from ._cross_spectrum import cross_spectrum
 from ._decomposition import append_one, reparametrize
 from ._peaks import Offsets
 from ._phase_map import completion_range, phase_map
-from ._rotation import COMPLETIONS
+from ._rotation import COMPLETIONS, Completion
 from ._shares import covariance, covariance_share, jackknife, without_own
 from ._spectrum import amplitude_spectrum
 from ._waves import maximum_spectrum, query_key_waves
 
 __all__ = [
     "COMPLETIONS",
+    "Completion",
+    "Mode",
     "Offsets",
     "StateMoments",
     "amplitude_spectrum",

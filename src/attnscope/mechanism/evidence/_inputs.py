@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from attnscope.attention import AttentionCall, Need, measure
+from attnscope.attention import AttentionCall, output_of
 from attnscope.capture import Site, forward, watching
 from attnscope.errors import AttnscopeError
 from attnscope.mechanism.arrays import StateMoments
@@ -62,7 +62,7 @@ def input_moments(model: PreTrainedModel, windows: Windows, layer: int) -> State
         if site.index == layer:
             moments = moments or StateMoments.zeros(*states.shape[1:])
             add_states(moments, states)
-        return measure(call, Need())[0]
+        return output_of(call)
 
     with watching_inputs(model, observe):
         for _, batch in batches(ids):
@@ -114,7 +114,7 @@ def capture_inputs(
 
     def observe(site: Site, call: AttentionCall, query_states: Tensor, key_states: Tensor) -> Tensor:
         found[site] = (key_states if key_side else query_states)[0].double().cpu().numpy()
-        return measure(call, Need())[0]
+        return output_of(call)
 
     with watching_inputs(model, observe):
         if isinstance(window, dict):

@@ -13,7 +13,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
 
-from attnscope.attention import AttentionCall, Need, Rotation, measure, rotation
+from attnscope.attention import AttentionCall, Rotation, output_of, rotation
 from attnscope.capture import Site, forward
 from attnscope.errors import AttnscopeError
 from attnscope.mechanism.evidence._inputs import watching_inputs
@@ -249,7 +249,7 @@ class _Recorder:
             "key": search.match(call.key, groups=None),
             "value": search.match(call.value, groups=None, plain=True),
         }
-        output = measure(call, Need())[0]
+        output = output_of(call)
 
         def finish(event: _Event | None) -> Projections:
             return _assemble(site, call, matches, event, (query_states, key_states), output.shape)

@@ -12,6 +12,7 @@ import xarray as xr
 from torch import Tensor
 
 from attnscope.attention import AttentionCall
+from attnscope.capture import layer_coordinates
 from attnscope.errors import AttnscopeError
 from attnscope.mechanism.evidence import interval, mean_profile, profile_and_output, score_traces
 
@@ -113,9 +114,7 @@ class BeforeAfter:
             found,
             coords={
                 "change": list(names),
-                "layer": [site.index for site in sites],
-                "layer_name": ("layer", np.array([site.name for site in sites], dtype=object)),
-                "layer_kind": ("layer", np.array([site.kind for site in sites], dtype=object)),
+                **layer_coordinates(sites),
                 "head": np.arange(before.shape[2]),
                 "offset": np.arange(-self.band, self.band + 1),
             },

@@ -13,8 +13,8 @@ import xarray as xr
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from attnscope.attention import AttentionCall, Need, measure
-from attnscope.capture import Site, watching
+from attnscope.attention import AttentionCall, output_of
+from attnscope.capture import Site, layer_coordinates, watching
 from attnscope.errors import AttnscopeError
 from attnscope.mechanism.arrays import covariance, covariance_share, jackknife, without_own
 from attnscope.mechanism.evidence import (
@@ -206,7 +206,7 @@ class _FirstPass:
 
     def observe(self, site: Site, call: AttentionCall) -> Tensor:
         if site.kind == "cross" if self.layers is None else site.index not in self.layers:
-            return measure(call, Need())[0]
+            return output_of(call)
         profile, output = profile_and_output(call, self.band)
         self.seen[site.index] = site
         self.parts.setdefault(site.index, []).append(profile.numpy())
@@ -252,7 +252,7 @@ class _SecondPass:
     calls: dict[int, AttentionCall] = field(default_factory=dict)
 
     def observe(self, site: Site, call: AttentionCall) -> Tensor:
-        output = measure(call, Need())[0]
+        output = output_of(call)
         if any(one.index == site.index for one in self.sites):
             self.add(site, call)
         return output
@@ -355,9 +355,7 @@ def _dataset(first: _FirstPass, second: _SecondPass, weights: np.ndarray, *, of_
     return xr.Dataset(
         found,
         coords={
-            "layer": [site.index for site in sites],
-            "layer_name": ("layer", np.array([site.name for site in sites], dtype=object)),
-            "layer_kind": ("layer", np.array([site.kind for site in sites], dtype=object)),
+            **layer_coordinates(sites),
             "head": np.arange(trace.shape[2]),
             "term": list(terms),
             "offset": np.arange(-band, band + 1),

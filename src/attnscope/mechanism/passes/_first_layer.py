@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from attnscope.attention import AttentionCall, Need, measure
+from attnscope.attention import AttentionCall, output_of
 from attnscope.capture import Site, forward
 from attnscope.errors import AttnscopeError
 from attnscope.mechanism.evidence import (
@@ -168,7 +168,7 @@ class _Pass:
 
         def observe(site: Site, call: AttentionCall, query_states: Tensor, _: Tensor) -> Tensor:
             found.states[site] = _first(query_states)
-            return measure(call, Need())[0]
+            return output_of(call)
 
         hooks = [
             module.register_forward_hook(note)

@@ -12,7 +12,7 @@ from jaxtyping import Complex, Float
 from torch import Tensor
 
 from attnscope.attention import AttentionCall, Rotation, pair_columns
-from attnscope.capture import Site, watching
+from attnscope.capture import Site, layer_coordinates, watching
 from attnscope.errors import AttnscopeError
 from attnscope.mechanism.arrays import covariance, jackknife, without_own
 from attnscope.mechanism.evidence import (
@@ -339,8 +339,7 @@ def _stacked(found: list[dict[str, np.ndarray]], sites: list[Site], band: int) -
     return xr.Dataset(
         variables,
         coords={
-            "layer": [site.index for site in sites],
-            "layer_name": ("layer", np.array([site.name for site in sites], dtype=object)),
+            **layer_coordinates(sites),
             "offset": np.arange(-band, band + 1),
         },
     ).assign_coords(head=lambda made: np.arange(made.sizes["head"]))

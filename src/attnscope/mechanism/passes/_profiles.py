@@ -11,7 +11,7 @@ import xarray as xr
 from torch import Tensor
 
 from attnscope.attention import AttentionCall, Need, measure
-from attnscope.capture import Site, watching
+from attnscope.capture import Site, layer_coordinates, watching
 from attnscope.mechanism.evidence import Windows, batches, interval, read, resampled, token_ids
 
 if TYPE_CHECKING:
@@ -84,9 +84,7 @@ def stacked_profiles(
         arrays,
         coords={
             "variant": list(parts),
-            "layer": [site.index for site in ordered],
-            "layer_name": ("layer", np.array([site.name for site in ordered], dtype=object)),
-            "layer_kind": ("layer", np.array([site.kind for site in ordered], dtype=object)),
+            **layer_coordinates(ordered),
             "head": np.arange(heads),
             "offset": np.arange(-(offsets // 2), offsets // 2 + 1),
         },

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from functools import partial
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from matplotlib.figure import Figure
@@ -11,7 +10,7 @@ from matplotlib.figure import Figure
 from attnscope.figures.explain import cross_correlations, phase_maps, wave_curves
 from attnscope.figures.palette import MARK
 from attnscope.figures.reading import require
-from attnscope.figures.scan import label_pies, weight_maps
+from attnscope.figures.scan import weight_maps
 from attnscope.figures.style import look
 
 if TYPE_CHECKING:
@@ -19,13 +18,6 @@ if TYPE_CHECKING:
 
     Draw = Callable[[xr.Dataset], Figure]
 
-#: Figures that an explanation has under other names, and their numbers in the seed paper (NLP2023).
-SAME = {
-    "position-spectrum": "paper_figure_3",
-    "spectra-by-layer": "paper_figure_5",
-    "position-models": "paper_figure_8",
-    "position-components": "paper_figure_9",
-}
 _CURVES = 20  # cross-correlations of a head
 _NODES = (
     "figure_1",
@@ -38,39 +30,6 @@ _NODES = (
     "also",
     "position_pca",
 )
-
-
-def paper_figures(tree: xr.DataTree) -> Iterator[tuple[str, Figure]]:
-    """The papers' figures that an explanation has under no other name (those in `SAME` are not among them).
-
-    Parameters
-    ----------
-    tree
-        From ``explain(paper=True)``.
-
-    References
-    ----------
-    Yamamoto and Matsuzaki (NLP 2023), figures 1, 2, 4, 6 and 7; EMNLP 2023, figures 14 and 15.
-
-    Examples
-    --------
-    >>> import xarray as xr
-    >>> list(paper_figures(xr.DataTree()))
-    []
-    """
-    drawn: tuple[tuple[str, str, Draw], ...] = (
-        ("paper_figure_1", "figure_1", label_pies),
-        ("paper_figure_2", "figure_2", _maps),
-        ("paper_figure_4", "figure_4", _waves),
-        ("paper_figure_6", "figure_6", partial(_phases, completion="lapack")),
-        ("paper_figure_6_minimal", "figure_6", partial(_phases, completion="minimal")),
-        ("paper_figure_7", "figure_7", _correlations),
-        ("emnlp_figure_14", "figure_14", score_maps),
-        ("emnlp_figure_15", "figure_15", label_pies),
-    )
-    for name, node, draw in drawn:
-        if node in tree.children:
-            yield name, draw(tree[node].to_dataset())
 
 
 def left_out(tree: xr.DataTree) -> str:
@@ -152,17 +111,30 @@ def by_layer_and_head(shown: xr.Dataset) -> tuple[xr.Dataset, list[tuple[int, in
     return only.set_index(shown=["layer", "head"]).unstack("shown"), heads
 
 
-def _maps(shown: xr.Dataset) -> Figure:
+def maps_of_heads(shown: xr.Dataset) -> Figure:
+    """Draw figure 2: weights of the papers' heads among the first tokens."""
     return weight_maps(*by_layer_and_head(shown))
 
 
-def _waves(shown: xr.Dataset) -> Figure:
+def waves_of_head(shown: xr.Dataset) -> Figure:
+    """Draw figure 4: queries and keys of one head as waves."""
     return wave_curves(shown, [(int(shown["layer"][0]), int(shown["head"][0]))])
 
 
-def _phases(shown: xr.Dataset, *, completion: str) -> Figure:
+def phases_as_published(shown: xr.Dataset) -> Figure:
+    """Draw figure 6: phase maps, the rotation completed as the papers did."""
+    return _phases(shown, "lapack")
+
+
+def phases_completed_minimally(shown: xr.Dataset) -> Figure:
+    """Draw figure 6 with the completion that is nearest to the identity."""
+    return _phases(shown, "minimal")
+
+
+def _phases(shown: xr.Dataset, completion: str) -> Figure:
     return phase_maps(*by_layer_and_head(shown.sel(completion=completion, drop=True)))
 
 
-def _correlations(shown: xr.Dataset) -> Figure:
+def correlations_of_heads(shown: xr.Dataset) -> Figure:
+    """Draw figure 7: cross-correlations of the papers' heads."""
     return cross_correlations(*by_layer_and_head(shown), curves=_CURVES)

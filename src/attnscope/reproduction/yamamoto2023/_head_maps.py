@@ -10,7 +10,7 @@ import torch
 import xarray as xr
 from torch import Tensor
 
-from attnscope.attention import AttentionCall, Need, measure
+from attnscope.attention import AttentionCall, output_of
 from attnscope.capture import Site, watching
 from attnscope.mechanism.evidence import read, token_ids
 from attnscope.statistics import weight_rows
@@ -46,7 +46,7 @@ def head_maps(
         for layer, head in heads:
             if layer == site.index:
                 found[layer, head] = torch.cat(list(weight_rows(call, head, rows))).cpu().numpy()
-        return measure(call, Need())[0]
+        return output_of(call)
 
     with watching(model, observe):
         read(model, token_ids([ids]))

@@ -11,14 +11,14 @@ import torch
 import xarray as xr
 from torch import Tensor
 
-from attnscope.attention import AttentionCall, Need, measure
+from attnscope.attention import AttentionCall, output_of
 from attnscope.capture import Site, watching
 from attnscope.errors import AttnscopeError
 from attnscope.mechanism.arrays import phase_map, query_key_waves
 from attnscope.mechanism.evidence import ids_of, read, token_ids
 from attnscope.reproduction.yamamoto2023._head_maps import head_maps
-from attnscope.reproduction.yamamoto2023._published import GPT2, ROBERTA, is_shaped_like
-from attnscope.reproduction.yamamoto2023._rows import PAPER_LENGTH, Case
+from attnscope.reproduction.yamamoto2023._models import GPT2, ROBERTA, is_shaped_like
+from attnscope.reproduction.yamamoto2023._subject import PAPER_LENGTH, Subject
 from attnscope.statistics import SHARP
 
 if TYPE_CHECKING:
@@ -48,16 +48,16 @@ class Shown:
         return self.layer.site.index, self.head
 
 
-def shown_heads(case: Case) -> list[Shown]:
+def shown_heads(subject: Subject) -> list[Shown]:
     """The papers' four heads; in a model of another shape, its own heads that do most clearly what those do.
 
     Such a head looks to the same side, and puts either much of its weight on one offset or less than 0.3 on any. A
     place that no head can take (in a causal model nothing looks right) stays empty.
     """
-    if is_shaped_like(case.model, ROBERTA):
-        return [Shown(f"{layer}.{head}", *case.head(layer, head)) for layer, head in NAMED_HEADS]
-    everyone = [(layer, head) for layer in case.evidence.layers for head in range(layer.heads)]
-    sums = np.concatenate([np.mean(layer.band_sums, 0) for layer in case.evidence.layers]) / case.length
+    if is_shaped_like(subject.model, ROBERTA):
+        return [Shown(f"{layer}.{head}", *subject.head(layer, head)) for layer, head in NAMED_HEADS]
+    everyone = [(layer, head) for layer in subject.evidence.layers for head in range(layer.heads)]
+    sums = np.concatenate([np.mean(layer.band_sums, 0) for layer in subject.evidence.layers]) / subject.length
     half = sums.shape[1] // 2
     sides = {-1: sums[:, :half], 1: sums[:, half + 1 :]}
     is_soft = np.maximum(sides[-1].max(1), sides[1].max(1)) < SHARP
@@ -70,32 +70,32 @@ def shown_heads(case: Case) -> list[Shown]:
     return found
 
 
-def stand_ins(case: Case, shown: Sequence[Shown]) -> str:
+def stand_ins(subject: Subject, shown: Sequence[Shown]) -> str:
     """One line on which heads stand in for the papers' in a model of another shape than roberta-base; else nothing."""
-    if is_shaped_like(case.model, ROBERTA):
+    if is_shaped_like(subject.model, ROBERTA):
         return ""
     places = {one.name: "{}.{}".format(*one.place) for one in shown}
     told = ", ".join(f"{places.get(f'{a}.{b}', 'none')} for head({a},{b})" for a, b in NAMED_HEADS)
     return f"the model is not shaped like {ROBERTA}; heads of its own stand in (layer.head, from 0): {told}"
 
 
-def maps(case: Case, shown: Sequence[Shown]) -> xr.Dataset:
+def maps(subject: Subject, shown: Sequence[Shown]) -> xr.Dataset:
     """Figure 2: weights among the first tokens of the first text."""
-    first = case.windows[0]
+    first = subject.windows[0]
     ids = ids_of(first)
     tokens = getattr(first, "tokens", [str(id_) for id_ in ids])
-    found = head_maps(case.model, ids, tokens, [one.place for one in shown], rows=TOKENS)
+    found = head_maps(subject.model, ids, tokens, [one.place for one in shown], rows=TOKENS)
     return found.assign_coords(named_head=("shown", _names(shown)))
 
 
-def series(case: Case, shown: Sequence[Shown]) -> xr.Dataset:
+def series(subject: Subject, shown: Sequence[Shown]) -> xr.Dataset:
     """Figure 4: the most important columns of a head along the first text, as in the papers without biases.
 
     The head is head(1,1), or else that whose columns hold most waves.
     """
     chosen = _bilinear(shown)[0]
-    if not is_shaped_like(case.model, ROBERTA):
-        counts = case.waves.periodic_columns
+    if not is_shaped_like(subject.model, ROBERTA):
+        counts = subject.waves.periodic_columns
         chosen = max(
             _bilinear(shown), key=lambda one: int(counts.sel(layer=one.layer.site.index, head=one.head))
         )
@@ -105,14 +105,14 @@ def series(case: Case, shown: Sequence[Shown]) -> xr.Dataset:
     return found.expand_dims(layer=[layer], head=[head]).assign_coords(named_head=chosen.name)
 
 
-def phases(case: Case, shown: Sequence[Shown]) -> xr.Dataset:
+def phases(subject: Subject, shown: Sequence[Shown]) -> xr.Dataset:
     """Figure 6: phase maps on the first text and without biases, by ``completion`` (``lapack`` is the papers' own)."""
-    low, high = (max(1, round(edge * case.length / PAPER_LENGTH)) for edge in FIGURE_6)
+    low, high = (max(1, round(edge * subject.length / PAPER_LENGTH)) for edge in FIGURE_6)
 
     def of_head(one: Shown) -> xr.Dataset:
         query, key = one.layer.matrices(one.head, affine=False)
         by_completion = [
-            phase_map(one.layer.sample, query, key, completion=name, band=(low, high), seed=case.seed)
+            phase_map(one.layer.sample, query, key, completion=name, band=(low, high), seed=subject.seed)
             for name in COMPLETIONS
         ]
         names = xr.Variable("completion", list(COMPLETIONS))
@@ -121,21 +121,23 @@ def phases(case: Case, shown: Sequence[Shown]) -> xr.Dataset:
     return _stacked(shown, of_head)
 
 
-def correlations(case: Case, shown: Sequence[Shown]) -> xr.Dataset:
+def correlations(subject: Subject, shown: Sequence[Shown]) -> xr.Dataset:
     """Figure 7: cross-correlations of the leading columns and their weighted sum, in the papers' form."""
 
     def of_head(one: Shown) -> xr.Dataset:
-        found = case.correlation(one.layer, one.head).isel(column=slice(CURVES))
+        found = subject.correlation(one.layer, one.head).isel(column=slice(CURVES))
         return found.assign_coords(column=np.arange(found.sizes["column"]))
 
     return _stacked(shown, of_head)
 
 
 @torch.no_grad()
-def scores(case: Case, shown: Sequence[Shown]) -> xr.Dataset:
+def scores(subject: Subject, shown: Sequence[Shown]) -> xr.Dataset:
     """EMNLP figure 14: scores before mask and softmax of causal heads, over the first tokens of the first text."""
     named = (
-        [Shown("", *case.head(*name)) for name in GPT2_HEADS] if is_shaped_like(case.model, GPT2) else shown
+        [Shown("", *subject.head(*name)) for name in GPT2_HEADS]
+        if is_shaped_like(subject.model, GPT2)
+        else shown
     )
     places = [one.place for one in named if one.layer.site.kind == "causal"]
     found: dict[tuple[int, int], np.ndarray] = {}
@@ -146,10 +148,10 @@ def scores(case: Case, shown: Sequence[Shown]) -> xr.Dataset:
                 query = call.query[0, head, :SCORED].double()
                 key = call.key[0, head // call.group, :SCORED].double()
                 found[layer, head] = (call.scale * query @ key.T).float().cpu().numpy()
-        return measure(call, Need())[0]
+        return output_of(call)
 
-    with watching(case.model, observe):
-        read(case.model, token_ids(case.windows[:1]))
+    with watching(subject.model, observe):
+        read(subject.model, token_ids(subject.windows[:1]))
     return xr.Dataset(
         {"score": (("shown", "query", "key"), np.stack([found[place] for place in places]))},
         coords={

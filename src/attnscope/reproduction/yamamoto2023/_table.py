@@ -7,18 +7,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import xarray as xr
 
-from attnscope.checks import shortly
 from attnscope.errors import AttnscopeError
-from attnscope.mechanism.evidence import Windows, gather, position_table
-from attnscope.reproduction.yamamoto2023._published import (
-    BY_CHANCE,
-    GPT2,
-    PUBLISHED,
-    SHAPES,
-    Published,
-    is_shaped_like,
-)
-from attnscope.reproduction.yamamoto2023._rows import FINDERS, Case, Ours
+from attnscope.mechanism import Study
+from attnscope.mechanism.evidence import Windows, position_table
+from attnscope.reproduction.yamamoto2023._finding import Finding
+from attnscope.reproduction.yamamoto2023._models import GPT2, SHAPES, check_published, is_shaped_like
+from attnscope.reproduction.yamamoto2023._rows import ROWS, Row
+from attnscope.reproduction.yamamoto2023._subject import Subject
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -49,8 +44,10 @@ def paper_table(
         In eval mode, with a table of absolute positions.
     windows
         Two or more windows, or lists of token ids, all equally long.
-    band, seed
-        Largest offset of the profiles; of the clustering.
+    band
+        Largest offset of the profiles.
+    seed
+        Seed of the clustering.
     published_as
         Name of the published model whose weights these are, ``roberta-base`` or ``gpt2``. Only its values are held
         against this model: a model of the same sizes may hold any weights.
@@ -85,36 +82,23 @@ def paper_table(
     'no head(8,9) in 3 layers of 4 heads'
     """
     position_table(model)  # or an error that says what the model has instead
-    windows = list(windows)
     check_published(published_as)
-    return table_of(Case(model, windows, gather(model, windows, band=band), {}, seed), published_as)
+    return table_of(Subject(Study(model, list(windows), band=band, seed=seed)), published_as)
 
 
-def check_published(name: str | None) -> None:
-    """Refuse names of models that nothing was published of.
-
-    Examples
-    --------
-    >>> check_published("bert")
-    Traceback (most recent call last):
-    ...
-    attnscope.errors.AttnscopeError: published_as (--published-as) is 'bert': expected roberta-base or gpt2
-    """
-    if name is not None and name not in SHAPES:
-        raise AttnscopeError(
-            f"published_as (--published-as) is {shortly(name)}: expected {' or '.join(SHAPES)}"
-        )
-
-
-def table_of(case: Case, published_as: str | None = None) -> xr.Dataset:
+def table_of(subject: Subject, published_as: str | None = None) -> xr.Dataset:
     """`paper_table` of what was gathered already."""
-    rows = [_row(case, number, published, published_as) for number, published in PUBLISHED.items()]
+    filled = [_filled(subject, row, published_as) for row in ROWS]
     texts = ("quantity", "published", "source", "ours", "tolerance", "by_chance", "verdict", "note")
     return xr.Dataset(
-        {name: ("row", np.array([row[name] for row in rows], dtype=object)) for name in texts}
-        | {"value": ("row", np.array([row["value"] for row in rows]))},
-        coords={"row": list(PUBLISHED)},
-        attrs={"model": type(case.model).__name__, "texts": case.evidence.texts, "length": case.length},
+        {name: ("row", np.array([row[name] for row in filled], dtype=object)) for name in texts}
+        | {"value": ("row", np.array([row["value"] for row in filled]))},
+        coords={"row": [row.number for row in ROWS]},
+        attrs={
+            "model": type(subject.model).__name__,
+            "texts": subject.evidence.texts,
+            "length": subject.length,
+        },
     )
 
 
@@ -136,32 +120,32 @@ def paper_lines(table: xr.Dataset) -> list[tuple[str, ...]]:
     return lines
 
 
-def _row(case: Case, number: int, published: Published, published_as: str | None) -> dict[str, Any]:
+def _filled(subject: Subject, row: Row, published_as: str | None) -> dict[str, Any]:
     """One row; what this model does not admit is not run, with the reason."""
-    ours, reason = Ours(""), published.not_run
-    if published.model == GPT2 and type(case.model).__name__ not in SHAPES[GPT2].classes:
+    finding, reason = Finding(""), row.impossible
+    if row.model == GPT2 and type(subject.model).__name__ not in SHAPES[GPT2].classes:
         reason = f"the model is no {GPT2}"
     if not reason:
         try:
-            ours = FINDERS[number](case)
+            finding = row.find(subject)
         except AttnscopeError as error:
             reason = str(error)
     return {
-        "quantity": published.quantity,
-        "published": published.value,
-        "source": published.source,
-        "tolerance": published.tolerance,
-        "by_chance": BY_CHANCE.get(number, ""),
-        "ours": ours.text,
-        "value": float(ours.number),
-        "verdict": "not run" if reason else _verdict(case, ours, published, published_as),
-        "note": reason or ours.note,
+        "quantity": row.quantity,
+        "published": row.published,
+        "source": row.source,
+        "tolerance": row.tolerance,
+        "by_chance": row.by_chance,
+        "ours": finding.text,
+        "value": float(finding.number),
+        "verdict": "not run" if reason else _verdict(subject, finding, row, published_as),
+        "note": reason or finding.note,
     }
 
 
-def _verdict(case: Case, ours: Ours, published: Published, published_as: str | None) -> str:
-    if ours.holds is None:
+def _verdict(subject: Subject, finding: Finding, row: Row, published_as: str | None) -> str:
+    if finding.holds is None:
         return "descriptive"
-    if published_as == published.model:
-        return "agrees" if ours.holds else "differs"
-    return "same shape, other weights" if is_shaped_like(case.model, published.model) else "not comparable"
+    if published_as == row.model:
+        return "agrees" if finding.holds else "differs"
+    return "same shape, other weights" if is_shaped_like(subject.model, row.model) else "not comparable"

@@ -1,0 +1,154 @@
+"""What an analysis is: one record, which the command, its page, its figures and its reference read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    import xarray as xr
+
+    from attnscope.mechanism._study import Study
+
+
+@dataclass(frozen=True)
+class Section:
+    """A section of the page: some analyses that belong together.
+
+    Attributes
+    ----------
+    name, title
+        Its address on the page, and its heading.
+    says
+        What is asked there, and how.
+    """
+
+    name: str
+    title: str
+    says: str
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A figure of an analysis.
+
+    Attributes
+    ----------
+    name
+        Its file, without suffix.
+    title, reading
+        What it shows, and how it is read.
+    draw
+        Address of the function that draws it, ``package:function``: nothing here imports matplotlib. The function may
+        give None where there is nothing to draw.
+    of
+        What it draws: the whole ``node``, some ``heads`` of it, or several nodes of the ``tree``.
+    same_as
+        Name of another figure, of which this one is a copy under another name.
+    on_page
+        Whether the page shows it; else it is a file only.
+    with_tokens
+        Whether tokens stand on its axes.
+    """
+
+    name: str
+    title: str = ""
+    reading: str = ""
+    draw: str = ""
+    of: Literal["node", "heads", "tree"] = "node"
+    same_as: str = ""
+    on_page: bool = True
+    with_tokens: bool = False
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table of text that an analysis has in the place of a figure.
+
+    Attributes
+    ----------
+    title, key
+        Its heading, and what its words mean.
+    columns
+        Headings.
+    lines
+        Cells of each row, from the node.
+    remark
+        What else is to be said of the whole tree, in a sentence; empty where nothing is.
+    """
+
+    title: str
+    key: str
+    columns: tuple[str, ...]
+    lines: Callable[[xr.Dataset], list[tuple[str, ...]]]
+    remark: Callable[[xr.DataTree], str]
+
+
+@dataclass(frozen=True)
+class Need:
+    """Something that a model must have.
+
+    Attributes
+    ----------
+    name
+        What it is.
+    lacks
+        Why a model does not have it; empty where it does.
+    """
+
+    name: str
+    lacks: Callable[[Study], str]
+
+
+@dataclass(frozen=True)
+class Analysis:
+    """One way to ask why a head looks where it looks.
+
+    Attributes
+    ----------
+    name
+        Of its node in the tree, its file in the run folder, and in the list of what was left out.
+    title, definition
+        What it gives, and the heading of docs/mathematics.md that defines it.
+    compute
+        From a model under study to a Dataset.
+    needs
+        What the model must have, or the analysis is left out and the reason told.
+    section
+        Of the page; None where it has no figure.
+    pictures, table
+        How it is shown.
+    units
+        Of its main quantity.
+    asked
+        Whether this study wants it; by default every study does.
+    check
+        Called before any text is read: raises if the analysis, asked for by name, cannot be had.
+    settings
+        What its numbers depend on beside the study's settings: part of the signature.
+    of_arrays
+        Whether it is NumPy's work alone, which then takes one thread: NumPy's threads and PyTorch's wait for each
+        other by spinning.
+
+    Examples
+    --------
+    >>> import xarray as xr
+    >>> heads = Analysis("heads", "Number of heads", "Attention", lambda study: xr.Dataset({"heads": 12}))
+    >>> heads.needs, heads.units
+    ((), '1')
+    """
+
+    name: str
+    title: str
+    definition: str
+    compute: Callable[[Study], xr.Dataset]
+    needs: tuple[Need, ...] = ()
+    section: Section | None = None
+    pictures: tuple[Picture, ...] = ()
+    table: Table | None = None
+    units: str = "1"
+    asked: Callable[[Study], bool] = field(default=lambda _: True)
+    check: Callable[[Study], None] = field(default=lambda _: None)
+    settings: Mapping[str, str | int | float] = field(default_factory=dict[str, "str | int | float"])
+    of_arrays: bool = False

@@ -1,0 +1,87 @@
+"""All analyses, in the order of the page. To add one: a file in `analyses`, and its line here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from importlib.metadata import entry_points
+from typing import TYPE_CHECKING
+
+from attnscope.errors import AttnscopeError
+from attnscope.mechanism._analysis import Analysis
+from attnscope.mechanism.analyses import (
+    BIAS_EFFECT,
+    CONTROLS,
+    CROSS_CORRELATION,
+    CROSS_SPECTRUM,
+    FORMS,
+    INTERVENTIONS,
+    PHASE_MAP,
+    POSITION_CCA,
+    POSITION_CONTENT,
+    POSITION_PCA,
+    POSITION_SPECTRUM,
+    ROTATION_EFFECT,
+    SCHEME_KERNEL,
+    SPECTRA,
+    VERDICT,
+    WAVES,
+)
+
+if TYPE_CHECKING:
+    import xarray as xr
+
+GROUP = "attnscope.analyses"  # of entry points: how other packages and reproductions add theirs
+
+ANALYSES: tuple[Analysis, ...] = (
+    FORMS,
+    VERDICT,
+    POSITION_SPECTRUM,
+    POSITION_PCA,
+    POSITION_CCA,
+    WAVES,
+    SPECTRA,
+    CROSS_SPECTRUM,
+    PHASE_MAP,
+    CROSS_CORRELATION,
+    CONTROLS,
+    POSITION_CONTENT,
+    SCHEME_KERNEL,
+    ROTATION_EFFECT,
+    BIAS_EFFECT,
+    INTERVENTIONS,
+)
+
+
+@cache
+def known_analyses() -> Mapping[str, Analysis]:
+    """Every analysis by name: those of `explain`, and those that installed packages add under `GROUP`.
+
+    Examples
+    --------
+    >>> known_analyses()["waves"].title
+    'Waves in queries and keys'
+    """
+    found = {analysis.name: analysis for analysis in ANALYSES}
+    for entry in entry_points(group=GROUP):
+        for analysis in entry.load():
+            if analysis.name in found:
+                raise AttnscopeError(
+                    f"{entry.value} adds an analysis {analysis.name!r}, and there is one of that name: "
+                    "expected another name; uninstall that package, or tell its authors"
+                )
+            found[analysis.name] = analysis
+    return found
+
+
+def analyses_of(tree: xr.DataTree) -> list[Analysis]:
+    """The analyses that a tree holds and that are known here, in the order of the page.
+
+    Examples
+    --------
+    >>> import xarray as xr
+    >>> tree = xr.DataTree.from_dict({"waves": xr.Dataset(), "forms": xr.Dataset()})
+    >>> [analysis.name for analysis in analyses_of(tree)]
+    ['forms', 'waves']
+    """
+    return [analysis for name, analysis in known_analyses().items() if name in tree.children]

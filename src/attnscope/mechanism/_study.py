@@ -1,0 +1,323 @@
+"""A model under study: its texts and what is read from it, each thing once, for all analyses."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager, nullcontext
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import xarray as xr
+from jaxtyping import Float
+from threadpoolctl import threadpool_limits
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from attnscope.capture import LoadedModel, borrowed, load_model
+from attnscope.corpus import TargetTokenizer, texts_of, windows_of
+from attnscope.errors import AttnscopeError
+from attnscope.mechanism.arrays import Completion
+from attnscope.mechanism.evidence import Evidence, Windows, gather, position_table
+from attnscope.progress import Progress, tell_nobody
+from attnscope.statistics import window_length
+
+if TYPE_CHECKING:
+    from attnscope.corpus import Sources, Texts, Window
+    from attnscope.mechanism._analysis import Analysis
+    from attnscope.progress import Tell
+    from attnscope.store import RunFolder
+
+Tokenizer = str | Path | PreTrainedTokenizerBase | None
+READING = 0.6  # share of the work that reading the texts is
+DEFAULT_TEXTS = 100
+FEW_TEXTS = 8  # of analyses that take several passes
+
+
+class NotDefinedError(AttnscopeError):
+    """An analysis that this model does not admit."""
+
+
+class Study:
+    """One model, its texts and the settings of the analyses; what they share is made once, when first asked for.
+
+    Parameters
+    ----------
+    model
+        In eval mode, or put there by whoever asks.
+    windows
+        Two or more, all equally long; or a function that cuts them, called when they are first needed.
+    name, identity
+        As `LoadedModel` has them.
+    band
+        Largest offset of the profiles.
+    frequencies
+        First and last frequency, cycles per window, of the band in which a shift is read off.
+    completion
+        How the rotation R is completed for the phase maps.
+    intervention_texts
+        Windows on which words and positions are changed; 0 for none.
+    layer, head
+        Will be shown later: refused after the first texts if they do not exist.
+    seed
+        Seed of the random number generators.
+    loaded, corpus
+        The model with its tokenizer and the texts, for analyses that train.
+    with_targets
+        Whether a decoder reads texts of its own.
+
+    Examples
+    --------
+    >>> from transformers import BertConfig, BertModel
+    >>> config = BertConfig(hidden_size=8, num_attention_heads=2, num_hidden_layers=2, intermediate_size=8)
+    >>> study = Study(BertModel(config).eval(), [[5, 6, 7, 8], [7, 8, 9, 5]], band=2)
+    >>> study.evidence.texts, study.evidence is study.evidence
+    (2, True)
+    """
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        windows: Windows | Callable[[], list[Window]],
+        *,
+        name: str | None = None,
+        identity: dict[str, str] | None = None,
+        band: int = 10,
+        frequencies: tuple[int, int] | None = None,
+        completion: Completion = "minimal",
+        intervention_texts: int = 0,
+        layer: int | None = None,
+        head: int | None = None,
+        seed: int = 0,
+        loaded: LoadedModel | None = None,
+        corpus: Texts | None = None,
+        with_targets: bool = False,
+    ) -> None:
+        self.model, self.name, self.identity = model, name or type(model).__name__, identity or {}
+        self._windows = windows
+        self.band, self.frequencies = band, frequencies
+        self.completion: Completion = completion
+        self.intervention_texts, self.layer, self.head, self.seed = intervention_texts, layer, head, seed
+        self.loaded, self.corpus, self.with_targets = loaded, corpus, with_targets
+        self.kept = Kept(None)
+        self.results: dict[str, xr.Dataset] = {}
+        self.reasons: dict[str, str] = {}
+        self.tell: Tell = tell_nobody
+        self.share = 0.0  # of all work, done
+        self.shared: dict[str, object] = {}  # what analyses of one kind make once for all of them
+        self._known: dict[str, Analysis] = {}
+
+    @cached_property
+    def windows(self) -> list[Window | Sequence[int]]:
+        """The windows, cut when they are first needed."""
+        return list(self._windows() if callable(self._windows) else self._windows)
+
+    @cached_property
+    def evidence(self) -> Evidence:
+        """What all analyses of single heads need: one pass over the texts."""
+        with borrowed(self.model):
+            found = gather(
+                self.model,
+                self.windows,
+                band=self.band,
+                layer=self.layer,
+                head=self.head,
+                progress=lambda done, total: self.tell(Progress("reading the texts", READING * done / total)),
+            )
+        self.share = READING
+        return found
+
+    def first(self, count: int) -> list[Window | Sequence[int]]:
+        """Some windows, for analyses that take several passes."""
+        return self.windows[:count]
+
+    def lacks(self, analysis: Analysis) -> str:
+        """Why the model does not admit an analysis; empty where it does."""
+        return next((reason for need in analysis.needs if (reason := need.lacks(self))), "")
+
+    def run(self, analyses: Sequence[Analysis]) -> None:
+        """Make all these analyses, into `results`; those that are not defined, into `reasons`."""
+        self._known = {analysis.name: analysis for analysis in analyses}
+        asked = [analysis for analysis in analyses if analysis.asked(self)]
+        for number, analysis in enumerate(asked):
+            self.share = READING + (1 - READING) * number / len(asked)
+            self.tell(Progress(analysis.name.replace("_", " "), self.share))
+            self._make(analysis)
+
+    def result(self, name: str) -> xr.Dataset | None:
+        """What another analysis of this study gives, made now if it is not there; None where it is not defined."""
+        if name not in self.results and name not in self.reasons and name in self._known:
+            analysis = self._known[name]
+            if analysis.asked(self):
+                self._make(analysis)
+        return self.results.get(name)
+
+    def _make(self, analysis: Analysis) -> None:
+        if analysis.name in self.results or analysis.name in self.reasons:
+            return
+        try:
+            self.results[analysis.name] = self.kept.get(analysis.name, lambda: self.computed(analysis))
+        except NotDefinedError as reason:
+            self.reasons[analysis.name] = str(reason)
+
+    def computed(self, analysis: Analysis) -> xr.Dataset:
+        """An analysis, or `NotDefinedError` with the reason."""
+        if reason := self.lacks(analysis):
+            raise NotDefinedError(reason)
+        threads = threadpool_limits(1, "blas") if analysis.of_arrays else nullcontext()
+        with borrowed(self.model), threads:
+            return analysis.compute(self)
+
+
+class Kept:
+    """Analyses that a run folder already holds are read, others made and written."""
+
+    def __init__(self, run: RunFolder | None) -> None:
+        self.run = run
+
+    def get(self, name: str, make: Callable[[], xr.Dataset]) -> xr.Dataset:
+        """The analysis of that name, made if it is not kept yet."""
+        if self.run is None:
+            return make()
+        kept = self.run.load(name)
+        if kept is not None:
+            return kept
+        made = make()
+        self.run.save(name, made)
+        kept = self.run.load(name)  # as a later call will read it
+        return made if kept is None else kept
+
+    def all(self, asked: Sequence[str]) -> tuple[dict[str, xr.Dataset], dict[str, str]] | None:
+        """What `finish` was told, if the run went through with the same choice before: no text is read again."""
+        told = None if self.run is None else self.run.state.get("analyses")
+        if self.run is None or told is None or told["asked"] != list(asked):
+            return None
+        found = {name: self.run.load(name) for name in told["names"]}
+        whole = {name: one for name, one in found.items() if one is not None}
+        return (whole, dict(told["skipped"])) if len(whole) == len(found) else None
+
+    def finish(self, asked: Sequence[str], names: list[str], skipped: dict[str, str]) -> None:
+        """Note which analyses there are, and why there are not more, in the order of the page."""
+        if self.run is not None:
+            told = {"asked": list(asked), "names": names, "skipped": list(skipped.items())}
+            self.run.finish(analyses=told)
+
+
+Model = str | Path | PreTrainedModel | LoadedModel | Study | None
+
+
+def study(
+    model: Model = None,
+    texts: Sources = None,
+    *,
+    tokenizer: Tokenizer = None,
+    window: int | None = None,
+    limit: int = DEFAULT_TEXTS,
+    band: int = 10,
+    device: str | None = None,
+    dtype: str | None = None,
+    revision: str | None = None,
+    trust_remote_code: bool = False,
+) -> Study:
+    """Put a model under study: what every analysis takes in place of model and texts, so that they are read once.
+
+    Parameters
+    ----------
+    model
+        A folder, a hub id, a loaded model (then with its `tokenizer`); a study is given back as it is. By default the
+        bundled one.
+    texts
+        As in `attnscope.scan`; by default the bundled sample.
+    tokenizer, device, dtype, revision, trust_remote_code
+        See `attnscope.scan`.
+    window, limit
+        Tokens of a window, and how many windows.
+    band
+        Largest offset of the profiles.
+
+    Raises
+    ------
+    AttnscopeError
+        For anything that the caller can mend: see the message.
+
+    Examples
+    --------
+    >>> from attnscope import mechanism
+    >>> study = mechanism.study(limit=3)
+    >>> study.evidence.texts
+    3
+    >>> mechanism.cross_spectrum(study).band_offset.dims, mechanism.query_key_waves(study).periodic_columns.dims
+    (('layer', 'head'), ('layer', 'head'))
+    """
+    if isinstance(model, Study):
+        return model
+    if isinstance(model, LoadedModel):
+        loaded = model
+    else:
+        loaded = load_model(
+            "bundled" if model is None else model,
+            tokenizer=tokenizer,
+            device=device,
+            dtype=dtype,
+            revision=revision,
+            trust_remote_code=trust_remote_code,
+        )
+    corpus = texts_of(texts)
+    length = window_length(loaded, window)
+    return Study(
+        loaded.model,
+        lambda: equal_windows(corpus, loaded, length, limit),
+        name=loaded.name,
+        identity=loaded.identity,
+        band=band,
+        loaded=loaded,
+        corpus=corpus,
+    )
+
+
+def table_of_model(model: Model, part: str | None = None) -> Float[np.ndarray, "position column"]:
+    """Rows of a model's position table; no text is read, and no tokenizer needed."""
+    if isinstance(model, (Study, LoadedModel)):
+        model = model.model
+    if not isinstance(model, PreTrainedModel):
+        model = load_model("bundled" if model is None else model, need_tokenizer=False).model
+    return position_table(model, part).rows
+
+
+@contextmanager
+def studied(study: Study, analysis: Analysis) -> Generator[Study]:
+    """A study that admits an analysis, its model borrowed meanwhile.
+
+    Raises
+    ------
+    AttnscopeError
+        With the reason, if it does not admit it.
+    """
+    with borrowed(study.model):
+        if reason := study.lacks(analysis):
+            raise AttnscopeError(
+                f"{analysis.name} is not defined for {study.name}: {reason}. Choose another analysis"
+            )
+        yield study
+
+
+def equal_windows(
+    corpus: Texts, loaded: LoadedModel, length: int, limit: int, *, target: bool = False
+) -> list[Window]:
+    """The windows that are full; if fewer than two are, an error that says how long the longest is."""
+    whole: list[Window] = []
+    longest = 0
+    tokenizer = TargetTokenizer(loaded.tokenizer) if target else loaded.tokenizer
+    for window in windows_of(corpus, tokenizer, length=length):
+        longest = max(longest, len(window))
+        if len(window) == length:
+            whole.append(window)
+        if len(whole) == limit:
+            break
+    if len(whole) < 2:  # noqa: PLR2004
+        raise AttnscopeError(
+            f"found {len(whole)} full window{'s' * (len(whole) != 1)} of {length} tokens{' in the target' * target} "
+            f"(the longest has {longest}); "
+            "expected 2 or more, to tell position from text: give more text, or a smaller --window"
+        )
+    return whole

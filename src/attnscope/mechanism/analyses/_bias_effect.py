@@ -1,0 +1,73 @@
+"""Without the bias."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from attnscope.mechanism._analysis import Analysis, Picture
+from attnscope.mechanism._needs import BIAS
+from attnscope.mechanism._study import FEW_TEXTS, studied, study
+from attnscope.mechanism.analyses._rotation_effect import SCHEME
+from attnscope.mechanism.passes import bias_effect as of_model
+
+if TYPE_CHECKING:
+    import xarray as xr
+
+    from attnscope.corpus import Sources
+    from attnscope.mechanism._study import Model, Tokenizer
+
+
+def bias_effect(
+    model: Model = None,
+    texts: Sources = None,
+    *,
+    tokenizer: Tokenizer = None,
+    window: int | None = None,
+    limit: int = FEW_TEXTS,
+    band: int = 10,
+    draws: int = 1000,
+    seed: int = 0,
+) -> xr.Dataset:
+    """Effect of a position bias of the scores (T5, ALiBi): the profile as it is less the one with the bias at its mean.
+
+    See docs/mathematics.md, Effects of the position scheme.
+
+    Parameters
+    ----------
+    model, texts, tokenizer, window, limit
+        See `attnscope.mechanism.study`.
+    band, draws, seed
+        See `attnscope.mechanism.passes.bias_effect`, which also describes the result.
+
+    Examples
+    --------
+    >>> from attnscope import mechanism
+    >>> mechanism.bias_effect("bundled", limit=2)
+    Traceback (most recent call last):
+    ...
+    attnscope.errors.AttnscopeError: bias_effect is not defined for small-mlm: no bias is added to the scores. Choose \
+another analysis
+    """
+    given = study(model, texts, tokenizer=tokenizer, window=window, limit=limit)
+    with studied(given, BIAS_EFFECT):
+        return of_model(given.model, given.windows, band=band, draws=draws, seed=seed)
+
+
+BIAS_EFFECT = Analysis(
+    "bias_effect",
+    "Without the bias",
+    "Effects of the position scheme",
+    lambda study: of_model(study.model, study.first(FEW_TEXTS), band=study.band, seed=study.seed),
+    needs=(BIAS,),
+    section=SCHEME,
+    pictures=(
+        Picture(
+            "bias-effect",
+            "Without the bias",
+            "Black is the model; the colour has the position bias of the scores set to its mean.",
+            draw="attnscope.figures.explain:scheme_effect",
+            of="heads",
+        ),
+    ),
+    units="share",
+)

@@ -1,0 +1,97 @@
+"""The shift between queries and keys, by frequency."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from attnscope.mechanism._analysis import Analysis, Picture, Section
+from attnscope.mechanism._needs import BILINEAR_SCORES
+from attnscope.mechanism._over_heads import inputs_of, over_heads
+from attnscope.mechanism._study import DEFAULT_TEXTS, studied, study
+from attnscope.mechanism.arrays import cross_spectrum as spectrum_of_head
+
+if TYPE_CHECKING:
+    import xarray as xr
+
+    from attnscope.corpus import Sources
+    from attnscope.mechanism._study import Model, Tokenizer
+    from attnscope.mechanism.evidence import Evidence
+
+SHIFT = Section(
+    "shift",
+    "The shift between queries and keys",
+    (
+        "If keys are the queries moved by a fixed number of tokens, the head looks at a fixed offset. "
+        "Three views of that shift, for the heads named. All are of the scores before any mask; offsets"
+        " that the mask forbids are grey, and no peak is looked for there."
+    ),
+)
+
+
+def cross_spectrum(
+    model: Model = None,
+    texts: Sources = None,
+    *,
+    tokenizer: Tokenizer = None,
+    window: int | None = None,
+    limit: int = DEFAULT_TEXTS,
+    band: tuple[int, int] | None = None,
+) -> xr.Dataset:
+    """Shift between queries and keys by frequency, free of any completion of R, for all heads.
+
+    See docs/mathematics.md, Cross-spectrum. On the means of X over texts; biases change none of it, as their columns
+    are constant and have no frequency.
+
+    Parameters
+    ----------
+    model, texts, tokenizer, window, limit
+        See `attnscope.mechanism.study`.
+    band
+        First and last frequency, cycles per window, of the band in which the shift is read off.
+
+    Returns
+    -------
+    xarray.Dataset
+        As `attnscope.mechanism.arrays.cross_spectrum`, with the dimensions ``layer, head``.
+
+    Examples
+    --------
+    >>> from attnscope import mechanism
+    >>> mechanism.cross_spectrum("bundled", limit=2, band=(3, 10)).band_offset.dims
+    ('layer', 'head')
+    """
+    given = study(model, texts, tokenizer=tokenizer, window=window, limit=limit)
+    with studied(given, CROSS_SPECTRUM):
+        return of_heads(given.evidence, band)
+
+
+def of_heads(evidence: Evidence, band: tuple[int, int] | None) -> xr.Dataset:
+    """`spectrum_of_head` of every head."""
+    return over_heads(
+        evidence,
+        lambda layer, head: spectrum_of_head(*inputs_of(layer, head), band=band, offsets=layer.reach.offsets),
+    )
+
+
+CROSS_SPECTRUM = Analysis(
+    "cross_spectrum",
+    "Offset by frequency",
+    "Cross-spectrum",
+    lambda study: of_heads(study.evidence, study.frequencies),
+    needs=(BILINEAR_SCORES,),
+    section=SHIFT,
+    pictures=(
+        Picture(
+            "cross-spectrum",
+            "Offset by frequency",
+            (
+                "Discs on one height are frequencies that favour one offset; large, dark discs count "
+                "most. Beyond the dashed curves a phase tells the offset only up to whole periods."
+            ),
+            draw="attnscope.figures.explain:cross_spectrum_offsets",
+            of="heads",
+        ),
+    ),
+    units="tokens",
+    of_arrays=True,
+)

@@ -1,0 +1,108 @@
+"""Words and positions changed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from attnscope.mechanism._analysis import Analysis, Picture, Section
+from attnscope.mechanism._needs import POSITION_TABLE
+from attnscope.mechanism._study import FEW_TEXTS, studied, study
+from attnscope.mechanism.passes import interventions as of_model
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import numpy as np
+    import xarray as xr
+    from jaxtyping import Int
+
+    from attnscope.corpus import Sources
+    from attnscope.mechanism._study import Model, Tokenizer
+
+CHANGED = Section(
+    "interventions",
+    "Words and positions changed",
+    (
+        "A head that goes by position alone keeps its profile when words change, loses it without "
+        "positions, and follows the position ids when these change places."
+    ),
+)
+
+
+def interventions(
+    model: Model = None,
+    texts: Sources = None,
+    *,
+    tokenizer: Tokenizer = None,
+    window: int | None = None,
+    limit: int = FEW_TEXTS,
+    changes: Sequence[str] | None = None,
+    layer: int | None = None,
+    band: int = 10,
+    target: Int[np.ndarray, "layer head"] | None = None,
+    shift: int = 8,
+    frequencies: tuple[int, int] | None = None,
+    components: int = 12,
+    draws: int = 1000,
+    seed: int = 0,
+) -> xr.Dataset:
+    """What becomes of every head when words or positions are taken away, mixed up or moved.
+
+    See docs/mathematics.md, Interventions.
+
+    Parameters
+    ----------
+    model, texts, tokenizer, window, limit
+        See `attnscope.mechanism.study`.
+    changes, layer, band, target, shift, frequencies, components, draws, seed
+        See `attnscope.mechanism.passes.interventions`, which also describes the result.
+
+    Examples
+    --------
+    >>> from attnscope import mechanism
+    >>> mechanism.interventions("bundled", limit=2, changes=["words-zero"]).change.values.tolist()
+    ['words-zero']
+    """
+    given = study(model, texts, tokenizer=tokenizer, window=window, limit=limit)
+    with studied(given, INTERVENTIONS):
+        return of_model(
+            given.model,
+            given.windows,
+            changes,
+            layer=layer,
+            band=band,
+            target=target,
+            shift=shift,
+            frequencies=frequencies,
+            components=components,
+            draws=draws,
+            seed=seed,
+        )
+
+
+INTERVENTIONS = Analysis(
+    "interventions",
+    "Words and positions changed",
+    "Interventions",
+    lambda study: of_model(
+        study.model, study.first(study.intervention_texts), band=study.band, seed=study.seed
+    ),
+    needs=(POSITION_TABLE,),
+    section=CHANGED,
+    pictures=(
+        Picture(
+            "interventions",
+            "Before and after",
+            (
+                "Grey is before, blue after, dashed the profile in the order of the position ids. The "
+                "number is the change of the weight at the head's offset, with its 95% interval over "
+                "texts. Zeroing takes the model out of what it was trained on: means and shuffles are "
+                "the fairer changes."
+            ),
+            draw="attnscope.figures.explain:interventions",
+            of="heads",
+        ),
+    ),
+    units="weight",
+    asked=lambda study: study.intervention_texts > 0,
+)

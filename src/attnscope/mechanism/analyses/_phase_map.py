@@ -1,0 +1,96 @@
+"""The rotation from queries to keys, by frequency and angle."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from attnscope.mechanism._analysis import Analysis, Picture
+from attnscope.mechanism._needs import BILINEAR_SCORES
+from attnscope.mechanism._over_heads import inputs_of, over_heads
+from attnscope.mechanism._study import DEFAULT_TEXTS, studied, study
+from attnscope.mechanism.analyses._cross_spectrum import SHIFT
+from attnscope.mechanism.arrays import phase_map as map_of_head
+
+if TYPE_CHECKING:
+    import xarray as xr
+
+    from attnscope.corpus import Sources
+    from attnscope.mechanism._study import Model, Tokenizer
+    from attnscope.mechanism.arrays import Completion
+    from attnscope.mechanism.evidence import Evidence
+
+
+def phase_map(
+    model: Model = None,
+    texts: Sources = None,
+    *,
+    tokenizer: Tokenizer = None,
+    window: int | None = None,
+    limit: int = DEFAULT_TEXTS,
+    completion: Completion = "minimal",
+    band: tuple[int, int] | None = None,
+    seed: int = 0,
+) -> xr.Dataset:
+    """Energy of queries by frequency and by the angle of the rotation R, for all heads.
+
+    See docs/mathematics.md, Phase map. On the means of X over texts.
+
+    Parameters
+    ----------
+    model, texts, tokenizer, window, limit
+        See `attnscope.mechanism.study`.
+    completion, band, seed
+        See `attnscope.mechanism.arrays.phase_map`, which also describes the result.
+
+    Examples
+    --------
+    >>> from attnscope import mechanism
+    >>> mechanism.phase_map("bundled", limit=2, completion="haar").energy.dims
+    ('layer', 'head', 'frequency', 'angle')
+    """
+    given = study(model, texts, tokenizer=tokenizer, window=window, limit=limit)
+    with studied(given, PHASE_MAP):
+        return of_heads(given.evidence, completion=completion, band=band, seed=seed)
+
+
+def of_heads(
+    evidence: Evidence, *, completion: Completion, band: tuple[int, int] | None, seed: int
+) -> xr.Dataset:
+    """`map_of_head` of every head."""
+    return over_heads(
+        evidence,
+        lambda layer, head: map_of_head(
+            *inputs_of(layer, head),
+            offsets=layer.reach.offsets,
+            completion=completion,
+            band=band,
+            seed=seed,
+        ),
+    )
+
+
+PHASE_MAP = Analysis(
+    "phase_map",
+    "The rotation from queries to keys",
+    "Phase map",
+    lambda study: of_heads(
+        study.evidence, completion=study.completion, band=study.frequencies, seed=study.seed
+    ),
+    needs=(BILINEAR_SCORES,),
+    section=SHIFT,
+    pictures=(
+        Picture(
+            "phase-maps",
+            "The rotation from queries to keys",
+            (
+                "Dark spots are where its eigenvectors have their energy. Spots along a line through 0 "
+                "are a shift by that many tokens; the line that gathers most, wrapped lines too, is "
+                "named in red. Single spots depend on how the rotation is completed; the figure above "
+                "does not."
+            ),
+            draw="attnscope.figures.explain:phase_maps",
+            of="heads",
+        ),
+    ),
+    of_arrays=True,
+)

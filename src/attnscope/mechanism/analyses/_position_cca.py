@@ -1,0 +1,101 @@
+"""How long hidden states keep the position."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+import torch
+
+from attnscope.mechanism._analysis import Analysis, Picture
+from attnscope.mechanism._needs import POSITION_TABLE
+from attnscope.mechanism._study import DEFAULT_TEXTS, studied, study
+from attnscope.mechanism.analyses._position_spectrum import TABLE
+from attnscope.mechanism.arrays import canonical_correlations
+from attnscope.store import stacked
+
+if TYPE_CHECKING:
+    import xarray as xr
+
+    from attnscope.corpus import Sources
+    from attnscope.mechanism._study import Model, Tokenizer
+    from attnscope.mechanism.evidence import Evidence, Layer
+
+_FLOAT32 = 1e-7  # relative error of the covariances, whose products are summed in float32
+
+
+def position_cca(
+    model: Model = None,
+    texts: Sources = None,
+    *,
+    tokenizer: Tokenizer = None,
+    window: int | None = None,
+    limit: int = DEFAULT_TEXTS,
+    variance: float = 0.999,
+) -> xr.Dataset:
+    """Canonical correlations of each layer's input with the position table: dimension ``layer``.
+
+    See docs/mathematics.md, Canonical correlations.
+
+    Parameters
+    ----------
+    model, texts, tokenizer, window, limit
+        See `attnscope.mechanism.study`.
+    variance
+        Share of the variance that is kept on either side before the correlations.
+
+    Examples
+    --------
+    >>> from attnscope import mechanism
+    >>> mechanism.position_cca("bundled", limit=4).correlation.dims
+    ('layer', 'component')
+    """
+    given = study(model, texts, tokenizer=tokenizer, window=window, limit=limit)
+    with studied(given, POSITION_CCA):
+        return by_layer(given.evidence, variance=variance)
+
+
+def by_layer(evidence: Evidence, *, variance: float = 0.999) -> xr.Dataset:
+    """`canonical_correlations` of the components that hold this share of the variance of either side.
+
+    With ``raw_`` before their names, the same of all that float32 tells from rounding, where noise counts as much as
+    any.
+    """
+
+    def of_layer(layer: Layer) -> xr.Dataset:
+        table = evidence.table_of(layer).rows[: evidence.length]
+        moments = layer.moments.position_mean, layer.moments.covariance, table, layer.moments.texts
+        raw = canonical_correlations(*moments, variance=1.0, rounding=_FLOAT32)
+        return canonical_correlations(*moments, variance=variance).merge(
+            raw.rename({name: f"raw_{name}" for name in raw.data_vars}),
+            join="outer",
+            combine_attrs="override",
+        )
+
+    with ThreadPoolExecutor(torch.get_num_threads()) as pool:
+        found = list(pool.map(of_layer, evidence.layers))
+    return stacked(found, "layer", [layer.site.index for layer in evidence.layers])
+
+
+POSITION_CCA = Analysis(
+    "position_cca",
+    "How long layers keep the position",
+    "Canonical correlations",
+    lambda study: by_layer(study.evidence),
+    needs=(POSITION_TABLE,),
+    section=TABLE,
+    pictures=(
+        Picture(
+            "position-correlations",
+            "How long layers keep it",
+            (
+                "Canonical correlations of each layer's input with the table, of the components that "
+                "hold 99.9% of the variance and of all. A curve that falls to the dashed line tells no "
+                "more about positions than noise would."
+            ),
+            draw="attnscope.figures.explain:position_correlations",
+        ),
+    ),
+    units="correlation",
+    of_arrays=True,
+)

@@ -1,0 +1,97 @@
+"""Position or content."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from attnscope.mechanism._analysis import Analysis, Picture, Section
+from attnscope.mechanism._study import FEW_TEXTS, studied, study
+from attnscope.mechanism.passes import position_content as of_model
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Literal
+
+    import numpy as np
+    import xarray as xr
+    from jaxtyping import Int
+
+    from attnscope.corpus import Sources
+    from attnscope.mechanism._study import Model, Tokenizer
+
+CONTENT = Section(
+    "content",
+    "Position or content",
+    (
+        "Every input is split into its mean at that position (P) and the rest (C). The products of "
+        "queries and keys then have exactly four parts: PP, PC, CP and CC. What texts share at a "
+        "position by chance is counted as content. A bias by distance (B: T5, ALiBi, DeBERTa) belongs "
+        "to position, as far as all texts share it."
+    ),
+)
+
+
+def position_content(
+    model: Model = None,
+    texts: Sources = None,
+    *,
+    tokenizer: Tokenizer = None,
+    window: int | None = None,
+    limit: int = FEW_TEXTS,
+    method: Literal["means", "exact"] = "means",
+    layers: Sequence[int] | None = None,
+    band: int = 10,
+    target: Int[np.ndarray, "layer head"] | None = None,
+    draws: int = 1000,
+    seed: int = 0,
+) -> xr.Dataset:
+    """Split the scores of every head into position and content, exactly (docs/mathematics.md, Position and content).
+
+    Parameters
+    ----------
+    model, texts, tokenizer, window, limit
+        See `attnscope.mechanism.study`.
+    method, layers, band, target, draws, seed
+        See `attnscope.mechanism.passes.position_content`, which also describes the result.
+
+    Examples
+    --------
+    >>> from attnscope import mechanism
+    >>> mechanism.position_content("bundled", limit=2, layers=[0]).share.dims
+    ('layer', 'head', 'term')
+    """
+    given = study(model, texts, tokenizer=tokenizer, window=window, limit=limit)
+    with studied(given, POSITION_CONTENT):
+        return of_model(
+            given.model,
+            given.windows,
+            method=method,
+            layers=layers,
+            band=band,
+            target=target,
+            draws=draws,
+            seed=seed,
+        )
+
+
+POSITION_CONTENT = Analysis(
+    "position_content",
+    "Position or content",
+    "Position and content",
+    lambda study: of_model(study.model, study.first(FEW_TEXTS), band=study.band, seed=study.seed),
+    section=CONTENT,
+    pictures=(
+        Picture(
+            "position-content",
+            "What the parts give",
+            (
+                "Above, the head's weights and those that position alone would give. Below, the parts' "
+                "shares of the scores' profile and their Shapley values for the weight at the head's "
+                "offset, with 95% intervals."
+            ),
+            draw="attnscope.figures.explain:position_content",
+            of="heads",
+        ),
+    ),
+    units="share",
+)

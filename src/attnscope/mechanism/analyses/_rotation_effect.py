@@ -1,0 +1,87 @@
+"""Without the rotation."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from attnscope.mechanism._analysis import Analysis, Picture, Section
+from attnscope.mechanism._needs import ROTATION
+from attnscope.mechanism._study import FEW_TEXTS, studied, study
+from attnscope.mechanism.passes import rotation_effect as of_model
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    import xarray as xr
+
+    from attnscope.corpus import Sources
+    from attnscope.mechanism._study import Model, Tokenizer
+
+SCHEME = Section(
+    "scheme",
+    "The position scheme taken out",
+    (
+        "Each layer gets the inputs that it always gets; only its rotation or bias is changed. What is "
+        "lost was the scheme's doing."
+    ),
+)
+
+
+def rotation_effect(
+    model: Model = None,
+    texts: Sources = None,
+    *,
+    tokenizer: Tokenizer = None,
+    window: int | None = None,
+    limit: int = FEW_TEXTS,
+    periods: Mapping[str, tuple[float, float]] | None = None,
+    band: int = 10,
+    draws: int = 1000,
+    seed: int = 0,
+) -> xr.Dataset:
+    """Effect of RoPE: profiles when only some of the pairs of each query and key turn with their positions.
+
+    See docs/mathematics.md, Effects of the position scheme.
+
+    Parameters
+    ----------
+    model, texts, tokenizer, window, limit
+        See `attnscope.mechanism.study`.
+    periods, band, draws, seed
+        See `attnscope.mechanism.passes.rotation_effect`, which also describes the result.
+
+    Examples
+    --------
+    >>> from attnscope import mechanism
+    >>> mechanism.rotation_effect("bundled", limit=2)
+    Traceback (most recent call last):
+    ...
+    attnscope.errors.AttnscopeError: rotation_effect is not defined for small-mlm: queries and keys are not turned by \
+positions. Choose another analysis
+    """
+    given = study(model, texts, tokenizer=tokenizer, window=window, limit=limit)
+    with studied(given, ROTATION_EFFECT):
+        return of_model(given.model, given.windows, periods, band=band, draws=draws, seed=seed)
+
+
+ROTATION_EFFECT = Analysis(
+    "rotation_effect",
+    "Without the rotation",
+    "Effects of the position scheme",
+    lambda study: of_model(study.model, study.first(FEW_TEXTS), band=study.band, seed=study.seed),
+    needs=(ROTATION,),
+    section=SCHEME,
+    pictures=(
+        Picture(
+            "rotation-effect",
+            "Without the rotation",
+            (
+                "Black is the model; each colour turns only some of the pairs of queries and keys, by "
+                "their period in tokens."
+            ),
+            draw="attnscope.figures.explain:scheme_effect",
+            of="heads",
+        ),
+    ),
+    units="share",
+)

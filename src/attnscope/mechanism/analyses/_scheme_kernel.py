@@ -1,0 +1,87 @@
+"""What the position scheme foretells."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from attnscope.mechanism._analysis import Analysis, Picture, Section
+from attnscope.mechanism._needs import ROTATION_OR_BIAS
+from attnscope.mechanism._study import FEW_TEXTS, studied, study
+from attnscope.mechanism.passes import scheme_kernel as of_model
+
+if TYPE_CHECKING:
+    import xarray as xr
+
+    from attnscope.corpus import Sources
+    from attnscope.mechanism._study import Model, Tokenizer
+
+KERNEL = Section(
+    "kernel",
+    "What the position scheme foretells",
+    (
+        "Rotated queries and keys (RoPE) favour offsets at which their mean turns into phase; a bias "
+        "favours them outright. Both give one curve over the offsets, with no word in it. Where it "
+        "peaks, the head should look, if the scheme decides."
+    ),
+)
+
+
+def scheme_kernel(
+    model: Model = None,
+    texts: Sources = None,
+    *,
+    tokenizer: Tokenizer = None,
+    window: int | None = None,
+    limit: int = FEW_TEXTS,
+    band: int = 10,
+    draws: int = 400,
+    seed: int = 0,
+) -> xr.Dataset:
+    """What the position scheme alone adds to scores at each offset, and whether a head looks where that peaks.
+
+    See docs/mathematics.md, Position and content (Kernel of a scheme).
+
+    Parameters
+    ----------
+    model, texts, tokenizer, window, limit
+        See `attnscope.mechanism.study`.
+    band, draws, seed
+        See `attnscope.mechanism.passes.scheme_kernel`, which also describes the result.
+
+    Examples
+    --------
+    >>> from attnscope import mechanism
+    >>> mechanism.scheme_kernel("bundled", limit=2)
+    Traceback (most recent call last):
+    ...
+    attnscope.errors.AttnscopeError: scheme_kernel is not defined for small-mlm: queries and keys are not turned by \
+positions, and no bias is added. Choose another analysis
+    """
+    given = study(model, texts, tokenizer=tokenizer, window=window, limit=limit)
+    with studied(given, SCHEME_KERNEL):
+        return of_model(given.model, given.windows, band=band, draws=draws, seed=seed)
+
+
+SCHEME_KERNEL = Analysis(
+    "scheme_kernel",
+    "What the position scheme foretells",
+    "Position and content",
+    lambda study: of_model(study.model, study.first(FEW_TEXTS), band=study.band, seed=study.seed),
+    needs=(ROTATION_OR_BIAS,),
+    section=KERNEL,
+    pictures=(
+        Picture(
+            "scheme-kernel",
+            "The scheme beside the scores",
+            (
+                "Mean scores, and what rotation or bias alone gives, about their means; the future of "
+                "causal heads is left out. Dotted are the offsets of the largest weight and of the "
+                "scheme's peak. Below, which pairs of columns make it: those that turn once in a few "
+                "tokens tell neighbours apart, slow ones do not."
+            ),
+            draw="attnscope.figures.explain:scheme_kernel",
+            of="heads",
+        ),
+    ),
+    units="share",
+)

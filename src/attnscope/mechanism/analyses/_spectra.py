@@ -1,0 +1,88 @@
+"""Frequencies of queries, keys and inputs, by layer."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from attnscope.mechanism._analysis import Analysis, Picture
+from attnscope.mechanism._needs import BILINEAR_SCORES
+from attnscope.mechanism._study import DEFAULT_TEXTS, studied, study
+from attnscope.mechanism.analyses._waves import WAVES_ALONG_TEXT
+from attnscope.mechanism.arrays import append_one, maximum_spectrum, reparametrize
+from attnscope.store import stacked
+
+if TYPE_CHECKING:
+    import xarray as xr
+
+    from attnscope.corpus import Sources
+    from attnscope.mechanism._study import Model, Tokenizer
+    from attnscope.mechanism.evidence import Evidence, Layer
+
+
+def spectra_by_layer(
+    model: Model = None,
+    texts: Sources = None,
+    *,
+    tokenizer: Tokenizer = None,
+    window: int | None = None,
+    limit: int = DEFAULT_TEXTS,
+) -> xr.Dataset:
+    """Largest amplitude at each frequency over the columns of X, and of the queries and keys of all heads.
+
+    See docs/mathematics.md, Queries and keys as waves. Dimensions ``layer, side, frequency``; see
+    `attnscope.mechanism.arrays.maximum_spectrum`.
+
+    Parameters
+    ----------
+    model, texts, tokenizer, window, limit
+        See `attnscope.mechanism.study`.
+
+    Examples
+    --------
+    >>> from attnscope import mechanism
+    >>> mechanism.spectra_by_layer("bundled", limit=2).maximum.dims
+    ('layer', 'side', 'frequency')
+    """
+    given = study(model, texts, tokenizer=tokenizer, window=window, limit=limit)
+    with studied(given, SPECTRA):
+        return of_layers(given.evidence)
+
+
+def of_layers(evidence: Evidence) -> xr.Dataset:
+    """All layers with bilinear scores."""
+    layers = evidence.bilinear
+    return stacked([_of_layer(layer) for layer in layers], "layer", [layer.site.index for layer in layers])
+
+
+def _of_layer(layer: Layer) -> xr.Dataset:
+    sides: dict[str, list[np.ndarray]] = {"X": [layer.sample], "query": [], "key": []}
+    states = append_one(layer.sample)
+    for head in range(layer.heads):
+        parts = reparametrize(*layer.matrices(head, affine=True))
+        sides["query"].append(states @ parts.query)
+        sides["key"].append(states @ parts.key)
+    return stacked([maximum_spectrum(np.hstack(columns)) for columns in sides.values()], "side", list(sides))
+
+
+SPECTRA = Analysis(
+    "spectra",
+    "Frequencies by layer",
+    "Queries and keys as waves",
+    lambda study: of_layers(study.evidence),
+    needs=(BILINEAR_SCORES,),
+    section=WAVES_ALONG_TEXT,
+    pictures=(
+        Picture(
+            "spectra-by-layer",
+            "Frequencies by layer",
+            (
+                "The largest amplitude over all columns, against what white noise gives in as many: red"
+                " is more, blue less."
+            ),
+            draw="attnscope.figures.explain:spectra_by_layer",
+        ),
+    ),
+    of_arrays=True,
+)

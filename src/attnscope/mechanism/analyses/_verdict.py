@@ -1,0 +1,108 @@
+"""All heads at a glance: where each looks, how much position explains, and whether its scores say the same."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import xarray as xr
+
+from attnscope.mechanism._analysis import Analysis, Picture, Section
+from attnscope.mechanism._verdict import ERROR, READINGS, judged, weight_peaks
+
+if TYPE_CHECKING:
+    from attnscope.mechanism._study import Study
+
+HEADS = Section(
+    "heads",
+    "All heads",
+    (
+        "Where each head looks, how much of that its positions explain, and whether two readings of its"
+        " scores and one of its weights find the same offset. The two are of one trace, the scores "
+        "summed along offsets: its peak (cross-correlation) and the phases of its transform "
+        "(cross-spectrum). They are no second source; the weights are."
+    ),
+)
+
+
+def _verdict(study: Study) -> xr.Dataset:
+    """One line a head: where it looks, how much position explains, and whether two readings of its scores say the same.
+
+    Both readings are of one trace, the scores summed along offsets: by its peak, and by the phases of its transform.
+
+    Returns
+    -------
+    xarray.Dataset
+        Dimensions ``layer, head``. ``offset_of_weights`` (of the largest mean weight within the band),
+        ``peak_weight`` (that weight), ``weight_level`` (what it must exceed to be more than chance) and ``prefers``
+        (whether it does); ``offset_of_spectrum`` (``band_offset`` of the cross-spectrum, where at most 1 in 100 spectra
+        of random phases concentrates as much), ``offset_of_correlation`` (the clear peak of the scores' mean along
+        offsets within the band); NaN where there is no such peak. ``coherence`` (weighted mean over the frequencies in
+        use); ``position_share`` (share of the profile of the scores that position alone explains); ``positional``,
+        ``agree`` and ``chance`` (see `judged`). Over ``layer``, ``lowest_offset`` and ``highest_offset``, between which
+        all are looked for.
+    """
+    spectra, correlations = study.result("cross_spectrum"), study.result("cross_correlation")
+    content = study.result("position_content")
+    found = weight_peaks(study.evidence)
+    places = {"layer": found["layer"], "head": found["head"]}
+    found = found.assign(_readings(spectra, correlations, places))
+    if content is not None:
+        found["position_share"] = content.position_share.reindex(places)
+        found.position_share.attrs = {"units": "share", "long_name": "Score profile explained by position"}
+    return judged(found).assign_attrs(positions=study.evidence.length)
+
+
+def _readings(
+    spectra: xr.Dataset | None, correlations: xr.Dataset | None, places: dict[str, xr.DataArray]
+) -> dict[str, xr.DataArray]:
+    """What the scores say of the offset, at all places; NaN where they say nothing."""
+    if spectra is None or correlations is None:
+        nothing = xr.DataArray(np.nan, places, ("layer", "head"))
+        return dict.fromkeys((*READINGS, "coherence"), nothing)
+    weight = spectra.cross_amplitude.where(spectra.in_band.astype(bool), 0.0)
+    found = {
+        "offset_of_spectrum": spectra.band_offset.where(spectra.band_offset_chance <= ERROR),
+        "offset_of_correlation": correlations.trace_peak_corrected.where(
+            correlations.trace_peak_clear.astype(bool)
+        ),
+        "coherence": (spectra.coherence * weight).sum("frequency") / weight.sum("frequency"),
+    }
+    names = ("Offset by cross-spectrum", "Offset by cross-correlation")
+    for name, long_name in zip(READINGS, names, strict=True):
+        found[name].attrs = {"units": "tokens", "long_name": long_name}
+    return {name: values.reset_coords(drop=True).reindex(places) for name, values in found.items()}
+
+
+VERDICT = Analysis(
+    "verdict",
+    "Where each head looks, and what says so",
+    "Peaks",
+    _verdict,
+    section=HEADS,
+    pictures=(
+        Picture(
+            "verdict",
+            "Offsets and what position explains",
+            (
+                "One cell for each head: the number is the offset of its largest mean weight (−1 is the"
+                " token before), none where that weight is no more than chance; the colour the share of"
+                " the scores' profile that positions alone explain; a frame that both readings of the "
+                "scores find the offset too."
+            ),
+            draw="attnscope.figures.explain:verdict_grid",
+        ),
+        Picture(
+            "offset-agreement",
+            "Two readings of the scores against the weights",
+            (
+                "One disc for each head that prefers an offset, larger the more it weighs it. On the "
+                "diagonal weights and scores find the same offset. Both readings are of the same trace,"
+                " so the right panel checks the reading, not the head."
+            ),
+            draw="attnscope.figures.explain:offset_agreement",
+        ),
+    ),
+    units="tokens",
+    of_arrays=True,
+)

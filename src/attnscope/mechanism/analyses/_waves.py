@@ -1,0 +1,122 @@
+"""Waves in queries and keys."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from attnscope.mechanism._analysis import Analysis, Picture, Section
+from attnscope.mechanism._needs import BILINEAR_SCORES
+from attnscope.mechanism._over_heads import over_heads
+from attnscope.mechanism._study import DEFAULT_TEXTS, studied, study
+from attnscope.mechanism.arrays import append_one
+from attnscope.mechanism.arrays import query_key_waves as waves_of_head
+
+if TYPE_CHECKING:
+    import xarray as xr
+
+    from attnscope.corpus import Sources
+    from attnscope.mechanism._study import Model, Tokenizer
+    from attnscope.mechanism.evidence import Evidence, Layer
+
+WAVES_ALONG_TEXT = Section(
+    "waves",
+    "Waves in queries and keys",
+    (
+        "A head can only prefer an offset if its queries and keys carry the position. Here are the "
+        "columns of both, after the rotation that the scores determine, that are waves along the text."
+    ),
+)
+
+
+def query_key_waves(
+    model: Model = None,
+    texts: Sources = None,
+    *,
+    tokenizer: Tokenizer = None,
+    window: int | None = None,
+    limit: int = DEFAULT_TEXTS,
+    permutations: int = 5,
+    seed: int = 0,
+) -> xr.Dataset:
+    """Waves in the columns of the queries and keys of all heads, re-parametrised by the SVD of W_Q W_K^T.
+
+    See docs/mathematics.md, Queries and keys as waves. On the X of the first text, with biases.
+
+    Parameters
+    ----------
+    model, texts, tokenizer, window, limit
+        See `attnscope.mechanism.study`.
+    permutations, seed
+        Number of orders in which the text's tokens are shuffled for the null, and seed of these.
+
+    Returns
+    -------
+    xarray.Dataset
+        As `attnscope.mechanism.arrays.query_key_waves`, with the dimensions ``layer, head``.
+
+    Examples
+    --------
+    >>> from attnscope import mechanism
+    >>> mechanism.query_key_waves("bundled", limit=2, permutations=0).periodic_columns.dims
+    ('layer', 'head')
+    """
+    given = study(model, texts, tokenizer=tokenizer, window=window, limit=limit)
+    with studied(given, WAVES):
+        return of_heads(given.evidence, permutations=permutations, seed=seed)
+
+
+def of_heads(evidence: Evidence, *, permutations: int = 5, seed: int = 0) -> xr.Dataset:
+    """`waves_of_head` of every head; tests are corrected for all heads together."""
+    tests = sum(2 * layer.heads * layer.matrices(0, affine=False)[0].shape[1] for layer in evidence.bilinear)
+
+    def of_head(layer: Layer, head: int) -> xr.Dataset:
+        query, key = layer.matrices(head, affine=True)
+        states = append_one(layer.sample)
+        return waves_of_head(states, query, key, tests=tests, permutations=permutations, seed=seed)
+
+    return over_heads(evidence, of_head)
+
+
+WAVES = Analysis(
+    "waves",
+    "Waves in queries and keys",
+    "Queries and keys as waves",
+    lambda study: of_heads(study.evidence, seed=study.seed),
+    needs=(BILINEAR_SCORES,),
+    section=WAVES_ALONG_TEXT,
+    pictures=(
+        Picture(
+            "wave-counts",
+            "How many columns are waves",
+            (
+                "Counted by Fisher's test on one text, strict enough for all heads together. On the "
+                "right the most that the same head has when the tokens of the text are shuffled."
+            ),
+            draw="attnscope.figures.explain:wave_counts",
+        ),
+        Picture(
+            "wave-columns",
+            "Which columns are waves",
+            (
+                "A row is a column, the largest singular value on top: disc and ring are the strongest "
+                "frequencies of query and key, green ones are waves, an arc joins a cosine and its "
+                "sine. Bars: the column's share of the scores. Columns of nearly equal singular values "
+                "may trade places."
+            ),
+            draw="attnscope.figures.explain:wave_columns",
+            of="heads",
+        ),
+        Picture(
+            "wave-curves",
+            "Queries and keys along the text",
+            (
+                "The columns that weigh most in the scores, along the first tokens of one text. Where "
+                "both are waves, the key's is the query's moved by the head's offset."
+            ),
+            draw="attnscope.figures.explain:wave_curves",
+            of="heads",
+        ),
+    ),
+    units="columns",
+    of_arrays=True,
+)
