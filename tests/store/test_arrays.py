@@ -7,7 +7,9 @@ import sys
 _PROGRAM = """
 import xarray as xr
 from attnscope.store import packed, unpacked
-print(list(unpacked(packed(xr.Dataset({name: ("x", [1.0]) for name in ["delta", "alpha", "gamma", "beta"]})))))
+given = xr.Dataset({name: ("x", [1.0]) for name in ["delta", "alpha", "gamma", "beta"]}, {"alone": ("y", [2.0])})
+found = unpacked(packed(given))
+print(list(found), found.identical(given))
 """
 
 
@@ -21,4 +23,4 @@ def test_variables_come_in_one_order_in_every_process():
             text=True,
             check=True,
         )
-        assert told.stdout.strip() == "['alpha', 'beta', 'delta', 'gamma']"
+        assert told.stdout.strip() == "['alpha', 'beta', 'delta', 'gamma'] True"

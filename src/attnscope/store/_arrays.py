@@ -48,7 +48,8 @@ def unpacked(content: bytes) -> xr.Dataset:
     whole = found.assign_coords({name: one for name, one in strings.items() if name in found.coords}).assign(
         {name: one for name, one in strings.items() if name not in found.coords}
     )
-    return whole[sorted(whole.data_vars, key=str)]  # Zarr lists them in another order in each process
+    ordered = {name: whole.variables[name] for name in sorted(whole.data_vars, key=str)}
+    return xr.Dataset(ordered, whole.coords, whole.attrs)  # Zarr lists names in another order in each process
 
 
 def _storable(dataset: xr.Dataset) -> xr.Dataset:
