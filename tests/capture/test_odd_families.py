@@ -7,8 +7,9 @@ import transformers as T
 
 from attnscope import AttnscopeError
 from attnscope.attention import Need, measure
-from attnscope.capture import numbering_note, position_table_length, verify, watching
+from attnscope.capture import position_table_length, verify, watching
 from attnscope.mechanism.tables import position_scheme, position_table, position_tables, replaced_positions
+from attnscope.statistics._numbering import numbering_note
 from tests.families import _DECODER, _ENCODER, _SEQ2SEQ
 
 IDS = torch.randint(3, 60, (1, 12), generator=torch.Generator().manual_seed(0))

@@ -5,7 +5,6 @@ from attnscope.capture._borrow import borrowed, borrowing
 from attnscope.capture._decoder import decoder_note, decoder_start
 from attnscope.capture._forward import forward, not_finite
 from attnscope.capture._load import DTYPES, LoadedModel, load_model, usable_device
-from attnscope.capture._numbering import numbering_note
 from attnscope.capture._padding import padding_difference
 from attnscope.capture._positions import position_table_length, stored_positions
 from attnscope.capture._quiet import quiet
@@ -24,7 +23,6 @@ __all__ = [
     "forward",
     "load_model",
     "not_finite",
-    "numbering_note",
     "padding_difference",
     "position_table_length",
     "quiet",

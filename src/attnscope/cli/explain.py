@@ -220,7 +220,7 @@ def _frequencies(given: str | None) -> tuple[int, int] | None:
 
 
 def _default_out(signature: dict[str, Any]) -> Path:
-    from attnscope.statistics._scan import default_out
+    from attnscope.statistics._stored import default_out
 
     folder = default_out(signature)
     return folder.with_name(f"explain-{folder.name}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,11 +14,12 @@ from attnscope.cli.output import csv_text, emit, json_text, new_console, working
 from attnscope.cli.place import PAGE, Place, count, draw_views
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator
+    from collections.abc import Callable, Generator, Sequence
 
     import xarray as xr
     from rich.table import Table
 
+    from attnscope.cli.again import Question
     from attnscope.statistics import Progress
 
 
@@ -74,38 +75,50 @@ def scan(
     if statistics == "list":
         _list_statistics()
         return
-    from attnscope.statistics import scan as run_scan
-    from attnscope.statistics._scan import default_out
+    from attnscope.cli.again import Question
+    from attnscope.statistics._stored import default_out
 
     options.refuse_two_formats(as_json=as_json, as_csv=as_csv)
     formats = options.formats_of(figures)
     heads = _heads(show)
+    shown = heads if report else None
+    settings: dict[str, Any] = {
+        "tokenizer": tokenizer,
+        "window": window,
+        "stride": stride,
+        "limit": limit,
+        "batch_size": batch_size,
+        "statistics": statistics,
+        "band": band,
+        "clusters": clusters,
+        "seed": seed,
+        "field": field,
+        "by_line": by_line,
+        "device": device,
+        "dtype": dtype,
+    }
     place = Place(out, default_out)
-    with _progress_bar() as told:
-        results = run_scan(
-            model,
-            text or None,
-            targets=target or None,
-            out=place,
-            repair=repair,
-            tokenizer=tokenizer,
-            window=window,
-            stride=stride,
-            limit=limit,
-            batch_size=batch_size,
-            statistics=statistics,
-            band=band,
-            clusters=clusters,
-            seed=seed,
-            field=field,
-            by_line=by_line,
-            device=device,
-            dtype=dtype,
-            revision=revision,
-            trust_remote_code=trust_remote_code,
-            show=heads if report else None,
-            progress=told,
-        )
+    plain = not (target or repair or revision or trust_remote_code)
+    question = Question.of(model, text or None, **settings) if plain else None
+    results = None if question is None else _known(question, place, shown)
+    if results is None:
+        from attnscope.statistics import scan as run_scan
+
+        with _progress_bar() as told:
+            results = run_scan(
+                model,
+                text or None,
+                targets=target or None,
+                out=place,
+                repair=repair,
+                revision=revision,
+                trust_remote_code=trust_remote_code,
+                show=shown,
+                progress=told,
+                **settings,
+            )
+        if question is not None:
+            question.note(Path(results.encoding["source"]), json.loads(results.attrs["signature"]))
     folder = Path(results.encoding["source"])
     page = _draw(results, folder, formats, heads) if report else None
     if as_json:
@@ -115,6 +128,26 @@ def scan(
     else:
         _print_tables(results)
         place.say(folder, page)
+
+
+def _known(question: Question, place: Place, shown: Sequence[tuple[int, int]] | None) -> xr.Dataset | None:
+    """Results that are there already; None where the model is needed, if only to say what is wrong."""
+    from attnscope.errors import AttnscopeError
+    from attnscope.statistics._stored import keeps_maps_of, load_scan
+
+    with suppress(AttnscopeError, OSError):
+        run = question.found(place)
+        if run is None:
+            return None
+        with run:
+            if not run.complete:
+                return None
+            results = load_scan(run)
+            if shown is not None and run.is_writable() and not keeps_maps_of(run, shown):
+                return None
+        working()
+        return results
+    return None
 
 
 def _heads(given: str | None) -> list[tuple[int, int]]:
@@ -187,14 +220,15 @@ def _progress_bar() -> Generator[Callable[[Progress], None]]:
 def _draw(
     results: xr.Dataset, folder: Path, formats: tuple[str, ...], heads: list[tuple[int, int]]
 ) -> Path | None:
-    from attnscope.figures import write_scan_figures
-    from attnscope.report import write_report
-    from attnscope.statistics._scan import SAMPLE
     from attnscope.store import RunFolder
 
     with RunFolder(folder, json.loads(results.attrs["signature"])) as run:
 
         def draw(place: Path) -> None:
+            from attnscope.figures import write_scan_figures
+            from attnscope.report import write_report
+            from attnscope.statistics._stored import SAMPLE
+
             sample = run.load(SAMPLE)
             write_scan_figures(results, sample, place / "figures", formats)
             write_report(results, sample, place / PAGE)
@@ -218,7 +252,7 @@ def _as_json(results: xr.Dataset, folder: Path) -> dict[str, Any]:
 def _print_csv(results: xr.Dataset) -> None:
     """One line for each head: means over texts, and the signature that names the run's folder."""
     from attnscope.statistics import peaks
-    from attnscope.statistics._summary import majority_names
+    from attnscope.statistics._ranking import majority_names
     from attnscope.store import short_hash
 
     means = {
@@ -249,11 +283,11 @@ _MEANING = {
 
 def _print_tables(results: xr.Dataset) -> None:
 
-    from attnscope.capture import numbering_note
     from attnscope.statistics import rank_heads
     from attnscope.statistics._kinds import LOCAL
-    from attnscope.statistics._scan import NOTES
-    from attnscope.statistics._summary import LEAST_SHARE
+    from attnscope.statistics._numbering import numbering_note
+    from attnscope.statistics._ranking import LEAST_SHARE
+    from attnscope.statistics._stored import NOTES
 
     console = new_console()
     sizes = results.sizes

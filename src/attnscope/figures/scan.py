@@ -6,12 +6,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from attnscope.checks import FORMATS
 from attnscope.figures.maps import weight_maps
 from attnscope.figures.overview import overview
 from attnscope.figures.pies import label_pies
 from attnscope.figures.profiles import profile_curves
 from attnscope.figures.sample import first_rows, maps
-from attnscope.figures.save import FORMATS, save_figure
+from attnscope.figures.save import save_figure
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

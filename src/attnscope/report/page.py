@@ -5,13 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from attnscope.capture import numbering_note
 from attnscope.errors import AttnscopeError
 from attnscope.figures.reading import HIGH, LOW
 from attnscope.report.content import flatten, page_data, parsed, pieces_note
 from attnscope.report.embed import script_json, write_page
 from attnscope.report.window import pack_windows
-from attnscope.statistics._scan import NOTES
+from attnscope.statistics._numbering import numbering_note
+from attnscope.statistics._stored import NOTES
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

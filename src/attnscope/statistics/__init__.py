@@ -1,20 +1,26 @@
 """Where every head looks: statistics per text and head, kinds of heads, independence of the text."""
 
-from attnscope.statistics._catalogue import DEFAULT, STATISTICS, Statistic, choose, reduce_call
-from attnscope.statistics._forms import Form, compare_call, compare_forms, usual_forms
-from attnscope.statistics._independence import (
-    Estimate,
-    between_head_share,
-    effective_labels,
-    independence,
-    intraclass_correlation,
-    label_information,
-    label_shares,
-    sign_agreement,
-)
-from attnscope.statistics._labels import Clustering, cluster_profiles, direction, name_profile
-from attnscope.statistics._scan import Progress, scan, window_length
-from attnscope.statistics._summary import peaks, rank_heads, summarize
+from typing import TYPE_CHECKING
+
+from attnscope._on_demand import on_demand
+from attnscope.statistics._ranking import peaks, rank_heads
+
+if TYPE_CHECKING:
+    from attnscope.statistics._catalogue import DEFAULT, STATISTICS, Statistic, choose, reduce_call
+    from attnscope.statistics._forms import Form, compare_call, compare_forms, usual_forms
+    from attnscope.statistics._independence import (
+        Estimate,
+        between_head_share,
+        effective_labels,
+        independence,
+        intraclass_correlation,
+        label_information,
+        label_shares,
+        sign_agreement,
+    )
+    from attnscope.statistics._labels import Clustering, cluster_profiles, direction, name_profile
+    from attnscope.statistics._scan import Progress, scan, window_length
+    from attnscope.statistics._summary import summarize
 
 __all__ = [
     "DEFAULT",
@@ -45,3 +51,14 @@ __all__ = [
     "usual_forms",
     "window_length",
 ]
+
+__getattr__ = on_demand(
+    __name__,
+    _catalogue="DEFAULT STATISTICS Statistic choose reduce_call",
+    _forms="Form compare_call compare_forms usual_forms",
+    _independence="Estimate between_head_share effective_labels independence intraclass_correlation "
+    "label_information label_shares sign_agreement",
+    _labels="Clustering cluster_profiles direction name_profile",
+    _scan="Progress scan window_length",
+    _summary="summarize",
+)

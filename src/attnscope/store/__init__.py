@@ -1,7 +1,7 @@
 """Folders of results: labelled arrays with their signature, checked, resumable, written whole or not at all."""
 
 from attnscope.store._arrays import SUFFIX, packed, unpacked
-from attnscope.store._files import explained, json_bytes, write_output
+from attnscope.store._files import explained, file_state, json_bytes, write_output
 from attnscope.store._folder import MANIFEST, OwnedFolder, damage, manifest_of
 from attnscope.store._run import VIEWS, RunFolder, is_finished
 from attnscope.store._signature import package_versions, short_hash, tokenizer_sha256
@@ -14,6 +14,7 @@ __all__ = [
     "RunFolder",
     "damage",
     "explained",
+    "file_state",
     "is_finished",
     "json_bytes",
     "manifest_of",

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from attnscope.checks import FORMATS
 from attnscope.figures.mechanism import (
     changes,
     content,
@@ -21,7 +22,7 @@ from attnscope.figures.mechanism import (
 )
 from attnscope.figures.mechanism.paper import SAME, paper_figures
 from attnscope.figures.reading import axis_values
-from attnscope.figures.save import FORMATS, save_figure
+from attnscope.figures.save import save_figure
 from attnscope.mechanism.ranking import best_heads
 
 if TYPE_CHECKING:
