@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 import numbers
+from collections.abc import Sequence
 from typing import Any
 
 from attnscope.errors import AttnscopeError
 
 SEEDS = 2**32  # as many as every generator of random numbers takes
 THREADS = 512  # far more crash the process
+FORMATS = ("svg", "pdf", "png")  # of figures
 
 
 def check_whole(least: int, most: int | None = None, **given: Any) -> None:
@@ -90,6 +92,20 @@ def check_kind(expected: str, *kinds: type, **given: Any) -> None:
                 f"{shortly(value)} ({kind})" if isinstance(value, str | int | float) else f"of type {kind}"
             )
             raise AttnscopeError(f"{name} is {found}; expected {expected}")
+
+
+def check_formats(formats: Sequence[str]) -> tuple[str, ...]:
+    """Return the formats, or refuse those that no figure is written in.
+
+    Examples
+    --------
+    >>> check_formats(["svg", "pdf"])
+    ('svg', 'pdf')
+    """
+    unknown = [name for name in formats if name not in FORMATS]
+    if unknown:
+        raise AttnscopeError(f"figures are not written as {unknown[0]!r}: choose among {', '.join(FORMATS)}")
+    return tuple(formats)
 
 
 def _is_a(kind: type, value: Any) -> bool:

@@ -4,16 +4,17 @@ import numpy as np
 import pytest
 import torch
 import transformers as T
-
-from attnscope import AttnscopeError
-from attnscope.attention import Need, measure
-from attnscope.capture import numbering_note, position_table_length, verify, watching
-from attnscope.mechanism.evidence._tables import (
+from attnscope.mechanism.evidence._gather._gather._tables import (
     position_scheme,
     position_table,
     position_tables,
     replaced_positions,
 )
+
+from attnscope import AttnscopeError
+from attnscope.attention import Need, measure
+from attnscope.capture import position_table_length, verify, watching
+from attnscope.statistics._numbering import numbering_note
 from tests.families import _DECODER, _ENCODER, _SEQ2SEQ
 
 IDS = torch.randint(3, 60, (1, 12), generator=torch.Generator().manual_seed(0))

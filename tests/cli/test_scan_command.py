@@ -15,7 +15,7 @@ import pytest
 import xarray as xr
 
 from attnscope.bundled import MODEL, TEXT
-from attnscope.statistics._scan import SUMMARY
+from attnscope.statistics._stored import SUMMARY
 from attnscope.store import RunFolder
 from tests.cli.command import attnscope
 

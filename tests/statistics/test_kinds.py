@@ -15,7 +15,7 @@ from attnscope.statistics import DEFAULT, rank_heads, reduce_call, summarize
 from attnscope.statistics._catalogue import STATISTICS, bin_coordinates, indicator_columns, plan
 from attnscope.statistics._equal import equal_rows
 from attnscope.statistics._pass import dimensions
-from attnscope.statistics._summary import majority_names
+from attnscope.statistics._ranking import majority_names
 
 N, BAND = 320, 10
 OFFSET = np.arange(N)[None, :] - np.arange(N)[:, None]

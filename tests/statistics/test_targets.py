@@ -17,9 +17,8 @@ from attnscope.models import (
     TransformerConfig,
     TransformerForConditionalGeneration,
 )
-from attnscope.statistics import DEFAULT, _scan, rank_heads, reduce_call
+from attnscope.statistics import DEFAULT, _scan, peaks, rank_heads, reduce_call
 from attnscope.statistics._catalogue import indicator_columns
-from attnscope.statistics._summary import peaks
 from attnscope.store import is_finished, unpacked
 from tests.attention.oracle import from_weights
 from tests.families import tiny

@@ -114,6 +114,7 @@ def test_killed_twice_and_gone_on_is_unbroken(unbroken, tmp_path):
 
 def test_two_processes_are_one_with_all_of_the_batch(tmp_path):
     settings = SMALL | TRANSFORMER | {"dropout": 0.0, "precision": "float32", "log_every": 1}
+    settings |= {"bpe_dropout": 0.1}
     train(out=tmp_path / "one", **settings)
     flags = [f"--{name.replace('_', '-')}={value}" for name, value in settings.items()]
     program = tmp_path / "attnscope_train.py"

@@ -8,7 +8,11 @@ from attnscope.training._log import read_log
 from attnscope.training._loop import Training
 from tests.training.small_trainings import small_train
 
-KINDS = [{"model": "recurrent"}, {"model": "transformer", "accumulate": 2}, {"model": "masked-lm"}]
+KINDS = [
+    {"model": "recurrent", "bpe_dropout": 0.3},
+    {"model": "transformer", "accumulate": 2},
+    {"model": "masked-lm"},
+]
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind["model"])

@@ -3,7 +3,6 @@ from ._borrow import borrowed, borrowing
 from ._decoder import decoder_note, decoder_start
 from ._forward import forward, not_finite
 from ._load import DTYPES, LoadedModel, load_model, usable_device
-from ._numbering import numbering_note
 from ._padding import padding_difference
 from ._positions import position_table_length, stored_positions
 from ._quiet import quiet
@@ -25,7 +24,6 @@ __all__ = [
     "layer_coordinates",
     "load_model",
     "not_finite",
-    "numbering_note",
     "padding_difference",
     "position_table_length",
     "quiet",

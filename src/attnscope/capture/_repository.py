@@ -13,7 +13,7 @@ from typing import Any
 from transformers.utils.hub import cached_file
 
 from attnscope.errors import AttnscopeError, explaining, reason_of
-from attnscope.store import MANIFEST, OwnedFolder, damage, manifest_of
+from attnscope.store import MANIFEST, OwnedFolder, damage, file_state, manifest_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,7 +81,7 @@ class Repository:
         """Find a file whose content decides about the model: part of `sha256`, and not to change from now on."""
         found = self.find(name)
         if found is not None:
-            self.taken.setdefault(found, _state(found))
+            self.taken.setdefault(found, file_state(found))
         return found
 
     def read(self, name: str) -> dict[str, Any] | None:
@@ -146,7 +146,7 @@ class Repository:
             If one was written, replaced or removed since.
         """
         for path, state in self.taken.items():
-            if not path.is_file() or _state(path) != state:
+            if not path.is_file() or file_state(path) != state:
                 raise AttnscopeError(
                     f"{path} changed while the model was loaded: wait until it is written, and try again"
                 )
@@ -179,9 +179,3 @@ def _refuse_damaged(folder: Path) -> None:
             f". Give the same attnscope {made['command']} again to mend it; if it was changed on purpose, remove "
             f"{MANIFEST} beside it",
         )
-
-
-def _state(path: Path) -> tuple[int, ...]:
-    """What changes when a file is written or replaced."""
-    found = path.stat()
-    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from attnscope.checks import check_formats
 from attnscope.errors import AttnscopeError
 
 BUNDLED = "bundled"
@@ -65,8 +66,6 @@ def formats_of(figures: str) -> tuple[str, ...]:
     >>> formats_of("svg,pdf"), formats_of("none")
     (('svg', 'pdf'), ())
     """
-    from attnscope.figures.save import check_formats
-
     return () if figures == "none" else check_formats([name.strip() for name in figures.split(",")])
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,11 +14,12 @@ from attnscope.cli.output import csv_text, emit, json_text, new_console, working
 from attnscope.cli.place import PAGE, Place, count, draw_views
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator
+    from collections.abc import Callable, Generator, Sequence
 
     import xarray as xr
     from rich.table import Table
 
+    from attnscope.cli.again import Question
     from attnscope.statistics import Progress
 
 
@@ -74,38 +75,50 @@ def scan(
     if statistics == "list":
         _list_statistics()
         return
+    from attnscope.cli.again import Question
     from attnscope.statistics import default_out
-    from attnscope.statistics import scan as run_scan
 
     options.refuse_two_formats(as_json=as_json, as_csv=as_csv)
     formats = options.formats_of(figures)
     heads = _heads(show)
+    shown = heads if report else None
+    settings: dict[str, Any] = {
+        "tokenizer": tokenizer,
+        "window": window,
+        "stride": stride,
+        "limit": limit,
+        "batch_size": batch_size,
+        "statistics": statistics,
+        "band": band,
+        "clusters": clusters,
+        "seed": seed,
+        "field": field,
+        "by_line": by_line,
+        "device": device,
+        "dtype": dtype,
+    }
     place = Place(out, default_out)
-    with _progress_bar() as told:
-        results = run_scan(
-            model,
-            text or None,
-            targets=target or None,
-            out=place,
-            repair=repair,
-            tokenizer=tokenizer,
-            window=window,
-            stride=stride,
-            limit=limit,
-            batch_size=batch_size,
-            statistics=statistics,
-            band=band,
-            clusters=clusters,
-            seed=seed,
-            field=field,
-            by_line=by_line,
-            device=device,
-            dtype=dtype,
-            revision=revision,
-            trust_remote_code=trust_remote_code,
-            show=heads if report else None,
-            progress=told,
-        )
+    plain = not (target or repair or revision or trust_remote_code)
+    question = Question.of(model, text or None, **settings) if plain else None
+    results = None if question is None else _known(question, place, shown)
+    if results is None:
+        from attnscope.statistics import scan as run_scan
+
+        with _progress_bar() as told:
+            results = run_scan(
+                model,
+                text or None,
+                targets=target or None,
+                out=place,
+                repair=repair,
+                revision=revision,
+                trust_remote_code=trust_remote_code,
+                show=shown,
+                progress=told,
+                **settings,
+            )
+        if question is not None:
+            question.note(Path(results.encoding["source"]), json.loads(results.attrs["signature"]))
     folder = Path(results.encoding["source"])
     page = _draw(results, folder, formats, heads) if report else None
     if as_json:
@@ -115,6 +128,26 @@ def scan(
     else:
         _print_tables(results)
         place.say(folder, page)
+
+
+def _known(question: Question, place: Place, shown: Sequence[tuple[int, int]] | None) -> xr.Dataset | None:
+    """Results that are there already; None where the model is needed, if only to say what is wrong."""
+    from attnscope.errors import AttnscopeError
+    from attnscope.statistics import keeps_maps_of, load_scan
+
+    with suppress(AttnscopeError, OSError):
+        run = question.found(place)
+        if run is None:
+            return None
+        with run:
+            if not run.complete:
+                return None
+            results = load_scan(run)
+            if shown is not None and run.is_writable() and not keeps_maps_of(run, shown):
+                return None
+        working()
+        return results
+    return None
 
 
 def _heads(given: str | None) -> list[tuple[int, int]]:
@@ -186,14 +219,15 @@ def _progress_bar() -> Generator[Callable[[Progress], None]]:
 def _draw(
     results: xr.Dataset, folder: Path, formats: tuple[str, ...], heads: list[tuple[int, int]]
 ) -> Path | None:
-    from attnscope.figures import write_scan_figures
-    from attnscope.report import write_report
-    from attnscope.statistics import SAMPLE
     from attnscope.store import RunFolder
 
     with RunFolder(folder, json.loads(results.attrs["signature"])) as run:
 
         def draw(place: Path) -> None:
+            from attnscope.figures import write_scan_figures
+            from attnscope.report import write_report
+            from attnscope.statistics import SAMPLE
+
             sample = run.load(SAMPLE)
             write_scan_figures(results, sample, place / "figures", formats)
             write_report(results, sample, place / PAGE)
@@ -247,8 +281,7 @@ _MEANING = {
 
 def _print_tables(results: xr.Dataset) -> None:
 
-    from attnscope.capture import numbering_note
-    from attnscope.statistics import LEAST_SHARE, LOCAL, NOTES, rank_heads
+    from attnscope.statistics import LEAST_SHARE, LOCAL, NOTES, numbering_note, rank_heads
 
     console = new_console()
     sizes = results.sizes

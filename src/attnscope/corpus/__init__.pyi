@@ -1,9 +1,10 @@
+from ._batch import Batch, collate
 from ._opening import file_mode, is_standard_input, shown
 from ._shown import split_character, with_marked_spaces
 from .encoded import EncodedTexts, Sources, Texts, texts_and_targets, texts_of, windows_of
 from .pairs import LinePairs, TargetTokenizer, shifted
 from .texts import Corpus, Text
-from .windows import Batch, Window, Windows, collate, cut_windows, window_name
+from .windows import Window, Windows, cut_windows, window_name
 
 __all__ = [
     "Batch",

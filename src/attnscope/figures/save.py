@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from matplotlib import rc_context
 from matplotlib.text import Text
 
-from attnscope.errors import AttnscopeError
+from attnscope.checks import FORMATS, check_formats
 from attnscope.figures.style import look
 from attnscope.figures.text import needs_cff
 from attnscope.store import explained, write_output
@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from matplotlib.figure import Figure
-
-FORMATS = ("svg", "pdf", "png")
 
 _NO_DATE = {
     "svg": {"Date": None, "Creator": "attnscope"},
@@ -74,20 +72,6 @@ def save_figure(figure: Figure, stem: Path | str, formats: Sequence[str] = FORMA
         for path in paths:
             _write(figure, path)
     return paths
-
-
-def check_formats(formats: Sequence[str]) -> tuple[str, ...]:
-    """Return the formats, or refuse those that no figure is written in.
-
-    Examples
-    --------
-    >>> check_formats(["svg", "pdf"])
-    ('svg', 'pdf')
-    """
-    unknown = [name for name in formats if name not in FORMATS]
-    if unknown:
-        raise AttnscopeError(f"figures are not written as {unknown[0]!r}: choose among {', '.join(FORMATS)}")
-    return tuple(formats)
 
 
 def _write(figure: Figure, path: Path) -> None:

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
-from attnscope.capture import numbering_note
 from attnscope.errors import AttnscopeError
 from attnscope.mechanism._verdict import ERROR, READINGS
+from attnscope.statistics import numbering_note
 
 _BY_ACCIDENT = 0.05  # probability from which as many agreements are called no more than accident
 _OF_KERNEL = ("offset_of_kernel", "kernel_agrees", "kernel_chance", "kernel_share")

@@ -5,13 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from attnscope.capture import numbering_note
 from attnscope.errors import AttnscopeError
 from attnscope.figures.reading import HIGH, LOW
 from attnscope.report._embed import script_json, write_page
 from attnscope.report._scan_content import flatten, page_data, parsed, pieces_note
 from attnscope.report._window import pack_windows
-from attnscope.statistics import NOTES
+from attnscope.statistics import NOTES, numbering_note
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

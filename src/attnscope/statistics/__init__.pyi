@@ -13,12 +13,15 @@ from ._independence import (
 )
 from ._kinds import LOCAL
 from ._labels import SHARP, Clustering, cluster_profiles, direction, name_profile
+from ._numbering import numbering_note
 from ._pass import StatisticsObserver
 from ._places import NEEDED
+from ._ranking import LEAST_SHARE, majority_names, peaks, rank_heads
 from ._reading import Reading
 from ._sample import weight_rows
-from ._scan import NOTES, SAMPLE, Progress, default_out, scan, window_length
-from ._summary import LEAST_SHARE, SUMMARIES, majority_names, peaks, rank_heads, summarize
+from ._scan import SAMPLE, Progress, scan, window_length
+from ._stored import NOTES, default_out, keeps_maps_of, load_scan
+from ._summary import SUMMARIES, summarize
 
 __all__ = [
     "DEFAULT",
@@ -49,10 +52,13 @@ __all__ = [
     "independence",
     "indicator_columns",
     "intraclass_correlation",
+    "keeps_maps_of",
     "label_information",
     "label_shares",
+    "load_scan",
     "majority_names",
     "name_profile",
+    "numbering_note",
     "peaks",
     "rank_heads",
     "reduce_call",

@@ -11,6 +11,7 @@ import torch
 from attnscope.attention import measure
 from attnscope.statistics._catalogue import STATISTICS, indicator_columns, plan, reduce_call
 from attnscope.statistics._equal import equal_rows
+from attnscope.statistics._stored import EQUAL
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -21,9 +22,6 @@ if TYPE_CHECKING:
     from attnscope.capture import Site
     from attnscope.corpus import Batch
     from attnscope.statistics._reading import Reading
-
-
-EQUAL = "equal_"  # begins the name of what equal weights over the visible tokens give
 
 
 @dataclass(eq=False)

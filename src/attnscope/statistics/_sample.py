@@ -13,7 +13,7 @@ import xarray as xr
 
 from attnscope.attention import attend, output_of
 from attnscope.errors import AttnscopeError
-from attnscope.statistics._summary import rank_heads
+from attnscope.statistics._ranking import rank_heads
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

@@ -43,8 +43,8 @@ from attnscope.corpus import (
     windows_of,
 )
 from attnscope.errors import AttnscopeError
-from attnscope.statistics._catalogue import STATISTICS, bin_coordinates, choose
-from attnscope.statistics._pass import EQUAL, StatisticsObserver, dimensions, wording
+from attnscope.statistics._catalogue import bin_coordinates, choose
+from attnscope.statistics._pass import StatisticsObserver, dimensions, wording
 from attnscope.statistics._places import NEEDED
 from attnscope.statistics._reading import Reading
 from attnscope.statistics._sample import (
@@ -56,8 +56,9 @@ from attnscope.statistics._sample import (
     shown_heads,
     tile_size,
 )
+from attnscope.statistics._stored import SAMPLE, SUMMARY, keeps_maps_of, load_scan
 from attnscope.statistics._summary import summarize
-from attnscope.store import RunFolder, package_versions, short_hash, tokenizer_sha256
+from attnscope.store import RunFolder, package_versions, tokenizer_sha256
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -66,9 +67,7 @@ LONGEST_DEFAULT = 2048  # tokens: a longer window must be asked for
 FLUSH_BYTES = 1 << 26  # results wait in memory for at most so many bytes,
 FLUSH_SECONDS = float(os.environ.get("ATTNSCOPE_FLUSH_SECONDS", "5"))  # so many seconds,
 FLUSH_SHARE = 0.02  # or this share of the time that the run took so far: a long run has few pieces
-NOTES = ("decoder", "causality", "padding")  # attributes that tell a reader what is not as expected
 _PADDED = 64  # tokens that tell whether padding matters
-SUMMARY, SAMPLE = "summary", "sample"
 
 
 @dataclass(frozen=True)
@@ -247,39 +246,26 @@ def scan(
         "settings": settings,
         "versions": package_versions(),
     }
-    attributes = {"signature": json.dumps(signature, sort_keys=True), "model": loaded.name}
-    attributes |= decoder_note(loaded.model, with_target=target is not None) | job.notes
+    notes = decoder_note(loaded.model, with_target=target is not None) | job.notes
     if out is None:
         results = _joined(list(job.batches()))
         if has_kinds:
             results = results.merge(
                 summarize(results, clusters=clusters, seed=seed), combine_attrs="no_conflicts"
             )
-        return results.assign_attrs(attributes)
+        return results.assign_attrs(
+            signature=json.dumps(signature, sort_keys=True), model=loaded.name, **notes
+        )
     with RunFolder(Path(out(signature) if callable(out) else out), signature, repair=repair) as run:
         if not run.complete:
             job.into(run)
             if has_kinds:
                 run.save(SUMMARY, summarize(run.results(), clusters=clusters, seed=seed))
-            run.finish()
-        results = load_scan(run).assign_attrs(attributes)
-        if show is not None and run.is_writable() and not _is_kept(run, show):
+            run.finish(notes=notes)
+        results = load_scan(run)
+        if show is not None and run.is_writable() and not keeps_maps_of(run, show):
             run.save(SAMPLE, job.sample(results, show))
-        results.encoding["source"] = str(run.path)
         return results
-
-
-def load_scan(run: RunFolder) -> xr.Dataset:
-    """Results and labels of a run folder, as `scan` returned them."""
-    results, summary = run.results(), run.load(SUMMARY)
-    known = [*STATISTICS, *(f"{EQUAL}{name}" for name in STATISTICS), "length", "target_length"]
-    results = results[[name for name in known if name in results]]
-    return results if summary is None else results.merge(summary, combine_attrs="no_conflicts")
-
-
-def default_out(signature: dict[str, Any]) -> Path:
-    """Where a command puts its results when nothing was said: one folder for each signature."""
-    return Path("attnscope-runs") / f"{Path(signature['model']['name']).name}-{short_hash(signature)}"
 
 
 def window_length(loaded: LoadedModel, window: int | None) -> int:
@@ -462,12 +448,6 @@ class _Job:
         kinds = [site.kind for site in self.sites]
         decoder = model.config.is_encoder_decoder
         return sample_dataset(observed, self.shown, kinds, heads, asked, with_decoder=decoder)
-
-
-def _is_kept(run: RunFolder, show: Sequence[tuple[int, int]]) -> bool:
-    """Whether the attention of these heads is in the folder."""
-    sample = run.load(SAMPLE)
-    return sample is not None and json.loads(sample.attrs["asked"]) == [list(place) for place in show]
 
 
 def _flushed(run: RunFolder, waiting: Sequence[xr.Dataset]) -> list[xr.Dataset]:

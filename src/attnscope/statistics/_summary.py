@@ -17,8 +17,6 @@ from attnscope.statistics._independence import (
     sign_agreement,
 )
 from attnscope.statistics._kinds import (
-    LOCAL,
-    MORE,
     UNNAMED,
     admissible,
     kind_codes,
@@ -28,8 +26,8 @@ from attnscope.statistics._kinds import (
 )
 from attnscope.statistics._labels import cluster_profiles, direction
 from attnscope.statistics._places import NEEDED, over_texts, places_of, with_rows
+from attnscope.statistics._ranking import queries
 
-LEAST_SHARE = 0.1  # of all weight in one place, for a head to stand in a ranking
 _AT_ONCE = 1 << 16  # heads in texts that are named at once
 
 #: What `summarize` adds to a scan, in words.
@@ -192,23 +190,6 @@ def _counted(names: tuple[str, ...], majority: np.ndarray, clusters: int | None)
     return f"Kinds of heads: {listed}." if named else f"No kinds of heads beyond chance. Heads: {listed}."
 
 
-def queries(results: xr.Dataset) -> xr.DataArray:
-    """Rows of each map, ``(text)`` or ``(text, layer)``: in a decoder that reads a target, as many as that has tokens.
-
-    Examples
-    --------
-    >>> lengths = {"length": ("text", [3]), "target_length": ("text", [5])}
-    >>> kinds = {"layer_kind": ("layer", ["self", "causal", "cross"])}
-    >>> queries(xr.Dataset(lengths, coords=kinds)).values.tolist()
-    [[3, 5, 5]]
-    """
-    if "target_length" not in results:
-        return results.length
-    return xr.where(results.layer_kind == "self", results.length, results.target_length).transpose(
-        "text", "layer"
-    )
-
-
 def _numbers(
     labels: np.ndarray,
     majority: np.ndarray,
@@ -239,122 +220,3 @@ def _without_nan(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: _without_nan(inner) for key, inner in value.items()}  # pyright: ignore[reportUnknownVariableType]
     return None if isinstance(value, float) and not np.isfinite(value) else value
-
-
-def peaks(results: xr.Dataset) -> xr.Dataset | None:
-    """Where the profile of each head has its peak, by means over texts.
-
-    Parameters
-    ----------
-    results
-        From `scan`.
-
-    Returns
-    -------
-    xarray.Dataset or None
-        ``peak_offset`` (tokens; NaN where there is no head) and ``peak_weight`` ``(layer, head)``: the offset of the
-        band that holds the largest share of all weight, and that share. None without ``band_sum``.
-
-    Examples
-    --------
-    >>> sums = [[[[1.0, 6.0, 2.0]]]]
-    >>> found = peaks(
-    ...     xr.Dataset(
-    ...         {"band_sum": (("text", "layer", "head", "offset"), sums), "length": ("text", [10])},
-    ...         coords={"offset": [-1, 0, 1]},
-    ...     )
-    ... )
-    >>> found.peak_offset.item(), found.peak_weight.item()
-    (0.0, 0.6)
-    """
-    shares = _shares(results)
-    if shares is None:
-        return None
-    largest = shares.max("offset")
-    place = results.offset[shares.fillna(-1).argmax("offset")].drop_vars("offset").astype(float)
-    return xr.Dataset(
-        {
-            "peak_offset": place.where(largest.notnull()).assign_attrs(units="tokens"),
-            "peak_weight": largest.assign_attrs(units="share"),
-        }
-    )
-
-
-def _shares(results: xr.Dataset, name: str = "band_sum") -> xr.DataArray | None:
-    """Share of all weight at each offset: at a large one the mean over the few rows that have it would say little."""
-    if name not in results or "length" not in results:
-        return None
-    shares = results[name] / queries(results)
-    return shares.mean("text", skipna=True) if "text" in shares.dims else shares
-
-
-def rank_heads(results: xr.Dataset, top: int = 5) -> dict[str, list[dict[str, Any]]]:
-    """The most positional, most local and most sink-like heads, by means over texts; none where there is none.
-
-    ``positional``: largest share of all weight at one offset other than 0, at least 0.1. ``local``: most weight inside
-    the band, at least 0.5. ``sink-like``: most weight on the first token, on special tokens or on no token, whichever
-    is most, at least 0.1. All of them are at least twice what equal weights over the same tokens give, where the
-    result says that (``equal_...``). Where layers attend in more than one way, as in an encoder-decoder, ``attention``
-    says in which: self, causal or cross.
-
-    Examples
-    --------
-    >>> entropy = xr.Dataset({"outside": (("text", "layer", "head"), [[[0.9, 0.2]]])})
-    >>> rank_heads(entropy)["local"]
-    [{'layer': 0, 'head': 1, 'value': 0.8, 'label': ''}]
-    """
-    mean = results.mean("text", skipna=True) if "text" in results.dims else results
-    scores: dict[str, xr.DataArray] = {}
-    shares = _shares(results)
-    away = None if shares is None else shares.where(results.offset != 0)
-    if away is not None:
-        away = _beyond(away, _shares(results, "equal_band_sum"), LEAST_SHARE)
-        scores["positional"] = away.max("offset")
-    if "outside" in mean:
-        equal = 1 - mean.equal_outside if "equal_outside" in mean else None
-        scores["local"] = _beyond(1 - mean.outside, equal, LOCAL)
-    sinks = [
-        _beyond(mean[name], mean.get(f"equal_{name}"), LEAST_SHARE)
-        for name in ("first_token", "special_tokens", "learned_sink")
-        if name in mean
-    ]
-    if sinks:
-        scores["sink-like"] = xr.concat(sinks, "kind", coords="minimal", compat="override").max("kind")
-    names = majority_names(results)
-    attention = results.layer_kind.values if "layer_kind" in results.coords else []
-    ranking: dict[str, list[dict[str, Any]]] = {}
-    for kind, score in scores.items():
-        values = score.transpose("layer", "head").values
-        order = np.argsort(-np.nan_to_num(values, nan=-np.inf), axis=None, kind="stable")[:top]
-        ranking[kind] = []
-        for place in order:
-            layer, head = (int(i) for i in np.unravel_index(place, values.shape))
-            if not np.isfinite(values[layer, head]):
-                continue
-            row: dict[str, Any] = {
-                "layer": layer,
-                "head": head,
-                "value": round(float(values[layer, head]), 6),
-                "label": "" if names is None else names[layer][head],
-            }
-            if len(set(attention)) > 1:
-                row["attention"] = str(attention[layer])
-            if away is not None and kind == "positional":
-                at = away.transpose("layer", "head", "offset").values[layer, head]
-                row["offset"] = int(mean.offset[int(np.nanargmax(at))])
-            ranking[kind].append(row)
-    return ranking
-
-
-def _beyond(shares: xr.DataArray, equal: xr.DataArray | None, least: float) -> xr.DataArray:
-    """Shares that are large, and larger than of equal weights; NaN for others."""
-    enough = shares >= least
-    return shares.where(enough if equal is None else enough & (shares >= MORE * equal))
-
-
-def majority_names(results: xr.Dataset) -> list[list[str]] | None:
-    if "label_share" not in results:
-        return None
-    best = results.label_share.fillna(-1).argmax("cluster").values
-    names = results.cluster.values
-    return [[str(names[cluster]) for cluster in row] for row in best]

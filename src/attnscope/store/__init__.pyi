@@ -1,5 +1,5 @@
 from ._arrays import SUFFIX, packed, unpacked
-from ._files import explained, json_bytes, write_output
+from ._files import explained, file_state, json_bytes, write_output
 from ._folder import MANIFEST, OwnedFolder, damage, manifest_of
 from ._labelled import padded_heads, stacked
 from ._run import VIEWS, RunFolder, is_finished
@@ -13,6 +13,7 @@ __all__ = [
     "RunFolder",
     "damage",
     "explained",
+    "file_state",
     "is_finished",
     "json_bytes",
     "manifest_of",

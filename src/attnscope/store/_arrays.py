@@ -34,7 +34,7 @@ def packed(dataset: xr.Dataset) -> bytes:
 
 
 def unpacked(content: bytes) -> xr.Dataset:
-    """The dataset that such a file holds, in memory."""
+    """The dataset that such a file holds, in memory; its variables in the order of their names."""
     buffer = default_buffer_prototype().buffer
     with zipfile.ZipFile(io.BytesIO(content)) as archive:
         parts = {name: buffer.from_bytes(archive.read(name)) for name in archive.namelist()}
@@ -45,9 +45,11 @@ def unpacked(content: bytes) -> xr.Dataset:
         for name, one in found.variables.items()
         if one.dtype.kind == "T"
     }
-    return found.assign_coords({name: one for name, one in strings.items() if name in found.coords}).assign(
+    whole = found.assign_coords({name: one for name, one in strings.items() if name in found.coords}).assign(
         {name: one for name, one in strings.items() if name not in found.coords}
     )
+    ordered = {name: whole.variables[name] for name in sorted(whole.data_vars, key=str)}
+    return xr.Dataset(ordered, whole.coords, whole.attrs)  # Zarr lists names in another order in each process
 
 
 def _storable(dataset: xr.Dataset) -> xr.Dataset:

@@ -110,6 +110,12 @@ def write_output(path: Path, content: str | bytes) -> None:
     sync(real.parent)
 
 
+def file_state(path: Path) -> tuple[int, ...]:
+    """What changes when a file is written or replaced."""
+    found = path.stat()
+    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
+
+
 def json_bytes(content: Any) -> bytes:
     """JSON, readable and in a fixed order."""
     return (json.dumps(content, indent=2, sort_keys=True, ensure_ascii=False) + "\n").encode()

@@ -8,6 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from torch import Tensor
 
 from attnscope.errors import AttnscopeError
 from attnscope.training._batches import EncodedText, collate, encode_pairs, epoch_batches, split_batch
+from attnscope.training._segmentation import Segmenter
 from attnscope.training.config import TrainConfig
 from attnscope.translation import (
     ParallelText,
@@ -62,43 +64,57 @@ class Pairs(Material):
     ----------
     train
         Encoded pairs.
+    text
+        What they were encoded from; `train.index` says which pair of it each one is.
     valid
         Texts to be translated.
     """
 
     config: TrainConfig
     train: EncodedText
+    text: ParallelText
     valid: ParallelText
     tokenizer: Any
 
     def __post_init__(self) -> None:
         self.left_out = self.train.left_out
         self.lengths = self.train.lengths()
+        share = self.config.bpe_dropout
+        self.segmenter = Segmenter(self.tokenizer, share) if share else None
 
     def epoch(self, number: int) -> list[np.ndarray]:
         """Batches of about `batch_tokens` target tokens, of like lengths."""
         return epoch_batches(self.lengths, self.config.batch_tokens, self.config.seed, number)
 
-    def parts(self, members: np.ndarray, count: int, seed: int) -> list[Batch | None]:  # noqa: ARG002 nothing is random
-        """Padded tokens of these pairs."""
-        return [_padded(self.train, part) for part in split_batch(members, self.lengths, count)]
+    def parts(self, members: np.ndarray, count: int, seed: int) -> list[Batch | None]:
+        """Padded tokens of these pairs, divided by their lengths without dropout."""
+        return [
+            collate(*zip(*(self._pair(i, seed) for i in part.tolist()), strict=True)) if len(part) else None
+            for part in split_batch(members, self.lengths, count)
+        ]
+
+    def _pair(self, member: int, seed: int) -> tuple[list[int], list[int]]:
+        """Tokens of source and target; where merges are left out, a function of the seed and the pair alone."""
+        plain = self.train.source[member], self.train.target[member]
+        if self.segmenter is None:
+            return plain
+        line, draw = self.train.index[member], Random(f"{seed} {member}")
+        source, target = self.text.source[line], self.text.target[line]
+        new = self.segmenter.encode(source, draw), self.segmenter.encode(target, draw)
+        return new if max(map(len, new)) <= self.config.longest else plain
 
     def validation(self) -> list[Batch]:
-        """Batches of the validation pairs."""
+        """Batches of the validation pairs, always cut as the tokenizer does it."""
         encoded = encode_pairs(self.tokenizer, self.valid, longest=self.config.longest)
         batches = epoch_batches(encoded.lengths(), self.config.batch_tokens, 0, 0)
-        return [batch for members in batches if (batch := _padded(encoded, members)) is not None]
+        return [
+            collate([encoded.source[i] for i in part], [encoded.target[i] for i in part]) for part in batches
+        ]
 
     def sha256(self) -> str:
         """Of the tokens of all pairs, and of the text for validation."""
         tokens = json.dumps([self.train.source, self.train.target])
         return hashlib.sha256((tokens + self.valid.sha256()).encode()).hexdigest()
-
-
-def _padded(text: EncodedText, members: np.ndarray) -> Batch | None:
-    if not len(members):
-        return None
-    return collate([text.source[i] for i in members], [text.target[i] for i in members])
 
 
 @dataclass(eq=False)
@@ -212,7 +228,8 @@ def _pairs(config: TrainConfig, tokenizer: Any) -> Pairs:
             [*train.source, *train.target], config.vocabulary, lowercase=config.lowercase
         )
     tokenizer.model_max_length = config.longest
-    return Pairs(config, encode_pairs(tokenizer, train, longest=config.longest), valid, tokenizer)
+    encoded = encode_pairs(tokenizer, train, longest=config.longest)
+    return Pairs(config, encoded, train, valid, tokenizer)
 
 
 def read_pairs(config: TrainConfig) -> tuple[ParallelText, ParallelText]:

@@ -115,6 +115,13 @@ class TrainConfig(BaseModel):
     label_smoothing: float = Field(
         0.1, ge=0, lt=1, description="Share of the wanted distribution that all words get."
     )
+    bpe_dropout: float = Field(
+        0.0,
+        ge=0,
+        le=1,
+        description="Share of merges left out at random when text for training is cut into subwords, anew in each "
+        "update (Provilkov et al. 2020); lengths count without.",
+    )
     mask_share: float = Field(0.15, gt=0, lt=1, description="Of the tokens, for a masked language model.")
     precision: Literal["auto", "float32", "bfloat16"] = Field(
         "auto", description="auto is bfloat16 where the processor multiplies it natively."
@@ -182,7 +189,9 @@ _OF_MODELS: dict[str, tuple[str, ...]] = {
     ),
     **dict.fromkeys(("width", "heads", "feed_forward", "layers", "positions", "norm"), _TRANSFORMERS),
     **dict.fromkeys(("text", "valid_text", "mask_share"), ("masked-lm",)),
-    **dict.fromkeys(("source", "target", "valid_source", "valid_target", "join"), _TRANSLATORS),
+    **dict.fromkeys(
+        ("source", "target", "valid_source", "valid_target", "join", "bpe_dropout"), _TRANSLATORS
+    ),
 }
 
 

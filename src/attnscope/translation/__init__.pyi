@@ -2,9 +2,10 @@ from ._lines import is_unsegmented, read_lines
 from ._parallel_text import ParallelText, read_parallel
 from ._task import TaskText, generate_task
 from ._translate import Translation, translate, translate_lines
-from ._vocabulary import encode_lines, train_subwords
+from ._vocabulary import BYTES, encode_lines, train_subwords
 
 __all__ = [
+    "BYTES",
     "ParallelText",
     "TaskText",
     "Translation",

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 import xarray as xr
+from attnscope.reproduction.yamamoto2023._published import published_name
 from threadpoolctl import threadpool_limits
 from transformers import GPT2Config, GPT2LMHeadModel
 
@@ -16,7 +17,6 @@ from attnscope.bundled import MODEL
 from attnscope.capture import load_model
 from attnscope.mechanism.evidence._gather import gather
 from attnscope.reproduction.yamamoto2023 import _single_heads as paper_figures
-from attnscope.reproduction.yamamoto2023._published import published_name
 from attnscope.reproduction.yamamoto2023._rows import SHARP, Case, _offset_of_weights, _other_side
 from attnscope.reproduction.yamamoto2023._table import (
     COLUMNS,

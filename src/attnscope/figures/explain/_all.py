@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from attnscope.checks import FORMATS
 from attnscope.figures.explain._positions import position_components, position_spectrum
 from attnscope.figures.reading import NothingToShowError, axis_values
-from attnscope.figures.save import FORMATS, save_figure
+from attnscope.figures.save import save_figure
 from attnscope.mechanism import analyses_of, best_heads, known_analyses
 
 if TYPE_CHECKING:

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from attnscope.figures.save import FORMATS, save_figure
+from attnscope.checks import FORMATS
+from attnscope.figures.save import save_figure
 from attnscope.figures.scan._maps import weight_maps
 from attnscope.figures.scan._overview import overview
 from attnscope.figures.scan._pies import label_pies

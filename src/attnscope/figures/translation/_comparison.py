@@ -10,9 +10,10 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
 
+from attnscope.checks import FORMATS
 from attnscope.errors import AttnscopeError
 from attnscope.figures.palette import system_colours
-from attnscope.figures.save import FORMATS, save_figure
+from attnscope.figures.save import save_figure
 from attnscope.figures.style import legend_columns, look
 from attnscope.figures.text import drawable
 from attnscope.figures.translation._alignment import alignment_maps

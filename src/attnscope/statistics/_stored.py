@@ -1,0 +1,45 @@
+"""A scan as its run folder holds it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from attnscope.store import RunFolder, short_hash
+
+if TYPE_CHECKING:
+    import xarray as xr
+
+EQUAL = "equal_"  # begins the name of what equal weights over the visible tokens give
+NOTES = ("decoder", "causality", "padding")  # attributes that tell a reader what is not as expected
+SUMMARY, SAMPLE = "summary", "sample"
+
+
+def load_scan(run: RunFolder) -> xr.Dataset:
+    """What `scan` returns, from the folder of a finished run."""
+    results, summary = run.results(), run.load(SUMMARY)
+    names = run.signature["settings"]["statistics"]
+    known = [*names, *(f"{EQUAL}{name}" for name in names), "length", "target_length"]
+    results = results[[name for name in known if name in results]]
+    if summary is not None:
+        results = results.merge(summary, combine_attrs="no_conflicts")
+    results = results.assign_attrs(
+        signature=json.dumps(run.signature, sort_keys=True),
+        model=run.signature["model"]["name"],
+        **run.state.get("notes", {}),
+    )
+    results.encoding["source"] = str(run.path)
+    return results
+
+
+def keeps_maps_of(run: RunFolder, heads: Sequence[tuple[int, int]]) -> bool:
+    """Whether the folder holds the attention that a page shows where these heads are asked for."""
+    sample = run.load(SAMPLE)
+    return sample is not None and json.loads(sample.attrs["asked"]) == [list(place) for place in heads]
+
+
+def default_out(signature: dict[str, Any]) -> Path:
+    """Where a command puts its results when nothing was said: one folder for each signature."""
+    return Path("attnscope-runs") / f"{Path(signature['model']['name']).name}-{short_hash(signature)}"
