@@ -21,7 +21,7 @@ from rich.progress import track
 from rich.table import Table
 from transformers import GPT2Config, GPT2LMHeadModel, RobertaConfig, RobertaForMaskedLM
 
-from attnscope.reproduction.yamamoto2023 import GPT2, PUBLISHED, ROBERTA, SHAPES, paper_table
+from attnscope.reproduction.yamamoto2023 import GPT2, ROBERTA, ROWS, SHAPES, paper_table
 
 LENGTH = {ROBERTA: 512, GPT2: 512}
 
@@ -43,7 +43,7 @@ def main() -> None:
     met: Counter[int] = Counter()
     tried: Counter[int] = Counter()
     for name in (ROBERTA, GPT2):
-        own = {row for row, published in PUBLISHED.items() if published.model == name}
+        own = {row.number for row in ROWS if row.model == name}
         for seed in track(range(options.models), description=name):
             model = random_model(name, seed)
             ids = np.random.default_rng(seed).integers(10, 50000, (options.texts, LENGTH[name])).tolist()
@@ -53,9 +53,9 @@ def main() -> None:
                 met[row] += verdict == "agrees"
                 tried[row] += verdict in {"agrees", "differs"}
     table = Table("row", "quantity", "met by chance", title=f"{options.texts} random texts each")
-    for row, published in PUBLISHED.items():
-        if tried[row]:
-            table.add_row(str(row), published.quantity, f"{met[row]} of {tried[row]}")
+    for row in ROWS:
+        if tried[row.number]:
+            table.add_row(str(row.number), row.quantity, f"{met[row.number]} of {tried[row.number]}")
     Console().print(table)
 
 

@@ -15,7 +15,7 @@ import attnscope
 from attnscope.bundled import MODEL
 from attnscope.capture import borrowed, load_model, quiet, watching
 from attnscope.capture._borrow import _locks
-from attnscope.mechanism._api import evidence_of, projections
+from attnscope.mechanism import position_cca, projections
 from attnscope.reproduction.yamamoto2023._relearn import relearn_positions
 from tests.families import tiny
 from tests.translation.small_translators import small_model, small_tokenizer
@@ -93,9 +93,9 @@ VERBS = {
     "explain": (masked_model, explain),
     "walk": (masked_model, walk),
     "relearn_positions": (masked_model, relearn),
-    "evidence_of": (
+    "position_cca": (
         masked_model,
-        lambda model: evidence_of(model, TEXTS, tokenizer=MODEL, window=24, limit=3),
+        lambda model: position_cca(model, TEXTS, tokenizer=MODEL, window=24, limit=3),
     ),
     "projections": (masked_model, lambda model: projections(model, TEXTS, tokenizer=MODEL)),
     "translate": (translator, translate),

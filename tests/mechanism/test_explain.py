@@ -11,8 +11,9 @@ import attnscope
 from attnscope import AttnscopeError, mechanism
 from attnscope.bundled import MODEL, TEXT
 from attnscope.capture import LoadedModel, load_model
-from attnscope.mechanism._over_heads import over_heads, verdict
+from attnscope.mechanism import arrays
 from attnscope.mechanism._ranking import foretold, mask_note, rank_heads, skipped_by_reason, summary
+from attnscope.mechanism.analyses._verdict import verdict_of
 from attnscope.mechanism.evidence._gather import gather
 from tests.families import tiny
 from tests.planted import LENGTH, wave_bert
@@ -166,17 +167,17 @@ def test_a_run_folder_is_read_the_second_time(tmp_path):
 
 def test_arrays_and_models_give_the_same(tokenizer):
     loaded = load_model(wave_bert(SHIFTS), tokenizer=tokenizer, device="cpu")
-    evidence = mechanism.evidence_of(loaded, [TEXT], window=LENGTH, limit=3)
-    layer = evidence.layers[0]
+    study = mechanism.study(loaded, [TEXT], window=LENGTH, limit=3)
+    layer = study.evidence.layers[0]
     query, key = layer.matrices(0, affine=False)
-    by_arrays = mechanism.cross_spectrum(layer.moments.position_mean, query, key)
-    by_model = mechanism.cross_spectrum(evidence)
+    by_arrays = arrays.cross_spectrum(layer.moments.position_mean, query, key)
+    by_model = mechanism.cross_spectrum(study)
     np.testing.assert_allclose(by_model.band_offset.sel(layer=0, head=0), by_arrays.band_offset, atol=1e-6)
-    waves = mechanism.query_key_waves(layer.sample, query, key)
+    waves = arrays.query_key_waves(layer.sample, query, key)
     # f = 4, 9 and 14; 1 is below 3
-    assert int(waves.periodic_columns) == int(mechanism.query_key_waves(evidence).periodic_columns[0, 0]) == 6
-    assert mechanism.phase_map(evidence).energy.dims == ("layer", "head", "frequency", "angle")
-    trace = mechanism.cross_correlation(evidence).trace_peak_offset.sel(range="near", layer=0)
+    assert int(waves.periodic_columns) == int(mechanism.query_key_waves(study).periodic_columns[0, 0]) == 6
+    assert mechanism.phase_map(study).energy.dims == ("layer", "head", "frequency", "angle")
+    trace = mechanism.cross_correlation(study).trace_peak_offset.sel(range="near", layer=0)
     assert trace.values.tolist() == list(SHIFTS)
     assert set(mechanism.position_content(loaded, [TEXT], window=LENGTH, limit=2).term.values) == {
         "PP",
@@ -191,13 +192,13 @@ class TestBadInput:
         for analysis in (mechanism.position_spectrum, mechanism.position_pca):
             with pytest.raises(AttnscopeError, match=r"no table of absolute positions.*RoPE"):
                 analysis(models / "stories260K-llama")
-        with pytest.raises(AttnscopeError, match="no table of absolute positions"):
+        with pytest.raises(AttnscopeError, match=r"position_cca is not defined for stories260K-llama: .*RoPE"):
             mechanism.position_cca(models / "stories260K-llama", [TEXT], window=32, limit=2)
 
     def test_scores_that_are_not_bilinear(self):
-        evidence = gather(tiny("qwen3"), [[5, 6, 7, 8], [8, 7, 6, 5]])
-        with pytest.raises(AttnscopeError, match=r"not bilinear|bilinear in X"):
-            over_heads(evidence, lambda layer, head: xr.Dataset())
+        study = mechanism.Study(tiny("qwen3"), [[5, 6, 7, 8], [8, 7, 6, 5]])
+        with pytest.raises(AttnscopeError, match=r"cross_spectrum is not defined for .* Choose another"):
+            mechanism.cross_spectrum(study)
 
     def test_one_window_only(self):
         with pytest.raises(AttnscopeError, match=r"found 0 full windows of 128 tokens .*expected 2 or more"):
@@ -249,6 +250,8 @@ class TestBadInput:
 
 def test_a_verdict_needs_no_content_account(tokenizer):
     loaded = LoadedModel(wave_bert(SHIFTS), tokenizer, "planted", {})
-    evidence = mechanism.evidence_of(loaded, [TEXT], window=LENGTH, limit=2)
-    found = verdict(evidence, mechanism.cross_spectrum(evidence), mechanism.cross_correlation(evidence), None)
+    study = mechanism.study(loaded, [TEXT], window=LENGTH, limit=2)
+    found = verdict_of(
+        study.evidence, mechanism.cross_spectrum(study), mechanism.cross_correlation(study), None
+    )
     assert "position_share" not in found

@@ -17,6 +17,7 @@ from attnscope.mechanism.evidence._gather import gather
 from attnscope.mechanism.evidence._tables import position_scheme, position_tables, replaced_positions
 from attnscope.mechanism.passes._content import position_content
 from attnscope.models import TransformerConfig, TransformerForConditionalGeneration
+from attnscope.reproduction import yamamoto2023
 from tests.families import tiny
 from tests.translation.small_translators import small_model, small_tokenizer
 
@@ -107,7 +108,11 @@ def test_a_target_goes_through_all_analyses():
             {"targets": ["der hut"]},
             "found 0 full windows of 16 tokens in the target",
         ),
-        (lambda: small_model("bart"), {"paper": True}, r"leave out either paper \(--paper\) or the target"),
+        (
+            lambda: small_model("bart"),
+            {"more": yamamoto2023.analyses()},
+            r"leave out either paper \(--paper\) or the target",
+        ),
     ],
 )
 def test_what_cannot_be_explained_is_refused(model, given, message):

@@ -10,13 +10,14 @@ import attnscope
 from attnscope import mechanism
 from attnscope.attention import AttentionCall
 from attnscope.bundled import MODEL, TEXT
-from attnscope.mechanism import _over_heads as heads
+from attnscope.mechanism import Study
 from attnscope.mechanism._ranking import mask_note, rank_heads, summary
+from attnscope.mechanism._verdict import weight_peaks
+from attnscope.mechanism.analyses._verdict import verdict_of
 from attnscope.mechanism.arrays._correlation import cross_correlation, profile_agreement
 from attnscope.mechanism.arrays._cross_spectrum import cross_spectrum
 from attnscope.mechanism.arrays._peaks import find_peaks
 from attnscope.mechanism.arrays._phase_map import phase_map
-from attnscope.mechanism.evidence._gather import gather
 from attnscope.mechanism.evidence._reach import Reach
 from attnscope.mechanism.evidence._rows import pairs_at
 from attnscope.mechanism.passes._content import position_content
@@ -171,9 +172,9 @@ def test_energy_at_all_angles_does_not_draw_the_line_to_0(offset):
 
 
 def test_the_rotation_of_the_bundled_heads_turns_by_their_offsets():
-    evidence = mechanism.evidence_of(MODEL, limit=12)
-    found = -heads.phase_maps(evidence).line_shift.sel(layer=0)
-    weights = heads.weight_peaks(evidence).offset_of_weights.sel(layer=0)
+    study = mechanism.study(MODEL, limit=12)
+    found = -mechanism.phase_map(study).line_shift.sel(layer=0)
+    weights = weight_peaks(study.evidence).offset_of_weights.sel(layer=0)
     np.testing.assert_allclose(found, weights, atol=0.1)
 
 
@@ -229,10 +230,10 @@ def test_random_weights_claim_no_agreement(kind, scale):
     for seed in range(2):
         texts = np.random.default_rng(seed).zipf(1.5, (12, 64)).clip(max=WORDS - 1).tolist()
         model = random_model(kind, scale, seed)
-        evidence = gather(model, texts)
+        study = Study(model, texts)
         content = position_content(model, texts[:6])
-        found = heads.verdict(
-            evidence, heads.cross_spectra(evidence), heads.cross_correlations(evidence), content
+        found = verdict_of(
+            study.evidence, mechanism.cross_spectrum(study), mechanism.cross_correlation(study), content
         )
         rows = rank_heads(xr.DataTree.from_dict({"verdict": found}))
         (said,) = summary(rows)

@@ -1,12 +1,13 @@
 """The attention operation in all its forms, and the quantities that can be read off it without its matrix."""
 
 from attnscope.attention._bins import bin_ranges, far_starts, segments
+from attnscope.attention._by_head import compiled_tiles
 from attnscope.attention._call import AttentionCall, Need, RowMeasures, extent_of
 from attnscope.attention._finite import magnitude
 from attnscope.attention._fused import can_fuse, fused_attention, fused_passes, plan_passes
 from attnscope.attention._measure import Engine, choose_engine, measure, output_of
 from attnscope.attention._reference import attend, causal_mask, masked_softmax, padding_mask, window_mask
-from attnscope.attention._tiles import compiled_tiles, plain_tiles
+from attnscope.attention._tiles import plain_tiles
 from attnscope.attention.efficient import (
     block_sparse_attention,
     block_sparse_mask,

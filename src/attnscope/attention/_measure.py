@@ -7,9 +7,10 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from attnscope.attention._by_head import compiled_tiles
 from attnscope.attention._call import AttentionCall, Need, RowMeasures
 from attnscope.attention._fused import can_fuse, fused_passes
-from attnscope.attention._tiles import compiled_tiles, plain_tiles
+from attnscope.attention._tiles import plain_tiles
 from attnscope.errors import AttnscopeError
 
 Engine = Literal["auto", "compiled", "fused", "plain"]

@@ -167,7 +167,6 @@ def _analysed(
     relearn: int | None,
     **settings: Any,
 ) -> xr.DataTree:
-    from attnscope.checks import check_whole
     from attnscope.errors import AttnscopeError
     from attnscope.mechanism import explain as run_explain
     from attnscope.mechanism.arrays import COMPLETIONS
@@ -175,7 +174,6 @@ def _analysed(
 
     if settings["completion"] not in COMPLETIONS:
         raise AttnscopeError(f"--completion is {settings['completion']!r}: choose {', '.join(COMPLETIONS)}")
-    check_whole(1, relearn=relearn)
     more = [] if relearn is None else [yamamoto2023.relearned(relearn)]
     yamamoto2023.check_published(published_as)
     if paper:

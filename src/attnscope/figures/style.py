@@ -65,7 +65,7 @@ def restyled(settings: dict[str, Any]) -> Generator[None]:
     >>> import numpy as np
     >>> import xarray as xr
     >>> from attnscope.figures import (restyled)
-    >>> from attnscope.figures.scan import _overview as overview
+    >>> from attnscope.figures.scan import overview
     >>> result = xr.Dataset({"entropy": (("text", "layer", "head"), np.ones((1, 2, 2)))})
     >>> with restyled({"axes.titlesize": 12}):
     ...     figure = overview(result, "entropy")

@@ -15,8 +15,8 @@ from attnscope.errors import AttnscopeError
 from attnscope.figures import label_pies, profile_curves, save_figure, weight_maps
 from attnscope.figures import text as text_module
 from attnscope.figures.palette import cluster_colours
-from attnscope.figures.scan import _overview as overview
 from attnscope.figures.scan import _pies as pies_module
+from attnscope.figures.scan import overview
 from attnscope.figures.scan._sample import first_rows
 from attnscope.figures.text import drawable
 from tests.report.planted_result import HOSTILE, NAMES, planted, translated

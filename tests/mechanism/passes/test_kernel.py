@@ -11,8 +11,9 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from attnscope import AttnscopeError
 from attnscope.capture import LoadedModel, load_model
 from attnscope.corpus import Window, texts_of
-from attnscope.mechanism._explain import Analyses, Kept, equal_windows
+from attnscope.mechanism._catalogue import ANALYSES
 from attnscope.mechanism._ranking import foretold, rank_heads
+from attnscope.mechanism._study import Study, equal_windows
 from attnscope.mechanism.passes._content import position_content
 from attnscope.mechanism.passes._kernel import scheme_kernel
 from attnscope.report._explain_content import headline
@@ -147,7 +148,9 @@ def test_a_head_that_goes_by_its_scheme_is_said_to(scheme):
     """In the verdict, the table and the words: position is all, and nothing is said to work against it."""
     model, _ = planted(scheme, -3, 3.0, 1e-3)  # a head without any queries has no waves to look for
     loaded = LoadedModel(model, None, "planted", {})
-    found, skipped = Analyses(loaded, [window(ids) for ids in texts()], band=BAND).all(Kept(None))
+    study = Study(loaded.model, [window(ids) for ids in texts()], band=BAND)
+    study.run(ANALYSES)
+    found, skipped = study.results, study.reasons
     tree = xr.DataTree.from_dict(found)
     tree.attrs["skipped"] = json.dumps(skipped)
     first = next(row for row in rank_heads(tree) if row["head"] == 0)

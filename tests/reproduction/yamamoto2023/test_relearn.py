@@ -14,6 +14,7 @@ from attnscope.corpus import Corpus
 from attnscope.mechanism.evidence._tables import position_table
 from attnscope.mechanism.passes._profiles import profiles_of
 from attnscope.reproduction.yamamoto2023 import _relearn as relearn
+from attnscope.reproduction.yamamoto2023 import relearned as relearned_analysis
 from attnscope.reproduction.yamamoto2023._head_maps import head_maps
 from attnscope.reproduction.yamamoto2023._relearn import Relearning, relearn_positions, space_out
 from tests.families import tiny
@@ -90,7 +91,7 @@ def test_maps_show_the_heads_that_were_sharpest(relearned):
 
 
 def test_explain_keeps_the_model_and_what_was_learned(tmp_path):
-    tree = explain(limit=2, window=32, relearn=2, out=tmp_path / "run")
+    tree = explain(limit=2, window=32, more=[relearned_analysis(2)], out=tmp_path / "run")
     kept = load_model(tmp_path / "run" / "relearned")
     table = position_table(kept.model).rows
     found = tree["relearned"].to_dataset()
@@ -102,7 +103,17 @@ def test_explain_keeps_the_model_and_what_was_learned(tmp_path):
 
 def test_explain_refuses_before_it_reads_the_texts(tmp_path):
     with pytest.raises(AttnscopeError, match=r"relearn .* is 0"):
-        explain(limit=2, relearn=0, out=tmp_path / "run")
+        relearned_analysis(0)
+    model = load_model(MODEL, device="cpu")
+    model.tokenizer.mask_token = None
+    with pytest.raises(AttnscopeError, match="mask"):
+        explain(
+            model.model,
+            tokenizer=model.tokenizer,
+            limit=2,
+            more=[relearned_analysis(2)],
+            out=tmp_path / "run",
+        )
     assert not (tmp_path / "run").exists()
 
 

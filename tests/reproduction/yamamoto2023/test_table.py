@@ -1,26 +1,27 @@
 """The table of published numbers, on models of which the answers are planted or known."""
 
 import json
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 import xarray as xr
-from attnscope.reproduction.yamamoto2023._published import published_name
 from threadpoolctl import threadpool_limits
 from transformers import GPT2Config, GPT2LMHeadModel
 
 from attnscope import AttnscopeError, explain
 from attnscope.bundled import MODEL
 from attnscope.capture import load_model
-from attnscope.mechanism.evidence._gather import gather
+from attnscope.mechanism import Study
+from attnscope.reproduction import yamamoto2023
 from attnscope.reproduction.yamamoto2023 import _single_heads as paper_figures
-from attnscope.reproduction.yamamoto2023._rows import SHARP, Case, _offset_of_weights, _other_side
+from attnscope.reproduction.yamamoto2023._models import published_name
+from attnscope.reproduction.yamamoto2023._of_heads import offset_of_weights, other_side
+from attnscope.reproduction.yamamoto2023._rows import ROWS
+from attnscope.reproduction.yamamoto2023._subject import SHARP, Subject
 from attnscope.reproduction.yamamoto2023._table import (
     COLUMNS,
-    PUBLISHED,
     is_shaped_like,
     paper_lines,
     paper_table,
@@ -62,7 +63,7 @@ def planted(small):
 
 
 def test_every_row_is_there(planted):
-    assert planted.row.values.tolist() == list(range(1, 27)) == list(PUBLISHED)
+    assert planted.row.values.tolist() == list(range(1, 27)) == [row.number for row in ROWS]
     assert set(planted.verdict.values) <= VERDICTS
     for row, verdict in verdicts(planted).items():
         assert (verdict == "descriptive") == (row in SETUP)
@@ -116,14 +117,14 @@ def test_head_7_5_leans_to_the_right_by_a_fifth_or_more(right, agrees):
     sums = np.zeros(21)
     sums[[7, 10, 13]] = 1 - right, 0.4, right
 
-    class Planted(Case):
+    class Planted(Subject):
         def __init__(self):
             pass
 
         def profile(self, layer, head):
             return {(7, 5): sums}[layer, head]
 
-    found = _other_side(Planted())
+    found = other_side(Planted())
     assert found.holds == agrees
     assert found.number == pytest.approx(2 * right - 1)
 
@@ -186,7 +187,7 @@ def test_only_the_hub_or_the_user_knows_whose_weights_they_are():
     assert published_name("roberta-base", {"sha256": "e2da8e2f"}) is None  # a folder of that name
     assert published_name("someone/roberta-base", {"revision": "e2da8e2f"}) is None
     with pytest.raises(AttnscopeError, match=r"published_as .* is 'bert': expected roberta-base or gpt2"):
-        explain(limit=2, paper=True, published_as="bert")
+        yamamoto2023.analyses(published_as="bert")
 
 
 def test_a_soft_head_is_not_the_sharp_one_and_a_slight_lean_is_none(small):
@@ -194,11 +195,11 @@ def test_a_soft_head_is_not_the_sharp_one_and_a_slight_lean_is_none(small):
     heads = {(1, 1): (-1, 0.05), (1, 2): (1, 0.02)}
     ids = random_ids(SMALL, 4)
     model = planted_roberta(SMALL, heads)
-    case = Case(model, ids, gather(model, ids), {}, 0)
+    case = Subject(Study(model, ids))
     assert int(case.profile(1, 1).argmax()) - 10 == -1
     assert 0 < float(direction(case.profile(1, 2))) < 0.2
-    assert not _offset_of_weights(1, 1, -1, SHARP)(case).holds
-    assert _offset_of_weights(1, 1, -1)(case).holds
+    assert not offset_of_weights(1, 1, -1, SHARP)(case).holds
+    assert offset_of_weights(1, 1, -1)(case).holds
 
 
 def test_gpt2_has_rows_of_its_own():
@@ -228,7 +229,7 @@ def test_a_fast_wave_in_gpt2_differs():
 def test_causal_heads_have_figures_of_their_scores():
     """Scores before mask and softmax (EMNLP figures 14 and 15): a mask has not cut the right side."""
     model = planted_gpt2()
-    case = Case(model, gpt2_ids(), gather(model, gpt2_ids()), {}, 0)
+    case = Subject(Study(model, gpt2_ids()))
     clusters = case.score_clusters
     small = int(clusters.label_share.sum(["layer", "head"]).argmin("cluster"))
     assert clusters.label_share.isel(cluster=small).sel(layer=0).values.tolist() == [0, 1, 0, 0]
@@ -265,7 +266,9 @@ def run(tmp_path_factory):
     names = []
     return (
         place,
-        explain(limit=4, paper=True, out=place, progress=lambda step: names.append(step.name)),
+        explain(
+            limit=4, more=yamamoto2023.analyses(), out=place, progress=lambda step: names.append(step.name)
+        ),
         names,
     )
 
@@ -276,7 +279,7 @@ def test_explain_keeps_the_papers_figures_and_table(run):
     assert {"waves", "paper", *figures} <= set(tree.children)
     assert {"figure 6", "paper", "done"} <= set(names)
     assert {path.name for path in place.iterdir()} >= {f"{name}.zarr.zip" for name in (*figures, "paper")}
-    again = explain(limit=4, paper=True, out=place)
+    again = explain(limit=4, more=yamamoto2023.analyses(), out=place)
     xr.testing.assert_identical(again["paper"].to_dataset(), tree["paper"].to_dataset())
     assert again.attrs["skipped"] == tree.attrs["skipped"]
 
@@ -305,16 +308,15 @@ def test_maps_hold_all_weights_of_their_rows(run):
     assert (largest - np.arange(15))[2:].values.tolist() == [-1] * 13
 
 
-def test_longer_windows_are_cut_to_the_papers(monkeypatch):
-    monkeypatch.setattr(sys.modules["attnscope.mechanism._explain"], "PAPER_LENGTH", 32)
-    tree = explain(limit=2, paper=True)
+def test_longer_windows_are_cut_to_the_papers():
+    tree = explain(limit=2, longest=32)
     assert json.loads(tree.attrs["signature"])["settings"]["window"] == 32
 
 
 @pytest.fixture(scope="module")
 def case(small):
     ids = random_ids(SMALL, 2)
-    return Case(small, ids, gather(small, ids), {}, 0)
+    return Subject(Study(small, ids))
 
 
 def test_figure_6_shows_the_planted_shifts(case):
@@ -343,7 +345,9 @@ def test_lines_to_print(planted):
 
 def test_chemistry_albert(models):
     with threadpool_limits(1):
-        tree = explain(models / "rxnmapper-albert", REACTIONS, window=96, limit=8, paper=True)
+        tree = explain(
+            models / "rxnmapper-albert", REACTIONS, window=96, limit=8, more=yamamoto2023.analyses()
+        )
     found = tree["paper"].to_dataset()
     assert tree["figure_6"].sizes["shown"] == 4
     assert found.ours.sel(row=1).item() == "50.03%"

@@ -56,10 +56,9 @@ def shift_controls(controls: xr.Dataset) -> Figure:
     --------
     >>> import numpy as np
     >>> from attnscope.figures.explain import shift_controls
-    >>> from attnscope.mechanism.arrays import _controls as controls
-    >>> from attnscope.mechanism.arrays import _phase_map as phase_map
+    >>> from attnscope.mechanism import arrays
     >>> states, weight = np.random.default_rng(0).normal(size=(32, 6)), np.eye(6)[:, :2]
-    >>> found = controls.shift_controls(states, weight, weight[::-1]).expand_dims(layer=[1], head=[3])
+    >>> found = arrays.shift_controls(states, weight, weight[::-1]).expand_dims(layer=[1], head=[3])
     >>> shift_controls(found).axes[0].get_title(loc="left")
     'Layer 1, head 3'
     """

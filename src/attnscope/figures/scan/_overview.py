@@ -47,7 +47,7 @@ def overview(result: xr.Dataset, statistic: str) -> Figure:
     --------
     >>> import numpy as np
     >>> import xarray as xr
-    >>> from attnscope.figures.scan import _overview as overview
+    >>> from attnscope.figures.scan import overview
     >>> entropy = np.random.default_rng(0).gamma(4.0, 0.5, size=(10, 3, 4))  # (text, layer, head), nats
     >>> result = xr.Dataset({"entropy": (("text", "layer", "head"), entropy)})
     >>> overview(result, "entropy").axes[0].get_title(loc="left")

@@ -12,6 +12,7 @@ from attnscope.mechanism._verdict import ERROR, READINGS, judged, weight_peaks
 
 if TYPE_CHECKING:
     from attnscope.mechanism._study import Study
+    from attnscope.mechanism.evidence import Evidence
 
 HEADS = Section(
     "heads",
@@ -26,9 +27,28 @@ HEADS = Section(
 
 
 def _verdict(study: Study) -> xr.Dataset:
+    results = map(study.result, ("cross_spectrum", "cross_correlation", "position_content"))
+    return verdict_of(study.evidence, *results)
+
+
+def verdict_of(
+    evidence: Evidence,
+    spectra: xr.Dataset | None,
+    correlations: xr.Dataset | None,
+    content: xr.Dataset | None,
+) -> xr.Dataset:
     """One line a head: where it looks, how much position explains, and whether two readings of its scores say the same.
 
     Both readings are of one trace, the scores summed along offsets: by its peak, and by the phases of its transform.
+
+    Parameters
+    ----------
+    evidence
+        From the texts.
+    spectra, correlations
+        From `cross_spectrum` and `cross_correlation`; None for the two where no scores are bilinear.
+    content
+        From `position_content`, or None.
 
     Returns
     -------
@@ -42,15 +62,13 @@ def _verdict(study: Study) -> xr.Dataset:
         ``agree`` and ``chance`` (see `judged`). Over ``layer``, ``lowest_offset`` and ``highest_offset``, between which
         all are looked for.
     """
-    spectra, correlations = study.result("cross_spectrum"), study.result("cross_correlation")
-    content = study.result("position_content")
-    found = weight_peaks(study.evidence)
+    found = weight_peaks(evidence)
     places = {"layer": found["layer"], "head": found["head"]}
     found = found.assign(_readings(spectra, correlations, places))
     if content is not None:
         found["position_share"] = content.position_share.reindex(places)
         found.position_share.attrs = {"units": "share", "long_name": "Score profile explained by position"}
-    return judged(found).assign_attrs(positions=study.evidence.length)
+    return judged(found).assign_attrs(positions=evidence.length)
 
 
 def _readings(

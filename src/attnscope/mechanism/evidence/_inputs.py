@@ -143,7 +143,7 @@ def watching_inputs(model: PreTrainedModel, observer: InputObserver) -> Generato
     >>> model = BertModel(config).eval()
     >>> def observe(site, call, query_states, key_states):
     ...     print(site.name, tuple(query_states.shape), query_states is key_states)
-    ...     return measure(call, Need())[0]
+    ...     return output_of(call)
     >>> with torch.no_grad(), watching_inputs(model, observe):
     ...     _ = model(torch.tensor([[5, 6, 7]]))
     encoder.layer.0.attention.self (1, 3, 8) True

@@ -6,6 +6,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
+from attnscope.checks import check_whole
 from attnscope.errors import AttnscopeError
 from attnscope.mechanism import Analysis, Need, NotDefinedError, Picture, Section, Table
 from attnscope.mechanism.evidence import position_table
@@ -82,6 +83,7 @@ def relearned(steps: int) -> Analysis:
     >>> relearned(1000).settings
     {'relearn': 1000}
     """
+    check_whole(1, relearn=steps)
     return replace(
         RELEARNED,
         compute=partial(_relearn, steps=steps),

@@ -45,7 +45,7 @@ def relearned_table(relearned: xr.Dataset) -> Figure:
 
     Examples
     --------
-    >>> from attnscope.figures.explain import relearned_table
+    >>> from attnscope.reproduction.yamamoto2023 import relearned_table
     >>> from attnscope.reproduction.yamamoto2023 import relearn_positions
     >>> found = relearn_positions(steps=2, batch_size=2, limit=4)[1]
     >>> [axes.get_title(loc="left") for axes in relearned_table(found).axes]
@@ -89,7 +89,7 @@ def relearned_profiles(relearned: xr.Dataset) -> Figure:
 
     Examples
     --------
-    >>> from attnscope.figures.explain import relearned_profiles
+    >>> from attnscope.reproduction.yamamoto2023 import relearned_profiles
     >>> from attnscope.reproduction.yamamoto2023 import relearn_positions
     >>> found = relearn_positions(steps=2, batch_size=2, limit=4)[1]
     >>> len(relearned_profiles(found).axes)
@@ -117,7 +117,7 @@ def relearned_maps(relearned: xr.Dataset) -> Figure:
 
     Examples
     --------
-    >>> from attnscope.figures.explain import relearned_maps
+    >>> from attnscope.reproduction.yamamoto2023 import relearned_maps
     >>> from attnscope.reproduction.yamamoto2023 import relearn_positions
     >>> found = relearn_positions(steps=2, batch_size=2, limit=4)[1]
     >>> relearned_maps(found).axes[0].get_xlabel()

@@ -1,0 +1,89 @@
+"""Imports point downwards: what stands above may use what stands below, never the other way round."""
+
+import ast
+from graphlib import TopologicalSorter
+from itertools import chain
+from pathlib import Path
+
+import pytest
+
+import attnscope
+
+SOURCE = Path(attnscope.__file__).parent
+#: From the top to the bottom; what stands on one line may not import each other.
+ORDER = (
+    {"cli"},
+    {"reproduction"},
+    {"report"},
+    {"figures"},
+    {"comparison"},
+    {"training"},
+    {"walkthrough"},
+    {"mechanism"},
+    {"statistics"},
+    {"translation.alignment", "translation.evaluation"},
+    {"translation"},
+    {"capture"},
+    {"corpus"},
+    {"store"},
+    {"models"},
+    {"attention"},
+    {"bundled", "progress", "checks", "_caller"},
+    {"errors"},
+)
+FLOORS = {package: floor for floor, packages in enumerate(ORDER) for package in packages}
+
+
+def package_of(module):
+    """The entry of `ORDER` that a module belongs to."""
+    parts = module.removeprefix("attnscope").strip(".").split(".")
+    return next((name for name in (".".join(parts[:2]), parts[0]) if name in FLOORS), None)
+
+
+def imports_of(path, *, at_once=False):
+    """Modules of ours that a file imports, but for types alone; with `at_once`, only those at its top."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    for_types = {
+        id(inner)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
+        for inner in ast.walk(node)
+    }
+    nodes = tree.body if at_once else ast.walk(tree)
+    for node in nodes:
+        if id(node) in for_types:
+            continue
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("attnscope"):
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+        elif isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names if alias.name.startswith("attnscope"))
+
+
+def name_of(path):
+    return ".".join(("attnscope", *path.relative_to(SOURCE).with_suffix("").parts))
+
+
+MODULES = [path for path in sorted(SOURCE.rglob("*.py")) if path.parent != SOURCE or path.stem != "__init__"]
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(SOURCE)))
+def test_a_module_imports_only_what_stands_below(path):
+    own = package_of(name_of(path))
+    if own is None:
+        assert path.stem == "__main__"
+        return
+    above = {
+        f"{own} imports {package}"
+        for package in map(package_of, imports_of(path))
+        if package not in {None, own} and FLOORS[package] <= FLOORS[own]
+    }
+    assert not above
+
+
+def test_modules_of_a_package_import_each_other_without_a_circle():
+    known = {name_of(path): path for path in MODULES if path.stem != "__init__"}
+    graph = {
+        name: {other.rpartition(".")[0] for other in imports_of(path)} & known.keys() - {name}
+        for name, path in known.items()
+    }
+    assert len(list(TopologicalSorter(graph).static_order())) == len(set(chain(known, *graph.values())))
