@@ -200,6 +200,7 @@ def _print_table(aligned: Aligned, out: Path | None) -> None:
     from rich.table import Table
 
     from attnscope.report import compared_heads, whose
+    from attnscope.store import Signature
 
     console = new_console()
     heads = compared_heads(aligned)
@@ -233,6 +234,8 @@ def _print_table(aligned: Aligned, out: Path | None) -> None:
     if aligned.chosen_on_gold and heads is not None:
         console.print("* the lowest, chosen on these very sentences", style="dim", highlight=False)
     console.print("Attention was not trained to align.", style="dim", highlight=False)
+    cited = Signature.from_json(aligned.signature).format()
+    console.print(f"signature: {cited}", highlight=False, markup=False, soft_wrap=True)
     if out is not None:
         console.print(f"results: {out}", highlight=False, markup=False, soft_wrap=True)
         if aligned.score is not None or aligned.pairs:

@@ -199,6 +199,7 @@ def _as_json(tree: xr.DataTree) -> dict[str, Any]:
 
 
 def _print_tables(tree: xr.DataTree, page: Path | None) -> None:
+    from attnscope.store import Signature
 
     console = new_console()
     scores = tree["scores"].to_dataset()
@@ -220,6 +221,8 @@ def _print_tables(tree: xr.DataTree, page: Path | None) -> None:
     for metric, signature in json.loads(scores.attrs["signature"]).items():
         console.print(f"{metric}|{signature}", highlight=False, markup=False, soft_wrap=True)
     console.print(f"results: {tree.attrs['run']}", highlight=False, markup=False, soft_wrap=True)
+    cited = Signature.from_json(tree.attrs["signature"]).format()
+    console.print(f"signature: {cited}", highlight=False, markup=False, soft_wrap=True)
     if page is not None:
         console.print(f"report:  {page}", highlight=False, markup=False, soft_wrap=True)
 

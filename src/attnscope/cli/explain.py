@@ -284,10 +284,10 @@ def _as_json(tree: xr.DataTree, folder: Path) -> dict[str, Any]:
 def _print_csv(tree: xr.DataTree) -> None:
     """One line for each head, with the signature that names the run's folder."""
     from attnscope.mechanism import rank_heads
-    from attnscope.store import short_hash
+    from attnscope.store import Signature
 
     rows = sorted(rank_heads(tree), key=lambda row: (row["layer"], row["head"]))
-    signature = short_hash(json.loads(tree.attrs["signature"]))
+    signature = Signature.from_json(tree.attrs["signature"]).short
     table: list[list[Any]] = [[*rows[0], "signature"] if rows else []]
     for row in rows:
         values = [f"{value:.6g}" if isinstance(value, float) else value for value in row.values()]

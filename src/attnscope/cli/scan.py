@@ -217,7 +217,7 @@ def _as_json(results: xr.Dataset, folder: Path) -> dict[str, Any]:
 def _print_csv(results: xr.Dataset) -> None:
     """One line for each head: means over texts, and the signature that names the run's folder."""
     from attnscope.statistics import majority_names, peaks
-    from attnscope.store import short_hash
+    from attnscope.store import Signature
 
     means = {
         name: values.mean("text", skipna=True).values
@@ -226,7 +226,7 @@ def _print_csv(results: xr.Dataset) -> None:
     }
     means |= {str(name): values.values for name, values in (peaks(results) or {}).items()}
     kinds = majority_names(results)
-    signature = short_hash(json.loads(results.attrs["signature"]))
+    signature = Signature.from_json(results.attrs["signature"]).short
     table = [["layer", "head", "layer_name", "layer_kind", "label", *means, "signature"]]
     for layer, (name, kind) in enumerate(
         zip(results.layer_name.values, results.layer_kind.values, strict=True)

@@ -15,7 +15,7 @@ from attnscope.comparison._held_out import read_held_out
 from attnscope.comparison._systems import System, read_systems
 from attnscope.comparison._trial import Step, Trial, Trials
 from attnscope.errors import AttnscopeError
-from attnscope.store import SUFFIX, OwnedFolder, explained, json_bytes, packed
+from attnscope.store import SUFFIX, OwnedFolder, Signature, explained, json_bytes, packed
 from attnscope.training.config import TrainConfig, read_config
 from attnscope.translation import ParallelText, TaskText
 from attnscope.translation.evaluation import score
@@ -140,18 +140,18 @@ def compare(
             "curves": learning_curves({system.name: system.folder for system in asked}),
             "alignment": _alignment(text, shown, tried),
         }
-        signature = {
-            "command": "compare",
-            "systems": {name: trial.signature for name, trial in tried.items()},
-            "scores": json.loads(scores.attrs["signature"]),
-        }
+        signature = Signature(
+            "compare",
+            systems={name: trial.signature for name, trial in tried.items()},
+            scores=json.loads(scores.attrs["signature"]),
+        )
         with explained(f"write to {out}", "Free some room and give the same command again"):
             folder.write(
                 {f"{name}{SUFFIX}": packed(dataset) for name, dataset in found.items()}
-                | {"run.json": json_bytes(signature)}
+                | {"run.json": json_bytes(signature.to_dict())}
             )
     tree = xr.DataTree.from_dict(found)
-    tree.attrs = {"signature": json.dumps(signature), "run": str(out)}
+    tree.attrs = {"signature": signature.to_json(), "run": str(out)}
     return tree
 
 

@@ -17,7 +17,7 @@ from attnscope.capture import LoadedModel, load_model
 from attnscope.comparison._systems import System
 from attnscope.corpus.files import lines_of
 from attnscope.errors import AttnscopeError
-from attnscope.store import OwnedFolder, explained, json_bytes, package_versions, tokenizer_sha256
+from attnscope.store import OwnedFolder, Signature, explained, json_bytes, package_versions, tokenizer_sha256
 from attnscope.training import attends, judge_known, threads_of_one, train
 from attnscope.translation import ParallelText, TaskText, translate_lines
 from attnscope.translation.alignment import forced_alignment
@@ -154,13 +154,13 @@ class Trials:
         )
 
     def _signature(self, loaded: LoadedModel) -> dict[str, Any]:
-        return {
-            "model": loaded.identity,
-            "tokenizer": tokenizer_sha256(loaded.tokenizer),
-            "text": {"pairs": len(self.text), "sha256": self.text.sha256()},
-            "settings": {"beams": self.beams, "device": loaded.model.device.type},
-            "versions": package_versions(),
-        }
+        return Signature(
+            model=loaded.identity,
+            tokenizer=tokenizer_sha256(loaded.tokenizer),
+            text={"pairs": len(self.text), "sha256": self.text.sha256()},
+            settings={"beams": self.beams, "device": loaded.model.device.type},
+            versions=package_versions(),
+        ).to_dict()
 
     def _kept(self, system: System, loaded: LoadedModel) -> tuple[list[str], dict[str, Any]] | None:
         """What an earlier run found with the same model, text and settings."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
@@ -56,7 +56,7 @@ from attnscope.statistics._sample import (
     tile_size,
 )
 from attnscope.statistics._summary import summarize
-from attnscope.store import RunFolder, package_versions, short_hash, tokenizer_sha256
+from attnscope.store import RunFolder, Signature, package_versions, tokenizer_sha256
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -85,7 +85,7 @@ def scan(
     *,
     targets: Sources = None,
     tokenizer: Any = None,
-    out: str | Path | Callable[[dict[str, Any]], Path] | None = None,
+    out: str | Path | Callable[[Signature], Path] | None = None,
     repair: bool = False,
     window: int | None = None,
     stride: int | None = None,
@@ -237,16 +237,16 @@ def scan(
         "device": loaded.model.device.type,
         "dtype": str(loaded.model.dtype).removeprefix("torch."),
     }
-    signature = {
-        "command": "scan",
-        "model": {"name": loaded.name, "class": type(loaded.model).__name__, **loaded.identity},
-        "tokenizer": {"sha256": tokenizer_sha256(loaded.tokenizer)},
-        "corpus": {"sha256": corpus.sha256()},
-        **({} if target is None else {"target": {"sha256": target.sha256()}}),
-        "settings": settings,
-        "versions": package_versions(),
-    }
-    attributes = {"signature": json.dumps(signature, sort_keys=True), "model": loaded.name}
+    signature = Signature(
+        "scan",
+        model={"name": loaded.name, "class": type(loaded.model).__name__, **loaded.identity},
+        tokenizer={"sha256": tokenizer_sha256(loaded.tokenizer)},
+        corpus={"sha256": corpus.sha256()},
+        target=None if target is None else {"sha256": target.sha256()},
+        settings=settings,
+        versions=package_versions(),
+    )
+    attributes = {"signature": signature.to_json(), "model": loaded.name}
     attributes |= decoder_note(loaded.model, with_target=target is not None) | job.notes
     if out is None:
         results = _joined(list(job.batches()))
@@ -276,9 +276,10 @@ def load_scan(run: RunFolder) -> xr.Dataset:
     return results if summary is None else results.merge(summary, combine_attrs="no_conflicts")
 
 
-def default_out(signature: dict[str, Any]) -> Path:
+def default_out(signature: Signature | Mapping[str, Any]) -> Path:
     """Where a command puts its results when nothing was said: one folder for each signature."""
-    return Path("attnscope-runs") / f"{Path(signature['model']['name']).name}-{short_hash(signature)}"
+    signature = Signature.of(signature)
+    return Path("attnscope-runs") / f"{Path(signature.name).name}-{signature.short}"
 
 
 def window_length(loaded: LoadedModel, window: int | None) -> int:

@@ -2,7 +2,7 @@ from ._arrays import SUFFIX, packed, unpacked
 from ._files import explained, json_bytes, write_output
 from ._folder import MANIFEST, OwnedFolder, damage, manifest_of
 from ._run import VIEWS, RunFolder, is_finished
-from ._signature import package_versions, short_hash, tokenizer_sha256
+from ._signature import Signature, package_versions, short_hash, tokenizer_sha256
 
 __all__ = [
     "MANIFEST",
@@ -10,6 +10,7 @@ __all__ = [
     "VIEWS",
     "OwnedFolder",
     "RunFolder",
+    "Signature",
     "damage",
     "explained",
     "is_finished",

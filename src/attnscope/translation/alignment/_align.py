@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,7 +15,7 @@ from transformers import PreTrainedModel
 from attnscope.capture import borrowing, load_model
 from attnscope.checks import check_real, check_whole
 from attnscope.errors import AttnscopeError
-from attnscope.store import package_versions, tokenizer_sha256
+from attnscope.store import Signature, package_versions, tokenizer_sha256
 from attnscope.translation._lines import check_parallel, lines_of_text
 from attnscope.translation.alignment._links import (
     AlignmentScore,
@@ -329,16 +328,15 @@ def _signature(work: _Work, identity: dict[str, str], layer: int | None, head: i
     def digest(lines: Sequence[str]) -> str:
         return hashlib.sha256("\n".join(lines).encode("utf-8", "surrogatepass")).hexdigest()
 
-    return json.dumps(
-        {
-            "model": identity,
-            "tokenizer": tokenizer_sha256(work.tokenizer),
-            "text": {
-                "pairs": len(work.sources),
-                "source_sha256": digest(work.sources),
-                "target_sha256": digest(work.targets),
-            },
-            "settings": {"layer": layer, "head": head, **work.run, **work.read},
-            "versions": package_versions(),
-        }
-    )
+    return Signature(
+        "align",
+        model=identity,
+        tokenizer={"sha256": tokenizer_sha256(work.tokenizer)},
+        text={
+            "pairs": len(work.sources),
+            "source_sha256": digest(work.sources),
+            "target_sha256": digest(work.targets),
+        },
+        settings={"layer": layer, "head": head, **work.run, **work.read},
+        versions=package_versions(),
+    ).to_json()
