@@ -183,7 +183,7 @@ class Stopped(Exception):  # noqa: N818 says what it is
 
 def test_stopped_and_gone_on_is_unbroken(tree, out, tmp_path, monkeypatch):
     def stop(step):
-        if step.system == "additive":
+        if step.name == "train additive":
             raise Stopped
 
     with pytest.raises(Stopped):

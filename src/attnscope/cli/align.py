@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import json
 import math
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from attnscope.cli import options
-from attnscope.cli.output import emit, json_text, new_console, tell, working
+from attnscope.cli.output import emit, json_text, new_console, progress_bar, tell
 from attnscope.cli.place import PAGE, count
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator
-
     from attnscope.store import OwnedFolder
     from attnscope.translation.alignment import Aligned
 
@@ -71,7 +69,7 @@ def align(
         raise AttnscopeError("standard input (-) can be only one of the files")
     with ExitStack() as opened:
         folder = None if out is None else opened.enter_context(OwnedFolder(out, "align"))
-        show = opened.enter_context(_progress_bar())
+        show = opened.enter_context(progress_bar("align"))
         aligned = run_align(
             model,
             source,
@@ -104,34 +102,6 @@ def align(
         emit("".join(f"{pharaoh(links)}\n" for links in aligned.links))
     else:
         _print_table(aligned, out)
-
-
-@contextmanager
-def _progress_bar() -> Generator[Callable[[str, int, int], None]]:
-    """A bar for each pass over the text, on standard error; nothing where that is no terminal."""
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-    console = new_console(errors=True)
-    bar = Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("pairs, left"),
-        TimeRemainingColumn(),
-        console=console,
-        transient=True,
-        disable=not console.is_terminal,  # else it ends with an empty line
-    )
-    tasks: dict[str, Any] = {}
-
-    def show(name: str, done: int, total: int) -> None:
-        if name not in tasks:
-            tasks[name] = bar.add_task(name, total=total)
-        bar.update(tasks[name], completed=done)
-
-    with bar:
-        working()
-        yield show
 
 
 def _write(aligned: Aligned, folder: OwnedFolder, formats: tuple[str, ...]) -> None:

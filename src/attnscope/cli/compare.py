@@ -4,23 +4,18 @@ from __future__ import annotations
 
 import json
 import math
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from attnscope.cli import options
-from attnscope.cli.output import csv_text, emit, json_text, new_console, tell, working
+from attnscope.cli.output import csv_text, emit, json_text, new_console, progress_bar
 from attnscope.cli.place import PAGE, draw_views
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator
-
     import xarray as xr
     from rich.table import Table
-
-    from attnscope.comparison import Step
 
 _Systems = Annotated[
     list[Path] | None,
@@ -103,7 +98,7 @@ def compare(
     options.refuse_two_formats(as_json=as_json, as_csv=as_csv)
     formats = options.formats_of(figures)
     limits = None if by_length is None else length_limits(by_length)
-    with _progress_bar() as show:
+    with progress_bar("compare", lines=True) as show:
         tree = run(
             systems or None,
             out,
@@ -289,31 +284,3 @@ def _interval(lower: Any, upper: Any) -> str:
 
 def _number(value: Any, form: str) -> str:
     return "-" if math.isnan(float(value)) else format(float(value), form)
-
-
-@contextmanager
-def _progress_bar() -> Generator[Callable[[Step], None]]:
-    """A bar for each part of each system, on standard error; without a terminal, a line at its start."""
-    from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
-
-    console = new_console(errors=True)
-    columns = (
-        TextColumn("{task.description}", markup=False),
-        BarColumn(),
-        TextColumn("{task.percentage:>3.0f}%"),
-        TimeElapsedColumn(),
-        TextColumn("{task.fields[told]}", markup=False),
-    )
-    tasks: dict[str, TaskID] = {}
-    with Progress(*columns, console=console, disable=not console.is_terminal) as bar:
-
-        def show(step: Step) -> None:
-            name = f"{step.doing} {step.system}"
-            if name not in tasks:
-                tasks[name] = bar.add_task(name, total=1.0, told="")
-                if not console.is_terminal:
-                    tell(name)
-            bar.update(tasks[name], completed=step.share, told=step.told)
-
-        working()
-        yield show

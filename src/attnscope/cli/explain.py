@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -11,16 +10,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from attnscope.cli import options
-from attnscope.cli.output import csv_text, emit, json_text, new_console, working
+from attnscope.cli.output import csv_text, emit, json_text, new_console, progress_bar
 from attnscope.cli.place import PAGE, Place, count, draw_views
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator
+    from collections.abc import Callable
 
     import xarray as xr
     from rich.table import Table
-
-    from attnscope.mechanism import Step
 
 _SHOWN = 20  # heads in the table
 _CHANGED = 6  # heads that fit on a terminal of 80 columns
@@ -116,7 +113,7 @@ def explain(
     formats = options.formats_of(figures)
     texts = {"field": field, "by_line": by_line}
     place = Place(out, _default_out, ("paper.zarr.zip",) if paper else ())
-    with _progress_bar() as show:
+    with progress_bar("explain") as show:
         tree = _analysed(
             model,
             text or None,
@@ -223,32 +220,6 @@ def _default_out(signature: dict[str, Any]) -> Path:
 
     folder = default_out(signature)
     return folder.with_name(f"explain-{folder.name}")
-
-
-@contextmanager
-def _progress_bar() -> Generator[Callable[[Step], None]]:
-    """A bar with what is being done, on standard error; nothing where that is no terminal."""
-    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
-
-    console = new_console(errors=True)
-    bar = Progress(
-        TextColumn("explain"),
-        BarColumn(),
-        TextColumn("{task.percentage:>3.0f}%"),
-        TextColumn("{task.fields[step]}", markup=False),
-        TimeElapsedColumn(),
-        console=console,
-        transient=True,
-        disable=not console.is_terminal,
-    )
-    task = bar.add_task("explain", total=1.0, step="loading the model")
-
-    def show(step: Step) -> None:
-        bar.update(task, completed=step.share, step=step.name)
-
-    with bar:
-        working()
-        yield show
 
 
 def _draw(

@@ -3,23 +3,18 @@
 from __future__ import annotations
 
 import json
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from attnscope.cli import options
-from attnscope.cli.output import csv_text, emit, json_text, new_console, working
+from attnscope.cli.output import csv_text, emit, json_text, new_console, progress_bar
 from attnscope.cli.place import PAGE, Place, count, draw_views
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator
-
     import xarray as xr
     from rich.table import Table
-
-    from attnscope.statistics import Progress
 
 
 def scan(
@@ -81,7 +76,7 @@ def scan(
     formats = options.formats_of(figures)
     heads = _heads(show)
     place = Place(out, default_out)
-    with _progress_bar() as told:
+    with progress_bar("scan") as told:
         results = run_scan(
             model,
             text or None,
@@ -151,36 +146,6 @@ def _list_statistics() -> None:
     derived = [*equal, *(f"{name:26}{what}" for name, what in SUMMARIES.items())]
     more = "found beside them, not to be asked for by name:"
     emit("".join(f"{line}\n" for line in (*lines, "", more, *derived)))
-
-
-@contextmanager
-def _progress_bar() -> Generator[Callable[[Progress], None]]:
-    """A bar with rate and time left, on standard error; nothing where that is no terminal."""
-    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
-
-    console = new_console(errors=True)
-    bar = Progress(
-        TextColumn("scan"),
-        BarColumn(),
-        TextColumn("{task.percentage:>3.0f}%"),
-        TextColumn("{task.fields[windows]} windows, {task.fields[rate]:.1f}/s"),
-        TimeElapsedColumn(),
-        TextColumn("left"),
-        TimeRemainingColumn(),
-        console=console,
-        transient=True,
-        disable=not console.is_terminal,
-    )
-    task = bar.add_task("scan", total=1.0, windows=0, rate=0.0)
-
-    def show(progress: Any) -> None:
-        elapsed = bar.tasks[0].elapsed or 0.0
-        rate = progress.windows / elapsed if elapsed else 0.0
-        bar.update(task, completed=progress.share, windows=progress.windows, rate=rate)
-
-    with bar:
-        working()
-        yield show
 
 
 def _draw(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from attnscope.cli.output import emit, json_text, new_console, working
+from attnscope.cli.output import emit, json_text, new_console, progress_bar
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -63,19 +63,20 @@ def score(
         raise AttnscopeError(
             "--source is for BLEU by its length: give limits too, such as --by-length 10,20,30"
         )
-    working()
-    result = run_score(
-        list(hypotheses),
-        list(reference),
-        source=source,
-        by_length=length_limits(by_length) if by_length else [],
-        length_in=length_in,
-        tokenize=tokenize,
-        lowercase=lowercase,
-        language=language,
-        resamples=resamples,
-        seed=seed,
-    )
+    with progress_bar("score") as show:
+        result = run_score(
+            list(hypotheses),
+            list(reference),
+            source=source,
+            by_length=length_limits(by_length) if by_length else [],
+            length_in=length_in,
+            tokenize=tokenize,
+            lowercase=lowercase,
+            language=language,
+            resamples=resamples,
+            seed=seed,
+            progress=show,
+        )
     if as_json:
         emit(json_text(_as_json(result)) + "\n")
     else:

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_args, get_origin
 
 import typer
 
-from attnscope.cli.output import new_console, tell, working
+from attnscope.cli.output import new_console, progress_bar, tell
 
 if TYPE_CHECKING:
     from rich.console import Console
-
-    from attnscope.training import Progress
 
 _CONFIG = Annotated[
     Path | None, typer.Argument(help="YAML file of settings; flags take the place of its values.")
@@ -37,7 +34,7 @@ def train(config: Path | None, out: Path, **settings: Any) -> None:
 
     folder = OwnedFolder(out, "train").look()
     checkpoints = Checkpoints(folder)
-    with _progress_bar() as show:
+    with progress_bar("train", shown=is_first()) as show:
         if folder.state.get("complete") and is_first():
             tell(f"{out} holds a finished training of {checkpoints.updates()[-1]} updates")
         elif checkpoints.updates() and is_first():
@@ -119,43 +116,3 @@ def _kind(annotation: Any) -> tuple[Any, tuple[str, ...]]:
     if get_origin(annotation) is Literal:
         return str, get_args(annotation)
     return annotation, ()
-
-
-@contextmanager
-def _progress_bar() -> Generator[Callable[[Progress], None]]:
-    """A bar with the loss, the rate and the time left, on standard error; nothing where that is no terminal."""
-    from rich.progress import BarColumn, TextColumn
-    from rich.progress import Progress as Bar
-
-    from attnscope.training import is_first
-
-    console = new_console(errors=True)
-    bar = Bar(
-        TextColumn("train"),
-        BarColumn(bar_width=20),  # so that a line of 80 columns holds the rest
-        TextColumn("{task.fields[told]}", markup=False),
-        console=console,
-        disable=not (console.is_terminal and is_first()),
-    )
-    task = bar.add_task("train", total=1.0, told="reading the texts")
-
-    left_out: dict[str, int] = {}
-
-    def show(told: Progress) -> None:
-        if told.left_out and not left_out:
-            left_out.update(told.left_out)
-            counts = ", ".join(f"{count:,} {reason}" for reason, count in left_out.items())
-            console.print(f"pairs left out: {counts}", highlight=False)
-        values = "".join(f"  {name} {value:.2f}" for name, value in told.metrics.items())
-        metrics = f"\nvalidation:{values}" if values else ""
-        minutes, seconds = divmod(round(told.remaining), 60)
-        bar.update(
-            task,
-            completed=told.update / told.updates,
-            told=f"{told.update}/{told.updates}  loss {told.loss:.3f}  {told.tokens_per_second:,.0f} tokens/s  "
-            f"{minutes}:{seconds:02d} left{metrics}",
-        )
-
-    with bar:
-        working()
-        yield show

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Generator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from attnscope.cli import options
-from attnscope.cli.output import emit, new_console, tell, working
+from attnscope.cli.output import emit, progress_bar, tell
 
 if TYPE_CHECKING:
     from attnscope.translation import Translation
@@ -67,7 +66,7 @@ def translate(
     from attnscope.translation import translate as run
 
     lines = read_lines(text)
-    with _progress_bar() as show:
+    with progress_bar("translate") as show:
         found = run(
             model,
             lines,
@@ -124,15 +123,3 @@ def _lines(
 def _as_json(one: Translation) -> dict[str, str | float | int | None]:
     score = None if math.isnan(one.score) else one.score
     return {"text": one.text, "score": score, "left_out": one.left_out}
-
-
-@contextmanager
-def _progress_bar() -> Generator[Callable[[int, int], None]]:
-    """Lines done, on standard error; nothing where that is no terminal."""
-    from rich.progress import Progress
-
-    console = new_console(errors=True)
-    with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
-        task = bar.add_task("translate", total=None)
-        working()
-        yield lambda done, lines: bar.update(task, completed=done, total=lines)

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from attnscope.cli import options
-from attnscope.cli.output import emit, new_console, working
+from attnscope.cli.output import emit, new_console, progress_bar
 
 
 def walk(
@@ -64,30 +64,31 @@ def walk(
         raise AttnscopeError("--toy has one head of its own: leave --model, --layer and --head out, or --toy")
     if seed is not None and not toy:
         raise AttnscopeError("--seed is of the toy's numbers: give --toy too, or leave it out")
-    working()
-    if toy:
-        found = walk_toy(seed=seed or 0, token=_number(query_token))
-    else:
-        found = run_walk(
-            sentence,
-            model,
-            target=target,
-            layer=layer,
-            head=head,
-            query_token=query_token,
-            device=device,
-            dtype=dtype,
-            tokenizer=tokenizer,
-            revision=revision,
-            trust_remote_code=trust_remote_code,
-        )
+    with progress_bar("walk") as show:
+        if toy:
+            steps = walk_toy(seed=seed or 0, token=_number(query_token))
+        else:
+            steps = run_walk(
+                sentence,
+                model,
+                target=target,
+                layer=layer,
+                head=head,
+                query_token=query_token,
+                device=device,
+                dtype=dtype,
+                tokenizer=tokenizer,
+                revision=revision,
+                trust_remote_code=trust_remote_code,
+                progress=show,
+            )
     if markdown is None:
         console = new_console()
-        console.print(terminal(found, language, width=console.width), highlight=False)
+        console.print(terminal(steps, language, width=console.width), highlight=False)
     elif str(markdown) == "-":
-        emit(as_markdown(found, language))
+        emit(as_markdown(steps, language))
     else:
-        _write(markdown, as_markdown(found, language))
+        _write(markdown, as_markdown(steps, language))
 
 
 def _number(token: str | None) -> int:

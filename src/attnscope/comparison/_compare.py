@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -13,8 +13,9 @@ from attnscope.checks import THREADS, check_whole
 from attnscope.comparison._curves import learning_curves, training_effort
 from attnscope.comparison._held_out import read_held_out
 from attnscope.comparison._systems import System, read_systems
-from attnscope.comparison._trial import Step, Trial, Trials
+from attnscope.comparison._trial import Trial, Trials
 from attnscope.errors import AttnscopeError
+from attnscope.progress import Tell, tell_nobody
 from attnscope.store import SUFFIX, OwnedFolder, Signature, explained, json_bytes, packed
 from attnscope.training.config import TrainConfig, read_config
 from attnscope.translation import ParallelText, TaskText
@@ -40,7 +41,7 @@ def compare(
     resamples: int = 1000,
     threads: int | None = None,
     device: str | None = None,
-    progress: Callable[[Step], None] | None = None,
+    progress: Tell | None = None,
 ) -> xr.DataTree:
     """Train systems where they are not trained yet, translate one text with all of them, and compare.
 
@@ -72,7 +73,7 @@ def compare(
     threads, device
         For training and translating.
     progress
-        Called while it works.
+        Called with a `Progress` while it works: its name says what is done with which system.
 
     Returns
     -------
@@ -130,9 +131,9 @@ def compare(
 
     scored({"reference": text.target}, min(resamples, 0))  # refuses wrong settings before hours of training
     with OwnedFolder(out, "compare") as folder:
-        trials = Trials(folder, text, shown, beams, threads, device, progress or (lambda _: None))
+        trials = Trials(folder, text, shown, beams, threads, device, progress or tell_nobody)
         trials.write_text()
-        tried = {system.name: trials.of(system) for system in asked}
+        tried = trials.all(asked)
         scores = scored({name: trial.lines for name, trial in tried.items()}, resamples)
         scores = scores.isel(bucket=np.flatnonzero(scores.sentences.values))  # those with sentences
         found = {

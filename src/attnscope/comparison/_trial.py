@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -17,34 +17,14 @@ from attnscope.capture import LoadedModel, load_model
 from attnscope.comparison._systems import System
 from attnscope.corpus.files import lines_of
 from attnscope.errors import AttnscopeError
+from attnscope.progress import Progress, Tell
 from attnscope.store import OwnedFolder, Signature, explained, json_bytes, package_versions, tokenizer_sha256
 from attnscope.training import attends, judge_known, threads_of_one, train
 from attnscope.translation import ParallelText, TaskText, translate_lines
 from attnscope.translation.alignment import forced_alignment
 
+_TRAINING, _TRANSLATING = 0.85, 0.1  # shares of a system's work, about; the rest is aligning
 _log = logging.getLogger("attnscope")
-
-
-@dataclass(frozen=True)
-class Step:
-    """What a comparison tells while it works.
-
-    Attributes
-    ----------
-    system
-        Its name.
-    doing
-        ``train``, ``translate`` or ``align``.
-    share
-        Done of that, between 0 and 1.
-    told
-        Loss and rate of a training.
-    """
-
-    system: str
-    doing: str
-    share: float
-    told: str = ""
 
 
 @dataclass(frozen=True, eq=False)
@@ -106,13 +86,26 @@ class Trials:
     beams: int
     threads: int | None
     device: str | None
-    progress: Callable[[Step], None]
+    progress: Tell
 
     def write_text(self) -> None:
         """Write both sides beside the translations, line by line."""
         sides = {"text/source.txt": self.text.source, "text/reference.txt": self.text.target}
         with explained(f"write to {self.folder.path}", "Choose another folder with --out"):
             self.folder.write({name: _lines(lines) for name, lines in sides.items()})
+
+    def all(self, systems: Sequence[System]) -> dict[str, Trial]:
+        """Every system by name, one after the other.
+
+        Raises
+        ------
+        AttnscopeError
+            As `of`.
+        """
+        return {
+            system.name: replace(self, progress=_part(self.progress, number, len(systems))).of(system)
+            for number, system in enumerate(systems)
+        }
 
     def of(self, system: System) -> Trial:
         """Train, translate and align, as far as that is not done.
@@ -143,12 +136,7 @@ class Trials:
             system.config,
             system.folder,
             progress=lambda at: self.progress(
-                Step(
-                    system.name,
-                    "train",
-                    at.update / at.updates,
-                    f"loss {at.loss:.2f}, {at.tokens_per_second:,.0f} tokens/s",
-                )
+                Progress(f"train {system.name}", _TRAINING * at.share, at.told)
             ),
             **{name: value for name, value in changed.items() if value is not None},
         )
@@ -177,7 +165,8 @@ class Trials:
 
     def _try(self, system: System, loaded: LoadedModel) -> tuple[list[str], dict[str, Any]]:
         """Translate the text and write it down; on the generated task, judge the alignments."""
-        self.progress(Step(system.name, "translate", 0.0))
+        name = f"translate {system.name}"
+        self.progress(Progress(name, _TRAINING))
         before = time.perf_counter()
         found = translate_lines(
             loaded.model,
@@ -185,13 +174,13 @@ class Trials:
             self.text.source,
             beams=self.beams,
             overlong="cut",
-            progress=lambda done, total: self.progress(Step(system.name, "translate", done / total)),
+            progress=lambda at: self.progress(Progress(name, _TRAINING + _TRANSLATING * at.share, at.told)),
         )
         seconds = time.perf_counter() - before
         lines = [several[0].text for several in found]
         judged = None
         if isinstance(self.text, TaskText) and attends(loaded.model):
-            self.progress(Step(system.name, "align", 0.0))
+            self.progress(Progress(f"align {system.name}", _TRAINING + _TRANSLATING))
             judged = judge_known(loaded.model, loaded.tokenizer, self.text)
         record: dict[str, Any] = {
             "signature": self._signature(loaded),
@@ -216,6 +205,11 @@ class Trials:
         pair = [self.text.source[self.shown]], [self.text.target[self.shown]]
         (words,) = forced_alignment(loaded.model, loaded.tokenizer, *pair, layer=layer, head=head)
         return words.weights, "mean of all heads" if layer is None else f"layer {layer}, head {head}"
+
+
+def _part(tell: Tell, number: int, count: int) -> Tell:
+    """Tells of one of several equal parts of the work."""
+    return lambda at: tell(replace(at, share=(number + at.share) / count))
 
 
 def _names(system: System) -> tuple[str, str]:

@@ -17,7 +17,7 @@ from ._pass import StatisticsObserver
 from ._places import NEEDED
 from ._reading import Reading
 from ._sample import weight_rows
-from ._scan import NOTES, SAMPLE, Progress, default_out, scan, window_length
+from ._scan import NOTES, SAMPLE, default_out, scan, window_length
 from ._summary import LEAST_SHARE, SUMMARIES, majority_names, peaks, rank_heads, summarize
 
 __all__ = [
@@ -34,7 +34,6 @@ __all__ = [
     "Clustering",
     "Estimate",
     "Form",
-    "Progress",
     "Reading",
     "Statistic",
     "StatisticsObserver",

@@ -6,7 +6,7 @@ import json
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -42,6 +42,7 @@ from attnscope.corpus import (
     windows_of,
 )
 from attnscope.errors import AttnscopeError
+from attnscope.progress import Progress, Tell, tell_nobody
 from attnscope.statistics._catalogue import STATISTICS, bin_coordinates, choose
 from attnscope.statistics._pass import EQUAL, StatisticsObserver, dimensions, wording
 from attnscope.statistics._places import NEEDED
@@ -70,14 +71,6 @@ _PADDED = 64  # tokens that tell whether padding matters
 SUMMARY, SAMPLE = "summary", "sample"
 
 
-@dataclass(frozen=True)
-class Progress:
-    """What `scan` tells while it works: windows done, and the share of all work that is done (0..1)."""
-
-    windows: int
-    share: float
-
-
 @borrowing
 def scan(
     model: str | Path | PreTrainedModel | None = None,
@@ -102,7 +95,7 @@ def scan(
     revision: str | None = None,
     trust_remote_code: bool = False,
     show: Sequence[tuple[int, int]] | None = None,
-    progress: Callable[[Progress], None] | None = None,
+    progress: Tell | None = None,
 ) -> xr.Dataset:
     """Measure where every attention head of a model looks, over a corpus.
 
@@ -155,7 +148,8 @@ def scan(
         that lead the rankings token by token, the others in tiles; where there is room, all heads token by token. None
         keeps none.
     progress
-        Called after each batch, and after each layer of the windows that are kept.
+        Called with a `Progress` after each batch, and after each layer of the windows that are kept; it tells of
+        ``windows`` done.
 
     Returns
     -------
@@ -314,14 +308,14 @@ class _Job:
         batch_size: int,
         limit: int | None,
         corpus: Texts,
-        progress: Callable[[Progress], None] | None,
+        progress: Tell | None,
         *,
         show: bool,
     ) -> None:
         self.loaded, self.windows, self.names, self.band = loaded, windows, names, band
         self.reach = reach
         self.batch_size, self.limit = batch_size, limit
-        self.progress = progress or (lambda _: None)
+        self.progress = progress or tell_nobody
         self.shown = list(islice(windows, WINDOWS)) if show else []
         self.first = self.shown[0] if show else next(iter(windows))
         self.again = sum(map(_characters, self.shown))  # what is read once more, for the page
@@ -364,7 +358,7 @@ class _Job:
         self._tell(first)
 
     def _tell(self, share: float) -> None:
-        self.progress(Progress(self.seen, share))
+        self.progress(Progress("scan", share, {"windows": self.seen}))
 
     def _reading(self, batch: Sequence[Window]) -> Reading:
         tokenizer = self.loaded.tokenizer

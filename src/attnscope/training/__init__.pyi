@@ -2,7 +2,7 @@ from ._checkpoints import Checkpoints
 from ._data import HELD_OUT, MaskedWindows, read_material, read_pairs
 from ._known_alignments import attends, judge_known
 from ._log import read_log
-from ._loop import Progress, finished_metrics, train
+from ._loop import finished_metrics, train
 from ._presets import PRESETS
 from ._processes import is_first, threads_of_one
 
@@ -11,7 +11,6 @@ __all__ = [
     "PRESETS",
     "Checkpoints",
     "MaskedWindows",
-    "Progress",
     "attends",
     "finished_metrics",
     "is_first",

@@ -6,9 +6,8 @@ import logging
 import math
 import tempfile
 import time
-from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +20,7 @@ from attnscope._caller import own_random_numbers, own_threads
 from attnscope.capture import quiet, usable_device
 from attnscope.checks import check_kind
 from attnscope.errors import AttnscopeError
+from attnscope.progress import Progress, Tell, tell_nobody
 from attnscope.store import OwnedFolder, explained
 from attnscope.training._batches import IGNORED
 from attnscope.training._build import build_model
@@ -49,35 +49,6 @@ _MAY_CHANGE = {
 _NO_MATTER = dict.fromkeys(("threads", "device", "log_every", "tensorboard", "keep"))  # to the weights
 _MODEL = ("model", "config.json", "generation_config.json")  # beginnings of the names of the model's files
 _log = logging.getLogger("attnscope")
-
-
-@dataclass(frozen=True)
-class Progress:
-    """What a training tells while it works.
-
-    Attributes
-    ----------
-    update, updates
-        Done, and at most.
-    loss
-        Nats per target token, smoothed targets included, since the last line of the log.
-    tokens_per_second
-        Target tokens, since the last line of the log.
-    remaining
-        Seconds, at that rate.
-    metrics
-        Of the last validation.
-    left_out
-        How many pairs of the text are not trained on, by reason.
-    """
-
-    update: int
-    updates: int
-    loss: float
-    tokens_per_second: float
-    remaining: float
-    metrics: dict[str, float] = field(default_factory=dict[str, float])
-    left_out: dict[str, int] = field(default_factory=dict[str, int])
 
 
 @dataclass
@@ -134,10 +105,10 @@ class Training:
         config: TrainConfig,
         folder: OwnedFolder,
         group: Processes,
-        progress: Callable[[Progress], None] | None = None,
+        progress: Tell | None = None,
     ) -> None:
         self.config, self.folder, self.group = config, folder, group
-        self.progress = (progress if group.first else None) or (lambda _: None)
+        self.progress = (progress if group.first else None) or tell_nobody
         self.device = usable_device(config.device)
         self.checkpoints = Checkpoints(folder)
         self.material = self._prepare()
@@ -149,7 +120,7 @@ class Training:
             betas=(0.9, config.adam_beta2),
             fused=True,
         )
-        self._told: Progress | None = None
+        self._told: dict[str, float | int] = {}
         texts = self.material.sha256()
         own = torch.tensor(int(texts[:12], 16), device=self.device)
         if int(group.sum(own.clone())) != group.world * int(own):
@@ -167,8 +138,12 @@ class Training:
                 f"the texts are not those with which the training in {folder.path} began: give these, or another folder"
             )
         self.log = Log(folder, self.place.update, tensorboard=config.tensorboard) if group.first else None
-        if self.log is not None and not kept and self.material.left_out:
-            self.log.write(0, left_out=self.material.left_out)
+        left_out = self.material.left_out
+        if self.log is not None and left_out:
+            counts = ", ".join(f"{count:,} {reason}" for reason, count in left_out.items())
+            _log.warning("pairs left out: %s", counts)
+            if not kept:
+                self.log.write(0, left_out=left_out)
 
     def _prepare(self) -> Material:
         """The folder, its settings and the texts, read once; the first process makes what the others read."""
@@ -286,15 +261,7 @@ class Training:
     def _tell(self, since: _Since) -> None:
         place = self.place
         loss, rate = since.loss / since.tokens, since.tokens / since.seconds
-        self._told = Progress(
-            place.update,
-            self.config.updates,
-            loss,
-            rate,
-            (self.config.updates - place.update) * since.seconds / since.updates,
-            place.metrics,
-            self.material.left_out,
-        )
+        self._told = {"update": place.update, "loss": loss, "tokens/s": rate}
         if self.log is not None:
             self.log.write(
                 place.update,
@@ -305,7 +272,11 @@ class Training:
                 tokens=place.tokens,
                 seconds=place.seconds,
             )
-        self.progress(self._told)
+        self._report(place.update / self.config.updates, place.metrics)
+
+    def _report(self, share: float, metrics: dict[str, float]) -> None:
+        named = {f"validation {name}": value for name, value in metrics.items()}
+        self.progress(Progress("train", share, {**self._told, **named}))
 
     def _look(self) -> None:
         """Validate, and keep a checkpoint."""
@@ -364,8 +335,7 @@ class Training:
         chosen = min(found, key=lambda name: found[name]["loss"])
         self._set_weights(candidates[chosen])
         metrics = found[chosen] | self._against_known()
-        if self._told is not None:
-            self.progress(replace(self._told, metrics=metrics))
+        self._report(1.0, metrics)
         if self.log is not None:
             self.log.write(self.place.update, chosen=chosen, **{f"final_{k}": v for k, v in metrics.items()})
             safe = "The checkpoints are whole: make room and give the same command again"
@@ -398,7 +368,7 @@ def train(
     config: TrainConfig | Path | str | None = None,
     out: Path | str = "attnscope-model",
     *,
-    progress: Callable[[Progress], None] | None = None,
+    progress: Tell | None = None,
     **settings: Any,
 ) -> dict[str, float]:
     """Train a model of the lineage: on parallel text, on plain text, or on the generated task.
@@ -411,7 +381,8 @@ def train(
     out
         Folder of the training; given again, it goes on where it was stopped.
     progress
-        Called with every line of the log.
+        Called with a `Progress` for every line of the log: it tells of ``update``, ``loss`` (nats per target token,
+        since the line before), ``tokens/s`` and the metrics of the last validation (``validation loss``, ...).
     **settings
         Fields of `TrainConfig`, which take the place of those in `config`.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from attnscope._caller import own_random_numbers
 from attnscope.capture import borrowing, load_model, quiet
 from attnscope.checks import check_real, check_seed, check_whole
 from attnscope.errors import AttnscopeError
+from attnscope.progress import Progress, Tell, tell_nobody
 from attnscope.translation._lines import lines_of_text
 from attnscope.translation._vocabulary import encode_lines
 
@@ -118,7 +119,7 @@ def translate_lines(
     batch_tokens: int = 4_096,
     overlong: str = "refuse",
     scores: bool = False,
-    progress: Callable[[int, int], None] | None = None,
+    progress: Tell | None = None,
 ) -> list[list[Translation]]:
     """Translate every line; the order is kept.
 
@@ -146,7 +147,7 @@ def translate_lines(
     scores
         Whether to score translations, by one more forward pass over what was made.
     progress
-        Called with lines done and lines in all.
+        Called with a `Progress` after each batch; it tells of ``lines`` done.
 
     Raises
     ------
@@ -193,8 +194,7 @@ def translate_lines(
         for place, translations in zip(chosen, made, strict=True):
             found[place] = translations
         done += len(chosen)
-        if progress is not None:
-            progress(done, len(pieces))
+        (progress or tell_nobody)(Progress("translate", done / len(pieces), {"lines": done}))
     joined = _join(found, owner, len(lines))
     if overlong == "cut":
         for number, ids in enumerate(encoded):

@@ -16,6 +16,7 @@ from attnscope.capture import TOLERANCE, Site, borrowing, load_model, verify
 from attnscope.checks import check_kind
 from attnscope.errors import AttnscopeError
 from attnscope.mechanism.evidence import Projections, projections, watching_inputs
+from attnscope.progress import Progress, Tell, tell_nobody
 from attnscope.walkthrough._compute import Operands, check_number, difference, follow, with_matrices
 from attnscope.walkthrough._read import read_texts
 from attnscope.walkthrough._result import Walk
@@ -39,6 +40,7 @@ def walk(
     layer: int | None = None,
     head: int = 0,
     query_token: int | str | None = None,
+    progress: Tell | None = None,
     **load: Any,
 ) -> Walk:
     r"""Follow one head of a model over one sentence, from its input X to the output of its layer.
@@ -61,6 +63,8 @@ def walk(
     query_token
         Whose row is followed: a position, or a piece of the sentence (of the target in layers of its decoder). By
         default the last token that is not special, and in the default sentence "it".
+    progress
+        Called with a `Progress` before the model is loaded, before it reads, and at the end.
     **load
         See `attnscope.capture.load_model`.
 
@@ -89,9 +93,13 @@ def walk(
     check_kind("a position, or a piece of the sentence", int, str, query_token=query_token)
     if layer is None:
         layer = _BUNDLED_LAYER if model in (None, "bundled", MODEL) else 0
+    tell = progress or tell_nobody
+    tell(Progress("loading the model", 0.0))
     loaded = load_model("bundled" if model is None else model, **load)
+    tell(Progress("walk", 0.5))
     texts = read_texts(SENTENCE if sentence is None else sentence, target, loaded)
     found = walk_inputs(loaded.model, texts.inputs(loaded.model), layer=layer, head=head, name=loaded.name)
+    tell(Progress("walk", 1.0))
     queries, keys = texts.sides(found.kind)
     if query_token is None and sentence in {None, SENTENCE} and queries is texts.source:
         query_token = _FOLLOWED

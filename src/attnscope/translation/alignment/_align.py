@@ -15,6 +15,7 @@ from transformers import PreTrainedModel
 from attnscope.capture import borrowing, load_model
 from attnscope.checks import check_real, check_whole
 from attnscope.errors import AttnscopeError
+from attnscope.progress import Progress, Tell, tell_nobody
 from attnscope.store import Signature, package_versions, tokenizer_sha256
 from attnscope.translation._lines import check_parallel, lines_of_text
 from attnscope.translation.alignment._links import (
@@ -96,12 +97,12 @@ class _Work:
     read: dict[str, Any]  # how links are read off the weights
     run: dict[str, Any]  # how weights are got
     gold: Gold | None = None
-    show: Callable[[str, int, int], None] | None = None
+    tell: Tell = tell_nobody
     lengths: list[tuple[int, int]] = field(default_factory=list)
 
-    def progress(self, name: str) -> Callable[[int, int], None] | None:
-        show = self.show
-        return None if show is None else lambda done, total: show(name, done, total)
+    def progress(self, name: str, begun: float, share: float) -> Callable[[int, int], None]:
+        """Tells of a pass that is so much of all work, after so much of it."""
+        return lambda done, total: self.tell(Progress(name, begun + share * done / total, {"pairs": done}))
 
 
 @borrowing
@@ -127,7 +128,7 @@ def align(
     dtype: str | None = None,
     revision: str | None = None,
     trust_remote_code: bool = False,
-    progress: Callable[[str, int, int], None] | None = None,
+    progress: Tell | None = None,
 ) -> Aligned:
     """Align the words of a parallel text by a translation model's cross-attention; judge it where people did the same.
 
@@ -158,7 +159,7 @@ def align(
     shown
         How many sentence pairs to keep with their weights, for figures; those of more than 40 words are passed over.
     progress
-        Called with the pass's name, how many pairs are done and how many there are.
+        Called with a `Progress` after each batch of each pass over the text; it tells of ``pairs`` done.
 
     Returns
     -------
@@ -202,7 +203,7 @@ def align(
         {"rule": rule, "threshold": threshold},
         {"end": end, "step": step, "words": words, "batch_size": batch_size},
         known,
-        progress,
+        progress or tell_nobody,
     )
     open_choice = layer is None and head is None
     heads = (
@@ -213,7 +214,7 @@ def align(
     on_gold = heads is not None and open_choice
     if heads is not None and on_gold:
         layer, head = _best(heads)
-    found = _read_links(work, layer, head)
+    found = _read_links(work, layer, head, begun=0.0 if heads is None else 0.5)
     score = None if known is None else score_alignments(found, known.sure, known.possible)
     return Aligned(
         loaded.name,
@@ -240,7 +241,7 @@ def _judge_heads(work: _Work) -> xr.Dataset:
         work.tokenizer,
         work.sources,
         work.targets,
-        progress=work.progress("every head"),
+        progress=work.progress("every head", 0.0, 0.5),
         **work.run,
     )
     for pair in passed:
@@ -269,7 +270,7 @@ def _best(heads: xr.Dataset) -> tuple[int, int]:
     return int(layer), int(head)
 
 
-def _read_links(work: _Work, layer: int | None, head: int | None) -> list[Links]:
+def _read_links(work: _Work, layer: int | None, head: int | None, begun: float) -> list[Links]:
     found: list[Links] = []
     for pair in forced_alignment(
         work.model,
@@ -278,7 +279,7 @@ def _read_links(work: _Work, layer: int | None, head: int | None) -> list[Links]
         work.targets,
         layer=layer,
         head=head,
-        progress=work.progress("align"),
+        progress=work.progress("align", begun, 1.0 - begun),
         **work.run,
     ):
         found.append(links(pair.weights[:, : len(pair.source)], **work.read))

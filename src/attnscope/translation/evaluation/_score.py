@@ -15,6 +15,7 @@ from sacrebleu.metrics.chrf import CHRF
 
 from attnscope.checks import check_kind, check_seed, check_whole, shortly
 from attnscope.errors import AttnscopeError
+from attnscope.progress import Progress, Tell, tell_nobody
 from attnscope.translation._lines import check_parallel, is_unsegmented, lines_of_text
 
 TOKENIZERS = ("13a", "intl", "zh", "ja-mecab", "char", "none", "moses")
@@ -37,6 +38,7 @@ def score(
     language: str | None = None,
     resamples: int = 1000,
     seed: int = 12345,
+    progress: Tell | None = None,
 ) -> xr.Dataset:
     """Score translations with sacreBLEU's BLEU and chrF; compare systems; follow the score over length.
 
@@ -73,7 +75,9 @@ def score(
     resamples
         Of the bootstrap; 0 for no intervals and tests.
     seed
-        Of the bootstrap.
+        Seed of the bootstrap.
+    progress
+        Called with a `Progress` before the whole text, each bucket of it, and at the end.
 
     Returns
     -------
@@ -137,10 +141,15 @@ def score(
             "tok:none", f"tok:moses.{language}-sacremoses.{version}"
         )
 
+    tell = progress or tell_nobody
+    tell(Progress("all sentences", 0.0))
     result = _compare(metrics, statistics, np.arange(count), resamples, seed)
     result = result.assign_coords(system=list(systems), metric=list(metrics))
     if buckets:
-        parts = [_compare(metrics, statistics, chosen, resamples, seed) for chosen in buckets.values()]
+        parts: list[xr.Dataset] = []
+        for number, (name, chosen) in enumerate(buckets.items(), start=1):
+            tell(Progress(f"{name} {length_in}", number / (len(buckets) + 1)))
+            parts.append(_compare(metrics, statistics, chosen, resamples, seed))
         joined = xr.concat(parts, "bucket")[["score", "lower", "upper"]].transpose(
             "system", "metric", "bucket"
         )
@@ -148,6 +157,7 @@ def score(
         result["sentences"] = ("bucket", [len(chosen) for chosen in buckets.values()])
         result = result.assign_coords(bucket=list(buckets))
         result.attrs["length_in"] = length_in
+    tell(Progress("done", 1.0))
     result.attrs |= {"sentences": count, "signature": json.dumps(signatures)}
     return result
 
