@@ -52,9 +52,9 @@ def test_data_are_changed_for_a_terminal_alone(capsys, monkeypatch):
     [
         ("scan", "./\x1b]52;c;cm0=\x07"),
         ("train", "\x1b[2J.yaml"),
-        ("walk", "A cat \x1b]52;c;cm0=\x07 sat.", "--query-token", "\x1b]52;c;cm0=\x07"),
+        ("walk", "bundled", "A cat \x1b]52;c;cm0=\x07 sat.", "--query-token", "\x1b]52;c;cm0=\x07"),
         ("scan", "bundled", "\x9b2J.txt"),
-        ("score", "\x1b[2J", "--reference", "\x1b[2J"),
+        ("score", "\x1b[2J", "--target", "\x1b[2J"),
     ],
     ids=lambda words: words[0],
 )

@@ -31,7 +31,7 @@ class WithAnother(Processes):
 
 
 def test_a_text_that_can_be_read_only_once_is_enough(tmp_path):
-    """As `--source <(zcat text.gz)` gives it."""
+    """As `--text <(zcat text.gz)` gives it."""
     sides = [tmp_path / "source", tmp_path / "target"]
     writers = []
     for side in sides:

@@ -27,13 +27,13 @@ _Systems = Annotated[
 _Out = Annotated[
     Path, typer.Option(help="Folder of trainings, translations, page and figures; given again, it goes on.")
 ]
-_Source = Annotated[
+_Text = Annotated[
     Path | None,
     typer.Option(
         help="Sentences to translate, one a line.", show_default="what the systems were validated on"
     ),
 ]
-_Reference = Annotated[Path | None, typer.Option(help="Their right translations, line by line.")]
+_Target = Annotated[Path | None, typer.Option(help="Right translations of the text, line by line.")]
 _Join = Annotated[
     int | None,
     typer.Option(
@@ -48,7 +48,7 @@ _ByLength = Annotated[
     ),
 ]
 _LengthIn = Annotated[
-    str | None, typer.Option(help="What a length counts: words or characters.", show_default="from the text")
+    str | None, typer.Option(help="Unit of length: words or characters.", show_default="from the text")
 ]
 _Line = Annotated[
     int | None,
@@ -58,22 +58,22 @@ _Line = Annotated[
 ]
 _Tokenize = Annotated[
     str | None,
-    typer.Option(help="How BLEU finds words, as in `attnscope score`.", show_default="as in training"),
+    typer.Option(help="Tokenizer of BLEU, as in `attnscope score`.", show_default="as in training"),
 ]
 _Lowercase = Annotated[
     bool | None,
     typer.Option(
-        "--lowercase/--cased", "-lc", help="Whether BLEU ignores case.", show_default="as in training"
+        "--lowercase/--cased", "-lc", help="Case in BLEU: ignored or kept.", show_default="as in training"
     ),
 ]
-_Resamples = Annotated[int, typer.Option(help="Of the bootstrap; 0 for no intervals.")]
+_Resamples = Annotated[int, typer.Option(help="Number of resamples of the bootstrap; 0 for no intervals.")]
 
 
 def compare(
     systems: _Systems = None,
     out: _Out = Path("attnscope-comparison"),
-    source: _Source = None,
-    reference: _Reference = None,
+    text: _Text = None,
+    target: _Target = None,
     join: _Join = None,
     by_length: _ByLength = None,
     length_in: _LengthIn = None,
@@ -83,13 +83,18 @@ def compare(
     lowercase: _Lowercase = None,
     resamples: _Resamples = 1000,
     threads: Annotated[
-        int | None, typer.Option(min=1, help="For everything.", show_default="the processors there are")
+        int | None,
+        typer.Option(
+            min=1, help="Threads for training and translating.", show_default="the processors there are"
+        ),
     ] = None,
     device: options.Device = None,
     report: options.Report = True,
     figures: options.Figures = options.USUAL_FIGURES,
     as_json: options.AsJson = False,
-    as_csv: Annotated[bool, typer.Option("--csv", help="Print one line for each system.")] = False,
+    as_csv: Annotated[
+        bool, typer.Option("--csv", help="CSV on standard output: one line for each system.")
+    ] = False,
 ) -> None:
     """Which system translates best, how fast, up to which length? Trains what is not trained; one table, one page."""
     from attnscope.cli.score import length_limits
@@ -101,9 +106,9 @@ def compare(
     with progress_bar("compare", lines=True) as show:
         tree = run(
             systems or None,
-            out,
-            source=source,
-            reference=reference,
+            text,
+            targets=target,
+            out=out,
             join=join,
             by_length=limits,
             length_in=length_in,

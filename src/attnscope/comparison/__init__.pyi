@@ -1,5 +1,5 @@
 from ._compare import compare
-from ._first_look import first_look
+from ._samples import first_look
 
 __all__ = [
     "compare",

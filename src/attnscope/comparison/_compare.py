@@ -11,14 +11,14 @@ import xarray as xr
 
 from attnscope.checks import THREADS, check_whole
 from attnscope.comparison._curves import learning_curves, training_effort
-from attnscope.comparison._held_out import read_held_out
 from attnscope.comparison._systems import System, read_systems
+from attnscope.comparison._test_text import read_test_text
 from attnscope.comparison._trial import Trial, Trials
 from attnscope.errors import AttnscopeError
 from attnscope.progress import Tell, tell_nobody
 from attnscope.store import SUFFIX, OwnedFolder, Signature, explained, json_bytes, packed
 from attnscope.training.config import TrainConfig, read_config
-from attnscope.translation import ParallelText, TaskText
+from attnscope.translation import Lines, ParallelText, TaskText
 from attnscope.translation.evaluation import score
 
 _SHOWN_WORDS = 24  # of each side of the sentence pair in the picture
@@ -27,10 +27,10 @@ _BUCKETS = 6  # of length, about as many as a curve needs
 
 def compare(
     systems: Sequence[str | Path] | Mapping[str, str | Path | TrainConfig] | None = None,
-    out: str | Path = "attnscope-comparison",
+    texts: Lines | None = None,
     *,
-    source: str | Path | None = None,
-    reference: str | Path | None = None,
+    targets: Lines | None = None,
+    out: str | Path = "attnscope-comparison",
     join: int | None = None,
     by_length: Sequence[int] | None = None,
     length_in: str | None = None,
@@ -51,12 +51,13 @@ def compare(
         YAML files of settings (`TrainConfig`), each trained in ``out/systems/NAME``; folders that `attnscope train`
         made, taken as they are; or a mapping from names to these. By default three that learn the generated task in a
         few minutes each: a recurrent model with one fixed vector, the same with additive attention, and a Transformer.
+    texts, targets
+        Sentences to translate and their right translations: lists of strings, or paths as `read_parallel` reads them.
+        By default what `read_test_text` says: new sentences of the generated task, or the validation text that all
+        systems share.
     out
         Folder of trainings (``systems``), translations and results. Given again, it goes on where it was stopped, and
         what is done is not done again.
-    source, reference
-        Files of the text to translate, line by line; by default what `read_held_out` says: new sentences of the
-        generated task, or the validation text that all systems share.
     join
         Neighbouring pairs of the text joined into one, at most; by default as the systems were trained.
     by_length
@@ -112,7 +113,7 @@ def compare(
     check_whole(1, THREADS, threads=threads)
     out = Path(out)
     asked = read_systems(systems, out)
-    text = read_held_out(asked, _path(source), _path(reference), join=join)
+    text = read_test_text(asked, texts, targets, join=join)
     shown = _shown_pair(text, line)
     length_in = length_in or ("words" if any(" " in one for one in text.source) else "characters")
     validated = asked[0].config or read_config()
@@ -120,8 +121,8 @@ def compare(
     def scored(hypotheses: dict[str, Sequence[str]], resamples: int) -> xr.Dataset:
         return score(
             hypotheses,
-            [text.target],
-            source=text.source,
+            text.target,
+            texts=text.source,
             by_length=list(by_length or ()) or length_limits(text.source, length_in),
             length_in=length_in,
             tokenize=tokenize or validated.bleu_tokenizer,
@@ -154,10 +155,6 @@ def compare(
     tree = xr.DataTree.from_dict(found)
     tree.attrs = {"signature": signature.to_json(), "run": str(out)}
     return tree
-
-
-def _path(given: str | Path | None) -> Path | None:
-    return None if given is None else Path(given)
 
 
 def length_limits(sources: Sequence[str], length_in: str = "words") -> list[int]:

@@ -19,7 +19,7 @@ from attnscope.capture import borrowing, load_model, quiet
 from attnscope.checks import check_real, check_seed, check_whole
 from attnscope.errors import AttnscopeError
 from attnscope.progress import Progress, Tell, tell_nobody
-from attnscope.translation._lines import lines_of_text
+from attnscope.translation._lines import Lines, lines_of_text
 from attnscope.translation._vocabulary import encode_lines
 
 OVERLONG = ("refuse", "split", "cut")
@@ -48,7 +48,7 @@ class Translation:
 @borrowing
 def translate(
     model: str | Path | PreTrainedModel,
-    source: str | Path | Sequence[str],
+    texts: Lines,
     *,
     tokenizer: Any = None,
     device: str | None = None,
@@ -57,18 +57,18 @@ def translate(
     trust_remote_code: bool = False,
     **options: Any,
 ) -> list[list[Translation]]:
-    """Translate a file or a list of lines with a model folder, a hub id or a loaded model.
+    """Translate sentences with a model folder, a hub id or a loaded model.
 
     Parameters
     ----------
     model
         An encoder-decoder: of `attnscope train`, or any other of transformers.
-    source
-        A file of one sentence a line, or sentences.
+    texts
+        Sentences: a list of strings, one string of a sentence a line, or the `Path` of such a file.
     tokenizer, device, dtype, revision, trust_remote_code
         As in `attnscope.scan`.
     **options
-        Of `translate_lines`: ``beams``, ``length_penalty``, ``n_best``, ``sample``, ``overlong``, ``scores``, ...
+        See `translate_lines`: ``beams``, ``length_penalty``, ``n_best``, ``sample``, ``overlong``, ``progress``, ...
 
     Returns
     -------
@@ -87,7 +87,7 @@ def translate(
     Traceback (most recent call last):
     attnscope.errors.AttnscopeError: EncoderForMaskedLM is no encoder-decoder: ...
     """
-    lines = lines_of_text(source, "the source")
+    lines = lines_of_text(texts, "the text")
     loaded = load_model(
         model,
         tokenizer=tokenizer,

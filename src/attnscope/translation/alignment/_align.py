@@ -17,7 +17,7 @@ from attnscope.checks import check_real, check_whole
 from attnscope.errors import AttnscopeError
 from attnscope.progress import Progress, Tell, tell_nobody
 from attnscope.store import Signature, package_versions, tokenizer_sha256
-from attnscope.translation._lines import check_parallel, lines_of_text
+from attnscope.translation._lines import Lines, check_parallel, lines_of_text
 from attnscope.translation.alignment._links import (
     AlignmentScore,
     Gold,
@@ -108,8 +108,8 @@ class _Work:
 @borrowing
 def align(
     model: str | Path | PreTrainedModel,
-    source: str | Path | Sequence[str],
-    target: str | Path | Sequence[str],
+    texts: Lines,
+    targets: Lines,
     *,
     gold: str | Path | Gold | None = None,
     gold_first: int = 1,
@@ -140,8 +140,8 @@ def align(
     ----------
     model
         An encoder-decoder: a folder, a hub id, or a loaded model with its `tokenizer`.
-    source, target
-        Files of one sentence a line, or lists of sentences.
+    texts, targets
+        Sentences and their translations: lists of strings, or the `Path` of a file with a sentence a line.
     gold
         People's alignments (see `read_gold`), words as the text's spaces make them.
     gold_first
@@ -181,11 +181,11 @@ def align(
     check_whole(1, batch_size=batch_size)
     check_whole(0, 1, gold_first=gold_first)
     check_real(0.0, 1.0, threshold=threshold)
-    sources, targets = lines_of_text(source, "the source"), lines_of_text(target, "the target")
-    known = read_gold(gold, gold_first) if isinstance(gold, str | Path) else gold
-    texts: dict[str, Sequence[object]] = {"the source": sources, "the target": targets}
-    check_parallel(texts if known is None else {**texts, "the gold file": known.sure})
-    if every_head and known is None:
+    sources, targets = lines_of_text(texts, "the text"), lines_of_text(targets, "the target")
+    judges = read_gold(gold, gold_first) if isinstance(gold, str | Path) else gold
+    sides: dict[str, Sequence[object]] = {"the text": sources, "the target": targets}
+    check_parallel(sides if judges is None else {**sides, "the gold file": judges.sure})
+    if every_head and judges is None:
         raise AttnscopeError("every head can be judged only with gold alignments: give gold (--gold FILE)")
     loaded = load_model(
         model,
@@ -202,20 +202,20 @@ def align(
         targets,
         {"rule": rule, "threshold": threshold},
         {"end": end, "step": step, "words": words, "batch_size": batch_size},
-        known,
+        judges,
         progress or tell_nobody,
     )
     open_choice = layer is None and head is None
     heads = (
         _judge_heads(work)
-        if known is not None and (open_choice if every_head is None else every_head)
+        if judges is not None and (open_choice if every_head is None else every_head)
         else None
     )
     on_gold = heads is not None and open_choice
     if heads is not None and on_gold:
         layer, head = _best(heads)
     found = _read_links(work, layer, head, begun=0.0 if heads is None else 0.5)
-    score = None if known is None else score_alignments(found, known.sure, known.possible)
+    score = None if judges is None else score_alignments(found, judges.sure, judges.possible)
     return Aligned(
         loaded.name,
         layer,

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from attnscope.capture import LoadedModel, load_model
 from attnscope.comparison._compare import length_limits
-from attnscope.comparison._held_out import read_held_out
 from attnscope.comparison._systems import System
+from attnscope.comparison._test_text import read_test_text
 from attnscope.training import attends, judge_known
 from attnscope.training.config import read_config
 from attnscope.translation import TaskText, encode_lines, translate_lines
@@ -69,7 +69,7 @@ def first_look(folder: Path) -> FirstLook | None:
     config = read_config(folder / "config.yaml")
     if config.model == "masked-lm" or config.source is not None:
         return None
-    text = read_held_out([System("trained", folder, config, given=True)])
+    text = read_test_text([System("trained", folder, config, given=True)])
     if not isinstance(text, TaskText):
         return None
     loaded = load_model(folder, device=config.device)
@@ -77,8 +77,8 @@ def first_look(folder: Path) -> FirstLook | None:
     lines = [several[0].text for several in found]
     scores = score(
         {"trained": lines},
-        [text.target],
-        source=text.source,
+        text.target,
+        texts=text.source,
         by_length=length_limits(text.source),
         resamples=0,
     )
