@@ -8,7 +8,7 @@ import re
 import pytest
 import yaml
 
-from attnscope.comparison import _held_out as held_out
+from attnscope.comparison import _test_text as held_out
 from tests.cli.command import attnscope
 from tests.comparison.small_systems import SMALL
 

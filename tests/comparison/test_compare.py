@@ -8,18 +8,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 import xarray as xr
-from attnscope.comparison._held_out import read_held_out
 from sacrebleu.metrics.bleu import BLEU
 from transformers import AutoTokenizer
 
 import attnscope
 from attnscope import AttnscopeError
 from attnscope.comparison import _compare as compare_module
-from attnscope.comparison import _held_out as held_out
+from attnscope.comparison import _test_text as held_out
 from attnscope.comparison import _trial as trial
 from attnscope.comparison._compare import length_limits
 from attnscope.comparison._curves import learning_curves, training_effort
 from attnscope.comparison._systems import System, is_trained, read_systems
+from attnscope.comparison._test_text import read_test_text
 from attnscope.store import OwnedFolder, unpacked
 from attnscope.training._presets import PRESETS
 from attnscope.training.config import config_bytes, read_config
@@ -209,7 +209,7 @@ def test_a_training_with_other_settings_is_not_finished(tree, out):
 
 def test_the_text_is_joined_as_the_systems_were_trained():
     systems = [System("a", Path("a"), CONFIGS["none"].model_copy(update={"join": 3}), given=False)]
-    text, plain = read_held_out(systems), read_held_out(systems, join=1)
+    text, plain = read_test_text(systems), read_test_text(systems, join=1)
     assert isinstance(text, TaskText)
     assert len(plain) == 60  # three such texts would be 180; joined by 1 to 3, about 60 are left again
     assert 40 < len(text) < 80
@@ -221,7 +221,7 @@ def test_the_text_is_joined_as_the_systems_were_trained():
 def test_files_of_text(tmp_path):
     (tmp_path / "s").write_text("a b\n\nc\n")
     (tmp_path / "r").write_text("x y\n\nz\n")
-    text = read_held_out([System("a", tmp_path, None, given=True)], tmp_path / "s", tmp_path / "r")
+    text = read_test_text([System("a", tmp_path, None, given=True)], tmp_path / "s", tmp_path / "r")
     assert text == ParallelText(["a b", "c"], ["x y", "z"], {"both empty": 1})
 
 

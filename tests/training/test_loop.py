@@ -156,7 +156,10 @@ def test_the_last_that_is_told_is_the_end(tmp_path):
     found = train(str(_written(tmp_path)), out=tmp_path / "out", progress=told.append)
     last = told[-1]
     assert (last.name, last.share, last.told["update"]) == ("train", 1.0, 3)
-    assert {name: last.told[f"validation {name}"] for name in found} == found
+    metrics = {name: float(found[name]) for name in ("loss", "bleu", "aer")}
+    assert {name: last.told[f"validation {name}"] for name in metrics} == metrics
+    assert found.update.values.tolist() == [3]
+    assert found.validation_loss.sizes == {"validation": 1}
     assert (tmp_path / "out" / "model.safetensors").stat().st_mode & 0o044
 
 
@@ -183,7 +186,7 @@ def test_masked_language_model(tmp_path):
     settings |= {"longest": 24, "positions": "learned", "learning_rate": 0.01, "updates": 40, "keep": 5}
     found = train(out=tmp_path / "out", text=text, **settings)
     first = next(line for line in read_log(tmp_path / "out") if "valid_loss" in line)
-    assert set(found) == {"loss"}
+    assert {"bleu", "validation_bleu", "aer"}.isdisjoint(found)
     assert found["loss"] < 0.7 * first["valid_loss"]
     assert AutoModelForMaskedLM.from_pretrained(tmp_path / "out").config.positions == "learned"
     kept = {int(place.name) for place in (tmp_path / "out" / "checkpoints").iterdir()}

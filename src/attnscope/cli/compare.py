@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 _Systems = Annotated[
     list[Path] | None,
     typer.Argument(
-        help="YAML files of settings, to be trained, and folders of `attnscope train`. The first is the baseline.",
+        help="Systems: YAML files of settings, to be trained, and folders of `attnscope train`. The first is the "
+        "baseline.",
         show_default="three that learn a generated task in minutes",
     ),
 ]
@@ -37,7 +38,7 @@ _Target = Annotated[Path | None, typer.Option(help="Right translations of the te
 _Join = Annotated[
     int | None,
     typer.Option(
-        help="Neighbouring sentences joined into one, from 1 to so many at random.",
+        help="Largest number of neighbouring sentences joined into one (from 1 to so many, at random).",
         show_default="as in training",
     ),
 ]
@@ -78,7 +79,9 @@ def compare(
     by_length: _ByLength = None,
     length_in: _LengthIn = None,
     line: _Line = None,
-    beams: Annotated[int, typer.Option(min=1, help="Translations followed at a time; 1 is greedy.")] = 5,
+    beams: Annotated[
+        int, typer.Option(min=1, help="Beam size: translations followed at a time; 1 is greedy.")
+    ] = 5,
     tokenize: _Tokenize = None,
     lowercase: _Lowercase = None,
     resamples: _Resamples = 1000,

@@ -44,18 +44,22 @@ _Target = Annotated[
 _Frequencies = Annotated[
     str | None,
     typer.Option(
-        metavar="LOW:HIGH", help="Cycles per window in which shifts are read off.", show_default="from 3"
+        metavar="LOW:HIGH",
+        help="Frequencies, in cycles per window, that shifts are read off.",
+        show_default="from 3",
     ),
 ]
 _Completion = Annotated[
-    str, typer.Option(help="Of the rotation in the phase maps: minimal, lapack, haar or thin.")
+    str, typer.Option(help="Completion of the rotation in the phase maps: minimal, lapack, haar or thin.")
 ]
 _Interventions = Annotated[
     bool,
-    typer.Option("--interventions", help="Also change words and positions and see what becomes of heads."),
+    typer.Option(
+        "--interventions", help="Interventions too: words and positions are changed, and heads watched."
+    ),
 ]
 _Paper = Annotated[
-    bool, typer.Option("--paper", help="The papers' settings, and their published numbers beside ours.")
+    bool, typer.Option("--paper", help="Settings of the papers, and their published numbers beside ours.")
 ]
 _PublishedAs = Annotated[
     str | None,
@@ -66,13 +70,14 @@ _PublishedAs = Annotated[
 _Relearn = Annotated[
     int | None,
     typer.Option(
-        metavar="STEPS", help="Also learn the position table anew with unknown tokens between (1000)."
+        metavar="STEPS",
+        help="Steps of learning the position table anew with unknown tokens between, such as 1000.",
     ),
 ]
 _Also = Annotated[
     list[str] | None,
     typer.Option(
-        metavar="MODEL", help="Another model whose position table is shown beside; may be repeated."
+        metavar="MODEL", help="Model whose position table is shown beside this one's; may be repeated."
     ),
 ]
 
@@ -86,7 +91,7 @@ def explain(
     device: options.Device = None,
     dtype: options.Dtype = None,
     window: _Window = None,
-    limit: Annotated[int, typer.Option(help="Windows to read.")] = 100,
+    limit: Annotated[int, typer.Option(help="Largest number of windows.")] = 100,
     band: options.Band = 10,
     frequencies: _Frequencies = None,
     completion: _Completion = "minimal",

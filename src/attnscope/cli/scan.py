@@ -28,15 +28,16 @@ def scan(
     device: options.Device = None,
     dtype: options.Dtype = None,
     statistics: Annotated[
-        str | None, typer.Option(help="Names with commas between. 'list' shows them.", show_default="all")
+        str | None,
+        typer.Option(help="Names of statistics with commas between; 'list' shows them.", show_default="all"),
     ] = None,
     window: Annotated[
         int | None, typer.Option(help="Tokens of a window.", show_default="the model's length, at most 2048")
     ] = None,
     stride: Annotated[
-        int | None, typer.Option(help="Tokens between windows.", show_default="no overlap")
+        int | None, typer.Option(help="Tokens between the starts of windows.", show_default="no overlap")
     ] = None,
-    limit: Annotated[int | None, typer.Option(help="Windows to measure.", show_default="all")] = None,
+    limit: Annotated[int | None, typer.Option(help="Largest number of windows.", show_default="all")] = None,
     batch_size: Annotated[
         int | None, typer.Option(help="Windows at a time.", show_default="about 2048 tokens")
     ] = None,

@@ -40,7 +40,7 @@ def train(config: Path | None, out: Path, **settings: Any) -> None:
         elif checkpoints.updates() and is_first():
             tell(f"{out} holds {checkpoints.updates()[-1]} updates: it goes on from there")
         try:
-            metrics = run(config, out, progress=show, **settings)
+            results = run(config, out, progress=show, **settings)
         except KeyboardInterrupt:
             folder.look()
             kept = f"update {checkpoints.updates()[-1]}" if checkpoints.updates() else "the beginning"
@@ -50,11 +50,11 @@ def train(config: Path | None, out: Path, **settings: Any) -> None:
     if not is_first():
         return
     console = new_console()
-    error = metrics.pop("aer", None)
-    shown = ", ".join(f"{name} {value:.2f}" for name, value in metrics.items())
+    shown = ", ".join(f"{name} {float(results[name]):.2f}" for name in ("loss", "bleu") if name in results)
     console.print(f"validation: {shown}", highlight=False, style="bold")
-    if error is not None:
-        console.print(f"alignments: error rate {100 * error:.1f}% against the known ones", highlight=False)
+    if "aer" in results:
+        rate = 100 * float(results["aer"])
+        console.print(f"alignments: error rate {rate:.1f}% against the known ones", highlight=False)
     _print_first_look(console, out)
     console.print(f"model: {out}", highlight=False, markup=False, soft_wrap=True)
 

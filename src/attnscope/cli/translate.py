@@ -17,19 +17,19 @@ if TYPE_CHECKING:
     from attnscope.translation import Translation
 
 _Model = Annotated[
-    str, typer.Argument(help="A folder of `attnscope train`, another model folder or a hub id.")
+    str, typer.Argument(help="Model: a folder of `attnscope train`, another model folder or a hub id.")
 ]
 _Text = Annotated[Path, typer.Argument(help="Sentences, one a line (UTF-8); - is standard input.")]
 _Out = Annotated[Path | None, typer.Option(help="File of the translations.", show_default="standard output")]
-_Beams = Annotated[int, typer.Option(min=1, help="Translations followed at a time; 1 is greedy.")]
-_Penalty = Annotated[float, typer.Option(help="Log-probabilities are divided by the length to this power.")]
-_NBest = Annotated[int, typer.Option(min=1, help="Translations of each line, the best first.")]
-_Sample = Annotated[bool, typer.Option("--sample", help="Draw words instead of searching for the best.")]
+_Beams = Annotated[int, typer.Option(min=1, help="Beam size: translations followed at a time; 1 is greedy.")]
+_Penalty = Annotated[float, typer.Option(help="Power of the length that log-probabilities are divided by.")]
+_NBest = Annotated[int, typer.Option(min=1, help="Number of translations of each line, the best first.")]
+_Sample = Annotated[bool, typer.Option("--sample", help="Sampling: words are drawn instead of searched for.")]
 _Temperature = Annotated[
-    float, typer.Option(min=0.01, help="Of --sample: below 1 bolder words become rarer.")
+    float, typer.Option(min=0.01, help="Temperature of --sample; below 1, unlikely words become rarer.")
 ]
 _Overlong = Annotated[
-    str, typer.Option(help="Lines longer than the model was trained for: refuse, split or cut.")
+    str, typer.Option(help="Treatment of lines longer than the model was trained for: refuse, split or cut.")
 ]
 _BatchTokens = Annotated[int, typer.Option(min=1, help="Source tokens times beams at a time.")]
 _Json = Annotated[

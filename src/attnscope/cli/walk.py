@@ -38,7 +38,7 @@ def walk(
     toy: Annotated[
         bool, typer.Option("--toy", help="Example without a model: one head over random numbers.")
     ] = False,
-    language: Annotated[str, typer.Option("--lang", help="Language of the account: en or ja.")] = "en",
+    language: Annotated[str, typer.Option("--lang", help="Language of the explanation: en or ja.")] = "en",
     markdown: Annotated[Path | None, typer.Option(help="File for Markdown with LaTeX; - prints it.")] = None,
     seed: Annotated[int | None, typer.Option(help="Seed of the numbers of --toy.", show_default="0")] = None,
     device: options.Device = None,

@@ -16,12 +16,13 @@ from attnscope.comparison._test_text import read_test_text
 from attnscope.comparison._trial import Trial, Trials
 from attnscope.errors import AttnscopeError
 from attnscope.progress import Tell, tell_nobody
-from attnscope.store import SUFFIX, OwnedFolder, Signature, explained, json_bytes, packed
+from attnscope.store import SUFFIX, OwnedFolder, Signature, explained, json_bytes, packed, unpacked
 from attnscope.training.config import TrainConfig, read_config
 from attnscope.translation import Lines, ParallelText, TaskText
 from attnscope.translation.evaluation import score
 
 _SHOWN_WORDS = 24  # of each side of the sentence pair in the picture
+_NODES = ("scores", "curves", "alignment")
 _BUCKETS = 6  # of length, about as many as a curve needs
 
 
@@ -152,8 +153,14 @@ def compare(
                 {f"{name}{SUFFIX}": packed(dataset) for name, dataset in found.items()}
                 | {"run.json": json_bytes(signature.to_dict())}
             )
-    tree = xr.DataTree.from_dict(found)
-    tree.attrs = {"signature": signature.to_json(), "run": str(out)}
+        return load_comparison(folder)
+
+
+def load_comparison(folder: OwnedFolder) -> xr.DataTree:
+    """The tree that `compare` returned, from its folder."""
+    tree = xr.DataTree.from_dict({name: unpacked(folder.read(f"{name}{SUFFIX}")) for name in _NODES})
+    signature = Signature.from_json(folder.read("run.json").decode())
+    tree.attrs = {"signature": signature.to_json(), "run": str(folder.path)}
     return tree
 
 

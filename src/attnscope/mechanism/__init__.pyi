@@ -12,6 +12,7 @@ from ._api import (
 )
 from ._explain import Analyses, Kept, Step, explain
 from ._ranking import best_heads, foretold, layer_numbers, mask_note, rank_heads, skipped_by_reason, summary
+from ._stored import load_explanation
 from ._verdict import ERROR, SAME
 from .passes import bias_effect, interventions, rotation_effect, scheme_kernel
 
@@ -30,6 +31,7 @@ __all__ = [
     "foretold",
     "interventions",
     "layer_numbers",
+    "load_explanation",
     "mask_note",
     "phase_map",
     "position_cca",

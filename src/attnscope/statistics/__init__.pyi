@@ -17,7 +17,7 @@ from ._pass import StatisticsObserver
 from ._places import NEEDED
 from ._reading import Reading
 from ._sample import weight_rows
-from ._scan import NOTES, SAMPLE, default_out, scan, window_length
+from ._scan import NOTES, SAMPLE, default_out, load_scan, scan, window_length
 from ._summary import LEAST_SHARE, SUMMARIES, majority_names, peaks, rank_heads, summarize
 
 __all__ = [
@@ -50,6 +50,7 @@ __all__ = [
     "intraclass_correlation",
     "label_information",
     "label_shares",
+    "load_scan",
     "majority_names",
     "name_profile",
     "peaks",

@@ -254,16 +254,21 @@ def scan(
             job.into(run)
             if has_kinds:
                 run.save(SUMMARY, summarize(run.results(), clusters=clusters, seed=seed))
-            run.finish()
-        results = load_scan(run).assign_attrs(attributes)
+            run.finish(attributes=attributes)
+        results = load_scan(run)
         if show is not None and run.is_writable() and not _is_kept(run, show):
             run.save(SAMPLE, job.sample(results, show))
-        results.encoding["source"] = str(run.path)
         return results
 
 
 def load_scan(run: RunFolder) -> xr.Dataset:
-    """Results and labels of a run folder, as `scan` returned them."""
+    """Results and labels of a finished run, as `scan` returned them."""
+    results = _measured(run).assign_attrs(run.state["attributes"])
+    results.encoding["source"] = str(run.path)
+    return results
+
+
+def _measured(run: RunFolder) -> xr.Dataset:
     results, summary = run.results(), run.load(SUMMARY)
     known = [*STATISTICS, *(f"{EQUAL}{name}" for name in STATISTICS), "length", "target_length"]
     results = results[[name for name in known if name in results]]

@@ -5,6 +5,7 @@ from ._log import read_log
 from ._loop import finished_metrics, train
 from ._presets import PRESETS
 from ._processes import is_first, threads_of_one
+from ._results import training_results
 
 __all__ = [
     "HELD_OUT",
@@ -20,4 +21,5 @@ __all__ = [
     "read_pairs",
     "threads_of_one",
     "train",
+    "training_results",
 ]

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import xarray as xr
 from sacrebleu.metrics.bleu import BLEU
 from torch import nn
 from transformers import AutoTokenizer
@@ -21,7 +22,7 @@ from attnscope.capture import quiet, usable_device
 from attnscope.checks import check_kind
 from attnscope.errors import AttnscopeError
 from attnscope.progress import Progress, Tell, tell_nobody
-from attnscope.store import OwnedFolder, explained
+from attnscope.store import OwnedFolder, Signature, explained, package_versions, tokenizer_sha256
 from attnscope.training._batches import IGNORED
 from attnscope.training._build import build_model
 from attnscope.training._checkpoints import Checkpoints
@@ -30,6 +31,7 @@ from attnscope.training._known_alignments import judge_known
 from attnscope.training._log import LOG, Log
 from attnscope.training._presets import preset
 from attnscope.training._processes import Processes, processes, threads_of_one
+from attnscope.training._results import training_results
 from attnscope.training._schedules import learning_rate
 from attnscope.training.config import SETTINGS, TrainConfig, config_bytes, read_config, refuse_other_models
 from attnscope.translation import TaskText, translate_lines
@@ -180,15 +182,15 @@ class Training:
             files |= _tokenizer_files(made.tokenizer)
         gone = [name for name in others if name not in files]
         config = self.config.model_dump(mode="json")
-        self.folder.write(files, remove=gone, config=config, complete=None, metrics=None)
+        self.folder.write(files, remove=gone, config=config, complete=None, metrics=None, signature=None)
         return made
 
-    def run(self) -> dict[str, float]:
-        """Train to the end, average, write the model, and return the metrics of the last validation."""
+    def run(self) -> None:
+        """Train to the end, average, and write the model and the metrics of the last validation."""
         try:
             while self.place.update < self.config.updates and not self._is_done():
                 self._epoch()
-            return self._finish()
+            self._finish()
         finally:
             if self.log is not None:
                 self.log.close()
@@ -321,7 +323,7 @@ class Training:
             metrics["bleu"] = bleu.corpus_score(made, [valid.target]).score
         return metrics
 
-    def _finish(self) -> dict[str, float]:
+    def _finish(self) -> None:
         """Of the mean of the last checkpoints and the best one, write the one with the lower validation loss.
 
         Not by BLEU: of one greedy translation of a small text it moves by more than the two differ.
@@ -339,14 +341,28 @@ class Training:
         if self.log is not None:
             self.log.write(self.place.update, chosen=chosen, **{f"final_{k}": v for k, v in metrics.items()})
             safe = "The checkpoints are whole: make room and give the same command again"
+            ended = {"metrics": metrics, "signature": self._signature().to_dict()}
             with (
                 explained(f"write the model to {self.folder.path}", safe),
-                self.folder.replacing(*_MODEL, growing=[LOG], complete=True, metrics=metrics) as new,
+                self.folder.replacing(*_MODEL, growing=[LOG], complete=True, **ended) as new,
                 quiet(),
             ):
                 self.model.eval().save_pretrained(new)
         self.group.wait()
-        return metrics
+
+    def _signature(self) -> Signature:
+        """What the weights depend on."""
+        settings = self.config.model_dump(
+            mode="json", include=self.config.settings().keys() - _NO_MATTER.keys()
+        )
+        return Signature(
+            "train",
+            model={"name": self.config.model, "class": type(self.model).__name__},
+            tokenizer={"sha256": tokenizer_sha256(self.material.tokenizer)},
+            corpus={"sha256": self.place.texts},
+            settings=settings,
+            versions=package_versions(),
+        )
 
     def _against_known(self) -> dict[str, float]:
         """Alignment error rate on the generated task, of a model with attention."""
@@ -370,7 +386,7 @@ def train(
     *,
     progress: Tell | None = None,
     **settings: Any,
-) -> dict[str, float]:
+) -> xr.Dataset:
     """Train a model of the lineage: on parallel text, on plain text, or on the generated task.
 
     Parameters
@@ -388,10 +404,14 @@ def train(
 
     Returns
     -------
-    dict
-        On the validation text: ``loss`` (nats per token), for translation ``bleu`` (greedy), and on the generated task,
-        for a model with attention, ``aer``, the alignment error rate of its best head against the known alignments
-        (between 0 and 1; see `judge_known`).
+    xarray.Dataset
+        On the validation text at the end: ``loss`` (nats per token), for translation ``bleu`` (greedy), and on the
+        generated task, for a model with attention, ``aer``, the alignment error rate of its best head against the known
+        alignments (between 0 and 1; see `judge_generated_task`). The learning curve: ``validation_loss`` and
+        ``validation_bleu (validation)``, by the number of the update; ``training_loss``, ``learning_rate``,
+        ``tokens_per_second``, ``tokens`` (target tokens seen), ``seconds`` and ``epoch (update)``, an entry for each
+        line of the log. Attributes: ``signature``, ``model``, ``chosen`` (which weights were kept), ``left_out``;
+        ``.encoding["source"]`` holds the folder.
 
     Raises
     ------
@@ -403,8 +423,9 @@ def train(
     >>> import tempfile
     >>> place = tempfile.TemporaryDirectory()
     >>> small = dict(task_pairs=100, vocabulary=320, encoder_width=4, decoder_width=8, updates=1, average=1)
-    >>> sorted(train(out=Path(place.name) / "model", **small))
-    ['aer', 'bleu', 'loss']
+    >>> result = train(out=Path(place.name) / "model", **small)
+    >>> result.loss.ndim, dict(result.training_loss.sizes), result.attrs["model"]
+    (0, {'update': 1}, 'recurrent')
     >>> place.cleanup()
     """
     check_kind("settings, or a YAML file of them", str, Path, TrainConfig, config=config)
@@ -424,8 +445,9 @@ def train(
         processes(usable_device(config.device).type) as group,
         folder if group.first else nullcontext(),
     ):
-        known = finished_metrics(config, folder.look())
-        return Training(config, folder, group, progress).run() if known is None else known
+        if finished_metrics(config, folder.look()) is None:
+            Training(config, folder, group, progress).run()
+        return training_results(folder.look())
 
 
 def finished_metrics(config: TrainConfig, folder: OwnedFolder) -> dict[str, float] | None:
