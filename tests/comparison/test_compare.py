@@ -14,8 +14,8 @@ from transformers import AutoTokenizer
 import attnscope
 from attnscope import AttnscopeError
 from attnscope.comparison import _compare as compare_module
+from attnscope.comparison import _outputs as outputs
 from attnscope.comparison import _test_text as held_out
-from attnscope.comparison import _trial as trial
 from attnscope.comparison._compare import length_limits
 from attnscope.comparison._curves import learning_curves, training_effort
 from attnscope.comparison._systems import System, is_trained, read_systems
@@ -139,7 +139,7 @@ def test_only_attention_is_aligned(tree):
     assert np.isnan(alignment["weights"].sel(system="none")).all()
     np.testing.assert_allclose(alignment["weights"].sel(system="additive").sum("source_word"), 1)
     # every target word has one source word
-    assert alignment["known"].sum("source_word").values.tolist() == [1] * alignment.sizes["target_word"]
+    assert alignment["gold"].sum("source_word").values.tolist() == [1] * alignment.sizes["target_word"]
 
 
 def test_results_are_stored(tree, out):
@@ -154,22 +154,22 @@ def test_nothing_is_done_twice(tree, out, monkeypatch):
     def never(*_, **__):
         raise AssertionError
 
-    monkeypatch.setattr(trial, "train", never)
-    monkeypatch.setattr(trial, "translate_lines", never)
+    monkeypatch.setattr(outputs, "train", never)
+    monkeypatch.setattr(outputs, "translate_lines", never)
     again = attnscope.compare(CONFIGS, out=out, **OPTIONS)
     xr.testing.assert_identical(again["scores"].to_dataset(), tree["scores"].to_dataset())
 
 
 def test_other_beams_are_translated_again_and_not_trained(tree, out, monkeypatch, tmp_path):
     calls = []
-    real = trial.translate_lines
+    real = outputs.translate_lines
 
     def counted(*arguments, **options):
         calls.append(options["beams"])
         return real(*arguments, **options)
 
-    monkeypatch.setattr(trial, "train", None)
-    monkeypatch.setattr(trial, "translate_lines", counted)
+    monkeypatch.setattr(outputs, "train", None)
+    monkeypatch.setattr(outputs, "translate_lines", counted)
     folders = [out / "systems" / name for name in CONFIGS]  # taken as they are, into another folder
     found = attnscope.compare(folders, out=tmp_path, **OPTIONS | {"beams": 2, "resamples": 0})
     assert calls == [2, 2]
@@ -188,13 +188,13 @@ def test_stopped_and_gone_on_is_unbroken(tree, out, tmp_path, monkeypatch):
 
     with pytest.raises(Stopped):
         attnscope.compare(CONFIGS, out=tmp_path, progress=stop, **OPTIONS)
-    real, trained = trial.train, []
+    real, trained = outputs.train, []
 
     def counted(config, folder, **options):
         trained.append(folder.name)
         return real(config, folder, **options)
 
-    monkeypatch.setattr(trial, "train", counted)
+    monkeypatch.setattr(outputs, "train", counted)
     attnscope.compare(CONFIGS, out=tmp_path, **OPTIONS)
     assert trained == ["additive"]
     for name in CONFIGS:

@@ -17,7 +17,7 @@ from transformers import AutoModelForMaskedLM, AutoModelForSeq2SeqLM, AutoTokeni
 from attnscope import AttnscopeError
 from attnscope.store import OwnedFolder
 from attnscope.training._build import build_model
-from attnscope.training._data import read_material
+from attnscope.training._data import read_data
 from attnscope.training._log import Log, read_log
 from attnscope.training._loop import Training, rate_of, train
 from attnscope.training._presets import PRESETS
@@ -543,5 +543,5 @@ def test_a_target_without_spaces_wants_a_tokenizer_of_bleu(tmp_path):
     (tmp_path / "ja").write_text("吾輩は猫である。\n" * 20)
     files = {"source": tmp_path / "en", "target": tmp_path / "ja", "vocabulary": 300}
     with pytest.raises(AttnscopeError, match=r"no spaces between words.*--bleu-tokenizer"):
-        read_material(read_config(**files))
-    assert len(read_material(read_config(**files, bleu_tokenizer="char")).valid) == 2
+        read_data(read_config(**files))
+    assert len(read_data(read_config(**files, bleu_tokenizer="char")).valid) == 2

@@ -38,7 +38,7 @@ def walks():
         of_family("bart", layer=3),
         walk_translator("marian"),
         walk_translator("marian", layer=2),
-        walk_translator("marian", layer=3, target=TARGET),
+        walk_translator("marian", layer=3, targets=TARGET),
     ]
 
 

@@ -50,7 +50,7 @@ def test_the_decoder_s_tokens_are_the_target_s_and_keys_across_the_source_s():
 @pytest.mark.parametrize("kind", ["marian", "sinusoidal-pre"])
 def test_without_a_target_the_model_s_own_translation_is_read(kind):
     made = attnscope.translate(translator(kind), [SENTENCE], tokenizer=small_tokenizer(), beams=1)[0][0].text
-    found, asked = walk_translator(kind, layer=5), walk_translator(kind, layer=5, target=made)
+    found, asked = walk_translator(kind, layer=5), walk_translator(kind, layer=5, targets=made)
     assert found.translated
     assert not asked.translated
     assert found.target == asked.target == made
@@ -93,7 +93,7 @@ class TestBadInput:
     )
     def test_the_target(self, target, says):
         with pytest.raises(AttnscopeError, match=says):
-            walk_translator("marian", target=target)
+            walk_translator("marian", targets=target)
 
     def test_a_token_that_the_target_does_not_have(self):
         with pytest.raises(AttnscopeError, match="the target has no 'man'"):

@@ -192,7 +192,7 @@ def told_text(told: Mapping[str, float | int | str]) -> str:
     return "  ".join(f"{name} {_number(value)}" for name, value in told.items())
 
 
-def _number(value: float | str) -> str:
+def _number(value: Any) -> str:
     if isinstance(value, str):
         return value
     whole = isinstance(value, int) or abs(value) >= 1000  # noqa: PLR2004

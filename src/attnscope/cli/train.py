@@ -55,29 +55,29 @@ def train(config: Path | None, out: Path, **settings: Any) -> None:
     if "aer" in results:
         rate = 100 * float(results["aer"])
         console.print(f"alignments: error rate {rate:.1f}% against the known ones", highlight=False)
-    _print_first_look(console, out)
+    _print_samples(console, out)
     console.print(f"model: {out}", highlight=False, markup=False, soft_wrap=True)
 
 
-def _print_first_look(console: Console, out: Path) -> None:
+def _print_samples(console: Console, out: Path) -> None:
     """On the generated task: BLEU by length, and two sentences with the words that each word looks at."""
     from rich.text import Text
 
-    from attnscope.comparison import first_look
+    from attnscope.comparison import sample_translations
 
-    found = first_look(out)
-    if found is None:
+    samples = sample_translations(out)
+    if samples is None:
         return
-    lengths = "  ".join(f"{bucket}: {bleu:.1f}" for bucket, _, bleu in found.by_length)
+    lengths = "  ".join(f"{bucket}: {bleu:.1f}" for bucket, _, bleu in samples.by_length)
     console.print(f"BLEU by words of the source, new sentences:\n  {lengths}", highlight=False)
-    for one in found.shown:
-        right = one.translation == one.right
-        console.print(Text(f"\n  {one.source}"))
-        console.print(Text(f"  {one.translation}", style="green" if right else "red"))
+    for sentence in samples.shown:
+        right = sentence.translation == sentence.right
+        console.print(Text(f"\n  {sentence.source}"))
+        console.print(Text(f"  {sentence.translation}", style="green" if right else "red"))
         if not right:
-            console.print(Text(f"  {one.right}  (expected)", style="dim"))
-        if one.looked:
-            looks = "  ".join(f"{word}\N{LEFTWARDS ARROW}{at}" for word, at in one.looked[:20])
+            console.print(Text(f"  {sentence.right}  (expected)", style="dim"))
+        if sentence.attended:
+            looks = "  ".join(f"{word}\N{LEFTWARDS ARROW}{at}" for word, at in sentence.attended[:20])
             console.print(Text(f"  looks at: {looks}", style="dim"))
     console.print(
         "\none vector, attention and a Transformer side by side: attnscope compare", highlight=False

@@ -1,8 +1,8 @@
 from ._compare import compare, load_comparison
-from ._samples import first_look
+from ._samples import sample_translations
 
 __all__ = [
     "compare",
-    "first_look",
     "load_comparison",
+    "sample_translations",
 ]

@@ -1,4 +1,4 @@
-"""Comparing translation systems: trained alike, tried on one text, laid side by side."""
+"""Comparing translation systems: trained alike, outputs on one text, laid side by side."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ import xarray as xr
 
 from attnscope.checks import THREADS, check_whole
 from attnscope.comparison._curves import learning_curves, training_effort
+from attnscope.comparison._outputs import SystemOutput, SystemOutputs
 from attnscope.comparison._systems import System, read_systems
 from attnscope.comparison._test_text import read_test_text
-from attnscope.comparison._trial import Trial, Trials
 from attnscope.errors import AttnscopeError
 from attnscope.progress import Tell, tell_nobody
 from attnscope.store import SUFFIX, OwnedFolder, Signature, explained, json_bytes, packed, unpacked
@@ -87,13 +87,13 @@ def compare(
             ``sentences_per_second`` (of translating), ``sentences_cut`` (longer than it was trained for),
             ``training_tokens_per_second`` (target tokens, median of the log), ``training_seconds``,
             ``training_tokens``; on the generated task ``alignment_error_rate``, ``alignment_precision`` and
-            ``alignment_recall`` (see `judge_known`).
+            ``alignment_recall`` (see `best_aligning_head`).
         ``curves``
             ``bleu`` and ``loss`` (nats per token) on the validation text ``(system, validation)``, with ``updates``,
             ``tokens`` (target tokens seen) and ``seconds`` at each.
         ``alignment``
             One sentence pair: ``weights (system, target_word, source_word)`` by forced decoding, NaN for a system
-            without attention; ``read_from`` says from which heads; ``translation (system)``; ``known`` where the right
+            without attention; ``read_from`` says from which heads; ``translation (system)``; ``gold`` where the right
             links are.
 
         Attributes: ``signature`` (JSON) and ``run``, the folder.
@@ -133,19 +133,19 @@ def compare(
 
     scored({"reference": text.target}, min(resamples, 0))  # refuses wrong settings before hours of training
     with OwnedFolder(out, "compare") as folder:
-        trials = Trials(folder, text, shown, beams, threads, device, progress or tell_nobody)
-        trials.write_text()
-        tried = trials.all(asked)
-        scores = scored({name: trial.lines for name, trial in tried.items()}, resamples)
+        every = SystemOutputs(folder, text, shown, beams, threads, device, progress or tell_nobody)
+        every.write_text()
+        outputs = every.all(asked)
+        scores = scored({name: output.lines for name, output in outputs.items()}, resamples)
         scores = scores.isel(bucket=np.flatnonzero(scores.sentences.values))  # those with sentences
         found = {
-            "scores": scores.merge(_by_system(asked, tried, text)),
+            "scores": scores.merge(_by_system(asked, outputs, text)),
             "curves": learning_curves({system.name: system.folder for system in asked}),
-            "alignment": _alignment(text, shown, tried),
+            "alignment": _alignment(text, shown, outputs),
         }
         signature = Signature(
             "compare",
-            systems={name: trial.signature for name, trial in tried.items()},
+            systems={name: output.signature for name, output in outputs.items()},
             scores=json.loads(scores.attrs["signature"]),
         )
         with explained(f"write to {out}", "Free some room and give the same command again"):
@@ -190,41 +190,41 @@ def _shown_pair(text: ParallelText, line: int | None) -> int:
     return max(short, key=lambda i: sizes[i]) if short else int(np.argmin(sizes))
 
 
-def _by_system(systems: Sequence[System], tried: dict[str, Trial], text: ParallelText) -> xr.Dataset:
+def _by_system(systems: Sequence[System], outputs: dict[str, SystemOutput], text: ParallelText) -> xr.Dataset:
     """What there is of each system beside its scores."""
     efforts = [training_effort(system.folder) for system in systems]
     values: dict[str, list[float]] = {
-        "parameters": [trial.parameters for trial in tried.values()],
-        "sentences_cut": [trial.cut for trial in tried.values()],
-        "sentences_per_second": [len(text) / trial.seconds for trial in tried.values()],
+        "parameters": [output.parameters for output in outputs.values()],
+        "sentences_cut": [output.cut for output in outputs.values()],
+        "sentences_per_second": [len(text) / output.seconds for output in outputs.values()],
         **{name: [effort[name] for effort in efforts] for name in efforts[0]},
     }
     if isinstance(text, TaskText):
         values |= {
-            f"alignment_{name}": [trial.aligned.get(name, np.nan) for trial in tried.values()]
+            f"alignment_{name}": [output.aligned.get(name, np.nan) for output in outputs.values()]
             for name in ("error_rate", "precision", "recall")
         }
-    return xr.Dataset({name: ("system", one) for name, one in values.items()}, {"system": list(tried)})
+    return xr.Dataset({name: ("system", one) for name, one in values.items()}, {"system": list(outputs)})
 
 
-def _alignment(text: ParallelText, shown: int, tried: dict[str, Trial]) -> xr.Dataset:
+def _alignment(text: ParallelText, shown: int, outputs: dict[str, SystemOutput]) -> xr.Dataset:
     source, target = text.source[shown].split(), text.target[shown].split()
     blank = np.full((len(target), len(source)), np.nan)
-    weights = [blank if trial.weights is None else trial.weights for trial in tried.values()]
+    weights = [blank if output.weights is None else output.weights for output in outputs.values()]
     found = xr.Dataset(
         {
             "weights": (("system", "target_word", "source_word"), np.stack(weights)),
-            "read_from": ("system", [trial.read_from for trial in tried.values()]),
-            "translation": ("system", [trial.lines[shown] for trial in tried.values()]),
+            "read_from": ("system", [output.read_from for output in outputs.values()]),
+            "translation": ("system", [output.lines[shown] for output in outputs.values()]),
             "source": ("source_word", source),
             "target": ("target_word", target),
         },
-        coords={"system": list(tried)},
+        coords={"system": list(outputs)},
         attrs={"line": shown + 1},
     )
     if isinstance(text, TaskText):
-        known = np.zeros(blank.shape, dtype=bool)
+        gold = np.zeros(blank.shape, dtype=bool)
         for at, by in text.alignments[shown]:
-            known[by, at] = True
-        found["known"] = (("target_word", "source_word"), known)
+            gold[by, at] = True
+        found["gold"] = (("target_word", "source_word"), gold)
     return found

@@ -71,17 +71,17 @@ def _given(texts: Lines, targets: Lines) -> ParallelText:
 
 def _shared(configs: dict[str, TrainConfig | None], join: int) -> ParallelText:
     """The text that all settings name, not joined yet."""
-    known = {name: config for name, config in configs.items() if config is not None}
-    without = [name for name in configs if name not in known]
+    settings = {name: config for name, config in configs.items() if config is not None}
+    without = [name for name in configs if name not in settings]
     if without:
         raise AttnscopeError(
             f"{without[0]} has no config.yaml that names a text: give one to translate (--text, --target)"
         )
-    if all(config.source is None for config in known.values()):
-        longest = max(config.task_longest for config in known.values())
+    if all(config.source is None for config in settings.values()):
+        longest = max(config.task_longest for config in settings.values())
         pairs = HELD_OUT * (join + 1) // 2  # so that about as many are left when they are joined
         return generate_task(pairs, TASK_SEED, longest, held_out=True)
-    texts = {name: _validation(config) for name, config in known.items()}
+    texts = {name: _validation(config) for name, config in settings.items()}
     (first, text), *others = texts.items()
     for name, other in others:
         if other.sha256() != text.sha256():

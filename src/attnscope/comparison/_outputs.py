@@ -19,7 +19,7 @@ from attnscope.corpus.files import lines_of
 from attnscope.errors import AttnscopeError
 from attnscope.progress import Progress, Tell
 from attnscope.store import OwnedFolder, Signature, explained, json_bytes, package_versions, tokenizer_sha256
-from attnscope.training import attends, judge_known, threads_of_one, train
+from attnscope.training import attends, best_aligning_head, threads_of_one, train
 from attnscope.translation import ParallelText, TaskText, translate_lines
 from attnscope.translation.alignment import forced_alignment
 
@@ -28,8 +28,8 @@ _log = logging.getLogger("attnscope")
 
 
 @dataclass(frozen=True, eq=False)
-class Trial:
-    """What one system did on the text.
+class SystemOutput:
+    """What one system made of the text.
 
     Attributes
     ----------
@@ -42,8 +42,8 @@ class Trial:
     cut
         How many sentences were longer than the model was trained for, and cut.
     aligned
-        Against known alignments: ``layer``, ``head``, ``error_rate``, ``precision``, ``recall``; empty where none are
-        known or the system has no attention.
+        Against gold alignments: ``layer``, ``head``, ``error_rate``, ``precision``, ``recall``; empty where there are
+        none or the system has no attention.
     weights
         ``(target word, source word)`` on the shown pair; None without attention.
     read_from
@@ -63,7 +63,7 @@ class Trial:
 
 
 @dataclass(frozen=True)
-class Trials:
+class SystemOutputs:
     """All systems on one text, in one folder.
 
     Attributes
@@ -94,7 +94,7 @@ class Trials:
         with explained(f"write to {self.folder.path}", "Choose another folder with --out"):
             self.folder.write({name: _lines(lines) for name, lines in sides.items()})
 
-    def all(self, systems: Sequence[System]) -> dict[str, Trial]:
+    def all(self, systems: Sequence[System]) -> dict[str, SystemOutput]:
         """Every system by name, one after the other.
 
         Raises
@@ -107,7 +107,7 @@ class Trials:
             for number, system in enumerate(systems)
         }
 
-    def of(self, system: System) -> Trial:
+    def of(self, system: System) -> SystemOutput:
         """Train, translate and align, as far as that is not done.
 
         Raises
@@ -117,16 +117,16 @@ class Trials:
         """
         self._train(system)
         with own_threads(self.threads or threads_of_one()):
-            return self._tried(system)
+            return self._output_of(system)
 
-    def _tried(self, system: System) -> Trial:
+    def _output_of(self, system: System) -> SystemOutput:
         loaded = load_model(system.folder, device=self.device)
         if not loaded.model.config.is_encoder_decoder:
             raise AttnscopeError(f"{system.folder} holds no translation model: {type(loaded.model).__name__}")
-        lines, record = self._kept(system, loaded) or self._try(system, loaded)
+        lines, record = self._kept(system, loaded) or self._translate(system, loaded)
         weights, read_from = self._weights(loaded, record["aligned"])
         found = {name: record[name] for name in ("parameters", "seconds", "cut", "aligned", "signature")}
-        return Trial(lines, weights=weights, read_from=read_from, **found)
+        return SystemOutput(lines, weights=weights, read_from=read_from, **found)
 
     def _train(self, system: System) -> None:
         if system.trained or system.config is None:
@@ -163,7 +163,7 @@ class Trials:
             return None
         return lines_of(self.folder.read(file).decode()), found
 
-    def _try(self, system: System, loaded: LoadedModel) -> tuple[list[str], dict[str, Any]]:
+    def _translate(self, system: System, loaded: LoadedModel) -> tuple[list[str], dict[str, Any]]:
         """Translate the text and write it down; on the generated task, judge the alignments."""
         name = f"translate {system.name}"
         self.progress(Progress(name, _TRAINING))
@@ -178,19 +178,17 @@ class Trials:
         )
         seconds = time.perf_counter() - before
         lines = [several[0].text for several in found]
-        judged = None
+        best = None
         if isinstance(self.text, TaskText) and attends(loaded.model):
             self.progress(Progress(f"align {system.name}", _TRAINING + _TRANSLATING))
-            judged = judge_known(loaded.model, loaded.tokenizer, self.text)
+            best = best_aligning_head(loaded.model, loaded.tokenizer, self.text)
         record: dict[str, Any] = {
             "signature": self._signature(loaded),
             "parameters": sum(one.numel() for one in loaded.model.parameters()),
             "seconds": seconds,
             "cut": sum(several[0].left_out > 0 for several in found),
             "threads": torch.get_num_threads(),
-            "aligned": {}
-            if judged is None
-            else {"layer": judged.layer, "head": judged.head, **vars(judged.score)},
+            "aligned": {} if best is None else {"layer": best.layer, "head": best.head, **vars(best.score)},
         }
         file, described = _names(system)
         with explained(f"write to {self.folder.path}", "Free some room and give the same command again"):
