@@ -158,8 +158,8 @@ def test_the_last_that_is_told_is_the_end(tmp_path):
     assert (last.name, last.share, last.told["update"]) == ("train", 1.0, 3)
     metrics = {name: float(found[name]) for name in ("loss", "bleu", "aer")}
     assert {name: last.told[f"validation {name}"] for name in metrics} == metrics
-    assert found.update.values.tolist() == [3]
-    assert found.validation_loss.sizes == {"validation": 1}
+    assert found.training_update.values.tolist() == [3]
+    assert found.validation_loss.sizes == {"validation_update": 1}
     assert (tmp_path / "out" / "model.safetensors").stat().st_mode & 0o044
 
 

@@ -15,7 +15,7 @@ from attnscope.comparison._outputs import SystemOutput, SystemOutputs
 from attnscope.comparison._systems import System, read_systems
 from attnscope.comparison._test_text import read_test_text
 from attnscope.errors import AttnscopeError
-from attnscope.progress import Tell, tell_nobody
+from attnscope.progress import Progress, Tell, tell_nobody
 from attnscope.store import SUFFIX, OwnedFolder, Signature, explained, json_bytes, packed, unpacked
 from attnscope.training.config import TrainConfig, read_config
 from attnscope.translation import Lines, ParallelText, TaskText
@@ -131,11 +131,13 @@ def compare(
             resamples=resamples,
         )
 
+    tell = progress or tell_nobody
     scored({"reference": text.target}, min(resamples, 0))  # refuses wrong settings before hours of training
     with OwnedFolder(out, "compare") as folder:
-        every = SystemOutputs(folder, text, shown, beams, threads, device, progress or tell_nobody)
+        every = SystemOutputs(folder, text, shown, beams, threads, device, tell)
         every.write_text()
         outputs = every.all(asked)
+        tell(Progress("score", 0.99))
         scores = scored({name: output.lines for name, output in outputs.items()}, resamples)
         scores = scores.isel(bucket=np.flatnonzero(scores.sentences.values))  # those with sentences
         found = {
@@ -153,6 +155,7 @@ def compare(
                 {f"{name}{SUFFIX}": packed(dataset) for name, dataset in found.items()}
                 | {"run.json": json_bytes(signature.to_dict())}
             )
+        tell(Progress("done", 1.0))
         return load_comparison(folder)
 
 

@@ -207,7 +207,7 @@ class SystemOutputs:
 
 def _part(tell: Tell, number: int, count: int) -> Tell:
     """Tells of one of several equal parts of the work."""
-    return lambda at: tell(replace(at, share=(number + at.share) / count))
+    return lambda at: tell(replace(at, share=0.99 * (number + at.share) / count))
 
 
 def _names(system: System) -> tuple[str, str]:

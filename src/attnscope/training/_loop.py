@@ -408,9 +408,8 @@ def train(
         On the validation text at the end: ``loss`` (nats per token), for translation ``bleu`` (greedy), and on the
         generated task, for a model with attention, ``aer``, the alignment error rate of its best head against the known
         alignments (between 0 and 1; see `best_aligning_head`). The learning curve: ``validation_loss`` and
-        ``validation_bleu (validation)``, by the number of the update; ``training_loss``, ``learning_rate``,
-        ``tokens_per_second``, ``tokens`` (target tokens seen), ``seconds`` and ``epoch (update)``, an entry for each
-        line of the log. Attributes: ``signature``, ``model``, ``chosen`` (which weights were kept), ``left_out``;
+        ``validation_bleu (validation_update)``; ``training_loss``, ``learning_rate``, ``tokens_per_second``, ``tokens``
+        (target tokens seen), ``seconds`` and ``epoch (training_update)``, an entry for each line of the log. Attributes: ``signature``, ``model``, ``chosen`` (which weights were kept), ``left_out``;
         ``.encoding["source"]`` holds the folder.
 
     Raises
@@ -425,7 +424,7 @@ def train(
     >>> small = dict(task_pairs=100, vocabulary=320, encoder_width=4, decoder_width=8, updates=1, average=1)
     >>> result = train(out=Path(folder.name) / "model", **small)
     >>> result.loss.ndim, dict(result.training_loss.sizes), result.attrs["model"]
-    (0, {'update': 1}, 'recurrent')
+    (0, {'training_update': 1}, 'recurrent')
     >>> folder.cleanup()
     """
     check_kind("settings, or a YAML file of them", str, Path, TrainConfig, config=config)

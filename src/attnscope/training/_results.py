@@ -54,21 +54,26 @@ def training_results(folder: OwnedFolder) -> xr.Dataset:
 def _curves(lines: list[dict[str, Any]]) -> dict[str, Any]:
     """What the log says of training, by update."""
     logged = {
-        name: ("update", np.array([line[key] for line in lines]), _told(long_name, units))
+        name: ("training_update", np.array([line[key] for line in lines]), _told(long_name, units))
         for key, (name, long_name, units) in _LOGGED.items()
     }
-    return logged | {"update": ("update", np.array([line["update"] for line in lines], dtype=np.int64))}
+    return logged | {
+        "training_update": ("training_update", np.array([line["update"] for line in lines], dtype=np.int64))
+    }
 
 
 def _validations(lines: list[dict[str, Any]]) -> dict[str, Any]:
     """What the log says of validations; each has the number of its update."""
     curves: dict[str, Any] = {
-        name: ("validation", np.array([line[key] for line in lines]), _told(*_METRICS[key[6:]]))
+        name: ("validation_update", np.array([line[key] for line in lines]), _told(*_METRICS[key[6:]]))
         for key, name in _VALIDATED.items()
         if lines and key in lines[0]
     }
     return curves | {
-        "validation": ("validation", np.array([line["update"] for line in lines], dtype=np.int64))
+        "validation_update": (
+            "validation_update",
+            np.array([line["update"] for line in lines], dtype=np.int64),
+        )
     }
 
 
