@@ -103,10 +103,10 @@ def _as_json(result: xr.Dataset) -> dict[str, Any]:
     """Numbers by system and metric; what does not exist is null."""
 
     def values(names: list[str], **where: Any) -> dict[str, Any]:
-        found = {name: float(result[name].sel(where)) for name in names}
+        numbers = {name: float(result[name].sel(where)) for name in names}
         return {
             name.removesuffix("_by_length"): None if math.isnan(value) else value
-            for name, value in found.items()
+            for name, value in numbers.items()
         }
 
     names = ["score", "lower", "upper", "difference", "difference_lower", "difference_upper", "p_value"]

@@ -105,7 +105,7 @@ def with_settings(command: Callable[..., None]) -> Callable[..., None]:
         annotation = Annotated[kind | None, option]
         parameters.append(inspect.Parameter(name, keyword, default=None, annotation=annotation))
     command.__signature__ = inspect.Signature(parameters)  # pyright: ignore[reportFunctionMemberAccess]
-    command.__annotations__ = {one.name: one.annotation for one in parameters}
+    command.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     return command
 
 

@@ -67,7 +67,7 @@ def translate(
 
     lines = read_lines(text)
     with progress_bar("translate") as show:
-        found = run(
+        translations = run(
             model,
             lines,
             tokenizer=tokenizer,
@@ -86,8 +86,8 @@ def translate(
             scores=as_json or n_best > 1,
             progress=show,
         )
-    _tell_cuts(found)
-    written = "".join(f"{line}\n" for line in _lines(lines, found, n_best=n_best, as_json=as_json))
+    _tell_cuts(translations)
+    written = "".join(f"{line}\n" for line in _lines(lines, translations, n_best=n_best, as_json=as_json))
     if out is None:
         emit(written)
         return
@@ -95,27 +95,27 @@ def translate(
         write_output(out, written)
 
 
-def _tell_cuts(found: Sequence[Sequence[Translation]]) -> None:
+def _tell_cuts(translations: Sequence[Sequence[Translation]]) -> None:
     """What --overlong cut left out, on standard error."""
-    for number, several in enumerate(found, start=1):
+    for number, several in enumerate(translations, start=1):
         if several[0].left_out:
             tell(f"line {number}: {several[0].left_out} tokens at its end were cut off")
 
 
 def _lines(
-    sources: Sequence[str], found: Sequence[Sequence[Translation]], *, n_best: int, as_json: bool
+    sources: Sequence[str], translations: Sequence[Sequence[Translation]], *, n_best: int, as_json: bool
 ) -> list[str]:
     if as_json:
         rows = [
             {"source": source, "translations": [_as_json(one) for one in several]}
-            for source, several in zip(sources, found, strict=True)
+            for source, several in zip(sources, translations, strict=True)
         ]
         return [json.dumps(row, ensure_ascii=False) for row in rows]
     if n_best == 1:
-        return [several[0].text for several in found]
+        return [several[0].text for several in translations]
     return [
         f"{number} ||| {one.text} ||| {one.score:.4f}"
-        for number, several in enumerate(found)
+        for number, several in enumerate(translations)
         for one in several
     ]
 

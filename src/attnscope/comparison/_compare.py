@@ -140,7 +140,7 @@ def compare(
         tell(Progress("score", 0.99))
         scores = scored({name: output.lines for name, output in outputs.items()}, resamples)
         scores = scores.isel(bucket=np.flatnonzero(scores.sentences.values))  # those with sentences
-        found = {
+        results = {
             "scores": scores.merge(_by_system(asked, outputs, text)),
             "curves": learning_curves({system.name: system.folder for system in asked}),
             "alignment": _alignment(text, shown, outputs),
@@ -152,7 +152,7 @@ def compare(
         )
         with explained(f"write to {out}", "Free some room and give the same command again"):
             folder.write(
-                {f"{name}{SUFFIX}": packed(dataset) for name, dataset in found.items()}
+                {f"{name}{SUFFIX}": packed(dataset) for name, dataset in results.items()}
                 | {"run.json": json_bytes(signature.to_dict())}
             )
         tell(Progress("done", 1.0))
@@ -214,7 +214,7 @@ def _alignment(text: ParallelText, shown: int, outputs: dict[str, SystemOutput])
     source, target = text.source[shown].split(), text.target[shown].split()
     blank = np.full((len(target), len(source)), np.nan)
     weights = [blank if output.weights is None else output.weights for output in outputs.values()]
-    found = xr.Dataset(
+    dataset = xr.Dataset(
         {
             "weights": (("system", "target_word", "source_word"), np.stack(weights)),
             "read_from": ("system", [output.read_from for output in outputs.values()]),
@@ -229,5 +229,5 @@ def _alignment(text: ParallelText, shown: int, outputs: dict[str, SystemOutput])
         gold = np.zeros(blank.shape, dtype=bool)
         for at, by in text.alignments[shown]:
             gold[by, at] = True
-        found["gold"] = (("target_word", "source_word"), gold)
-    return found
+        dataset["gold"] = (("target_word", "source_word"), gold)
+    return dataset

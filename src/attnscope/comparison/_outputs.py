@@ -125,8 +125,8 @@ class SystemOutputs:
             raise AttnscopeError(f"{system.folder} holds no translation model: {type(loaded.model).__name__}")
         lines, record = self._kept(system, loaded) or self._translate(system, loaded)
         weights, read_from = self._weights(loaded, record["aligned"])
-        found = {name: record[name] for name in ("parameters", "seconds", "cut", "aligned", "signature")}
-        return SystemOutput(lines, weights=weights, read_from=read_from, **found)
+        measured = {name: record[name] for name in ("parameters", "seconds", "cut", "aligned", "signature")}
+        return SystemOutput(lines, weights=weights, read_from=read_from, **measured)
 
     def _train(self, system: System) -> None:
         if system.trained or system.config is None:
@@ -158,17 +158,17 @@ class SystemOutputs:
             self.folder.forget([file, record])
         if not {file, record} <= self.folder.files.keys():
             return None
-        found = json.loads(self.folder.read(record))
-        if found["signature"] != self._signature(loaded):
+        kept = json.loads(self.folder.read(record))
+        if kept["signature"] != self._signature(loaded):
             return None
-        return lines_of(self.folder.read(file).decode()), found
+        return lines_of(self.folder.read(file).decode()), kept
 
     def _translate(self, system: System, loaded: LoadedModel) -> tuple[list[str], dict[str, Any]]:
         """Translate the text and write it down; on the generated task, judge the alignments."""
         name = f"translate {system.name}"
         self.progress(Progress(name, _TRAINING))
         before = time.perf_counter()
-        found = translate_lines(
+        translations = translate_lines(
             loaded.model,
             loaded.tokenizer,
             self.text.source,
@@ -177,7 +177,7 @@ class SystemOutputs:
             progress=lambda at: self.progress(Progress(name, _TRAINING + _TRANSLATING * at.share, at.told)),
         )
         seconds = time.perf_counter() - before
-        lines = [several[0].text for several in found]
+        lines = [several[0].text for several in translations]
         best = None
         if isinstance(self.text, TaskText) and attends(loaded.model):
             self.progress(Progress(f"align {system.name}", _TRAINING + _TRANSLATING))
@@ -186,7 +186,7 @@ class SystemOutputs:
             "signature": self._signature(loaded),
             "parameters": sum(one.numel() for one in loaded.model.parameters()),
             "seconds": seconds,
-            "cut": sum(several[0].left_out > 0 for several in found),
+            "cut": sum(several[0].left_out > 0 for several in translations),
             "threads": torch.get_num_threads(),
             "aligned": {} if best is None else {"layer": best.layer, "head": best.head, **vars(best.score)},
         }

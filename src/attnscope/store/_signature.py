@@ -156,13 +156,13 @@ def package_versions() -> dict[str, str]:
     >>> "torch" in package_versions()
     True
     """
-    found = {"python": platform.python_version()}
+    versions = {"python": platform.python_version()}
     for name in PACKAGES:
         try:
-            found[name] = version(name)
+            versions[name] = version(name)
         except PackageNotFoundError:
-            found[name] = "not installed"
-    return found
+            versions[name] = "not installed"
+    return versions
 
 
 def short_hash(value: Any) -> str:
@@ -189,16 +189,16 @@ def _written(value: Any, *, short: bool) -> str:
     return {True: "yes", False: "no"}[value] if isinstance(value, bool) else str(value)
 
 
-def _differences(found: Any, wanted: Any, at: str = "") -> list[str]:
+def _differences(own: Any, other: Any, at: str = "") -> list[str]:
     """Where two signatures differ, in words."""
-    if isinstance(found, dict) and isinstance(wanted, dict):
-        keys = sorted({*found, *wanted})  # pyright: ignore[reportUnknownArgumentType]
+    if isinstance(own, dict) and isinstance(other, dict):
+        keys = sorted({*own, *other})  # pyright: ignore[reportUnknownArgumentType]
         return [
             text
             for key in keys
-            for text in _differences(found.get(key), wanted.get(key), f"{at}.{key}" if at else str(key))  # pyright: ignore[reportUnknownMemberType]
+            for text in _differences(own.get(key), other.get(key), f"{at}.{key}" if at else str(key))  # pyright: ignore[reportUnknownMemberType]
         ]
-    return [] if found == wanted else [f"{at} is {_cut(found)}, not {_cut(wanted)}"]
+    return [] if own == other else [f"{at} is {_cut(own)}, not {_cut(other)}"]
 
 
 def _cut(value: Any) -> str:

@@ -315,10 +315,10 @@ class Training:
         if isinstance(self.data, Pairs):
             valid = self.data.valid
             with self._precision():
-                found = translate_lines(
+                translations = translate_lines(
                     self.model, self.data.tokenizer, valid.source, beams=1, overlong="cut"
                 )
-            made = [one[0].text for one in found]
+            made = [one[0].text for one in translations]
             bleu = BLEU(tokenize=self.config.bleu_tokenizer, lowercase=self.config.lowercase)
             metrics["bleu"] = bleu.corpus_score(made, [valid.target]).score
         return metrics
@@ -330,13 +330,13 @@ class Training:
         """
         last = self.checkpoints.updates()[-self.config.average :]
         candidates = {"mean of the last checkpoints": last, "best checkpoint": [self.state.best_update]}
-        found: dict[str, dict[str, float]] = {}
+        metrics_of: dict[str, dict[str, float]] = {}
         for name, updates in candidates.items():
             self._set_weights(updates)
-            found[name] = self.validate()
-        chosen = min(found, key=lambda name: found[name]["loss"])
+            metrics_of[name] = self.validate()
+        chosen = min(metrics_of, key=lambda name: metrics_of[name]["loss"])
         self._set_weights(candidates[chosen])
-        metrics = found[chosen] | self._alignment_error()
+        metrics = metrics_of[chosen] | self._alignment_error()
         self._report(1.0, metrics)
         if self.log is not None:
             self.log.write(self.state.update, chosen=chosen, **{f"final_{k}": v for k, v in metrics.items()})
@@ -409,7 +409,8 @@ def train(
         generated task, for a model with attention, ``aer``, the alignment error rate of its best head against the known
         alignments (between 0 and 1; see `best_aligning_head`). The learning curve: ``validation_loss`` and
         ``validation_bleu (validation_update)``; ``training_loss``, ``learning_rate``, ``tokens_per_second``, ``tokens``
-        (target tokens seen), ``seconds`` and ``epoch (training_update)``, an entry for each line of the log. Attributes: ``signature``, ``model``, ``chosen`` (which weights were kept), ``left_out``;
+        (target tokens seen), ``seconds`` and ``epoch (training_update)``, an entry for each line of the log.
+        Attributes: ``signature``, ``model``, ``chosen`` (which weights were kept), ``left_out``;
         ``.encoding["source"]`` holds the folder.
 
     Raises

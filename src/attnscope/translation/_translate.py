@@ -186,16 +186,16 @@ def translate_lines(
         options |= {"num_beams": 1, "temperature": temperature}
     elif beams > 1:
         options["length_penalty"] = length_penalty
-    found: list[list[Translation]] = [[] for _ in pieces]
+    translations: list[list[Translation]] = [[] for _ in pieces]
     penalty = length_penalty if scores else None
     done = 0
     for chosen in _batches(pieces, batch_tokens // (n_best if sample else beams)):
         made = _generate(model, tokenizer, pieces, chosen, options, penalty)
-        for place, translations in zip(chosen, made, strict=True):
-            found[place] = translations
+        for place, ranked in zip(chosen, made, strict=True):
+            translations[place] = ranked
         done += len(chosen)
         (progress or tell_nobody)(Progress("translate", done / len(pieces), {"lines": done}))
-    joined = _join(found, owner, len(lines))
+    joined = _join(translations, owner, len(lines))
     if overlong == "cut":
         for number, ids in enumerate(encoded):
             left_out = max(0, len(ids) - longest)
@@ -289,10 +289,12 @@ def _scores(
     return ((words * counts).sum(1) / counts.sum(1) ** penalty).tolist()
 
 
-def _join(found: list[list[Translation]], owner: list[int], lines: int) -> list[list[Translation]]:
+def _join(
+    translations_of_pieces: list[list[Translation]], owner: list[int], lines: int
+) -> list[list[Translation]]:
     """Translations by line; the best of all pieces of a divided line stand side by side."""
     by_line: list[list[list[Translation]]] = [[] for _ in range(lines)]
-    for translations, line in zip(found, owner, strict=True):
+    for translations, line in zip(translations_of_pieces, owner, strict=True):
         by_line[line].append(translations)
     joined: list[list[Translation]] = []
     for parts in by_line:

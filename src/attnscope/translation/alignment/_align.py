@@ -214,18 +214,18 @@ def align(
     on_gold = heads is not None and open_choice
     if heads is not None and on_gold:
         layer, head = _best(heads)
-    found = _read_links(work, layer, head, begun=0.0 if heads is None else 0.5)
-    score = None if judges is None else score_alignments(found, judges.sure, judges.possible)
+    alignments = _read_links(work, layer, head, begun=0.0 if heads is None else 0.5)
+    score = None if judges is None else score_alignments(alignments, judges.sure, judges.possible)
     return Aligned(
         loaded.name,
         layer,
         head,
         on_gold,
-        found,
+        alignments,
         score,
         heads,
         _outside(work),
-        _pairs(work, found, layer, head, shown),
+        _pairs(work, alignments, layer, head, shown),
         _signature(work, {"name": loaded.name, **loaded.identity}, layer, head),
     )
 
@@ -235,7 +235,7 @@ def _judge_heads(work: _Work) -> xr.Dataset:
     gold = work.gold
     if gold is None:
         raise AttnscopeError("there are no gold alignments to judge heads by")
-    found: dict[tuple[int, int], list[Links]] = {}
+    links_of_heads: dict[tuple[int, int], list[Links]] = {}
     passed = forced_alignment_of_heads(
         work.model,
         work.tokenizer,
@@ -246,11 +246,11 @@ def _judge_heads(work: _Work) -> xr.Dataset:
     )
     for pair in passed:
         for layer, head in np.ndindex(pair.weights.shape[:2]):
-            found.setdefault((layer, head), []).append(
+            links_of_heads.setdefault((layer, head), []).append(
                 links(pair.weights[layer, head, :, : len(pair.source)], **work.read)
             )
-    layers, heads = (1 + max(at[axis] for at in found) for axis in (0, 1))
-    judged = {at: score_alignments(made, gold.sure, gold.possible) for at, made in found.items()}
+    layers, heads = (1 + max(at[axis] for at in links_of_heads) for axis in (0, 1))
+    judged = {at: score_alignments(made, gold.sure, gold.possible) for at, made in links_of_heads.items()}
     names = ("error_rate", "precision", "recall")
     return xr.Dataset(
         {
@@ -271,7 +271,7 @@ def _best(heads: xr.Dataset) -> tuple[int, int]:
 
 
 def _read_links(work: _Work, layer: int | None, head: int | None, begun: float) -> list[Links]:
-    found: list[Links] = []
+    alignments: list[Links] = []
     for pair in forced_alignment(
         work.model,
         work.tokenizer,
@@ -282,9 +282,9 @@ def _read_links(work: _Work, layer: int | None, head: int | None, begun: float) 
         progress=work.progress("align", begun, 1.0 - begun),
         **work.run,
     ):
-        found.append(links(pair.weights[:, : len(pair.source)], **work.read))
+        alignments.append(links(pair.weights[:, : len(pair.source)], **work.read))
         work.lengths.append((len(pair.source), len(pair.target)))
-    return found
+    return alignments
 
 
 def _outside(work: _Work) -> int:
@@ -295,14 +295,14 @@ def _outside(work: _Work) -> int:
 
 
 def _pairs(
-    work: _Work, found: list[Links], layer: int | None, head: int | None, shown: int
+    work: _Work, alignments: list[Links], layer: int | None, head: int | None, shown: int
 ) -> list[ShownPair]:
     """Weights of some pairs, from a second pass over these alone: they are never held for the whole text."""
     short = [i for i, lengths in enumerate(work.lengths) if min(lengths) > 0 and max(lengths) <= MOST_WORDS]
     nothing: Links = frozenset()
-    sure = work.gold.sure if work.gold else [nothing] * len(found)
-    possible = work.gold.possible if work.gold else [nothing] * len(found)
-    rates = {i: score_alignments([found[i]], [sure[i]], [possible[i]]).error_rate for i in short}
+    sure = work.gold.sure if work.gold else [nothing] * len(alignments)
+    possible = work.gold.possible if work.gold else [nothing] * len(alignments)
+    rates = {i: score_alignments([alignments[i]], [sure[i]], [possible[i]]).error_rate for i in short}
     if work.gold is not None:
         short = sorted((i for i in short if not np.isnan(rates[i])), key=lambda i: rates[i])
         at = np.unique(np.linspace(0, len(short) - 1, min(shown, len(short))).round().astype(int))
@@ -320,7 +320,7 @@ def _pairs(
         **work.run,
     )
     return [
-        ShownPair(i + 1, words, found[i], sure[i], possible[i], rates[i])
+        ShownPair(i + 1, words, alignments[i], sure[i], possible[i], rates[i])
         for i, words in zip(short, weights, strict=True)
     ]
 

@@ -300,9 +300,9 @@ def _intervals(out: dict[str, np.ndarray], column: int, drawn: np.ndarray) -> No
     gaps = drawn[1:] - drawn[:1]
     out["difference_lower"][1:, column], out["difference_upper"][1:, column] = _middle(gaps)
     for system, gap in enumerate(np.abs(gaps), start=1):
-        found = abs(out["score"][system, column] - out["score"][0, column])
+        difference = abs(out["score"][system, column] - out["score"][0, column])
         # Koehn (2004) as sacreBLEU computes it, but ties count: equal systems have 1, not 1 / (resamples + 1)
-        out["p_value"][system, column] = ((gap - gap.mean() >= found).sum() + 1) / (len(gap) + 1)
+        out["p_value"][system, column] = ((gap - gap.mean() >= difference).sum() + 1) / (len(gap) + 1)
 
 
 def _middle(drawn: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
