@@ -38,9 +38,9 @@ def bad_inputs(place: Path) -> Iterator[Case]:
 def _flags(place: Path) -> Iterator[Case]:
     translator = str(place / "undisturbed-compare" / "out" / "systems" / "additive")
     translate = ["translate", translator, "text.txt"]
-    align = ["align", translator, "--source", "text.txt", "--target", "text.txt"]
-    score = ["score", "text.txt", "--reference", "text.txt"]
-    walk = ["walk", "A cat sat."]
+    align = ["align", translator, "text.txt", "--target", "text.txt"]
+    score = ["score", "text.txt", "--target", "text.txt"]
+    walk = ["walk", "bundled", "A cat sat."]
     train = ["train", "--task-pairs", "100", "--updates", "1"]
     wholes = {
         "--seed": (_SCAN, _EXPLAIN, walk, translate, score, train),
@@ -81,7 +81,7 @@ def _flags(place: Path) -> Iterator[Case]:
     for value in ("3:2", ":", "1:99999999", "a:b"):
         yield f"explain --frequencies {value}", [*_EXPLAIN, "--frequencies", value], write
     for value in ("5,3", "0", ",", ""):
-        yield f"score --by-length {value}", [*score, "--source", "text.txt", "--by-length", value], write
+        yield f"score --by-length {value}", [*score, "--text", "text.txt", "--by-length", value], write
     for words in (_SCAN, _EXPLAIN, walk, translate, align):
         for value in ("meta", "gpu", "cuda:99", "", "cpu:7"):
             yield f"{words[0]} --device {value}", [*words, "--device", value], write
@@ -92,7 +92,11 @@ def _flags(place: Path) -> Iterator[Case]:
     yield "two formats", [*_SCAN, "--json", "--csv"], nothing
     yield "an unknown statistic", [*_SCAN, "--statistics", "entropy,sparkle"], nothing
     yield "a field and no JSON Lines", ["scan", "bundled", "text.txt", "--field", "x"], _text("A cat sat.\n")
-    yield "an escape in a query token", ["walk", "A cat", "--query-token", "\x1b]52;c;x\x07"], nothing
+    yield (
+        "an escape in a query token",
+        ["walk", "bundled", "A cat", "--query-token", "\x1b]52;c;x\x07"],
+        nothing,
+    )
     yield "moses of no language", [*score, "--tokenize", "moses", "--language", "../../x"], _text("A cat\n")
     yield "an unknown tokenizer", [*score, "--tokenize", "sparkle"], _text("A cat\n")
 
@@ -144,7 +148,7 @@ def _texts() -> Iterator[Case]:
         for words in (
             ["scan", "bundled", path],
             ["explain", "bundled", path],
-            ["score", path, "--reference", path],
+            ["score", path, "--target", path],
         ):
             yield f"{words[0]} of {what}", words, nothing
     yield "a FIFO that nobody writes to", ["scan", "bundled", "pipe"], lambda home: os.mkfifo(home / "pipe")
@@ -309,25 +313,25 @@ def _settings() -> Iterator[Case]:
 
 def _translators(place: Path) -> Iterator[Case]:
     system = str(place / "undisturbed-compare" / "out" / "systems" / "additive")
-    align = ["align", system, "--source", "s", "--target", "t"]
+    align = ["align", system, "s", "--target", "t"]
     yield "texts of unequal length", align, _texts_of("a b\n", "a\nb\n")
     for gold in ("1-1 x\n", "0-0\n", "1-" + "9" * 5000 + "\n", "1-1\n1-1\n", "-1--1\n"):
         yield f"gold {gold[:10]!r}", [*align, "--gold", "g"], _texts_of("a b\n", "a b\n", gold)
     yield (
         "a source that is a device",
-        ["align", system, "--source", "/dev/zero", "--target", "/dev/zero"],
+        ["align", system, "/dev/zero", "--target", "/dev/zero"],
         nothing,
     )
     yield (
         "align of a model of one text",
-        ["align", "bundled", "--source", "s", "--target", "t"],
+        ["align", "bundled", "s", "--target", "t"],
         _texts_of("a\n", "b\n"),
     )
     yield "translate by a model of one text", ["translate", "bundled", "s"], _texts_of("a\n", "b\n")
     yield "a line that is too long", ["translate", system, "s"], _texts_of("seven " * 500 + "\n", "")
     yield "a target without its text", ["scan", "bundled", "--target", "t"], _texts_of("", "b\n")
     yield "a target for one stack", ["scan", "bundled", "s", "--target", "t"], _texts_of("a b c\n", "b\n")
-    yield "hypotheses of unequal length", ["score", "s", "--reference", "t"], _texts_of("a\nb\n", "a\n")
+    yield "hypotheses of unequal length", ["score", "s", "--target", "t"], _texts_of("a\nb\n", "a\n")
 
 
 def _folders(place: Path) -> Iterator[Case]:
@@ -337,7 +341,7 @@ def _folders(place: Path) -> Iterator[Case]:
         "explain": [*_EXPLAIN, "--out", "out"],
         "train": ["train", "--updates", "1", "--task-pairs", "100", "--out", "out"],
         "compare": ["compare", system, "--out", "out"],
-        "align": ["align", system, "--source", "text.txt", "--target", "text.txt", "--out", "out"],
+        "align": ["align", system, "text.txt", "--target", "text.txt", "--out", "out"],
     }
     others = (
         "thesis.tex",

@@ -18,16 +18,16 @@ from transformers import AutoTokenizer
 
 from attnscope.bundled import MODEL
 from attnscope.models import EncoderForMaskedLM
-from attnscope.training import MaskedWindows, read_log, read_material
+from attnscope.training import MaskedWindows, read_data, read_log
 from attnscope.training.config import read_config
 
 FILES = ("config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json")
 
 
-def unigram_entropy(material: MaskedWindows) -> float:
+def unigram_entropy(data: MaskedWindows) -> float:
     """Nats per held-out token under the training text's token frequencies (add-one)."""
-    counts = np.bincount(material.train_ids, minlength=len(material.tokenizer)) + 1.0
-    return float(-np.log(counts / counts.sum())[material.valid_ids].mean())
+    counts = np.bincount(data.train_ids, minlength=len(data.tokenizer)) + 1.0
+    return float(-np.log(counts / counts.sum())[data.valid_ids].mean())
 
 
 def main() -> None:
@@ -37,16 +37,16 @@ def main() -> None:
     last = read_log(run)[-1]
     if "final_loss" not in last:
         parser.error(f"{run}: the training is not finished: give its command again")
-    material = read_material(read_config(run / "config.yaml"), AutoTokenizer.from_pretrained(run))
-    if not isinstance(material, MaskedWindows):
+    data = read_data(read_config(run / "config.yaml"), AutoTokenizer.from_pretrained(run))
+    if not isinstance(data, MaskedWindows):
         parser.error(f"{run}: found a translation model; expected a masked language model")
     card = {
         "trained_on": "WikiText-2 (CC BY-SA), train split",
         "settings": "configs/bundled/small-mlm.yaml",
         "updates": last["update"],
         "held_out_masked_token_loss_nats": round(last["final_loss"], 4),
-        "held_out_unigram_entropy_nats": round(unigram_entropy(material), 4),
-        "uniform_nats": round(math.log(len(material.tokenizer)), 4),
+        "held_out_unigram_entropy_nats": round(unigram_entropy(data), 4),
+        "uniform_nats": round(math.log(len(data.tokenizer)), 4),
         "parameters": EncoderForMaskedLM.from_pretrained(run).num_parameters(),
     }
     shutil.rmtree(MODEL)

@@ -10,7 +10,7 @@ from safetensors.torch import load_file, save_file
 import attnscope
 from attnscope.bundled import MODEL
 from attnscope.capture import load_model
-from attnscope.comparison import _held_out as held_out
+from attnscope.comparison import _test_text as held_out
 from attnscope.reproduction.yamamoto2023._relearn import relearn_positions
 from attnscope.training.config import read_config
 from attnscope.walkthrough import walk_toy
@@ -35,7 +35,7 @@ def train(folder, **options):
 
 def compare(folder, **options):
     return attnscope.compare(
-        {"one": read_config(**SMALL)}, folder / "compared", beams=1, threads=1, **options
+        {"one": read_config(**SMALL)}, out=folder / "compared", beams=1, threads=1, **options
     )
 
 

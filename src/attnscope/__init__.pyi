@@ -1,4 +1,5 @@
 from . import mechanism
+from ._open_run import open_run
 from .comparison import compare
 from .errors import AttnscopeError
 from .mechanism import explain
@@ -17,6 +18,7 @@ __all__ = [
     "compare",
     "explain",
     "mechanism",
+    "open_run",
     "scan",
     "score",
     "train",

@@ -73,7 +73,7 @@ def relearn(model, **options):
 
 
 def walk(model, **options):
-    return attnscope.walk("The tide is out.", model, tokenizer=MODEL, **options)
+    return attnscope.walk(model, "The tide is out.", tokenizer=MODEL, **options)
 
 
 def translate(model, **options):

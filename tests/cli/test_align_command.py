@@ -27,7 +27,7 @@ def system(tmp_path):
 
 
 def run(monkeypatch, capfd, folder, *arguments):
-    files = ["--source", str(folder / "source.txt"), "--target", str(folder / "target.txt")]
+    files = [str(folder / "source.txt"), "--target", str(folder / "target.txt")]
     monkeypatch.setattr(sys, "argv", ["attnscope", "align", str(folder / "system"), *files, *arguments])
     with pytest.raises(SystemExit) as stopped:
         main()
@@ -77,7 +77,7 @@ def test_a_run_without_gold_leaves_nothing_of_an_earlier_one(system, monkeypatch
 
 
 def test_a_folder_with_other_files_is_refused(system, refused):
-    texts = ["--source", system / "source.txt", "--target", system / "target.txt"]
+    texts = [system / "source.txt", "--target", system / "target.txt"]
     for name in ("report.html", "links.txt", "figures/heads.svg"):
         (system / name).parent.mkdir(exist_ok=True)
         (system / name).write_text("mine")
@@ -86,7 +86,7 @@ def test_a_folder_with_other_files_is_refused(system, refused):
 
 
 def test_standard_error_says_why_there_is_no_page_and_else_nothing(system):
-    texts = ["--source", system / "source.txt", "--target", system / "target.txt", "--out", "run"]
+    texts = [system / "source.txt", "--target", system / "target.txt", "--out", "run"]
 
     def said(*more):
         found = attnscope_command("align", system / "system", *texts, *more, cwd=system)
@@ -104,7 +104,7 @@ def test_standard_error_says_why_there_is_no_page_and_else_nothing(system):
 
 
 def test_mistakes_are_said(system, refused):
-    both = ["--source", system / "source.txt", "--target", system / "target.txt"]
+    both = [system / "source.txt", "--target", system / "target.txt"]
     refused("align", "bundled", *both, says="is no encoder-decoder")
     refused("align", system / "system", *both, "--layer", "7", says="there is no layer 7")
     refused("align", system / "system", *both, "--rule", "best", says="rule 'best' is not known")

@@ -8,7 +8,7 @@ import re
 import pytest
 import yaml
 
-from attnscope.comparison import _held_out as held_out
+from attnscope.comparison import _test_text as held_out
 from tests.cli.command import attnscope
 from tests.comparison.small_systems import SMALL
 
@@ -94,8 +94,8 @@ def test_mistakes_are_said(tmp_path, refused):
     refused("compare", "mlm.yaml", says="masked language model")
     refused("compare", "two.txt", says="two.txt holds a str; expected settings")
     refused("compare", "fine.yaml", "--json", "--csv", says="choose one")
-    refused("compare", "fine.yaml", "--source", "two.txt", says="found only one of source and reference")
-    both = ["--source", "two.txt", "--reference", "one.txt"]
+    refused("compare", "fine.yaml", "--text", "two.txt", says="found only one of texts and targets")
+    both = ["--text", "two.txt", "--target", "one.txt"]
     refused("compare", "fine.yaml", *both, says="two.txt has 2 lines and one.txt 1")
     refused("compare", "fine.yaml", "--by-length", "ten", says="--by-length 'ten'")
     refused("compare", "fine.yaml", "--line", "0", says="line (--line) is 0")

@@ -10,7 +10,8 @@ import pytest
 from rich.table import Table
 from rich.text import Text
 
-from attnscope.cli.output import emit, new_console, printable
+from attnscope.cli.output import emit, new_console, printable, progress_bar
+from attnscope.progress import Progress
 
 COMMAND = [sys.executable, "-m", "attnscope"]
 ESCAPES = "\x1b]52;c;cm0=\x07\x1b[2J\x9b31m\r\x08\u202etxt\u2066\x7f"
@@ -52,9 +53,9 @@ def test_data_are_changed_for_a_terminal_alone(capsys, monkeypatch):
     [
         ("scan", "./\x1b]52;c;cm0=\x07"),
         ("train", "\x1b[2J.yaml"),
-        ("walk", "A cat \x1b]52;c;cm0=\x07 sat.", "--query-token", "\x1b]52;c;cm0=\x07"),
+        ("walk", "bundled", "A cat \x1b]52;c;cm0=\x07 sat.", "--query-token", "\x1b]52;c;cm0=\x07"),
         ("scan", "bundled", "\x9b2J.txt"),
-        ("score", "\x1b[2J", "--reference", "\x1b[2J"),
+        ("score", "\x1b[2J", "--target", "\x1b[2J"),
     ],
     ids=lambda words: words[0],
 )
@@ -121,3 +122,20 @@ def test_ctrl_c_while_everything_is_still_imported(seconds, tmp_path):
         process.send_signal(signal.SIGINT)
     _, said = process.communicate(timeout=60)
     assert (process.returncode, said) == (130, "attnscope: stopped\n")
+
+
+def test_the_bar_is_for_terminals_and_lines_name_each_part_once(capsys):
+    for lines in (False, True):
+        with progress_bar("compare", lines=lines) as show:
+            for name, share in (("train one", 0.1), ("train one", 0.4), ("translate one", 0.9)):
+                show(Progress(name, share, {"loss": 2.5}))
+        assert capsys.readouterr() == ("", "train one\ntranslate one\n" if lines else "")
+
+
+def test_the_bar_shows_what_is_done_its_share_and_what_is_told(capsys, monkeypatch):
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("COLUMNS", "80")
+    with progress_bar("train") as show:
+        show(Progress("train", 0.5, {"update": 1200, "loss": 2.34567}))
+    shown = capsys.readouterr().err
+    assert all(part in shown for part in ("train", "50%", "left", "update 1,200  loss 2.346"))

@@ -33,8 +33,8 @@ def run(monkeypatch, capfd, *arguments, stdin=""):
 
 def test_json_is_the_result(files, monkeypatch, capfd):
     out = run(
-        monkeypatch, capfd, files / "one.txt", files / "two.txt", "--reference", files / "reference.txt",
-        "--source", files / "one.txt", "--by-length", "3,9", "--json",
+        monkeypatch, capfd, files / "one.txt", files / "two.txt", "--target", files / "reference.txt",
+        "--text", files / "one.txt", "--by-length", "3,9", "--json",
     )  # fmt: skip
     found = json.loads(out)
     expected = attnscope.score({"one.txt": HYPOTHESES, "two.txt": REFERENCES}, [REFERENCES])
@@ -52,8 +52,8 @@ def test_json_is_the_result(files, monkeypatch, capfd):
 def test_the_table_has_systems_intervals_buckets_and_signatures(files, monkeypatch, capfd):
     monkeypatch.setenv("COLUMNS", "160")
     out = run(
-        monkeypatch, capfd, files / "one.txt", files / "two.txt", "--reference", files / "reference.txt",
-        "--source", files / "one.txt", "--by-length", "3",
+        monkeypatch, capfd, files / "one.txt", files / "two.txt", "--target", files / "reference.txt",
+        "--text", files / "one.txt", "--by-length", "3",
     )  # fmt: skip
     for word in ("2 sentences", "one.txt", "two.txt", "baseline", "100.00 to 100.00", "by source length"):
         assert word in out
@@ -62,7 +62,7 @@ def test_the_table_has_systems_intervals_buckets_and_signatures(files, monkeypat
 
 def test_standard_input_is_a_system(files, monkeypatch, capfd):
     out = run(
-        monkeypatch, capfd, "-", "--reference", files / "reference.txt", "--json",
+        monkeypatch, capfd, "-", "--target", files / "reference.txt", "--json",
         stdin="\n".join(REFERENCES) + "\n",
     )  # fmt: skip
     assert json.loads(out)["systems"][0]["system"] == "standard input"
@@ -71,10 +71,8 @@ def test_standard_input_is_a_system(files, monkeypatch, capfd):
 
 def test_mistakes_are_said(files, refused):
     one, reference = files / "one.txt", files / "reference.txt"
-    refused("score", one, "--reference", files / "absent", says="no such file or folder")
-    refused("score", one, "--reference", reference, "--by-length", "a", says="expected whole numbers")
-    refused("score", "-", "--reference", "-", says="only one of the files")
-    refused(
-        "score", one, "--reference", reference, "--source", one, says="give limits too, such as --by-length"
-    )
-    refused("score", one, one, "--reference", reference, says="given twice")
+    refused("score", one, "--target", files / "absent", says="no such file or folder")
+    refused("score", one, "--target", reference, "--by-length", "a", says="expected whole numbers")
+    refused("score", "-", "--target", "-", says="only one of the files")
+    refused("score", one, "--target", reference, "--text", one, says="give limits too, such as --by-length")
+    refused("score", one, one, "--target", reference, says="given twice")

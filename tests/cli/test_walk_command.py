@@ -34,14 +34,14 @@ def test_markdown_goes_to_a_file_or_to_the_output(tmp_path):
 
 
 def test_in_japanese(tmp_path):
-    shown = said("猫が鳴く。", "--lang", "ja", "--layer", "1", "--query-token", "猫", cwd=tmp_path)
+    shown = said("bundled", "猫が鳴く。", "--lang", "ja", "--layer", "1", "--query-token", "猫", cwd=tmp_path)
     assert "追いかけるのは" in shown
 
 
 def test_a_translator_reads_the_target_or_its_own_translation(tmp_path):
     translator("marian").save_pretrained(tmp_path / "model")
     small_tokenizer().save_pretrained(tmp_path / "model")
-    given = (SENTENCE, "--model", "model", "--layer", "3")
+    given = ("model", SENTENCE, "--layer", "3")
     shown = said(*given, "--target", TARGET, "--query-token", "buch", cwd=tmp_path)
     assert f"“{TARGET}”" in " ".join(shown.split())
     shown = said(*given, "--lang", "ja", cwd=tmp_path)
@@ -51,18 +51,19 @@ def test_a_translator_reads_the_target_or_its_own_translation(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (("a b", "--layer", "9"), "there is no layer 9"),
-        (("",), "the sentence is empty"),
-        (("a b", "--toy"), "leave the sentence and --target out"),
+        (("bundled", "a b", "--layer", "9"), "there is no layer 9"),
+        (("bundled", ""), "the sentence is empty"),
+        (("bundled", "a b", "--toy"), "leave the sentence and --target out"),
         (("--toy", "--target", "c d"), "leave the sentence and --target out"),
         (("--toy", "--layer", "0"), "--toy has one head of its own"),
-        (("a b", "--target", "c d"), "nothing in it reads a target"),
-        (("--toy", "--model", "gpt2"), "--toy has one head of its own"),
+        (("bundled", "a b", "--target", "c d"), "nothing in it reads a target"),
+        (("gpt2", "--toy"), "--toy has one head of its own"),
         (("--toy", "--query-token", "it"), "from 0 to 3"),
         (("--toy", "--query-token", "4"), "there is no token 4"),
         (("--toy", "--lang", "de"), "choose en or ja"),
         (("--toy", "--markdown", "none/walk.md"), "cannot write none/walk.md"),
-        (("a b", "--model", "./nothing"), "expected a model folder"),
+        (("./nothing", "a b"), "expected a model folder"),
+        (("a b",), "the first argument is the model"),
     ],
 )
 def test_bad_input(refused, arguments, says):

@@ -14,12 +14,12 @@ from transformers import AutoTokenizer
 import attnscope
 from attnscope import AttnscopeError
 from attnscope.comparison import _compare as compare_module
-from attnscope.comparison import _held_out as held_out
-from attnscope.comparison import _trial as trial
+from attnscope.comparison import _outputs as outputs
+from attnscope.comparison import _test_text as held_out
 from attnscope.comparison._compare import length_limits
 from attnscope.comparison._curves import learning_curves, training_effort
-from attnscope.comparison._held_out import read_held_out
 from attnscope.comparison._systems import System, is_trained, read_systems
+from attnscope.comparison._test_text import read_test_text
 from attnscope.store import OwnedFolder, unpacked
 from attnscope.training._presets import PRESETS
 from attnscope.training.config import config_bytes, read_config
@@ -50,7 +50,7 @@ def out(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def tree(out):
-    return attnscope.compare(CONFIGS, out, **OPTIONS)
+    return attnscope.compare(CONFIGS, out=out, **OPTIONS)
 
 
 def test_bleu_is_that_of_the_written_files(tree, out):
@@ -77,7 +77,7 @@ def test_bleu_by_length_is_that_of_the_sentences_of_that_length(tree, out):
 
 def test_lengths_that_no_sentence_has_are_left_out(tree, out, tmp_path):
     copied = shutil.copytree(out, tmp_path / "copied")
-    found = attnscope.compare(CONFIGS, copied, **OPTIONS, by_length=[6, 50, 100])["scores"].to_dataset()
+    found = attnscope.compare(CONFIGS, out=copied, **OPTIONS, by_length=[6, 50, 100])["scores"].to_dataset()
     assert found["bucket"].values.tolist() == ["1-6", "7-50"]  # and no "51-100"
     assert int(found["sentences"].sum()) == int(tree["scores"].to_dataset()["sentences"].sum())
 
@@ -116,7 +116,7 @@ def test_sentences_that_were_cut_are_counted(tree, out, monkeypatch, tmp_path):
     (folder / "manifest.json").unlink()  # it is now what anybody may have written
     tokenizer = json.loads((folder / "tokenizer_config.json").read_text())
     (folder / "tokenizer_config.json").write_text(json.dumps(tokenizer | {"model_max_length": 9}))
-    found = attnscope.compare([folder], tmp_path / "out", **OPTIONS | {"resamples": 0})
+    found = attnscope.compare([folder], out=tmp_path / "out", **OPTIONS | {"resamples": 0})
     tokens = encode_lines(
         AutoTokenizer.from_pretrained(folder), lines(tmp_path / "out" / "text" / "source.txt")
     )
@@ -129,7 +129,7 @@ def test_case_counts_as_it_did_in_validation(tree, out, tmp_path):
     changed = CONFIGS["none"].model_copy(update={"lowercase": True})
     (folder / "config.yaml").write_bytes(config_bytes(changed))
     for asked, case in ((None, "lc"), (False, "mixed"), (True, "lc")):
-        found = attnscope.compare([folder], tmp_path / "out", lowercase=asked, **OPTIONS)
+        found = attnscope.compare([folder], out=tmp_path / "out", lowercase=asked, **OPTIONS)
         assert f"case:{case}" in json.loads(found["scores"].attrs["signature"])["BLEU"]
 
 
@@ -139,7 +139,7 @@ def test_only_attention_is_aligned(tree):
     assert np.isnan(alignment["weights"].sel(system="none")).all()
     np.testing.assert_allclose(alignment["weights"].sel(system="additive").sum("source_word"), 1)
     # every target word has one source word
-    assert alignment["known"].sum("source_word").values.tolist() == [1] * alignment.sizes["target_word"]
+    assert alignment["gold"].sum("source_word").values.tolist() == [1] * alignment.sizes["target_word"]
 
 
 def test_results_are_stored(tree, out):
@@ -154,24 +154,24 @@ def test_nothing_is_done_twice(tree, out, monkeypatch):
     def never(*_, **__):
         raise AssertionError
 
-    monkeypatch.setattr(trial, "train", never)
-    monkeypatch.setattr(trial, "translate_lines", never)
-    again = attnscope.compare(CONFIGS, out, **OPTIONS)
+    monkeypatch.setattr(outputs, "train", never)
+    monkeypatch.setattr(outputs, "translate_lines", never)
+    again = attnscope.compare(CONFIGS, out=out, **OPTIONS)
     xr.testing.assert_identical(again["scores"].to_dataset(), tree["scores"].to_dataset())
 
 
 def test_other_beams_are_translated_again_and_not_trained(tree, out, monkeypatch, tmp_path):
     calls = []
-    real = trial.translate_lines
+    real = outputs.translate_lines
 
     def counted(*arguments, **options):
         calls.append(options["beams"])
         return real(*arguments, **options)
 
-    monkeypatch.setattr(trial, "train", None)
-    monkeypatch.setattr(trial, "translate_lines", counted)
+    monkeypatch.setattr(outputs, "train", None)
+    monkeypatch.setattr(outputs, "translate_lines", counted)
     folders = [out / "systems" / name for name in CONFIGS]  # taken as they are, into another folder
-    found = attnscope.compare(folders, tmp_path, **OPTIONS | {"beams": 2, "resamples": 0})
+    found = attnscope.compare(folders, out=tmp_path, **OPTIONS | {"beams": 2, "resamples": 0})
     assert calls == [2, 2]
     assert found["scores"]["system"].values.tolist() == ["none", "additive"]
     assert np.isnan(found["scores"]["lower"]).all()
@@ -183,19 +183,19 @@ class Stopped(Exception):  # noqa: N818 says what it is
 
 def test_stopped_and_gone_on_is_unbroken(tree, out, tmp_path, monkeypatch):
     def stop(step):
-        if step.system == "additive":
+        if step.name == "train additive":
             raise Stopped
 
     with pytest.raises(Stopped):
-        attnscope.compare(CONFIGS, tmp_path, progress=stop, **OPTIONS)
-    real, trained = trial.train, []
+        attnscope.compare(CONFIGS, out=tmp_path, progress=stop, **OPTIONS)
+    real, trained = outputs.train, []
 
     def counted(config, folder, **options):
         trained.append(folder.name)
         return real(config, folder, **options)
 
-    monkeypatch.setattr(trial, "train", counted)
-    attnscope.compare(CONFIGS, tmp_path, **OPTIONS)
+    monkeypatch.setattr(outputs, "train", counted)
+    attnscope.compare(CONFIGS, out=tmp_path, **OPTIONS)
     assert trained == ["additive"]
     for name in CONFIGS:
         assert lines(tmp_path / "translations" / f"{name}.txt") == lines(out / "translations" / f"{name}.txt")
@@ -209,7 +209,7 @@ def test_a_training_with_other_settings_is_not_finished(tree, out):
 
 def test_the_text_is_joined_as_the_systems_were_trained():
     systems = [System("a", Path("a"), CONFIGS["none"].model_copy(update={"join": 3}), given=False)]
-    text, plain = read_held_out(systems), read_held_out(systems, join=1)
+    text, plain = read_test_text(systems), read_test_text(systems, join=1)
     assert isinstance(text, TaskText)
     assert len(plain) == 60  # three such texts would be 180; joined by 1 to 3, about 60 are left again
     assert 40 < len(text) < 80
@@ -221,7 +221,7 @@ def test_the_text_is_joined_as_the_systems_were_trained():
 def test_files_of_text(tmp_path):
     (tmp_path / "s").write_text("a b\n\nc\n")
     (tmp_path / "r").write_text("x y\n\nz\n")
-    text = read_held_out([System("a", tmp_path, None, given=True)], tmp_path / "s", tmp_path / "r")
+    text = read_test_text([System("a", tmp_path, None, given=True)], tmp_path / "s", tmp_path / "r")
     assert text == ParallelText(["a b", "c"], ["x y", "z"], {"both empty": 1})
 
 
@@ -237,7 +237,7 @@ def test_names_are_unique_also_where_case_does_not_count(tmp_path):
 @pytest.mark.parametrize("name", ["run", "manifest", "report", "signature", "progress", "scores", "text"])
 def test_no_name_is_that_of_a_file_of_the_comparison(name, out, tree, tmp_path):
     folder = shutil.copytree(out / "systems" / "none", tmp_path / name)
-    found = attnscope.compare([folder], tmp_path / "out", **OPTIONS | {"resamples": 0})
+    found = attnscope.compare([folder], out=tmp_path / "out", **OPTIONS | {"resamples": 0})
     assert found["scores"]["system"].values.tolist() == [name]
     with OwnedFolder(tmp_path / "out", "compare") as written:
         assert not written.damaged()
@@ -248,7 +248,7 @@ def test_translations_that_were_damaged_are_made_again(tree, out, tmp_path, capl
     file = copied / "translations" / "additive.txt"
     whole = file.read_bytes()
     file.write_bytes(whole.replace(b"e", b"a", 1))
-    again = attnscope.compare(CONFIGS, copied, **OPTIONS)
+    again = attnscope.compare(CONFIGS, out=copied, **OPTIONS)
     assert file.read_bytes() == whole
     assert "translations of additive are damaged" in caplog.text
     xr.testing.assert_equal(again["scores"]["score"], tree["scores"]["score"])
@@ -259,7 +259,7 @@ def test_a_log_that_was_damaged_gives_no_curve(tree, out, tmp_path):
     log = copied / "log.jsonl"
     log.write_text(log.read_text().replace("1", "7", 1))
     with pytest.raises(AttnscopeError, match=r"log\.jsonl is not what was written"):
-        attnscope.compare([copied], tmp_path / "out", **OPTIONS)
+        attnscope.compare([copied], out=tmp_path / "out", **OPTIONS)
 
 
 @pytest.mark.parametrize("longest", [1, 3, 7, 12, 33, 60, 61, 130, 1000])
@@ -318,7 +318,7 @@ def test_the_fixed_vector_is_as_large_and_trained_longer():
         ({"tokenize": "mose"}, "tokenize 'mose' is not known"),
         ({"by_length": [5, 3]}, "must be positive and rise"),
         ({"resamples": -1}, "resamples .* is -1"),
-        ({"reference": "r.txt"}, "found only one of source and reference"),
+        ({"targets": "a dog"}, "found only one of texts and targets"),
     ],
 )
 def test_what_is_wrong_is_said_before_anything_is_trained(arguments, message, tmp_path):
@@ -336,6 +336,6 @@ def test_texts_that_differ_are_refused(tmp_path):
         for name in ("one", "other")
     }
     with pytest.raises(AttnscopeError, match=r"one and other were not validated on the same text \(2 pairs"):
-        attnscope.compare(both, tmp_path / "out")
+        attnscope.compare(both, out=tmp_path / "out")
     with pytest.raises(AttnscopeError, match=r"one and task were not validated on the same text"):
-        attnscope.compare({"one": both["one"], "task": CONFIGS["none"]}, tmp_path / "out")
+        attnscope.compare({"one": both["one"], "task": CONFIGS["none"]}, out=tmp_path / "out")

@@ -31,7 +31,7 @@ class WithAnother(Processes):
 
 
 def test_a_text_that_can_be_read_only_once_is_enough(tmp_path):
-    """As `--source <(zcat text.gz)` gives it."""
+    """As `--text <(zcat text.gz)` gives it."""
     sides = [tmp_path / "source", tmp_path / "target"]
     writers = []
     for side in sides:
@@ -42,7 +42,7 @@ def test_a_text_that_can_be_read_only_once_is_enough(tmp_path):
     with OwnedFolder(tmp_path / "model", "train") as folder:
         training = Training(config, folder, Processes())
         training.log.close()
-    assert len(training.material.train.source) + len(training.material.valid) == len(LINES)
+    assert len(training.data.train.source) + len(training.data.valid) == len(LINES)
     for writer in writers:
         writer.join()
 

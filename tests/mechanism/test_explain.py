@@ -192,7 +192,9 @@ class TestBadInput:
         for analysis in (mechanism.position_spectrum, mechanism.position_pca):
             with pytest.raises(AttnscopeError, match=r"no table of absolute positions.*RoPE"):
                 analysis(models / "stories260K-llama")
-        with pytest.raises(AttnscopeError, match=r"position_cca is not defined for stories260K-llama: .*RoPE"):
+        with pytest.raises(
+            AttnscopeError, match=r"position_cca is not defined for stories260K-llama: .*RoPE"
+        ):
             mechanism.position_cca(models / "stories260K-llama", [TEXT], window=32, limit=2)
 
     def test_scores_that_are_not_bilinear(self):

@@ -67,7 +67,7 @@ def planted(*, known=True, attention=True, logs=True, intervals=True):
         {"line": 7},
     )
     if known:
-        alignment["known"] = (("target_word", "source_word"), np.eye(len(TARGET), len(SOURCE), dtype=bool))
+        alignment["gold"] = (("target_word", "source_word"), np.eye(len(TARGET), len(SOURCE), dtype=bool))
     tree = xr.DataTree.from_dict({"scores": scores, "curves": curves, "alignment": alignment})
     tree.attrs = {"signature": json.dumps({"by": "<i>hand</i>"}), "run": "somewhere"}
     return tree

@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-from test_alignment_report import made as planted_alignment
 
 from attnscope.report import (
     write_alignment_report,
@@ -13,6 +12,7 @@ from attnscope.report import (
 from tests.report.planted_comparison import planted as planted_comparison
 from tests.report.planted_explanation import explanation
 from tests.report.planted_result import planted
+from tests.report.test_alignment_page import made as planted_alignment
 
 # rules of axe-core that these pages broke, checked without it
 EMPTY_HEADERS = """[...document.querySelectorAll('th, [role=columnheader], [role=rowheader]')]

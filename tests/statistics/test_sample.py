@@ -96,8 +96,8 @@ def test_a_head_that_does_not_exist_is_refused(tmp_path):
 def test_the_progress_counts_what_is_read_for_the_page(tmp_path):
     told = []
     attnscope.scan(texts=[TEXT], out=tmp_path / "run", show=[], progress=told.append)
-    windows = told[-1].windows
-    measured = [one.share for one in told if one.windows == windows]
+    windows = told[-1].told["windows"]
+    measured = [one.share for one in told if one.told["windows"] == windows]
     assert measured[0] < 0.7
     assert measured[-1] == pytest.approx(1)
     assert len(measured) >= 9  # three layers of three windows

@@ -173,7 +173,7 @@ def test_a_stopped_run_goes_on_where_it_was(tmp_path, monkeypatch):
     whole = attnscope.scan(model, TEXTS, out=tmp_path / "whole", **given)
 
     def stop(progress):
-        if progress.windows == 2:
+        if progress.told["windows"] == 2:
             raise Stopped
 
     with pytest.raises(Stopped):

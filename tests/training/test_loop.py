@@ -17,7 +17,7 @@ from transformers import AutoModelForMaskedLM, AutoModelForSeq2SeqLM, AutoTokeni
 from attnscope import AttnscopeError
 from attnscope.store import OwnedFolder
 from attnscope.training._build import build_model
-from attnscope.training._data import read_material
+from attnscope.training._data import read_data
 from attnscope.training._log import Log, read_log
 from attnscope.training._loop import Training, rate_of, train
 from attnscope.training._presets import PRESETS
@@ -69,7 +69,7 @@ class Stopped(Exception):  # noqa: N818 says what it is
 @pytest.mark.parametrize("when", [4, 6])
 def test_stopped_and_gone_on_is_unbroken(kind, when, unbroken, tmp_path):
     def stop(told):
-        if told.update == when:
+        if told.told["update"] == when:
             raise Stopped
 
     with pytest.raises(Stopped):
@@ -142,7 +142,7 @@ def test_the_log_goes_on_where_it_was_between_two_lines(tmp_path):
     train(out=tmp_path / "unbroken", **settings)
 
     def stop(told):
-        if told.update == 4:
+        if told.told["update"] == 4:
             raise Stopped
 
     with pytest.raises(Stopped):
@@ -155,7 +155,12 @@ def test_the_log_goes_on_where_it_was_between_two_lines(tmp_path):
 def test_the_last_that_is_told_is_the_end(tmp_path):
     told = []
     found = train(str(_written(tmp_path)), out=tmp_path / "out", progress=told.append)
-    assert (told[-1].update, told[-1].remaining, told[-1].metrics) == (3, 0, found)
+    last = told[-1]
+    assert (last.name, last.share, last.told["update"]) == ("train", 1.0, 3)
+    metrics = {name: float(found[name]) for name in ("loss", "bleu", "aer")}
+    assert {name: last.told[f"validation {name}"] for name in metrics} == metrics
+    assert found.training_update.values.tolist() == [3]
+    assert found.validation_loss.sizes == {"validation_update": 1}
     assert (tmp_path / "out" / "model.safetensors").stat().st_mode & 0o044
 
 
@@ -182,7 +187,7 @@ def test_masked_language_model(tmp_path):
     settings |= {"longest": 24, "positions": "learned", "learning_rate": 0.01, "updates": 40, "keep": 5}
     found = train(out=tmp_path / "out", text=text, **settings)
     first = next(line for line in read_log(tmp_path / "out") if "valid_loss" in line)
-    assert set(found) == {"loss"}
+    assert {"bleu", "validation_bleu", "aer"}.isdisjoint(found)
     assert found["loss"] < 0.7 * first["valid_loss"]
     assert AutoModelForMaskedLM.from_pretrained(tmp_path / "out").config.positions == "learned"
     kept = {int(place.name) for place in (tmp_path / "out" / "checkpoints").iterdir()}
@@ -331,7 +336,7 @@ def test_files_that_others_put_beside_stay(tmp_path):
 
 def test_two_trainings_do_not_share_a_folder(tmp_path):
     def again(told):
-        if told.update == 2:
+        if told.told["update"] == 2:
             with pytest.raises(AttnscopeError, match="another command is writing"):
                 train(out=tmp_path, **SMALL, **RECURRENT)
 
@@ -344,7 +349,7 @@ class TestDamage:
     @pytest.fixture
     def stopped(self, tmp_path):
         def stop(told):
-            if told.update == 10:
+            if told.told["update"] == 10:
                 raise Stopped
 
         with pytest.raises(Stopped):
@@ -461,17 +466,16 @@ def test_the_log_tells_the_time_of_all_updates_and_of_nothing_else(tmp_path, mon
     assert [line["seconds"] for line in lines] == pytest.approx([line["tokens"] for line in lines])
 
 
-def test_pairs_that_are_left_out_are_told(tmp_path):
+def test_pairs_that_are_left_out_are_told(tmp_path, caplog):
     lines = ["a b c"] * 40 + ["", "a b c d e f g h"]
     for side in ("source", "target"):
         (tmp_path / side).write_text("".join(f"{line}\n" for line in [*lines, *["a b"] * 9]))
-    told = []
     settings = {name: value for name, value in SMALL.items() if not name.startswith("task")} | RECURRENT
     settings |= {"longest": 7, "updates": 2, "vocabulary": 300}
     texts = {side: tmp_path / side for side in ("source", "target")}
-    train(out=tmp_path / "out", progress=told.append, **texts, **settings)
-    assert told[0].left_out == {"both empty": 1, "too long": 1}
-    assert read_log(tmp_path / "out")[0] == {"update": 0, "left_out": told[0].left_out}
+    train(out=tmp_path / "out", **texts, **settings)
+    assert caplog.messages == ["pairs left out: 1 both empty, 1 too long"]
+    assert read_log(tmp_path / "out")[0] == {"update": 0, "left_out": {"both empty": 1, "too long": 1}}
 
 
 def test_noam_goes_by_the_width_of_the_model():
@@ -540,5 +544,5 @@ def test_a_target_without_spaces_wants_a_tokenizer_of_bleu(tmp_path):
     (tmp_path / "ja").write_text("吾輩は猫である。\n" * 20)
     files = {"source": tmp_path / "en", "target": tmp_path / "ja", "vocabulary": 300}
     with pytest.raises(AttnscopeError, match=r"no spaces between words.*--bleu-tokenizer"):
-        read_material(read_config(**files))
-    assert len(read_material(read_config(**files, bleu_tokenizer="char")).valid) == 2
+        read_data(read_config(**files))
+    assert len(read_data(read_config(**files, bleu_tokenizer="char")).valid) == 2

@@ -17,7 +17,7 @@ from tests.training.small_trainings import small_train, small_training
 def first_update(folder, **settings):
     """Mean loss, gradients (ten times Adam's first moments) and the weights after it."""
     with small_training(folder, **settings) as training:
-        summed, count = training._update(training.material.epoch(0)[0])
+        summed, count = training._update(training.data.epoch(0)[0])
     weights = dict(training.model.named_parameters())
     gradients = {name: 10 * training.optimizer.state[one]["exp_avg"] for name, one in weights.items()}
     return summed / count, gradients, weights
@@ -29,15 +29,15 @@ def test_two_updates_are_those_of_plain_pytorch(clip, tmp_path):
     with small_training(tmp_path / "out", **settings) as training:
         model = deepcopy(training.model)
         optimizer = torch.optim.Adam(model.parameters(), lr=1e-3, betas=(0.9, 0.98))
-        for members in training.material.epoch(0)[:2]:
-            (batch,) = training.material.parts(members, 1, 0)
+        for members in training.data.epoch(0)[:2]:
+            (batch,) = training.data.parts(members, 1, 0)
             loss = model(**batch).loss
             loss.backward()
             assert nn.utils.clip_grad_norm_(model.parameters(), clip) > 0.1
             optimizer.step()
             optimizer.zero_grad()
             summed, count = training._update(members)
-            training.place.update += 1
+            training.state.update += 1
             assert summed / count == pytest.approx(loss.item(), rel=1e-5)
     for one, other in zip(training.model.parameters(), model.parameters(), strict=True):
         found, expected = training.optimizer.state[one]["exp_avg"], optimizer.state[other]["exp_avg"]
@@ -70,7 +70,7 @@ def test_bfloat16_is_of_products_alone(tmp_path, monkeypatch):
 def test_every_epoch_has_each_pair_once_in_an_order_of_its_own(tmp_path, monkeypatch):
     monkeypatch.setattr(Training, "validate", lambda _: {"loss": 1.0})
     with small_training(tmp_path / "out", updates=9) as training:
-        count, pairs = len(training.material.epoch(0)), len(training.material.train)
+        count, pairs = len(training.data.epoch(0)), len(training.data.train)
         seen, real = [], training._update
         monkeypatch.setattr(training, "_update", lambda members: seen.append(members) or real(members))
         training.run()
@@ -103,7 +103,7 @@ def test_patience_with_bleu_whatever_the_loss_says(tmp_path, monkeypatch):
 
 
 def test_tensorboard_shows_what_the_log_says(tmp_path, monkeypatch):
-    monkeypatch.setattr(Training, "validate", lambda self: {"loss": 1 / self.place.update})
+    monkeypatch.setattr(Training, "validate", lambda self: {"loss": 1 / self.state.update})
     out = tmp_path / "out"
     for stop in (3, None):
         small_train(out, stop, updates=4, validate_every=2, tensorboard=True)

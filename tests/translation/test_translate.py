@@ -159,7 +159,7 @@ def test_settings_that_do_not_go_together(model, tokenizer):
 def test_a_file_and_a_folder(folder, tmp_path):
     text = tmp_path / "text"
     text.write_bytes("\ufeffa dog\r\n\r\ntwo men\r\n".encode())
-    found = attnscope.translate(str(folder), str(text), beams=2, device="cpu")
+    found = attnscope.translate(str(folder), text, beams=2, device="cpu")
     assert [one[0].text for one in found] == [
         one[0].text for one in attnscope.translate(folder, ["a dog", "", "two men"], beams=2)
     ]

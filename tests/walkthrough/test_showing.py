@@ -32,13 +32,13 @@ def walks():
     return [
         walk_toy(),
         walk(device="cpu"),
-        walk("吾輩は猫である。", MODEL, layer=2, head=1, query_token="猫", device="cpu"),
-        walk(nasty, MODEL, device="cpu"),
+        walk(MODEL, "吾輩は猫である。", layer=2, head=1, query_token="猫", device="cpu"),
+        walk(MODEL, nasty, device="cpu"),
         *(of_family(family) for family in FAMILIES),
         of_family("bart", layer=3),
         walk_translator("marian"),
         walk_translator("marian", layer=2),
-        walk_translator("marian", layer=3, target=TARGET),
+        walk_translator("marian", layer=3, targets=TARGET),
     ]
 
 
@@ -132,7 +132,7 @@ def test_an_unknown_language_is_refused():
 def test_a_split_character_is_explained_and_spaces_are_marked():
     lists = {
         sentence: [
-            " ".join(steps(walk(sentence, MODEL, device="cpu"), language)[0].text)
+            " ".join(steps(walk(MODEL, sentence, device="cpu"), language)[0].text)
             for language in ("en", "ja")
         ]
         for sentence in ("How 猫 sat", "How it sat")

@@ -31,26 +31,26 @@ def test_weights_are_the_model_s_own_while_it_is_trained_on_that_target(kind):
         (2, answer.decoder_attentions[0]),
         (5, answer.cross_attentions[1]),
     ):
-        found = walk_translator(kind, target=TARGET, layer=layer, head=1)
+        found = walk_translator(kind, targets=TARGET, layer=layer, head=1)
         assert_allclose(found["weights"], expected[0, 1], atol=1e-5)
 
 
 def test_the_decoder_s_tokens_are_the_target_s_and_keys_across_the_source_s():
-    cross = walk_translator("marian", target=TARGET, layer=3, query_token="b")
+    cross = walk_translator("marian", targets=TARGET, layer=3, query_token="b")
     assert "".join(cross.tokens[1:]).split() == TARGET.split()
     assert "".join(cross.keys[:-1]).split() == SENTENCE.split()
     assert (cross.tokens[0], cross.keys[-1]) == ("<s>", "</s>")
     assert cross.kind == "cross"
     assert cross.tokens[cross.token].strip() == "b"
-    own = walk_translator("marian", target=TARGET, layer=2)
+    own = walk_translator("marian", targets=TARGET, layer=2)
     assert own.tokens == own.keys == cross.tokens
-    assert walk_translator("marian", target=TARGET, layer=1).tokens == cross.keys
+    assert walk_translator("marian", targets=TARGET, layer=1).tokens == cross.keys
 
 
 @pytest.mark.parametrize("kind", ["marian", "sinusoidal-pre"])
 def test_without_a_target_the_model_s_own_translation_is_read(kind):
     made = attnscope.translate(translator(kind), [SENTENCE], tokenizer=small_tokenizer(), beams=1)[0][0].text
-    found, asked = walk_translator(kind, layer=5), walk_translator(kind, layer=5, target=made)
+    found, asked = walk_translator(kind, layer=5), walk_translator(kind, layer=5, targets=made)
     assert found.translated
     assert not asked.translated
     assert found.target == asked.target == made
@@ -60,12 +60,12 @@ def test_without_a_target_the_model_s_own_translation_is_read(kind):
 def test_a_walk_leaves_random_numbers_alone():
     model = translator("marian")
     before = torch.get_rng_state()
-    walk(SENTENCE, model, tokenizer=small_tokenizer())
+    walk(model, SENTENCE, tokenizer=small_tokenizer())
     assert torch.equal(torch.get_rng_state(), before)
 
 
 def test_the_first_layer_of_the_decoder_reads_words():
-    found = [walk_translator("marian", target=TARGET, layer=layer) for layer in (0, 2, 3, 4)]
+    found = [walk_translator("marian", targets=TARGET, layer=layer) for layer in (0, 2, 3, 4)]
     told = [next(step for step in steps(one) if step.title.startswith("Each token")).text[0] for one in found]
     assert [text.split(" reads")[0] for text in told] == [
         "What the first layer",
@@ -85,7 +85,7 @@ def test_keys_of_the_other_text_are_not_named_by_the_queries():
 class TestBadInput:
     def test_a_target_for_a_model_without_a_decoder(self):
         with pytest.raises(AttnscopeError, match=r"no decoder beside an encoder.*--target"):
-            walk(SENTENCE, MODEL, target=TARGET, device="cpu")
+            walk(MODEL, SENTENCE, targets=TARGET, device="cpu")
 
     @pytest.mark.parametrize(
         ("target", "says"),
@@ -93,11 +93,11 @@ class TestBadInput:
     )
     def test_the_target(self, target, says):
         with pytest.raises(AttnscopeError, match=says):
-            walk_translator("marian", target=target)
+            walk_translator("marian", targets=target)
 
     def test_a_token_that_the_target_does_not_have(self):
         with pytest.raises(AttnscopeError, match="the target has no 'man'"):
-            walk_translator("marian", target=TARGET, layer=3, query_token="man")
+            walk_translator("marian", targets=TARGET, layer=3, query_token="man")
 
     def test_a_model_that_cannot_translate(self):
         torch.manual_seed(0)
@@ -105,11 +105,11 @@ class TestBadInput:
         heads = {"encoder_attention_heads": 2, "decoder_attention_heads": 2}
         model = T.BartModel(T.BartConfig(**sizes, **heads, decoder_start_token_id=1)).eval()
         with pytest.raises(AttnscopeError, match=r"BartModel does not translate .*--target"):
-            walk(SENTENCE, model, tokenizer=small_tokenizer())
-        found = walk(SENTENCE, model, tokenizer=small_tokenizer(), target=TARGET, layer=2)
+            walk(model, SENTENCE, tokenizer=small_tokenizer())
+        found = walk(model, SENTENCE, tokenizer=small_tokenizer(), targets=TARGET, layer=2)
         assert found.tokens[0] == "<s>"
 
     def test_a_recurrent_model(self):
         model = small("additive-gru", vocab_size=64)
         with pytest.raises(AttnscopeError, match="attnscope align"):
-            walk(SENTENCE, model, tokenizer=small_tokenizer(), target=TARGET)
+            walk(model, SENTENCE, tokenizer=small_tokenizer(), targets=TARGET)

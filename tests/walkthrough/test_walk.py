@@ -49,7 +49,7 @@ def test_the_toy_is_the_one_of_the_first_lesson():
 def test_the_bundled_model_multiplies_out(layer):
     """From X through the four matrices to what the model's attention gives, heads added up one by one."""
     model = load_model(MODEL, device="cpu").model
-    found = [walk(None, MODEL, layer=layer, head=head, device="cpu") for head in range(4)]
+    found = [walk(MODEL, layer=layer, head=head, device="cpu") for head in range(4)]
     total = found[0]["b_O"]
     for head, one in enumerate(found):
         query, key, value = (one["X"] @ one[f"W_{name}"] + one[f"b_{name}"] for name in "QKV")
@@ -127,7 +127,7 @@ def test_cross_attention_looks_at_other_states():
 
 
 def test_a_real_rope_model(models):
-    found = walk("Once upon a time there was a cat.", models / "stories260K-llama", layer=2, head=5)
+    found = walk(models / "stories260K-llama", "Once upon a time there was a cat.", layer=2, head=5)
     assert found.form == "rope"
     assert max(found.errors.values()) < 1e-5
     assert found.kv_heads < found.heads
@@ -141,11 +141,11 @@ def test_by_default_the_division_is_seen_to_matter():
     assert divided.mean() > 2 * bare.mean()
     assert divided[found.token] > 2 * bare[found.token]
     assert found["weights"][found.token].max() < 0.5
-    assert walk("The tide is out.", load_model(MODEL).model, tokenizer=MODEL).layer == 0
+    assert walk(load_model(MODEL).model, "The tide is out.", tokenizer=MODEL).layer == 0
 
 
 def test_what_happens_without_the_division():
-    found = walk("Tides come and go.", MODEL, layer=2, device="cpu")
+    found = walk(MODEL, "Tides come and go.", layer=2, device="cpu")
     expected = torch.softmax(torch.from_numpy(found["products"]), -1)
     assert_allclose(found["unscaled_weights"], expected, atol=1e-12)
 
@@ -158,13 +158,13 @@ class TestTheFollowedToken:
     SENTENCE = "The animal didn't cross the street because it was too tired."
 
     def followed(self, wanted, sentence=SENTENCE):
-        found = walk(sentence, MODEL, query_token=wanted, device="cpu")
+        found = walk(MODEL, sentence, query_token=wanted, device="cpu")
         return found.tokens[found.token]
 
     def test_by_default_the_last_that_is_not_special(self):
         assert self.followed(None, "The tide is out.") == "."
 
-    @pytest.mark.parametrize("given", [(), (SENTENCE,)])
+    @pytest.mark.parametrize("given", [(), (None, SENTENCE)])
     def test_by_default_of_the_default_sentence_the_pronoun(self, given):
         found = walk(*given, device="cpu")
         assert found.tokens[found.token] == " it"
@@ -178,7 +178,7 @@ class TestTheFollowedToken:
 
 
 def test_the_model_is_given_by_its_name():
-    assert walk("The tide is out.", model=MODEL, device="cpu").model == "small-mlm"
+    assert walk(MODEL, "The tide is out.", device="cpu").model == "small-mlm"
 
 
 class TestBadInput:
@@ -189,8 +189,8 @@ class TestBadInput:
             ({"head": -1}, "there is no head -1: they go from 0 to 3"),
             ({"query_token": 32}, "there is no token 32: they go from 0 to 31"),
             ({"query_token": "cat"}, "the sentence has no 'cat'"),
-            ({"sentence": "  "}, "the sentence is empty"),
-            ({"sentence": "word " * 200}, "at most 128"),
+            ({"texts": "  "}, "the sentence is empty"),
+            ({"texts": "word " * 200}, "at most 128"),
         ],
     )
     def test_it_is_refused(self, arguments, says):
@@ -209,7 +209,7 @@ class TestBadInput:
         tokenizer.post_processor = None
         bare = T.PreTrainedTokenizerFast(tokenizer_object=tokenizer)
         with pytest.raises(AttnscopeError, match="is one token"):
-            walk("a", MODEL, tokenizer=bare, device="cpu")
+            walk(MODEL, "a", tokenizer=bare, device="cpu")
 
 
 def test_a_sentence_on_which_the_model_overflows_is_refused():

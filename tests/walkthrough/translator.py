@@ -20,4 +20,4 @@ def translator(kind):
 
 
 def walk_translator(kind, **arguments):
-    return walk(SENTENCE, translator(kind), tokenizer=small_tokenizer(), device="cpu", **arguments)
+    return walk(translator(kind), SENTENCE, tokenizer=small_tokenizer(), device="cpu", **arguments)

@@ -7,6 +7,7 @@ from functools import lru_cache, partial
 from threading import Barrier
 
 import torch
+from torch import Tensor
 
 from attnscope.attention._call import AttentionCall, Need, RowMeasures
 from attnscope.attention._finite import told

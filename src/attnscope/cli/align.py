@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import json
 import math
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from attnscope.cli import options
-from attnscope.cli.output import emit, json_text, new_console, tell, working
+from attnscope.cli.output import emit, json_text, new_console, progress_bar, tell
 from attnscope.cli.place import PAGE, count
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator
-
     from attnscope.store import OwnedFolder
     from attnscope.translation.alignment import Aligned
 
@@ -25,40 +23,52 @@ _LINKS = "links.txt"
 
 def align(
     model: Annotated[
-        str, typer.Argument(help="An encoder-decoder: a folder of a trained system, or a hub id.")
+        str, typer.Argument(help="Encoder-decoder: the folder of a trained system, or a hub id.")
     ],
-    source: Annotated[Path, typer.Option(help="Sentences, one a line, words between spaces.")],
-    target: Annotated[Path, typer.Option(help="Their translations, line by line.")],
+    text: Annotated[
+        Path, typer.Argument(help="Sentences, one a line, words between spaces; - is standard input.")
+    ],
+    target: Annotated[Path, typer.Option(help="Translations of the text, line by line.")],
     gold: Annotated[
-        Path | None, typer.Option(help="People's alignments: 1-2 is a sure link, 1p2 a possible one.")
+        Path | None, typer.Option(help="File of people's alignments: 1-2 is a sure link, 1p2 a possible one.")
     ] = None,
-    gold_first: Annotated[int, typer.Option(help="The number of the first word in that file: 1 or 0.")] = 1,
+    gold_first: Annotated[int, typer.Option(help="Number of the first word in the gold file: 1 or 0.")] = 1,
     layer: Annotated[
         int | None,
         typer.Option(help="Decoder layer [default: the mean, or with --gold the best head]"),
     ] = None,
     head: Annotated[int | None, typer.Option(help="Head [default: the mean of the layer]")] = None,
     end: Annotated[
-        str, typer.Option(help="Weight on </s>: drop, keep, or null (a word that prefers </s> has no link).")
+        str,
+        typer.Option(
+            help="Treatment of the weight on </s>: drop, keep, or null (a word that prefers </s> has no link)."
+        ),
     ] = "drop",
     step: Annotated[
-        str, typer.Option(help="Which row is a word's: of the step that predicts it, or that reads it.")
+        str,
+        typer.Option(
+            help="Decoder step whose row is a word's: predicts (the step that predicts it) or reads (that reads it)."
+        ),
     ] = "predicts",
     words: Annotated[
-        str, typer.Option(help="A word is what stands between spaces (space), or a piece.")
+        str, typer.Option(help="Unit of alignment: space (what stands between spaces) or piece (a token).")
     ] = "space",
-    rule: Annotated[str, typer.Option(help="Links by: argmax, intersection, threshold.")] = "argmax",
-    threshold: Annotated[float, typer.Option(help="For the rule of that name.")] = 0.2,
+    rule: Annotated[
+        str, typer.Option(help="Rule that makes links: argmax, intersection or threshold.")
+    ] = "argmax",
+    threshold: Annotated[float, typer.Option(help="Least weight of a link under --rule threshold.")] = 0.2,
     out: Annotated[Path | None, typer.Option(help="Folder for links.txt, report.html and figures.")] = None,
-    pairs: Annotated[int, typer.Option(min=0, max=50, help="Sentence pairs to draw into --out.")] = 12,
+    pairs: Annotated[int, typer.Option(min=0, max=50, help="Sentence pairs that are drawn into --out.")] = 12,
     figures: options.Figures = options.USUAL_FIGURES,
     tokenizer: options.Tokenizer = None,
-    batch_size: Annotated[int, typer.Option(help="Pairs at a time.")] = 16,
+    batch_size: Annotated[int, typer.Option(help="Sentence pairs at a time.")] = 16,
     device: options.Device = None,
     dtype: options.Dtype = None,
     revision: options.Revision = None,
     trust_remote_code: options.TrustRemoteCode = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of links or tables.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="JSON on standard output instead of links or tables.")
+    ] = False,
 ) -> None:
     """Which source word does each target word look at? Links in Pharaoh's format; error rates against people's."""
     from attnscope.errors import AttnscopeError
@@ -67,14 +77,14 @@ def align(
     from attnscope.translation.alignment import pharaoh
 
     formats = options.formats_of(figures)
-    if str(source) == str(target) == "-":
+    if str(text) == str(target) == "-":
         raise AttnscopeError("standard input (-) can be only one of the files")
     with ExitStack() as opened:
         folder = None if out is None else opened.enter_context(OwnedFolder(out, "align"))
-        show = opened.enter_context(_progress_bar())
+        show = opened.enter_context(progress_bar("align"))
         aligned = run_align(
             model,
-            source,
+            text,
             target,
             gold=gold,
             gold_first=gold_first,
@@ -104,34 +114,6 @@ def align(
         emit("".join(f"{pharaoh(links)}\n" for links in aligned.links))
     else:
         _print_table(aligned, out)
-
-
-@contextmanager
-def _progress_bar() -> Generator[Callable[[str, int, int], None]]:
-    """A bar for each pass over the text, on standard error; nothing where that is no terminal."""
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-    console = new_console(errors=True)
-    bar = Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("pairs, left"),
-        TimeRemainingColumn(),
-        console=console,
-        transient=True,
-        disable=not console.is_terminal,  # else it ends with an empty line
-    )
-    tasks: dict[str, Any] = {}
-
-    def show(name: str, done: int, total: int) -> None:
-        if name not in tasks:
-            tasks[name] = bar.add_task(name, total=total)
-        bar.update(tasks[name], completed=done)
-
-    with bar:
-        working()
-        yield show
 
 
 def _write(aligned: Aligned, folder: OwnedFolder, formats: tuple[str, ...]) -> None:
@@ -200,6 +182,7 @@ def _print_table(aligned: Aligned, out: Path | None) -> None:
     from rich.table import Table
 
     from attnscope.report import compared_heads, whose
+    from attnscope.store import Signature
 
     console = new_console()
     heads = compared_heads(aligned)
@@ -233,6 +216,8 @@ def _print_table(aligned: Aligned, out: Path | None) -> None:
     if aligned.chosen_on_gold and heads is not None:
         console.print("* the lowest, chosen on these very sentences", style="dim", highlight=False)
     console.print("Attention was not trained to align.", style="dim", highlight=False)
+    cited = Signature.from_json(aligned.signature).format()
+    console.print(f"signature: {cited}", highlight=False, markup=False, soft_wrap=True)
     if out is not None:
         console.print(f"results: {out}", highlight=False, markup=False, soft_wrap=True)
         if aligned.score is not None or aligned.pairs:

@@ -4,45 +4,41 @@ from __future__ import annotations
 
 import json
 import math
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from attnscope.cli import options
-from attnscope.cli.output import csv_text, emit, json_text, new_console, tell, working
+from attnscope.cli.output import csv_text, emit, json_text, new_console, progress_bar
 from attnscope.cli.place import PAGE, draw_views
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator
-
     import xarray as xr
     from rich.table import Table
-
-    from attnscope.comparison import Step
 
 _Systems = Annotated[
     list[Path] | None,
     typer.Argument(
-        help="YAML files of settings, to be trained, and folders of `attnscope train`. The first is the baseline.",
+        help="Systems: YAML files of settings, to be trained, and folders of `attnscope train`. The first is the "
+        "baseline.",
         show_default="three that learn a generated task in minutes",
     ),
 ]
 _Out = Annotated[
     Path, typer.Option(help="Folder of trainings, translations, page and figures; given again, it goes on.")
 ]
-_Source = Annotated[
+_Text = Annotated[
     Path | None,
     typer.Option(
         help="Sentences to translate, one a line.", show_default="what the systems were validated on"
     ),
 ]
-_Reference = Annotated[Path | None, typer.Option(help="Their right translations, line by line.")]
+_Target = Annotated[Path | None, typer.Option(help="Right translations of the text, line by line.")]
 _Join = Annotated[
     int | None,
     typer.Option(
-        help="Neighbouring sentences joined into one, from 1 to so many at random.",
+        help="Largest number of neighbouring sentences joined into one (from 1 to so many, at random).",
         show_default="as in training",
     ),
 ]
@@ -53,7 +49,7 @@ _ByLength = Annotated[
     ),
 ]
 _LengthIn = Annotated[
-    str | None, typer.Option(help="What a length counts: words or characters.", show_default="from the text")
+    str | None, typer.Option(help="Unit of length: words or characters.", show_default="from the text")
 ]
 _Line = Annotated[
     int | None,
@@ -63,38 +59,45 @@ _Line = Annotated[
 ]
 _Tokenize = Annotated[
     str | None,
-    typer.Option(help="How BLEU finds words, as in `attnscope score`.", show_default="as in training"),
+    typer.Option(help="Tokenizer of BLEU, as in `attnscope score`.", show_default="as in training"),
 ]
 _Lowercase = Annotated[
     bool | None,
     typer.Option(
-        "--lowercase/--cased", "-lc", help="Whether BLEU ignores case.", show_default="as in training"
+        "--lowercase/--cased", "-lc", help="Case in BLEU: ignored or kept.", show_default="as in training"
     ),
 ]
-_Resamples = Annotated[int, typer.Option(help="Of the bootstrap; 0 for no intervals.")]
+_Resamples = Annotated[int, typer.Option(help="Number of resamples of the bootstrap; 0 for no intervals.")]
 
 
 def compare(
     systems: _Systems = None,
     out: _Out = Path("attnscope-comparison"),
-    source: _Source = None,
-    reference: _Reference = None,
+    text: _Text = None,
+    target: _Target = None,
     join: _Join = None,
     by_length: _ByLength = None,
     length_in: _LengthIn = None,
     line: _Line = None,
-    beams: Annotated[int, typer.Option(min=1, help="Translations followed at a time; 1 is greedy.")] = 5,
+    beams: Annotated[
+        int, typer.Option(min=1, help="Beam size: translations followed at a time; 1 is greedy.")
+    ] = 5,
     tokenize: _Tokenize = None,
     lowercase: _Lowercase = None,
     resamples: _Resamples = 1000,
     threads: Annotated[
-        int | None, typer.Option(min=1, help="For everything.", show_default="the processors there are")
+        int | None,
+        typer.Option(
+            min=1, help="Threads for training and translating.", show_default="the processors there are"
+        ),
     ] = None,
     device: options.Device = None,
     report: options.Report = True,
     figures: options.Figures = options.USUAL_FIGURES,
     as_json: options.AsJson = False,
-    as_csv: Annotated[bool, typer.Option("--csv", help="Print one line for each system.")] = False,
+    as_csv: Annotated[
+        bool, typer.Option("--csv", help="CSV on standard output: one line for each system.")
+    ] = False,
 ) -> None:
     """Which system translates best, how fast, up to which length? Trains what is not trained; one table, one page."""
     from attnscope.cli.score import length_limits
@@ -103,12 +106,12 @@ def compare(
     options.refuse_two_formats(as_json=as_json, as_csv=as_csv)
     formats = options.formats_of(figures)
     limits = None if by_length is None else length_limits(by_length)
-    with _progress_bar() as show:
+    with progress_bar("compare", lines=True) as show:
         tree = run(
             systems or None,
-            out,
-            source=source,
-            reference=reference,
+            text,
+            targets=target,
+            out=out,
             join=join,
             by_length=limits,
             length_in=length_in,
@@ -199,6 +202,7 @@ def _as_json(tree: xr.DataTree) -> dict[str, Any]:
 
 
 def _print_tables(tree: xr.DataTree, page: Path | None) -> None:
+    from attnscope.store import Signature
 
     console = new_console()
     scores = tree["scores"].to_dataset()
@@ -220,6 +224,8 @@ def _print_tables(tree: xr.DataTree, page: Path | None) -> None:
     for metric, signature in json.loads(scores.attrs["signature"]).items():
         console.print(f"{metric}|{signature}", highlight=False, markup=False, soft_wrap=True)
     console.print(f"results: {tree.attrs['run']}", highlight=False, markup=False, soft_wrap=True)
+    cited = Signature.from_json(tree.attrs["signature"]).format()
+    console.print(f"signature: {cited}", highlight=False, markup=False, soft_wrap=True)
     if page is not None:
         console.print(f"report:  {page}", highlight=False, markup=False, soft_wrap=True)
 
@@ -286,31 +292,3 @@ def _interval(lower: Any, upper: Any) -> str:
 
 def _number(value: Any, form: str) -> str:
     return "-" if math.isnan(float(value)) else format(float(value), form)
-
-
-@contextmanager
-def _progress_bar() -> Generator[Callable[[Step], None]]:
-    """A bar for each part of each system, on standard error; without a terminal, a line at its start."""
-    from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
-
-    console = new_console(errors=True)
-    columns = (
-        TextColumn("{task.description}", markup=False),
-        BarColumn(),
-        TextColumn("{task.percentage:>3.0f}%"),
-        TimeElapsedColumn(),
-        TextColumn("{task.fields[told]}", markup=False),
-    )
-    tasks: dict[str, TaskID] = {}
-    with Progress(*columns, console=console, disable=not console.is_terminal) as bar:
-
-        def show(step: Step) -> None:
-            name = f"{step.doing} {step.system}"
-            if name not in tasks:
-                tasks[name] = bar.add_task(name, total=1.0, told="")
-                if not console.is_terminal:
-                    tell(name)
-            bar.update(tasks[name], completed=step.share, told=step.told)
-
-        working()
-        yield show

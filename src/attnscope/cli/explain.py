@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -11,16 +10,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from attnscope.cli import options
-from attnscope.cli.output import csv_text, emit, json_text, new_console, working
+from attnscope.cli.output import csv_text, emit, json_text, new_console, progress_bar
 from attnscope.cli.place import PAGE, Place, count, draw_views
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator
+    from collections.abc import Callable
 
     import xarray as xr
     from rich.table import Table
-
-    from attnscope.progress import Progress
 
 _SHOWN = 20  # heads in the table
 _CHANGED = 6  # heads that fit on a terminal of 80 columns
@@ -47,7 +44,9 @@ _Target = Annotated[
 _Frequencies = Annotated[
     str | None,
     typer.Option(
-        metavar="LOW:HIGH", help="Cycles per window in which shifts are read off.", show_default="from 3"
+        metavar="LOW:HIGH",
+        help="Frequencies, in cycles per window, that shifts are read off.",
+        show_default="from 3",
     ),
 ]
 _Completion = Annotated[
@@ -55,10 +54,12 @@ _Completion = Annotated[
 ]
 _Interventions = Annotated[
     bool,
-    typer.Option("--interventions", help="Also change words and positions and see what becomes of heads."),
+    typer.Option(
+        "--interventions", help="Interventions too: words and positions are changed, and heads watched."
+    ),
 ]
 _Paper = Annotated[
-    bool, typer.Option("--paper", help="The papers' settings, and their published numbers beside ours.")
+    bool, typer.Option("--paper", help="Settings of the papers, and their published numbers beside ours.")
 ]
 _PublishedAs = Annotated[
     str | None,
@@ -69,13 +70,14 @@ _PublishedAs = Annotated[
 _Relearn = Annotated[
     int | None,
     typer.Option(
-        metavar="STEPS", help="Also learn the position table anew with unknown tokens between (1000)."
+        metavar="STEPS",
+        help="Steps of learning the position table anew with unknown tokens between, such as 1000.",
     ),
 ]
 _Also = Annotated[
     list[str] | None,
     typer.Option(
-        metavar="MODEL", help="Another model whose position table is shown beside; may be repeated."
+        metavar="MODEL", help="Model whose position table is shown beside this one's; may be repeated."
     ),
 ]
 
@@ -89,7 +91,7 @@ def explain(
     device: options.Device = None,
     dtype: options.Dtype = None,
     window: _Window = None,
-    limit: Annotated[int, typer.Option(help="Windows to read.")] = 100,
+    limit: Annotated[int, typer.Option(help="Largest number of windows.")] = 100,
     band: options.Band = 10,
     frequencies: _Frequencies = None,
     completion: _Completion = "minimal",
@@ -116,7 +118,7 @@ def explain(
     formats = options.formats_of(figures)
     texts = {"field": field, "by_line": by_line}
     place = Place(out, _default_out, ("paper.zarr.zip",) if paper else ())
-    with _progress_bar() as show:
+    with progress_bar("explain") as show:
         tree = _analysed(
             model,
             text or None,
@@ -235,37 +237,11 @@ def _frequencies(given: str | None) -> tuple[int, int] | None:
     return int(low), int(high)
 
 
-def _default_out(signature: dict[str, Any]) -> Path:
+def _default_out(signature: Any) -> Path:
     from attnscope.statistics import default_out
 
     folder = default_out(signature)
     return folder.with_name(f"explain-{folder.name}")
-
-
-@contextmanager
-def _progress_bar() -> Generator[Callable[[Progress], None]]:
-    """A bar with what is being done, on standard error; nothing where that is no terminal."""
-    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
-
-    console = new_console(errors=True)
-    bar = Progress(
-        TextColumn("explain"),
-        BarColumn(),
-        TextColumn("{task.percentage:>3.0f}%"),
-        TextColumn("{task.fields[step]}", markup=False),
-        TimeElapsedColumn(),
-        console=console,
-        transient=True,
-        disable=not console.is_terminal,
-    )
-    task = bar.add_task("explain", total=1.0, step="loading the model")
-
-    def show(step: Progress) -> None:
-        bar.update(task, completed=step.share, step=step.name)
-
-    with bar:
-        working()
-        yield show
 
 
 def _draw(
@@ -301,10 +277,10 @@ def _as_json(tree: xr.DataTree, folder: Path) -> dict[str, Any]:
 def _print_csv(tree: xr.DataTree) -> None:
     """One line for each head, with the signature that names the run's folder."""
     from attnscope.mechanism import rank_heads
-    from attnscope.store import short_hash
+    from attnscope.store import Signature
 
     rows = sorted(rank_heads(tree), key=lambda row: (row["layer"], row["head"]))
-    signature = short_hash(json.loads(tree.attrs["signature"]))
+    signature = Signature.from_json(tree.attrs["signature"]).short
     table: list[list[Any]] = [[*rows[0], "signature"] if rows else []]
     for row in rows:
         values = [f"{value:.6g}" if isinstance(value, float) else value for value in row.values()]

@@ -14,7 +14,7 @@ BUNDLED = "bundled"
 
 Model = Annotated[
     str,
-    typer.Argument(help=f"A model folder or hub id; '{BUNDLED}' is the small model that attnscope brings."),
+    typer.Argument(help=f"Model folder or hub id; '{BUNDLED}' is the small model that attnscope brings."),
 ]
 Texts = Annotated[
     list[Path] | None,
@@ -28,34 +28,44 @@ Out = Annotated[
 ]
 Repair = Annotated[
     bool,
-    typer.Option("--repair", help="Make again what was damaged in a finished run, instead of refusing it."),
+    typer.Option("--repair", help="Repair of a finished run: what was damaged is measured again."),
 ]
-Device = Annotated[str | None, typer.Option(help="cpu, cuda, ...", show_default="cuda if there is one")]
+Device = Annotated[
+    str | None, typer.Option(help="Device: cpu, cuda, ...", show_default="cuda if there is one")
+]
 Dtype = Annotated[
     str | None,
-    typer.Option(help="float32, bfloat16, float16, float64.", show_default="as the model was saved"),
+    typer.Option(
+        help="Number format: float32, bfloat16, float16 or float64.", show_default="as the model was saved"
+    ),
 ]
 Band = Annotated[int, typer.Option(help="Largest offset of the profiles.")]
-Seed = Annotated[int, typer.Option(help="Of what is random.")]
+Seed = Annotated[int, typer.Option(help="Seed of the random number generator.")]
 Field = Annotated[
     str | None, typer.Option(help="Field of JSON Lines that holds the text.", show_default="text")
 ]
-ByLine = Annotated[bool, typer.Option("--by-line", help="Every line of a file is a text.")]
-TARGET = "The translation, for the decoder of an encoder-decoder; may be repeated. "  # each command says how it is cut
+ByLine = Annotated[
+    bool, typer.Option("--by-line", help="Lines as texts: every line of a file is a text of its own.")
+]
+TARGET = (
+    "Translation of the text, for the decoder of an encoder-decoder; may be repeated. "  # and how it is cut
+)
 Tokenizer = Annotated[
     str | None, typer.Option(help="Folder or hub id of the tokenizer.", show_default="the model's")
 ]
 Revision = Annotated[str | None, typer.Option(help="Branch, tag or commit on the hub.")]
 TrustRemoteCode = Annotated[
-    bool, typer.Option("--trust-remote-code", help="Run code that comes with the model.")
+    bool, typer.Option("--trust-remote-code", help="Permission to run code that comes with the model.")
 ]
-Report = Annotated[bool, typer.Option(help="Write report.html and the figures.")]
+Report = Annotated[bool, typer.Option(help="Page (report.html) and figures beside the results.")]
 Figures = Annotated[
     str, typer.Option(help="Formats of the figures, with commas between: svg, pdf, png; or none.")
 ]
 USUAL_FIGURES = "svg"  # the quickest to draw
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
-AsCsv = Annotated[bool, typer.Option("--csv", help="Print one line for each head instead of a table.")]
+AsJson = Annotated[bool, typer.Option("--json", help="JSON on standard output instead of a table.")]
+AsCsv = Annotated[
+    bool, typer.Option("--csv", help="CSV on standard output instead of a table: one line for each head.")
+]
 
 
 def formats_of(figures: str) -> tuple[str, ...]:

@@ -11,14 +11,17 @@ import mmap
 import os
 import signal
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TextIO, cast
 
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Generator, Iterator
+
+    from attnscope.progress import Tell
 
 _LEAST_MEMORY = 768 << 20
 _PICTURES = {code: 0x2400 + code for code in range(0x20) if chr(code) not in "\n\t"} | {0x7F: 0x2421}
@@ -129,6 +132,71 @@ def working() -> None:
         ) from error
     if signal.getsignal(signal.SIGINT) is leave:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@contextmanager
+def progress_bar(command: str, *, shown: bool = True, lines: bool = False) -> Generator[Tell]:
+    """A bar while a command works: what is done now, the share of all work, time gone and left, and what is told.
+
+    Parameters
+    ----------
+    command
+        Its name, which stands there until the first report.
+    shown
+        Whether this process shows one. It is drawn on standard error, and only where that is a terminal.
+    lines
+        Whether to write a line for each name that is new where there is no terminal.
+    """
+    from rich.progress import (
+        BarColumn,
+        TaskProgressColumn,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
+    from rich.progress import Progress as Bar
+
+    console = new_console(errors=True)
+    drawn = shown and console.is_terminal
+    columns = (
+        TextColumn("{task.description}", markup=False),
+        BarColumn(bar_width=16),  # so that a line of 80 columns holds the rest
+        TaskProgressColumn(),
+        TimeElapsedColumn(),
+        TextColumn("left"),
+        TimeRemainingColumn(),
+        TextColumn("{task.fields[told]}", markup=False),
+    )
+    names: set[str] = set()
+    with Bar(*columns, console=console, transient=True, disable=not drawn) as bar:
+        task = bar.add_task(command, total=1.0, told="")
+
+        def show(at: Any) -> None:
+            if lines and not console.is_terminal and at.name not in names:
+                tell(at.name)
+            names.add(at.name)
+            bar.update(task, description=at.name, completed=at.share, told=told_text(getattr(at, "told", {})))
+
+        working()
+        yield show
+
+
+def told_text(told: Mapping[str, float | int | str]) -> str:
+    """What a report tells, in one line.
+
+    Examples
+    --------
+    >>> told_text({"update": 1200, "loss": 2.34567, "tokens/s": 6793.2})
+    'update 1,200  loss 2.346  tokens/s 6,793'
+    """
+    return "  ".join(f"{name} {_number(value)}" for name, value in told.items())
+
+
+def _number(value: Any) -> str:
+    if isinstance(value, str):
+        return value
+    whole = isinstance(value, int) or abs(value) >= 1000  # noqa: PLR2004
+    return f"{value:,.0f}" if whole else f"{value:.4g}"
 
 
 def prepare() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from attnscope.cli.output import new_console, tell
 
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from attnscope.store import OwnedFolder
+    from attnscope.store import OwnedFolder, Signature
 
 PAGE = "report.html"
 
@@ -28,26 +28,29 @@ class Place:
         Files that the folder must hold for the run to count as finished.
     """
 
-    def __init__(
-        self, asked: Path | None, usual: Callable[[dict[str, Any]], Path], parts: tuple[str, ...] = ()
-    ) -> None:
+    def __init__(self, asked: Path | None, usual: Callable[[Any], Path], parts: tuple[str, ...] = ()) -> None:
         self.asked, self.usual, self.parts = asked, usual, parts
-        self.finished = False
+        self.finished, self.signature = False, cast("Signature | None", None)
 
-    def __call__(self, signature: dict[str, Any]) -> Path:
+    def __call__(self, signature: Signature | dict[str, Any]) -> Path:
         """Name the folder of a run with that signature."""
-        from attnscope.store import is_finished
+        from attnscope.store import Signature, is_finished
 
+        self.signature = Signature.of(signature)
         folder = self.asked or self.usual(signature)
         self.finished = is_finished(folder) and all((folder / part).exists() for part in self.parts)
         return folder
 
     def say(self, folder: Path, page: Path | None) -> None:
-        """Name the results and the page; on standard error, that nothing was measured anew."""
+        """Name the results, the page and the signature; on standard error, that nothing was measured anew."""
         console = new_console()
         console.print(f"results: {folder}", highlight=False, markup=False, soft_wrap=True)
         if page is not None:
             console.print(f"report:  {page}", highlight=False, markup=False, soft_wrap=True)
+        if self.signature is not None:
+            console.print(
+                f"signature: {self.signature.format()}", highlight=False, markup=False, soft_wrap=True
+            )
         if self.finished:
             tell(f"already finished in {folder}: delete it or give another --out to measure again")
 

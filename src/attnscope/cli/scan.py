@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 import json
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from attnscope.cli import options
-from attnscope.cli.output import csv_text, emit, json_text, new_console, working
+from attnscope.cli.output import csv_text, emit, json_text, new_console, progress_bar, working
 from attnscope.cli.place import PAGE, Place, count, draw_views
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Sequence
+    from collections.abc import Sequence
 
     import xarray as xr
     from rich.table import Table
 
     from attnscope.cli.again import Question
-    from attnscope.statistics import Progress
 
 
 def scan(
@@ -34,15 +33,16 @@ def scan(
     device: options.Device = None,
     dtype: options.Dtype = None,
     statistics: Annotated[
-        str | None, typer.Option(help="Names with commas between. 'list' shows them.", show_default="all")
+        str | None,
+        typer.Option(help="Names of statistics with commas between; 'list' shows them.", show_default="all"),
     ] = None,
     window: Annotated[
         int | None, typer.Option(help="Tokens of a window.", show_default="the model's length, at most 2048")
     ] = None,
     stride: Annotated[
-        int | None, typer.Option(help="Tokens between windows.", show_default="no overlap")
+        int | None, typer.Option(help="Tokens between the starts of windows.", show_default="no overlap")
     ] = None,
-    limit: Annotated[int | None, typer.Option(help="Windows to measure.", show_default="all")] = None,
+    limit: Annotated[int | None, typer.Option(help="Largest number of windows.", show_default="all")] = None,
     batch_size: Annotated[
         int | None, typer.Option(help="Windows at a time.", show_default="about 2048 tokens")
     ] = None,
@@ -104,7 +104,7 @@ def scan(
     if results is None:
         from attnscope.statistics import scan as run_scan
 
-        with _progress_bar() as told:
+        with progress_bar("scan") as told:
             results = run_scan(
                 model,
                 text or None,
@@ -186,36 +186,6 @@ def _list_statistics() -> None:
     emit("".join(f"{line}\n" for line in (*lines, "", more, *derived)))
 
 
-@contextmanager
-def _progress_bar() -> Generator[Callable[[Progress], None]]:
-    """A bar with rate and time left, on standard error; nothing where that is no terminal."""
-    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
-
-    console = new_console(errors=True)
-    bar = Progress(
-        TextColumn("scan"),
-        BarColumn(),
-        TextColumn("{task.percentage:>3.0f}%"),
-        TextColumn("{task.fields[windows]} windows, {task.fields[rate]:.1f}/s"),
-        TimeElapsedColumn(),
-        TextColumn("left"),
-        TimeRemainingColumn(),
-        console=console,
-        transient=True,
-        disable=not console.is_terminal,
-    )
-    task = bar.add_task("scan", total=1.0, windows=0, rate=0.0)
-
-    def show(progress: Any) -> None:
-        elapsed = bar.tasks[0].elapsed or 0.0
-        rate = progress.windows / elapsed if elapsed else 0.0
-        bar.update(task, completed=progress.share, windows=progress.windows, rate=rate)
-
-    with bar:
-        working()
-        yield show
-
-
 def _draw(
     results: xr.Dataset, folder: Path, formats: tuple[str, ...], heads: list[tuple[int, int]]
 ) -> Path | None:
@@ -251,7 +221,7 @@ def _as_json(results: xr.Dataset, folder: Path) -> dict[str, Any]:
 def _print_csv(results: xr.Dataset) -> None:
     """One line for each head: means over texts, and the signature that names the run's folder."""
     from attnscope.statistics import majority_names, peaks
-    from attnscope.store import short_hash
+    from attnscope.store import Signature
 
     means = {
         name: values.mean("text", skipna=True).values
@@ -260,7 +230,7 @@ def _print_csv(results: xr.Dataset) -> None:
     }
     means |= {str(name): values.values for name, values in (peaks(results) or {}).items()}
     kinds = majority_names(results)
-    signature = short_hash(json.loads(results.attrs["signature"]))
+    signature = Signature.from_json(results.attrs["signature"]).short
     table = [["layer", "head", "layer_name", "layer_kind", "label", *means, "signature"]]
     for layer, (name, kind) in enumerate(
         zip(results.layer_name.values, results.layer_kind.values, strict=True)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from attnscope.cli.output import emit, json_text, new_console, working
+from attnscope.cli.output import emit, json_text, new_console, progress_bar
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -23,59 +23,66 @@ def score(
             help="Translations, one sentence a line; - is standard input. The first is the baseline."
         ),
     ],
-    reference: Annotated[
-        list[Path], typer.Option(help="Right translations; again for a second one of each sentence.")
+    target: Annotated[
+        list[Path],
+        typer.Option(help="Reference translations; given again for a second one of each sentence."),
     ],
     tokenize: Annotated[
         str | None,
         typer.Option(
-            help="How BLEU finds words: 13a, intl, zh, ja-mecab, char, none (tokenised text), moses. "
+            help="Tokenizer of BLEU: 13a, intl, zh, ja-mecab, char, none (tokenised text), moses. "
             "[default: ja-mecab and zh for their languages, else 13a]"
         ),
     ] = None,
     lowercase: Annotated[
-        bool, typer.Option("--lowercase", "-lc", help="Ignore case; as in older papers, with moses or none.")
+        bool,
+        typer.Option(
+            "--lowercase", "-lc", help="Case-insensitive scores, as in older papers with moses or none."
+        ),
     ] = False,
     language: Annotated[
-        str | None, typer.Option(help="Language of the references, such as ja; for moses en by default.")
+        str | None, typer.Option(help="Language of the targets, such as ja; for moses en by default.")
     ] = None,
-    source: Annotated[
-        Path | None, typer.Option(help="The sentences that were translated, for --by-length.")
+    text: Annotated[
+        Path | None, typer.Option(help="Sentences that were translated, for --by-length.")
     ] = None,
     by_length: Annotated[
         str | None, typer.Option(help="Upper limits of source length with commas between: 10,20,30")
     ] = None,
-    length_in: Annotated[str, typer.Option(help="What a length counts: words or characters.")] = "words",
+    length_in: Annotated[str, typer.Option(help="Unit of length: words or characters.")] = "words",
     resamples: Annotated[
         int, typer.Option(help="Number of resamples of the bootstrap; 0 for no intervals.")
     ] = 1000,
     seed: Annotated[int, typer.Option(help="Seed of the bootstrap.")] = 12345,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="JSON on standard output instead of a table.")
+    ] = False,
 ) -> None:
     """How good are the translations? BLEU and chrF with signatures, intervals and paired tests."""
     from attnscope.errors import AttnscopeError
     from attnscope.translation.evaluation import score as run_score
 
-    files = [*hypotheses, *reference, *([source] if source else [])]
+    files = [*hypotheses, *target, *([text] if text else [])]
     if sum(str(file) == "-" for file in files) > 1:
         raise AttnscopeError("standard input (-) can be only one of the files")
-    if source and not by_length:
+    if text and not by_length:
         raise AttnscopeError(
-            "--source is for BLEU by its length: give limits too, such as --by-length 10,20,30"
+            "--text is for BLEU by its length: give limits too, such as --by-length 10,20,30"
         )
-    working()
-    result = run_score(
-        list(hypotheses),
-        list(reference),
-        source=source,
-        by_length=length_limits(by_length) if by_length else [],
-        length_in=length_in,
-        tokenize=tokenize,
-        lowercase=lowercase,
-        language=language,
-        resamples=resamples,
-        seed=seed,
-    )
+    with progress_bar("score") as show:
+        result = run_score(
+            list(hypotheses),
+            list(target),
+            texts=text,
+            by_length=length_limits(by_length) if by_length else [],
+            length_in=length_in,
+            tokenize=tokenize,
+            lowercase=lowercase,
+            language=language,
+            resamples=resamples,
+            seed=seed,
+            progress=show,
+        )
     if as_json:
         emit(json_text(_as_json(result)) + "\n")
     else:
@@ -96,10 +103,10 @@ def _as_json(result: xr.Dataset) -> dict[str, Any]:
     """Numbers by system and metric; what does not exist is null."""
 
     def values(names: list[str], **where: Any) -> dict[str, Any]:
-        found = {name: float(result[name].sel(where)) for name in names}
+        numbers = {name: float(result[name].sel(where)) for name in names}
         return {
             name.removesuffix("_by_length"): None if math.isnan(value) else value
-            for name, value in found.items()
+            for name, value in numbers.items()
         }
 
     names = ["score", "lower", "upper", "difference", "difference_lower", "difference_upper", "p_value"]

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_args, get_origin
 
 import typer
 
-from attnscope.cli.output import new_console, tell, working
+from attnscope.cli.output import new_console, progress_bar, tell
 
 if TYPE_CHECKING:
     from rich.console import Console
-
-    from attnscope.training import Progress
 
 _CONFIG = Annotated[
     Path | None, typer.Argument(help="YAML file of settings; flags take the place of its values.")
@@ -37,13 +34,13 @@ def train(config: Path | None, out: Path, **settings: Any) -> None:
 
     folder = OwnedFolder(out, "train").look()
     checkpoints = Checkpoints(folder)
-    with _progress_bar() as show:
+    with progress_bar("train", shown=is_first()) as show:
         if folder.state.get("complete") and is_first():
             tell(f"{out} holds a finished training of {checkpoints.updates()[-1]} updates")
         elif checkpoints.updates() and is_first():
             tell(f"{out} holds {checkpoints.updates()[-1]} updates: it goes on from there")
         try:
-            metrics = run(config, out, progress=show, **settings)
+            results = run(config, out, progress=show, **settings)
         except KeyboardInterrupt:
             folder.look()
             kept = f"update {checkpoints.updates()[-1]}" if checkpoints.updates() else "the beginning"
@@ -53,34 +50,34 @@ def train(config: Path | None, out: Path, **settings: Any) -> None:
     if not is_first():
         return
     console = new_console()
-    error = metrics.pop("aer", None)
-    shown = ", ".join(f"{name} {value:.2f}" for name, value in metrics.items())
+    shown = ", ".join(f"{name} {float(results[name]):.2f}" for name in ("loss", "bleu") if name in results)
     console.print(f"validation: {shown}", highlight=False, style="bold")
-    if error is not None:
-        console.print(f"alignments: error rate {100 * error:.1f}% against the known ones", highlight=False)
-    _print_first_look(console, out)
+    if "aer" in results:
+        rate = 100 * float(results["aer"])
+        console.print(f"alignments: error rate {rate:.1f}% against the known ones", highlight=False)
+    _print_samples(console, out)
     console.print(f"model: {out}", highlight=False, markup=False, soft_wrap=True)
 
 
-def _print_first_look(console: Console, out: Path) -> None:
+def _print_samples(console: Console, out: Path) -> None:
     """On the generated task: BLEU by length, and two sentences with the words that each word looks at."""
     from rich.text import Text
 
-    from attnscope.comparison import first_look
+    from attnscope.comparison import sample_translations
 
-    found = first_look(out)
-    if found is None:
+    samples = sample_translations(out)
+    if samples is None:
         return
-    lengths = "  ".join(f"{bucket}: {bleu:.1f}" for bucket, _, bleu in found.by_length)
+    lengths = "  ".join(f"{bucket}: {bleu:.1f}" for bucket, _, bleu in samples.by_length)
     console.print(f"BLEU by words of the source, new sentences:\n  {lengths}", highlight=False)
-    for one in found.shown:
-        right = one.translation == one.right
-        console.print(Text(f"\n  {one.source}"))
-        console.print(Text(f"  {one.translation}", style="green" if right else "red"))
+    for sentence in samples.shown:
+        right = sentence.translation == sentence.right
+        console.print(Text(f"\n  {sentence.source}"))
+        console.print(Text(f"  {sentence.translation}", style="green" if right else "red"))
         if not right:
-            console.print(Text(f"  {one.right}  (expected)", style="dim"))
-        if one.looked:
-            looks = "  ".join(f"{word}\N{LEFTWARDS ARROW}{at}" for word, at in one.looked[:20])
+            console.print(Text(f"  {sentence.right}  (expected)", style="dim"))
+        if sentence.attended:
+            looks = "  ".join(f"{word}\N{LEFTWARDS ARROW}{at}" for word, at in sentence.attended[:20])
             console.print(Text(f"  looks at: {looks}", style="dim"))
     console.print(
         "\none vector, attention and a Transformer side by side: attnscope compare", highlight=False
@@ -108,7 +105,7 @@ def with_settings(command: Callable[..., None]) -> Callable[..., None]:
         annotation = Annotated[kind | None, option]
         parameters.append(inspect.Parameter(name, keyword, default=None, annotation=annotation))
     command.__signature__ = inspect.Signature(parameters)  # pyright: ignore[reportFunctionMemberAccess]
-    command.__annotations__ = {one.name: one.annotation for one in parameters}
+    command.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     return command
 
 
@@ -119,43 +116,3 @@ def _kind(annotation: Any) -> tuple[Any, tuple[str, ...]]:
     if get_origin(annotation) is Literal:
         return str, get_args(annotation)
     return annotation, ()
-
-
-@contextmanager
-def _progress_bar() -> Generator[Callable[[Progress], None]]:
-    """A bar with the loss, the rate and the time left, on standard error; nothing where that is no terminal."""
-    from rich.progress import BarColumn, TextColumn
-    from rich.progress import Progress as Bar
-
-    from attnscope.training import is_first
-
-    console = new_console(errors=True)
-    bar = Bar(
-        TextColumn("train"),
-        BarColumn(bar_width=20),  # so that a line of 80 columns holds the rest
-        TextColumn("{task.fields[told]}", markup=False),
-        console=console,
-        disable=not (console.is_terminal and is_first()),
-    )
-    task = bar.add_task("train", total=1.0, told="reading the texts")
-
-    left_out: dict[str, int] = {}
-
-    def show(told: Progress) -> None:
-        if told.left_out and not left_out:
-            left_out.update(told.left_out)
-            counts = ", ".join(f"{count:,} {reason}" for reason, count in left_out.items())
-            console.print(f"pairs left out: {counts}", highlight=False)
-        values = "".join(f"  {name} {value:.2f}" for name, value in told.metrics.items())
-        metrics = f"\nvalidation:{values}" if values else ""
-        minutes, seconds = divmod(round(told.remaining), 60)
-        bar.update(
-            task,
-            completed=told.update / told.updates,
-            told=f"{told.update}/{told.updates}  loss {told.loss:.3f}  {told.tokens_per_second:,.0f} tokens/s  "
-            f"{minutes}:{seconds:02d} left{metrics}",
-        )
-
-    with bar:
-        working()
-        yield show

@@ -4,33 +4,32 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Generator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from attnscope.cli import options
-from attnscope.cli.output import emit, new_console, tell, working
+from attnscope.cli.output import emit, progress_bar, tell
 
 if TYPE_CHECKING:
     from attnscope.translation import Translation
 
 _Model = Annotated[
-    str, typer.Argument(help="A folder of `attnscope train`, another model folder or a hub id.")
+    str, typer.Argument(help="Model: a folder of `attnscope train`, another model folder or a hub id.")
 ]
 _Text = Annotated[Path, typer.Argument(help="Sentences, one a line (UTF-8); - is standard input.")]
 _Out = Annotated[Path | None, typer.Option(help="File of the translations.", show_default="standard output")]
-_Beams = Annotated[int, typer.Option(min=1, help="Translations followed at a time; 1 is greedy.")]
-_Penalty = Annotated[float, typer.Option(help="Log-probabilities are divided by the length to this power.")]
-_NBest = Annotated[int, typer.Option(min=1, help="Translations of each line, the best first.")]
-_Sample = Annotated[bool, typer.Option("--sample", help="Draw words instead of searching for the best.")]
+_Beams = Annotated[int, typer.Option(min=1, help="Beam size: translations followed at a time; 1 is greedy.")]
+_Penalty = Annotated[float, typer.Option(help="Power of the length that log-probabilities are divided by.")]
+_NBest = Annotated[int, typer.Option(min=1, help="Number of translations of each line, the best first.")]
+_Sample = Annotated[bool, typer.Option("--sample", help="Sampling: words are drawn instead of searched for.")]
 _Temperature = Annotated[
-    float, typer.Option(min=0.01, help="Of --sample: below 1 bolder words become rarer.")
+    float, typer.Option(min=0.01, help="Temperature of --sample; below 1, unlikely words become rarer.")
 ]
 _Overlong = Annotated[
-    str, typer.Option(help="Lines longer than the model was trained for: refuse, split or cut.")
+    str, typer.Option(help="Treatment of lines longer than the model was trained for: refuse, split or cut.")
 ]
 _BatchTokens = Annotated[int, typer.Option(min=1, help="Source tokens times beams at a time.")]
 _Json = Annotated[
@@ -67,8 +66,8 @@ def translate(
     from attnscope.translation import translate as run
 
     lines = read_lines(text)
-    with _progress_bar() as show:
-        found = run(
+    with progress_bar("translate") as show:
+        translations = run(
             model,
             lines,
             tokenizer=tokenizer,
@@ -87,8 +86,8 @@ def translate(
             scores=as_json or n_best > 1,
             progress=show,
         )
-    _tell_cuts(found)
-    written = "".join(f"{line}\n" for line in _lines(lines, found, n_best=n_best, as_json=as_json))
+    _tell_cuts(translations)
+    written = "".join(f"{line}\n" for line in _lines(lines, translations, n_best=n_best, as_json=as_json))
     if out is None:
         emit(written)
         return
@@ -96,27 +95,27 @@ def translate(
         write_output(out, written)
 
 
-def _tell_cuts(found: Sequence[Sequence[Translation]]) -> None:
+def _tell_cuts(translations: Sequence[Sequence[Translation]]) -> None:
     """What --overlong cut left out, on standard error."""
-    for number, several in enumerate(found, start=1):
+    for number, several in enumerate(translations, start=1):
         if several[0].left_out:
             tell(f"line {number}: {several[0].left_out} tokens at its end were cut off")
 
 
 def _lines(
-    sources: Sequence[str], found: Sequence[Sequence[Translation]], *, n_best: int, as_json: bool
+    sources: Sequence[str], translations: Sequence[Sequence[Translation]], *, n_best: int, as_json: bool
 ) -> list[str]:
     if as_json:
         rows = [
             {"source": source, "translations": [_as_json(one) for one in several]}
-            for source, several in zip(sources, found, strict=True)
+            for source, several in zip(sources, translations, strict=True)
         ]
         return [json.dumps(row, ensure_ascii=False) for row in rows]
     if n_best == 1:
-        return [several[0].text for several in found]
+        return [several[0].text for several in translations]
     return [
         f"{number} ||| {one.text} ||| {one.score:.4f}"
-        for number, several in enumerate(found)
+        for number, several in enumerate(translations)
         for one in several
     ]
 
@@ -124,15 +123,3 @@ def _lines(
 def _as_json(one: Translation) -> dict[str, str | float | int | None]:
     score = None if math.isnan(one.score) else one.score
     return {"text": one.text, "score": score, "left_out": one.left_out}
-
-
-@contextmanager
-def _progress_bar() -> Generator[Callable[[int, int], None]]:
-    """Lines done, on standard error; nothing where that is no terminal."""
-    from rich.progress import Progress
-
-    console = new_console(errors=True)
-    with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
-        task = bar.add_task("translate", total=None)
-        working()
-        yield lambda done, lines: bar.update(task, completed=done, total=lines)

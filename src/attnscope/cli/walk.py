@@ -8,22 +8,19 @@ from typing import Annotated
 import typer
 
 from attnscope.cli import options
-from attnscope.cli.output import emit, new_console, working
+from attnscope.cli.output import emit, new_console, progress_bar
 
 
 def walk(
-    sentence: Annotated[
+    model: options.Model = options.BUNDLED,
+    text: Annotated[
         str | None,
-        typer.Argument(help="A sentence, in quotes.", show_default="one about a tired animal"),
+        typer.Argument(help="Sentence to follow, in quotes.", show_default="one about a tired animal"),
     ] = None,
-    model: Annotated[
-        str,
-        typer.Option(help="A model folder or hub id; 'bundled' is the small model that attnscope brings."),
-    ] = "bundled",
     target: Annotated[
         str | None,
         typer.Option(
-            help="What the decoder of an encoder-decoder says, in quotes.",
+            help="Sentence that the decoder of an encoder-decoder says, in quotes.",
             show_default="the model's own translation",
         ),
     ] = None,
@@ -34,18 +31,16 @@ def walk(
     query_token: Annotated[
         str | None,
         typer.Option(
-            help="Whose row is followed: a position, or a piece of the text.",
+            help="Token whose row is followed: a position, or a piece of the text.",
             show_default="the last; of the default sentence 'it'",
         ),
     ] = None,
     toy: Annotated[
-        bool, typer.Option("--toy", help="No model: one head over random numbers, as in a first lesson.")
+        bool, typer.Option("--toy", help="Example without a model: one head over random numbers.")
     ] = False,
-    language: Annotated[str, typer.Option("--lang", help="en or ja.")] = "en",
-    markdown: Annotated[
-        Path | None, typer.Option(help="Write Markdown with LaTeX to this file; - prints it.")
-    ] = None,
-    seed: Annotated[int | None, typer.Option(help="Seed of the toy's numbers.", show_default="0")] = None,
+    language: Annotated[str, typer.Option("--lang", help="Language of the explanation: en or ja.")] = "en",
+    markdown: Annotated[Path | None, typer.Option(help="File for Markdown with LaTeX; - prints it.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Seed of the numbers of --toy.", show_default="0")] = None,
     device: options.Device = None,
     dtype: options.Dtype = None,
     tokenizer: options.Tokenizer = None,
@@ -58,36 +53,44 @@ def walk(
     from attnscope.walkthrough import terminal, walk_toy
     from attnscope.walkthrough import walk as run_walk
 
-    if toy and (sentence, target) != (None, None):
+    if toy and (text, target) != (None, None):
         raise AttnscopeError("--toy has numbers of its own: leave the sentence and --target out, or --toy")
-    if toy and (model, layer, head) != ("bundled", None, 0):
-        raise AttnscopeError("--toy has one head of its own: leave --model, --layer and --head out, or --toy")
-    if seed is not None and not toy:
-        raise AttnscopeError("--seed is of the toy's numbers: give --toy too, or leave it out")
-    working()
-    if toy:
-        found = walk_toy(seed=seed or 0, token=_number(query_token))
-    else:
-        found = run_walk(
-            sentence,
-            model,
-            target=target,
-            layer=layer,
-            head=head,
-            query_token=query_token,
-            device=device,
-            dtype=dtype,
-            tokenizer=tokenizer,
-            revision=revision,
-            trust_remote_code=trust_remote_code,
+    if toy and (model, layer, head) != (options.BUNDLED, None, 0):
+        raise AttnscopeError(
+            "--toy has one head of its own: leave the model, --layer and --head out, or --toy"
         )
+    if " " in model and not Path(model).exists():
+        raise AttnscopeError(
+            "the first argument is the model. For the bundled model on a sentence, say: attnscope walk bundled "
+            f"{model!r}"
+        )
+    if seed is not None and not toy:
+        raise AttnscopeError("--seed is for --toy: give --toy too, or leave --seed out")
+    with progress_bar("walk") as show:
+        if toy:
+            steps = walk_toy(seed=seed or 0, token=_number(query_token))
+        else:
+            steps = run_walk(
+                model,
+                text,
+                targets=target,
+                layer=layer,
+                head=head,
+                query_token=query_token,
+                device=device,
+                dtype=dtype,
+                tokenizer=tokenizer,
+                revision=revision,
+                trust_remote_code=trust_remote_code,
+                progress=show,
+            )
     if markdown is None:
         console = new_console()
-        console.print(terminal(found, language, width=console.width), highlight=False)
+        console.print(terminal(steps, language, width=console.width), highlight=False)
     elif str(markdown) == "-":
-        emit(as_markdown(found, language))
+        emit(as_markdown(steps, language))
     else:
-        _write(markdown, as_markdown(found, language))
+        _write(markdown, as_markdown(steps, language))
 
 
 def _number(token: str | None) -> int:

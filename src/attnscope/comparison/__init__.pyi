@@ -1,9 +1,8 @@
-from ._compare import compare
-from ._first_look import first_look
-from ._trial import Step
+from ._compare import compare, load_comparison
+from ._samples import sample_translations
 
 __all__ = [
-    "Step",
     "compare",
-    "first_look",
+    "load_comparison",
+    "sample_translations",
 ]

@@ -1,9 +1,9 @@
-"""Comparing translation systems: trained alike, tried on one text, laid side by side."""
+"""Comparing translation systems: trained alike, outputs on one text, laid side by side."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -11,25 +11,27 @@ import xarray as xr
 
 from attnscope.checks import THREADS, check_whole
 from attnscope.comparison._curves import learning_curves, training_effort
-from attnscope.comparison._held_out import read_held_out
+from attnscope.comparison._outputs import SystemOutput, SystemOutputs
 from attnscope.comparison._systems import System, read_systems
-from attnscope.comparison._trial import Step, Trial, Trials
+from attnscope.comparison._test_text import read_test_text
 from attnscope.errors import AttnscopeError
-from attnscope.store import SUFFIX, OwnedFolder, explained, json_bytes, packed
+from attnscope.progress import Progress, Tell, tell_nobody
+from attnscope.store import SUFFIX, OwnedFolder, Signature, explained, json_bytes, packed, unpacked
 from attnscope.training.config import TrainConfig, read_config
-from attnscope.translation import ParallelText, TaskText
+from attnscope.translation import Lines, ParallelText, TaskText
 from attnscope.translation.evaluation import score
 
 _SHOWN_WORDS = 24  # of each side of the sentence pair in the picture
+_NODES = ("scores", "curves", "alignment")
 _BUCKETS = 6  # of length, about as many as a curve needs
 
 
 def compare(
     systems: Sequence[str | Path] | Mapping[str, str | Path | TrainConfig] | None = None,
-    out: str | Path = "attnscope-comparison",
+    texts: Lines | None = None,
     *,
-    source: str | Path | None = None,
-    reference: str | Path | None = None,
+    targets: Lines | None = None,
+    out: str | Path = "attnscope-comparison",
     join: int | None = None,
     by_length: Sequence[int] | None = None,
     length_in: str | None = None,
@@ -40,7 +42,7 @@ def compare(
     resamples: int = 1000,
     threads: int | None = None,
     device: str | None = None,
-    progress: Callable[[Step], None] | None = None,
+    progress: Tell | None = None,
 ) -> xr.DataTree:
     """Train systems where they are not trained yet, translate one text with all of them, and compare.
 
@@ -50,12 +52,13 @@ def compare(
         YAML files of settings (`TrainConfig`), each trained in ``out/systems/NAME``; folders that `attnscope train`
         made, taken as they are; or a mapping from names to these. By default three that learn the generated task in a
         few minutes each: a recurrent model with one fixed vector, the same with additive attention, and a Transformer.
+    texts, targets
+        Sentences to translate and their right translations: lists of strings, or paths as `read_parallel` reads them.
+        By default what `read_test_text` says: new sentences of the generated task, or the validation text that all
+        systems share.
     out
         Folder of trainings (``systems``), translations and results. Given again, it goes on where it was stopped, and
         what is done is not done again.
-    source, reference
-        Files of the text to translate, line by line; by default what `read_held_out` says: new sentences of the
-        generated task, or the validation text that all systems share.
     join
         Neighbouring pairs of the text joined into one, at most; by default as the systems were trained.
     by_length
@@ -72,7 +75,7 @@ def compare(
     threads, device
         For training and translating.
     progress
-        Called while it works.
+        Called with a `Progress` while it works: its name says what is done with which system.
 
     Returns
     -------
@@ -84,13 +87,13 @@ def compare(
             ``sentences_per_second`` (of translating), ``sentences_cut`` (longer than it was trained for),
             ``training_tokens_per_second`` (target tokens, median of the log), ``training_seconds``,
             ``training_tokens``; on the generated task ``alignment_error_rate``, ``alignment_precision`` and
-            ``alignment_recall`` (see `judge_known`).
+            ``alignment_recall`` (see `best_aligning_head`).
         ``curves``
             ``bleu`` and ``loss`` (nats per token) on the validation text ``(system, validation)``, with ``updates``,
             ``tokens`` (target tokens seen) and ``seconds`` at each.
         ``alignment``
             One sentence pair: ``weights (system, target_word, source_word)`` by forced decoding, NaN for a system
-            without attention; ``read_from`` says from which heads; ``translation (system)``; ``known`` where the right
+            without attention; ``read_from`` says from which heads; ``translation (system)``; ``gold`` where the right
             links are.
 
         Attributes: ``signature`` (JSON) and ``run``, the folder.
@@ -111,7 +114,7 @@ def compare(
     check_whole(1, THREADS, threads=threads)
     out = Path(out)
     asked = read_systems(systems, out)
-    text = read_held_out(asked, _path(source), _path(reference), join=join)
+    text = read_test_text(asked, texts, targets, join=join)
     shown = _shown_pair(text, line)
     length_in = length_in or ("words" if any(" " in one for one in text.source) else "characters")
     validated = asked[0].config or read_config()
@@ -119,8 +122,8 @@ def compare(
     def scored(hypotheses: dict[str, Sequence[str]], resamples: int) -> xr.Dataset:
         return score(
             hypotheses,
-            [text.target],
-            source=text.source,
+            text.target,
+            texts=text.source,
             by_length=list(by_length or ()) or length_limits(text.source, length_in),
             length_in=length_in,
             tokenize=tokenize or validated.bleu_tokenizer,
@@ -128,35 +131,40 @@ def compare(
             resamples=resamples,
         )
 
+    tell = progress or tell_nobody
     scored({"reference": text.target}, min(resamples, 0))  # refuses wrong settings before hours of training
     with OwnedFolder(out, "compare") as folder:
-        trials = Trials(folder, text, shown, beams, threads, device, progress or (lambda _: None))
-        trials.write_text()
-        tried = {system.name: trials.of(system) for system in asked}
-        scores = scored({name: trial.lines for name, trial in tried.items()}, resamples)
+        every = SystemOutputs(folder, text, shown, beams, threads, device, tell)
+        every.write_text()
+        outputs = every.all(asked)
+        tell(Progress("score", 0.99))
+        scores = scored({name: output.lines for name, output in outputs.items()}, resamples)
         scores = scores.isel(bucket=np.flatnonzero(scores.sentences.values))  # those with sentences
-        found = {
-            "scores": scores.merge(_by_system(asked, tried, text)),
+        results = {
+            "scores": scores.merge(_by_system(asked, outputs, text)),
             "curves": learning_curves({system.name: system.folder for system in asked}),
-            "alignment": _alignment(text, shown, tried),
+            "alignment": _alignment(text, shown, outputs),
         }
-        signature = {
-            "command": "compare",
-            "systems": {name: trial.signature for name, trial in tried.items()},
-            "scores": json.loads(scores.attrs["signature"]),
-        }
+        signature = Signature(
+            "compare",
+            systems={name: output.signature for name, output in outputs.items()},
+            scores=json.loads(scores.attrs["signature"]),
+        )
         with explained(f"write to {out}", "Free some room and give the same command again"):
             folder.write(
-                {f"{name}{SUFFIX}": packed(dataset) for name, dataset in found.items()}
-                | {"run.json": json_bytes(signature)}
+                {f"{name}{SUFFIX}": packed(dataset) for name, dataset in results.items()}
+                | {"run.json": json_bytes(signature.to_dict())}
             )
-    tree = xr.DataTree.from_dict(found)
-    tree.attrs = {"signature": json.dumps(signature), "run": str(out)}
+        tell(Progress("done", 1.0))
+        return load_comparison(folder)
+
+
+def load_comparison(folder: OwnedFolder) -> xr.DataTree:
+    """The tree that `compare` returned, from its folder."""
+    tree = xr.DataTree.from_dict({name: unpacked(folder.read(f"{name}{SUFFIX}")) for name in _NODES})
+    signature = Signature.from_json(folder.read("run.json").decode())
+    tree.attrs = {"signature": signature.to_json(), "run": str(folder.path)}
     return tree
-
-
-def _path(given: str | Path | None) -> Path | None:
-    return None if given is None else Path(given)
 
 
 def length_limits(sources: Sequence[str], length_in: str = "words") -> list[int]:
@@ -185,41 +193,41 @@ def _shown_pair(text: ParallelText, line: int | None) -> int:
     return max(short, key=lambda i: sizes[i]) if short else int(np.argmin(sizes))
 
 
-def _by_system(systems: Sequence[System], tried: dict[str, Trial], text: ParallelText) -> xr.Dataset:
+def _by_system(systems: Sequence[System], outputs: dict[str, SystemOutput], text: ParallelText) -> xr.Dataset:
     """What there is of each system beside its scores."""
     efforts = [training_effort(system.folder) for system in systems]
     values: dict[str, list[float]] = {
-        "parameters": [trial.parameters for trial in tried.values()],
-        "sentences_cut": [trial.cut for trial in tried.values()],
-        "sentences_per_second": [len(text) / trial.seconds for trial in tried.values()],
+        "parameters": [output.parameters for output in outputs.values()],
+        "sentences_cut": [output.cut for output in outputs.values()],
+        "sentences_per_second": [len(text) / output.seconds for output in outputs.values()],
         **{name: [effort[name] for effort in efforts] for name in efforts[0]},
     }
     if isinstance(text, TaskText):
         values |= {
-            f"alignment_{name}": [trial.aligned.get(name, np.nan) for trial in tried.values()]
+            f"alignment_{name}": [output.aligned.get(name, np.nan) for output in outputs.values()]
             for name in ("error_rate", "precision", "recall")
         }
-    return xr.Dataset({name: ("system", one) for name, one in values.items()}, {"system": list(tried)})
+    return xr.Dataset({name: ("system", one) for name, one in values.items()}, {"system": list(outputs)})
 
 
-def _alignment(text: ParallelText, shown: int, tried: dict[str, Trial]) -> xr.Dataset:
+def _alignment(text: ParallelText, shown: int, outputs: dict[str, SystemOutput]) -> xr.Dataset:
     source, target = text.source[shown].split(), text.target[shown].split()
     blank = np.full((len(target), len(source)), np.nan)
-    weights = [blank if trial.weights is None else trial.weights for trial in tried.values()]
-    found = xr.Dataset(
+    weights = [blank if output.weights is None else output.weights for output in outputs.values()]
+    dataset = xr.Dataset(
         {
             "weights": (("system", "target_word", "source_word"), np.stack(weights)),
-            "read_from": ("system", [trial.read_from for trial in tried.values()]),
-            "translation": ("system", [trial.lines[shown] for trial in tried.values()]),
+            "read_from": ("system", [output.read_from for output in outputs.values()]),
+            "translation": ("system", [output.lines[shown] for output in outputs.values()]),
             "source": ("source_word", source),
             "target": ("target_word", target),
         },
-        coords={"system": list(tried)},
+        coords={"system": list(outputs)},
         attrs={"line": shown + 1},
     )
     if isinstance(text, TaskText):
-        known = np.zeros(blank.shape, dtype=bool)
+        gold = np.zeros(blank.shape, dtype=bool)
         for at, by in text.alignments[shown]:
-            known[by, at] = True
-        found["known"] = (("target_word", "source_word"), known)
-    return found
+            gold[by, at] = True
+        dataset["gold"] = (("target_word", "source_word"), gold)
+    return dataset

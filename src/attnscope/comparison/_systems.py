@@ -77,11 +77,11 @@ def read_systems(
     named: list[tuple[str, str | Path | TrainConfig]] = list(pairs)
     if not named:
         raise AttnscopeError("there is no system to compare: give YAML files of settings, or trained folders")
-    found: dict[str, System] = {}
+    named_systems: dict[str, System] = {}
     for name, one in named:
-        own = _unique(name, list(found))
-        found[own] = _read(own, one, out)
-    return list(found.values())
+        own = _unique(name, list(named_systems))
+        named_systems[own] = _read(own, one, out)
+    return list(named_systems.values())
 
 
 def is_trained(config: TrainConfig, folder: Path) -> bool:

@@ -128,7 +128,7 @@ class Corpus:
         for source in [TEXT] if sources is None else listed(sources):
             if isinstance(source, str):
                 strings += 1
-                _refuse_file_name(source, f"text {strings}")
+                refuse_file_name(source, f"text {strings}")
                 found.append(_String(f"text {strings}", source))
             else:
                 opened = _open_path(source, "text" if field is None else field)
@@ -275,7 +275,7 @@ class _Lines:
 _Source = _String | _Plain | _Stream | _JsonLines | _Lines
 
 
-def _refuse_file_name(content: str, name: str) -> None:
+def refuse_file_name(content: str, name: str) -> None:
     """A single word that is a file's name was meant as the file: taken as a text, it would give numbers of nothing."""
     if len(content) > LONGEST_NAME or not content or any(character.isspace() for character in content):
         return

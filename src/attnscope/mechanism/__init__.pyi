@@ -6,6 +6,7 @@ from ._needs import BIAS, BILINEAR_SCORES, POSITION_TABLE, ROTATION, ROTATION_OR
 from ._over_heads import inputs_of
 from ._projections import projections
 from ._ranking import best_heads, foretold, layer_numbers, mask_note, rank_heads, skipped_by_reason, summary
+from ._stored import load_explanation
 from ._study import DEFAULT_TEXTS, FEW_TEXTS, Model, NotDefinedError, Study, Tokenizer, studied, study
 from ._verdict import ERROR, SAME
 from .analyses import (
@@ -57,6 +58,7 @@ __all__ = [
     "interventions",
     "known_analyses",
     "layer_numbers",
+    "load_explanation",
     "mask_note",
     "phase_map",
     "position_cca",

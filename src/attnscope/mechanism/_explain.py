@@ -20,12 +20,13 @@ from attnscope.corpus import Corpus, Sources, Window, shifted, texts_and_targets
 from attnscope.errors import AttnscopeError
 from attnscope.mechanism._analysis import Analysis
 from attnscope.mechanism._catalogue import ANALYSES
-from attnscope.mechanism._study import DEFAULT_TEXTS, Kept, Study, Tokenizer, equal_windows
+from attnscope.mechanism._stored import StoredAnalyses, load_explanation
+from attnscope.mechanism._study import DEFAULT_TEXTS, Study, Tokenizer, equal_windows
 from attnscope.mechanism.arrays import Completion, amplitude_spectrum, in_band, principal_components
 from attnscope.mechanism.evidence import position_table
 from attnscope.progress import Progress, Tell, tell_nobody
 from attnscope.statistics import window_length
-from attnscope.store import RunFolder, package_versions, tokenizer_sha256
+from attnscope.store import RunFolder, Signature, package_versions, tokenizer_sha256
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -42,7 +43,7 @@ def explain(
     *,
     targets: Sources = None,
     tokenizer: Tokenizer = None,
-    out: str | Path | Callable[[dict[str, Any]], Path] | None = None,
+    out: str | Path | Callable[[Signature], Path] | None = None,
     repair: bool = False,
     window: int | None = None,
     limit: int = DEFAULT_TEXTS,
@@ -165,13 +166,13 @@ def explain(
     for analysis in more:
         analysis.check(study)
     others = [OtherTable.of(other, trust_remote_code=trust_remote_code) for other in also]
-    signature = {
-        "command": "explain",
-        "model": {"name": loaded.name, "class": type(loaded.model).__name__, **loaded.identity},
-        "tokenizer": {"sha256": tokenizer_sha256(loaded.tokenizer)},
-        "corpus": {"sha256": corpus.sha256()},
-        **({} if target is None else {"target": {"sha256": target.sha256()}}),
-        "settings": {
+    signature = Signature(
+        "explain",
+        model={"name": loaded.name, "class": type(loaded.model).__name__, **loaded.identity},
+        tokenizer={"sha256": tokenizer_sha256(loaded.tokenizer)},
+        corpus={"sha256": corpus.sha256()},
+        target=None if target is None else {"sha256": target.sha256()},
+        settings={
             "window": length,
             "windows": len(study.windows),
             "band": band,
@@ -183,46 +184,37 @@ def explain(
             "device": loaded.model.device.type,
             "dtype": str(loaded.model.dtype).removeprefix("torch."),
         },
-        "versions": package_versions(),
-    }
-    attributes = {"signature": json.dumps(signature, sort_keys=True), "model": loaded.name}
+        versions=package_versions(),
+    )
+    attributes = {"signature": signature.to_json(), "model": loaded.name}
     attributes |= decoder_note(loaded.model, with_target=target is not None)
     study.tell = progress or tell_nobody
     if out is None:
-        found, skipped = _made(study, more)
-        found |= beside(others, study.kept)
-    else:
-        with RunFolder(Path(out(signature) if callable(out) else out), signature, repair=repair) as run:
-            study.kept = Kept(run)
-            found, skipped = _made(study, more)
-            found |= beside(others, study.kept)
-            attributes["run"] = str(run.path)
-    tree = xr.DataTree.from_dict(found)
-    tree.attrs = attributes | {"skipped": json.dumps(skipped)}
-    return tree
+        tree = xr.DataTree.from_dict(
+            _made(study, more) | {f"also/{n}": other.analysed() for n, other in enumerate(others)}
+        )
+        tree.attrs = attributes | {"skipped": json.dumps(study.reasons)}
+        return tree
+    with RunFolder(Path(out(signature) if callable(out) else out), signature, repair=repair) as run:
+        study.stored = stored = StoredAnalyses(run)
+        asked = [analysis.name for analysis in more]
+        if not stored.answers(asked):
+            stored.finish(asked, list(_made(study, more)), study.reasons, attributes)
+        for other in others:
+            stored.get(other.file, other.analysed)
+        stored.beside([other.named() for other in others])
+        study.tell(Progress("done", 1.0))
+        return load_explanation(run)
 
 
-def _made(study: Study, more: Sequence[Analysis]) -> tuple[dict[str, xr.Dataset], dict[str, str]]:
-    """Every analysis that is defined, by name, and why the others are not: read from the run, or made and kept."""
-    asked = [analysis.name for analysis in more]
-    finished = study.kept.all(asked)
-    if finished is not None:
-        return finished
+def _made(study: Study, more: Sequence[Analysis]) -> dict[str, xr.Dataset]:
+    """Every analysis that is defined, by name, made or read from the run; why the others are not, in `reasons`."""
     if study.evidence.crosses:
         study.reasons["cross_attention"] = _CROSSED
     chosen = (*ANALYSES, *more)
     study.run(chosen)
     order = [analysis.name for analysis in chosen if analysis.name in study.results]
-    found = {name: study.results[name] for name in order}
-    study.kept.finish(asked, order, study.reasons)
-    study.tell(Progress("done", 1.0))
-    return found, study.reasons
-
-
-def bare_table(rows: Float[np.ndarray, "position column"]) -> xr.Dataset:
-    """Spectrum and principal components of a table alone, for models that are only compared by it."""
-    spectrum = amplitude_spectrum(rows)
-    return spectrum.drop_dims("column").merge(principal_components(rows), combine_attrs="override")
+    return {name: study.results[name] for name in order}
 
 
 @dataclass(frozen=True)
@@ -239,19 +231,24 @@ class OtherTable:
         loaded = load_model(source, need_tokenizer=False, device="cpu", **load)
         return cls(loaded.name, loaded.identity, position_table(loaded.model).rows)
 
+    @property
+    def file(self) -> str:
+        """Its file in the run folder, by what its weights are: a run may be asked again with others."""
+        return f"also-{hashlib.sha256(self._identity.encode()).hexdigest()[:12]}"
 
-def beside(others: Sequence[OtherTable], kept: Kept) -> dict[str, xr.Dataset]:
-    """Analyses of other models' tables by the name of their node.
+    @property
+    def _identity(self) -> str:
+        return json.dumps(self.identity, sort_keys=True)
 
-    They are kept by what their weights are, not in the order of their nodes: a run may be asked again with others.
-    """
-    found: dict[str, xr.Dataset] = {}
-    for number, other in enumerate(others):
-        identity = json.dumps(other.identity, sort_keys=True)
-        name = f"also-{hashlib.sha256(identity.encode()).hexdigest()[:12]}"
-        dataset = kept.get(name, lambda other=other: bare_table(other.rows))
-        found[f"also/{number}"] = dataset.assign_attrs(model=other.name, identity=identity)
-    return found
+    def named(self) -> dict[str, str]:
+        """What the run notes of it."""
+        return {"file": self.file, "model": self.name, "identity": self._identity}
+
+    def analysed(self) -> xr.Dataset:
+        """Spectrum and principal components of the table alone."""
+        spectrum = amplitude_spectrum(self.rows).drop_dims("column")
+        found = spectrum.merge(principal_components(self.rows), combine_attrs="override")
+        return found.assign_attrs(model=self.name, identity=self._identity)
 
 
 def _check_settings(length: int, band: int, frequencies: tuple[int, int] | None) -> None:

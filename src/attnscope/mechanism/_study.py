@@ -17,6 +17,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from attnscope.capture import LoadedModel, borrowed, load_model
 from attnscope.corpus import TargetTokenizer, texts_of, windows_of
 from attnscope.errors import AttnscopeError
+from attnscope.mechanism._stored import StoredAnalyses
 from attnscope.mechanism.arrays import Completion
 from attnscope.mechanism.evidence import Evidence, Windows, gather, position_table
 from attnscope.progress import Progress, tell_nobody
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
     from attnscope.corpus import Sources, Texts, Window
     from attnscope.mechanism._analysis import Analysis
     from attnscope.progress import Tell
-    from attnscope.store import RunFolder
 
 Tokenizer = str | Path | PreTrainedTokenizerBase | None
 READING = 0.6  # share of the work that reading the texts is
@@ -99,7 +99,7 @@ class Study:
         self.completion: Completion = completion
         self.intervention_texts, self.layer, self.head, self.seed = intervention_texts, layer, head, seed
         self.loaded, self.corpus, self.with_targets = loaded, corpus, with_targets
-        self.kept = Kept(None)
+        self.stored = StoredAnalyses(None)
         self.results: dict[str, xr.Dataset] = {}
         self.reasons: dict[str, str] = {}
         self.tell: Tell = tell_nobody
@@ -156,7 +156,7 @@ class Study:
         if analysis.name in self.results or analysis.name in self.reasons:
             return
         try:
-            self.results[analysis.name] = self.kept.get(analysis.name, lambda: self.computed(analysis))
+            self.results[analysis.name] = self.stored.get(analysis.name, lambda: self.computed(analysis))
         except NotDefinedError as reason:
             self.reasons[analysis.name] = str(reason)
 
@@ -167,40 +167,6 @@ class Study:
         threads = threadpool_limits(1, "blas") if analysis.of_arrays else nullcontext()
         with borrowed(self.model), threads:
             return analysis.compute(self)
-
-
-class Kept:
-    """Analyses that a run folder already holds are read, others made and written."""
-
-    def __init__(self, run: RunFolder | None) -> None:
-        self.run = run
-
-    def get(self, name: str, make: Callable[[], xr.Dataset]) -> xr.Dataset:
-        """The analysis of that name, made if it is not kept yet."""
-        if self.run is None:
-            return make()
-        kept = self.run.load(name)
-        if kept is not None:
-            return kept
-        made = make()
-        self.run.save(name, made)
-        kept = self.run.load(name)  # as a later call will read it
-        return made if kept is None else kept
-
-    def all(self, asked: Sequence[str]) -> tuple[dict[str, xr.Dataset], dict[str, str]] | None:
-        """What `finish` was told, if the run went through with the same choice before: no text is read again."""
-        told = None if self.run is None else self.run.state.get("analyses")
-        if self.run is None or told is None or told["asked"] != list(asked):
-            return None
-        found = {name: self.run.load(name) for name in told["names"]}
-        whole = {name: one for name, one in found.items() if one is not None}
-        return (whole, dict(told["skipped"])) if len(whole) == len(found) else None
-
-    def finish(self, asked: Sequence[str], names: list[str], skipped: dict[str, str]) -> None:
-        """Note which analyses there are, and why there are not more, in the order of the page."""
-        if self.run is not None:
-            told = {"asked": list(asked), "names": names, "skipped": list(skipped.items())}
-            self.run.finish(analyses=told)
 
 
 Model = str | Path | PreTrainedModel | LoadedModel | Study | None

@@ -19,8 +19,8 @@ from ._places import NEEDED
 from ._ranking import LEAST_SHARE, majority_names, peaks, rank_heads
 from ._reading import Reading
 from ._sample import weight_rows
-from ._scan import SAMPLE, Progress, scan, window_length
-from ._stored import NOTES, default_out, keeps_maps_of, load_scan
+from ._scan import scan, window_length
+from ._stored import NOTES, SAMPLE, default_out, keeps_maps_of, load_scan
 from ._summary import SUMMARIES, summarize
 
 __all__ = [
@@ -37,7 +37,6 @@ __all__ = [
     "Clustering",
     "Estimate",
     "Form",
-    "Progress",
     "Reading",
     "Statistic",
     "StatisticsObserver",

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -43,6 +42,7 @@ from attnscope.corpus import (
     windows_of,
 )
 from attnscope.errors import AttnscopeError
+from attnscope.progress import Progress, Tell, tell_nobody
 from attnscope.statistics._catalogue import bin_coordinates, choose
 from attnscope.statistics._pass import StatisticsObserver, dimensions, wording
 from attnscope.statistics._places import NEEDED
@@ -58,7 +58,7 @@ from attnscope.statistics._sample import (
 )
 from attnscope.statistics._stored import SAMPLE, SUMMARY, keeps_maps_of, load_scan
 from attnscope.statistics._summary import summarize
-from attnscope.store import RunFolder, package_versions, tokenizer_sha256
+from attnscope.store import RunFolder, Signature, package_versions, tokenizer_sha256
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -70,14 +70,6 @@ FLUSH_SHARE = 0.02  # or this share of the time that the run took so far: a long
 _PADDED = 64  # tokens that tell whether padding matters
 
 
-@dataclass(frozen=True)
-class Progress:
-    """What `scan` tells while it works: windows done, and the share of all work that is done (0..1)."""
-
-    windows: int
-    share: float
-
-
 @borrowing
 def scan(
     model: str | Path | PreTrainedModel | None = None,
@@ -85,7 +77,7 @@ def scan(
     *,
     targets: Sources = None,
     tokenizer: Any = None,
-    out: str | Path | Callable[[dict[str, Any]], Path] | None = None,
+    out: str | Path | Callable[[Signature], Path] | None = None,
     repair: bool = False,
     window: int | None = None,
     stride: int | None = None,
@@ -102,7 +94,7 @@ def scan(
     revision: str | None = None,
     trust_remote_code: bool = False,
     show: Sequence[tuple[int, int]] | None = None,
-    progress: Callable[[Progress], None] | None = None,
+    progress: Tell | None = None,
 ) -> xr.Dataset:
     """Measure where every attention head of a model looks, over a corpus.
 
@@ -155,7 +147,8 @@ def scan(
         that lead the rankings token by token, the others in tiles; where there is room, all heads token by token. None
         keeps none.
     progress
-        Called after each batch, and after each layer of the windows that are kept.
+        Called with a `Progress` after each batch, and after each layer of the windows that are kept; it tells of
+        ``windows`` done.
 
     Returns
     -------
@@ -237,31 +230,30 @@ def scan(
         "device": loaded.model.device.type,
         "dtype": str(loaded.model.dtype).removeprefix("torch."),
     }
-    signature = {
-        "command": "scan",
-        "model": {"name": loaded.name, "class": type(loaded.model).__name__, **loaded.identity},
-        "tokenizer": {"sha256": tokenizer_sha256(loaded.tokenizer)},
-        "corpus": {"sha256": corpus.sha256()},
-        **({} if target is None else {"target": {"sha256": target.sha256()}}),
-        "settings": settings,
-        "versions": package_versions(),
-    }
-    notes = decoder_note(loaded.model, with_target=target is not None) | job.notes
+    signature = Signature(
+        "scan",
+        model={"name": loaded.name, "class": type(loaded.model).__name__, **loaded.identity},
+        tokenizer={"sha256": tokenizer_sha256(loaded.tokenizer)},
+        corpus={"sha256": corpus.sha256()},
+        target=None if target is None else {"sha256": target.sha256()},
+        settings=settings,
+        versions=package_versions(),
+    )
+    attributes = {"signature": signature.to_json(), "model": loaded.name}
+    attributes |= decoder_note(loaded.model, with_target=target is not None) | job.notes
     if out is None:
         results = _joined(list(job.batches()))
         if has_kinds:
             results = results.merge(
                 summarize(results, clusters=clusters, seed=seed), combine_attrs="no_conflicts"
             )
-        return results.assign_attrs(
-            signature=json.dumps(signature, sort_keys=True), model=loaded.name, **notes
-        )
+        return results.assign_attrs(attributes)
     with RunFolder(Path(out(signature) if callable(out) else out), signature, repair=repair) as run:
         if not run.complete:
             job.into(run)
             if has_kinds:
                 run.save(SUMMARY, summarize(run.results(), clusters=clusters, seed=seed))
-            run.finish(notes=notes)
+            run.finish(attributes=attributes)
         results = load_scan(run)
         if show is not None and run.is_writable() and not keeps_maps_of(run, show):
             run.save(SAMPLE, job.sample(results, show))
@@ -300,14 +292,14 @@ class _Job:
         batch_size: int,
         limit: int | None,
         corpus: Texts,
-        progress: Callable[[Progress], None] | None,
+        progress: Tell | None,
         *,
         show: bool,
     ) -> None:
         self.loaded, self.windows, self.names, self.band = loaded, windows, names, band
         self.reach = reach
         self.batch_size, self.limit = batch_size, limit
-        self.progress = progress or (lambda _: None)
+        self.progress = progress or tell_nobody
         self.shown = list(islice(windows, WINDOWS)) if show else []
         self.first = self.shown[0] if show else next(iter(windows))
         self.again = sum(map(_characters, self.shown))  # what is read once more, for the page
@@ -350,7 +342,7 @@ class _Job:
         self._tell(first)
 
     def _tell(self, share: float) -> None:
-        self.progress(Progress(self.seen, share))
+        self.progress(Progress("scan", share, {"windows": self.seen}))
 
     def _reading(self, batch: Sequence[Window]) -> Reading:
         tokenizer = self.loaded.tokenizer

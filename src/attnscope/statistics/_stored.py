@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from attnscope.store import RunFolder, short_hash
+from attnscope.store import RunFolder, Signature
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -20,15 +20,13 @@ SUMMARY, SAMPLE = "summary", "sample"
 def load_scan(run: RunFolder) -> xr.Dataset:
     """What `scan` returns, from the folder of a finished run."""
     results, summary = run.results(), run.load(SUMMARY)
-    names = run.signature["settings"]["statistics"]
+    names = (run.signature.settings or {})["statistics"]
     known = [*names, *(f"{EQUAL}{name}" for name in names), "length", "target_length"]
     results = results[[name for name in known if name in results]]
     if summary is not None:
         results = results.merge(summary, combine_attrs="no_conflicts")
     results = results.assign_attrs(
-        signature=json.dumps(run.signature, sort_keys=True),
-        model=run.signature["model"]["name"],
-        **run.state.get("notes", {}),
+        {"signature": run.signature.to_json(), "model": run.signature.name} | run.state.get("attributes", {})
     )
     results.encoding["source"] = str(run.path)
     return results
@@ -40,6 +38,7 @@ def keeps_maps_of(run: RunFolder, heads: Sequence[tuple[int, int]]) -> bool:
     return sample is not None and json.loads(sample.attrs["asked"]) == [list(place) for place in heads]
 
 
-def default_out(signature: dict[str, Any]) -> Path:
+def default_out(signature: Signature | Mapping[str, Any]) -> Path:
     """Where a command puts its results when nothing was said: one folder for each signature."""
-    return Path("attnscope-runs") / f"{Path(signature['model']['name']).name}-{short_hash(signature)}"
+    signature = Signature.of(signature)
+    return Path("attnscope-runs") / f"{Path(signature.name).name}-{signature.short}"

@@ -3,7 +3,7 @@ from ._files import explained, file_state, json_bytes, write_output
 from ._folder import MANIFEST, OwnedFolder, damage, manifest_of
 from ._labelled import padded_heads, stacked
 from ._run import VIEWS, RunFolder, is_finished
-from ._signature import package_versions, short_hash, tokenizer_sha256
+from ._signature import Signature, package_versions, short_hash, tokenizer_sha256
 
 __all__ = [
     "MANIFEST",
@@ -11,6 +11,7 @@ __all__ = [
     "VIEWS",
     "OwnedFolder",
     "RunFolder",
+    "Signature",
     "damage",
     "explained",
     "file_state",

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ from attnscope.errors import AttnscopeError
 from attnscope.store._arrays import SUFFIX, packed, unpacked
 from attnscope.store._files import explained, json_bytes
 from attnscope.store._folder import OwnedFolder, damage, manifest_of
+from attnscope.store._signature import Signature
 
 RUN = "run.json"
 VIEWS = ("report.html", "figures/")
@@ -34,7 +34,7 @@ class RunFolder(OwnedFolder):
     path
         The folder; made if absent.
     signature
-        What the results depend on. A folder of another signature is refused.
+        What the results depend on (or its parts, as ``run.json`` has them). A folder of another one is refused.
     repair
         What to do when a finished run is damaged: give the damaged files up, so that they are made anew, or refuse.
 
@@ -57,9 +57,9 @@ class RunFolder(OwnedFolder):
     [3, 4, 3, 4]
     """
 
-    def __init__(self, path: Path, signature: dict[str, Any], *, repair: bool = False) -> None:
-        super().__init__(path, str(signature["command"]))
-        self.signature = json.loads(json.dumps(signature))
+    def __init__(self, path: Path, signature: Signature | Mapping[str, Any], *, repair: bool = False) -> None:
+        self.signature = Signature.of(signature)
+        super().__init__(path, self.signature.command)
         self.repair = repair
 
     def __enter__(self) -> RunFolder:  # noqa: PYI034 beartype knows no Self here
@@ -70,7 +70,8 @@ class RunFolder(OwnedFolder):
                     self._check_signature()
                     self._mend()
                 if RUN not in self.files and not self.complete:
-                    self.write({RUN: json_bytes(self.signature)}, signature=self.signature)
+                    signature = self.signature.to_dict()
+                    self.write({RUN: json_bytes(signature)}, signature=signature)
         except BaseException:
             self.__exit__(None, None, None)
             raise
@@ -144,10 +145,11 @@ class RunFolder(OwnedFolder):
             self.forget(damaged, **state, views=None)
 
     def _check_signature(self) -> None:
-        differing = _differences(self.state["signature"], self.signature)
+        differing = Signature.of(self.state["signature"]).differences(self.signature)
         if differing:
             raise AttnscopeError(
-                f"{self.path} holds another run: {differing[0]}. It is left as it is; choose a new folder with --out"
+                f"{self.path} holds another run: its {differing[0]}. It is left as it is; choose a new folder with "
+                "--out"
             )
 
 
@@ -180,20 +182,3 @@ def _windows(damaged: Iterable[str]) -> str:
     """How many windows are lost with these files, in words."""
     texts = [_texts(name) for name in damaged if name.startswith(_PIECES)]
     return f"; {sum(map(len, texts))} windows are lost with it" if texts else ""
-
-
-def _differences(found: Any, wanted: Any, at: str = "") -> list[str]:
-    """Where two signatures differ, in words."""
-    if isinstance(found, dict) and isinstance(wanted, dict):
-        keys = sorted({*found, *wanted})  # pyright: ignore[reportUnknownArgumentType]
-        return [
-            text
-            for key in keys
-            for text in _differences(found.get(key), wanted.get(key), f"{at}.{key}" if at else str(key))  # pyright: ignore[reportUnknownMemberType]
-        ]
-    return [] if found == wanted else [f"its {at} is {_short(found)}, not {_short(wanted)}"]
-
-
-def _short(value: Any) -> str:
-    text = str(value)
-    return text if len(text) <= 60 else text[:57] + "..."  # noqa: PLR2004

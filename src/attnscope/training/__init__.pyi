@@ -1,24 +1,25 @@
+from ._aligning_head import attends, best_aligning_head
 from ._checkpoints import Checkpoints
-from ._data import HELD_OUT, MaskedWindows, read_material, read_pairs
-from ._known_alignments import attends, judge_known
+from ._data import HELD_OUT, MaskedWindows, read_data, read_pairs
 from ._log import read_log
-from ._loop import Progress, finished_metrics, train
+from ._loop import finished_metrics, train
 from ._presets import PRESETS
 from ._processes import is_first, threads_of_one
+from ._results import training_results
 
 __all__ = [
     "HELD_OUT",
     "PRESETS",
     "Checkpoints",
     "MaskedWindows",
-    "Progress",
     "attends",
+    "best_aligning_head",
     "finished_metrics",
     "is_first",
-    "judge_known",
+    "read_data",
     "read_log",
-    "read_material",
     "read_pairs",
     "threads_of_one",
     "train",
+    "training_results",
 ]

@@ -33,7 +33,7 @@ _BY_SPACES = ("13a", "intl")  # tokenizers of BLEU that find no word where there
 HELD_OUT = 500  # pairs that are set aside where no validation text is given
 
 
-class Material(ABC):
+class TrainingData(ABC):
     """Texts as tokens, and how they are cut into batches."""
 
     tokenizer: Any
@@ -57,7 +57,7 @@ class Material(ABC):
 
 
 @dataclass(eq=False)
-class Pairs(Material):
+class Pairs(TrainingData):
     """Parallel text.
 
     Attributes
@@ -118,7 +118,7 @@ class Pairs(Material):
 
 
 @dataclass(eq=False)
-class MaskedWindows(Material):
+class MaskedWindows(TrainingData):
     """Plain text, cut into windows of `longest` tokens that start anywhere; some tokens are masked.
 
     Of the chosen tokens 80% become the mask, 10% another token, 10% stay (Devlin et al. 2019, section 3.1).
@@ -191,7 +191,7 @@ class MaskedWindows(Material):
         return self.tokenizer.bos_token_id, self.tokenizer.eos_token_id
 
 
-def read_material(config: TrainConfig, tokenizer: Any = None) -> Material:
+def read_data(config: TrainConfig, tokenizer: Any = None) -> TrainingData:
     """Read the texts that a configuration names, and learn their vocabulary if there is none yet.
 
     Parameters
@@ -209,8 +209,8 @@ def read_material(config: TrainConfig, tokenizer: Any = None) -> Material:
     Examples
     --------
     >>> from attnscope.training.config import read_config
-    >>> material = read_material(read_config(task_pairs=100, task_longest=8, vocabulary=320))
-    >>> sum(len(members) for members in material.epoch(0)), len(material.tokenizer)
+    >>> data = read_data(read_config(task_pairs=100, task_longest=8, vocabulary=320))
+    >>> sum(len(members) for members in data.epoch(0)), len(data.tokenizer)
     (100, 320)
     """
     return _masked(config, tokenizer) if config.model == "masked-lm" else _pairs(config, tokenizer)

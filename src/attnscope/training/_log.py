@@ -98,10 +98,10 @@ def read_log(folder: Path) -> list[dict[str, Any]]:
         raise damage(path)
     if not path.exists():
         return []
-    found: list[dict[str, Any]] = []
+    lines: list[dict[str, Any]] = []
     for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
         try:
-            found.append(json.loads(line))
+            lines.append(json.loads(line))
         except json.JSONDecodeError:  # the process was killed while it wrote
             break
-    return found
+    return lines

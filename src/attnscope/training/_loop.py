@@ -6,13 +6,13 @@ import logging
 import math
 import tempfile
 import time
-from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
+import xarray as xr
 from sacrebleu.metrics.bleu import BLEU
 from torch import nn
 from transformers import AutoTokenizer
@@ -21,15 +21,17 @@ from attnscope._caller import own_random_numbers, own_threads
 from attnscope.capture import quiet, usable_device
 from attnscope.checks import check_kind
 from attnscope.errors import AttnscopeError
-from attnscope.store import OwnedFolder, explained
+from attnscope.progress import Progress, Tell, tell_nobody
+from attnscope.store import OwnedFolder, Signature, explained, package_versions, tokenizer_sha256
+from attnscope.training._aligning_head import best_aligning_head
 from attnscope.training._batches import IGNORED
 from attnscope.training._build import build_model
 from attnscope.training._checkpoints import Checkpoints
-from attnscope.training._data import Batch, Material, Pairs, read_material
-from attnscope.training._known_alignments import judge_known
+from attnscope.training._data import Batch, Pairs, TrainingData, read_data
 from attnscope.training._log import LOG, Log
 from attnscope.training._presets import preset
 from attnscope.training._processes import Processes, processes, threads_of_one
+from attnscope.training._results import training_results
 from attnscope.training._schedules import learning_rate
 from attnscope.training.config import SETTINGS, TrainConfig, config_bytes, read_config, refuse_other_models
 from attnscope.translation import TaskText, translate_lines
@@ -51,37 +53,8 @@ _MODEL = ("model", "config.json", "generation_config.json")  # beginnings of the
 _log = logging.getLogger("attnscope")
 
 
-@dataclass(frozen=True)
-class Progress:
-    """What a training tells while it works.
-
-    Attributes
-    ----------
-    update, updates
-        Done, and at most.
-    loss
-        Nats per target token, smoothed targets included, since the last line of the log.
-    tokens_per_second
-        Target tokens, since the last line of the log.
-    remaining
-        Seconds, at that rate.
-    metrics
-        Of the last validation.
-    left_out
-        How many pairs of the text are not trained on, by reason.
-    """
-
-    update: int
-    updates: int
-    loss: float
-    tokens_per_second: float
-    remaining: float
-    metrics: dict[str, float] = field(default_factory=dict[str, float])
-    left_out: dict[str, int] = field(default_factory=dict[str, int])
-
-
 @dataclass
-class _Place:
+class _State:
     """Where a training stands; all of it goes into a checkpoint."""
 
     update: int = 0
@@ -134,43 +107,47 @@ class Training:
         config: TrainConfig,
         folder: OwnedFolder,
         group: Processes,
-        progress: Callable[[Progress], None] | None = None,
+        progress: Tell | None = None,
     ) -> None:
         self.config, self.folder, self.group = config, folder, group
-        self.progress = (progress if group.first else None) or (lambda _: None)
+        self.progress = (progress if group.first else None) or tell_nobody
         self.device = usable_device(config.device)
         self.checkpoints = Checkpoints(folder)
-        self.material = self._prepare()
+        self.data = self._prepare()
         torch.manual_seed(config.seed)
-        self.model = build_model(config, len(self.material.tokenizer)).to(self.device)
+        self.model = build_model(config, len(self.data.tokenizer)).to(self.device)
         self.optimizer = torch.optim.AdamW(
             decayed(self.model, config.weight_decay),
             lr=config.learning_rate,
             betas=(0.9, config.adam_beta2),
             fused=True,
         )
-        self._told: Progress | None = None
-        texts = self.material.sha256()
+        self._told: dict[str, float | int] = {}
+        texts = self.data.sha256()
         own = torch.tensor(int(texts[:12], 16), device=self.device)
         if int(group.sum(own.clone())) != group.world * int(own):
             raise AttnscopeError(
                 "the texts changed while the processes were reading them: give the same command again"
             )
-        self.place, self._since = _Place(texts=texts), _Since()
+        self.state, self._since = _State(texts=texts), _Since()
         kept = self.checkpoints.updates()
         if kept:
-            state = self.checkpoints.load(kept[-1], self.model, self.optimizer)
-            self._since = _Since(**state.pop("since"))
-            self.place = _Place(**state)
-        if self.place.texts != texts:
+            saved = self.checkpoints.load(kept[-1], self.model, self.optimizer)
+            self._since = _Since(**saved.pop("since"))
+            self.state = _State(**saved)
+        if self.state.texts != texts:
             raise AttnscopeError(
                 f"the texts are not those with which the training in {folder.path} began: give these, or another folder"
             )
-        self.log = Log(folder, self.place.update, tensorboard=config.tensorboard) if group.first else None
-        if self.log is not None and not kept and self.material.left_out:
-            self.log.write(0, left_out=self.material.left_out)
+        self.log = Log(folder, self.state.update, tensorboard=config.tensorboard) if group.first else None
+        left_out = self.data.left_out
+        if self.log is not None and left_out:
+            counts = ", ".join(f"{count:,} {reason}" for reason, count in left_out.items())
+            _log.warning("pairs left out: %s", counts)
+            if not kept:
+                self.log.write(0, left_out=left_out)
 
-    def _prepare(self) -> Material:
+    def _prepare(self) -> TrainingData:
         """The folder, its settings and the texts, read once; the first process makes what the others read."""
         made = None
         if self.group.first:
@@ -181,12 +158,12 @@ class Training:
             self.folder.look()
         tokenizer = AutoTokenizer.from_pretrained(self.folder.path)
         if made is None:
-            return read_material(self.config, tokenizer)
+            return read_data(self.config, tokenizer)
         tokenizer.model_max_length = self.config.longest
         made.tokenizer = tokenizer
         return made
 
-    def _prepare_folder(self) -> Material | None:
+    def _prepare_folder(self) -> TrainingData | None:
         """Give up what is damaged, refuse another training, and write what is not there yet.
 
         Returns what was read of the texts, if that was needed.
@@ -201,61 +178,61 @@ class Training:
             _same_training(self.config, TrainConfig(**self.folder.state["config"]), self.folder.path, done)
         files, made = {SETTINGS: config_bytes(self.config)}, None
         if not done or any(name.startswith("tokenizer") for name in others):
-            made = read_material(self.config)  # the same texts give the same tokenizer
+            made = read_data(self.config)  # the same texts give the same tokenizer
             files |= _tokenizer_files(made.tokenizer)
         gone = [name for name in others if name not in files]
         config = self.config.model_dump(mode="json")
-        self.folder.write(files, remove=gone, config=config, complete=None, metrics=None)
+        self.folder.write(files, remove=gone, config=config, complete=None, metrics=None, signature=None)
         return made
 
-    def run(self) -> dict[str, float]:
-        """Train to the end, average, write the model, and return the metrics of the last validation."""
+    def run(self) -> None:
+        """Train to the end, average, and write the model and the metrics of the last validation."""
         try:
-            while self.place.update < self.config.updates and not self._is_done():
+            while self.state.update < self.config.updates and not self._is_done():
                 self._epoch()
-            return self._finish()
+            self._finish()
         finally:
             if self.log is not None:
                 self.log.close()
 
     def _epoch(self) -> None:
         """The batches of an epoch that are not done yet."""
-        batches = self.material.epoch(self.place.epoch)
-        place, since = self.place, self._since
-        for members in batches[place.batch :]:
+        batches = self.data.epoch(self.state.epoch)
+        state, since = self.state, self._since
+        for members in batches[state.batch :]:
             before = time.monotonic()
             loss, tokens = self._update(members)
             seconds = time.monotonic() - before  # of training alone, not of validations
             since.loss, since.tokens = since.loss + loss, since.tokens + tokens
             since.updates, since.seconds = since.updates + 1, since.seconds + seconds
-            place.update, place.batch = place.update + 1, place.batch + 1
-            place.tokens, place.seconds = place.tokens + tokens, place.seconds + seconds
-            last = place.update == self.config.updates
-            if place.update % self.config.log_every == 0 or last:
+            state.update, state.batch = state.update + 1, state.batch + 1
+            state.tokens, state.seconds = state.tokens + tokens, state.seconds + seconds
+            last = state.update == self.config.updates
+            if state.update % self.config.log_every == 0 or last:
                 self._tell(since)
                 self._since = since = _Since()
-            if place.update % self.config.validate_every == 0 or last:
+            if state.update % self.config.validate_every == 0 or last:
                 self._look()
                 if last or self._is_done():
                     return
-        place.epoch, place.batch = place.epoch + 1, 0
+        state.epoch, state.batch = state.epoch + 1, 0
 
     def _update(self, members: Any) -> tuple[float, int]:
         """One step of the optimizer; loss summed over all target tokens, and their number."""
-        step = self.place.update + 1
+        step = self.state.update + 1
         seed = self.config.seed * 1_000_003 + step
         config = self.config
         rate = rate_of(config, step)
         for group in self.optimizer.param_groups:
             group["lr"] = rate
         self.model.train()
-        parts = self.material.parts(members, self.group.world * config.accumulate, seed)
+        parts = self.data.parts(members, self.group.world * config.accumulate, seed)
         count = sum(target_tokens(part) for part in parts if part is not None)
         total = torch.zeros((), device=self.device)
         for number in range(config.accumulate):
-            place = self.group.rank * config.accumulate + number
-            torch.manual_seed(seed * 1009 + place)  # what is random depends on nothing that was before
-            part = parts[place]
+            part_number = self.group.rank * config.accumulate + number
+            torch.manual_seed(seed * 1009 + part_number)  # what is random depends on nothing that was before
+            part = parts[part_number]
             if part is None:
                 continue
             with self._precision():
@@ -284,107 +261,116 @@ class Training:
         return {name: one.to(self.device, non_blocking=True) for name, one in batch.items()}
 
     def _tell(self, since: _Since) -> None:
-        place = self.place
+        state = self.state
         loss, rate = since.loss / since.tokens, since.tokens / since.seconds
-        self._told = Progress(
-            place.update,
-            self.config.updates,
-            loss,
-            rate,
-            (self.config.updates - place.update) * since.seconds / since.updates,
-            place.metrics,
-            self.material.left_out,
-        )
+        self._told = {"update": state.update, "loss": loss, "tokens/s": rate}
         if self.log is not None:
             self.log.write(
-                place.update,
+                state.update,
                 loss=loss,
                 tokens_per_second=rate,
                 learning_rate=self.optimizer.param_groups[0]["lr"],
-                epoch=place.epoch,
-                tokens=place.tokens,
-                seconds=place.seconds,
+                epoch=state.epoch,
+                tokens=state.tokens,
+                seconds=state.seconds,
             )
-        self.progress(self._told)
+        self._report(state.update / self.config.updates, state.metrics)
+
+    def _report(self, share: float, metrics: dict[str, float]) -> None:
+        named = {f"validation {name}": value for name, value in metrics.items()}
+        self.progress(Progress("train", share, {**self._told, **named}))
 
     def _look(self) -> None:
         """Validate, and keep a checkpoint."""
-        place = self.place
-        place.metrics = self.validate()
-        value = place.metrics.get(self.config.metric, place.metrics["loss"])
-        sign = BETTER[self.config.metric if self.config.metric in place.metrics else "loss"]
-        place.validations += 1
-        if place.best is None or sign * value > sign * place.best:
-            place.best, place.best_update, place.waiting = value, place.update, 0
+        state = self.state
+        state.metrics = self.validate()
+        value = state.metrics.get(self.config.metric, state.metrics["loss"])
+        sign = BETTER[self.config.metric if self.config.metric in state.metrics else "loss"]
+        state.validations += 1
+        if state.best is None or sign * value > sign * state.best:
+            state.best, state.best_update, state.waiting = value, state.update, 0
         else:
-            place.waiting += 1
+            state.waiting += 1
         if self.log is not None:
-            self.log.write(place.update, **{f"valid_{name}": one for name, one in place.metrics.items()})
-            state = vars(place) | {"since": vars(self._since)}
+            self.log.write(state.update, **{f"valid_{name}": one for name, one in state.metrics.items()})
+            saved = vars(state) | {"since": vars(self._since)}
             before = max(self.config.keep, self.config.average) - 1
-            keep = {place.best_update, *self.checkpoints.updates()[::-1][:before]}
-            self.checkpoints.save(place.update, self.model, self.optimizer, state, keep=keep, growing=[LOG])
+            keep = {state.best_update, *self.checkpoints.updates()[::-1][:before]}
+            self.checkpoints.save(state.update, self.model, self.optimizer, saved, keep=keep, growing=[LOG])
         self.group.wait()
 
     def _is_done(self) -> bool:
-        return self.config.patience is not None and self.place.waiting >= self.config.patience
+        return self.config.patience is not None and self.state.waiting >= self.config.patience
 
     @torch.inference_mode()
     def validate(self) -> dict[str, float]:
         """Loss in nats per token on the held-out text, and BLEU of greedy translations."""
         self.model.eval()
         total, count = 0.0, 0
-        for batch in self.material.validation():
+        for batch in self.data.validation():
             with self._precision():
                 total += float(self.model.summed_loss(**self._to_device(batch)))
             count += target_tokens(batch)
         metrics = {"loss": total / count}
-        if isinstance(self.material, Pairs):
-            valid = self.material.valid
+        if isinstance(self.data, Pairs):
+            valid = self.data.valid
             with self._precision():
-                found = translate_lines(
-                    self.model, self.material.tokenizer, valid.source, beams=1, overlong="cut"
+                translations = translate_lines(
+                    self.model, self.data.tokenizer, valid.source, beams=1, overlong="cut"
                 )
-            made = [one[0].text for one in found]
+            made = [one[0].text for one in translations]
             bleu = BLEU(tokenize=self.config.bleu_tokenizer, lowercase=self.config.lowercase)
             metrics["bleu"] = bleu.corpus_score(made, [valid.target]).score
         return metrics
 
-    def _finish(self) -> dict[str, float]:
+    def _finish(self) -> None:
         """Of the mean of the last checkpoints and the best one, write the one with the lower validation loss.
 
         Not by BLEU: of one greedy translation of a small text it moves by more than the two differ.
         """
         last = self.checkpoints.updates()[-self.config.average :]
-        candidates = {"mean of the last checkpoints": last, "best checkpoint": [self.place.best_update]}
-        found: dict[str, dict[str, float]] = {}
+        candidates = {"mean of the last checkpoints": last, "best checkpoint": [self.state.best_update]}
+        metrics_of: dict[str, dict[str, float]] = {}
         for name, updates in candidates.items():
             self._set_weights(updates)
-            found[name] = self.validate()
-        chosen = min(found, key=lambda name: found[name]["loss"])
+            metrics_of[name] = self.validate()
+        chosen = min(metrics_of, key=lambda name: metrics_of[name]["loss"])
         self._set_weights(candidates[chosen])
-        metrics = found[chosen] | self._against_known()
-        if self._told is not None:
-            self.progress(replace(self._told, metrics=metrics))
+        metrics = metrics_of[chosen] | self._alignment_error()
+        self._report(1.0, metrics)
         if self.log is not None:
-            self.log.write(self.place.update, chosen=chosen, **{f"final_{k}": v for k, v in metrics.items()})
+            self.log.write(self.state.update, chosen=chosen, **{f"final_{k}": v for k, v in metrics.items()})
             safe = "The checkpoints are whole: make room and give the same command again"
+            ended = {"metrics": metrics, "signature": self._signature().to_dict()}
             with (
                 explained(f"write the model to {self.folder.path}", safe),
-                self.folder.replacing(*_MODEL, growing=[LOG], complete=True, metrics=metrics) as new,
+                self.folder.replacing(*_MODEL, growing=[LOG], complete=True, **ended) as new,
                 quiet(),
             ):
                 self.model.eval().save_pretrained(new)
         self.group.wait()
-        return metrics
 
-    def _against_known(self) -> dict[str, float]:
+    def _signature(self) -> Signature:
+        """What the weights depend on."""
+        settings = self.config.model_dump(
+            mode="json", include=self.config.settings().keys() - _NO_MATTER.keys()
+        )
+        return Signature(
+            "train",
+            model={"name": self.config.model, "class": type(self.model).__name__},
+            tokenizer={"sha256": tokenizer_sha256(self.data.tokenizer)},
+            corpus={"sha256": self.state.texts},
+            settings=settings,
+            versions=package_versions(),
+        )
+
+    def _alignment_error(self) -> dict[str, float]:
         """Alignment error rate on the generated task, of a model with attention."""
-        material = self.material
-        if not isinstance(material, Pairs) or not isinstance(material.valid, TaskText):
+        data = self.data
+        if not isinstance(data, Pairs) or not isinstance(data.valid, TaskText):
             return {}
-        judged = judge_known(self.model, material.tokenizer, material.valid)
-        return {} if judged is None else {"aer": judged.score.error_rate}
+        best = best_aligning_head(self.model, data.tokenizer, data.valid)
+        return {} if best is None else {"aer": best.score.error_rate}
 
     def _set_weights(self, updates: list[int]) -> None:
         named = dict(self.model.named_parameters())
@@ -398,9 +384,9 @@ def train(
     config: TrainConfig | Path | str | None = None,
     out: Path | str = "attnscope-model",
     *,
-    progress: Callable[[Progress], None] | None = None,
+    progress: Tell | None = None,
     **settings: Any,
-) -> dict[str, float]:
+) -> xr.Dataset:
     """Train a model of the lineage: on parallel text, on plain text, or on the generated task.
 
     Parameters
@@ -411,16 +397,21 @@ def train(
     out
         Folder of the training; given again, it goes on where it was stopped.
     progress
-        Called with every line of the log.
+        Called with a `Progress` for every line of the log: it tells of ``update``, ``loss`` (nats per target token,
+        since the line before), ``tokens/s`` and the metrics of the last validation (``validation loss``, ...).
     **settings
         Fields of `TrainConfig`, which take the place of those in `config`.
 
     Returns
     -------
-    dict
-        On the validation text: ``loss`` (nats per token), for translation ``bleu`` (greedy), and on the generated task,
-        for a model with attention, ``aer``, the alignment error rate of its best head against the known alignments
-        (between 0 and 1; see `judge_known`).
+    xarray.Dataset
+        On the validation text at the end: ``loss`` (nats per token), for translation ``bleu`` (greedy), and on the
+        generated task, for a model with attention, ``aer``, the alignment error rate of its best head against the known
+        alignments (between 0 and 1; see `best_aligning_head`). The learning curve: ``validation_loss`` and
+        ``validation_bleu (validation_update)``; ``training_loss``, ``learning_rate``, ``tokens_per_second``, ``tokens``
+        (target tokens seen), ``seconds`` and ``epoch (training_update)``, an entry for each line of the log.
+        Attributes: ``signature``, ``model``, ``chosen`` (which weights were kept), ``left_out``;
+        ``.encoding["source"]`` holds the folder.
 
     Raises
     ------
@@ -430,11 +421,12 @@ def train(
     Examples
     --------
     >>> import tempfile
-    >>> place = tempfile.TemporaryDirectory()
+    >>> folder = tempfile.TemporaryDirectory()
     >>> small = dict(task_pairs=100, vocabulary=320, encoder_width=4, decoder_width=8, updates=1, average=1)
-    >>> sorted(train(out=Path(place.name) / "model", **small))
-    ['aer', 'bleu', 'loss']
-    >>> place.cleanup()
+    >>> result = train(out=Path(folder.name) / "model", **small)
+    >>> result.loss.ndim, dict(result.training_loss.sizes), result.attrs["model"]
+    (0, {'training_update': 1}, 'recurrent')
+    >>> folder.cleanup()
     """
     check_kind("settings, or a YAML file of them", str, Path, TrainConfig, config=config)
     check_kind("a folder", str, Path, out=out)
@@ -453,8 +445,9 @@ def train(
         processes(usable_device(config.device).type) as group,
         folder if group.first else nullcontext(),
     ):
-        known = finished_metrics(config, folder.look())
-        return Training(config, folder, group, progress).run() if known is None else known
+        if finished_metrics(config, folder.look()) is None:
+            Training(config, folder, group, progress).run()
+        return training_results(folder.look())
 
 
 def finished_metrics(config: TrainConfig, folder: OwnedFolder) -> dict[str, float] | None:
@@ -551,6 +544,6 @@ def _same_training(config: TrainConfig, kept: TrainConfig, folder: Path, done: i
 
 
 def _tokenizer_files(tokenizer: Any) -> dict[str, bytes]:
-    with tempfile.TemporaryDirectory() as place:
-        tokenizer.save_pretrained(place)
-        return {path.name: path.read_bytes() for path in Path(place).iterdir()}
+    with tempfile.TemporaryDirectory() as folder:
+        tokenizer.save_pretrained(folder)
+        return {path.name: path.read_bytes() for path in Path(folder).iterdir()}

@@ -35,37 +35,41 @@ class TrainConfig(BaseModel):
 
     # data
     source: Path | None = Field(
-        None, description="Source text: a file, a folder, or one place of both sides (JSON Lines, folder)."
+        None,
+        description="Source text: a file, a folder, or one file or folder of both sides (JSON Lines, folder).",
     )
     target: Path | None = Field(None, description="Target text, line by line with the source.")
     valid_source: Path | None = Field(
-        None, description="Source text for validation, or one place of both sides."
+        None, description="Source text for validation, or one file or folder of both sides."
     )
     valid_target: Path | None = Field(None, description="Target text for validation.")
     text: Path | None = Field(None, description="Plain text, for a masked language model.")
     valid_text: Path | None = Field(None, description="Plain text for validation of a masked language model.")
     sides: str = Field(
-        "source,target", description="Fields or suffixes of the two sides where one place has both."
+        "source,target",
+        description="Names of the two sides (fields or suffixes) where one file or folder has both.",
     )
     join: int = Field(
         1,
         ge=1,
         le=1_000,
-        description="Neighbouring pairs joined into one, from 1 to so many at random: longer sentences.",
+        description="Largest number of neighbouring pairs joined into one, at random, for longer sentences.",
     )
     task_pairs: int = Field(
-        20_000, ge=100, le=10_000_000, description="Pairs of the generated task, if no data is given."
+        20_000, ge=100, le=10_000_000, description="Pairs of the generated task, where no data is given."
     )
     task_longest: int = Field(
         40, ge=1, le=10_000, description="Words in the longest sentence of the generated task."
     )
-    vocabulary: int = Field(8_000, ge=300, le=1_000_000, description="Joint subwords of source and target.")
-    lowercase: bool = Field(False, description="Lower-case all text.")
+    vocabulary: int = Field(
+        8_000, ge=300, le=1_000_000, description="Vocabulary size: joint subwords of source and target."
+    )
+    lowercase: bool = Field(False, description="Lower-casing of all text.")
     longest: int = Field(
         128,
         ge=2,
         le=1_000_000,
-        description="Tokens of the longest side; longer pairs are left out and counted.",
+        description="Longest sentence in tokens; longer pairs are left out and counted.",
     )
 
     # model
@@ -73,47 +77,60 @@ class TrainConfig(BaseModel):
         "transformer", description="Kind of model."
     )
     attention: Literal["none", "dot", "scaled_dot", "bilinear", "additive"] = Field(
-        "additive", description="Of a recurrent model; none is the fixed vector."
+        "additive",
+        description="Attention of a recurrent model; none is the encoder-decoder with one fixed vector.",
     )
-    cell: Literal["gru", "lstm"] = Field("gru", description="Of a recurrent model.")
-    embedding_width: int = Field(256, ge=1, le=WIDEST, description="Of a recurrent model.")
-    encoder_width: int = Field(256, ge=1, le=WIDEST, description="Of one direction of a recurrent encoder.")
-    decoder_width: int = Field(512, ge=1, le=WIDEST, description="Of a recurrent decoder.")
-    width: int = Field(128, ge=1, le=WIDEST, description="Of a Transformer.")
-    heads: int = Field(4, ge=1, le=1_024, description="Of each attention layer of a Transformer.")
+    cell: Literal["gru", "lstm"] = Field("gru", description="Cell of a recurrent model.")
+    embedding_width: int = Field(
+        256, ge=1, le=WIDEST, description="Width of the embeddings of a recurrent model."
+    )
+    encoder_width: int = Field(
+        256, ge=1, le=WIDEST, description="Width of one direction of a recurrent encoder."
+    )
+    decoder_width: int = Field(512, ge=1, le=WIDEST, description="Width of a recurrent decoder.")
+    width: int = Field(128, ge=1, le=WIDEST, description="Model width of a Transformer.")
+    heads: int = Field(4, ge=1, le=1_024, description="Heads of each attention layer of a Transformer.")
     feed_forward: int = Field(
         256, ge=1, le=4 * WIDEST, description="Hidden width of a Transformer's feed-forward part."
     )
-    layers: int = Field(4, ge=1, le=1_000, description="Of a Transformer's encoder and of its decoder.")
+    layers: int = Field(
+        4, ge=1, le=1_000, description="Layers of a Transformer's encoder, and of its decoder."
+    )
     positions: Literal["sinusoidal", "learned", "rope", "alibi", "t5", "none"] = Field(
-        "sinusoidal", description="Of a Transformer."
+        "sinusoidal", description="Position scheme of a Transformer."
     )
     norm: Literal["pre", "post"] = Field(
-        "pre", description="Before a Transformer's sublayers or after the sum."
+        "pre",
+        description="Place of LayerNorm in a Transformer: pre (before sublayers) or post (after the sum).",
     )
-    dropout: float = Field(0.1, ge=0, lt=1, description="Of embeddings and sublayers.")
+    dropout: float = Field(0.1, ge=0, lt=1, description="Dropout rate of embeddings and sublayers.")
 
     # training
     batch_tokens: int = Field(
         2_048,
         ge=1,
-        description="Tokens of one update at most, over all processes; each pair counts by its longer side.",
+        description="Tokens of one update, at most, over all processes; each pair counts by its longer side.",
     )
-    accumulate: int = Field(1, ge=1, description="Parts in which an update is computed, to save memory.")
-    updates: int = Field(5_000, ge=1, description="Updates at most.")
-    learning_rate: float = Field(2e-3, gt=0, description="The largest.")
+    accumulate: int = Field(1, ge=1, description="Parts that an update is computed in, to save memory.")
+    updates: int = Field(5_000, ge=1, description="Number of updates, at most.")
+    learning_rate: float = Field(2e-3, gt=0, description="Learning rate at its peak.")
     schedule: Literal["inverse_sqrt", "noam", "cosine", "constant"] = Field(
-        "inverse_sqrt", description="How the rate falls after the warm-up."
+        "inverse_sqrt", description="Schedule of the learning rate after the warm-up."
     )
-    warmup: int = Field(500, ge=0, description="Updates until the largest rate.")
+    warmup: int = Field(500, ge=0, description="Updates until the learning rate peaks.")
     cooldown: int = Field(
-        0, ge=0, description="Updates at the end over which the rate also falls linearly to 0."
+        0, ge=0, description="Updates at the end over which the learning rate also falls linearly to 0."
     )
-    weight_decay: float = Field(0.0, ge=0, description="AdamW's, of matrices and tables.")
-    adam_beta2: float = Field(0.98, gt=0, lt=1, description="Adam's second decay rate.")
-    clip: float = Field(1.0, gt=0, description="Largest norm of the gradient.")
+    weight_decay: float = Field(
+        0.0, ge=0, description="Weight decay of AdamW, on matrices and embedding tables."
+    )
+    adam_beta2: float = Field(0.98, gt=0, lt=1, description="Second decay rate of Adam (beta 2).")
+    clip: float = Field(1.0, gt=0, description="Largest norm of the gradient; larger ones are clipped.")
     label_smoothing: float = Field(
-        0.1, ge=0, lt=1, description="Share of the wanted distribution that all words get."
+        0.1, ge=0, lt=1, description="Share of the target distribution that is spread over all words."
+    )
+    mask_share: float = Field(
+        0.15, gt=0, lt=1, description="Share of tokens that are masked, for a masked language model."
     )
     bpe_dropout: float = Field(
         0.0,
@@ -122,36 +139,41 @@ class TrainConfig(BaseModel):
         description="Share of merges left out at random when text for training is cut into subwords, anew in each "
         "update (Provilkov et al. 2020); lengths count without.",
     )
-    mask_share: float = Field(0.15, gt=0, lt=1, description="Of the tokens, for a masked language model.")
     precision: Literal["auto", "float32", "bfloat16"] = Field(
-        "auto", description="auto is bfloat16 where the processor multiplies it natively."
+        "auto",
+        description="Precision of training; auto is bfloat16 where the processor multiplies it natively.",
     )
     threads: int | None = Field(
-        None, ge=1, le=THREADS, description="[default: the processors that this process may use]"
+        None,
+        ge=1,
+        le=THREADS,
+        description="Threads of each process. [default: the processors that this process may use]",
     )
-    device: str | None = Field(None, description="cpu, cuda, ... [default: cuda if there is one]")
-    seed: int = Field(0, ge=0, lt=SEEDS, description="Of everything that is random.")
+    device: str | None = Field(None, description="Device: cpu, cuda, ... [default: cuda if there is one]")
+    seed: int = Field(0, ge=0, lt=SEEDS, description="Seed of the random number generator.")
 
     # looking, keeping, stopping
     log_every: int = Field(50, ge=1, description="Updates between two lines of the log.")
     validate_every: int = Field(500, ge=1, description="Updates between validations, each with a checkpoint.")
     metric: Literal["bleu", "loss"] = Field(
         "bleu",
-        description="What early stopping goes by, and which checkpoint is the best (see average).",
+        description="Metric of early stopping and of the best checkpoint (see average).",
     )
     bleu_tokenizer: Literal["13a", "intl", "zh", "ja-mecab", "char", "none"] = Field(
-        "13a", description="How BLEU finds words when validating."
+        "13a", description="Tokenizer of BLEU in validation."
     )
     patience: int | None = Field(
-        None, ge=1, description="Validations without a better metric before stopping."
+        None, ge=1, description="Validations without a better metric before training stops."
     )
     average: int = Field(
-        5, ge=1, description="Last checkpoints whose mean is kept, unless the best one has the lower loss."
+        5,
+        ge=1,
+        description="Number of last checkpoints that are averaged; the best one is kept where its loss is lower.",
     )
     keep: int = Field(
-        3, ge=1, description="Last checkpoints that stay, if they are more than those averaged."
+        3, ge=1, description="Number of last checkpoints that stay on the disk, if more than are averaged."
     )
-    tensorboard: bool = Field(False, description="Also write TensorBoard's files.")
+    tensorboard: bool = Field(False, description="Files for TensorBoard beside the log.")
 
     def settings(self) -> dict[str, Any]:
         """Those that its kind of model has.

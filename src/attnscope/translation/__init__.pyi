@@ -1,4 +1,4 @@
-from ._lines import is_unsegmented, read_lines
+from ._lines import Lines, is_unsegmented, lines_of_text, read_lines
 from ._parallel_text import ParallelText, read_parallel
 from ._task import TaskText, generate_task
 from ._translate import Translation, translate, translate_lines
@@ -6,12 +6,14 @@ from ._vocabulary import BYTES, encode_lines, train_subwords
 
 __all__ = [
     "BYTES",
+    "Lines",
     "ParallelText",
     "TaskText",
     "Translation",
     "encode_lines",
     "generate_task",
     "is_unsegmented",
+    "lines_of_text",
     "read_lines",
     "read_parallel",
     "train_subwords",

@@ -6,10 +6,12 @@ import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
+from typing import Any, TypeAlias
 
 from attnscope.checks import check_kind
 from attnscope.corpus import is_standard_input, shown
 from attnscope.corpus.files import decode_utf8, lines_of, read_bytes
+from attnscope.corpus.texts import refuse_file_name
 from attnscope.errors import AttnscopeError
 
 _WITHOUT_SPACES = ("CJK ", "HIRAGANA ", "KATAKANA ", "THAI ", "LAO ", "KHMER ", "MYANMAR ", "TIBETAN ")
@@ -53,23 +55,31 @@ def read_lines(path: Path | str) -> list[str]:
     return lines_of(decode_utf8(read_bytes(path), name))
 
 
-def lines_of_text(text: str | Path | Sequence[str], name: str = "the text") -> list[str]:
-    """The lines of a file, or the sentences that were given.
+Lines: TypeAlias = (
+    str | Path | Sequence[str]
+)  # sentences: a text of one a line, such a file, or a list of them
+
+
+def lines_of_text(text: Lines, name: str = "the text") -> list[str]:
+    """The sentences that were given: of a file where it is a path, else the strings themselves.
 
     Raises
     ------
     AttnscopeError
-        If the file cannot be read, or what was given is neither a file nor sentences.
+        If the file cannot be read, what was given is neither a path nor strings, or one string alone is, or looks like,
+        the name of a file.
 
     Examples
     --------
-    >>> lines_of_text(["a b", "c"])
-    ['a b', 'c']
+    >>> lines_of_text(["a b", "c"]), lines_of_text("a b")
+    (['a b', 'c'], ['a b'])
     """
-    if isinstance(text, str | Path):
+    if isinstance(text, Path):
         return read_lines(text)
-    check_kind("a file, or a list of sentences", Iterable, **{name: text})
-    lines = list(text)
+    check_kind("a string, a pathlib.Path, or a list of sentences", Iterable, **{name: text})
+    lines: list[Any] = lines_of(text) if isinstance(text, str) else list(text)
+    if len(lines) == 1 and isinstance(lines[0], str):
+        refuse_file_name(lines[0], name)
     for number, line in enumerate(lines, start=1):
         check_kind("a sentence", str, **{f"line {number} of {name}": line})
     return lines

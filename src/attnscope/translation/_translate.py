@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,8 @@ from attnscope._caller import own_random_numbers
 from attnscope.capture import borrowing, load_model, quiet
 from attnscope.checks import check_real, check_seed, check_whole
 from attnscope.errors import AttnscopeError
-from attnscope.translation._lines import lines_of_text
+from attnscope.progress import Progress, Tell, tell_nobody
+from attnscope.translation._lines import Lines, lines_of_text
 from attnscope.translation._vocabulary import encode_lines
 
 OVERLONG = ("refuse", "split", "cut")
@@ -47,7 +48,7 @@ class Translation:
 @borrowing
 def translate(
     model: str | Path | PreTrainedModel,
-    source: str | Path | Sequence[str],
+    texts: Lines,
     *,
     tokenizer: Any = None,
     device: str | None = None,
@@ -56,18 +57,18 @@ def translate(
     trust_remote_code: bool = False,
     **options: Any,
 ) -> list[list[Translation]]:
-    """Translate a file or a list of lines with a model folder, a hub id or a loaded model.
+    """Translate sentences with a model folder, a hub id or a loaded model.
 
     Parameters
     ----------
     model
         An encoder-decoder: of `attnscope train`, or any other of transformers.
-    source
-        A file of one sentence a line, or sentences.
+    texts
+        Sentences: a list of strings, one string of a sentence a line, or the `Path` of such a file.
     tokenizer, device, dtype, revision, trust_remote_code
         As in `attnscope.scan`.
     **options
-        Of `translate_lines`: ``beams``, ``length_penalty``, ``n_best``, ``sample``, ``overlong``, ``scores``, ...
+        See `translate_lines`: ``beams``, ``length_penalty``, ``n_best``, ``sample``, ``overlong``, ``progress``, ...
 
     Returns
     -------
@@ -86,7 +87,7 @@ def translate(
     Traceback (most recent call last):
     attnscope.errors.AttnscopeError: EncoderForMaskedLM is no encoder-decoder: ...
     """
-    lines = lines_of_text(source, "the source")
+    lines = lines_of_text(texts, "the text")
     loaded = load_model(
         model,
         tokenizer=tokenizer,
@@ -118,7 +119,7 @@ def translate_lines(
     batch_tokens: int = 4_096,
     overlong: str = "refuse",
     scores: bool = False,
-    progress: Callable[[int, int], None] | None = None,
+    progress: Tell | None = None,
 ) -> list[list[Translation]]:
     """Translate every line; the order is kept.
 
@@ -146,7 +147,7 @@ def translate_lines(
     scores
         Whether to score translations, by one more forward pass over what was made.
     progress
-        Called with lines done and lines in all.
+        Called with a `Progress` after each batch; it tells of ``lines`` done.
 
     Raises
     ------
@@ -185,17 +186,16 @@ def translate_lines(
         options |= {"num_beams": 1, "temperature": temperature}
     elif beams > 1:
         options["length_penalty"] = length_penalty
-    found: list[list[Translation]] = [[] for _ in pieces]
+    translations: list[list[Translation]] = [[] for _ in pieces]
     penalty = length_penalty if scores else None
     done = 0
     for chosen in _batches(pieces, batch_tokens // (n_best if sample else beams)):
         made = _generate(model, tokenizer, pieces, chosen, options, penalty)
-        for place, translations in zip(chosen, made, strict=True):
-            found[place] = translations
+        for place, ranked in zip(chosen, made, strict=True):
+            translations[place] = ranked
         done += len(chosen)
-        if progress is not None:
-            progress(done, len(pieces))
-    joined = _join(found, owner, len(lines))
+        (progress or tell_nobody)(Progress("translate", done / len(pieces), {"lines": done}))
+    joined = _join(translations, owner, len(lines))
     if overlong == "cut":
         for number, ids in enumerate(encoded):
             left_out = max(0, len(ids) - longest)
@@ -289,10 +289,12 @@ def _scores(
     return ((words * counts).sum(1) / counts.sum(1) ** penalty).tolist()
 
 
-def _join(found: list[list[Translation]], owner: list[int], lines: int) -> list[list[Translation]]:
+def _join(
+    translations_of_pieces: list[list[Translation]], owner: list[int], lines: int
+) -> list[list[Translation]]:
     """Translations by line; the best of all pieces of a divided line stand side by side."""
     by_line: list[list[list[Translation]]] = [[] for _ in range(lines)]
-    for translations, line in zip(found, owner, strict=True):
+    for translations, line in zip(translations_of_pieces, owner, strict=True):
         by_line[line].append(translations)
     joined: list[list[Translation]] = []
     for parts in by_line:

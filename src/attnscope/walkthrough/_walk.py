@@ -16,6 +16,7 @@ from attnscope.capture import TOLERANCE, Site, borrowing, load_model, verify
 from attnscope.checks import check_kind
 from attnscope.errors import AttnscopeError
 from attnscope.mechanism.evidence import Projections, projections, watching_inputs
+from attnscope.progress import Progress, Tell, tell_nobody
 from attnscope.walkthrough._compute import Operands, check_number, difference, follow, with_matrices
 from attnscope.walkthrough._read import read_texts
 from attnscope.walkthrough._result import Walk
@@ -32,13 +33,14 @@ _BUNDLED_LAYER = 1  # its heads are soft
 
 @borrowing
 def walk(
-    sentence: str | None = None,
     model: Any = None,
+    texts: str | None = None,
     *,
-    target: str | None = None,
+    targets: str | None = None,
     layer: int | None = None,
     head: int = 0,
     query_token: int | str | None = None,
+    progress: Tell | None = None,
     **load: Any,
 ) -> Walk:
     r"""Follow one head of a model over one sentence, from its input X to the output of its layer.
@@ -48,11 +50,11 @@ def walk(
 
     Parameters
     ----------
-    sentence
-        Text of at least two tokens; by default the one about the tired animal.
     model
         A folder, a hub id, or a loaded model with ``tokenizer=``; by default the bundled model.
-    target
+    texts
+        One sentence, of at least two tokens; by default the one about the tired animal.
+    targets
         What the decoder of an encoder-decoder says; it reads this one token late, as in training. By default the
         model's own greedy translation of the sentence.
     layer, head
@@ -61,6 +63,8 @@ def walk(
     query_token
         Whose row is followed: a position, or a piece of the sentence (of the target in layers of its decoder). By
         default the last token that is not special, and in the default sentence "it".
+    progress
+        Called with a `Progress` before the model is loaded, before it reads, and at the end.
     **load
         See `attnscope.capture.load_model`.
 
@@ -77,7 +81,7 @@ def walk(
 
     Examples
     --------
-    >>> found = walk("The tide is out.", layer=1, head=2, device="cpu")
+    >>> found = walk(texts="The tide is out.", layer=1, head=2, device="cpu")
     >>> found["weights"].shape == (len(found.tokens), len(found.tokens))
     True
     >>> bool(np.allclose(found["weights"] @ found["V"], found["head_output"]))
@@ -85,23 +89,27 @@ def walk(
     >>> max(found.errors.values()) < 1e-4
     True
     """
-    check_kind("a text", str, sentence=sentence, target=target)
+    check_kind("one sentence", str, texts=texts, targets=targets)
     check_kind("a position, or a piece of the sentence", int, str, query_token=query_token)
     if layer is None:
         layer = _BUNDLED_LAYER if model in (None, "bundled", MODEL) else 0
+    tell = progress or tell_nobody
+    tell(Progress("loading the model", 0.0))
     loaded = load_model("bundled" if model is None else model, **load)
-    texts = read_texts(SENTENCE if sentence is None else sentence, target, loaded)
-    found = walk_inputs(loaded.model, texts.inputs(loaded.model), layer=layer, head=head, name=loaded.name)
-    queries, keys = texts.sides(found.kind)
-    if query_token is None and sentence in {None, SENTENCE} and queries is texts.source:
+    tell(Progress("walk", 0.5))
+    read = read_texts(SENTENCE if texts is None else texts, targets, loaded)
+    walked = walk_inputs(loaded.model, read.inputs(loaded.model), layer=layer, head=head, name=loaded.name)
+    tell(Progress("walk", 1.0))
+    queries, keys = read.sides(walked.kind)
+    if query_token is None and texts in {None, SENTENCE} and queries is read.source:
         query_token = _FOLLOWED
     return replace(
-        found,
+        walked,
         tokens=queries.window.tokens,
         keys=keys.window.tokens,
         token=queries.position(query_token),
-        target="" if texts.target is None else texts.target.text,
-        translated=texts.translated,
+        target="" if read.target is None else read.target.text,
+        translated=read.translated,
     )
 
 

@@ -2,6 +2,7 @@
 
 import json
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -51,7 +52,7 @@ def test_the_baseline_is_compared_with_nothing_and_an_equal_system_does_not_diff
 
 def test_a_bucket_is_scored_as_its_sentences_alone(result):
     sources = ["x " * (len(line.split()) + 1) for line in REFERENCE]
-    parts = attnscope.score(SYSTEMS, [REFERENCE], source=[*sources], by_length=[10, 20, 100], resamples=100)
+    parts = attnscope.score(SYSTEMS, [REFERENCE], texts=[*sources], by_length=[10, 20, 100], resamples=100)
     assert list(parts["bucket"].values) == ["1-10", "11-20", "21-100", "101+"]
     chosen = [i for i, line in enumerate(REFERENCE) if 11 <= len(line.split()) + 1 <= 20]
     assert parts["sentences"].values[1] == len(chosen)
@@ -70,7 +71,7 @@ def test_characters_count_without_spaces():
     lengths = attnscope.score(
         [["a", "b"]],
         [["a", "b"]],
-        source=["猫 が", "犬がいる"],
+        texts=["猫 が", "犬がいる"],
         by_length=[2],
         length_in="characters",
         resamples=0,
@@ -128,12 +129,13 @@ def test_files_and_sentences_give_the_same(tmp_path, result):
         ([], [["a"]], {}, "no translations"),
         ([["a"]], [["a"]], {"tokenize": "moose"}, "tokenize 'moose' is not known: choose one of 13a"),
         ([["a"]], [["a"]], {"by_length": [10]}, "need the source sentences"),
-        ([["a"]], [["a"]], {"by_length": [10, 5], "source": ["a b"]}, "must be positive and rise"),
-        ([["a"]], [["a"]], {"by_length": [5], "source": ["猫がいる"]}, "--length-in characters"),
-        ([["a"]], [["a"]], {"source": ["a", "b"]}, "source has 2"),
-        ([["a"]], [["a"]], {"by_length": [5], "source": ["a b"], "length_in": "bits"}, "'bits' is not known"),
+        ([["a"]], [["a"]], {"by_length": [10, 5], "texts": ["a b"]}, "must be positive and rise"),
+        ([["a"]], [["a"]], {"by_length": [5], "texts": ["猫がいる"]}, "--length-in characters"),
+        ([["a"]], [["a"]], {"texts": ["a", "b"]}, "the text has 2"),
+        ([["a"]], [["a"]], {"by_length": [5], "texts": ["a b"], "length_in": "bits"}, "'bits' is not known"),
         ([["a"]], [["a"]], {"resamples": -1}, "resamples .* is -1; expected a whole number from 0"),
-        (["nowhere.txt"], [["a"]], {}, r"nowhere.txt: no such file"),
+        ([Path("nowhere.txt")], [["a"]], {}, r"nowhere.txt: no such file"),
+        (["nowhere.txt"], [["a"]], {}, r"looks like a file"),
     ],
 )
 def test_what_is_wrong_is_said(hypotheses, references, options, says):

@@ -208,7 +208,7 @@ def learning_curve_figure(curves: xr.Dataset) -> Figure:
 
 
 def alignments_side_by_side(alignment: xr.Dataset) -> Figure:
-    """Draw where each system with attention looks on one sentence pair, with the known links as squares.
+    """Draw where each system with attention looks on one sentence pair, with the gold links as squares.
 
     Parameters
     ----------
@@ -252,11 +252,11 @@ def alignments_side_by_side(alignment: xr.Dataset) -> Figure:
     }
     if not weights:
         raise AttnscopeError("no system has attention: there is no alignment to draw")
-    known = None
-    if "known" in alignment:
-        known = {(int(at), int(by)) for by, at in np.argwhere(alignment["known"].values)}
+    gold = None
+    if "gold" in alignment:
+        gold = {(int(at), int(by)) for by, at in np.argwhere(alignment["gold"].values)}
     source, target = ([str(word) for word in alignment[side].values] for side in ("source", "target"))
-    return alignment_maps(weights, source, target, sure=known, sure_name="Known link")
+    return alignment_maps(weights, source, target, sure=gold, sure_name="Known link")
 
 
 def comparison_figures(tree: xr.DataTree) -> dict[str, Figure]:

@@ -155,7 +155,7 @@ def _relearn(study: Study, steps: int) -> xr.Dataset:
     def tell(done: int, steps: int) -> None:
         study.tell(Progress(f"positions learned anew, step {done} of {steps}", study.share))
 
-    relearning, run = _relearning(study, steps), study.kept.run
+    relearning, run = _relearning(study, steps), study.stored.run
     model, found = relearning.run(band=study.band, progress=tell)
     if run is not None:
         advice = "Free some room and give the same command again"

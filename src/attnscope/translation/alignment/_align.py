@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,8 +15,9 @@ from transformers import PreTrainedModel
 from attnscope.capture import borrowing, load_model
 from attnscope.checks import check_real, check_whole
 from attnscope.errors import AttnscopeError
-from attnscope.store import package_versions, tokenizer_sha256
-from attnscope.translation._lines import check_parallel, lines_of_text
+from attnscope.progress import Progress, Tell, tell_nobody
+from attnscope.store import Signature, package_versions, tokenizer_sha256
+from attnscope.translation._lines import Lines, check_parallel, lines_of_text
 from attnscope.translation.alignment._links import (
     AlignmentScore,
     Gold,
@@ -97,19 +97,19 @@ class _Work:
     read: dict[str, Any]  # how links are read off the weights
     run: dict[str, Any]  # how weights are got
     gold: Gold | None = None
-    show: Callable[[str, int, int], None] | None = None
+    tell: Tell = tell_nobody
     lengths: list[tuple[int, int]] = field(default_factory=list)
 
-    def progress(self, name: str) -> Callable[[int, int], None] | None:
-        show = self.show
-        return None if show is None else lambda done, total: show(name, done, total)
+    def progress(self, name: str, begun: float, share: float) -> Callable[[int, int], None]:
+        """Tells of a pass that is so much of all work, after so much of it."""
+        return lambda done, total: self.tell(Progress(name, begun + share * done / total, {"pairs": done}))
 
 
 @borrowing
 def align(
     model: str | Path | PreTrainedModel,
-    source: str | Path | Sequence[str],
-    target: str | Path | Sequence[str],
+    texts: Lines,
+    targets: Lines,
     *,
     gold: str | Path | Gold | None = None,
     gold_first: int = 1,
@@ -128,7 +128,7 @@ def align(
     dtype: str | None = None,
     revision: str | None = None,
     trust_remote_code: bool = False,
-    progress: Callable[[str, int, int], None] | None = None,
+    progress: Tell | None = None,
 ) -> Aligned:
     """Align the words of a parallel text by a translation model's cross-attention; judge it where people did the same.
 
@@ -140,8 +140,8 @@ def align(
     ----------
     model
         An encoder-decoder: a folder, a hub id, or a loaded model with its `tokenizer`.
-    source, target
-        Files of one sentence a line, or lists of sentences.
+    texts, targets
+        Sentences and their translations: lists of strings, or the `Path` of a file with a sentence a line.
     gold
         People's alignments (see `read_gold`), words as the text's spaces make them.
     gold_first
@@ -159,7 +159,7 @@ def align(
     shown
         How many sentence pairs to keep with their weights, for figures; those of more than 40 words are passed over.
     progress
-        Called with the pass's name, how many pairs are done and how many there are.
+        Called with a `Progress` after each batch of each pass over the text; it tells of ``pairs`` done.
 
     Returns
     -------
@@ -181,11 +181,11 @@ def align(
     check_whole(1, batch_size=batch_size)
     check_whole(0, 1, gold_first=gold_first)
     check_real(0.0, 1.0, threshold=threshold)
-    sources, targets = lines_of_text(source, "the source"), lines_of_text(target, "the target")
-    known = read_gold(gold, gold_first) if isinstance(gold, str | Path) else gold
-    texts: dict[str, Sequence[object]] = {"the source": sources, "the target": targets}
-    check_parallel(texts if known is None else {**texts, "the gold file": known.sure})
-    if every_head and known is None:
+    sources, targets = lines_of_text(texts, "the text"), lines_of_text(targets, "the target")
+    judges = read_gold(gold, gold_first) if isinstance(gold, str | Path) else gold
+    sides: dict[str, Sequence[object]] = {"the text": sources, "the target": targets}
+    check_parallel(sides if judges is None else {**sides, "the gold file": judges.sure})
+    if every_head and judges is None:
         raise AttnscopeError("every head can be judged only with gold alignments: give gold (--gold FILE)")
     loaded = load_model(
         model,
@@ -202,30 +202,30 @@ def align(
         targets,
         {"rule": rule, "threshold": threshold},
         {"end": end, "step": step, "words": words, "batch_size": batch_size},
-        known,
-        progress,
+        judges,
+        progress or tell_nobody,
     )
     open_choice = layer is None and head is None
     heads = (
         _judge_heads(work)
-        if known is not None and (open_choice if every_head is None else every_head)
+        if judges is not None and (open_choice if every_head is None else every_head)
         else None
     )
     on_gold = heads is not None and open_choice
     if heads is not None and on_gold:
         layer, head = _best(heads)
-    found = _read_links(work, layer, head)
-    score = None if known is None else score_alignments(found, known.sure, known.possible)
+    alignments = _read_links(work, layer, head, begun=0.0 if heads is None else 0.5)
+    score = None if judges is None else score_alignments(alignments, judges.sure, judges.possible)
     return Aligned(
         loaded.name,
         layer,
         head,
         on_gold,
-        found,
+        alignments,
         score,
         heads,
         _outside(work),
-        _pairs(work, found, layer, head, shown),
+        _pairs(work, alignments, layer, head, shown),
         _signature(work, {"name": loaded.name, **loaded.identity}, layer, head),
     )
 
@@ -235,22 +235,22 @@ def _judge_heads(work: _Work) -> xr.Dataset:
     gold = work.gold
     if gold is None:
         raise AttnscopeError("there are no gold alignments to judge heads by")
-    found: dict[tuple[int, int], list[Links]] = {}
+    links_of_heads: dict[tuple[int, int], list[Links]] = {}
     passed = forced_alignment_of_heads(
         work.model,
         work.tokenizer,
         work.sources,
         work.targets,
-        progress=work.progress("every head"),
+        progress=work.progress("every head", 0.0, 0.5),
         **work.run,
     )
     for pair in passed:
         for layer, head in np.ndindex(pair.weights.shape[:2]):
-            found.setdefault((layer, head), []).append(
+            links_of_heads.setdefault((layer, head), []).append(
                 links(pair.weights[layer, head, :, : len(pair.source)], **work.read)
             )
-    layers, heads = (1 + max(at[axis] for at in found) for axis in (0, 1))
-    judged = {at: score_alignments(made, gold.sure, gold.possible) for at, made in found.items()}
+    layers, heads = (1 + max(at[axis] for at in links_of_heads) for axis in (0, 1))
+    judged = {at: score_alignments(made, gold.sure, gold.possible) for at, made in links_of_heads.items()}
     names = ("error_rate", "precision", "recall")
     return xr.Dataset(
         {
@@ -270,8 +270,8 @@ def _best(heads: xr.Dataset) -> tuple[int, int]:
     return int(layer), int(head)
 
 
-def _read_links(work: _Work, layer: int | None, head: int | None) -> list[Links]:
-    found: list[Links] = []
+def _read_links(work: _Work, layer: int | None, head: int | None, begun: float) -> list[Links]:
+    alignments: list[Links] = []
     for pair in forced_alignment(
         work.model,
         work.tokenizer,
@@ -279,12 +279,12 @@ def _read_links(work: _Work, layer: int | None, head: int | None) -> list[Links]
         work.targets,
         layer=layer,
         head=head,
-        progress=work.progress("align"),
+        progress=work.progress("align", begun, 1.0 - begun),
         **work.run,
     ):
-        found.append(links(pair.weights[:, : len(pair.source)], **work.read))
+        alignments.append(links(pair.weights[:, : len(pair.source)], **work.read))
         work.lengths.append((len(pair.source), len(pair.target)))
-    return found
+    return alignments
 
 
 def _outside(work: _Work) -> int:
@@ -295,14 +295,14 @@ def _outside(work: _Work) -> int:
 
 
 def _pairs(
-    work: _Work, found: list[Links], layer: int | None, head: int | None, shown: int
+    work: _Work, alignments: list[Links], layer: int | None, head: int | None, shown: int
 ) -> list[ShownPair]:
     """Weights of some pairs, from a second pass over these alone: they are never held for the whole text."""
     short = [i for i, lengths in enumerate(work.lengths) if min(lengths) > 0 and max(lengths) <= MOST_WORDS]
     nothing: Links = frozenset()
-    sure = work.gold.sure if work.gold else [nothing] * len(found)
-    possible = work.gold.possible if work.gold else [nothing] * len(found)
-    rates = {i: score_alignments([found[i]], [sure[i]], [possible[i]]).error_rate for i in short}
+    sure = work.gold.sure if work.gold else [nothing] * len(alignments)
+    possible = work.gold.possible if work.gold else [nothing] * len(alignments)
+    rates = {i: score_alignments([alignments[i]], [sure[i]], [possible[i]]).error_rate for i in short}
     if work.gold is not None:
         short = sorted((i for i in short if not np.isnan(rates[i])), key=lambda i: rates[i])
         at = np.unique(np.linspace(0, len(short) - 1, min(shown, len(short))).round().astype(int))
@@ -320,7 +320,7 @@ def _pairs(
         **work.run,
     )
     return [
-        ShownPair(i + 1, words, found[i], sure[i], possible[i], rates[i])
+        ShownPair(i + 1, words, alignments[i], sure[i], possible[i], rates[i])
         for i, words in zip(short, weights, strict=True)
     ]
 
@@ -329,16 +329,15 @@ def _signature(work: _Work, identity: dict[str, str], layer: int | None, head: i
     def digest(lines: Sequence[str]) -> str:
         return hashlib.sha256("\n".join(lines).encode("utf-8", "surrogatepass")).hexdigest()
 
-    return json.dumps(
-        {
-            "model": identity,
-            "tokenizer": tokenizer_sha256(work.tokenizer),
-            "text": {
-                "pairs": len(work.sources),
-                "source_sha256": digest(work.sources),
-                "target_sha256": digest(work.targets),
-            },
-            "settings": {"layer": layer, "head": head, **work.run, **work.read},
-            "versions": package_versions(),
-        }
-    )
+    return Signature(
+        "align",
+        model=identity,
+        tokenizer={"sha256": tokenizer_sha256(work.tokenizer)},
+        text={
+            "pairs": len(work.sources),
+            "source_sha256": digest(work.sources),
+            "target_sha256": digest(work.targets),
+        },
+        settings={"layer": layer, "head": head, **work.run, **work.read},
+        versions=package_versions(),
+    ).to_json()

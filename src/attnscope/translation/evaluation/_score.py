@@ -6,7 +6,7 @@ import importlib.metadata
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 import xarray as xr
@@ -15,21 +15,20 @@ from sacrebleu.metrics.chrf import CHRF
 
 from attnscope.checks import check_kind, check_seed, check_whole, shortly
 from attnscope.errors import AttnscopeError
-from attnscope.translation._lines import check_parallel, is_unsegmented, lines_of_text
+from attnscope.progress import Progress, Tell, tell_nobody
+from attnscope.translation._lines import Lines, check_parallel, is_unsegmented, lines_of_text
 
 TOKENIZERS = ("13a", "intl", "zh", "ja-mecab", "char", "none", "moses")
 METRICS = ("BLEU", "chrF")
 _MOST_RESAMPLES = 1_000_000
 _TOKENIZER_OF = {"ja": "ja-mecab", "zh": "zh"}
 
-Text: TypeAlias = str | Path | Sequence[str]  # a file, or its sentences
-
 
 def score(
-    hypotheses: Text | Sequence[Text] | Mapping[str, Text],
-    references: Text | Sequence[Text],
+    hypotheses: Lines | Sequence[Lines] | Mapping[str, Lines],
+    targets: Lines | Sequence[Lines],
     *,
-    source: Text | None = None,
+    texts: Lines | None = None,
     by_length: Sequence[int] = (),
     length_in: str = "words",
     tokenize: str | None = None,
@@ -37,6 +36,7 @@ def score(
     language: str | None = None,
     resamples: int = 1000,
     seed: int = 12345,
+    progress: Tell | None = None,
 ) -> xr.Dataset:
     """Score translations with sacreBLEU's BLEU and chrF; compare systems; follow the score over length.
 
@@ -47,11 +47,11 @@ def score(
     Parameters
     ----------
     hypotheses
-        A file, several files, or a mapping from a system's name to its file. Wherever a file is expected, a list of
-        sentences will do, inside a list or mapping: ``[["the cat"]]`` is one system with one sentence.
-    references
-        A file, or several where a sentence has several translations.
-    source
+        What a system made: a list of sentences, or the `Path` of a file with a sentence a line. Of several systems a
+        list of these, or a mapping from their names.
+    targets
+        The references, right translations, given in the same way; several where a sentence has several.
+    texts
         The sentences that were translated; needed for `by_length`.
     by_length
         Rising upper limits of the buckets of source length: ``(10, 20)`` makes 1-10, 11-20 and 21 or more. A sentence
@@ -73,7 +73,9 @@ def score(
     resamples
         Of the bootstrap; 0 for no intervals and tests.
     seed
-        Of the bootstrap.
+        Seed of the bootstrap.
+    progress
+        Called with a `Progress` before the whole text, each bucket of it, and at the end.
 
     Returns
     -------
@@ -101,7 +103,7 @@ def score(
     >>> import attnscope
     >>> result = attnscope.score(
     ...     {"good": ["the cat sat on the mat"], "bad": ["a cat sits on the mat"]},
-    ...     [["the cat sat on the mat"]],
+    ...     ["the cat sat on the mat"],
     ...     resamples=0,
     ... )
     >>> result["score"].sel(metric="BLEU").values.round(1).tolist()
@@ -111,16 +113,16 @@ def score(
     'nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:...'
     """
     systems = _systems(hypotheses)
-    answers = [lines_of_text(text, "the references") for text in _several(references, "references")]
-    texts = {**systems, **{f"reference {i + 1}": lines for i, lines in enumerate(answers)}}
-    sources = None if source is None else lines_of_text(source, "the source")
+    references = [lines_of_text(text, "the references") for text in _several(targets, "targets")]
+    sides = {**systems, **{f"reference {i + 1}": lines for i, lines in enumerate(references)}}
+    sources = None if texts is None else lines_of_text(texts, "the text")
     if sources is not None:
-        texts["source"] = sources
-    count = check_parallel(texts)
+        sides["the text"] = sources
+    count = check_parallel(sides)
     check_whole(0, _MOST_RESAMPLES, resamples=resamples)
     check_seed(seed)
     buckets = _buckets(sources, by_length, length_in)
-    tokenize = tokenize or _tokenizer_for(language, answers)
+    tokenize = tokenize or _tokenizer_for(language, references)
     language = language or "en"
     prepare = _moses(language) if tokenize == "moses" else None
 
@@ -129,7 +131,7 @@ def score(
     statistics: dict[str, list[np.ndarray]] = {}
     for name, metric in metrics.items():
         change = prepare if name == "BLEU" else None
-        statistics[name] = _statistics(metric, list(systems.values()), answers, change)
+        statistics[name] = _statistics(metric, list(systems.values()), references, change)
         signatures[name] = _signature(metric, resamples, seed)
     if prepare is not None:
         version = importlib.metadata.version("sacremoses")
@@ -137,10 +139,15 @@ def score(
             "tok:none", f"tok:moses.{language}-sacremoses.{version}"
         )
 
+    tell = progress or tell_nobody
+    tell(Progress("all sentences", 0.0))
     result = _compare(metrics, statistics, np.arange(count), resamples, seed)
     result = result.assign_coords(system=list(systems), metric=list(metrics))
     if buckets:
-        parts = [_compare(metrics, statistics, chosen, resamples, seed) for chosen in buckets.values()]
+        parts: list[xr.Dataset] = []
+        for number, (name, chosen) in enumerate(buckets.items(), start=1):
+            tell(Progress(f"{name} {length_in}", number / (len(buckets) + 1)))
+            parts.append(_compare(metrics, statistics, chosen, resamples, seed))
         joined = xr.concat(parts, "bucket")[["score", "lower", "upper"]].transpose(
             "system", "metric", "bucket"
         )
@@ -148,13 +155,18 @@ def score(
         result["sentences"] = ("bucket", [len(chosen) for chosen in buckets.values()])
         result = result.assign_coords(bucket=list(buckets))
         result.attrs["length_in"] = length_in
+    tell(Progress("done", 1.0))
     result.attrs |= {"sentences": count, "signature": json.dumps(signatures)}
     return result
 
 
-def _several(texts: Any, name: str) -> list[Text]:
-    check_kind("files, or lists of sentences", str, Path, Iterable, **{name: texts})
-    return [texts] if isinstance(texts, str | Path) else list(texts)
+def _several(texts: Any, name: str) -> list[Lines]:
+    """One or several lists of sentences; strings side by side are the sentences of one."""
+    check_kind("sentences, a pathlib.Path, or several of these", str, Path, Iterable, **{name: texts})
+    if isinstance(texts, str | Path):
+        return [texts]
+    given = list(texts)
+    return [given] if given and all(isinstance(one, str) for one in given) else given
 
 
 def _systems(hypotheses: Any) -> dict[str, Sequence[str]]:
@@ -163,13 +175,13 @@ def _systems(hypotheses: Any) -> dict[str, Sequence[str]]:
     texts = _several(hypotheses, "hypotheses")
     if not texts:
         raise AttnscopeError("no translations were given: expected at least one system")
-    paths = [text for text in texts if isinstance(text, str | Path)]
-    short = len({Path(path).name for path in paths}) == len(paths)
+    paths = [text for text in texts if isinstance(text, Path)]
+    short = len({path.name for path in paths}) == len(paths)
     named: dict[str, Sequence[str]] = {}
     for i, text in enumerate(texts):
         name = f"system {i + 1}"
-        if isinstance(text, str | Path):
-            name = "standard input" if str(text) == "-" else Path(text).name if short else str(text)
+        if isinstance(text, Path):
+            name = "standard input" if str(text) == "-" else text.name if short else str(text)
         if name in named:
             raise AttnscopeError(f"{name} is given twice: each system once")
         named[name] = lines_of_text(text, name)
@@ -181,7 +193,7 @@ def _buckets(sources: Sequence[str] | None, limits: Sequence[int], length_in: st
     if not limits:
         return {}
     if sources is None:
-        raise AttnscopeError("scores by length need the source sentences: give source (--source FILE)")
+        raise AttnscopeError("scores by length need the source sentences: give texts (--text FILE)")
     if list(limits) != sorted(set(limits)) or limits[0] < 1:
         raise AttnscopeError(f"the limits of length must be positive and rise, found {list(limits)}")
     if length_in == "words":
@@ -201,8 +213,8 @@ def _buckets(sources: Sequence[str] | None, limits: Sequence[int], length_in: st
     return {name: np.flatnonzero(bucket == i) for i, name in enumerate(names)}
 
 
-def _tokenizer_for(language: str | None, answers: list[list[str]]) -> str:
-    if language is None and any(map(is_unsegmented, answers)):
+def _tokenizer_for(language: str | None, references: list[list[str]]) -> str:
+    if language is None and any(map(is_unsegmented, references)):
         raise AttnscopeError(
             "the references have no spaces between words, so that BLEU finds none: give their language "
             "(--language ja), or say how to find words (--tokenize char)"
@@ -288,9 +300,9 @@ def _intervals(out: dict[str, np.ndarray], column: int, drawn: np.ndarray) -> No
     gaps = drawn[1:] - drawn[:1]
     out["difference_lower"][1:, column], out["difference_upper"][1:, column] = _middle(gaps)
     for system, gap in enumerate(np.abs(gaps), start=1):
-        found = abs(out["score"][system, column] - out["score"][0, column])
+        difference = abs(out["score"][system, column] - out["score"][0, column])
         # Koehn (2004) as sacreBLEU computes it, but ties count: equal systems have 1, not 1 / (resamples + 1)
-        out["p_value"][system, column] = ((gap - gap.mean() >= found).sum() + 1) / (len(gap) + 1)
+        out["p_value"][system, column] = ((gap - gap.mean() >= difference).sum() + 1) / (len(gap) + 1)
 
 
 def _middle(drawn: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

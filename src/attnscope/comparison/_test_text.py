@@ -9,17 +9,17 @@ from attnscope.comparison._systems import System
 from attnscope.errors import AttnscopeError
 from attnscope.training import HELD_OUT, read_pairs
 from attnscope.training.config import TrainConfig
-from attnscope.translation import ParallelText, generate_task, read_parallel
+from attnscope.translation import Lines, ParallelText, generate_task, lines_of_text, read_parallel
 
 TASK_SEED = (
     1_000_003  # of the sentences that are translated: other ones than those the weights were chosen on
 )
 
 
-def read_held_out(
+def read_test_text(
     systems: Sequence[System],
-    source: Path | None = None,
-    reference: Path | None = None,
+    texts: Lines | None = None,
+    targets: Lines | None = None,
     *,
     join: int | None = None,
 ) -> ParallelText:
@@ -29,8 +29,8 @@ def read_held_out(
     ----------
     systems
         Which tell by their settings what they were trained on.
-    source, reference
-        As `read_parallel` reads them.
+    texts, targets
+        Sentences and their translations, or paths as `read_parallel` reads them.
     join
         Neighbouring pairs joined into one, at most; by default the most that any system was trained with.
 
@@ -48,43 +48,47 @@ def read_held_out(
     Examples
     --------
     >>> from attnscope.training.config import read_config
-    >>> text = read_held_out([System("small", Path("small"), read_config(task_longest=5), given=True)])
+    >>> text = read_test_text([System("small", Path("small"), read_config(task_longest=5), given=True)])
     >>> len(text), max(len(line.split()) for line in text.source)
     (500, 5)
     """
-    if (source is None) != (reference is None):
-        raise AttnscopeError(
-            "found only one of source and reference (--source, --reference): give both or neither"
-        )
+    if (texts is None) != (targets is None):
+        raise AttnscopeError("found only one of texts and targets (--text, --target): give both or neither")
     configs = {system.name: system.config for system in systems}
     if join is None:
         join = max([config.join for config in configs.values() if config is not None], default=1)
     if join < 1:
         raise AttnscopeError(f"join is {join}: expected 1, which joins nothing, or more")
-    text = _shared(configs, join) if source is None else read_parallel(source, reference)
+    text = _shared(configs, join) if texts is None or targets is None else _given(texts, targets)
     return text.joined(join, seed=0)
+
+
+def _given(texts: Lines, targets: Lines) -> ParallelText:
+    if isinstance(texts, Path) and isinstance(targets, Path):
+        return read_parallel(texts, targets)
+    return ParallelText(lines_of_text(texts, "the text"), lines_of_text(targets, "the target"))
 
 
 def _shared(configs: dict[str, TrainConfig | None], join: int) -> ParallelText:
     """The text that all settings name, not joined yet."""
-    known = {name: config for name, config in configs.items() if config is not None}
-    without = [name for name in configs if name not in known]
+    settings = {name: config for name, config in configs.items() if config is not None}
+    without = [name for name in configs if name not in settings]
     if without:
         raise AttnscopeError(
-            f"{without[0]} has no config.yaml that names a text: give one to translate (--source, --reference)"
+            f"{without[0]} has no config.yaml that names a text: give one to translate (--text, --target)"
         )
-    if all(config.source is None for config in known.values()):
-        longest = max(config.task_longest for config in known.values())
+    if all(config.source is None for config in settings.values()):
+        longest = max(config.task_longest for config in settings.values())
         pairs = HELD_OUT * (join + 1) // 2  # so that about as many are left when they are joined
         return generate_task(pairs, TASK_SEED, longest, held_out=True)
-    texts = {name: _validation(config) for name, config in known.items()}
+    texts = {name: _validation(config) for name, config in settings.items()}
     (first, text), *others = texts.items()
     for name, other in others:
         if other.sha256() != text.sha256():
             raise AttnscopeError(
                 f"{first} and {name} were not validated on the same text ({len(text)} pairs that begin "
                 f"{text.source[0][:30]!r}, {len(other)} that begin {other.source[0][:30]!r}):\n"
-                "give one to translate (--source, --reference)"
+                "give one to translate (--text, --target)"
             )
     return text
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 from attnscope.capture import LoadedModel, load_model
 from attnscope.comparison._compare import length_limits
-from attnscope.comparison._held_out import read_held_out
 from attnscope.comparison._systems import System
-from attnscope.training import attends, judge_known
+from attnscope.comparison._test_text import read_test_text
+from attnscope.training import attends, best_aligning_head
 from attnscope.training.config import read_config
 from attnscope.translation import TaskText, encode_lines, translate_lines
 from attnscope.translation.alignment import align
@@ -27,27 +27,27 @@ class ShownTranslation:
     ----------
     source, translation, right
         The sentence, what the system makes of it (greedy), and what it should be.
-    looked
+    attended
         For each word of the translation that has a link: itself and the source word it looks at most, by the head
-        that `judge_known` chose; empty for a system without attention, and for a translation longer than the model
-        was trained for.
+        that `best_aligning_head` chose; empty for a system without attention, and for a translation longer than the
+        model was trained for.
     """
 
     source: str
     translation: str
     right: str
-    looked: list[tuple[str, str]]
+    attended: list[tuple[str, str]]
 
 
 @dataclass(frozen=True)
-class FirstLook:
+class Samples:
     """Some sentences, and BLEU of all of them by words of the source: bucket, sentences, BLEU."""
 
     shown: list[ShownTranslation]
     by_length: list[tuple[str, int, float]]
 
 
-def first_look(folder: Path) -> FirstLook | None:
+def sample_translations(folder: Path) -> Samples | None:
     """Translate sentences of the generated task that no training has seen; None where another text was learned.
 
     Parameters
@@ -62,56 +62,54 @@ def first_look(folder: Path) -> FirstLook | None:
 
     Examples
     --------
-    >>> first_look(Path("/nowhere"))
+    >>> sample_translations(Path("/nowhere"))
     Traceback (most recent call last):
     attnscope.errors.AttnscopeError: /nowhere/config.yaml: no such file or folder: check the path
     """
     config = read_config(folder / "config.yaml")
     if config.model == "masked-lm" or config.source is not None:
         return None
-    text = read_held_out([System("trained", folder, config, given=True)])
+    text = read_test_text([System("trained", folder, config, given=True)])
     if not isinstance(text, TaskText):
         return None
     loaded = load_model(folder, device=config.device)
-    found = translate_lines(loaded.model, loaded.tokenizer, text.source, beams=1, overlong="cut")
-    lines = [several[0].text for several in found]
+    translations = translate_lines(loaded.model, loaded.tokenizer, text.source, beams=1, overlong="cut")
+    lines = [several[0].text for several in translations]
     scores = score(
         {"trained": lines},
-        [text.target],
-        source=text.source,
+        text.target,
+        texts=text.source,
         by_length=length_limits(text.source),
         resamples=0,
     )
     at = scores.sel(system="trained", metric="BLEU")
     rows = zip(at["bucket"].values, at["sentences"].values, at["score_by_length"].values, strict=True)
     lengths = [len(source.split()) for source in text.source]
-    whole = [i for i, several in enumerate(found) if not several[0].left_out]
+    whole = [i for i, several in enumerate(translations) if not several[0].left_out]
     chosen = [min(whole, key=lambda i: abs(lengths[i] - words)) for words in _WORDS] if whole else []
-    looked = _looked(loaded, text, [lines[i] for i in chosen], chosen)
-    return FirstLook(
+    attended = _attended(loaded, text, [lines[i] for i in chosen], chosen)
+    return Samples(
         [
             ShownTranslation(text.source[i], lines[i], text.target[i], links)
-            for i, links in zip(chosen, looked, strict=True)
+            for i, links in zip(chosen, attended, strict=True)
         ],
         [(str(bucket), int(count), float(bleu)) for bucket, count, bleu in rows if count],
     )
 
 
-def _looked(
+def _attended(
     loaded: LoadedModel, text: TaskText, made: Sequence[str], chosen: Sequence[int]
 ) -> list[list[tuple[str, str]]]:
-    looked: list[list[tuple[str, str]]] = [[] for _ in chosen]
-    judged = judge_known(loaded.model, loaded.tokenizer, text) if attends(loaded.model) else None
-    if judged is None:
-        return looked
+    attended: list[list[tuple[str, str]]] = [[] for _ in chosen]
+    best = best_aligning_head(loaded.model, loaded.tokenizer, text) if attends(loaded.model) else None
+    if best is None:
+        return attended
     lengths = map(len, encode_lines(loaded.tokenizer, made))
     fit = [at for at, tokens in enumerate(lengths) if tokens <= loaded.tokenizer.model_max_length]
     if fit:
         pairs = [text.source[chosen[at]] for at in fit], [made[at] for at in fit]
-        aligned = align(
-            loaded.model, *pairs, tokenizer=loaded.tokenizer, layer=judged.layer, head=judged.head
-        )
+        aligned = align(loaded.model, *pairs, tokenizer=loaded.tokenizer, layer=best.layer, head=best.head)
         for at, left, right, links in zip(fit, *pairs, aligned.links, strict=True):
             in_order = sorted(links, key=lambda link: link[1])
-            looked[at] = [(right.split()[j], left.split()[i]) for i, j in in_order]
-    return looked
+            attended[at] = [(right.split()[j], left.split()[i]) for i, j in in_order]
+    return attended

@@ -5,7 +5,7 @@ import torch
 from transformers.modeling_outputs import Seq2SeqLMOutput
 
 from attnscope.models import RecurrentConfig, RecurrentForConditionalGeneration
-from attnscope.training._known_alignments import judge_known
+from attnscope.training._aligning_head import best_aligning_head
 from attnscope.translation._task import generate_task
 from attnscope.translation._vocabulary import train_subwords
 from tests.translation.small_translators import Reordering
@@ -48,13 +48,13 @@ class Planted(Reordering):
 
 
 def test_the_planted_head_is_found_and_has_no_error(text, tokenizer):
-    found = judge_known(Planted(text, tokenizer), tokenizer, text)
+    found = best_aligning_head(Planted(text, tokenizer), tokenizer, text)
     assert (found.layer, found.head, found.score.error_rate) == (1, 0, 0)
     assert found.score.links == sum(len(links) for links in text.alignments[1::2])
 
 
 def test_planted_errors_are_counted(text, tokenizer):
-    found = judge_known(Planted(text, tokenizer, wrong=1), tokenizer, text)
+    found = best_aligning_head(Planted(text, tokenizer, wrong=1), tokenizer, text)
     judged = text.alignments[1::2]
     # one link of each sentence is wrong, and there are as many links as known ones
     assert found.score.error_rate == pytest.approx(len(judged) / sum(map(len, judged)))
@@ -63,4 +63,4 @@ def test_planted_errors_are_counted(text, tokenizer):
 def test_a_fixed_vector_has_no_alignment(text, tokenizer):
     sizes = {"vocab_size": len(tokenizer), "embedding_width": 4, "encoder_width": 3, "decoder_width": 6}
     model = RecurrentForConditionalGeneration(RecurrentConfig(attention="none", **sizes))
-    assert judge_known(model, tokenizer, text) is None
+    assert best_aligning_head(model, tokenizer, text) is None

@@ -1,4 +1,4 @@
-"""How right a model's alignments are on the generated task, where the right ones are known."""
+"""The head that aligns best on the generated task, whose gold alignments are known."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from attnscope.translation.alignment import AlignmentScore, Gold, align
 
 
 @dataclass(frozen=True)
-class KnownAlignment:
-    """The judgement of one head.
+class AligningHead:
+    """A head and how well it aligns.
 
     Attributes
     ----------
     layer, head
         Of the decoder, from 0: the one with the lowest error rate on every second sentence pair.
     score
-        Its links against the known ones, on the other sentence pairs.
+        Its links against the gold ones, on the other sentence pairs.
     """
 
     layer: int
@@ -43,15 +43,15 @@ def attends(model: PreTrainedModel) -> bool:
     return getattr(model.config, "attention", None) != "none"
 
 
-def judge_known(model: PreTrainedModel, tokenizer: Any, text: TaskText) -> KnownAlignment | None:
-    """Align the generated task by forced decoding and compare with the known links.
+def best_aligning_head(model: PreTrainedModel, tokenizer: Any, text: TaskText) -> AligningHead | None:
+    """Find the head that aligns the generated task best, by forced decoding against the gold links.
 
     A Transformer has many heads, of which few align. The head is chosen on one half of the text and judged on the
     other, so that the choice does not flatter it. Pairs that are too long for the model are left out.
 
     Returns
     -------
-    KnownAlignment or None
+    AligningHead or None
         None for a model without attention, and where fewer than two pairs are short enough.
 
     Examples
@@ -62,31 +62,31 @@ def judge_known(model: PreTrainedModel, tokenizer: Any, text: TaskText) -> Known
     >>> text = generate_task(4, seed=0, longest=4)
     >>> tokenizer = train_subwords([*text.source, *text.target], 300)
     >>> sizes = dict(vocab_size=len(tokenizer), embedding_width=4, encoder_width=3, decoder_width=6)
-    >>> judged = judge_known(RecurrentForConditionalGeneration(RecurrentConfig(**sizes)), tokenizer, text)
+    >>> judged = best_aligning_head(RecurrentForConditionalGeneration(RecurrentConfig(**sizes)), tokenizer, text)
     >>> judged.layer, judged.head, 0 <= judged.score.error_rate <= 1
     (0, 0, True)
     """
-    kept = encode_pairs(tokenizer, text, longest=int(tokenizer.model_max_length)).index
-    if not attends(model) or len(kept) < 2:  # noqa: PLR2004 one to choose on, one to judge on
+    short = encode_pairs(tokenizer, text, longest=int(tokenizer.model_max_length)).index
+    if not attends(model) or len(short) < 2:  # noqa: PLR2004 one to choose on, one to judge on
         return None
-    choice = align(model, *_part(text, kept[::2]), tokenizer=tokenizer, gold=_gold(text, kept[::2]))
+    choice = align(model, *_part(text, short[::2]), tokenizer=tokenizer, gold=_gold(text, short[::2]))
     judged = align(
         model,
-        *_part(text, kept[1::2]),
+        *_part(text, short[1::2]),
         tokenizer=tokenizer,
-        gold=_gold(text, kept[1::2]),
+        gold=_gold(text, short[1::2]),
         layer=choice.layer,
         head=choice.head,
     )
     if judged.score is None or choice.layer is None or choice.head is None:
         return None
-    return KnownAlignment(choice.layer, choice.head, judged.score)
+    return AligningHead(choice.layer, choice.head, judged.score)
 
 
-def _part(text: TaskText, kept: Sequence[int]) -> tuple[list[str], list[str]]:
-    return [text.source[i] for i in kept], [text.target[i] for i in kept]
+def _part(text: TaskText, short: Sequence[int]) -> tuple[list[str], list[str]]:
+    return [text.source[i] for i in short], [text.target[i] for i in short]
 
 
-def _gold(text: TaskText, kept: Sequence[int]) -> Gold:
-    links = [frozenset(text.alignments[i]) for i in kept]
+def _gold(text: TaskText, short: Sequence[int]) -> Gold:
+    links = [frozenset(text.alignments[i]) for i in short]
     return Gold(links, links)

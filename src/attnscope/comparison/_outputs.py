@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -17,39 +17,19 @@ from attnscope.capture import LoadedModel, load_model
 from attnscope.comparison._systems import System
 from attnscope.corpus.files import lines_of
 from attnscope.errors import AttnscopeError
-from attnscope.store import OwnedFolder, explained, json_bytes, package_versions, tokenizer_sha256
-from attnscope.training import attends, judge_known, threads_of_one, train
+from attnscope.progress import Progress, Tell
+from attnscope.store import OwnedFolder, Signature, explained, json_bytes, package_versions, tokenizer_sha256
+from attnscope.training import attends, best_aligning_head, threads_of_one, train
 from attnscope.translation import ParallelText, TaskText, translate_lines
 from attnscope.translation.alignment import forced_alignment
 
+_TRAINING, _TRANSLATING = 0.85, 0.1  # shares of a system's work, about; the rest is aligning
 _log = logging.getLogger("attnscope")
 
 
-@dataclass(frozen=True)
-class Step:
-    """What a comparison tells while it works.
-
-    Attributes
-    ----------
-    system
-        Its name.
-    doing
-        ``train``, ``translate`` or ``align``.
-    share
-        Done of that, between 0 and 1.
-    told
-        Loss and rate of a training.
-    """
-
-    system: str
-    doing: str
-    share: float
-    told: str = ""
-
-
 @dataclass(frozen=True, eq=False)
-class Trial:
-    """What one system did on the text.
+class SystemOutput:
+    """What one system made of the text.
 
     Attributes
     ----------
@@ -62,8 +42,8 @@ class Trial:
     cut
         How many sentences were longer than the model was trained for, and cut.
     aligned
-        Against known alignments: ``layer``, ``head``, ``error_rate``, ``precision``, ``recall``; empty where none are
-        known or the system has no attention.
+        Against gold alignments: ``layer``, ``head``, ``error_rate``, ``precision``, ``recall``; empty where there are
+        none or the system has no attention.
     weights
         ``(target word, source word)`` on the shown pair; None without attention.
     read_from
@@ -83,7 +63,7 @@ class Trial:
 
 
 @dataclass(frozen=True)
-class Trials:
+class SystemOutputs:
     """All systems on one text, in one folder.
 
     Attributes
@@ -106,7 +86,7 @@ class Trials:
     beams: int
     threads: int | None
     device: str | None
-    progress: Callable[[Step], None]
+    progress: Tell
 
     def write_text(self) -> None:
         """Write both sides beside the translations, line by line."""
@@ -114,7 +94,20 @@ class Trials:
         with explained(f"write to {self.folder.path}", "Choose another folder with --out"):
             self.folder.write({name: _lines(lines) for name, lines in sides.items()})
 
-    def of(self, system: System) -> Trial:
+    def all(self, systems: Sequence[System]) -> dict[str, SystemOutput]:
+        """Every system by name, one after the other.
+
+        Raises
+        ------
+        AttnscopeError
+            As `of`.
+        """
+        return {
+            system.name: replace(self, progress=_part(self.progress, number, len(systems))).of(system)
+            for number, system in enumerate(systems)
+        }
+
+    def of(self, system: System) -> SystemOutput:
         """Train, translate and align, as far as that is not done.
 
         Raises
@@ -124,16 +117,16 @@ class Trials:
         """
         self._train(system)
         with own_threads(self.threads or threads_of_one()):
-            return self._tried(system)
+            return self._output_of(system)
 
-    def _tried(self, system: System) -> Trial:
+    def _output_of(self, system: System) -> SystemOutput:
         loaded = load_model(system.folder, device=self.device)
         if not loaded.model.config.is_encoder_decoder:
             raise AttnscopeError(f"{system.folder} holds no translation model: {type(loaded.model).__name__}")
-        lines, record = self._kept(system, loaded) or self._try(system, loaded)
+        lines, record = self._kept(system, loaded) or self._translate(system, loaded)
         weights, read_from = self._weights(loaded, record["aligned"])
-        found = {name: record[name] for name in ("parameters", "seconds", "cut", "aligned", "signature")}
-        return Trial(lines, weights=weights, read_from=read_from, **found)
+        measured = {name: record[name] for name in ("parameters", "seconds", "cut", "aligned", "signature")}
+        return SystemOutput(lines, weights=weights, read_from=read_from, **measured)
 
     def _train(self, system: System) -> None:
         if system.trained or system.config is None:
@@ -143,24 +136,19 @@ class Trials:
             system.config,
             system.folder,
             progress=lambda at: self.progress(
-                Step(
-                    system.name,
-                    "train",
-                    at.update / at.updates,
-                    f"loss {at.loss:.2f}, {at.tokens_per_second:,.0f} tokens/s",
-                )
+                Progress(f"train {system.name}", _TRAINING * at.share, at.told)
             ),
             **{name: value for name, value in changed.items() if value is not None},
         )
 
     def _signature(self, loaded: LoadedModel) -> dict[str, Any]:
-        return {
-            "model": loaded.identity,
-            "tokenizer": tokenizer_sha256(loaded.tokenizer),
-            "text": {"pairs": len(self.text), "sha256": self.text.sha256()},
-            "settings": {"beams": self.beams, "device": loaded.model.device.type},
-            "versions": package_versions(),
-        }
+        return Signature(
+            model=loaded.identity,
+            tokenizer=tokenizer_sha256(loaded.tokenizer),
+            text={"pairs": len(self.text), "sha256": self.text.sha256()},
+            settings={"beams": self.beams, "device": loaded.model.device.type},
+            versions=package_versions(),
+        ).to_dict()
 
     def _kept(self, system: System, loaded: LoadedModel) -> tuple[list[str], dict[str, Any]] | None:
         """What an earlier run found with the same model, text and settings."""
@@ -170,38 +158,37 @@ class Trials:
             self.folder.forget([file, record])
         if not {file, record} <= self.folder.files.keys():
             return None
-        found = json.loads(self.folder.read(record))
-        if found["signature"] != self._signature(loaded):
+        kept = json.loads(self.folder.read(record))
+        if kept["signature"] != self._signature(loaded):
             return None
-        return lines_of(self.folder.read(file).decode()), found
+        return lines_of(self.folder.read(file).decode()), kept
 
-    def _try(self, system: System, loaded: LoadedModel) -> tuple[list[str], dict[str, Any]]:
+    def _translate(self, system: System, loaded: LoadedModel) -> tuple[list[str], dict[str, Any]]:
         """Translate the text and write it down; on the generated task, judge the alignments."""
-        self.progress(Step(system.name, "translate", 0.0))
+        name = f"translate {system.name}"
+        self.progress(Progress(name, _TRAINING))
         before = time.perf_counter()
-        found = translate_lines(
+        translations = translate_lines(
             loaded.model,
             loaded.tokenizer,
             self.text.source,
             beams=self.beams,
             overlong="cut",
-            progress=lambda done, total: self.progress(Step(system.name, "translate", done / total)),
+            progress=lambda at: self.progress(Progress(name, _TRAINING + _TRANSLATING * at.share, at.told)),
         )
         seconds = time.perf_counter() - before
-        lines = [several[0].text for several in found]
-        judged = None
+        lines = [several[0].text for several in translations]
+        best = None
         if isinstance(self.text, TaskText) and attends(loaded.model):
-            self.progress(Step(system.name, "align", 0.0))
-            judged = judge_known(loaded.model, loaded.tokenizer, self.text)
+            self.progress(Progress(f"align {system.name}", _TRAINING + _TRANSLATING))
+            best = best_aligning_head(loaded.model, loaded.tokenizer, self.text)
         record: dict[str, Any] = {
             "signature": self._signature(loaded),
             "parameters": sum(one.numel() for one in loaded.model.parameters()),
             "seconds": seconds,
-            "cut": sum(several[0].left_out > 0 for several in found),
+            "cut": sum(several[0].left_out > 0 for several in translations),
             "threads": torch.get_num_threads(),
-            "aligned": {}
-            if judged is None
-            else {"layer": judged.layer, "head": judged.head, **vars(judged.score)},
+            "aligned": {} if best is None else {"layer": best.layer, "head": best.head, **vars(best.score)},
         }
         file, described = _names(system)
         with explained(f"write to {self.folder.path}", "Free some room and give the same command again"):
@@ -216,6 +203,11 @@ class Trials:
         pair = [self.text.source[self.shown]], [self.text.target[self.shown]]
         (words,) = forced_alignment(loaded.model, loaded.tokenizer, *pair, layer=layer, head=head)
         return words.weights, "mean of all heads" if layer is None else f"layer {layer}, head {head}"
+
+
+def _part(tell: Tell, number: int, count: int) -> Tell:
+    """Tells of one of several equal parts of the work."""
+    return lambda at: tell(replace(at, share=0.99 * (number + at.share) / count))
 
 
 def _names(system: System) -> tuple[str, str]:

@@ -1,0 +1,86 @@
+"""Opening what a command left in a folder."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import xarray as xr
+
+from attnscope.checks import check_kind
+from attnscope.errors import AttnscopeError
+from attnscope.store import MANIFEST, VIEWS, OwnedFolder, RunFolder, damage, manifest_of
+
+
+def open_run(path: str | Path) -> xr.Dataset | xr.DataTree:
+    """Open the results of a finished run, as the command's function returned them.
+
+    Parameters
+    ----------
+    path
+        Folder of a run of ``scan``, ``explain``, ``compare`` or ``train``.
+
+    Returns
+    -------
+    xarray.Dataset or xarray.DataTree
+        What `attnscope.scan` and `attnscope.train` (a Dataset), `attnscope.explain` and `attnscope.compare` (a
+        DataTree) returned. Nothing is measured or trained anew, and no model is loaded.
+
+    Raises
+    ------
+    AttnscopeError
+        If the folder holds no run, the run is unfinished, a file is not what was written, or the command leaves no
+        arrays (``align``, whose links are text).
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> import attnscope
+    >>> with tempfile.TemporaryDirectory() as place:
+    ...     result = attnscope.scan(texts=["The tide is out."], out=Path(place) / "run")
+    ...     attnscope.open_run(Path(place) / "run").identical(result)
+    True
+    """
+    check_kind("a folder", str, Path, path=path)
+    folder = Path(path)
+    manifest = manifest_of(folder)
+    if manifest is None:
+        raise AttnscopeError(
+            f"{folder} holds no run of attnscope (no {MANIFEST}): give the folder that a command named as its results"
+        )
+    command, state = str(manifest["command"]), manifest["state"]
+    if command == "align":
+        raise AttnscopeError(
+            f"{folder} holds alignments as text: read its links.txt with attnscope.translation.alignment.read_links"
+        )
+    if not (state.get("complete") or (command == "compare" and "run.json" in manifest["files"])):
+        raise AttnscopeError(
+            f"{folder} holds an unfinished run of attnscope {command}: give the same command again, which goes on there"
+        )
+    if command in {"scan", "explain"}:
+        with RunFolder(folder, state["signature"]) as run:
+            return _of_texts(run)
+    owned = OwnedFolder(folder, command).look()
+    damaged = [name for name in owned.damaged() if not name.startswith(VIEWS)]
+    if damaged:
+        raise damage(folder / damaged[0], ". Give the same command again, which makes it anew")
+    return _of_translation(owned)
+
+
+def _of_texts(run: RunFolder) -> xr.Dataset | xr.DataTree:
+    if run.command == "scan":
+        from attnscope.statistics import load_scan
+
+        return load_scan(run)
+    from attnscope.mechanism import load_explanation
+
+    return load_explanation(run)
+
+
+def _of_translation(folder: OwnedFolder) -> xr.Dataset | xr.DataTree:
+    if folder.command == "train":
+        from attnscope.training import training_results
+
+        return training_results(folder)
+    from attnscope.comparison import load_comparison
+
+    return load_comparison(folder)

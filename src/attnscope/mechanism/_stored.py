@@ -1,0 +1,89 @@
+"""An explanation as its run folder holds it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import xarray as xr
+
+from attnscope.errors import AttnscopeError
+from attnscope.store import RunFolder
+
+
+class StoredAnalyses:
+    """The analyses of a run: those that its folder holds are read, others made and written.
+
+    Parameters
+    ----------
+    run
+        An opened run of ``explain``; without one nothing is kept.
+
+    Examples
+    --------
+    >>> StoredAnalyses(None).get("waves", xr.Dataset).sizes
+    Frozen({})
+    """
+
+    def __init__(self, run: RunFolder | None) -> None:
+        self.run = run
+
+    def get(self, name: str, make: Callable[[], xr.Dataset]) -> xr.Dataset:
+        """The analysis of that name, made if it is not there yet."""
+        if self.run is None:
+            return make()
+        stored = self.run.load(name)
+        if stored is None:
+            self.run.save(name, made := make())
+            stored = self.run.load(name)  # as a later call will read it
+            return made if stored is None else stored
+        return stored
+
+    def answers(self, asked: Sequence[str]) -> bool:
+        """Whether the run went through with the same analyses asked for: then no text is read again."""
+        told = None if self.run is None else self.run.state.get("analyses")
+        if self.run is None or told is None or told["asked"] != list(asked):
+            return False
+        return all(self.run.load(name) is not None for name in told["names"])
+
+    def finish(
+        self, asked: Sequence[str], names: Sequence[str], skipped: dict[str, str], attributes: dict[str, Any]
+    ) -> None:
+        """Note which analyses there are, and why there are not more, in the order of the page."""
+        if self.run is not None:
+            told = {"asked": list(asked), "names": list(names), "skipped": list(skipped.items())}
+            self.run.finish(analyses=told, attributes=attributes)
+
+    def beside(self, others: Sequence[dict[str, str]]) -> None:
+        """Note which other models' tables were asked for: file, model and identity of each."""
+        if self.run is not None and self.run.state.get("also", []) != list(others):
+            self.run.finish(also=list(others))
+
+
+def load_explanation(run: RunFolder) -> xr.DataTree:
+    """The tree that `explain` returned, from the folder of a finished run.
+
+    Raises
+    ------
+    AttnscopeError
+        If an analysis is damaged or gone.
+    """
+    finished: dict[str, Any] = run.state["analyses"]
+    analyses = {str(name): _loaded(run, name) for name in finished["names"]}
+    for number, other in enumerate(run.state.get("also", [])):
+        table = _loaded(run, other["file"])
+        analyses[f"also/{number}"] = table.assign_attrs(model=other["model"], identity=other["identity"])
+    tree = xr.DataTree.from_dict(analyses)
+    skipped = json.dumps(dict(finished["skipped"]))
+    tree.attrs = run.state["attributes"] | {"skipped": skipped, "run": str(run.path)}
+    return tree
+
+
+def _loaded(run: RunFolder, name: str) -> xr.Dataset:
+    dataset = run.load(name)
+    if dataset is None:
+        raise AttnscopeError(
+            f"{run.path} has no {name}: give the same command again, which makes anew what is not there"
+        )
+    return dataset

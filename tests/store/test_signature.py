@@ -1,0 +1,57 @@
+"""A signature is one value: compared, written as JSON, and cited in one line."""
+
+import json
+
+import pytest
+
+from attnscope import AttnscopeError
+from attnscope.store import Signature
+
+WHOLE = Signature(
+    "scan",
+    model={"name": "org/small", "class": "M", "sha256": "0" * 64},
+    tokenizer={"sha256": "1" * 64},
+    corpus={"sha256": "2" * 64},
+    settings={"window": 64, "stride": None, "statistics": list("abcd"), "frequencies": (3, 8), "paper": True},
+    versions={"attnscope": "0.1.0", "torch": "2.13.0"},
+)
+
+
+def test_json_brings_back_an_equal_signature_and_leaves_out_what_it_has_not():
+    assert Signature.from_json(WHOLE.to_json()) == WHOLE
+    assert set(json.loads(WHOLE.to_json())) == {
+        "command",
+        "model",
+        "tokenizer",
+        "corpus",
+        "settings",
+        "versions",
+    }
+    assert list(json.loads(WHOLE.to_json())) == sorted(json.loads(WHOLE.to_json()))
+
+
+def test_the_short_line_names_what_is_set_and_the_long_one_all():
+    short, long = WHOLE.format(), WHOLE.format(short=False)
+    assert short == (
+        f"scan|model:org/small|sha:{WHOLE.short}|window:64|statistics:4|frequencies:3+8|paper:yes|version:0.1.0"
+    )
+    assert f"model.sha256:{'0' * 64}|tokenizer.sha256:{'1' * 64}|corpus.sha256:{'2' * 64}" in long
+    assert "statistics:a+b+c+d" in long
+    assert long.endswith("|version:0.1.0|torch:2.13.0")
+
+
+def test_two_signatures_differ_where_anything_in_them_differs():
+    other = Signature.of({**WHOLE.to_dict(), "settings": {**WHOLE.settings, "window": 32}})
+    assert other != WHOLE
+    assert other.short != WHOLE.short
+    assert WHOLE.differences(other) == ["settings.window is 64, not 32"]
+    assert WHOLE.differences(WHOLE) == []
+
+
+def test_a_bar_in_a_name_does_not_end_its_entry():
+    assert Signature("scan", model={"name": "a|b"}).format().count("|") == 2
+
+
+def test_a_part_that_no_signature_has_is_refused():
+    with pytest.raises(AttnscopeError, match="no signature has a part 'colour'"):
+        Signature.of({"command": "scan", "colour": "red"})

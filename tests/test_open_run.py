@@ -1,0 +1,95 @@
+"""Every finished run opens as its command's function returned it; what is no finished run is told apart in one line."""
+
+import json
+
+import pytest
+import xarray as xr
+
+import attnscope
+from attnscope import AttnscopeError, open_run
+from attnscope.comparison import _test_text as held_out
+from attnscope.store import OwnedFolder, RunFolder
+from attnscope.training.config import read_config
+from tests.comparison.small_systems import SMALL
+from tests.families import tiny
+from tests.translation.small_translators import small_model, small_tokenizer
+
+TEXT = "The tide comes in twice a day, and twice a day it goes out again. " * 30
+
+
+def scan(out):
+    return attnscope.scan(texts=[TEXT], window=64, limit=2, device="cpu", out=out)
+
+
+def scan_of_pairs(out):
+    """Whose attributes tell what the decoder read."""
+    texts = {"texts": ["a b c", "b"], "targets": ["b c", "a"], "window": 16, "band": 4}
+    return attnscope.scan(small_model("bart"), tokenizer=small_tokenizer(), out=out, **texts)
+
+
+def explain(out):
+    return attnscope.explain(texts=[TEXT], window=64, limit=2, device="cpu", out=out)
+
+
+def train(out):
+    return attnscope.train(out=out, **SMALL)
+
+
+def compare(out):
+    return attnscope.compare({"one": read_config(**SMALL)}, out=out, beams=1, resamples=20, threads=1)
+
+
+@pytest.fixture(autouse=True)
+def _small_text(monkeypatch):
+    monkeypatch.setattr(held_out, "HELD_OUT", 20)
+
+
+@pytest.mark.parametrize(
+    "verb", [scan, scan_of_pairs, explain, train, compare], ids=lambda verb: verb.__name__
+)
+def test_a_finished_run_opens_as_it_was_returned(verb, tmp_path):
+    returned = verb(tmp_path / "run")
+    opened = open_run(str(tmp_path / "run"))
+    xr.testing.assert_identical(opened, returned)
+    assert json.loads(opened.attrs["signature"])["command"] == verb.__name__.split("_")[0]
+
+
+def test_what_is_damaged_is_refused_by_name(tmp_path):
+    scan(tmp_path / "run")
+    (piece,) = (tmp_path / "run" / "pieces").iterdir()
+    piece.write_bytes(piece.read_bytes()[:-1])
+    with pytest.raises(AttnscopeError, match=f"{piece.name} is not what was written"):
+        open_run(tmp_path / "run")
+
+
+def test_a_damaged_model_is_refused_by_name(tmp_path):
+    train(tmp_path / "run")
+    (tmp_path / "run" / "model.safetensors").write_bytes(b"0")
+    with pytest.raises(AttnscopeError, match=r"model.safetensors is not what was written .*same command"):
+        open_run(tmp_path / "run")
+
+
+@pytest.mark.parametrize("command", ["scan", "explain", "train", "compare"])
+def test_an_unfinished_run_is_said_to_be_one(command, tmp_path):
+    if command in {"scan", "explain"}:
+        with RunFolder(tmp_path / "run", {"command": command}):
+            pass
+    else:
+        with OwnedFolder(tmp_path / "run", command) as folder:
+            folder.write({"settings": b""})
+    with pytest.raises(AttnscopeError, match=f"unfinished run of attnscope {command}: give the same command"):
+        open_run(tmp_path / "run")
+
+
+def test_a_folder_of_something_else_is_no_run(tmp_path):
+    tiny("bert").save_pretrained(tmp_path / "model")
+    for path in (tmp_path / "model", tmp_path / "nowhere"):
+        with pytest.raises(AttnscopeError, match="holds no run of attnscope"):
+            open_run(path)
+
+
+def test_alignments_are_text(tmp_path):
+    with OwnedFolder(tmp_path / "run", "align") as folder:
+        folder.write({"links.txt": b"0-0\n"})
+    with pytest.raises(AttnscopeError, match=r"read its links.txt"):
+        open_run(tmp_path / "run")

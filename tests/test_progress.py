@@ -1,0 +1,55 @@
+"""Every verb tells how far it has come in the same way: a name, a share that rises to 1, and what else there is."""
+
+import pytest
+
+import attnscope
+from attnscope.bundled import MODEL
+from attnscope.comparison import _test_text as held_out
+from attnscope.progress import Progress
+from attnscope.training.config import read_config
+from tests.comparison.small_systems import SMALL
+from tests.translation.small_translators import small_model, small_tokenizer
+
+PAIRS = ["a b c", "b a"], ["b c", "a"]
+
+
+def scan(_, **told):
+    attnscope.scan(MODEL, ["The tide comes in twice a day."], **told)
+
+
+def walk(_, **told):
+    attnscope.walk(MODEL, "The tide comes in.", **told)
+
+
+def translate(_, **told):
+    attnscope.translate(small_model("bart"), PAIRS[0], tokenizer=small_tokenizer(), **told)
+
+
+def align(folder, **told):
+    (folder / "gold").write_text("1-1\n1-1\n")
+    given = {"targets": PAIRS[1], "tokenizer": small_tokenizer(), "gold": folder / "gold"}
+    attnscope.align(small_model("bart"), PAIRS[0], **given, **told)
+
+
+def score(_, **told):
+    attnscope.score({"one": PAIRS[0]}, PAIRS[1], texts=PAIRS[0], by_length=[1, 2], resamples=0, **told)
+
+
+def train(folder, **told):
+    attnscope.train(out=folder, **SMALL, **told)
+
+
+def compare(folder, **told):
+    attnscope.compare({"one": read_config(**SMALL), "two": read_config(**SMALL)}, out=folder, beams=1, **told)
+
+
+@pytest.mark.parametrize("verb", [scan, walk, translate, align, score, train, compare])
+def test_the_share_rises_to_one(verb, tmp_path, monkeypatch):
+    monkeypatch.setattr(held_out, "HELD_OUT", 20)
+    told = []
+    verb(tmp_path, progress=told.append)
+    shares = [at.share for at in told]
+    assert all(isinstance(at, Progress) for at in told)
+    assert shares == sorted(shares)
+    assert shares[0] >= 0
+    assert shares[-1] == pytest.approx(1)
