@@ -1,7 +1,7 @@
 """The attention operation in all its forms, and the quantities that can be read off it without its matrix."""
 
 from attnscope.attention._bins import bin_ranges, far_starts, segments
-from attnscope.attention._call import AttentionCall, Need, RowMeasures, extent_of
+from attnscope.attention._call import AttentionCall, Extent, Need, RowMeasures, extent_of
 from attnscope.attention._finite import magnitude
 from attnscope.attention._fused import can_fuse, fused_attention, fused_passes, plan_passes
 from attnscope.attention._measure import Engine, choose_engine, measure
@@ -33,6 +33,7 @@ __all__ = [
     "BilinearScore",
     "DotScore",
     "Engine",
+    "Extent",
     "LearnedPositions",
     "MultiHeadAttention",
     "Need",

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from attnscope.attention import AttentionCall, Need, attend, measure
-from attnscope.capture._forward import check_finite, check_ids, forward, main_output
+from attnscope.capture._forward import check_finite, check_ids, forward
+from attnscope.capture._heuristics import is_attention, main_output
 from attnscope.capture._registry import Site, are_written_out, watching, write_masks_out
 from attnscope.errors import AttnscopeError, explaining
 
@@ -149,7 +150,7 @@ def _attention_modules(model: PreTrainedModel) -> Generator[tuple[list[str], set
 
     hooks: list[Any] = []
     for name, module in model.named_modules():
-        if "Attention" in type(module).__name__ and _has_projections(module):
+        if is_attention(module) and _has_projections(module):
             hooks += [module.register_forward_pre_hook(enter(name)), module.register_forward_hook(leave)]
     try:
         yield running, ran
