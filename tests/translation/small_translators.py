@@ -17,6 +17,8 @@ from transformers import (
 )
 from transformers.modeling_outputs import Seq2SeqLMOutput
 
+from attnscope.models import RecurrentConfig, RecurrentForConditionalGeneration
+
 MARKS = ["<pad>", "<s>", "</s>", "<unk>"]
 
 
@@ -62,6 +64,18 @@ def small_model(kind, vocabulary=64):
         "forced_eos_token_id": 2,
     }
     return model(config(**sizes, **common)).eval()
+
+
+def small_recurrent(attention):
+    """One of our own recurrent models, sharp enough to tell tokens apart."""
+    torch.manual_seed(0)
+    sizes = {"embedding_width": 8, "encoder_width": 8, "decoder_width": 16}
+    model = RecurrentForConditionalGeneration(RecurrentConfig(vocab_size=64, attention=attention, **sizes))
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.ndim > 1:
+                parameter.mul_(3.0)
+    return model.eval()
 
 
 class Reordering(PreTrainedModel):

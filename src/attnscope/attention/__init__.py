@@ -25,7 +25,15 @@ from attnscope.attention.positions import (
     t5_buckets,
 )
 from attnscope.attention.rotary import Rotation, layout_permutation, pair_columns, rotation, rotation_rates
-from attnscope.attention.scores import AdditiveScore, BilinearScore, DotScore, Score, look, scaled_dot_score
+from attnscope.attention.scores import (
+    AdditiveScore,
+    BilinearScore,
+    DotScore,
+    Score,
+    ScoreTerms,
+    look,
+    scaled_dot_score,
+)
 
 __all__ = [
     "AdditiveScore",
@@ -41,6 +49,7 @@ __all__ = [
     "Rotation",
     "RowMeasures",
     "Score",
+    "ScoreTerms",
     "SelfAttention",
     "alibi_bias",
     "alibi_slopes",

@@ -195,6 +195,8 @@ def named_scheme(model: PreTrainedModel) -> str | None:
     named = _NAMED.get(str(getattr(model.config, "positions", "")))
     if named is not None:
         return named
+    if any(isinstance(module, nn.RNNBase) for module in model.modules()):
+        return "it reads one token after the other (a recurrent network)"
     names = {f"{name}.{_class(module)}".lower() for name, module in model.named_modules()}
     names |= {name.lower() for name, _ in model.named_parameters()}
     for mark, words in _SCHEMES:

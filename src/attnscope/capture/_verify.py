@@ -109,13 +109,7 @@ def _verified(
         with watching(model, observe):
             found = forward(model, inputs, called, None if valid is None else lambda _: valid)
     if not sites:
-        instead = "Models on the registry (BERT, RoBERTa, GPT-2, Llama, T5, ...) can"
-        if getattr(own, "cross_attentions", None):
-            instead = "The weights that it gives between two texts can be read with attnscope align"
-        raise AttnscopeError(
-            f"{name} does not attend through transformers' attention registry, so its attention cannot be "
-            f"captured. {instead}"
-        )
+        raise _nothing_seen(model)
     unseen = [module for module in ran if not any(_related(module, other) for other in seen)]
     if unseen:
         raise AttnscopeError(
@@ -126,6 +120,19 @@ def _verified(
     check_finite(f"{name} with its own attention", expected, called, valid)
     _check_output(name, expected, found, valid)
     return sites, found
+
+
+def _nothing_seen(model: PreTrainedModel) -> AttnscopeError:
+    name = type(model).__name__
+    if not any(is_attention(module) for module in model.modules()):
+        return AttnscopeError(
+            f"{name} has no attention (no module of it is called so), so there is nothing to measure: give a model "
+            "that attends"
+        )
+    return AttnscopeError(
+        f"{name} does not attend through transformers' attention registry, so its attention cannot be captured. "
+        "Models on the registry (BERT, RoBERTa, GPT-2, Llama, T5, ...) can"
+    )
 
 
 def _related(name: str, other: str) -> bool:
