@@ -1,6 +1,7 @@
 """Every way of measuring, held against the definition written out in float64."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -255,6 +256,7 @@ def test_a_known_extent_is_taken_in_place_of_the_masks_own():
     assert [bound.tolist() for bound in call.extent] == [[[0, 1, 1, 1]], [[3, 3, 3, 3]]]
     causal = AttentionCall(q, q, q, 1.0, causal=True, mask=mask, mask_extent=known)
     assert causal.extent[1].tolist() == [[1, 2, 3, 3]]
+    assert replace(call, query=2 * q).extent[1].tolist() == [[4, 4, 4, 4]]  # perhaps it has another mask
 
 
 def test_heads_must_share_keys_evenly():

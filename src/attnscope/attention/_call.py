@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import InitVar, dataclass, field, fields
 from functools import cached_property
 from typing import NamedTuple
 
@@ -51,7 +51,8 @@ class AttentionCall:
     sinks
         ``(head,)``: an extra logit in each softmax that carries no value.
     mask_extent
-        What `extent_of` says of `mask`, where it is known already: layers often share one mask.
+        What `extent_of` says of `mask`, where it is known already: layers often share one mask. A changed copy of the
+        call (`dataclasses.replace`) looks at its own mask again.
 
     Examples
     --------
@@ -73,9 +74,11 @@ class AttentionCall:
     bias: Float[Tensor, "_ _ query key"] | None = None
     softcap: float | None = None
     sinks: Float[Tensor, " head"] | None = None
-    mask_extent: Extent | None = None
+    mask_extent: InitVar[Extent | None] = None
+    _mask_extent: Extent | None = field(init=False, repr=False)
 
-    def __post_init__(self) -> None:
+    def __post_init__(self, mask_extent: Extent | None) -> None:
+        object.__setattr__(self, "_mask_extent", mask_extent)
         heads, kv_heads = self.query.shape[1], self.key.shape[1]
         if heads % kv_heads:
             raise AttnscopeError(
@@ -123,7 +126,7 @@ class AttentionCall:
         stop = torch.full_like(start, keys)
         contiguous = True
         if self.mask is not None:
-            start, stop, contiguous = self.mask_extent or extent_of(self.mask)
+            start, stop, contiguous = self._mask_extent or extent_of(self.mask)
         if self.causal:
             stop = torch.minimum(stop, torch.arange(1, queries + 1, device=device))
         return (start, torch.maximum(start, stop)), contiguous
