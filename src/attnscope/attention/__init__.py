@@ -4,7 +4,7 @@ from attnscope.attention._bins import bin_ranges, far_starts, segments
 from attnscope.attention._call import AttentionCall, Extent, Need, RowMeasures, extent_of
 from attnscope.attention._finite import magnitude
 from attnscope.attention._fused import can_fuse, fused_attention, fused_passes, plan_passes
-from attnscope.attention._measure import Engine, choose_engine, measure
+from attnscope.attention._measure import Engine, attend_in_full, choose_engine, measure
 from attnscope.attention._reference import attend, causal_mask, masked_softmax, padding_mask, window_mask
 from attnscope.attention._tiles import compiled_tiles, plain_tiles
 from attnscope.attention.efficient import (
@@ -54,6 +54,7 @@ __all__ = [
     "alibi_bias",
     "alibi_slopes",
     "attend",
+    "attend_in_full",
     "bin_ranges",
     "block_sparse_attention",
     "block_sparse_mask",

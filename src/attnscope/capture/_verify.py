@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from attnscope.attention import AttentionCall, Need, attend, measure
 from attnscope.capture._forward import check_finite, check_ids, forward
-from attnscope.capture._heuristics import is_attention, main_output
+from attnscope.capture._heuristics import is_attention, main_output, other_states
 from attnscope.capture._registry import Site, are_written_out, watching, write_masks_out
 from attnscope.errors import AttnscopeError, explaining
 
@@ -36,6 +36,7 @@ def verify(
     valid: Tensor | None = None,
     *,
     text: str = "the first window",
+    cross_only: bool = False,
 ) -> tuple[list[Site], Tensor]:
     """Check on one batch that the captured attention is the model's own; return its sites and output.
 
@@ -53,6 +54,8 @@ def verify(
         ``(batch, position)``: True where the output means something (not padding).
     text
         What to call the batch in an error.
+    cross_only
+        Whether only cross-attention must be seen; an encoder may then have attention of its own kind (LongT5).
 
     Raises
     ------
@@ -70,22 +73,22 @@ def verify(
     ['self', 'self']
     """
     if are_written_out(model):
-        return _verified(model, inputs, valid, text)
+        return _verified(model, inputs, valid, text, cross_only=cross_only)
     try:
-        return _verified(model, inputs, valid, text)
+        return _verified(model, inputs, valid, text, cross_only=cross_only)
     except (
         OtherOutputError
     ):  # perhaps a layer does not know what it may look at: once more, with every mask written out
         write_masks_out(model)
         try:
-            return _verified(model, inputs, valid, text)
+            return _verified(model, inputs, valid, text, cross_only=cross_only)
         except AttnscopeError:
             write_masks_out(model, out=False)
             raise
 
 
 def _verified(
-    model: PreTrainedModel, inputs: dict[str, Tensor], valid: Tensor | None, text: str
+    model: PreTrainedModel, inputs: dict[str, Tensor], valid: Tensor | None, text: str, *, cross_only: bool
 ) -> tuple[list[Site], Tensor]:
     name = type(model).__name__
     sites: list[Site] = []
@@ -102,7 +105,8 @@ def _verified(
 
     check_ids(model, inputs, called)
     advice = "Is config.json the one of these weights, and the tokenizer this model's?"
-    with explaining(f"{name} fails on the first window", advice), _attention_modules(model) as (running, ran):
+    watched = _attention_modules(model, cross_only=cross_only)
+    with explaining(f"{name} fails on the first window", advice), watched as (running, ran):
         seen: set[str] = set()
         own = model(**inputs)
         ran.clear()
@@ -140,15 +144,16 @@ def _related(name: str, other: str) -> bool:
 
 
 @contextmanager
-def _attention_modules(model: PreTrainedModel) -> Generator[tuple[list[str], set[str]]]:
-    """Names of the attention modules that are running now, and of those that ran."""
+def _attention_modules(model: PreTrainedModel, *, cross_only: bool) -> Generator[tuple[list[str], set[str]]]:
+    """Names of the attention modules that are running now, and of those that ran (or that looked across)."""
     running: list[str] = []
     ran: set[str] = set()
 
     def enter(name: str) -> Any:
-        def hook(*_: Any) -> None:
+        def hook(_: nn.Module, __: Any, arguments: dict[str, Any]) -> None:
             running.append(name)
-            ran.add(name)
+            if not cross_only or other_states(arguments) is not None:
+                ran.add(name)
 
         return hook
 
@@ -158,7 +163,8 @@ def _attention_modules(model: PreTrainedModel) -> Generator[tuple[list[str], set
     hooks: list[Any] = []
     for name, module in model.named_modules():
         if is_attention(module) and _has_projections(module):
-            hooks += [module.register_forward_pre_hook(enter(name)), module.register_forward_hook(leave)]
+            hooks.append(module.register_forward_pre_hook(enter(name), with_kwargs=True))
+            hooks.append(module.register_forward_hook(leave))
     try:
         yield running, ran
     finally:

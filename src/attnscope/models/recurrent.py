@@ -286,7 +286,6 @@ class RecurrentForConditionalGeneration(Translator):
     """
 
     config_class = RecurrentConfig
-    _supports_attention_backend = True
 
     def __init__(self, config: RecurrentConfig) -> None:
         super().__init__(config)
