@@ -1,6 +1,7 @@
 """Every way of measuring, held against the definition written out in float64."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -8,6 +9,7 @@ import torch
 from attnscope import AttnscopeError
 from attnscope.attention import (
     AttentionCall,
+    Extent,
     Need,
     attend,
     can_fuse,
@@ -244,6 +246,17 @@ def test_the_engine_is_chosen_by_what_it_can_do():
     assert choose_engine(AttentionCall(q.double(), q.double(), q.double(), 1.0), Need()) == "plain"
     with pytest.raises(AttnscopeError, match="float32 on the CPU"):
         measure(AttentionCall(q.double(), q.double(), q.double(), 1.0), Need(), engine="compiled")
+
+
+def test_a_known_extent_is_taken_in_place_of_the_masks_own():
+    q = draw(1, 1, 4, 8)
+    known = Extent(torch.tensor([[0, 1, 1, 1]]), torch.tensor([[3, 3, 3, 3]]), is_contiguous=True)
+    mask = torch.ones(1, 1, 4, 4, dtype=torch.bool)
+    call = AttentionCall(q, q, q, 1.0, mask=mask, mask_extent=known)
+    assert [bound.tolist() for bound in call.extent] == [[[0, 1, 1, 1]], [[3, 3, 3, 3]]]
+    causal = AttentionCall(q, q, q, 1.0, causal=True, mask=mask, mask_extent=known)
+    assert causal.extent[1].tolist() == [[1, 2, 3, 3]]
+    assert replace(call, query=2 * q).extent[1].tolist() == [[4, 4, 4, 4]]  # perhaps it has another mask
 
 
 def test_heads_must_share_keys_evenly():

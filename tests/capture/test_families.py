@@ -4,9 +4,9 @@ import pytest
 import torch
 
 from attnscope import AttnscopeError
-from attnscope.attention import Need, RowMeasures, attend, measure
+from attnscope.attention import Need, RowMeasures, attend, extent_of, measure
 from attnscope.attention._bins import far_starts
-from attnscope.capture import attnscope_attention, verify, watching
+from attnscope.capture import _registry, attnscope_attention, verify, watching
 from attnscope.corpus import Batch
 from attnscope.statistics import DEFAULT, STATISTICS, reduce_call
 from attnscope.statistics._catalogue import indicator_columns
@@ -158,6 +158,23 @@ def test_a_mask_in_numbers_is_added_to_the_bias(bias):
     total = mask if bias is None else mask + bias
     expected = torch.nn.functional.scaled_dot_product_attention(q, k, v, total)
     torch.testing.assert_close(found, expected.transpose(1, 2))
+
+
+@torch.no_grad()
+def test_a_mask_that_layers_share_is_searched_once_a_pass(monkeypatch):
+    model, searched = tiny("bert"), []
+    given, _ = inputs("bert", padded=True)
+
+    def search(mask):
+        searched.append(mask)
+        return extent_of(mask)
+
+    monkeypatch.setattr(_registry, "extent_of", search)
+    with watching(model, lambda _, call: measure(call, Need())[0]):
+        for _ in range(2):
+            model(**given)
+    assert model.config.num_hidden_layers > 1
+    assert len(searched) == 2
 
 
 def test_layers_of_one_shared_module_are_told_apart():

@@ -4,9 +4,12 @@ import numpy as np
 import pytest
 import xarray as xr
 
+import attnscope
 from attnscope.report import write_comparison_report, write_report
+from attnscope.store import unpacked
 from tests.report.planted_comparison import planted as planted_comparison
 from tests.report.planted_result import HOSTILE, in_tiles, planted, translated
+from tests.translation.small_translators import small_recurrent, small_tokenizer
 
 
 @pytest.fixture(scope="module")
@@ -367,3 +370,23 @@ def test_thirty_two_heads_can_be_met_by_a_finger_on_a_phone(visit, tmp_path):
         page.locator('[data-head="31"]').bounding_box()["y"]
         < page.locator('[data-head="32"]').bounding_box()["y"]
     )
+
+
+def test_a_model_of_one_head_that_looks_across_has_a_page(visit, tmp_path):
+    """A recurrent translation model: cross-attention, and nothing else."""
+    result = attnscope.scan(
+        small_recurrent("additive"),
+        ["the hat of a man", "ab ab"],
+        targets=["der hut", "ba ab ab"],
+        tokenizer=small_tokenizer(),
+        window=40,
+        band=3,
+        out=tmp_path / "run",
+        show=[],
+    )
+    sample = unpacked((tmp_path / "run" / "sample.zarr.zip").read_bytes())
+    page = visit(write_report(result, sample, tmp_path / "report.html"))
+    assert page.text_content("#head-title") == "Layer 0, head 0"
+    assert "1 layer (rows) × 1 head (columns)" in page.text_content("#overview-title")
+    assert page.locator("[data-head]").first.bounding_box()["width"] <= 150
+    assert "Target, what the decoder reads: queries" in page.text_content("#window")

@@ -11,9 +11,8 @@ from attnscope.attention import RowMeasures
 from attnscope.attention._bins import far_starts
 from attnscope.capture import decoder_start
 from attnscope.figures.scan._sample import maps
+from attnscope.mechanism.passes import position_content as content_of_model
 from attnscope.models import (
-    RecurrentConfig,
-    RecurrentForConditionalGeneration,
     TransformerConfig,
     TransformerForConditionalGeneration,
 )
@@ -22,7 +21,7 @@ from attnscope.statistics._catalogue import indicator_columns
 from attnscope.store import is_finished, unpacked
 from tests.attention.oracle import from_weights
 from tests.families import tiny
-from tests.translation.small_translators import small_model, small_tokenizer
+from tests.translation.small_translators import small_model, small_recurrent, small_tokenizer
 
 BAND, REACH = 3, 25  # a token a character, and the special ones
 #: Unequal lengths on both sides, but in the third pair, where both sides have as many tokens.
@@ -43,6 +42,10 @@ MODELS = {
     "marian": lambda: small_model("marian"),
     "learned": lambda: ours("learned"),
     "alibi": lambda: ours("alibi"),
+    "dot": lambda: small_recurrent("dot"),
+    "scaled dot": lambda: small_recurrent("scaled_dot"),
+    "bilinear": lambda: small_recurrent("bilinear"),
+    "additive": lambda: small_recurrent("additive"),
 }
 
 
@@ -57,10 +60,10 @@ def of_one_pair(model, tokenizer, text, target):
     model.set_attn_implementation("eager")
     with torch.no_grad():
         found = model(input_ids=torch.tensor([source]), labels=torch.tensor([labels]), output_attentions=True)
-    pairs = zip(found.decoder_attentions, found.cross_attentions, strict=True)
-    layers = [(weights, source, source) for weights in found.encoder_attentions]
-    for own, cross in pairs:
-        layers += [(own, read, read), (cross, read, source)]
+    layers = [(weights, source, source) for weights in found.encoder_attentions or ()]
+    for number, cross in enumerate(found.cross_attentions):
+        own = [] if found.decoder_attentions is None else [(found.decoder_attentions[number], read, read)]
+        layers += [*own, (cross, read, source)]
     for weights, queries, keys in layers:
         assert weights.shape[2:] == (len(queries), len(keys))
         everywhere = torch.ones(1, len(keys), dtype=torch.bool)
@@ -77,7 +80,13 @@ def test_padded_batches_equal_each_pair_alone(kind):
         model, TEXTS, targets=TARGETS, tokenizer=tokenizer, window=40, band=BAND, batch_size=3, device="cpu"
     )
     kinds = found.layer_kind.values.tolist()
-    assert kinds[:4] == ["self", "self", "causal", "cross"]
+    alone = kind in {
+        "dot",
+        "scaled dot",
+        "bilinear",
+        "additive",
+    }  # recurrent: cross-attention and nothing else
+    assert kinds[:4] == (["cross"] if alone else ["self", "self", "causal", "cross"])
     for number, (text, target) in enumerate(zip(TEXTS, TARGETS, strict=True)):
         for layer, wanted in enumerate(of_one_pair(model, tokenizer, text, target)):
             for name in DEFAULT:
@@ -246,13 +255,24 @@ def test_a_model_without_a_decoder_beside_an_encoder_is_refused():
             attnscope.scan(tiny(family), ["a"], targets=["b"], tokenizer=small_tokenizer(), window=20)
 
 
-@pytest.mark.parametrize(
-    ("attention", "said"), [("additive", "with attnscope align"), ("none", "Models on the registry")]
-)
-def test_a_recurrent_model_is_sent_to_align_if_it_has_weights(attention, said):
-    sizes = {"embedding_width": 4, "encoder_width": 4, "decoder_width": 4}
-    model = RecurrentForConditionalGeneration(RecurrentConfig(vocab_size=64, attention=attention, **sizes))
-    with pytest.raises(
-        AttnscopeError, match=f"does not attend through transformers' attention registry.* {said}"
+def test_a_fixed_vector_is_refused_as_it_has_no_attention():
+    with pytest.raises(AttnscopeError, match=r"^RecurrentForConditionalGeneration has no attention"):
+        attnscope.scan(
+            small_recurrent("none"), ["a hat"], targets=["ein hut"], tokenizer=small_tokenizer(), window=20
+        )
+
+
+@pytest.mark.parametrize("attention", ["bilinear", "additive"])
+def test_what_needs_self_attention_says_that_a_recurrent_model_has_none(attention):
+    model, tokenizer = small_recurrent(attention), small_tokenizer()
+    texts = ["the hat of a man is a hat", "a long one that goes on"]
+    for refused in (
+        lambda: attnscope.explain(model, texts, targets=texts, tokenizer=tokenizer, window=12),
+        lambda: attnscope.mechanism.interventions(model, [[5, 6, 7], [7, 8, 9]]),
+        lambda: attnscope.mechanism.bias_effect(model, [[5, 6, 7], [7, 8, 9]]),
+        lambda: content_of_model(model, [[5, 6, 7], [7, 8, 9]]),
+        lambda: attnscope.walk("a hat", model, target="ein hut", tokenizer=tokenizer),
     ):
-        attnscope.scan(model, ["a hat"], targets=["ein hut"], tokenizer=small_tokenizer(), window=20)
+        with pytest.raises(AttnscopeError, match="has no self-attention") as caught:
+            refused()
+        assert len(str(caught.value).splitlines()) <= 2

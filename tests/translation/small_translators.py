@@ -1,7 +1,5 @@
 """Small encoder-decoders whose attention is known or at random, and a tokenizer that cuts words in two."""
 
-from types import SimpleNamespace
-
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
 from transformers import (
@@ -16,6 +14,10 @@ from transformers import (
     T5ForConditionalGeneration,
 )
 from transformers.modeling_outputs import Seq2SeqLMOutput
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+from attnscope.attention import attend
+from attnscope.models import RecurrentConfig, RecurrentForConditionalGeneration
 
 MARKS = ["<pad>", "<s>", "</s>", "<unk>"]
 
@@ -64,6 +66,40 @@ def small_model(kind, vocabulary=64):
     return model(config(**sizes, **common)).eval()
 
 
+def small_recurrent(attention):
+    """One of our own recurrent models, sharp enough to tell tokens apart."""
+    torch.manual_seed(0)
+    sizes = {"embedding_width": 8, "encoder_width": 8, "decoder_width": 16}
+    model = RecurrentForConditionalGeneration(RecurrentConfig(vocab_size=64, attention=attention, **sizes))
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.ndim > 1:
+                parameter.mul_(3.0)
+    return model.eval()
+
+
+def written_out(module, query, key, value, mask, scaling, position_bias, **_):
+    """The attention of `Reordering` where nobody watches."""
+    output, weights = attend(query, key, value, mask, scaling, bias=position_bias)
+    return output.transpose(1, 2), weights
+
+
+class PlantedAttention(torch.nn.Module):
+    """Gives the weights that it is told, by scores that are their logarithms."""
+
+    def __init__(self, config):
+        super().__init__()
+        self.config, self.is_causal = config, False
+
+    def forward(self, weights, key_value_states):
+        attention = ALL_ATTENTION_FUNCTIONS.get_interface(self.config._attn_implementation, written_out)
+        batch, heads, n, m = weights.shape
+        values = key_value_states[:, None, :, None].expand(batch, heads, m, 1)
+        nothing = weights.new_zeros(batch, heads, max(n, m), 1)
+        given = {"scaling": 1.0, "position_bias": weights.log()}
+        return attention(self, nothing[:, :, :n], nothing[:, :, :m], values, None, **given)
+
+
 class Reordering(PreTrainedModel):
     """Looks from target token t at source token m-2-t (the sentence read backwards); from </s> at </s>.
 
@@ -75,10 +111,11 @@ class Reordering(PreTrainedModel):
     def __init__(self):
         super().__init__(PretrainedConfig(is_encoder_decoder=True))
         self.weight = torch.nn.Parameter(torch.zeros(1))
+        self.layers = torch.nn.ModuleList(PlantedAttention(self.config) for _ in range(2))
 
-    def forward(self, input_ids, attention_mask, labels=None, output_attentions=None):
+    def planted(self, input_ids, attention_mask, n):
+        """Weights, ``(layer, text, head, n, m)``."""
         batch, m = input_ids.shape
-        n = labels.shape[1]
         weights = torch.zeros(2, batch, 2, n, m)
         for i in range(batch):
             end = int(attention_mask[i].sum()) - 1
@@ -86,11 +123,26 @@ class Reordering(PreTrainedModel):
             for t in range(min(n, end)):
                 weights[0, i, 1, t] = 0
                 weights[0, i, 1, t, end - 1 - t] = 1
-        return Seq2SeqLMOutput(cross_attentions=tuple(weights))
+        return weights
+
+    def forward(self, input_ids, attention_mask, labels=None):
+        planted = self.planted(input_ids, attention_mask, labels.shape[1])
+        looked = [
+            layer(weights, key_value_states=input_ids.float())
+            for layer, weights in zip(self.layers, planted, strict=True)
+        ]
+        return Seq2SeqLMOutput(
+            logits=sum(output for output, _ in looked).flatten(2),
+            cross_attentions=tuple(weights for _, weights in looked),
+        )
 
 
 class Blind(Reordering):
-    """Gives no weights."""
+    """Does not look at the source."""
 
-    def forward(self, *args, **kwargs):
-        return SimpleNamespace(cross_attentions=None)
+    def __init__(self):
+        super().__init__()
+        del self.layers
+
+    def forward(self, input_ids, attention_mask, labels=None):
+        return Seq2SeqLMOutput(logits=torch.zeros(*labels.shape, 3))

@@ -111,5 +111,5 @@ class TestBadInput:
 
     def test_a_recurrent_model(self):
         model = small("additive-gru", vocab_size=64)
-        with pytest.raises(AttnscopeError, match="attnscope align"):
+        with pytest.raises(AttnscopeError, match=r"no self-attention.* scan .* and align say"):
             walk(model, SENTENCE, tokenizer=small_tokenizer(), targets=TARGET)

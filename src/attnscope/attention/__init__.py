@@ -2,10 +2,10 @@
 
 from attnscope.attention._bins import bin_ranges, far_starts, segments
 from attnscope.attention._by_head import compiled_tiles
-from attnscope.attention._call import AttentionCall, Need, RowMeasures, extent_of
+from attnscope.attention._call import AttentionCall, Extent, Need, RowMeasures, extent_of
 from attnscope.attention._finite import magnitude
 from attnscope.attention._fused import can_fuse, fused_attention, fused_passes, plan_passes
-from attnscope.attention._measure import Engine, choose_engine, measure, output_of
+from attnscope.attention._measure import Engine, attend_in_full, choose_engine, measure, output_of
 from attnscope.attention._reference import attend, causal_mask, masked_softmax, padding_mask, window_mask
 from attnscope.attention._tiles import plain_tiles
 from attnscope.attention.efficient import (
@@ -26,7 +26,15 @@ from attnscope.attention.positions import (
     t5_buckets,
 )
 from attnscope.attention.rotary import Rotation, layout_permutation, pair_columns, rotation, rotation_rates
-from attnscope.attention.scores import AdditiveScore, BilinearScore, DotScore, Score, look, scaled_dot_score
+from attnscope.attention.scores import (
+    AdditiveScore,
+    BilinearScore,
+    DotScore,
+    Score,
+    ScoreTerms,
+    look,
+    scaled_dot_score,
+)
 
 __all__ = [
     "AdditiveScore",
@@ -34,6 +42,7 @@ __all__ = [
     "BilinearScore",
     "DotScore",
     "Engine",
+    "Extent",
     "LearnedPositions",
     "MultiHeadAttention",
     "Need",
@@ -41,10 +50,12 @@ __all__ = [
     "Rotation",
     "RowMeasures",
     "Score",
+    "ScoreTerms",
     "SelfAttention",
     "alibi_bias",
     "alibi_slopes",
     "attend",
+    "attend_in_full",
     "bin_ranges",
     "block_sparse_attention",
     "block_sparse_mask",

@@ -2,14 +2,31 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import InitVar, dataclass, field, fields
 from functools import cached_property
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from attnscope.errors import AttnscopeError
+
+
+class Extent(NamedTuple):
+    """What a mask allows: from which key on each query may look, up to which, and whether it may look at all between.
+
+    Attributes
+    ----------
+    start, stop
+        ``(batch or 1, query)``: the first allowed key, and the one after the last.
+    is_contiguous
+        Whether nothing between the two is forbidden, to any head.
+    """
+
+    start: Int[Tensor, "batch query"]
+    stop: Int[Tensor, "batch query"]
+    is_contiguous: bool
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,6 +50,9 @@ class AttentionCall:
         Scores become ``softcap * tanh(scores / softcap)``.
     sinks
         ``(head,)``: an extra logit in each softmax that carries no value.
+    mask_extent
+        What `extent_of` says of `mask`, where it is known already: layers often share one mask. A changed copy of the
+        call (`dataclasses.replace`) looks at its own mask again.
 
     Examples
     --------
@@ -54,8 +74,11 @@ class AttentionCall:
     bias: Float[Tensor, "_ _ query key"] | None = None
     softcap: float | None = None
     sinks: Float[Tensor, " head"] | None = None
+    mask_extent: InitVar[Extent | None] = None
+    _mask_extent: Extent | None = field(init=False, repr=False)
 
-    def __post_init__(self) -> None:
+    def __post_init__(self, mask_extent: Extent | None) -> None:
+        object.__setattr__(self, "_mask_extent", mask_extent)
         heads, kv_heads = self.query.shape[1], self.key.shape[1]
         if heads % kv_heads:
             raise AttnscopeError(
@@ -103,15 +126,13 @@ class AttentionCall:
         stop = torch.full_like(start, keys)
         contiguous = True
         if self.mask is not None:
-            start, stop, contiguous = extent_of(self.mask)
+            start, stop, contiguous = self._mask_extent or extent_of(self.mask)
         if self.causal:
             stop = torch.minimum(stop, torch.arange(1, queries + 1, device=device))
         return (start, torch.maximum(start, stop)), contiguous
 
 
-def extent_of(
-    mask: Bool[Tensor, "batch head query key"],
-) -> tuple[Int[Tensor, "batch query"], Int[Tensor, "batch query"], bool]:
+def extent_of(mask: Bool[Tensor, "batch head query key"]) -> Extent:
     """First and last-plus-one allowed key of each query, and whether nothing between is forbidden.
 
     Examples
@@ -128,7 +149,7 @@ def extent_of(
     start = torch.where(count > 0, start, 0)
     contiguous = bool((stop - start == count).all())
     same_for_heads = mask.shape[1] == 1
-    return start.amin(1), stop.amax(1), contiguous and same_for_heads
+    return Extent(start.amin(1), stop.amax(1), contiguous and same_for_heads)
 
 
 @dataclass(frozen=True, eq=False)

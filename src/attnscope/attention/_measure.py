@@ -5,11 +5,13 @@ from __future__ import annotations
 from typing import Literal
 
 import torch
+from jaxtyping import Float
 from torch import Tensor
 
 from attnscope.attention._by_head import compiled_tiles
 from attnscope.attention._call import AttentionCall, Need, RowMeasures
 from attnscope.attention._fused import can_fuse, fused_passes
+from attnscope.attention._reference import attend, causal_mask
 from attnscope.attention._tiles import plain_tiles
 from attnscope.errors import AttnscopeError
 
@@ -94,3 +96,47 @@ def output_of(call: AttentionCall) -> Tensor:
     torch.Size([1, 1, 2, 3])
     """
     return measure(call, Need())[0]
+
+
+@torch.no_grad()
+def attend_in_full(
+    call: AttentionCall,
+) -> tuple[Float[Tensor, "batch head query value_width"], Float[Tensor, "batch head query key"]]:
+    """Attend as `attend` does, with all weights of all heads in memory at once.
+
+    Parameters
+    ----------
+    call
+        The attention call.
+
+    Returns
+    -------
+    output : Tensor
+        ``(batch, head, query, value_width)``, in the query's type.
+    weights : Tensor
+        ``(batch, head, query, key)``, float32 or wider.
+
+    Examples
+    --------
+    >>> x = torch.zeros(1, 2, 3, 4)
+    >>> output, weights = attend_in_full(AttentionCall(x, x[:, :1], x[:, :1], scale=1.0, causal=True))
+    >>> weights[0, 1].tolist()[1]
+    [0.5, 0.5, 0.0]
+    """
+    wide = torch.promote_types(call.query.dtype, torch.float32)
+    mask = call.mask
+    if call.causal:
+        past = causal_mask(call.query.shape[2], call.key.shape[2], call.query.device)
+        mask = past if mask is None else mask & past
+    key, value = (one.to(wide).repeat_interleave(call.group, 1) for one in (call.key, call.value))
+    output, weights = attend(
+        call.query.to(wide),
+        key,
+        value,
+        mask,
+        call.scale,
+        bias=None if call.bias is None else call.bias.to(wide),
+        softcap=call.softcap,
+        sinks=None if call.sinks is None else call.sinks.to(wide)[:, None, None],
+    )
+    return output.to(call.query.dtype), weights

@@ -2,12 +2,34 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
+import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from attnscope.attention._reference import masked_softmax
 from attnscope.attention._sizes import check_least, check_width
 from attnscope.errors import AttnscopeError
+
+
+class ScoreTerms(NamedTuple):
+    r"""Scores as an attention call has them: :math:`\text{scale}\, q \cdot k + \text{bias}`.
+
+    Attributes
+    ----------
+    query, key
+        ``(..., query, width)`` and ``(..., key, width)``.
+    scale
+        Factor of their inner products.
+    bias
+        ``(..., query, key)``; None where there is none.
+    """
+
+    query: Tensor
+    key: Tensor
+    scale: float
+    bias: Tensor | None
 
 
 class Score(nn.Module):
@@ -29,6 +51,12 @@ class Score(nn.Module):
     ) -> Float[Tensor, "*batch query key"]:
         """Scores before the softmax, ``(..., query, key)``."""
         return self.compare(query, self.prepare(keys))
+
+    def terms(
+        self, query: Float[Tensor, "*batch query query_width"], keys: Float[Tensor, "*batch key key_width"]
+    ) -> ScoreTerms:
+        """The same scores as products of queries and keys: states and prepared keys, if nothing else is said."""
+        return ScoreTerms(query, self.prepare(keys), 1.0, None)
 
 
 class DotScore(Score):
@@ -70,6 +98,12 @@ class DotScore(Score):
         """Scale them."""
         check_width("keys", keys, self.width)
         return self.scale * keys
+
+    def terms(
+        self, query: Float[Tensor, "*batch query width"], keys: Float[Tensor, "*batch key width"]
+    ) -> ScoreTerms:
+        """States and keys as they are, and the scale beside them."""
+        return ScoreTerms(query, keys, self.scale, None)
 
 
 def scaled_dot_score(query_width: int, key_width: int) -> DotScore:
@@ -154,6 +188,18 @@ class AdditiveScore(Score):
         check_width("states", query, self.query.in_features)
         together = self.query(query).unsqueeze(-2) + prepared.unsqueeze(-3)  # (..., query, key, width)
         return self.direction(together.tanh()).squeeze(-1)
+
+    def terms(
+        self, query: Float[Tensor, "*batch query query_width"], keys: Float[Tensor, "*batch key key_width"]
+    ) -> ScoreTerms:
+        """No product gives these scores: queries and keys are zeros of width 1, and the bias is all of the scores."""
+        prepared = self.prepare(keys)
+        rows = [
+            self.compare(row, prepared) for row in query.split(1, -2)
+        ]  # each holds `width` numbers a pair
+        return ScoreTerms(
+            torch.zeros_like(query[..., :1]), torch.zeros_like(keys[..., :1]), 1.0, torch.cat(rows, -2)
+        )
 
 
 def look(

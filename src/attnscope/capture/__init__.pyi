@@ -2,6 +2,17 @@ from ._backward import should_look_back
 from ._borrow import borrowed, borrowing
 from ._decoder import decoder_note, decoder_start
 from ._forward import forward, not_finite
+from ._heuristics import (
+    OWN_STATES,
+    configured_length,
+    has_class_token,
+    is_attention,
+    is_embedding_projection,
+    is_norm,
+    is_rotary,
+    named_scheme,
+    other_states,
+)
 from ._load import DTYPES, LoadedModel, load_model, usable_device
 from ._padding import padding_difference
 from ._positions import position_table_length, stored_positions
@@ -12,18 +23,27 @@ from ._verify import TOLERANCE, verify
 
 __all__ = [
     "DTYPES",
+    "OWN_STATES",
     "TOLERANCE",
     "LoadedModel",
     "Site",
     "attnscope_attention",
     "borrowed",
     "borrowing",
+    "configured_length",
     "decoder_note",
     "decoder_start",
     "forward",
+    "has_class_token",
+    "is_attention",
+    "is_embedding_projection",
+    "is_norm",
+    "is_rotary",
     "layer_coordinates",
     "load_model",
+    "named_scheme",
     "not_finite",
+    "other_states",
     "padding_difference",
     "position_table_length",
     "quiet",

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
 
+from attnscope.capture._heuristics import disentangled_version
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
 
@@ -23,11 +25,10 @@ def disentangled(model: nn.Module, attend: Attend) -> Generator[None]:
     """
     changed: list[nn.Module] = []
     for module in model.modules():
-        if type(module).__name__ == "DisentangledSelfAttention":
-            forward = _first if hasattr(module, "in_proj") else _second
-            if getattr(module, "head_logits_proj", None) is None:
-                module.forward = partial(forward, module, attend)
-                changed.append(module)
+        version = disentangled_version(module)
+        if version is not None:
+            module.forward = partial(_first if version == 1 else _second, module, attend)
+            changed.append(module)
     try:
         yield
     finally:

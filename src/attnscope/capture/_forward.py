@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from attnscope.attention import magnitude
+from attnscope.capture._heuristics import main_output
 from attnscope.capture._registry import Site, looking
 from attnscope.errors import AttnscopeError
 
@@ -151,13 +152,3 @@ def _embedding(model: PreTrainedModel, side: str) -> nn.Embedding | None:
     except NotImplementedError:  # several modalities, of which none is the main one
         return None
     return table if isinstance(table, nn.Embedding) else None
-
-
-def main_output(output: Any) -> Tensor:
-    """The tensor of a model's output that everything before it leads to."""
-    if isinstance(output, Tensor):
-        return output
-    for field in ("logits", "last_hidden_state"):
-        if getattr(output, field, None) is not None:
-            return getattr(output, field)
-    return output[0]

@@ -23,6 +23,7 @@ from attnscope import models
 from attnscope._caller import own_random_numbers
 from attnscope.bundled import MODEL
 from attnscope.capture._checkpoint import Checkpoint
+from attnscope.capture._heuristics import is_pooler
 from attnscope.capture._quiet import quiet
 from attnscope.capture._repository import Repository, asking_trust
 from attnscope.capture._size import no_larger_than
@@ -314,7 +315,7 @@ def _refuse_gaps(model: PreTrainedModel, report: dict[str, Any], source: str) ->
     missing = [
         key
         for key in sorted(report["missing_keys"])
-        if "pooler" not in key and (key.startswith(prefix) or not has_head)
+        if not is_pooler(key) and (key.startswith(prefix) or not has_head)
     ]
     mismatched = [str(entry[0]) for entry in report.get("mismatched_keys") or []]
     for what, keys in (("lacks", missing), ("has another shape for", mismatched)):

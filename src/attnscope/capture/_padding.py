@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from attnscope.attention import output_of
-from attnscope.capture._forward import main_output
+from attnscope.capture._heuristics import main_output
 from attnscope.capture._registry import watching
 from attnscope.capture._verify import TOLERANCE
 

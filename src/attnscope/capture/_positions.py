@@ -8,26 +8,13 @@ from typing import TYPE_CHECKING
 from torch import Tensor, nn
 
 from attnscope.attention import LearnedPositions
+from attnscope.capture._heuristics import is_position_table, reserved_rows, stored_rows, turns_queries
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from transformers import PreTrainedModel
 
-# How families call their tables
-_NAMES = (
-    "position_embeddings",
-    "wpe",
-    "embed_positions",
-    "position_embedding",
-    "pos_embed",
-    "pos_embedding",
-    "positions_embed",  # GPT-1
-    "char_position_embeddings",  # CANINE
-)
-_BUFFERS = ("pos_encoding",)  # CTRL
-# Classes of tables that turn queries and keys instead of being added to the inputs
-_TURNING = ("RoFormerSinusoidalPositionalEmbedding",)
 _MATRIX, _BATCH_OF_ONE = 2, 3  # dimensions
 
 
@@ -69,27 +56,21 @@ def stored_positions(model: PreTrainedModel) -> Iterator[StoredPositions]:
     [('encoder.embed_positions', 18, 2), ('decoder.embed_positions', 18, 2)]
     """
     for name, module in model.named_modules():
-        if not _is_table(name) or type(module).__name__ in _TURNING:
+        if not is_position_table(name) or turns_queries(module):
             continue
-        weight = getattr(module, "weight", getattr(module, "weights", None))
+        weight = stored_rows(module)
         if not isinstance(weight, Tensor) or weight.ndim != _MATRIX:
             continue
-        reserved = int(getattr(module, "offset", 0))
-        padding = getattr(module, "padding_idx", None)
-        if padding is not None:
-            reserved = max(reserved, padding + 1)
-        reserved = max(reserved, _first_read(_parent(model, name), len(weight)))
+        reserved = reserved_rows(module, _parent(model, name), len(weight))
         of_words = isinstance(module, (nn.Embedding, LearnedPositions))
         yield StoredPositions(name, weight, reserved, of_words)
     for name, tensor in model.named_buffers():
-        if name.rpartition(".")[2] in _BUFFERS and tensor.ndim == _MATRIX:
+        if is_position_table(name, buffer=True) and tensor.ndim == _MATRIX:
             yield StoredPositions(name, tensor, 0, of_words=True)
     for name, tensor in model.named_parameters():
-        if type(_parent(model, name)).__name__ in _TURNING:
+        if not is_position_table(name) or turns_queries(_parent(model, name)):
             continue
-        if _is_table(name) and (
-            tensor.ndim == _MATRIX or (tensor.ndim == _BATCH_OF_ONE and len(tensor) == 1)
-        ):
+        if tensor.ndim == _MATRIX or (tensor.ndim == _BATCH_OF_ONE and len(tensor) == 1):
             yield StoredPositions(name, tensor.detach().view(tensor.shape[-2:]), 0, of_words=False)
 
 
@@ -113,16 +94,3 @@ def position_table_length(model: PreTrainedModel) -> int | None:
 
 def _parent(model: PreTrainedModel, name: str) -> nn.Module:
     return model.get_submodule(name.rpartition(".")[0])
-
-
-def _first_read(parent: nn.Module, rows: int) -> int:
-    """The row that position 0 reads, where the module beside the table has a list of position ids."""
-    ids = getattr(parent, "position_ids", None)
-    if not isinstance(ids, Tensor) or not ids.numel() or ids.is_meta:
-        return 0
-    first = int(ids.flatten()[0])
-    return first if 0 <= first < rows else 0
-
-
-def _is_table(name: str) -> bool:
-    return name.rpartition(".")[2] in _NAMES

@@ -18,9 +18,10 @@ from torch import Tensor, nn
 from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.masking_utils import sdpa_mask
 
-from attnscope.attention import AttentionCall, Need, extent_of, measure
+from attnscope.attention import AttentionCall, Extent, extent_of, output_of
 from attnscope.capture._borrow import implementations, restore
 from attnscope.capture._disentangled import disentangled
+from attnscope.capture._heuristics import is_attention, other_states
 from attnscope.errors import AttnscopeError, reason_of
 
 if TYPE_CHECKING:
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
 
 NAME = "attnscope"
 _ROWS = 64  # of a mask in numbers that tell whether it hides the future
-_CROSS_ARGUMENTS = ("key_value_states", "encoder_hidden_states", "cross_attention_states")
 
 
 @dataclass(frozen=True)
@@ -61,9 +61,16 @@ class _Watch:
         self.observer = observer
         self.calls = 0
         self.cross: set[int] = set()  # modules that were given other states to look at
-        self.mask_extents: dict[int, tuple[Tensor, Any]] = {}
+        self.mask_extents: dict[int, tuple[Tensor, Extent]] = {}
         self.before: tuple[ref[Tensor], ref[Tensor]] | None = None  # query and key of the last call
         self.look: Look | None = None
+
+    def extent_of(self, mask: Tensor) -> Extent:
+        """What a mask allows, found once a forward pass: layers share one."""
+        known = self.mask_extents.get(mask.data_ptr())
+        if known is None or known[0].shape != mask.shape:
+            known = self.mask_extents[mask.data_ptr()] = mask, extent_of(mask)
+        return known[1]
 
 
 _watch: ContextVar[_Watch | None] = ContextVar("attnscope_watch", default=None)
@@ -99,6 +106,7 @@ def attnscope_attention(
             mask = attention_mask
         else:
             bias = attention_mask if bias is None else _four(bias) + attention_mask
+    watch = _watch.get()
     call = AttentionCall(
         query=query,
         key=key,
@@ -109,15 +117,13 @@ def attnscope_attention(
         bias=None if bias is None else _four(bias),
         softcap=softcap,
         sinks=s_aux,
+        mask_extent=None if watch is None or mask is None else watch.extent_of(mask),
     )
-    watch = _watch.get()
     if watch is None:
-        return measure(call, Need())[0].transpose(1, 2).contiguous(), None
-    if call.mask is not None:
-        _share_extent(call, call.mask, watch)
+        return output_of(call).transpose(1, 2).contiguous(), None
     if watch.before is not None and watch.before[0]() is query and watch.before[1]() is key:
         # the second half of the values of the same weights (DiffLlama): one layer, which was seen
-        return measure(call, Need())[0].transpose(1, 2).contiguous(), None
+        return output_of(call).transpose(1, 2).contiguous(), None
     watch.before = ref(query), ref(key)
     is_cross = id(module) in watch.cross
     site = Site(
@@ -161,16 +167,6 @@ def _sees_future(call: AttentionCall) -> bool:
     rows = call.bias[..., :_ROWS, :]
     later = index > index[: rows.shape[-2], None]
     return bool((later & (rows > torch.finfo(rows.dtype).min / 2)).any())
-
-
-def _share_extent(call: AttentionCall, mask: Tensor, watch: _Watch) -> None:
-    """Layers share one mask: find what it allows once a forward pass."""
-    known = watch.mask_extents.get(mask.data_ptr())
-    if known is None or known[0].shape != mask.shape:
-        known = (mask, extent_of(mask))
-        watch.mask_extents[mask.data_ptr()] = known
-    start, stop, contiguous = known[1]
-    call.__dict__["_extent_and_contiguity"] = ((start, torch.maximum(start, stop)), contiguous)
 
 
 # Whether masks say all, as in eager attention: none is left out where a layer looks back, and no layer is asked
@@ -247,7 +243,7 @@ def watching(model: PreTrainedModel, observer: Observer) -> Generator[None]:
         watch.mask_extents.clear()
 
     def note_cross(module: nn.Module, _: Any, arguments: dict[str, Any]) -> None:
-        if any(arguments.get(name) is not None for name in _CROSS_ARGUMENTS):
+        if other_states(arguments) is not None:
             watch.cross.add(id(module))
 
     # a pass may leave out the head and start at the body
@@ -255,7 +251,7 @@ def watching(model: PreTrainedModel, observer: Observer) -> Generator[None]:
     hooks += [
         module.register_forward_pre_hook(note_cross, with_kwargs=True)
         for module in model.modules()
-        if "Attention" in type(module).__name__
+        if is_attention(module)
     ]
     token, written = _watch.set(watch), _written_out.set(model in _misleading)
     try:

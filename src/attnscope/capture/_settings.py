@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from attnscope.capture._heuristics import counts_layers, counts_something_listed
 from attnscope.errors import AttnscopeError
 
 _MOST_COUNTED = 50_000  # layers or labels: of each a config makes a list before the model is built
@@ -67,9 +68,9 @@ def _expected(name: str, value: Any) -> str | None:
         return None if isinstance(getattr(torch, value, None), torch.dtype) else "a type such as float32"
     if name == "backbone" and "/" in str(value):
         return "no other repository"
-    counted = "layer" in name or "label" in name
+    counted = counts_something_listed(name)
     if isinstance(value, int) or (counted and isinstance(value, float)):
         most = _MOST_COUNTED if counted else _LARGEST
-        least = 0 if name.endswith("layers") or name == "n_layer" else -most
+        least = 0 if counts_layers(name) else -most
         return None if least <= value <= most else f"{least:,} to {most:,}"
     return None

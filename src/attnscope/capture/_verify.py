@@ -9,7 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from attnscope.attention import AttentionCall, attend, output_of
-from attnscope.capture._forward import check_finite, check_ids, forward, main_output
+from attnscope.capture._forward import check_finite, check_ids, forward
+from attnscope.capture._heuristics import is_attention, main_output, other_states
 from attnscope.capture._registry import Site, are_written_out, watching, write_masks_out
 from attnscope.errors import AttnscopeError, explaining
 
@@ -35,6 +36,7 @@ def verify(
     valid: Tensor | None = None,
     *,
     text: str = "the first window",
+    cross_only: bool = False,
 ) -> tuple[list[Site], Tensor]:
     """Check on one batch that the captured attention is the model's own; return its sites and output.
 
@@ -52,6 +54,8 @@ def verify(
         ``(batch, position)``: True where the output means something (not padding).
     text
         What to call the batch in an error.
+    cross_only
+        Whether only cross-attention must be seen; an encoder may then have attention of its own kind (LongT5).
 
     Raises
     ------
@@ -69,22 +73,22 @@ def verify(
     ['self', 'self']
     """
     if are_written_out(model):
-        return _verified(model, inputs, valid, text)
+        return _verified(model, inputs, valid, text, cross_only=cross_only)
     try:
-        return _verified(model, inputs, valid, text)
+        return _verified(model, inputs, valid, text, cross_only=cross_only)
     except (
         OtherOutputError
     ):  # perhaps a layer does not know what it may look at: once more, with every mask written out
         write_masks_out(model)
         try:
-            return _verified(model, inputs, valid, text)
+            return _verified(model, inputs, valid, text, cross_only=cross_only)
         except AttnscopeError:
             write_masks_out(model, out=False)
             raise
 
 
 def _verified(
-    model: PreTrainedModel, inputs: dict[str, Tensor], valid: Tensor | None, text: str
+    model: PreTrainedModel, inputs: dict[str, Tensor], valid: Tensor | None, text: str, *, cross_only: bool
 ) -> tuple[list[Site], Tensor]:
     name = type(model).__name__
     sites: list[Site] = []
@@ -101,20 +105,15 @@ def _verified(
 
     check_ids(model, inputs, called)
     advice = "Is config.json the one of these weights, and the tokenizer this model's?"
-    with explaining(f"{name} fails on the first window", advice), _attention_modules(model) as (running, ran):
+    watched = _attention_modules(model, cross_only=cross_only)
+    with explaining(f"{name} fails on the first window", advice), watched as (running, ran):
         seen: set[str] = set()
         own = model(**inputs)
         ran.clear()
         with watching(model, observe):
             found = forward(model, inputs, called, None if valid is None else lambda _: valid)
     if not sites:
-        instead = "Models on the registry (BERT, RoBERTa, GPT-2, Llama, T5, ...) can"
-        if getattr(own, "cross_attentions", None):
-            instead = "The weights that it gives between two texts can be read with attnscope align"
-        raise AttnscopeError(
-            f"{name} does not attend through transformers' attention registry, so its attention cannot be "
-            f"captured. {instead}"
-        )
+        raise _nothing_seen(model)
     unseen = [module for module in ran if not any(_related(module, other) for other in seen)]
     if unseen:
         raise AttnscopeError(
@@ -127,20 +126,34 @@ def _verified(
     return sites, found
 
 
+def _nothing_seen(model: PreTrainedModel) -> AttnscopeError:
+    name = type(model).__name__
+    if not any(is_attention(module) for module in model.modules()):
+        return AttnscopeError(
+            f"{name} has no attention (no module of it is called so), so there is nothing to measure: give a model "
+            "that attends"
+        )
+    return AttnscopeError(
+        f"{name} does not attend through transformers' attention registry, so its attention cannot be captured. "
+        "Models on the registry (BERT, RoBERTa, GPT-2, Llama, T5, ...) can"
+    )
+
+
 def _related(name: str, other: str) -> bool:
     return name == other or name.startswith(other + ".") or other.startswith(name + ".")
 
 
 @contextmanager
-def _attention_modules(model: PreTrainedModel) -> Generator[tuple[list[str], set[str]]]:
-    """Names of the attention modules that are running now, and of those that ran."""
+def _attention_modules(model: PreTrainedModel, *, cross_only: bool) -> Generator[tuple[list[str], set[str]]]:
+    """Names of the attention modules that are running now, and of those that ran (or that looked across)."""
     running: list[str] = []
     ran: set[str] = set()
 
     def enter(name: str) -> Any:
-        def hook(*_: Any) -> None:
+        def hook(_: nn.Module, __: Any, arguments: dict[str, Any]) -> None:
             running.append(name)
-            ran.add(name)
+            if not cross_only or other_states(arguments) is not None:
+                ran.add(name)
 
         return hook
 
@@ -149,8 +162,9 @@ def _attention_modules(model: PreTrainedModel) -> Generator[tuple[list[str], set
 
     hooks: list[Any] = []
     for name, module in model.named_modules():
-        if "Attention" in type(module).__name__ and _has_projections(module):
-            hooks += [module.register_forward_pre_hook(enter(name)), module.register_forward_hook(leave)]
+        if is_attention(module) and _has_projections(module):
+            hooks.append(module.register_forward_pre_hook(enter(name), with_kwargs=True))
+            hooks.append(module.register_forward_hook(leave))
     try:
         yield running, ran
     finally:

@@ -8,10 +8,13 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
+from transformers.masking_utils import create_bidirectional_mask
 from transformers.modeling_outputs import BaseModelOutput
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from attnscope.attention import AdditiveScore, BilinearScore, DotScore, Score, look, scaled_dot_score
 from attnscope.models._arguments import check_padding, refuse_unheeded
+from attnscope.models._layers import written_out
 from attnscope.models._translator import Decoded, Translator
 from attnscope.models.configs import RecurrentConfig
 
@@ -110,6 +113,57 @@ class RecurrentCache:
         self.context = self.context.index_select(0, beam_idx)
 
 
+class SourceAttention(nn.Module):
+    """Every step's attention as one call on transformers' registry, with one head, so that it can be watched.
+
+    Each context enters the next state, so the steps attend one after the other (`look`); where the attention that is
+    set is ``"eager"``, that is all. Another is called once the states are known, and the output layer reads what it
+    gives in place of the contexts. The states are never changed by it.
+
+    Queries, keys and scale are those of the score function: states :math:`s_t`, and annotations :math:`h_i` or
+    :math:`W h_i`. An additive score is no product of two vectors: it comes as ``position_bias``, beside queries and
+    keys that are zero. Values are the annotations.
+    """
+
+    def __init__(self, config: RecurrentConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.is_causal = False
+
+    @property
+    def is_called(self) -> bool:
+        """Whether another attention than the steps' own is set."""
+        return self.config._attn_implementation not in {None, "eager"}  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
+
+    def forward(
+        self,
+        hidden_states: Float[Tensor, "batch target state"],
+        key_value_states: Float[Tensor, "batch source annotation"],
+        score: Score,
+        valid: Bool[Tensor, "batch source"],
+    ) -> Float[Tensor, "batch target annotation"]:
+        """Contexts of all steps."""
+        chosen: Any = self.config._attn_implementation  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
+        terms = score.terms(hidden_states, key_value_states)
+        mask = create_bidirectional_mask(
+            config=self.config,
+            inputs_embeds=hidden_states,
+            attention_mask=valid,
+            encoder_hidden_states=key_value_states,
+        )
+        output, _ = ALL_ATTENTION_FUNCTIONS.get_interface(chosen, written_out)(
+            self,
+            terms.query.unsqueeze(1),
+            terms.key.unsqueeze(1),
+            key_value_states.unsqueeze(1),
+            mask,
+            dropout=0.0,
+            scaling=terms.scale,
+            position_bias=None if terms.bias is None else terms.bias.unsqueeze(1),
+        )
+        return output.squeeze(2)
+
+
 class RecurrentDecoder(nn.Module):
     r"""One step: :math:`s_t = \mathrm{RNN}(s_{t-1}, [y_{t-1}; c_{t-1}])`, :math:`c_t = \sum_i \alpha_{t,i} h_i`.
 
@@ -133,6 +187,8 @@ class RecurrentDecoder(nn.Module):
         annotation = 2 * config.encoder_width
         self.embedding = embedding
         self.score = make_score(config)
+        if self.score is not None:
+            self.attention = SourceAttention(config)
         self.first_state = nn.Linear(annotation, config.decoder_width)
         cell = nn.GRUCell if config.cell == "gru" else nn.LSTMCell
         self.cell = cell(config.embedding_width + annotation, config.decoder_width)
@@ -172,13 +228,16 @@ class RecurrentDecoder(nn.Module):
         for previous in embedded.unbind(1):
             state = self._step(torch.cat([previous, context], -1), state)
             if self.score is not None and cache.prepared is not None:
-                mixed, share = look(self.score, state[0].unsqueeze(1), cache.prepared, annotations, valid)
-                context = mixed.squeeze(1)
+                looked, share = look(self.score, state[0].unsqueeze(1), cache.prepared, annotations, valid)
+                context = looked.squeeze(1)
                 weights.append(share)
             states.append(state[0])
             contexts.append(context)
         cache.state, cache.context, cache.steps = state, context, cache.steps + tokens.shape[1]
-        together = torch.cat([torch.stack(states, 1), torch.stack(contexts, 1), embedded], -1)
+        spoken, mixed = torch.stack(states, 1), torch.stack(contexts, 1)
+        if self.score is not None and self.attention.is_called:
+            mixed = self.attention(spoken, key_value_states=annotations, score=self.score, valid=valid)
+        together = torch.cat([spoken, mixed, embedded], -1)
         shares = torch.cat(weights, 1).unsqueeze(1) if weights else None
         return self.dropout(torch.tanh(self.readout(together))), shares
 
@@ -210,6 +269,7 @@ class RecurrentForConditionalGeneration(Translator):
 
     With ``none`` one fixed vector c, with any score function a context :math:`c_t` of its own at each step, and the
     weights as ``cross_attentions``: one layer with one head, ``(batch, 1, target, source)``, where row t made token t.
+    Where it is watched, it attends through transformers' registry: see `SourceAttention`.
 
     References
     ----------

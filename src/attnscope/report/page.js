@@ -46,7 +46,7 @@ function buildGrid() {
 function layOut() {
   const grid = byId("grid"), labels = 8 + 7 * Math.max(...data.layerLabels.map((label) => label.length)), room = grid.clientWidth - 8 - labels;
   const lines = Math.max(1, Math.ceil((heads * 15) / Math.max(room, 60))), across = Math.ceil(heads / lines);
-  grid.style.gridTemplateColumns = `max-content repeat(${across}, minmax(0, 1fr))`;
+  grid.style.gridTemplateColumns = `max-content repeat(${across}, minmax(0, 150px))`;
   const every = Math.ceil((across * 19) / Math.max(room, 60));
   [...grid.querySelectorAll(".numbers span")].forEach((label, head) => {
     label.hidden = head >= across;

@@ -19,6 +19,7 @@ from attnscope.capture import (
     LoadedModel,
     Site,
     borrowing,
+    configured_length,
     decoder_note,
     decoder_start,
     forward,
@@ -274,7 +275,7 @@ def window_length(loaded: LoadedModel, window: int | None) -> int:
     known = [
         table,
         getattr(loaded.tokenizer, "model_max_length", None),
-        getattr(config, "max_position_embeddings", None),
+        configured_length(config),
     ]
     return min([*(int(limit) for limit in known if limit and limit > 0), LONGEST_DEFAULT])  # XLNet says -1
 

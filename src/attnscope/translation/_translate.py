@@ -15,7 +15,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from attnscope._caller import own_random_numbers
-from attnscope.capture import borrowing, load_model, quiet
+from attnscope.capture import borrowing, configured_length, load_model, quiet
 from attnscope.checks import check_real, check_seed, check_whole
 from attnscope.errors import AttnscopeError
 from attnscope.progress import Progress, Tell, tell_nobody
@@ -206,7 +206,7 @@ def translate_lines(
 def positions_of(model: Any) -> int:
     """Rows of the model's position table, on either side; a very large number where positions are computed."""
     computed = getattr(model.config, "positions", "learned") != "learned"
-    rows = None if computed else getattr(model.config, "max_position_embeddings", None)
+    rows = None if computed else configured_length(model.config)
     return rows or sys.maxsize
 
 

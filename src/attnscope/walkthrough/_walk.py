@@ -142,7 +142,8 @@ def walk_inputs(
     Raises
     ------
     AttnscopeError
-        If there is no such layer, head or token, or the steps do not give the model's own numbers.
+        If there is no such layer, head or token, the model has no self-attention, or the steps do not give its own
+        numbers.
 
     Examples
     --------
@@ -153,7 +154,12 @@ def walk_inputs(
     >>> found.kind, found["allowed"][0].tolist()
     ('causal', [True, False, False, False])
     """
-    verify(model, inputs, text="the sentence")
+    sites, _ = verify(model, inputs, text="the sentence")
+    if all(site.kind == "cross" for site in sites):
+        raise AttnscopeError(
+            f"{type(model).__name__} has no self-attention, and so it is no Transformer, whose steps these are. Where "
+            "it looks, scan (with --target) and align say"
+        )
     layers = list(projections(model, inputs).items())
     site, matrices = layers[check_number("layer", layer, len(layers))]
     seen = _look(model, inputs, site)

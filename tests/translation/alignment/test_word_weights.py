@@ -1,8 +1,16 @@
 """Weights between words: exact merging, planted attention, and any encoder-decoder of transformers."""
 
+import copy
+
 import numpy as np
 import pytest
 import torch
+from transformers import (
+    FSMTConfig,
+    FSMTForConditionalGeneration,
+    LongT5Config,
+    LongT5ForConditionalGeneration,
+)
 
 from attnscope.errors import AttnscopeError
 from attnscope.translation.alignment._links import links, pharaoh
@@ -11,7 +19,13 @@ from attnscope.translation.alignment._word_weights import (
     forced_alignment_of_heads,
     word_weights,
 )
-from tests.translation.small_translators import Blind, Reordering, small_model, small_tokenizer
+from tests.translation.small_translators import (
+    Blind,
+    Reordering,
+    small_model,
+    small_recurrent,
+    small_tokenizer,
+)
 
 SOURCES = ["der hund läuft.", "ab", "a b c d e f g", "x"]
 TARGETS = ["the dog runs.", "the b", "a b", "b a a"]
@@ -118,7 +132,7 @@ def test_padding_and_batches_change_nothing(kind, tokenizer):
 
 @pytest.mark.parametrize("kind", ["bart", "marian", "t5"])
 def test_weights_are_those_that_the_model_gives(kind, tokenizer):
-    model = small_model(kind)
+    model = small_model(kind).double()  # in float32 its weights are so sharp that rounding is 1e-5 of one
     (pair,) = forced_alignment(model, tokenizer, ["a b"], ["b a"], layer=1, head=0, end="keep")
     model.set_attn_implementation("eager")
     ids, labels = (
@@ -155,6 +169,13 @@ def test_words_can_be_pieces_and_sentences_empty(tokenizer):
     assert [pair.weights.shape for pair in pairs] == [(1, 0), (0, 2)]
 
 
+def off_the_registry():
+    sizes = dict.fromkeys(("encoder_layers", "decoder_layers", "encoder_ffn_dim", "decoder_ffn_dim"), 1)
+    heads = dict.fromkeys(("encoder_attention_heads", "decoder_attention_heads"), 1)
+    config = FSMTConfig(src_vocab_size=64, tgt_vocab_size=64, d_model=8, **sizes, **heads)
+    return FSMTForConditionalGeneration(config)
+
+
 def test_progress_counts_pairs(tokenizer):
     seen = []
     list(
@@ -178,8 +199,10 @@ def test_mistakes_are_said(tokenizer):
         run(bart, ["a", "b"])
     with pytest.raises(AttnscopeError, match=r"from line 1 to 2; the longest is line 2 \(101 source"):
         run(bart, ["a", " ".join("a" * 100)], ["a", "a"])
-    with pytest.raises(AttnscopeError, match="gives no cross_attentions"):
+    with pytest.raises(AttnscopeError, match="Blind has no attention"):
         run(Blind())
+    with pytest.raises(AttnscopeError, match="does not attend through transformers' attention registry"):
+        run(off_the_registry())
     with pytest.raises(AttnscopeError, match="end 'none' is not known"):
         run(bart, end="none")
     with pytest.raises(AttnscopeError, match="step 'next' is not known"):
@@ -191,10 +214,34 @@ def test_mistakes_are_said(tokenizer):
         run(bart)
 
 
+def test_an_encoder_with_attention_of_its_own_kind_is_no_hindrance(tokenizer):
+    """LongT5's encoder looks around in blocks, off transformers' registry; its decoder is on it."""
+    torch.manual_seed(0)
+    sizes = {"vocab_size": 64, "d_model": 16, "d_kv": 8, "d_ff": 32, "num_layers": 2, "num_heads": 2}
+    config = LongT5Config(**sizes, local_radius=4, decoder_start_token_id=0)
+    model = LongT5ForConditionalGeneration(config).eval()
+    (pair,) = forced_alignment(model, tokenizer, ["a b"], ["b a"], layer=1, head=0, end="keep")
+    ids, labels = (tokenizer([text], return_tensors="pt").input_ids for text in ("a b", "b a"))
+    model.set_attn_implementation("eager")
+    with torch.no_grad():
+        weights = model(ids, labels=labels, output_attentions=True).cross_attentions[1][0, 0]
+    np.testing.assert_allclose(pair.weights, weights.double().numpy()[:2], atol=10 * np.finfo(np.float32).eps)
+
+
+def test_a_recurrent_models_weights_are_those_of_its_steps(tokenizer):
+    model = small_recurrent("additive")
+    (pair,) = forced_alignment(model, tokenizer, ["a b"], ["b a"], end="keep")
+    ids, labels = (tokenizer([text], return_tensors="pt").input_ids for text in ("a b", "b a"))
+    with torch.no_grad():
+        expected = model(ids, labels=labels).cross_attentions[0][0, 0].double().numpy()[:2]
+    np.testing.assert_allclose(pair.weights, expected, atol=10 * np.finfo(np.float32).eps)
+
+
 @pytest.mark.parametrize("batch_size", [1, 3])
 @pytest.mark.parametrize("align", [forced_alignment, forced_alignment_of_heads])
 def test_a_line_on_which_the_model_overflows_is_refused(tokenizer, align, batch_size):
     model = small_model("bart")
+    model.model.encoder.embed_tokens = copy.deepcopy(model.model.encoder.embed_tokens)  # not the logits' too
     with torch.no_grad():
         model.model.encoder.embed_tokens.weight[tokenizer("c").input_ids[-2]] = torch.inf  # only in line 3
     pairs = align(model, tokenizer, SOURCES, TARGETS, batch_size=batch_size)

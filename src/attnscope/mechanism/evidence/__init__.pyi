@@ -1,4 +1,4 @@
-from ._gather import Evidence, Layer, gather
+from ._gather import Evidence, Layer, check_self_attention, gather
 from ._inputs import capture_inputs, changing_input, input_moments, watching_inputs
 from ._projections import Projections, projections
 from ._rows import (
@@ -48,6 +48,7 @@ __all__ = [
     "capture_inputs",
     "centred_keys",
     "changing_input",
+    "check_self_attention",
     "embedding_projection",
     "gather",
     "ids_of",

@@ -167,7 +167,7 @@ def gather(
     Raises
     ------
     AttnscopeError
-        If the windows are too few, of several lengths, or the model cannot be captured.
+        If the windows are too few, of several lengths, or the model cannot be captured or has no self-attention.
 
     Examples
     --------
@@ -180,7 +180,8 @@ def gather(
     windows = list(windows)
     ids = token_ids(windows, least=2)
     first = model_inputs(model, ids[:1])
-    verify(model, first, text=ids.names[0])
+    sites, _ = verify(model, first, text=ids.names[0])
+    check_self_attention(model, sites)
     found = projections(model, model_inputs(model, ids[:1].start(_FOR_MATCHING)))
     length = ids.length
     layers: dict[int, Layer] = {}
@@ -217,6 +218,25 @@ def gather(
         length=length,
         crosses=any(site.kind == "cross" for site in found),
     )
+
+
+def check_self_attention(model: PreTrainedModel, sites: Sequence[Site]) -> None:
+    """Refuse a model of which only cross-attention was seen.
+
+    Examples
+    --------
+    >>> from transformers import BertConfig, BertModel
+    >>> config = BertConfig(hidden_size=8, num_attention_heads=2, num_hidden_layers=1, intermediate_size=8)
+    >>> check_self_attention(BertModel(config), [Site(0, "decoder.attention", "cross")])
+    Traceback (most recent call last):
+    ...
+    attnscope.errors.AttnscopeError: BertModel has no self-attention, and all analyses are of ...
+    """
+    if all(site.kind == "cross" for site in sites):
+        raise AttnscopeError(
+            f"{type(model).__name__} has no self-attention, and all analyses are of offsets, positions and scores "
+            "within one text: none is defined here. Where it looks in another text, scan (with --target) and align say"
+        )
 
 
 def _words(windows: Sequence[Any], ids: Tensor) -> np.ndarray:

@@ -12,7 +12,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from attnscope.attention import AttentionCall, output_of
-from attnscope.capture import Site, forward, watching
+from attnscope.capture import OWN_STATES, Site, forward, is_attention, other_states, watching
 from attnscope.errors import AttnscopeError
 from attnscope.mechanism.arrays import StateMoments
 from attnscope.mechanism.evidence._tokens import Windows, batches, read, token_ids
@@ -23,9 +23,6 @@ if TYPE_CHECKING:
 
     InputObserver = Callable[[Site, AttentionCall, Tensor, Tensor], Tensor]
     Change = Callable[[Tensor], Tensor]
-
-_OWN = "hidden_states"
-_OTHERS = ("key_value_states", "encoder_hidden_states", "cross_attention_states")
 
 
 @torch.no_grad()
@@ -168,7 +165,7 @@ def watching_inputs(model: PreTrainedModel, observer: InputObserver) -> Generato
     hooks = [
         module.register_forward_pre_hook(note(name), with_kwargs=True)
         for name, module in model.named_modules()
-        if "Attention" in type(module).__name__
+        if is_attention(module)
     ]
     try:
         with watching(model, observe):
@@ -230,7 +227,7 @@ def changing_input(
             return None
         if arguments and isinstance(arguments[0], Tensor):
             return (change(arguments[0]), *arguments[1:]), options
-        return arguments, {**options, _OWN: change(options[_OWN])}
+        return arguments, {**options, OWN_STATES: change(options[OWN_STATES])}
 
     hooks = [
         *(start.register_forward_pre_hook(count_anew) for start in {model, model.base_model}),
@@ -245,8 +242,8 @@ def changing_input(
 
 
 def _states(arguments: tuple[Any, ...], options: dict[str, Any]) -> tuple[Tensor | None, Tensor | None]:
-    own = next((one for one in arguments[:1] if isinstance(one, Tensor)), options.get(_OWN))
-    other = next((options[name] for name in _OTHERS if options.get(name) is not None), None)
+    own = next((one for one in arguments[:1] if isinstance(one, Tensor)), options.get(OWN_STATES))
+    other = other_states(options)
     return own, own if other is None else other
 
 

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
 
 from attnscope.attention import AttentionCall, Rotation, output_of, rotation
-from attnscope.capture import Site, forward
+from attnscope.capture import Site, forward, is_norm, is_rotary
 from attnscope.errors import AttnscopeError
 from attnscope.mechanism.evidence._inputs import watching_inputs
 
@@ -197,12 +197,11 @@ class _Recorder:
 
     def hooks(self, model: PreTrainedModel) -> Iterator[Any]:
         for name, module in model.named_modules():
-            kind = type(module).__name__
             if isinstance(module, (nn.Linear, Conv1D)):
                 yield module.register_forward_hook(self._note(name, self.linears, self._look_for_output))
-            elif "Norm" in kind:
+            elif is_norm(module):
                 yield module.register_forward_hook(self._note(name, self.norms))
-            elif "Rotary" in kind:
+            elif is_rotary(module):
                 yield module.register_forward_hook(self._note_rotation)
 
     def _note(self, name: str, events: list[_Event], then: Callable[[_Event], None] | None = None) -> Any:

@@ -11,32 +11,13 @@ import torch
 from jaxtyping import Bool, Float
 from torch import nn
 
-from attnscope.capture import stored_positions
+from attnscope.capture import has_class_token, is_embedding_projection, named_scheme, stored_positions
 from attnscope.errors import AttnscopeError
 
 if TYPE_CHECKING:
     from collections.abc import Generator
 
     from transformers import PreTrainedModel
-
-# How families call the projection from a narrower table to the model's width
-_PROJECTIONS = ("embedding_hidden_mapping_in", "embeddings_project")
-# What a model without a table has instead: part of a module's class or attribute name, and what that does
-_SCHEMES = (
-    ("alibi", "it lowers scores with distance (ALiBi)"),
-    ("roformersinusoidal", "it turns queries and keys by their positions (RoPE)"),
-    ("rotary", "it turns queries and keys by their positions (RoPE)"),
-    ("relative_attention_bias", "it adds a bias for each distance to the scores (T5)"),
-    ("relative_position_bias", "it adds a bias for each distance to the scores"),
-    ("rel_embeddings", "it compares queries and keys with vectors of distances (DeBERTa)"),
-)
-# The same by what the config of attnscope's own models names
-_NAMED = {
-    "alibi": dict(_SCHEMES)["alibi"],
-    "rope": dict(_SCHEMES)["rotary"],
-    "t5": dict(_SCHEMES)["relative_attention_bias"],
-    "none": "it is told no positions",
-}
 
 
 @dataclass(frozen=True, eq=False)
@@ -140,7 +121,7 @@ def position_tables(model: PreTrainedModel) -> list[PositionTable]:
                 reserved=stored.reserved,
                 scheme="sinusoidal" if is_sinusoidal(rows).all() else "learned",
                 projected=None if linear is None else rows @ linear.weight.detach().double().cpu().numpy().T,
-                class_token=_has_class_token(model.get_submodule(stored.name.rpartition(".")[0])),
+                class_token=has_class_token(model.get_submodule(stored.name.rpartition(".")[0])),
             )
         )
     return found
@@ -158,15 +139,7 @@ def position_scheme(model: PreTrainedModel) -> str:
     """
     if any(stored_positions(model)):
         return "it adds a table of absolute positions to its inputs"
-    named = _NAMED.get(str(getattr(model.config, "positions", "")))
-    if named is not None:
-        return named
-    names = {f"{name}.{type(module).__name__}".lower() for name, module in model.named_modules()}
-    names |= {name.lower() for name, _ in model.named_parameters()}
-    for mark, words in _SCHEMES:
-        if any(mark in name for name in names) or getattr(model.config, mark, False):
-            return words
-    return "how it tells positions is not known to attnscope"
+    return named_scheme(model) or "how it tells positions is not known to attnscope"
 
 
 def is_sinusoidal(
@@ -259,7 +232,7 @@ def embedding_projection(model: PreTrainedModel, width: int) -> nn.Linear | None
     Linear(in_features=4, out_features=8, bias=True)
     """
     for name, module in model.named_modules():
-        if name.endswith(_PROJECTIONS) and isinstance(module, nn.Linear) and module.in_features == width:
+        if is_embedding_projection(name) and isinstance(module, nn.Linear) and module.in_features == width:
             return module
     return None
 
@@ -316,7 +289,3 @@ def replaced_positions(
         with torch.no_grad():
             for name, rows in kept.items():
                 tensors[name][0].copy_(rows)
-
-
-def _has_class_token(embeddings: nn.Module) -> bool:
-    return any(getattr(embeddings, name, None) is not None for name in ("cls_token", "class_embedding"))

@@ -22,6 +22,7 @@ from attnscope.mechanism.evidence import (
     Windows,
     batches,
     bias_traces,
+    check_self_attention,
     interval,
     mean_profile,
     model_inputs,
@@ -146,6 +147,8 @@ def position_content(
         with watching(model, first.observe):
             read(model, batch)
     sites = first.sites()
+    if layers is None:
+        check_self_attention(model, sites)
     if target is None:
         target = first.peaks()
     if target.shape != (len(sites), first.heads):

@@ -20,6 +20,7 @@ from attnscope.mechanism.evidence import (
     batches,
     capture_inputs,
     changing_input,
+    check_self_attention,
     input_moments,
     position_table,
     position_tables,
@@ -127,6 +128,8 @@ def interventions(
     low = round(length * 40 / 512)
     settings = Settings(shift, frequencies or (low, max(low, round(length * 60 / 512))), components, seed)
     sites = list(capture_inputs(model, windows[0]))
+    if layer is None:
+        check_self_attention(model, sites)
     names = _checked(model, changes, length, layer, settings)
     means = None
     if layer is not None:

@@ -17,6 +17,7 @@ from attnscope.errors import AttnscopeError
 from attnscope.mechanism.evidence import (
     Windows,
     batches,
+    check_self_attention,
     mean_profile,
     model_inputs,
     position_scheme,
@@ -196,4 +197,5 @@ def _profiles(
     with watching(model, observe):
         for _, batch in batches(ids):
             read(model, batch)
+    check_self_attention(model, list(sites.values()))
     return stacked_profiles(parts, sites, draws=draws, seed=seed).assign_attrs(length=ids.length)

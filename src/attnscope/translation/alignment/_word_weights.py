@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 from jaxtyping import Float, Int
+from torch import Tensor
 from transformers import PreTrainedModel
 
-from attnscope.capture import borrowed, not_finite
+from attnscope.attention import AttentionCall, attend_in_full, output_of
+from attnscope.capture import Site, borrowed, not_finite, verify, watching
 from attnscope.errors import AttnscopeError, out_of_memory, reason_of
 from attnscope.translation._lines import check_parallel
 
 NO_WORD = -1  # the word of </s> and other marks
+_CHECKED = 16  # tokens of the first pair that tell whether the model's attention is captured
 
 
 @dataclass(frozen=True, eq=False)
@@ -152,8 +154,8 @@ def forced_alignment(
     Parameters
     ----------
     model
-        Any encoder-decoder of Hugging Face that gives ``cross_attentions``. It is run as in evaluation, with labels
-        (teacher forcing) and eager attention, and left as it was.
+        Any encoder-decoder of Hugging Face whose attention can be captured (see `attnscope.capture.watching`). It is
+        run as in evaluation, with labels (teacher forcing), and left as it was.
     tokenizer
         Its tokenizer, a fast one.
     sources, targets
@@ -178,8 +180,8 @@ def forced_alignment(
     Raises
     ------
     AttnscopeError
-        If line counts differ, the model is no encoder-decoder, gives no weights or cannot take a sentence as long, a
-        layer or head does not exist, or the tokenizer is not a fast one.
+        If line counts differ, the model is no encoder-decoder, its attention cannot be captured, it cannot take a
+        sentence as long, a layer or head does not exist, or the tokenizer is not a fast one.
 
     Examples
     --------
@@ -264,6 +266,8 @@ def _forced(
         chosen = slice(start, start + batch_size)
         left = _cut(tokenizer, list(sources[chosen]), words, target=False)
         right = _cut(tokenizer, list(targets[chosen]), words, target=True)
+        if not start:
+            _check_capture(model, tokenizer, left, right)
         attention = _cross_attention(model, tokenizer, left, right, first=start + 1)
         for i, (source, target) in enumerate(zip(left, right, strict=True)):
             weights = attention[:, i, :, : len(target.ids), : len(source.ids)]
@@ -309,22 +313,40 @@ def _each(
     return word, [piece.strip() or piece for piece in pieces]
 
 
+def _check_capture(model: PreTrainedModel, tokenizer: Any, left: list[_Pieces], right: list[_Pieces]) -> None:
+    """Refuse a model whose attention to the source is not seen as it is, on the start of the first pair with tokens."""
+    pairs = enumerate(zip(left, right, strict=True), start=1)
+    chosen = next((pair for pair in pairs if pair[1][0].ids and pair[1][1].ids), None)
+    if chosen is None:
+        return
+    line, (source, target) = chosen
+    inputs = _inputs(model, tokenizer, [source.ids[:_CHECKED]], [target.ids[:_CHECKED]])
+    with borrowed(model):
+        sites, _ = verify(model, inputs, text=f"line {line}", cross_only=True)
+    if not any(site.kind == "cross" for site in sites):
+        raise AttnscopeError(
+            f"{type(model).__name__} has no attention of its decoder to the source, as far as is seen: nothing can be "
+            "aligned with it"
+        )
+
+
 def _cross_attention(
     model: PreTrainedModel, tokenizer: Any, left: list[_Pieces], right: list[_Pieces], first: int
 ) -> np.ndarray:
     """(layer, pair, head, n, m) of one batch, padded on the right."""
-    fill = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else 0
-    ids, mask = _padded([pieces.ids for pieces in left], fill)
-    labels, _ = _padded([pieces.ids for pieces in right], -100)
-    where = model.device
+    layers: list[np.ndarray] = []
+
+    def observe(site: Site, call: AttentionCall) -> Tensor:
+        if site.kind != "cross":
+            return output_of(call)
+        output, weights = attend_in_full(call)
+        layers.append(weights.float().cpu().numpy())
+        return output
+
+    inputs = _inputs(model, tokenizer, [pieces.ids for pieces in left], [pieces.ids for pieces in right])
     try:
-        with _with_visible_weights(model), torch.inference_mode():
-            output = model(
-                input_ids=ids.to(where),
-                attention_mask=mask.to(where),
-                labels=labels.to(where),
-                output_attentions=True,
-            )
+        with borrowed(model), torch.inference_mode(), watching(model, observe):
+            model(**inputs)
     except (IndexError, ValueError, RuntimeError) as error:
         longest = max(range(len(left)), key=lambda i: max(len(left[i].ids), len(right[i].ids)))
         raise out_of_memory(error) or AttnscopeError(
@@ -332,12 +354,18 @@ def _cross_attention(
             f"{first + longest} ({len(left[longest].ids)} source and {len(right[longest].ids)} target tokens): "
             f"{reason_of(error)}"
         ) from error
-    layers = output.cross_attentions
-    if not layers or any(layer is None for layer in layers):
-        raise AttnscopeError(
-            f"{type(model).__name__} gives no cross_attentions: nothing can be aligned with it"
-        )
-    return np.stack([layer.float().cpu().numpy() for layer in layers])
+    return np.stack(layers)
+
+
+def _inputs(
+    model: PreTrainedModel, tokenizer: Any, sources: list[list[int]], targets: list[list[int]]
+) -> dict[str, Tensor]:
+    """Arguments of a forward pass that says the targets."""
+    fill = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else 0
+    ids, mask = _padded(sources, fill)
+    labels, _ = _padded(targets, -100)
+    given = {"input_ids": ids, "attention_mask": mask, "labels": labels}
+    return {name: one.to(model.device) for name, one in given.items()}
 
 
 def _padded(rows: list[list[int]], fill: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -345,12 +373,3 @@ def _padded(rows: list[list[int]], fill: int) -> tuple[torch.Tensor, torch.Tenso
     ids = torch.tensor([row + [fill] * (longest - len(row)) for row in rows])
     mask = torch.tensor([[1] * len(row) + [0] * (longest - len(row)) for row in rows])
     return ids, mask
-
-
-@contextmanager
-def _with_visible_weights(model: PreTrainedModel) -> Generator[None]:
-    """Without dropout, and with attention whose weights can be seen."""
-    with borrowed(model):
-        if (getattr(model.config, "_attn_implementation", None) or "eager") != "eager":
-            model.set_attn_implementation("eager")
-        yield

@@ -1,0 +1,240 @@
+"""What is guessed about other people's models, from names of their modules, arguments and settings.
+
+Nothing outside this file guesses by a name: there a model is asked by transformers' own protocol, or told by its
+numbers. Each guess says what it is for and what becomes of a model of which it is wrong.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor, nn
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from transformers import PreTrainedModel
+
+# --- what a module is, by the name of its class ---
+
+
+def is_attention(module: nn.Module) -> bool:
+    """Whether a module attends: its hidden states are read here, and none with matrices may run uncaptured.
+
+    Where it attends under another name, what it reads is not known (`explain` refuses it by name), its cross-attention
+    counts as self-attention, and `verify` cannot miss it. Where it is named so and does not attend, `verify` refuses
+    the model as not captured in full.
+
+    Examples
+    --------
+    >>> is_attention(nn.MultiheadAttention(4, 1)), is_attention(nn.Linear(4, 4))
+    (True, False)
+    """
+    return "Attention" in _class(module)
+
+
+def is_norm(module: nn.Module) -> bool:
+    """Whether a module normalises, so that a query may come out of it.
+
+    Where it does under another name, the form of the layer's scores is ``"unknown"``. Others are harmless: what they
+    give is compared with the queries.
+    """
+    return "Norm" in _class(module)
+
+
+def is_rotary(module: nn.Module) -> bool:
+    """Whether a module gives cosines and sines that turn queries and keys.
+
+    Where it does under another name, RoPE in its plain form is tried; if that is not it, the form of the scores is
+    ``"unknown"``. Others are harmless: what they give is tried on the queries.
+    """
+    return "Rotary" in _class(module)
+
+
+def disentangled_version(module: nn.Module) -> int | None:
+    """Which of DeBERTa's attentions a module is, 1 or 2 (and 3), that can be captured; None for any other.
+
+    Under another name it is not captured, and `verify` refuses the model. So it is where heads are mixed
+    (``head_logits_proj``), as their scores are then no longer those of one head.
+    """
+    if _class(module) != "DisentangledSelfAttention" or getattr(module, "head_logits_proj", None) is not None:
+        return None
+    return 1 if hasattr(module, "in_proj") else 2
+
+
+def _class(module: nn.Module) -> str:
+    return type(module).__name__
+
+
+# --- what an attention module is called with, and a model returns ---
+
+# What queries are made of, where it is not the first argument. Under another name it is not known what a layer reads,
+# and the analyses that need it refuse the layer by name.
+OWN_STATES = "hidden_states"
+# What keys and values are made of, where that is another text. Under another name cross-attention counts as
+# self-attention, and keys are taken to come from the queries' own states.
+_OTHER_STATES = ("key_value_states", "encoder_hidden_states", "cross_attention_states")
+# The tensor of an output that everything before it leads to. Under another name the first field is compared.
+_MAIN_OUTPUTS = ("logits", "last_hidden_state")
+
+
+def other_states(arguments: Mapping[str, Any]) -> Any:
+    """What keys and values are made of, among the named arguments of an attention module; None in self-attention.
+
+    Examples
+    --------
+    >>> other_states({"hidden_states": 1, "encoder_hidden_states": 2}), other_states({"hidden_states": 1})
+    (2, None)
+    """
+    return next((arguments[name] for name in _OTHER_STATES if arguments.get(name) is not None), None)
+
+
+def main_output(output: Any) -> Tensor:
+    """The tensor of a model's output that everything before it leads to."""
+    if isinstance(output, Tensor):
+        return output
+    for field in _MAIN_OUTPUTS:
+        if getattr(output, field, None) is not None:
+            return getattr(output, field)
+    return output[0]
+
+
+# --- where positions are kept ---
+
+# How families call their tables. Under another name a model seems to have no table: `explain` leaves out what needs
+# one and says so, and a window may be longer than the table, where the model itself fails.
+_TABLES = (
+    "position_embeddings",
+    "wpe",
+    "embed_positions",
+    "position_embedding",
+    "pos_embed",
+    "pos_embedding",
+    "positions_embed",  # GPT-1
+    "char_position_embeddings",  # CANINE
+)
+_BUFFERS = ("pos_encoding",)  # CTRL; as above
+# Tables under such a name that turn queries and keys instead of being added to the inputs. Another such class would be
+# taken for an added table.
+_TURNING = ("RoFormerSinusoidalPositionalEmbedding",)
+# How the projection from a narrower table to the model's width is called. Under another name the table is analysed in
+# its own width alone, and the first layer is not split into position and content.
+_PROJECTIONS = ("embedding_hidden_mapping_in", "embeddings_project")
+# A class token beside the table. Under another name its row counts as that of a place in the picture.
+_CLASS_TOKENS = ("cls_token", "class_embedding")
+
+
+def is_position_table(name: str, *, buffer: bool = False) -> bool:
+    """Whether a module or parameter of that name (or a buffer) is a table of absolute positions.
+
+    Examples
+    --------
+    >>> is_position_table("encoder.embed_positions"), is_position_table("encoder.embed_tokens")
+    (True, False)
+    """
+    return name.rpartition(".")[2] in (_BUFFERS if buffer else _TABLES)
+
+
+def turns_queries(module: nn.Module) -> bool:
+    """Whether a position table is not added to the inputs but turns queries and keys."""
+    return _class(module) in _TURNING
+
+
+def stored_rows(table: nn.Module) -> Any:
+    """The tensor within a position table; None where it is called otherwise, and then there seems to be no table."""
+    return getattr(table, "weight", getattr(table, "weights", None))
+
+
+def reserved_rows(table: nn.Module, beside: nn.Module, rows: int) -> int:
+    """How many rows at the start of a position table belong to no position.
+
+    BART and OPT say it as ``offset``, RoBERTa by its padding index, YOSO and Nystromformer by the list of position ids
+    beside the table. Said otherwise, all rows are shifted against the positions that read them.
+    """
+    padding = getattr(table, "padding_idx", None)
+    ids = getattr(beside, "position_ids", None)
+    first = int(ids.flatten()[0]) if isinstance(ids, Tensor) and ids.numel() and not ids.is_meta else 0
+    return max(
+        int(getattr(table, "offset", 0)),
+        0 if padding is None else padding + 1,
+        first if 0 <= first < rows else 0,
+    )
+
+
+def is_embedding_projection(name: str) -> bool:
+    """Whether the linear layer of that name takes embeddings to the model's width."""
+    return name.endswith(_PROJECTIONS)
+
+
+def has_class_token(embeddings: nn.Module) -> bool:
+    """Whether the first row of the position table beside it is of a class token."""
+    return any(getattr(embeddings, name, None) is not None for name in _CLASS_TOKENS)
+
+
+# What a model without a table has instead: part of a module's class or attribute name, and what that does. It stands in
+# the reason why an analysis is left out, and decides nothing; under another name the scheme is said to be not known.
+_SCHEMES = (
+    ("alibi", "it lowers scores with distance (ALiBi)"),
+    ("roformersinusoidal", "it turns queries and keys by their positions (RoPE)"),
+    ("rotary", "it turns queries and keys by their positions (RoPE)"),
+    ("relative_attention_bias", "it adds a bias for each distance to the scores (T5)"),
+    ("relative_position_bias", "it adds a bias for each distance to the scores"),
+    ("rel_embeddings", "it compares queries and keys with vectors of distances (DeBERTa)"),
+)
+# The same by what the setting `positions` of attnscope's own models says
+_NAMED = {
+    "alibi": dict(_SCHEMES)["alibi"],
+    "rope": dict(_SCHEMES)["rotary"],
+    "t5": dict(_SCHEMES)["relative_attention_bias"],
+    "none": "it is told no positions",
+}
+
+
+def named_scheme(model: PreTrainedModel) -> str | None:
+    """Say how a model without a table tells positions, by its names; None where they do not say it."""
+    named = _NAMED.get(str(getattr(model.config, "positions", "")))
+    if named is not None:
+        return named
+    if any(isinstance(module, nn.RNNBase) for module in model.modules()):
+        return "it reads one token after the other (a recurrent network)"
+    names = {f"{name}.{_class(module)}".lower() for name, module in model.named_modules()}
+    names |= {name.lower() for name, _ in model.named_parameters()}
+    for mark, words in _SCHEMES:
+        if any(mark in name for name in names) or getattr(model.config, mark, False):
+            return words
+    return None
+
+
+# --- settings and weights ---
+
+
+def configured_length(config: Any) -> int | None:
+    """Tokens that a model takes, as its config says; None where it does not.
+
+    Under another name a window is of 2,048 tokens, unless the tokenizer or the position table says less.
+    """
+    return getattr(config, "max_position_embeddings", None)
+
+
+def counts_something_listed(setting: str) -> bool:
+    """Whether a setting counts layers or labels, of each of which transformers makes a list before the model.
+
+    Under another name a broken config may take the machine's memory.
+    """
+    return "layer" in setting or "label" in setting
+
+
+def counts_layers(setting: str) -> bool:
+    """Whether a setting is a number of layers, which is not below 0.
+
+    Under another name a negative number is left to transformers to fail on.
+    """
+    return setting.endswith("layers") or setting == "n_layer"
+
+
+def is_pooler(tensor: str) -> bool:
+    """Whether a tensor is of a pooler, which a checkpoint may lack: no attention layer reads what it gives.
+
+    Under another name the checkpoint is refused as one with gaps.
+    """
+    return "pooler" in tensor
