@@ -44,6 +44,9 @@ class Picture:
         give None where there is nothing to draw.
     of
         What it draws: the whole ``node``, some ``heads`` of it, or several nodes of the ``tree``.
+    variable
+        Variable of the node that a general figure draws, such as ``attnscope.figures.scan:overview``, the grid of all
+        heads: an analysis needs no figure of its own.
     same_as
         Name of another figure, of which this one is a copy under another name.
     on_page
@@ -57,6 +60,7 @@ class Picture:
     reading: str = ""
     draw: str = ""
     of: Literal["node", "heads", "tree"] = "node"
+    variable: str = ""
     same_as: str = ""
     on_page: bool = True
     with_tokens: bool = False

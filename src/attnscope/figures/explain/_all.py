@@ -110,7 +110,7 @@ def _drawn(
         shown = _there(result, heads)
         return draw(result, shown) if shown else None
     try:
-        return draw(result)
+        return draw(result, picture.variable) if picture.variable else draw(result)
     except NothingToShowError:
         return None
 
