@@ -21,6 +21,7 @@ from attnscope.mechanism.analyses import (
     POSITION_CONTENT,
     POSITION_PCA,
     POSITION_SPECTRUM,
+    REPEATED_TOKENS,
     ROTATION_EFFECT,
     SCHEME_KERNEL,
     SPECTRA,
@@ -50,6 +51,7 @@ ANALYSES: tuple[Analysis, ...] = (
     ROTATION_EFFECT,
     BIAS_EFFECT,
     INTERVENTIONS,
+    REPEATED_TOKENS,
 )
 
 

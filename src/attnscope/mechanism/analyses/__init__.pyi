@@ -9,6 +9,7 @@ from ._position_cca import POSITION_CCA, position_cca
 from ._position_content import POSITION_CONTENT, position_content
 from ._position_pca import POSITION_PCA, position_pca
 from ._position_spectrum import POSITION_SPECTRUM, position_spectrum
+from ._repeated_tokens import REPEATED_TOKENS, repeated_tokens
 from ._rotation_effect import ROTATION_EFFECT, rotation_effect
 from ._scheme_kernel import SCHEME_KERNEL, scheme_kernel
 from ._spectra import SPECTRA, spectra_by_layer
@@ -27,6 +28,7 @@ __all__ = [
     "POSITION_CONTENT",
     "POSITION_PCA",
     "POSITION_SPECTRUM",
+    "REPEATED_TOKENS",
     "ROTATION_EFFECT",
     "SCHEME_KERNEL",
     "SPECTRA",
@@ -42,6 +44,7 @@ __all__ = [
     "position_pca",
     "position_spectrum",
     "query_key_waves",
+    "repeated_tokens",
     "rotation_effect",
     "scheme_kernel",
     "shift_controls",

@@ -1,0 +1,179 @@
+"""What a head does with a token that it has seen before: duplicates and induction, on random tokens said twice."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import xarray as xr
+
+from attnscope.attention import AttentionCall, attend_in_full
+from attnscope.capture import Site, layer_coordinates, watching
+from attnscope.errors import AttnscopeError
+from attnscope.mechanism._analysis import Analysis, Picture, Section
+from attnscope.mechanism._study import FEW_TEXTS, studied, study
+from attnscope.mechanism.arrays import labelled
+from attnscope.mechanism.evidence import batches, interval, read, resampled, token_ids
+from attnscope.store import padded_heads
+
+if TYPE_CHECKING:
+    from jaxtyping import Float
+    from torch import Tensor
+
+    from attnscope.corpus import Sources
+    from attnscope.mechanism._study import Model, Study, Tokenizer
+
+_TOKENS, _TEXTS, _DRAWS = 32, 16, 1000
+_PLACES = {"duplicate": 0, "induction": 1}  # tokens after the earlier occurrence
+
+REPEATED = Section(
+    "repeated",
+    "Tokens said twice",
+    "Random tokens, and the same again: nothing but the repetition tells where to look. A head that looks"
+    " from the second occurrence to the first matches duplicates; one that looks to the token after it "
+    "expects what came next (induction, Olsson et al. 2022). What such a head gives to the same place "
+    "where other tokens stand there, by position alone, is taken off.",
+)
+
+
+def repeated_tokens(
+    model: Model = None,
+    texts: Sources = None,
+    *,
+    tokenizer: Tokenizer = None,
+    window: int | None = None,
+    limit: int = FEW_TEXTS,
+    tokens: int = _TOKENS,
+    seed: int = 0,
+) -> xr.Dataset:
+    """How far each head looks to the earlier occurrence of a token, and to the token after it.
+
+    See docs/mathematics.md, Repeated tokens. 16 texts of random tokens said twice, beside 16 whose second half is of
+    other tokens: the difference is what the repetition does. Tokens are drawn from those of `texts`, without the
+    special ones; each text begins as a window of `texts` does.
+
+    Parameters
+    ----------
+    model, texts, tokenizer, window, limit
+        See `attnscope.mechanism.study`.
+    tokens
+        Number of tokens that are said twice; fewer where a window has no room for them, or the texts have no so many.
+    seed
+        Seed of the random tokens, and of the bootstrap over texts.
+
+    Returns
+    -------
+    xarray.Dataset
+        Dimensions ``layer, head``: ``duplicate`` and ``induction``, the mean weight from the second half to the earlier
+        occurrence and to the token after it, less that of the texts without repetition; with ``_low`` and ``_high``,
+        the 95% interval of the bootstrap over texts, and ``_weight``, the weight itself.
+
+    Raises
+    ------
+    AttnscopeError
+        If the texts have fewer than 4 tokens of different kinds.
+
+    References
+    ----------
+    Olsson et al. (2022), In-context learning and induction heads. Elhage et al. (2021), A mathematical framework for
+    Transformer circuits.
+
+    Examples
+    --------
+    >>> from attnscope import mechanism
+    >>> found = mechanism.repeated_tokens("bundled", limit=2)
+    >>> found.induction.dims, float(found.induction.max().round(1))
+    (('layer', 'head'), 0.1)
+    """
+    given = study(model, texts, tokenizer=tokenizer, window=window, limit=limit)
+    with studied(given, REPEATED_TOKENS):
+        return _of_study(given, tokens=tokens, seed=seed)
+
+
+def _of_study(study: Study, *, tokens: int = _TOKENS, seed: int = 0) -> xr.Dataset:
+    start, words = _words(study)
+    count = min(tokens, (study.evidence.length - len(start)) // 2, len(words) // 2)
+    if count < 2:  # noqa: PLR2004
+        raise AttnscopeError(
+            f"found {len(words)} different tokens in windows of {study.evidence.length}; expected 4 or more, to say "
+            "two of them twice beside two others: give more text, or a larger --window"
+        )
+    generator = np.random.default_rng(seed)
+    drawn = [generator.permutation(words)[: 2 * count].tolist() for _ in range(_TEXTS)]
+    twice = _weights(study, [[*start, *half[:count], *half[:count]] for half in drawn], count)
+    once = _weights(study, [[*start, *half] for half in drawn], count)
+    draws = resampled(_TEXTS, _DRAWS, seed)
+    found: dict[str, tuple[tuple[str, ...], np.ndarray, dict[str, str]]] = {}
+    for number, name in enumerate(_PLACES):
+        weights = padded_heads([twice[site][:, :, number] for site in twice], axis=1)  # layer, text, head
+        beside = padded_heads([once[site][:, :, number] for site in once], axis=1)
+        mean, low, high = interval(np.moveaxis(weights - beside, 1, 0), draws)
+        of_heads = {"": mean, "_low": low, "_high": high, "_weight": weights.mean(1)}
+        for end, values in of_heads.items():
+            found[name + end] = labelled(
+                "layer head", values, f"Weight on the {name} place{_SAYS[end]}", "share"
+            )
+    heads = np.arange(next(iter(found.values()))[1].shape[1])
+    return xr.Dataset(found, {**layer_coordinates(twice), "head": heads}, {"tokens": count, "texts": _TEXTS})
+
+
+_SAYS = {"": ", by the repetition", "_low": ", lower end", "_high": ", upper end", "_weight": ""}
+
+
+def _words(study: Study) -> tuple[list[int], np.ndarray]:
+    """The special tokens that a window begins with, and the different tokens of all windows but those."""
+    ids = token_ids(study.windows).ids.numpy()
+    special = np.array([getattr(window, "special", [False] * ids.shape[1]) for window in study.windows])
+    begins = int(special[0].argmin())
+    return ids[0, :begins].tolist(), np.unique(ids[~special])
+
+
+def _weights(
+    study: Study, rows: list[list[int]], count: int
+) -> dict[Site, Float[np.ndarray, "text head place"]]:
+    """Mean weight from the second half to each place, of every self-attention."""
+    found: dict[Site, list[np.ndarray]] = {}
+
+    def observe(site: Site, call: AttentionCall) -> Tensor:
+        output, weights = attend_in_full(call)
+        if site.kind != "cross":
+            places = [
+                weights.diagonal(after - count, dim1=2, dim2=3)[..., -count:].mean(-1)
+                for after in _PLACES.values()
+            ]
+            found.setdefault(site, []).append(
+                np.stack([place.double().cpu().numpy() for place in places], -1)
+            )
+        return output
+
+    with watching(study.model, observe):
+        for _, batch in batches(token_ids(rows)):
+            read(study.model, batch)
+    return {site: np.concatenate(parts) for site, parts in found.items()}
+
+
+REPEATED_TOKENS = Analysis(
+    "repeated_tokens",
+    "Duplicates and induction",
+    "Repeated tokens",
+    lambda study: _of_study(study, seed=study.seed),
+    section=REPEATED,
+    pictures=(
+        Picture(
+            "induction",
+            "Induction",
+            "Mean weight from a token's second occurrence to the token after the first, less what the same place gets "
+            "where nothing is repeated. Near 1 is an induction head; heads that go by position have 0.",
+            draw="attnscope.figures.scan:overview",
+            variable="induction",
+        ),
+        Picture(
+            "duplicates",
+            "Duplicates",
+            "The same of the first occurrence itself.",
+            draw="attnscope.figures.scan:overview",
+            variable="duplicate",
+        ),
+    ),
+    units="share",
+)
