@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from attnscope import AttnscopeError
-from attnscope.attention import Need, RowMeasures, attend, extent_of, measure
+from attnscope.attention import Need, RowMeasures, attend, extent_of, measure, output_of
 from attnscope.attention._bins import far_starts
 from attnscope.capture import _registry, attnscope_attention, verify, watching
 from attnscope.corpus import Batch
@@ -238,7 +238,7 @@ def test_an_unseen_attention_layer_is_refused():
 
 def test_a_layer_whose_output_is_not_its_weights_times_the_values_is_refused(monkeypatch):
     given, valid = inputs("bert", padded=False)
-    monkeypatch.setattr("attnscope.capture._verify.measure", lambda *given: (1.01 * measure(*given)[0], None))
+    monkeypatch.setattr("attnscope.capture._verify.output_of", lambda call: 1.01 * output_of(call))
     with pytest.raises(AttnscopeError, match=r"layer 0 .* differs from its weights times the values"):
         verify(tiny("bert"), given, valid)
 

@@ -4,16 +4,16 @@ import numpy as np
 import pytest
 import torch
 import transformers as T
-from attnscope.mechanism.evidence._gather._gather._tables import (
+
+from attnscope import AttnscopeError
+from attnscope.attention import Need, measure
+from attnscope.capture import position_table_length, verify, watching
+from attnscope.mechanism.evidence._tables import (
     position_scheme,
     position_table,
     position_tables,
     replaced_positions,
 )
-
-from attnscope import AttnscopeError
-from attnscope.attention import Need, measure
-from attnscope.capture import position_table_length, verify, watching
 from attnscope.statistics._numbering import numbering_note
 from tests.families import _DECODER, _ENCODER, _SEQ2SEQ
 

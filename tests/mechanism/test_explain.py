@@ -98,6 +98,7 @@ def test_every_analysis_is_there_or_says_why_not(planted):
         "bias_effect",
         "verdict",
         "controls",
+        "repeated_tokens",
     }
     assert "not turned by positions" in skipped["rotation_effect"]
 

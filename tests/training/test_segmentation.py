@@ -9,13 +9,12 @@ from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from attnscope.errors import AttnscopeError
-from attnscope.training._data import read_material
+from attnscope.training._data import read_data
 from attnscope.training._segmentation import Segmenter
 from attnscope.training.config import read_config
 from attnscope.translation._lines import read_lines
 from attnscope.translation._vocabulary import encode_lines, train_subwords
-
-from .test_vocabulary import HARD, TEXTS
+from tests.translation.test_vocabulary import HARD, TEXTS
 
 
 @pytest.mark.parametrize(
@@ -90,7 +89,7 @@ def pairs(tmp_path, **settings):
     for side in ("source", "target"):
         (tmp_path / side).write_text("\n".join(lines))
     files = {"source": tmp_path / "source", "target": tmp_path / "target"}
-    return read_material(read_config(**files, vocabulary=320, **settings))
+    return read_data(read_config(**files, vocabulary=320, **settings))
 
 
 def rows(parts):

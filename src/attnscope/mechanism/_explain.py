@@ -213,8 +213,10 @@ def _made(study: Study, more: Sequence[Analysis]) -> dict[str, xr.Dataset]:
         study.reasons["cross_attention"] = _CROSSED
     chosen = (*ANALYSES, *more)
     study.run(chosen)
-    order = [analysis.name for analysis in chosen if analysis.name in study.results]
-    return {name: study.results[name] for name in order}
+    order = [analysis.name for analysis in chosen]
+    remarks = [name for name in study.reasons if name not in order]
+    study.reasons = {name: study.reasons[name] for name in (*remarks, *order) if name in study.reasons}
+    return {name: study.results[name] for name in order if name in study.results}
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from threadpoolctl import threadpool_limits
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from attnscope.capture import LoadedModel, borrowed, load_model
-from attnscope.corpus import TargetTokenizer, texts_of, windows_of
+from attnscope.corpus import EncodedTexts, TargetTokenizer, texts_of, windows_of
 from attnscope.errors import AttnscopeError
 from attnscope.mechanism._stored import StoredAnalyses
 from attnscope.mechanism.arrays import Completion
@@ -190,8 +190,8 @@ def study(
     Parameters
     ----------
     model
-        A folder, a hub id, a loaded model (then with its `tokenizer`); a study is given back as it is. By default the
-        bundled one.
+        A folder, a hub id, a loaded model (then with its `tokenizer`, unless `texts` are token ids); a study is given
+        back as it is. By default the bundled one.
     texts
         As in `attnscope.scan`; by default the bundled sample.
     tokenizer, device, dtype, revision, trust_remote_code
@@ -217,6 +217,9 @@ def study(
     """
     if isinstance(model, Study):
         return model
+    corpus = texts_of(texts)
+    if isinstance(model, PreTrainedModel) and tokenizer is None and isinstance(corpus, EncodedTexts):
+        return Study(model, corpus.rows[:limit], band=band)  # token ids and a model object need no tokenizer
     if isinstance(model, LoadedModel):
         loaded = model
     else:
@@ -228,7 +231,6 @@ def study(
             revision=revision,
             trust_remote_code=trust_remote_code,
         )
-    corpus = texts_of(texts)
     length = window_length(loaded, window)
     return Study(
         loaded.model,

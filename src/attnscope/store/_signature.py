@@ -120,7 +120,7 @@ class Signature:
             "sha": self.short,
         }
         entries |= {} if short else self._hashes()
-        entries |= dict(self.settings or {}) | {"version": versions.pop("attnscope", None)}
+        entries |= dict(sorted((self.settings or {}).items())) | {"version": versions.pop("attnscope", None)}
         entries |= {} if short else versions
         line = [
             f"{name}:{_written(value, short=short)}" for name, value in entries.items() if value is not None

@@ -103,7 +103,7 @@ def score_by_length(scores: xr.Dataset, metric: str = "BLEU") -> Figure:
     >>> import attnscope
     >>> from attnscope.figures import score_by_length
     >>> lines = ["the cat sat on the mat", "the cat sat on the mat and on the sofa"]
-    >>> scores = attnscope.score({"a": lines}, [lines], source=lines, by_length=[6], resamples=20)
+    >>> scores = attnscope.score({"a": lines}, [lines], texts=lines, by_length=[6], resamples=20)
     >>> [label.get_text() for label in score_by_length(scores).axes[0].get_xticklabels()]
     ['1–6\nn = 1', '7+\nn = 1']
     """

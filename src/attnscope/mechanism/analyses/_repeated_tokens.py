@@ -9,9 +9,8 @@ import xarray as xr
 
 from attnscope.attention import AttentionCall, attend_in_full
 from attnscope.capture import Site, layer_coordinates, watching
-from attnscope.errors import AttnscopeError
 from attnscope.mechanism._analysis import Analysis, Picture, Section
-from attnscope.mechanism._study import FEW_TEXTS, studied, study
+from attnscope.mechanism._study import FEW_TEXTS, NotDefinedError, studied, study
 from attnscope.mechanism.arrays import labelled
 from attnscope.mechanism.evidence import batches, interval, read, resampled, token_ids
 from attnscope.store import padded_heads
@@ -94,7 +93,7 @@ def _of_study(study: Study, *, tokens: int = _TOKENS, seed: int = 0) -> xr.Datas
     start, words = _words(study)
     count = min(tokens, (study.evidence.length - len(start)) // 2, len(words) // 2)
     if count < 2:  # noqa: PLR2004
-        raise AttnscopeError(
+        raise NotDefinedError(
             f"found {len(words)} different tokens in windows of {study.evidence.length}; expected 4 or more, to say "
             "two of them twice beside two others: give more text, or a larger --window"
         )
