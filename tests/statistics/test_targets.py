@@ -274,7 +274,7 @@ def test_what_needs_self_attention_says_that_a_recurrent_model_has_none(attentio
         lambda: attnscope.walk(model, "a hat", targets="ein hut", tokenizer=tokenizer),
     ):
         with pytest.raises(
-            AttnscopeError, match="has no self-attention|reads one token after the other"
+            AttnscopeError, match=r"has no self-attention|reads one token after the other"
         ) as caught:
             refused()
         assert len(str(caught.value).splitlines()) <= 2
