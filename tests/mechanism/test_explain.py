@@ -12,7 +12,8 @@ from attnscope import AttnscopeError, mechanism
 from attnscope.bundled import MODEL, TEXT
 from attnscope.capture import LoadedModel, load_model
 from attnscope.mechanism import arrays
-from attnscope.mechanism._ranking import foretold, mask_note, rank_heads, skipped_by_reason, summary
+from attnscope.mechanism._ranking import rank_heads
+from attnscope.mechanism._sentences import foretold, mask_note, skipped_by_reason, summary
 from attnscope.mechanism.analyses._verdict import verdict_of
 from attnscope.mechanism.evidence._gather import gather
 from tests.families import tiny

@@ -11,7 +11,8 @@ from attnscope import mechanism
 from attnscope.attention import AttentionCall
 from attnscope.bundled import MODEL, TEXT
 from attnscope.mechanism import Study
-from attnscope.mechanism._ranking import mask_note, rank_heads, summary
+from attnscope.mechanism._ranking import rank_heads
+from attnscope.mechanism._sentences import mask_note, summary
 from attnscope.mechanism._verdict import weight_peaks
 from attnscope.mechanism.analyses._verdict import verdict_of
 from attnscope.mechanism.arrays._correlation import cross_correlation, profile_agreement

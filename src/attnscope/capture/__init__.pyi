@@ -18,6 +18,7 @@ from ._padding import padding_difference
 from ._positions import position_table_length, stored_positions
 from ._quiet import quiet
 from ._registry import Site, attnscope_attention, watching
+from ._signature import signature_of
 from ._sites import layer_coordinates
 from ._verify import TOLERANCE, verify
 
@@ -48,6 +49,7 @@ __all__ = [
     "position_table_length",
     "quiet",
     "should_look_back",
+    "signature_of",
     "stored_positions",
     "usable_device",
     "verify",

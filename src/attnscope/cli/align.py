@@ -21,41 +21,48 @@ if TYPE_CHECKING:
 _LINKS = "links.txt"
 
 
+_Model = Annotated[str, typer.Argument(help="Encoder-decoder: the folder of a trained system, or a hub id.")]
+_Text = Annotated[
+    Path, typer.Argument(help="Sentences, one a line, words between spaces; - is standard input.")
+]
+_Gold = Annotated[
+    Path | None, typer.Option(help="File of people's alignments: 1-2 is a sure link, 1p2 a possible one.")
+]
+_Layer = Annotated[
+    int | None,
+    typer.Option(help="Decoder layer [default: the mean, or with --gold the best head]"),
+]
+_End = Annotated[
+    str,
+    typer.Option(
+        help="Treatment of the weight on </s>: drop, keep, or null (a word that prefers </s> has no link)."
+    ),
+]
+_Step = Annotated[
+    str,
+    typer.Option(
+        help="Decoder step whose row is a word's: predicts (the step that predicts it) or reads (that reads it)."
+    ),
+]
+_Words = Annotated[
+    str, typer.Option(help="Unit of alignment: space (what stands between spaces) or piece (a token).")
+]
+_Rule = Annotated[str, typer.Option(help="Rule that makes links: argmax, intersection or threshold.")]
+_AsJson = Annotated[bool, typer.Option("--json", help="JSON on standard output instead of links or tables.")]
+
+
 def align(
-    model: Annotated[
-        str, typer.Argument(help="Encoder-decoder: the folder of a trained system, or a hub id.")
-    ],
-    text: Annotated[
-        Path, typer.Argument(help="Sentences, one a line, words between spaces; - is standard input.")
-    ],
+    model: _Model,
+    text: _Text,
     target: Annotated[Path, typer.Option(help="Translations of the text, line by line.")],
-    gold: Annotated[
-        Path | None, typer.Option(help="File of people's alignments: 1-2 is a sure link, 1p2 a possible one.")
-    ] = None,
+    gold: _Gold = None,
     gold_first: Annotated[int, typer.Option(help="Number of the first word in the gold file: 1 or 0.")] = 1,
-    layer: Annotated[
-        int | None,
-        typer.Option(help="Decoder layer [default: the mean, or with --gold the best head]"),
-    ] = None,
+    layer: _Layer = None,
     head: Annotated[int | None, typer.Option(help="Head [default: the mean of the layer]")] = None,
-    end: Annotated[
-        str,
-        typer.Option(
-            help="Treatment of the weight on </s>: drop, keep, or null (a word that prefers </s> has no link)."
-        ),
-    ] = "drop",
-    step: Annotated[
-        str,
-        typer.Option(
-            help="Decoder step whose row is a word's: predicts (the step that predicts it) or reads (that reads it)."
-        ),
-    ] = "predicts",
-    words: Annotated[
-        str, typer.Option(help="Unit of alignment: space (what stands between spaces) or piece (a token).")
-    ] = "space",
-    rule: Annotated[
-        str, typer.Option(help="Rule that makes links: argmax, intersection or threshold.")
-    ] = "argmax",
+    end: _End = "drop",
+    step: _Step = "predicts",
+    words: _Words = "space",
+    rule: _Rule = "argmax",
     threshold: Annotated[float, typer.Option(help="Least weight of a link under --rule threshold.")] = 0.2,
     out: Annotated[Path | None, typer.Option(help="Folder for links.txt, report.html and figures.")] = None,
     pairs: Annotated[int, typer.Option(min=0, max=50, help="Sentence pairs that are drawn into --out.")] = 12,
@@ -66,9 +73,7 @@ def align(
     dtype: options.Dtype = None,
     revision: options.Revision = None,
     trust_remote_code: options.TrustRemoteCode = False,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="JSON on standard output instead of links or tables.")
-    ] = False,
+    as_json: _AsJson = False,
 ) -> None:
     """Which source word does each target word look at? Links in Pharaoh's format; error rates against people's."""
     from attnscope.errors import AttnscopeError

@@ -3,36 +3,21 @@
 from __future__ import annotations
 
 import json
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from attnscope.cli import options
-from attnscope.cli.output import csv_text, emit, json_text, new_console, progress_bar
-from attnscope.cli.place import PAGE, Place, count, draw_views
+from attnscope.cli.explain_tables import as_dict, print_csv, print_tables
+from attnscope.cli.output import emit, json_text, new_console, progress_bar
+from attnscope.cli.place import PAGE, Place, draw_views
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     import xarray as xr
-    from rich.table import Table
 
-_SHOWN = 20  # heads in the table
-_CHANGED = 6  # heads that fit on a terminal of 80 columns
 _SHOWN_IN_FIGURES = 4  # heads, where none was asked for; of a layer that was asked for, twice as many
 
-_WEIGHTS = "weights: the offset of the largest mean weight; – where that is no more than chance."
-_SCORES = (
-    "spectrum, correlation: two readings of one trace, the scores of queries and keys (without any bias) summed along "
-    "offsets; – where it has no peak that stands out of noise (the spectrum of noise has one in 1 of 100 heads)."
-)
-_AGREE = (
-    "agree: both lie within half a token of the weights' offset; asked of heads that position explains. by chance: how "
-    "often the readings of another head would. The probability takes heads as independent; those that share weights "
-    "are not."
-)
 
 _Window = Annotated[
     int | None,
@@ -152,11 +137,11 @@ def explain(
         _print_relearned(tree["relearned"].to_dataset(), folder)
     page = _draw(tree, folder, heads, formats) if report else None
     if as_json:
-        emit(json_text(_as_json(tree, folder)) + "\n")
+        emit(json_text(as_dict(tree, folder)) + "\n")
     elif as_csv:
-        _print_csv(tree)
+        print_csv(tree)
     else:
-        _print_tables(tree)
+        print_tables(tree)
         place.say(folder, page)
 
 
@@ -189,30 +174,6 @@ def _heads_to_show(tree: xr.DataTree, layer: int | None, head: int | None) -> li
 
     number = _SHOWN_IN_FIGURES if layer is None and head is None else 2 * _SHOWN_IN_FIGURES
     return best_heads(tree, layer=layer, head=head, count=number)
-
-
-def _print_text_tables(tree: xr.DataTree) -> None:
-    """Tables of text that analyses have, such as published numbers beside ours."""
-    from rich.table import Table
-    from rich.text import Text
-
-    from attnscope.mechanism import analyses_of
-
-    console = new_console()
-    for analysis in analyses_of(tree):
-        if analysis.table is None:
-            continue
-        shown = Table.grid(padding=(0, 2, 0, 0))  # below each other: seven columns would cut words
-        for number, quantity, *cells in analysis.table.lines(tree[analysis.name].to_dataset()):
-            shown.add_row(Text(number), Text(quantity, style="bold"))
-            for heading, cell in zip(analysis.table.columns[2:], cells, strict=True):
-                if cell:
-                    shown.add_row("", Text(f"{heading}: {cell}"))
-            shown.add_row()
-        console.print(shown)
-        for said in (analysis.table.key, analysis.table.remark(tree)):
-            if said:
-                console.print(said, style="dim", highlight=False)
 
 
 def _print_relearned(found: xr.Dataset, folder: Path) -> None:
@@ -261,163 +222,3 @@ def _draw(
             [str(node.attrs["identity"]) for node in tree["also"].children.values()] if "also" in tree else []
         )
         return draw_views(run, [[list(head) for head in heads], sorted(tree.children), also, formats], draw)
-
-
-def _as_json(tree: xr.DataTree, folder: Path) -> dict[str, Any]:
-    from attnscope.mechanism import rank_heads
-
-    return {
-        "signature": json.loads(tree.attrs["signature"]),
-        "heads": rank_heads(tree),
-        "skipped": json.loads(tree.attrs["skipped"]),
-        "run": str(folder),
-    }
-
-
-def _print_csv(tree: xr.DataTree) -> None:
-    """One line for each head, with the signature that names the run's folder."""
-    from attnscope.mechanism import rank_heads
-    from attnscope.store import Signature
-
-    rows = sorted(rank_heads(tree), key=lambda row: (row["layer"], row["head"]))
-    signature = Signature.from_json(tree.attrs["signature"]).short
-    table: list[list[Any]] = [[*rows[0], "signature"] if rows else []]
-    for row in rows:
-        values = [f"{value:.6g}" if isinstance(value, float) else value for value in row.values()]
-        table.append([*values, signature])
-    emit(csv_text(table))
-
-
-def _print_tables(tree: xr.DataTree) -> None:
-
-    from attnscope.mechanism import foretold, layer_numbers, mask_note, rank_heads, skipped_by_reason, summary
-
-    console = new_console()
-    _print_text_tables(tree)
-    rows = rank_heads(tree)
-    settings = json.loads(tree.attrs["signature"])["settings"]
-    console.print(
-        f"{tree.attrs['model']}: {count(len(rows), 'head')} over {count(settings['windows'], 'window')} of "
-        f"{settings['window']} tokens",
-        highlight=False,
-        markup=False,
-    )
-    if "decoder" in tree.attrs:
-        console.print(tree.attrs["decoder"], style="dim", highlight=False)
-    if numbering := layer_numbers(tree):
-        console.print(numbering, style="dim", highlight=False, markup=False)
-    for sentence in filter(None, (*summary(rows), foretold(tree))):
-        console.print(sentence, style="bold", highlight=False)
-    console.print(_table_of_heads(rows[:_SHOWN]))
-    if len(rows) > _SHOWN:
-        console.print(f"and {len(rows) - _SHOWN} more heads: --csv lists all", highlight=False)
-    if "interventions" in tree.children:
-        console.print(_table_of_changes(tree["interventions"].to_dataset(), rows[:_CHANGED]))
-    for names, reason in skipped_by_reason(tree):
-        console.print(f"no {names}: {reason}", style="dim", highlight=False, markup=False)
-    if "position_content" in tree.children:
-        texts = tree["position_content"].attrs["texts"]
-        console.print(
-            f"share of position: of the mean scores of the first {texts} windows.",
-            style="dim",
-            highlight=False,
-        )
-    for note in (mask_note(tree), *_readings_notes(rows)):
-        if note:
-            console.print(note, style="dim", highlight=False)
-    if any(row["kernel_agrees"] is not None for row in rows):
-        console.print(
-            f"scheme: the offset at which the {tree['scheme_kernel'].attrs['scheme']} alone is largest; so: whether it "
-            "is that of the weights, within 1 token, and how often it would be by chance.",
-            style="dim",
-            highlight=False,
-        )
-    if _works_against(tree):
-        console.print(
-            "A share of position below 0, with all of its interval: position alone works against that head's profile "
-            "of scores.",
-            style="dim",
-            highlight=False,
-        )
-    console.print(
-        "A weight is a mixing coefficient, not an explanation; scores are not weights.", style="dim"
-    )
-
-
-def _works_against(tree: xr.DataTree) -> bool:
-    """Whether the share of position of some head lies below 0 with its interval."""
-    if "position_content" not in tree.children:
-        return False
-    return bool((tree["position_content"].to_dataset()["position_share_high"] < 0).any())
-
-
-def _readings_notes(rows: list[dict[str, Any]]) -> list[str]:
-    """How the columns of offsets are to be read, where the scores are read at all."""
-    if all(row["offset_of_spectrum"] is None and row["offset_of_correlation"] is None for row in rows):
-        return [_WEIGHTS]
-    return [_WEIGHTS, _SCORES, _AGREE]
-
-
-def _table_of_heads(rows: list[dict[str, Any]]) -> Table:
-    """Columns that some head has a value for."""
-    from rich import box
-    from rich.table import Table
-
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
-    columns: tuple[tuple[str, str, Callable[[Any], str]], ...] = (
-        ("layer", "layer", str),
-        ("attention", "attention", str),
-        ("head", "head", str),
-        ("peak_weight", "weight", partial(_number, form=".3f")),
-        ("offset_of_weights", "offset:\nweights", partial(_number, form="+.0f")),
-        ("offset_of_spectrum", "offset:\nspectrum", partial(_number, form="+.2f")),
-        ("offset_of_correlation", "offset:\ncorrelation", partial(_number, form="+.2f")),
-        ("agree", "agree", _yes),
-        ("chance", "by\nchance", partial(_number, form=".2f")),
-        ("offset_of_kernel", "offset:\nscheme", partial(_number, form="+.0f")),
-        ("kernel_agrees", "so", _yes),
-        ("kernel_chance", "by\nchance", partial(_number, form=".2f")),
-        ("position_share", "share of\nposition", partial(_number, form=".2f")),
-        ("kernel_share", "share of\nscheme", partial(_number, form=".2f")),
-    )
-    shown = [column for column in columns if any(row[column[0]] is not None for row in rows)]
-    if not any(row["agree"] is not None for row in rows):
-        shown = [column for column in shown if column[0] != "chance"]
-    for key, heading, _ in shown:
-        table.add_column(
-            heading, justify="left" if key in {"attention", "agree", "kernel_agrees"} else "right"
-        )
-    for row in rows:
-        table.add_row(*(_cell(row, key, form) for key, _, form in shown))
-    return table
-
-
-def _cell(row: dict[str, Any], key: str, form: Callable[[Any], str]) -> str:
-    if row[key] is None:
-        return "–" if key.startswith("offset") else ""
-    return "" if key == "chance" and row["agree"] is None else form(row[key])
-
-
-def _yes(value: bool) -> str:
-    return "yes" if value else "no"
-
-
-def _table_of_changes(found: xr.Dataset, rows: list[dict[str, Any]]) -> Table:
-    """The weight of the first heads at their offsets, before and after every change of their input."""
-    from rich.table import Table
-
-    table = Table(title="weight at the offset t*, before and after a change", title_justify="left")
-    table.add_column("layer.head\nt*")
-    heads = [found.sel(layer=row["layer"], head=row["head"]) for row in rows]
-    for row, one in zip(rows, heads, strict=True):
-        place = _number(float(one.target), "+.0f")
-        table.add_column(f"{row['layer']}.{row['head']}\n{place}", justify="right")
-    table.add_row("before", *(f"{float(one.mass_before):.3f}" for one in heads), end_section=True)
-    for name in found.change.values:
-        table.add_row(name, *(f"{float(one.mass_after.sel(change=name)):.3f}" for one in heads))
-    return table
-
-
-def _number(value: float | None, form: str) -> str:
-    text = "" if value is None else format(value, form)
-    return text if not text or float(text) else text.lstrip("+-")

@@ -5,7 +5,8 @@ from ._explain import explain
 from ._needs import BIAS, BILINEAR_SCORES, POSITION_TABLE, ROTATION, ROTATION_OR_BIAS
 from ._over_heads import inputs_of
 from ._projections import projections
-from ._ranking import best_heads, foretold, layer_numbers, mask_note, rank_heads, skipped_by_reason, summary
+from ._ranking import best_heads, rank_heads
+from ._sentences import foretold, layer_numbers, mask_note, skipped_by_reason, summary
 from ._stored import load_explanation
 from ._study import DEFAULT_TEXTS, FEW_TEXTS, Model, NotDefinedError, Study, Tokenizer, studied, study
 from ._verdict import ERROR, SAME

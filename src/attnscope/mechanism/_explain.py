@@ -6,6 +6,7 @@ import hashlib
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,9 +15,9 @@ import xarray as xr
 from jaxtyping import Float
 
 from attnscope.bundled import MODEL
-from attnscope.capture import LoadedModel, borrowing, decoder_note, decoder_start, load_model
+from attnscope.capture import LoadedModel, borrowing, decoder_note, decoder_start, load_model, signature_of
 from attnscope.checks import check_seed, check_whole
-from attnscope.corpus import Corpus, Sources, Window, shifted, texts_and_targets
+from attnscope.corpus import Corpus, Sources, Texts, Window, shifted, texts_and_targets
 from attnscope.errors import AttnscopeError
 from attnscope.mechanism._analysis import Analysis
 from attnscope.mechanism._catalogue import ANALYSES
@@ -26,7 +27,7 @@ from attnscope.mechanism.arrays import Completion, amplitude_spectrum, in_band, 
 from attnscope.mechanism.evidence import position_table
 from attnscope.progress import Progress, Tell, tell_nobody
 from attnscope.statistics import window_length
-from attnscope.store import RunFolder, Signature, package_versions, tokenizer_sha256
+from attnscope.store import RunFolder, Signature
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -142,14 +143,9 @@ def explain(
     if window is None and longest is not None:
         length = min(length, longest)
     _check_settings(length, band, frequencies)
-
-    def windows_of_texts() -> list[Window]:
-        windows = equal_windows(corpus, loaded, length, limit)
-        return windows if target is None else with_targets(windows, target, loaded, length)
-
     study = Study(
         loaded.model,
-        windows_of_texts,
+        partial(_windows, corpus, target, loaded, length, limit),
         name=loaded.name,
         identity=loaded.identity,
         band=band,
@@ -166,45 +162,50 @@ def explain(
     for analysis in more:
         analysis.check(study)
     others = [OtherTable.of(other, trust_remote_code=trust_remote_code) for other in also]
-    signature = Signature(
-        "explain",
-        model={"name": loaded.name, "class": type(loaded.model).__name__, **loaded.identity},
-        tokenizer={"sha256": tokenizer_sha256(loaded.tokenizer)},
-        corpus={"sha256": corpus.sha256()},
-        target=None if target is None else {"sha256": target.sha256()},
-        settings={
-            "window": length,
-            "windows": len(study.windows),
-            "band": band,
-            "frequencies": None if frequencies is None else list(frequencies),
-            "completion": completion,
-            "intervene": study.intervention_texts,
-            **{name: value for analysis in more for name, value in analysis.settings.items()},
-            "seed": seed,
-            "device": loaded.model.device.type,
-            "dtype": str(loaded.model.dtype).removeprefix("torch."),
-        },
-        versions=package_versions(),
-    )
+    signature = signature_of("explain", loaded, corpus, target, _settings(study, length, more))
     attributes = {"signature": signature.to_json(), "model": loaded.name}
     attributes |= decoder_note(loaded.model, with_target=target is not None)
     study.tell = progress or tell_nobody
     if out is None:
-        tree = xr.DataTree.from_dict(
-            _made(study, more) | {f"also/{n}": other.analysed() for n, other in enumerate(others)}
-        )
+        beside = {f"also/{number}": other.analysed() for number, other in enumerate(others)}
+        tree = xr.DataTree.from_dict(_made(study, more) | beside)
         tree.attrs = attributes | {"skipped": json.dumps(study.reasons)}
         return tree
     with RunFolder(Path(out(signature) if callable(out) else out), signature, repair=repair) as run:
-        study.stored = stored = StoredAnalyses(run)
-        asked = [analysis.name for analysis in more]
-        if not stored.answers(asked):
-            stored.finish(asked, list(_made(study, more)), study.reasons, attributes)
-        for other in others:
-            stored.get(other.file, other.analysed)
-        stored.beside([other.named() for other in others])
-        study.tell(Progress("done", 1.0))
-        return load_explanation(run)
+        return _in_folder(run, study, more, others, attributes)
+
+
+def _settings(study: Study, length: int, more: Sequence[Analysis]) -> dict[str, Any]:
+    """What the numbers depend on beside model and texts."""
+    return {
+        "window": length,
+        "windows": len(study.windows),
+        "band": study.band,
+        "frequencies": None if study.frequencies is None else list(study.frequencies),
+        "completion": study.completion,
+        "intervene": study.intervention_texts,
+        **{name: value for analysis in more for name, value in analysis.settings.items()},
+        "seed": study.seed,
+    }
+
+
+def _in_folder(
+    run: RunFolder,
+    study: Study,
+    more: Sequence[Analysis],
+    others: Sequence[OtherTable],
+    attributes: dict[str, str],
+) -> xr.DataTree:
+    """What the run lacks is made and kept; the tree is read from it, as a later call will."""
+    study.stored = stored = StoredAnalyses(run)
+    asked = [analysis.name for analysis in more]
+    if not stored.answers(asked):
+        stored.finish(asked, list(_made(study, more)), study.reasons, attributes)
+    for other in others:
+        stored.get(other.file, other.analysed)
+    stored.beside([other.named() for other in others])
+    study.tell(Progress("done", 1.0))
+    return load_explanation(run)
 
 
 def _made(study: Study, more: Sequence[Analysis]) -> dict[str, xr.Dataset]:
@@ -265,6 +266,13 @@ def _check_settings(length: int, band: int, frequencies: tuple[int, int] | None)
             f"to {length // 2} cycles"
         )
     in_band(length, frequencies)
+
+
+def _windows(
+    corpus: Texts, target: Corpus | None, loaded: LoadedModel, length: int, limit: int
+) -> list[Window]:
+    windows = equal_windows(corpus, loaded, length, limit)
+    return windows if target is None else with_targets(windows, target, loaded, length)
 
 
 def with_targets(windows: list[Window], target: Corpus, loaded: LoadedModel, length: int) -> list[Window]:

@@ -8,7 +8,8 @@ import xarray as xr
 
 from attnscope.errors import AttnscopeError
 from attnscope.figures import explain as figures
-from attnscope.mechanism._ranking import best_heads, rank_heads, summary
+from attnscope.mechanism._ranking import best_heads, rank_heads
+from attnscope.mechanism._sentences import summary
 from attnscope.mechanism.arrays._waves import query_key_waves
 from tests.report.planted_explanation import CHANGES, explanation, without
 

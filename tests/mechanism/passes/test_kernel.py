@@ -12,7 +12,8 @@ from attnscope import AttnscopeError
 from attnscope.capture import LoadedModel, load_model
 from attnscope.corpus import Window, texts_of
 from attnscope.mechanism._catalogue import ANALYSES
-from attnscope.mechanism._ranking import foretold, rank_heads
+from attnscope.mechanism._ranking import rank_heads
+from attnscope.mechanism._sentences import foretold
 from attnscope.mechanism._study import Study, equal_windows
 from attnscope.mechanism.passes._content import position_content
 from attnscope.mechanism.passes._kernel import scheme_kernel

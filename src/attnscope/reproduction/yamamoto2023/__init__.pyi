@@ -1,4 +1,4 @@
-from ._analyses import ANALYSES, LONGEST, analyses, relearned
+from ._analyses import ANALYSES, LONGEST, analyses
 from ._drawing import (
     correlations_of_heads,
     left_out,
@@ -11,6 +11,7 @@ from ._drawing import (
 from ._drawing_relearned import relearned_maps, relearned_profiles, relearned_table
 from ._models import GPT2, ROBERTA, SHAPES, check_published, is_shaped_like, published_name
 from ._relearn import Relearning, relearn_positions
+from ._relearned_analysis import relearned
 from ._rows import ROWS, Row
 from ._subject import PAPER_LENGTH, Subject
 from ._table import COLUMNS, KEY, paper_lines, paper_table, table_of

@@ -6,18 +6,15 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from attnscope.checks import check_whole
 from attnscope.errors import AttnscopeError
-from attnscope.mechanism import Analysis, Need, NotDefinedError, Picture, Section, Table
+from attnscope.mechanism import Analysis, Need, Picture, Section, Table
 from attnscope.mechanism.evidence import position_table
-from attnscope.progress import Progress
 from attnscope.reproduction.yamamoto2023 import _single_heads as single
 from attnscope.reproduction.yamamoto2023._drawing import left_out
 from attnscope.reproduction.yamamoto2023._models import check_published, published_name
-from attnscope.reproduction.yamamoto2023._relearn import Relearning
+from attnscope.reproduction.yamamoto2023._relearned_analysis import RELEARNED
 from attnscope.reproduction.yamamoto2023._subject import PAPER_LENGTH, Subject
 from attnscope.reproduction.yamamoto2023._table import COLUMNS, KEY, paper_lines, table_of
-from attnscope.store import explained
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -34,16 +31,6 @@ PAPER = Section(
         "The figures of the paper by Yamamoto and Matsuzaki (2023) on this model, in the papers' form: "
         "one text, no biases. Layers and heads are counted from 0 here; the papers' head(8,9) is head 8"
         " of layer 7."
-    ),
-)
-
-ANEW = Section(
-    "relearned",
-    "Positions learned anew",
-    (
-        "Every token is followed by unknown ones; the position table is drawn at random and trained "
-        "alone. A head that finds its neighbour by position then looks for it at the new distance. "
-        "After few steps it does not yet: the loss tells how far the learning has come."
     ),
 )
 
@@ -71,25 +58,6 @@ def analyses(*, published_as: str | None = None) -> tuple[Analysis, ...]:
     settings = {} if published_as is None else {"published_as": published_as}
     table = replace(PAPER_TABLE, compute=partial(_table, published_as=published_as), settings=settings)
     return (*FIGURES, table)
-
-
-def relearned(steps: int) -> Analysis:
-    """Positions learned anew for so many steps, for ``attnscope.explain(more=...)``: see `relearn_positions`.
-
-    With a run folder, the model is saved in its folder ``relearned``.
-
-    Examples
-    --------
-    >>> relearned(1000).settings
-    {'relearn': 1000}
-    """
-    check_whole(1, relearn=steps)
-    return replace(
-        RELEARNED,
-        compute=partial(_relearn, steps=steps),
-        check=partial(_check_relearning, steps=steps),
-        settings={"relearn": steps},
-    )
 
 
 def _subject(study: Study) -> Subject:
@@ -134,34 +102,6 @@ def _check(study: Study) -> None:
 
 def _table(study: Study, published_as: str | None = None) -> xr.Dataset:
     return table_of(_subject(study), published_as or published_name(study.name, study.identity))
-
-
-def _relearning(study: Study, steps: int) -> Relearning:
-    """What is about to be trained, checked and cut once."""
-    made = study.shared.get("relearning")
-    if not isinstance(made, Relearning):
-        if study.loaded is None or study.corpus is None:
-            raise NotDefinedError("it wants a tokenizer and texts: ask through attnscope.explain")
-        made = Relearning(study.loaded, study.corpus, steps=steps, seed=study.seed)
-        study.shared["relearning"] = made
-    return made
-
-
-def _check_relearning(study: Study, steps: int) -> None:
-    _relearning(study, steps)
-
-
-def _relearn(study: Study, steps: int) -> xr.Dataset:
-    def tell(done: int, steps: int) -> None:
-        study.tell(Progress(f"positions learned anew, step {done} of {steps}", study.share))
-
-    relearning, run = _relearning(study, steps), study.stored.run
-    model, found = relearning.run(band=study.band, progress=tell)
-    if run is not None:
-        advice = "Free some room and give the same command again"
-        with explained("write the relearned model", advice), run.replacing("relearned/") as new:
-            relearning.save(model, new / "relearned")
-    return found
 
 
 HEADS = Need("heads that lean to a side", _no_heads)
@@ -317,45 +257,5 @@ PAPER_TABLE = Analysis(
         Picture("paper_figure_9", same_as="position-components"),
     ),
     table=Table("Published numbers beside this model's", KEY, COLUMNS, paper_lines, left_out),
-)
-RELEARNED = Analysis(
-    "relearned",
-    "Positions learned anew",
-    "The papers' numbers",
-    partial(_relearn, steps=1000),
-    section=ANEW,
-    pictures=(
-        Picture(
-            "relearned-table",
-            "The table before and after",
-            (
-                "Where the blue line stands above the dashed one, learning has made waves. A peak at "
-                "the spacing says that rows of tokens and rows of unknown tokens differ: only the "
-                "former are asked for anything."
-            ),
-            draw="attnscope.reproduction.yamamoto2023:relearned_table",
-        ),
-        Picture(
-            "relearned-profiles",
-            "Where the sharpest heads look",
-            (
-                "Black is plain text. With unknown tokens between, the head still looks at the next "
-                "place and finds an unknown token; with positions learned anew, the peak should stand "
-                "where the neighbour is now. Means over tokens, not over unknown ones."
-            ),
-            draw="attnscope.reproduction.yamamoto2023:relearned_profiles",
-        ),
-        Picture(
-            "relearned-maps",
-            "Weights with positions learned anew",
-            (
-                "A spaced text; dots are unknown tokens, ␣ is a space. Stripes beside the diagonal go "
-                "from token to token."
-            ),
-            draw="attnscope.reproduction.yamamoto2023:relearned_maps",
-            with_tokens=True,
-        ),
-    ),
-    units="nats",
 )
 ANALYSES = (RELEARNED, *FIGURES, PAPER_TABLE)

@@ -1,0 +1,41 @@
+"""What the numbers of a command that reads texts with a model depend on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from attnscope.store import Signature, package_versions, tokenizer_sha256
+
+if TYPE_CHECKING:
+    from attnscope.capture._load import LoadedModel
+    from attnscope.corpus import Corpus, Texts
+
+
+def signature_of(
+    command: str, loaded: LoadedModel, corpus: Texts, target: Corpus | None, settings: Mapping[str, Any]
+) -> Signature:
+    """Model, tokenizer, texts, settings, device and type, and the versions of packages.
+
+    Examples
+    --------
+    >>> from attnscope.capture import load_model
+    >>> from attnscope.corpus import texts_of
+    >>> loaded = load_model("bundled", device="cpu")
+    >>> signature = signature_of("scan", loaded, texts_of(["a text"]), None, {"window": 8})
+    >>> signature.name, signature.settings["dtype"]
+    ('small-mlm', 'float32')
+    """
+    where = {
+        "device": loaded.model.device.type,
+        "dtype": str(loaded.model.dtype).removeprefix("torch."),
+    }
+    return Signature(
+        command,
+        model={"name": loaded.name, "class": type(loaded.model).__name__, **loaded.identity},
+        tokenizer={"sha256": tokenizer_sha256(loaded.tokenizer)},
+        corpus={"sha256": corpus.sha256()},
+        target=None if target is None else {"sha256": target.sha256()},
+        settings={**settings, **where},
+        versions=package_versions(),
+    )

@@ -1,0 +1,142 @@
+"""What `attnscope scan` prints: tables, CSV, JSON."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from attnscope.cli.output import csv_text, emit, new_console
+from attnscope.cli.place import count
+
+if TYPE_CHECKING:
+    import xarray as xr
+    from rich.table import Table
+
+
+def list_statistics() -> None:
+    """What ``--statistics list`` prints."""
+    from attnscope.statistics import DEFAULT, STATISTICS, SUMMARIES
+
+    lines = [
+        f"{name:26}{statistic.long_name} [{statistic.units}]"
+        + (" (not by default)" if name not in DEFAULT else "")
+        for name, statistic in STATISTICS.items()
+    ]
+    nulls = [name for name, statistic in STATISTICS.items() if statistic.has_equal]
+    equal = [f"{f'equal_{name}':26}{name}, of equal weights over what a token may see" for name in nulls]
+    derived = [*equal, *(f"{name:26}{what}" for name, what in SUMMARIES.items())]
+    more = "found beside them, not to be asked for by name:"
+    emit("".join(f"{line}\n" for line in (*lines, "", more, *derived)))
+
+
+def as_dict(results: xr.Dataset, folder: Path) -> dict[str, Any]:
+    """What ``--json`` prints."""
+    from attnscope.statistics import rank_heads
+
+    return {
+        "signature": json.loads(results.attrs["signature"]),
+        "texts": results.sizes["text"],
+        "kinds": results.attrs.get("kinds"),
+        "heads": rank_heads(results),
+        "independence": json.loads(results.attrs.get("summary", "null")),
+        "run": str(folder),
+    }
+
+
+def print_csv(results: xr.Dataset) -> None:
+    """One line for each head: means over texts, and the signature that names the run's folder."""
+    from attnscope.statistics import majority_names, peaks
+    from attnscope.store import Signature
+
+    means = {
+        name: values.mean("text", skipna=True).values
+        for name, values in results.data_vars.items()
+        if values.dims == ("text", "layer", "head") and name != "label"
+    }
+    means |= {str(name): values.values for name, values in (peaks(results) or {}).items()}
+    kinds = majority_names(results)
+    signature = Signature.from_json(results.attrs["signature"]).short
+    table = [["layer", "head", "layer_name", "layer_kind", "label", *means, "signature"]]
+    for layer, (name, kind) in enumerate(
+        zip(results.layer_name.values, results.layer_kind.values, strict=True)
+    ):
+        for head in range(results.sizes["head"]):
+            label = "" if kinds is None else kinds[layer][head]
+            values = [f"{mean[layer, head]:.6g}" for mean in means.values()]
+            table.append([layer, head, name, kind, label, *values, signature])
+    emit(csv_text(table))
+
+
+_MEANING = {
+    "positional": ("share of all weight at one offset", "at one offset other than 0"),
+    "local": ("weight inside the band of offsets", "inside the band"),
+    "sink-like": ("weight on the first, special or no token", "on the first, special or no token"),
+}
+
+
+def print_tables(results: xr.Dataset) -> None:
+    """The rankings of heads, and what kinds there are."""
+    from attnscope.statistics import LEAST_SHARE, LOCAL, NOTES, numbering_note, rank_heads
+
+    console = new_console()
+    sizes = results.sizes
+    tokens = f"{int(results.length.sum())} tokens"
+    if "target_length" in results:
+        tokens += f", {int(results.target_length.sum())} of the target"
+    console.print(
+        f"{results.attrs['model']}: {count(sizes['layer'], 'layer')} x {count(sizes['head'], 'head')} over "
+        f"{count(sizes['text'], 'window')} ({tokens})",
+        highlight=False,
+        markup=False,
+    )
+    for note in NOTES:
+        if note in results.attrs:
+            console.print(results.attrs[note], style="dim", highlight=False, markup=False)
+    if numbering := numbering_note(results.layer_name.values.tolist()):
+        console.print(numbering, style="dim", highlight=False, markup=False)
+    for kind, rows in rank_heads(results).items():
+        what, where = _MEANING[kind]
+        if rows:
+            console.print(f"\nmost {kind} heads: {what}", style="bold", highlight=False)
+            console.print(_table_of_heads(rows))
+        else:
+            least = LOCAL if kind == "local" else LEAST_SHARE
+            none = (
+                f"\nno {kind} head: none has {least} of its weight {where} and twice what equal weights give"
+            )
+            console.print(none, style="bold", highlight=False)
+    console.print(f"\n{results.attrs.get('kinds', _missing(results))}", highlight=False, markup=False)
+    console.print("A weight is a mixing coefficient, not an explanation.", style="dim")
+
+
+def _missing(results: xr.Dataset) -> str:
+    from attnscope.statistics import NEEDED
+
+    absent = ", ".join(name for name in NEEDED if name not in results)
+    return f"No kinds of heads: for them --statistics lacks {absent}."
+
+
+def _table_of_heads(rows: list[dict[str, Any]]) -> Table:
+    """Columns for what the rows have."""
+    from rich.table import Table
+
+    columns = {
+        "layer": lambda row: str(row["layer"]),
+        "attention": lambda row: row["attention"],
+        "head": lambda row: str(row["head"]),
+        "weight": lambda row: f"{row['value']:.3f}",
+        "offset": lambda row: f"{row['offset']:+d}",
+        "kind of head": lambda row: row["label"],
+    }
+    for name in ("attention", "offset"):
+        if not any(name in row for row in rows):
+            del columns[name]
+    if not any(row["label"] for row in rows):
+        del columns["kind of head"]
+    table = Table()
+    for column in columns:
+        table.add_column(column, justify="left" if column in ("attention", "kind of head") else "right")
+    for row in rows:
+        table.add_row(*(cell(row) for cell in columns.values()))
+    return table

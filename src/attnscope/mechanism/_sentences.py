@@ -1,0 +1,195 @@
+"""What the verdicts of heads come to, in sentences: one count for the terminal and the page."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+import xarray as xr
+
+from attnscope.mechanism._ranking import Rows, rank_heads
+from attnscope.mechanism._verdict import ERROR, READINGS
+from attnscope.statistics import numbering_note
+
+_BY_ACCIDENT = 0.05  # probability from which as many agreements are called no more than accident
+
+
+def summary(rows: Rows) -> list[str]:
+    """What the verdicts come to, each count with what chance would give, in sentences.
+
+    Examples
+    --------
+    >>> head = {"prefers": True, "positional": True, "agree": True, "weight_level": 0.06, "position_share": 0.9}
+    >>> head |= {"offset_of_spectrum": -1.0, "offset_of_correlation": -1.0, "chance": 0.1}
+    >>> other = head | {"prefers": False, "positional": False, "agree": None}
+    >>> for sentence in summary([head, head, other]):
+    ...     print(sentence)
+    2 of 3 heads put more weight on one offset than chance does (0.06; one head or more in 1 of 100 models).
+    In 2 of these 2 position gives more than half of the scores' profile.
+    In 2 of these 2 both readings of the scores find the offset of the weights; \
+with the scores of other heads 0.2 of 2 would (2 or more: probability 0.01).
+    >>> summary([other])[-1]
+    'No head of 1 puts more weight on one offset than chance does (0.06; one head or more in 1 of 100 models).'
+    """
+    if not rows:
+        return []
+    preferring = [row for row in rows if row["prefers"]]
+    positional = [row for row in preferring if row["positional"]]
+    found = [_preferring(len(preferring), rows)]
+    if any(row["position_share"] is not None for row in preferring):
+        found.append(
+            f"In {len(positional)} of these {len(preferring)} position gives more than half of the scores' profile."
+        )
+    if positional and any(row[name] is not None for row in rows for name in READINGS):
+        found.append(_agreement(positional))
+    return found
+
+
+def _preferring(count: int, rows: Rows) -> str:
+    heads = (
+        f"{count} of {len(rows)} heads {'puts' if count == 1 else 'put'}"
+        if count
+        else f"No head of {len(rows)} puts"
+    )
+    level = max(row["weight_level"] or 0.0 for row in rows)
+    return (
+        f"{heads} more weight on one offset than chance does "
+        f"({level:.2g}; one head or more in 1 of {1 / ERROR:.0f} models)."
+    )
+
+
+def _agreement(positional: Rows) -> str:
+    known = [row["agree"] for row in positional]
+    agreeing = sum(agree is True for agree in known)
+    said = (
+        f"In {agreeing} of these {len(positional)} both readings of the scores find the offset of the weights"
+    )
+    unread = sum(agree is None for agree in known)
+    if unread:
+        said += f" (in {unread} a reading finds none)"
+    chances = [row["chance"] for row in positional]
+    if None in chances:
+        return f"{said}; there are no other heads to tell how often that is an accident."
+    probability = _or_more(agreeing, chances)
+    said += (
+        f"; with the scores of other heads {sum(chances):.2g} of {len(chances)} would "
+        f"({agreeing} or more: probability {_rounded(probability)})"
+    )
+    return f"{said}, so this may be accident." if probability > _BY_ACCIDENT else f"{said}."
+
+
+def _rounded(probability: float) -> str:
+    return f"{probability:.1g}" if probability >= 0.0001 else "below 0.0001"  # noqa: PLR2004
+
+
+def _or_more(count: int, chances: list[float]) -> float:
+    """Probability of so many successes or more, in independent trials of these probabilities."""
+    spread = np.ones(1)
+    for chance in chances:
+        spread = np.convolve(spread, [1 - chance, chance])
+    return float(spread[count:].sum())
+
+
+def foretold(tree: xr.DataTree) -> str:
+    """In how many heads the position scheme alone foretells the offset, and how many chance would give, in a sentence.
+
+    Asked of heads that prefer an offset. Chance is that of `scheme_kernel`. Empty where the scores have no such scheme.
+
+    Examples
+    --------
+    >>> grid = ("layer", "head")
+    >>> ones = xr.DataArray([[1.0, 1.0, 1.0]], dims=grid, coords={"layer": [0], "head": [0, 1, 2]})
+    >>> kernel = xr.Dataset(
+    ...     {"offset_of_kernel": -ones, "agree": ones, "chance": 0.2 * ones, "share": 0.9 * ones},
+    ...     attrs={"scheme": "rotation"},
+    ... )
+    >>> verdict = xr.Dataset({"prefers": ones, "positional": ones, "agree": 0 * ones, "peak_weight": ones})
+    >>> foretold(xr.DataTree.from_dict({"scheme_kernel": kernel, "verdict": verdict}))
+    'The rotation alone foretells the offset of 3 of these 3 (0.6 by chance).'
+    """
+    judged = [row for row in rank_heads(tree) if row["prefers"] and row["kernel_agrees"] is not None]
+    if not judged:
+        return ""
+    scheme = tree["scheme_kernel"].attrs.get("scheme", "position scheme")
+    chances = [row["kernel_chance"] for row in judged]
+    agreeing = sum(row["kernel_agrees"] for row in judged)
+    of = f"{agreeing} of these {len(judged)}"
+    said = f"The {scheme} alone foretells the offset of {of} ({sum(chances):.1f} by chance)."
+    likely = _or_more(agreeing, chances)
+    if likely < _BY_ACCIDENT:
+        return said
+    return f"{said} So many come by chance in {likely:.0%} of cases, so this may be accident."
+
+
+def layer_numbers(tree: xr.DataTree) -> str:
+    """Say which of the model's layers the numbers are, where only some attend; else nothing.
+
+    Examples
+    --------
+    >>> content = xr.Dataset(coords={"layer_name": ("layer", ["layers.2.attn", "layers.5.attn"])})
+    >>> layer_numbers(xr.DataTree.from_dict({"position_content": content}))
+    'Layers are counted by attention: 0 is layers.2, 1 is layers.5.'
+    """
+    if "position_content" not in tree.children:
+        return ""
+    content = tree["position_content"].to_dataset()
+    return (
+        numbering_note([str(one) for one in content["layer_name"].values]) if "layer_name" in content else ""
+    )
+
+
+def skipped_by_reason(tree: xr.DataTree) -> list[tuple[str, str]]:
+    """Name the analyses that are not defined for a model, those of one reason together, and the reason.
+
+    Raises
+    ------
+    ValueError
+        If what the tree says of them cannot be read.
+
+    Examples
+    --------
+    >>> tree = xr.DataTree()
+    >>> tree.attrs["skipped"] = '{"phase_map": "no matrix", "waves": "no matrix", "bias_effect": "no bias"}'
+    >>> skipped_by_reason(tree)
+    [('phase map, waves', 'no matrix'), ('bias effect', 'no bias')]
+    """
+    reasons: Any = json.loads(tree.attrs.get("skipped", "{}"))
+    if not isinstance(reasons, dict):
+        raise ValueError("the attribute 'skipped' is no JSON object")  # noqa: TRY004 as of other text
+    names: dict[str, list[str]] = {}
+    for name, reason in reasons.items():
+        names.setdefault(str(reason), []).append(str(name).replace("_", " "))
+    return [(", ".join(together), reason) for reason, together in names.items()]
+
+
+def mask_note(tree: xr.DataTree) -> str:
+    """Where peaks are looked for, if a mask keeps heads from some offsets; empty where it does not.
+
+    Examples
+    --------
+    >>> reach = {"lowest_offset": ("layer", [-15, -7]), "highest_offset": ("layer", [0, 0])}
+    >>> verdict = xr.Dataset({"offset_of_spectrum": 0.0}, {"layer": [0, 1]} | reach, {"positions": 16})
+    >>> print(mask_note(xr.DataTree.from_dict({"verdict": verdict})))
+    The mask lets heads look at offsets −15 to 0 (layers 1: −7 to 0). Peaks are looked for there alone; \
+scores are read before the mask.
+    """
+    if "verdict" not in tree.children:
+        return ""
+    verdict = tree["verdict"].to_dataset()
+    if "lowest_offset" not in verdict.coords:
+        return ""
+    by_reach: dict[str, list[str]] = {}
+    widest = 0
+    for layer in verdict["layer"].values:
+        low, high = (int(verdict[name].sel(layer=layer)) for name in ("lowest_offset", "highest_offset"))
+        by_reach.setdefault(f"{low} to {high}", []).append(str(layer))
+        widest += (low, high) == (1 - verdict.attrs["positions"], verdict.attrs["positions"] - 1)
+    if widest == verdict.sizes["layer"]:
+        return ""
+    first, *others = by_reach
+    aside = "; ".join(f"layers {', '.join(by_reach[one])}: {one}" for one in others)
+    said = f"The mask lets heads look at offsets {first}{f' ({aside})' if aside else ''}."
+    read = any(name in verdict and bool(np.isfinite(verdict[name]).any()) for name in READINGS)
+    said += " Peaks are looked for there alone" + "; scores are read before the mask" * read
+    return f"{said}.".replace("-", "−")

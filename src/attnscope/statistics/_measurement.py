@@ -1,0 +1,250 @@
+"""The forward passes of one scan, batch after batch."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+from itertools import islice
+
+import numpy as np
+import torch
+import xarray as xr
+
+from attnscope.capture import (
+    LoadedModel,
+    Site,
+    forward,
+    layer_coordinates,
+    padding_difference,
+    should_look_back,
+    verify,
+    watching,
+)
+from attnscope.corpus import (
+    Texts,
+    Window,
+    window_name,
+)
+from attnscope.progress import Progress, Tell, tell_nobody
+from attnscope.statistics._catalogue import bin_coordinates
+from attnscope.statistics._pass import StatisticsObserver, dimensions, wording
+from attnscope.statistics._reading import Reading
+from attnscope.statistics._sample import (
+    ROWS,
+    WEIGHTS,
+    WINDOWS,
+    MapObserver,
+    sample_dataset,
+    shown_heads,
+    tile_size,
+)
+from attnscope.store import RunFolder
+
+FLUSH_BYTES = 1 << 26  # results wait in memory for at most so many bytes,
+
+
+FLUSH_SECONDS = float(os.environ.get("ATTNSCOPE_FLUSH_SECONDS", "5"))  # so many seconds,
+
+
+FLUSH_SHARE = 0.02  # or this share of the time that the run took so far: a long run has few pieces
+
+
+_PADDED = 64  # tokens that tell whether padding matters
+
+
+class Measurement:
+    """The forward passes of one scan."""
+
+    def __init__(
+        self,
+        loaded: LoadedModel,
+        windows: Iterable[Window],
+        names: Sequence[str],
+        band: int,
+        reach: int,
+        batch_size: int,
+        limit: int | None,
+        corpus: Texts,
+        progress: Tell | None,
+        *,
+        show: bool,
+    ) -> None:
+        self.loaded, self.windows, self.names, self.band = loaded, windows, names, band
+        self.reach = reach
+        self.batch_size, self.limit = batch_size, limit
+        self.progress = progress or tell_nobody
+        self.shown = list(islice(windows, WINDOWS)) if show else []
+        self.first = self.shown[0] if show else next(iter(windows))
+        self.again = sum(map(_characters, self.shown))  # what is read once more, for the page
+        self.characters = corpus.characters()
+        self.seen = 0
+        self.sites: list[Site] = []
+        self.notes: dict[str, str] = {}
+
+    def into(self, run: RunFolder) -> None:
+        """Measure what the run still lacks, and add it as it comes."""
+        waiting: list[xr.Dataset] = []
+        began = last = time.monotonic()
+        try:
+            for results in self.batches(run.holds):
+                if waiting and results.text[0] != waiting[-1].text[-1] + 1:
+                    waiting = _flushed(run, waiting)
+                waiting.append(results)
+                now = time.monotonic()
+                full = sum(one.nbytes for one in waiting) >= FLUSH_BYTES
+                if full or now - last > max(FLUSH_SECONDS, FLUSH_SHARE * (now - began)):
+                    ready, waiting = waiting, []
+                    _flushed(run, ready)
+                    last = time.monotonic()
+        except BaseException:
+            _flushed(run, waiting)  # what was measured stays, whatever came between
+            raise
+        _flushed(run, waiting)
+
+    def batches(self, done: Callable[[range], bool] = lambda _: False) -> Iterator[xr.Dataset]:
+        """Measure batch after batch, but those that are done."""
+        share = 0.0
+        first = self.characters / (self.characters + self.again)
+        for batch in _chunked(self.windows, self.batch_size):
+            texts = range(self.seen, self.seen + len(batch))
+            self.seen += len(batch)
+            share += sum(_characters(window) for window in batch) / self.characters
+            if not done(texts):
+                yield self._measure(batch, texts.start)
+            self._tell(first * min(1.0, max(share, self.seen / self.limit if self.limit else 0.0)))
+        self._tell(first)
+
+    def _tell(self, share: float) -> None:
+        self.progress(Progress("scan", share, {"windows": self.seen}))
+
+    def _reading(self, batch: Sequence[Window]) -> Reading:
+        tokenizer = self.loaded.tokenizer
+        pad = tokenizer.pad_token_id
+        pad_id = pad if pad is not None else tokenizer.eos_token_id or 0
+        return Reading.of(batch, pad_id, self.loaded.model.device)
+
+    def check(self) -> None:
+        """Refuse a model that cannot be measured, on the first window, before anything is written."""
+        inputs = self._reading([self.first]).inputs(self.loaded.model)
+        self.sites, _ = verify(self.loaded.model, inputs, text=window_name(self.first, 0))
+        if should_look_back(self.loaded.model) and any(site.kind == "self" for site in self.sites):
+            self.notes["causality"] = (
+                f"{type(self.loaded.model).__name__} is a causal language model by its kind, but its attention sees "
+                "later tokens: it is measured as bidirectional."
+            )
+        if self.batch_size > 1 and self._padding_matters():
+            self.batch_size = 1
+            self.notes["padding"] = (
+                f"{type(self.loaded.model).__name__} gives a text other numbers in a padded batch: windows are "
+                "measured one at a time."
+            )
+
+    def _padding_matters(self) -> bool:
+        """Whether a text beside a longer one differs from itself alone: the first window and a part of it tell."""
+        long = _cut(self.first, _PADDED)
+        texts = [long, _cut(long, max(1, len(long) // 2))]
+        model = self.loaded.model
+        alone = [self._reading([text]).inputs(model) for text in texts]
+        return len(long) > 1 and padding_difference(model, self._reading(texts).inputs(model), alone) > 1
+
+    @torch.no_grad()
+    def _measure(self, batch: Sequence[Window], first: int) -> xr.Dataset:
+        reading = self._reading(batch)
+        observer = StatisticsObserver(self.names, self.band, reading, self.reach)
+        with watching(self.loaded.model, observer):
+            forward(
+                self.loaded.model,
+                reading.inputs(self.loaded.model),
+                lambda text: window_name(batch[text], first + text),
+                lambda kind: reading.sides(kind)[0].valid,
+            )
+        arrays = observer.stacked()
+        heads = next(iter(arrays.values())).shape[2]
+        sizes = {"length": reading.text}
+        if self.first.target is not None:
+            sizes["target_length"] = reading.target
+        return xr.Dataset(
+            {name: (dimensions(name), array, wording(name)) for name, array in arrays.items()}
+            | {
+                name: ("text", text.valid.sum(1).cpu().numpy(), {"long_name": "tokens", "units": "tokens"})
+                for name, text in sizes.items()
+            }
+            | {
+                "source": ("text", np.array([window.source for window in batch], dtype=object)),
+                "start": ("text", np.array([window.start for window in batch], dtype=np.int64)),
+            },
+            coords={
+                "text": np.arange(first, first + len(batch)),
+                **layer_coordinates(self.sites),
+                "head": np.arange(heads),
+                "offset": np.arange(-self.band, self.band + 1),
+                **({} if "bin_sum" not in arrays else bin_coordinates(self.band, self.reach)),
+            },
+        ).set_coords(["source", "start"])
+
+    @torch.no_grad()
+    def sample(self, results: xr.Dataset, asked: Sequence[tuple[int, int]]) -> xr.Dataset:
+        """The attention over the first windows."""
+        model, heads = self.loaded.model, results.sizes["head"]
+        longest = min(ROWS, max(max(len(one), len(one.target or one)) for one in self.shown))
+        listed = [
+            shown_heads(results, asked, longest, windows) for windows in (1, *[WINDOWS] * (WINDOWS - 1))
+        ]
+        others = len(self.sites) * heads - len(listed[0])
+        passes = len(self.shown) * len(self.sites)
+        begun = self.characters / (self.characters + self.again)
+        layers_done = 0
+
+        def layer_done() -> None:
+            nonlocal layers_done
+            layers_done += 1
+            self._tell(begun + (1 - begun) * layers_done / passes)
+
+        observed: list[MapObserver] = []
+        left = WEIGHTS
+        for window, of_window in zip(self.shown, listed, strict=False):
+            tile = tile_size(others, longest) if others and not observed else 0
+            room = 2 * left // (len(self.shown) - len(observed) + 1)
+            observer = MapObserver(of_window, room, tile, layer_done)
+            with watching(model, observer):
+                model(**self._reading([window]).inputs(model))
+            left -= sum(len(keys) for _, keys, _, _ in observer.maps.values())
+            observed.append(observer)
+        kinds = [site.kind for site in self.sites]
+        decoder = model.config.is_encoder_decoder
+        return sample_dataset(observed, self.shown, kinds, heads, asked, with_decoder=decoder)
+
+
+def _flushed(run: RunFolder, waiting: Sequence[xr.Dataset]) -> list[xr.Dataset]:
+    """Add what waits to the run; nothing waits then."""
+    if waiting:
+        run.append(joined(waiting), int(waiting[0].text[0]))
+    return []
+
+
+def joined(parts: Sequence[xr.Dataset]) -> xr.Dataset:
+    return xr.concat(list(parts), "text", data_vars="minimal", coords="minimal", compat="override")
+
+
+def _cut(window: Window, length: int) -> Window:
+    """The first tokens of a window, and of its target."""
+    parts = {name: getattr(window, name)[:length] for name in ("ids", "special", "spans", "tokens")}
+    return replace(window, **parts, target=None if window.target is None else _cut(window.target, length))
+
+
+def _characters(window: Window) -> int:
+    """Characters of the text that a window covers."""
+    return max(end for _, end in window.spans) - window.start
+
+
+def _chunked(windows: Iterable[Window], size: int) -> Iterator[list[Window]]:
+    batch: list[Window] = []
+    for window in windows:
+        batch.append(window)
+        if len(batch) == size:
+            yield batch
+            batch = []
+    if batch:
+        yield batch
