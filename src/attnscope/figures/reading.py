@@ -78,7 +78,7 @@ def wording(result: xr.Dataset, statistic: str) -> Wording:
         str(attrs.get("long_name", known.long_name)),
         str(attrs.get("units", known.units)),
         known.help,
-        known.signed,
+        bool(attrs.get("signed", known.signed)),
     )
 
 

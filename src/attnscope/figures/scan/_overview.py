@@ -24,8 +24,9 @@ _MOST_NUMBERS = 64  # a grid of at most this many heads also shows the numbers
 def overview(result: xr.Dataset, statistic: str) -> Figure:
     """Draw a statistic of every head, the mean over texts, as a grid of layers and heads.
 
-    A signed statistic (``mean_offset``, ``direction``) has colours that diverge from 0: blue is left, orange
-    is right. A head without a value is hatched.
+    A signed statistic (``mean_offset``, ``direction``, or one with the attribute ``signed``) has colours that diverge
+    from 0: blue is left or less, orange is right or more. Its attribute ``least_reach`` is the value that the strongest
+    colour stands for at least, so that noise about 0 stays pale. A head without a value is hatched.
 
     Parameters
     ----------
@@ -61,6 +62,7 @@ def overview(result: xr.Dataset, statistic: str) -> Figure:
     words = wording(result, statistic)
     values = mean_over_texts(result[statistic])  # (layer, head)
     layers, heads = values.shape
+    least = float(result[statistic].attrs.get("least_reach", 0.0))
     cell = float(np.clip(5.0 / max(layers, heads), 0.28, 0.6))  # inches
     grid_width, grid_height = heads * cell, layers * cell
     title = f"{words.long_name} ({words.units})" if words.units else words.long_name
@@ -75,7 +77,10 @@ def overview(result: xr.Dataset, statistic: str) -> Figure:
         axes = figure.add_axes((_LEFT / width, _BOTTOM / height, grid_width / width, grid_height / height))
         axes.set_facecolor("0.96")
         image = axes.imshow(
-            values, cmap=_colours(words.signed), norm=_scale(values, words.signed), aspect="auto"
+            values,
+            cmap=_colours(words.signed),
+            norm=_scale(values, words.signed, least),
+            aspect="auto",
         )
         for layer, head in np.argwhere(np.isnan(values)):
             axes.fill_between(
@@ -102,12 +107,12 @@ def _colours(signed: bool) -> Colormap | str:
     return LinearSegmentedColormap.from_list("left_right", [LEFT, "#F7F7F7", RIGHT]) if signed else "viridis"
 
 
-def _scale(values: np.ndarray, signed: bool) -> Normalize:
+def _scale(values: np.ndarray, signed: bool, least: float = 0.0) -> Normalize:
     finite = values[np.isfinite(values)]
     if finite.size == 0:
         return Normalize(-1.0 if signed else 0.0, 1.0)
     if signed:
-        reach = float(np.abs(finite).max()) or 1.0
+        reach = max(float(np.abs(finite).max()), least) or 1.0
         return Normalize(-reach, reach)
     low, high = float(finite.min()), float(finite.max())
     return Normalize(low, high) if high > low else Normalize(low - 0.5, high + 0.5)

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from attnscope.mechanism._study import Model, Study, Tokenizer
 
 _TOKENS, _TEXTS, _DRAWS = 32, 16, 1000
+_FAINT = 0.1  # share up to which an effect is drawn pale
 _PLACES = {"duplicate": 0, "induction": 1}  # tokens after the earlier occurrence
 
 REPEATED = Section(
@@ -113,7 +114,11 @@ def _of_study(study: Study, *, tokens: int = _TOKENS, seed: int = 0) -> xr.Datas
                 "layer head", values, f"Weight on the {name} place{_SAYS[end]}", "share"
             )
     heads = np.arange(next(iter(found.values()))[1].shape[1])
-    return xr.Dataset(found, {**layer_coordinates(twice), "head": heads}, {"tokens": count, "texts": _TEXTS})
+    places = {**layer_coordinates(twice), "head": heads}
+    made = xr.Dataset(found, places, {"tokens": count, "texts": _TEXTS})
+    for name in _PLACES:
+        made[name].attrs |= {"signed": 1, "least_reach": _FAINT}
+    return made
 
 
 _SAYS = {"": ", by the repetition", "_low": ", lower end", "_high": ", upper end", "_weight": ""}
