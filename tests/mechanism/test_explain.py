@@ -190,6 +190,23 @@ def test_arrays_and_models_give_the_same(tokenizer):
 
 
 class TestBadInput:
+    @pytest.mark.parametrize(
+        "beside", [{"texts": [TEXT]}, {"window": 32}, {"limit": 2}, {"tokenizer": MODEL}]
+    )
+    def test_what_a_study_has_already_is_refused_beside_it(self, beside):
+        """It would otherwise be the study's texts that are measured, without a word."""
+        study = mechanism.study(MODEL, limit=2)
+        with pytest.raises(AttnscopeError, match=f"found a study and {next(iter(beside))} beside it"):
+            mechanism.cross_spectrum(study, **beside)
+
+    def test_a_limit_takes_the_first_texts_of_a_study(self):
+        study = mechanism.study(MODEL, limit=12)
+        options = {"layers": [0], "draws": 2}
+        few = mechanism.position_content(study, limit=3, **options)
+        same = mechanism.position_content(MODEL, limit=3, **options)
+        xr.testing.assert_allclose(few.trace, same.trace)
+        assert mechanism.position_content(study, **options).attrs["texts"] == 8
+
     def test_no_position_table(self, models):
         for analysis in (mechanism.position_spectrum, mechanism.position_pca):
             with pytest.raises(AttnscopeError, match=r"no table of absolute positions.*RoPE"):

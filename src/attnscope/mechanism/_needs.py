@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from attnscope.mechanism._analysis import Need
-from attnscope.mechanism.evidence import position_scheme, position_tables
+from attnscope.mechanism.evidence import position_scheme
 
 if TYPE_CHECKING:
     from attnscope.mechanism._study import Study
@@ -16,7 +16,7 @@ _FORMS = {
 
 
 def _no_table(study: Study) -> str:
-    if position_tables(study.model):
+    if study.tables:
         return ""
     return f"{type(study.model).__name__}: {position_scheme(study.model)}"
 

@@ -19,7 +19,14 @@ from attnscope.corpus import EncodedTexts, TargetTokenizer, texts_of, windows_of
 from attnscope.errors import AttnscopeError
 from attnscope.mechanism._stored import StoredAnalyses
 from attnscope.mechanism.arrays import Completion
-from attnscope.mechanism.evidence import Evidence, Windows, gather, position_table
+from attnscope.mechanism.evidence import (
+    Evidence,
+    PositionTable,
+    Windows,
+    gather,
+    position_table,
+    position_tables,
+)
 from attnscope.progress import Progress, tell_nobody
 from attnscope.statistics import window_length
 
@@ -113,6 +120,12 @@ class Study:
         return list(self._windows() if callable(self._windows) else self._windows)
 
     @cached_property
+    def tables(self) -> list[PositionTable]:
+        """Tables of absolute positions; empty for RoPE and the like."""
+        with borrowed(self.model):
+            return position_tables(self.model)
+
+    @cached_property
     def evidence(self) -> Evidence:
         """What all analyses of single heads need: one pass over the texts."""
         with borrowed(self.model):
@@ -127,9 +140,9 @@ class Study:
         self.share = READING
         return found
 
-    def first(self, count: int) -> list[Window | Sequence[int]]:
-        """Some windows, for analyses that take several passes."""
-        return self.windows[:count]
+    def first(self, count: int | None = None) -> list[Window | Sequence[int]]:
+        """Some windows, by default 8, for analyses that take several passes."""
+        return self.windows[: FEW_TEXTS if count is None else count]
 
     def lacks(self, analysis: Analysis) -> str:
         """Why the model does not admit an analysis; empty where it does."""
@@ -178,7 +191,7 @@ def study(
     *,
     tokenizer: Tokenizer = None,
     window: int | None = None,
-    limit: int = DEFAULT_TEXTS,
+    limit: int | None = None,
     band: int = 10,
     device: str | None = None,
     dtype: str | None = None,
@@ -197,14 +210,14 @@ def study(
     tokenizer, device, dtype, revision, trust_remote_code
         See `attnscope.scan`.
     window, limit
-        Tokens of a window, and how many windows.
+        Tokens of a window, and how many windows (by default 100).
     band
         Largest offset of the profiles.
 
     Raises
     ------
     AttnscopeError
-        For anything that the caller can mend: see the message.
+        If a study is given, and beside it what it has already; for anything else that the caller can mend.
 
     Examples
     --------
@@ -216,7 +229,14 @@ def study(
     (('layer', 'head'), ('layer', 'head'))
     """
     if isinstance(model, Study):
+        given = {"texts": texts, "tokenizer": tokenizer, "window": window, "limit": limit}
+        if beside := [name for name, value in given.items() if value is not None]:
+            raise AttnscopeError(
+                f"found a study and {beside[0]} beside it: a study has read its texts; leave {beside[0]} out, or make "
+                "another study"
+            )
         return model
+    limit = DEFAULT_TEXTS if limit is None else limit
     corpus = texts_of(texts)
     if isinstance(model, PreTrainedModel) and tokenizer is None and isinstance(corpus, EncodedTexts):
         return Study(model, corpus.rows[:limit], band=band)  # token ids and a model object need no tokenizer
@@ -241,6 +261,16 @@ def study(
         loaded=loaded,
         corpus=corpus,
     )
+
+
+def few_texts(
+    model: Model, texts: Sources, *, tokenizer: Tokenizer, window: int | None, limit: int | None
+) -> Study:
+    """`study` for analyses that take several passes: 8 windows by default, and the first so many of a study."""
+    if not isinstance(model, Study):
+        limit = FEW_TEXTS if limit is None else limit
+        return study(model, texts, tokenizer=tokenizer, window=window, limit=limit)
+    return study(model, texts, tokenizer=tokenizer, window=window)
 
 
 def table_of_model(model: Model, part: str | None = None) -> Float[np.ndarray, "position column"]:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from attnscope.mechanism._analysis import Analysis, Picture
 from attnscope.mechanism._needs import BIAS
-from attnscope.mechanism._study import FEW_TEXTS, studied, study
+from attnscope.mechanism._study import few_texts, studied
 from attnscope.mechanism.analyses._rotation_effect import SCHEME
 from attnscope.mechanism.passes import bias_effect as of_model
 
@@ -23,7 +23,7 @@ def bias_effect(
     *,
     tokenizer: Tokenizer = None,
     window: int | None = None,
-    limit: int = FEW_TEXTS,
+    limit: int | None = None,
     band: int = 10,
     draws: int = 1000,
     seed: int = 0,
@@ -48,16 +48,16 @@ def bias_effect(
     attnscope.errors.AttnscopeError: bias_effect is not defined for small-mlm: no bias is added to the scores. Choose \
 another analysis
     """
-    given = study(model, texts, tokenizer=tokenizer, window=window, limit=limit)
+    given = few_texts(model, texts, tokenizer=tokenizer, window=window, limit=limit)
     with studied(given, BIAS_EFFECT):
-        return of_model(given.model, given.windows, band=band, draws=draws, seed=seed)
+        return of_model(given.model, given.first(limit), band=band, draws=draws, seed=seed)
 
 
 BIAS_EFFECT = Analysis(
     "bias_effect",
     "Without the bias",
     "Effects of the position scheme",
-    lambda study: of_model(study.model, study.first(FEW_TEXTS), band=study.band, seed=study.seed),
+    lambda study: of_model(study.model, study.first(), band=study.band, seed=study.seed),
     needs=(BIAS,),
     section=SCHEME,
     pictures=(

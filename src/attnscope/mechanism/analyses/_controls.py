@@ -13,7 +13,7 @@ from attnscope.mechanism._analysis import Analysis, Picture, Section
 from attnscope.mechanism._needs import BILINEAR_SCORES
 from attnscope.mechanism._over_heads import inputs_of
 from attnscope.mechanism._ranking import best_heads
-from attnscope.mechanism._study import DEFAULT_TEXTS, NotDefinedError, studied, study
+from attnscope.mechanism._study import NotDefinedError, studied, study
 from attnscope.mechanism.arrays import completion_range
 from attnscope.mechanism.arrays import shift_controls as controls_of_head
 
@@ -42,7 +42,7 @@ def shift_controls(
     *,
     tokenizer: Tokenizer = None,
     window: int | None = None,
-    limit: int = DEFAULT_TEXTS,
+    limit: int | None = None,
     heads: Sequence[tuple[int, int]] = ((0, 0),),
     band: tuple[int, int] | None = None,
     draws: int = 3,

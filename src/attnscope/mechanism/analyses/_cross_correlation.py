@@ -9,7 +9,7 @@ import numpy as np
 from attnscope.mechanism._analysis import Analysis, Picture
 from attnscope.mechanism._needs import BILINEAR_SCORES
 from attnscope.mechanism._over_heads import inputs_of, over_heads
-from attnscope.mechanism._study import DEFAULT_TEXTS, studied, study
+from attnscope.mechanism._study import studied, study
 from attnscope.mechanism.analyses._cross_spectrum import SHIFT
 from attnscope.mechanism.arrays import cross_correlation as correlation_of_head
 from attnscope.mechanism.arrays import profile_agreement, reparametrize
@@ -31,7 +31,7 @@ def cross_correlation(
     *,
     tokenizer: Tokenizer = None,
     window: int | None = None,
-    limit: int = DEFAULT_TEXTS,
+    limit: int | None = None,
     mode: Mode = "centre_k",
     columns: int = _COLUMNS,
 ) -> xr.Dataset:

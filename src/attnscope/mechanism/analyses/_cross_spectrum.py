@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from attnscope.mechanism._analysis import Analysis, Picture, Section
 from attnscope.mechanism._needs import BILINEAR_SCORES
 from attnscope.mechanism._over_heads import inputs_of, over_heads
-from attnscope.mechanism._study import DEFAULT_TEXTS, studied, study
+from attnscope.mechanism._study import studied, study
 from attnscope.mechanism.arrays import cross_spectrum as spectrum_of_head
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ def cross_spectrum(
     *,
     tokenizer: Tokenizer = None,
     window: int | None = None,
-    limit: int = DEFAULT_TEXTS,
+    limit: int | None = None,
     band: tuple[int, int] | None = None,
 ) -> xr.Dataset:
     """Shift between queries and keys by frequency, free of any completion of R, for all heads.

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from attnscope.mechanism._analysis import Analysis, Picture, Section
 from attnscope.mechanism._needs import POSITION_TABLE
-from attnscope.mechanism._study import FEW_TEXTS, studied, study
+from attnscope.mechanism._study import few_texts, studied
 from attnscope.mechanism.passes import interventions as of_model
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ def interventions(
     *,
     tokenizer: Tokenizer = None,
     window: int | None = None,
-    limit: int = FEW_TEXTS,
+    limit: int | None = None,
     changes: Sequence[str] | None = None,
     layer: int | None = None,
     band: int = 10,
@@ -63,11 +63,11 @@ def interventions(
     >>> mechanism.interventions("bundled", limit=2, changes=["words-zero"]).change.values.tolist()
     ['words-zero']
     """
-    given = study(model, texts, tokenizer=tokenizer, window=window, limit=limit)
+    given = few_texts(model, texts, tokenizer=tokenizer, window=window, limit=limit)
     with studied(given, INTERVENTIONS):
         return of_model(
             given.model,
-            given.windows,
+            given.first(limit),
             changes,
             layer=layer,
             band=band,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from attnscope.mechanism._analysis import Analysis, Picture
 from attnscope.mechanism._needs import BILINEAR_SCORES
 from attnscope.mechanism._over_heads import inputs_of, over_heads
-from attnscope.mechanism._study import DEFAULT_TEXTS, studied, study
+from attnscope.mechanism._study import studied, study
 from attnscope.mechanism.analyses._cross_spectrum import SHIFT
 from attnscope.mechanism.arrays import phase_map as map_of_head
 
@@ -26,7 +26,7 @@ def phase_map(
     *,
     tokenizer: Tokenizer = None,
     window: int | None = None,
-    limit: int = DEFAULT_TEXTS,
+    limit: int | None = None,
     completion: Completion = "minimal",
     band: tuple[int, int] | None = None,
     seed: int = 0,

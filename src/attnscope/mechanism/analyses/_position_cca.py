@@ -9,7 +9,7 @@ import torch
 
 from attnscope.mechanism._analysis import Analysis, Picture
 from attnscope.mechanism._needs import POSITION_TABLE
-from attnscope.mechanism._study import DEFAULT_TEXTS, studied, study
+from attnscope.mechanism._study import studied, study
 from attnscope.mechanism.analyses._position_spectrum import TABLE
 from attnscope.mechanism.arrays import canonical_correlations
 from attnscope.store import stacked
@@ -30,7 +30,7 @@ def position_cca(
     *,
     tokenizer: Tokenizer = None,
     window: int | None = None,
-    limit: int = DEFAULT_TEXTS,
+    limit: int | None = None,
     variance: float = 0.999,
 ) -> xr.Dataset:
     """Canonical correlations of each layer's input with the position table: dimension ``layer``.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from attnscope.mechanism._analysis import Analysis, Picture, Section
-from attnscope.mechanism._study import FEW_TEXTS, studied, study
+from attnscope.mechanism._study import few_texts, studied
 from attnscope.mechanism.passes import position_content as of_model
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ def position_content(
     *,
     tokenizer: Tokenizer = None,
     window: int | None = None,
-    limit: int = FEW_TEXTS,
+    limit: int | None = None,
     method: Literal["means", "exact"] = "means",
     layers: Sequence[int] | None = None,
     band: int = 10,
@@ -60,11 +60,11 @@ def position_content(
     >>> mechanism.position_content("bundled", limit=2, layers=[0]).share.dims
     ('layer', 'head', 'term')
     """
-    given = study(model, texts, tokenizer=tokenizer, window=window, limit=limit)
+    given = few_texts(model, texts, tokenizer=tokenizer, window=window, limit=limit)
     with studied(given, POSITION_CONTENT):
         return of_model(
             given.model,
-            given.windows,
+            given.first(limit),
             method=method,
             layers=layers,
             band=band,
@@ -78,7 +78,7 @@ POSITION_CONTENT = Analysis(
     "position_content",
     "Position or content",
     "Position and content",
-    lambda study: of_model(study.model, study.first(FEW_TEXTS), band=study.band, seed=study.seed),
+    lambda study: of_model(study.model, study.first(), band=study.band, seed=study.seed),
     section=CONTENT,
     pictures=(
         Picture(

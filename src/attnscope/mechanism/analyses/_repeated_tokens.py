@@ -10,7 +10,7 @@ import xarray as xr
 from attnscope.attention import AttentionCall, attend_in_full
 from attnscope.capture import Site, layer_coordinates, watching
 from attnscope.mechanism._analysis import Analysis, Picture, Section
-from attnscope.mechanism._study import FEW_TEXTS, NotDefinedError, studied, study
+from attnscope.mechanism._study import NotDefinedError, few_texts, studied
 from attnscope.mechanism.arrays import labelled
 from attnscope.mechanism.evidence import batches, interval, read, resampled, token_ids
 from attnscope.store import padded_heads
@@ -42,7 +42,7 @@ def repeated_tokens(
     *,
     tokenizer: Tokenizer = None,
     window: int | None = None,
-    limit: int = FEW_TEXTS,
+    limit: int | None = None,
     tokens: int = _TOKENS,
     seed: int = 0,
 ) -> xr.Dataset:
@@ -85,18 +85,19 @@ def repeated_tokens(
     >>> found.induction.dims, float(found.induction.max().round(1))
     (('layer', 'head'), 0.1)
     """
-    given = study(model, texts, tokenizer=tokenizer, window=window, limit=limit)
+    given = few_texts(model, texts, tokenizer=tokenizer, window=window, limit=limit)
     with studied(given, REPEATED_TOKENS):
         return _of_study(given, tokens=tokens, seed=seed)
 
 
 def _of_study(study: Study, *, tokens: int = _TOKENS, seed: int = 0) -> xr.Dataset:
     start, words = _words(study)
-    count = min(tokens, (study.evidence.length - len(start)) // 2, len(words) // 2)
+    length = len(study.windows[0])
+    count = min(tokens, (length - len(start)) // 2, len(words) // 2)
     if count < 2:  # noqa: PLR2004
         raise NotDefinedError(
-            f"found {len(words)} different tokens in windows of {study.evidence.length}; expected 4 or more, to say "
-            "two of them twice beside two others: give more text, or a larger --window"
+            f"found {len(words)} different tokens in windows of {length}; expected 4 or more, to say two of "
+            "them twice beside two others: give more text, or a larger --window"
         )
     generator = np.random.default_rng(seed)
     drawn = [generator.permutation(words)[: 2 * count].tolist() for _ in range(_TEXTS)]
@@ -167,7 +168,8 @@ REPEATED_TOKENS = Analysis(
             "induction",
             "Induction",
             "Mean weight from a token's second occurrence to the token after the first, less what the same place gets "
-            "where nothing is repeated. Near 1 is an induction head; heads that go by position have 0.",
+            "where nothing is repeated. An induction head has nearly 1, a head that goes by position alone 0. The "
+            "intervals over texts stand in the results.",
             draw="attnscope.figures.scan:overview",
             variable="induction",
         ),

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from attnscope.mechanism._analysis import Analysis, Picture, Section
 from attnscope.mechanism._needs import ROTATION
-from attnscope.mechanism._study import FEW_TEXTS, studied, study
+from attnscope.mechanism._study import few_texts, studied
 from attnscope.mechanism.passes import rotation_effect as of_model
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ def rotation_effect(
     *,
     tokenizer: Tokenizer = None,
     window: int | None = None,
-    limit: int = FEW_TEXTS,
+    limit: int | None = None,
     periods: Mapping[str, tuple[float, float]] | None = None,
     band: int = 10,
     draws: int = 1000,
@@ -59,16 +59,16 @@ def rotation_effect(
     attnscope.errors.AttnscopeError: rotation_effect is not defined for small-mlm: queries and keys are not turned by \
 positions. Choose another analysis
     """
-    given = study(model, texts, tokenizer=tokenizer, window=window, limit=limit)
+    given = few_texts(model, texts, tokenizer=tokenizer, window=window, limit=limit)
     with studied(given, ROTATION_EFFECT):
-        return of_model(given.model, given.windows, periods, band=band, draws=draws, seed=seed)
+        return of_model(given.model, given.first(limit), periods, band=band, draws=draws, seed=seed)
 
 
 ROTATION_EFFECT = Analysis(
     "rotation_effect",
     "Without the rotation",
     "Effects of the position scheme",
-    lambda study: of_model(study.model, study.first(FEW_TEXTS), band=study.band, seed=study.seed),
+    lambda study: of_model(study.model, study.first(), band=study.band, seed=study.seed),
     needs=(ROTATION,),
     section=SCHEME,
     pictures=(

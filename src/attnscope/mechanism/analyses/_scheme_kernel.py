@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from attnscope.mechanism._analysis import Analysis, Picture, Section
 from attnscope.mechanism._needs import ROTATION_OR_BIAS
-from attnscope.mechanism._study import FEW_TEXTS, studied, study
+from attnscope.mechanism._study import few_texts, studied
 from attnscope.mechanism.passes import scheme_kernel as of_model
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ def scheme_kernel(
     *,
     tokenizer: Tokenizer = None,
     window: int | None = None,
-    limit: int = FEW_TEXTS,
+    limit: int | None = None,
     band: int = 10,
     draws: int = 400,
     seed: int = 0,
@@ -57,16 +57,16 @@ def scheme_kernel(
     attnscope.errors.AttnscopeError: scheme_kernel is not defined for small-mlm: queries and keys are not turned by \
 positions, and no bias is added. Choose another analysis
     """
-    given = study(model, texts, tokenizer=tokenizer, window=window, limit=limit)
+    given = few_texts(model, texts, tokenizer=tokenizer, window=window, limit=limit)
     with studied(given, SCHEME_KERNEL):
-        return of_model(given.model, given.windows, band=band, draws=draws, seed=seed)
+        return of_model(given.model, given.first(limit), band=band, draws=draws, seed=seed)
 
 
 SCHEME_KERNEL = Analysis(
     "scheme_kernel",
     "What the position scheme foretells",
     "Position and content",
-    lambda study: of_model(study.model, study.first(FEW_TEXTS), band=study.band, seed=study.seed),
+    lambda study: of_model(study.model, study.first(), band=study.band, seed=study.seed),
     needs=(ROTATION_OR_BIAS,),
     section=KERNEL,
     pictures=(

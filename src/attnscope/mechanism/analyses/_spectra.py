@@ -8,7 +8,7 @@ import numpy as np
 
 from attnscope.mechanism._analysis import Analysis, Picture
 from attnscope.mechanism._needs import BILINEAR_SCORES
-from attnscope.mechanism._study import DEFAULT_TEXTS, studied, study
+from attnscope.mechanism._study import studied, study
 from attnscope.mechanism.analyses._waves import WAVES_ALONG_TEXT
 from attnscope.mechanism.arrays import append_one, maximum_spectrum, reparametrize
 from attnscope.store import stacked
@@ -27,7 +27,7 @@ def spectra_by_layer(
     *,
     tokenizer: Tokenizer = None,
     window: int | None = None,
-    limit: int = DEFAULT_TEXTS,
+    limit: int | None = None,
 ) -> xr.Dataset:
     """Largest amplitude at each frequency over the columns of X, and of the queries and keys of all heads.
 

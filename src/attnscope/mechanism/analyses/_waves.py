@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from attnscope.mechanism._analysis import Analysis, Picture, Section
 from attnscope.mechanism._needs import BILINEAR_SCORES
 from attnscope.mechanism._over_heads import over_heads
-from attnscope.mechanism._study import DEFAULT_TEXTS, studied, study
+from attnscope.mechanism._study import studied, study
 from attnscope.mechanism.arrays import append_one
 from attnscope.mechanism.arrays import query_key_waves as waves_of_head
 
@@ -34,7 +34,7 @@ def query_key_waves(
     *,
     tokenizer: Tokenizer = None,
     window: int | None = None,
-    limit: int = DEFAULT_TEXTS,
+    limit: int | None = None,
     permutations: int = 5,
     seed: int = 0,
 ) -> xr.Dataset:
