@@ -10,6 +10,7 @@ from ._heuristics import (
     is_embedding_projection,
     is_norm,
     is_rotary,
+    main_output,
     named_scheme,
     other_states,
 )
@@ -42,6 +43,7 @@ __all__ = [
     "is_rotary",
     "layer_coordinates",
     "load_model",
+    "main_output",
     "named_scheme",
     "not_finite",
     "other_states",

@@ -14,6 +14,7 @@ from ._independence import (
 from ._kinds import LOCAL
 from ._labels import SHARP, Clustering, cluster_profiles, direction, name_profile
 from ._numbering import numbering_note
+from ._of_windows import statistics_of
 from ._pass import StatisticsObserver
 from ._places import NEEDED
 from ._ranking import LEAST_SHARE, majority_names, peaks, rank_heads
@@ -63,6 +64,7 @@ __all__ = [
     "reduce_call",
     "scan",
     "sign_agreement",
+    "statistics_of",
     "summarize",
     "usual_forms",
     "weight_rows",

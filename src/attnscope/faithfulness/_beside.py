@@ -1,0 +1,85 @@
+"""What is set beside an effect: where the head looks, and why it does."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import xarray as xr
+
+from attnscope.errors import AttnscopeError
+from attnscope.mechanism import ANALYSES, Study
+from attnscope.statistics import majority_names, peaks, statistics_of
+
+if TYPE_CHECKING:
+    from attnscope.capture import LoadedModel
+    from attnscope.corpus import Window
+
+_MEANS = ("profile", "entropy", "first_token", "special_tokens", "max_weight", "mean_offset", "gini_simpson")
+_WHY = (
+    "offset_of_weights",
+    "offset_of_spectrum",
+    "offset_of_correlation",
+    "position_share",
+    "positional",
+    "agree",
+    "chance",
+)
+_ENOUGH = 2  # full windows
+
+
+def where_heads_look(loaded: LoadedModel, windows: list[Window], *, band: int = 10) -> xr.Dataset:
+    """Kind, peak and mean statistics of every head, as `attnscope.scan` finds them on these windows.
+
+    Returns
+    -------
+    xarray.Dataset
+        ``kind``, ``peak_offset`` (tokens), ``peak_weight`` (share of all weight) and means over texts of ``profile``,
+        ``entropy``, ``first_token``, ... ``(layer, head[, offset])``.
+    """
+    results = statistics_of(loaded, windows, band=band)
+    found = xr.Dataset(
+        {name: results[name].mean("text", keep_attrs=True) for name in _MEANS if name in results}
+    )
+    names = majority_names(results)
+    if names is not None:
+        found["kind"] = (("layer", "head"), np.array(names, dtype=object))
+    top = peaks(results)
+    return found if top is None else found.merge(top, combine_attrs="override")
+
+
+def why_heads_look(
+    loaded: LoadedModel, windows: list[Window], *, band: int = 10, seed: int = 0
+) -> tuple[xr.Dataset | None, str]:
+    """Share of position and the offsets that weights and scores tell, as `attnscope.explain` finds them.
+
+    Returns
+    -------
+    xarray.Dataset or None
+        Variables of the verdict ``(layer, head)``; None where the model or these windows do not admit it.
+    str
+        Why there is none; else empty.
+    """
+    length = max(map(len, windows))
+    whole = [window for window in windows if len(window) == length]
+    if len(whole) < _ENOUGH or any(window.target is not None for window in windows):
+        return None, (
+            "causes are read from full windows of running text, two or more: explain says them of such text"
+        )
+    study = Study(
+        loaded.model,
+        whole,
+        name=loaded.name,
+        identity=loaded.identity,
+        band=min(band, length - 1),
+        seed=seed,
+        loaded=loaded,
+    )
+    try:
+        study.run(ANALYSES)
+    except AttnscopeError as error:
+        return None, str(error)
+    verdict = study.results.get("verdict")
+    if verdict is None:
+        return None, study.reasons.get("verdict", "the model does not admit it")
+    return verdict[[name for name in _WHY if name in verdict]], ""

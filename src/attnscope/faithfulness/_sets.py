@@ -1,0 +1,240 @@
+"""Sets of heads taken out together: the search for the heads that matter, and curves of removing more and more."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+import xarray as xr
+from torch import Tensor
+
+from attnscope.errors import AttnscopeError
+from attnscope.faithfulness._effects import most_variants
+from attnscope.faithfulness.arrays import random_sets, sparse_effects
+from attnscope.faithfulness.passes import HeadMeans, replacing_sets, stacked_passes
+
+if TYPE_CHECKING:
+    from attnscope.faithfulness._inquiry import Inquiry
+    from attnscope.faithfulness.passes import Ablation
+
+SEARCH_SHARE = 0.25  # passes of a search, by default, as a share of layers times heads
+_REMOVED = 0.1  # share of the heads that one set of a search takes out
+
+
+def changes_by_sets(
+    inquiry: Inquiry,
+    sets: Sequence[np.ndarray],
+    ablation: Ablation,
+    *,
+    places: Sequence[slice] | None = None,
+    variants: int | None = None,
+    means: HeadMeans | None = None,
+    tell: Callable[[int], None] = lambda _: None,
+) -> np.ndarray:
+    """Change of the loss of each text when sets of heads are replaced at once, ``(text, set)``, nats.
+
+    Parameters
+    ----------
+    sets
+        For each batch, ``(set, head)`` or ``(set, text, head)`` over all heads, layer by layer.
+    ablation
+        What stands in for them.
+    places
+        The batches; by default all.
+    """
+    places = inquiry.slices() if places is None else places
+    means = inquiry.means() if ablation == "mean" and means is None else means
+    bounds = np.cumsum([0, *inquiry.heads])
+    found: list[np.ndarray] = []
+    for place, of_batch in zip(places, sets, strict=True):
+        asked = inquiry.batch(place)
+        with stacked_passes(inquiry.model, skips=inquiry.skips) as passes, torch.no_grad():
+            before = passes.plain(
+                asked.reading.inputs(inquiry.model), asked.places, inquiry.name(place.start)
+            )
+            loss = asked.scores(before[None])["loss"]
+            others = inquiry.stand_ins(asked, passes.outputs, passes.sites, ablation, means)
+            most = variants or most_variants(asked, before)
+            parts: list[Tensor] = []
+            for first in range(0, len(of_batch), most):
+                some = torch.from_numpy(of_batch[first : first + most])
+                edits = {
+                    call: replacing_sets(chosen, other)
+                    for call, other in enumerate(others)
+                    if bool((chosen := some[..., bounds[call] : bounds[call + 1]]).any())
+                }
+                if not edits:
+                    parts.append(torch.zeros(len(some), len(asked)))
+                    continue
+                parts.append(asked.scores(passes.run(edits, len(some)))["loss"] - loss)
+        found.append(torch.cat(parts).T.double().cpu().numpy())
+        tell(place.stop)
+    return np.concatenate(found)
+
+
+def search_heads(
+    inquiry: Inquiry,
+    *,
+    passes: int | None = None,
+    ablation: Ablation = "mean",
+    seed: int = 0,
+    tell: Callable[[int], None] = lambda _: None,
+) -> xr.Dataset:
+    """Estimate every head's effect from random sets of heads taken out together.
+
+    Each text has sets of its own, so that there are as many measurements as passes times texts.
+
+    Parameters
+    ----------
+    inquiry
+        Checked.
+    passes
+        Passes over the texts; by default a quarter of the number of heads.
+    ablation
+        What stands in for the heads of a set.
+    seed
+        Seed of the random number generator.
+
+    Returns
+    -------
+    xarray.Dataset
+        ``searched`` ``(layer, head)``, nats: 0 where the regression needs no effect of the head; the attributes say how
+        many passes and measurements there were.
+    """
+    count = len(inquiry.cells)
+    passes = max(1, round(SEARCH_SHARE * count)) if passes is None else passes
+    removed = max(1, round(_REMOVED * count))
+    generator = np.random.default_rng(seed)
+    places = inquiry.slices()
+    sets = [random_sets((passes, place.stop - place.start), count, removed, generator) for place in places]
+    changes = changes_by_sets(inquiry, sets, ablation, tell=tell)
+    rows = np.concatenate([one.transpose(1, 0, 2).reshape(-1, count) for one in sets])
+    documents = np.repeat(np.array(inquiry.documents, dtype=object), passes)
+    effects = sparse_effects(rows, changes.reshape(-1), documents.tolist())
+    return xr.Dataset(
+        {
+            "searched": (
+                ("layer", "head"),
+                of_layers(effects, inquiry.heads),
+                {"long_name": "Change of the loss without the head, by sparse regression", "units": "nats"},
+            )
+        },
+        attrs={"passes": passes, "measurements": len(rows), "removed": removed, "ablation": ablation},
+    )
+
+
+def removal_curves(
+    inquiry: Inquiry,
+    orders: Mapping[str, tuple[np.ndarray, np.ndarray]],
+    *,
+    ablation: Ablation = "mean",
+    random_orders: int = 5,
+    seed: int = 0,
+    tell: Callable[[int], None] = lambda _: None,
+) -> xr.Dataset:
+    """Loss when the first 1, 2, 4, ... heads of an order are taken out together.
+
+    An order that was made on some texts is measured on others: on itself it would look better than it is.
+
+    Parameters
+    ----------
+    inquiry
+        Checked.
+    orders
+        By name, the scores ``(layer, head)`` made on the first half of the documents and on the second, largest first.
+    random_orders
+        How many random orders are measured beside them.
+
+    Returns
+    -------
+    xarray.Dataset
+        ``loss_change`` ``(text, order, removed)``, nats; random orders are their mean.
+    """
+    halves = half_of(inquiry.documents)
+    if len(set(inquiry.documents)) < 2:  # noqa: PLR2004
+        raise AttnscopeError(
+            "found one document; expected 2 or more, as heads are put in order on some and taken out on others: give "
+            "more text"
+        )
+    count = len(inquiry.cells)
+    removed = steps_to(count)
+    generator = np.random.default_rng(seed)
+    shuffles = [generator.permutation(count) for _ in range(random_orders)]
+    places = inquiry.slices()
+    sets = [_sets_of(orders, shuffles, inquiry.heads, removed, 1 - halves[place]) for place in places]
+    changes = changes_by_sets(inquiry, sets, ablation, tell=tell)
+    changes = changes.reshape(len(changes), len(orders) + random_orders, len(removed))
+    by_order = np.concatenate(
+        [changes[:, : len(orders)], changes[:, len(orders) :].mean(1, keepdims=True)], 1
+    )
+    return xr.Dataset(
+        {
+            "loss_change": (
+                ("text", "order", "removed"),
+                by_order,
+                {"long_name": "Change of the loss without the first heads of the order", "units": "nats"},
+            )
+        },
+        coords={
+            "order": [*orders, "random"],
+            "removed": ("removed", removed, {"long_name": "Heads taken out together", "units": "heads"}),
+            "source": ("text", np.array(inquiry.documents, dtype=object)),
+        },
+        attrs={"ablation": ablation, "random_orders": random_orders},
+    )
+
+
+def half_of(documents: Sequence[str]) -> np.ndarray:
+    """Which half each text belongs to, 0 or 1: documents take turns.
+
+    Examples
+    --------
+    >>> half_of(["a", "a", "b", "c"]).tolist()
+    [0, 0, 1, 0]
+    """
+    number = {name: place for place, name in enumerate(dict.fromkeys(documents))}
+    return np.array([number[name] % 2 for name in documents])
+
+
+def steps_to(count: int) -> np.ndarray:
+    """1, 2, 4, ... and all.
+
+    Examples
+    --------
+    >>> steps_to(12).tolist()
+    [1, 2, 4, 8, 12]
+    """
+    return np.array([*(2**power for power in range((count - 1).bit_length())), count])
+
+
+def of_layers(flat: np.ndarray, heads: Sequence[int]) -> np.ndarray:
+    """Values of all heads, layer by layer, as ``(layer, head)``; NaN beyond a layer's heads."""
+    whole = np.full((len(heads), max(heads)), np.nan)
+    for layer, part in enumerate(np.split(flat, np.cumsum(heads)[:-1])):
+        whole[layer, : len(part)] = part
+    return whole
+
+
+def _sets_of(
+    orders: Mapping[str, tuple[np.ndarray, np.ndarray]],
+    shuffles: Sequence[np.ndarray],
+    heads: Sequence[int],
+    removed: np.ndarray,
+    made_on: np.ndarray,
+) -> np.ndarray:
+    """``(set, text, head)``: for each text, the first heads of the orders that were made on the other half."""
+    inside = np.concatenate([np.arange(count) + layer * max(heads) for layer, count in enumerate(heads)])
+    ranks: list[np.ndarray] = []  # (text, head): place of each head in an order
+    for scores in orders.values():
+        both = np.stack([_ranks(half.reshape(-1)[inside]) for half in scores])
+        ranks.append(both[made_on])
+    ranks += [np.broadcast_to(shuffle, (len(made_on), len(shuffle))) for shuffle in shuffles]
+    return np.stack([rank < count for rank in ranks for count in removed])
+
+
+def _ranks(scores: np.ndarray) -> np.ndarray:
+    ranks = np.empty(len(scores), dtype=np.int64)
+    ranks[np.argsort(-np.nan_to_num(scores, nan=-np.inf), kind="stable")] = np.arange(len(scores))
+    return ranks

@@ -1,0 +1,76 @@
+"""The results of `intervene` as its run folder holds them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import xarray as xr
+
+from attnscope.errors import AttnscopeError
+
+if TYPE_CHECKING:
+    from attnscope.store import RunFolder
+
+
+class StoredParts:
+    """Parts of a result: those that a run folder holds are read, others made and written.
+
+    Parameters
+    ----------
+    run
+        An opened run; without one nothing is kept.
+
+    Examples
+    --------
+    >>> StoredParts(None).get("heads", xr.Dataset).sizes
+    Frozen({})
+    """
+
+    def __init__(self, run: RunFolder | None) -> None:
+        self.run = run
+        self.parts: dict[str, xr.Dataset] = {}
+
+    def get(self, name: str, make: Callable[[], xr.Dataset]) -> xr.Dataset:
+        """The part of that name, made if it is not there yet."""
+        stored = None if self.run is None else self.run.load(name)
+        if stored is None:
+            stored = make()
+            if self.run is not None:
+                self.run.save(name, stored)
+                stored = self.run.load(name) or stored  # as a later call will read it
+        self.parts[name] = stored
+        return stored
+
+
+def load_intervention(run: RunFolder) -> xr.DataTree:
+    """The tree that `intervene` returned, from the folder of a finished run.
+
+    Raises
+    ------
+    AttnscopeError
+        If a part is gone.
+    """
+    parts: dict[str, xr.Dataset] = {"effects": run.results()}
+    for name in run.state["parts"]:
+        part = run.load(name)
+        if part is None:
+            raise AttnscopeError(
+                f"{run.path} has no {name}: give the same command again, which makes anew what is not there"
+            )
+        parts[str(name)] = part
+    tree = xr.DataTree.from_dict(parts)
+    tree.attrs = {**run.state["attributes"], "run": str(run.path)}
+    return tree
+
+
+def skipped_of(tree: xr.DataTree) -> dict[str, str]:
+    """What could not be found out, and why.
+
+    Examples
+    --------
+    >>> skipped_of(xr.DataTree())
+    {}
+    """
+    return json.loads(str(tree.attrs.get("skipped", "{}")))

@@ -1,0 +1,160 @@
+"""What the effects of all texts come to: one line for each head, and how well estimates put heads in order."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+
+import numpy as np
+import xarray as xr
+from scipy import stats
+
+from attnscope.faithfulness.arrays import by_document, units_of
+
+_PERMUTATIONS = 2000
+
+
+def heads_of(effects: xr.Dataset, *, seed: int = 0) -> xr.Dataset:
+    """Mean effect of each head, with its interval over documents.
+
+    Parameters
+    ----------
+    effects
+        Of single texts, as the run holds them.
+    seed
+        Seed of the bootstrap.
+
+    Returns
+    -------
+    xarray.Dataset
+        ``effect``, ``effect_low``, ``effect_high`` (nats: the change of the loss without the head; 95% interval by the
+        bootstrap over documents, or over windows where there are fewer than 5 documents: the attribute
+        ``intervals_over`` says which) and ``shown`` ``(ablation, layer, head)``: whether the effect is told from 0 with
+        all heads of an ablation looked at together. ``kl`` (nats) and ``accuracy_change`` (share) are means; where
+        there are estimates, so are ``estimate`` ``(estimator, ablation, layer, head)`` and ``importance`` ``(layer, head)``.
+
+    Examples
+    --------
+    >>> noise = np.random.default_rng(0).normal(size=(30, 1, 1, 2))
+    >>> dims = ("text", "ablation", "layer", "head")
+    >>> effects = xr.Dataset(
+    ...     {"loss_change": (dims, noise + [0.0, 3.0]), "kl": (dims, noise**2), "accuracy_change": (dims, noise)},
+    ...     coords={"source": ("text", [f"text {i}" for i in range(30)]), "ablation": ["zero"]},
+    ... )
+    >>> heads_of(effects).shown.values.tolist()
+    [[[False, True]]]
+    """
+    documents = effects.source.values.tolist()
+    units, called = units_of(documents)
+    dims = effects.loss_change.dims[1:]
+    parts = [
+        by_document(effects.loss_change.sel(ablation=name).values, units, seed=seed)
+        for name in effects.ablation.values
+    ]
+    mean, low, high, shown = (np.stack(one) for one in zip(*parts, strict=True))
+    nats = {"units": "nats"}
+    found = xr.Dataset(
+        {
+            "effect": (dims, mean, {"long_name": "Change of the loss without the head", **nats}),
+            "effect_low": (dims, low, {"long_name": "Lower end of its 95% interval", **nats}),
+            "effect_high": (dims, high, {"long_name": "Upper end of its 95% interval", **nats}),
+            "shown": (dims, shown, {"long_name": "Effect told from 0, all heads together", "units": "1"}),
+        },
+        coords={name: one for name, one in effects.coords.items() if "text" not in one.dims},
+        attrs={"documents": len(set(documents)), "texts": len(documents), "intervals_over": called},
+    )
+    for name in ("kl", "accuracy_change", "estimate", "importance"):
+        if name in effects:
+            found[name] = effects[name].mean("text", keep_attrs=True)
+    return found
+
+
+def agreement_of(effects: xr.Dataset, *, seed: int = 0) -> xr.Dataset:
+    """How well each estimate puts the heads in the order of their measured effects.
+
+    Parameters
+    ----------
+    effects
+        With estimates.
+    seed
+        Seed of the bootstrap and of the permutations.
+
+    Returns
+    -------
+    xarray.Dataset
+        ``rank_correlation`` (Spearman's, over all heads, of means over texts), its 95% interval ``_low`` and ``_high``
+        by the bootstrap over documents, and ``chance``: the share of random orders that agree as well,
+        ``(estimator, ablation)``. The ``importance`` has no sign, and is held against the size of the effect.
+    """
+    names = [*effects.estimator.values.tolist(), "importance"]
+    ablations = effects.ablation.values.tolist()
+    weights = _draws(units_of(effects.source.values.tolist())[0], seed)
+    shape = (len(names), len(ablations))
+    values = {name: np.full(shape, np.nan) for name in ("", "_low", "_high", "_chance")}
+    for row, name in enumerate(names):
+        for column, ablation in enumerate(ablations):
+            measured = effects.loss_change.sel(ablation=ablation).values
+            if name == "importance":
+                estimated, measured_size = effects.importance.values, True
+            else:
+                estimated = effects.estimate.sel(estimator=name, ablation=ablation).values
+                measured_size = False
+            pair = _flat(estimated), _flat(measured)
+            if not np.isfinite(pair[0]).all():
+                continue
+            drawn = [_correlation(*pair, weight, size=measured_size) for weight in weights]
+            own = _correlation(*pair, None, size=measured_size)
+            values[""][row, column] = own
+            if weights.size:
+                values["_low"][row, column], values["_high"][row, column] = np.nanquantile(
+                    drawn, [0.025, 0.975]
+                )
+            values["_chance"][row, column] = _chance(own, pair[0].shape[1], seed)
+    return xr.Dataset(
+        {
+            "rank_correlation": (("estimator", "ablation"), values[""]),
+            "rank_correlation_low": (("estimator", "ablation"), values["_low"]),
+            "rank_correlation_high": (("estimator", "ablation"), values["_high"]),
+            "chance": (("estimator", "ablation"), values["_chance"]),
+        },
+        coords={"estimator": names, "ablation": ablations},
+    )
+
+
+def _flat(values: np.ndarray) -> np.ndarray:
+    """``(text, head)`` of the heads that there are."""
+    flat = values.reshape(len(values), -1)
+    return flat[:, ~np.isnan(flat).all(0)] if not np.isnan(flat).all() else flat
+
+
+def _correlation(
+    estimated: np.ndarray, measured: np.ndarray, weight: np.ndarray | None, *, size: bool
+) -> float:
+    one, other = (
+        part.mean(0) if weight is None else weight @ part / weight.sum() for part in (estimated, measured)
+    )
+    other = np.abs(other) if size else other
+    if not (np.ptp(one) and np.ptp(other)):
+        return float("nan")
+    return float(np.corrcoef(stats.rankdata(one), stats.rankdata(other))[0, 1])
+
+
+def _draws(documents: Sequence[Hashable], seed: int, draws: int = 200) -> np.ndarray:
+    """How often each text is drawn, unit by unit; none for one unit."""
+    names = {name: number for number, name in enumerate(dict.fromkeys(documents))}
+    if len(names) < 2:  # noqa: PLR2004
+        return np.empty((0, len(documents)))
+    drawn = np.random.default_rng(seed).multinomial(
+        len(names), np.full(len(names), 1 / len(names)), size=draws
+    )
+    return drawn[:, [names[name] for name in documents]].astype(float)
+
+
+def _chance(own: float, heads: int, seed: int) -> float:
+    """Share of random orders of so many heads with a rank correlation as large."""
+    if not np.isfinite(own):
+        return float("nan")
+    generator = np.random.default_rng(seed)
+    order = np.arange(heads, dtype=float)
+    order -= order.mean()
+    shuffled = np.stack([generator.permutation(order) for _ in range(_PERMUTATIONS)])
+    return float((shuffled @ order / (order @ order) >= own).mean())

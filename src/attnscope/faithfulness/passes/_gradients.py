@@ -1,0 +1,155 @@
+"""What the gradient says a head is worth, beside what taking it out shows: importance and attribution patching."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from attnscope.capture import main_output, watching
+from attnscope.faithfulness.passes._attend import output_with_gradient
+from attnscope.faithfulness.passes._questions import Questions
+from attnscope.faithfulness.passes._replacements import donor_positions
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+    from attnscope.attention import AttentionCall
+    from attnscope.capture import Site
+
+    #: From the number of a call and its output to the output that goes on.
+    Gate = Callable[[int, Tensor], Tensor]
+
+
+@dataclass(eq=False)
+class HeadGradients:
+    """Forward and backward passes of one model that keep each head's output and its gradient.
+
+    Examples
+    --------
+    >>> from transformers import BertConfig, BertForMaskedLM
+    >>> from attnscope.corpus import Batch
+    >>> from attnscope.statistics import Reading
+    >>> config = BertConfig(hidden_size=8, num_attention_heads=2, num_hidden_layers=2, intermediate_size=8)
+    >>> ids = torch.tensor([[5, 6, 7]])
+    >>> batch = Batch(ids, torch.ones_like(ids).bool(), torch.zeros_like(ids).bool())
+    >>> asked = Questions(Reading(batch, batch), torch.tensor([[1]]), torch.tensor([[6]]), [])
+    >>> found = HeadGradients(BertForMaskedLM(config).eval()).of(asked)
+    >>> [gradient.shape for _, gradient in found]
+    [torch.Size([1, 2, 3, 4]), torch.Size([1, 2, 3, 4])]
+    """
+
+    model: PreTrainedModel
+    _outputs: list[Tensor] = field(default_factory=list)
+    _gate: Gate | None = None
+
+    def of(
+        self, questions: Questions, gate: Gate | None = None, towards_donor: float | None = None
+    ) -> list[tuple[Tensor, Tensor]]:
+        """Output of each call and the gradient of the loss there, ``(text, head, query, value_width)`` each.
+
+        The loss is that of `Questions.scores`, each text's own.
+
+        Parameters
+        ----------
+        questions
+            A batch.
+        gate
+            Changes each call's output before it goes on. The gradient is taken at what goes on.
+        towards_donor
+            How far token embeddings are moved to those of the text before in the batch: 0 not at all, 1 all the way.
+        """
+        self._outputs, self._gate = [], gate
+        moved = _embeddings_moved(self.model, questions, towards_donor)
+        with _frozen(self.model), watching(self.model, self._observe), moved, torch.enable_grad():
+            logits = main_output(self.model(**questions.reading.inputs(self.model)))
+            logits = logits.gather(1, questions.places[..., None].expand(-1, -1, logits.shape[-1]))
+            loss = questions.scores(logits[None])["loss"].sum()
+            gradients = torch.autograd.grad(loss, self._outputs, allow_unused=True, materialize_grads=True)
+        outputs, self._outputs = self._outputs, []
+        return [(output.detach(), gradient) for output, gradient in zip(outputs, gradients, strict=True)]
+
+    def _observe(self, _: Site, call: AttentionCall) -> Tensor:
+        output = output_with_gradient(call)
+        if self._gate is not None:
+            output = self._gate(len(self._outputs), output)
+        if not output.requires_grad:
+            output = output.detach().requires_grad_()
+        self._outputs.append(output)
+        return output
+
+
+def importance(found: Sequence[tuple[Tensor, Tensor]]) -> list[Float[np.ndarray, "text head"]]:
+    r"""Head importance of Michel et al. (2019), equation 2, for each text.
+
+    :math:`|\langle O_h, \partial L/\partial O_h\rangle|`: the size of the loss's slope in a gate on the head, at 1.
+    """
+    return [_summed(output * gradient).abs().double().cpu().numpy() for output, gradient in found]
+
+
+def attribution(
+    found: Sequence[tuple[Tensor, Tensor]], stands_in: Sequence[Tensor]
+) -> list[Float[np.ndarray, "text head"]]:
+    r"""Attribution patching: the change of the loss to first order, where O' stands in for the heads' output.
+
+    :math:`\langle O'_h - O_h, \partial L/\partial O_h\rangle`; Nanda (2023), Syed, Rager & Conmy (2023). `stands_in`
+    holds O' of each call.
+    """
+    return [
+        _summed((other - output) * gradient).double().cpu().numpy()
+        for (output, gradient), other in zip(found, stands_in, strict=True)
+    ]
+
+
+def gates_towards(stands_in: Sequence[Tensor], share: float) -> Gate:
+    """Move every head's output towards what stands in for it: 0 leaves it, 1 replaces it."""
+    return lambda call, output: torch.lerp(output, stands_in[call].to(output), share)
+
+
+def _summed(product: Tensor) -> Tensor:
+    return product.sum((2, 3))
+
+
+@contextmanager
+def _frozen(model: nn.Module) -> Generator[None]:
+    """No gradient of weights is computed."""
+    learning = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    try:
+        for parameter in learning:
+            parameter.requires_grad_(False)
+        yield
+    finally:
+        for parameter in learning:
+            parameter.requires_grad_(True)
+
+
+@contextmanager
+def _embeddings_moved(model: PreTrainedModel, questions: Questions, share: float | None) -> Generator[None]:
+    if share is None:
+        yield
+        return
+    table: Any = model.get_input_embeddings()
+    sides = [(side.input_ids, side.valid) for side in (questions.reading.text, questions.reading.target)]
+
+    def move(module: nn.Module, given: tuple[Any, ...], embedded: Tensor) -> Tensor:
+        ids = given[0]
+        valid = next(
+            (valid for known, valid in sides if known.shape == ids.shape and bool((known == ids).all())), None
+        )
+        if valid is None:
+            return embedded
+        other = ids.roll(1, 0).gather(1, donor_positions(valid))
+        own: Any = type(module).forward
+        return torch.lerp(embedded, own(module, other), share)
+
+    hook = table.register_forward_hook(move)
+    try:
+        yield
+    finally:
+        hook.remove()
