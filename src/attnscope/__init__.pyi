@@ -2,6 +2,7 @@ from . import mechanism
 from ._open_run import open_run
 from .comparison import compare
 from .errors import AttnscopeError
+from .faithfulness import intervene
 from .mechanism import explain
 from .statistics import scan
 from .training import train
@@ -17,6 +18,7 @@ __all__ = [
     "align",
     "compare",
     "explain",
+    "intervene",
     "mechanism",
     "open_run",
     "scan",

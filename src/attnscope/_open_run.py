@@ -17,13 +17,13 @@ def open_run(path: str | Path) -> xr.Dataset | xr.DataTree:
     Parameters
     ----------
     path
-        Folder of a run of ``scan``, ``explain``, ``compare`` or ``train``.
+        Folder of a run of ``scan``, ``explain``, ``intervene``, ``compare`` or ``train``.
 
     Returns
     -------
     xarray.Dataset or xarray.DataTree
-        What `attnscope.scan` and `attnscope.train` (a Dataset), `attnscope.explain` and `attnscope.compare` (a
-        DataTree) returned. Nothing is measured or trained anew, and no model is loaded.
+        What `attnscope.scan` and `attnscope.train` (a Dataset), `attnscope.explain`, `attnscope.intervene` and
+        `attnscope.compare` (a DataTree) returned. Nothing is measured or trained anew, and no model is loaded.
 
     Raises
     ------
@@ -56,7 +56,7 @@ def open_run(path: str | Path) -> xr.Dataset | xr.DataTree:
         raise AttnscopeError(
             f"{folder} holds an unfinished run of attnscope {command}: give the same command again, which goes on there"
         )
-    if command in {"scan", "explain"}:
+    if command in {"scan", "explain", "intervene"}:
         with RunFolder(folder, state["signature"]) as run:
             return _of_texts(run)
     owned = OwnedFolder(folder, command).look()
@@ -71,6 +71,10 @@ def _of_texts(run: RunFolder) -> xr.Dataset | xr.DataTree:
         from attnscope.statistics import load_scan
 
         return load_scan(run)
+    if run.command == "intervene":
+        from attnscope.faithfulness import load_intervention
+
+        return load_intervention(run)
     from attnscope.mechanism import load_explanation
 
     return load_explanation(run)

@@ -6,23 +6,30 @@ from ._intervene import DEFAULT_TEXTS, intervene
 from ._sets import changes_by_sets, removal_curves, search_heads
 from ._stored import load_intervention, skipped_of
 from ._summary import agreement_of, heads_of
+from ._verdict import SHARP, Effect, HeadVerdict, headline, said_effect, verdicts
 
 __all__ = [
     "DEFAULT_TEXTS",
     "ESTIMATES",
+    "SHARP",
+    "Effect",
+    "HeadVerdict",
     "Inquiry",
     "agreement_of",
     "arrays",
     "changes_by_sets",
     "effects",
+    "headline",
     "heads_of",
     "inquiry",
     "intervene",
     "load_intervention",
     "passes",
     "removal_curves",
+    "said_effect",
     "search_heads",
     "skipped_of",
+    "verdicts",
     "where_heads_look",
     "why_heads_look",
 ]

@@ -14,6 +14,7 @@ from attnscope.capture import layer_coordinates
 from attnscope.faithfulness.passes import (
     HeadGradients,
     HeadMeans,
+    Outputs,
     Questions,
     StackedPasses,
     attribution,
@@ -33,7 +34,8 @@ if TYPE_CHECKING:
 
 ESTIMATES = ("attribution", "integrated", "eap_ig")
 _LOGITS = 1 << 28  # bytes of the logits of variants at once
-_TOKENS = 1 << 15  # tokens of variants at once
+_TOKENS = 1 << 15  # tokens of variants at once on a GPU
+_STATES = 1 << 19  # numbers of their states at once on a CPU, whose cache holds what a layer makes of them
 _WORDS = {
     "loss_change": ("Change of the loss without the head", "nats"),
     "kl": ("KL divergence of the predictions without the head", "nats"),
@@ -64,7 +66,8 @@ def effects(
     ablations
         What stands in for a head.
     variants
-        Most variants side by side; by default as many as 32,768 tokens or 256 MiB of logits are.
+        Most variants side by side: memory grows with them. By default as many as the device is quickest with, and 256
+        MiB of logits at most.
     steps
         Points of the integrated estimates; 0 for no estimates at all.
     done
@@ -102,7 +105,7 @@ def _of_batch(
             ablation: inquiry.stand_ins(asked, passes.outputs, passes.sites, ablation, means)
             for ablation in ablations
         }
-        most = variants or most_variants(asked, before)
+        most = variants or most_variants(asked, before, passes.outputs)
         layers = [
             _of_layer(
                 passes, asked, before, call, {name: every[call] for name, every in stands_in.items()}, most
@@ -125,7 +128,7 @@ def _of_batch(
         "source": ("text", np.array(inquiry.documents[place], dtype=object)),
         "ablation": list(ablations),
         **layer_coordinates(passes.sites),
-        "head": np.arange(max(inquiry.heads)),
+        "head": np.arange(changes["loss"].shape[-1]),
         **({"estimator": list(ESTIMATES)} if steps else {}),
     }
     dataset = xr.Dataset(found, coords=coordinates)
@@ -199,11 +202,16 @@ def _gate_gradient(
     return _stacked(attribution(remaining, others))
 
 
-def most_variants(asked: Questions, before: Tensor) -> int:
-    """How many variants fit side by side: 32,768 tokens, and 256 MiB of logits."""
+def most_variants(asked: Questions, before: Tensor, outputs: Outputs) -> int:
+    """How many variants stand side by side: 256 MiB of logits at most, and what the device is quickest with."""
     by_logits = _LOGITS // (before.numel() * before.element_size())
-    by_tokens = _TOKENS // asked.reading.text.input_ids.numel()
-    return max(1, min(by_logits, by_tokens))
+    tokens = _TOKENS if before.device.type != "cpu" else _STATES // _width(outputs)
+    return max(1, min(by_logits, tokens // asked.reading.text.input_ids.numel()))
+
+
+def _width(outputs: Outputs) -> int:
+    """Numbers that a token has, all heads together."""
+    return max(output.shape[1] * output.shape[3] for output in outputs)
 
 
 def _stacked(layers: Sequence[np.ndarray]) -> np.ndarray:

@@ -30,7 +30,7 @@ from attnscope.mechanism.evidence import projections
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-_TOKENS = 2048  # of a batch
+_TOKENS = 1024  # of a batch
 _FEW = 12  # tokens that tell whether what is left out of a pass is what does not differ
 
 
@@ -81,7 +81,7 @@ class Inquiry:
         return [output.shape[1] for output in self._few_outputs]
 
     def slices(self) -> list[slice]:
-        """The windows of each batch: about 2,048 tokens' worth, and 2 at least, as heads are resampled within one."""
+        """The windows of each batch: about 1,024 tokens' worth, and 2 at least, as heads are resampled within one."""
         longest = max(max(len(window), len(window.target or window)) for window in self.windows)
         size = self.batch_size or max(2, _TOKENS // longest)
         starts = list(range(0, len(self.windows), size))

@@ -84,9 +84,10 @@ def intervene(
     limit
         Windows.
     batch_size
-        Windows at a time; by default about 2,048 tokens' worth, two at least.
+        Windows at a time; by default about 1,024 tokens' worth, two at least.
     variants
-        Most variants of a batch side by side; by default 32,768 tokens' or 256 MiB of logits' worth.
+        Most variants of a batch side by side: memory grows with them. By default as many as the device is quickest
+        with, and 256 MiB of logits at most.
     ablations
         What stands in for a head's output: ``zero``, ``mean`` (of the head over all texts), ``resample`` (what it gives
         on another text).

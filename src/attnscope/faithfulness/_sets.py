@@ -56,7 +56,7 @@ def changes_by_sets(
             )
             loss = asked.scores(before[None])["loss"]
             others = inquiry.stand_ins(asked, passes.outputs, passes.sites, ablation, means)
-            most = variants or most_variants(asked, before)
+            most = variants or most_variants(asked, before, passes.outputs)
             parts: list[Tensor] = []
             for first in range(0, len(of_batch), most):
                 some = torch.from_numpy(of_batch[first : first + most])

@@ -30,7 +30,8 @@ def heads_of(effects: xr.Dataset, *, seed: int = 0) -> xr.Dataset:
         bootstrap over documents, or over windows where there are fewer than 5 documents: the attribute
         ``intervals_over`` says which) and ``shown`` ``(ablation, layer, head)``: whether the effect is told from 0 with
         all heads of an ablation looked at together. ``kl`` (nats) and ``accuracy_change`` (share) are means; where
-        there are estimates, so are ``estimate`` ``(estimator, ablation, layer, head)`` and ``importance`` ``(layer, head)``.
+        there are estimates, so are ``estimate`` ``(estimator, ablation, layer, head)`` and ``importance`` ``(layer,
+        head)``.
 
     Examples
     --------

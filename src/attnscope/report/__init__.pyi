@@ -2,6 +2,7 @@ from ._alignment_page import compared_heads, whose, write_alignment_report
 from ._comparison_page import write_comparison_report
 from ._embed import numbers, picture, script_json
 from ._explain_page import write_explain_report
+from ._intervention_page import write_intervention_report
 from ._scan_content import flatten
 from ._scan_page import write_report
 from ._window import encode
@@ -17,5 +18,6 @@ __all__ = [
     "write_alignment_report",
     "write_comparison_report",
     "write_explain_report",
+    "write_intervention_report",
     "write_report",
 ]

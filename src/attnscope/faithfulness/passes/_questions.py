@@ -71,8 +71,9 @@ class Questions:
         Returns
         -------
         dict
-            ``loss``: -ln of the probability of the right token, nats; ``accuracy``: share of places where the right
-            token is the likeliest; with `before` also ``kl``: KL divergence of the predictions from those before, nats.
+            ``loss``: -ln of the probability of the right token, nats; ``accuracy``: share of places where no token is
+            likelier than the right one; with `before` also ``kl``: KL divergence of the predictions from those before,
+            nats.
 
         Examples
         --------
@@ -82,29 +83,44 @@ class Questions:
         >>> asked = Questions(Reading(batch, batch), torch.tensor([[0, 0]]), labels, [])
         >>> scores = asked.scores(torch.zeros(1, 1, 2, 4), torch.zeros(1, 2, 4))
         >>> {name: round(float(value), 3) for name, value in scores.items()}
-        {'loss': 1.386, 'accuracy': 0.0, 'kl': 0.0}
+        {'loss': 1.386, 'accuracy': 1.0, 'kl': 0.0}
         """
+        real = self.labels != IGNORED
+        right = self.labels.clamp(min=0)[..., None]
+        known = None if before is None else _Before.of(before)
         found: dict[str, list[Tensor]] = {}
-        reference = None if before is None else _log_softmax(before)
-        for one in logits:  # one variant at a time: log probabilities take as much memory as the logits
-            for name, value in self._of_variant(_log_softmax(one), reference).items():
-                found.setdefault(name, []).append(value)
+        for one in logits:  # one variant at a time, which the processor's cache may hold
+            wide = one.to(torch.promote_types(one.dtype, torch.float32))
+            largest, answer = wide.amax(-1), wide.gather(-1, right)[..., 0]
+            total = largest + (wide - largest[..., None]).exp_().sum(-1).log()
+            scores = {"loss": total - answer, "accuracy": (answer == largest).to(wide.dtype)}
+            if known is not None:
+                scores["kl"] = known.divergence(wide, total)
+            for name, value in scores.items():
+                found.setdefault(name, []).append(_mean(value, real))
         return {name: torch.stack(values) for name, values in found.items()}
 
-    def _of_variant(self, answers: Tensor, before: Tensor | None) -> dict[str, Tensor]:
-        real = self.labels != IGNORED
-        right = answers.gather(-1, self.labels.clamp(min=0)[..., None])[..., 0]
-        scores = {
-            "loss": _mean(-right, real),
-            "accuracy": _mean((answers.argmax(-1) == self.labels).to(answers.dtype), real),
-        }
-        if before is not None:
-            scores["kl"] = _mean((before.exp() * (before - answers)).sum(-1), real)
-        return scores
 
+@dataclass(frozen=True, eq=False)
+class _Before:
+    """The predictions of the unchanged model."""
 
-def _log_softmax(logits: Tensor) -> Tensor:
-    return torch.log_softmax(logits.to(torch.promote_types(logits.dtype, torch.float32)), -1)
+    probabilities: Tensor
+    negative_entropy: Tensor
+
+    @classmethod
+    def of(cls, logits: Tensor) -> _Before:
+        logs = torch.log_softmax(logits.to(torch.promote_types(logits.dtype, torch.float32)), -1)
+        probabilities = logs.exp()
+        return cls(probabilities, (probabilities * logs).sum(-1))
+
+    def divergence(self, logits: Tensor, total: Tensor) -> Tensor:
+        """KL divergence from these of the predictions that `logits` make; `total` is their log-sum-exp.
+
+        Rounding may leave it below 0 by some 1e-7: it is then 0.
+        """
+        crossed = total - (self.probabilities * logits).sum(-1)
+        return (self.negative_entropy + crossed).clamp(min=0)
 
 
 def _mean(values: Tensor, real: Tensor) -> Tensor:

@@ -1,0 +1,141 @@
+"""`attnscope intervene`: parse, call, print."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from attnscope.cli import options
+from attnscope.cli.intervene_tables import as_dict, print_csv, print_tables
+from attnscope.cli.output import emit, json_text, progress_bar
+from attnscope.cli.place import PAGE, Place, draw_views
+
+if TYPE_CHECKING:
+    import xarray as xr
+
+_Window = Annotated[
+    int | None, typer.Option(help="Tokens of a window.", show_default="the model's length, at most 512")
+]
+_Target = Annotated[
+    list[Path] | None, typer.Option(help=options.TARGET + "Line i beside line i of the text.")
+]
+_Ablations = Annotated[
+    str, typer.Option(help="Stand-ins for a head's output, with commas between: zero, mean, resample.")
+]
+_Steps = Annotated[int, typer.Option(help="Points of the integrated gradients; 0 leaves out all estimates.")]
+_Variants = Annotated[
+    int | None,
+    typer.Option(
+        help="Largest number of variants side by side.", show_default="what the device is quickest with"
+    ),
+]
+_Search = Annotated[
+    bool,
+    typer.Option("--search", help="Search too: random sets of heads taken out, and a sparse regression."),
+]
+_Curves = Annotated[
+    bool, typer.Option("--curves", help="Curves too: more and more heads taken out, in several orders.")
+]
+_Why = Annotated[bool, typer.Option(help="Causes beside the effects, as explain finds them.")]
+
+
+def intervene(
+    model: options.Model = options.BUNDLED,
+    text: options.Texts = None,
+    target: _Target = None,
+    out: options.Out = None,
+    repair: options.Repair = False,
+    device: options.Device = None,
+    dtype: options.Dtype = None,
+    window: _Window = None,
+    limit: Annotated[int, typer.Option(help="Largest number of windows.")] = 100,
+    batch_size: Annotated[
+        int | None, typer.Option(help="Windows at a time.", show_default="about 1,024 tokens' worth")
+    ] = None,
+    variants: _Variants = None,
+    ablations: _Ablations = "zero,mean,resample",
+    steps: _Steps = 5,
+    search: _Search = False,
+    curves: _Curves = False,
+    why: _Why = True,
+    band: options.Band = 10,
+    seed: options.Seed = 0,
+    field: options.Field = None,
+    by_line: options.ByLine = False,
+    tokenizer: options.Tokenizer = None,
+    revision: options.Revision = None,
+    trust_remote_code: options.TrustRemoteCode = False,
+    report: options.Report = True,
+    figures: options.Figures = options.USUAL_FIGURES,
+    as_json: options.AsJson = False,
+    as_csv: options.AsCsv = False,
+) -> None:
+    """Does a head matter? Take every head out, one at a time, and measure what the predictions lose."""
+    options.refuse_two_formats(as_json=as_json, as_csv=as_csv)
+    formats = options.formats_of(figures)
+    place = Place(out, _default_out)
+    from attnscope.faithfulness import intervene as run_intervene
+
+    with progress_bar("intervene") as show:
+        tree = run_intervene(
+            model,
+            text or None,
+            targets=target or None,
+            out=place,
+            repair=repair,
+            tokenizer=tokenizer,
+            window=window,
+            limit=limit,
+            batch_size=batch_size,
+            variants=variants,
+            ablations=[name.strip() for name in ablations.split(",")],  # pyright: ignore[reportArgumentType] checked there
+            steps=steps,
+            search=search,
+            curves=curves,
+            why=why,
+            band=band,
+            seed=seed,
+            field=field,
+            by_line=by_line,
+            device=device,
+            dtype=dtype,
+            revision=revision,
+            trust_remote_code=trust_remote_code,
+            progress=show,
+        )
+    folder = Path(tree.attrs["run"])
+    page = _draw(tree, folder, formats) if report else None
+    if as_json:
+        emit(json_text(as_dict(tree, folder)) + "\n")
+    elif as_csv:
+        print_csv(tree)
+    else:
+        print_tables(tree)
+        place.say(folder, page)
+
+
+def _default_out(signature: Any) -> Path:
+    from attnscope.statistics import default_out
+
+    folder = default_out(signature)
+    return folder.with_name(f"intervene-{folder.name}")
+
+
+def _draw(tree: xr.DataTree, folder: Path, formats: tuple[str, ...]) -> Path | None:
+    from attnscope.figures.intervene import intervention_figures
+    from attnscope.figures.save import save_figure
+    from attnscope.report import write_intervention_report
+    from attnscope.store import RunFolder
+
+    def draw(place: Path) -> None:
+        figures = dict(intervention_figures(tree))
+        (place / "figures").mkdir(parents=True, exist_ok=True)
+        for name, figure in figures.items():
+            save_figure(figure, place / "figures" / name, formats)
+        write_intervention_report(tree, place / PAGE, figures)
+
+    with RunFolder(folder, json.loads(tree.attrs["signature"])) as run:
+        return draw_views(run, [sorted(tree.children), formats], draw)

@@ -1,0 +1,127 @@
+"""What `attnscope intervene` prints: a table, CSV, JSON."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from attnscope.cli.output import csv_text, emit, new_console
+from attnscope.cli.place import count
+
+if TYPE_CHECKING:
+    import xarray as xr
+    from rich.table import Table
+
+    from attnscope.faithfulness import HeadVerdict
+
+_SHOWN = 20  # heads in the table
+_EFFECT = (
+    "loss without: change of the loss in nats when nothing (zero), the head's mean (mean) or what it gives on another "
+    "text (resample) stands in for it; * is told from 0 with all heads looked at together."
+)
+_ZERO = "Zeroing takes the model out of what it was trained on: mean and resample are the fairer ablations."
+_ALONE = "A head that another one can stand in for shows no effect alone: --curves takes heads out together."
+
+
+def as_dict(tree: xr.DataTree, folder: Path) -> dict[str, Any]:
+    """What ``--json`` prints."""
+    from attnscope.faithfulness import headline, skipped_of, verdicts
+
+    heads = [asdict(row) | {"matters": row.matters} for row in verdicts(tree)]
+    return {
+        "signature": json.loads(tree.attrs["signature"]),
+        "says": headline(tree),
+        "heads": _finite(heads),
+        "skipped": skipped_of(tree),
+        "run": str(folder),
+    }
+
+
+def print_csv(tree: xr.DataTree) -> None:
+    """One line for each head, with the signature that names the run's folder."""
+    from attnscope.faithfulness import verdicts
+    from attnscope.store import Signature
+
+    signature = Signature.from_json(tree.attrs["signature"]).short
+    table: list[list[Any]] = []
+    for row in sorted(verdicts(tree), key=lambda one: (one.layer, one.head)):
+        plain = asdict(row)
+        effects = plain.pop("effects")
+        plain |= {f"{name}_{key}": value for name, one in effects.items() for key, value in one.items()}
+        plain |= {"matters": row.matters, "signature": signature}
+        if not table:
+            table.append(list(plain))
+        table.append([_cell(value) for value in plain.values()])
+    emit(csv_text(table))
+
+
+def print_tables(tree: xr.DataTree) -> None:
+    """The headline, a table of heads, and how to read it."""
+    from attnscope.faithfulness import headline, skipped_of, verdicts
+
+    console = new_console()
+    rows = verdicts(tree)
+    settings = json.loads(tree.attrs["signature"])["settings"]
+    texts = tree["effects"].sizes["text"]
+    console.print(
+        f"{tree.attrs['model']}: {count(len(rows), 'head')} taken out over {count(texts, 'window')} of up to "
+        f"{settings['window']} tokens",
+        highlight=False,
+        markup=False,
+    )
+    for sentence in headline(tree):
+        console.print(sentence, style="bold", highlight=False, markup=False)
+    console.print(_table(rows[:_SHOWN]))
+    if len(rows) > _SHOWN:
+        console.print(f"and {len(rows) - _SHOWN} more heads: --csv lists all", highlight=False)
+    for name, reason in skipped_of(tree).items():
+        console.print(f"no {name}: {reason}", style="dim", highlight=False, markup=False)
+    notes = [_EFFECT, *([_ZERO] if "zero" in rows[0].effects else []), _ALONE]
+    for note in notes:
+        console.print(note, style="dim", highlight=False, markup=False)
+
+
+def _table(rows: list[HeadVerdict]) -> Table:
+    from rich import box
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    crossing = len({row.attention for row in rows}) > 1
+    why = any(row.position_share is not None for row in rows)
+    headings = [
+        "head",
+        *(["attention"] if crossing else []),
+        "kind",
+        "peak",
+        "weight",
+        *(["position"] if why else []),
+    ]
+    for heading in headings:
+        table.add_column(heading, justify="left" if heading in {"attention", "kind"} else "right")
+    for name in rows[0].effects:
+        table.add_column(f"loss without:\n{name}", justify="right")
+    for row in rows:
+        share = "" if row.position_share is None else f"{row.position_share:.2f}"
+        peak = f"{row.peak_offset:+.0f}" if np.isfinite(row.peak_offset) else ""
+        cells = [f"{row.layer}.{row.head}", *([row.attention] if crossing else []), row.kind]
+        cells += [peak, f"{row.peak_weight:.2f}", *([share] if why else [])]
+        effects = [f"{one.mean:+.3f}{'*' if one.shown else ' '}" for one in row.effects.values()]
+        table.add_row(*cells, *effects)
+    return table
+
+
+def _cell(value: Any) -> Any:
+    return f"{value:.6g}" if isinstance(value, float) else "" if value is None else value
+
+
+def _finite(value: Any) -> Any:
+    """NaN becomes null, which JSON knows."""
+    if isinstance(value, dict):
+        return {name: _finite(one) for name, one in value.items()}
+    if isinstance(value, list):
+        return [_finite(one) for one in value]
+    return None if isinstance(value, float) and not np.isfinite(value) else value

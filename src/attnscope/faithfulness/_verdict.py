@@ -1,0 +1,234 @@
+"""Where, why, whether: one line for each head, and what all of them come to."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    import xarray as xr
+
+SHARP = 0.5  # share of all weight at one offset, from which a head is called sharp here
+_SURE = 0.05  # chance, below which an agreement of orders is told of without a warning
+
+
+@dataclass(frozen=True)
+class Effect:
+    """What one ablation of one head changes.
+
+    Attributes
+    ----------
+    mean, low, high
+        Change of the loss, nats, and its 95% interval; NaN bounds where there are too few texts for one.
+    shown
+        Whether it is told from 0, all heads looked at together.
+    """
+
+    mean: float
+    low: float
+    high: float
+    shown: bool
+
+
+@dataclass(frozen=True)
+class HeadVerdict:
+    """Where a head looks, why, and whether it matters.
+
+    Attributes
+    ----------
+    layer, head, attention
+        Which head, and whether it looks at its own text, its past, or across.
+    kind
+        Name of its kind, as `attnscope.scan` gives it.
+    peak_offset, peak_weight
+        The offset with the largest share of all weight, tokens, and that share.
+    position_share
+        Share of the scores' variance over offsets that position explains; None where that is not known.
+    scores_agree
+        Whether both readings of the scores lie at the weights' offset; None where that was not asked.
+    effects
+        By ablation.
+    importance
+        Size of the loss's slope in a gate on the head, nats; None without estimates.
+    """
+
+    layer: int
+    head: int
+    attention: str
+    kind: str
+    peak_offset: float
+    peak_weight: float
+    position_share: float | None
+    scores_agree: bool | None
+    effects: dict[str, Effect] = field(default_factory=dict[str, Effect])
+    importance: float | None = None
+
+    @property
+    def matters(self) -> int:
+        """1 where every ablation is shown to raise the loss, -1 where every one is shown to lower it, else 0."""
+        signs = {np.sign(one.mean) if one.shown else 0 for one in self.effects.values()}
+        return int(signs.pop()) if len(signs) == 1 else 0
+
+    @property
+    def largest(self) -> float:
+        """Size of the largest effect, nats."""
+        return max((abs(one.mean) for one in self.effects.values()), default=0.0)
+
+
+def verdicts(tree: xr.DataTree) -> list[HeadVerdict]:
+    """One verdict for each head, those with the largest effect first.
+
+    Parameters
+    ----------
+    tree
+        From `intervene`.
+
+    Examples
+    --------
+    >>> from attnscope.faithfulness import intervene
+    >>> first = verdicts(intervene(limit=4, window=32, ablations=["zero"], steps=0, why=False))[0]
+    >>> first.kind, first.peak_offset
+    ('next', 1.0)
+    """
+    heads, where = tree["heads"].to_dataset(), tree["where"].to_dataset()
+    why = tree["why"].to_dataset() if "why" in tree.children else None
+    kinds = heads.layer_kind.values.tolist()
+    found: list[HeadVerdict] = []
+    for row, layer in enumerate(heads.layer.values.tolist()):
+        for head in range(heads.sizes["head"]):
+            if np.isnan(heads.effect.values[0, row, head]):
+                continue
+            at = {"layer": row, "head": head}
+            found.append(
+                HeadVerdict(
+                    layer=int(layer),
+                    head=head,
+                    attention=str(kinds[row]),
+                    kind=str(where.kind.isel(at).item()) if "kind" in where else "",
+                    peak_offset=float(where.peak_offset.isel(at)) if "peak_offset" in where else float("nan"),
+                    peak_weight=float(where.peak_weight.isel(at)) if "peak_weight" in where else float("nan"),
+                    position_share=_of(why, "position_share", layer, head),
+                    scores_agree=_agrees(why, layer, head),
+                    effects={
+                        str(name): _effect(heads, place, at)
+                        for place, name in enumerate(heads.ablation.values)
+                    },
+                    importance=float(heads.importance.isel(at)) if "importance" in heads else None,
+                )
+            )
+    return sorted(found, key=lambda one: -one.largest)
+
+
+def headline(tree: xr.DataTree) -> list[str]:
+    """What the verdicts come to, in sentences that say how sure they are.
+
+    Parameters
+    ----------
+    tree
+        From `intervene`.
+    """
+    rows = verdicts(tree)
+    heads, effects = tree["heads"].to_dataset(), tree["effects"].to_dataset()
+    ablations = [str(name) for name in heads.ablation.values]
+    under = f"under {_listed(ablations)} ablation" + (" alike" if len(ablations) > 1 else "")
+    texts, unit = int(heads.attrs["texts"]), str(heads.attrs["intervals_over"])
+    known = bool(np.isfinite(heads.effect_low.values).any())
+    loss, right = float(effects.loss.mean()), float(effects.accuracy.mean())
+    sentences = [f"The loss is {loss:.3f} nats a token; {right:.0%} of the tokens asked for are right."]
+    if known:
+        over = f"{heads.attrs['documents']} documents" if unit == "documents" else f"{texts} windows"
+        sentences += _shown(rows, under, over)
+    else:
+        sentences.append(
+            f"No interval can be given: {texts} text{'s' * (texts != 1)} say next to nothing of others. Give 5 or more."
+        )
+    first = rows[0]
+    strongest = max(first.effects, key=lambda name: abs(first.effects[name].mean))
+    sentences.append(
+        f"Most changes without head {first.layer}.{first.head}: {said_effect(first.effects[strongest])} nats "
+        f"({strongest})."
+    )
+    return [*sentences, *_estimates_said(tree)]
+
+
+def _shown(rows: Sequence[HeadVerdict], under: str, over: str) -> list[str]:
+    """How many heads have an effect that is told from 0, and how many of the sharp ones have none."""
+    worse, better = (sum(row.matters == sign for row in rows) for sign in (1, -1))
+    sentences = [
+        f"Without one head the loss rises in {worse} of {len(rows)} heads and falls in {better}, {under}; for the "
+        f"other {len(rows) - worse - better} no effect is shown (all heads together at 95%, over {over})."
+    ]
+    sharp = [row for row in rows if row.peak_weight >= SHARP]
+    if sharp:
+        needed = sum(row.matters == 1 for row in sharp)
+        many = "head puts" if len(sharp) == 1 else "heads put"
+        sentences.append(
+            f"{len(sharp)} {many} half of all weight or more at one offset; {needed} of them "
+            f"{'is' if needed == 1 else 'are'} shown to be needed."
+        )
+    return sentences
+
+
+def said_effect(effect: Effect) -> str:
+    """A change with its interval.
+
+    Examples
+    --------
+    >>> said_effect(Effect(0.5, 0.25, 0.75, True)), said_effect(Effect(-0.002, float("nan"), float("nan"), False))
+    ('+0.500 (+0.250 to +0.750)', '−0.002')
+    """
+    text = f"{effect.mean:+.3f}"
+    if np.isfinite(effect.low):
+        text += f" ({effect.low:+.3f} to {effect.high:+.3f})"
+    return text.replace("-", "−")
+
+
+def _estimates_said(tree: xr.DataTree) -> list[str]:
+    if "agreement" not in tree.children:
+        return []
+    found = tree["agreement"].to_dataset()
+    ablation = "mean" if "mean" in found.ablation.values else str(found.ablation.values[0])
+    parts: list[str] = []
+    for name in ("attribution", "integrated", "importance"):
+        one = found.sel(estimator=name, ablation=ablation)
+        value, chance = float(one.rank_correlation), float(one.chance)
+        if np.isfinite(value):
+            doubt = "" if chance < _SURE else f", a random order as often as {chance:.0%}"
+            parts.append(f"{_NAMES[name]} {value:.2f}{doubt}".replace("-", "−"))
+    if not parts:
+        return []
+    return [f"Rank correlation of estimates with the {ablation} ablation: {'; '.join(parts)}."]
+
+
+_NAMES = {
+    "attribution": "attribution patching",
+    "integrated": "integrated gradients",
+    "importance": "gradient importance",
+}
+
+
+def _effect(heads: xr.Dataset, ablation: int, at: dict[str, int]) -> Effect:
+    one = heads.isel({"ablation": ablation, **at})
+    return Effect(float(one.effect), float(one.effect_low), float(one.effect_high), bool(one.shown))
+
+
+def _of(why: xr.Dataset | None, name: str, layer: int, head: int) -> float | None:
+    if why is None or name not in why or layer not in why.layer.values or head not in why["head"].values:
+        return None
+    value = float(why[name].sel(layer=layer, head=head))
+    return value if np.isfinite(value) else None
+
+
+def _agrees(why: xr.Dataset | None, layer: int, head: int) -> bool | None:
+    """Asked of heads that position explains alone, as in `explain`."""
+    if not _of(why, "positional", layer, head):
+        return None
+    agree = _of(why, "agree", layer, head)
+    return None if agree is None else bool(agree)
+
+
+def _listed(names: Sequence[str]) -> str:
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"

@@ -1,0 +1,70 @@
+"""The figures of an intervention, all at once, and how each is read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from attnscope.figures.intervene._effects import effect_intervals, effect_maps, weight_against_effect
+from attnscope.figures.intervene._orders import estimate_panels, removal_curves
+
+if TYPE_CHECKING:
+    import xarray as xr
+    from matplotlib.figure import Figure
+
+#: By name of the figure: its title, and how to read it.
+READINGS = {
+    "effect-intervals": (
+        "The heads whose absence changes most",
+        (
+            "Each point is the mean change of the loss without that head, each line its 95% interval. Right of 0 the "
+            "model is worse without the head."
+        ),
+    ),
+    "effect-maps": (
+        "All heads",
+        (
+            "Orange: the loss rises without the head; blue: it falls. A dot: told from 0 with all heads of the panel "
+            "looked at together. Colours end at what 98% of the heads stay below."
+        ),
+    ),
+    "weight-against-effect": (
+        "Weight and effect are two things",
+        (
+            "Right: nearly all weight at one offset. Up: the loss rises without the head. Filled points have an effect "
+            "that is told from 0, rings have not."
+        ),
+    ),
+    "estimates": (
+        "Estimates beside the effects measured",
+        (
+            "On the grey line an estimate equals the effect. A rank correlation near 1: the estimate puts the heads "
+            "in the right order."
+        ),
+    ),
+    "curves": (
+        "Heads taken out together",
+        (
+            "Heads go in the order of each score, the largest first; an order made on one half of the texts is "
+            "measured on the other. The dashed line is the mean of random orders. Bands are 95% intervals."
+        ),
+    ),
+}
+
+
+def intervention_figures(tree: xr.DataTree) -> Iterator[tuple[str, Figure]]:
+    """Every figure that the result has values for, with its name.
+
+    Parameters
+    ----------
+    tree
+        From `attnscope.intervene`.
+    """
+    yield "effect-intervals", effect_intervals(tree)
+    yield "effect-maps", effect_maps(tree["heads"].to_dataset())
+    if "peak_weight" in tree["where"].to_dataset():
+        yield "weight-against-effect", weight_against_effect(tree)
+    if "agreement" in tree.children:
+        yield "estimates", estimate_panels(tree)
+    if "curves" in tree.children:
+        yield "curves", removal_curves(tree["curves"].to_dataset())

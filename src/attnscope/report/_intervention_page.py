@@ -1,0 +1,159 @@
+"""Writing the page of an intervention: where, why and whether, side by side for each head."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from attnscope.faithfulness import headline, said_effect, skipped_of, verdicts
+from attnscope.figures.intervene import READINGS, intervention_figures
+from attnscope.report._embed import picture, write_page
+from attnscope.report._scan_content import parsed
+
+if TYPE_CHECKING:
+    import xarray as xr
+    from matplotlib.figure import Figure
+
+    from attnscope.faithfulness import HeadVerdict
+
+_STYLES = ("page.css", "explain.css", "intervene.css")
+_ASKED = {
+    "masked": "The model is asked for 15% of the words, behind masks.",
+    "next": "The model is asked for the token after each.",
+    "translation": "The model is asked for the translation, token by token.",
+}
+_HIGH = 26  # pixels of a small profile
+
+
+@dataclass(frozen=True)
+class _Cell:
+    text: str
+    value: float | str
+    kind: str = ""
+    below: str = ""
+
+
+@dataclass(frozen=True)
+class _Row:
+    profile: list[tuple[float, float, bool]]  # x, height, whether it is the token itself
+    cells: list[_Cell]
+
+
+def write_intervention_report(
+    tree: xr.DataTree, path: Path | str, figures: Mapping[str, Figure] | None = None
+) -> Path:
+    """Write the results of `attnscope.intervene` as one HTML page that needs no network and no other file.
+
+    Parameters
+    ----------
+    tree
+        From `attnscope.intervene`.
+    path
+        The file to write; its folder is made if needed.
+    figures
+        From `intervention_figures`, if they were drawn already.
+
+    Returns
+    -------
+    Path
+        The file written.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from attnscope.faithfulness import intervene
+    >>> tree = intervene(limit=4, window=32, ablations=["zero"], steps=0, why=False)
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     page = write_intervention_report(tree, Path(folder) / "report.html").read_text(encoding="utf-8")
+    >>> "Whether the heads of" in page
+    True
+    """
+    drawn = dict(intervention_figures(tree)) if figures is None else figures
+    rows = verdicts(tree)
+    shown = []
+    for name, (title, reading) in READINGS.items():
+        if name in drawn:
+            source, width = picture(drawn[name])
+            shown.append({"name": name, "title": title, "reading": reading, "source": source, "width": width})
+    return write_page(
+        Path(path),
+        "intervene.html.j2",
+        styles=_STYLES,
+        scripts=("sort.js",),
+        signature=parsed(tree.attrs.get("signature", "{}")),
+        model=str(tree.attrs.get("model", "the model")),
+        asked=_ASKED.get(str(tree.attrs.get("asked", "")), ""),
+        headline=headline(tree),
+        pictures=shown,
+        columns=_columns(rows),
+        rows=[_row(tree, row) for row in rows],
+        skipped=list(skipped_of(tree).items()),
+        high=_HIGH,
+        zero="zero" in rows[0].effects,
+    )
+
+
+def _columns(rows: list[HeadVerdict]) -> list[tuple[str, str, str]]:
+    """Group, heading and what a first click does, of each column."""
+    why = [
+        ("why", "Explained by position", "descending"),
+        ("why", "Scores agree", "descending"),
+    ]
+    return [
+        ("where", "Head", "ascending"),
+        ("where", "Kind", "ascending"),
+        ("where", "Peak", "descending"),
+        ("where", "Weight there", "descending"),
+        *(why if _has_causes(rows) else []),
+        *(("whether", f"Loss without: {name}", "descending") for name in rows[0].effects),
+    ]
+
+
+def _has_causes(rows: list[HeadVerdict]) -> bool:
+    return any(row.position_share is not None for row in rows)
+
+
+def _row(tree: xr.DataTree, row: HeadVerdict) -> _Row:
+    cells = [
+        _Cell(f"{row.layer}.{row.head}", row.layer * 10_000 + row.head),
+        _Cell(row.kind, row.kind),
+        _Cell(_signed(row.peak_offset, 0), _sortable(row.peak_offset)),
+        _Cell(f"{row.peak_weight:.2f}" if math.isfinite(row.peak_weight) else "", _sortable(row.peak_weight)),
+    ]
+    if any(name == "why" for name in tree.children):
+        share = row.position_share
+        cells.append(_Cell("" if share is None else f"{share:.2f}", "" if share is None else share))
+        agree = row.scores_agree
+        cells.append(
+            _Cell("" if agree is None else "yes" if agree else "no", "" if agree is None else int(agree))
+        )
+    cells += [
+        _Cell(said_effect(one), one.mean, "shown" if one.shown else "open") for one in row.effects.values()
+    ]
+    return _Row(_profile(tree, row), cells)
+
+
+def _profile(tree: xr.DataTree, row: HeadVerdict) -> list[tuple[float, float, bool]]:
+    """Bars of a small profile: the mean weight at each offset, as a share of the largest."""
+    where = tree["where"].to_dataset()
+    if "profile" not in where:
+        return []
+    values = np.nan_to_num(where.profile.sel(layer=row.layer, head=row.head).values)
+    top = float(values.max()) or 1.0
+    return [
+        (float(place), round(_HIGH * float(value) / top, 1), int(offset) == 0)
+        for place, (value, offset) in enumerate(zip(values, where.offset.values, strict=True))
+    ]
+
+
+def _signed(value: float, digits: int) -> str:
+    return f"{value:+.{digits}f}".replace("-", "−") if math.isfinite(value) else ""
+
+
+def _sortable(value: float) -> float | str:
+    return value if math.isfinite(value) else ""
