@@ -3,10 +3,12 @@ from ._beside import where_heads_look, why_heads_look
 from ._effects import ESTIMATES, effects
 from ._inquiry import Inquiry, inquiry
 from ._intervene import DEFAULT_TEXTS, intervene
+from ._patching import attribution_patch, patch, path_patch
 from ._sets import changes_by_sets, removal_curves, search_heads
 from ._stored import load_intervention, skipped_of
 from ._summary import agreement_of, heads_of
 from ._verdict import SHARP, Effect, HeadVerdict, headline, said_effect, verdicts
+from .passes import Pair, read_pairs
 
 __all__ = [
     "DEFAULT_TEXTS",
@@ -15,8 +17,10 @@ __all__ = [
     "Effect",
     "HeadVerdict",
     "Inquiry",
+    "Pair",
     "agreement_of",
     "arrays",
+    "attribution_patch",
     "changes_by_sets",
     "effects",
     "headline",
@@ -25,6 +29,9 @@ __all__ = [
     "intervene",
     "load_intervention",
     "passes",
+    "patch",
+    "path_patch",
+    "read_pairs",
     "removal_curves",
     "said_effect",
     "search_heads",

@@ -158,8 +158,10 @@ def _shown(rows: Sequence[HeadVerdict], under: str, over: str) -> list[str]:
     """How many heads have an effect that is told from 0, and how many of the sharp ones have none."""
     worse, better = (sum(row.matters == sign for row in rows) for sign in (1, -1))
     sentences = [
-        f"Without one head the loss rises in {worse} of {len(rows)} heads and falls in {better}, {under}; for the "
-        f"other {len(rows) - worse - better} no effect is shown (all heads together at 95%, over {over})."
+        (
+            f"Without one head the loss rises in {worse} of {len(rows)} heads and falls in {better}, {under}; for the "
+            f"other {len(rows) - worse - better} no effect is shown (all heads together at 95%, over {over})."
+        )
     ]
     sharp = [row for row in rows if row.peak_weight >= SHARP]
     if sharp:

@@ -120,7 +120,7 @@ def _has_causes(rows: list[HeadVerdict]) -> bool:
 
 def _row(tree: xr.DataTree, row: HeadVerdict) -> _Row:
     cells = [
-        _Cell(f"{row.layer}.{row.head}", row.layer * 10_000 + row.head),
+        _Cell(f"{row.layer}.{row.head}", float(row.layer * 10_000 + row.head)),
         _Cell(row.kind, row.kind),
         _Cell(_signed(row.peak_offset, 0), _sortable(row.peak_offset)),
         _Cell(f"{row.peak_weight:.2f}" if math.isfinite(row.peak_weight) else "", _sortable(row.peak_weight)),
@@ -130,11 +130,11 @@ def _row(tree: xr.DataTree, row: HeadVerdict) -> _Row:
         cells.append(_Cell("" if share is None else f"{share:.2f}", "" if share is None else share))
         agree = row.scores_agree
         cells.append(
-            _Cell("" if agree is None else "yes" if agree else "no", "" if agree is None else int(agree))
+            _Cell("" if agree is None else "yes" if agree else "no", "" if agree is None else float(agree))
         )
-    cells += [
-        _Cell(said_effect(one), one.mean, "shown" if one.shown else "open") for one in row.effects.values()
-    ]
+    for one in row.effects.values():
+        mean, _, interval = said_effect(one).partition(" ")
+        cells.append(_Cell(mean, one.mean, "shown" if one.shown else "open", interval.strip("()")))
     return _Row(_profile(tree, row), cells)
 
 

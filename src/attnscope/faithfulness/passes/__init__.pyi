@@ -1,5 +1,6 @@
 from ._attend import output_with_gradient
-from ._gradients import HeadGradients, attribution, gates_towards, importance
+from ._gradients import HeadGradients, answers_difference, attribution, gates_towards, importance
+from ._pairs import EncodedPairs, Pair, read_pairs
 from ._questions import IGNORED, Kind, Questions, kind_of_question, questions
 from ._replacements import (
     ABLATIONS,
@@ -18,12 +19,15 @@ __all__ = [
     "ABLATIONS",
     "IGNORED",
     "Ablation",
+    "EncodedPairs",
     "HeadGradients",
     "HeadMeans",
     "Kind",
     "Outputs",
+    "Pair",
     "Questions",
     "StackedPasses",
+    "answers_difference",
     "attribution",
     "blocks_of",
     "donor_positions",
@@ -32,6 +36,7 @@ __all__ = [
     "kind_of_question",
     "output_with_gradient",
     "questions",
+    "read_pairs",
     "real_queries",
     "replacement",
     "replacing",

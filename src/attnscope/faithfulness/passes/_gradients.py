@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from attnscope.attention import AttentionCall
     from attnscope.capture import Site
+    from attnscope.faithfulness.passes._pairs import EncodedPairs
 
     #: From the number of a call and its output to the output that goes on.
     Gate = Callable[[int, Tensor], Tensor]
@@ -65,13 +66,46 @@ class HeadGradients:
         towards_donor
             How far token embeddings are moved to those of the text before in the batch: 0 not at all, 1 all the way.
         """
-        self._outputs, self._gate = [], gate
-        moved = _embeddings_moved(self.model, questions, towards_donor)
-        with _frozen(self.model), watching(self.model, self._observe), moved, torch.enable_grad():
-            logits = main_output(self.model(**questions.reading.inputs(self.model)))
+        reading = questions.reading
+        inputs = reading.inputs(self.model)
+        others: dict[str, Tensor] = {}
+        if towards_donor is not None:
+            for name, side in (("input_ids", reading.text), ("decoder_input_ids", reading.target)):
+                if name in inputs:
+                    others[name] = side.input_ids.roll(1, 0).gather(1, donor_positions(side.valid))
+
+        def loss(logits: Tensor) -> Tensor:
             logits = logits.gather(1, questions.places[..., None].expand(-1, -1, logits.shape[-1]))
-            loss = questions.scores(logits[None])["loss"].sum()
-            gradients = torch.autograd.grad(loss, self._outputs, allow_unused=True, materialize_grads=True)
+            return questions.scores(logits[None])["loss"].sum()
+
+        return self.of_inputs(inputs, loss, gate, others, towards_donor or 0.0)
+
+    def of_inputs(
+        self,
+        inputs: dict[str, Tensor],
+        quantity: Callable[[Tensor], Tensor],
+        gate: Gate | None = None,
+        others: Mapping[str, Tensor] | None = None,
+        share: float = 0.0,
+    ) -> list[tuple[Tensor, Tensor]]:
+        """Output of each call and the gradient there of a quantity of the logits.
+
+        Parameters
+        ----------
+        inputs
+            Arguments of the forward pass.
+        quantity
+            From the logits to one number.
+        gate
+            As in `of`.
+        others, share
+            Token ids, by the name of the input, to whose embeddings those of `inputs` are moved by so much.
+        """
+        self._outputs, self._gate = [], gate
+        moved = _embeddings_moved(self.model, inputs, others or {}, share)
+        with _frozen(self.model), watching(self.model, self._observe), moved, torch.enable_grad():
+            wanted = quantity(main_output(self.model(**inputs)))
+            gradients = torch.autograd.grad(wanted, self._outputs, allow_unused=True, materialize_grads=True)
         outputs, self._outputs = self._outputs, []
         return [(output.detach(), gradient) for output, gradient in zip(outputs, gradients, strict=True)]
 
@@ -83,6 +117,20 @@ class HeadGradients:
             output = output.detach().requires_grad_()
         self._outputs.append(output)
         return output
+
+
+def answers_difference(gradients: HeadGradients, pairs: EncodedPairs, share: float | None) -> list[Tensor]:
+    """Gradient at each call of the answers' logits minus the wrong ones', `share` of the way to the corrupted text."""
+
+    def difference(logits: Tensor) -> Tensor:
+        last = logits.gather(1, pairs.places[..., None].expand(-1, -1, logits.shape[-1]))[:, 0]
+        index = torch.stack([pairs.answers, pairs.wrongs], -1)
+        right, wrong = last.gather(-1, index).unbind(-1)
+        return (right - wrong).sum()
+
+    others = {} if share is None else {"input_ids": pairs.corrupted}
+    found = gradients.of_inputs({"input_ids": pairs.clean}, difference, others=others, share=share or 0.0)
+    return [gradient for _, gradient in found]
 
 
 def importance(found: Sequence[tuple[Tensor, Tensor]]) -> list[Float[np.ndarray, "text head"]]:
@@ -130,23 +178,21 @@ def _frozen(model: nn.Module) -> Generator[None]:
 
 
 @contextmanager
-def _embeddings_moved(model: PreTrainedModel, questions: Questions, share: float | None) -> Generator[None]:
-    if share is None:
+def _embeddings_moved(
+    model: PreTrainedModel, inputs: Mapping[str, Tensor], others: Mapping[str, Tensor], share: float
+) -> Generator[None]:
+    if not others:
         yield
         return
     table: Any = model.get_input_embeddings()
-    sides = [(side.input_ids, side.valid) for side in (questions.reading.text, questions.reading.target)]
+    pairs = [(inputs[name], other) for name, other in others.items()]
 
     def move(module: nn.Module, given: tuple[Any, ...], embedded: Tensor) -> Tensor:
-        ids = given[0]
-        valid = next(
-            (valid for known, valid in sides if known.shape == ids.shape and bool((known == ids).all())), None
-        )
-        if valid is None:
-            return embedded
-        other = ids.roll(1, 0).gather(1, donor_positions(valid))
         own: Any = type(module).forward
-        return torch.lerp(embedded, own(module, other), share)
+        for ids, other in pairs:
+            if ids.shape == given[0].shape and bool((ids == given[0]).all()):
+                return torch.lerp(embedded, own(module, other), share)
+        return embedded
 
     hook = table.register_forward_hook(move)
     try:
