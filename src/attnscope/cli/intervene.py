@@ -91,7 +91,7 @@ def intervene(
             limit=limit,
             batch_size=batch_size,
             variants=variants,
-            ablations=[name.strip() for name in ablations.split(",")],  # pyright: ignore[reportArgumentType] checked there
+            ablations=[name.strip() for name in ablations.split(",")],
             steps=steps,
             search=search,
             curves=curves,

@@ -3,6 +3,7 @@ from ._beside import where_heads_look, why_heads_look
 from ._effects import ESTIMATES, effects
 from ._inquiry import Inquiry, inquiry
 from ._intervene import DEFAULT_TEXTS, intervene
+from ._knockout import Forbidden, knock_out
 from ._patching import attribution_patch, patch, path_patch
 from ._sets import changes_by_sets, removal_curves, search_heads
 from ._stored import load_intervention, skipped_of
@@ -15,6 +16,7 @@ __all__ = [
     "ESTIMATES",
     "SHARP",
     "Effect",
+    "Forbidden",
     "HeadVerdict",
     "Inquiry",
     "Pair",
@@ -27,6 +29,7 @@ __all__ = [
     "heads_of",
     "inquiry",
     "intervene",
+    "knock_out",
     "load_intervention",
     "passes",
     "patch",

@@ -48,7 +48,7 @@ def intervene(
     limit: int = DEFAULT_TEXTS,
     batch_size: int | None = None,
     variants: int | None = None,
-    ablations: Sequence[Ablation] = ABLATIONS,
+    ablations: Sequence[str] = ABLATIONS,
     steps: int = 5,
     search: bool = False,
     curves: bool = False,
@@ -180,7 +180,7 @@ def intervene(
         return load_intervention(run)
 
 
-def _checked(ablations: Sequence[Ablation]) -> tuple[Ablation, ...]:
+def _checked(ablations: Sequence[str]) -> tuple[Ablation, ...]:
     unknown = [name for name in ablations if name not in ABLATIONS]
     if unknown or not ablations or isinstance(ablations, str):
         what = unknown[0] if unknown and not isinstance(ablations, str) else ablations

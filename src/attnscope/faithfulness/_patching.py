@@ -62,8 +62,9 @@ def patch(
     -------
     xarray.Dataset
         ``difference`` ``(pair, layer, head[, position])`` or ``(pair, block, position)``: logit of the answer minus
-        logit of the wrong one in the patched run, and ``recovered``: how far it went from the run that was patched (0) to the
-        other (1), of the means over pairs. ``clean`` and ``corrupted`` ``(pair)`` are the differences of the two runs.
+        logit of the wrong one in the patched run, and ``recovered``: how far it went from the run that was patched (0)
+        to the other (1), of the means over pairs. ``clean`` and ``corrupted`` ``(pair)`` are the differences of the two
+        runs.
 
     Raises
     ------

@@ -27,7 +27,7 @@ def heads_of(effects: xr.Dataset, *, seed: int = 0) -> xr.Dataset:
     -------
     xarray.Dataset
         ``effect``, ``effect_low``, ``effect_high`` (nats: the change of the loss without the head; 95% interval by the
-        bootstrap over documents, or over windows where there are fewer than 5 documents: the attribute
+        bootstrap over documents, or over windows where there are fewer than 6 documents: the attribute
         ``intervals_over`` says which) and ``shown`` ``(ablation, layer, head)``: whether the effect is told from 0 with
         all heads of an ablation looked at together. ``kl`` (nats) and ``accuracy_change`` (share) are means; where
         there are estimates, so are ``estimate`` ``(estimator, ablation, layer, head)`` and ``importance`` ``(layer,

@@ -143,7 +143,7 @@ def headline(tree: xr.DataTree) -> list[str]:
         sentences += _shown(rows, under, over)
     else:
         sentences.append(
-            f"No interval can be given: {texts} text{'s' * (texts != 1)} say next to nothing of others. Give 5 or more."
+            f"No interval can be given: {texts} text{'s' * (texts != 1)} say next to nothing of others. Give 6 or more."
         )
     first = rows[0]
     strongest = max(first.effects, key=lambda name: abs(first.effects[name].mean))

@@ -1,0 +1,37 @@
+"""Heads that matter, found from random sets: on planted additive effects."""
+
+import numpy as np
+
+from attnscope.faithfulness.arrays import random_sets, sparse_effects
+
+
+def test_eight_of_144_are_found_by_a_quarter_of_the_passes():
+    heads, matter, passes, texts, models = 144, 8, 36, 20, 10
+    recalls = []
+    for model in range(models):
+        generator = np.random.default_rng(model)
+        effects = np.zeros(heads)
+        chosen = generator.choice(heads, matter, replace=False)
+        effects[chosen] = generator.uniform(0.2, 2.0, matter) * generator.choice([-1, 1], matter)
+        sets = random_sets((passes * texts,), heads, 14, generator)
+        documents = np.repeat(np.arange(texts), passes)
+        of_text = effects * generator.uniform(
+            0.5, 1.5, (texts, heads)
+        )  # a head is not worth the same in every text
+        changes = (sets * of_text[documents]).sum(1) + 0.1 * generator.normal(size=len(sets))
+        found = np.argsort(-np.abs(sparse_effects(sets, changes, documents.tolist())))[:matter]
+        recalls.append(len(set(found) & set(chosen)) / matter)
+    assert np.mean(recalls) >= 0.99
+
+
+def test_nothing_changed_is_no_effect():
+    sets = random_sets((10,), 6, 2, np.random.default_rng(0))
+    assert not sparse_effects(sets, np.zeros(10)).any()
+
+
+def test_sets_hold_each_head_as_often():
+    sets = random_sets((7, 5), 12, 3, np.random.default_rng(1))
+    assert sets.shape == (7, 5, 12)
+    assert (sets.sum(-1) == 3).all()
+    counts = sets.reshape(-1, 12).sum(0)
+    assert counts.max() - counts.min() <= 1

@@ -1,0 +1,131 @@
+"""Patching, held against runs patched by hand."""
+
+import numpy as np
+import pytest
+import torch
+
+from attnscope.attention import attend_in_full
+from attnscope.capture import load_model, watching
+from attnscope.errors import AttnscopeError
+from attnscope.faithfulness import Pair, attribution_patch, patch, path_patch, read_pairs
+
+PAIRS = [
+    Pair("It was part<mask> the first.", "It was due<mask> the first.", " of", " to"),
+    Pair("He was part<mask> the first.", "He was back<mask> the first.", " of", " to"),
+]
+
+
+@pytest.fixture(scope="module")
+def loaded():
+    return load_model("bundled", device="cpu")
+
+
+def run(loaded, text, change=lambda number, output: output):
+    """Answer minus wrong answer of a text, and every call's output, where `change` may put in others."""
+    ids = loaded.tokenizer(text, return_tensors="pt")["input_ids"]
+    outputs = []
+
+    def observe(_, call):
+        outputs.append(change(len(outputs), attend_in_full(call)[0].clone()))
+        return outputs[-1]
+
+    loaded.model.eval()
+    with torch.no_grad(), watching(loaded.model, observe):
+        logits = loaded.model(ids).logits[0, ids[0].tolist().index(loaded.tokenizer.mask_token_id)]
+    of, to = (loaded.tokenizer(word, add_special_tokens=False)["input_ids"][0] for word in (" of", " to"))
+    return float(logits[of] - logits[to]), outputs
+
+
+@pytest.mark.parametrize("direction", ["denoising", "noising"])
+def test_a_head_is_patched_as_by_hand(loaded, direction):
+    found = patch(loaded, PAIRS[:1], direction=direction)
+    texts = [PAIRS[0].clean, PAIRS[0].corrupted]
+    texts = texts if direction == "denoising" else texts[::-1]
+    _, donors = run(loaded, texts[0])
+
+    def put_in(number, output):
+        if number == 0:
+            output[:, 3] = donors[0][:, 3]
+        return output
+
+    base, _ = run(loaded, texts[1])
+    expected, _ = run(loaded, texts[1], put_in)
+    np.testing.assert_allclose(found.difference.sel(layer=0, head=3), expected, rtol=1e-4)
+    assert abs(expected - base) > 0.5
+    of_base = found.corrupted if direction == "denoising" else found.clean
+    np.testing.assert_allclose(of_base, base, rtol=1e-4)
+
+
+def test_the_last_state_at_the_mask_brings_all_of_it_back(loaded):
+    found = patch(loaded, PAIRS[:1], what="residual").recovered
+    place = found.token.values.tolist().index("<mask>")
+    np.testing.assert_allclose(found.isel(block=-1, position=place), 1, rtol=1e-4)
+    np.testing.assert_allclose(np.delete(found.isel(block=-1).values, place), 0, atol=1e-4)
+
+
+def test_positions_add_up_where_later_layers_do_not_mix_them(loaded):
+    by_position = patch(loaded, PAIRS[:1], by_position=True)
+    whole = patch(loaded, PAIRS[:1])
+    place = by_position.token.values.tolist().index("<mask>")
+    np.testing.assert_allclose(  # of the last layer, the mask's own row alone is read
+        by_position.difference.isel(layer=-1, position=place), whole.difference.isel(layer=-1), rtol=1e-4
+    )
+
+
+def test_a_path_is_patched_as_by_hand(loaded):
+    found = path_patch(loaded, PAIRS[:1], receiver=(2, 1))
+    _, donors = run(loaded, PAIRS[0].corrupted)
+    clean, own = run(loaded, PAIRS[0].clean)
+
+    def send(number, output):
+        if number == 0:
+            output[:, 0] = donors[0][:, 0]
+        return own[1] if number == 1 else output
+
+    _, received = run(loaded, PAIRS[0].clean, send)
+
+    def put_in(number, output):
+        if number == 2:
+            output[:, 1] = received[2][:, 1]
+        return output
+
+    expected, _ = run(loaded, PAIRS[0].clean, put_in)
+    np.testing.assert_allclose(found.difference.sel(layer=0, head=0), expected, rtol=1e-4)
+    assert abs(expected - clean) > 1e-3
+    assert found.recovered.sel(layer=2).isnull().all()
+
+
+def test_the_estimate_of_a_small_change_is_the_change(loaded):
+    estimated = attribution_patch(loaded, PAIRS, steps=1).estimate
+    measured = patch(loaded, PAIRS, direction="noising")
+    changes = measured.difference - measured.clean
+    small = np.abs(changes.values) < 0.2
+    assert small.sum() > 5
+    assert np.corrcoef(estimated.values[small], changes.values[small])[0, 1] > 0.8
+    more = attribution_patch(loaded, PAIRS, steps=16).estimate
+    assert np.abs(more - changes).sum() < np.abs(estimated - changes).sum()
+
+
+@pytest.mark.parametrize(
+    ("pairs", "says"),
+    [
+        ([], "found no pair"),
+        ([Pair("It was one<mask> it.", "It is<mask> it.", " of", " to")], "tokens and the corrupted one"),
+        ([Pair("It was part of it.", "It was due to it.", " of", " to")], "masks; expected one <mask>"),
+        ([Pair("It was part<mask> it.", "It was due<mask> it.", " harbours", " to")], "tokens; expected one"),
+        ([PAIRS[0], Pair("part<mask> it.", "due<mask> it.", " of", " to")], "all as long"),
+        ([Pair(PAIRS[0].clean, PAIRS[0].clean, " of", " to")], "same difference of answers"),
+    ],
+)
+def test_pairs_that_cannot_be_patched_are_refused(loaded, pairs, says):
+    with pytest.raises(AttnscopeError, match=says):
+        patch(loaded, pairs)
+
+
+@pytest.mark.parametrize("text", ["", "no json\n", "[1]\n", '{"clean": "a"}\n', "[" * 5000])
+def test_a_file_without_pairs_is_refused(tmp_path, text):
+    (tmp_path / "pairs.jsonl").write_text(text)
+    with pytest.raises(AttnscopeError):
+        read_pairs(tmp_path / "pairs.jsonl")
+    with pytest.raises(AttnscopeError):
+        read_pairs(tmp_path / "none.jsonl")
