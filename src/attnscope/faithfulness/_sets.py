@@ -12,7 +12,7 @@ from torch import Tensor
 
 from attnscope.errors import AttnscopeError
 from attnscope.faithfulness._effects import most_variants
-from attnscope.faithfulness.arrays import random_sets, sparse_effects
+from attnscope.faithfulness.arrays import random_sets, sparse_effects, units_of
 from attnscope.faithfulness.passes import HeadMeans, replacing_sets, stacked_passes
 
 if TYPE_CHECKING:
@@ -143,7 +143,7 @@ def removal_curves(
     inquiry
         Checked.
     orders
-        By name, the scores ``(layer, head)`` made on the first half of the documents and on the second, largest first.
+        By name, the scores ``(layer, head)`` made on the first half of the texts and on the second, largest first.
     random_orders
         How many random orders are measured beside them.
 
@@ -153,10 +153,10 @@ def removal_curves(
         ``loss_change`` ``(text, order, removed)``, nats; random orders are their mean.
     """
     halves = half_of(inquiry.documents)
-    if len(set(inquiry.documents)) < 2:  # noqa: PLR2004
+    if not halves.any():
         raise AttnscopeError(
-            "found one document; expected 2 or more, as heads are put in order on some and taken out on others: give "
-            "more text"
+            "found one text; expected 2 or more, as heads are put in order on some and taken out on others: give more "
+            "text"
         )
     count = len(inquiry.cells)
     removed = steps_to(count)
@@ -187,15 +187,16 @@ def removal_curves(
 
 
 def half_of(documents: Sequence[str]) -> np.ndarray:
-    """Which half each text belongs to, 0 or 1: documents take turns.
+    """Which half each text belongs to, 0 or 1: documents take turns; windows where there are fewer than 6 documents.
 
     Examples
     --------
-    >>> half_of(["a", "a", "b", "c"]).tolist()
-    [0, 0, 1, 0]
+    >>> half_of(list("aabcdefg")).tolist(), half_of(["a"] * 4).tolist()
+    ([0, 0, 1, 0, 1, 0, 1, 0], [0, 1, 0, 1])
     """
-    number = {name: place for place, name in enumerate(dict.fromkeys(documents))}
-    return np.array([number[name] % 2 for name in documents])
+    units, _ = units_of(documents)
+    number = {name: place for place, name in enumerate(dict.fromkeys(units))}
+    return np.array([number[name] % 2 for name in units])
 
 
 def steps_to(count: int) -> np.ndarray:
