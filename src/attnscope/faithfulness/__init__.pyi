@@ -1,5 +1,6 @@
 from . import arrays, passes
 from ._beside import where_heads_look, why_heads_look
+from ._bleu import bleu_without_heads
 from ._effects import ESTIMATES, effects
 from ._inquiry import Inquiry, inquiry
 from ._intervene import DEFAULT_TEXTS, intervene
@@ -23,6 +24,7 @@ __all__ = [
     "agreement_of",
     "arrays",
     "attribution_patch",
+    "bleu_without_heads",
     "changes_by_sets",
     "effects",
     "headline",
