@@ -24,7 +24,7 @@ from transformers import AutoTokenizer
 from attnscope.bundled import MODEL
 from attnscope.capture import LoadedModel
 from attnscope.corpus import Corpus, cut_windows
-from attnscope.mechanism import Analyses, Kept
+from attnscope.mechanism import ANALYSES, Study
 from attnscope.mechanism.evidence import batches, token_ids
 
 
@@ -53,9 +53,11 @@ def main() -> None:
     loaded = LoadedModel(model, tokenizer, "roberta-base's shape", {})
     steps: list[tuple[float, str]] = []
     started = time.perf_counter()
-    Analyses(loaded, windows, progress=lambda step: steps.append((time.perf_counter(), step.name))).all(
-        Kept(None)
-    )
+    study = Study(model, windows, name=loaded.name, loaded=loaded)
+    study.tell = lambda step: steps.append((time.perf_counter(), step.name))
+    assert study.evidence.texts == len(windows)  # the one pass over the texts, which comes first
+    study.run(ANALYSES)
+    steps.append((time.perf_counter(), "done"))
     explained = time.perf_counter() - started
     after = plain(slice(middle, None))
     whole = before + after
@@ -69,7 +71,7 @@ def main() -> None:
     last: dict[str, float] = {}
     for (begun, name), (ended, _) in pairwise(steps):
         last[name] = last.get(name, 0.0) + ended - begun
-    last["reading the texts"] = steps[[name for _, name in steps].index("position spectrum")][0] - started
+    last["reading the texts"] = next(begun for begun, name in steps if name != "reading the texts") - started
     for name, seconds in last.items():
         print(f"  {name:20}{seconds:8.1f} s")
 

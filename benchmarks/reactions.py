@@ -11,7 +11,18 @@ import argparse
 import random
 from collections.abc import Iterator
 
-_ACYL = ("CC", "CCC", "CC(C)C", "c1ccccc1C", "C1CCCCC1C", "COc1ccc(cc1)C", "Clc1ccc(cc1)C", "c1ccncc1C", "CCCCC", "C=CC")
+_ACYL = (
+    "CC",
+    "CCC",
+    "CC(C)C",
+    "c1ccccc1C",
+    "C1CCCCC1C",
+    "COc1ccc(cc1)C",
+    "Clc1ccc(cc1)C",
+    "c1ccncc1C",
+    "CCCCC",
+    "C=CC",
+)
 _ALCOHOL = ("CO", "CCO", "CC(C)O", "OCc1ccccc1", "OC1CCCCC1", "CCCCO", "OCCOC", "OCC(C)C")
 _AMINE = ("CN", "CCN", "NCc1ccccc1", "N1CCOCC1", "N1CCCCC1", "NC1CCCCC1", "Nc1ccccc1", "NCCOC", "CC(C)N")
 _HALIDE = ("CCBr", "BrCc1ccccc1", "CCCBr", "BrCC=C", "BrCC(=O)OC", "CCCCBr")
