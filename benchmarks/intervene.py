@@ -4,9 +4,9 @@
     python benchmarks/intervene.py --family bert
     python benchmarks/intervene.py MODEL              # a model of your own, with random token ids
 
-The unit is a plain pass of the same texts; the loop, the plain pass and ours take turns in one process. Times are of the
-processor, all threads together: other programs hardly change them. Weights are
-random: they change no time. Effects of the loop and ours are compared: the largest difference is printed.
+The unit is a plain pass of the same texts; the loop, the plain pass and ours take turns in one process. Times are of
+the processor, all threads together: other programs hardly change them. Weights are random: they change no time. Effects
+of the loop and ours are compared: the largest difference is printed.
 """
 
 from __future__ import annotations
