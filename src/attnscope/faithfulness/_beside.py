@@ -25,7 +25,7 @@ _WHY = (
     "agree",
     "chance",
 )
-_ENOUGH = 2  # full windows
+_ENOUGH = 8  # full windows: of fewer, position and text are hardly told apart
 
 
 def where_heads_look(loaded: LoadedModel, windows: list[Window], *, band: int = 10) -> xr.Dataset:
@@ -64,7 +64,8 @@ def why_heads_look(
     whole = [window for window in windows if len(window) == length]
     if len(whole) < _ENOUGH or any(window.target is not None for window in windows):
         return None, (
-            "causes are read from full windows of running text, two or more: explain says them of such text"
+            f"causes are read from windows of running text that are all as long, {_ENOUGH} or more: give such text (or "
+            "ask explain)"
         )
     study = Study(
         loaded.model,

@@ -163,6 +163,10 @@ def _shown(rows: Sequence[HeadVerdict], under: str, over: str) -> list[str]:
             f"other {len(rows) - worse - better} no effect is shown (all heads together at 95%, over {over})."
         )
     ]
+    if len(rows[0].effects) > 1:
+        sentences.append(
+            f"By ablation, rises and falls: {'; '.join(_counted(rows, name) for name in rows[0].effects)}."
+        )
     sharp = [row for row in rows if row.peak_weight >= SHARP]
     if sharp:
         needed = sum(row.matters == 1 for row in sharp)
@@ -172,6 +176,12 @@ def _shown(rows: Sequence[HeadVerdict], under: str, over: str) -> list[str]:
             f"{'is' if needed == 1 else 'are'} shown to be needed."
         )
     return sentences
+
+
+def _counted(rows: Sequence[HeadVerdict], name: str) -> str:
+    """How many heads' effects under one ablation are told from 0, above and below it."""
+    shown = [row.effects[name].mean for row in rows if row.effects[name].shown]
+    return f"{name} {sum(mean > 0 for mean in shown)} and {sum(mean < 0 for mean in shown)}"
 
 
 def said_effect(effect: Effect) -> str:
