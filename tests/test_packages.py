@@ -20,6 +20,7 @@ ORDER = (
     {"comparison"},
     {"training"},
     {"walkthrough"},
+    {"faithfulness"},
     {"mechanism"},
     {"statistics"},
     {"translation.alignment", "translation.evaluation"},

@@ -1,0 +1,3 @@
+from . import arrays
+
+__all__ = ["arrays"]
