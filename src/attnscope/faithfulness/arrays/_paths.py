@@ -113,7 +113,7 @@ def attention_flow(
     *,
     residual: float = 0.5,
     limit: int = FLOW_TOKENS,
-) -> Float[np.ndarray, "query token"]:
+) -> Float[np.ndarray, "chosen token"]:
     r"""Maximum flow from a token after the last layer to each input token.
 
     The layers are a graph whose edge from i in layer l to j below has the capacity :math:`\tilde A_l[i, j]` of
