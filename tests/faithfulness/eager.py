@@ -11,7 +11,7 @@ def given_to(model):
     return given | ({"decoder_input_ids": torch.tensor([TARGET])} if model.config.is_encoder_decoder else {})
 
 
-def weights_and_gradients(model):
+def weights_and_gradients(model, of=lambda logits: logits.log_softmax(-1).amax(-1).sum()):
     """Lists over layers, in the order of the calls: kind, A and dy/dA, ``(head, query, key)`` each."""
     model.set_attn_implementation("eager")
     output = (
@@ -26,8 +26,9 @@ def weights_and_gradients(model):
         found = [("self", weights) for weights in output.encoder_attentions]
         both = zip(output.decoder_attentions, output.cross_attentions, strict=True)
         found += [pair for own, cross in both for pair in (("causal", own), ("cross", cross))]
-    best = output.logits.log_softmax(-1).amax(-1).sum()
-    gradients = torch.autograd.grad(best, [weights for _, weights in found])
+    gradients = torch.autograd.grad(
+        of(output.logits), [weights for _, weights in found], allow_unused=True, materialize_grads=True
+    )
     return [
         (kind, weights[0].detach().double().numpy(), gradient[0].double().numpy())
         for (kind, weights), gradient in zip(found, gradients, strict=True)

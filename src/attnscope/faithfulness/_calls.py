@@ -95,6 +95,22 @@ def attended(
     return (weights @ values_of(call)).to(call.query.dtype), weights
 
 
+@torch.no_grad()
+def output_by_rows(call: AttentionCall) -> Float[Tensor, "1 head query value_width"]:
+    """The output of a call of one text, in the query's type, with no more weights in memory than `weight_tiles` makes.
+
+    On short texts this takes a fraction of what `attnscope.attention.output_of` does, which is made for long ones.
+
+    Examples
+    --------
+    >>> x = torch.ones(1, 1, 2, 3)
+    >>> output_by_rows(AttentionCall(x, x, x, scale=1.0)).tolist()
+    [[[[1.0, 1.0, 1.0], [1.0, 1.0, 1.0]]]]
+    """
+    values = values_of(call)[0]
+    return torch.cat([tile @ values for _, tile in weight_tiles(call)], 1)[None].to(call.query.dtype)
+
+
 def visible_keys(call: AttentionCall, head: int) -> Bool[Tensor, "query key"]:
     """Which keys the queries of one head may look at, in the first text.
 
@@ -118,21 +134,7 @@ def band_of(
     [[2.0, 3.0, 0.0]]
     """
     rows, keys = matrix.shape[-2:]
-    at, there = band_places(first, rows, keys, band, matrix.device)
-    return matrix.gather(-1, at.expand(*matrix.shape[:-2], -1, -1)) * there
-
-
-def band_places(
-    first: int, rows: int, keys: int, band: int, device: torch.device
-) -> tuple[Tensor, Bool[Tensor, "row offset"]]:
-    """Which key stands at each offset of each row, and whether there is one; where not, some other key.
-
-    Examples
-    --------
-    >>> at, there = band_places(2, 1, 3, 1, torch.device("cpu"))
-    >>> at.tolist(), there.tolist()
-    ([[1, 2, 2]], [[True, True, False]])
-    """
-    offset = torch.arange(-band, band + 1, device=device)
-    at = torch.arange(first, first + rows, device=device)[:, None] + offset
-    return at.clamp(0, keys - 1), (at >= 0) & (at < keys)
+    offset = torch.arange(-band, band + 1, device=matrix.device)
+    at = torch.arange(first, first + rows, device=matrix.device)[:, None] + offset
+    there = (at >= 0) & (at < keys)
+    return matrix.gather(-1, at.clamp(0, keys - 1).expand(*matrix.shape[:-2], -1, -1)) * there

@@ -8,7 +8,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from attnscope.attention import AttentionCall
-from attnscope.faithfulness._calls import band_places, visible_keys
+from attnscope.faithfulness._calls import band_of, visible_keys
 
 LEAST_TOLERANCE = 1e-6  # of singular values that are roots of eigenvalues in double precision
 _ROWS_AT_ONCE = 64  # each with a matrix of its own
@@ -37,14 +37,14 @@ class Effective:
         self.call, self.width = call, band
         value = call.value[0].double()  # (kv_head, key, r)
         self.values = value
-        self.products = (value[..., :, None] * value[..., None, :]).flatten(2)  # (kv_head, key, r * r)
         eps = torch.finfo(call.value.dtype).eps
         self.tolerance = max(2 * eps * min(value.shape[1:]) ** 0.5, LEAST_TOLERANCE)
         visible = visible_keys(call, 0)
         self.is_shared = bool((visible == visible[0]).all()) and (
             call.mask is None or call.mask.shape[1] == 1
         )
-        self.same = self._inverted(visible[:1].expand(len(value), -1, -1)) if self.is_shared else None
+        self.seen = visible[:1].expand(len(value), -1, -1) if self.is_shared else None
+        self.same = None if self.seen is None else self._inverted(self.seen)
         self.rows: dict[str, list[Tensor]] = {}
 
     def band(self, rows: slice, tile: Float[Tensor, "head row key"]) -> Float[Tensor, "head row offset"]:
@@ -58,37 +58,42 @@ class Effective:
                 ],
                 1,
             )
-        weights = tile.double()
-        group = self.call.group
         seen = self._seen(rows)
-        inverse, rank = self.same if self.same is not None else self._inverted(seen)
-        grouped = weights.unflatten(0, (-1, group))  # (kv_head, group, row, key)
+        inverse, rank = self.same or self._inverted(seen)
+        grouped = tile.double().unflatten(0, (-1, self.call.group))  # (kv_head, group, row, key)
         output = grouped @ self.values[:, None]  # (kv_head, group, row, r)
         through = (inverse[:, None] @ output[..., None])[..., 0]
-        at, there = band_places(rows.start, tile.shape[1], tile.shape[2], self.width, tile.device)
-        there = there & seen.gather(2, at.expand(len(seen), -1, -1))
-        near = self.values[:, at]  # (kv_head, row, offset, r)
-        entries = torch.einsum("kgir,kitr->kgit", through, near) * there[:, None]
+        entries = through @ self.values[:, None].transpose(-2, -1) * seen[:, None]
         self._note(grouped, (output * through).sum(-1), seen, inverse, rank)
-        return entries.flatten(0, 1)
+        return band_of(entries.flatten(0, 1), rows.start, self.width)
 
     def found(self) -> dict[str, np.ndarray]:
         """Means over rows, ``(head,)`` each: ``null_share``, ``null_share_permuted``, ``rank``, ``free_dimensions``;
         and ``identifiable``, the share of rows whose output determines the weights by dimension."""  # noqa: D209
         return {name: torch.cat(parts, -1).nanmean(-1).cpu().numpy() for name, parts in self.rows.items()}
 
-    def _seen(self, rows: slice) -> Bool[Tensor, "kv_head row key"]:
+    def _seen(self, rows: slice) -> Bool[Tensor, "kv_head some key"]:
+        """Keys that each row may look at; one row, where all see the same."""
         heads, group = len(self.values), self.call.group
-        if self.is_shared or self.call.mask is None or self.call.mask.shape[1] == 1:
+        if self.seen is not None:
+            return self.seen
+        if self.call.mask is None or self.call.mask.shape[1] == 1:
             return self.call.allowed(0, 0, rows).expand(heads, -1, -1)
         return torch.stack([self.call.allowed(0, head * group, rows) for head in range(heads)])
 
     def _inverted(
-        self, seen: Bool[Tensor, "kv_head row key"]
-    ) -> tuple[Float[Tensor, "kv_head row r r"], Int[Tensor, "kv_head row"]]:
+        self, seen: Bool[Tensor, "kv_head some key"]
+    ) -> tuple[Float[Tensor, "kv_head some r r"], Int[Tensor, "kv_head some"]]:
         """Pseudo-inverse of each row's Gram matrix, and its rank."""
         width = self.values.shape[-1]
-        gram = (seen.double() @ self.products).unflatten(-1, (width, width))
+        if self.seen is not None:
+            kept = self.values[:, self.seen[0, 0]]
+            gram = (kept.transpose(-2, -1) @ kept)[:, None]
+        else:
+            products = (self.values[..., :, None] * self.values[..., None, :]).flatten(
+                2
+            )  # (kv_head, key, r * r)
+            gram = (seen.double() @ products).unflatten(-1, (width, width))
         size, vectors = torch.linalg.eigh(gram)
         kept = size > self.tolerance**2 * size[..., -1:].clamp_min(1e-300)
         inverse = torch.where(kept, 1 / torch.where(kept, size, 1.0), 0.0)
@@ -100,7 +105,7 @@ class Effective:
         count = seen.sum(-1)[:, None].double()
         ones = seen.double() @ self.values
         within = (ones * (inverse @ ones[..., None])[..., 0]).sum(-1)[:, None]
-        rank = rank[:, None].double().expand(-1, 1, seen.shape[1])
+        rank = rank[:, None].double()
         own = torch.where(count > 1, (power - total**2 / count) / (count - 1).clamp_min(1), power)
         common = torch.where(count > 1, (total**2 / count - own) / count, 0.0)
         permuted = own * rank + common * within

@@ -9,10 +9,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from attnscope.attention import AttentionCall, output_of
+from attnscope.attention import AttentionCall
 from attnscope.capture import Site, forward, watching
 from attnscope.errors import AttnscopeError
-from attnscope.faithfulness._calls import attended, values_of
+from attnscope.faithfulness._calls import attended, output_by_rows, values_of
 from attnscope.faithfulness.contributions._blocks import Block, Event, hearing, shaped
 from attnscope.faithfulness.contributions._normalisation import ROUNDING
 
@@ -70,6 +70,7 @@ def record(
     name: str,
     *,
     differentiable: bool = False,
+    with_head: bool = False,
 ) -> tuple[list[Record], Tensor]:
     """Run one text, and keep its attention calls and what was made of them.
 
@@ -85,7 +86,9 @@ def record(
         What to call the text in an error.
     differentiable
         Whether gradients shall be taken by the outputs of the heads: the matrices of all layers are then in memory at
-        once, so that the text must not be longer than these may be. The model's head is run too.
+        once, so that the text must not be longer than these may be.
+    with_head
+        Whether the model's head is run too.
 
     Returns
     -------
@@ -128,7 +131,7 @@ def record(
             if not output.requires_grad:
                 output.requires_grad_()
         else:
-            output = output_of(call)
+            output = output_by_rows(call)
         marks.append(len(events))
         block = blocks[len(found)]
         found.append(Record(block, _detached(call), output, reason=block.reason))
@@ -137,7 +140,7 @@ def record(
     wanted = {one for block in blocks for one in (block.projection, block.reader, block.normaliser) if one}
     modules = {module: model.get_submodule(module) for module in wanted}
     with torch.set_grad_enabled(differentiable), hearing(modules, events), watching(model, observe):
-        output = forward(model, inputs, lambda _: name, with_head=differentiable)
+        output = forward(model, inputs, lambda _: name, with_head=with_head)
     for number, one in enumerate(found):
         if one.block.form is not None:
             stop = marks[number + 1] if number + 1 < len(marks) else len(events)

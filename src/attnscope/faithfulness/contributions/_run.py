@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -13,6 +13,7 @@ from torch import Tensor
 from attnscope.capture import Site
 from attnscope.errors import AttnscopeError
 from attnscope.faithfulness._predictions import log_probabilities
+from attnscope.faithfulness._sides import Sides, sides_of
 from attnscope.faithfulness.contributions._blocks import Block
 from attnscope.faithfulness.contributions._heads import (
     EffectiveProfile,
@@ -28,7 +29,7 @@ from attnscope.faithfulness.contributions._heads import (
 from attnscope.faithfulness.contributions._kinds import Kind, assembled
 from attnscope.faithfulness.contributions._layers import BlockNorms, Mixing
 from attnscope.faithfulness.contributions._record import Record, record
-from attnscope.faithfulness.contributions._through import Relevance, Rollout, Sides
+from attnscope.faithfulness.contributions._through import Relevance, Rollout, cannot_follow
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -95,17 +96,21 @@ class Run:
             for (kind, reason), layers in self.reasons.items()
         )
 
-    def text(self, inputs: dict[str, Any], name: str) -> xr.Dataset:
+    def text(self, inputs: dict[str, Tensor], name: str) -> xr.Dataset:
         """All that is asked of one text."""
         with_gradient = "gradient" in self.kinds
-        records, logits = record(self.model, inputs, self.blocks, name, differentiable=with_gradient)
+        records, logits = record(
+            self.model, inputs, self.blocks, name, differentiable=with_gradient, with_head=with_gradient
+        )
         by_output = gradients(records, logits) if with_gradient else []
         with torch.no_grad():
             return self._measured(records, [one.detach() for one in by_output], sides_of(inputs))
 
     def _measured(self, records: Sequence[Record], by_output: Sequence[Tensor], sides: Sides) -> xr.Dataset:
         rolled, relevance = Rollout(sides), Relevance(sides)
-        follows = not (reason := sides.refused(records) if {"rollout", "gradient"} & set(self.kinds) else "")
+        follows = not (
+            reason := cannot_follow(sides, records) if {"rollout", "gradient"} & set(self.kinds) else ""
+        )
         if reason:
             self._tell("rollout", reason)
         layers: list[dict[str, np.ndarray]] = []
@@ -170,15 +175,3 @@ def gradients(records: Sequence[Record], logits: Tensor) -> list[Tensor]:
     best = log_probabilities(logits).amax(-1).sum()
     outputs = [one.output for one in records]
     return list(torch.autograd.grad(best, outputs, allow_unused=True, materialize_grads=True))
-
-
-def sides_of(inputs: dict[str, Any]) -> Sides:
-    """How many tokens there are of either text.
-
-    Examples
-    --------
-    >>> sides_of({"input_ids": torch.zeros(1, 3), "decoder_input_ids": torch.zeros(1, 2)})
-    Sides(source=3, target=2)
-    """
-    target = inputs.get("decoder_input_ids")
-    return Sides(inputs["input_ids"].shape[1], 0 if target is None else target.shape[1])

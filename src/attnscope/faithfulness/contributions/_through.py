@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
+
+from attnscope.faithfulness._sides import Sides
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -15,50 +16,23 @@ if TYPE_CHECKING:
     from attnscope.faithfulness.contributions._record import Record
 
 
-@dataclass(frozen=True, eq=False)
-class Sides:
-    """Where the tokens of either text stand, in matrices over both: first the source, then the target.
-
-    Attributes
-    ----------
-    source, target
-        Tokens of each. A model of one text has no target.
+def cannot_follow(sides: Sides, records: Sequence[Record]) -> str:
+    """Why layers of a text cannot be followed through one another; empty where they can.
 
     Examples
     --------
-    >>> sides = Sides(3, 2)
-    >>> sides.tokens, sides.of("cross"), sides.of("causal")
-    (5, (slice(3, 5, None), slice(0, 3, None)), (slice(3, 5, None), slice(3, 5, None)))
-    >>> Sides(3, 0).of("causal")
-    (slice(0, 3, None), slice(0, 3, None))
+    >>> cannot_follow(Sides(2, 0), [])
+    ''
     """
-
-    source: int
-    target: int
-
-    @property
-    def tokens(self) -> int:
-        """Of both."""
-        return self.source + self.target
-
-    def of(self, kind: str) -> tuple[slice, slice]:
-        """Queries and keys of an attention call: beside an encoder, only a decoder looks back or across."""
-        source, target = slice(0, self.source), slice(self.source, self.tokens)
-        if not self.target:
-            return source, source
-        return source if kind == "self" else target, target if kind == "causal" else source
-
-    def refused(self, records: Sequence[Record]) -> str:
-        """Why layers of this text cannot be followed through one another; empty where they can."""
-        for one in records:
-            sizes = tuple(side.stop - side.start for side in self.of(one.site.kind))
-            shape = one.call.query.shape[2], one.call.key.shape[2]
-            if shape != sizes:
-                return (
-                    f"layer {one.site.index} ({one.site.name}) has {shape[0]} queries and {shape[1]} keys, not one for "
-                    "each token of its text, so that layers cannot be multiplied"
-                )
-        return ""
+    for one in records:
+        sizes = tuple(side.stop - side.start for side in sides.of(one.site.kind))
+        shape = one.call.query.shape[2], one.call.key.shape[2]
+        if shape != sizes:
+            return (
+                f"layer {one.site.index} ({one.site.name}) has {shape[0]} queries and {shape[1]} keys, not one for "
+                "each token of its text, so that layers cannot be multiplied"
+            )
+    return ""
 
 
 class Rollout:
