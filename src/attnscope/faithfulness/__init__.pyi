@@ -1,4 +1,4 @@
-from . import arrays, passes
+from . import arrays, contributions, passes
 from ._beside import where_heads_look, why_heads_look
 from ._bleu import bleu_without_heads
 from ._effects import ESTIMATES, effects
@@ -10,6 +10,7 @@ from ._sets import changes_by_sets, removal_curves, search_heads
 from ._stored import load_intervention, skipped_of
 from ._summary import agreement_of, heads_of
 from ._verdict import SHARP, Effect, HeadVerdict, headline, said_effect, verdicts
+from .contributions import contribution_profiles, token_contributions
 from .passes import Pair, read_pairs
 
 __all__ = [
@@ -26,6 +27,8 @@ __all__ = [
     "attribution_patch",
     "bleu_without_heads",
     "changes_by_sets",
+    "contribution_profiles",
+    "contributions",
     "effects",
     "headline",
     "heads_of",
@@ -41,6 +44,7 @@ __all__ = [
     "said_effect",
     "search_heads",
     "skipped_of",
+    "token_contributions",
     "verdicts",
     "where_heads_look",
     "why_heads_look",

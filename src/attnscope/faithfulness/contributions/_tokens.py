@@ -1,0 +1,188 @@
+"""Which token matters to a prediction, by every kind: matrices of one text."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+import xarray as xr
+from jaxtyping import Float
+
+from attnscope.capture import borrowed
+from attnscope.errors import AttnscopeError
+from attnscope.faithfulness._given import Given, given_texts
+from attnscope.faithfulness._left_out import leave_one_out
+from attnscope.faithfulness.arrays import FLOW_TOKENS
+from attnscope.faithfulness.contributions import _gradient_scores, _scores
+from attnscope.faithfulness.contributions._one_text import OneText
+from attnscope.mechanism.arrays import labelled
+
+if TYPE_CHECKING:
+    from attnscope.corpus import Sources
+    from attnscope.mechanism import Model, Tokenizer
+
+#: Methods, and what their scores are.
+TOKEN_KINDS: dict[str, str] = {
+    "weights": "mean over heads of the last layer's weights",
+    "weights_mean": "the same, mean over layers",
+    "norms": "norm of what the last layer's heads give together",
+    "norms_mean": "the same as shares of each row, mean over layers",
+    "block_norms": "norm of what the last block's output gets, residual and normalisation included",
+    "block_norms_rollout": "the same as shares of each row, multiplied over layers",
+    "rollout": "product over layers of half the identity and half the weights",
+    "flow": "maximum flow through all layers",
+    "gradient_attention": "relevance through all layers, of the outcome's log probability",
+    "gradient": "norm of the gradient of the outcome's log probability by the token's vector",
+    "gradient_input": "absolute product of that gradient and the vector",
+    "leave_one_out": "total variation distance of the prediction when nobody may look at the token",
+}
+_OF_GRADIENTS = {"gradient_attention", "gradient", "gradient_input"}
+_OF_PREDICTIONS = _OF_GRADIENTS | {"leave_one_out"}
+_THROUGH_LAYERS = {"rollout", "flow", "gradient_attention", "block_norms_rollout"}
+
+
+def token_contributions(
+    model: Model | Given = None,
+    text: Sources = None,
+    *,
+    target: Sources = None,
+    tokenizer: Tokenizer = None,
+    window: int | None = None,
+    places: Sequence[int] | None = None,
+    outcomes: Sequence[int] | None = None,
+    kinds: Sequence[str] | None = None,
+) -> xr.Dataset:
+    """Score how much each token of one text matters to the predictions at some places, by every kind.
+
+    The matrices of all layers and heads of this text are in memory at once: at most 2 GiB of them. Of an
+    encoder-decoder, places are places of the target, and tokens those of the source and then of the target; what is
+    said of "the last layer" is then said of the last cross-attention and of the decoder's last self-attention, each by
+    itself.
+
+    Parameters
+    ----------
+    model, tokenizer, window
+        See `attnscope.scan`.
+    text, target
+        One text, and what a decoder beside an encoder reads; of more, the first window. To predict a token that a
+        masked language model does not see, put its mask there.
+    places
+        Places whose predictions are asked for; by default all. A model that gives one prediction a text has one: the
+        place that its head reads.
+    outcomes
+        Ids of the outcomes whose log probability gradients are of, one a place; by default the most likely.
+    kinds
+        Names from `TOKEN_KINDS`; by default all that model and text allow.
+
+    Returns
+    -------
+    xarray.Dataset
+        ``score`` (kind, place, token), in the kind's own units; ``outcome`` and ``probability`` (place);
+        coordinates ``place`` (place), ``token``, ``side`` (source or target) and ``description`` of each kind. The
+        attribute ``skipped`` says what was left out and why.
+
+    Raises
+    ------
+    AttnscopeError
+        If a place or a kind does not exist, or a kind that was asked for is not possible, with the reason.
+
+    References
+    ----------
+    See `attnscope.faithfulness.arrays`. Gradient x attention of an encoder-decoder is the rule for self-attention over
+    both texts, where each layer has zeros but for its own places and keys; Chefer et al. (2021), equation 10, also
+    multiply with the relevance among the places.
+
+    Examples
+    --------
+    >>> text = "The tide comes in twice a day."
+    >>> found = token_contributions("bundled", text, places=[3], kinds=["rollout", "flow"])
+    >>> dict(found.score.sizes), found.kind.values.tolist()
+    ({'kind': 2, 'place': 1, 'token': 16}, ['rollout', 'flow'])
+    >>> rolled, flowing = found.score
+    >>> bool((flowing >= rolled - 1e-9).all())
+    True
+    """
+    given = given_texts(model, text, targets=target, tokenizer=tokenizer, window=window, limit=1)
+    chosen = _chosen(kinds)
+    with borrowed(given.model):
+        one = OneText(given, places, outcomes, differentiable=bool(_OF_GRADIENTS & set(chosen)))
+        scores: dict[str, np.ndarray] = {}
+        skipped: list[str] = []
+        for kind in chosen:
+            if not (reason := _lacks(one, kind)):
+                scores[kind] = _SCORES[kind](one)
+            elif kinds is not None:
+                raise AttnscopeError(f"{kind} is not defined here: {reason}. Leave it out")
+            else:
+                skipped.append(f"{kind}: {reason}")
+    return _labelled(one, scores).assign_attrs(model=given.name, skipped="; ".join(skipped))
+
+
+def _chosen(kinds: Sequence[str] | None) -> list[str]:
+    unknown = [kind for kind in kinds or () if kind not in TOKEN_KINDS]
+    if unknown or (kinds is not None and not kinds):
+        found = f"there is no kind {unknown[0]!r}" if unknown else "no kind was named"
+        raise AttnscopeError(f"{found}: choose from {', '.join(TOKEN_KINDS)}")
+    return [kind for kind in TOKEN_KINDS if kinds is None or kind in kinds]
+
+
+_SCORES: dict[str, Callable[[OneText], Float[np.ndarray, "place token"]]] = {
+    "weights": _scores.weights,
+    "weights_mean": _scores.weights_mean,
+    "norms": _scores.norms,
+    "norms_mean": _scores.norms_mean,
+    "block_norms": _scores.block_norms,
+    "block_norms_rollout": _scores.block_norms_rollout,
+    "rollout": _scores.rolled_out,
+    "flow": _scores.flow,
+    "gradient_attention": _gradient_scores.gradient_attention,
+    "gradient": _gradient_scores.gradient,
+    "gradient_input": _gradient_scores.gradient_input,
+    "leave_one_out": lambda one: (
+        leave_one_out(one.model, one.inputs, one.positions, one.name).T.double().cpu().numpy()
+    ),
+}
+
+
+def _lacks(one: OneText, kind: str) -> str:
+    """Why a kind is not possible; empty where it is."""
+    if kind in _OF_PREDICTIONS and one.headless:
+        return one.headless
+    if kind in {"gradient", "gradient_input"} and len(one.leaves) < len(one.inputs):
+        return f"{type(one.model).__name__} looks its token ids up in no table that was seen"
+    if kind.startswith("norms"):
+        return next((of.block.reason for of in one.records if of.block.output is None), "")
+    if kind.startswith("block_norms") and (
+        reason := next((of.reason for of in one.records if of.reason), "")
+    ):
+        return reason
+    if kind == "flow" and one.sides.tokens > FLOW_TOKENS:
+        return f"the text has {one.sides.tokens} tokens, and flow takes at most {FLOW_TOKENS}"
+    return one.unfollowed if kind in _THROUGH_LAYERS else ""
+
+
+def _labelled(one: OneText, scores: dict[str, np.ndarray]) -> xr.Dataset:
+    tokens = np.arange(one.sides.tokens)
+    values = np.stack(list(scores.values())) if scores else np.zeros((0, len(one.rows), len(tokens)))
+    found = xr.Dataset(
+        {
+            "score": labelled(
+                "kind place token", values, "how much a token matters, by each kind", "of the kind"
+            )
+        },
+        {
+            "kind": list(scores),
+            "description": ("kind", [TOKEN_KINDS[kind] for kind in scores]),
+            "place": one.places,
+            "token": tokens,
+            "side": ("token", np.where(tokens < one.sides.source, "source", "target")),
+        },
+    )
+    if one.headless:
+        return found
+    chance = one.predicted.detach().exp()[range(len(one.outcomes)), one.outcomes].double().cpu().numpy()
+    return found.assign(
+        outcome=labelled("place", one.outcomes, "outcome that is asked about", "id"),
+        probability=labelled("place", chance, "its probability", "share"),
+    )

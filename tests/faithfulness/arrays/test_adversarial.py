@@ -1,0 +1,104 @@
+"""Other weights with the same output: identities I9 and I9b of mechanism I.2."""
+
+import numpy as np
+import pytest
+from scipy.optimize import minimize
+
+from attnscope import AttnscopeError
+from attnscope.faithfulness.arrays import adversarial_weights, identifiability
+
+
+def planted(keys=128, width=16, seed=0, concentration=1.0):
+    rng = np.random.default_rng(seed)
+    return rng.dirichlet(np.full(keys, concentration), 1), rng.normal(size=(keys, width))
+
+
+def test_i9_the_top_weight_goes_to_nothing_and_the_output_stays():
+    weights, values = planted()
+    found = adversarial_weights(weights, values)
+    assert found.top_before.item() == weights.max() > 0.03
+    assert found.top_after.item() == 0
+    assert found.jsd.item() > 0.3
+    assert found.is_free.item()
+    new = found.weights.values
+    assert (new >= 0).all()
+    np.testing.assert_allclose(new.sum(1), 1, rtol=1e-12)
+    np.testing.assert_allclose(new @ values, weights @ values, atol=1e-12)
+    assert (new > 0).sum() <= 17  # a vertex: no more keys than equations
+
+
+def test_i9b_few_keys_in_general_position_have_one_answer():
+    weights, values = planted(keys=9, width=8)
+    for objective in ("top_weight", "distance"):
+        found = adversarial_weights(weights, values, objective=objective)
+        assert not found.is_free.item()
+        np.testing.assert_allclose(found.weights.values, weights, atol=1e-9)
+    assert identifiability(values).free_dimensions.item() == 0
+
+
+def test_a_look_at_an_extreme_point_alone_is_determined_however_many_keys_there_are():
+    _, values = planted()
+    weights = np.eye(128)[[int(values[:, 0].argmax())]]
+    assert identifiability(values).free_dimensions.item() == 111  # and yet
+    for objective in ("top_weight", "distance"):
+        assert not adversarial_weights(weights, values, objective=objective).is_free.item()
+
+
+def test_equal_values_let_all_weight_go_elsewhere():
+    found = adversarial_weights(np.array([[0.9, 0.1, 0.0]]), np.ones((3, 2)), objective="distance")
+    assert found.tvd.item() == pytest.approx(1.0)
+    assert found.jsd.item() == pytest.approx(np.log(2))
+
+
+def test_the_distance_is_at_least_that_of_the_top_weight_and_of_a_blind_search():
+    for seed in range(3):
+        weights, values = planted(keys=24, width=4, seed=seed)
+        far = adversarial_weights(weights, values, objective="distance").tvd.item()
+        assert far >= adversarial_weights(weights, values).tvd.item() - 1e-9
+        _, _, across = np.linalg.svd(np.column_stack([values, np.ones(24)]).T)
+        free = across[5:]  # directions that the output does not see
+        rng, best = np.random.default_rng(seed), 0.0
+        for _ in range(200):
+            direction = rng.normal(size=len(free)) @ free
+            reach = (weights[0] / -np.where(direction < 0, direction, -1e-12)).min()
+            best = max(best, np.abs(reach * direction).sum() / 2)
+        assert far > best
+
+
+def test_the_minimum_is_that_of_another_solver():
+    weights, values = planted(keys=8, width=3, seed=5)
+    top = int(weights.argmax())
+    found = adversarial_weights(weights, values)
+    other = minimize(
+        lambda point: point[top],
+        weights[0],
+        bounds=[(0, None)] * 8,
+        constraints=[
+            {
+                "type": "eq",
+                "fun": lambda point: np.column_stack([values, np.ones(8)]).T @ (point - weights[0]),
+            }
+        ],
+        method="SLSQP",
+    )
+    assert found.top_after.item() == pytest.approx(other.fun, abs=1e-6)
+
+
+def test_hidden_keys_stay_hidden():
+    weights, values = planted(keys=40, width=4)
+    allowed = np.arange(40)[None] < 20
+    weights = np.where(allowed, weights, 0)
+    weights /= weights.sum()
+    found = adversarial_weights(weights, values, allowed=allowed)
+    assert not found.weights.values[~allowed].any()
+    assert found.is_free.item()
+
+
+def test_bad_input_is_refused():
+    weights, values = planted(keys=4, width=2)
+    with pytest.raises(AttnscopeError, match="expected one of 'top_weight', 'distance'"):
+        adversarial_weights(weights, values, objective="top")
+    with pytest.raises(AttnscopeError, match="4 keys in weights and 3 in values"):
+        adversarial_weights(weights, values[:3])
+    with pytest.raises(AttnscopeError, match="found 3000 keys; the linear program takes at most 2048"):
+        adversarial_weights(np.full((1, 3000), 1 / 3000), np.ones((3000, 2)))

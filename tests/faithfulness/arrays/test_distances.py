@@ -1,0 +1,44 @@
+"""Distances between distributions: their bounds (mechanism I8), and cases by hand."""
+
+import numpy as np
+import pytest
+from scipy.spatial.distance import jensenshannon
+
+from attnscope import AttnscopeError
+from attnscope.faithfulness.arrays import jensen_shannon, total_variation
+
+
+def test_i8_each_bounds_the_other():
+    rng = np.random.default_rng(0)
+    p, q = (rng.dirichlet(np.full(12, 0.2), 2000) for _ in range(2))
+    tvd, jsd = total_variation(p, q), jensen_shannon(p, q)
+    assert (jsd >= 0).all()
+    assert (jsd <= np.log(2) + 1e-12).all()
+    assert (tvd**2 / 2 <= jsd + 1e-12).all()
+    assert (jsd <= tvd * np.log(2) + 1e-12).all()
+
+
+def test_they_are_what_scipy_and_the_definition_say():
+    rng = np.random.default_rng(1)
+    p, q = rng.dirichlet(np.ones(6), (2, 5)), rng.dirichlet(np.ones(6), (2, 5))
+    np.testing.assert_allclose(jensen_shannon(p, q), jensenshannon(p, q, axis=-1) ** 2, rtol=1e-9)
+    events = np.array(np.meshgrid(*[[0, 1]] * 6)).reshape(6, -1)  # TVD is the largest difference of any event
+    np.testing.assert_allclose(total_variation(p, q), np.abs((p - q) @ events).max(-1), rtol=1e-12)
+
+
+def test_an_entry_of_zero_adds_nothing():
+    p, q = np.array([1.0, 0.0, 0.0]), np.array([0.0, 0.5, 0.5])
+    assert float(total_variation(p, q)) == 1.0
+    assert float(jensen_shannon(p, q)) == pytest.approx(np.log(2), rel=1e-12)
+    assert float(jensen_shannon(p, p)) == 0.0
+
+
+def test_rows_with_learned_sinks_are_compared_by_what_they_hold():
+    p = np.array([0.5, 0.25])
+    assert float(total_variation(p, p[::-1])) == 0.25
+    with pytest.raises(AttnscopeError, match=r"rows that sum to 0.75 and 1"):
+        total_variation(p, np.array([0.5, 0.5]))
+    with pytest.raises(AttnscopeError, match="2 outcomes in the first distribution and 3"):
+        jensen_shannon(p, np.array([0.25, 0.25, 0.25]))
+    with pytest.raises(AttnscopeError, match=r"an entry of -0.5"):
+        jensen_shannon(np.array([1.25, -0.5]), p)
