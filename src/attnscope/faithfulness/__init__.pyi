@@ -1,5 +1,5 @@
 from . import arrays, contributions, passes
-from ._beside import where_heads_look, why_heads_look
+from ._beside import trust_in_weights, where_heads_look, why_heads_look
 from ._bleu import bleu_without_heads
 from ._effects import ESTIMATES, effects
 from ._inquiry import Inquiry, inquiry
@@ -45,6 +45,7 @@ __all__ = [
     "search_heads",
     "skipped_of",
     "token_contributions",
+    "trust_in_weights",
     "verdicts",
     "where_heads_look",
     "why_heads_look",

@@ -1,4 +1,4 @@
-"""What is set beside an effect: where the head looks, and why it does."""
+"""What is set beside an effect: where the head looks, why it does, and whether its weights can be trusted."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ import numpy as np
 import xarray as xr
 
 from attnscope.errors import AttnscopeError
+from attnscope.faithfulness._given import Given
+from attnscope.faithfulness.contributions import contribution_profiles
 from attnscope.mechanism import ANALYSES, Study
 from attnscope.statistics import majority_names, peaks, statistics_of
 
@@ -25,6 +27,7 @@ _WHY = (
     "agree",
     "chance",
 )
+_FEW = 8  # windows that tell whether weights can be trusted: each costs several passes
 _ENOUGH = 8  # full windows: of fewer, position and text are hardly told apart
 
 
@@ -84,3 +87,41 @@ def why_heads_look(
     if verdict is None:
         return None, study.reasons.get("verdict", "the model does not admit it")
     return verdict[[name for name in _WHY if name in verdict]], ""
+
+
+def trust_in_weights(
+    loaded: LoadedModel, windows: list[Window], *, band: int = 10
+) -> tuple[xr.Dataset | None, str]:
+    """Whether what weights say of a head survives when the size of what they weigh is counted (Kobayashi et al. 2020).
+
+    Returns
+    -------
+    xarray.Dataset or None
+        Of the first 8 windows, ``(layer, head)``: ``norm_offset`` (tokens) and ``norm_weight`` (share), the peak of the
+        offset profile of norm-based weights; ``null_share``, the share of the weights' squares that the output does not
+        see, and ``identifiable``, the share of rows whose output other weights cannot give (Brunner et al. 2020). None
+        where the model does not admit it.
+    str
+        Why there is none; else empty.
+    """
+    given = Given(
+        loaded.model, [*windows[:_FEW]], loaded.name, getattr(loaded.tokenizer, "mask_token_id", None)
+    )
+    shortest = min(map(len, given.windows))
+    try:
+        found = contribution_profiles(
+            given, kinds=["norms", "effective"], band=min(band, max(1, shortest - 1))
+        )
+    except AttnscopeError as error:
+        return None, str(error)
+    profile = found.profile_norms.mean("text")
+    top = profile.fillna(-1).argmax("offset")
+    known = profile.notnull().any("offset")
+    return xr.Dataset(
+        {
+            "norm_offset": found.offset[top].drop_vars("offset").astype(float).where(known),
+            "norm_weight": profile.max("offset"),
+            "null_share": found.null_share.mean("text"),
+            "identifiable": found.identifiable.mean("text"),
+        }
+    ), ""

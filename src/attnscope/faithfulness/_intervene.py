@@ -13,9 +13,9 @@ import xarray as xr
 from attnscope.bundled import MODEL
 from attnscope.capture import LoadedModel, borrowing, load_model, signature_of
 from attnscope.checks import check_seed, check_whole
-from attnscope.corpus import Sources, texts_and_targets
+from attnscope.corpus import Sources, Window, texts_and_targets
 from attnscope.errors import AttnscopeError
-from attnscope.faithfulness._beside import where_heads_look, why_heads_look
+from attnscope.faithfulness._beside import trust_in_weights, where_heads_look, why_heads_look
 from attnscope.faithfulness._effects import effects
 from attnscope.faithfulness._inquiry import Inquiry, inquiry
 from attnscope.faithfulness._sets import half_of, removal_curves, search_heads
@@ -98,7 +98,8 @@ def intervene(
     curves
         Whether to remove heads one after the other in several orders too: see `removal_curves`.
     why
-        Whether to explain where each head looks, as `attnscope.explain` does, on the same windows.
+        Whether to explain where each head looks, as `attnscope.explain` does, on the same windows, and to ask whether
+        its weights can be trusted.
     band
         Largest offset of the profiles.
     seed
@@ -112,7 +113,8 @@ def intervene(
         ``effects``: ``loss_change``, ``kl`` (nats), ``accuracy_change`` of each text ``(text, ablation, layer, head)``,
         estimates ``(text, estimator, ablation, layer, head)``, and ``loss`` and ``accuracy`` of the model as it is.
         ``heads``: means with intervals over documents, see `heads_of`. ``agreement``: how well estimates rank heads,
-        see `agreement_of`. ``where`` and ``why``: what `scan` and `explain` say of the heads. ``search``, ``curves``
+        see `agreement_of`. ``where`` and ``why``: what `scan` and `explain` say of the heads; ``trust``: see
+        `trust_in_weights`. ``search``, ``curves``
         where asked for. The attribute ``skipped`` says, as JSON, what is not there and why.
 
     Raises
@@ -238,9 +240,13 @@ class _Job:
         where = stored.get("where", lambda: where_heads_look(self.asked.loaded, windows, band=self.band))
         if self.why:
             self.tell(Progress("why they look there", self._of_effects + 0.03))
-            found, reason = self._why(stored, windows)
-            if found is None:
-                skipped["why"] = reason
+            for name, make in (("why", self._why), ("trust", self._trust)):
+                kept = None if stored.run is None else stored.run.load(name)
+                found, reason = (kept, "") if kept is not None else make(windows)
+                if found is None:
+                    skipped[name] = reason
+                else:
+                    stored.get(name, lambda found=found: found)
         if self.search:
             self.tell(Progress("search by random sets", self._of_effects + 0.1))
             stored.get("search", lambda: search_heads(self.asked, seed=self.seed))
@@ -253,12 +259,11 @@ class _Job:
         self.tell(Progress("done", 1.0))
         return stored.parts, skipped
 
-    def _why(self, stored: StoredParts, windows: list[Any]) -> tuple[xr.Dataset | None, str]:
-        kept = None if stored.run is None else stored.run.load("why")
-        if kept is not None:
-            return stored.get("why", lambda: kept), ""
-        found, reason = why_heads_look(self.asked.loaded, windows, band=self.band, seed=self.seed)
-        return (None, reason) if found is None else (stored.get("why", lambda: found), "")
+    def _why(self, windows: list[Window]) -> tuple[xr.Dataset | None, str]:
+        return why_heads_look(self.asked.loaded, windows, band=self.band, seed=self.seed)
+
+    def _trust(self, windows: list[Window]) -> tuple[xr.Dataset | None, str]:
+        return trust_in_weights(self.asked.loaded, windows, band=self.band)
 
     def _curves(self, measured: xr.Dataset, where: xr.Dataset) -> xr.Dataset:
         """Curves by effects, by estimates and by what `scan` measures."""

@@ -49,6 +49,11 @@ class HeadVerdict:
         Share of the scores' variance over offsets that position explains; None where that is not known.
     scores_agree
         Whether both readings of the scores lie at the weights' offset; None where that was not asked.
+    norm_offset, norm_weight
+        The same as `peak_offset` and `peak_weight` of norm-based weights, which count the size of what is weighed; None
+        where they are not known.
+    null_share
+        Share of the weights' squares that the head's output does not see; None where it is not known.
     effects
         By ablation.
     importance
@@ -63,6 +68,9 @@ class HeadVerdict:
     peak_weight: float
     position_share: float | None
     scores_agree: bool | None
+    norm_offset: float | None = None
+    norm_weight: float | None = None
+    null_share: float | None = None
     effects: dict[str, Effect] = field(default_factory=dict[str, Effect])
     importance: float | None = None
 
@@ -95,6 +103,7 @@ def verdicts(tree: xr.DataTree) -> list[HeadVerdict]:
     """
     heads, where = tree["heads"].to_dataset(), tree["where"].to_dataset()
     why = tree["why"].to_dataset() if "why" in tree.children else None
+    trust = tree["trust"].to_dataset() if "trust" in tree.children else None
     kinds = heads.layer_kind.values.tolist()
     found: list[HeadVerdict] = []
     for row, layer in enumerate(heads.layer.values.tolist()):
@@ -112,6 +121,9 @@ def verdicts(tree: xr.DataTree) -> list[HeadVerdict]:
                     peak_weight=float(where.peak_weight.isel(at)) if "peak_weight" in where else float("nan"),
                     position_share=_of(why, "position_share", layer, head),
                     scores_agree=_agrees(why, layer, head),
+                    norm_offset=_of(trust, "norm_offset", layer, head),
+                    norm_weight=_of(trust, "norm_weight", layer, head),
+                    null_share=_of(trust, "null_share", layer, head),
                     effects={
                         str(name): _effect(heads, place, at)
                         for place, name in enumerate(heads.ablation.values)

@@ -91,7 +91,7 @@ def write_intervention_report(
         headline=headline(tree),
         pictures=shown,
         columns=_columns(rows),
-        rows=[_row(tree, row) for row in rows],
+        rows=[_row(tree, row, causes=_has_causes(rows), trusted=_has_trust(rows)) for row in rows],
         skipped=list(skipped_of(tree).items()),
         high=_HIGH,
         zero="zero" in rows[0].effects,
@@ -104,12 +104,18 @@ def _columns(rows: list[HeadVerdict]) -> list[tuple[str, str, str]]:
         ("why", "Explained by position", "descending"),
         ("why", "Scores agree", "descending"),
     ]
+    trust = [
+        ("trust", "Peak by norms", "descending"),
+        ("trust", "Share there", "descending"),
+        ("trust", "Unseen by output", "descending"),
+    ]
     return [
         ("where", "Head", "ascending"),
         ("where", "Kind", "ascending"),
         ("where", "Peak", "descending"),
         ("where", "Weight there", "descending"),
         *(why if _has_causes(rows) else []),
+        *(trust if _has_trust(rows) else []),
         *(("whether", f"Loss without: {name}", "descending") for name in rows[0].effects),
     ]
 
@@ -118,20 +124,30 @@ def _has_causes(rows: list[HeadVerdict]) -> bool:
     return any(row.position_share is not None for row in rows)
 
 
-def _row(tree: xr.DataTree, row: HeadVerdict) -> _Row:
+def _has_trust(rows: list[HeadVerdict]) -> bool:
+    return any(row.norm_offset is not None for row in rows)
+
+
+def _row(tree: xr.DataTree, row: HeadVerdict, *, causes: bool, trusted: bool) -> _Row:
     cells = [
         _Cell(f"{row.layer}.{row.head}", float(row.layer * 10_000 + row.head)),
         _Cell(row.kind, row.kind),
         _Cell(_signed(row.peak_offset, 0), _sortable(row.peak_offset)),
         _Cell(f"{row.peak_weight:.2f}" if math.isfinite(row.peak_weight) else "", _sortable(row.peak_weight)),
     ]
-    if any(name == "why" for name in tree.children):
-        share = row.position_share
-        cells.append(_Cell("" if share is None else f"{share:.2f}", "" if share is None else share))
+    if causes:
         agree = row.scores_agree
-        cells.append(
-            _Cell("" if agree is None else "yes" if agree else "no", "" if agree is None else float(agree))
-        )
+        cells += [
+            _number(row.position_share),
+            _Cell("" if agree is None else "yes" if agree else "no", _order(agree)),
+        ]
+    if trusted:
+        peak = row.norm_offset
+        cells += [
+            _Cell("" if peak is None else _signed(peak, 0), _order(peak)),
+            _number(row.norm_weight),
+            _number(row.null_share),
+        ]
     for one in row.effects.values():
         mean, _, interval = said_effect(one).partition(" ")
         cells.append(_Cell(mean, one.mean, "shown" if one.shown else "open", interval.strip("()")))
@@ -149,6 +165,15 @@ def _profile(tree: xr.DataTree, row: HeadVerdict) -> list[tuple[float, float, bo
         (float(place), round(_HIGH * float(value) / top, 1), int(offset) == 0)
         for place, (value, offset) in enumerate(zip(values, where.offset.values, strict=True))
     ]
+
+
+def _number(value: float | None) -> _Cell:
+    return _Cell("" if value is None else f"{value:.2f}".replace("-", "−"), _order(value))
+
+
+def _order(value: float | None) -> float | str:
+    """What a column is sorted by."""
+    return "" if value is None else float(value)
 
 
 def _signed(value: float, digits: int) -> str:
