@@ -1,6 +1,7 @@
 """Whether it matters where a head looks: weights put to the test, and what they miss.
 
-On arrays: `attnscope.faithfulness.arrays`.
+`contribution_profiles` lays every kind of weight along offsets, `token_contributions` scores the tokens of one text,
+and the tests put other weights in the place of a head's own. On arrays: `attnscope.faithfulness.arrays`.
 """
 
 import lazy_loader
