@@ -1,7 +1,8 @@
-from . import arrays, contributions, passes
+from . import arrays, contributions, passes, weights
 from ._beside import trust_in_weights, where_heads_look, why_heads_look
 from ._bleu import bleu_without_heads
 from ._effects import ESTIMATES, effects
+from ._given import Given, given_texts
 from ._inquiry import Inquiry, inquiry
 from ._intervene import DEFAULT_TEXTS, intervene
 from ._knockout import Forbidden, knock_out
@@ -10,19 +11,32 @@ from ._sets import changes_by_sets, removal_curves, search_heads
 from ._stored import load_intervention, skipped_of
 from ._summary import agreement_of, heads_of
 from ._verdict import SHARP, Effect, HeadVerdict, headline, said_effect, verdicts
-from .contributions import contribution_profiles, token_contributions
+from .contributions import KINDS, TOKEN_KINDS, contribution_profiles, token_contributions
 from .passes import Pair, read_pairs
+from .weights import (
+    adversarial_test,
+    agreement_test,
+    erasure_test,
+    frozen_test,
+    permutation_test,
+    uniform_test,
+)
 
 __all__ = [
     "DEFAULT_TEXTS",
     "ESTIMATES",
+    "KINDS",
     "SHARP",
+    "TOKEN_KINDS",
     "Effect",
     "Forbidden",
+    "Given",
     "HeadVerdict",
     "Inquiry",
     "Pair",
+    "adversarial_test",
     "agreement_of",
+    "agreement_test",
     "arrays",
     "attribution_patch",
     "bleu_without_heads",
@@ -30,6 +44,9 @@ __all__ = [
     "contribution_profiles",
     "contributions",
     "effects",
+    "erasure_test",
+    "frozen_test",
+    "given_texts",
     "headline",
     "heads_of",
     "inquiry",
@@ -39,6 +56,7 @@ __all__ = [
     "passes",
     "patch",
     "path_patch",
+    "permutation_test",
     "read_pairs",
     "removal_curves",
     "said_effect",
@@ -46,7 +64,9 @@ __all__ = [
     "skipped_of",
     "token_contributions",
     "trust_in_weights",
+    "uniform_test",
     "verdicts",
+    "weights",
     "where_heads_look",
     "why_heads_look",
 ]

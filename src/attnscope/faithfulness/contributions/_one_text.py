@@ -11,11 +11,11 @@ from torch import Tensor
 from attnscope.corpus import window_name
 from attnscope.errors import AttnscopeError
 from attnscope.faithfulness._calls import weights_of
+from attnscope.faithfulness._embeddings import embedding_leaves
 from attnscope.faithfulness._given import inputs_of
 from attnscope.faithfulness._predictions import lacks_predictions, log_probabilities
 from attnscope.faithfulness._sides import sides_of
 from attnscope.faithfulness.contributions._blocks import find_blocks
-from attnscope.faithfulness.contributions._embeddings import embedding_leaves
 from attnscope.faithfulness.contributions._record import GRADIENT_BYTES, record
 from attnscope.faithfulness.contributions._through import cannot_follow
 

@@ -1,0 +1,168 @@
+"""A test of one head of one text, over all heads that are chosen and all texts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import xarray as xr
+
+from attnscope.capture import borrowed, layer_coordinates
+from attnscope.checks import check_real, check_seed
+from attnscope.errors import AttnscopeError
+from attnscope.faithfulness._given import inputs_of
+from attnscope.faithfulness._intervals import with_intervals
+from attnscope.faithfulness._predictions import check_predictions
+from attnscope.faithfulness.weights._read_text import MASKED, ReadText
+from attnscope.progress import Progress, Tell, tell_nobody
+
+if TYPE_CHECKING:
+    from attnscope.faithfulness._given import Given
+
+    OfHead = Callable[[ReadText, int, int, np.random.Generator], Mapping[str, Any]]
+
+Head = tuple[int, int]
+
+
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """What a test gives of each head, and what it asks of texts and heads.
+
+    Attributes
+    ----------
+    name
+        Of the test.
+    variables
+        By name: what it is, its unit, and its dimensions after ``text, layer, head``.
+    coordinates
+        Of those dimensions.
+    heads
+        ``(layer, head)`` each; None for all.
+    seed
+        Of what is random; each head of each text has numbers of its own.
+    masked
+        See `ReadText`.
+    progress
+        Called with a `Progress` after each head.
+
+    Examples
+    --------
+    >>> Plan("uniform_test", {"tvd": ("distance", "share")}).coordinates
+    {}
+    """
+
+    name: str
+    variables: Mapping[str, tuple[str, ...]]
+    coordinates: Mapping[str, Sequence[Any]] = field(default_factory=dict[str, Sequence[Any]])
+    heads: Sequence[Head] | None = None
+    seed: int = 0
+    masked: float = MASKED
+    progress: Tell | None = None
+
+
+def over_heads(given: Given, plan: Plan, of_text: Callable[[ReadText, int], OfHead | None]) -> xr.Dataset:
+    """Run a test on every head that is chosen in every text.
+
+    Parameters
+    ----------
+    given
+        Model and texts.
+    plan
+        See `Plan`.
+    of_text
+        From a text and its number to what tests a head of it, which gives numbers by name; None where nothing can be
+        tested, and all is NaN.
+
+    Returns
+    -------
+    xarray.Dataset
+        Dimensions ``text, layer, head`` and those of the plan; beside each variable its mean over texts and its
+        interval over documents.
+
+    Raises
+    ------
+    AttnscopeError
+        If the model predicts nothing, or there is no such head.
+
+    Examples
+    --------
+    >>> from attnscope.faithfulness._given import given_texts
+    >>> plan = Plan("largest_weight", {"largest": ("largest weight", "share")}, heads=[(0, 1)])
+    >>> found = over_heads(
+    ...     given_texts(texts="The tide is out."),
+    ...     plan,
+    ...     lambda text, _: lambda text, layer, head, generator: {"largest": text.weights(layer, head).max()},
+    ... )
+    >>> found.largest.dims, found.largest_mean.dims, int(found.largest.notnull().sum())
+    (('text', 'layer', 'head'), ('layer', 'head'), 1)
+    """
+    check_seed(plan.seed)
+    check_real(0.0, 1.0, masked=plan.masked)
+    tell = plan.progress or tell_nobody
+    found: dict[str, np.ndarray] = {}
+    sites: list[Any] = []
+    chosen: list[Head] = []
+    with borrowed(given.model):
+        check_predictions(given.model, inputs_of(given.model, given.windows[0]), plan.name)
+        for number, window in enumerate(given.windows):
+            text = ReadText(given.model, window, number, given.mask_id, masked=plan.masked)
+            if not found:
+                sites = text.sites
+                counts = [call.query.shape[1] for call in text.calls]
+                chosen = _chosen(plan.heads, counts)
+                found = _empty(plan, len(given.windows), len(counts), max(counts))
+            test = of_text(text, number)
+            for done, (layer, head) in enumerate(chosen):
+                if test is not None:
+                    generator = np.random.default_rng((plan.seed, number, layer, head))
+                    for name, value in test(text, layer, head, generator).items():
+                        found[name][number, layer, head] = value
+                share = (number + (done + 1) / len(chosen)) / len(given.windows)
+                tell(Progress(plan.name.replace("_", " "), share))
+    return _labelled(given, plan, found, sites)
+
+
+def _chosen(heads: Sequence[Head] | None, counts: Sequence[int]) -> list[Head]:
+    every = [(layer, head) for layer, count in enumerate(counts) for head in range(count)]
+    if heads is None:
+        return every
+    known = set(every)
+    for one in heads:
+        if tuple(one) not in known:
+            raise AttnscopeError(
+                f"there is no head {'.'.join(map(str, one))}: layers go from 0 to {len(counts) - 1}, heads from 0 to "
+                f"{max(counts) - 1}"
+            )
+    if not heads:
+        raise AttnscopeError("no head was named: give (layer, head) pairs, or leave heads out for all")
+    return [(int(layer), int(head)) for layer, head in heads]
+
+
+def _empty(plan: Plan, texts: int, layers: int, heads: int) -> dict[str, np.ndarray]:
+    return {
+        name: np.full((texts, layers, heads, *(len(plan.coordinates[dim]) for dim in more)), np.nan)
+        for name, (_, _, *more) in plan.variables.items()
+    }
+
+
+def _labelled(given: Given, plan: Plan, found: dict[str, np.ndarray], sites: Sequence[Any]) -> xr.Dataset:
+    result = xr.Dataset(
+        {
+            name: (
+                ("text", "layer", "head", *more),
+                found[name],
+                {"long_name": long_name, "units": units},
+            )
+            for name, (long_name, units, *more) in plan.variables.items()
+        },
+        {
+            "text": np.arange(len(given.windows)),
+            "source": ("text", np.array(given.documents, dtype=object)),
+            **layer_coordinates(sites),
+            "head": np.arange(next(iter(found.values())).shape[2]),
+            **plan.coordinates,
+        },
+    ).assign_attrs(model=given.name, test=plan.name, seed=plan.seed)
+    return with_intervals(result, list(plan.variables), given.documents, seed=plan.seed)

@@ -1,0 +1,245 @@
+"""Tests of weights, on models in which it is known what a head's weights can do."""
+
+import numpy as np
+import pytest
+import torch
+from scipy.stats import kendalltau
+
+from attnscope import AttnscopeError
+from attnscope.capture import load_model
+from attnscope.corpus import Window
+from attnscope.faithfulness import (
+    Given,
+    adversarial_test,
+    agreement_test,
+    arrays,
+    erasure_test,
+    frozen_test,
+    permutation_test,
+    token_contributions,
+    uniform_test,
+)
+from attnscope.faithfulness.weights._read_text import ReadText
+from tests.faithfulness.eager import TARGET, TEXT
+from tests.families import tiny
+from tests.models.lineage import small
+
+MARKS = {"special": (), "spans": (), "start": 0, "tokens": ()}
+OTHER = [8, 22, 31, 5, 50, 18, 29, 13, 41, 10, 34, 6, 17]
+
+
+def given(model, *texts, target=None):
+    """Each text is a document of its own."""
+    targets = None if target is None else Window(tuple(target), source="t", **MARKS)
+    windows = [
+        Window(tuple(text), source=f"text {number}", target=targets, **MARKS)
+        for number, text in enumerate(texts or (TEXT,))
+    ]
+    return Given(model, windows, "tiny", None)
+
+
+def planted():
+    """A BERT of two layers: in layer 0, head 0 has equal values, and head 1 is not heard."""
+    model = tiny("bert")
+    layer = model.bert.encoder.layer[0].attention
+    with torch.no_grad():
+        layer.self.value.weight[:8] = 0
+        layer.output.dense.weight[:, 8:16] = 0
+    return model
+
+
+def of(found, name, layer, head):
+    return found[name].isel(text=0).sel(layer=layer, head=head).values
+
+
+TESTS = {
+    "permutation": lambda one, **options: permutation_test(one, draws=5, **options),
+    "uniform": lambda one, **options: uniform_test(one, draws=3, **options),
+    "adversarial": lambda one, **options: adversarial_test(one, steps=12, draws=2, **options),
+    "erasure": lambda one, **options: erasure_test(one, fractions=[0.5, 1.0], draws=2, **options),
+}
+
+
+@pytest.mark.parametrize("name", TESTS)
+def test_i19_where_values_are_equal_or_not_heard_weights_do_nothing(name):
+    found = TESTS[name](given(planted()), heads=[(0, 0), (0, 1), (0, 2)])
+    for head in (0, 1):
+        moved = of(found, "tvd", 0, head)
+        if name == "erasure" and head == 0:  # equal values are noticed when all are gone
+            moved = moved[:, :1]
+        assert np.max(moved) < 1e-5
+    if name in {"permutation", "uniform"}:
+        assert of(found, "weights_tvd", 0, 0) > 0.1
+        assert of(found, "tvd", 0, 2) > 1e-3
+        assert of(found, "flipped", 0, 0) == 0
+    assert np.isnan(of(found, "tvd", 1, 0)).all()  # it was not chosen
+    assert np.isnan(of(found, "tvd", 0, 3)).all()
+
+
+def test_equal_weights_are_put_in_the_place_of_the_heads():
+    model = tiny("bert")
+    found = uniform_test(given(model), heads=[(1, 2)], draws=2)
+    text = ReadText(model, given(model).windows[0], 0)
+    equal = np.full((12, 12), 1 / 12)
+    expected = text.effects(1, 2, text.of_weights(1, 2, equal[None]))
+    for name in ("tvd", "jsd", "flipped"):
+        assert of(found, name, 1, 2) == pytest.approx(expected[name].mean())
+    moved = arrays.total_variation(text.weights(1, 2), equal).mean()
+    assert of(found, "weights_tvd", 1, 2) == pytest.approx(moved)
+
+
+def test_permutations_are_the_median_of_single_ones():
+    model = tiny("gpt2")
+    found = permutation_test(given(model), heads=[(0, 1)], draws=7, seed=3)
+    text = ReadText(model, given(model).windows[0], 0)
+    weights, generator = text.weights(0, 1), np.random.default_rng((3, 0, 0, 1))
+    causal = np.tril(np.ones((12, 12), dtype=bool))
+    several = np.stack([arrays.permuted_weights(weights, generator, causal) for _ in range(7)])
+    moved = text.effects(0, 1, text.of_weights(0, 1, several))["tvd"].mean(1)
+    assert of(found, "tvd", 0, 1) == pytest.approx(np.median(moved))
+    assert of(found, "max_weight", 0, 1) == pytest.approx(weights.max(1).mean())
+    assert of(found, "tvd_null", 0, 1) > 0
+    again = permutation_test(
+        given(model), draws=7, seed=3
+    )  # a head's numbers do not depend on which others are tested
+    assert of(again, "tvd", 0, 1) == of(found, "tvd", 0, 1)
+
+
+def test_frozen_weights_of_the_same_words_are_the_same():
+    found = frozen_test(given(tiny("bert"), TEXT, TEXT), heads=[(1, 0)], draws=2)
+    assert float(found.tvd.max()) < 1e-6
+    assert float(found.weights_tvd.max()) < 1e-6
+
+
+def test_frozen_weights_come_from_a_text_that_is_long_enough():
+    model = tiny("bert")
+    found = frozen_test(given(model, TEXT, OTHER), heads=[(1, 0)], draws=2)
+    assert np.isfinite(found.tvd.sel(layer=1, head=0)).values.tolist() == [True, False]
+    texts = [ReadText(model, one, 0) for one in given(model, TEXT, OTHER).windows]
+    cut = texts[1].weights(1, 0)[:12, :12]
+    cut /= cut.sum(1, keepdims=True)
+    expected = texts[0].effects(1, 0, texts[0].of_weights(1, 0, cut[None]))
+    assert of(found, "tvd", 1, 0) == pytest.approx(expected["tvd"].mean())
+    same = Given(model, [given(model).windows[0]] * 2, "tiny", None)
+    assert np.isnan(frozen_test(same, heads=[(1, 0)], draws=1).tvd).all()  # no other document
+
+
+@pytest.mark.parametrize("family", ["bert", "gpt2"])
+def test_the_search_goes_far_and_keeps_its_bound(family):
+    model = tiny(family)
+    found = adversarial_test(given(model), heads=[(1, 1)], bound=0.05, steps=25, draws=2)
+    reached, far, null = (float(of(found, name, 1, 1)) for name in ("tvd", "weights_jsd", "weights_jsd_null"))
+    assert 0 < reached <= 0.05
+    assert null < far <= np.log(2)
+    tight = adversarial_test(given(model), heads=[(1, 1)], bound=0.0, steps=5, draws=1)
+    assert float(of(tight, "tvd", 1, 1)) == 0
+
+
+def test_without_a_price_the_search_goes_nearly_all_the_way():
+    found = adversarial_test(given(planted()), heads=[(0, 0)], steps=60, draws=1)
+    assert float(of(found, "weights_jsd", 0, 0)) > 0.5 > float(of(found, "weights_jsd_null", 0, 0))
+
+
+def test_erasure_follows_each_order():
+    model = tiny("gpt2")
+    found = erasure_test(given(model), heads=[(1, 3)], fractions=[0.25, 0.5, 1.0], draws=2).isel(text=0)
+    here = found.sel(layer=1, head=3)
+    text = ReadText(model, given(model).windows[0], 0)
+    weights, slope = text.weights(1, 3), text.by_weights(1, 3)
+    causal = np.tril(np.ones((12, 12), dtype=bool))
+    for order, by in {"attention": weights, "gradient": slope, "product": weights * slope}.items():
+        several = np.stack([arrays.erased_weights(weights, by, one, causal) for one in (0.25, 0.5, 1.0)])
+        effects = text.effects(1, 3, text.of_weights(1, 3, several))
+        np.testing.assert_allclose(here.tvd.sel(order=order), effects["tvd"].mean(1), atol=1e-6)
+        flips = np.maximum.accumulate(effects["flipped"], 0)
+        np.testing.assert_allclose(here.flipped.sel(order=order), flips.mean(1))
+        at = np.array([0.25, 0.5, 1.0])[flips[:, flips.any(0)].argmax(0)]
+        np.testing.assert_allclose(here.fraction_to_flip.sel(order=order), at.mean() if len(at) else np.nan)
+    everything = here.tvd.sel(fraction=1.0)
+    np.testing.assert_allclose(everything, everything[0], atol=1e-6)
+    nothing = text.effects(1, 3, torch.zeros_like(text.output(1, 3))[None])["tvd"].mean()
+    assert float(everything[0]) == pytest.approx(nothing, abs=1e-6)
+
+
+def test_ranks_are_those_of_gradients_and_of_leaving_out():
+    model = tiny("gpt2")
+    found = agreement_test(given(model), heads=[(1, 2)], predictions=3)
+    places = [0, 6, 11]  # of 12, evenly: 5.5 is rounded to 6
+    scores = token_contributions(given(model), places=places, kinds=["gradient", "leave_one_out"])
+    weights = ReadText(model, given(model).windows[0], 0).weights(1, 2)
+    for kind in ("gradient", "leave_one_out"):
+        other = scores.score.sel(kind=kind).values
+        taus = [kendalltau(weights[at, :at], other[row, :at]) for row, at in enumerate(places) if at > 3]
+        assert of(found, f"tau_{kind}", 1, 2) == pytest.approx(np.mean([one.statistic for one in taus]))
+        assert of(found, f"significant_{kind}", 1, 2) == np.mean([one.pvalue <= 0.05 for one in taus])
+    assert 0 < of(found, "tau_gradient_null", 1, 2) < 1
+
+
+def test_the_null_of_ranks_is_exceeded_by_one_random_order_in_twenty():
+    from attnscope.faithfulness.weights._agreement import compared
+
+    rng, counted = np.random.default_rng(0), np.ones((6, 15), dtype=bool)
+    importance = rng.random((6, 15))
+    null = compared(rng.random((6, 15)), (importance, importance), counted)["tau_gradient_null"]
+    weights = rng.random((2000, 6, 15))
+    signs = [np.sign(one[..., :, None] - one[..., None, :]) for one in (weights, importance)]
+    taus = (signs[0] * signs[1]).sum((-1, -2)) / (15 * 14)
+    above = (taus.mean(1) > null).mean()
+    assert 0.03 < above < 0.07  # 0.05, give or take four standard errors of 0.005
+
+
+@pytest.mark.parametrize("name", ["bart", "sinusoidal-pre"])
+def test_models_of_two_texts(name):
+    model = tiny(name) if name == "bart" else small(name)
+    one = given(
+        model,
+        TEXT if name == "bart" else [3, 4, 5, 6, 7, 2],
+        target=TARGET if name == "bart" else [1, 9, 8, 7],
+    )
+    heads = [(0, 0), (2, 0), (3, 1)]  # encoder, decoder, across
+    for test in TESTS.values():
+        found = test(one, heads=heads)
+        assert all(np.isfinite(of(found, "tvd", *head)).all() for head in heads)
+    ranks = agreement_test(one, heads=heads, predictions=3)
+    assert np.isnan(of(ranks, "tau_gradient", 0, 0))
+    assert np.isfinite(of(ranks, "tau_gradient", 3, 1))
+
+
+def test_intervals_are_over_documents():
+    model = tiny("bert")
+    found = uniform_test(given(model, TEXT, OTHER, TEXT[::-1]), heads=[(0, 2)], draws=1)
+    here = found.sel(layer=0, head=2)
+    assert float(here.tvd_mean) == pytest.approx(float(here.tvd.mean()))
+    assert float(here.tvd.min()) - 1e-9 <= float(here.tvd_low) < float(here.tvd_mean) < float(here.tvd_high)
+    assert {one.attrs["units"] for one in found.values()} <= {"share", "nats"}
+    assert all(one.attrs["long_name"] for one in found.values())
+    alone = uniform_test(given(model), heads=[(0, 2)], draws=1).sel(layer=0, head=2)
+    assert np.isnan(alone.tvd_low)
+
+
+def test_bad_input_is_refused():
+    one = given(tiny("bert"))
+    with pytest.raises(
+        AttnscopeError, match=r"there is no head 2.0: layers go from 0 to 1, heads from 0 to 3"
+    ):
+        uniform_test(one, heads=[(2, 0)])
+    with pytest.raises(AttnscopeError, match="no head was named"):
+        uniform_test(one, heads=[])
+    with pytest.raises(
+        AttnscopeError, match="permutation_test compares predictions, and BertModel has no head"
+    ):
+        permutation_test(given(tiny("bert").bert))
+    with pytest.raises(AttnscopeError, match="expected numbers that rise"):
+        erasure_test(one, fractions=[0.5, 0.2])
+    with pytest.raises(AttnscopeError, match=r"bound \(--bound\) is 2"):
+        adversarial_test(one, bound=2.0)
+
+
+def test_a_trained_model(models):
+    loaded = load_model(models / "rxnmapper-albert", device="cpu")
+    found = permutation_test(
+        loaded, ["CC(=O)Cl.NCc1ccccc1>>CC(=O)NCc1ccccc1"], heads=[(0, 3), (10, 5)], draws=6
+    )
+    for head in [(0, 3), (10, 5)]:
+        assert of(found, "tvd", *head) > 0
+    assert of(found, "max_weight", 0, 3) > 0.9  # the previous-token head is sharp
