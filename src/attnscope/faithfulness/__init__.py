@@ -1,8 +1,8 @@
 """Whether a head matters: what a model's predictions lose without it, and whether its weights say so.
 
 `intervene` takes heads out one at a time, `patch` and `path_patch` put activations of one text into another's run.
-`contribution_profiles` lays every kind of weight along offsets, `token_contributions` scores the tokens of one text, and
-the tests put other weights in the place of a head's own. On arrays: `attnscope.faithfulness.arrays`.
+`contribution_profiles` lays every kind of weight along offsets, `token_contributions` scores the tokens of one text,
+and the tests put other weights in the place of a head's own. On arrays: `attnscope.faithfulness.arrays`.
 """
 
 import lazy_loader
