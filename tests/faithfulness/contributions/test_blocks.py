@@ -1,0 +1,101 @@
+"""What stands around attention is found in every family by its numbers."""
+
+import pytest
+import torch
+import transformers as T
+
+from attnscope.faithfulness.contributions._blocks import find_blocks
+from attnscope.faithfulness.contributions._normalisation import fitted
+from attnscope.faithfulness.contributions._record import record
+from tests.families import inputs, tiny
+from tests.models.lineage import SOURCE, small
+
+FORMS = {
+    **dict.fromkeys(
+        ["bert", "roberta", "albert", "distilbert", "electra", "bart", "marian"], "normalised sum"
+    ),
+    **dict.fromkeys(["deberta", "deberta_v2"], "normalised sum"),
+    **dict.fromkeys(["modernbert", "gpt2", "opt", "llama", "mistral", "gpt_oss", "qwen3", "t5"], "sum"),
+    "gemma2": "normalised attention",
+    "gpt_neox": None,  # attention and feed-forward side by side
+}
+
+
+def one_text(family):
+    return {name: tensor[:1] for name, tensor in inputs(family, padded=False)[0].items()}
+
+
+@pytest.mark.parametrize("family", FORMS)
+def test_the_form_of_every_family_is_found_and_its_parts_sum_to_what_the_block_gives(family):
+    model, text = tiny(family), one_text(family)
+    torch.manual_seed(3)
+    for name, parameter in model.named_parameters():
+        if parameter.ndim == 1 and "orm" in name:  # gains and shifts that do something
+            torch.nn.init.normal_(parameter, 1.0, 0.2)
+    blocks = find_blocks(model, text)
+    assert {block.form for block in blocks} == {FORMS[family]}
+    records, _ = record(model, text, blocks, "the text")
+    for one in records:
+        assert bool(one.reason) == (FORMS[family] is None)
+        if not one.reason:
+            assert one.given.shape == one.residual.shape
+
+
+def test_what_a_bert_block_gives_is_what_its_layernorm_gave():
+    model, text = tiny("bert"), one_text("bert")
+    seen = []
+    for layer in model.bert.encoder.layer:
+        layer.attention.output.LayerNorm.register_forward_hook(
+            lambda _, given, made: seen.append((given[0][0], made[0]))
+        )
+    with torch.no_grad():
+        blocks = find_blocks(model, text)
+        seen.clear()
+        records, _ = record(model, text, blocks, "the text")
+    for one, (given, made) in zip(records, seen, strict=True):
+        torch.testing.assert_close(one.given, made)
+        scale = 1 / (given.var(-1, unbiased=False, keepdim=True) + 1e-12).sqrt()
+        torch.testing.assert_close(one.scale, scale)
+
+
+@pytest.mark.parametrize("name", ["additive-gru", "dot-lstm"])
+def test_a_recurrent_decoder_has_no_projection_and_no_block(name):
+    blocks = find_blocks(
+        small(name), {"input_ids": SOURCE[:1], "decoder_input_ids": torch.tensor([[1, 10, 11]])}
+    )
+    assert [block.form for block in blocks] == [None]
+    assert blocks[0].output is None
+    assert "no linear layer reads what the heads give" in blocks[0].reason
+
+
+def test_a_first_layer_without_a_norm_is_told_from_one_that_normalises_the_sum():
+    """ModernBERT's first layer reads the residual stream itself, as BERT's do; what follows keeps the sum."""
+    assert {block.form for block in find_blocks(tiny("modernbert"), one_text("modernbert"))} == {"sum"}
+
+
+@pytest.mark.parametrize(
+    ("norm", "is_centred"),
+    [
+        (torch.nn.LayerNorm(6), True),
+        (torch.nn.LayerNorm(6, elementwise_affine=False), True),
+        (torch.nn.RMSNorm(6), False),
+        (T.models.t5.modeling_t5.T5LayerNorm(6), False),
+        (T.models.gemma2.modeling_gemma2.Gemma2RMSNorm(6), False),
+    ],
+)
+def test_a_norm_is_known_by_what_it_gives(norm, is_centred):
+    torch.manual_seed(0)
+    for parameter in norm.parameters():
+        torch.nn.init.normal_(parameter, 0.5, 1.0)
+    given = torch.randn(2, 4, 6) + 1
+    with torch.no_grad():
+        found = fitted(norm, given, norm(given))
+        assert found.is_centred == is_centred
+        parts = torch.randn(2, 4, 6)
+        scale = found.scale(given, norm(given))
+        total = found.of(parts) * scale + found.of(given - parts) * scale + found.shift
+        torch.testing.assert_close(total, norm(given), atol=1e-5, rtol=1e-4)
+
+
+def test_what_is_no_norm_is_none():
+    assert fitted(torch.nn.Tanh(), torch.randn(2, 3, 6), torch.randn(2, 3, 6)) is None

@@ -1,0 +1,34 @@
+"""Intervals that draw whole documents."""
+
+import numpy as np
+import xarray as xr
+
+from attnscope.faithfulness._intervals import document_draws, with_intervals
+
+
+def test_texts_of_one_document_are_drawn_together():
+    draws = document_draws(["a", "b", "a", "c"], 200, seed=0)
+    np.testing.assert_array_equal(draws[:, 0], draws[:, 2])
+    np.testing.assert_array_equal(draws[:, [0, 1, 3]].sum(1), 3)
+
+
+def test_the_interval_of_documents_is_wider_than_that_of_texts():
+    """Ten documents of twenty texts that are all alike: 200 texts hold no more than 10 do."""
+    values = np.repeat(np.random.default_rng(0).normal(size=10), 20)
+    data = xr.Dataset({"x": (("text", "head"), np.stack([values, values], 1), {"units": "1"})})
+    names = np.repeat([f"document {i}" for i in range(10)], 20).tolist()
+    of_documents = with_intervals(data, ["x"], names)
+    of_texts = with_intervals(data, ["x"], [f"text {i}" for i in range(200)])
+    widths = [float((one.x_high - one.x_low)[0]) for one in (of_documents, of_texts)]
+    assert 3.5 < widths[0] / widths[1] < 5.5  # the root of 20 is 4.5
+    expected = 2 * 1.96 * values.std() / np.sqrt(10)
+    assert abs(widths[0] / expected - 1) < 0.1
+
+
+def test_what_is_not_known_does_not_count():
+    data = xr.Dataset({"x": (("text", "head"), np.array([[1.0, np.nan], [np.nan, np.nan], [3.0, np.nan]]))})
+    found = with_intervals(data, ["x"], ["a", "b", "c"])
+    assert found.x_mean.values.tolist()[0] == 2.0
+    assert (float(found.x_low[0]), float(found.x_high[0])) == (1.0, 3.0)
+    assert np.isnan(found.x_mean[1])
+    assert np.isnan(found.x_low[1])
