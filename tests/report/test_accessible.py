@@ -1,4 +1,4 @@
-"""All four pages, on desktop and phone, light and dark: what a screen reader, a keyboard and weak eyes need."""
+"""All five pages, on desktop and phone, light and dark: what a screen reader, a keyboard and weak eyes need."""
 
 import numpy as np
 import pytest
@@ -7,10 +7,12 @@ from attnscope.report import (
     write_alignment_report,
     write_comparison_report,
     write_explain_report,
+    write_intervention_report,
     write_report,
 )
 from tests.report.planted_comparison import planted as planted_comparison
 from tests.report.planted_explanation import explanation
+from tests.report.planted_intervention import planted_intervention
 from tests.report.planted_result import planted
 from tests.report.test_alignment_page import made as planted_alignment
 
@@ -43,6 +45,7 @@ def pages(tmp_path_factory):
     return {
         "scan": write_report(made.result, made.sample, folder / "scan.html"),
         "explain": write_explain_report(explanation(), folder / "explain.html"),
+        "intervene": write_intervention_report(planted_intervention(), folder / "intervene.html"),
         "compare": write_comparison_report(planted_comparison(), folder / "compare.html"),
         "align": write_alignment_report(planted_alignment(), folder / "align.html"),
     }

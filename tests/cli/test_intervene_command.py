@@ -1,0 +1,76 @@
+"""The command as a user types it: its table, its formats, its page, and what it says to bad input."""
+
+import csv
+import io
+import json
+
+import pytest
+
+from tests.cli.command import attnscope
+
+FEW = ("--limit", "7", "--window", "48", "--steps", "1", "--out", "run")
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """The bundled default on few windows, with its page."""
+    place = tmp_path_factory.mktemp("intervene")
+    found = attnscope("intervene", *FEW, cwd=place)
+    assert found.returncode == 0, found.stderr
+    return place, found.stdout
+
+
+def test_the_table_says_where_why_and_whether(finished):
+    place, said = finished
+    assert "12 heads taken out over 7 windows" in said
+    first = next(line for line in said.splitlines() if line.count("*") == 3)
+    assert "next" in first or "previous" in first
+    assert {"report.html", "heads.zarr.zip", "why.zarr.zip", "trust.zarr.zip"} <= {
+        path.name for path in (place / "run").iterdir()
+    }
+
+
+def test_the_page_holds_every_head_and_figure(finished):
+    place, _ = finished
+    page = (place / "run" / "report.html").read_text(encoding="utf-8")
+    assert page.count("<svg") == 12
+    for figure in ("effect-intervals", "effect-maps", "weight-against-effect", "estimates"):
+        assert f'id="{figure}"' in page
+        assert (place / "run" / "figures" / f"{figure}.svg").exists()
+
+
+def test_formats_are_of_the_finished_run(finished):
+    place, _ = finished
+    printed = attnscope("intervene", *FEW, "--json", cwd=place)
+    found = json.loads(printed.stdout)
+    assert len(found["heads"]) == 12
+    assert found["heads"][0]["effects"]["zero"]["mean"] > 0.1
+    rows = list(csv.DictReader(io.StringIO(attnscope("intervene", *FEW, "--csv", cwd=place).stdout)))
+    assert [(row["layer"], row["head"]) for row in rows][:2] == [("0", "0"), ("0", "1")]
+    assert float(rows[3]["zero_mean"]) == pytest.approx(
+        next(row for row in found["heads"] if (row["layer"], row["head"]) == (0, 3))["effects"]["zero"][
+            "mean"
+        ],
+        rel=1e-5,
+    )
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("--ablations", "half"), "expected one or more of zero, mean, resample"),
+        (("--json", "--csv"), "choose one"),
+        (("--steps", "-1"), "steps"),
+        (("--seed", "-1"), "seed"),
+        (("--figures", "gif"), "svg, pdf, png"),
+        (("--window", "4000"), "does not fit"),
+        (("none.txt",), "none.txt"),
+    ],
+)
+def test_bad_input_is_told_in_a_line(tmp_path, words, says):
+    given = ("bundled", *words) if words[0].endswith(".txt") else words
+    found = attnscope("intervene", *given, cwd=tmp_path)
+    assert found.returncode == 2
+    assert says in found.stderr
+    assert len(found.stderr.splitlines()) <= 2
+    assert not list(tmp_path.iterdir())

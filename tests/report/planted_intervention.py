@@ -1,0 +1,57 @@
+"""An intervention without a model: two layers of three heads, one of which matters."""
+
+import json
+
+import numpy as np
+import xarray as xr
+
+from attnscope.faithfulness import agreement_of, heads_of
+
+
+def planted_intervention():
+    generator = np.random.default_rng(0)
+    dims = ("text", "ablation", "layer", "head")
+    ablations = ["zero", "mean", "resample"]
+    changes = generator.normal(0, 0.02, (12, 3, 2, 3))
+    changes[:, :, 0, 1] += 0.5
+    coords = {
+        "source": ("text", [f"text {number}" for number in range(12)]),
+        "ablation": ablations,
+        "layer": [0, 1],
+        "layer_name": ("layer", ["first", "second"]),
+        "layer_kind": ("layer", ["self", "self"]),
+        "head": [0, 1, 2],
+        "estimator": ["attribution", "integrated", "eap_ig"],
+    }
+    effects = xr.Dataset(
+        {
+            "loss_change": (dims, changes),
+            "kl": (dims, np.abs(changes)),
+            "accuracy_change": (dims, -changes),
+            "estimate": (("text", "estimator", *dims[1:]), np.stack([changes] * 3, 1)),
+            "importance": (("text", "layer", "head"), np.abs(changes[:, 0])),
+            "loss": ("text", np.full(12, 2.0)),
+            "accuracy": ("text", np.full(12, 0.5)),
+        },
+        coords=coords,
+    )
+    profile = generator.dirichlet(np.ones(5), (2, 3))
+    where = xr.Dataset(
+        {
+            "profile": (("layer", "head", "offset"), profile),
+            "kind": (("layer", "head"), np.array([["next", "mixed", "previous"]] * 2, dtype=object)),
+            "peak_offset": (("layer", "head"), profile.argmax(-1) - 2.0),
+            "peak_weight": (("layer", "head"), profile.max(-1)),
+        },
+        coords={"layer": [0, 1], "head": [0, 1, 2], "offset": np.arange(-2, 3)},
+    )
+    tree = xr.DataTree.from_dict(
+        {"effects": effects, "heads": heads_of(effects), "agreement": agreement_of(effects), "where": where}
+    )
+    tree.attrs = {
+        "model": "made-up",
+        "asked": "masked",
+        "skipped": json.dumps({"why": "no positions"}),
+        "signature": "{}",
+    }
+    return tree
