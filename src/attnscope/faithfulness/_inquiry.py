@@ -24,8 +24,8 @@ from attnscope.faithfulness.passes import (
     replacement,
     replacing,
     stacked_passes,
+    unread_sites,
 )
-from attnscope.mechanism.evidence import projections
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -114,13 +114,12 @@ class Inquiry:
         first = self.batch(slice(0, 1))
         inputs = first.reading.inputs(self.model)
         self.sites, _ = verify(self.model, inputs, text=window_name(self.windows[0], 0))
-        matrices = projections(self.model, {key: value[:, :32] for key, value in inputs.items()})
-        for site, found in matrices.items():
-            if found.output is None:
-                raise AttnscopeError(
-                    f"{self.loaded.name}, layer {site.index} ({site.name}): no linear layer reads what its heads give, "
-                    "so no head's own part can be taken out of it. Choose another model"
-                )
+        few = {key: value[:, :32] for key, value in inputs.items()}
+        for site in unread_sites(self.model, few):
+            raise AttnscopeError(
+                f"{self.loaded.name}, layer {site.index} ({site.name}): no linear layer reads what its heads give, so "
+                "no head's own part can be taken out of it. Choose another model"
+            )
         if len({len(window) for window in self.windows}) > 1:
             self._check_padding()
         self.skips = self._same_without_what_is_skipped()

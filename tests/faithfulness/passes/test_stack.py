@@ -5,7 +5,7 @@ import torch
 
 from attnscope.attention import attend_in_full
 from attnscope.capture import watching
-from attnscope.faithfulness.passes import blocks_of, stacked_passes
+from attnscope.faithfulness.passes import blocks_of, stacked_passes, unread_sites
 from tests.faithfulness.models import MODELS, build, inputs_of
 
 
@@ -116,3 +116,18 @@ def test_the_model_is_given_back():
     for name, module in model.named_modules():
         assert "forward" not in vars(module)
         assert name not in before or module.forward.__func__ is before[name]
+
+
+def test_a_layer_that_nothing_linear_reads_is_told_of():
+    model = build("bert")
+    layer = model.bert.encoder.layer[1].attention
+    own = layer.self.forward
+    layer.self.forward = lambda *given, **named: (own(*given, **named)[0] ** 2, None)
+    unread = unread_sites(model, inputs_of(model))
+    assert [site.index for site in unread] == [1]
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_what_heads_give_is_read_by_a_linear_layer(name):
+    model = build(name)
+    assert unread_sites(model, inputs_of(model)) == []

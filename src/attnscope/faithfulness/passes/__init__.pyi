@@ -2,6 +2,7 @@ from ._attend import output_with_gradient
 from ._gradients import HeadGradients, answers_difference, attribution, gates_towards, importance
 from ._pairs import EncodedPairs, Pair, read_pairs
 from ._questions import IGNORED, Kind, Questions, kind_of_question, questions
+from ._reads import unread_sites
 from ._replacements import (
     ABLATIONS,
     Ablation,
@@ -42,4 +43,5 @@ __all__ = [
     "replacing",
     "replacing_sets",
     "stacked_passes",
+    "unread_sites",
 ]
