@@ -3,21 +3,28 @@
 import os
 from pathlib import Path
 
+import jaxtyping
 import pytest
-from jaxtyping import install_import_hook
+
+from tests.shapes import install
 
 _SOURCE = Path(__file__).parents[1] / "src"
-install_import_hook(
+install(
     [
         ".".join(path.relative_to(_SOURCE).with_suffix("").parts).removesuffix(".__init__")
         for path in _SOURCE.rglob("*.py")
         # machine code takes no wrapped functions; configurations are checked by transformers, which wants them bare
         if path.stem not in {"_compiled", "configs", "__init__"}
-    ],
-    "beartype.beartype",
+    ]
 )
 
 _BESIDE = Path(__file__).parents[2] / "shared"
+
+
+@pytest.fixture
+def no_types(monkeypatch):
+    """What a user has: no annotation is checked when a function is called."""
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
 
 
 @pytest.fixture(scope="session")

@@ -69,7 +69,7 @@ def test_a_damaged_model_is_refused_by_name(tmp_path):
         open_run(tmp_path / "run")
 
 
-@pytest.mark.parametrize("command", ["scan", "explain", "train", "compare"])
+@pytest.mark.parametrize("command", ["scan", "explain", "train", "align", "compare"])
 def test_an_unfinished_run_is_said_to_be_one(command, tmp_path):
     if command in {"scan", "explain"}:
         with RunFolder(tmp_path / "run", {"command": command}):
@@ -86,10 +86,3 @@ def test_a_folder_of_something_else_is_no_run(tmp_path):
     for path in (tmp_path / "model", tmp_path / "nowhere"):
         with pytest.raises(AttnscopeError, match="holds no run of attnscope"):
             open_run(path)
-
-
-def test_alignments_are_text(tmp_path):
-    with OwnedFolder(tmp_path / "run", "align") as folder:
-        folder.write({"links.txt": b"0-0\n"})
-    with pytest.raises(AttnscopeError, match=r"read its links.txt"):
-        open_run(tmp_path / "run")

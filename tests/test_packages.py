@@ -82,6 +82,27 @@ def test_a_module_imports_only_what_stands_below(path):
     assert not above
 
 
+def public_functions(path):
+    module = ast.parse(path.read_text(encoding="utf-8"))
+    nodes = [node for node in module.body if not getattr(node, "name", "_").startswith("_")]
+    methods = [inner for node in nodes if isinstance(node, ast.ClassDef) for inner in node.body]
+    functions = [node for node in (*nodes, *methods) if isinstance(node, ast.FunctionDef)]
+    return [node for node in functions if not node.name.startswith("_")]
+
+
+def test_public_signatures_of_the_analyses_say_what_they_take_and_give():
+    untyped = {
+        f"{path.stem}.{node.name}"
+        for path in MODULES
+        if path.is_relative_to(SOURCE / "mechanism")
+        for node in public_functions(path)
+        for part in (node.args, node.returns or ast.Pass())
+        for name in ast.walk(part)
+        if isinstance(name, ast.Name) and name.id == "Any"
+    }
+    assert not untyped
+
+
 def test_modules_of_a_package_import_each_other_without_a_circle():
     known = {name_of(path): path for path in MODULES if path.stem != "__init__"}
     graph = {

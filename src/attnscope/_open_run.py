@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import xarray as xr
 
@@ -10,26 +11,32 @@ from attnscope.checks import check_kind
 from attnscope.errors import AttnscopeError
 from attnscope.store import MANIFEST, VIEWS, OwnedFolder, RunFolder, damage, manifest_of
 
+if TYPE_CHECKING:
+    from attnscope.translation.alignment import Aligned
 
-def open_run(path: str | Path) -> xr.Dataset | xr.DataTree:
+#: Commands whose folders are never marked as complete: what they write appears at once, this file with it.
+_WRITTEN_AT_ONCE = {"align": "run.json", "compare": "run.json"}
+
+
+def open_run(path: str | Path) -> xr.Dataset | xr.DataTree | Aligned:
     """Open the results of a finished run, as the command's function returned them.
 
     Parameters
     ----------
     path
-        Folder of a run of ``scan``, ``explain``, ``intervene``, ``compare`` or ``train``.
+        Folder of a run of ``scan``, ``explain``, ``intervene``, ``align``, ``compare`` or ``train``.
 
     Returns
     -------
-    xarray.Dataset or xarray.DataTree
+    xarray.Dataset, xarray.DataTree or attnscope.translation.alignment.Aligned
         What `attnscope.scan` and `attnscope.train` (a Dataset), `attnscope.explain`, `attnscope.intervene` and
-        `attnscope.compare` (a DataTree) returned. Nothing is measured or trained anew, and no model is loaded.
+        `attnscope.compare` (a DataTree) and `attnscope.align` (an `Aligned`) returned. Nothing is measured or trained
+        anew, and no model is loaded.
 
     Raises
     ------
     AttnscopeError
-        If the folder holds no run, the run is unfinished, a file is not what was written, or the command leaves no
-        arrays (``align``, whose links are text).
+        If the folder holds no run, the run is unfinished, or a file is not what was written.
 
     Examples
     --------
@@ -48,11 +55,7 @@ def open_run(path: str | Path) -> xr.Dataset | xr.DataTree:
             f"{folder} holds no run of attnscope (no {MANIFEST}): give the folder that a command named as its results"
         )
     command, state = str(manifest["command"]), manifest["state"]
-    if command == "align":
-        raise AttnscopeError(
-            f"{folder} holds alignments as text: read its links.txt with attnscope.translation.alignment.read_links"
-        )
-    if not (state.get("complete") or (command == "compare" and "run.json" in manifest["files"])):
+    if not (state.get("complete") or _WRITTEN_AT_ONCE.get(command) in manifest["files"]):
         raise AttnscopeError(
             f"{folder} holds an unfinished run of attnscope {command}: give the same command again, which goes on there"
         )
@@ -80,7 +83,11 @@ def _of_texts(run: RunFolder) -> xr.Dataset | xr.DataTree:
     return load_explanation(run)
 
 
-def _of_translation(folder: OwnedFolder) -> xr.Dataset | xr.DataTree:
+def _of_translation(folder: OwnedFolder) -> xr.Dataset | xr.DataTree | Aligned:
+    if folder.command == "align":
+        from attnscope.translation.alignment import load_alignment
+
+        return load_alignment(folder)
     if folder.command == "train":
         from attnscope.training import training_results
 

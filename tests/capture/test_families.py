@@ -9,9 +9,9 @@ from attnscope.attention._bins import far_starts
 from attnscope.capture import _registry, attnscope_attention, verify, watching
 from attnscope.corpus import Batch
 from attnscope.statistics import DEFAULT, STATISTICS, reduce_call
-from attnscope.statistics._catalogue import indicator_columns
 from attnscope.statistics._pass import StatisticsObserver
 from attnscope.statistics._reading import Reading
+from attnscope.statistics._rows import indicator_columns
 from tests.attention.oracle import from_weights
 from tests.families import MAKERS, UNREGISTERED, inputs, tiny
 
@@ -86,7 +86,7 @@ def test_statistics_equal_those_of_eager_weights(family, padded):
     with torch.no_grad(), watching(model, observe):
         model(**given)
     weights = eager_weights(model, given)
-    assert len(weights) == len(observer.found) == LAYERS.get(family, 2)
+    assert len(weights) == len(observer.measured) == LAYERS.get(family, 2)
     for index, expected in enumerate(weights):
         queries, keys = expected.shape[-2:]
         query_valid = valid if valid.shape[1] == queries else torch.ones(2, queries, dtype=torch.bool)
@@ -102,10 +102,10 @@ def test_statistics_equal_those_of_eager_weights(family, padded):
         wanted = reduced(expected.double(), NAMES)
         nulls = [name for name in NAMES if STATISTICS[name].has_equal]
         wanted |= {f"equal_{name}": value for name, value in reduced(equal[index], nulls).items()}
-        assert set(wanted) == set(observer.found[index])
+        assert set(wanted) == set(observer.measured[index])
         for name in wanted:
             torch.testing.assert_close(
-                observer.found[index][name],
+                observer.measured[index][name],
                 wanted[name],
                 atol=2e-5,
                 rtol=1e-4,
@@ -114,7 +114,7 @@ def test_statistics_equal_those_of_eager_weights(family, padded):
             )
     if family in CAUSAL:
         assert {kind for kind, _ in kinds} == {"causal"}
-        for found in observer.found.values():
+        for found in observer.measured.values():
             assert found["band_sum"][..., BAND + 1 :].abs().max() == 0
     if family in {"t5", "bart", "marian", "whisper"}:
         assert [kind for kind, _ in kinds] == ["self", "self", "causal", "cross", "causal", "cross"]

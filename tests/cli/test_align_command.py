@@ -58,6 +58,10 @@ def test_json_and_a_folder_with_page_figures_and_links(system, monkeypatch, capf
     assert len(found["error_rate_of_heads"]) == 3
     assert found["score"]["error_rate"] == min(min(row) for row in found["error_rate_of_heads"])
     assert (system / "run" / "links.txt").read_text().splitlines() == found["links"]
+    opened = attnscope.open_run(system / "run")
+    assert [pharaoh(links) for links in opened.links] == found["links"]
+    assert json.loads(opened.signature) == found["signature"]
+    assert opened.heads["error_rate"].values.tolist() == found["error_rate_of_heads"]
     page = (system / "run" / "report.html").read_text()
     assert page.count('<details class="sentences"') == 3
     assert {path.name for path in (system / "run" / "figures").glob("*.svg")} == {

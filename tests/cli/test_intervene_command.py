@@ -8,7 +8,7 @@ import pytest
 
 from tests.cli.command import attnscope
 
-FEW = ("--limit", "7", "--window", "48", "--steps", "1", "--out", "run")
+FEW = ("--limit", "8", "--window", "48", "--steps", "1", "--out", "run")
 
 
 @pytest.fixture(scope="module")
@@ -22,7 +22,7 @@ def finished(tmp_path_factory):
 
 def test_the_table_says_where_why_and_whether(finished):
     place, said = finished
-    assert "12 heads taken out over 7 windows" in said
+    assert "12 heads taken out over 8 windows" in said
     first = next(line for line in said.splitlines() if line.count("*") == 3)
     assert "next" in first or "previous" in first
     assert {"report.html", "heads.zarr.zip", "why.zarr.zip", "trust.zarr.zip"} <= {

@@ -1,36 +1,31 @@
 """When memory runs out, a line says so, and what to do."""
 
-import subprocess
+import resource
 import sys
+from functools import partial
+from pathlib import Path
 
 import pytest
 import torch
 
-from attnscope.cli import main
-from attnscope.errors import AttnscopeError, out_of_memory
-
-# The address space may grow by so much once all is loaded and has run: enough for a small batch, not for a large one.
-LIMITED = """
-import resource, sys
 import attnscope
 from attnscope.cli import main, output
-output._LEAST_MEMORY = int(sys.argv.pop(1))
-attnscope.scan(texts=["The tide comes in twice a day."])
-used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
-resource.setrlimit(resource.RLIMIT_AS, (used + 2**28, used + 2**28))
-sys.argv = ["attnscope", *sys.argv[1:]]
-main()
-"""
+from attnscope.errors import AttnscopeError, out_of_memory
+from tests.process import Started
+
+
+def limit_memory(least):
+    """Let the address space grow once all is loaded and has run: enough for a small batch, not for a large one."""
+    output._LEAST_MEMORY = least
+    attnscope.scan(texts=["The tide comes in twice a day."])
+    used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (used + 2**28, used + 2**28))
 
 
 def limited(*words, least, cwd):
-    return subprocess.run(
-        [sys.executable, "-c", LIMITED, str(least), *words],
-        cwd=cwd,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    process = Started(*words, cwd=cwd, prepare=partial(limit_memory, least))
+    _, said = process.communicate()
+    return process.returncode, said
 
 
 @pytest.mark.slow
@@ -40,21 +35,21 @@ def test_a_scan_that_runs_out_of_memory_says_so_in_a_line(tmp_path):
         "The tide comes in twice a day, and twice a day it goes out again.\n" * 5_000
     )
     words = ("scan", "bundled", "text.txt", "--no-report", "--limit", "800", "--device", "cpu")
-    found = limited(*words, "--batch-size", "800", least=1, cwd=tmp_path)
-    assert found.returncode == 2, found.stderr
-    assert found.stderr.splitlines()[-1].startswith("attnscope: memory ran out")
-    assert "--batch-size" in found.stderr
-    assert "Traceback" not in found.stderr
+    code, said = limited(*words, "--batch-size", "800", least=1, cwd=tmp_path)
+    assert code == 2, said
+    assert said.splitlines()[-1].startswith("attnscope: memory ran out")
+    assert "--batch-size" in said
+    assert "Traceback" not in said
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the limit is set as Linux does")
 def test_too_little_for_libraries_that_cannot_tell_is_told_before(tmp_path):
     """Where less is left, Rust libraries abort the process and OpenBLAS waits for ever."""
-    found = limited("scan", least=768 << 20, cwd=tmp_path)
-    assert found.returncode == 2
-    assert found.stderr.startswith("attnscope: memory ran out: less than 768 MiB can be had")
-    assert len(found.stderr.splitlines()) == 1
+    code, said = limited("scan", least=768 << 20, cwd=tmp_path)
+    assert code == 2, said
+    assert said.startswith("attnscope: memory ran out: less than 768 MiB can be had")
+    assert len(said.splitlines()) == 1
 
 
 @pytest.mark.parametrize(

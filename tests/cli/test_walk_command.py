@@ -1,18 +1,14 @@
 """The command as a user types it."""
 
-import subprocess
-import sys
-
 import pytest
 
+from tests.cli.command import attnscope
 from tests.translation.small_translators import small_tokenizer
 from tests.walkthrough.translator import SENTENCE, TARGET, translator
 
-COMMAND = [sys.executable, "-c", "from attnscope.cli import main; main()", "walk"]
-
 
 def said(*arguments, cwd):
-    found = subprocess.run([*COMMAND, *arguments], cwd=cwd, capture_output=True, text=True, check=False)
+    found = attnscope("walk", *arguments, cwd=cwd)
     assert found.returncode == 0, found.stderr
     return found.stdout
 

@@ -91,8 +91,8 @@ def test_a_target_goes_through_all_analyses():
     assert len(json.loads(found.attrs["signature"])["target"]["sha256"]) == 64
     assert {"position_spectrum", "position_cca", "verdict"} <= set(found.children)
     kinds = found["position_content"].to_dataset().layer_kind
-    assert {row["attention"] for row in rank_heads(found)} == {"self", "causal"}
-    assert all(row["attention"] == kinds.sel(layer=row["layer"]) for row in rank_heads(found))
+    assert {row.attention for row in rank_heads(found)} == {"self", "causal"}
+    assert all(row.attention == kinds.sel(layer=row.layer) for row in rank_heads(found))
     changed = found["interventions"].to_dataset()
     assert changed.layer_kind.values.tolist() == ["self", "causal"]
     change = np.abs(changed.profile_after - changed.profile_before).max(("head", "offset"))

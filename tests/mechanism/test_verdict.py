@@ -154,7 +154,7 @@ def test_weights_that_rise_on_beyond_the_band_have_no_offset(tokenizer):
     at = found["verdict"].offset_of_weights.values[0]
     assert at[1] == 1
     assert np.isnan(at[3])  # 4 is the edge of the band: whether it is a peak is not known
-    assert [row["head"] for row in rank_heads(found) if row["positional"]] == [1]
+    assert [row.head for row in rank_heads(found) if row.positional] == [1]
 
 
 # --- the rotation ---
@@ -239,7 +239,7 @@ def test_random_weights_claim_no_agreement(kind, scale):
         rows = rank_heads(xr.DataTree.from_dict({"verdict": found}))
         (said,) = summary(rows)
         assert said.startswith("No head of 12 puts more weight on one offset than chance does")
-        assert not any(row["agree"] is not None or row["offset_of_weights"] is not None for row in rows)
+        assert not any(row.agree is not None or row.offset_of_weights is not None for row in rows)
 
 
 def test_heads_that_all_look_alike_tell_nothing(tokenizer):

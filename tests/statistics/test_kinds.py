@@ -12,10 +12,11 @@ import attnscope
 from attnscope.attention import AttentionCall, measure
 from attnscope.bundled import MODEL, TEXT
 from attnscope.statistics import DEFAULT, rank_heads, reduce_call, summarize
-from attnscope.statistics._catalogue import STATISTICS, bin_coordinates, indicator_columns, plan
+from attnscope.statistics._catalogue import STATISTICS
 from attnscope.statistics._equal import equal_rows
 from attnscope.statistics._pass import dimensions
 from attnscope.statistics._ranking import majority_names
+from attnscope.statistics._rows import bin_coordinates, indicator_columns, plan
 
 N, BAND = 320, 10
 OFFSET = np.arange(N)[None, :] - np.arange(N)[:, None]

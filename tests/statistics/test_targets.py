@@ -17,7 +17,7 @@ from attnscope.models import (
     TransformerForConditionalGeneration,
 )
 from attnscope.statistics import DEFAULT, _measurement, peaks, rank_heads, reduce_call
-from attnscope.statistics._catalogue import indicator_columns
+from attnscope.statistics._rows import indicator_columns
 from attnscope.store import is_finished, unpacked
 from tests.attention.oracle import from_weights
 from tests.families import tiny

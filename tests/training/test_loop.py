@@ -4,9 +4,7 @@ import json
 import resource
 import shutil
 import signal
-import subprocess
-import sys
-import time
+import socket
 from contextlib import contextmanager
 
 import pytest
@@ -15,6 +13,7 @@ from safetensors.torch import load_file
 from transformers import AutoModelForMaskedLM, AutoModelForSeq2SeqLM, AutoTokenizer
 
 from attnscope import AttnscopeError
+from attnscope.comparison import _test_text as held_out
 from attnscope.store import OwnedFolder
 from attnscope.training._build import build_model
 from attnscope.training._data import read_data
@@ -24,10 +23,11 @@ from attnscope.training._presets import PRESETS
 from attnscope.training._processes import Processes
 from attnscope.training.config import TrainConfig, read_config
 from attnscope.translation._translate import Translation
+from tests.process import Started, wait_until
 
 SMALL = {
     "task_pairs": 400,
-    "task_longest": 12,
+    "task_longest": 4,  # words: the time goes into translating the validation text, again and again
     "vocabulary": 330,
     "batch_tokens": 300,
     "updates": 12,
@@ -84,30 +84,26 @@ def test_stopped_and_gone_on_is_unbroken(kind, when, unbroken, tmp_path):
     assert plain[0] == plain[1]
 
 
-def start(folder, **settings):
+def start(folder, *, environment=None, **settings):
     """The command that a user types, in a process of its own."""
     flags = [f"--{name.replace('_', '-')}={value}" for name, value in settings.items()]
-    command = [
-        sys.executable,
-        "-c",
-        "from attnscope.cli import main; main()",
-        "train",
-        f"--out={folder}",
-        *flags,
-    ]
-    return subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    return Started("train", f"--out={folder}", *flags, prepare=few_sentences, **environment or {})
+
+
+def few_sentences():
+    """Of those that the command translates at the end, to show what was learned."""
+    held_out.HELD_OUT = 20
 
 
 def test_killed_twice_and_gone_on_is_unbroken(unbroken, tmp_path):
     for lines in (1, 4):
         process = start(tmp_path, **SMALL, **RECURRENT)
-        until = time.monotonic() + 120
-        while len(read_log(tmp_path)) < lines and process.poll() is None and time.monotonic() < until:
-            time.sleep(0.01)
+        wait_until(lambda: len(read_log(tmp_path)) >= lines, process)  # noqa: B023 it waits here
         process.send_signal(signal.SIGKILL)
         process.communicate()
+        assert len(read_log(tmp_path)) < len(read_log(unbroken["recurrent"]))
     last = start(tmp_path, **SMALL, **RECURRENT)
-    _, errors = last.communicate(timeout=300)
+    _, errors = last.communicate()
     assert last.returncode == 0, errors
     assert same(weights(tmp_path), weights(unbroken["recurrent"]))
 
@@ -116,19 +112,21 @@ def test_two_processes_are_one_with_all_of_the_batch(tmp_path):
     settings = SMALL | TRANSFORMER | {"dropout": 0.0, "precision": "float32", "log_every": 1}
     settings |= {"bpe_dropout": 0.1}
     train(out=tmp_path / "one", **settings)
-    flags = [f"--{name.replace('_', '-')}={value}" for name, value in settings.items()]
-    program = tmp_path / "attnscope_train.py"
-    program.write_text("from attnscope.cli import main; main()")
-    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", str(program), "train"]
-    done = subprocess.run(
-        [*command, f"--out={tmp_path / 'two'}", *flags],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=600,
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
-    assert done.stdout.count("validation:") == 1  # one of them speaks for both
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    together = {
+        "WORLD_SIZE": "2",
+        "LOCAL_WORLD_SIZE": "2",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+    }
+    both = [
+        start(tmp_path / "two", environment=together | {"RANK": rank, "LOCAL_RANK": rank}, **settings)
+        for rank in ("0", "1")  # what torchrun sets
+    ]
+    printed = [process.communicate() for process in both]
+    assert [process.returncode for process in both] == [0, 0], printed
+    assert [out.count("validation:") for out, _ in printed] == [1, 0]  # one of them speaks for both
     curves = [
         [line["loss"] for line in read_log(tmp_path / name) if "loss" in line] for name in ("one", "two")
     ]

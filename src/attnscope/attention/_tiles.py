@@ -108,8 +108,10 @@ def absorb(
 
     maximum = torch.maximum(state.maximum, scores.amax(-1))
     shift = torch.where(maximum == -math.inf, 0.0, maximum)  # rows that have seen nothing yet
+    # where exp underflows to 0, the score is kept finite too: 0 * -inf would be NaN
     below = (scores - shift[..., None]).clamp_min_(-87.0 if scores.dtype == torch.float32 else -700.0)
     torch.exp(scores.sub_(shift[..., None]), out=scores)
+    # what was summed relative to an older maximum is turned into sums relative to the new one
     old = torch.where(state.maximum == -math.inf, 0.0, state.maximum).double()
     rescale = torch.exp(state.maximum.double() - shift.double())
 
@@ -124,6 +126,7 @@ def absorb(
     state.total.copy_(before + total)
     jump = mean + column - state.mean
     share = total / torch.where(state.total > 0, state.total, 1.0)
+    # squared distances from two means, joined about their common mean (Chan, Golub and LeVeque 1979)
     state.spread.mul_(rescale).add_((scores * away.square_()).sum(-1)).add_(jump**2 * before * share)
     state.mean.add_(jump * share)
     state.maximum.copy_(maximum)

@@ -18,9 +18,6 @@ if TYPE_CHECKING:
     from attnscope.store import OwnedFolder
     from attnscope.translation.alignment import Aligned
 
-_LINKS = "links.txt"
-
-
 _Model = Annotated[str, typer.Argument(help="Encoder-decoder: the folder of a trained system, or a hub id.")]
 _Text = Annotated[
     Path, typer.Argument(help="Sentences, one a line, words between spaces; - is standard input.")
@@ -48,6 +45,7 @@ _Words = Annotated[
     str, typer.Option(help="Unit of alignment: space (what stands between spaces) or piece (a token).")
 ]
 _Rule = Annotated[str, typer.Option(help="Rule that makes links: argmax, intersection or threshold.")]
+_Out = Annotated[Path | None, typer.Option(help="Folder for links.txt, run.json, report.html and figures.")]
 _AsJson = Annotated[bool, typer.Option("--json", help="JSON on standard output instead of links or tables.")]
 
 
@@ -64,7 +62,7 @@ def align(
     words: _Words = "space",
     rule: _Rule = "argmax",
     threshold: Annotated[float, typer.Option(help="Least weight of a link under --rule threshold.")] = 0.2,
-    out: Annotated[Path | None, typer.Option(help="Folder for links.txt, report.html and figures.")] = None,
+    out: _Out = None,
     pairs: Annotated[int, typer.Option(min=0, max=50, help="Sentence pairs that are drawn into --out.")] = 12,
     figures: options.Figures = options.USUAL_FIGURES,
     tokenizer: options.Tokenizer = None,
@@ -125,12 +123,12 @@ def _write(aligned: Aligned, folder: OwnedFolder, formats: tuple[str, ...]) -> N
     from attnscope.figures import alignment_map, error_rate_grid, save_figure
     from attnscope.report import compared_heads, write_alignment_report
     from attnscope.store import VIEWS, explained
-    from attnscope.translation.alignment import pharaoh
+    from attnscope.translation.alignment import LINKS, RECORD, write_alignment
 
     heads = compared_heads(aligned)
     safe = "Choose another folder with --out, or free some room"
-    with explained(f"write to {folder.path}", safe), folder.replacing(_LINKS, *VIEWS) as new:
-        (new / _LINKS).write_text("".join(pharaoh(links) + "\n" for links in aligned.links), encoding="utf-8")
+    with explained(f"write to {folder.path}", safe), folder.replacing(LINKS, RECORD, *VIEWS) as new:
+        write_alignment(aligned, new)
         if aligned.score is not None or aligned.pairs:
             write_alignment_report(aligned, new / PAGE)
         if heads is not None:

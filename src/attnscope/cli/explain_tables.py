@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,10 +12,12 @@ from attnscope.cli.output import csv_text, emit, new_console
 from attnscope.cli.place import count
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     import xarray as xr
     from rich.table import Table
+
+    from attnscope.mechanism import HeadVerdict
 
 
 _SHOWN = 20  # heads in the table
@@ -69,7 +72,7 @@ def as_dict(tree: xr.DataTree, folder: Path) -> dict[str, Any]:
 
     return {
         "signature": json.loads(tree.attrs["signature"]),
-        "heads": rank_heads(tree),
+        "heads": [asdict(row) for row in rank_heads(tree)],
         "skipped": json.loads(tree.attrs["skipped"]),
         "run": str(folder),
     }
@@ -80,7 +83,7 @@ def print_csv(tree: xr.DataTree) -> None:
     from attnscope.mechanism import rank_heads
     from attnscope.store import Signature
 
-    rows = sorted(rank_heads(tree), key=lambda row: (row["layer"], row["head"]))
+    rows = [asdict(row) for row in sorted(rank_heads(tree), key=lambda row: (row.layer, row.head))]
     signature = Signature.from_json(tree.attrs["signature"]).short
     table: list[list[Any]] = [[*rows[0], "signature"] if rows else []]
     for row in rows:
@@ -126,7 +129,7 @@ def print_tables(tree: xr.DataTree) -> None:
     for note in (mask_note(tree), *_readings_notes(rows)):
         if note:
             console.print(note, style="dim", highlight=False)
-    if any(row["kernel_agrees"] is not None for row in rows):
+    if any(row.kernel_agrees is not None for row in rows):
         console.print(
             f"scheme: the offset at which the {tree['scheme_kernel'].attrs['scheme']} alone is largest; so: whether it "
             "is that of the weights, within 1 token, and how often it would be by chance.",
@@ -152,14 +155,14 @@ def _works_against(tree: xr.DataTree) -> bool:
     return bool((tree["position_content"].to_dataset()["position_share_high"] < 0).any())
 
 
-def _readings_notes(rows: list[dict[str, Any]]) -> list[str]:
+def _readings_notes(rows: Sequence[HeadVerdict]) -> list[str]:
     """How the columns of offsets are to be read, where the scores are read at all."""
-    if all(row["offset_of_spectrum"] is None and row["offset_of_correlation"] is None for row in rows):
+    if all(row.offset_of_spectrum is None and row.offset_of_correlation is None for row in rows):
         return [_WEIGHTS]
     return [_WEIGHTS, _SCORES, _AGREE]
 
 
-def _table_of_heads(rows: list[dict[str, Any]]) -> Table:
+def _table_of_heads(rows: Sequence[HeadVerdict]) -> Table:
     """Columns that some head has a value for."""
     from rich import box
     from rich.table import Table
@@ -181,8 +184,8 @@ def _table_of_heads(rows: list[dict[str, Any]]) -> Table:
         ("position_share", "share of\nposition", partial(_number, form=".2f")),
         ("kernel_share", "share of\nscheme", partial(_number, form=".2f")),
     )
-    shown = [column for column in columns if any(row[column[0]] is not None for row in rows)]
-    if not any(row["agree"] is not None for row in rows):
+    shown = [column for column in columns if any(getattr(row, column[0]) is not None for row in rows)]
+    if not any(row.agree is not None for row in rows):
         shown = [column for column in shown if column[0] != "chance"]
     for key, heading, _ in shown:
         table.add_column(
@@ -193,26 +196,27 @@ def _table_of_heads(rows: list[dict[str, Any]]) -> Table:
     return table
 
 
-def _cell(row: dict[str, Any], key: str, form: Callable[[Any], str]) -> str:
-    if row[key] is None:
+def _cell(row: HeadVerdict, key: str, form: Callable[[Any], str]) -> str:
+    value = getattr(row, key)
+    if value is None:
         return "–" if key.startswith("offset") else ""
-    return "" if key == "chance" and row["agree"] is None else form(row[key])
+    return "" if key == "chance" and row.agree is None else form(value)
 
 
 def _yes(value: bool) -> str:
     return "yes" if value else "no"
 
 
-def _table_of_changes(found: xr.Dataset, rows: list[dict[str, Any]]) -> Table:
+def _table_of_changes(found: xr.Dataset, rows: Sequence[HeadVerdict]) -> Table:
     """The weight of the first heads at their offsets, before and after every change of their input."""
     from rich.table import Table
 
     table = Table(title="weight at the offset t*, before and after a change", title_justify="left")
     table.add_column("layer.head\nt*")
-    heads = [found.sel(layer=row["layer"], head=row["head"]) for row in rows]
+    heads = [found.sel(layer=row.layer, head=row.head) for row in rows]
     for row, one in zip(rows, heads, strict=True):
         place = _number(float(one.target), "+.0f")
-        table.add_column(f"{row['layer']}.{row['head']}\n{place}", justify="right")
+        table.add_column(f"{row.layer}.{row.head}\n{place}", justify="right")
     table.add_row("before", *(f"{float(one.mass_before):.3f}" for one in heads), end_section=True)
     for name in found.change.values:
         table.add_row(name, *(f"{float(one.mass_after.sel(change=name)):.3f}" for one in heads))

@@ -109,21 +109,17 @@ def scan(
     question = Question.of(model, text or None, **settings) if plain else None
     results = None if question is None else _known(question, place, shown)
     if results is None:
-        from attnscope.statistics import scan as run_scan
-
-        with progress_bar("scan") as told:
-            results = run_scan(
-                model,
-                text or None,
-                targets=target or None,
-                out=place,
-                repair=repair,
-                revision=revision,
-                trust_remote_code=trust_remote_code,
-                show=shown,
-                progress=told,
-                **settings,
-            )
+        results = _measured(
+            model,
+            text or None,
+            targets=target or None,
+            out=place,
+            repair=repair,
+            revision=revision,
+            trust_remote_code=trust_remote_code,
+            show=shown,
+            **settings,
+        )
         if question is not None:
             question.note(Path(results.encoding["source"]), json.loads(results.attrs["signature"]))
     folder = Path(results.encoding["source"])
@@ -135,6 +131,13 @@ def scan(
     else:
         print_tables(results)
         place.say(folder, page)
+
+
+def _measured(model: str, texts: list[Path] | None, **settings: Any) -> xr.Dataset:
+    from attnscope.statistics import scan as run_scan
+
+    with progress_bar("scan") as told:
+        return run_scan(model, texts, progress=told, **settings)
 
 
 def _known(question: Question, place: Place, shown: Sequence[tuple[int, int]] | None) -> xr.Dataset | None:

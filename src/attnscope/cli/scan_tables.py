@@ -13,21 +13,26 @@ if TYPE_CHECKING:
     import xarray as xr
     from rich.table import Table
 
+    from attnscope.statistics import Wording
+
 
 def list_statistics() -> None:
     """What ``--statistics list`` prints."""
     from attnscope.statistics import DEFAULT, STATISTICS, SUMMARIES
 
     lines = [
-        f"{name:26}{statistic.long_name} [{statistic.units}]"
-        + (" (not by default)" if name not in DEFAULT else "")
+        f"{name:26}{_with_units(statistic.words)}" + (" (not by default)" if name not in DEFAULT else "")
         for name, statistic in STATISTICS.items()
     ]
     nulls = [name for name, statistic in STATISTICS.items() if statistic.has_equal]
     equal = [f"{f'equal_{name}':26}{name}, of equal weights over what a token may see" for name in nulls]
-    derived = [*equal, *(f"{name:26}{what}" for name, what in SUMMARIES.items())]
+    summaries = [f"{name:26}{_with_units(words)}" for name, words in SUMMARIES.items()]
     more = "found beside them, not to be asked for by name:"
-    emit("".join(f"{line}\n" for line in (*lines, "", more, *derived)))
+    emit("".join(f"{line}\n" for line in (*lines, "", more, *equal, *summaries)))
+
+
+def _with_units(words: Wording) -> str:
+    return f"{words.long_name} [{words.units}]" if words.units else words.long_name
 
 
 def as_dict(results: xr.Dataset, folder: Path) -> dict[str, Any]:

@@ -170,10 +170,10 @@ def _shown(rows: Sequence[HeadVerdict], under: str, over: str) -> list[str]:
     """How many heads have an effect that is told from 0, and how many of the sharp ones have none."""
     worse, better = (sum(row.matters == sign for row in rows) for sign in (1, -1))
     rest = len(rows) - worse - better
-    others = f" for the other {rest} no effect is shown" if rest else " no head is left over"
+    counted = f"rises in {worse} of {len(rows)} head{'s' * (len(rows) != 1)} and falls in {better}"
+    others = f"; for the other {rest} no effect is shown" * (rest > 0)
     sentences = [
-        f"Without one head the loss rises in {worse} of {len(rows)} head{'s' * (len(rows) != 1)} and falls in {better}, "
-        + f"{under};{others} (all heads together at 95%, over {over})."
+        f"Without one head the loss {counted}, {under}{others} (all heads together at 95%, over {over})."
     ]
     if len(rows[0].effects) > 1:
         sentences.append(

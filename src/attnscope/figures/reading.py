@@ -1,13 +1,15 @@
-"""What figures and pages read from a result: checks, words for statistics, and summaries over texts."""
+"""What figures and pages read from a result: checks, words of statistics, and summaries over texts."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from attnscope.errors import AttnscopeError
+from attnscope.statistics import Wording
+from attnscope.statistics import wording as known_wording
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -22,63 +24,14 @@ class NothingToShowError(AttnscopeError):
     """A result that a figure is drawn of holds nothing for it: such a figure is left out where all are drawn."""
 
 
-@dataclass(frozen=True)
-class Wording:
-    """How a statistic is named and explained."""
-
-    long_name: str
-    units: str
-    help: str = ""
-    signed: bool = False
-
-
-_WORDING = {
-    "entropy": Wording(
-        "Entropy of the weights", "nats", "0: each query looks at one token; ln n: at all n tokens alike."
-    ),
-    "first_token": Wording(
-        "Weight on the first token", "share", "Near 1: the head rests on the first token (a sink)."
-    ),
-    "special_tokens": Wording(
-        "Weight on special tokens", "share", "Mass that goes to marks such as [CLS] or [SEP]."
-    ),
-    "mean_offset": Wording(
-        "Mean offset", "tokens", "Key minus query position: negative looks left, positive looks right.", True
-    ),
-    "offset_spread": Wording(
-        "Spread of the offset", "tokens", "Standard deviation of key minus query position under the weights."
-    ),
-    "max_weight": Wording("Largest weight of a query", "share", "1: one token takes everything."),
-    "gini_simpson": Wording(
-        "Saturation", "1 − ΣA²", "Near 0: the softmax is saturated on one token; near 1: spread over many."
-    ),
-    "outside": Wording(
-        "Weight outside the band", "share", "Mass on tokens beyond the offsets of the profile."
-    ),
-    "majority_share": Wording(
-        "Share of the most frequent label", "share", "1: the head has the same label on every text."
-    ),
-    "effective_labels": Wording(
-        "Effective number of labels", "", "exp(entropy) of the labels over texts; 1: always the same."
-    ),
-    "direction": Wording(
-        "Direction index", "(R − L)/(R + L)", "−1: only to the left; 0: balanced; 1: only to the right.", True
-    ),
-    "direction_sign_agreement": Wording(
-        "Agreement of the direction", "share", "Share of texts on which the head leans to its usual side."
-    ),
-}
-
-
 def wording(result: xr.Dataset, statistic: str) -> Wording:
-    """Name a statistic: the variable's own attributes come first, then the built-in words."""
-    known = _WORDING.get(statistic, Wording(statistic.replace("_", " "), ""))
-    attrs = result[statistic].attrs
-    return Wording(
-        str(attrs.get("long_name", known.long_name)),
-        str(attrs.get("units", known.units)),
-        known.help,
-        bool(attrs.get("signed", known.signed)),
+    """The words for a statistic: the variable's own attributes come first, then those of the catalogue."""
+    known, own = known_wording(statistic), result[statistic].attrs
+    return replace(
+        known,
+        long_name=str(own.get("long_name", known.long_name)),
+        units=str(own.get("units", known.units)),
+        signed=bool(own.get("signed", known.signed)),
     )
 
 

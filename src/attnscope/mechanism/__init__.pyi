@@ -5,7 +5,7 @@ from ._explain import explain
 from ._needs import BIAS, BILINEAR_SCORES, POSITION_TABLE, ROTATION, ROTATION_OR_BIAS
 from ._over_heads import inputs_of
 from ._projections import projections
-from ._ranking import best_heads, rank_heads
+from ._ranking import HeadVerdict, best_heads, rank_heads
 from ._sentences import foretold, layer_numbers, mask_note, skipped_by_reason, summary
 from ._stored import load_explanation
 from ._study import DEFAULT_TEXTS, FEW_TEXTS, Model, NotDefinedError, Study, Tokenizer, studied, study
@@ -40,6 +40,7 @@ __all__ = [
     "ROTATION_OR_BIAS",
     "SAME",
     "Analysis",
+    "HeadVerdict",
     "Model",
     "Need",
     "NotDefinedError",

@@ -229,9 +229,9 @@ class OtherTable:
     rows: Float[np.ndarray, "position column"]
 
     @classmethod
-    def of(cls, source: str | Path | PreTrainedModel, **load: Any) -> OtherTable:
+    def of(cls, source: str | Path | PreTrainedModel, *, trust_remote_code: bool) -> OtherTable:
         """Load the model and keep its table."""
-        loaded = load_model(source, need_tokenizer=False, device="cpu", **load)
+        loaded = load_model(source, need_tokenizer=False, device="cpu", trust_remote_code=trust_remote_code)
         return cls(loaded.name, loaded.identity, position_table(loaded.model).rows)
 
     @property

@@ -1,30 +1,70 @@
-"""Heads in order, and what their verdicts come to in sentences: one count for the terminal and the page."""
+"""Heads in order, the clearest case first: one list for the terminal, the page and the figures."""
 
 from __future__ import annotations
 
 import math
-from typing import Any
+from dataclasses import dataclass, replace
 
 import xarray as xr
 
 from attnscope.errors import AttnscopeError
 from attnscope.mechanism._verdict import READINGS
 
-_OF_KERNEL = ("offset_of_kernel", "kernel_agrees", "kernel_chance", "kernel_share")
-_NUMBERS = (
-    "offset_of_weights",
-    *READINGS,
-    "position_share",
-    "peak_weight",
-    "weight_level",
-    "coherence",
-    "chance",
-)
 
-Rows = list[dict[str, Any]]
+@dataclass(frozen=True)
+class HeadVerdict:
+    """What was found out about one head; None where it is not known or not there.
+
+    Attributes
+    ----------
+    layer, head
+        Which head.
+    attention
+        How its layer attends, self or causal; None where all layers attend in one way.
+    prefers
+        Whether its largest mean weight at one offset is more than chance gives.
+    positional
+        Whether it prefers an offset and position gives more than half of its scores' profile.
+    agree
+        Whether both readings of the scores of a positional head find the offset of its weights; None where it is not
+        positional, or a reading finds none.
+    offset_of_weights
+        Offset of its largest mean weight, tokens, where it prefers one.
+    offset_of_spectrum, offset_of_correlation
+        The two readings of its scores, tokens.
+    position_share
+        Share of position in the variance of the mean scores over offsets.
+    peak_weight, weight_level
+        Its largest mean weight at one offset, and what chance would give there.
+    coherence
+        Of its cross-spectrum over the band.
+    chance
+        How often the readings of another head would agree with its weights.
+    offset_of_kernel, kernel_agrees, kernel_chance, kernel_share
+        With RoPE or a bias of the scores, what that alone foretells: see `scheme_kernel`.
+    """
+
+    layer: int
+    attention: str | None
+    head: int
+    prefers: bool
+    positional: bool
+    agree: bool | None
+    offset_of_weights: float | None = None
+    offset_of_spectrum: float | None = None
+    offset_of_correlation: float | None = None
+    position_share: float | None = None
+    peak_weight: float | None = None
+    weight_level: float | None = None
+    coherence: float | None = None
+    chance: float | None = None
+    offset_of_kernel: float | None = None
+    kernel_agrees: bool | None = None
+    kernel_chance: float | None = None
+    kernel_share: float | None = None
 
 
-def rank_heads(tree: xr.DataTree) -> Rows:
+def rank_heads(tree: xr.DataTree) -> list[HeadVerdict]:
     """What was found out about each head, the clearest case first.
 
     Parameters
@@ -34,62 +74,74 @@ def rank_heads(tree: xr.DataTree) -> Rows:
 
     Returns
     -------
-    list of dict
-        For each head ``layer``, ``attention`` (self or causal; None where all layers attend in one way), ``head``;
-        ``prefers`` (its largest mean weight at one offset is more than chance gives) and ``positional`` (and position
-        gives more than half of its scores' profile); ``agree``, whether both readings of the scores of a positional
-        head find the offset of its weights (None where it is not positional, or a reading finds none); and, None where
-        not known or not there, ``offset_of_weights`` (where it prefers one), ``offset_of_spectrum``,
-        ``offset_of_correlation`` (tokens), ``position_share``, ``peak_weight``, ``weight_level``, ``coherence`` and
-        ``chance``, how often the readings of another head would agree. With RoPE or a bias of the scores also
-        ``offset_of_kernel``, ``kernel_agrees``, ``kernel_chance`` and ``kernel_share``: see `scheme_kernel`.
+    list of HeadVerdict
+        First those whose readings agree, then the other positional ones, then the rest; each of these by the largest
+        mean weight. Empty where the tree has no verdict.
 
     Examples
     --------
     >>> grid = ("layer", "head")
-    >>> found = {"prefers": (grid, [[False, True]]), "positional": (grid, [[False, True]])}
-    >>> found |= {"agree": (grid, [[False, True]]), "peak_weight": (grid, [[0.9, 0.5]])}
-    >>> verdict = xr.Dataset(found, coords={"layer": [0], "head": [0, 1]})
-    >>> [row["head"] for row in rank_heads(xr.DataTree.from_dict({"verdict": verdict}))]
-    [1, 0]
+    >>> variables = {"prefers": (grid, [[False, True]]), "positional": (grid, [[False, True]])}
+    >>> variables |= {"agree": (grid, [[False, True]]), "peak_weight": (grid, [[0.9, 0.5]])}
+    >>> verdict = xr.Dataset(variables, coords={"layer": [0], "head": [0, 1]})
+    >>> [(row.head, row.peak_weight) for row in rank_heads(xr.DataTree.from_dict({"verdict": verdict}))]
+    [(1, 0.5), (0, 0.9)]
     """
     if "verdict" not in tree.children:
         return []
     verdict = tree["verdict"].to_dataset()
-    kinds, kernels = _kinds(tree), _from_kernel(tree)
-    nothing = dict.fromkeys(_OF_KERNEL)
+    kernel = tree["scheme_kernel"].to_dataset() if "scheme_kernel" in tree.children else None
+    kinds = _kinds(tree)
     rows = [
-        _row(verdict.sel(layer=layer, head=head), kinds) | kernels.get((int(layer), int(head)), nothing)
+        _with_kernel(_row(verdict.sel(layer=layer, head=head), kinds), kernel)
         for layer in verdict["layer"].values
         for head in verdict["head"].values
     ]
+    known = [row for row in rows if row.peak_weight is not None]
     return sorted(
-        (row for row in rows if row["peak_weight"] is not None),
-        key=lambda row: (
-            not row["agree"],
-            not row["positional"],
-            -row["peak_weight"],
-            row["layer"],
-            row["head"],
-        ),
+        known,
+        key=lambda row: (not row.agree, not row.positional, -(row.peak_weight or 0.0), row.layer, row.head),
     )
 
 
-def _row(one: xr.Dataset, kinds: dict[int, str]) -> dict[str, Any]:
-    numbers = {name: _finite(float(one[name])) if name in one else None for name in _NUMBERS}
-    if not bool(one["prefers"]):
-        numbers["offset_of_weights"] = None
-    positional = bool(one["positional"])
-    judged = positional and all(numbers[name] is not None for name in READINGS)
-    return {
-        "layer": int(one["layer"]),
-        "attention": kinds.get(int(one["layer"])),
-        "head": int(one["head"]),
-        "prefers": bool(one["prefers"]),
-        "positional": positional,
-        "agree": bool(one["agree"]) if judged else None,
-        **numbers,
-    }
+def _row(measured: xr.Dataset, kinds: dict[int, str]) -> HeadVerdict:
+    """The record of one head, without what a scheme's kernel says of it."""
+    prefers, positional = bool(measured["prefers"]), bool(measured["positional"])
+    judged = positional and all(_number(measured, name) is not None for name in READINGS)
+    layer = int(measured["layer"])
+    return HeadVerdict(
+        layer,
+        kinds.get(layer),
+        int(measured["head"]),
+        prefers,
+        positional,
+        bool(measured["agree"]) if judged else None,
+        offset_of_weights=_number(measured, "offset_of_weights") if prefers else None,
+        offset_of_spectrum=_number(measured, "offset_of_spectrum"),
+        offset_of_correlation=_number(measured, "offset_of_correlation"),
+        position_share=_number(measured, "position_share"),
+        peak_weight=_number(measured, "peak_weight"),
+        weight_level=_number(measured, "weight_level"),
+        coherence=_number(measured, "coherence"),
+        chance=_number(measured, "chance"),
+    )
+
+
+def _with_kernel(row: HeadVerdict, kernel: xr.Dataset | None) -> HeadVerdict:
+    """The record with what the position scheme alone foretells of the head, where it has such a scheme."""
+    if kernel is None or row.layer not in kernel["layer"] or row.head not in kernel["head"]:
+        return row
+    measured = kernel.sel(layer=row.layer, head=row.head)
+    agrees = _number(measured, "agree")
+    if agrees is None:
+        return row
+    return replace(
+        row,
+        offset_of_kernel=_number(measured, "offset_of_kernel"),
+        kernel_agrees=bool(agrees),
+        kernel_chance=_number(measured, "chance"),
+        kernel_share=_number(measured, "share"),
+    )
 
 
 def best_heads(
@@ -107,27 +159,26 @@ def best_heads(
     Examples
     --------
     >>> grid = ("layer", "head")
-    >>> found = {name: (grid, [[True, True]]) for name in ("prefers", "positional", "agree")}
-    >>> verdict = xr.Dataset(
-    ...     found | {"peak_weight": (grid, [[1.0, 0.5]])}, coords={"layer": [0], "head": [0, 1]}
-    ... )
+    >>> variables = {name: (grid, [[True, True]]) for name in ("prefers", "positional", "agree")}
+    >>> variables["peak_weight"] = (grid, [[1.0, 0.5]])
+    >>> verdict = xr.Dataset(variables, coords={"layer": [0], "head": [0, 1]})
     >>> tree = xr.DataTree.from_dict({"verdict": verdict})
     >>> best_heads(tree, count=1), best_heads(tree, head=1)
     ([(0, 0)], [(0, 1)])
     """
     rows = rank_heads(tree)
     for name, asked in (("layer", layer), ("head", head)):
-        known = sorted({row[name] for row in rows})
+        known = sorted({getattr(row, name) for row in rows})
         if asked is not None and asked not in known:
             there = f"they go from {known[0]} to {known[-1]}" if known else "none was explained"
             raise AttnscopeError(f"there is no {name} {asked}: {there}")
-    chosen = [row for row in rows if layer in {None, row["layer"]} and head in {None, row["head"]}]
+    chosen = [row for row in rows if layer in {None, row.layer} and head in {None, row.head}]
     if not chosen and rows:
         raise AttnscopeError(f"layer {layer} has no head {head}: choose another")
-    agreeing = [row for row in chosen if row["agree"]]
+    agreeing = [row for row in chosen if row.agree]
     if layer is None and head is None and agreeing:
         chosen = agreeing
-    return [(row["layer"], row["head"]) for row in chosen[:count]]
+    return [(row.layer, row.head) for row in chosen[:count]]
 
 
 def _kinds(tree: xr.DataTree) -> dict[int, str]:
@@ -141,29 +192,7 @@ def _kinds(tree: xr.DataTree) -> dict[int, str]:
     return kinds if len(set(kinds.values())) > 1 else {}
 
 
-def _from_kernel(tree: xr.DataTree) -> dict[tuple[int, int], dict[str, Any]]:
-    """What the position scheme alone foretells of each head."""
-    if "scheme_kernel" not in tree.children:
-        return {}
-    kernel = tree["scheme_kernel"].to_dataset()
-    rows: dict[tuple[int, int], dict[str, Any]] = {}
-    for row, layer in enumerate(kernel["layer"].values):
-        for column, head in enumerate(kernel["head"].values):
-            at = {"layer": row, "head": column}
-            agree = _number(kernel, "agree", at)
-            if agree is not None:
-                rows[int(layer), int(head)] = {
-                    "offset_of_kernel": _number(kernel, "offset_of_kernel", at),
-                    "kernel_agrees": bool(agree),
-                    "kernel_chance": _number(kernel, "chance", at),
-                    "kernel_share": _number(kernel, "share", at),
-                }
-    return rows
-
-
-def _number(dataset: xr.Dataset, name: str, at: dict[str, int]) -> float | None:
-    return _finite(float(dataset[name].isel(at))) if name in dataset else None
-
-
-def _finite(value: float) -> float | None:
+def _number(measured: xr.Dataset, name: str) -> float | None:
+    """A variable's one value; None where there is no such variable, or it is not finite."""
+    value = float(measured[name]) if name in measured else math.nan
     return value if math.isfinite(value) else None

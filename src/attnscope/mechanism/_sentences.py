@@ -3,26 +3,28 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import xarray as xr
 
-from attnscope.mechanism._ranking import Rows, rank_heads
+from attnscope.mechanism._ranking import HeadVerdict, rank_heads
 from attnscope.mechanism._verdict import ERROR, READINGS
 from attnscope.statistics import numbering_note
 
 _BY_ACCIDENT = 0.05  # probability from which as many agreements are called no more than accident
 
 
-def summary(rows: Rows) -> list[str]:
+def summary(rows: Sequence[HeadVerdict]) -> list[str]:
     """What the verdicts come to, each count with what chance would give, in sentences.
 
     Examples
     --------
-    >>> head = {"prefers": True, "positional": True, "agree": True, "weight_level": 0.06, "position_share": 0.9}
-    >>> head |= {"offset_of_spectrum": -1.0, "offset_of_correlation": -1.0, "chance": 0.1}
-    >>> other = head | {"prefers": False, "positional": False, "agree": None}
+    >>> from dataclasses import replace
+    >>> read = {"weight_level": 0.06, "position_share": 0.9, "offset_of_spectrum": -1.0, "chance": 0.1}
+    >>> head = HeadVerdict(0, None, 0, prefers=True, positional=True, agree=True, **read)
+    >>> other = replace(head, prefers=False, positional=False, agree=None)
     >>> for sentence in summary([head, head, other]):
     ...     print(sentence)
     2 of 3 heads put more weight on one offset than chance does (0.06; one head or more in 1 of 100 models).
@@ -34,33 +36,33 @@ with the scores of other heads 0.2 of 2 would (2 or more: probability 0.01).
     """
     if not rows:
         return []
-    preferring = [row for row in rows if row["prefers"]]
-    positional = [row for row in preferring if row["positional"]]
-    found = [_preferring(len(preferring), rows)]
-    if any(row["position_share"] is not None for row in preferring):
-        found.append(
+    preferring = [row for row in rows if row.prefers]
+    positional = [row for row in preferring if row.positional]
+    sentences = [_preferring(len(preferring), rows)]
+    if any(row.position_share is not None for row in preferring):
+        sentences.append(
             f"In {len(positional)} of these {len(preferring)} position gives more than half of the scores' profile."
         )
-    if positional and any(row[name] is not None for row in rows for name in READINGS):
-        found.append(_agreement(positional))
-    return found
+    if positional and any(getattr(row, name) is not None for row in rows for name in READINGS):
+        sentences.append(_agreement(positional))
+    return sentences
 
 
-def _preferring(count: int, rows: Rows) -> str:
+def _preferring(count: int, rows: Sequence[HeadVerdict]) -> str:
     heads = (
         f"{count} of {len(rows)} heads {'puts' if count == 1 else 'put'}"
         if count
         else f"No head of {len(rows)} puts"
     )
-    level = max(row["weight_level"] or 0.0 for row in rows)
+    level = max(row.weight_level or 0.0 for row in rows)
     return (
         f"{heads} more weight on one offset than chance does "
         f"({level:.2g}; one head or more in 1 of {1 / ERROR:.0f} models)."
     )
 
 
-def _agreement(positional: Rows) -> str:
-    known = [row["agree"] for row in positional]
+def _agreement(positional: Sequence[HeadVerdict]) -> str:
+    known = [row.agree for row in positional]
     agreeing = sum(agree is True for agree in known)
     said = (
         f"In {agreeing} of these {len(positional)} both readings of the scores find the offset of the weights"
@@ -68,8 +70,8 @@ def _agreement(positional: Rows) -> str:
     unread = sum(agree is None for agree in known)
     if unread:
         said += f" (in {unread} a reading finds none)"
-    chances = [row["chance"] for row in positional]
-    if None in chances:
+    chances = [row.chance for row in positional if row.chance is not None]
+    if len(chances) < len(positional):
         return f"{said}; there are no other heads to tell how often that is an accident."
     probability = _or_more(agreeing, chances)
     said += (
@@ -108,12 +110,12 @@ def foretold(tree: xr.DataTree) -> str:
     >>> foretold(xr.DataTree.from_dict({"scheme_kernel": kernel, "verdict": verdict}))
     'The rotation alone foretells the offset of 3 of these 3 (0.6 by chance).'
     """
-    judged = [row for row in rank_heads(tree) if row["prefers"] and row["kernel_agrees"] is not None]
+    judged = [row for row in rank_heads(tree) if row.prefers and row.kernel_agrees is not None]
     if not judged:
         return ""
     scheme = tree["scheme_kernel"].attrs.get("scheme", "position scheme")
-    chances = [row["kernel_chance"] for row in judged]
-    agreeing = sum(row["kernel_agrees"] for row in judged)
+    chances = [row.kernel_chance for row in judged if row.kernel_chance is not None]
+    agreeing = sum(row.kernel_agrees is True for row in judged)
     of = f"{agreeing} of these {len(judged)}"
     said = f"The {scheme} alone foretells the offset of {of} ({sum(chances):.1f} by chance)."
     likely = _or_more(agreeing, chances)

@@ -48,7 +48,7 @@ class StoredAnalyses:
         return all(self.run.load(name) is not None for name in told["names"])
 
     def finish(
-        self, asked: Sequence[str], names: Sequence[str], skipped: dict[str, str], attributes: dict[str, Any]
+        self, asked: Sequence[str], names: Sequence[str], skipped: dict[str, str], attributes: dict[str, str]
     ) -> None:
         """Note which analyses there are, and why there are not more, in the order of the page."""
         if self.run is not None:

@@ -129,7 +129,7 @@ class Study:
     def evidence(self) -> Evidence:
         """What all analyses of single heads need: one pass over the texts."""
         with borrowed(self.model):
-            found = gather(
+            evidence = gather(
                 self.model,
                 self.windows,
                 band=self.band,
@@ -138,7 +138,7 @@ class Study:
                 progress=lambda done, total: self.tell(Progress("reading the texts", READING * done / total)),
             )
         self.share = READING
-        return found
+        return evidence
 
     def first(self, count: int | None = None) -> list[Window | Sequence[int]]:
         """Some windows, by default 8, for analyses that take several passes."""

@@ -26,16 +26,16 @@ def weight_peaks(evidence: Evidence) -> xr.Dataset:
     tests = sum(one.band_sums[0].size for one in evidence.layers)
     heads = max(one.heads for one in evidence.layers)
     parts = [_of_layer(layer, ERROR / tests).reindex(head=np.arange(heads)) for layer in evidence.layers]
-    found = stacked(parts, "layer", [layer.site.index for layer in evidence.layers])
-    found["prefers"] = (found.peak_weight > found.weight_level) & np.isfinite(found.offset_of_weights)
+    peaks = stacked(parts, "layer", [layer.site.index for layer in evidence.layers])
+    peaks["prefers"] = (peaks.peak_weight > peaks.weight_level) & np.isfinite(peaks.offset_of_weights)
     for name, long_name, units in (
         ("offset_of_weights", "Offset of the largest mean weight", "tokens"),
         ("peak_weight", "Largest mean weight", "weight"),
         ("weight_level", "Mean weight that chance gives at that offset", "weight"),
     ):
-        found[name].attrs = {"long_name": long_name, "units": units}
+        peaks[name].attrs = {"long_name": long_name, "units": units}
     lowest, highest = zip(*[one.reach.offsets for one in evidence.layers], strict=True)
-    return found.assign_coords(
+    return peaks.assign_coords(
         lowest_offset=("layer", list(lowest)),
         highest_offset=("layer", list(highest)),
     )

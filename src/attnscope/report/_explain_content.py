@@ -130,8 +130,9 @@ def _spoken(name: str) -> str:
 def table(tree: xr.DataTree) -> tuple[list[tuple[str, str, str]], list[list[tuple[str, str]]]]:
     """Columns that have values, and for each head its cells: what is shown and what is sorted by."""
     rows = rank_heads(tree)
-    columns = [column for column in COLUMNS if any(row[column[0]] is not None for row in rows)]
-    return columns, [[(_shown(key, row[key]), _sorted_by(row[key])) for key, _, _ in columns] for row in rows]
+    columns = [column for column in COLUMNS if any(getattr(row, column[0]) is not None for row in rows)]
+    values = [[(key, getattr(row, key)) for key, _, _ in columns] for row in rows]
+    return columns, [[(_shown(key, value), _sorted_by(value)) for key, value in line] for line in values]
 
 
 def headline(tree: xr.DataTree) -> list[str]:

@@ -129,7 +129,7 @@ def _statistic(result: xr.Dataset, name: str) -> dict[str, Any]:
         "key": name,
         "name": words.long_name,
         "units": words.units,
-        "help": words.help,
+        "help": words.reading,
         "signed": words.signed,
         "mean": numbers(mean_over_texts(variable).ravel()),
     }

@@ -1,4 +1,4 @@
-from ._catalogue import DEFAULT, STATISTICS, Statistic, choose, indicator_columns, reduce_call
+from ._catalogue import DEFAULT, STATISTICS, SUMMARIES, Statistic, Wording, choose, wording
 from ._forms import Form, compare_call, compare_forms, usual_forms
 from ._independence import (
     RARE,
@@ -19,10 +19,11 @@ from ._pass import StatisticsObserver
 from ._places import NEEDED
 from ._ranking import LEAST_SHARE, majority_names, peaks, rank_heads
 from ._reading import Reading
+from ._rows import indicator_columns, reduce_call
 from ._sample import weight_rows
 from ._scan import scan, window_length
 from ._stored import NOTES, SAMPLE, default_out, keeps_maps_of, load_scan
-from ._summary import SUMMARIES, summarize
+from ._summary import summarize
 
 __all__ = [
     "DEFAULT",
@@ -41,6 +42,7 @@ __all__ = [
     "Reading",
     "Statistic",
     "StatisticsObserver",
+    "Wording",
     "between_head_share",
     "choose",
     "cluster_profiles",
@@ -69,4 +71,5 @@ __all__ = [
     "usual_forms",
     "weight_rows",
     "window_length",
+    "wording",
 ]

@@ -110,8 +110,8 @@ def _rows(
 
 def _joined(parts: list[RowMeasures], dim: int) -> RowMeasures:
     def of(name: str) -> Tensor | None:
-        found = [getattr(part, name) for part in parts]
-        return None if found[0] is None else torch.cat(found, dim)
+        measures = [getattr(part, name) for part in parts]
+        return None if measures[0] is None else torch.cat(measures, dim)
 
     names = ("log_sum_exp", "mass", "entropy", "band", "bins", "columns")
     return RowMeasures(**{name: of(name) for name in names})  # pyright: ignore[reportArgumentType]

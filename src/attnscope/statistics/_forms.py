@@ -22,14 +22,17 @@ from attnscope.attention import (
     sliding_window_attention,
 )
 from attnscope.errors import AttnscopeError
-from attnscope.statistics._catalogue import STATISTICS, indicator_columns, reduce_call
+from attnscope.statistics._catalogue import Wording, wording
+from attnscope.statistics._rows import indicator_columns, reduce_call
 
 Form = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 _SHARED = ("profile", "entropy", "first_token")  # with scan
 _OWN = {
-    "weight_moved": ("Share of a row's weight that lies elsewhere than in full attention", "share"),
-    "output_error": ("Distance of the output from that of full attention, over the latter's size", "share"),
+    "weight_moved": Wording("Share of a row's weight that lies elsewhere than in full attention", "share"),
+    "output_error": Wording(
+        "Distance of the output from that of full attention, over the latter's size", "share"
+    ),
 }
 FULL = "full"
 
@@ -92,7 +95,7 @@ def compare_forms(
         )
     mask = causal_mask(query.shape[2], key.shape[2], query.device) if causal else None
     expected, full = attend(query, key, value, mask)
-    found = [_statistics(full, full, expected, expected, band)]
+    measured = [_statistics(full, full, expected, expected, band)]
     for name, form in forms.items():
         output = form(query, key, value)
         if output.shape != expected.shape:
@@ -102,8 +105,8 @@ def compare_forms(
             )
         same = torch.eye(key.shape[2], dtype=value.dtype, device=value.device)
         weights = form(query, key, same.expand(*value.shape[:2], -1, -1))
-        found.append(_statistics(weights, full, output, expected, band))
-    return _labelled(found, [FULL, *forms], band)
+        measured.append(_statistics(weights, full, output, expected, band))
+    return _labelled(measured, [FULL, *forms], band)
 
 
 def compare_call(call: AttentionCall, forms: Mapping[str, Form] | None = None, band: int = 10) -> xr.Dataset:
@@ -175,10 +178,10 @@ def _statistics(
     own, other = (
         torch.ones(batch, count, dtype=torch.bool, device=weights.device) for count in (queries, keys)
     )
-    found = reduce_call(_rows(weights, band, indicator_columns(other, ~other)), _SHARED, own, other)
-    found["weight_moved"] = (weights - full).abs().sum(-1).mean(-1) / 2
-    found["output_error"] = (output - expected).flatten(2).norm(dim=-1) / expected.flatten(2).norm(dim=-1)
-    return {name: one.double().cpu().numpy() for name, one in found.items()}
+    reduced = reduce_call(_rows(weights, band, indicator_columns(other, ~other)), _SHARED, own, other)
+    reduced["weight_moved"] = (weights - full).abs().sum(-1).mean(-1) / 2
+    reduced["output_error"] = (output - expected).flatten(2).norm(dim=-1) / expected.flatten(2).norm(dim=-1)
+    return {name: one.double().cpu().numpy() for name, one in reduced.items()}
 
 
 def _rows(weights: Tensor, band: int, columns: Tensor) -> RowMeasures:
@@ -197,14 +200,14 @@ def _rows(weights: Tensor, band: int, columns: Tensor) -> RowMeasures:
     )
 
 
-def _labelled(found: list[dict[str, np.ndarray]], names: list[str], band: int) -> xr.Dataset:
-    wording = {name: (STATISTICS[name].long_name, STATISTICS[name].units) for name in _SHARED} | _OWN
+def _labelled(measured: list[dict[str, np.ndarray]], names: list[str], band: int) -> xr.Dataset:
+    words = {name: wording(name) for name in _SHARED} | _OWN
     variables = {
         name: (
-            ("form", "text", "head", "offset")[: found[0][name].ndim + 1],
-            np.stack([one[name] for one in found]),
-            {"long_name": long_name, "units": units},
+            ("form", "text", "head", "offset")[: measured[0][name].ndim + 1],
+            np.stack([one[name] for one in measured]),
+            said.attributes,
         )
-        for name, (long_name, units) in wording.items()
+        for name, said in words.items()
     }
     return xr.Dataset(variables, coords={"form": names, "offset": np.arange(-band, band + 1)})

@@ -146,13 +146,13 @@ def independence(
     rng = np.random.default_rng(seed)
     drawn = [all_of(rng.integers(0, count, count)) for _ in range(resamples)]
     tail = (1 - confidence) / 2
-    found: dict[str, Estimate] = {}
+    estimates: dict[str, Estimate] = {}
     for name, value in point.items():
         sample = np.array([one[name] for one in drawn])
         sample = sample[np.isfinite(sample)]
         low, high = np.quantile(sample, [tail, 1 - tail]) if len(sample) else (np.nan, np.nan)
-        found[name] = Estimate(value, float(low), float(high))
-    return found
+        estimates[name] = Estimate(value, float(low), float(high))
+    return estimates
 
 
 def label_information(

@@ -37,32 +37,34 @@ class _Candidates:
     and on the right; of all, the fraction on the left, and on the right.
     """
 
-    found: Float[np.ndarray, "head candidate"]
+    measured: Float[np.ndarray, "head candidate"]
     equal: Float[np.ndarray, "head candidate"]
     rows: Float[np.ndarray, "head candidate"]
 
     @classmethod
     def of(cls, places: Places) -> _Candidates:
-        found = places.found
-        whole = np.ones((len(found.first), found.offset.shape[1] + 3 + found.near.shape[1]))
-        near, far = found.near_left + found.near_right, found.left + found.right
+        measured = places.measured
+        whole = np.ones((len(measured.first), measured.offset.shape[1] + 3 + measured.near.shape[1]))
+        near, far = measured.near_left + measured.near_right, measured.left + measured.right
         told = np.column_stack([whole, near, near, far, far])
         equal = _columns(places.equal)
-        columns = _fraction(found.columns_left, np.maximum(1.0 - found.columns_left - found.first, 0.0))
+        columns = _fraction(
+            measured.columns_left, np.maximum(1.0 - measured.columns_left - measured.first, 0.0)
+        )
         equal[:, -2] = np.maximum(equal[:, -2], columns)
         equal[:, -1] = np.maximum(equal[:, -1], 1.0 - columns)
-        return cls(_columns(found), equal, told * places.rows[:, None])
+        return cls(_columns(measured), equal, told * places.rows[:, None])
 
     def beyond_chance(self) -> Bool[np.ndarray, "head candidate"]:
         """Whether more lies there than rows that know nothing of places would put there by chance."""
-        p, q = (np.clip(share, 1e-12, 1 - 1e-12) for share in (self.found, self.equal))
+        p, q = (np.clip(share, 1e-12, 1 - 1e-12) for share in (self.measured, self.equal))
         divergence = p * np.log(p / q) + (1 - p) * np.log((1 - p) / (1 - q))
-        return (p > q) & (self.rows * divergence >= np.log(self.found.size / CHANCE))
+        return (p > q) & (self.rows * divergence >= np.log(self.measured.size / CHANCE))
 
     def lean(self, side: int) -> Bool[np.ndarray, " head"]:
         """Whether a fraction's odds are `MORE` times those of equal weights; never where only one side is seen."""
-        found, equal = self.found[:, side], self.equal[:, side]
-        return (equal > 0) & (equal < 1) & (found * (1 - equal) >= MORE * equal * (1 - found))
+        measured, equal = self.measured[:, side], self.equal[:, side]
+        return (equal > 0) & (equal < 1) & (measured * (1 - equal) >= MORE * equal * (1 - measured))
 
 
 def _columns(shares: Shares) -> np.ndarray:
@@ -107,19 +109,19 @@ def kind_codes(places: Places, allowed: Bool[np.ndarray, "head candidate"]) -> n
     """
     kinds, candidates = kind_list(places), _Candidates.of(places)
     single, reaches = len(places.offsets) + 3, len(places.reaches)
-    enough = allowed & (candidates.found >= MORE * candidates.equal)
-    shares = np.where(enough[:, :single], candidates.found[:, :single], 0.0)
+    enough = allowed & (candidates.measured >= MORE * candidates.equal)
+    shares = np.where(enough[:, :single], candidates.measured[:, :single], 0.0)
     choices = [(shares.max(-1) >= SHARE, shares.argmax(-1)), (_alike(places), kinds.index("uniform"))]
     for reach in range(reaches):
         near = single + reach
-        is_local = enough[:, near] & (candidates.found[:, near] >= LOCAL)
+        is_local = enough[:, near] & (candidates.measured[:, near] >= LOCAL)
         for number in range(len(_SIDES)):
             side = near + (1 + number) * reaches
             choices.append(
                 (is_local & allowed[:, side] & candidates.lean(side), single + 3 * reach + 1 + number)
             )
         choices.append((is_local, single + 3 * reach))
-    for number, share in enumerate((places.found.left, places.found.right)):
+    for number, share in enumerate((places.measured.left, places.measured.right)):
         side = single + 3 * reaches + number
         leans = (share >= SHARE) & allowed[:, side] & candidates.lean(side)
         choices.append((leans, kinds.index(f"{_SIDES[number]}ward")))
@@ -129,9 +131,9 @@ def kind_codes(places: Places, allowed: Bool[np.ndarray, "head candidate"]) -> n
 
 def _alike(places: Places) -> Bool[np.ndarray, " head"]:
     """Which heads weigh as equal weights do, in places and in sharpness."""
-    found, equal = places.found, places.equal
-    moved = np.abs(found.bins - equal.bins).sum(-1) / 2
-    first, entropy = np.abs(found.first - equal.first), np.abs(found.entropy - equal.entropy)
+    measured, equal = places.measured, places.equal
+    moved = np.abs(measured.bins - equal.bins).sum(-1) / 2
+    first, entropy = np.abs(measured.first - equal.first), np.abs(measured.entropy - equal.entropy)
     return (moved <= ALIKE_PLACES) & (first <= ALIKE_PLACES) & (entropy <= ALIKE_ENTROPY)
 
 
@@ -157,7 +159,7 @@ def told_apart(names: list[str], places: Places) -> list[str]:
     """Clusters of one name, told apart by the share of weight within the band; where that is alike, by a number."""
     shown = [
         f"{name} ({100 * inside:.0f}% in the band)" if names.count(name) > 1 else name
-        for name, inside in zip(names, places.found.offset.sum(-1), strict=True)
+        for name, inside in zip(names, places.measured.offset.sum(-1), strict=True)
     ]
     return [
         f"{name[:-1]}, {shown[: place + 1].count(name)})" if shown.count(name) > 1 else name

@@ -28,9 +28,10 @@ from attnscope.corpus import (
     window_name,
 )
 from attnscope.progress import Progress, Tell, tell_nobody
-from attnscope.statistics._catalogue import bin_coordinates
-from attnscope.statistics._pass import StatisticsObserver, dimensions, wording
+from attnscope.statistics._catalogue import wording
+from attnscope.statistics._pass import StatisticsObserver, dimensions
 from attnscope.statistics._reading import Reading
+from attnscope.statistics._rows import bin_coordinates
 from attnscope.statistics._sample import (
     ROWS,
     WEIGHTS,
@@ -166,7 +167,7 @@ class Measurement:
         if self.first.target is not None:
             sizes["target_length"] = reading.target
         return xr.Dataset(
-            {name: (dimensions(name), array, wording(name)) for name, array in arrays.items()}
+            {name: (dimensions(name), array, wording(name).attributes) for name, array in arrays.items()}
             | {
                 name: ("text", text.valid.sum(1).cpu().numpy(), {"long_name": "tokens", "units": "tokens"})
                 for name, text in sizes.items()

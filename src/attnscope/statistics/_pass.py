@@ -9,9 +9,9 @@ import numpy as np
 import torch
 
 from attnscope.attention import measure
-from attnscope.statistics._catalogue import STATISTICS, indicator_columns, plan, reduce_call
+from attnscope.statistics._catalogue import EQUAL, STATISTICS
 from attnscope.statistics._equal import equal_rows
-from attnscope.statistics._stored import EQUAL
+from attnscope.statistics._rows import indicator_columns, plan, reduce_call
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -34,7 +34,7 @@ class StatisticsObserver:
         Which statistics, the largest offset of the band, and the largest that has a bin.
     reading
         What the model reads: it tells real tokens from padding, and special tokens, on either side of a call.
-    found
+    measured
         By site index; under ``equal_...`` what equal weights over the visible tokens give, with one head.
     """
 
@@ -42,7 +42,7 @@ class StatisticsObserver:
     band: int
     reading: Reading
     reach: int = 0
-    found: dict[int, dict[str, Tensor]] = field(default_factory=dict)
+    measured: dict[int, dict[str, Tensor]] = field(default_factory=dict)
 
     def __call__(self, site: Site, call: AttentionCall) -> Tensor:
         queries, keys = self.reading.sides(site.kind)
@@ -54,7 +54,7 @@ class StatisticsObserver:
         if nulls := [name for name in self.names if STATISTICS[name].has_equal]:
             equal = reduce_call(equal_rows(call, need), nulls, query_valid, key_valid)
             reduced |= {f"{EQUAL}{name}": value for name, value in equal.items()}
-        self.found[site.index] = {name: value.cpu() for name, value in reduced.items()}
+        self.measured[site.index] = {name: value.cpu() for name, value in reduced.items()}
         return output
 
     def stacked(self) -> dict[str, np.ndarray]:
@@ -62,10 +62,10 @@ class StatisticsObserver:
 
         What equal weights give has no dimension of heads.
         """
-        heads = max(next(iter(one.values())).shape[1] for one in self.found.values())
+        heads = max(next(iter(one.values())).shape[1] for one in self.measured.values())
         arrays: dict[str, np.ndarray] = {}
-        for name in next(iter(self.found.values())):
-            layers = [self.found[index][name].numpy() for index in sorted(self.found)]
+        for name in next(iter(self.measured.values())):
+            layers = [self.measured[index][name].numpy() for index in sorted(self.measured)]
             if name.startswith(EQUAL):
                 arrays[name] = np.concatenate(layers, axis=1)
                 continue
@@ -83,19 +83,6 @@ def _marks(text: Batch, states: Tensor) -> tuple[Tensor, Tensor]:
         return text.valid, text.special
     everywhere = torch.ones(shape, dtype=torch.bool, device=states.device)
     return everywhere, ~everywhere
-
-
-def wording(name: str) -> dict[str, str]:
-    """Name and units of a variable, as its attributes.
-
-    Examples
-    --------
-    >>> wording("equal_first_token")
-    {'long_name': 'Weight on the first token, of equal weights', 'units': 'share'}
-    """
-    statistic = STATISTICS[name.removeprefix(EQUAL)]
-    of = ", of equal weights" if name.startswith(EQUAL) else ""
-    return {"long_name": statistic.long_name + of, "units": statistic.units}
 
 
 def dimensions(name: str) -> tuple[str, ...]:

@@ -64,7 +64,7 @@ class Places:
 
     Attributes
     ----------
-    found, equal
+    measured, equal
         Measured, and of equal weights.
     rows
         ``(head,)``: rows that the shares are means over.
@@ -76,7 +76,7 @@ class Places:
         Tokens on either side that `Shares.near` holds.
     """
 
-    found: Shares
+    measured: Shares
     equal: Shares
     rows: Float[np.ndarray, " head"]
     kinds: np.ndarray
@@ -90,7 +90,7 @@ class Places:
             return values[chosen]
 
         changes = {"rows": self.rows[chosen], "kinds": self.kinds[chosen]}
-        return replace(self, found=self.found.map(some), equal=self.equal.map(some), **changes)
+        return replace(self, measured=self.measured.map(some), equal=self.equal.map(some), **changes)
 
     def pooled(self, groups: np.ndarray, count: int) -> Places:
         """Means over the heads of each group 0..count-1, each weighted by its rows; kind of the most."""
@@ -103,7 +103,7 @@ class Places:
             return member @ values
 
         changes = {"rows": rows, "kinds": np.array(kinds)}
-        return replace(self, found=self.found.map(mean), equal=self.equal.map(mean), **changes)
+        return replace(self, measured=self.measured.map(mean), equal=self.equal.map(mean), **changes)
 
 
 def _most_frequent(names: np.ndarray) -> str:
@@ -122,10 +122,10 @@ def places_of(results: xr.Dataset) -> Places:
     heads, layers = results.sizes["head"], results.sizes["layer"]
     own = results.rows.values.reshape(-1)  # of each layer, in each text
     rows = np.repeat(own, heads).astype(float)
-    found = _shares(results, "", rows)
+    measured = _shares(results, "", rows)
     equal = _shares(results, "equal_", own).map(lambda values: np.repeat(values, heads, 0))
     kinds = np.tile(np.repeat(results.layer_kind.values.astype(str), heads), len(own) // layers)
-    return Places(found, equal, rows, kinds, results.offset.values, _reaches(results))
+    return Places(measured, equal, rows, kinds, results.offset.values, _reaches(results))
 
 
 def over_texts(results: xr.Dataset) -> xr.Dataset:

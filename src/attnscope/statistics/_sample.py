@@ -230,7 +230,7 @@ def sample_dataset(
     def entries(part: int, dtype: type) -> np.ndarray:
         return np.concatenate([np.zeros(0, dtype), *(one[part] for one in maps)]).astype(dtype)
 
-    found = xr.Dataset(
+    sample = xr.Dataset(
         {
             "count": (("map", "query"), padded(0, np.int32)),
             "rest": (("map", "query"), padded(3, np.float32)),
@@ -256,14 +256,14 @@ def sample_dataset(
         for window, text in enumerate(of_windows):
             shown = min(rows, len(text))
             tokens[window, :shown], special[window, :shown] = text.tokens[:shown], text.special[:shown]
-        found = found.assign_coords(
+        sample = sample.assign_coords(
             {
                 f"{side}token": (("window", "query"), tokens),
                 f"{side}special": (("window", "query"), special),
                 f"{side}tokens": ("window", [len(text) for text in of_windows]),
             }
         )
-    return found
+    return sample
 
 
 def _tiles(observer: MapObserver, layers: int, heads: int) -> dict[str, tuple[tuple[str, ...], np.ndarray]]:

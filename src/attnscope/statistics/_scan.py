@@ -159,16 +159,7 @@ def scan(
     check_whole(1, window=window, stride=stride, limit=limit, batch_size=batch_size, band=band)
     check_whole(2, clusters=clusters)
     check_seed(seed)
-    lines: dict[str, Any] = {
-        "field": field,
-        "by_line": by_line or targets is not None,
-        "blank_lines": targets is not None,
-    }
-    corpus, target = texts_and_targets(texts, targets, **lines)
-    if target is not None and stride is not None:
-        raise AttnscopeError(
-            "stride is of windows in running text; with targets every line is a window: leave it out"
-        )
+    corpus, target = _both_sides(texts, targets, field=field, by_line=by_line, stride=stride)
     loaded = load_model(
         MODEL if model is None else model,
         tokenizer=tokenizer,
@@ -218,6 +209,21 @@ def scan(
         return results.assign_attrs(attributes)
     with RunFolder(Path(out(signature) if callable(out) else out), signature, repair=repair) as run:
         return _in_folder(run, job, kinds, attributes, show)
+
+
+def _both_sides(
+    texts: Sources, targets: Sources, *, field: str | None, by_line: bool, stride: int | None
+) -> tuple[Texts, Corpus | None]:
+    """What is read; with targets line by line, empty lines too, so that line i stays beside line i."""
+    paired = targets is not None
+    corpus, target = texts_and_targets(
+        texts, targets, field=field, by_line=by_line or paired, blank_lines=paired
+    )
+    if target is not None and stride is not None:
+        raise AttnscopeError(
+            "stride is of windows in running text; with targets every line is a window: leave it out"
+        )
+    return corpus, target
 
 
 def _in_folder(

@@ -7,12 +7,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from attnscope.statistics._catalogue import EQUAL
 from attnscope.store import RunFolder, Signature
 
 if TYPE_CHECKING:
     import xarray as xr
 
-EQUAL = "equal_"  # begins the name of what equal weights over the visible tokens give
 NOTES = ("decoder", "causality", "padding")  # attributes that tell a reader what is not as expected
 SUMMARY, SAMPLE = "summary", "sample"
 

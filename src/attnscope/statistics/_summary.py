@@ -30,17 +30,6 @@ from attnscope.statistics._ranking import queries
 
 _AT_ONCE = 1 << 16  # heads in texts that are named at once
 
-#: What `summarize` adds to a scan, in words.
-SUMMARIES = {
-    "label": "Kind of the head in each text, its number among cluster",
-    "cluster, centroid": "Names of the kinds; their mean shares of the weight at each offset",
-    "label_share": "Share of the texts with each label [share]",
-    "majority_share": "Share of the texts with the most frequent label [share]",
-    "effective_labels": "How many labels the head has, exp of their entropy [1 if it is always the same]",
-    "direction": "(right - left) / (right + left) of the weight, mean over texts [-1..1]",
-    "direction_sign_agreement": "Share of the texts whose direction has the usual sign [share]",
-}
-
 
 def summarize(results: xr.Dataset, *, clusters: int | None = None, seed: int = 0) -> xr.Dataset:
     """Name the kind of every head in every text, and say how far it depends on the text.
@@ -85,10 +74,10 @@ def summarize(results: xr.Dataset, *, clusters: int | None = None, seed: int = 0
     flat = shares.reshape(texts, layers * heads, offsets)
     exists = np.isfinite(flat).all((0, 2))
     present = flat[:, exists]
-    found = (
+    kinds = (
         _named(results, exists) if clusters is None else _clustered(results, present, exists, clusters, seed)
     )
-    names, labels = found.names, found.labels
+    names, labels = kinds.names, kinds.labels
     directions = direction(present)
 
     def by_head(values: np.ndarray, missing: float = np.nan) -> np.ndarray:
@@ -117,7 +106,7 @@ def summarize(results: xr.Dataset, *, clusters: int | None = None, seed: int = 0
     majority = label_share.argmax(-1)
     numbers = _numbers(labels, majority, directions, present, names, seed)
     if clusters is not None:
-        numbers["clusters"] = {"asked for": clusters, "k": len(names), "seed": seed, "inertia": found.inertia}
+        numbers["clusters"] = {"asked for": clusters, "k": len(names), "seed": seed, "inertia": kinds.inertia}
     summary.attrs["summary"] = json.dumps(_without_nan(numbers))
     summary.attrs["kinds"] = _counted(names, majority, clusters)
     return summary
@@ -164,17 +153,19 @@ def _clustered(
     results: xr.Dataset, present: np.ndarray, exists: np.ndarray, clusters: int, seed: int
 ) -> _Kinds:
     """Clusters of profiles; named by the same criteria where all that they need was measured."""
-    found = cluster_profiles(present.reshape(-1, present.shape[-1]), clusters=clusters, seed=seed)
-    labels = found.labels.reshape(len(present), -1)
+    clustering = cluster_profiles(present.reshape(-1, present.shape[-1]), clusters=clusters, seed=seed)
+    labels = clustering.labels.reshape(len(present), -1)
     if any(name not in results for name in NEEDED):
-        return _Kinds(labels, found.names, found.inertia)
+        return _Kinds(labels, clustering.names, clustering.inertia)
     every = np.tile(exists, len(present))
     members = (
-        places_of(with_rows(results, queries(results))).take(every).pooled(found.labels, len(found.names))
+        places_of(with_rows(results, queries(results)))
+        .take(every)
+        .pooled(clustering.labels, len(clustering.names))
     )
     kinds, codes = kind_list(members), kind_codes(members, admissible(members))
     names = [kind_name(kinds[code], str(way)) for code, way in zip(codes, members.kinds, strict=True)]
-    return _Kinds(labels, tuple(told_apart(names, members)), found.inertia)
+    return _Kinds(labels, tuple(told_apart(names, members)), clustering.inertia)
 
 
 def _counted(names: tuple[str, ...], majority: np.ndarray, clusters: int | None) -> str:
@@ -200,19 +191,19 @@ def _numbers(
 ) -> dict[str, Any]:
     is_named = np.array([names[label].split(" (")[0] not in UNNAMED for label in majority])
     information, chance = label_information(labels, seed=seed)
-    found: dict[str, Any] = {
+    numbers: dict[str, Any] = {
         "texts": len(labels),
         "label_information": information,
         "label_information_by_chance": chance,
     }
     for kind, chosen in (("named", is_named), ("unnamed", ~is_named)):
-        found[kind] = {"heads": int(chosen.sum())}
+        numbers[kind] = {"heads": int(chosen.sum())}
         if chosen.any():
             estimates = independence(
                 labels[:, chosen], directions[:, chosen], profiles[:, chosen], clusters=len(names), seed=seed
             )
-            found[kind] |= {name: asdict(estimate) for name, estimate in estimates.items()}
-    return found
+            numbers[kind] |= {name: asdict(estimate) for name, estimate in estimates.items()}
+    return numbers
 
 
 def _without_nan(value: Any) -> Any:

@@ -39,15 +39,15 @@ def unpacked(content: bytes) -> xr.Dataset:
     with zipfile.ZipFile(io.BytesIO(content)) as archive:
         parts = {name: buffer.from_bytes(archive.read(name)) for name in archive.namelist()}
     store: Any = MemoryStore(parts)
-    found = xr.load_dataset(store, engine="zarr", consolidated=False)
+    dataset = xr.load_dataset(store, engine="zarr", consolidated=False)
     strings = {
         name: (one.dims, one.values.astype(object), one.attrs)
-        for name, one in found.variables.items()
+        for name, one in dataset.variables.items()
         if one.dtype.kind == "T"
     }
-    whole = found.assign_coords({name: one for name, one in strings.items() if name in found.coords}).assign(
-        {name: one for name, one in strings.items() if name not in found.coords}
-    )
+    whole = dataset.assign_coords(
+        {name: one for name, one in strings.items() if name in dataset.coords}
+    ).assign({name: one for name, one in strings.items() if name not in dataset.coords})
     ordered = {name: whole.variables[name] for name in sorted(whole.data_vars, key=str)}
     return xr.Dataset(ordered, whole.coords, whole.attrs)  # Zarr lists names in another order in each process
 

@@ -112,8 +112,8 @@ def write_output(path: Path, content: str | bytes) -> None:
 
 def file_state(path: Path) -> tuple[int, ...]:
     """What changes when a file is written or replaced."""
-    found = path.stat()
-    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
+    state = path.stat()
+    return state.st_dev, state.st_ino, state.st_size, state.st_mtime_ns, state.st_ctime_ns
 
 
 def json_bytes(content: Any) -> bytes:

@@ -162,8 +162,8 @@ class OwnedFolder:
         place, manifest = self.path / WORKPLACE, self.path / MANIFEST
         if place.is_symlink() or (place.exists() and not place.is_dir()):
             raise AttnscopeError(f"{place} is no folder: remove it, or choose another folder with --out")
-        found = _read_manifest(manifest) if manifest.is_file() else None
-        if found is None:
+        content = _read_manifest(manifest) if manifest.is_file() else None
+        if content is None:
             others = [entry.name for entry in _entries(self.path) if entry.name != WORKPLACE]
             if others:
                 raise AttnscopeError(
@@ -171,14 +171,14 @@ class OwnedFolder:
                     "choose an empty or new folder with --out"
                 )
             return
-        if found["command"] != self.command:
+        if content["command"] != self.command:
             raise AttnscopeError(
-                f"{self.path} belongs to attnscope {found['command']}, not to attnscope {self.command}: "
+                f"{self.path} belongs to attnscope {content['command']}, not to attnscope {self.command}: "
                 "choose another folder with --out"
             )
-        self.files = {name: Checksum(*entry) for name, entry in found["files"].items()}
-        self.state = found["state"]
-        self._growing, self._undefined = set(found["growing"]), set(found["undefined"])
+        self.files = {name: Checksum(*entry) for name, entry in content["files"].items()}
+        self.state = content["state"]
+        self._growing, self._undefined = set(content["growing"]), set(content["undefined"])
 
     def _clear(self) -> None:
         """Remove what earlier processes left unfinished."""

@@ -166,10 +166,10 @@ def is_finished(path: Path) -> bool:
     (False, True)
     """
     try:
-        found = manifest_of(path)
+        manifest = manifest_of(path)
     except AttnscopeError:
         return False
-    return found is not None and bool(found["state"].get("complete"))
+    return manifest is not None and bool(manifest["state"].get("complete"))
 
 
 def _texts(name: str) -> range:

@@ -60,8 +60,8 @@ def drawn(figure):
 
 def test_heads_that_agree_come_first_then_those_that_weigh_most(tree):
     rows = rank_heads(tree)
-    assert [row["agree"] for row in rows] == [True] * 6 + [None] * 6  # asked of positional heads alone
-    assert [(row["layer"], row["head"]) for row in rows[:3]] == [(0, 0), (0, 2), (1, 0)]
+    assert [row.agree for row in rows] == [True] * 6 + [None] * 6  # asked of positional heads alone
+    assert [(row.layer, row.head) for row in rows[:3]] == [(0, 0), (0, 2), (1, 0)]
     assert best_heads(tree) == [(0, 0), (0, 2), (1, 0), (1, 2)]
 
 
@@ -75,8 +75,8 @@ def test_a_head_of_no_offset_beyond_chance_has_none(tree):
     verdict["prefers"][0, 0] = False
     verdict["positional"][0, 0] = False
     rows = rank_heads(xr.DataTree.from_dict({"verdict": verdict}))
-    (row,) = [row for row in rows if (row["layer"], row["head"]) == (0, 0)]
-    assert row["offset_of_weights"] is row["agree"] is None
+    (row,) = [row for row in rows if (row.layer, row.head) == (0, 0)]
+    assert row.offset_of_weights is row.agree is None
     assert "5 of these 5 both readings" in " ".join(summary(rows))
 
 

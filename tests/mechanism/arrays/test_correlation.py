@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-from jaxtyping import config
 from scipy.signal import correlate, correlation_lags
 
 from attnscope import AttnscopeError
@@ -313,12 +312,6 @@ def test_profiles_agree_by_their_largest_and_their_order():
 def test_bad_input_is_named(call, message):
     with pytest.raises(AttnscopeError, match=message), np.errstate(divide="ignore", invalid="ignore"):
         call(draw()[0])
-
-
-@pytest.fixture
-def no_types(monkeypatch):
-    """What a user has: no annotation is checked when a function is called."""
-    monkeypatch.setattr(config, "jaxtyping_disable", True)
 
 
 @pytest.mark.usefixtures("no_types")

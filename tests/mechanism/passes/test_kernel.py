@@ -154,17 +154,17 @@ def test_a_head_that_goes_by_its_scheme_is_said_to(scheme):
     found, skipped = study.results, study.reasons
     tree = xr.DataTree.from_dict(found)
     tree.attrs["skipped"] = json.dumps(skipped)
-    first = next(row for row in rank_heads(tree) if row["head"] == 0)
-    assert first["position_share"] == pytest.approx(1, abs=1e-3)
+    first = next(row for row in rank_heads(tree) if row.head == 0)
+    assert first.position_share == pytest.approx(1, abs=1e-3)
     assert "In 1 of these 1 position gives more than half of the scores' profile." in headline(tree)
     assert not bool((found["position_content"].position_share_high < 0).any())
     if scheme == "learned":
         assert "scheme_kernel" in skipped
-        assert first["kernel_agrees"] is None
+        assert first.kernel_agrees is None
     else:
-        assert first["kernel_agrees"]
-        assert first["offset_of_kernel"] == (0 if scheme == "alibi" else -3)
-        assert first["kernel_share"] == pytest.approx(1, abs=1e-3)
+        assert first.kernel_agrees
+        assert first.offset_of_kernel == (0 if scheme == "alibi" else -3)
+        assert first.kernel_share == pytest.approx(1, abs=1e-3)
     if "verdict" in found:
         assert float(found["verdict"].position_share[0, 0]) == pytest.approx(1, abs=1e-3)
 

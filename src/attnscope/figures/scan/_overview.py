@@ -52,7 +52,7 @@ def overview(result: xr.Dataset, statistic: str) -> Figure:
     >>> entropy = np.random.default_rng(0).gamma(4.0, 0.5, size=(10, 3, 4))  # (text, layer, head), nats
     >>> result = xr.Dataset({"entropy": (("text", "layer", "head"), entropy)})
     >>> overview(result, "entropy").axes[0].get_title(loc="left")
-    'Entropy of the weights (nats), mean over 10 texts'
+    'Entropy of a row (nats), mean over 10 texts'
     >>> overview(result, "sharpness")
     Traceback (most recent call last):
     ...

@@ -11,7 +11,7 @@ from attnscope.attention import AttentionCall, attend_in_full
 from attnscope.capture import Site, layer_coordinates, watching
 from attnscope.mechanism._analysis import Analysis, Picture, Section
 from attnscope.mechanism._study import NotDefinedError, few_texts, studied
-from attnscope.mechanism.arrays import labelled
+from attnscope.mechanism.arrays import Labelled, labelled
 from attnscope.mechanism.evidence import batches, interval, read, resampled, token_ids
 from attnscope.store import padded_heads
 
@@ -104,19 +104,19 @@ def _of_study(study: Study, *, tokens: int = _TOKENS, seed: int = 0) -> xr.Datas
     twice = _weights(study, [[*start, *half[:count], *half[:count]] for half in drawn], count)
     once = _weights(study, [[*start, *half] for half in drawn], count)
     draws = resampled(_TEXTS, _DRAWS, seed)
-    found: dict[str, tuple[tuple[str, ...], np.ndarray, dict[str, str]]] = {}
+    variables: dict[str, Labelled] = {}
     for number, name in enumerate(_PLACES):
         weights = padded_heads([twice[site][:, :, number] for site in twice], axis=1)  # layer, text, head
         beside = padded_heads([once[site][:, :, number] for site in once], axis=1)
         mean, low, high = interval(np.moveaxis(weights - beside, 1, 0), draws)
         of_heads = {"": mean, "_low": low, "_high": high, "_weight": weights.mean(1)}
         for end, values in of_heads.items():
-            found[name + end] = labelled(
+            variables[name + end] = labelled(
                 "layer head", values, f"Weight on the {name} place{_SAYS[end]}", "share"
             )
-    heads = np.arange(next(iter(found.values()))[1].shape[1])
-    places = {**layer_coordinates(twice), "head": heads}
-    made = xr.Dataset(found, places, {"tokens": count, "texts": _TEXTS})
+    places = layer_coordinates(twice)
+    made = xr.Dataset(variables, places, {"tokens": count, "texts": _TEXTS})
+    made = made.assign_coords(head=np.arange(made.sizes["head"]))
     for name in _PLACES:
         made[name].attrs |= {"signed": 1, "least_reach": _FAINT}
     return made

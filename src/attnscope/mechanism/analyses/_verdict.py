@@ -62,13 +62,13 @@ def verdict_of(
         ``agree`` and ``chance`` (see `judged`). Over ``layer``, ``lowest_offset`` and ``highest_offset``, between which
         all are looked for.
     """
-    found = weight_peaks(evidence)
-    places = {"layer": found["layer"], "head": found["head"]}
-    found = found.assign(_readings(spectra, correlations, places))
+    verdict = weight_peaks(evidence)
+    places = {"layer": verdict["layer"], "head": verdict["head"]}
+    verdict = verdict.assign(_readings(spectra, correlations, places))
     if content is not None:
-        found["position_share"] = content.position_share.reindex(places)
-        found.position_share.attrs = {"units": "share", "long_name": "Score profile explained by position"}
-    return judged(found).assign_attrs(positions=evidence.length)
+        verdict["position_share"] = content.position_share.reindex(places)
+        verdict.position_share.attrs = {"units": "share", "long_name": "Score profile explained by position"}
+    return judged(verdict).assign_attrs(positions=evidence.length)
 
 
 def _readings(
@@ -79,7 +79,7 @@ def _readings(
         nothing = xr.DataArray(np.nan, places, ("layer", "head"))
         return dict.fromkeys((*READINGS, "coherence"), nothing)
     weight = spectra.cross_amplitude.where(spectra.in_band.astype(bool), 0.0)
-    found = {
+    readings = {
         "offset_of_spectrum": spectra.band_offset.where(spectra.band_offset_chance <= ERROR),
         "offset_of_correlation": correlations.trace_peak_corrected.where(
             correlations.trace_peak_clear.astype(bool)
@@ -88,8 +88,8 @@ def _readings(
     }
     names = ("Offset by cross-spectrum", "Offset by cross-correlation")
     for name, long_name in zip(READINGS, names, strict=True):
-        found[name].attrs = {"units": "tokens", "long_name": long_name}
-    return {name: values.reset_coords(drop=True).reindex(places) for name, values in found.items()}
+        readings[name].attrs = {"units": "tokens", "long_name": long_name}
+    return {name: values.reset_coords(drop=True).reindex(places) for name, values in readings.items()}
 
 
 VERDICT = Analysis(

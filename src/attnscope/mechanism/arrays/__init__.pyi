@@ -1,4 +1,4 @@
-from ._checks import in_band, labelled
+from ._checks import Labelled, in_band, labelled
 from ._components import StateMoments, canonical_correlations, principal_components
 from ._controls import shift_controls
 from ._correlation import Mode, cross_correlation, profile_agreement
@@ -14,6 +14,7 @@ from ._waves import maximum_spectrum, query_key_waves
 __all__ = [
     "COMPLETIONS",
     "Completion",
+    "Labelled",
     "Mode",
     "Offsets",
     "StateMoments",

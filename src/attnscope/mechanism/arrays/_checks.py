@@ -1,7 +1,5 @@
 """What every analysis asks of an array before it starts, and how it labels what it found."""
 
-from typing import Any
-
 import numpy as np
 from jaxtyping import Bool, Float
 
@@ -9,16 +7,17 @@ from attnscope.errors import AttnscopeError
 
 FEWEST = 4  # positions: with fewer there is no frequency between the mean and the fastest alternation
 
-Labelled = tuple[tuple[str, ...], Any, dict[str, str]]
+Values = np.ndarray | np.generic | float | int | bool
+Labelled = tuple[tuple[str, ...], Values, dict[str, str]]
 
 
-def labelled(dims: str, values: Any, long_name: str, units: str = "1") -> Labelled:
+def labelled(dims: str, values: Values, long_name: str, units: str = "1") -> Labelled:
     """A variable of a Dataset: dimensions (separated by spaces), values, what it is and its unit.
 
     Examples
     --------
-    >>> labelled("frequency", [1.0], "mean amplitude", "1")
-    (('frequency',), [1.0], {'long_name': 'mean amplitude', 'units': '1'})
+    >>> labelled("", 1.0, "mean amplitude", "1")
+    ((), 1.0, {'long_name': 'mean amplitude', 'units': '1'})
     """
     return tuple(dims.split()), values, {"long_name": long_name, "units": units}
 

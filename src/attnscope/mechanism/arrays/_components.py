@@ -244,13 +244,13 @@ def canonical_correlations(
     rows = _kept(values**2, variance, (max(table.shape) * np.finfo(float).eps) ** 2)
     # (position, kept): positions in the whitened states; left is already whitened, up to sqrt(T)
     whitened = (means - means.mean(0)) @ basis[:, :kept] / np.sqrt(power[:kept])
-    found = np.linalg.svd(whitened.T @ left[:, :rows] / np.sqrt(len(means)), compute_uv=False)
-    if found.max() > 1 + (_GOOD if rounding else _CLIPPED):
+    correlations = np.linalg.svd(whitened.T @ left[:, :rows] / np.sqrt(len(means)), compute_uv=False)
+    if correlations.max() > 1 + (_GOOD if rounding else _CLIPPED):
         raise AttnscopeError(
-            f"a correlation is {found.max():.3g}, above 1: the covariance is not the total covariance of the states "
-            "behind the position means. Take both from one StateMoments"
+            f"a correlation is {correlations.max():.3g}, above 1: the covariance is not the total covariance of the "
+            "states behind the position means. Take both from one StateMoments"
         )
-    return _correlations(np.minimum(found, 1.0), kept, rows, tokens, strong)
+    return _correlations(np.minimum(correlations, 1.0), kept, rows, tokens, strong)
 
 
 def direct_canonical_correlations(
@@ -289,8 +289,8 @@ def direct_canonical_correlations(
     """
     agree("tokens", "states", len(states), "vectors", len(vectors))
     first, second = (_span(series(name, x)) for name, x in (("states", states), ("vectors", vectors)))
-    found = np.minimum(np.linalg.svd(first.T @ second, compute_uv=False), 1.0)
-    return _correlations(found, first.shape[1], second.shape[1], len(states), strong)
+    correlations = np.minimum(np.linalg.svd(first.T @ second, compute_uv=False), 1.0)
+    return _correlations(correlations, first.shape[1], second.shape[1], len(states), strong)
 
 
 def _span(columns: Float[np.ndarray, "token column"]) -> Float[np.ndarray, "token rank"]:
@@ -313,15 +313,19 @@ def _kept(power: np.ndarray, variance: float, least: float) -> int:
     return sound if variance == 1 else min(sound, int(np.searchsorted(share, variance)) + 1)
 
 
-def _correlations(found: np.ndarray, states: int, rows: int, tokens: int, strong: float) -> xr.Dataset:
+def _correlations(correlations: np.ndarray, states: int, rows: int, tokens: int, strong: float) -> xr.Dataset:
     a, b = min(states / tokens, 1.0), min(rows / tokens, 1.0)
     null = 1.0 if a + b >= 1 else np.sqrt(a * (1 - b)) + np.sqrt(b * (1 - a))
     return xr.Dataset(
         {
-            "correlation": labelled("component", found, "canonical correlation"),
-            "strong_components": labelled("", int((found > strong).sum()), f"correlations above {strong}"),
+            "correlation": labelled("component", correlations, "canonical correlation"),
+            "strong_components": labelled(
+                "", int((correlations > strong).sum()), f"correlations above {strong}"
+            ),
             "null_correlation": labelled("", float(null), "largest correlation of independent noise"),
         },
-        coords={"component": labelled("component", np.arange(1, len(found) + 1), "canonical component")},
+        coords={
+            "component": labelled("component", np.arange(1, len(correlations) + 1), "canonical component")
+        },
         attrs={"state_rank": states, "table_rank": rows, "tokens": tokens, "strong": strong},
     )

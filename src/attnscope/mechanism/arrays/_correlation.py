@@ -114,7 +114,7 @@ def cross_correlation(
     )
     clear = CLEAR / np.sqrt(length)
     trace_noise = CLEAR * _spread(q, k, s) / np.sqrt(length - np.abs(trace_corrected.offset[0, 0]))
-    found = {
+    variables = {
         "covariance": labelled("column offset", covariance, "cross-covariance"),
         "correlation": labelled("column offset", correlation, "cross-correlation"),
         "trace": labelled("offset", trace, "sum of the scores along the offset"),
@@ -131,14 +131,14 @@ def cross_correlation(
         "is_spike": labelled("column", peaks.width[:, 0] < quarter, "near peak too narrow for the wave"),
     }
     for prefix, dims, one in (("peak", "column range", peaks), ("trace_peak", "range", trace_peaks.first())):
-        found |= {
+        variables |= {
             f"{prefix}_offset": labelled(dims, one.offset, "offset of the peak", "tokens"),
             f"{prefix}_refined": labelled(dims, one.refined, "offset of the peak between tokens", "tokens"),
             f"{prefix}_height": labelled(dims, one.height, "height of the peak"),
             f"{prefix}_width": labelled(dims, one.width, "width of the peak at half height", "tokens"),
         }
     return xr.Dataset(
-        found,
+        variables,
         coords={
             "offset": labelled("offset", offset, "key position - query position", "tokens"),
             "range": ("range", list(RANGES)),

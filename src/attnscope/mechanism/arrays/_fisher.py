@@ -54,18 +54,18 @@ def fisher_tail(g: Float[np.ndarray, " column"], bins: int) -> Float[np.ndarray,
     >>> fisher_tail(np.array([1 / 255]), 255).tolist()
     [1.0]
     """
-    found = np.full(g.shape, np.nan)
+    tail = np.full(g.shape, np.nan)
     known = np.isfinite(g)
-    found[known & (g <= 1 / bins)] = 1.0
+    tail[known & (g <= 1 / bins)] = 1.0
     rest = np.flatnonzero(known & (g > 1 / bins))
     if not rest.size:
-        return found
+        return tail
     terms = min(bins, int(1 / g[rest].min()) + 1)
     step = max(1, _CHUNK // terms)
     for start in range(0, rest.size, step):
         chosen = rest[start : start + step]
-        found[chosen] = _tail(g[chosen], bins, terms)
-    return found
+        tail[chosen] = _tail(g[chosen], bins, terms)
+    return tail
 
 
 def _tail(x: np.ndarray, bins: int, terms: int) -> np.ndarray:

@@ -65,24 +65,25 @@ def find_peaks(
     """
     low, high = offsets or (int(offset[0]), int(offset[-1]))
     allowed = (offset >= low) & (offset <= high)
-    found = np.full((5, len(curves), len(RANGES)), np.nan)
+    peaks = np.full((5, len(curves), len(RANGES)), np.nan)
     for row, curve in enumerate(curves):
         if not np.isfinite(curve).all():
             continue
         tops = signal.find_peaks(curve)[0]
         for column, inside in enumerate((allowed & (np.abs(offset) <= near), allowed)):
             there = tops[inside[tops]]
+            # what is highest at an edge of the range may go on rising beyond it: then no top within it counts
             if not there.size or curve[there].max() < curve[inside].max():
                 continue
             at = int(there[curve[there].argmax()])
-            found[:, row, column] = (
+            peaks[:, row, column] = (
                 offset[at],
                 offset[at] + _parabola(curve, at),
                 curve[at],
                 _width(curve, at),
                 signal.peak_prominences(curve, [at])[0][0],
             )
-    return Peaks(*found)
+    return Peaks(*peaks)
 
 
 def _parabola(curve: Float[np.ndarray, " offset"], at: int) -> float:

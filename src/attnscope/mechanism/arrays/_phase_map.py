@@ -95,15 +95,15 @@ def phase_map(
     if bins < 1:
         raise AttnscopeError(f"bins is {bins}; expected at least 1")
     chosen = in_band(len(values), band)
-    found = head_rotation(query_weight, key_weight, completion=completion, seed=seed)
-    energy = vector_energy(values, found)
-    real = np.abs(np.sin(found.angles)) < _REAL
+    rotation = head_rotation(query_weight, key_weight, completion=completion, seed=seed)
+    energy = vector_energy(values, rotation)
+    real = np.abs(np.sin(rotation.angles)) < _REAL
     parked = np.zeros(len(energy))
     if completion != "thin":
-        parked = _parked_energy(values, found, energy)
+        parked = _parked_energy(values, rotation, energy)
     edges = np.linspace(-np.pi, np.pi, bins + 1)
-    place = np.clip(np.searchsorted(edges, found.angles[~real], side="left") - 1, 0, bins - 1)
-    line = _line_of(energy[:, ~real], found.angles[~real], chosen, len(values), offsets)
+    place = np.clip(np.searchsorted(edges, rotation.angles[~real], side="left") - 1, 0, bins - 1)
+    line = _line_of(energy[:, ~real], rotation.angles[~real], chosen, len(values), offsets)
     cycles = f"cycles per {len(values)} tokens"
     return xr.Dataset(
         {
@@ -119,7 +119,7 @@ def phase_map(
             "share_near": labelled("", line.near, "share of energy within a token of it"),
             "uniform_share": labelled("", line.uniform, "the same if angles were spread evenly"),
             "least_cosine": labelled(
-                "", found.least_cosine, "cosine of the largest angle between the spaces"
+                "", rotation.least_cosine, "cosine of the largest angle between the spaces"
             ),
         },
         coords={

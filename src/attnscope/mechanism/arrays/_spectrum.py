@@ -89,7 +89,7 @@ def amplitude_spectrum(
     scale = null_scale(columns)
     frequency = np.arange(len(mean))
     above_noise = mean > rayleigh_quantile(scale, QUARTILES[1])
-    found = xr.Dataset(
+    spectrum = xr.Dataset(
         {
             "mean": labelled("frequency", mean, "mean amplitude over columns"),
             "lower_quartile": labelled("frequency", lower, "lower quartile of the amplitude over columns"),
@@ -117,7 +117,7 @@ def amplitude_spectrum(
         },
         attrs={"positions": len(columns), "detrend": detrend, "neighbours": neighbours, "factor": factor},
     )
-    return found.merge(fisher_g_test(columns), combine_attrs="override")
+    return spectrum.merge(fisher_g_test(columns), combine_attrs="override")
 
 
 def fisher_g_test(columns: Float[np.ndarray, "position column"]) -> xr.Dataset:
@@ -174,6 +174,8 @@ def _tops(
 ) -> Bool[np.ndarray, " frequency"]:
     """Local maxima that stand out from the scatter of a mean over so many Rayleigh amplitudes about the level."""
     power = np.linalg.svd(columns - columns.mean(0), compute_uv=False) ** 2
+    # columns that vary together count as one: the participation ratio of their powers; the standard deviation of a
+    # Rayleigh amplitude is sqrt(4 / pi - 1) times its mean
     independent = power.sum() ** 2 / max((power**2).sum(), np.finfo(float).tiny)
     scatter = np.sqrt(4 / np.pi - 1) / np.sqrt(max(independent, 1.0))
     mirrored = np.append(
@@ -181,10 +183,10 @@ def _tops(
     )  # beyond half of all positions
     tops = signal.find_peaks(mirrored)[0]
     prominence = signal.peak_prominences(mirrored, tops)[0]
-    found = np.zeros(len(mean), dtype=bool)
+    is_top = np.zeros(len(mean), dtype=bool)
     with np.errstate(invalid="ignore"):
-        found[tops] = prominence >= CLEAR * scatter * np.nan_to_num(level[tops])
-    return found
+        is_top[tops] = prominence >= CLEAR * scatter * np.nan_to_num(level[tops])
+    return is_top
 
 
 def _without_line(columns: Float[np.ndarray, "position column"]) -> Float[np.ndarray, "position column"]:

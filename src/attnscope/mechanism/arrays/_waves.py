@@ -102,7 +102,7 @@ def query_key_waves(
     importance = parts.values * np.linalg.norm(query, axis=0) * np.linalg.norm(key, axis=0)
     cycles = f"cycles per {len(values)} tokens"
     shared = np.bincount(parts.group, minlength=1)[parts.group] > 1
-    found = {
+    variables = {
         "singular_value": labelled("column", parts.values, "singular value of W_Q W_K^T"),
         "importance": labelled("column", importance, "Frobenius norm of the column's part of the scores"),
         "group": labelled("column", parts.group, "group of nearly equal singular values"),
@@ -117,21 +117,23 @@ def query_key_waves(
         ),
     }
     chosen = np.argsort(-importance, kind="stable")[:curves]
-    found["curve_column"] = labelled("curve", chosen, "singular column")
+    variables["curve_column"] = labelled("curve", chosen, "singular column")
     for name, side in (("query", slice(columns)), ("key", slice(columns, None))):
-        found[f"{name}_curve"] = labelled(
+        variables[f"{name}_curve"] = labelled(
             "curve position", _standardised(both[:, side][:, chosen]).T, f"{name} along the text"
         )
-        found[f"{name}_frequency"] = labelled(
+        variables[f"{name}_frequency"] = labelled(
             "column", frequency[side], f"strongest frequency of the {name}", cycles
         )
-        found[f"{name}_g"] = labelled("column", g[side], f"Fisher's g of the {name}")
-        found[f"{name}_p"] = labelled("column", probability[side], f"its probability in white noise ({name})")
-        found[f"{name}_phase"] = labelled(
+        variables[f"{name}_g"] = labelled("column", g[side], f"Fisher's g of the {name}")
+        variables[f"{name}_p"] = labelled(
+            "column", probability[side], f"its probability in white noise ({name})"
+        )
+        variables[f"{name}_phase"] = labelled(
             "column", phase[side], f"phase of the {name} at its peak", "radians"
         )
     return xr.Dataset(
-        found,
+        variables,
         coords={
             "column": labelled("column", np.arange(columns), "singular column"),
             "curve": np.arange(len(chosen)),

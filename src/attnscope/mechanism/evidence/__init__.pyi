@@ -23,6 +23,7 @@ from ._tables import (
 )
 from ._tokens import (
     TOKENS_AT_ONCE,
+    Inputs,
     Tokens,
     Windows,
     batches,
@@ -38,6 +39,7 @@ from ._tokens import (
 __all__ = [
     "TOKENS_AT_ONCE",
     "Evidence",
+    "Inputs",
     "Layer",
     "PositionTable",
     "Projections",

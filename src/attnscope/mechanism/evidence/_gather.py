@@ -182,7 +182,7 @@ def gather(
     first = model_inputs(model, ids[:1])
     sites, _ = verify(model, first, text=ids.names[0])
     check_self_attention(model, sites)
-    found = projections(model, model_inputs(model, ids[:1].start(_FOR_MATCHING)))
+    matrices_of = projections(model, model_inputs(model, ids[:1].start(_FOR_MATCHING)))
     length = ids.length
     layers: dict[int, Layer] = {}
 
@@ -191,7 +191,7 @@ def gather(
         if site.kind == "cross" or rows.band is None:
             return output
         if site.index not in layers:
-            matrices = next(one for other, one in found.items() if other.index == site.index)
+            matrices = next(one for other, one in matrices_of.items() if other.index == site.index)
             sample = states[0].double().cpu().numpy()
             moments = StateMoments.zeros(length, states.shape[-1])
             layers[site.index] = Layer(site, matrices, moments, sample, Reach.of(call, band))
@@ -216,7 +216,7 @@ def gather(
         words=word_table(model)[_words(windows, ids.ids)[:rows]],
         texts=len(ids),
         length=length,
-        crosses=any(site.kind == "cross" for site in found),
+        crosses=any(site.kind == "cross" for site in matrices_of),
     )
 
 

@@ -15,11 +15,13 @@ from attnscope.attention import AttentionCall, output_of
 from attnscope.capture import OWN_STATES, Site, forward, is_attention, other_states, watching
 from attnscope.errors import AttnscopeError
 from attnscope.mechanism.arrays import StateMoments
-from attnscope.mechanism.evidence._tokens import Windows, batches, read, token_ids
+from attnscope.mechanism.evidence._tokens import Inputs, Windows, batches, read, token_ids
 
 if TYPE_CHECKING:
     from torch import nn
     from transformers import PreTrainedModel
+
+    from attnscope.corpus import Window
 
     InputObserver = Callable[[Site, AttentionCall, Tensor, Tensor], Tensor]
     Change = Callable[[Tensor], Tensor]
@@ -86,7 +88,7 @@ def add_states(moments: StateMoments, states: Float[Tensor, "text position width
 
 @torch.no_grad()
 def capture_inputs(
-    model: PreTrainedModel, window: Any, *, key_side: bool = False
+    model: PreTrainedModel, window: Window | Sequence[int] | Inputs, *, key_side: bool = False
 ) -> dict[Site, Float[np.ndarray, "position width"]]:
     """Capture X of every attention layer for one window, float64.
 

@@ -17,6 +17,7 @@ from attnscope.attention import AttentionCall, Rotation, output_of, rotation
 from attnscope.capture import Site, forward, is_norm, is_rotary
 from attnscope.errors import AttnscopeError
 from attnscope.mechanism.evidence._inputs import watching_inputs
+from attnscope.mechanism.evidence._tokens import Inputs
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -98,7 +99,7 @@ class Projections:
 
 
 @torch.no_grad()
-def projections(model: PreTrainedModel, inputs: dict[str, Any]) -> dict[Site, Projections]:
+def projections(model: PreTrainedModel, inputs: Inputs) -> dict[Site, Projections]:
     """Find the query, key, value and output matrices of every head, and what form the scores have.
 
     No list of module names is needed: during one forward pass the output of each linear layer (and of each

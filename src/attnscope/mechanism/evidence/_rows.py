@@ -99,15 +99,15 @@ def bias_traces(call: AttentionCall, band: int) -> Float[Tensor, "batch head off
     if call.bias is None:
         return torch.zeros(batch, heads, 2 * band + 1, dtype=torch.float64)
     lowest = torch.finfo(call.bias.dtype).min / 2
-    found: list[Tensor] = []
+    traces: list[Tensor] = []
     for t in range(-band, band + 1):
         values = call.bias.diagonal(t, -2, -1)
         allowed = values > lowest
         total = torch.where(allowed, values.double(), 0.0).sum(-1)
-        found.append(
-            total * values.shape[-1] / allowed.sum(-1)
-        )  # 0 / 0 where all is forbidden, or there is no pair
-    stacked = torch.stack(found, -1).cpu().expand(batch, heads, -1)
+        # a sum over all pairs, as if the forbidden ones had the mean of the others, so that a mask bends no trace;
+        # 0 / 0 where all is forbidden, or there is no pair
+        traces.append(total * values.shape[-1] / allowed.sum(-1))
+    stacked = torch.stack(traces, -1).cpu().expand(batch, heads, -1)
     pairs = torch.from_numpy(pairs_at(call.query.shape[2], call.key.shape[2], band))
     return torch.where(pairs > 0, stacked, 0.0)
 
@@ -118,9 +118,9 @@ def score_traces(call: AttentionCall, band: int) -> Float[Tensor, "batch head of
     key = call.key.double().repeat_interleave(call.group, 1)
     key = call.scale * centred_keys(call, [key])[0]
     queries, keys = query.shape[2], key.shape[2]
-    found: list[Tensor] = []
+    traces: list[Tensor] = []
     for t in range(-band, band + 1):
         first = max(0, -t)
         last = max(first, min(queries, keys - t))
-        found.append((query[:, :, first:last] * key[:, :, first + t : last + t]).sum((-1, -2)))
-    return torch.stack(found, -1)
+        traces.append((query[:, :, first:last] * key[:, :, first + t : last + t]).sum((-1, -2)))
+    return torch.stack(traces, -1)

@@ -110,11 +110,11 @@ def position_tables(model: PreTrainedModel) -> list[PositionTable]:
     >>> [(table.name, table.rows.shape) for table in position_tables(BartModel(config))]
     [('encoder.embed_positions', (16, 8)), ('decoder.embed_positions', (16, 8))]
     """
-    found: list[PositionTable] = []
+    tables: list[PositionTable] = []
     for stored in stored_positions(model):
         rows = stored.tensor[stored.reserved :].detach().double().cpu().numpy()
         linear = embedding_projection(model, rows.shape[1])
-        found.append(
+        tables.append(
             PositionTable(
                 name=stored.name,
                 rows=rows,
@@ -124,7 +124,7 @@ def position_tables(model: PreTrainedModel) -> list[PositionTable]:
                 class_token=has_class_token(model.get_submodule(stored.name.rpartition(".")[0])),
             )
         )
-    return found
+    return tables
 
 
 def position_scheme(model: PreTrainedModel) -> str:

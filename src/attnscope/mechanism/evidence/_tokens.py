@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 import torch
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from attnscope.corpus import Window
 
 Windows = Iterable["Window | Sequence[int]"]
+Inputs = dict[str, Tensor]  # arguments of a forward pass, by name
 TOKENS_AT_ONCE = 2048
 
 
@@ -118,10 +119,10 @@ def ids_of(window: Window | Sequence[int]) -> Sequence[int]:
     return getattr(window, "ids", None) or cast("Sequence[int]", window)
 
 
-def model_inputs(model: PreTrainedModel, tokens: Tokens) -> dict[str, Any]:
+def model_inputs(model: PreTrainedModel, tokens: Tokens) -> Inputs:
     """Arguments of a forward pass; without a target, the decoder of an encoder-decoder reads the same text."""
     tokens = tokens.each(lambda ids: ids.to(model.device))
-    given: dict[str, Any] = {"input_ids": tokens.ids}
+    given = {"input_ids": tokens.ids}
     if model.config.is_encoder_decoder:
         given["decoder_input_ids"] = tokens.ids if tokens.target is None else tokens.target
     return given

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -14,6 +14,7 @@ from attnscope.attention import AttentionCall, output_of
 from attnscope.capture import Site, forward
 from attnscope.errors import AttnscopeError
 from attnscope.mechanism.evidence import (
+    Inputs,
     PositionTable,
     embedding_projection,
     position_table,
@@ -52,7 +53,7 @@ class FirstLayerSplit:
 
 
 @torch.no_grad()
-def first_layer_split(model: PreTrainedModel, inputs: dict[str, Any]) -> dict[Site, FirstLayerSplit]:
+def first_layer_split(model: PreTrainedModel, inputs: Inputs) -> dict[Site, FirstLayerSplit]:
     r"""Split X of the first layer into the position table's part and the rest, exactly.
 
     LayerNorm distributes over a sum, given the deviation :math:`\sigma_i` of the whole:
@@ -92,21 +93,21 @@ def first_layer_split(model: PreTrainedModel, inputs: dict[str, Any]) -> dict[Si
     """
     position_table(model)  # refuses a model that has none
     whole = _Pass.of(model, inputs)
-    found: dict[Site, FirstLayerSplit] = {}
+    splits: dict[Site, FirstLayerSplit] = {}
     for table in position_tables(model):
         with replaced_positions(model, {table.name: np.zeros_like(table.rows)}):
             without = _Pass.of(model, inputs)
         for site, x in whole.states.items():
             split = None if site.kind == "cross" else _split(model, table, x, whole, without, site)
             if split is not None:
-                found[site] = split
+                splits[site] = split
                 break
-    if not found:
+    if not splits:
         raise AttnscopeError(
             f"no layer of {type(model).__name__} reads its position table through a LayerNorm alone: "
             "use the position means (method='means')"
         )
-    return found
+    return splits
 
 
 def _split(
@@ -160,14 +161,14 @@ class _Pass:
     states: dict[Site, Tensor]
 
     @classmethod
-    def of(cls, model: PreTrainedModel, inputs: dict[str, Any]) -> _Pass:
-        found = cls([], {})
+    def of(cls, model: PreTrainedModel, inputs: Inputs) -> _Pass:
+        whole = cls([], {})
 
         def note(module: nn.LayerNorm, given: tuple[Tensor, ...], returned: Tensor) -> None:
-            found.norms.append(_Norm(module, _first(given[0]), _first(returned)))
+            whole.norms.append(_Norm(module, _first(given[0]), _first(returned)))
 
         def observe(site: Site, call: AttentionCall, query_states: Tensor, _: Tensor) -> Tensor:
-            found.states[site] = _first(query_states)
+            whole.states[site] = _first(query_states)
             return output_of(call)
 
         hooks = [
@@ -181,7 +182,7 @@ class _Pass:
         finally:
             for hook in hooks:
                 hook.remove()
-        return found
+        return whole
 
 
 def _first(states: Tensor) -> Tensor:

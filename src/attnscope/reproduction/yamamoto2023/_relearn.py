@@ -386,5 +386,7 @@ def _dataset(before: np.ndarray, after: np.ndarray, loss: dict[int, float]) -> x
     found = found.assign_coords(table=["before", "after"], step=("step", list(loss)))
     return found.assign(
         rows=labelled("table position column", np.stack([before, after]), "position table"),
-        loss=labelled("step", list(loss.values()), "masked-language-model loss", "nats per masked token"),
+        loss=labelled(
+            "step", np.array(list(loss.values())), "masked-language-model loss", "nats per masked token"
+        ),
     )

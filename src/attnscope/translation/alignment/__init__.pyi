@@ -10,10 +10,13 @@ from ._links import (
     score_alignments,
     within,
 )
+from ._stored import LINKS, RECORD, load_alignment, write_alignment
 from ._word_weights import WordAlignment, forced_alignment, word_weights
 
 __all__ = [
+    "LINKS",
     "MOST_WORDS",
+    "RECORD",
     "Aligned",
     "AlignmentScore",
     "Gold",
@@ -23,10 +26,12 @@ __all__ = [
     "alignment_error_rate",
     "forced_alignment",
     "links",
+    "load_alignment",
     "pharaoh",
     "read_gold",
     "read_links",
     "score_alignments",
     "within",
     "word_weights",
+    "write_alignment",
 ]

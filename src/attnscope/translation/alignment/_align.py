@@ -266,6 +266,7 @@ def _judge_heads(work: _Work) -> xr.Dataset:
 
 def _best(heads: xr.Dataset) -> tuple[int, int]:
     rates = heads["error_rate"].values
+    # 2 is above every error rate: a head that has none is never the best; the first of equals is
     layer, head = np.unravel_index(int(np.nanargmin(np.where(np.isnan(rates), 2, rates))), rates.shape)
     return int(layer), int(head)
 

@@ -116,7 +116,7 @@ def word_weights(
     if step == "reads":
         if by_target[:, -1:].any():
             raise AttnscopeError("no step reads the last target token: it must end with a mark such as </s>")
-        by_target = np.roll(by_target, 1, axis=1)
+        by_target = np.roll(by_target, 1, axis=1)  # row t + 1 reads token t
     by_target = by_target / np.maximum(by_target.sum(1, keepdims=True), 1)
     rows = by_target @ weights.astype(np.float64)
     on_words = rows @ by_source

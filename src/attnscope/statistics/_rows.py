@@ -1,0 +1,200 @@
+"""The measured rows of one attention call, and one request for all that some statistics need."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from attnscope.attention import Need, RowMeasures, bin_ranges, far_starts
+from attnscope.errors import AttnscopeError
+from attnscope.statistics._catalogue import STATISTICS
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+FIRST, SPECIAL = 0, 1  # value columns: indicator of the first real key, and of special tokens
+
+
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """The measured rows of one attention call, with what is known of the texts.
+
+    Attributes
+    ----------
+    measures
+        ``(batch, head, query)`` each.
+    counted
+        ``(batch, head, query)``: True for rows that enter the averages, False for padding, whatever it holds, and for
+        rows that may look nowhere.
+    queries, keys
+        ``(batch,)``: real tokens on either side.
+    """
+
+    measures: RowMeasures
+    counted: Tensor
+    queries: Tensor
+    keys: Tensor
+
+    def mean(self, values: Tensor) -> Tensor:
+        """Mean over the counted rows: ``(batch, head)``; NaN where there is none."""
+        return values.double().where(self.counted, 0.0).sum(-1) / self.counted.sum(-1)
+
+    @cached_property
+    def band_sum(self) -> Tensor:
+        """tr_t, ``(batch, head, offset)``: the weights at offset t, summed over rows.
+
+        See docs/mathematics.md, Offset profile.
+        """
+        band = _there(self.measures.band)
+        return band.where(self.counted[..., None], 0.0).sum(2, dtype=torch.float64)
+
+    @cached_property
+    def bin_sum(self) -> Tensor:
+        """``(batch, head, bin)``: the weights in each bin, summed over rows; near bins are read off the band."""
+        band, bins = self.band_sum, _there(self.measures.bins)
+        far = bins.where(self.counted[..., None], 0.0).sum(2, dtype=torch.float64)
+        reach = band.shape[-1] // 2
+        near = [
+            band[..., first + reach : last + reach + 1].sum(-1)
+            for first, last in bin_ranges(0, reach)
+            if max(-first, last) <= reach
+        ]
+        # the pass counts far bins alone, farthest left to farthest right: the near ones belong in their middle
+        left, right = far.split(far.shape[-1] // 2, dim=-1)
+        return torch.cat([left, torch.stack(near, -1), right], dim=-1)
+
+    def pairs(self, band: int) -> Tensor:
+        """How many (query, key) pairs of real tokens lie at each offset: T - abs(t) in self-attention."""
+        offset = torch.arange(-band, band + 1, device=self.keys.device)
+        queries, keys = self.queries[:, None], self.keys[:, None]
+        # query i has a key at offset t for max(0, -t) <= i < min(queries, keys - t)
+        return (torch.minimum(queries, keys - offset) - (-offset).clamp_min(0)).clamp_min(0)
+
+    @cached_property
+    def profile(self) -> Tensor:
+        """``(batch, head, offset)``: `band_sum` divided by how many pairs have the offset; NaN where none has."""
+        pairs = self.pairs(self.band_sum.shape[-1] // 2)[:, None].double()
+        return torch.where(pairs > 0, self.band_sum / pairs, torch.nan)
+
+    @property
+    def outside(self) -> Tensor:
+        """``(batch, head)``: share of the weight beyond the band."""
+        inside = self.band_sum.sum(-1) / self.counted.sum(-1)
+        return (self.mass - inside).clamp_min(0.0)
+
+    @property
+    def mass(self) -> Tensor:
+        """``(batch, head)``: sum of a row's weights, which a learned sink takes below 1."""
+        return self.mean(self.measures.mass)
+
+    @property
+    def first_token(self) -> Tensor:
+        """``(batch, head)``: weight on the first real key."""
+        return self.mean(_there(self.measures.columns)[..., FIRST])
+
+    @property
+    def special_tokens(self) -> Tensor:
+        """``(batch, head)``: weight on special tokens."""
+        return self.mean(_there(self.measures.columns)[..., SPECIAL])
+
+    def mean_of(self, measure: str) -> Tensor:
+        """``(batch, head)``: mean over rows of a field of `RowMeasures`."""
+        return self.mean(_there(getattr(self.measures, measure)))
+
+
+def _there(tensor: Tensor | None) -> Tensor:
+    if tensor is None:  # the planner asked for it
+        raise AttnscopeError("a statistic was reduced that was not measured")
+    return tensor
+
+
+def plan(names: Sequence[str], band: int, columns: Tensor, reach: int = 0) -> Need:
+    """Pack what the statistics need into one request for one pass.
+
+    Parameters
+    ----------
+    names
+        Statistics.
+    band
+        Largest offset.
+    columns
+        ``(batch, key, 2)``: indicators of the first real key and of special tokens.
+    reach
+        Largest offset that has a bin; what lies beyond is in the last one.
+
+    Examples
+    --------
+    >>> import torch
+    >>> need = plan(["entropy", "outside"], 5, torch.zeros(1, 3, 2))
+    >>> need.band, need.entropy, need.largest, need.columns
+    (5, True, False, None)
+    """
+    wanted = {part for name in names for part in STATISTICS[name].needs}
+    return Need(
+        band=band if "band" in wanted else None,
+        columns=columns if "columns" in wanted else None,
+        entropy="entropy" in wanted,
+        offsets="offsets" in wanted,
+        variance="variance" in wanted,
+        largest="largest" in wanted,
+        collision="collision" in wanted,
+        bins=far_starts(band, reach) if "bins" in wanted else (),
+    )
+
+
+def bin_coordinates(band: int, reach: int) -> dict[str, Any]:
+    """Coordinates of the bins of offsets: the offset nearest to 0 names a bin, first and last say what it holds.
+
+    Examples
+    --------
+    >>> bin_coordinates(1, 4)["offset_bin"].tolist()
+    [-3, -2, -1, 0, 1, 2, 3]
+    """
+    ranges = np.array(bin_ranges(band, reach))
+    return {
+        "offset_bin": np.where(ranges[:, 0] < 0, ranges[:, 1], ranges[:, 0]),
+        "bin_first": ("offset_bin", ranges[:, 0]),
+        "bin_last": ("offset_bin", ranges[:, 1]),
+    }
+
+
+def indicator_columns(valid: Tensor, special: Tensor) -> Tensor:
+    """Value columns for `FIRST` and `SPECIAL`: ``(batch, key, 2)``, float32.
+
+    Examples
+    --------
+    >>> import torch
+    >>> indicator_columns(torch.tensor([[False, True, True]]), torch.tensor([[False, True, False]])).tolist()
+    [[[0.0, 0.0], [1.0, 1.0], [0.0, 0.0]]]
+    """
+    first = torch.zeros_like(special)
+    first.scatter_(1, valid.to(torch.uint8).argmax(1, keepdim=True), value=True)
+    return torch.stack([first, special & valid], dim=-1).float()
+
+
+def reduce_call(
+    rows: RowMeasures, names: Sequence[str], query_valid: Tensor, key_valid: Tensor
+) -> dict[str, Tensor]:
+    """Statistics of one attention call: ``(batch, head)`` or ``(batch, head, offset)`` each, float64.
+
+    `query_valid` and `key_valid` are ``(batch, query)`` and ``(batch, key)``, True on real tokens.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from attnscope.attention import AttentionCall, measure
+    >>> x = torch.zeros(1, 1, 4, 8)
+    >>> need = plan(["entropy"], 2, torch.zeros(1, 4, 2))
+    >>> _, rows = measure(AttentionCall(x, x, x, scale=1.0), need)
+    >>> everywhere = torch.ones(1, 4, dtype=torch.bool)
+    >>> round(reduce_call(rows, ["entropy"], everywhere, everywhere)["entropy"].exp().item(), 5)
+    4.0
+    """
+    counted = query_valid[:, None] & (rows.mass > 0)
+    reduced = Rows(rows, counted, query_valid.sum(1), key_valid.sum(1))
+    return {name: STATISTICS[name].reduce(reduced) for name in names}

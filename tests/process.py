@@ -1,0 +1,98 @@
+"""Commands in processes of their own, each a fork of one that has imported PyTorch already: importing it takes longer
+than most commands.
+"""
+
+import multiprocessing
+import os
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from pathlib import Path
+from subprocess import TimeoutExpired
+
+_IMPORTED = (
+    "torch",
+    "transformers.modeling_utils",
+    "numba",
+    "xarray",
+    "zarr",
+    "sklearn.cluster",
+    "scipy.signal",
+)
+_SERVER = multiprocessing.get_context("forkserver")
+_SERVER.set_forkserver_preload(["attnscope.cli", *_IMPORTED])
+
+
+class Started:
+    """A command on its way, in a process group of its own; what it prints goes to files.
+
+    Parameters
+    ----------
+    arguments
+        What is typed after ``attnscope``.
+    cwd
+        The folder that it is typed in.
+    prepare
+        Done before anything of attnscope is used, in the new process.
+    environment
+        Variables that are set there.
+    """
+
+    def __init__(self, *arguments, cwd=".", prepare=None, **environment):
+        self._place = Path(tempfile.mkdtemp())
+        self._files = [self._place / name for name in ("out", "err")]
+        words = [*map(str, arguments)]
+        self._process = _SERVER.Process(
+            target=_run, args=(words, str(cwd), [*map(str, self._files)], environment, prepare), daemon=True
+        )
+        self._process.start()
+
+    @property
+    def returncode(self):
+        """As of `subprocess.Popen`."""
+        return self._process.exitcode
+
+    def poll(self):
+        """Its exit code; None while it runs."""
+        return self._process.exitcode
+
+    def send_signal(self, number):
+        """Send a signal to it."""
+        if self.poll() is None:
+            os.kill(self._process.pid, number)
+
+    def communicate(self, timeout=300):
+        """Wait for its end: what it printed to standard output and standard error."""
+        self._process.join(timeout)
+        if self.poll() is None:
+            self._process.kill()
+            raise TimeoutExpired(str(self._process), timeout)
+        printed = [file.read_text(encoding="utf-8") if file.exists() else "" for file in self._files]
+        shutil.rmtree(self._place)
+        return tuple(printed)
+
+
+def _run(words, cwd, files, environment, prepare):
+    os.setsid()
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # whatever the shell of these tests heeds
+    os.chdir(cwd)
+    os.environ.update(environment)
+    for number, file in enumerate(files, 1):
+        os.dup2(os.open(file, os.O_WRONLY | os.O_CREAT), number)
+    sys.argv = ["attnscope", *words]
+    if prepare is not None:
+        prepare()
+    from attnscope.cli import main
+
+    main()
+
+
+def wait_until(condition, process, seconds=120):
+    """Wait for something that a process does, while it runs."""
+    until = time.monotonic() + seconds
+    while not condition():
+        assert process.poll() is None, process.communicate()[1]
+        assert time.monotonic() < until
+        time.sleep(0.01)
