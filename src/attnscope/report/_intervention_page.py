@@ -139,7 +139,10 @@ def _row(tree: xr.DataTree, row: HeadVerdict, *, causes: bool, trusted: bool) ->
         agree = row.scores_agree
         cells += [
             _number(row.position_share),
-            _Cell("" if agree is None else "yes" if agree else "no", _order(agree)),
+            _Cell(
+                "" if agree is None else "yes" if agree else "no",
+                _order(None if agree is None else float(agree)),
+            ),
         ]
     if trusted:
         peak = row.norm_offset
