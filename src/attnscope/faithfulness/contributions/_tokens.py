@@ -183,6 +183,6 @@ def _labelled(one: OneText, scores: dict[str, np.ndarray]) -> xr.Dataset:
         return found
     chance = one.predicted.detach().exp()[range(len(one.outcomes)), one.outcomes].double().cpu().numpy()
     return found.assign(
-        outcome=labelled("place", one.outcomes, "outcome that is asked about", "id"),
+        outcome=labelled("place", np.array(one.outcomes), "outcome that is asked about", "id"),
         probability=labelled("place", chance, "its probability", "share"),
     )
