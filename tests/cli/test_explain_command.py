@@ -11,9 +11,12 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from attnscope import open_run
 from attnscope.bundled import MODEL
+from attnscope.report import write_explain_report
 from attnscope.store import unpacked
 from tests.cli.command import attnscope
+from tests.report.planted_explanation import only
 
 
 def explain(*arguments, cwd):
@@ -87,7 +90,15 @@ def test_csv_has_a_line_for_each_head(finished):
     assert {row["signature"] for row in rows} == {only_run(place).name.rpartition("-")[2]}
 
 
-def test_options_reach_the_analyses(tmp_path):
+def test_options_reach_the_analyses_and_the_page(tmp_path, monkeypatch):
+    asked = []
+
+    def page(tree, path, heads, _):
+        asked.append((heads, "interventions" in tree.children))
+        path.write_text("")
+
+    monkeypatch.setattr("attnscope.report.write_explain_report", page)
+    monkeypatch.setattr("attnscope.figures.explain.explain_figures", lambda *_: [])
     settings = (
         "--window",
         "32",
@@ -100,7 +111,19 @@ def test_options_reach_the_analyses(tmp_path):
         "--completion",
         "thin",
     )
-    shown = explain(*settings, "--interventions", "--layer", "2", "--head", "1", "--out", "run", cwd=tmp_path)
+    shown = explain(
+        *settings,
+        "--interventions",
+        "--layer",
+        "2",
+        "--head",
+        "1",
+        "--out",
+        "run",
+        "--figures",
+        "none",
+        cwd=tmp_path,
+    )
     assert "report:  run/report.html" in shown
     signature = json.loads((tmp_path / "run" / "run.json").read_text())
     assert (
@@ -118,18 +141,18 @@ def test_options_reach_the_analyses(tmp_path):
         layer, head = map(int, name.split("."))
         weight = changed.mass_after.sel(change="words-shuffled", layer=layer, head=head)
         assert cell.strip() == f"{float(weight):.3f}"
-    page = (tmp_path / "run" / "report.html").read_text(encoding="utf-8")
-    assert "Figures of single heads show 2.1 (layer.head" in page
-    assert 'id="interventions"' in page
+    assert asked == [([(2, 1)], True)]
 
 
 def test_tables_of_other_models_stand_beside(tmp_path):
     shutil.copytree(MODEL, tmp_path / "twin")
-    few = ("--window", "16", "--limit", "2", "--out", "run")
+    few = ("--window", "16", "--limit", "2", "--out", "run", "--no-report")
     explain(*few, "--also", "twin", "--also", "bundled", cwd=tmp_path)
-    page = (tmp_path / "run" / "report.html").read_text(encoding="utf-8")
-    assert 'id="figure-position-models"' in page
-    assert 'id="figure-components-models"' in page
+    tree = open_run(tmp_path / "run")
+    assert set(tree["also"].children) == {"0", "1"}
+    page = write_explain_report(only(tree, "position_spectrum", "position_pca", "also"), tmp_path / "r.html")
+    for name in ("position-models", "components-models"):
+        assert f'id="figure-{name}"' in page.read_text(encoding="utf-8")
     assert len(list((tmp_path / "run").glob("also-*.zarr.zip"))) == 1  # the same weights
 
 

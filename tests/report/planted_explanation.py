@@ -91,11 +91,8 @@ def explanation(layers=3, heads=4, positions=64, columns=8, seed=0):
 
 def without(tree, *nodes):
     """The same explanation, less some analyses."""
-    fewer = xr.DataTree.from_dict(
-        {name: tree[name].to_dataset() for name in tree.children if name not in nodes}
-    )
-    fewer.attrs = dict(tree.attrs)
-    return fewer
+    kept = {path: node for path, node in tree.to_dict().items() if path.split("/")[1] not in nodes}
+    return xr.DataTree.from_dict(kept)
 
 
 def only(tree, *nodes):

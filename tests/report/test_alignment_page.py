@@ -7,8 +7,8 @@ import pytest
 import xarray as xr
 
 from attnscope.errors import AttnscopeError
-from attnscope.report import write_alignment_report
-from attnscope.translation.alignment._align import Aligned, ShownPair
+from attnscope.report import _alignment_page, write_alignment_report
+from attnscope.translation.alignment._align import MOST_WORDS, Aligned, ShownPair
 from attnscope.translation.alignment._links import AlignmentScore
 from attnscope.translation.alignment._word_weights import WordAlignment
 
@@ -82,10 +82,16 @@ def test_one_is_not_plural(tmp_path):
     assert "evenly" not in page
 
 
-def test_the_page_is_bounded(tmp_path):
-    page = write_alignment_report(made(pairs=55, words=40), tmp_path / "r.html")
-    assert page.read_text(encoding="utf-8").count('<details class="sentences"') == 50
-    assert page.stat().st_size < 30e6
+def test_the_page_is_bounded(tmp_path, monkeypatch):
+    """By its pairs and their words: no pair is larger than one of the most words."""
+    small, large = (
+        write_alignment_report(made(pairs=pairs, words=MOST_WORDS), tmp_path / f"{pairs}.html").stat().st_size
+        for pairs in (1, 2)
+    )
+    assert small + (_alignment_page._MOST_PAIRS - 1) * (large - small) < 30e6
+    monkeypatch.setattr(_alignment_page, "_MOST_PAIRS", 3)
+    many = write_alignment_report(made(pairs=5), tmp_path / "many.html")
+    assert many.read_text(encoding="utf-8").count('<details class="sentences"') == 3
 
 
 def test_nothing_to_show_is_refused(tmp_path):

@@ -89,14 +89,9 @@ def rank_heads(tree: xr.DataTree) -> list[HeadVerdict]:
     """
     if "verdict" not in tree.children:
         return []
-    verdict = tree["verdict"].to_dataset()
-    kernel = tree["scheme_kernel"].to_dataset() if "scheme_kernel" in tree.children else None
-    kinds = _kinds(tree)
-    rows = [
-        _with_kernel(_row(verdict.sel(layer=layer, head=head), kinds), kernel)
-        for layer in verdict["layer"].values
-        for head in verdict["head"].values
-    ]
+    verdict, kinds = _Grid(tree["verdict"].to_dataset()), _kinds(tree)
+    kernel = _Grid(tree["scheme_kernel"].to_dataset()) if "scheme_kernel" in tree.children else None
+    rows = [_with_kernel(_row(verdict, place, kinds), kernel) for place in verdict.places]
     known = [row for row in rows if row.peak_weight is not None]
     return sorted(
         known,
@@ -104,43 +99,69 @@ def rank_heads(tree: xr.DataTree) -> list[HeadVerdict]:
     )
 
 
-def _row(measured: xr.Dataset, kinds: dict[int, str]) -> HeadVerdict:
+class _Grid:
+    """Variables ``(layer, head)`` of a dataset, read head by head."""
+
+    def __init__(self, dataset: xr.Dataset) -> None:
+        layers, heads = (dataset[name].values.tolist() for name in ("layer", "head"))
+        self.places = {
+            (layer, head): (row, column)
+            for row, layer in enumerate(layers)
+            for column, head in enumerate(heads)
+        }
+        self._values = {
+            str(name): variable.transpose("layer", "head").values
+            for name, variable in dataset.data_vars.items()
+            if set(variable.dims) == {"layer", "head"}
+        }
+
+    def number(self, name: str, place: tuple[int, int]) -> float | None:
+        """The value of a variable at (layer, head); None where there is none, or it is not finite."""
+        if name not in self._values or place not in self.places:
+            return None
+        value = float(self._values[name][self.places[place]])
+        return value if math.isfinite(value) else None
+
+
+def _row(verdict: _Grid, place: tuple[int, int], kinds: dict[int, str]) -> HeadVerdict:
     """The record of one head, without what a scheme's kernel says of it."""
-    prefers, positional = bool(measured["prefers"]), bool(measured["positional"])
-    judged = positional and all(_number(measured, name) is not None for name in READINGS)
-    layer = int(measured["layer"])
+
+    def number(name: str) -> float | None:
+        return verdict.number(name, place)
+
+    layer, head = place
+    prefers, positional = bool(number("prefers")), bool(number("positional"))
+    judged = positional and all(number(name) is not None for name in READINGS)
     return HeadVerdict(
         layer,
         kinds.get(layer),
-        int(measured["head"]),
+        head,
         prefers,
         positional,
-        bool(measured["agree"]) if judged else None,
-        offset_of_weights=_number(measured, "offset_of_weights") if prefers else None,
-        offset_of_spectrum=_number(measured, "offset_of_spectrum"),
-        offset_of_correlation=_number(measured, "offset_of_correlation"),
-        position_share=_number(measured, "position_share"),
-        peak_weight=_number(measured, "peak_weight"),
-        weight_level=_number(measured, "weight_level"),
-        coherence=_number(measured, "coherence"),
-        chance=_number(measured, "chance"),
+        bool(number("agree")) if judged else None,
+        offset_of_weights=number("offset_of_weights") if prefers else None,
+        offset_of_spectrum=number("offset_of_spectrum"),
+        offset_of_correlation=number("offset_of_correlation"),
+        position_share=number("position_share"),
+        peak_weight=number("peak_weight"),
+        weight_level=number("weight_level"),
+        coherence=number("coherence"),
+        chance=number("chance"),
     )
 
 
-def _with_kernel(row: HeadVerdict, kernel: xr.Dataset | None) -> HeadVerdict:
+def _with_kernel(row: HeadVerdict, kernel: _Grid | None) -> HeadVerdict:
     """The record with what the position scheme alone foretells of the head, where it has such a scheme."""
-    if kernel is None or row.layer not in kernel["layer"] or row.head not in kernel["head"]:
-        return row
-    measured = kernel.sel(layer=row.layer, head=row.head)
-    agrees = _number(measured, "agree")
-    if agrees is None:
+    place = row.layer, row.head
+    agrees = None if kernel is None else kernel.number("agree", place)
+    if kernel is None or agrees is None:
         return row
     return replace(
         row,
-        offset_of_kernel=_number(measured, "offset_of_kernel"),
+        offset_of_kernel=kernel.number("offset_of_kernel", place),
         kernel_agrees=bool(agrees),
-        kernel_chance=_number(measured, "chance"),
-        kernel_share=_number(measured, "share"),
+        kernel_chance=kernel.number("chance", place),
+        kernel_share=kernel.number("share", place),
     )
 
 
@@ -190,9 +211,3 @@ def _kinds(tree: xr.DataTree) -> dict[int, str]:
         return {}
     kinds = dict(zip(content["layer"].values.tolist(), map(str, content["layer_kind"].values), strict=True))
     return kinds if len(set(kinds.values())) > 1 else {}
-
-
-def _number(measured: xr.Dataset, name: str) -> float | None:
-    """A variable's one value; None where there is no such variable, or it is not finite."""
-    value = float(measured[name]) if name in measured else math.nan
-    return value if math.isfinite(value) else None
