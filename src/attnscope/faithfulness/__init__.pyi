@@ -1,5 +1,6 @@
 from . import arrays
 from ._given import Given, given_texts
+from ._intervals import with_intervals
 from .contributions import KINDS, TOKEN_KINDS, contribution_profiles, token_contributions
 from .weights import (
     adversarial_test,
@@ -7,6 +8,7 @@ from .weights import (
     erasure_test,
     frozen_test,
     permutation_test,
+    same_output_test,
     uniform_test,
 )
 
@@ -22,6 +24,8 @@ __all__ = [
     "frozen_test",
     "given_texts",
     "permutation_test",
+    "same_output_test",
     "token_contributions",
     "uniform_test",
+    "with_intervals",
 ]
