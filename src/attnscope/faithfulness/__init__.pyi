@@ -4,6 +4,7 @@ from ._bleu import bleu_without_heads
 from ._effects import ESTIMATES, effects
 from ._given import Given, given_texts
 from ._inquiry import Inquiry, inquiry
+from ._intervals import with_intervals
 from ._intervene import DEFAULT_TEXTS, intervene
 from ._knockout import Forbidden, knock_out
 from ._patching import attribution_patch, patch, path_patch
@@ -19,6 +20,7 @@ from .weights import (
     erasure_test,
     frozen_test,
     permutation_test,
+    same_output_test,
     uniform_test,
 )
 
@@ -60,6 +62,7 @@ __all__ = [
     "read_pairs",
     "removal_curves",
     "said_effect",
+    "same_output_test",
     "search_heads",
     "skipped_of",
     "token_contributions",
@@ -69,4 +72,5 @@ __all__ = [
     "weights",
     "where_heads_look",
     "why_heads_look",
+    "with_intervals",
 ]

@@ -261,9 +261,9 @@ def test_without_a_head_there_is_no_gradient():
 
 
 def test_a_long_text_says_what_gradients_would_take(monkeypatch):
-    from attnscope.faithfulness.contributions import _record
+    from attnscope.faithfulness import _limits
 
-    monkeypatch.setattr(_record, "GRADIENT_BYTES", 1000)
+    monkeypatch.setattr(_limits, "MATRIX_BYTES", 1000)
     with pytest.raises(AttnscopeError, match="12 tokens, whose matrices of weights take more than"):
         read(tiny("bert"))
 

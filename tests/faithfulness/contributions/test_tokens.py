@@ -6,7 +6,7 @@ import torch
 
 from attnscope import AttnscopeError
 from attnscope.corpus import Window
-from attnscope.faithfulness import arrays
+from attnscope.faithfulness import _limits, arrays
 from attnscope.faithfulness._given import Given
 from attnscope.faithfulness.contributions import TOKEN_KINDS, _tokens, token_contributions
 from attnscope.mechanism.evidence import capture_inputs, projections
@@ -183,3 +183,20 @@ def test_bad_input_is_refused(monkeypatch):
         AttnscopeError, match="flow is not defined here: the text has 63 tokens, and flow takes at most 8"
     ):
         token_contributions(long, kinds=["flow"])
+
+
+def test_flow_that_would_take_long_is_had_by_name(monkeypatch):
+    monkeypatch.setattr(_tokens, "_FLOW_ENOUGH", 0.0)
+    found = token_contributions(given(tiny("bert")), places=[1])
+    assert "flow: it would take about 0 minutes for 1 places: ask for it by name" in found.attrs["skipped"]
+    assert token_contributions(given(tiny("bert")), places=[1], kinds=["flow"]).kind.values.tolist() == [
+        "flow"
+    ]
+
+
+def test_a_long_text_says_what_its_matrices_would_take(monkeypatch):
+    monkeypatch.setattr(_limits, "MATRIX_BYTES", 1000)
+    with pytest.raises(
+        AttnscopeError, match="12 tokens, whose matrices of weights take more than 0 GiB: give"
+    ):
+        token_contributions(given(tiny("bert")), kinds=["rollout"])

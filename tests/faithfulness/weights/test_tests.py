@@ -10,12 +10,14 @@ from attnscope.capture import load_model
 from attnscope.corpus import Window
 from attnscope.faithfulness import (
     Given,
+    _limits,
     adversarial_test,
     agreement_test,
     arrays,
     erasure_test,
     frozen_test,
     permutation_test,
+    same_output_test,
     token_contributions,
     uniform_test,
 )
@@ -203,6 +205,38 @@ def test_models_of_two_texts(name):
     ranks = agreement_test(one, heads=heads, predictions=3)
     assert np.isnan(of(ranks, "tau_gradient", 0, 0))
     assert np.isfinite(of(ranks, "tau_gradient", 3, 1))
+
+
+def test_other_weights_with_the_same_output_are_those_of_the_linear_program():
+    model = tiny("gpt2").double()
+    found = same_output_test(
+        given(model.transformer), heads=[(1, 2)], rows=3
+    )  # no head that predicts is needed
+    text = ReadText(model, given(model).windows[0], 0)
+    rows = [0, 6, 11]  # evenly: 5.5 is rounded to 6
+    causal = np.tril(np.ones((12, 12), dtype=bool))
+    expected = arrays.adversarial_weights(
+        text.weights(1, 2)[rows], text.values(1, 2).numpy(), allowed=causal[rows]
+    )
+    assert of(found, "weights_tvd", 1, 2) == pytest.approx(float(expected.tvd.mean()))
+    assert (
+        of(found, "free", 1, 2) == float(expected.is_free.mean()) == 1 / 3
+    )  # width 8: 9 keys determine their weights
+    assert of(found, "output_error", 1, 2) < 1e-9
+
+
+def test_equal_values_leave_all_weights_free():
+    found = same_output_test(given(planted()), heads=[(0, 0)], rows=4, objective="distance")
+    assert of(found, "free", 0, 0) == of(found, "free_null", 0, 0) == 1
+    assert of(found, "weights_tvd", 0, 0) > 0.9
+
+
+def test_a_search_through_a_long_text_says_what_it_would_take(monkeypatch):
+    monkeypatch.setattr(_limits, "MATRIX_BYTES", 1000)
+    with pytest.raises(AttnscopeError, match="more than 0 GiB in a backward pass"):
+        adversarial_test(given(tiny("bert")), heads=[(0, 0)], steps=1, draws=1)
+    with pytest.raises(AttnscopeError, match="more than 0 GiB in a backward pass"):
+        agreement_test(given(tiny("bert")), heads=[(0, 0)])
 
 
 def test_intervals_are_over_documents():

@@ -5,7 +5,7 @@ from typing import Literal
 import numpy as np
 import xarray as xr
 from jaxtyping import Bool, Float
-from scipy.optimize import linprog
+from scipy.optimize import linprog, nnls
 
 from attnscope.errors import AttnscopeError
 from attnscope.faithfulness.arrays._checks import agree, finite, non_negative, visible_keys
@@ -18,6 +18,11 @@ OBJECTIVES = ("top_weight", "distance")
 LONGEST = 2048  # keys: a row of them is a linear program of as many variables
 _EXACT = 1e-12  # singular values below this share of the largest: constraints that say nothing new
 _STEPS = 20
+_LEAST = 1e-11  # weight that is part of a vertex
+_FINE = {
+    "primal_feasibility_tolerance": 1e-10,
+    "dual_feasibility_tolerance": 1e-10,
+}  # the finest that HiGHS takes
 _MOVED = 1e-6  # of the weight: less is the solver's rounding
 
 
@@ -132,7 +137,9 @@ class _Row:
 
     def _solved(self, cost: Float[np.ndarray, " key"]) -> Float[np.ndarray, " key"]:
         """The vertex of least cost; the row's own weights, which are allowed, where none costs less."""
-        found = linprog(cost, A_eq=self.basis.T, b_eq=self.kept, bounds=(0, None), method="highs")
+        found = linprog(
+            cost, A_eq=self.basis.T, b_eq=self.kept, bounds=(0, None), method="highs", options=_FINE
+        )
         if found.x is None:
             return self.weights
         point = self._exact(np.maximum(found.x, 0.0))
@@ -142,14 +149,11 @@ class _Row:
 
     def _exact(self, point: Float[np.ndarray, " key"]) -> Float[np.ndarray, " key"]:
         """The same vertex without the solver's tolerance: its weights solve the equations by themselves."""
-        support = point > _MOVED * 1e-3
-        solved, *_ = np.linalg.lstsq(self.basis[support].T, self.kept, rcond=None)
-        if solved.size == 0 or solved.min() < 0:
-            return point
+        support = point > _LEAST
         exact = np.zeros_like(point)
-        exact[support] = solved
-        worse = np.abs(exact @ self.basis - self.kept).max() > np.abs(point @ self.basis - self.kept).max()
-        return point if worse else exact
+        exact[support], _ = nnls(self.basis[support].T, self.kept)
+        errors = [np.abs(one @ self.basis - self.kept).max() for one in (exact, point)]
+        return exact if errors[0] <= errors[1] else point
 
 
 def _described(weights: np.ndarray, changed: np.ndarray, values: np.ndarray) -> xr.Dataset:

@@ -13,10 +13,11 @@ from attnscope.errors import AttnscopeError
 from attnscope.faithfulness._calls import weights_of
 from attnscope.faithfulness._embeddings import embedding_leaves
 from attnscope.faithfulness._given import inputs_of
+from attnscope.faithfulness._limits import check_matrices
 from attnscope.faithfulness._predictions import lacks_predictions, log_probabilities
 from attnscope.faithfulness._sides import sides_of
 from attnscope.faithfulness.contributions._blocks import find_blocks
-from attnscope.faithfulness.contributions._record import GRADIENT_BYTES, record
+from attnscope.faithfulness.contributions._record import record
 from attnscope.faithfulness.contributions._through import cannot_follow
 
 if TYPE_CHECKING:
@@ -76,14 +77,7 @@ class OneText:
                 with_head=not self.headless,
             )
         self.unfollowed = cannot_follow(self.sides, self.records)
-        numbers = sum(
-            one.call.query.shape[1] * one.call.query.shape[2] * one.call.key.shape[2] for one in self.records
-        )
-        if numbers * torch.promote_types(self.model.dtype, torch.float32).itemsize > GRADIENT_BYTES:
-            raise AttnscopeError(
-                f"{self.name} has {self.sides.tokens} tokens, whose matrices of weights take more than "
-                f"{GRADIENT_BYTES >> 30} GiB: give a shorter text, or a smaller window"
-            )
+        check_matrices((one.call for one in self.records), self.name, in_a_graph=False)
         with torch.no_grad():
             self.weights = [weights_of(one.call)[0] for one in self.records]
         self.positions = torch.zeros(0, dtype=torch.int64)

@@ -13,6 +13,7 @@ from attnscope.attention import AttentionCall
 from attnscope.capture import Site, forward, watching
 from attnscope.errors import AttnscopeError
 from attnscope.faithfulness._calls import attended, output_by_rows, values_of
+from attnscope.faithfulness._limits import check_matrices
 from attnscope.faithfulness.contributions._blocks import Block, Event, hearing, shaped
 from attnscope.faithfulness.contributions._normalisation import ROUNDING
 
@@ -20,9 +21,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from transformers import PreTrainedModel
-
-GRADIENT_BYTES = 2 << 30  # of matrices that a backward pass keeps
-_KEPT = 4  # matrices of each head: scores, their exponentials and what makes weights of them
 
 
 @dataclass(eq=False)
@@ -115,18 +113,15 @@ def record(
     found: list[Record] = []
     events: list[Event] = []
     marks: list[int] = []
-    matrices = 0
 
     def observe(_: Site, call: AttentionCall) -> Tensor:
-        nonlocal matrices
         if len(found) >= len(blocks):
             raise AttnscopeError(
                 f"{name} makes more attention calls than the first text did ({len(blocks)}): its layers cannot be told "
                 "apart"
             )
         if differentiable:
-            matrices += call.query.shape[1] * call.query.shape[2] * call.key.shape[2]
-            _check_memory(matrices, call, name)
+            check_matrices([*(one.call for one in found), call], name, in_a_graph=True)
             output = attended(call)[0]
             if not output.requires_grad:
                 output.requires_grad_()
@@ -193,15 +188,6 @@ def _sum(one: Record) -> Tensor:
     if block.form == "normalised sum":
         return norm.of(made + one.residual) * one.scale + norm.shift
     return norm.of(made) * one.scale + norm.shift + one.residual
-
-
-def _check_memory(matrices: int, call: AttentionCall, name: str) -> None:
-    needed = matrices * _KEPT * torch.promote_types(call.query.dtype, torch.float32).itemsize
-    if needed > GRADIENT_BYTES:
-        raise AttnscopeError(
-            f"{name} has {call.query.shape[2]} tokens, whose matrices of weights take more than "
-            f"{GRADIENT_BYTES >> 30} GiB in a backward pass: give a smaller window, or leave out what needs gradients"
-        )
 
 
 def _detached(call: AttentionCall) -> AttentionCall:

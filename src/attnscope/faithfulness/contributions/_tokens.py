@@ -37,6 +37,8 @@ TOKEN_KINDS: dict[str, str] = {
     "gradient_input": "absolute product of that gradient and the vector",
     "leave_one_out": "total variation distance of the prediction when nobody may look at the token",
 }
+_FLOW_SECONDS = 7e-6  # of one maximum flow, for each edge of its graph
+_FLOW_ENOUGH = 60.0  # seconds that flow may take unasked
 _OF_GRADIENTS = {"gradient_attention", "gradient", "gradient_input"}
 _OF_PREDICTIONS = _OF_GRADIENTS | {"leave_one_out"}
 _THROUGH_LAYERS = {"rollout", "flow", "gradient_attention", "block_norms_rollout"}
@@ -73,7 +75,8 @@ def token_contributions(
     outcomes
         Ids of the outcomes whose log probability gradients are of, one a place; by default the most likely.
     kinds
-        Names from `TOKEN_KINDS`; by default all that model and text allow.
+        Names from `TOKEN_KINDS`; by default all that model and text allow, without flow where it would take more than
+        a minute: it takes a maximum flow for each place and token, of at most 64 tokens.
 
     Returns
     -------
@@ -110,7 +113,7 @@ def token_contributions(
         scores: dict[str, np.ndarray] = {}
         skipped: list[str] = []
         for kind in chosen:
-            if not (reason := _lacks(one, kind)):
+            if not (reason := _lacks(one, kind, asked=kinds is not None)):
                 scores[kind] = _SCORES[kind](one)
             elif kinds is not None:
                 raise AttnscopeError(f"{kind} is not defined here: {reason}. Leave it out")
@@ -145,7 +148,7 @@ _SCORES: dict[str, Callable[[OneText], Float[np.ndarray, "place token"]]] = {
 }
 
 
-def _lacks(one: OneText, kind: str) -> str:
+def _lacks(one: OneText, kind: str, *, asked: bool) -> str:
     """Why a kind is not possible; empty where it is."""
     if kind in _OF_PREDICTIONS and one.headless:
         return one.headless
@@ -159,6 +162,12 @@ def _lacks(one: OneText, kind: str) -> str:
         return reason
     if kind == "flow" and one.sides.tokens > FLOW_TOKENS:
         return f"the text has {one.sides.tokens} tokens, and flow takes at most {FLOW_TOKENS}"
+    edges = len(one.records) * one.sides.tokens**2
+    seconds = _FLOW_SECONDS * edges * len(one.rows) * one.sides.tokens
+    if kind == "flow" and seconds > _FLOW_ENOUGH and not asked:
+        return (
+            f"it would take about {seconds / 60:.0f} minutes for {len(one.rows)} places: ask for it by name"
+        )
     return one.unfollowed if kind in _THROUGH_LAYERS else ""
 
 

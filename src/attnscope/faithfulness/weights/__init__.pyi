@@ -1,7 +1,9 @@
 from ._adversarial import adversarial_test
 from ._agreement import agreement_test
 from ._erasure import FRACTIONS, ORDERS, erasure_test
-from ._replaced import frozen_test, permutation_test, uniform_test
+from ._frozen import frozen_test
+from ._replaced import permutation_test, uniform_test
+from ._same_output import same_output_test
 
 __all__ = [
     "FRACTIONS",
@@ -11,5 +13,6 @@ __all__ = [
     "erasure_test",
     "frozen_test",
     "permutation_test",
+    "same_output_test",
     "uniform_test",
 ]

@@ -14,6 +14,7 @@ from attnscope.capture import Site, forward, watching
 from attnscope.errors import AttnscopeError
 from attnscope.faithfulness._calls import attended
 from attnscope.faithfulness._embeddings import embedding_leaves
+from attnscope.faithfulness._limits import check_matrices
 from attnscope.faithfulness._predictions import log_probabilities
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ def token_gradients(
     Raises
     ------
     AttnscopeError
-        If no table is seen in which token ids are looked up.
+        If no table is seen in which token ids are looked up, or the text is too long for a backward pass.
 
     Examples
     --------
@@ -45,6 +46,7 @@ def token_gradients(
     def observe(_: Site, call: AttentionCall) -> Tensor:
         return attended(call)[0]
 
+    check_matrices(text.calls, text.name, in_a_graph=True)
     with (
         torch.enable_grad(),
         embedding_leaves(text.model, text.inputs) as leaves,

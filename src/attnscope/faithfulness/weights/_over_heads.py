@@ -44,6 +44,8 @@ class Plan:
         Of what is random; each head of each text has numbers of its own.
     masked
         See `ReadText`.
+    predicts
+        Whether predictions are compared. If not, no token is masked, and the model needs no head.
     progress
         Called with a `Progress` after each head.
 
@@ -59,6 +61,7 @@ class Plan:
     heads: Sequence[Head] | None = None
     seed: int = 0
     masked: float = MASKED
+    predicts: bool = True
     progress: Tell | None = None
 
 
@@ -84,7 +87,7 @@ def over_heads(given: Given, plan: Plan, of_text: Callable[[ReadText, int], OfHe
     Raises
     ------
     AttnscopeError
-        If the model predicts nothing, or there is no such head.
+        If the model predicts nothing and shall, or there is no such head.
 
     Examples
     --------
@@ -105,9 +108,11 @@ def over_heads(given: Given, plan: Plan, of_text: Callable[[ReadText, int], OfHe
     sites: list[Any] = []
     chosen: list[Head] = []
     with borrowed(given.model):
-        check_predictions(given.model, inputs_of(given.model, given.windows[0]), plan.name)
+        if plan.predicts:
+            check_predictions(given.model, inputs_of(given.model, given.windows[0]), plan.name)
         for number, window in enumerate(given.windows):
-            text = ReadText(given.model, window, number, given.mask_id, masked=plan.masked)
+            mask_id = given.mask_id if plan.predicts else None
+            text = ReadText(given.model, window, number, mask_id, masked=plan.masked)
             if not found:
                 sites = text.sites
                 counts = [call.query.shape[1] for call in text.calls]

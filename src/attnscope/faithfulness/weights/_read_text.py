@@ -15,6 +15,7 @@ from attnscope.corpus import window_name
 from attnscope.errors import AttnscopeError
 from attnscope.faithfulness._calls import attended, values_of, visible_keys, weights_of
 from attnscope.faithfulness._given import inputs_of
+from attnscope.faithfulness._limits import check_matrices
 from attnscope.faithfulness._predictions import log_probabilities
 from attnscope.faithfulness._sides import sides_of
 
@@ -130,8 +131,10 @@ class ReadText:
     ) -> Float[Tensor, "variant prediction outcome"]:
         """Log probabilities with other outputs in the place of one head's: one forward pass a variant.
 
-        Gradients go through it where the outputs ask for them.
+        Gradients go through it where the outputs ask for them, and the text is not too long for that.
         """
+        if outputs.requires_grad:
+            check_matrices(self.calls, self.name, in_a_graph=True)
         sizes = [call.query.shape[1] * call.query.shape[2] * call.key.shape[2] for call in self.calls]
         size = max(1, _NUMBERS_AT_ONCE // max(*sizes, self.log_probabilities.numel()))
         return torch.cat([self._changed(layer, head, part) for part in outputs.split(size)])
