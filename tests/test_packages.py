@@ -27,6 +27,7 @@ ORDER = (
     {"capture"},
     {"corpus"},
     {"store"},
+    {"zoo"},
     {"models"},
     {"attention"},
     {"bundled", "progress", "checks", "_caller"},
