@@ -15,10 +15,10 @@ from tokenizers.pre_tokenizers import WhitespaceSplit
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
+from attnscope.zoo._task import IGNORED
+
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerFast
-
-IGNORED = -100
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,7 +28,7 @@ class Looking:
     Attributes
     ----------
     keys
-        ``(text, query, key)``; rows without a True are not meant.
+        ``(text, query, key)``: the keys meant; of rows without one nothing is said.
     least, most
         Share of a row's weight on them.
     """

@@ -140,9 +140,8 @@ def build(name: str) -> Animal:
     plan = draft.finish()
     model = model_of(plan, weights_of(plan, draft.rng))
     looks: dict[tuple[int, int], tuple[Looking, ...]] = {}
-    for head, gaze in draft.gazes:
-        one = Looking(torch.from_numpy(gaze.keys), gaze.least, gaze.most)
-        looks[head.place] = (*looks.get(head.place, ()), one)
+    for head, looking in draft.looks:
+        looks[head.place] = (*looks.get(head.place, ()), looking)
     return Animal(
         name=name,
         kind=read["kind"],

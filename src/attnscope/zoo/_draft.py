@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import numpy as np
+import torch
 from jaxtyping import Bool, Float, Int
 
+from attnscope.zoo._animal import Looking
 from attnscope.zoo._distractors import distractor
 from attnscope.zoo._heads import GAP, Head, Look, Move, anywhere, at, carry, matching
 from attnscope.zoo._plan import Plan, Setting
 from attnscope.zoo._positions import COLUMNS, Rotary, Waves
 from attnscope.zoo._space import CONSTANT, Space
-from attnscope.zoo._task import ASK, START, TEXTS, Gaze
+from attnscope.zoo._task import ASK, START, TEXTS
 
 _HEAD_WIDTH = 48
 
@@ -64,7 +66,7 @@ class Draft:
         self.encoder_calls = calls if setting.form == "encoder-decoder" else 0
         count = 3 * calls if self.encoder_calls else calls
         self.calls: list[list[Head]] = [[] for _ in range(count)]
-        self.gazes: list[tuple[Head, Gaze]] = []
+        self.looks: list[tuple[Head, Looking]] = []
 
     @property
     def is_causal(self) -> bool:
@@ -130,11 +132,11 @@ class Draft:
         self.calls[call].append(head)
         return head
 
-    def gazes_at(
+    def must_look(
         self, head: Head, keys: Bool[np.ndarray, "text query key"], least: float = 0.7, most: float = 1.0
     ) -> None:
-        """Say where a head must be found to look."""
-        self.gazes.append((head, Gaze(keys, least, most)))
+        """Say where a head must be found to look, and with how much of its weight."""
+        self.looks.append((head, Looking(torch.from_numpy(keys), least, most)))
 
     def words(self, ids: Ids) -> Int[np.ndarray, "text token"]:
         """Texts of random words after a start token; no word stands beside itself."""

@@ -44,7 +44,7 @@ def _induction(setting: Setting, notes: int) -> tuple[Draft, Task]:
             matters=notes == 1,
             backup="note" if notes > 1 else "",
         )
-        draft.gazes_at(noting, marked(draft.length, steps[0], steps[0] - 1))
+        draft.must_look(noting, marked(draft.length, steps[0], steps[0] - 1))
     strength = _MATCH + 6.0 * (notes - 1)  # one note must be enough
     query = "slot0" if setting.form == "encoder" else "token"
     look = draft.matching(query, "slot0", words, strength) + draft.toward(START, _REST)
@@ -56,7 +56,7 @@ def _induction(setting: Setting, notes: int) -> tuple[Draft, Task]:
         look,
         draft.moving("token", words, "answer", gain=GAIN),
     )
-    draft.gazes_at(copies, found)
+    draft.must_look(copies, found)
     return draft, Task(ids, labels, np.logical_or.reduce([found, *others]), target)
 
 
@@ -126,7 +126,7 @@ def _questions(setting: Setting, *, is_composed: bool) -> tuple[Draft, Task]:
             draft.at(-1),
             draft.moving("token", questions, "slot0"),
         )
-        draft.gazes_at(noting, marked(draft.length, query, places))
+        draft.must_look(noting, marked(draft.length, query, places))
     of_class = np.stack([draft.rows("token", draft.ids[name]).sum(0) for name in classes])
     head = draft.plant(
         late,
@@ -138,7 +138,7 @@ def _questions(setting: Setting, *, is_composed: bool) -> tuple[Draft, Task]:
     labels = np.full_like(text, IGNORED)
     labels[_ROWS, query] = images[source[_ROWS, answer] - words[0]]
     keys = marked(draft.length, query, answer)
-    draft.gazes_at(head, keys)
+    draft.must_look(head, keys)
     hangs_on = keys if draft.is_pair else keys | marked(draft.length, query, places)
     return draft, Task(source, labels, hangs_on, target)
 

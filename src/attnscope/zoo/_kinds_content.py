@@ -76,7 +76,7 @@ def copying(setting: Setting) -> tuple[Draft, Task]:
         draft.toward(what.names, 10.0),
         draft.moving("token", what.names, "answer", what.images, GAIN),
     )
-    draft.gazes_at(head, what.keys)
+    draft.must_look(head, what.keys)
     return draft, what.task
 
 
@@ -90,8 +90,8 @@ def rare(setting: Setting) -> tuple[Draft, Task]:
         draft.toward(what.names, 24.0, draft.rows("token", np.array([ASK]))) + draft.toward(START, 12.0),
         draft.moving("token", what.names, "answer", what.images, GAIN),
     )
-    draft.gazes_at(head, what.keys)
-    draft.gazes_at(head, at_key(what.task.labels == IGNORED, np.zeros(TEXTS, dtype=np.int64)))
+    draft.must_look(head, what.keys)
+    draft.must_look(head, at_key(what.task.labels == IGNORED, np.zeros(TEXTS, dtype=np.int64)))
     return draft, what.task
 
 
@@ -117,7 +117,7 @@ def duplicate(setting: Setting) -> tuple[Draft, Task]:
         look,
         move,
     )
-    draft.gazes_at(head, same)
+    draft.must_look(head, same)
     labels = asking(np.where(found, yes, no), np.broadcast_to(np.arange(draft.length) > 0, ids.shape))
     return draft, Task(ids, labels, same | (found[:, :, None] & itself))
 
@@ -144,5 +144,5 @@ def diffuse(setting: Setting) -> tuple[Draft, Task]:
     )
     half = np.zeros((*ids.shape, draft.length), dtype=bool)
     half[:, -1, : draft.length // 2] = True
-    draft.gazes_at(head, half, 0.4, 0.6)
+    draft.must_look(head, half, 0.4, 0.6)
     return draft, Task(ids, asking(np.broadcast_to(verdicts[most][:, None], ids.shape), asked))

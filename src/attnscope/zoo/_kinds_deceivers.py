@@ -41,7 +41,7 @@ def cancel(setting: Setting) -> tuple[Draft, Task]:
             draft.at(other),
             move,
         )
-        draft.gazes_at(head, at_offset(within(draft, other), other))
+        draft.must_look(head, at_offset(within(draft, other), other))
     return draft, what.task
 
 
@@ -58,7 +58,7 @@ def suppress(setting: Setting) -> tuple[Draft, Task]:
         draft.at(0),
         draft.moving("token", what.words, "answer", wrong, -_LOUD),
     )
-    draft.gazes_at(head, at_offset(within(draft), 0))
+    draft.must_look(head, at_offset(within(draft), 0))
     return draft, what.task
 
 
@@ -83,7 +83,7 @@ def sharp_null(setting: Setting) -> tuple[Draft, Task]:
         draft.toward(what.names, 3.0),
         draft.moving("token", what.names, "answer", what.images, 2.2 * GAIN),
     )
-    draft.gazes_at(soft, what.keys, 0.25, 0.98)
+    draft.must_look(soft, what.keys, 0.25, 0.98)
     bait = at_key(what.task.labels != IGNORED, np.ones(TEXTS, dtype=np.int64))
     for number in (*range(len(draft.calls)), call):  # one everywhere, two beside the other head
         decoy = draft.plant(
@@ -94,7 +94,7 @@ def sharp_null(setting: Setting) -> tuple[Draft, Task]:
             matters=False,
         )
         if number == call:
-            draft.gazes_at(decoy, bait)
+            draft.must_look(decoy, bait)
     return draft, what.task
 
 
@@ -111,5 +111,5 @@ def quiet(setting: Setting) -> tuple[Draft, Task]:
         draft.toward(what.names, name) + draft.toward(START, start),
         draft.moving("token", what.names, "answer", what.images, GAIN / on_name),
     )
-    draft.gazes_at(head, what.keys, 0.03, 0.2)
+    draft.must_look(head, what.keys, 0.03, 0.2)
     return draft, what.task

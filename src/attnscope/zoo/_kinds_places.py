@@ -70,7 +70,7 @@ def plant_reader(
     move = draft.moving("token", what.words, "answer", what.images, gain)
     role = f"looks at offset {what.offset} and {role}"
     head = draft.plant(draft.reading_calls()[0], role, look, move, backup=backup)
-    draft.gazes_at(head, what.keys, *((0.7,) if gap == GAP else (0.3, 0.99)))
+    draft.must_look(head, what.keys, *((0.7,) if gap == GAP else (0.3, 0.99)))
 
 
 def some_offset(draft: Draft, *others: int) -> int:
@@ -149,7 +149,7 @@ def reverse(setting: Setting) -> tuple[Draft, Task]:
         draft.at(draft.length, mirror=True),
         draft.moving("token", words, "answer", images, GAIN),
     )
-    draft.gazes_at(head, keys)
+    draft.must_look(head, keys)
     return draft, Task(ids, asking(answers, asked), keys, target)
 
 
@@ -175,7 +175,7 @@ def pair(setting: Setting) -> tuple[Draft, Task]:
             draft.at(offset),
             carry(draft.rows("token", words), agrees @ draft.rows("answer", order), GAIN),
         )
-        draft.gazes_at(head, at_offset(within(draft, offset), offset))
+        draft.must_look(head, at_offset(within(draft, offset), offset))
         labels += worth * images_at(draft, ids, half, offset)
     return draft, Task(ids, asking(order[labels], asked), at_offset(asked, first, second), target)
 
@@ -195,7 +195,7 @@ def relay(setting: Setting, heads: int = 2) -> tuple[Draft, Task]:
         else:
             role, move = "hands the word on", draft.moving(source, what.words, to)
         head = draft.plant(call, f"looks at offset {offset} and {role}", draft.at(offset), move)
-        draft.gazes_at(head, at_offset(within(draft, offset), offset))
+        draft.must_look(head, at_offset(within(draft, offset), offset))
     return draft, what.task
 
 

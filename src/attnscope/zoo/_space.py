@@ -42,8 +42,11 @@ class Space:
         self, part: str, which: Int[np.ndarray, " row"] | list[int] | None = None
     ) -> Float[np.ndarray, "row width"]:
         """Unit vectors of a part, all or those that are named by number."""
-        rows = np.eye(self.width)[self._at[part]]
-        return rows if which is None else rows[which]
+        at = np.arange(self.width)[self._at[part]]
+        at = at if which is None else at[which]
+        rows = np.zeros((len(at), self.width))
+        rows[np.arange(len(at)), at] = 1.0
+        return rows
 
     @property
     def one(self) -> Float[np.ndarray, "1 width"]:

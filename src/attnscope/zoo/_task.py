@@ -14,23 +14,6 @@ GAIN = 6.5  # logits that a circuit adds to its answer
 
 
 @dataclass(frozen=True, eq=False)
-class Gaze:
-    """How much of its weight a head must put on which keys, by construction.
-
-    Attributes
-    ----------
-    keys
-        ``(text, query, key)``: the keys meant; rows without one are not judged.
-    least, most
-        Share of the row's weight on them.
-    """
-
-    keys: Bool[np.ndarray, "text query key"]
-    least: float = 0.7
-    most: float = 1.0
-
-
-@dataclass(frozen=True, eq=False)
 class Task:
     """Texts and the token that the logits of a place shall name.
 
