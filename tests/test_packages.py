@@ -28,6 +28,7 @@ ORDER = (
     {"capture"},
     {"corpus"},
     {"store"},
+    {"zoo"},
     {"models"},
     {"attention"},
     {"bundled", "progress", "checks", "_caller"},

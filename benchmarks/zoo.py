@@ -1,0 +1,337 @@
+"""Which measure finds the heads and tokens that matter, in models where that is known.
+
+    python benchmarks/zoo.py --markdown             # 6 animals of every kind and form: some minutes
+    python benchmarks/zoo.py --each 2 --by-kind     # a quick look, and every kind by itself
+
+Each row is a method: AUROC and precision at k, means over the animals of `attnscope.zoo`, with 95% bootstrap intervals
+over animals; k is the number of heads (or tokens of a prediction) that matter. A method ranks the heads of one animal,
+or the tokens that one prediction could see. A kind misleads a method if its AUROC is below 0.5 in more animals of the
+kind than chance allows, and the method is blind to a kind if it is neither below nor above 0.5 in more of them (sign
+test, 5% over all kinds; a kind of too few animals to tell is not named).
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import lru_cache, partial
+
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+
+import numpy as np
+import torch
+from rich.console import Console
+from rich.progress import track
+from rich.table import Table
+from scipy.stats import binomtest
+from torch import Tensor
+
+from attnscope.attention import AttentionCall, Need, attend_in_full, measure
+from attnscope.capture import Site, watching
+from attnscope.statistics import indicator_columns, reduce_call
+from attnscope.zoo import Animal, Zoo, names, zoo
+
+KINDS = {re.sub(r"-(decoder|encoder|encoder-decoder)-\d+$", "", name) for name in names(1)}
+RESAMPLES = 2000
+LEVEL = 0.05  # of chance, over all kinds
+Method = Callable[[Animal], "Tensor | np.ndarray"]
+
+
+# What a method sees
+
+
+@lru_cache(maxsize=1)
+def attention_of(animal: Animal) -> tuple[Tensor, ...]:
+    """Weights of every call, (text, head, query, key)."""
+    found: list[Tensor] = []
+
+    def observe(_: Site, call: AttentionCall) -> Tensor:
+        output, weights = attend_in_full(call)
+        found.append(weights)
+        return output
+
+    with torch.no_grad(), watching(animal.model, observe):
+        animal.model(**animal.inputs)
+    return tuple(found)
+
+
+def statistic(name: str, sign: float, animal: Animal) -> Tensor:
+    """A statistic of `attnscope.scan`, mean over texts."""
+    found: list[Tensor] = []
+
+    def observe(_: Site, call: AttentionCall) -> Tensor:
+        queries, keys = (
+            torch.ones(len(one), one.shape[2], dtype=torch.bool) for one in (call.query, call.key)
+        )
+        need = Need(entropy=True, largest=True, collision=True, columns=indicator_columns(keys, ~keys))
+        output, rows = measure(call, need)
+        found.append(reduce_call(rows, [name], queries, keys)[name].mean(0))
+        return output
+
+    with torch.no_grad(), watching(animal.model, observe):
+        animal.model(**animal.inputs)
+    return sign * torch.stack(found)
+
+
+# Which heads matter: (layer, head)
+
+
+def zero_ablation(animal: Animal) -> Tensor:
+    """Change of the loss when one head's output is 0."""
+    before = animal.loss(animal.logits())
+    found = torch.zeros(animal.heads.shape)
+    for layer, head in np.ndindex(*animal.heads.shape):
+
+        def silence(site: Site, call: AttentionCall, layer: int = layer, head: int = head) -> Tensor:
+            output = attend_in_full(call)[0]
+            if site.index == layer:
+                output[:, head] = 0.0
+            return output
+
+        with torch.no_grad(), watching(animal.model, silence):
+            found[layer, head] = (animal.loss(animal.model(**animal.inputs).logits) - before).abs()
+    return found
+
+
+def random_heads(animal: Animal) -> Tensor:
+    """The null."""
+    return torch.rand(animal.heads.shape, generator=own_generator(animal))
+
+
+def own_generator(animal: Animal) -> torch.Generator:
+    return torch.Generator().manual_seed(animal.seed)
+
+
+METHODS: dict[str, Method] = {
+    "random (the null)": random_heads,
+    "zero ablation": zero_ablation,
+    "largest weight": partial(statistic, "max_weight", 1.0),
+    "low entropy": partial(statistic, "entropy", -1.0),
+    "concentration, ΣA²": partial(statistic, "gini_simpson", -1.0),
+    "little on the first token": partial(statistic, "first_token", -1.0),
+    # one line for each method of attnscope.faithfulness:
+    # "attribution patching": faithfulness.attribution_patching,
+}
+
+
+# Which tokens matter: (text, query, token)
+
+
+def onto_inputs(animal: Animal) -> list[Tensor]:
+    """Weights whose queries are asked and whose keys are the tokens judged: beside an encoder, cross-attention."""
+    calls = attention_of(animal)
+    if animal.target is None:
+        return list(calls)
+    encoder = len(calls) // 3  # encoders and decoders of the zoo have as many layers
+    return list(calls[encoder + 1 :: 2])
+
+
+def mean_weight(animal: Animal) -> Tensor:
+    """Mean over all heads."""
+    return torch.stack(onto_inputs(animal)).mean((0, 2))
+
+
+def last_layer(animal: Animal) -> Tensor:
+    """Mean over the heads of the last layer."""
+    return onto_inputs(animal)[-1].mean(1)
+
+
+def strongest_weight(animal: Animal) -> Tensor:
+    """Largest over all heads."""
+    return torch.stack(onto_inputs(animal)).amax((0, 2))
+
+
+def random_offsets(animal: Animal) -> Tensor:
+    """The null: what a positional head drawn at random looks at."""
+    length = animal.ids.shape[1]
+    weight = torch.rand(2 * length, generator=own_generator(animal))
+    place = torch.arange(length)
+    return weight[place - place[:, None] + length].expand(len(animal.ids), -1, -1)
+
+
+def exchange(animal: Animal) -> Tensor:
+    """Change of the answer's log-probability when a token is exchanged for another of its group."""
+    generator = own_generator(animal)
+    before = answers(animal, animal.inputs)
+    found = torch.zeros(*animal.labels.shape, animal.ids.shape[1])
+    alike = (animal.groups == animal.groups[:, None]) & ~torch.eye(len(animal.groups), dtype=torch.bool)
+    for place in range(animal.ids.shape[1]):
+        chances = alike[animal.ids[:, place]].double()
+        can = chances.any(1)
+        if can.any():
+            ids = animal.ids.clone()
+            ids[can, place] = torch.multinomial(chances[can], 1, generator=generator)[:, 0]
+            found[:, :, place] = (answers(animal, animal.inputs | {"input_ids": ids}) - before).abs()
+    return found
+
+
+@torch.no_grad()
+def answers(animal: Animal, inputs: dict[str, Tensor]) -> Tensor:
+    """Log-probability of what is asked, (text, query)."""
+    told = animal.model(**inputs).logits.log_softmax(-1)
+    return told.gather(-1, animal.labels.clamp_min(0)[..., None])[..., 0]
+
+
+TOKEN_METHODS: dict[str, Method] = {
+    "random by offset (the null)": random_offsets,
+    "token exchanged": exchange,
+    "weight, mean of heads": mean_weight,
+    "weight, last layer": last_layer,
+    "weight, largest of heads": strongest_weight,
+    # one line for each method of attnscope.faithfulness:
+    # "rollout": faithfulness.rollout,
+}
+
+
+# How good a ranking is
+
+
+def auroc(truth: np.ndarray, scores: np.ndarray, judged: np.ndarray) -> np.ndarray:
+    """Of each row: the share of pairs of a true and a false one that are in the right order, ties counting half."""
+    pairs = (truth & judged)[..., :, None] & (~truth & judged)[..., None, :]
+    first, second = scores[..., :, None], scores[..., None, :]
+    return ((first > second) + 0.5 * (first == second)).sum((-2, -1), where=pairs) / pairs.sum((-2, -1))
+
+
+def precision_at_k(truth: np.ndarray, scores: np.ndarray, judged: np.ndarray) -> np.ndarray:
+    """Of each row: the share of true ones among the k best, k being how many there are; ties count by their share."""
+    ranked = np.where(judged, scores, -np.inf)
+    count = (truth & judged).sum(-1, keepdims=True)
+    bound = np.take_along_axis(-np.sort(-ranked, axis=-1), count - 1, axis=-1)
+    above, tied = ranked > bound, ranked == bound
+    places = count - above.sum(-1, keepdims=True)
+    share = (truth & tied).sum(-1, keepdims=True) / tied.sum(-1, keepdims=True)
+    return (((truth & above).sum(-1, keepdims=True) + share * places) / count)[..., 0]
+
+
+def judge_heads(animal: Animal, method: Method) -> tuple[float, float]:
+    """AUROC and precision at k."""
+    truth, scores = (
+        np.asarray(one, dtype=kind).ravel() for one, kind in ((animal.heads, bool), (method(animal), float))
+    )
+    judged = np.ones_like(truth)
+    return float(auroc(truth, scores, judged)), float(precision_at_k(truth, scores, judged))
+
+
+def judge_tokens(animal: Animal, method: Method) -> tuple[float, float] | None:
+    """Means over the predictions of an animal that hang on tokens; None if no single token decides."""
+    if animal.tokens is None:
+        return None
+    hangs = animal.tokens.any(-1).numpy()
+    truth, scores = animal.tokens.numpy()[hangs], np.asarray(method(animal), dtype=float)[hangs]
+    judged = np.ones_like(truth)
+    if animal.form == "decoder":
+        judged = np.arange(truth.shape[1]) <= hangs.nonzero()[1][:, None]
+    return float(auroc(truth, scores, judged).mean()), float(precision_at_k(truth, scores, judged).mean())
+
+
+@dataclass
+class Column:
+    """What a method got, by animal."""
+
+    auroc: list[float] = field(default_factory=list)
+    precision: list[float] = field(default_factory=list)
+    kinds: list[str] = field(default_factory=list)
+
+    def add(self, animal: Animal, judged: tuple[float, float] | None) -> None:
+        if judged is not None:
+            self.auroc.append(judged[0])
+            self.precision.append(judged[1])
+            self.kinds.append(animal.kind)
+
+    def by_kind(self) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+        """AUROC and precision of the animals of each kind."""
+        kinds, values = np.array(self.kinds), (np.array(self.auroc), np.array(self.precision))
+        return {kind: tuple(one[kinds == kind] for one in values) for kind in dict.fromkeys(self.kinds)}
+
+    def cells(self) -> list[str]:
+        kinds = {kind: judged for kind, judged in self.by_kind().items() if tells(len(judged[0]))}
+        misled = [kind for kind, (values, _) in kinds.items() if is_rare(values < 0.5, values > 0.5)]
+        found = [kind for kind, (values, _) in kinds.items() if is_rare(values > 0.5, values < 0.5)]
+        blind = [kind for kind in kinds if kind not in misled + found]
+        return [interval(self.auroc), interval(self.precision), listed(misled, kinds), listed(blind, kinds)]
+
+
+def is_rare(on_one_side: np.ndarray, on_the_other: np.ndarray) -> bool:
+    """Whether so many on one side of chance are more than chance gives, in as many tests as there are kinds."""
+    count = int(on_one_side.sum())
+    tried = count + int(on_the_other.sum())
+    return tried > 0 and binomtest(count, tried, alternative="greater").pvalue < LEVEL / len(KINDS)
+
+
+def tells(animals: int) -> bool:
+    """Whether so many animals, were all on one side, would be more than chance gives."""
+    return is_rare(np.ones(animals, dtype=bool), np.zeros(0, dtype=bool))
+
+
+def listed(chosen: list[str], of: dict[str, tuple[np.ndarray, np.ndarray]]) -> str:
+    if not of:
+        return "too few animals"
+    return f"all {len(of)}" if len(chosen) == len(of) else ", ".join(chosen) or "none"
+
+
+def interval(values: list[float]) -> str:
+    """Mean with a 95% bootstrap interval over animals."""
+    numbers, rng = np.array(values), np.random.default_rng(0)
+    means = rng.choice(numbers, (RESAMPLES, len(numbers))).mean(1)
+    low, high = np.quantile(means, [0.025, 0.975])
+    return f"{numbers.mean():.2f} [{low:.2f}, {high:.2f}]"
+
+
+def scored(animals: Zoo) -> dict[str, dict[str, Column]]:
+    """Both questions, every method."""
+    found = {
+        "heads": {name: Column() for name in METHODS},
+        "tokens": {name: Column() for name in TOKEN_METHODS},
+    }
+    for animal in track(animals, "animals", console=Console(file=sys.stderr)):
+        for name, method in METHODS.items():
+            found["heads"][name].add(animal, judge_heads(animal, method))
+        for name, method in TOKEN_METHODS.items():
+            found["tokens"][name].add(animal, judge_tokens(animal, method))
+    return found
+
+
+def show(title: str, headings: list[str], rows: list[list[str]], *, markdown: bool) -> None:
+    if markdown:
+        lines = [headings, ["---"] * len(headings), *rows]
+        print("\n".join(f"| {' | '.join(cells)} |" for cells in lines))
+        return
+    table = Table(*headings, title=title)
+    for row in rows:
+        table.add_row(*row)
+    Console().print(table)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--each", type=int, default=6, help="Animals of every kind and form")
+    parser.add_argument("--markdown", action="store_true", help="Print Markdown")
+    parser.add_argument("--by-kind", action="store_true", help="Print AUROC and precision by kind as well")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    animals = zoo(options.each)
+    found = scored(animals)
+    rows = [
+        [question, name, *column.cells()]
+        for question, methods in found.items()
+        for name, column in methods.items()
+    ]
+    headings = ["which", "method", "AUROC", "precision at k", "misled by", "blind to"]
+    show(f"{len(animals)} animals", headings, rows, markdown=options.markdown)
+    for question, methods in found.items() if options.by_kind else ():
+        by_kind = [column.by_kind() for column in methods.values()]
+        of_kinds = [
+            [kind, *(" / ".join(f"{values.mean():.2f}" for values in column[kind]) for column in by_kind)]
+            for kind in by_kind[0]
+        ]
+        print()
+        show(f"AUROC / precision, {question}", ["kind", *methods], of_kinds, markdown=options.markdown)
+
+
+if __name__ == "__main__":
+    main()

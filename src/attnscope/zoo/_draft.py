@@ -1,0 +1,170 @@
+"""A sheet on which a kind is drawn: its vocabulary, its heads, its texts."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float, Int
+
+from attnscope.zoo._animal import Looking
+from attnscope.zoo._distractors import distractor
+from attnscope.zoo._heads import GAP, Head, Look, Move, anywhere, at, carry, matching
+from attnscope.zoo._plan import Plan, Setting
+from attnscope.zoo._positions import COLUMNS, Rotary, Waves
+from attnscope.zoo._space import CONSTANT, Space
+from attnscope.zoo._task import ASK, START, TEXTS
+
+_HEAD_WIDTH = 48
+
+Ids = Int[np.ndarray, " id"]
+
+
+class Draft:
+    """Heads are planted on it, by call of attention, until `finish` fills what is free and shuffles.
+
+    Parameters
+    ----------
+    setting
+        Form, architecture, noise, seed.
+    groups
+        Words of each group; a word may stand for another of its group without making nonsense of a text.
+    calls
+        Attention calls; of an encoder-decoder, layers of either side.
+    slots
+        Parts of the residual stream that carry words from head to head.
+    lengths
+        Fewest and most tokens of the texts, which all are as long as each other.
+    is_faint
+        Whether a head listens to what is faint, so that others must not write into tokens and places.
+    """
+
+    def __init__(
+        self,
+        setting: Setting,
+        groups: dict[str, int],
+        *,
+        calls: int = 2,
+        slots: int = 0,
+        lengths: tuple[int, int] = (16, 28),
+        is_faint: bool = False,
+    ) -> None:
+        self.is_faint = is_faint
+        self.setting = setting
+        self.rng = np.random.default_rng(setting.seed)
+        self.length = int(self.rng.integers(lengths[0], lengths[1] + 1))
+        starts = ASK + 1 + np.cumsum([0, *groups.values()])
+        self.ids: dict[str, Ids] = {
+            name: np.arange(start, start + size)
+            for (name, size), start in zip(groups.items(), starts[:-1], strict=True)
+        }
+        self.vocabulary = int(starts[-1])
+        self.heads = int(self.rng.choice([4, 5]))
+        parts = {"token": self.vocabulary, "position": COLUMNS, "answer": self.vocabulary}
+        parts |= {f"slot{number}": self.vocabulary for number in range(slots)}
+        self.space = Space(self.heads * _HEAD_WIDTH - 1, **parts)
+        self.unembed = self.rows("answer")
+        self.encoder_calls = calls if setting.form == "encoder-decoder" else 0
+        count = 3 * calls if self.encoder_calls else calls
+        self.calls: list[list[Head]] = [[] for _ in range(count)]
+        self.looks: list[tuple[Head, Looking]] = []
+
+    @property
+    def is_causal(self) -> bool:
+        """Whether a query sees no later key."""
+        return self.setting.form == "decoder"
+
+    @property
+    def is_pair(self) -> bool:
+        """Whether a decoder reads beside an encoder."""
+        return self.setting.form == "encoder-decoder"
+
+    @property
+    def groups(self) -> Int[np.ndarray, " vocabulary"]:
+        """Number of each token's group; the three special tokens have one each."""
+        found = np.arange(self.vocabulary)
+        for ids in self.ids.values():
+            found[ids] = ids[0]
+        return found
+
+    def reading_calls(self, count: int = 1) -> list[int]:
+        """Calls, in order, for heads that hand over from one to the next, the last of them to the answer.
+
+        Beside an encoder the last is one of cross-attention, and those before are the encoder's.
+        """
+        if self.is_pair:
+            cross = self.encoder_calls + 1 + 2 * int(self.rng.integers(self.encoder_calls))
+            early = self.rng.choice(self.encoder_calls, count - 1, replace=False)
+            return [*sorted(int(call) for call in early), cross]
+        return sorted(int(call) for call in self.rng.choice(len(self.calls), count, replace=False))
+
+    def rows(self, part: str, ids: Ids | None = None) -> Float[np.ndarray, "row width"]:
+        """Directions that hold these tokens in a part of the residual stream."""
+        return self.space.rows(part, ids)
+
+    def moving(self, source: str, ids: Ids, to: str, images: Ids | None = None, gain: float = 1.0) -> Move:
+        """Carry words from one part to another, each as its image."""
+        return carry(self.rows(source, ids), self.rows(to, ids if images is None else images), gain)
+
+    def at(self, offset: int, *, gap: float = GAP, nats: float | None = None, mirror: bool = False) -> Look:
+        """Look at one offset, as in `Shift`."""
+        return at(offset, self.space.width, gap=gap, nats=nats, mirror=mirror)
+
+    def anywhere(self) -> Look:
+        """Look at all alike."""
+        return anywhere(self.space.width)
+
+    def toward(
+        self, ids: Ids | int, nats: float, queries: Float[np.ndarray, "1 width"] | None = None
+    ) -> Look:
+        """Look at these tokens wherever they stand, whatever the query is (or as far as it holds `queries`)."""
+        keys = self.rows("token", np.atleast_1d(ids)).sum(0, keepdims=True)
+        return matching(self.space.one if queries is None else queries, keys, nats)
+
+    def matching(self, query: str, key: str, ids: Ids, nats: float) -> Look:
+        """Look at keys that hold, in one part, the word that the query holds in another."""
+        return matching(self.rows(query, ids), self.rows(key, ids), nats)
+
+    def plant(
+        self, call: int, role: str, look: Look, move: Move, *, matters: bool = True, backup: str = ""
+    ) -> Head:
+        """Put a head into a call."""
+        head = Head(role, look, move, matters, backup)
+        self.calls[call].append(head)
+        return head
+
+    def must_look(
+        self, head: Head, keys: Bool[np.ndarray, "text query key"], least: float = 0.7, most: float = 1.0
+    ) -> None:
+        """Say where a head must be found to look, and with how much of its weight."""
+        self.looks.append((head, Looking(torch.from_numpy(keys), least, most)))
+
+    def words(self, ids: Ids) -> Int[np.ndarray, "text token"]:
+        """Texts of random words after a start token; no word stands beside itself."""
+        count = self.length - 1
+        found = np.empty((TEXTS, count), dtype=np.int64)
+        found[:, 0] = self.rng.integers(len(ids), size=TEXTS)
+        for place in range(1, count):  # a step of 1 or more around the circle of words
+            found[:, place] = (found[:, place - 1] + self.rng.integers(1, len(ids), TEXTS)) % len(ids)
+        return np.hstack([np.full((TEXTS, 1), START), ids[found]])
+
+    def finish(self) -> Plan:
+        """Fill every call with heads that do not matter, in random order."""
+        for number, call in enumerate(self.calls):
+            call += [distractor(self, number) for _ in range(self.heads - len(call))]
+            order = self.rng.permutation(self.heads)
+            call[:] = [call[place] for place in order]
+            for place, head in enumerate(call):
+                head.place = (number, place)
+        tokens = self.rows("token") + self.space.rows("constant") * CONSTANT
+        rotary = self.setting.architecture == "llama"
+        positions = Rotary(self.length, _HEAD_WIDTH) if rotary else Waves(self.length, self.rng)
+        return Plan(
+            self.setting,
+            self.space,
+            positions,
+            tokens,
+            self.unembed,
+            _HEAD_WIDTH,
+            self.encoder_calls,
+            self.calls,
+        )

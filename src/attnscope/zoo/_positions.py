@@ -1,0 +1,167 @@
+"""How a head prefers an offset: waves in a table of positions, or queries and keys that turn (RoPE)."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+
+import numpy as np
+from jaxtyping import Float
+
+from attnscope.attention import rotation_rates
+from attnscope.zoo._heads import Look, Shift
+from attnscope.zoo._space import Space
+
+COLUMNS = 16  # of a table of waves at most: a cosine and a sine each
+_MOST = COLUMNS // 2  # waves of a table, turning pairs of a head that serve positions
+_TRIES = 60
+_STILL = 0.25  # radians over a whole text: a pair that turns less carries content
+
+Columns = Float[np.ndarray, "width column"]
+
+
+class Positions(ABC):
+    """What the scores of texts of one length can know of offsets."""
+
+    length: int
+
+    @abstractmethod
+    def kernel(self, offset: Float[np.ndarray, "*any"]) -> Float[np.ndarray, "*any"]:
+        """What a head that looks at offset 0 with 1 nat adds to the scores at other offsets."""
+
+    @abstractmethod
+    def projections(
+        self, look: Look, space: Space, head_width: int, rng: np.random.Generator
+    ) -> tuple[Columns, Columns]:
+        """W_Q and W_K of a look, for scores that are not divided by anything; their columns turned at random."""
+
+    @abstractmethod
+    def table(self, space: Space) -> Float[np.ndarray, "position width"] | None:
+        """What is added to the tokens."""
+
+    def nats(self, shift: Shift) -> float:
+        """What a head adds at the offset that it looks at."""
+        if shift.nats is not None:
+            return shift.nats
+        apart = np.arange(1.0, self.length)
+        return shift.gap / (1.0 - float(self.kernel(apart).max()))
+
+
+class Waves(Positions):
+    r"""Cosines and sines of whole frequencies: :math:`K(t) = \frac1F \sum_c \cos(2 \pi f_c t / T)`.
+
+    The planted waves of docs/mathematics.md, Planted models. Of several random sets of frequencies the one is taken
+    whose kernel has the lowest second peak.
+
+    Examples
+    --------
+    >>> Waves(17, np.random.default_rng(0)).kernel(np.array([0.0, 1.0])).round(4).tolist()
+    [1.0, -0.0625]
+    """
+
+    def __init__(self, length: int, rng: np.random.Generator) -> None:
+        self.length = length
+        possible = np.arange(1, (length - 1) // 2 + 1)
+        count = min(_MOST, len(possible))
+        tries = [np.sort(rng.choice(possible, count, replace=False)) for _ in range(_TRIES)]
+        apart = np.arange(1, length)
+        peaks = [np.cos(2 * np.pi * np.outer(apart, one) / length).mean(1).max() for one in tries]
+        self.frequencies = tries[int(np.argmin(peaks))]
+
+    def kernel(self, offset: Float[np.ndarray, "*any"]) -> Float[np.ndarray, "*any"]:
+        """Mean of the cosines."""
+        return np.cos(2 * np.pi * offset[..., None] * self.frequencies / self.length).mean(-1)
+
+    def table(self, space: Space) -> Float[np.ndarray, "position width"]:
+        """Rows of norm 1."""
+        angle = 2 * np.pi * np.outer(np.arange(self.length), self.frequencies) / self.length
+        waves = np.hstack([np.cos(angle), np.sin(angle)]) / len(self.frequencies) ** 0.5
+        return waves @ self._directions(space)
+
+    def projections(
+        self, look: Look, space: Space, head_width: int, rng: np.random.Generator
+    ) -> tuple[Columns, Columns]:
+        """Content and positions side by side."""
+        own = self._directions(space)
+        parts = [(look.queries, look.keys), *(self._rows(shift, own) for shift in look.shifts)]
+        query, key = (np.vstack([part[side] for part in parts]) for side in (0, 1))
+        turn = turned(head_width, rng)[: len(query)]
+        return query.T @ turn, key.T @ turn
+
+    def _directions(self, space: Space) -> np.ndarray:
+        return space.rows("position")[: 2 * len(self.frequencies)]
+
+    def _rows(self, shift: Shift, directions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        cosines, sines = np.split(directions, 2)
+        turn = (2 * np.pi * self.frequencies * shift.offset / self.length)[:, None]
+        mirror = -1.0 if shift.mirror else 1.0
+        # cos(w (j - i - offset)) = cos(w (i + offset) - w j), and cos(w (i + j - sum)) = cos(w (sum - i) - w j)
+        queries = np.vstack(
+            [
+                np.cos(turn) * cosines - mirror * np.sin(turn) * sines,
+                np.sin(turn) * cosines + mirror * np.cos(turn) * sines,
+            ]
+        )
+        nats = self.nats(shift)
+        return queries * abs(nats) ** 0.5, directions * (abs(nats) ** 0.5 * np.sign(nats))
+
+
+class Rotary(Positions):
+    r"""RoPE: a constant query and key, turned, score :math:`K(t) = \frac1P \sum_c \cos(\omega_c t)`.
+
+    The fastest pairs of a head serve its offset, as many as make the second peak of the kernel lowest. Those that
+    hardly turn within a text serve its content. Columns are paired by halves, as Llama has them.
+
+    Examples
+    --------
+    >>> Rotary(24, 48).kernel(np.array([0.0, -1.0])).round(2).tolist()
+    [1.0, 0.74]
+    """
+
+    def __init__(self, length: int, head_width: int) -> None:
+        self.length, self._pairs = length, head_width // 2
+        rates = rotation_rates(self._pairs, head_width).numpy()
+        apart = np.arange(1, length)
+        peaks = [np.cos(np.outer(apart, rates[:count])).mean(1).max() for count in range(2, _MOST)]
+        self._rates = rates[: 2 + int(np.argmin(peaks))]
+        still = np.flatnonzero(rates * length < _STILL)
+        self._still = np.concatenate([still, still + self._pairs])
+
+    def kernel(self, offset: Float[np.ndarray, "*any"]) -> Float[np.ndarray, "*any"]:
+        """Mean of the cosines."""
+        return np.cos(offset[..., None] * self._rates).mean(-1)
+
+    def table(self, space: Space) -> None:
+        """No table."""
+
+    def projections(
+        self, look: Look, space: Space, head_width: int, rng: np.random.Generator
+    ) -> tuple[Columns, Columns]:
+        """Content in the columns that stand still, offsets in those that turn."""
+        query, key = np.zeros((space.width, head_width)), np.zeros((space.width, head_width))
+        turn = turned(len(self._still), rng)[: len(look.queries)]
+        query[:, self._still] = look.queries.T @ turn
+        key[:, self._still] = look.keys.T @ turn
+        for shift in look.shifts:
+            size = (self.nats(shift) / len(self._rates)) ** 0.5
+            phase = rng.uniform(0, 2 * np.pi, len(self._rates))  # the score sees differences alone
+            query += space.one.T * self._wave(phase + self._rates * shift.offset, size, head_width)
+            key += space.one.T * self._wave(phase, size, head_width)
+        return query, key
+
+    def _wave(self, phase: np.ndarray, size: float, head_width: int) -> np.ndarray:
+        column = np.zeros(head_width)
+        pairs = np.arange(len(phase))
+        column[pairs], column[pairs + self._pairs] = size * np.cos(phase), size * np.sin(phase)
+        return column
+
+
+def turned(size: int, rng: np.random.Generator) -> Float[np.ndarray, "size size"]:
+    """A random orthogonal matrix.
+
+    Examples
+    --------
+    >>> turn = turned(3, np.random.default_rng(0))
+    >>> bool(np.allclose(turn @ turn.T, np.eye(3)))
+    True
+    """
+    return np.linalg.qr(rng.normal(size=(size, size)))[0]

@@ -1,0 +1,65 @@
+"""Names, what is built from them, and that it is always the same."""
+
+import pytest
+import torch
+
+from attnscope import AttnscopeError, scan
+from attnscope.zoo import build, names, zoo
+
+
+def test_there_are_many_kinds_in_all_forms():
+    every = names()
+    assert len(set(every)) == len(every) >= 50
+    assert {name.removesuffix("-1").partition("-")[0] for name in every}
+    assert {build(name).form for name in every[::20]} <= {"decoder", "encoder", "encoder-decoder"}
+
+
+def test_an_animal_is_the_same_at_every_build_and_leaves_random_numbers_alone():
+    torch.manual_seed(5)
+    before = torch.get_rng_state()
+    one, other = build("gate-encoder-2"), build("gate-encoder-2")
+    assert torch.equal(torch.get_rng_state(), before)
+    assert torch.equal(one.ids, other.ids)
+    pairs = zip(one.model.parameters(), other.model.parameters(), strict=True)
+    assert all(torch.equal(first, second) for first, second in pairs)
+
+
+def test_numbers_give_others():
+    one, other = build("copying-decoder-1"), build("copying-decoder-3")
+    assert one.architecture == other.architecture == "gpt2"
+    assert one.seed != other.seed
+
+
+def test_the_zoo_is_a_sequence_that_builds_when_asked():
+    animals = zoo(each=1)
+    assert len(zoo(each=3)) == 3 * len(animals)
+    assert animals[-1].name == animals.names[-1]
+    assert [animal.name for animal in animals[:2]] == list(animals.names[:2])
+
+
+@pytest.mark.parametrize(
+    "name", ["induction", "induction-decoder-0", "reverse-decoder-1", "-decoder-1", "next-encoder-x"]
+)
+def test_what_is_no_animal_is_refused(name):
+    with pytest.raises(AttnscopeError, match="there is no animal"):
+        build(name)
+
+
+@pytest.mark.parametrize(
+    "name", ["previous-decoder-1", "previous-decoder-2", "previous-encoder-1", "previous-encoder-2"]
+)
+def test_scan_names_the_planted_head(name):
+    animal = build(name)
+    found = scan(animal.model, animal.ids, tokenizer=animal.tokenizer, window=animal.ids.shape[1])
+    ((layer, head),) = animal.heads.nonzero().tolist()
+    labels = found.attrs["kinds"], found.profile.mean("text").sel(layer=layer, head=head)
+    assert int(labels[1].idxmax("offset")) == -1
+    assert float(labels[1].sel(offset=-1)) > 0.8
+
+
+def test_roles_stand_beside_the_truth():
+    for animal in zoo(each=1)[::7]:
+        assert [len(call) for call in animal.roles] == [animal.heads.shape[1]] * len(animal.heads)
+        for call, truth in zip(animal.roles, animal.heads.tolist(), strict=True):
+            for role, matters in zip(call, truth, strict=True):
+                assert not (matters and role.startswith(("idle", "sink", "random", "decoy")))

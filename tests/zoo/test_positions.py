@@ -1,0 +1,48 @@
+"""What a head adds to its scores at each offset, against sums of cosines and of turned vectors."""
+
+import numpy as np
+import pytest
+
+from attnscope.attention import rotation
+from attnscope.zoo._heads import at
+from attnscope.zoo._positions import Rotary, Waves
+from attnscope.zoo._space import CONSTANT, Space
+
+LENGTH, HEAD_WIDTH = 20, 48
+SPACE = Space(60, token=20, position=16)
+
+
+def scores_of(positions, look):
+    rng = np.random.default_rng(1)
+    query, key = positions.projections(look, SPACE, HEAD_WIDTH, rng)
+    table = positions.table(SPACE)
+    states = CONSTANT * SPACE.rows("constant") + (np.zeros((LENGTH, 1)) if table is None else table)
+    queries, keys = states @ query, states @ key
+    if table is None:  # as Llama turns them
+        import torch
+
+        turn = rotation(LENGTH, HEAD_WIDTH)
+        queries, keys = (turn(torch.from_numpy(one)).numpy() for one in (queries, keys))
+    return queries @ keys.T
+
+
+@pytest.mark.parametrize("positions", [Waves(LENGTH, np.random.default_rng(0)), Rotary(LENGTH, HEAD_WIDTH)])
+@pytest.mark.parametrize("offset", [-3, 0, 2])
+def test_scores_are_the_kernel_moved_to_the_offset(positions, offset):
+    look = at(offset, SPACE.width)
+    i, j = np.indices((LENGTH, LENGTH))
+    expected = positions.nats(look.shifts[0]) * positions.kernel((j - i - offset).astype(float))
+    assert np.allclose(scores_of(positions, look), expected)
+
+
+@pytest.mark.parametrize("positions", [Waves(LENGTH, np.random.default_rng(0)), Rotary(LENGTH, HEAD_WIDTH)])
+def test_the_gap_is_what_was_asked_for(positions):
+    scores = scores_of(positions, at(-2, SPACE.width, gap=7.0))
+    row = scores[10, :11]  # what a query in the middle sees of the past
+    assert row.argmax() == 8
+    assert np.sort(row)[-1] - np.sort(row)[-2] >= 7.0 - 1e-9
+
+
+def test_a_mirror_reads_backwards():
+    scores = scores_of(Waves(LENGTH, np.random.default_rng(0)), at(LENGTH, SPACE.width, mirror=True))
+    assert (scores.argmax(1)[1:] == LENGTH - np.arange(1, LENGTH)).all()

@@ -1,0 +1,73 @@
+"""An architecture computes what was planned: its norms and feed-forward parts change next to nothing."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from attnscope.attention import attend_in_full
+from attnscope.capture import watching
+from attnscope.zoo._architectures import model_of
+from attnscope.zoo._kinds_composed import induction
+from attnscope.zoo._kinds_deceivers import cancel
+from attnscope.zoo._plan import Setting
+from attnscope.zoo._weights import weights_of
+
+
+def planned(plan, ids):
+    """Logits and weights (call: text, head, query, key) of the plan alone, in float64: attention and sums, no more."""
+    states = plan.tokens[ids] + plan.positions.table(plan.space)
+    causal = plan.setting.form == "decoder"
+    hidden = np.triu(np.full((ids.shape[1],) * 2, -np.inf), 1) if causal else 0.0
+    weights = []
+    for call in plan.calls:
+        made, found = np.zeros_like(states), []
+        for head in call:
+            query, key = plan.positions.projections(
+                head.look, plan.space, plan.head_width, np.random.default_rng(0)
+            )
+            scores = states @ query @ (states @ key).swapaxes(1, 2) + hidden
+            share = np.exp(scores - scores.max(-1, keepdims=True))
+            share /= share.sum(-1, keepdims=True)
+            made += share @ (states @ head.move.reads.T) @ head.move.writes
+            found.append(share)
+        states = states + made
+        weights.append(np.stack(found, 1))
+    return states @ plan.unembed.T, weights
+
+
+@pytest.mark.parametrize("kind", [induction, cancel])
+@pytest.mark.parametrize(
+    ("form", "architecture"), [("decoder", "gpt2"), ("encoder", "pre-norm"), ("encoder", "bert")]
+)
+def test_the_model_does_what_was_planned(kind, form, architecture):
+    draft, task = kind(Setting(form, architecture, 0.0, seed=3))
+    plan = draft.finish()
+    model = model_of(plan, weights_of(plan, np.random.default_rng(0)))
+    expected, shares = planned(plan, task.ids[:4])
+    seen = []
+
+    def look(_, call):
+        output, weights = attend_in_full(call)
+        seen.append(weights)
+        return output
+
+    with torch.no_grad(), watching(model, look):
+        logits = model(torch.from_numpy(task.ids[:4])).logits.double().numpy()
+    asked = task.labels[:4] != -100
+    for found, share, call in zip(seen, shares, plan.calls, strict=True):
+        planted = [number for number, head in enumerate(call) if head.matters]
+        assert (np.abs(found.numpy() - share)[:, planted] < 0.1).all()
+    # norms multiply by 1 / sqrt(1 + (what is said) / 60^2), which is 1 but for some hundredths
+    assert np.abs(logits - expected)[asked].max() < 0.08 * np.abs(expected[asked]).max()
+
+
+def test_noise_is_of_the_size_that_was_asked_for():
+    plan = cancel(Setting("encoder", "pre-norm", 0.0, seed=3))[0].finish()
+    clean = weights_of(plan, np.random.default_rng(0))
+    plan.setting = replace(plan.setting, noise=0.05)
+    noisy = weights_of(plan, np.random.default_rng(0))  # the same turns
+    rows = plan.tokens[:, 1:]
+    found = np.square(noisy.tokens - clean.tokens).mean() ** 0.5 / np.square(rows).mean() ** 0.5
+    assert found == pytest.approx(0.05, rel=0.05)
