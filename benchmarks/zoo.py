@@ -24,6 +24,7 @@ os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 import numpy as np
 import torch
+import xarray as xr
 from rich.console import Console
 from rich.progress import track
 from rich.table import Table
@@ -31,8 +32,11 @@ from scipy.stats import binomtest
 from torch import Tensor
 
 from attnscope.attention import AttentionCall, Need, attend_in_full, measure
-from attnscope.capture import Site, watching
-from attnscope.statistics import indicator_columns, reduce_call
+from attnscope.capture import LoadedModel, Site, watching
+from attnscope.corpus import Batch, Window
+from attnscope.faithfulness import Inquiry, effects, search_heads
+from attnscope.faithfulness.passes import ABLATIONS, Questions
+from attnscope.statistics import Reading, indicator_columns, reduce_call
 from attnscope.zoo import Animal, Zoo, names, zoo
 
 KINDS = {re.sub(r"-(decoder|encoder|encoder-decoder)-\d+$", "", name) for name in names(1)}
@@ -97,6 +101,61 @@ def zero_ablation(animal: Animal) -> Tensor:
     return found
 
 
+class _Asked(Inquiry):
+    """An animal's task as `attnscope.intervene` asks questions: each text one window, all in one batch."""
+
+    def __init__(self, animal: Animal) -> None:
+        windows = [
+            Window(
+                tuple(ids), (False,) * len(ids), ((0, 0),) * len(ids), f"text {number}", 0, ("",) * len(ids)
+            )
+            for number, ids in enumerate(animal.ids.tolist())
+        ]
+        super().__init__(
+            LoadedModel(animal.model, None, animal.name, {}), windows, "next", batch_size=len(windows)
+        )
+        self.animal = animal
+
+    def batch(self, place: slice) -> Questions:
+        """Some of the texts."""
+        read = [self.animal.ids, self.animal.ids if self.animal.target is None else self.animal.target]
+        text, target = (
+            Batch(
+                ids[place], torch.ones_like(ids[place], dtype=torch.bool), torch.zeros_like(ids[place]).bool()
+            )
+            for ids in read
+        )
+        labels = self.animal.labels[place]
+        places = torch.arange(labels.shape[1]).expand_as(labels)
+        return Questions(Reading(text, target), places, labels, self.windows[place])
+
+
+@lru_cache(maxsize=1)
+def effects_of(animal: Animal) -> xr.Dataset:
+    """Effects under every ablation and their estimates, by means over texts."""
+    return next(effects(_Asked(animal), ABLATIONS, steps=5)).mean("text")
+
+
+def effect(ablation: str, animal: Animal) -> np.ndarray:
+    """Size of the change of the loss when something stands in for a head."""
+    return np.abs(effects_of(animal).loss_change.sel(ablation=ablation).values)
+
+
+def estimate(estimator: str, ablation: str, animal: Animal) -> np.ndarray:
+    """Size of the change as a gradient estimates it."""
+    return np.abs(effects_of(animal).estimate.sel(estimator=estimator, ablation=ablation).values)
+
+
+def importance(animal: Animal) -> np.ndarray:
+    """Head importance of Michel et al. (2019)."""
+    return effects_of(animal).importance.values
+
+
+def searched(animal: Animal) -> np.ndarray:
+    """Size of each head's part in what random sets of heads change, by sparse regression."""
+    return np.abs(search_heads(_Asked(animal)).searched.values)
+
+
 def random_heads(animal: Animal) -> Tensor:
     """The null."""
     return torch.rand(animal.heads.shape, generator=own_generator(animal))
@@ -113,8 +172,14 @@ METHODS: dict[str, Method] = {
     "low entropy": partial(statistic, "entropy", -1.0),
     "concentration, ΣA²": partial(statistic, "gini_simpson", -1.0),
     "little on the first token": partial(statistic, "first_token", -1.0),
-    # one line for each method of attnscope.faithfulness:
-    # "attribution patching": faithfulness.attribution_patching,
+    "mean ablation": partial(effect, "mean"),
+    "resample ablation": partial(effect, "resample"),
+    "mask search, a quarter of the passes": searched,
+    "gradient importance": importance,
+    "attribution patching (mean)": partial(estimate, "attribution", "mean"),
+    "attribution patching (resample)": partial(estimate, "attribution", "resample"),
+    "integrated gates (mean)": partial(estimate, "integrated", "mean"),
+    "EAP-IG (resample)": partial(estimate, "eap_ig", "resample"),
 }
 
 
