@@ -282,5 +282,5 @@ def test_dropout_is_refused():
 
 def test_every_statistic_says_what_it_is():
     for statistic in STATISTICS.values():
-        assert statistic.long_name
-        assert statistic.units
+        assert statistic.words.long_name
+        assert statistic.words.units

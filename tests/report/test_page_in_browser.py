@@ -76,12 +76,12 @@ def test_the_statistic_colours_the_grid(visit, path, made):
     page.check("input[value=statistic]")
     colour = "e => getComputedStyle(e).backgroundColor"
     before = page.eval_on_selector('[data-head="0"]', colour)
-    page.select_option("#statistic", label="Mean offset (tokens)")
+    page.select_option("#statistic", label="Mean offset (negative is left) (tokens)")
     assert page.eval_on_selector('[data-head="0"]', colour) != before
-    assert "Mean offset (tokens)" in page.text_content("#scale")
+    assert "Mean offset (negative is left) (tokens)" in page.text_content("#scale")
     page.hover('[data-head="4"]')
     value = float(made.result["mean_offset"].values[:, 1, 0].mean())
-    shown = page.text_content("#readout").split("Mean offset ")[1].split(" ")[0]
+    shown = page.text_content("#readout").split("Mean offset (negative is left) ")[1].split(" ")[0]
     assert float(shown.replace("−", "-")) == pytest.approx(value, rel=0.01)
 
 

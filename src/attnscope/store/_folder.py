@@ -163,8 +163,12 @@ class OwnedFolder:
         if place.is_symlink() or (place.exists() and not place.is_dir()):
             raise AttnscopeError(f"{place} is no folder: remove it, or choose another folder with --out")
         content = _read_manifest(manifest) if manifest.is_file() else None
+        others: list[str] = []
         if content is None:
             others = [entry.name for entry in _entries(self.path) if entry.name != WORKPLACE]
+            if MANIFEST in others:  # another process has written it since we looked
+                content = _read_manifest(manifest)
+        if content is None:
             if others:
                 raise AttnscopeError(
                     f"{self.path} holds other files ({min(others)}), which attnscope {self.command} did not write: "
