@@ -1,17 +1,30 @@
 """Names, what is built from them, and that it is always the same."""
 
+from pathlib import Path
+
 import pytest
 import torch
 
 from attnscope import AttnscopeError, scan
 from attnscope.zoo import build, names, zoo
+from attnscope.zoo._catalogue import KINDS
+from attnscope.zoo._plan import ARCHITECTURES
 
 
-def test_there_are_many_kinds_in_all_forms():
+def test_there_are_many_animals_of_every_form_and_architecture():
     every = names()
     assert len(set(every)) == len(every) >= 50
-    assert {name.removesuffix("-1").partition("-")[0] for name in every}
-    assert {build(name).form for name in every[::20]} <= {"decoder", "encoder", "encoder-decoder"}
+    some = [build(name) for name in every if name.startswith("relay")]
+    assert {(one.form, one.architecture) for one in some} == {
+        (form, architecture)
+        for form, architectures in ARCHITECTURES.items()
+        for architecture in architectures
+    }
+
+
+def test_every_kind_is_described():
+    page = (Path(__file__).parents[2] / "docs" / "zoo.md").read_text(encoding="utf-8")
+    assert [kind for kind in KINDS if f"| `{kind}`" not in page and f", `{kind}`" not in page] == []
 
 
 def test_an_animal_is_the_same_at_every_build_and_leaves_random_numbers_alone():
