@@ -16,12 +16,16 @@ if TYPE_CHECKING:
     import xarray as xr
     from rich.table import Table
 
-    from attnscope.faithfulness import HeadVerdict
+    from attnscope.faithfulness import Effect, HeadVerdict
 
 _SHOWN = 20  # heads in the table
 _EFFECT = (
     "loss without: change of the loss in nats when nothing (zero), the head's mean (mean) or what it gives on another "
     "text (resample) stands in for it; * is told from 0 with all heads looked at together."
+)
+_SHUFFLED = (
+    "weights shuffled: change of the loss when each row of the head's weights is shuffled among the keys that it may "
+    "look at; near 0, it does not matter to the model where this head looks."
 )
 _ZERO = "Zeroing takes the model out of what it was trained on: mean and resample are the fairer ablations."
 _ALONE = "A head that another one can stand in for shows no effect alone: --curves takes heads out together."
@@ -51,6 +55,7 @@ def print_csv(tree: xr.DataTree) -> None:
     for row in sorted(verdicts(tree), key=lambda one: (one.layer, one.head)):
         plain = asdict(row)
         effects = plain.pop("effects")
+        effects["shuffled"] = plain.pop("shuffled") or dict.fromkeys(("mean", "low", "high", "shown"))
         plain |= {f"{name}_{key}": value for name, one in effects.items() for key, value in one.items()}
         plain |= {"matters": row.matters, "signature": signature}
         if not table:
@@ -80,8 +85,13 @@ def print_tables(tree: xr.DataTree) -> None:
         console.print(f"and {len(rows) - _SHOWN} more heads: --csv lists all", highlight=False)
     for name, reason in skipped_of(tree).items():
         console.print(f"no {name}: {reason}", style="dim", highlight=False, markup=False)
-    notes = [_EFFECT, *([_ZERO] if "zero" in rows[0].effects else []), _ALONE]
-    for note in notes:
+    asked = {
+        _EFFECT: True,
+        _SHUFFLED: any(row.shuffled for row in rows),
+        _ZERO: "zero" in rows[0].effects,
+        _ALONE: True,
+    }
+    for note in (note for note, said in asked.items() if said):
         console.print(note, style="dim", highlight=False, markup=False)
 
 
@@ -102,6 +112,9 @@ def _table(rows: list[HeadVerdict]) -> Table:
     ]
     for heading in headings:
         table.add_column(heading, justify="left" if heading in {"attention", "kind"} else "right")
+    shuffled = any(row.shuffled is not None for row in rows)
+    if shuffled:
+        table.add_column("weights\nshuffled", justify="right")
     for name in rows[0].effects:
         table.add_column(f"loss without:\n{name}", justify="right")
     for row in rows:
@@ -109,9 +122,13 @@ def _table(rows: list[HeadVerdict]) -> Table:
         peak = f"{row.peak_offset:+.0f}" if np.isfinite(row.peak_offset) else ""
         cells = [f"{row.layer}.{row.head}", *([row.attention] if crossing else []), row.kind]
         cells += [peak, f"{row.peak_weight:.2f}", *([share] if why else [])]
-        effects = [f"{one.mean:+.3f}{'*' if one.shown else ' '}" for one in row.effects.values()]
-        table.add_row(*cells, *effects)
+        changes = [*([row.shuffled] if shuffled else []), *row.effects.values()]
+        table.add_row(*cells, *(_change(one) for one in changes))
     return table
+
+
+def _change(effect: Effect | None) -> str:
+    return "" if effect is None else f"{effect.mean:+.3f}{'*' if effect.shown else ' '}"
 
 
 def _cell(value: Any) -> Any:

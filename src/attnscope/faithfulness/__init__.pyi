@@ -9,6 +9,7 @@ from ._intervene import DEFAULT_TEXTS, intervene
 from ._knockout import Forbidden, knock_out
 from ._patching import attribution_patch, patch, path_patch
 from ._sets import changes_by_sets, removal_curves, search_heads
+from ._shuffled import shuffled_weights
 from ._stored import load_intervention, skipped_of
 from ._summary import agreement_of, heads_of
 from ._verdict import SHARP, Effect, HeadVerdict, headline, said_effect, verdicts
@@ -64,6 +65,7 @@ __all__ = [
     "said_effect",
     "same_output_test",
     "search_heads",
+    "shuffled_weights",
     "skipped_of",
     "token_contributions",
     "trust_in_weights",

@@ -19,6 +19,7 @@ from attnscope.faithfulness._beside import trust_in_weights, where_heads_look, w
 from attnscope.faithfulness._effects import effects
 from attnscope.faithfulness._inquiry import Inquiry, inquiry
 from attnscope.faithfulness._sets import half_of, removal_curves, search_heads
+from attnscope.faithfulness._shuffled import shuffled_weights
 from attnscope.faithfulness._stored import StoredParts, load_intervention
 from attnscope.faithfulness._summary import agreement_of, heads_of
 from attnscope.faithfulness.passes import ABLATIONS, Ablation
@@ -114,8 +115,8 @@ def intervene(
         estimates ``(text, estimator, ablation, layer, head)``, and ``loss`` and ``accuracy`` of the model as it is.
         ``heads``: means with intervals over documents, see `heads_of`. ``agreement``: how well estimates rank heads,
         see `agreement_of`. ``where`` and ``why``: what `scan` and `explain` say of the heads; ``trust``: see
-        `trust_in_weights`. ``search``, ``curves``
-        where asked for. The attribute ``skipped`` says, as JSON, what is not there and why.
+        `trust_in_weights`; ``shuffled``: see `shuffled_weights`. ``search``, ``curves`` where asked for. The attribute
+        ``skipped`` says, as JSON, what is not there and why.
 
     Raises
     ------
@@ -247,6 +248,7 @@ class _Job:
                     skipped[name] = reason
                 else:
                     stored.get(name, lambda found=found: found)
+            stored.get("shuffled", lambda: shuffled_weights(self.asked, seed=self.seed))
         if self.search:
             self.tell(Progress("search by random sets", self._of_effects + 0.1))
             stored.get("search", lambda: search_heads(self.asked, seed=self.seed))

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import xarray as xr
     from matplotlib.figure import Figure
 
-    from attnscope.faithfulness import HeadVerdict
+    from attnscope.faithfulness import Effect, HeadVerdict
 
 _STYLES = ("page.css", "explain.css", "intervene.css")
 _ASKED = {
@@ -108,6 +108,7 @@ def _columns(rows: list[HeadVerdict]) -> list[tuple[str, str, str]]:
         ("trust", "Peak by norms", "descending"),
         ("trust", "Share there", "descending"),
         ("trust", "Unseen by output", "descending"),
+        ("trust", "Loss, weights shuffled", "descending"),
     ]
     return [
         ("where", "Head", "ascending"),
@@ -125,7 +126,7 @@ def _has_causes(rows: list[HeadVerdict]) -> bool:
 
 
 def _has_trust(rows: list[HeadVerdict]) -> bool:
-    return any(row.norm_offset is not None for row in rows)
+    return any(row.norm_offset is not None or row.shuffled is not None for row in rows)
 
 
 def _row(tree: xr.DataTree, row: HeadVerdict, *, causes: bool, trusted: bool) -> _Row:
@@ -150,10 +151,9 @@ def _row(tree: xr.DataTree, row: HeadVerdict, *, causes: bool, trusted: bool) ->
             _Cell("" if peak is None else _signed(peak, 0), _order(peak)),
             _number(row.norm_weight),
             _number(row.null_share),
+            _change(row.shuffled),
         ]
-    for one in row.effects.values():
-        mean, _, interval = said_effect(one).partition(" ")
-        cells.append(_Cell(mean, one.mean, "shown" if one.shown else "open", interval.strip("()")))
+    cells += [_change(one) for one in row.effects.values()]
     return _Row(_profile(tree, row), cells)
 
 
@@ -168,6 +168,13 @@ def _profile(tree: xr.DataTree, row: HeadVerdict) -> list[tuple[float, float, bo
         (float(place), round(_HIGH * float(value) / top, 1), int(offset) == 0)
         for place, (value, offset) in enumerate(zip(values, where.offset.values, strict=True))
     ]
+
+
+def _change(effect: Effect | None) -> _Cell:
+    if effect is None:
+        return _Cell("", "")
+    mean, _, interval = said_effect(effect).partition(" ")
+    return _Cell(mean, effect.mean, "shown" if effect.shown else "open", interval.strip("()"))
 
 
 def _number(value: float | None) -> _Cell:
