@@ -104,14 +104,14 @@ def _table(rows: list[HeadVerdict]) -> Table:
     why = any(row.position_share is not None for row in rows)
     headings = [
         "head",
-        *(["attention"] if crossing else []),
+        *(["type"] if crossing else []),
         "kind",
         "peak",
         "weight",
         *(["position"] if why else []),
     ]
     for heading in headings:
-        table.add_column(heading, justify="left" if heading in {"attention", "kind"} else "right")
+        table.add_column(heading, justify="left" if heading in {"type", "kind"} else "right")
     shuffled = any(row.shuffled is not None for row in rows)
     if shuffled:
         table.add_column("weights\nshuffled", justify="right")
