@@ -13,6 +13,7 @@ SOURCE = Path(attnscope.__file__).parent
 #: From the top to the bottom; what stands on one line may not import each other.
 ORDER = (
     {"cli"},
+    {"_expect"},
     {"_open_run"},
     {"reproduction"},
     {"report"},

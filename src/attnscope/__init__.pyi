@@ -1,11 +1,12 @@
 from . import mechanism
+from ._expect import expect
 from ._open_run import open_run
 from .comparison import compare
 from .difference import diff
 from .errors import AttnscopeError
 from .faithfulness import intervene
 from .mechanism import explain
-from .statistics import scan
+from .statistics import scan, weights
 from .training import train
 from .translation import translate
 from .translation.alignment import align
@@ -19,6 +20,7 @@ __all__ = [
     "align",
     "compare",
     "diff",
+    "expect",
     "explain",
     "intervene",
     "mechanism",
@@ -28,4 +30,5 @@ __all__ = [
     "train",
     "translate",
     "walk",
+    "weights",
 ]

@@ -18,6 +18,7 @@ from ._of_windows import statistics_of
 from ._pass import StatisticsObserver
 from ._places import NEEDED
 from ._ranking import LEAST_SHARE, majority_names, peaks, rank_heads
+from ._raw import weights
 from ._reading import Reading
 from ._rows import indicator_columns, reduce_call
 from ._sample import weight_rows
@@ -70,6 +71,7 @@ __all__ = [
     "summarize",
     "usual_forms",
     "weight_rows",
+    "weights",
     "window_length",
     "wording",
 ]

@@ -1,0 +1,187 @@
+"""Expectations of heads, for the test suites of those who build models: an interval decides."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from attnscope._open_run import open_run
+from attnscope.checks import check_kind, check_whole
+from attnscope.errors import AttnscopeError
+
+if TYPE_CHECKING:
+    import xarray as xr
+
+
+@dataclass(frozen=True, eq=False)
+class Measured:
+    """A mean over texts with its 95% interval, which decides comparisons: below all of it, above all of it, or neither.
+
+    Attributes
+    ----------
+    said
+        What was measured.
+    mean, low, high
+        The mean, and its interval by the bootstrap over documents (over windows where there are fewer than 6).
+    units
+        Of all three.
+
+    Examples
+    --------
+    >>> weight = Measured("weight of head 0.3 at offset -1", 0.97, 0.95, 0.98, "share")
+    >>> weight > 0.9, weight > 0.96, weight < 0.96
+    (True, False, False)
+    """
+
+    said: str
+    mean: float
+    low: float
+    high: float
+    units: str = "1"
+
+    def __gt__(self, bound: float) -> bool:
+        """Whether all of the interval lies above."""
+        return self._checked(self.low) > bound
+
+    def __lt__(self, bound: float) -> bool:
+        """Whether all of the interval lies below."""
+        return self._checked(self.high) < bound
+
+    def __repr__(self) -> str:
+        units = "" if self.units in {"1", "share"} else f" {self.units}"
+        return f"<{self.said}: {self.mean:.3g}{units}, 95% interval {self.low:.3g} to {self.high:.3g}>"
+
+    def _checked(self, end: float) -> float:
+        if np.isnan(end):
+            raise AttnscopeError(
+                f"the {self.said} is {self.mean:.3g} without an interval, so nothing can be expected of it: scan 6 "
+                "windows or more"
+            )
+        return end
+
+
+@dataclass(frozen=True, eq=False)
+class Expectation:
+    """One head of a scan, whose numbers are compared with bounds.
+
+    Attributes
+    ----------
+    run
+        The scan.
+    layer, head
+        Which head.
+    """
+
+    run: xr.Dataset
+    layer: int
+    head: int
+
+    def looks_at(self, offset: int) -> Measured:
+        """Mean weight at an offset, key position minus query position: -1 is the token before.
+
+        Raises
+        ------
+        AttnscopeError
+            If the scan has no profile, or its band ends before that offset.
+        """
+        values = self._of("profile")
+        if offset not in values.offset.values:
+            raise AttnscopeError(
+                f"offset {offset} lies outside the band of the scan, {int(values.offset[0])} to "
+                f"{int(values.offset[-1])}: scan with a larger --band"
+            )
+        return self._measured(
+            f"weight of head {self.layer}.{self.head} at offset {offset}", values.sel(offset=offset)
+        )
+
+    def statistic(self, name: str) -> Measured:
+        """A statistic of one number a head, such as ``entropy`` or ``first_token``.
+
+        Raises
+        ------
+        AttnscopeError
+            If the scan has none of that name.
+        """
+        values = self._of(name)
+        if values.dims != ("text",):
+            raise AttnscopeError(f"{name} has more than one number a head: see looks_at for offsets")
+        return self._measured(f"{name} of head {self.layer}.{self.head}", values)
+
+    @property
+    def kind(self) -> str:
+        """Name of the kind that the head has in most texts.
+
+        Raises
+        ------
+        AttnscopeError
+            If the scan names no kinds.
+        """
+        labels = self._of("label").values
+        names, counts = np.unique(labels, return_counts=True)
+        return str(self.run.cluster.values[int(names[counts.argmax()])])
+
+    def _of(self, name: str) -> xr.DataArray:
+        if name not in self.run or not {"text", "layer", "head"} <= set(self.run[name].dims):
+            known = [
+                str(one) for one in self.run.data_vars if {"text", "layer", "head"} <= set(self.run[one].dims)
+            ]
+            raise AttnscopeError(f"the scan has no {name}; choose from {', '.join(known)}")
+        return self.run[name].sel(layer=self.layer, head=self.head)
+
+    def _measured(self, said: str, values: xr.DataArray) -> Measured:
+        from attnscope.faithfulness.arrays import by_document, units_of
+
+        documents: Sequence[Hashable] = (
+            self.run.source.values.tolist() if "source" in self.run.coords else range(len(values))
+        )
+        known = ~np.isnan(values.values)  # a short window has no such offset
+        units = [document for document, there in zip(units_of(documents)[0], known, strict=True) if there]
+        if not units:
+            raise AttnscopeError(f"no text has a {said}: longer windows are needed")
+        found = by_document(values.values[known], units)
+        units_said = str(values.attrs.get("units", "1"))
+        return Measured(said, float(found.mean), float(found.low), float(found.high), units_said)
+
+
+def expect(run: str | Path | xr.Dataset, *, layer: int, head: int) -> Expectation:
+    """Expect something of a head, in a test suite; the 95% interval decides, not the mean.
+
+    Parameters
+    ----------
+    run
+        A finished scan: its folder, or what `attnscope.scan` returned.
+    layer, head
+        Which head, counted from 0.
+
+    Raises
+    ------
+    AttnscopeError
+        If the run is no scan or has no such head.
+
+    Examples
+    --------
+    >>> import attnscope
+    >>> run = attnscope.scan(limit=20)
+    >>> assert attnscope.expect(run, layer=0, head=3).looks_at(-1) > 0.9
+    >>> assert attnscope.expect(run, layer=0, head=3).kind == "previous"
+    >>> assert attnscope.expect(run, layer=2, head=2).statistic("max_weight") < 0.2
+    >>> attnscope.expect(run, layer=0, head=3).looks_at(-1)
+    <weight of head 0.3 at offset -1: 0.982, 95% interval 0.982 to 0.983>
+    """
+    import xarray as xr
+
+    check_kind("a scan", str, Path, xr.Dataset, run=run)
+    check_whole(0, layer=layer, head=head)
+    found = run if isinstance(run, xr.Dataset) else open_run(run)
+    if not isinstance(found, xr.Dataset) or not {"text", "layer", "head"} <= set(found.dims):
+        raise AttnscopeError("found no scan; expected what attnscope.scan returns, or the folder of its run")
+    for name, number in (("layer", layer), ("head", head)):
+        if number not in found[name].values:
+            raise AttnscopeError(
+                f"there is no {name} {number}: the scan has {', '.join(map(str, found[name].values))}"
+            )
+    return Expectation(found, layer, head)

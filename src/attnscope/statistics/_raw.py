@@ -1,0 +1,173 @@
+"""Raw weights of chosen heads over one text."""
+
+from __future__ import annotations
+
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+import xarray as xr
+from torch import Tensor
+
+from attnscope.attention import AttentionCall, attend_in_full, output_of
+from attnscope.capture import (
+    LoadedModel,
+    Site,
+    borrowed,
+    decoder_start,
+    forward,
+    layer_coordinates,
+    load_model,
+    watching,
+)
+from attnscope.checks import check_whole
+from attnscope.corpus import EncodedTexts, LinePairs, texts_and_targets, windows_of
+from attnscope.errors import AttnscopeError
+from attnscope.statistics._scan import window_length
+from attnscope.store import padded_heads
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from transformers import PreTrainedModel
+
+    from attnscope.corpus import Sources, Window
+
+LIMIT = 1 << 30  # bytes of the weights asked for
+
+
+def weights(
+    model: str | Path | PreTrainedModel | LoadedModel | None = None,
+    text: Sources = None,
+    *,
+    target: Sources = None,
+    layer: int | None = None,
+    head: int | None = None,
+    tokenizer: Any = None,
+    window: int | None = None,
+    device: str | None = None,
+) -> xr.DataArray:
+    """Attention weights as a matrix: for a close look at some heads over one text.
+
+    Parameters
+    ----------
+    model, tokenizer, device
+        See `attnscope.scan`.
+    text
+        The text, or token ids; of several, and of a long one, the first window is taken.
+    target
+        What the decoder of an encoder-decoder reads; by default what the encoder reads.
+    layer, head
+        Which layer and head; by default all. Attention calls are counted from 0.
+    window
+        Tokens of the window; by default what the model takes.
+
+    Returns
+    -------
+    xarray.DataArray
+        A, ``(layer, head, query, key)``, float32, without the dimension of what was chosen; coordinates ``query_token``
+        and ``key_token``. Rows add up to 1 (less, where a head has a learned sink).
+
+    Raises
+    ------
+    AttnscopeError
+        If there is no such layer or head, or the weights take more than 1 GiB.
+
+    Examples
+    --------
+    >>> found = weights("bundled", "The tide comes in twice a day.", layer=0, head=3)
+    >>> found.dims, found.key_token.values[:3].tolist()
+    (('query', 'key'), ['<s>', ' The', ' t'])
+    >>> int(found[2].argmax("key")), round(float(found[2].sum()), 5)
+    (1, 1.0)
+    """
+    check_whole(0, layer=layer, head=head)
+    loaded = (
+        model
+        if isinstance(model, LoadedModel)
+        else load_model("bundled" if model is None else model, tokenizer=tokenizer, device=device)
+    )
+    first = _first_window(loaded, text, target, window_length(loaded, window))
+    beside = first.target or first
+    found: dict[int, tuple[Site, np.ndarray]] = {}
+
+    def observe(site: Site, call: AttentionCall) -> Tensor:
+        if layer is not None and site.index != layer:
+            return output_of(call)
+        heads, queries, keys = call.query.shape[1], call.query.shape[2], call.key.shape[2]
+        if head is not None and head >= heads:
+            raise AttnscopeError(
+                f"there is no head {head} in layer {site.index}: it has {heads}, counted from 0"
+            )
+        share = 1 if head is not None else heads
+        needed = (len(found) + 1) * share * queries * keys * 4
+        if needed > LIMIT or heads * queries * keys * 4 > LIMIT:
+            raise AttnscopeError(
+                f"the weights of {queries} tokens take more than {LIMIT >> 30} GiB: choose a layer and a head, or a "
+                "smaller window; attnscope.scan measures long texts without their matrix"
+            )
+        output, matrix = attend_in_full(call)
+        own = matrix[0] if head is None else matrix[0, head : head + 1]
+        found[site.index] = (site, own.float().cpu().numpy())
+        return output
+
+    inputs = {"input_ids": torch.tensor([list(first.ids)], device=loaded.model.device)}
+    if loaded.model.config.is_encoder_decoder:
+        inputs["decoder_input_ids"] = torch.tensor([list(beside.ids)], device=loaded.model.device)
+    with borrowed(loaded.model), torch.no_grad(), watching(loaded.model, observe):
+        forward(loaded.model, inputs, lambda _: first.source)
+        if layer is not None and not found:
+            raise AttnscopeError(
+                f"there is no attention layer {layer}: give a smaller number; they are counted from 0"
+            )
+    return _labelled(
+        [found[index] for index in sorted(found)], first, beside, one_layer=layer is not None, head=head
+    )
+
+
+def _first_window(loaded: LoadedModel, text: Sources, target: Sources, length: int) -> Window:
+    corpus, other = texts_and_targets(
+        text, target, by_line=target is not None, blank_lines=target is not None
+    )
+    if other is None or isinstance(corpus, EncodedTexts):
+        return next(islice(windows_of(corpus, loaded.tokenizer, length=length, limit=1), 1))
+    pairs = LinePairs(corpus, other, loaded.tokenizer, decoder_start(loaded.model), length=length, limit=1)
+    pairs.check()
+    return next(iter(pairs))
+
+
+def _labelled(
+    found: Sequence[tuple[Site, np.ndarray]],
+    read: Window,
+    beside: Window,
+    *,
+    one_layer: bool,
+    head: int | None,
+) -> xr.DataArray:
+    shapes = {matrix.shape[1:] for _, matrix in found}
+    if len(shapes) > 1:
+        raise AttnscopeError(
+            "the layers of this encoder-decoder have matrices of several sizes: choose one (layer=), or leave out "
+            "target"
+        )
+    sites = [site for site, _ in found]
+    kind = sites[0].kind
+    on_decoder = beside is not read and kind != "self"
+    queries = beside if on_decoder else read
+    keys = beside if on_decoder and kind != "cross" else read
+    array = xr.DataArray(
+        padded_heads([matrix for _, matrix in found]),
+        dims=("layer", "head", "query", "key"),
+        coords={
+            **layer_coordinates(sites),
+            "query_token": ("query", np.array(queries.tokens, dtype=object)),
+            "key_token": ("key", np.array(keys.tokens, dtype=object)),
+        },
+        name="weights",
+        attrs={"long_name": "Attention weight", "units": "share"},
+    )
+    array = array.assign_coords(head=np.arange(array.sizes["head"]) if head is None else [head])
+    chosen = ({"layer": 0} if one_layer else {}) | ({} if head is None else {"head": 0})
+    return array.isel(chosen)

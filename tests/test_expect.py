@@ -1,0 +1,64 @@
+"""Expectations hold where all of the interval does, and say what they rest on."""
+
+import numpy as np
+import pytest
+import xarray as xr
+
+import attnscope
+from attnscope import AttnscopeError
+
+
+@pytest.fixture(scope="module")
+def run():
+    return attnscope.scan(limit=20, window=64)
+
+
+def test_the_interval_decides_and_not_the_mean():
+    shares = np.random.default_rng(0).normal(0.8, 0.3, (40, 1, 1, 1))
+    run = xr.Dataset(
+        {"profile": (("text", "layer", "head", "offset"), shares)},
+        coords={
+            "layer": [0],
+            "head": [0],
+            "offset": [-1],
+            "source": ("text", [f"text {n}" for n in range(40)]),
+        },
+    )
+    weight = attnscope.expect(run, layer=0, head=0).looks_at(-1)
+    assert weight.low < weight.mean < weight.high
+    middle = (weight.low + weight.mean) / 2
+    assert weight.mean > middle
+    assert not weight > middle
+    assert not weight < middle
+    assert weight > weight.low - 0.01
+    assert weight < weight.high + 0.01
+    assert "95% interval" in repr(weight)
+
+
+def test_a_real_head_is_what_it_is(run):
+    head = attnscope.expect(run, layer=0, head=1)
+    assert head.kind == "next"
+    assert head.looks_at(1) > 0.9
+    assert head.looks_at(-1) < 0.05
+    assert not head.looks_at(-1) > 0.0 or head.looks_at(-1).low > 0
+    assert head.statistic("entropy") < 1.0
+
+
+def test_a_folder_will_do(tmp_path):
+    attnscope.scan(limit=8, window=48, out=tmp_path / "run")
+    assert attnscope.expect(tmp_path / "run", layer=0, head=3).looks_at(-1) > 0.9
+
+
+def test_what_cannot_be_expected_is_refused(run):
+    few = attnscope.scan(texts=["The tide is out."])
+    for ask, says in (
+        (lambda: attnscope.expect(run, layer=3, head=0), "no layer 3"),
+        (lambda: attnscope.expect(run, layer=0, head=7), "no head 7"),
+        (lambda: attnscope.expect(xr.Dataset(), layer=0, head=0), "no scan"),
+        (lambda: attnscope.expect(run, layer=0, head=0).looks_at(40), "outside the band"),
+        (lambda: attnscope.expect(run, layer=0, head=0).statistic("entrop"), "has no entrop"),
+        (lambda: attnscope.expect(run, layer=0, head=0).statistic("profile"), "more than one number"),
+        (lambda: attnscope.expect(few, layer=0, head=3).looks_at(-1) > 0.5, "6 windows or more"),
+    ):
+        with pytest.raises(AttnscopeError, match=says):
+            ask()
