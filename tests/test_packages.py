@@ -13,7 +13,7 @@ SOURCE = Path(attnscope.__file__).parent
 #: From the top to the bottom; what stands on one line may not import each other.
 ORDER = (
     {"cli"},
-    {"_expect"},
+    {"_expect", "_notebook"},
     {"_open_run"},
     {"reproduction"},
     {"report"},

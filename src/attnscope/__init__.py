@@ -1,7 +1,16 @@
 """attnscope: where every attention head of a model looks and why, and the attention lineage to build and train."""
 
+from typing import Any
+
 import lazy_loader
 
 __version__ = "0.1.0"
 
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+_load, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+
+
+def __getattr__(name: str) -> Any:
+    found = _load(name)
+    if name in __all__:
+        from attnscope import _notebook  # noqa: F401 from here on, results show themselves  # pyright: ignore[reportUnusedImport]
+    return found

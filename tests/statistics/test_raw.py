@@ -29,7 +29,9 @@ def test_one_head_is_its_part_of_all():
     text = "The tide comes in twice a day, and twice a day it goes out again."
     whole = attnscope.weights(text=text)
     assert whole.dims == ("layer", "head", "query", "key")
-    np.testing.assert_allclose(attnscope.weights(text=text, layer=1, head=2), whole.sel(layer=1, head=2), atol=2e-6)
+    np.testing.assert_allclose(
+        attnscope.weights(text=text, layer=1, head=2), whole.sel(layer=1, head=2), atol=2e-6
+    )
     np.testing.assert_allclose(attnscope.weights(text=text, head=2), whole.sel(head=2), atol=2e-6)
     np.testing.assert_allclose(whole.sum("key"), 1, atol=1e-5)
 

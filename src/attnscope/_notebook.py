@@ -1,0 +1,188 @@
+"""Results in a notebook: ``result.attnscope`` is a summary, ``result.attnscope.show()`` the page."""
+
+from __future__ import annotations
+
+import html
+import json
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import xarray as xr
+
+from attnscope.errors import AttnscopeError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from matplotlib.figure import Figure
+
+_STYLE = "font-family: system-ui, sans-serif; line-height: 1.45; max-width: 60em"
+
+
+class Page:
+    """A page that a notebook shows in a frame of its own; it needs no network and no other file.
+
+    Attributes
+    ----------
+    text
+        The whole page, HTML.
+    height
+        Of the frame, pixels.
+    """
+
+    def __init__(self, text: str, height: int) -> None:
+        self.text, self.height = text, height
+
+    def _repr_html_(self) -> str:
+        # scripts may run, and nothing else: the page cannot reach the notebook that it is shown in
+        return (
+            f'<iframe srcdoc="{html.escape(self.text)}" sandbox="allow-scripts" title="attnscope" '
+            f'style="width: 100%; height: {self.height}px; border: 1px solid #ccc"></iframe>'
+        )
+
+    def __repr__(self) -> str:
+        return f"<page of {len(self.text):,} characters: shown in a notebook>"
+
+
+class Shown:
+    """What a result comes to: sentences, and the grid of its heads. Registered as the accessor ``attnscope`` of xarray.
+
+    Examples
+    --------
+    >>> import attnscope
+    >>> result = attnscope.scan(texts=["The tide comes in twice a day, and twice a day it goes out again."])
+    >>> "most positional" in result.attnscope._repr_html_()
+    True
+    >>> result.attnscope.show()
+    <page of ... characters: shown in a notebook>
+    """
+
+    def __init__(self, result: xr.Dataset | xr.DataTree) -> None:
+        self._result = result
+
+    @property
+    def command(self) -> str:
+        """The command that gives such results: scan, explain, intervene, patch, diff.
+
+        Raises
+        ------
+        AttnscopeError
+            If the result is of none of them.
+        """
+        try:
+            command = json.loads(self._result.attrs["signature"])["command"]
+        except (KeyError, TypeError, ValueError):
+            command = None
+        if command not in _SUMMARIES:
+            raise AttnscopeError(
+                f"found a result {'without signature' if command is None else f'of {command}'}; expected one of "
+                f"{', '.join(_SUMMARIES)}, whole: a part of it has no page"
+            )
+        return command
+
+    def show(self, height: int = 800) -> Page:
+        """The page of the result, in a frame.
+
+        Parameters
+        ----------
+        height
+            Of the frame, pixels.
+        """
+        from attnscope import report
+
+        write: dict[str, Callable[[Any, Path], Path]] = {
+            "scan": lambda result, path: report.write_report(result, None, path),
+            "explain": report.write_explain_report,
+            "intervene": report.write_intervention_report,
+            "diff": report.write_difference_report,
+        }
+        with tempfile.TemporaryDirectory() as folder:
+            place = Path(folder) / "report.html"
+            write[self.command](self._result, place)
+            return Page(place.read_text(encoding="utf-8"), height)
+
+    def __repr__(self) -> str:
+        return "\n".join(_SUMMARIES[self.command](self._result))
+
+    def _repr_html_(self) -> str:
+        from attnscope.report import picture
+
+        said = "".join(
+            f"<li>{html.escape(sentence)}</li>" for sentence in _SUMMARIES[self.command](self._result)
+        )
+        shown = ""
+        for figure in _figures(self.command, self._result):
+            source, width = picture(figure)
+            style = f"max-width: 100%; width: {width}px; background: white"
+            shown += f'<img src="{source}" alt="All heads" style="{style}">'
+        name = html.escape(str(self._result.attrs.get("model", "")))
+        return (
+            f'<div style="{_STYLE}"><p><b>attnscope {self.command}</b> {name}</p><ul>{said}</ul>{shown}'
+            f"<p>The whole page: <code>.attnscope.show()</code></p></div>"
+        )
+
+
+def _of_scan(result: xr.Dataset) -> list[str]:
+    from attnscope.statistics import rank_heads
+
+    shape = (
+        f"{result.sizes['layer']} layers of {result.sizes['head']} heads over {result.sizes['text']} windows"
+    )
+    lines = [shape, *([str(result.attrs["kinds"])] if "kinds" in result.attrs else [])]
+    for name, rows in rank_heads(result).items():
+        first = ", ".join(f"{row['layer']}.{row['head']} ({row['value']:.2f})" for row in rows[:5])
+        lines.append(f"most {name} heads: {first or 'none beyond what equal weights give'}")
+    return lines
+
+
+def _of_explain(tree: xr.DataTree) -> list[str]:
+    from attnscope.mechanism import cause, foretold, mask_note, rank_heads, summary
+
+    return [one for one in (*summary(rank_heads(tree)), foretold(tree), cause(tree), mask_note(tree)) if one]
+
+
+def _of_intervene(tree: xr.DataTree) -> list[str]:
+    from attnscope.faithfulness import headline
+
+    return headline(tree)
+
+
+def _of_diff(result: xr.Dataset) -> list[str]:
+    from attnscope.difference import headline
+
+    return headline(result)
+
+
+_SUMMARIES: dict[str, Callable[[Any], list[str]]] = {
+    "scan": _of_scan,
+    "explain": _of_explain,
+    "intervene": _of_intervene,
+    "diff": _of_diff,
+}
+
+
+def _figures(command: str, result: Any) -> Iterator[Figure]:
+    """The grid of all heads, where the result has one."""
+    if command == "scan":
+        from attnscope.figures.scan import overview
+
+        name = next((one for one in ("max_weight", "outside", "entropy") if one in result), None)
+        if name is not None:
+            yield overview(result, name)
+    elif command == "explain" and "verdict" in result.children:
+        from attnscope.figures.explain import verdict_grid
+
+        yield verdict_grid(result["verdict"].to_dataset())
+    elif command == "intervene":
+        from attnscope.figures.intervene import effect_maps
+
+        yield effect_maps(result["heads"].to_dataset())
+    elif command == "diff":
+        from attnscope.figures.difference import change_maps
+
+        yield change_maps(result)
+
+
+xr.register_dataset_accessor("attnscope")(Shown)
+xr.register_datatree_accessor("attnscope")(Shown)

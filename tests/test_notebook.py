@@ -1,0 +1,50 @@
+"""Results show themselves: a summary and a page, of which nothing can reach the notebook around it."""
+
+import numpy as np
+import pytest
+import xarray as xr
+
+import attnscope
+from attnscope import AttnscopeError
+
+TEXTS = ["The tide comes in twice a day.", "A <b>bold</b> word & an & sign.", "It rained all day."] * 3
+
+
+@pytest.fixture(scope="module")
+def results():
+    scan = attnscope.scan(texts=TEXTS)
+    return {
+        "scan": scan,
+        "diff": attnscope.diff(scan, scan),
+        "intervene": attnscope.intervene(texts=TEXTS, ablations=["zero"], steps=0, why=False),
+        "explain": attnscope.explain(limit=2, window=24),
+    }
+
+
+@pytest.mark.parametrize("command", ["scan", "diff", "intervene", "explain"])
+def test_each_result_has_a_summary_with_a_picture_and_a_page(results, command):
+    shown = results[command].attnscope
+    assert shown.command == command
+    summary = shown._repr_html_()
+    assert summary.count("<li>") >= 1
+    assert "data:image/svg+xml" in summary
+    assert "http" not in summary.replace("http://www.w3.org", "")
+    page = shown.show(height=300)
+    assert page.text.startswith("<!doctype html>")
+    frame = page._repr_html_()
+    assert 'sandbox="allow-scripts"' in frame
+    assert "<script" not in frame  # all of the page is an attribute's text
+    assert "height: 300px" in frame
+    assert len(repr(shown).splitlines()) >= 1
+
+
+def test_names_are_escaped():
+    scan = attnscope.scan(texts=TEXTS).assign_attrs(model="<script>alert(1)</script>")
+    assert "<script>" not in scan.attnscope._repr_html_()
+
+
+def test_a_part_of_a_result_has_no_page(results):
+    with pytest.raises(AttnscopeError, match="without signature"):
+        xr.Dataset({"a": ("x", np.ones(2))}).attnscope.show()
+    with pytest.raises(AttnscopeError, match="found a result of train"):
+        results["scan"].assign_attrs(signature='{"command": "train"}').attnscope.show()
