@@ -2,7 +2,7 @@ from . import mechanism
 from ._open_run import open_run
 from .comparison import compare
 from .errors import AttnscopeError
-from .faithfulness import intervene
+from .faithfulness import intervene, patch
 from .mechanism import explain
 from .statistics import scan
 from .training import train
@@ -21,6 +21,7 @@ __all__ = [
     "intervene",
     "mechanism",
     "open_run",
+    "patch",
     "scan",
     "score",
     "train",

@@ -1,4 +1,5 @@
 from . import arrays, contributions, passes, weights
+from ._attribution_patching import attribution_patch
 from ._beside import trust_in_weights, where_heads_look, why_heads_look
 from ._bleu import bleu_without_heads
 from ._effects import ESTIMATES, effects
@@ -7,7 +8,10 @@ from ._inquiry import Inquiry, inquiry
 from ._intervals import with_intervals
 from ._intervene import DEFAULT_TEXTS, intervene
 from ._knockout import Forbidden, knock_out
-from ._patching import attribution_patch, patch, path_patch
+from ._patch import load_patching, patch
+from ._patched import patched_of
+from ._patching import activation_patch
+from ._path_patching import path_patch
 from ._sets import changes_by_sets, removal_curves, search_heads
 from ._stored import load_intervention, skipped_of
 from ._summary import agreement_of, heads_of
@@ -36,6 +40,7 @@ __all__ = [
     "HeadVerdict",
     "Inquiry",
     "Pair",
+    "activation_patch",
     "adversarial_test",
     "agreement_of",
     "agreement_test",
@@ -55,8 +60,10 @@ __all__ = [
     "intervene",
     "knock_out",
     "load_intervention",
+    "load_patching",
     "passes",
     "patch",
+    "patched_of",
     "path_patch",
     "permutation_test",
     "read_pairs",
