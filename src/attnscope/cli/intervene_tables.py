@@ -35,7 +35,7 @@ def as_dict(tree: xr.DataTree, folder: Path) -> dict[str, Any]:
     return {
         "signature": json.loads(tree.attrs["signature"]),
         "says": headline(tree),
-        "heads": _finite(heads),
+        "heads": finite(heads),
         "skipped": skipped_of(tree),
         "run": str(folder),
     }
@@ -55,7 +55,7 @@ def print_csv(tree: xr.DataTree) -> None:
         plain |= {"matters": row.matters, "signature": signature}
         if not table:
             table.append(list(plain))
-        table.append([_cell(value) for value in plain.values()])
+        table.append([as_cell(value) for value in plain.values()])
     emit(csv_text(table))
 
 
@@ -114,14 +114,15 @@ def _table(rows: list[HeadVerdict]) -> Table:
     return table
 
 
-def _cell(value: Any) -> Any:
+def as_cell(value: Any) -> Any:
+    """A value as CSV has it."""
     return f"{value:.6g}" if isinstance(value, float) else "" if value is None else value
 
 
-def _finite(value: Any) -> Any:
+def finite(value: Any) -> Any:
     """NaN becomes null, which JSON knows."""
     if isinstance(value, dict):
-        return {name: _finite(one) for name, one in value.items()}
+        return {name: finite(one) for name, one in value.items()}
     if isinstance(value, list):
-        return [_finite(one) for one in value]
+        return [finite(one) for one in value]
     return None if isinstance(value, float) and not np.isfinite(value) else value

@@ -9,6 +9,14 @@ from ._intervals import with_intervals
 from ._intervene import DEFAULT_TEXTS, intervene
 from ._knockout import Forbidden, knock_out
 from ._patch import load_patching, patch
+from ._patch_said import (
+    PatchedPlace,
+    estimator_names,
+    patch_headline,
+    patched_places,
+    said_share,
+    what_is_done,
+)
 from ._patched import patched_of
 from ._patching import activation_patch
 from ._path_patching import path_patch
@@ -40,6 +48,7 @@ __all__ = [
     "HeadVerdict",
     "Inquiry",
     "Pair",
+    "PatchedPlace",
     "activation_patch",
     "adversarial_test",
     "agreement_of",
@@ -52,6 +61,7 @@ __all__ = [
     "contributions",
     "effects",
     "erasure_test",
+    "estimator_names",
     "frozen_test",
     "given_texts",
     "headline",
@@ -63,12 +73,15 @@ __all__ = [
     "load_patching",
     "passes",
     "patch",
+    "patch_headline",
     "patched_of",
+    "patched_places",
     "path_patch",
     "permutation_test",
     "read_pairs",
     "removal_curves",
     "said_effect",
+    "said_share",
     "same_output_test",
     "search_heads",
     "skipped_of",
@@ -77,6 +90,7 @@ __all__ = [
     "uniform_test",
     "verdicts",
     "weights",
+    "what_is_done",
     "where_heads_look",
     "why_heads_look",
     "with_intervals",

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, get_args
+from typing import TYPE_CHECKING, TypeVar
 
 import xarray as xr
 
@@ -15,8 +15,8 @@ from attnscope.checks import check_seed, check_whole, shortly
 from attnscope.errors import AttnscopeError
 from attnscope.faithfulness._patch_job import PatchJob
 from attnscope.faithfulness._patched import estimators_agreement, patched_of
-from attnscope.faithfulness._patching import What
-from attnscope.faithfulness._runs import Direction, check_apart
+from attnscope.faithfulness._patching import WHATS, What
+from attnscope.faithfulness._runs import DIRECTIONS, Direction, check_apart
 from attnscope.faithfulness._stored import StoredParts, stored_tree
 from attnscope.faithfulness.passes import Pair, PairTexts, given_pairs
 from attnscope.progress import Tell, tell_nobody
@@ -27,22 +27,23 @@ if TYPE_CHECKING:
 
     from attnscope.mechanism import Tokenizer
 
+Name = TypeVar("Name", bound=str)
 _RECEIVER = re.compile(r"(\d{1,6})\.(\d{1,6})")
 
 
 @borrowing
 def patch(
     model: str | Path | PreTrainedModel | LoadedModel | None = None,
-    pairs: Path | Iterable[Path | Pair | Mapping[str, str]] | None = None,
+    pairs: object = None,
     *,
     answer: str | None = None,
     wrong: str | None = None,
     tokenizer: Tokenizer = None,
     out: str | Path | Callable[[Signature], Path] | None = None,
     repair: bool = False,
-    what: What = "heads",
+    what: str = "heads",
     by_position: bool = False,
-    direction: Direction | None = None,
+    direction: str | None = None,
     receiver: str | tuple[int, int] | None = None,
     steps: int = 5,
     batch_size: int | None = None,
@@ -97,8 +98,8 @@ def patch(
     xarray.DataTree
         ``pairs``: ``difference`` (logit of the answer minus that of the wrong one in the patched run), of each pair
         ``(pair, layer, head[, position])`` or ``(pair, block, position)``, ``clean`` and ``corrupted`` ``(pair)`` of
-        the two runs, and ``estimate`` ``(pair, estimator, layer, head[, position])``. ``patched``: means over pairs with
-        intervals, see `patched_of`. ``agreement``: how well the estimates rank what is measured.
+        the two runs, and ``estimate`` ``(pair, estimator, layer, head[, position])``. ``patched``: means over pairs
+        with intervals, see `patched_of`. ``agreement``: how well the estimates rank what is measured.
 
     Raises
     ------
@@ -114,10 +115,9 @@ def patch(
     ({'layer': 0, 'head': 3}, True)
     """
     path = _receiver(receiver, what, by_position=by_position)
-    towards: Direction = direction or ("denoising" if path is None else "noising")
-    for name, value, known in (("what", what, get_args(What)), ("direction", towards, get_args(Direction))):
-        if value not in known:
-            raise AttnscopeError(f"{name} (--{name}) is {shortly(value)}; expected {' or '.join(known)}")
+    towards = direction or ("denoising" if path is None else "noising")
+    chosen: What = _among("what", what, WHATS)
+    course: Direction = _among("direction", towards, DIRECTIONS)
     check_whole(1, batch_size=batch_size, variants=variants)
     check_whole(0, steps=steps)
     check_seed(seed)
@@ -139,9 +139,9 @@ def patch(
     job = PatchJob(
         loaded,
         given,
-        what,
-        by_position or what == "residual",
-        towards,
+        chosen,
+        by_position or chosen == "residual",
+        course,
         path,
         steps,
         variants,
@@ -186,6 +186,13 @@ def load_patching(run: RunFolder) -> xr.DataTree:
         If a part is gone.
     """
     return stored_tree(run, {"pairs": _of_run(run)})
+
+
+def _among(name: str, value: str, known: tuple[Name, ...]) -> Name:
+    for one in known:
+        if one == value:
+            return one
+    raise AttnscopeError(f"{name} (--{name}) is {shortly(value)}; expected {' or '.join(known)}")
 
 
 def _pairs(given: object, model: object, answer: str | None, wrong: str | None) -> list[Pair]:

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from attnscope.faithfulness.passes import EncodedPairs, Pair
 
 What = Literal["heads", "residual"]
+WHATS: tuple[What, ...] = ("heads", "residual")
 
 
 def activation_patch(

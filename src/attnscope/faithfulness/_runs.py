@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from attnscope.capture import LoadedModel
 
 Direction = Literal["noising", "denoising"]
+DIRECTIONS: tuple[Direction, ...] = ("noising", "denoising")
 
 
 @dataclass(frozen=True, eq=False)

@@ -117,9 +117,7 @@ def pair_of(given: Pair | Mapping[str, Any], where: str, usual: Mapping[str, str
     return Pair(*(str(fields[name]) for name in _FIELDS))
 
 
-def given_pairs(
-    pairs: Path | Iterable[Any] | None, *, answer: str | None = None, wrong: str | None = None
-) -> list[Pair]:
+def given_pairs(pairs: object, *, answer: str | None = None, wrong: str | None = None) -> list[Pair]:
     """Pairs from what a verb is given: files, or pairs themselves as `Pair` or mappings.
 
     Raises
