@@ -16,14 +16,19 @@ if TYPE_CHECKING:
     import xarray as xr
     from rich.table import Table
 
-    from attnscope.faithfulness import HeadVerdict
+    from attnscope.faithfulness import Effect, HeadVerdict
 
 _SHOWN = 20  # heads in the table
+_WIDTH = 8  # of an effect: on a narrow terminal other columns give way
 _EFFECT = (
     "loss without: change of the loss in nats when nothing (zero), the head's mean (mean) or what it gives on another "
     "text (resample) stands in for it; * is told from 0 with all heads looked at together."
 )
 _ZERO = "Zeroing takes the model out of what it was trained on: mean and resample are the fairer ablations."
+_FORBIDDEN = (
+    "forbid: the share of a head's weight that lies where it may not look (near 0, the rule cannot change it), and the "
+    "change of the loss, nats, when it looks elsewhere."
+)
 _ALONE = "A head that another one can stand in for shows no effect alone: --curves takes heads out together."
 
 
@@ -51,6 +56,7 @@ def print_csv(tree: xr.DataTree) -> None:
     for row in sorted(verdicts(tree), key=lambda one: (one.layer, one.head)):
         plain = asdict(row)
         effects = plain.pop("effects")
+        effects |= {"forbidden": plain.pop("forbidden") or {}}
         plain |= {f"{name}_{key}": value for name, one in effects.items() for key, value in one.items()}
         plain |= {"matters": row.matters, "signature": signature}
         if not table:
@@ -80,8 +86,10 @@ def print_tables(tree: xr.DataTree) -> None:
         console.print(f"and {len(rows) - _SHOWN} more heads: --csv lists all", highlight=False)
     for name, reason in skipped_of(tree).items():
         console.print(f"no {name}: {reason}", style="dim", highlight=False, markup=False)
-    notes = [_EFFECT, *([_ZERO] if "zero" in rows[0].effects else []), _ALONE]
-    for note in notes:
+    notes = {"": _EFFECT, "forbidden": _FORBIDDEN, "zero": _ZERO, "alone": _ALONE}
+    for name in {"forbidden", "zero"} - {*tree.children, *rows[0].effects}:
+        notes.pop(name)
+    for note in notes.values():
         console.print(note, style="dim", highlight=False, markup=False)
 
 
@@ -102,16 +110,27 @@ def _table(rows: list[HeadVerdict]) -> Table:
     ]
     for heading in headings:
         table.add_column(heading, justify="left" if heading in {"attention", "kind"} else "right")
+    forbidden = any(row.forbidden is not None for row in rows)
     for name in rows[0].effects:
-        table.add_column(f"loss without:\n{name}", justify="right")
+        table.add_column(f"loss without:\n{name}", justify="right", min_width=_WIDTH)
+    if forbidden:
+        table.add_column("forbid:\nweight", justify="right", min_width=_WIDTH)
+        table.add_column("forbid:\nloss", justify="right", min_width=_WIDTH)
     for row in rows:
         share = "" if row.position_share is None else f"{row.position_share:.2f}"
         peak = f"{row.peak_offset:+.0f}" if np.isfinite(row.peak_offset) else ""
         cells = [f"{row.layer}.{row.head}", *([row.attention] if crossing else []), row.kind]
         cells += [peak, f"{row.peak_weight:.2f}", *([share] if why else [])]
-        effects = [f"{one.mean:+.3f}{'*' if one.shown else ' '}" for one in row.effects.values()]
-        table.add_row(*cells, *effects)
+        cells += [_marked(one) for one in row.effects.values()]
+        if forbidden:
+            weight = row.forbidden_weight
+            cells += ["" if weight is None else f"{weight:.3f}", _marked(row.forbidden)]
+        table.add_row(*cells)
     return table
+
+
+def _marked(effect: Effect | None) -> str:
+    return "" if effect is None else f"{effect.mean:+.3f}{'*' if effect.shown else ' '}"
 
 
 def as_cell(value: Any) -> Any:

@@ -3,6 +3,7 @@ from ._attribution_patching import attribution_patch
 from ._beside import trust_in_weights, where_heads_look, why_heads_look
 from ._bleu import bleu_without_heads
 from ._effects import ESTIMATES, effects
+from ._forbidden import without_forbidden
 from ._given import Given, given_texts
 from ._inquiry import Inquiry, inquiry
 from ._intervals import with_intervals
@@ -94,4 +95,5 @@ __all__ = [
     "where_heads_look",
     "why_heads_look",
     "with_intervals",
+    "without_forbidden",
 ]

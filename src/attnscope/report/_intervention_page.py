@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import xarray as xr
     from matplotlib.figure import Figure
 
-    from attnscope.faithfulness import HeadVerdict
+    from attnscope.faithfulness import Effect, HeadVerdict
 
 _STYLES = ("page.css", "explain.css", "intervene.css")
 _ASKED = {
@@ -91,11 +91,28 @@ def write_intervention_report(
         headline=headline(tree),
         pictures=shown,
         columns=_columns(rows),
-        rows=[_row(tree, row, causes=_has_causes(rows), trusted=_has_trust(rows)) for row in rows],
+        rows=[
+            _row(
+                tree,
+                row,
+                causes=_has_causes(rows),
+                trusted=_has_trust(rows),
+                barred=_has_forbidden(rows),
+            )
+            for row in rows
+        ],
+        forbidden=_listed_rule(tree),
         skipped=list(skipped_of(tree).items()),
         high=_HIGH,
         zero="zero" in rows[0].effects,
     )
+
+
+def _listed_rule(tree: xr.DataTree) -> str:
+    """Where heads may not look, in words; empty where nothing was forbidden."""
+    if "forbidden" not in tree.children:
+        return ""
+    return ", ".join(str(one).replace("-", "−") for one in tree["forbidden"].attrs["forbid"])
 
 
 def _columns(rows: list[HeadVerdict]) -> list[tuple[str, str, str]]:
@@ -109,6 +126,7 @@ def _columns(rows: list[HeadVerdict]) -> list[tuple[str, str, str]]:
         ("trust", "Share there", "descending"),
         ("trust", "Unseen by output", "descending"),
     ]
+    forbidden = [("forbidden", "Weight forbidden", "descending"), ("forbidden", "Loss", "descending")]
     return [
         ("where", "Head", "ascending"),
         ("where", "Kind", "ascending"),
@@ -117,6 +135,7 @@ def _columns(rows: list[HeadVerdict]) -> list[tuple[str, str, str]]:
         *(why if _has_causes(rows) else []),
         *(trust if _has_trust(rows) else []),
         *(("whether", f"Loss without: {name}", "descending") for name in rows[0].effects),
+        *(forbidden if _has_forbidden(rows) else []),
     ]
 
 
@@ -128,7 +147,11 @@ def _has_trust(rows: list[HeadVerdict]) -> bool:
     return any(row.norm_offset is not None for row in rows)
 
 
-def _row(tree: xr.DataTree, row: HeadVerdict, *, causes: bool, trusted: bool) -> _Row:
+def _has_forbidden(rows: list[HeadVerdict]) -> bool:
+    return any(row.forbidden is not None for row in rows)
+
+
+def _row(tree: xr.DataTree, row: HeadVerdict, *, causes: bool, trusted: bool, barred: bool) -> _Row:
     cells = [
         _Cell(f"{row.layer}.{row.head}", float(row.layer * 10_000 + row.head)),
         _Cell(row.kind, row.kind),
@@ -151,10 +174,17 @@ def _row(tree: xr.DataTree, row: HeadVerdict, *, causes: bool, trusted: bool) ->
             _number(row.norm_weight),
             _number(row.null_share),
         ]
-    for one in row.effects.values():
-        mean, _, interval = said_effect(one).partition(" ")
-        cells.append(_Cell(mean, one.mean, "shown" if one.shown else "open", interval.strip("()")))
+    cells += [_effect(one) for one in row.effects.values()]
+    if barred:
+        cells += [_number(row.forbidden_weight), _effect(row.forbidden)]
     return _Row(_profile(tree, row), cells)
+
+
+def _effect(effect: Effect | None) -> _Cell:
+    if effect is None:
+        return _Cell("", "")
+    mean, _, interval = said_effect(effect).partition(" ")
+    return _Cell(mean, effect.mean, "shown" if effect.shown else "open", interval.strip("()"))
 
 
 def _profile(tree: xr.DataTree, row: HeadVerdict) -> list[tuple[float, float, bool]]:
