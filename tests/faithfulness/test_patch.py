@@ -19,6 +19,7 @@ from attnscope.faithfulness import (
     patched_of,
     path_patch,
 )
+from attnscope.faithfulness._runs import check_apart
 from attnscope.faithfulness.passes import EncodedPairs, stacked_passes
 from tests.families import tiny
 
@@ -216,3 +217,11 @@ def test_a_model_without_pairs_of_its_own_and_an_encoder_decoder_are_refused(loa
         patch(causal(), tokenizer=MODEL)
     with pytest.raises(AttnscopeError, match="is an encoder-decoder"):
         patch(tiny("bart"), PAIRS, tokenizer=loaded.tokenizer)
+
+
+def test_runs_that_answer_alike_on_average_are_refused():
+    pairs = xr.Dataset(
+        {"clean": ("pair", [2.0, -2.0]), "corrupted": ("pair", [-2.0, 2.0])}, attrs={"direction": "denoising"}
+    )
+    with pytest.raises(AttnscopeError, match="same difference of answers"):
+        check_apart(pairs)

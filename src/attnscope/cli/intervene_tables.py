@@ -19,15 +19,15 @@ if TYPE_CHECKING:
     from attnscope.faithfulness import Effect, HeadVerdict
 
 _SHOWN = 20  # heads in the table
-_WIDTH = 8  # of an effect: on a narrow terminal other columns give way
+_FEW = 10  # heads in the table of what is forbidden
 _EFFECT = (
     "loss without: change of the loss in nats when nothing (zero), the head's mean (mean) or what it gives on another "
     "text (resample) stands in for it; * is told from 0 with all heads looked at together."
 )
 _ZERO = "Zeroing takes the model out of what it was trained on: mean and resample are the fairer ablations."
 _FORBIDDEN = (
-    "forbid: the share of a head's weight that lies where it may not look (near 0, the rule cannot change it), and the "
-    "change of the loss, nats, when it looks elsewhere."
+    "weight forbidden: the share of a head's weight that lies where it may not look (near 0, the rule cannot change "
+    "it); loss: its change, nats, when that head alone looks elsewhere."
 )
 _ALONE = "A head that another one can stand in for shows no effect alone: --curves takes heads out together."
 
@@ -84,6 +84,8 @@ def print_tables(tree: xr.DataTree) -> None:
     console.print(_table(rows[:_SHOWN]))
     if len(rows) > _SHOWN:
         console.print(f"and {len(rows) - _SHOWN} more heads: --csv lists all", highlight=False)
+    if "forbidden" in tree.children:
+        console.print(_forbidden_table(rows))
     for name, reason in skipped_of(tree).items():
         console.print(f"no {name}: {reason}", style="dim", highlight=False, markup=False)
     notes = {"": _EFFECT, "forbidden": _FORBIDDEN, "zero": _ZERO, "alone": _ALONE}
@@ -110,27 +112,36 @@ def _table(rows: list[HeadVerdict]) -> Table:
     ]
     for heading in headings:
         table.add_column(heading, justify="left" if heading in {"attention", "kind"} else "right")
-    forbidden = any(row.forbidden is not None for row in rows)
     for name in rows[0].effects:
-        table.add_column(f"loss without:\n{name}", justify="right", min_width=_WIDTH)
-    if forbidden:
-        table.add_column("forbid:\nweight", justify="right", min_width=_WIDTH)
-        table.add_column("forbid:\nloss", justify="right", min_width=_WIDTH)
+        table.add_column(f"loss without:\n{name}", justify="right")
     for row in rows:
         share = "" if row.position_share is None else f"{row.position_share:.2f}"
         peak = f"{row.peak_offset:+.0f}" if np.isfinite(row.peak_offset) else ""
         cells = [f"{row.layer}.{row.head}", *([row.attention] if crossing else []), row.kind]
         cells += [peak, f"{row.peak_weight:.2f}", *([share] if why else [])]
         cells += [_marked(one) for one in row.effects.values()]
-        if forbidden:
-            weight = row.forbidden_weight
-            cells += ["" if weight is None else f"{weight:.3f}", _marked(row.forbidden)]
         table.add_row(*cells)
     return table
 
 
-def _marked(effect: Effect | None) -> str:
-    return "" if effect is None else f"{effect.mean:+.3f}{'*' if effect.shown else ' '}"
+def _forbidden_table(rows: list[HeadVerdict]) -> Table:
+    """Heads whose loss changes most where they may not look."""
+    from rich import box
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    for heading in ("head", "weight forbidden", "loss", "95% interval"):
+        table.add_column(heading, justify="right")
+    known = [(row, row.forbidden) for row in rows if row.forbidden is not None]
+    for row, effect in sorted(known, key=lambda one: -abs(one[1].mean))[:_FEW]:
+        interval = f"{effect.low:+.3f} to {effect.high:+.3f}" if np.isfinite(effect.low) else ""
+        name = f"{row.layer}.{row.head}"
+        table.add_row(name, f"{row.forbidden_weight or 0:.3f}", _marked(effect), interval)
+    return table
+
+
+def _marked(effect: Effect) -> str:
+    return f"{effect.mean:+.3f}{'*' if effect.shown else ' '}"
 
 
 def as_cell(value: Any) -> Any:

@@ -97,8 +97,6 @@ def _table(rows: list[PatchedPlace]) -> Table:
     from rich.table import Table
     from rich.text import Text
 
-    from attnscope.corpus import with_marked_spaces
-
     first = rows[0]
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
     table.add_column("head" if first.block is None else "block", justify="right")
@@ -110,7 +108,7 @@ def _table(rows: list[PatchedPlace]) -> Table:
     for row in rows:
         cells = [str(row.block) if row.block is not None else f"{row.layer}.{row.head}"]
         if row.token is not None:
-            cells += [str(row.position), with_marked_spaces(row.token)]
+            cells += [str(row.position), row.token]
         share = row.recovered
         cells += [
             f"{row.effect.mean:+.3f}{'*' if row.effect.shown else ' '}",

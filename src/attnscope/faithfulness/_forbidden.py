@@ -11,6 +11,7 @@ from attnscope.checks import check_whole, shortly
 from attnscope.errors import AttnscopeError
 from attnscope.faithfulness._knockout import Forbidden, knock_out
 from attnscope.faithfulness.arrays import by_document, units_of
+from attnscope.faithfulness.passes import one_token
 
 if TYPE_CHECKING:
     from attnscope.corpus import Window
@@ -38,7 +39,9 @@ def rule_of(
         check_whole(-(10**6), 10**6, forbid_offset=offset)
     if isinstance(tokens, str):
         raise AttnscopeError(f"forbid_tokens is {shortly(tokens)}; expected a list of strings")
-    ids = tuple(dict.fromkeys(_one_token(tokenizer, text) for text in tokens))
+    ids = tuple(
+        dict.fromkeys(one_token(tokenizer, text, "the forbidden token (--forbid-token)") for text in tokens)
+    )
     rule = Forbidden(tuple(dict.fromkeys(offsets)), first, ids)
     return rule if rule.offsets or rule.first or rule.tokens else None
 
@@ -114,13 +117,3 @@ def without_forbidden(
         shown=(dims, shown, {"long_name": "Effect told from 0, all heads together", "units": "1"}),
         forbidden_weight=weight,
     ).assign_attrs(intervals_over=called, forbid=list(said))
-
-
-def _one_token(tokenizer: Any, text: str) -> int:
-    ids = tokenizer(text, add_special_tokens=False)["input_ids"]
-    if len(ids) != 1:
-        raise AttnscopeError(
-            f"the forbidden token (--forbid-token) {shortly(text)} is {len(ids)} tokens; expected one (perhaps with a "
-            "space before it, or without)"
-        )
-    return int(ids[0])

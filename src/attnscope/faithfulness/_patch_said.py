@@ -58,7 +58,7 @@ class PatchedPlace:
         >>> none = Effect(0.0, 0.0, 0.0, False)
         >>> PatchedPlace(3, 6, None, None, None, none, none).name
         '3.6'
-        >>> PatchedPlace(None, None, 2, 5, " the", none, none).name
+        >>> PatchedPlace(None, None, 2, 5, "␣the", none, none).name
         'block 2 at 5'
         """
         what = f"block {self.block}" if self.block is not None else f"{self.layer}.{self.head}"
@@ -178,7 +178,7 @@ def said_share(share: Effect) -> str:
 
     Examples
     --------
-    >>> said_share(Effect(0.525, 0.37, 0.69, True)), said_share(Effect(-0.02, float("nan"), float("nan"), False))
+    >>> said_share(Effect(0.53, 0.37, 0.69, True)), said_share(Effect(-0.02, float("nan"), float("nan"), False))
     ('53% of the way (37% to 69%)', '−2% of the way')
     """
     text = f"{share.mean:.0%} of the way"

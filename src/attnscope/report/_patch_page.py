@@ -114,7 +114,7 @@ def _row(row: PatchedPlace) -> list[_Cell]:
     else:
         cells = [_Cell(str(row.block), float(row.block))]
     if row.position is not None:
-        token = with_marked_spaces(row.token or "")
+        token = row.token or ""
         cells += [_Cell(str(row.position), float(row.position)), _Cell(token, token, "left")]
     told = "shown" if row.effect.shown else "open"
     for one, form in ((row.effect, "+.3f"), (row.recovered, ".1%")):

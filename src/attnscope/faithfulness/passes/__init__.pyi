@@ -1,5 +1,5 @@
 from ._attend import output_with_gradient
-from ._encoded_pairs import EncodedPairs, position_labels, token_count
+from ._encoded_pairs import EncodedPairs, one_token, position_labels, token_count
 from ._gradients import HeadGradients, answers_difference, attribution, gates_towards, importance
 from ._pairs import Pair, PairTexts, given_pairs, read_pairs
 from ._questions import IGNORED, Kind, Questions, kind_of_question, questions
@@ -39,6 +39,7 @@ __all__ = [
     "given_pairs",
     "importance",
     "kind_of_question",
+    "one_token",
     "output_with_gradient",
     "position_labels",
     "questions",

@@ -11,7 +11,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from attnscope.corpus import IdNames
+from attnscope.checks import shortly
+from attnscope.corpus import IdNames, with_marked_spaces
 from attnscope.errors import AttnscopeError
 
 if TYPE_CHECKING:
@@ -73,6 +74,10 @@ class EncodedPairs:
                     f"pair {number}: the clean text has {len(both[0])} tokens and the corrupted one {len(both[1])}; "
                     "expected as many, so that a position means the same in both: reword one"
                 )
+            if both[0] == both[1]:
+                raise AttnscopeError(
+                    f"pair {number}: clean and corrupted text are the same tokens; expected a difference to be carried"
+                )
             for row, ids in zip(rows, both, strict=True):
                 row.append(ids)
             places.append(_place(both, tokenizer, number, masked=masked))
@@ -83,7 +88,10 @@ class EncodedPairs:
                 "averaged: give those of one length at a time"
             )
         answers, wrongs = (
-            [_one_token(tokenizer, getattr(pair, name), name, number) for number, pair in numbered]
+            [
+                one_token(tokenizer, getattr(pair, name), f"pair {number}: the {name}")
+                for number, pair in numbered
+            ]
             for name in ("answer", "wrong")
         )
         for (number, pair), answer, wrong in zip(numbered, answers, wrongs, strict=True):
@@ -120,14 +128,14 @@ class EncodedPairs:
         return right - wrong
 
     def labels(self) -> list[str]:
-        """What to call each position: its token; clean and corrupted where they differ; "…" where pairs differ.
+        """What to call each position: its token; clean/corrupted where they differ; "…" where pairs differ.
 
         Examples
         --------
         >>> ids = torch.zeros(2, 2, dtype=torch.int64)
         >>> tokens = (("It", " was"), ("He", " was")), (("It", " is"), ("He", " is"))
         >>> EncodedPairs(ids, ids, ids[:, :1], ids[0], ids[0], *tokens).labels()
-        ['It…', ' was/ is']
+        ['It…', '␣was/␣is']
         """
         return position_labels(self.tokens, self.corrupted_tokens)
 
@@ -136,7 +144,7 @@ def position_labels(clean: Sequence[Sequence[str]], corrupted: Sequence[Sequence
     """What to call each position of pairs that are all as long, ``(pair, position)``: see `EncodedPairs.labels`."""
     found: list[str] = []
     for own, other in zip(zip(*clean, strict=True), zip(*corrupted, strict=True), strict=True):
-        first = own[0] if own[0] == other[0] else f"{own[0]}/{other[0]}"
+        first = "/".join(dict.fromkeys(map(with_marked_spaces, (own[0], other[0]))))
         found.append(first if len(set(zip(own, other, strict=True))) == 1 else f"{first}…")
     return found
 
@@ -171,11 +179,29 @@ def _place(both: list[list[int]], tokenizer: Any, number: int, *, masked: bool) 
     return int(found[0][0])
 
 
-def _one_token(tokenizer: Any, word: str, what: str, number: int) -> int:
-    ids = tokenizer(word, add_special_tokens=False)["input_ids"]
-    if len(ids) != 1:
-        raise AttnscopeError(
-            f"pair {number}: the {what} {word!r} is {len(ids)} tokens; expected one "
-            "(perhaps with a space before it, or without)"
-        )
-    return int(ids[0])
+def one_token(tokenizer: Any, word: str, what: str) -> int:
+    """The token that a text is, or that is named so; `what` says what it is for.
+
+    Raises
+    ------
+    AttnscopeError
+        If it is several tokens, and no token has that name.
+
+    Examples
+    --------
+    >>> from attnscope.bundled import MODEL
+    >>> from transformers import AutoTokenizer
+    >>> tokenizer = AutoTokenizer.from_pretrained(MODEL)
+    >>> names = tokenizer.convert_ids_to_tokens([one_token(tokenizer, " of", ""), one_token(tokenizer, ".", "")])
+    >>> names  # alone, a full stop would get a space before it, which is a token of its own
+    ['▁of', '.']
+    """
+    ids: list[int] = tokenizer(word, add_special_tokens=False)["input_ids"]
+    if len(ids) == 1:
+        return int(ids[0])
+    known: dict[str, int] = tokenizer.get_vocab()
+    if word in known:
+        return int(known[word])
+    raise AttnscopeError(
+        f"{what} {shortly(word)} is {len(ids)} tokens; expected one (perhaps with a space before it, or without)"
+    )

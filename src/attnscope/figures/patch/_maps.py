@@ -8,7 +8,6 @@ import numpy as np
 from matplotlib.colors import LinearSegmentedColormap, Normalize
 from matplotlib.figure import Figure
 
-from attnscope.corpus import with_marked_spaces
 from attnscope.faithfulness import patched_places
 from attnscope.figures.palette import LEFT, RIGHT
 from attnscope.figures.style import look
@@ -90,10 +89,7 @@ def recovered_intervals(tree: xr.DataTree) -> Figure:
             if np.isfinite(share.low):
                 axes.plot([share.low, share.high], [place, place], color=RIGHT, linewidth=1.1)
             axes.plot(share.mean, place, "o", color=RIGHT, markersize=4, mfc=RIGHT if share.shown else "w")
-        names = [
-            row.name if row.token is None else f"{row.name}  {drawable(with_marked_spaces(row.token))}"
-            for row in rows
-        ]
+        names = [row.name if row.token is None else f"{row.name}  {drawable(row.token)}" for row in rows]
         axes.set_yticks(range(len(rows)), names, parse_math=False)
         axes.set_ylim(len(rows) - 0.4, -0.6)
         axes.set_xlabel("Share of the way to the other run")
@@ -128,6 +124,6 @@ def _as_grid(found: xr.Dataset) -> tuple[np.ndarray, np.ndarray, list[str], str]
 def _name_positions(axes: Axes, tokens: list[str]) -> None:
     """Tokens below their columns; of a long text every second or third, so that none covers another."""
     step = -(-len(tokens) // _TOKENS)
-    names = [drawable(with_marked_spaces(token)) for token in tokens[::step]]
+    names = [drawable(token) for token in tokens[::step]]
     axes.set_xticks(range(0, len(tokens), step), names, rotation=90, parse_math=False)
     axes.set_xlabel("Token")
