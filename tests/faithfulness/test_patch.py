@@ -1,5 +1,7 @@
 """`patch`: many pairs, held against patching each alone, and what a run folder and a few pairs allow to be said."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -23,6 +25,7 @@ from attnscope.faithfulness._runs import check_apart
 from attnscope.faithfulness.passes import EncodedPairs, stacked_passes
 from tests.families import tiny
 
+EXAMPLES = Path(__file__).parents[2] / "examples"
 WORDS = [("part", "due"), ("one", "back"), ("rest", "led"), ("side", "up"), ("top", "due"), ("end", "back")]
 PAIRS = [Pair(f"It was {a}<mask> the game.", f"It was {b}<mask> the game.", " of", " to") for a, b in WORDS]
 LONGER = Pair(
@@ -225,3 +228,13 @@ def test_runs_that_answer_alike_on_average_are_refused():
     )
     with pytest.raises(AttnscopeError, match="same difference of answers"):
         check_apart(pairs)
+
+
+def test_one_head_of_a_story_teller_carries_girl_and_boy(models):
+    found = patch(models / "stories260K-llama", EXAMPLES / "girl-and-boy.jsonl", steps=0)
+    recovered = found["patched"].recovered
+    assert {name: int(place) for name, place in recovered.argmax(...).items()} == {"layer": 4, "head": 2}
+    best = found["patched"].sel(layer=4, head=2)
+    assert 0.7 < float(best.recovered_low) < float(best.recovered_high) < 0.8
+    assert bool(best.shown)
+    assert len({len(text.split()) for text in found["pairs"].clean_text.values}) > 1
