@@ -200,8 +200,8 @@ def _pairs(given: object, model: object, answer: str | None, wrong: str | None) 
         own = model is None or (isinstance(model, str | Path) and Path(model) in {Path("bundled"), MODEL})
         if not own and not (isinstance(model, LoadedModel) and model.name == MODEL.name):
             raise AttnscopeError(
-                "found no pairs; expected a file of JSON Lines with clean, corrupted, answer and wrong in each line "
-                "(only the bundled model brings its own)"
+                "found no pairs beside the model; expected a file of JSON Lines with clean, corrupted, answer and "
+                "wrong in each line, after the model (only the bundled model brings its own)"
             )
         given = PAIRS
     return given_pairs(given, answer=answer, wrong=wrong)  # pyright: ignore[reportArgumentType]

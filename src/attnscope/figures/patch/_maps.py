@@ -46,7 +46,8 @@ def recovered_map(tree: xr.DataTree) -> Figure:
     high, wide = values.shape
     by_position = "position" in found.dims
     cell = float(np.clip((6.0 if by_position else 3.0) / max(high, wide), 0.14, 0.42))  # inches
-    reach = min(1.0, float(np.nanmax(np.abs(values)))) or 1.0
+    largest = float(np.nanmax(np.abs(values)))
+    reach = min(1.0, largest) or 1.0
     with look():
         size = (max(4.4, wide * cell + 1.9), high * cell + (1.7 if by_position else 1.0))
         figure = Figure(figsize=size, layout="constrained")
@@ -65,7 +66,8 @@ def recovered_map(tree: xr.DataTree) -> Figure:
             axes.set_xlabel("Head")
         axes.spines[:].set_visible(False)
         axes.tick_params(length=0)
-        bar = figure.colorbar(image, ax=axes, shrink=0.9, pad=0.02, extend="both")
+        beyond = "both" if largest > reach else "neither"
+        bar = figure.colorbar(image, ax=axes, shrink=0.9, pad=0.02, aspect=max(20, 2 * high), extend=beyond)
         bar.set_label("Share of the way")
         bar.outline.set_visible(False)
     return figure
