@@ -2,6 +2,7 @@
 
     python benchmarks/zoo.py --markdown             # 6 animals of every kind and form: some minutes
     python benchmarks/zoo.py --each 2 --by-kind     # a quick look, and every kind by itself
+    python benchmarks/zoo.py --each 4 --only search # recall of the search by random sets on 200 animals
 
 Each row is a method: AUROC and precision at k, means over the animals of `attnscope.zoo`, with 95% bootstrap intervals
 over animals; k is the number of heads (or tokens of a prediction) that matter. A method ranks the heads of one animal,
@@ -17,7 +18,7 @@ import os
 import re
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
 
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
@@ -34,7 +35,7 @@ from torch import Tensor
 from attnscope.attention import AttentionCall, Need, attend_in_full, measure
 from attnscope.capture import LoadedModel, Site, watching
 from attnscope.corpus import Batch, Window
-from attnscope.faithfulness import Inquiry, effects, search_heads
+from attnscope.faithfulness import Given, Inquiry, effects, search_heads, token_contributions
 from attnscope.faithfulness.passes import ABLATIONS, Questions
 from attnscope.statistics import Reading, indicator_columns, reduce_call
 from attnscope.zoo import Animal, Zoo, names, zoo
@@ -101,16 +102,18 @@ def zero_ablation(animal: Animal) -> Tensor:
     return found
 
 
+def plain_window(ids: list[int], number: int) -> Window:
+    """Token ids as a window, none of them special."""
+    return Window(
+        tuple(ids), (False,) * len(ids), ((0, 0),) * len(ids), f"text {number}", 0, ("",) * len(ids)
+    )
+
+
 class _Asked(Inquiry):
     """An animal's task as `attnscope.intervene` asks questions: each text one window, all in one batch."""
 
     def __init__(self, animal: Animal) -> None:
-        windows = [
-            Window(
-                tuple(ids), (False,) * len(ids), ((0, 0),) * len(ids), f"text {number}", 0, ("",) * len(ids)
-            )
-            for number, ids in enumerate(animal.ids.tolist())
-        ]
+        windows = [plain_window(ids, number) for number, ids in enumerate(animal.ids.tolist())]
         super().__init__(
             LoadedModel(animal.model, None, animal.name, {}), windows, "next", batch_size=len(windows)
         )
@@ -241,14 +244,54 @@ def answers(animal: Animal, inputs: dict[str, Tensor]) -> Tensor:
     return told.gather(-1, animal.labels.clamp_min(0)[..., None])[..., 0]
 
 
+@lru_cache(maxsize=1)
+def contributions(animal: Animal) -> xr.DataArray:
+    """Scores of the tokens judged by every kind of `token_contributions`, (kind, text, query, token): some predictions
+    of the first texts, NaN for all others.
+    """
+    kinds = list(TOKEN_ROWS.values())
+    found = np.full((len(kinds), *animal.labels.shape, animal.ids.shape[1]), np.nan)
+    assert animal.tokens is not None  # noqa: S101 asked of animals that have them
+    hangs = animal.tokens.any(-1)
+    for text in range(TEXTS):
+        places = hangs[text].nonzero().flatten().tolist()[:PLACES]
+        if places:
+            one = Given(animal.model, [_window(animal, text)], animal.name, None)
+            outcomes = animal.labels[text, places].tolist()
+            scores = token_contributions(one, places=places, outcomes=outcomes, kinds=kinds).score
+            found[:, text, places] = scores.values[:, :, (scores.side == "source").values]
+    return xr.DataArray(found, dims=("kind", "text", "query", "token"), coords={"kind": kinds})
+
+
+def contribution(kind: str, animal: Animal) -> np.ndarray:
+    """One kind of `token_contributions`."""
+    return contributions(animal).sel(kind=kind).values
+
+
+def _window(animal: Animal, text: int) -> Window:
+    """A text as `attnscope.scan` cuts windows, with what a decoder reads beside it."""
+    target = None if animal.target is None else plain_window(animal.target[text].tolist(), text)
+    return replace(plain_window(animal.ids[text].tolist(), text), target=target)
+
+
+TEXTS, PLACES = 3, 6  # of an animal, that the slow methods are asked of
+TOKEN_ROWS = {
+    "norms, mean of layers": "norms_mean",
+    "block norms, rollout": "block_norms_rollout",
+    "rollout": "rollout",
+    "flow": "flow",
+    "gradient x attention": "gradient_attention",
+    "gradient x input": "gradient_input",
+    "hidden from all heads": "leave_one_out",
+}
+
 TOKEN_METHODS: dict[str, Method] = {
     "random by offset (the null)": random_offsets,
     "token exchanged": exchange,
     "weight, mean of heads": mean_weight,
     "weight, last layer": last_layer,
     "weight, largest of heads": strongest_weight,
-    # one line for each method of attnscope.faithfulness:
-    # "rollout": faithfulness.rollout,
+    **{name: partial(contribution, kind) for name, kind in TOKEN_ROWS.items()},
 }
 
 
@@ -286,8 +329,11 @@ def judge_tokens(animal: Animal, method: Method) -> tuple[float, float] | None:
     """Means over the predictions of an animal that hang on tokens; None if no single token decides."""
     if animal.tokens is None:
         return None
-    hangs = animal.tokens.any(-1).numpy()
-    truth, scores = animal.tokens.numpy()[hangs], np.asarray(method(animal), dtype=float)[hangs]
+    every = np.asarray(method(animal), dtype=float)
+    hangs = animal.tokens.any(-1).numpy() & ~np.isnan(every).any(
+        -1
+    )  # slow methods are asked of some predictions
+    truth, scores = animal.tokens.numpy()[hangs], every[hangs]
     judged = np.ones_like(truth)
     if animal.form == "decoder":
         judged = np.arange(truth.shape[1]) <= hangs.nonzero()[1][:, None]
@@ -377,7 +423,11 @@ def main() -> None:
     parser.add_argument("--each", type=int, default=6, help="Animals of every kind and form")
     parser.add_argument("--markdown", action="store_true", help="Print Markdown")
     parser.add_argument("--by-kind", action="store_true", help="Print AUROC and precision by kind as well")
+    parser.add_argument("--only", help="Part of the name of the methods that are tried; by default all")
     options = parser.parse_args()
+    for methods in (METHODS, TOKEN_METHODS):
+        for name in [name for name in methods if (options.only or "") not in name]:
+            del methods[name]
     torch.set_num_threads(1)
     animals = zoo(options.each)
     found = scored(animals)
@@ -388,7 +438,9 @@ def main() -> None:
     ]
     headings = ["which", "method", "AUROC", "precision at k", "misled by", "blind to"]
     show(f"{len(animals)} animals", headings, rows, markdown=options.markdown)
-    for question, methods in found.items() if options.by_kind else ():
+    for question, methods in found.items():
+        if not (options.by_kind and methods):
+            continue
         by_kind = [column.by_kind() for column in methods.values()]
         of_kinds = [
             [kind, *(" / ".join(f"{values.mean():.2f}" for values in column[kind]) for column in by_kind)]

@@ -17,7 +17,7 @@ ORDER = (
     {"reproduction"},
     {"report"},
     {"figures"},
-    {"comparison"},
+    {"comparison", "difference"},
     {"training"},
     {"walkthrough"},
     {"faithfulness"},

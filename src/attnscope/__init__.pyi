@@ -1,6 +1,7 @@
 from . import mechanism
 from ._open_run import open_run
 from .comparison import compare
+from .difference import diff
 from .errors import AttnscopeError
 from .faithfulness import intervene, patch
 from .mechanism import explain
@@ -17,6 +18,7 @@ __all__ = [
     "AttnscopeError",
     "align",
     "compare",
+    "diff",
     "explain",
     "intervene",
     "mechanism",

@@ -3,10 +3,15 @@
 import csv
 import io
 import json
+import signal
 
 import pytest
+import xarray as xr
 
+from attnscope import open_run
+from attnscope.store import RunFolder
 from tests.cli.command import attnscope
+from tests.process import Started, wait_until
 
 FEW = ("--limit", "8", "--window", "48", "--steps", "1", "--out", "run")
 
@@ -23,7 +28,7 @@ def finished(tmp_path_factory):
 def test_the_table_says_where_why_and_whether(finished):
     place, said = finished
     assert "12 heads taken out over 8 windows" in said
-    first = next(line for line in said.splitlines() if line.count("*") == 3)
+    first = next(line for line in said.splitlines() if line.count("*") == 4)
     assert "next" in first or "previous" in first
     assert {"report.html", "heads.zarr.zip", "why.zarr.zip", "trust.zarr.zip"} <= {
         path.name for path in (place / "run").iterdir()
@@ -76,3 +81,45 @@ def test_bad_input_is_told_in_a_line(tmp_path, words, says):
     assert says in found.stderr
     assert len(found.stderr.splitlines()) <= 2
     assert not list(tmp_path.iterdir())
+
+
+def started(cwd):
+    words = (
+        "--limit",
+        "24",
+        "--window",
+        "32",
+        "--batch-size",
+        "2",
+        "--ablations",
+        "zero",
+        "--steps",
+        "0",
+        "--no-why",
+    )
+    return Started("intervene", *words, "--variants", "1", "--no-report", "--out", "run", cwd=cwd)
+
+
+def ended(process):
+    _, said = process.communicate()
+    assert process.returncode == 0, said
+
+
+@pytest.mark.slow
+def test_a_killed_run_goes_on_and_ends_the_same(tmp_path):
+    (tmp_path / "whole").mkdir()
+    ended(started(tmp_path / "whole"))
+
+    def done():
+        return RunFolder(tmp_path / "run", {"command": "intervene"}).look().texts
+
+    for enough in (1, 10):
+        process = started(tmp_path)
+        wait_until(lambda enough=enough: done() >= enough, process)
+        process.send_signal(signal.SIGKILL)
+        process.communicate()
+    assert 10 <= done() < 24
+    ended(started(tmp_path))
+    whole, gone_on = (open_run(place / "run") for place in (tmp_path / "whole", tmp_path))
+    for name, node in whole.children.items():
+        xr.testing.assert_identical(gone_on[name].to_dataset(), node.to_dataset())

@@ -45,8 +45,25 @@ def planted_intervention():
         },
         coords={"layer": [0, 1], "head": [0, 1, 2], "offset": np.arange(-2, 3)},
     )
+    change = generator.normal(0.1, 0.1, (2, 3))
+    grid = ("layer", "head")
+    shuffled = xr.Dataset(
+        {
+            "shuffled_loss": (grid, change),
+            "shuffled_loss_low": (grid, change - 0.1),
+            "shuffled_loss_high": (grid, change + 0.1),
+            "shuffled_shown": (grid, change > 0.15),
+        },
+        coords={"layer": [0, 1], "head": [0, 1, 2]},
+    )
     tree = xr.DataTree.from_dict(
-        {"effects": effects, "heads": heads_of(effects), "agreement": agreement_of(effects), "where": where}
+        {
+            "shuffled": shuffled,
+            "effects": effects,
+            "heads": heads_of(effects),
+            "agreement": agreement_of(effects),
+            "where": where,
+        }
     )
     tree.attrs = {
         "model": "made-up",

@@ -94,7 +94,15 @@ def print_csv(tree: xr.DataTree) -> None:
 
 def print_tables(tree: xr.DataTree) -> None:
     """The headline, a table of heads, and how to read it."""
-    from attnscope.mechanism import foretold, layer_numbers, mask_note, rank_heads, skipped_by_reason, summary
+    from attnscope.mechanism import (
+        cause,
+        foretold,
+        layer_numbers,
+        mask_note,
+        rank_heads,
+        skipped_by_reason,
+        summary,
+    )
 
     console = new_console()
     _print_text_tables(tree)
@@ -110,7 +118,7 @@ def print_tables(tree: xr.DataTree) -> None:
         console.print(tree.attrs["decoder"], style="dim", highlight=False)
     if numbering := layer_numbers(tree):
         console.print(numbering, style="dim", highlight=False, markup=False)
-    for sentence in filter(None, (*summary(rows), foretold(tree))):
+    for sentence in filter(None, (*summary(rows), foretold(tree), cause(tree))):
         console.print(sentence, style="bold", highlight=False)
     console.print(_table_of_heads(rows[:_SHOWN]))
     if len(rows) > _SHOWN:

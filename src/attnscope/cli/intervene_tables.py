@@ -19,10 +19,15 @@ if TYPE_CHECKING:
     from attnscope.faithfulness import Effect, HeadVerdict
 
 _SHOWN = 20  # heads in the table
+_ENDS = ("mean", "low", "high", "shown")  # of an effect
 _FEW = 10  # heads in the table of what is forbidden
 _EFFECT = (
     "loss without: change of the loss in nats when nothing (zero), the head's mean (mean) or what it gives on another "
     "text (resample) stands in for it; * is told from 0 with all heads looked at together."
+)
+_SHUFFLED = (
+    "weights shuffled: change of the loss when each row of the head's weights is shuffled among the keys that it may "
+    "look at; near 0, it does not matter to the model where this head looks."
 )
 _ZERO = "Zeroing takes the model out of what it was trained on: mean and resample are the fairer ablations."
 _FORBIDDEN = (
@@ -56,7 +61,8 @@ def print_csv(tree: xr.DataTree) -> None:
     for row in sorted(verdicts(tree), key=lambda one: (one.layer, one.head)):
         plain = asdict(row)
         effects = plain.pop("effects")
-        effects |= {"forbidden": plain.pop("forbidden") or {}}
+        effects["shuffled"] = plain.pop("shuffled") or dict.fromkeys(_ENDS)
+        effects["forbidden"] = plain.pop("forbidden") or dict.fromkeys(_ENDS)
         plain |= {f"{name}_{key}": value for name, one in effects.items() for key, value in one.items()}
         plain |= {"matters": row.matters, "signature": signature}
         if not table:
@@ -88,10 +94,14 @@ def print_tables(tree: xr.DataTree) -> None:
         console.print(_forbidden_table(rows))
     for name, reason in skipped_of(tree).items():
         console.print(f"no {name}: {reason}", style="dim", highlight=False, markup=False)
-    notes = {"": _EFFECT, "forbidden": _FORBIDDEN, "zero": _ZERO, "alone": _ALONE}
-    for name in {"forbidden", "zero"} - {*tree.children, *rows[0].effects}:
-        notes.pop(name)
-    for note in notes.values():
+    asked = {
+        _EFFECT: True,
+        _SHUFFLED: any(row.shuffled for row in rows),
+        _FORBIDDEN: "forbidden" in tree.children,
+        _ZERO: "zero" in rows[0].effects,
+        _ALONE: True,
+    }
+    for note in (note for note, said in asked.items() if said):
         console.print(note, style="dim", highlight=False, markup=False)
 
 
@@ -104,14 +114,17 @@ def _table(rows: list[HeadVerdict]) -> Table:
     why = any(row.position_share is not None for row in rows)
     headings = [
         "head",
-        *(["attention"] if crossing else []),
+        *(["type"] if crossing else []),
         "kind",
         "peak",
         "weight",
         *(["position"] if why else []),
     ]
     for heading in headings:
-        table.add_column(heading, justify="left" if heading in {"attention", "kind"} else "right")
+        table.add_column(heading, justify="left" if heading in {"type", "kind"} else "right")
+    shuffled = any(row.shuffled is not None for row in rows)
+    if shuffled:
+        table.add_column("weights\nshuffled", justify="right")
     for name in rows[0].effects:
         table.add_column(f"loss without:\n{name}", justify="right")
     for row in rows:
@@ -119,8 +132,8 @@ def _table(rows: list[HeadVerdict]) -> Table:
         peak = f"{row.peak_offset:+.0f}" if np.isfinite(row.peak_offset) else ""
         cells = [f"{row.layer}.{row.head}", *([row.attention] if crossing else []), row.kind]
         cells += [peak, f"{row.peak_weight:.2f}", *([share] if why else [])]
-        cells += [_marked(one) for one in row.effects.values()]
-        table.add_row(*cells)
+        changes = [*([row.shuffled] if shuffled else []), *row.effects.values()]
+        table.add_row(*cells, *(_change(one) for one in changes))
     return table
 
 
@@ -136,12 +149,12 @@ def _forbidden_table(rows: list[HeadVerdict]) -> Table:
     for row, effect in sorted(known, key=lambda one: -abs(one[1].mean))[:_FEW]:
         interval = f"{effect.low:+.3f} to {effect.high:+.3f}" if np.isfinite(effect.low) else ""
         name = f"{row.layer}.{row.head}"
-        table.add_row(name, f"{row.forbidden_weight or 0:.3f}", _marked(effect), interval)
+        table.add_row(name, f"{row.forbidden_weight or 0:.3f}", _change(effect), interval)
     return table
 
 
-def _marked(effect: Effect) -> str:
-    return f"{effect.mean:+.3f}{'*' if effect.shown else ' '}"
+def _change(effect: Effect | None) -> str:
+    return "" if effect is None else f"{effect.mean:+.3f}{'*' if effect.shown else ' '}"
 
 
 def as_cell(value: Any) -> Any:

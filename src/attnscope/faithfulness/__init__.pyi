@@ -22,6 +22,7 @@ from ._patched import patched_of
 from ._patching import activation_patch
 from ._path_patching import path_patch
 from ._sets import changes_by_sets, removal_curves, search_heads
+from ._shuffled import shuffled_weights
 from ._stored import load_intervention, skipped_of
 from ._summary import agreement_of, heads_of
 from ._verdict import SHARP, Effect, HeadVerdict, headline, said_effect, verdicts
@@ -85,6 +86,7 @@ __all__ = [
     "said_share",
     "same_output_test",
     "search_heads",
+    "shuffled_weights",
     "skipped_of",
     "token_contributions",
     "trust_in_weights",

@@ -120,8 +120,9 @@ def intervene(
         estimates ``(text, estimator, ablation, layer, head)``, and ``loss`` and ``accuracy`` of the model as it is.
         ``heads``: means with intervals over documents, see `heads_of`. ``agreement``: how well estimates rank heads,
         see `agreement_of`. ``where`` and ``why``: what `scan` and `explain` say of the heads; ``trust``: see
-        `trust_in_weights`. Where asked for, ``forbidden`` (see `without_forbidden`), ``search`` and ``curves``. The
-        attribute ``skipped`` says, as JSON, what is not there and why.
+        `trust_in_weights`; ``shuffled``: see `shuffled_weights`. Where asked for, ``forbidden`` (see
+        `without_forbidden`), ``search`` and ``curves``. The attribute ``skipped`` says, as JSON, what is not there and
+        why.
 
     Raises
     ------

@@ -14,6 +14,7 @@ from attnscope.faithfulness._beside import trust_in_weights, where_heads_look, w
 from attnscope.faithfulness._effects import effects
 from attnscope.faithfulness._forbidden import without_forbidden
 from attnscope.faithfulness._sets import half_of, removal_curves, search_heads
+from attnscope.faithfulness._shuffled import shuffled_weights
 from attnscope.faithfulness._summary import agreement_of, heads_of
 from attnscope.progress import Progress, Tell
 
@@ -83,6 +84,7 @@ class InterventionJob:
                     skipped[name] = reason
                 else:
                     stored.get(name, lambda found=found: found)
+            stored.get("shuffled", lambda: shuffled_weights(self.asked, seed=self.seed))
         rule = self.rule
         if rule is not None:
             self.tell(Progress("heads that may not look there", self._of_effects + 0.08))

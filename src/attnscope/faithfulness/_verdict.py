@@ -56,6 +56,8 @@ class HeadVerdict:
         where they are not known.
     null_share
         Share of the weights' squares that the head's output does not see; None where it is not known.
+    shuffled
+        What the loss does when the head's weights are shuffled in each row; None where that was not tried.
     effects
         By ablation.
     forbidden, forbidden_weight
@@ -76,6 +78,7 @@ class HeadVerdict:
     norm_offset: float | None = None
     norm_weight: float | None = None
     null_share: float | None = None
+    shuffled: Effect | None = None
     effects: dict[str, Effect] = field(default_factory=dict[str, Effect])
     importance: float | None = None
     forbidden: Effect | None = None
@@ -112,6 +115,7 @@ def verdicts(tree: xr.DataTree) -> list[HeadVerdict]:
     why = tree["why"].to_dataset() if "why" in tree.children else None
     trust = tree["trust"].to_dataset() if "trust" in tree.children else None
     forbidden = tree["forbidden"].to_dataset() if "forbidden" in tree.children else None
+    shuffled = tree["shuffled"].to_dataset() if "shuffled" in tree.children else None
     kinds = heads.layer_kind.values.tolist()
     found: list[HeadVerdict] = []
     for row, layer in enumerate(heads.layer.values.tolist()):
@@ -132,6 +136,7 @@ def verdicts(tree: xr.DataTree) -> list[HeadVerdict]:
                     norm_offset=_of(trust, "norm_offset", layer, head),
                     norm_weight=_of(trust, "norm_weight", layer, head),
                     null_share=_of(trust, "null_share", layer, head),
+                    shuffled=_shuffled(shuffled, layer, head),
                     effects={
                         str(name): _effect(heads, place, at)
                         for place, name in enumerate(heads.ablation.values)
@@ -279,6 +284,14 @@ def _forbidden(found: xr.Dataset | None, at: dict[str, int]) -> Effect | None:
         return None
     one = found.isel(at)
     return Effect(float(one.effect), float(one.effect_low), float(one.effect_high), bool(one.shown))
+
+
+def _shuffled(shuffled: xr.Dataset | None, layer: int, head: int) -> Effect | None:
+    change = _of(shuffled, "shuffled_loss", layer, head)
+    if shuffled is None or change is None:
+        return None
+    at = shuffled.sel(layer=layer, head=head)
+    return Effect(change, float(at.shuffled_loss_low), float(at.shuffled_loss_high), bool(at.shuffled_shown))
 
 
 def _of(why: xr.Dataset | None, name: str, layer: int, head: int) -> float | None:

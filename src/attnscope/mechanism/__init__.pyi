@@ -6,7 +6,7 @@ from ._needs import BIAS, BILINEAR_SCORES, POSITION_TABLE, ROTATION, ROTATION_OR
 from ._over_heads import inputs_of
 from ._projections import projections
 from ._ranking import HeadVerdict, best_heads, rank_heads
-from ._sentences import foretold, layer_numbers, mask_note, skipped_by_reason, summary
+from ._sentences import cause, foretold, layer_numbers, mask_note, skipped_by_reason, summary
 from ._stored import load_explanation
 from ._study import DEFAULT_TEXTS, FEW_TEXTS, Model, NotDefinedError, Study, Tokenizer, studied, study
 from ._verdict import ERROR, SAME
@@ -26,6 +26,7 @@ from .analyses import (
     scheme_kernel,
     shift_controls,
     spectra_by_layer,
+    wave_removal,
 )
 
 __all__ = [
@@ -53,6 +54,7 @@ __all__ = [
     "arrays",
     "best_heads",
     "bias_effect",
+    "cause",
     "cross_correlation",
     "cross_spectrum",
     "explain",
@@ -80,4 +82,5 @@ __all__ = [
     "studied",
     "study",
     "summary",
+    "wave_removal",
 ]

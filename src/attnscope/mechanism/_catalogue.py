@@ -26,6 +26,7 @@ from attnscope.mechanism.analyses import (
     SCHEME_KERNEL,
     SPECTRA,
     VERDICT,
+    WAVE_REMOVAL,
     WAVES,
 )
 
@@ -50,6 +51,7 @@ ANALYSES: tuple[Analysis, ...] = (
     SCHEME_KERNEL,
     ROTATION_EFFECT,
     BIAS_EFFECT,
+    WAVE_REMOVAL,
     INTERVENTIONS,
     REPEATED_TOKENS,
 )

@@ -1,5 +1,6 @@
 from ._alignment_page import compared_heads, whose, write_alignment_report
 from ._comparison_page import write_comparison_report
+from ._difference_page import write_difference_report
 from ._embed import numbers, picture, script_json
 from ._explain_page import write_explain_report
 from ._intervention_page import write_intervention_report
@@ -18,6 +19,7 @@ __all__ = [
     "whose",
     "write_alignment_report",
     "write_comparison_report",
+    "write_difference_report",
     "write_explain_report",
     "write_intervention_report",
     "write_patch_report",

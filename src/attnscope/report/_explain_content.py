@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from attnscope.figures.explain import explain_figures
 from attnscope.mechanism import (
     analyses_of,
+    cause,
     foretold,
     known_analyses,
     mask_note,
@@ -137,7 +138,7 @@ def table(tree: xr.DataTree) -> tuple[list[tuple[str, str, str]], list[list[tupl
 
 def headline(tree: xr.DataTree) -> list[str]:
     """What the table comes to, in sentences: those of the terminal."""
-    return [one for one in (*summary(rank_heads(tree)), foretold(tree), mask_note(tree)) if one]
+    return [one for one in (*summary(rank_heads(tree)), foretold(tree), cause(tree), mask_note(tree)) if one]
 
 
 def forms(tree: xr.DataTree) -> list[tuple[str, str, str, str]]:

@@ -125,6 +125,7 @@ def _columns(rows: list[HeadVerdict]) -> list[tuple[str, str, str]]:
         ("trust", "Peak by norms", "descending"),
         ("trust", "Share there", "descending"),
         ("trust", "Unseen by output", "descending"),
+        ("trust", "Loss, weights shuffled", "descending"),
     ]
     forbidden = [("forbidden", "Weight forbidden", "descending"), ("forbidden", "Loss", "descending")]
     return [
@@ -144,7 +145,7 @@ def _has_causes(rows: list[HeadVerdict]) -> bool:
 
 
 def _has_trust(rows: list[HeadVerdict]) -> bool:
-    return any(row.norm_offset is not None for row in rows)
+    return any(row.norm_offset is not None or row.shuffled is not None for row in rows)
 
 
 def _has_forbidden(rows: list[HeadVerdict]) -> bool:
@@ -173,18 +174,12 @@ def _row(tree: xr.DataTree, row: HeadVerdict, *, causes: bool, trusted: bool, ba
             _Cell("" if peak is None else _signed(peak, 0), _order(peak)),
             _number(row.norm_weight),
             _number(row.null_share),
+            _change(row.shuffled),
         ]
-    cells += [_effect(one) for one in row.effects.values()]
+    cells += [_change(one) for one in row.effects.values()]
     if barred:
-        cells += [_number(row.forbidden_weight), _effect(row.forbidden)]
+        cells += [_number(row.forbidden_weight), _change(row.forbidden)]
     return _Row(_profile(tree, row), cells)
-
-
-def _effect(effect: Effect | None) -> _Cell:
-    if effect is None:
-        return _Cell("", "")
-    mean, _, interval = said_effect(effect).partition(" ")
-    return _Cell(mean, effect.mean, "shown" if effect.shown else "open", interval.strip("()"))
 
 
 def _profile(tree: xr.DataTree, row: HeadVerdict) -> list[tuple[float, float, bool]]:
@@ -198,6 +193,13 @@ def _profile(tree: xr.DataTree, row: HeadVerdict) -> list[tuple[float, float, bo
         (float(place), round(_HIGH * float(value) / top, 1), int(offset) == 0)
         for place, (value, offset) in enumerate(zip(values, where.offset.values, strict=True))
     ]
+
+
+def _change(effect: Effect | None) -> _Cell:
+    if effect is None:
+        return _Cell("", "")
+    mean, _, interval = said_effect(effect).partition(" ")
+    return _Cell(mean, effect.mean, "shown" if effect.shown else "open", interval.strip("()"))
 
 
 def _number(value: float | None) -> _Cell:

@@ -2,7 +2,7 @@ from ._adversarial import adversarial_test
 from ._agreement import agreement_test
 from ._erasure import FRACTIONS, ORDERS, erasure_test
 from ._frozen import frozen_test
-from ._replaced import permutation_test, uniform_test
+from ._replaced import permutation_test, same_size, uniform_test
 from ._same_output import same_output_test
 
 __all__ = [
@@ -14,5 +14,6 @@ __all__ = [
     "frozen_test",
     "permutation_test",
     "same_output_test",
+    "same_size",
     "uniform_test",
 ]

@@ -1,5 +1,5 @@
 from ._all import components_of_models, explain_figures, tables_of_models, write_explain_figures
-from ._changes import interventions, scheme_effect
+from ._changes import interventions, scheme_effect, wave_removal
 from ._common import ALONE, MEASURED, NOISE, curve, legend_above
 from ._content import position_content
 from ._controls import shift_controls
@@ -36,5 +36,6 @@ __all__ = [
     "wave_columns",
     "wave_counts",
     "wave_curves",
+    "wave_removal",
     "write_explain_figures",
 ]

@@ -154,6 +154,60 @@ def _draw_change(axes: Axes, part: xr.Dataset, row: int, offset: np.ndarray) -> 
     axes.locator_params(axis="y", nbins=3)
 
 
+def wave_removal(removed: xr.Dataset, heads: Sequence[tuple[int, int]]) -> Figure:
+    """Draw each head's profile before waves are taken out of the position table, as expected after it, and after it.
+
+    Bands are 95% intervals over texts.
+
+    Parameters
+    ----------
+    removed
+        From ``wave_removal``: ``profile_before``, ``profile_expected``, ``profile_after``.
+    heads
+        Pairs (layer, head), counted from 0.
+
+    Returns
+    -------
+    matplotlib.figure.Figure
+
+    Raises
+    ------
+    AttnscopeError
+        If the result holds none or a head does not exist.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import xarray as xr
+    >>> from attnscope.figures.explain import wave_removal
+    >>> values = (("layer", "head", "offset"), np.array([[[0.8, 0.1, 0.1]]]))
+    >>> made = xr.Dataset(
+    ...     {f"profile_{name}": values for name in ("before", "expected", "after")}, coords={"offset": [-1, 0, 1]}
+    ... )
+    >>> len(wave_removal(made, [(0, 0)]).axes)
+    1
+    """
+    needs = ("profile_before", "profile_expected", "profile_after")
+    pairs = the_heads(removed, heads, needs, purpose="wave_removal")
+    offset = removed["offset"].values
+    with look():
+        figure, panels = head_panels(len(pairs), (2.0,))
+        for index, ((layer, head), (axes,)) in enumerate(zip(pairs, panels, strict=True)):
+            part = one_head(removed, layer, head)
+            zero_line(axes)
+            curve(axes, offset, with_interval(part, "profile_before"), _BEFORE, label="Before", linewidth=1.0)
+            curve(axes, offset, with_interval(part, "profile_after"), MEASURED, label="After")
+            expected = part["profile_expected"].values
+            curve(axes, offset, expected, ALONE, label="Expected after", linewidth=1.2, linestyle="--")
+            axes.set(xlim=(offset[0], offset[-1]), ylim=(0, None))
+            axes.set_title(f"Layer {layer}, head {head}", loc="left")
+            if is_leftmost(index):
+                axes.set_ylabel("Mean weight")
+        figure.supxlabel(OFFSET, fontsize=8)
+        legend_above(figure, panels[0][0], 3)
+    return figure
+
+
 def scheme_effect(profiles: xr.Dataset, heads: Sequence[tuple[int, int]]) -> Figure:
     """Draw each head's profile as it is and with its position scheme changed: rotation (RoPE) or bias (T5, ALiBi).
 

@@ -14,6 +14,7 @@ from ._rotation_effect import ROTATION_EFFECT, rotation_effect
 from ._scheme_kernel import SCHEME_KERNEL, scheme_kernel
 from ._spectra import SPECTRA, spectra_by_layer
 from ._verdict import VERDICT
+from ._wave_removal import WAVE_REMOVAL, wave_removal
 from ._waves import WAVES, query_key_waves
 
 __all__ = [
@@ -34,6 +35,7 @@ __all__ = [
     "SPECTRA",
     "VERDICT",
     "WAVES",
+    "WAVE_REMOVAL",
     "bias_effect",
     "cross_correlation",
     "cross_spectrum",
@@ -49,4 +51,5 @@ __all__ = [
     "scheme_kernel",
     "shift_controls",
     "spectra_by_layer",
+    "wave_removal",
 ]

@@ -1,0 +1,147 @@
+"""`attnscope diff`: parse, call, print."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from attnscope.cli import options
+from attnscope.cli.output import csv_text, emit, json_text, new_console
+from attnscope.cli.place import PAGE, Place, count, draw_views
+
+if TYPE_CHECKING:
+    import xarray as xr
+    from rich.table import Table
+
+    from attnscope.difference import Change
+
+_SHOWN = 20
+_READ = (
+    "change: mean over texts with its 95% interval; size: the change in standard deviations between the heads of the "
+    "first model; * is told from 0 with all heads and statistics looked at together."
+)
+
+
+def diff(
+    before: Annotated[Path, typer.Argument(help="Folder of a finished scan: the first model's.")],
+    after: Annotated[
+        Path, typer.Argument(help="Folder of a finished scan of the same texts: the second model's.")
+    ],
+    out: options.Out = None,
+    statistics: Annotated[
+        str | None,
+        typer.Option(
+            help="Statistics to compare, with commas between.", show_default="all that both scans have"
+        ),
+    ] = None,
+    heads: Annotated[
+        str, typer.Option(help="Rule by which heads are matched within a layer: number, profile, auto.")
+    ] = "auto",
+    level: Annotated[
+        float, typer.Option(help="False discovery rate, all heads and statistics together.")
+    ] = 0.05,
+    seed: options.Seed = 0,
+    report: options.Report = True,
+    figures: options.Figures = options.USUAL_FIGURES,
+    as_json: options.AsJson = False,
+    as_csv: options.AsCsv = False,
+) -> None:
+    """What changed between two models? Two scans of one corpus, head by head."""
+    options.refuse_two_formats(as_json=as_json, as_csv=as_csv)
+    formats = options.formats_of(figures)
+    place = Place(out, _default_out)
+    from attnscope.difference import changes_of, headline
+    from attnscope.difference import diff as run_diff
+
+    chosen = None if statistics is None else [name.strip() for name in statistics.split(",")]
+    found = run_diff(before, after, statistics=chosen, heads=heads, level=level, out=place, seed=seed)  # pyright: ignore[reportArgumentType]
+    folder = Path(found.attrs["run"])
+    page = _draw(found, folder, formats) if report else None
+    rows = changes_of(found)
+    if as_json:
+        said = {"signature": json.loads(found.attrs["signature"]), "says": headline(found)}
+        emit(json_text(said | {"changes": [_plain(row) for row in rows], "run": str(folder)}) + "\n")
+    elif as_csv:
+        emit(csv_text([list(asdict(rows[0])), *(list(_plain(row).values()) for row in rows)]))
+    else:
+        _print(found, rows)
+        place.say(folder, page)
+
+
+def _print(found: xr.Dataset, rows: list[Change]) -> None:
+    from attnscope.difference import headline
+
+    console = new_console()
+    heads, texts = found.sizes["layer"] * found.sizes["head"], int(found.attrs["texts"])
+    console.print(
+        f"{found.attrs['before']} and {found.attrs['after']}: {count(found.sizes['statistic'], 'statistic')} of "
+        f"{count(heads, 'head')} over {count(texts, 'window')}",
+        highlight=False,
+        markup=False,
+    )
+    for sentence in headline(found):
+        console.print(sentence, style="bold", highlight=False, markup=False)
+    console.print(_table(rows[:_SHOWN], matched=found.attrs["matching"] == "profile"))
+    if len(rows) > _SHOWN:
+        console.print(f"and {len(rows) - _SHOWN} more: --csv lists all", highlight=False)
+    console.print(_READ, style="dim", highlight=False, markup=False)
+
+
+def _table(rows: list[Change], *, matched: bool) -> Table:
+    from rich import box
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    table.add_column("head", justify="right")
+    if matched:
+        table.add_column("is now", justify="right")
+    table.add_column("statistic")
+    for heading in ("before", "after", "change", "95% interval", "size"):
+        table.add_column(heading, justify="right")
+    for row in rows:
+        names = [f"{row.layer}.{row.head}", *([f"{row.layer}.{row.partner}"] if matched else [])]
+        interval = f"{row.low:+.3f} to {row.high:+.3f}" if row.low == row.low else ""
+        change = f"{row.change:+.3f}{'*' if row.changed else ' '}"
+        table.add_row(
+            *names,
+            row.statistic,
+            f"{row.before:.3f}",
+            f"{row.after:.3f}",
+            change,
+            interval,
+            f"{row.size:+.1f}",
+        )
+    return table
+
+
+def _plain(row: Change) -> dict[str, Any]:
+    """NaN becomes null, which JSON knows."""
+    return {name: None if value != value else value for name, value in asdict(row).items()}  # noqa: PLR0124
+
+
+def _default_out(signature: Any) -> Path:
+    from attnscope.statistics import default_out
+
+    folder = default_out(signature)
+    return folder.with_name(f"diff-{folder.name}")
+
+
+def _draw(found: xr.Dataset, folder: Path, formats: tuple[str, ...]) -> Path | None:
+    from attnscope.figures.difference import difference_figures
+    from attnscope.figures.save import save_figure
+    from attnscope.report import write_difference_report
+    from attnscope.store import RunFolder
+
+    def draw(place: Path) -> None:
+        drawn = dict(difference_figures(found))
+        (place / "figures").mkdir(parents=True, exist_ok=True)
+        for name, figure in drawn.items():
+            save_figure(figure, place / "figures" / name, formats)
+        write_difference_report(found, place / PAGE, drawn)
+
+    with RunFolder(folder, json.loads(found.attrs["signature"])) as run:
+        return draw_views(run, [formats], draw)

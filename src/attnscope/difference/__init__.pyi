@@ -1,0 +1,15 @@
+from ._changes import Changes, changes_by_document
+from ._diff import diff, load_difference
+from ._matching import match_heads
+from ._said import Change, changes_of, headline
+
+__all__ = [
+    "Change",
+    "Changes",
+    "changes_by_document",
+    "changes_of",
+    "diff",
+    "headline",
+    "load_difference",
+    "match_heads",
+]

@@ -1,0 +1,253 @@
+"""`diff`: two scans of one corpus held against each other, head by head."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, get_args
+
+import numpy as np
+import xarray as xr
+
+from attnscope.checks import check_kind, check_real, check_seed
+from attnscope.difference._changes import LEAST, LEVEL, changes_by_document
+from attnscope.difference._matching import Matching, match_heads
+from attnscope.errors import AttnscopeError
+from attnscope.faithfulness.arrays import units_of
+from attnscope.statistics import load_scan
+from attnscope.store import RunFolder, Signature, manifest_of
+
+if TYPE_CHECKING:
+    Scan = str | Path | xr.Dataset
+
+_SAME = ("corpus", "target", "tokenizer")  # what both scans must have read
+_SETTINGS = ("window", "stride", "limit", "band")  # which windows, and which offsets
+
+
+def diff(
+    before: Scan,
+    after: Scan,
+    *,
+    statistics: Sequence[str] | None = None,
+    heads: Matching = "auto",
+    level: float = LEVEL,
+    out: str | Path | Callable[[Signature], Path] | None = None,
+    seed: int = 0,
+) -> xr.Dataset:
+    """Hold two scans of the same corpus against each other: checkpoints of one training, a model and its tuned form.
+
+    Both models read the same windows, so every text is compared with itself.
+
+    Parameters
+    ----------
+    before, after
+        Finished runs of ``attnscope scan``: their folders, or what `attnscope.scan` returned.
+    statistics
+        Names of those to compare, one number a head; by default all that both have.
+    heads
+        How heads are matched within each layer: ``number``, ``profile`` (the heads that look alike), or ``auto``. See
+        `match_heads`.
+    level
+        False discovery rate over all heads and statistics together.
+    out
+        Run folder, or a function that names it from the signature; without it nothing is written.
+    seed
+        Seed of the bootstrap.
+
+    Returns
+    -------
+    xarray.Dataset
+        Over ``statistic, layer, head``: ``before`` and ``after`` (means over texts), ``change``, ``change_low``,
+        ``change_high`` (95% interval by the bootstrap over documents, or windows where there are fewer than 6), ``p``
+        and ``changed`` (see `changes_by_document`), ``size``, the change in standard deviations between the heads
+        before. Over ``layer, head``: ``partner``, the head of the second model that it is compared with,
+        ``profile_distance``, the total variation distance of the two offset profiles. ``units`` is a coordinate of each
+        statistic.
+
+    Raises
+    ------
+    AttnscopeError
+        If the scans are of different texts, tokenizers, windows or shapes of model, or have no statistic in common.
+
+    Examples
+    --------
+    >>> import attnscope
+    >>> texts = ["The tide is out.", "The boats lie on the mud."] * 4
+    >>> first = attnscope.scan(texts=texts)
+    >>> bool(diff(first, first).changed.any())
+    False
+    """
+    check_seed(seed)
+    check_real(0.0, 1.0, level=level)
+    if heads not in get_args(Matching):
+        raise AttnscopeError(
+            f"heads (--heads) are {heads!r}; expected one of {', '.join(get_args(Matching))}"
+        )
+    first, second = (_opened(one) for one in (before, after))
+    own, other = (Signature.from_json(one.attrs["signature"]) for one in (first, second))
+    _check_same(first, second, own, other)
+    names = _common(first, second, statistics)
+    signature = Signature(
+        "diff",
+        model={"name": f"{Path(own.name).name}-{Path(other.name).name}"},
+        systems={"before": own.to_dict(), "after": other.to_dict()},
+        settings={"statistics": names, "heads": heads, "level": level, "seed": seed},
+        versions=own.versions,
+    )
+
+    def made() -> xr.Dataset:
+        return _compared(first, second, names, heads, level, seed).assign_attrs(
+            before=str(first.attrs["model"]), after=str(second.attrs["model"]), signature=signature.to_json()
+        )
+
+    if out is None:
+        return made()
+    with RunFolder(Path(out(signature) if callable(out) else out), signature) as run:
+        if not run.complete:
+            run.save("changes", made())
+            run.finish(parts=["changes"])
+        return load_difference(run)
+
+
+def load_difference(run: RunFolder) -> xr.Dataset:
+    """What `diff` returned, from the folder of a finished run.
+
+    Raises
+    ------
+    AttnscopeError
+        If it is gone.
+    """
+    found = run.load("changes")
+    if found is None:
+        raise AttnscopeError(f"{run.path} has no changes: give the same command again, which makes them anew")
+    return found.assign_attrs(run=str(run.path))
+
+
+def _opened(given: Scan) -> xr.Dataset:
+    check_kind("a scan", str, Path, xr.Dataset, scan=given)
+    if isinstance(given, xr.Dataset):
+        if "signature" not in given.attrs or not {"text", "layer", "head"} <= set(given.dims):
+            raise AttnscopeError(
+                f"found a Dataset over {', '.join(map(str, given.dims)) or 'nothing'} that is no scan; expected what "
+                "attnscope.scan returns"
+            )
+        return given
+    folder = Path(given)
+    manifest = manifest_of(folder)
+    if manifest is None or manifest["command"] != "scan" or not manifest["state"].get("complete"):
+        what = (
+            "no run of attnscope"
+            if manifest is None
+            else f"an attnscope {manifest['command']}, finished or not"
+        )
+        raise AttnscopeError(f"{folder} holds {what}; expected a finished run of attnscope scan")
+    with RunFolder(folder, manifest["state"]["signature"]) as run:
+        return load_scan(run)
+
+
+def _check_same(first: xr.Dataset, second: xr.Dataset, own: Signature, other: Signature) -> None:
+    for part in _SAME:
+        if getattr(own, part) != getattr(other, part):
+            what = {"corpus": "texts", "target": "targets"}.get(part, part)
+            raise AttnscopeError(
+                f"the two scans have different {what}: heads are compared on the same windows of the same texts; scan "
+                "both models on one corpus, with one tokenizer"
+            )
+    for name in _SETTINGS:
+        values = [(one.settings or {}).get(name) for one in (own, other)]
+        if values[0] != values[1]:
+            raise AttnscopeError(
+                f"the two scans differ in --{name}: {values[0]} and {values[1]}; scan both alike"
+            )
+    if any(first.sizes[dim] != second.sizes[dim] for dim in ("layer", "head", "text")):
+        shapes = [
+            f"{one.sizes['layer']} x {one.sizes['head']} heads, {one.sizes['text']} texts"
+            for one in (first, second)
+        ]
+        raise AttnscopeError(
+            f"the models have {shapes[0]} and {shapes[1]}: only models of one shape are compared"
+        )
+
+
+def _common(first: xr.Dataset, second: xr.Dataset, asked: Sequence[str] | None) -> list[str]:
+    cells = ("text", "layer", "head")
+    both = [
+        str(name)
+        for name in first.data_vars
+        if first[name].dims == cells and name in second and name != "label"
+    ]
+    unknown = [name for name in asked or () if name not in both]
+    if unknown or not both:
+        raise AttnscopeError(
+            f"both scans have no statistic {unknown[0]!r} of one number a head; choose from {', '.join(both)}"
+            if unknown
+            else "the scans have no statistic in common; scan both with the same --statistics"
+        )
+    return both if asked is None else [name for name in both if name in asked]
+
+
+def _compared(
+    first: xr.Dataset, second: xr.Dataset, names: list[str], heads: Matching, level: float, seed: int
+) -> xr.Dataset:
+    grid = ("layer", "head")
+    shape = (first.sizes["layer"], first.sizes["head"])
+    partner, rule = np.broadcast_to(np.arange(shape[1]), shape).copy(), "number"
+    distance = np.full(shape, np.nan)
+    if "profile" in first and "profile" in second:
+        profiles = [one.profile.mean("text").values for one in (first, second)]
+        partner, rule = match_heads(*profiles, matching=heads, seed=seed)
+        moved = np.take_along_axis(profiles[1], partner[..., None], 1)
+        distance = np.abs(moved - profiles[0]).sum(-1) / 2
+    elif heads == "profile":
+        raise AttnscopeError(
+            "heads cannot be matched by profile: the scans have none; scan with --statistics profile"
+        )
+    values = [
+        np.stack([one[name].transpose("text", *grid).values for name in names], 1) for one in (first, second)
+    ]
+    values[1] = np.take_along_axis(values[1], np.broadcast_to(partner, values[1].shape), -1)
+    documents = first.source.values.tolist()
+    found = changes_by_document(values[1] - values[0], documents, level=level, seed=seed)
+    before = values[0].mean(0)
+    spread = np.nanstd(before.reshape(len(names), -1), 1)[:, None, None]
+    cells = ("statistic", *grid)
+    return xr.Dataset(
+        {
+            "before": (cells, before, {"long_name": "Mean over texts, first model"}),
+            "after": (cells, values[1].mean(0), {"long_name": "Mean over texts, second model"}),
+            "change": (cells, found.mean, {"long_name": "Change"}),
+            "change_low": (cells, found.low, {"long_name": "Lower end of its 95% interval"}),
+            "change_high": (cells, found.high, {"long_name": "Upper end of its 95% interval"}),
+            "p": (cells, found.p, {"long_name": "Chance of so large a change", "units": "1"}),
+            "changed": (
+                cells,
+                found.changed,
+                {"long_name": "Told from 0 at the false discovery rate", "units": "1"},
+            ),
+            "size": (
+                cells,
+                np.divide(found.mean, spread, out=np.zeros_like(before), where=spread > 0),
+                {"long_name": "Change in standard deviations between heads", "units": "1"},
+            ),
+            "partner": (grid, partner, {"long_name": "Head of the second model", "units": "1"}),
+            "profile_distance": (
+                grid,
+                distance,
+                {"long_name": "Total variation distance of the offset profiles", "units": "share"},
+            ),
+        },
+        coords={
+            "statistic": names,
+            "units": ("statistic", [str(first[name].attrs.get("units", "1")) for name in names]),
+            "long_name": ("statistic", [str(first[name].attrs.get("long_name", name)) for name in names]),
+            **{name: first.coords[name] for name in ("layer", "layer_name", "layer_kind", "head")},
+        },
+        attrs={
+            "texts": first.sizes["text"],
+            "documents": len(set(documents)),
+            "intervals_over": units_of(documents)[1],
+            "tested": int(len(set(units_of(documents)[0])) >= LEAST),
+            "matching": rule,
+            "level": level,
+        },
+    )

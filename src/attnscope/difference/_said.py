@@ -1,0 +1,110 @@
+"""What a difference comes to: the changes one by one, and in sentences."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import xarray as xr
+
+
+@dataclass(frozen=True)
+class Change:
+    """One statistic of one head, before and after.
+
+    Attributes
+    ----------
+    layer, head, partner
+        Which head, and which of the second model it is compared with.
+    statistic, units
+        Name and units.
+    before, after, change, low, high
+        Means over texts, their difference and its 95% interval.
+    size
+        The change in standard deviations between the heads before.
+    p
+        Chance of so large a change without any.
+    changed
+        Whether it is told from 0 with all heads and statistics looked at together.
+    """
+
+    layer: int
+    head: int
+    partner: int
+    statistic: str
+    units: str
+    before: float
+    after: float
+    change: float
+    low: float
+    high: float
+    size: float
+    p: float
+    changed: bool
+
+
+def changes_of(found: xr.Dataset) -> list[Change]:
+    """All changes, those that are told from 0 first, the largest of each first."""
+    rows: list[Change] = []
+    for number, name in enumerate(found.statistic.values):
+        for row, layer in enumerate(found.layer.values):
+            for head in range(found.sizes["head"]):
+                at = {"statistic": number, "layer": row, "head": head}
+                one = {key: float(found[key].isel(at)) for key in ("before", "after", "change", "size", "p")}
+                if np.isnan(one["before"]):
+                    continue
+                rows.append(
+                    Change(
+                        int(layer),
+                        head,
+                        int(found.partner.values[row, head]),
+                        str(name),
+                        str(found.units.values[number]),
+                        low=float(found.change_low.isel(at)),
+                        high=float(found.change_high.isel(at)),
+                        changed=bool(found.changed.isel(at)),
+                        **one,
+                    )
+                )
+    return sorted(rows, key=lambda row: (not row.changed, -abs(row.size)))
+
+
+def headline(found: xr.Dataset) -> list[str]:
+    """What the changes come to, in sentences that say how sure they are."""
+    rows = changes_of(found)
+    changed = [row for row in rows if row.changed]
+    heads = {(row.layer, row.head) for row in rows}
+    moved = {(row.layer, row.head) for row in changed}
+    unit = str(found.attrs["intervals_over"])
+    over = (
+        f"{found.attrs['documents']} documents" if unit == "documents" else f"{found.attrs['texts']} windows"
+    )
+    if not found.attrs["tested"]:
+        return [f"Nothing is told from 0: {over} say next to nothing of others. Give 6 or more."]
+    rate = f"{float(found.attrs['level']):.0%}"
+    sentences = [
+        (
+            f"{len(moved)} of {len(heads)} heads changed in some statistic: {len(changed)} of {len(rows)} changes are "
+            f"told from 0 (false discovery rate {rate}, over {over})."
+        )
+    ]
+    if unit == "windows":
+        sentences.append("The windows are of few documents: this says nothing of other documents.")
+    if changed:
+        parts = [
+            f"{name} {sum(row.statistic == name for row in changed)}"
+            for name in dict.fromkeys(map(str, found.statistic.values))
+        ]
+        sentences.append(f"Heads changed, by statistic: {'; '.join(parts)}.")
+        first = changed[0]
+        sentences.append(
+            f"Most, for its statistic: {first.statistic} of head {first.layer}.{first.head}, {first.before:.3g} to "
+            f"{first.after:.3g} ({first.size:+.1f} standard deviations between heads).".replace("-", "−")
+        )
+    if found.attrs["matching"] == "profile":
+        other = int((found.partner.values != found["head"].values).sum())
+        sentences.append(
+            "Heads are matched by their offset profiles: those of one number are no more alike than by chance, or it "
+            f"was asked for ({other} have another number)."
+        )
+    return sentences

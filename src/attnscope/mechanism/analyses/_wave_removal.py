@@ -1,0 +1,104 @@
+"""A test of cause: the waves held responsible taken out of the position table."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from attnscope.mechanism._analysis import Analysis, Picture
+from attnscope.mechanism._needs import BILINEAR_SCORES, POSITION_TABLE
+from attnscope.mechanism._study import few_texts, studied
+from attnscope.mechanism.analyses._cross_spectrum import of_heads
+from attnscope.mechanism.analyses._interventions import CHANGED
+from attnscope.mechanism.passes import band_removed, gain_without_band, responsible_band
+
+if TYPE_CHECKING:
+    import xarray as xr
+
+    from attnscope.corpus import Sources
+    from attnscope.mechanism._study import Model, Study, Tokenizer
+
+
+def wave_removal(
+    model: Model = None,
+    texts: Sources = None,
+    *,
+    tokenizer: Tokenizer = None,
+    window: int | None = None,
+    limit: int | None = None,
+    frequencies: tuple[int, int] | None = None,
+    band: int = 10,
+    draws: int = 1000,
+    seed: int = 0,
+) -> xr.Dataset:
+    """Take the waves that heads rest on out of the position table, and compare what follows with what was foretold.
+
+    See docs/mathematics.md, Test of cause.
+
+    Parameters
+    ----------
+    model, texts, tokenizer, window, limit
+        See `attnscope.mechanism.study`.
+    frequencies
+        First and last frequency removed, cycles per window. By default `attnscope.mechanism.passes.responsible_band`:
+        the narrowest band that holds half of the heads' cross-spectra.
+    band, draws, seed
+        See `attnscope.mechanism.passes.band_removed`, which also describes the result.
+
+    Examples
+    --------
+    >>> from attnscope import mechanism
+    >>> mechanism.wave_removal("bundled", limit=2, band=4).profile_expected.dims
+    ('layer', 'head', 'offset')
+    """
+    given = few_texts(model, texts, tokenizer=tokenizer, window=window, limit=limit)
+    with studied(given, WAVE_REMOVAL):
+        return _of_study(given, frequencies, band=band, limit=limit, draws=draws, seed=seed)
+
+
+def _of_study(
+    study: Study,
+    frequencies: tuple[int, int] | None,
+    *,
+    band: int,
+    limit: int | None = None,
+    draws: int = 1000,
+    seed: int = 0,
+) -> xr.Dataset:
+    known = study.result("cross_spectrum")
+    spectra = of_heads(study.evidence, None) if known is None else known
+    cross = (spectra.cross_amplitude * np.exp(1j * spectra.phase)).transpose("layer", "head", "frequency")
+    by_layer = {
+        layer.site.index: cross.sel(layer=layer.site.index).values[: layer.heads]
+        for layer in study.evidence.bilinear
+    }
+    chosen = frequencies or responsible_band(np.abs(np.concatenate(list(by_layer.values()))))
+    gains = {layer.site.index: gain_without_band(layer.moments, *chosen) for layer in study.evidence.bilinear}
+    return band_removed(
+        study.model, study.first(limit), by_layer, chosen, gains=gains, band=band, draws=draws, seed=seed
+    )
+
+
+WAVE_REMOVAL = Analysis(
+    "wave_removal",
+    "Waves removed: expected and measured",
+    "Test of cause",
+    lambda study: _of_study(study, None, band=study.band, seed=study.seed),
+    needs=(POSITION_TABLE, BILINEAR_SCORES),
+    section=CHANGED,
+    pictures=(
+        Picture(
+            "wave-removal",
+            "Waves removed: expected and measured",
+            (
+                "The waves that these heads rest on most are taken out of the position table. Dashed is what the "
+                "cross-spectrum says will follow, blue what follows; grey is before. Where the two agree and lie apart "
+                "from grey, the waves are a cause."
+            ),
+            draw="attnscope.figures.explain:wave_removal",
+            of="heads",
+        ),
+    ),
+    units="weight",
+)

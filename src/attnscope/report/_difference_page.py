@@ -1,0 +1,72 @@
+"""Writing the page of a difference: what changed from one model to the other."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from attnscope.difference import changes_of, headline
+from attnscope.figures.difference import READINGS, difference_figures
+from attnscope.report._embed import picture, write_page
+from attnscope.report._scan_content import parsed
+
+if TYPE_CHECKING:
+    import xarray as xr
+    from matplotlib.figure import Figure
+
+_LISTED = 300  # changes in the table; the CSV has all
+
+
+def write_difference_report(
+    found: xr.Dataset, path: Path | str, figures: Mapping[str, Figure] | None = None
+) -> Path:
+    """Write the results of `attnscope.diff` as one HTML page that needs no network and no other file.
+
+    Parameters
+    ----------
+    found
+        From `attnscope.diff`.
+    path
+        The file to write; its folder is made if needed.
+    figures
+        From `difference_figures`, if they were drawn already.
+
+    Returns
+    -------
+    Path
+        The file written.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> import attnscope
+    >>> scan = attnscope.scan(texts=["The tide is out.", "The boats lie on the mud."] * 4)
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     place = write_difference_report(attnscope.diff(scan, scan), Path(folder) / "report.html")
+    ...     page = place.read_text(encoding="utf-8")
+    >>> "0 of 12 heads changed" in page
+    True
+    """
+    drawn = dict(difference_figures(found)) if figures is None else figures
+    shown = []
+    for name, (title, reading) in READINGS.items():
+        if name in drawn:
+            source, width = picture(drawn[name])
+            shown.append({"name": name, "title": title, "reading": reading, "source": source, "width": width})
+    rows = changes_of(found)
+    return write_page(
+        Path(path),
+        "difference.html.j2",
+        styles=("page.css", "explain.css", "intervene.css"),
+        scripts=("sort.js",),
+        signature=parsed(str(found.attrs["signature"])),
+        before=str(found.attrs["before"]),
+        after=str(found.attrs["after"]),
+        headline=headline(found),
+        pictures=shown,
+        rows=rows[:_LISTED],
+        left_out=max(0, len(rows) - _LISTED),
+        matched=found.attrs["matching"] == "profile",
+        names=dict(zip(map(str, found.statistic.values), map(str, found.long_name.values), strict=True)),
+    )

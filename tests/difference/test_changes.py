@@ -1,0 +1,78 @@
+"""How often a change is called one that is none, and how often one is found: on two halves of a real corpus."""
+
+import numpy as np
+import pytest
+
+import attnscope
+from attnscope.difference import changes_by_document
+
+NAMES = ["entropy", "first_token", "max_weight", "outside", "mean_offset", "gini_simpson"]
+SPLITS = 200
+
+
+@pytest.fixture(scope="module")
+def measured(data):
+    """Statistics of real paragraphs, (text, cell); each paragraph is a document."""
+    texts = [
+        line
+        for line in (data / "wikitext-2" / "valid.txt").read_text(encoding="utf-8").splitlines()
+        if len(line) > 300
+    ][:160]
+    found = attnscope.scan(texts=texts, window=48, limit=160, statistics=NAMES)
+    return np.concatenate([found[name].values.reshape(found.sizes["text"], -1) for name in NAMES], 1)
+
+
+def halves(measured, seed, shift=0.0):
+    """Changes from one half of the documents to the other, in pairs drawn at random: there is none but `shift`."""
+    order = np.random.default_rng(seed).permutation(len(measured))
+    half = len(order) // 2
+    changes = measured[order[half : 2 * half]] - measured[order[:half]]
+    changes[:, :4] += shift
+    return changes_by_document(changes, range(half), seed=seed)
+
+
+def test_where_nothing_changed_something_is_found_in_five_of_a_hundred_or_fewer(measured):
+    found = [bool(halves(measured, seed).changed.any()) for seed in range(SPLITS)]
+    assert np.mean(found) <= 0.05 + 2 * np.sqrt(0.05 * 0.95 / SPLITS)
+
+
+def test_false_ones_are_few_among_those_found_where_some_changed(measured):
+    shares = []
+    for seed in range(60):
+        changed = halves(measured, seed, shift=0.5).changed
+        assert changed[:4].all()
+        shares.append(changed[4:].sum() / changed.sum())
+    assert np.mean(shares) <= 0.05 + 2 * np.std(shares) / np.sqrt(60)
+
+
+def test_a_shift_of_two_hundredths_is_found_in_nine_of_ten_paired_comparisons(measured):
+    """Two models on the same windows: each text is its own control."""
+    generator = np.random.default_rng(0)
+    shares = NAMES.index("max_weight") * 12
+    found = []
+    for seed in range(50):
+        changes = generator.normal(0, 0.05, (len(measured), measured.shape[1]))
+        changes[:, shares : shares + 4] += 0.02
+        found.append(
+            changes_by_document(changes, range(len(changes)), seed=seed).changed[shares : shares + 4]
+        )
+    assert np.mean(found) >= 0.9
+
+
+def test_windows_of_one_document_count_as_one():
+    """The same ten changes, each fifty times over, are no more sure than once."""
+    once = np.random.default_rng(3).normal(0.1, 1.0, (10, 20))
+    many = changes_by_document(np.repeat(once, 50, 0), np.repeat(np.arange(10), 50).tolist())
+    np.testing.assert_allclose(many.p, changes_by_document(once, range(10)).p, rtol=1e-9)
+    assert not many.changed.any()
+
+
+def test_five_windows_tell_nothing():
+    found = changes_by_document(np.ones((5, 2)), range(5))
+    assert np.isnan(found.p).all()
+    assert not found.changed.any()
+
+
+def test_what_is_exactly_equal_has_not_changed():
+    found = changes_by_document(np.zeros((8, 3)), range(8))
+    assert found.p.tolist() == [1.0, 1.0, 1.0]

@@ -1,0 +1,93 @@
+"""`diff` on real scans: what was changed is found, and nothing else; what cannot be compared is refused."""
+
+import shutil
+
+import numpy as np
+import pytest
+import torch
+
+import attnscope
+from attnscope import AttnscopeError, open_run
+from attnscope.bundled import MODEL
+from attnscope.capture import load_model
+from attnscope.difference import changes_of, headline
+from tests.cli.command import attnscope as command
+
+WIDTH = 32  # of a head
+
+
+@pytest.fixture(scope="module")
+def scans(tmp_path_factory):
+    """The bundled model, and the same with other queries in head 1.1, on the sample."""
+    place = tmp_path_factory.mktemp("diff")
+    tuned = load_model(MODEL, device="cpu")
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        weight = tuned.model.get_parameter("encoder.layers.1.self_attention.q_proj.weight")
+        rows = weight[WIDTH : 2 * WIDTH]
+        rows += 0.5 * weight.std() * torch.randn(rows.shape, generator=generator)
+    shutil.copytree(MODEL, place / "tuned")
+    tuned.model.save_pretrained(place / "tuned")
+    for name, model in (("before", MODEL), ("after", place / "tuned")):
+        attnscope.scan(model, out=place / name, window=64, limit=80)
+    return place
+
+
+def test_the_head_that_was_changed_changed_most_and_those_below_it_not_at_all(scans):
+    found = attnscope.diff(scans / "before", scans / "after")
+    first = changes_of(found)[0]
+    assert (first.layer, first.head, first.changed) == (1, 1, True)
+    assert not found.changed.sel(layer=0).any()
+    assert not found.changed.sel(layer=1, head=[0, 2, 3]).any()
+    assert found.attrs["matching"] == "number"
+    assert float(found.profile_distance.sel(layer=1, head=1)) > float(
+        found.profile_distance.sel(layer=2).max()
+    )
+    assert "heads changed in some statistic" in headline(found)[0]
+
+
+def test_means_are_those_of_the_scans(scans):
+    before, after = (open_run(scans / name) for name in ("before", "after"))
+    found = attnscope.diff(before, after, statistics=["entropy"])
+    np.testing.assert_allclose(found.before[0], before.entropy.mean("text"))
+    np.testing.assert_allclose(found.change[0], (after.entropy - before.entropy).mean("text"), atol=1e-12)
+
+
+def test_a_model_does_not_differ_from_itself(scans):
+    found = attnscope.diff(scans / "before", scans / "before")
+    assert not found.changed.any()
+    assert headline(found)[0].startswith("0 of 12 heads changed")
+
+
+def test_the_command_writes_a_run_that_opens_again(scans):
+    said = command("diff", "before", "after", "--out", "run", cwd=scans)
+    assert said.returncode == 0, said.stderr
+    assert "1.1" in said.stdout
+    page = (scans / "run" / "report.html").read_text(encoding="utf-8")
+    assert 'id="change-maps"' in page
+    assert 'id="before-after"' in page
+    assert bool(open_run(scans / "run").changed.sel(layer=1, head=1).any())
+    rows = command("diff", "before", "after", "--out", "run", "--csv", cwd=scans).stdout.splitlines()
+    assert len(rows) == 1 + 12 * len(open_run(scans / "run").statistic)
+
+
+@pytest.mark.usefixtures("no_types")
+def test_what_cannot_be_compared_is_refused(scans, tmp_path):
+    other = attnscope.scan(texts=["The tide is out."] * 8)
+    shorter = attnscope.scan(window=64, limit=6)
+    first = open_run(scans / "before")
+    for given, says in (
+        (other, "different texts"),
+        (shorter, "differ in --limit: 80 and 6"),
+        (tmp_path, "no run of attnscope"),
+        (first[["entropy"]].drop_attrs(), "no scan"),
+    ):
+        with pytest.raises(AttnscopeError, match=says):
+            attnscope.diff(first, given)
+    for options, says in (
+        ({"statistics": ["entrop"]}, "no statistic 'entrop'"),
+        ({"heads": "name"}, "expected one of auto, number, profile"),
+        ({"level": 1.5}, "level"),
+    ):
+        with pytest.raises(AttnscopeError, match=says):
+            attnscope.diff(first, first, **options)
