@@ -4,7 +4,7 @@ from ._open_run import open_run
 from .comparison import compare
 from .difference import diff
 from .errors import AttnscopeError
-from .faithfulness import intervene
+from .faithfulness import intervene, patch
 from .mechanism import explain
 from .statistics import scan, weights
 from .training import train
@@ -25,6 +25,7 @@ __all__ = [
     "intervene",
     "mechanism",
     "open_run",
+    "patch",
     "scan",
     "score",
     "train",

@@ -24,14 +24,15 @@ def open_run(path: str | Path) -> xr.Dataset | xr.DataTree | Aligned:
     Parameters
     ----------
     path
-        Folder of a run of ``scan``, ``explain``, ``intervene``, ``diff``, ``align``, ``compare`` or ``train``.
+        Folder of a run of ``scan``, ``explain``, ``intervene``, ``patch``, ``diff``, ``align``, ``compare`` or
+        ``train``.
 
     Returns
     -------
     xarray.Dataset, xarray.DataTree or attnscope.translation.alignment.Aligned
         What `attnscope.scan`, `attnscope.diff` and `attnscope.train` (a Dataset), `attnscope.explain`,
-        `attnscope.intervene` and `attnscope.compare` (a DataTree) and `attnscope.align` (an `Aligned`) returned.
-        Nothing is measured or trained anew, and no model is loaded.
+        `attnscope.intervene`, `attnscope.patch` and `attnscope.compare` (a DataTree) and `attnscope.align` (an
+        `Aligned`) returned. Nothing is measured or trained anew, and no model is loaded.
 
     Raises
     ------
@@ -59,7 +60,7 @@ def open_run(path: str | Path) -> xr.Dataset | xr.DataTree | Aligned:
         raise AttnscopeError(
             f"{folder} holds an unfinished run of attnscope {command}: give the same command again, which goes on there"
         )
-    if command in {"scan", "explain", "intervene", "diff"}:
+    if command in {"scan", "explain", "intervene", "patch", "diff"}:
         with RunFolder(folder, state["signature"]) as run:
             return _of_texts(run)
     owned = OwnedFolder(folder, command).look()
@@ -82,6 +83,10 @@ def _of_texts(run: RunFolder) -> xr.Dataset | xr.DataTree:
         from attnscope.faithfulness import load_intervention
 
         return load_intervention(run)
+    if run.command == "patch":
+        from attnscope.faithfulness import load_patching
+
+        return load_patching(run)
     from attnscope.mechanism import load_explanation
 
     return load_explanation(run)

@@ -70,6 +70,8 @@ def test_formats_are_of_the_finished_run(finished):
         (("--figures", "gif"), "svg, pdf, png"),
         (("--window", "4000"), "does not fit"),
         (("none.txt",), "none.txt"),
+        (("--forbid-token", "harbours"), "expected one"),
+        (("--forbid-offset", "9999", "--window", "32", "--limit", "2"), "nothing is forbidden"),
     ],
 )
 def test_bad_input_is_told_in_a_line(tmp_path, words, says):

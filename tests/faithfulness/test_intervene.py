@@ -11,7 +11,8 @@ from attnscope.attention import attend_in_full
 from attnscope.capture import load_model, watching
 from attnscope.corpus import texts_of
 from attnscope.errors import AttnscopeError
-from attnscope.faithfulness import Forbidden, inquiry, intervene, knock_out, search_heads, verdicts
+from attnscope.faithfulness import Forbidden, headline, inquiry, intervene, knock_out, search_heads, verdicts
+from tests.translation.small_translators import small_model, small_tokenizer
 
 TEXTS = [
     "The tide comes in twice a day, and twice a day it goes out again.",
@@ -115,6 +116,38 @@ def test_batches_do_not_change_effects():
     one, other = intervene(**settings), intervene(**settings, batch_size=2, variants=3)
     for name in ("loss_change", "kl", "estimate", "importance"):
         np.testing.assert_allclose(one["effects"][name], other["effects"][name], atol=2e-5)
+
+
+@pytest.mark.parametrize("renormalise", [True, False])
+def test_a_rule_is_measured_beside_the_ablations(tmp_path, renormalise):
+    settings = {"texts": TEXTS, "ablations": ["zero"], "steps": 0, "why": False, "renormalise": renormalise}
+    found = intervene(**settings, out=tmp_path / "run", forbid_offsets=[-1], forbid_tokens=["."])
+    loaded = load_model("bundled", device="cpu")
+    asked = inquiry(loaded, texts_of(TEXTS), window=128, limit=100)
+    asked.check()
+    stop = loaded.tokenizer.convert_tokens_to_ids(".")
+    alone = knock_out(asked, Forbidden(offsets=(-1,), tokens=(stop,)), renormalise=renormalise)
+    node = found["forbidden"]
+    np.testing.assert_allclose(node.loss_change, alone.loss_change, atol=1e-6)
+    np.testing.assert_allclose(node.effect, alone.loss_change.mean("text"), atol=1e-6)
+    np.testing.assert_allclose(node.forbidden_weight, alone.weight.mean("text"), atol=1e-6)
+    assert attnscope.open_run(tmp_path / "run").identical(found)
+    best = max(verdicts(found), key=lambda row: row.forbidden.mean)
+    assert (best.layer, best.head) == (0, 3)
+    assert best.forbidden_weight > 0.8
+    assert any("may not look at offset −1 and token '.'" in sentence for sentence in headline(found))
+
+
+def test_cross_attention_has_no_offsets_that_could_be_forbidden():
+    tokenizer = small_tokenizer()
+    model = small_model("bart", len(tokenizer))
+    texts = {"texts": ["a b", "th a b"], "targets": ["b a", "ab b"], "tokenizer": tokenizer}
+    found = intervene(model, **texts, ablations=["zero"], steps=0, why=False, forbid_offsets=[-1])
+    kinds = found["forbidden"].layer_kind.values
+    unknown = np.isnan(found["forbidden"].effect.values).all(1)
+    assert unknown.tolist() == (kinds == "cross").tolist()
+    assert unknown.any()
+    assert {row.forbidden is None for row in verdicts(found) if row.attention == "cross"} == {True}
 
 
 def test_weights_that_may_not_look_before_cost_the_head_that_does():

@@ -7,7 +7,7 @@ import torch
 from attnscope.attention import attend_in_full
 from attnscope.capture import load_model, watching
 from attnscope.errors import AttnscopeError
-from attnscope.faithfulness import Pair, attribution_patch, patch, path_patch, read_pairs
+from attnscope.faithfulness import Pair, activation_patch, attribution_patch, path_patch, read_pairs
 
 PAIRS = [
     Pair("It was part<mask> the first.", "It was due<mask> the first.", " of", " to"),
@@ -38,7 +38,7 @@ def run(loaded, text, change=lambda number, output: output):
 
 @pytest.mark.parametrize("direction", ["denoising", "noising"])
 def test_a_head_is_patched_as_by_hand(loaded, direction):
-    found = patch(loaded, PAIRS[:1], direction=direction)
+    found = activation_patch(loaded, PAIRS[:1], direction=direction)
     texts = [PAIRS[0].clean, PAIRS[0].corrupted]
     texts = texts if direction == "denoising" else texts[::-1]
     _, donors = run(loaded, texts[0])
@@ -57,15 +57,15 @@ def test_a_head_is_patched_as_by_hand(loaded, direction):
 
 
 def test_the_last_state_at_the_mask_brings_all_of_it_back(loaded):
-    found = patch(loaded, PAIRS[:1], what="residual").recovered
+    found = activation_patch(loaded, PAIRS[:1], what="residual").recovered
     place = found.token.values.tolist().index("<mask>")
     np.testing.assert_allclose(found.isel(block=-1, position=place), 1, rtol=1e-4)
     np.testing.assert_allclose(np.delete(found.isel(block=-1).values, place), 0, atol=1e-4)
 
 
 def test_positions_add_up_where_later_layers_do_not_mix_them(loaded):
-    by_position = patch(loaded, PAIRS[:1], by_position=True)
-    whole = patch(loaded, PAIRS[:1])
+    by_position = activation_patch(loaded, PAIRS[:1], by_position=True)
+    whole = activation_patch(loaded, PAIRS[:1])
     place = by_position.token.values.tolist().index("<mask>")
     np.testing.assert_allclose(  # of the last layer, the mask's own row alone is read
         by_position.difference.isel(layer=-1, position=place), whole.difference.isel(layer=-1), rtol=1e-4
@@ -97,7 +97,7 @@ def test_a_path_is_patched_as_by_hand(loaded):
 
 def test_the_estimate_of_a_small_change_is_the_change(loaded):
     estimated = attribution_patch(loaded, PAIRS, steps=1).estimate
-    measured = patch(loaded, PAIRS, direction="noising")
+    measured = activation_patch(loaded, PAIRS, direction="noising")
     changes = measured.difference - measured.clean
     small = np.abs(changes.values) < 0.2
     assert small.sum() > 5
@@ -114,12 +114,12 @@ def test_the_estimate_of_a_small_change_is_the_change(loaded):
         ([Pair("It was part of it.", "It was due to it.", " of", " to")], "masks; expected one <mask>"),
         ([Pair("It was part<mask> it.", "It was due<mask> it.", " harbours", " to")], "tokens; expected one"),
         ([PAIRS[0], Pair("part<mask> it.", "due<mask> it.", " of", " to")], "all as long"),
-        ([Pair(PAIRS[0].clean, PAIRS[0].clean, " of", " to")], "same difference of answers"),
+        ([Pair(PAIRS[0].clean, PAIRS[0].clean, " of", " to")], "are the same tokens"),
     ],
 )
 def test_pairs_that_cannot_be_patched_are_refused(loaded, pairs, says):
     with pytest.raises(AttnscopeError, match=says):
-        patch(loaded, pairs)
+        activation_patch(loaded, pairs)
 
 
 @pytest.mark.parametrize("text", ["", "no json\n", "[1]\n", '{"clean": "a"}\n', "[" * 5000])

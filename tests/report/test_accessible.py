@@ -1,4 +1,4 @@
-"""All five pages, on desktop and phone, light and dark: what a screen reader, a keyboard and weak eyes need."""
+"""All six pages, on desktop and phone, light and dark: what a screen reader, a keyboard and weak eyes need."""
 
 import numpy as np
 import pytest
@@ -8,11 +8,13 @@ from attnscope.report import (
     write_comparison_report,
     write_explain_report,
     write_intervention_report,
+    write_patch_report,
     write_report,
 )
 from tests.report.planted_comparison import planted as planted_comparison
 from tests.report.planted_explanation import explanation
 from tests.report.planted_intervention import planted_intervention
+from tests.report.planted_patching import planted_patching
 from tests.report.planted_result import planted
 from tests.report.test_alignment_page import made as planted_alignment
 
@@ -46,6 +48,7 @@ def pages(tmp_path_factory):
         "scan": write_report(made.result, made.sample, folder / "scan.html"),
         "explain": write_explain_report(explanation(), folder / "explain.html"),
         "intervene": write_intervention_report(planted_intervention(), folder / "intervene.html"),
+        "patch": write_patch_report(planted_patching(), folder / "patch.html"),
         "compare": write_comparison_report(planted_comparison(), folder / "compare.html"),
         "align": write_alignment_report(planted_alignment(), folder / "align.html"),
     }
@@ -67,7 +70,7 @@ def contrast(one, other):
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [390, 1280])
-@pytest.mark.parametrize("name", ["scan", "explain", "compare", "align"])
+@pytest.mark.parametrize("name", ["scan", "explain", "patch", "compare", "align"])
 def test_headers_landmarks_scrolling_and_contrast(visit, pages, name, width, scheme):
     page = visit(pages[name], width=width, scheme=scheme)
     assert page.evaluate(EMPTY_HEADERS) == []
@@ -78,7 +81,7 @@ def test_headers_landmarks_scrolling_and_contrast(visit, pages, name, width, sch
     assert faint == []
 
 
-@pytest.mark.parametrize("name", ["explain", "compare", "align"])
+@pytest.mark.parametrize("name", ["explain", "patch", "compare", "align"])
 def test_figures_are_no_white_slabs_in_the_dark(visit, pages, name):
     page = visit(pages[name], scheme="dark")
     plate = page.locator(".plate").first

@@ -6,3 +6,5 @@ from pathlib import Path
 MODEL = Path(__file__).parent / "small-mlm"
 #: Folder of the bundled sample texts, in English and Japanese.
 TEXT = Path(__file__).parent / "text"
+#: File of pairs of a clean and a corrupted text for the bundled model: "part of" beside "due to", and others.
+PAIRS = Path(__file__).parent / "pairs.jsonl"

@@ -3,17 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from attnscope.store import Signature, package_versions, tokenizer_sha256
 
 if TYPE_CHECKING:
     from attnscope.capture._load import LoadedModel
-    from attnscope.corpus import Corpus, Texts
+    from attnscope.corpus import Corpus
+
+
+@runtime_checkable
+class Hashed(Protocol):
+    """What is read: texts, token ids, pairs."""
+
+    def sha256(self) -> str:
+        """SHA-256 of all of it."""
+        ...
 
 
 def signature_of(
-    command: str, loaded: LoadedModel, corpus: Texts, target: Corpus | None, settings: Mapping[str, Any]
+    command: str, loaded: LoadedModel, corpus: Hashed, target: Corpus | None, settings: Mapping[str, Any]
 ) -> Signature:
     """Model, tokenizer, texts, settings, device and type, and the versions of packages.
 

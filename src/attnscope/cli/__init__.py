@@ -18,6 +18,7 @@ from attnscope.cli.diff import diff
 from attnscope.cli.explain import explain
 from attnscope.cli.intervene import intervene
 from attnscope.cli.output import abandon, prepare, tell
+from attnscope.cli.patch import patch
 from attnscope.cli.scan import scan
 from attnscope.cli.score import score
 from attnscope.cli.train import train, with_settings
@@ -34,12 +35,13 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
     help="Where every attention head of a model looks (scan), why it looks there (explain), and whether it matters "
-    "(intervene); what changed between two models (diff); what one head computes "
-    "(walk); the attention lineage to train, translate with, score, align and compare.",
+    "(intervene); what carries the difference between two texts (patch); what changed between two models (diff); "
+    "what one head computes (walk); the attention lineage to train, translate with, score, align and compare.",
 )
 app.command()(scan)
 app.command()(explain)
 app.command()(intervene)
+app.command()(patch)
 app.command()(diff)
 app.command()(walk)
 app.command()(with_settings(train))

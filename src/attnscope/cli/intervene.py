@@ -39,6 +39,19 @@ _Search = Annotated[
 _Curves = Annotated[
     bool, typer.Option("--curves", help="Curves too: more and more heads taken out, in several orders.")
 ]
+_ForbidOffset = Annotated[
+    list[int] | None,
+    typer.Option(
+        help="Offset (key minus query) at which heads may not look: -1 is the token before; may be repeated."
+    ),
+]
+_ForbidFirst = Annotated[bool, typer.Option("--forbid-first", help="First token: heads may not look at it.")]
+_ForbidToken = Annotated[
+    list[str] | None, typer.Option(help="Token at which heads may not look, by its text; may be repeated.")
+]
+_Renormalise = Annotated[
+    bool, typer.Option(help="Rows scaled to their sum before, where something in them is forbidden.")
+]
 _Why = Annotated[bool, typer.Option(help="Causes beside the effects, as explain finds them.")]
 
 
@@ -60,6 +73,10 @@ def intervene(
     steps: _Steps = 5,
     search: _Search = False,
     curves: _Curves = False,
+    forbid_offset: _ForbidOffset = None,
+    forbid_first: _ForbidFirst = False,
+    forbid_token: _ForbidToken = None,
+    renormalise: _Renormalise = True,
     why: _Why = True,
     band: options.Band = 10,
     seed: options.Seed = 0,
@@ -95,6 +112,10 @@ def intervene(
             steps=steps,
             search=search,
             curves=curves,
+            forbid_offsets=forbid_offset or (),
+            forbid_first=forbid_first,
+            forbid_tokens=forbid_token or (),
+            renormalise=renormalise,
             why=why,
             band=band,
             seed=seed,

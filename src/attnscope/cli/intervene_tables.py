@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from attnscope.faithfulness import Effect, HeadVerdict
 
 _SHOWN = 20  # heads in the table
+_ENDS = ("mean", "low", "high", "shown")  # of an effect
+_FEW = 10  # heads in the table of what is forbidden
 _EFFECT = (
     "loss without: change of the loss in nats when nothing (zero), the head's mean (mean) or what it gives on another "
     "text (resample) stands in for it; * is told from 0 with all heads looked at together."
@@ -28,6 +30,10 @@ _SHUFFLED = (
     "look at; near 0, it does not matter to the model where this head looks."
 )
 _ZERO = "Zeroing takes the model out of what it was trained on: mean and resample are the fairer ablations."
+_FORBIDDEN = (
+    "weight forbidden: the share of a head's weight that lies where it may not look (near 0, the rule cannot change "
+    "it); loss: its change, nats, when that head alone looks elsewhere."
+)
 _ALONE = "A head that another one can stand in for shows no effect alone: --curves takes heads out together."
 
 
@@ -39,7 +45,7 @@ def as_dict(tree: xr.DataTree, folder: Path) -> dict[str, Any]:
     return {
         "signature": json.loads(tree.attrs["signature"]),
         "says": headline(tree),
-        "heads": _finite(heads),
+        "heads": finite(heads),
         "skipped": skipped_of(tree),
         "run": str(folder),
     }
@@ -55,12 +61,13 @@ def print_csv(tree: xr.DataTree) -> None:
     for row in sorted(verdicts(tree), key=lambda one: (one.layer, one.head)):
         plain = asdict(row)
         effects = plain.pop("effects")
-        effects["shuffled"] = plain.pop("shuffled") or dict.fromkeys(("mean", "low", "high", "shown"))
+        effects["shuffled"] = plain.pop("shuffled") or dict.fromkeys(_ENDS)
+        effects["forbidden"] = plain.pop("forbidden") or dict.fromkeys(_ENDS)
         plain |= {f"{name}_{key}": value for name, one in effects.items() for key, value in one.items()}
         plain |= {"matters": row.matters, "signature": signature}
         if not table:
             table.append(list(plain))
-        table.append([_cell(value) for value in plain.values()])
+        table.append([as_cell(value) for value in plain.values()])
     emit(csv_text(table))
 
 
@@ -83,11 +90,14 @@ def print_tables(tree: xr.DataTree) -> None:
     console.print(_table(rows[:_SHOWN]))
     if len(rows) > _SHOWN:
         console.print(f"and {len(rows) - _SHOWN} more heads: --csv lists all", highlight=False)
+    if "forbidden" in tree.children:
+        console.print(_forbidden_table(rows))
     for name, reason in skipped_of(tree).items():
         console.print(f"no {name}: {reason}", style="dim", highlight=False, markup=False)
     asked = {
         _EFFECT: True,
         _SHUFFLED: any(row.shuffled for row in rows),
+        _FORBIDDEN: "forbidden" in tree.children,
         _ZERO: "zero" in rows[0].effects,
         _ALONE: True,
     }
@@ -127,18 +137,35 @@ def _table(rows: list[HeadVerdict]) -> Table:
     return table
 
 
+def _forbidden_table(rows: list[HeadVerdict]) -> Table:
+    """Heads whose loss changes most where they may not look."""
+    from rich import box
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    for heading in ("head", "weight forbidden", "loss", "95% interval"):
+        table.add_column(heading, justify="right")
+    known = [(row, row.forbidden) for row in rows if row.forbidden is not None]
+    for row, effect in sorted(known, key=lambda one: -abs(one[1].mean))[:_FEW]:
+        interval = f"{effect.low:+.3f} to {effect.high:+.3f}" if np.isfinite(effect.low) else ""
+        name = f"{row.layer}.{row.head}"
+        table.add_row(name, f"{row.forbidden_weight or 0:.3f}", _change(effect), interval)
+    return table
+
+
 def _change(effect: Effect | None) -> str:
     return "" if effect is None else f"{effect.mean:+.3f}{'*' if effect.shown else ' '}"
 
 
-def _cell(value: Any) -> Any:
+def as_cell(value: Any) -> Any:
+    """A value as CSV has it."""
     return f"{value:.6g}" if isinstance(value, float) else "" if value is None else value
 
 
-def _finite(value: Any) -> Any:
+def finite(value: Any) -> Any:
     """NaN becomes null, which JSON knows."""
     if isinstance(value, dict):
-        return {name: _finite(one) for name, one in value.items()}
+        return {name: finite(one) for name, one in value.items()}
     if isinstance(value, list):
-        return [_finite(one) for one in value]
+        return [finite(one) for one in value]
     return None if isinstance(value, float) and not np.isfinite(value) else value

@@ -1,6 +1,6 @@
 from ._batch import Batch, collate
 from ._opening import file_mode, is_standard_input, shown
-from ._shown import split_character, with_marked_spaces
+from ._shown import IdNames, split_character, with_marked_spaces
 from .encoded import EncodedTexts, Sources, Texts, texts_and_targets, texts_of, windows_of
 from .pairs import LinePairs, TargetTokenizer, shifted
 from .texts import Corpus, Text
@@ -10,6 +10,7 @@ __all__ = [
     "Batch",
     "Corpus",
     "EncodedTexts",
+    "IdNames",
     "LinePairs",
     "Sources",
     "TargetTokenizer",

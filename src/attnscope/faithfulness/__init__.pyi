@@ -1,13 +1,26 @@
 from . import arrays, contributions, passes, weights
+from ._attribution_patching import attribution_patch
 from ._beside import trust_in_weights, where_heads_look, why_heads_look
 from ._bleu import bleu_without_heads
 from ._effects import ESTIMATES, effects
+from ._forbidden import without_forbidden
 from ._given import Given, given_texts
 from ._inquiry import Inquiry, inquiry
 from ._intervals import with_intervals
 from ._intervene import DEFAULT_TEXTS, intervene
 from ._knockout import Forbidden, knock_out
-from ._patching import attribution_patch, patch, path_patch
+from ._patch import load_patching, patch
+from ._patch_said import (
+    PatchedPlace,
+    estimator_names,
+    patch_headline,
+    patched_places,
+    said_share,
+    what_is_done,
+)
+from ._patched import patched_of
+from ._patching import activation_patch
+from ._path_patching import path_patch
 from ._sets import changes_by_sets, removal_curves, search_heads
 from ._shuffled import shuffled_weights
 from ._stored import load_intervention, skipped_of
@@ -37,6 +50,8 @@ __all__ = [
     "HeadVerdict",
     "Inquiry",
     "Pair",
+    "PatchedPlace",
+    "activation_patch",
     "adversarial_test",
     "agreement_of",
     "agreement_test",
@@ -48,6 +63,7 @@ __all__ = [
     "contributions",
     "effects",
     "erasure_test",
+    "estimator_names",
     "frozen_test",
     "given_texts",
     "headline",
@@ -56,13 +72,18 @@ __all__ = [
     "intervene",
     "knock_out",
     "load_intervention",
+    "load_patching",
     "passes",
     "patch",
+    "patch_headline",
+    "patched_of",
+    "patched_places",
     "path_patch",
     "permutation_test",
     "read_pairs",
     "removal_curves",
     "said_effect",
+    "said_share",
     "same_output_test",
     "search_heads",
     "shuffled_weights",
@@ -72,7 +93,9 @@ __all__ = [
     "uniform_test",
     "verdicts",
     "weights",
+    "what_is_done",
     "where_heads_look",
     "why_heads_look",
     "with_intervals",
+    "without_forbidden",
 ]

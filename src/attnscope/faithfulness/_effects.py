@@ -203,10 +203,15 @@ def _gate_gradient(
 
 
 def most_variants(asked: Questions, before: Tensor, outputs: Outputs) -> int:
-    """How many variants stand side by side: 256 MiB of logits at most, and what the device is quickest with."""
-    by_logits = _LOGITS // (before.numel() * before.element_size())
-    tokens = _TOKENS if before.device.type != "cpu" else _STATES // _width(outputs)
-    return max(1, min(by_logits, tokens // asked.reading.text.input_ids.numel()))
+    """How many variants of a batch stand side by side."""
+    return variants_at_once(before, asked.reading.text.input_ids.numel(), outputs)
+
+
+def variants_at_once(logits: Tensor, tokens: int, outputs: Outputs) -> int:
+    """How many variants of a pass with these logits: 256 MiB of them at most, and what the device is quickest with."""
+    by_logits = _LOGITS // (logits.numel() * logits.element_size())
+    most = _TOKENS if logits.device.type != "cpu" else _STATES // _width(outputs)
+    return max(1, min(by_logits, most // tokens))
 
 
 def _width(outputs: Outputs) -> int:

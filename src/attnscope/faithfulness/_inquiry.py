@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from attnscope.capture import TOLERANCE, LoadedModel, Site, decoder_start, padding_difference, verify
+from attnscope.capture import LoadedModel, Site, decoder_start, padding_difference, verify
 from attnscope.corpus import Corpus, EncodedTexts, LinePairs, Texts, Window, window_name, windows_of
 from attnscope.errors import AttnscopeError
 from attnscope.faithfulness.passes import (
@@ -22,7 +22,7 @@ from attnscope.faithfulness.passes import (
     questions,
     real_queries,
     replacement,
-    replacing,
+    same_without_what_is_skipped,
     stacked_passes,
     unread_sites,
 )
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 _TOKENS = 1024  # of a batch
-_FEW = 12  # tokens that tell whether what is left out of a pass is what does not differ
 
 
 @dataclass(eq=False)
@@ -114,15 +113,10 @@ class Inquiry:
         first = self.batch(slice(0, 1))
         inputs = first.reading.inputs(self.model)
         self.sites, _ = verify(self.model, inputs, text=window_name(self.windows[0], 0))
-        few = {key: value[:, :32] for key, value in inputs.items()}
-        for site in unread_sites(self.model, few):
-            raise AttnscopeError(
-                f"{self.loaded.name}, layer {site.index} ({site.name}): no linear layer reads what its heads give, so "
-                "no head's own part can be taken out of it. Choose another model"
-            )
+        check_read(self.loaded, inputs)
         if len({len(window) for window in self.windows}) > 1:
             self._check_padding()
-        self.skips = self._same_without_what_is_skipped()
+        self.skips = same_without_what_is_skipped(self.model, inputs, first.places)
 
     def _check_padding(self) -> None:
         by_length = sorted(self.windows, key=len)
@@ -139,27 +133,6 @@ class Inquiry:
                 f"{type(self.model).__name__} gives a text other numbers beside a longer one: give texts that are all "
                 f"equally long, such as full windows of --window {len(by_length[0])}"
             )
-
-    @torch.no_grad()
-    def _same_without_what_is_skipped(self) -> bool:
-        """Whether taking a head out gives the same logits when what should not differ is not computed."""
-        first = self.batch(slice(0, 1))
-        logits: list[list[torch.Tensor]] = []
-        for skips in (True, False):
-            with stacked_passes(self.model, skips=skips) as passes:
-                passes.plain(first.reading.inputs(self.model), first.places)
-                edits = [
-                    {call: replacing([0, 1 % output.shape[1]], [torch.zeros_like(output)] * 2)}
-                    for call, output in enumerate(passes.outputs)
-                ]
-                if len(self.windows[0]) > _FEW and len(edits) > 4:  # noqa: PLR2004 a long window costs passes: three tell
-                    edits = [edits[0], edits[len(edits) // 2], edits[-1]]
-                logits.append([passes.run(edit, 2) for edit in edits])
-        limit = TOLERANCE[self.model.dtype]
-        return all(
-            float((one - other).abs().max()) <= limit * float(other.abs().max())
-            for one, other in zip(*logits, strict=True)
-        )
 
     @cached_property
     def _few_outputs(self) -> Outputs:
@@ -201,6 +174,22 @@ class _Name:
 
     def __call__(self, number: int) -> str:
         return window_name(self.windows[self.first + number], self.first + number)
+
+
+def check_read(loaded: LoadedModel, inputs: dict[str, torch.Tensor]) -> None:
+    """Refuse a model with a layer of which no linear layer reads the heads.
+
+    Raises
+    ------
+    AttnscopeError
+        Names the layer.
+    """
+    few = {key: value[:, :32] for key, value in inputs.items()}
+    for site in unread_sites(loaded.model, few):
+        raise AttnscopeError(
+            f"{loaded.name}, layer {site.index} ({site.name}): no linear layer reads what its heads give, so "
+            "no head's own part can be taken out of it. Choose another model"
+        )
 
 
 def inquiry(

@@ -7,23 +7,19 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import xarray as xr
 
 from attnscope.bundled import MODEL
 from attnscope.capture import LoadedModel, borrowing, load_model, signature_of
 from attnscope.checks import check_seed, check_whole
-from attnscope.corpus import Sources, Window, texts_and_targets
+from attnscope.corpus import Sources, texts_and_targets
 from attnscope.errors import AttnscopeError
-from attnscope.faithfulness._beside import trust_in_weights, where_heads_look, why_heads_look
-from attnscope.faithfulness._effects import effects
-from attnscope.faithfulness._inquiry import Inquiry, inquiry
-from attnscope.faithfulness._sets import half_of, removal_curves, search_heads
-from attnscope.faithfulness._shuffled import shuffled_weights
+from attnscope.faithfulness._forbidden import check_rule, rule_of, said_rule
+from attnscope.faithfulness._inquiry import inquiry
+from attnscope.faithfulness._intervene_job import InterventionJob
 from attnscope.faithfulness._stored import StoredParts, load_intervention
-from attnscope.faithfulness._summary import agreement_of, heads_of
 from attnscope.faithfulness.passes import ABLATIONS, Ablation
-from attnscope.progress import Progress, Tell, tell_nobody
+from attnscope.progress import Tell, tell_nobody
 from attnscope.statistics import window_length
 from attnscope.store import RunFolder, Signature
 
@@ -53,6 +49,10 @@ def intervene(
     steps: int = 5,
     search: bool = False,
     curves: bool = False,
+    forbid_offsets: Sequence[int] = (),
+    forbid_first: bool = False,
+    forbid_tokens: Sequence[str] = (),
+    renormalise: bool = True,
     why: bool = True,
     band: int = 10,
     seed: int = 0,
@@ -98,6 +98,11 @@ def intervene(
         Whether to search for the heads that matter by random sets too: see `search_heads`.
     curves
         Whether to remove heads one after the other in several orders too: see `removal_curves`.
+    forbid_offsets, forbid_first, forbid_tokens
+        Where each head, alone, may not look: offsets (key minus query; -1 is the token before), the first token, tokens
+        by their texts. One rule of all of them, measured beside the ablations: see `knock_out`.
+    renormalise
+        Whether what a rule leaves of a row of weights is scaled to its sum before.
     why
         Whether to explain where each head looks, as `attnscope.explain` does, on the same windows, and to ask whether
         its weights can be trusted.
@@ -115,8 +120,9 @@ def intervene(
         estimates ``(text, estimator, ablation, layer, head)``, and ``loss`` and ``accuracy`` of the model as it is.
         ``heads``: means with intervals over documents, see `heads_of`. ``agreement``: how well estimates rank heads,
         see `agreement_of`. ``where`` and ``why``: what `scan` and `explain` say of the heads; ``trust``: see
-        `trust_in_weights`; ``shuffled``: see `shuffled_weights`. ``search``, ``curves`` where asked for. The attribute
-        ``skipped`` says, as JSON, what is not there and why.
+        `trust_in_weights`; ``shuffled``: see `shuffled_weights`. Where asked for, ``forbidden`` (see
+        `without_forbidden`), ``search`` and ``curves``. The attribute ``skipped`` says, as JSON, what is not there and
+        why.
 
     Raises
     ------
@@ -155,6 +161,10 @@ def intervene(
     length = window_length(loaded, window) if window else min(LONGEST, window_length(loaded, None))
     asked = inquiry(loaded, corpus, target, window=length, limit=limit, seed=seed, batch_size=batch_size)
     asked.check()
+    rule = rule_of(forbid_offsets, forbid_tokens, loaded.tokenizer, first=forbid_first)
+    if rule is not None:
+        check_rule(rule, asked.windows)
+    forbid = said_rule(forbid_offsets, forbid_tokens, first=forbid_first)
     settings = {
         "window": length,
         "limit": limit,
@@ -163,13 +173,29 @@ def intervene(
         "steps": steps,
         "search": search,
         "curves": curves,
+        "forbid": forbid,
+        "renormalise": None if rule is None else renormalise,
         "why": why,
         "band": band,
         "seed": seed,
     }
     signature = signature_of("intervene", loaded, corpus, target, settings)
     attributes = {"signature": signature.to_json(), "model": loaded.name, "asked": asked.kind}
-    job = _Job(asked, chosen, variants, steps, search, curves, why, band, seed, progress or tell_nobody)
+    job = InterventionJob(
+        asked,
+        chosen,
+        variants,
+        steps,
+        search,
+        curves,
+        why,
+        band,
+        seed,
+        progress or tell_nobody,
+        rule,
+        forbid,
+        renormalise,
+    )
     if out is None:
         measured = job.effects(None)
         parts, skipped = job.parts(measured, StoredParts(None))
@@ -191,107 +217,3 @@ def _checked(ablations: Sequence[str]) -> tuple[Ablation, ...]:
             f"ablations (--ablations) are {what!r}; expected one or more of {', '.join(ABLATIONS)}"
         )
     return tuple(name for name in ABLATIONS if name in ablations)
-
-
-class _Job:
-    """What one call measures."""
-
-    def __init__(
-        self,
-        asked: Inquiry,
-        ablations: tuple[Ablation, ...],
-        variants: int | None,
-        steps: int,
-        search: bool,
-        curves: bool,
-        why: bool,
-        band: int,
-        seed: int,
-        tell: Tell,
-    ) -> None:
-        self.asked, self.ablations, self.variants, self.steps = asked, ablations, variants, steps
-        self.search, self.curves, self.why, self.band, self.seed = search, curves, why, band, seed
-        self.tell = tell
-        self._of_effects = 0.6 if curves or search else 0.9
-
-    def effects(self, run: RunFolder | None) -> xr.Dataset:
-        """Effects on single texts, those that the run has not measured; all of them are returned."""
-        total = len(self.asked.windows)
-
-        def tell(done: int) -> None:
-            self.tell(Progress("heads taken out", self._of_effects * done / total, {"windows": done}))
-
-        options: dict[str, Any] = {"variants": self.variants, "steps": self.steps, "tell": tell}
-        if run is None:
-            return _joined(list(effects(self.asked, self.ablations, **options)))
-        for part in effects(self.asked, self.ablations, done=run.holds, **options):
-            run.append(part, int(part.text[0]))
-        return run.results()
-
-    def parts(
-        self, measured: xr.Dataset, stored: StoredParts
-    ) -> tuple[dict[str, xr.Dataset], dict[str, str]]:
-        """What the effects come to, and what is set beside them; what is not there, and why."""
-        skipped: dict[str, str] = {}
-        stored.get("heads", lambda: heads_of(measured, seed=self.seed))
-        if self.steps:
-            stored.get("agreement", lambda: agreement_of(measured, seed=self.seed))
-        self.tell(Progress("where heads look", self._of_effects))
-        windows = list(self.asked.windows)
-        where = stored.get("where", lambda: where_heads_look(self.asked.loaded, windows, band=self.band))
-        if self.why:
-            self.tell(Progress("why they look there", self._of_effects + 0.03))
-            for name, make in (("why", self._why), ("trust", self._trust)):
-                kept = None if stored.run is None else stored.run.load(name)
-                found, reason = (kept, "") if kept is not None else make(windows)
-                if found is None:
-                    skipped[name] = reason
-                else:
-                    stored.get(name, lambda found=found: found)
-            stored.get("shuffled", lambda: shuffled_weights(self.asked, seed=self.seed))
-        if self.search:
-            self.tell(Progress("search by random sets", self._of_effects + 0.1))
-            stored.get("search", lambda: search_heads(self.asked, seed=self.seed))
-        if self.curves:
-            self.tell(Progress("heads taken out together", self._of_effects + 0.2))
-            try:
-                stored.get("curves", lambda: self._curves(measured, where))
-            except AttnscopeError as error:
-                skipped["curves"] = str(error)
-        self.tell(Progress("done", 1.0))
-        return stored.parts, skipped
-
-    def _why(self, windows: list[Window]) -> tuple[xr.Dataset | None, str]:
-        return why_heads_look(self.asked.loaded, windows, band=self.band, seed=self.seed)
-
-    def _trust(self, windows: list[Window]) -> tuple[xr.Dataset | None, str]:
-        return trust_in_weights(self.asked.loaded, windows, band=self.band)
-
-    def _curves(self, measured: xr.Dataset, where: xr.Dataset) -> xr.Dataset:
-        """Curves by effects, by estimates and by what `scan` measures."""
-        ablation: Ablation = "mean" if "mean" in self.ablations else self.ablations[0]
-        halves = half_of(self.asked.documents)
-        parts = [measured.isel(text=np.flatnonzero(halves == half)) for half in (0, 1)]
-
-        def of(scores: Callable[[xr.Dataset], np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-            first, second = (scores(part) for part in parts)
-            return first, second
-
-        orders = {"effect": of(lambda part: part.loss_change.sel(ablation=ablation).mean("text").values)}
-        if self.steps:
-            for name in ("attribution", "integrated"):
-                orders[name] = of(
-                    lambda part, name=name: (
-                        part.estimate.sel(estimator=name, ablation=ablation).mean("text").values
-                    )
-                )
-            orders["importance"] = of(lambda part: part.importance.mean("text").values)
-        for name, sign in (("max_weight", 1), ("entropy", -1), ("gini_simpson", -1), ("first_token", -1)):
-            if name in where:  # weights hardly differ between halves of the texts: one order for both
-                scores = sign * where[name].values
-                orders[f"{'low ' if sign < 0 else ''}{name}"] = (scores, scores)
-        return removal_curves(self.asked, orders, ablation=ablation, seed=self.seed)
-
-
-def _joined(parts: Sequence[xr.Dataset]) -> xr.Dataset:
-    return xr.concat(list(parts), "text", data_vars="minimal", coords="minimal", compat="override")

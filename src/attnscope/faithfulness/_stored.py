@@ -52,7 +52,12 @@ def load_intervention(run: RunFolder) -> xr.DataTree:
     AttnscopeError
         If a part is gone.
     """
-    parts: dict[str, xr.Dataset] = {"effects": run.results()}
+    return stored_tree(run, {"effects": run.results()})
+
+
+def stored_tree(run: RunFolder, measured: dict[str, xr.Dataset]) -> xr.DataTree:
+    """What was measured and the parts made of it, with the attributes of a finished run."""
+    parts = dict(measured)
     for name in run.state["parts"]:
         part = run.load(name)
         if part is None:

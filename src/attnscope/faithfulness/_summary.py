@@ -88,7 +88,7 @@ def agreement_of(effects: xr.Dataset, *, seed: int = 0) -> xr.Dataset:
     """
     names = [*effects.estimator.values.tolist(), "importance"]
     ablations = effects.ablation.values.tolist()
-    weights = _draws(units_of(effects.source.values.tolist())[0], seed)
+    weights = unit_draws(units_of(effects.source.values.tolist())[0], seed)
     shape = (len(names), len(ablations))
     values = {name: np.full(shape, np.nan) for name in ("", "_low", "_high", "_chance")}
     for row, name in enumerate(names):
@@ -99,17 +99,9 @@ def agreement_of(effects: xr.Dataset, *, seed: int = 0) -> xr.Dataset:
             else:
                 estimated = effects.estimate.sel(estimator=name, ablation=ablation).values
                 measured_size = False
-            pair = _flat(estimated), _flat(measured)
-            if not np.isfinite(pair[0]).all():
-                continue
-            drawn = [_correlation(*pair, weight, size=measured_size) for weight in weights]
-            own = _correlation(*pair, None, size=measured_size)
-            values[""][row, column] = own
-            if weights.size:
-                values["_low"][row, column], values["_high"][row, column] = np.nanquantile(
-                    drawn, [0.025, 0.975]
-                )
-            values["_chance"][row, column] = _chance(own, pair[0].shape[1], seed)
+            found = order_agreement(estimated, measured, weights, seed=seed, size=measured_size)
+            for end, value in zip(values, found, strict=True):
+                values[end][row, column] = value
     return xr.Dataset(
         {
             "rank_correlation": (("estimator", "ablation"), values[""]),
@@ -119,6 +111,31 @@ def agreement_of(effects: xr.Dataset, *, seed: int = 0) -> xr.Dataset:
         },
         coords={"estimator": names, "ablation": ablations},
     )
+
+
+def order_agreement(
+    estimated: np.ndarray, measured: np.ndarray, weights: np.ndarray, *, seed: int, size: bool = False
+) -> tuple[float, float, float, float]:
+    """Rank correlation of the means of estimates and measurements ``(text, ...)``, its interval, and its chance.
+
+    Parameters
+    ----------
+    estimated, measured
+        NaN where there is no such head.
+    weights
+        ``(draw, text)``, how often each text is drawn: see `unit_draws`; without draws the interval is NaN.
+    seed
+        Of the random orders.
+    size
+        Whether the size of what was measured is meant.
+    """
+    pair = _flat(estimated), _flat(measured)
+    if not np.isfinite(pair[0]).all():
+        return np.nan, np.nan, np.nan, np.nan
+    own = _correlation(*pair, None, size=size)
+    drawn = [_correlation(*pair, weight, size=size) for weight in weights]
+    low, high = np.nanquantile(drawn, [0.025, 0.975]) if drawn else (np.nan, np.nan)
+    return own, float(low), float(high), _chance(own, pair[0].shape[1], seed)
 
 
 def _flat(values: np.ndarray) -> np.ndarray:
@@ -139,7 +156,7 @@ def _correlation(
     return float(np.corrcoef(stats.rankdata(one), stats.rankdata(other))[0, 1])
 
 
-def _draws(documents: Sequence[Hashable], seed: int, draws: int = 200) -> np.ndarray:
+def unit_draws(documents: Sequence[Hashable], seed: int, draws: int = 200) -> np.ndarray:
     """How often each text is drawn, unit by unit; none for one unit."""
     names = {name: number for number, name in enumerate(dict.fromkeys(documents))}
     if len(names) < 2:  # noqa: PLR2004

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from attnscope.faithfulness._forbidden import HARDLY
+
 if TYPE_CHECKING:
     import xarray as xr
 
@@ -58,6 +60,9 @@ class HeadVerdict:
         What the loss does when the head's weights are shuffled in each row; None where that was not tried.
     effects
         By ablation.
+    forbidden, forbidden_weight
+        The same where the head may not look at certain places, and the share of its weight that lies there; None where
+        nothing was forbidden, or it is not defined for the head.
     importance
         Size of the loss's slope in a gate on the head, nats; None without estimates.
     """
@@ -76,6 +81,8 @@ class HeadVerdict:
     shuffled: Effect | None = None
     effects: dict[str, Effect] = field(default_factory=dict[str, Effect])
     importance: float | None = None
+    forbidden: Effect | None = None
+    forbidden_weight: float | None = None
 
     @property
     def matters(self) -> int:
@@ -107,6 +114,7 @@ def verdicts(tree: xr.DataTree) -> list[HeadVerdict]:
     heads, where = tree["heads"].to_dataset(), tree["where"].to_dataset()
     why = tree["why"].to_dataset() if "why" in tree.children else None
     trust = tree["trust"].to_dataset() if "trust" in tree.children else None
+    forbidden = tree["forbidden"].to_dataset() if "forbidden" in tree.children else None
     shuffled = tree["shuffled"].to_dataset() if "shuffled" in tree.children else None
     kinds = heads.layer_kind.values.tolist()
     found: list[HeadVerdict] = []
@@ -134,6 +142,8 @@ def verdicts(tree: xr.DataTree) -> list[HeadVerdict]:
                         for place, name in enumerate(heads.ablation.values)
                     },
                     importance=float(heads.importance.isel(at)) if "importance" in heads else None,
+                    forbidden=_forbidden(forbidden, at),
+                    forbidden_weight=_of(forbidden, "forbidden_weight", layer, head),
                 )
             )
     return sorted(found, key=lambda one: -one.largest)
@@ -168,7 +178,7 @@ def headline(tree: xr.DataTree) -> list[str]:
         f"Most changes without head {first.layer}.{first.head}: {said_effect(first.effects[strongest])} nats "
         f"({strongest})."
     )
-    return [*sentences, *_estimates_said(tree)]
+    return [*sentences, *_forbidden_said(tree, rows), *_estimates_said(tree)]
 
 
 def _shown(rows: Sequence[HeadVerdict], under: str, over: str) -> list[str]:
@@ -215,6 +225,31 @@ def said_effect(effect: Effect) -> str:
     return text.replace("-", "−")
 
 
+def _forbidden_said(tree: xr.DataTree, rows: Sequence[HeadVerdict]) -> list[str]:
+    """How many heads the predictions need to look where they may not."""
+    if "forbidden" not in tree.children:
+        return []
+    found = tree["forbidden"].to_dataset()
+    named = _listed([str(one).replace("-", "−") for one in found.attrs["forbid"]])
+    scaled = "the rest scaled up" if found.attrs["renormalise"] else "the rest as it is"
+    known = [(row, row.forbidden) for row in rows if row.forbidden is not None]
+    shown = [one.mean for _, one in known if one.shown]
+    idle = sum((row.forbidden_weight or 0) < HARDLY for row, _ in known)
+    sentences: list[str] = []
+    if np.isfinite(found.effect_low.values).any():
+        rises = sum(mean > 0 for mean in shown)
+        sentences.append(
+            f"Where one head may not look at {named} ({scaled}), the loss rises in {rises} of {len(known)} and falls "
+            f"in {len(shown) - rises}; {idle} put less than {HARDLY:.0%} of their weight there, and can hardly change."
+        )
+    first, effect = max(known, key=lambda one: abs(one[1].mean))
+    sentences.append(
+        f"Most changes where head {first.layer}.{first.head} may not look at {named}: {said_effect(effect)} nats; "
+        f"{first.forbidden_weight:.0%} of its weight lies there."
+    )
+    return sentences
+
+
 def _estimates_said(tree: xr.DataTree) -> list[str]:
     if "agreement" not in tree.children:
         return []
@@ -241,6 +276,13 @@ _NAMES = {
 
 def _effect(heads: xr.Dataset, ablation: int, at: dict[str, int]) -> Effect:
     one = heads.isel({"ablation": ablation, **at})
+    return Effect(float(one.effect), float(one.effect_low), float(one.effect_high), bool(one.shown))
+
+
+def _forbidden(found: xr.Dataset | None, at: dict[str, int]) -> Effect | None:
+    if found is None or not np.isfinite(found.effect.isel(at)):
+        return None
+    one = found.isel(at)
     return Effect(float(one.effect), float(one.effect_low), float(one.effect_high), bool(one.shown))
 
 

@@ -4,6 +4,7 @@ from ._difference_page import write_difference_report
 from ._embed import numbers, picture, script_json
 from ._explain_page import write_explain_report
 from ._intervention_page import write_intervention_report
+from ._patch_page import write_patch_report
 from ._scan_content import flatten
 from ._scan_page import write_report
 from ._window import encode
@@ -21,5 +22,6 @@ __all__ = [
     "write_difference_report",
     "write_explain_report",
     "write_intervention_report",
+    "write_patch_report",
     "write_report",
 ]

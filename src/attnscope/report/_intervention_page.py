@@ -91,11 +91,28 @@ def write_intervention_report(
         headline=headline(tree),
         pictures=shown,
         columns=_columns(rows),
-        rows=[_row(tree, row, causes=_has_causes(rows), trusted=_has_trust(rows)) for row in rows],
+        rows=[
+            _row(
+                tree,
+                row,
+                causes=_has_causes(rows),
+                trusted=_has_trust(rows),
+                barred=_has_forbidden(rows),
+            )
+            for row in rows
+        ],
+        forbidden=_listed_rule(tree),
         skipped=list(skipped_of(tree).items()),
         high=_HIGH,
         zero="zero" in rows[0].effects,
     )
+
+
+def _listed_rule(tree: xr.DataTree) -> str:
+    """Where heads may not look, in words; empty where nothing was forbidden."""
+    if "forbidden" not in tree.children:
+        return ""
+    return ", ".join(str(one).replace("-", "−") for one in tree["forbidden"].attrs["forbid"])
 
 
 def _columns(rows: list[HeadVerdict]) -> list[tuple[str, str, str]]:
@@ -110,6 +127,7 @@ def _columns(rows: list[HeadVerdict]) -> list[tuple[str, str, str]]:
         ("trust", "Unseen by output", "descending"),
         ("trust", "Loss, weights shuffled", "descending"),
     ]
+    forbidden = [("forbidden", "Weight forbidden", "descending"), ("forbidden", "Loss", "descending")]
     return [
         ("where", "Head", "ascending"),
         ("where", "Kind", "ascending"),
@@ -118,6 +136,7 @@ def _columns(rows: list[HeadVerdict]) -> list[tuple[str, str, str]]:
         *(why if _has_causes(rows) else []),
         *(trust if _has_trust(rows) else []),
         *(("whether", f"Loss without: {name}", "descending") for name in rows[0].effects),
+        *(forbidden if _has_forbidden(rows) else []),
     ]
 
 
@@ -129,7 +148,11 @@ def _has_trust(rows: list[HeadVerdict]) -> bool:
     return any(row.norm_offset is not None or row.shuffled is not None for row in rows)
 
 
-def _row(tree: xr.DataTree, row: HeadVerdict, *, causes: bool, trusted: bool) -> _Row:
+def _has_forbidden(rows: list[HeadVerdict]) -> bool:
+    return any(row.forbidden is not None for row in rows)
+
+
+def _row(tree: xr.DataTree, row: HeadVerdict, *, causes: bool, trusted: bool, barred: bool) -> _Row:
     cells = [
         _Cell(f"{row.layer}.{row.head}", float(row.layer * 10_000 + row.head)),
         _Cell(row.kind, row.kind),
@@ -154,6 +177,8 @@ def _row(tree: xr.DataTree, row: HeadVerdict, *, causes: bool, trusted: bool) ->
             _change(row.shuffled),
         ]
     cells += [_change(one) for one in row.effects.values()]
+    if barred:
+        cells += [_number(row.forbidden_weight), _change(row.forbidden)]
     return _Row(_profile(tree, row), cells)
 
 

@@ -49,7 +49,12 @@ def units_of(documents: Sequence[Hashable]) -> tuple[Sequence[Hashable], str]:
 
 
 def by_document(
-    values: Float[np.ndarray, "text ..."], documents: Sequence[Hashable], *, seed: int = 0, draws: int = DRAWS
+    values: Float[np.ndarray, "text ..."],
+    documents: Sequence[Hashable],
+    *,
+    over: Float[np.ndarray, " text"] | None = None,
+    seed: int = 0,
+    draws: int = DRAWS,
 ) -> Interval:
     r"""Mean over texts, with a 95% interval by the bootstrap over documents.
 
@@ -64,6 +69,9 @@ def by_document(
         NaN in all texts where there is no such head.
     documents
         Which document each text is of.
+    over
+        What the sum over texts is a share of, where it is no mean: the sum of these. There are no bounds where it is
+        near 0 itself, so that a draw of documents gives it the other sign.
 
     Examples
     --------
@@ -78,7 +86,7 @@ def by_document(
     count = len(names)
     sums = np.zeros((count, flat.shape[1]))
     np.add.at(sums, member, flat)
-    sizes = np.bincount(member).astype(float)
+    sizes = np.bincount(member, weights=over).astype(float)
     mean = sums.sum(0) / sizes.sum()
     shape = values.shape[1:]
     if count < LEAST:
@@ -86,10 +94,14 @@ def by_document(
         return Interval(mean.reshape(shape), unknown, unknown, np.zeros(shape, dtype=bool))
     generator = np.random.default_rng(seed)
     drawn = generator.multinomial(count, np.full(count, 1 / count), size=draws).astype(float)
-    means = (drawn @ sums) / (drawn @ sizes)[:, None]
+    shown = _told_from_zero(sums / abs(sizes.mean()), generator)
+    drawn_sizes = drawn @ sizes
+    if (drawn_sizes * sizes.sum() <= 0).any():
+        unknown = np.full(shape, np.nan)
+        return Interval(mean.reshape(shape), unknown, unknown, shown.reshape(shape))
+    means = (drawn @ sums) / drawn_sizes[:, None]
     tail = stats.norm.cdf(np.sqrt(count / (count - 1)) * stats.t.ppf((1 - LEVEL) / 2, count - 1))
     low, high = np.quantile(means, [tail, 1 - tail], axis=0)
-    shown = _told_from_zero(sums / sizes.mean(), generator)
     return Interval(mean.reshape(shape), low.reshape(shape), high.reshape(shape), shown.reshape(shape))
 
 

@@ -1,6 +1,7 @@
 from ._attend import output_with_gradient
+from ._encoded_pairs import EncodedPairs, one_token, position_labels, token_count
 from ._gradients import HeadGradients, answers_difference, attribution, gates_towards, importance
-from ._pairs import EncodedPairs, Pair, read_pairs
+from ._pairs import Pair, PairTexts, given_pairs, read_pairs
 from ._questions import IGNORED, Kind, Questions, kind_of_question, questions
 from ._reads import unread_sites
 from ._replacements import (
@@ -14,6 +15,7 @@ from ._replacements import (
     replacing,
     replacing_sets,
 )
+from ._skipping import same_without_what_is_skipped
 from ._stack import StackedPasses, blocks_of, stacked_passes
 
 __all__ = [
@@ -26,6 +28,7 @@ __all__ = [
     "Kind",
     "Outputs",
     "Pair",
+    "PairTexts",
     "Questions",
     "StackedPasses",
     "answers_difference",
@@ -33,15 +36,20 @@ __all__ = [
     "blocks_of",
     "donor_positions",
     "gates_towards",
+    "given_pairs",
     "importance",
     "kind_of_question",
+    "one_token",
     "output_with_gradient",
+    "position_labels",
     "questions",
     "read_pairs",
     "real_queries",
     "replacement",
     "replacing",
     "replacing_sets",
+    "same_without_what_is_skipped",
     "stacked_passes",
+    "token_count",
     "unread_sites",
 ]

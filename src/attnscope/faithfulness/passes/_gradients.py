@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from attnscope.attention import AttentionCall
     from attnscope.capture import Site
-    from attnscope.faithfulness.passes._pairs import EncodedPairs
+    from attnscope.faithfulness.passes._encoded_pairs import EncodedPairs
 
     #: From the number of a call and its output to the output that goes on.
     Gate = Callable[[int, Tensor], Tensor]
@@ -123,10 +123,8 @@ def answers_difference(gradients: HeadGradients, pairs: EncodedPairs, share: flo
     """Gradient at each call of the answers' logits minus the wrong ones', `share` of the way to the corrupted text."""
 
     def difference(logits: Tensor) -> Tensor:
-        last = logits.gather(1, pairs.places[..., None].expand(-1, -1, logits.shape[-1]))[:, 0]
-        index = torch.stack([pairs.answers, pairs.wrongs], -1)
-        right, wrong = last.gather(-1, index).unbind(-1)
-        return (right - wrong).sum()
+        asked = logits.gather(1, pairs.places[..., None].expand(-1, -1, logits.shape[-1]))
+        return pairs.difference(asked).sum()
 
     others = {} if share is None else {"input_ids": pairs.corrupted}
     found = gradients.of_inputs({"input_ids": pairs.clean}, difference, others=others, share=share or 0.0)

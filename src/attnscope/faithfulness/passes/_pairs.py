@@ -1,19 +1,21 @@
-"""Pairs of a clean and a corrupted text, and the two answers between which the model decides."""
+"""Pairs of a clean and a corrupted text with the two answers between which a model decides, and where they are read."""
 
 from __future__ import annotations
 
+import hashlib
 import json
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import torch
-from jaxtyping import Int
-from torch import Tensor
-
+from attnscope.corpus import shown
+from attnscope.corpus.files import check_characters, decode_utf8, json_objects, lines_of, read_bytes
 from attnscope.errors import AttnscopeError
+
+_FIELDS = ("clean", "corrupted", "answer", "wrong")
+_SIDES, _ALL = 2, 4  # files that hold the texts alone, and the answers too
+_MEND = "Give them (answer and wrong; on the command line --answer and --wrong) for all pairs"
 
 
 @dataclass(frozen=True)
@@ -40,13 +42,22 @@ class Pair:
     wrong: str
 
 
-def read_pairs(path: Path) -> list[Pair]:
-    """Read pairs from JSON Lines: ``clean``, ``corrupted``, ``answer`` and ``wrong`` in each line.
+def read_pairs(*paths: Path, answer: str | None = None, wrong: str | None = None) -> list[Pair]:
+    r"""Read pairs from one file of JSON Lines, or from text files whose lines i belong together.
+
+    Parameters
+    ----------
+    *paths
+        One file: in each line an object with the strings ``clean``, ``corrupted``, ``answer`` and ``wrong``. Two: the
+        clean texts and the corrupted ones, a line each. Four: the answers and the wrong ones besides, with the space
+        that begins them.
+    answer, wrong
+        For all pairs that have none of their own.
 
     Raises
     ------
     AttnscopeError
-        If the file cannot be read, or a line is no such object.
+        If a file cannot be read, a line is no such object, files differ in their number of lines, or answers lack.
 
     Examples
     --------
@@ -54,131 +65,121 @@ def read_pairs(path: Path) -> list[Pair]:
     >>> line = '{"clean": "a b", "corrupted": "c b", "answer": " a", "wrong": " c"}'
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     _ = (Path(folder) / "pairs.jsonl").write_text(line, encoding="utf-8")
-    ...     read_pairs(Path(folder) / "pairs.jsonl")[0].answer
-    ' a'
+    ...     _ = (Path(folder) / "clean.txt").write_text("a b\nb b\n", encoding="utf-8")
+    ...     one = read_pairs(Path(folder) / "pairs.jsonl")
+    ...     two = read_pairs(*[Path(folder) / "clean.txt"] * 2, answer=" a", wrong=" b")
+    >>> one[0].answer, two[1].clean
+    (' a', 'b b')
     """
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
+    usual = {"answer": answer, "wrong": wrong}
+    if len(paths) == 1:
+        (path,) = paths
+        objects = json_objects(path, "clean")
+        found = [pair_of(one, f"{shown(path)}, line {number}", usual) for number, one in objects]
+    elif len(paths) in {_SIDES, _ALL}:
+        found = _beside_each_other(paths, usual)
+    else:
         raise AttnscopeError(
-            f"{path} cannot be read as UTF-8 text: {error}. Give a file of JSON Lines"
-        ) from error
-    found = [_pair(line, f"{path}, line {number}") for number, line in enumerate(lines, 1) if line.strip()]
+            f"found {len(paths)} files of pairs; expected one of JSON Lines, two of texts (clean, corrupted), or four "
+            "(answers and wrong answers too)"
+        )
     if not found:
         raise AttnscopeError(
-            f"{path} holds no pair; expected one JSON object a line with {', '.join(_FIELDS)}"
+            f"{shown(paths[0])} holds no pair; expected one JSON object a line with {', '.join(_FIELDS)}, or texts "
+            "line by line"
         )
     return found
 
 
-_FIELDS = ("clean", "corrupted", "answer", "wrong")
+def pair_of(given: Pair | Mapping[str, Any], where: str, usual: Mapping[str, str | None]) -> Pair:
+    """One pair from its fields; `usual` holds answers for those that have none.
+
+    Examples
+    --------
+    >>> pair_of({"clean": "a", "corrupted": "b"}, "pair 1", {"answer": " c", "wrong": None})
+    Traceback (most recent call last):
+    ...
+    attnscope.errors.AttnscopeError: pair 1: no field 'wrong'; the fields found are: clean, corrupted. Give ...
+    """
+    if isinstance(given, Pair):
+        given = asdict(given)
+    fields = {name: value for name, value in usual.items() if value is not None} | dict(given)
+    for name in _FIELDS:
+        if name not in fields:
+            keys = ", ".join(map(str, given)) or "none"
+            mend = _MEND if name in usual else f"Each pair has {', '.join(_FIELDS)}"
+            raise AttnscopeError(f"{where}: no field {name!r}; the fields found are: {keys}. {mend}")
+        if not isinstance(fields[name], str):
+            raise AttnscopeError(
+                f"{where}: the field {name!r} is of type {type(fields[name]).__name__}; expected a string"
+            )
+        check_characters(fields[name], where)
+    return Pair(*(str(fields[name]) for name in _FIELDS))
 
 
-def _pair(line: str, where: str) -> Pair:
-    try:
-        given = json.loads(line)
-    except (ValueError, RecursionError) as error:
-        raise AttnscopeError(f"{where} is no JSON: expected an object with {', '.join(_FIELDS)}") from error
-    if not isinstance(given, dict) or any(not isinstance(given.get(name), str) for name in _FIELDS):
-        raise AttnscopeError(f"{where}: expected an object with the strings {', '.join(_FIELDS)}")
-    return Pair(*(given[name] for name in _FIELDS))
+def given_pairs(pairs: object, *, answer: str | None = None, wrong: str | None = None) -> list[Pair]:
+    """Pairs from what a verb is given: files, or pairs themselves as `Pair` or mappings.
+
+    Raises
+    ------
+    AttnscopeError
+        If it is something else, or what `read_pairs` raises.
+
+    Examples
+    --------
+    >>> given_pairs([{"clean": "a", "corrupted": "b"}], answer=" c", wrong=" d")[0].wrong
+    ' d'
+    """
+    if isinstance(pairs, Path):
+        return read_pairs(pairs, answer=answer, wrong=wrong)
+    if isinstance(pairs, str | bytes | Mapping | Pair) or not isinstance(pairs, Iterable):
+        raise AttnscopeError(
+            f"pairs are of type {type(pairs).__name__}; expected a pathlib.Path of JSON Lines, or several pairs in a "
+            f"list, each with {', '.join(_FIELDS)}"
+        )
+    items = list(pairs)
+    if items and all(isinstance(item, Path) for item in items):
+        return read_pairs(*items, answer=answer, wrong=wrong)
+    usual = {"answer": answer, "wrong": wrong}
+    for number, item in enumerate(items, 1):
+        if not isinstance(item, Pair | Mapping):
+            raise AttnscopeError(
+                f"pair {number} is of type {type(item).__name__}; expected a Pair, or a mapping with "
+                f"{', '.join(_FIELDS)}"
+            )
+    if not items:
+        raise AttnscopeError("found no pair of texts; expected one or more")
+    return [pair_of(item, f"pair {number}", usual) for number, item in enumerate(items, 1)]
 
 
-@dataclass(frozen=True, eq=False)
-class EncodedPairs:
-    """Pairs as the model reads them; all as long.
+@dataclass(frozen=True)
+class PairTexts:
+    """Pairs as what a signature knows of what was read.
 
-    Attributes
-    ----------
-    clean, corrupted
-        ``(pair, position)``, token ids.
-    places
-        ``(pair, 1)``: the position whose prediction is looked at.
-    answers, wrongs
-        ``(pair,)``, token ids.
-    tokens
-        Of the first clean text, to show.
+    Examples
+    --------
+    >>> PairTexts((Pair("a", "b", " c", " d"),)).sha256()[:8]
+    '3e9dbcb6'
     """
 
-    clean: Int[Tensor, "pair position"]
-    corrupted: Int[Tensor, "pair position"]
-    places: Int[Tensor, "pair 1"]
-    answers: Int[Tensor, " pair"]
-    wrongs: Int[Tensor, " pair"]
-    tokens: tuple[str, ...]
+    pairs: tuple[Pair, ...]
 
-    @classmethod
-    def of(cls, pairs: Iterable[Pair], tokenizer: Any, *, masked: bool, device: torch.device) -> EncodedPairs:
-        """Encode pairs.
+    def sha256(self) -> str:
+        """SHA-256 of all texts and answers."""
+        rows = [[getattr(pair, name) for name in _FIELDS] for pair in self.pairs]
+        return hashlib.sha256(json.dumps(rows, ensure_ascii=False).encode()).hexdigest()
 
-        Raises
-        ------
-        AttnscopeError
-            If the texts of a pair, or two pairs, differ in their number of tokens, an answer is not one token, or a
-            masked model's text does not hold one mask, at the same place on both sides.
-        """
-        pairs = list(pairs)
-        if not pairs:
-            raise AttnscopeError("found no pair of texts; expected one or more")
-        rows: list[list[list[int]]] = [[], []]
-        places: list[int] = []
-        for number, pair in enumerate(pairs, 1):
-            both = [_ids(tokenizer, text, masked=masked) for text in (pair.clean, pair.corrupted)]
-            if len(both[0]) != len(both[1]):
-                raise AttnscopeError(
-                    f"pair {number}: the clean text has {len(both[0])} tokens and the corrupted one {len(both[1])}; "
-                    "expected as many, so that a position means the same in both: reword one"
-                )
-            for row, ids in zip(rows, both, strict=True):
-                row.append(ids)
-            places.append(_place(both, tokenizer, number, masked=masked))
-        lengths = {len(row) for row in rows[0]}
-        if len(lengths) > 1:
+
+def _beside_each_other(paths: Sequence[Path], usual: Mapping[str, str | None]) -> list[Pair]:
+    columns = [lines_of(decode_utf8(read_bytes(path), shown(path))) for path in paths]
+    for path, column in zip(paths[1:], columns[1:], strict=True):
+        if len(column) != len(columns[0]):
             raise AttnscopeError(
-                f"pairs have {min(lengths)} to {max(lengths)} tokens; expected all as long, so that positions can be "
-                "averaged: give those of one length at a time"
+                f"{shown(paths[0])} has {len(columns[0])} lines and {shown(path)} {len(column)}; expected as many, as "
+                "line i belongs to line i"
             )
-        answers, wrongs = (
-            [_one_token(tokenizer, getattr(pair, name), name, number) for number, pair in enumerate(pairs, 1)]
-            for name in ("answer", "wrong")
-        )
-
-        def tensor(values: Sequence[Any]) -> Tensor:
-            return torch.tensor(values, dtype=torch.int64, device=device)
-
-        shown = tuple(tokenizer.convert_ids_to_tokens(rows[0][0]))
-        return cls(
-            tensor(rows[0]), tensor(rows[1]), tensor(places)[:, None], tensor(answers), tensor(wrongs), shown
-        )
-
-
-def _ids(tokenizer: Any, text: str, *, masked: bool) -> list[int]:
-    """Token ids with the special tokens before a text, and for a masked model those after it."""
-    ids: list[int] = tokenizer(text)["input_ids"]
-    end = getattr(tokenizer, "eos_token_id", None)
-    if not masked and ids and end is not None and ids[-1] == end and ids[-1] != ids[0]:
-        ids = ids[:-1]  # nothing is said after the end
-    if not ids:
-        raise AttnscopeError(f"the tokenizer makes no token of {text!r}; expected at least one")
-    return ids
-
-
-def _place(both: list[list[int]], tokenizer: Any, number: int, *, masked: bool) -> int:
-    if not masked:
-        return len(both[0]) - 1
-    found = [np.flatnonzero(np.array(ids) == tokenizer.mask_token_id).tolist() for ids in both]
-    if len(found[0]) != 1 or found[0] != found[1]:
-        raise AttnscopeError(
-            f"pair {number}: found {len(found[0])} and {len(found[1])} masks; expected one {tokenizer.mask_token} in "
-            "each text, at the same position"
-        )
-    return int(found[0][0])
-
-
-def _one_token(tokenizer: Any, word: str, what: str, number: int) -> int:
-    ids = tokenizer(word, add_special_tokens=False)["input_ids"]
-    if len(ids) != 1:
-        raise AttnscopeError(
-            f"pair {number}: the {what} {word!r} is {len(ids)} tokens; expected one (perhaps it begins with a space)"
-        )
-    return int(ids[0])
+    names = _FIELDS[: len(paths)]
+    return [
+        pair_of(dict(zip(names, row, strict=True)), f"{shown(paths[0])}, line {number}", usual)
+        for number, row in enumerate(zip(*columns, strict=True), 1)
+    ]

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from attnscope.figures.intervene._effects import effect_intervals, effect_maps, weight_against_effect
+from attnscope.figures.intervene._forbidden import forbidden_maps
 from attnscope.figures.intervene._orders import estimate_panels, removal_curves
 
 if TYPE_CHECKING:
@@ -33,6 +34,14 @@ READINGS = {
         (
             "Right: nearly all weight at one offset. Up: the loss rises without the head. Filled points have an effect "
             "that is told from 0, rings have not."
+        ),
+    ),
+    "forbidden": (
+        "Where heads may not look",
+        (
+            "Left: the share of a head's weight that the rule forbids; a head that is white there cannot change. "
+            "Right: the change of the loss when that head alone looks elsewhere. A dot: told from 0 with all heads "
+            "looked at together. Grey: cross-attention, which has no offsets."
         ),
     ),
     "estimates": (
@@ -64,6 +73,8 @@ def intervention_figures(tree: xr.DataTree) -> Iterator[tuple[str, Figure]]:
     yield "effect-maps", effect_maps(tree["heads"].to_dataset())
     if "peak_weight" in tree["where"].to_dataset():
         yield "weight-against-effect", weight_against_effect(tree)
+    if "forbidden" in tree.children:
+        yield "forbidden", forbidden_maps(tree["forbidden"].to_dataset())
     if "agreement" in tree.children:
         yield "estimates", estimate_panels(tree)
     if "curves" in tree.children:

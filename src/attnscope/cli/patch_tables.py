@@ -1,0 +1,130 @@
+"""What `attnscope patch` prints: a table, CSV, JSON."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from attnscope.cli.intervene_tables import as_cell, finite
+from attnscope.cli.output import csv_text, emit, new_console
+from attnscope.cli.place import count
+
+if TYPE_CHECKING:
+    import xarray as xr
+    from rich.table import Table
+
+    from attnscope.faithfulness import PatchedPlace
+
+_SHOWN = 20  # places in the table
+_EFFECT = (
+    "change: of answer minus wrong answer, logits, from the run that is patched; way: the share of the gap between "
+    "both runs, with its 95% interval over pairs; * is told from 0 with all places looked at together."
+)
+_LIMITS = "A pair differs in what its words differ in: another kind of corruption can show other heads."
+
+
+def as_dict(tree: xr.DataTree, folder: Path) -> dict[str, Any]:
+    """What ``--json`` prints."""
+    from attnscope.faithfulness import patch_headline, patched_places
+
+    pairs = tree["pairs"].to_dataset()
+    texts = ("clean_text", "corrupted_text", "answer_text", "wrong_text")
+    columns = {name.removesuffix("_text"): pairs[name].values.tolist() for name in texts}
+    columns |= {f"{name}_difference": pairs[name].values.tolist() for name in ("clean", "corrupted")}
+    rows = zip(*columns.values(), strict=True)
+    return {
+        "signature": json.loads(tree.attrs["signature"]),
+        "says": patch_headline(tree),
+        "patched": finite([asdict(row) for row in patched_places(tree)]),
+        "pairs": finite([dict(zip(columns, row, strict=True)) for row in rows]),
+        "agreement": finite(_agreement(tree)),
+        "run": str(folder),
+    }
+
+
+def print_csv(tree: xr.DataTree) -> None:
+    """One line for each place, with the signature that names the run's folder."""
+    from attnscope.faithfulness import patched_places
+    from attnscope.store import Signature
+
+    signature = Signature.from_json(tree.attrs["signature"]).short
+    table: list[list[Any]] = []
+    for row in patched_places(tree):
+        plain = asdict(row)
+        effects = {name: plain.pop(name) for name in ("effect", "recovered")}
+        estimates = plain.pop("estimates")
+        plain = {name: value for name, value in plain.items() if value is not None}
+        plain |= {
+            name if end == "mean" else f"{name}_{end}": value
+            for name, one in effects.items()
+            for end, value in one.items()
+            if end != "shown"
+        }
+        plain |= {"shown": row.effect.shown}
+        plain |= {f"estimate_{name}": value for name, value in estimates.items()} | {"signature": signature}
+        if not table:
+            table.append(list(plain))
+        table.append([as_cell(value) for value in plain.values()])
+    emit(csv_text(table))
+
+
+def print_tables(tree: xr.DataTree) -> None:
+    """The headline, a table of the largest effects, and how to read it."""
+    from attnscope.faithfulness import patch_headline, patched_places
+
+    console = new_console()
+    rows = patched_places(tree)
+    pairs = tree["pairs"].sizes["pair"]
+    console.print(
+        f"{tree.attrs['model']}: {count(len(rows), 'place')} patched in {count(pairs, 'pair')} of texts",
+        highlight=False,
+        markup=False,
+    )
+    for sentence in patch_headline(tree):
+        console.print(sentence, style="bold", highlight=False, markup=False)
+    console.print(_table(rows[:_SHOWN]))
+    if len(rows) > _SHOWN:
+        console.print(f"and {len(rows) - _SHOWN} more: --csv lists all", highlight=False)
+    for note in (_EFFECT, _LIMITS):
+        console.print(note, style="dim", highlight=False, markup=False)
+
+
+def _table(rows: list[PatchedPlace]) -> Table:
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    first = rows[0]
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    table.add_column("head" if first.block is None else "block", justify="right")
+    if first.token is not None:
+        table.add_column("position", justify="right")
+        table.add_column("token")
+    for heading in ("change", "way", "95% interval", *(f"estimate:\n{name}" for name in first.estimates)):
+        table.add_column(heading, justify="right")
+    for row in rows:
+        cells = [str(row.block) if row.block is not None else f"{row.layer}.{row.head}"]
+        if row.token is not None:
+            cells += [str(row.position), row.token]
+        share = row.recovered
+        cells += [
+            f"{row.effect.mean:+.3f}{'*' if row.effect.shown else ' '}",
+            f"{share.mean:.1%}",
+            f"{share.low:.1%} to {share.high:.1%}" if math.isfinite(share.low) else "",
+            *(f"{value:+.3f}" for value in row.estimates.values()),
+        ]
+        table.add_row(*(Text(cell) for cell in cells))
+    return table
+
+
+def _agreement(tree: xr.DataTree) -> dict[str, dict[str, float]]:
+    if "agreement" not in tree.children:
+        return {}
+    found = tree["agreement"].to_dataset()
+    return {
+        str(name): {str(key): float(found[key].sel(estimator=name)) for key in found.data_vars}
+        for name in found.estimator.values
+    }

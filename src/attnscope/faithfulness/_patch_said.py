@@ -1,0 +1,220 @@
+"""What patching comes to: a row for each place that was patched, and sentences that say how sure they are."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from attnscope.faithfulness._patched import LEAST
+from attnscope.faithfulness._runs import ends_of
+from attnscope.faithfulness._verdict import Effect
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import xarray as xr
+
+_SURE = 0.05  # chance, below which an agreement of orders is told of without a warning
+_TITLES = {"attribution": "attribution patching", "eap_ig": "EAP-IG"}
+
+
+@dataclass(frozen=True)
+class PatchedPlace:
+    """What was patched, and how far the prediction went.
+
+    Attributes
+    ----------
+    layer, head
+        Of a head; None where the residual stream was patched.
+    block
+        After which block the residual stream was patched; None for heads.
+    position, token
+        Where, and what stands there; None where all positions were patched at once.
+    effect
+        Change of answer minus wrong answer, logits.
+    recovered
+        Share of the way from the run that was patched to the other.
+    estimates
+        Of the effect, by name, logits.
+    """
+
+    layer: int | None
+    head: int | None
+    block: int | None
+    position: int | None
+    token: str | None
+    effect: Effect
+    recovered: Effect
+    estimates: dict[str, float] = field(default_factory=dict[str, float])
+
+    @property
+    def name(self) -> str:
+        """Short name.
+
+        Examples
+        --------
+        >>> none = Effect(0.0, 0.0, 0.0, False)
+        >>> PatchedPlace(3, 6, None, None, None, none, none).name
+        '3.6'
+        >>> PatchedPlace(None, None, 2, 5, "␣the", none, none).name
+        'block 2 at 5'
+        """
+        what = f"block {self.block}" if self.block is not None else f"{self.layer}.{self.head}"
+        return what if self.position is None else f"{what} at {self.position}"
+
+
+def patched_places(tree: xr.DataTree) -> list[PatchedPlace]:
+    """One row for each place that was patched, those with the largest effect first.
+
+    Parameters
+    ----------
+    tree
+        From `attnscope.patch`.
+
+    Examples
+    --------
+    >>> from attnscope.faithfulness import patch
+    >>> patched_places(patch(steps=0))[0].name
+    '0.3'
+    """
+    found = tree["patched"].to_dataset()
+    dims = found.effect.dims
+    labels = {str(name): found[name].values for name in dims}
+    tokens = found.token.values if "token" in found.coords else None
+    estimators = found.estimator.values.tolist() if "estimate" in found else []
+    ends = {
+        name: [found[f"{name}{end}"].values for end in ("", "_low", "_high")]
+        for name in ("effect", "recovered")
+    }
+    rows: list[PatchedPlace] = []
+    for cell in np.argwhere(np.isfinite(found.effect.values)):
+        at = tuple(int(one) for one in cell)
+        place = {name: int(labels[str(name)][index]) for name, index in zip(dims, at, strict=True)}
+        told = bool(found.shown.values[at])
+        both = [
+            Effect(float(mean[at]), float(low[at]), float(high[at]), told)
+            for mean, low, high in ends.values()
+        ]
+        rows.append(
+            PatchedPlace(
+                layer=place.get("layer"),
+                head=place.get("head"),
+                block=place.get("block"),
+                position=place.get("position"),
+                token=None if tokens is None else str(tokens[place["position"]]),
+                effect=both[0],
+                recovered=both[1],
+                estimates={
+                    name: float(found.estimate.values[(number, *at)])
+                    for number, name in enumerate(estimators)
+                },
+            )
+        )
+    return sorted(rows, key=lambda one: -abs(one.effect.mean))
+
+
+def patch_headline(tree: xr.DataTree) -> list[str]:
+    """What patching comes to, in sentences that say how sure they are.
+
+    Parameters
+    ----------
+    tree
+        From `attnscope.patch`.
+    """
+    rows, pairs = patched_places(tree), tree["pairs"].to_dataset()
+    count = pairs.sizes["pair"]
+    clean, corrupted = pairs.clean.values, pairs.corrupted.values
+    told = (
+        f"Answer minus wrong answer: {clean.mean():+.2f} logits in the clean runs, {corrupted.mean():+.2f} in the "
+        f"corrupted ones (mean over {_pairs(count)}). The clean run prefers the answer in {int((clean > 0).sum())} of "
+        f"{count}, the corrupted one the wrong answer in {int((corrupted < 0).sum())}."
+    )
+    sentences = [told.replace("-", "−")]
+    source, base = ends_of(pairs)
+    turned = int((np.sign(source - base) != np.sign(float((source - base).mean()))).sum())
+    if turned:
+        sentences.append(
+            f"In {turned} of {_pairs(count)} the difference goes the other way than in the mean: look at them."
+        )
+    first = rows[0]
+    sentences.append(f"{what_is_done(tree)} Most changes with {first.name}: {said_share(first.recovered)}.")
+    shown = [row for row in rows if row.effect.shown]
+    kinds = "places" if first.position is not None else "heads"
+    if count < LEAST:
+        few = "One pair says" if count == 1 else f"{count} pairs say"
+        sentences.append(
+            f"No interval can be given: {few} nothing of others. Give {LEAST} or more of the same kind."
+        )
+    else:
+        towards = sum(row.recovered.mean > 0 for row in shown)
+        sentences.append(
+            f"{len(shown)} of {len(rows)} {kinds} are told from 0, all looked at together (95%, over {count} pairs): "
+            f"{towards} towards the other run, {len(shown) - towards} away from it."
+        )
+        if np.isnan(first.recovered.low):
+            sentences.append(
+                "Clean and corrupted runs are so alike in some pairs that a share of the way has no interval."
+            )
+    return [*sentences, *_estimates_said(tree)]
+
+
+def what_is_done(tree: xr.DataTree) -> str:
+    """What was put where, in one sentence."""
+    pairs = tree["pairs"].to_dataset()
+    what = {"heads": "one head's output", "residual": "the residual stream after one block, at one position"}
+    one, other = ("clean", "corrupted") if pairs.attrs["direction"] == "denoising" else ("corrupted", "clean")
+    said = what[pairs.attrs["what"]]
+    if "receiver" in pairs.attrs:
+        through = pairs.attrs["receiver"]
+        return f"Patched: what {said} of the {one} run changes in head {through} alone, in the {other} run."
+    where = ", at one position" if "position" in pairs.dims and pairs.attrs["what"] == "heads" else ""
+    return f"Patched: {said}{where}, of the {one} run into the {other} one."
+
+
+def said_share(share: Effect) -> str:
+    """How far a patched run went, with its interval.
+
+    Examples
+    --------
+    >>> said_share(Effect(0.53, 0.37, 0.69, True)), said_share(Effect(-0.02, float("nan"), float("nan"), False))
+    ('53% of the way (37% to 69%)', '−2% of the way')
+    """
+    text = f"{share.mean:.0%} of the way"
+    if np.isfinite(share.low):
+        text += f" ({share.low:.0%} to {share.high:.0%})"
+    return text.replace("-", "−")
+
+
+def _estimates_said(tree: xr.DataTree) -> list[str]:
+    if "agreement" not in tree.children:
+        return []
+    found = tree["agreement"].to_dataset()
+    parts: list[str] = []
+    for name in found.estimator.values.tolist():
+        value, low, high, chance = (
+            float(found[key].sel(estimator=name))
+            for key in ("rank_correlation", "rank_correlation_low", "rank_correlation_high", "chance")
+        )
+        if np.isfinite(value):
+            interval = f" ({low:.2f} to {high:.2f})" if np.isfinite(low) else ""
+            doubt = "" if chance < _SURE else f", a random order as high in {chance:.0%}"
+            numbers = f"{value:.2f}{interval}{doubt}".replace("-", "−")
+            parts.append(f"{_TITLES[name]} {numbers}")
+    return [f"Rank correlation of estimates with what was measured: {'; '.join(parts)}."] if parts else []
+
+
+def _pairs(count: int) -> str:
+    return f"{count} pair{'s' * (count != 1)}"
+
+
+def estimator_names(names: Sequence[str]) -> list[str]:
+    """What estimators are called.
+
+    Examples
+    --------
+    >>> estimator_names(["eap_ig"])
+    ['EAP-IG']
+    """
+    return [_TITLES[name] for name in names]

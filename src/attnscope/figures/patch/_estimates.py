@@ -1,0 +1,43 @@
+"""Estimates of patching beside what patching gives."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from attnscope.faithfulness import estimator_names
+from attnscope.figures.palette import LEFT
+from attnscope.figures.style import look
+
+if TYPE_CHECKING:
+    import xarray as xr
+
+
+def estimate_points(tree: xr.DataTree) -> Figure:
+    """Draw each estimate against the change that was measured, a point for each place.
+
+    Parameters
+    ----------
+    tree
+        From `attnscope.patch`, with estimates.
+    """
+    found, agreement = tree["patched"].to_dataset(), tree["agreement"].to_dataset()
+    names = found.estimator.values.tolist()
+    measured = found.effect.values.ravel()
+    with look():
+        figure = Figure(figsize=(2.6 * len(names) + 0.4, 2.8), layout="constrained")
+        panels = np.atleast_1d(figure.subplots(1, len(names)))
+        for axes, name, title in zip(panels, names, estimator_names(names), strict=True):
+            estimated = found.estimate.sel(estimator=name).values.ravel()
+            axes.axline((0, 0), slope=1, color="0.75", linewidth=0.8)
+            axes.plot(measured, estimated, "o", color=LEFT, markersize=2.8, alpha=0.75, mew=0)
+            own = agreement.sel(estimator=name)
+            value, low, high = (float(own[f"rank_correlation{end}"]) for end in ("", "_low", "_high"))
+            said = f"rank correlation {value:.2f}"
+            said += f" ({low:.2f} to {high:.2f})" if np.isfinite(low) else ""
+            axes.set_title(f"{title}\n{said.replace('-', '−')}", fontsize=8)
+            axes.set_xlabel("Change measured, logits")
+        panels[0].set_ylabel("Estimate, logits")
+    return figure

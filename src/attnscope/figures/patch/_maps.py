@@ -1,0 +1,131 @@
+"""How far the prediction goes: a map of all places that were patched, and the largest with their intervals."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+from matplotlib.colors import LinearSegmentedColormap, Normalize
+from matplotlib.figure import Figure
+
+from attnscope.faithfulness import patched_places
+from attnscope.figures.palette import LEFT, RIGHT
+from attnscope.figures.style import look
+from attnscope.figures.text import drawable
+
+if TYPE_CHECKING:
+    import xarray as xr
+    from matplotlib.axes import Axes
+
+_LISTED = 20  # places with their intervals
+_ROWS = 24  # heads of a map by position: those that carry most
+_TICKS = 12  # numbers on an axis
+_TOKENS = 60  # positions that are named
+
+
+def recovered_map(tree: xr.DataTree) -> Figure:
+    """Draw how far the prediction goes with each place patched: layers by heads, or blocks or heads by positions.
+
+    Orange: towards the run that the activation is from; blue: away from it. A dot marks what is told from 0 with all
+    places together. Of heads by position, the 24 that carry most at one position are drawn.
+
+    Parameters
+    ----------
+    tree
+        From `attnscope.patch`.
+
+    Examples
+    --------
+    >>> from attnscope.faithfulness import patch
+    >>> recovered_map(patch(steps=0)).axes[0].get_xlabel()
+    'Head'
+    """
+    found = tree["patched"].to_dataset()
+    found = found.isel({name: np.arange(size) for name, size in _drawn(found).items()})
+    values, shown, rows, title = _as_grid(found)
+    high, wide = values.shape
+    by_position = "position" in found.dims
+    cell = float(np.clip((6.0 if by_position else 3.0) / max(high, wide), 0.14, 0.42))  # inches
+    largest = float(np.nanmax(np.abs(values)))
+    reach = min(1.0, largest) or 1.0
+    with look():
+        size = (max(4.4, wide * cell + 1.9), high * cell + (1.7 if by_position else 1.0))
+        figure = Figure(figsize=size, layout="constrained")
+        axes = figure.subplots()
+        colours = LinearSegmentedColormap.from_list("way", [LEFT, "#F7F7F7", RIGHT]).with_extremes(bad="0.9")
+        image = axes.imshow(values, cmap=colours, norm=Normalize(-reach, reach), aspect="equal")
+        dots = np.argwhere(shown)
+        axes.plot(dots[:, 1], dots[:, 0], ".", color="0.1", markersize=float(np.clip(9 * cell, 1.5, 3)))
+        step = max(1, high // _TICKS) if title != "Head" else 1
+        axes.set_yticks(range(0, high, step), rows[::step])
+        axes.set_ylabel(title)
+        if by_position:
+            _name_positions(axes, found.token.values.tolist())
+        else:
+            axes.set_xticks(range(0, wide, max(1, wide // 8)))
+            axes.set_xlabel("Head")
+        axes.spines[:].set_visible(False)
+        axes.tick_params(length=0)
+        beyond = "both" if largest > reach else "neither"
+        bar = figure.colorbar(image, ax=axes, shrink=0.9, pad=0.02, aspect=max(20, 2 * high), extend=beyond)
+        bar.set_label("Share of the way")
+        bar.outline.set_visible(False)
+    return figure
+
+
+def recovered_intervals(tree: xr.DataTree) -> Figure:
+    """Draw the places that carry most, with their 95% intervals over pairs.
+
+    Parameters
+    ----------
+    tree
+        From `attnscope.patch`.
+    """
+    rows = patched_places(tree)[:_LISTED]
+    with look():
+        figure = Figure(figsize=(5.6, 0.2 * len(rows) + 0.8), layout="constrained")
+        axes = figure.subplots()
+        axes.axvline(0, color="0.6", linewidth=0.8)
+        for place, row in enumerate(rows):
+            share = row.recovered
+            if np.isfinite(share.low):
+                axes.plot([share.low, share.high], [place, place], color=RIGHT, linewidth=1.1)
+            axes.plot(share.mean, place, "o", color=RIGHT, markersize=4, mfc=RIGHT if share.shown else "w")
+        names = [row.name if row.token is None else f"{row.name}  {drawable(row.token)}" for row in rows]
+        axes.set_yticks(range(len(rows)), names, parse_math=False)
+        axes.set_ylim(len(rows) - 0.4, -0.6)
+        axes.set_xlabel("Share of the way to the other run")
+        axes.grid(axis="x", color="0.92")
+        axes.set_axisbelow(True)
+    return figure
+
+
+def _drawn(found: xr.Dataset) -> dict[str, int]:
+    """Layers of which something was measured: of a path, those below the receiver."""
+    if "layer" not in found.dims:
+        return {}
+    known = np.isfinite(found.effect.values).reshape(found.sizes["layer"], -1).any(1)
+    return {"layer": int(np.flatnonzero(known)[-1]) + 1}
+
+
+def _as_grid(found: xr.Dataset) -> tuple[np.ndarray, np.ndarray, list[str], str]:
+    """Values and what is told from 0, ``(row, column)``, with names of the rows and what they are."""
+    values, shown = found.recovered.values, found.shown.values
+    if "block" in found.dims:
+        return values, shown, [str(one) for one in found.block.values], "Block"
+    layers = [str(one) for one in found.layer.values]
+    if "position" not in found.dims:
+        return values, shown, layers, "Layer"
+    names = [f"{layer}.{head}" for layer in layers for head in found["head"].values]
+    flat, told = (one.reshape(len(names), -1) for one in (values, shown))
+    largest = np.abs(np.nan_to_num(flat)).max(1)
+    chosen = np.sort(np.argsort(-largest, kind="stable")[:_ROWS])
+    return flat[chosen], told[chosen], [names[one] for one in chosen], "Head"
+
+
+def _name_positions(axes: Axes, tokens: list[str]) -> None:
+    """Tokens below their columns; of a long text every second or third, so that none covers another."""
+    step = -(-len(tokens) // _TOKENS)
+    names = [drawable(token) for token in tokens[::step]]
+    axes.set_xticks(range(0, len(tokens), step), names, rotation=90, parse_math=False)
+    axes.set_xlabel("Token")

@@ -1,0 +1,121 @@
+"""The command as a user types it: pairs from files, its table, its formats, its page, and bad input."""
+
+import csv
+import io
+import json
+
+import pytest
+
+import attnscope as package
+from tests.cli.command import attnscope
+
+LINES = [
+    {"clean": f"It was {a}<mask> the game.", "corrupted": f"It was {b}<mask> the game."}
+    for a, b in [("part", "due"), ("one", "back"), ("rest", "led")]
+]
+ANSWERS = ("--answer", " of", "--wrong", " to")
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """The bundled model with its own pairs."""
+    place = tmp_path_factory.mktemp("patch")
+    found = attnscope("patch", "--out", "run", cwd=place)
+    assert found.returncode == 0, found.stderr
+    return place, found.stdout
+
+
+def test_the_table_says_which_heads_carry_the_difference(finished):
+    place, said = finished
+    assert "12 places patched in 12 pairs of texts" in said
+    rows = [line.split()[0] for line in said.splitlines() if "*" in line and "%" in line]
+    assert {"0.0", "0.3"} == set(rows[:2])
+    assert {"report.html", "patched.zarr.zip", "agreement.zarr.zip"} <= {
+        path.name for path in (place / "run").iterdir()
+    }
+
+
+def test_the_page_holds_every_figure(finished):
+    place, _ = finished
+    page = (place / "run" / "report.html").read_text(encoding="utf-8")
+    for figure in ("recovered-map", "recovered-intervals", "estimates"):
+        assert f'id="{figure}"' in page
+        assert (place / "run" / "figures" / f"{figure}.svg").exists()
+
+
+def test_formats_are_of_the_finished_run(finished):
+    place, _ = finished
+    found = json.loads(attnscope("patch", "--out", "run", "--json", cwd=place).stdout)
+    assert len(found["pairs"]) == 12
+    rows = list(csv.DictReader(io.StringIO(attnscope("patch", "--out", "run", "--csv", cwd=place).stdout)))
+    assert len(rows) == len(found["patched"]) == 12
+    assert float(rows[0]["effect"]) == pytest.approx(found["patched"][0]["effect"]["mean"], rel=1e-5)
+    tree = package.open_run(place / "run")
+    assert float(abs(tree["patched"].effect).max()) == pytest.approx(abs(float(rows[0]["effect"])), rel=1e-5)
+
+
+def test_damage_is_told_and_repaired(finished, tmp_path):
+    command = ("patch", "--out", "run", "--steps", "0", "--no-report")
+    attnscope(*command, cwd=tmp_path)
+    before = package.open_run(tmp_path / "run")
+    (piece,) = (tmp_path / "run" / "pieces").iterdir()
+    piece.write_bytes(piece.read_bytes()[:-1])
+    refused = attnscope(*command, cwd=tmp_path)
+    assert refused.returncode == 2
+    assert "--repair" in refused.stderr
+    assert attnscope(*command, "--repair", cwd=tmp_path).returncode == 0
+    assert package.open_run(tmp_path / "run")["pairs"].identical(before["pairs"])
+
+
+def test_pairs_come_from_lines_of_two_or_four_files_too(tmp_path):
+    names = {"clean.txt": "clean", "corrupted.txt": "corrupted"}
+    for name, field in names.items():
+        (tmp_path / name).write_text("".join(f"{line[field]}\n" for line in LINES))
+    (tmp_path / "answers.txt").write_text(" of\n" * 3)
+    (tmp_path / "wrong.txt").write_text(" to\n" * 3)
+    (tmp_path / "pairs.jsonl").write_text("".join(json.dumps(line) + "\n" for line in LINES))
+    few = ("--steps", "0", "--csv", "--no-report")
+    printed = [
+        attnscope("patch", "bundled", *files, *few, cwd=tmp_path).stdout
+        for files in (
+            ("pairs.jsonl", *ANSWERS),
+            ("clean.txt", "corrupted.txt", *ANSWERS),
+            ("clean.txt", "corrupted.txt", "answers.txt", "wrong.txt"),
+        )
+    ]
+    assert printed[0].count("\n") == 13
+    assert printed[0] == printed[1] == printed[2]
+
+
+@pytest.mark.parametrize(
+    ("text", "words", "says"),
+    [
+        ("", (), "holds no pair"),
+        ("no json\n", (), "line 1: not JSON"),
+        ("[1]\n", (), "found a JSON array"),
+        ('{"clean": "a"}\n', (), "no field 'corrupted'"),
+        (json.dumps(LINES[0]), (), "no field 'answer'"),
+        (json.dumps(LINES[0] | {"answer": 3}), (), "expected a string"),
+        (json.dumps(LINES[0]), ("--answer", " harbours", "--wrong", " to"), "is 5 tokens; expected one"),
+        (json.dumps(LINES[0] | {"clean": "It<mask>"}), ANSWERS, "tokens and the corrupted one"),
+        (json.dumps(LINES[0] | {"clean": LINES[0]["corrupted"]}), ANSWERS, "are the same tokens"),
+        (json.dumps(LINES[0]), (*ANSWERS, "--receiver", "7.7"), "the receiver"),
+        (json.dumps(LINES[0]), (*ANSWERS, "--receiver", "x"), "expected layer.head"),
+        (json.dumps(LINES[0]), (*ANSWERS, "--what", "neurons"), "expected heads or residual"),
+        (json.dumps(LINES[0]), (*ANSWERS, "--direction", "up"), "expected noising or denoising"),
+        (json.dumps(LINES[0]), (*ANSWERS, "--json", "--csv"), "choose one"),
+        ("\ud800", (), "UTF-8"),
+    ],
+)
+def test_bad_input_is_told_in_a_line(tmp_path, refused, text, words, says):
+    (tmp_path / "pairs.jsonl").write_bytes(text.encode(errors="surrogatepass"))
+    refused("patch", "bundled", "pairs.jsonl", *words, says=says)
+    assert [path.name for path in tmp_path.iterdir()] == ["pairs.jsonl"]
+
+
+def test_files_that_do_not_belong_together_are_told_in_a_line(tmp_path, refused):
+    (tmp_path / "one.txt").write_text("a\n")
+    (tmp_path / "two.txt").write_text("a\nb\n")
+    refused("patch", "bundled", "one.txt", "two.txt", *ANSWERS, says="1 lines and two.txt 2")
+    refused("patch", "bundled", "one.txt", "one.txt", "one.txt", says="found 3 files")
+    refused("patch", "bundled", "none.jsonl", says="none.jsonl")

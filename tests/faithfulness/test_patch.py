@@ -1,0 +1,240 @@
+"""`patch`: many pairs, held against patching each alone, and what a run folder and a few pairs allow to be said."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import xarray as xr
+from transformers import LlamaConfig, LlamaForCausalLM
+
+import attnscope
+from attnscope.bundled import MODEL
+from attnscope.capture import load_model
+from attnscope.errors import AttnscopeError
+from attnscope.faithfulness import (
+    Pair,
+    activation_patch,
+    attribution_patch,
+    patch,
+    patch_headline,
+    patched_of,
+    path_patch,
+)
+from attnscope.faithfulness._runs import check_apart
+from attnscope.faithfulness.passes import EncodedPairs, stacked_passes
+from tests.families import tiny
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+WORDS = [("part", "due"), ("one", "back"), ("rest", "led"), ("side", "up"), ("top", "due"), ("end", "back")]
+PAIRS = [Pair(f"It was {a}<mask> the game.", f"It was {b}<mask> the game.", " of", " to") for a, b in WORDS]
+LONGER = Pair(
+    "It was part<mask> the game in the city.", "It was due<mask> the game in the city.", " of", " to"
+)
+
+
+def causal():
+    """A Llama of random weights with 4 heads on 2 key heads, that knows the bundled model's tokens."""
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2, "vocab_size": 640}
+    model = LlamaForCausalLM(LlamaConfig(**sizes, num_attention_heads=4, num_key_value_heads=2))
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter, std=0.3)
+    return model
+
+
+@pytest.fixture(scope="module")
+def loaded():
+    return load_model("bundled", device="cpu")
+
+
+@pytest.fixture(scope="module")
+def tree(loaded, tmp_path_factory):
+    return patch(loaded, PAIRS, out=tmp_path_factory.mktemp("runs") / "run", batch_size=4)
+
+
+def test_batches_of_pairs_give_what_each_pair_gives_alone(loaded, tree):
+    alone = xr.concat([activation_patch(loaded, [pair]).difference for pair in PAIRS], "pair")
+    np.testing.assert_allclose(tree["pairs"].difference, alone, atol=2e-5)
+    whole = activation_patch(loaded, PAIRS)
+    np.testing.assert_allclose(tree["patched"].recovered, whole.recovered, atol=1e-5)
+
+
+def test_pairs_of_other_lengths_go_in_batches_of_their_own_and_come_back_in_order(loaded):
+    found = patch(loaded, [LONGER, *PAIRS[:2]], steps=0)["pairs"]
+    assert found.clean_text.values.tolist() == [LONGER.clean, *(pair.clean for pair in PAIRS[:2])]
+    np.testing.assert_allclose(
+        found.difference[0], activation_patch(loaded, [LONGER]).difference[0], atol=2e-5
+    )
+
+
+def test_the_folder_gives_the_same_again_and_a_stopped_run_goes_on(loaded, tree, tmp_path, monkeypatch):
+    from attnscope.faithfulness import _patch_job
+
+    assert attnscope.open_run(tree.attrs["run"]).identical(tree)
+    own, calls = _patch_job.patched, []
+
+    def stops(loaded, encoded, **options):
+        calls.append(len(encoded))
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        return own(loaded, encoded, **options)
+
+    monkeypatch.setattr(_patch_job, "patched", stops)
+    with pytest.raises(KeyboardInterrupt):
+        patch(loaded, PAIRS, out=tmp_path / "run", batch_size=4)
+    found = patch(loaded, PAIRS, out=tmp_path / "run", batch_size=4)
+    assert calls == [4, 2, 2]
+    assert found["patched"].identical(tree["patched"])
+    again = patch(loaded, PAIRS, out=tmp_path / "run", batch_size=4)
+    assert again.identical(found)
+    assert calls == [4, 2, 2]
+
+
+def test_a_path_of_many_pairs_is_that_of_the_function(loaded):
+    found = patch(loaded, PAIRS, receiver="2.1")
+    np.testing.assert_allclose(
+        found["patched"].recovered, path_patch(loaded, PAIRS, (2, 1)).recovered, atol=1e-5
+    )
+    assert found["pairs"].attrs["direction"] == "noising"
+    assert any("in head 2.1 alone" in sentence for sentence in patch_headline(found))
+
+
+@pytest.mark.parametrize("direction", ["denoising", "noising"])
+def test_an_estimate_is_the_slope_of_a_small_step_towards_the_other_run(direction):
+    loaded = load_model("bundled", device="cpu", dtype="float64")
+    found = attribution_patch(loaded, PAIRS[:2], direction=direction)
+    encoded = EncodedPairs.of(PAIRS[:2], loaded.tokenizer, masked=True, device=loaded.model.device)
+    turned = encoded if direction == "denoising" else encoded.turned()
+    loaded.model.eval()
+    with stacked_passes(loaded.model) as passes, torch.no_grad():
+        passes.plain({"input_ids": turned.clean}, encoded.places)
+        donor = passes.outputs[1]
+        passes.plain({"input_ids": turned.corrupted}, encoded.places)
+
+        def step(_, output):
+            output = output.clone()
+            for variant, size in enumerate((1e-4, -1e-4)):
+                output[variant, :, 3] = torch.lerp(output[variant, :, 3], donor[:, 3], size)
+            return output
+
+        ahead, behind = encoded.difference(passes.run({1: step}, 2))
+    np.testing.assert_allclose(found.estimate.sel(layer=1, head=3), (ahead - behind) / 2e-4, rtol=1e-5)
+
+
+def test_estimates_of_positions_add_up(loaded):
+    whole = patch(loaded, PAIRS[:2], steps=1)["pairs"].estimate
+    by_position = patch(loaded, PAIRS[:2], steps=1, by_position=True)["pairs"].estimate
+    np.testing.assert_allclose(by_position.sum("position"), whole, atol=1e-4)
+
+
+def test_one_pair_says_nothing_of_others(loaded):
+    found = patch(loaded, PAIRS[:1])
+    assert np.isnan(found["patched"].recovered_low).all()
+    assert not found["patched"].shown.any()
+    assert any("One pair says nothing of others" in sentence for sentence in patch_headline(found))
+
+
+def test_of_pairs_without_effects_at_most_one_in_twenty_shows_one():
+    generator = np.random.default_rng(1)
+    told = 0
+    for _ in range(200):
+        noise = generator.normal(0, 1, (8, 3, 4))
+        pairs = xr.Dataset(
+            {
+                "difference": (("pair", "layer", "head"), noise),
+                "clean": ("pair", np.full(8, 3.0)),
+                "corrupted": ("pair", np.zeros(8)),
+            },
+            attrs={"direction": "denoising", "rounding": 1e-4},
+        )
+        told += bool(patched_of(pairs).shown.any())
+    assert told <= 18  # 10 expected; more than 18 has a chance below 1%
+
+
+def test_what_is_within_rounding_is_no_effect():
+    pairs = xr.Dataset(
+        {
+            "difference": (("pair", "head"), np.full((8, 2), [1e-6, 1.0])),
+            "clean": ("pair", np.full(8, 3.0)),
+            "corrupted": ("pair", np.zeros(8)),
+        },
+        attrs={"direction": "denoising", "rounding": 1e-4},
+    )
+    assert patched_of(pairs).shown.values.tolist() == [False, True]
+
+
+def test_a_share_of_gaps_that_change_sign_has_no_interval():
+    pairs = xr.Dataset(
+        {
+            "difference": (("pair", "head"), np.ones((6, 1))),
+            "clean": ("pair", [3.0, -3.0, 3.0, -2.0, 1.0, 0.0]),
+            "corrupted": ("pair", np.zeros(6)),
+        },
+        attrs={"direction": "denoising", "rounding": 1e-4},
+    )
+    found = patched_of(pairs)
+    assert np.isnan(found.recovered_low).all()
+    assert np.isfinite(found.effect_low).all()
+
+
+def test_grouped_queries_of_a_causal_model_are_patched_head_by_head():
+    loaded = load_model(causal(), tokenizer=MODEL)
+    pairs = [Pair("It was a game", "He had a game", " of", " to")]
+    found = patch(loaded, pairs, steps=0)["pairs"]
+    assert found.sizes["head"] == 4
+    states = patch(loaded, pairs, what="residual")["patched"].recovered
+    np.testing.assert_allclose(states.isel(block=-1, position=-1), 1, rtol=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"what": "neurons"}, "expected heads or residual"),
+        ({"direction": "up"}, "expected noising or denoising"),
+        ({"receiver": "3"}, "expected layer.head"),
+        ({"receiver": "0.1"}, "layers lie below"),
+        ({"receiver": "2.9"}, "the receiver"),
+        ({"receiver": "9.0"}, "layers lie below"),
+        ({"receiver": "2.1", "what": "residual"}, "paths from head to head"),
+        ({"pairs": "pairs.jsonl"}, "expected a pathlib.Path"),
+        ({"pairs": [1]}, "pair 1 is of type int"),
+        ({"pairs": []}, "found no pair"),
+        ({"pairs": [{"clean": "a", "corrupted": "b", "wrong": "c"}]}, "no field 'answer'"),
+        ({"pairs": [*PAIRS, LONGER], "by_position": True}, "expected all as long"),
+        ({"pairs": [Pair(PAIRS[0].clean, PAIRS[0].corrupted, " of", " of")]}, "the same token"),
+        (
+            {"pairs": [PAIRS[0], LONGER, Pair("a<mask>", "a b<mask>", " of", " to")]},
+            "pair 3: the clean text has",
+        ),
+    ],
+)
+def test_what_cannot_be_patched_is_refused_in_a_line(loaded, options, says):
+    with pytest.raises(AttnscopeError, match=says) as refused:
+        patch(loaded, **({"pairs": PAIRS} | options))
+    assert len(str(refused.value).splitlines()) <= 2
+
+
+def test_a_model_without_pairs_of_its_own_and_an_encoder_decoder_are_refused(loaded):
+    with pytest.raises(AttnscopeError, match="only the bundled model brings its own"):
+        patch(causal(), tokenizer=MODEL)
+    with pytest.raises(AttnscopeError, match="is an encoder-decoder"):
+        patch(tiny("bart"), PAIRS, tokenizer=loaded.tokenizer)
+
+
+def test_runs_that_answer_alike_on_average_are_refused():
+    pairs = xr.Dataset(
+        {"clean": ("pair", [2.0, -2.0]), "corrupted": ("pair", [-2.0, 2.0])}, attrs={"direction": "denoising"}
+    )
+    with pytest.raises(AttnscopeError, match="same difference of answers"):
+        check_apart(pairs)
+
+
+def test_one_head_of_a_story_teller_carries_girl_and_boy(models):
+    found = patch(models / "stories260K-llama", EXAMPLES / "girl-and-boy.jsonl", steps=0)
+    recovered = found["patched"].recovered
+    assert {name: int(place) for name, place in recovered.argmax(...).items()} == {"layer": 4, "head": 2}
+    best = found["patched"].sel(layer=4, head=2)
+    assert 0.7 < float(best.recovered_low) < float(best.recovered_high) < 0.8
+    assert bool(best.shown)
+    assert len({len(text.split()) for text in found["pairs"].clean_text.values}) > 1
