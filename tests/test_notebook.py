@@ -17,11 +17,12 @@ def results():
         "scan": scan,
         "diff": attnscope.diff(scan, scan),
         "intervene": attnscope.intervene(texts=TEXTS, ablations=["zero"], steps=0, why=False),
+        "patch": attnscope.patch(),
         "explain": attnscope.explain(limit=2, window=24),
     }
 
 
-@pytest.mark.parametrize("command", ["scan", "diff", "intervene", "explain"])
+@pytest.mark.parametrize("command", ["scan", "diff", "intervene", "patch", "explain"])
 def test_each_result_has_a_summary_with_a_picture_and_a_page(results, command):
     shown = results[command].attnscope
     assert shown.command == command

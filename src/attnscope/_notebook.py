@@ -95,6 +95,7 @@ class Shown:
             "scan": lambda result, path: report.write_report(result, None, path),
             "explain": report.write_explain_report,
             "intervene": report.write_intervention_report,
+            "patch": report.write_patch_report,
             "diff": report.write_difference_report,
         }
         with tempfile.TemporaryDirectory() as folder:
@@ -148,6 +149,12 @@ def _of_intervene(tree: xr.DataTree) -> list[str]:
     return headline(tree)
 
 
+def _of_patch(tree: xr.DataTree) -> list[str]:
+    from attnscope.faithfulness import patch_headline
+
+    return patch_headline(tree)
+
+
 def _of_diff(result: xr.Dataset) -> list[str]:
     from attnscope.difference import headline
 
@@ -158,6 +165,7 @@ _SUMMARIES: dict[str, Callable[[Any], list[str]]] = {
     "scan": _of_scan,
     "explain": _of_explain,
     "intervene": _of_intervene,
+    "patch": _of_patch,
     "diff": _of_diff,
 }
 
@@ -178,6 +186,10 @@ def _figures(command: str, result: Any) -> Iterator[Figure]:
         from attnscope.figures.intervene import effect_maps
 
         yield effect_maps(result["heads"].to_dataset())
+    elif command == "patch":
+        from attnscope.figures.patch import recovered_map
+
+        yield recovered_map(result)
     elif command == "diff":
         from attnscope.figures.difference import change_maps
 

@@ -52,6 +52,10 @@ _ForbidToken = Annotated[
 _Renormalise = Annotated[
     bool, typer.Option(help="Rows scaled to their sum before, where something in them is forbidden.")
 ]
+_Together = Annotated[
+    list[str] | None,
+    typer.Option(help="Heads taken out together, beside each alone, as in 0.1,0.3; may be given again."),
+]
 _Why = Annotated[bool, typer.Option(help="Causes beside the effects, as explain finds them.")]
 
 
@@ -73,6 +77,7 @@ def intervene(
     steps: _Steps = 5,
     search: _Search = False,
     curves: _Curves = False,
+    together: _Together = None,
     forbid_offset: _ForbidOffset = None,
     forbid_first: _ForbidFirst = False,
     forbid_token: _ForbidToken = None,
@@ -112,6 +117,7 @@ def intervene(
             steps=steps,
             search=search,
             curves=curves,
+            together=[options.heads_of("--together", one) for one in together or ()],
             forbid_offsets=forbid_offset or (),
             forbid_first=forbid_first,
             forbid_tokens=forbid_token or (),

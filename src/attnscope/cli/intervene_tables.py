@@ -29,6 +29,10 @@ _SHUFFLED = (
     "weights shuffled: change of the loss when each row of the head's weights is shuffled among the keys that it may "
     "look at; near 0, it does not matter to the model where this head looks."
 )
+_TOGETHER = (
+    "loss without all: of a chosen set at once. A difference above 0: its heads stand in for each other; below 0: they "
+    "are needed for the same thing."
+)
 _ZERO = "Zeroing takes the model out of what it was trained on: mean and resample are the fairer ablations."
 _FORBIDDEN = (
     "weight forbidden: the share of a head's weight that lies where it may not look (near 0, the rule cannot change "
@@ -46,9 +50,22 @@ def as_dict(tree: xr.DataTree, folder: Path) -> dict[str, Any]:
         "signature": json.loads(tree.attrs["signature"]),
         "says": headline(tree),
         "heads": finite(heads),
+        "together": finite(_together_rows(tree)),
         "skipped": skipped_of(tree),
         "run": str(folder),
     }
+
+
+def _together_rows(tree: xr.DataTree) -> list[dict[str, Any]]:
+    if "together" not in tree.children:
+        return []
+    found = tree["together"].to_dataset().drop_vars(["loss_change", "source"]).transpose("set", "ablation")
+    return [
+        {"heads": str(name), "ablation": str(ablation)}
+        | {str(key): value.values[place, row].item() for key, value in found.data_vars.items()}
+        for place, name in enumerate(found["set"].values)
+        for row, ablation in enumerate(found.ablation.values)
+    ]
 
 
 def print_csv(tree: xr.DataTree) -> None:
@@ -90,6 +107,8 @@ def print_tables(tree: xr.DataTree) -> None:
     console.print(_table(rows[:_SHOWN]))
     if len(rows) > _SHOWN:
         console.print(f"and {len(rows) - _SHOWN} more heads: --csv lists all", highlight=False)
+    if together := _together_rows(tree):
+        console.print(_together_table(together))
     if "forbidden" in tree.children:
         console.print(_forbidden_table(rows))
     for name, reason in skipped_of(tree).items():
@@ -97,6 +116,7 @@ def print_tables(tree: xr.DataTree) -> None:
     asked = {
         _EFFECT: True,
         _SHUFFLED: any(row.shuffled for row in rows),
+        _TOGETHER: "together" in tree.children,
         _FORBIDDEN: "forbidden" in tree.children,
         _ZERO: "zero" in rows[0].effects,
         _ALONE: True,
@@ -150,6 +170,34 @@ def _forbidden_table(rows: list[HeadVerdict]) -> Table:
         interval = f"{effect.low:+.3f} to {effect.high:+.3f}" if np.isfinite(effect.low) else ""
         name = f"{row.layer}.{row.head}"
         table.add_row(name, f"{row.forbidden_weight or 0:.3f}", _change(effect), interval)
+    return table
+
+
+def _together_table(rows: list[dict[str, Any]]) -> Table:
+    """Chosen sets of heads, beside the sum of what each of them loses alone."""
+    from rich import box
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    for heading in (
+        "heads",
+        "ablation",
+        "loss without all",
+        "sum of each alone",
+        "difference",
+        "95% interval",
+    ):
+        table.add_column(heading, justify="left" if heading in {"heads", "ablation"} else "right")
+    for one in rows:
+        low, high = one["between_low"], one["between_high"]
+        table.add_row(
+            one["heads"],
+            one["ablation"],
+            f"{one['effect']:+.3f}{'*' if one['shown'] else ' '}",
+            f"{one['alone']:+.3f}",
+            f"{one['between']:+.3f}{'*' if one['between_shown'] else ' '}",
+            f"{low:+.3f} to {high:+.3f}" if np.isfinite(low) else "",
+        )
     return table
 
 

@@ -83,3 +83,24 @@ def refuse_two_formats(*, as_json: bool, as_csv: bool) -> None:
     """Standard output takes one format."""
     if as_json and as_csv:
         raise AttnscopeError("--json and --csv both want the standard output: choose one")
+
+
+def heads_of(flag: str, given: str | None) -> list[tuple[int, int]]:
+    """Heads as people write them.
+
+    Examples
+    --------
+    >>> heads_of("--show", "3.6, 10.5")
+    [(3, 6), (10, 5)]
+    """
+    from attnscope.errors import AttnscopeError
+
+    found: list[tuple[int, int]] = []
+    for name in given.split(",") if given else []:
+        layer, _, head = name.strip().partition(".")
+        if not (layer.isdecimal() and head.isdecimal()):
+            raise AttnscopeError(
+                f"{flag} is {given!r}: give heads as layer.head, with commas between, as in 3.6,10.5"
+            )
+        found.append((int(layer), int(head)))
+    return found

@@ -87,7 +87,7 @@ def scan(
 
     options.refuse_two_formats(as_json=as_json, as_csv=as_csv)
     formats = options.formats_of(figures)
-    heads = _heads(show)
+    heads = options.heads_of("--show", show)
     shown = heads if report else None
     settings: dict[str, Any] = {
         "tokenizer": tokenizer,
@@ -158,27 +158,6 @@ def _known(question: Question, place: Place, shown: Sequence[tuple[int, int]] | 
         working()
         return results
     return None
-
-
-def _heads(given: str | None) -> list[tuple[int, int]]:
-    """Heads as people write them.
-
-    Examples
-    --------
-    >>> _heads("3.6,10.5")
-    [(3, 6), (10, 5)]
-    """
-    from attnscope.errors import AttnscopeError
-
-    found: list[tuple[int, int]] = []
-    for name in given.split(",") if given else []:
-        layer, _, head = name.strip().partition(".")
-        if not (layer.isdecimal() and head.isdecimal()):
-            raise AttnscopeError(
-                f"--show is {given!r}: give heads as layer.head, with commas between, as in 3.6,10.5"
-            )
-        found.append((int(layer), int(head)))
-    return found
 
 
 def _draw(

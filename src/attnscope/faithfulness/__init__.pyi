@@ -25,6 +25,7 @@ from ._sets import changes_by_sets, removal_curves, search_heads
 from ._shuffled import shuffled_weights
 from ._stored import load_intervention, skipped_of
 from ._summary import agreement_of, heads_of
+from ._together import taken_together
 from ._verdict import SHARP, Effect, HeadVerdict, headline, said_effect, verdicts
 from .contributions import KINDS, TOKEN_KINDS, contribution_profiles, token_contributions
 from .passes import Pair, read_pairs
@@ -88,6 +89,7 @@ __all__ = [
     "search_heads",
     "shuffled_weights",
     "skipped_of",
+    "taken_together",
     "token_contributions",
     "trust_in_weights",
     "uniform_test",

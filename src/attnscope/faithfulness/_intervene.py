@@ -18,6 +18,7 @@ from attnscope.faithfulness._forbidden import check_rule, rule_of, said_rule
 from attnscope.faithfulness._inquiry import inquiry
 from attnscope.faithfulness._intervene_job import InterventionJob
 from attnscope.faithfulness._stored import StoredParts, load_intervention
+from attnscope.faithfulness._together import checked_sets
 from attnscope.faithfulness.passes import ABLATIONS, Ablation
 from attnscope.progress import Tell, tell_nobody
 from attnscope.statistics import window_length
@@ -49,6 +50,7 @@ def intervene(
     steps: int = 5,
     search: bool = False,
     curves: bool = False,
+    together: Sequence[Sequence[tuple[int, int]]] = (),
     forbid_offsets: Sequence[int] = (),
     forbid_first: bool = False,
     forbid_tokens: Sequence[str] = (),
@@ -98,6 +100,8 @@ def intervene(
         Whether to search for the heads that matter by random sets too: see `search_heads`.
     curves
         Whether to remove heads one after the other in several orders too: see `removal_curves`.
+    together
+        Sets of heads, ``(layer, head)`` each, that are taken out at once too: see `taken_together`.
     forbid_offsets, forbid_first, forbid_tokens
         Where each head, alone, may not look: offsets (key minus query; -1 is the token before), the first token, tokens
         by their texts. One rule of all of them, measured beside the ablations: see `knock_out`.
@@ -161,6 +165,7 @@ def intervene(
     length = window_length(loaded, window) if window else min(LONGEST, window_length(loaded, None))
     asked = inquiry(loaded, corpus, target, window=length, limit=limit, seed=seed, batch_size=batch_size)
     asked.check()
+    sets = checked_sets(together, asked.cells)
     rule = rule_of(forbid_offsets, forbid_tokens, loaded.tokenizer, first=forbid_first)
     if rule is not None:
         check_rule(rule, asked.windows)
@@ -173,6 +178,7 @@ def intervene(
         "steps": steps,
         "search": search,
         "curves": curves,
+        "together": ["+".join(f"{layer}.{head}" for layer, head in heads) for heads in sets] or None,
         "forbid": forbid,
         "renormalise": None if rule is None else renormalise,
         "why": why,
@@ -195,6 +201,7 @@ def intervene(
         rule,
         forbid,
         renormalise,
+        sets,
     )
     if out is None:
         measured = job.effects(None)

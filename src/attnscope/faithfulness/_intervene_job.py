@@ -16,6 +16,7 @@ from attnscope.faithfulness._forbidden import without_forbidden
 from attnscope.faithfulness._sets import half_of, removal_curves, search_heads
 from attnscope.faithfulness._shuffled import shuffled_weights
 from attnscope.faithfulness._summary import agreement_of, heads_of
+from attnscope.faithfulness._together import taken_together
 from attnscope.progress import Progress, Tell
 
 if TYPE_CHECKING:
@@ -44,6 +45,7 @@ class InterventionJob:
     rule: Forbidden | None = None
     forbid: Sequence[str] = ()
     renormalise: bool = True
+    together: Sequence[Sequence[tuple[int, int]]] = ()
 
     @property
     def _of_effects(self) -> float:
@@ -89,6 +91,12 @@ class InterventionJob:
         if rule is not None:
             self.tell(Progress("heads that may not look there", self._of_effects + 0.08))
             stored.get("forbidden", lambda: self._forbidden(rule))
+        if self.together:
+            self.tell(Progress("chosen heads taken out together", self._of_effects + 0.09))
+            stored.get(
+                "together",
+                lambda: taken_together(self.asked, self.together, self.ablations, measured, seed=self.seed),
+            )
         if self.search:
             self.tell(Progress("search by random sets", self._of_effects + 0.1))
             stored.get("search", lambda: search_heads(self.asked, seed=self.seed))

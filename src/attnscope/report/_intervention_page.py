@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from attnscope.faithfulness import headline, said_effect, skipped_of, verdicts
+from attnscope.faithfulness import Effect, headline, said_effect, skipped_of, verdicts
 from attnscope.figures.intervene import READINGS, intervention_figures
 from attnscope.report._embed import picture, write_page
 from attnscope.report._scan_content import parsed
@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     import xarray as xr
     from matplotlib.figure import Figure
 
-    from attnscope.faithfulness import Effect, HeadVerdict
+    from attnscope.faithfulness import HeadVerdict
+
 
 _STYLES = ("page.css", "explain.css", "intervene.css")
 _ASKED = {
@@ -102,6 +103,7 @@ def write_intervention_report(
             for row in rows
         ],
         forbidden=_listed_rule(tree),
+        together=_together(tree),
         skipped=list(skipped_of(tree).items()),
         high=_HIGH,
         zero="zero" in rows[0].effects,
@@ -113,6 +115,27 @@ def _listed_rule(tree: xr.DataTree) -> str:
     if "forbidden" not in tree.children:
         return ""
     return ", ".join(str(one).replace("-", "−") for one in tree["forbidden"].attrs["forbid"])
+
+
+def _together(tree: xr.DataTree) -> list[list[_Cell]]:
+    """Chosen sets of heads: a row for each and each ablation."""
+    if "together" not in tree.children:
+        return []
+    found = tree["together"].to_dataset().transpose("set", "ablation", ...)
+    rows: list[list[_Cell]] = []
+    for place, name in enumerate(found["set"].values):
+        for row, ablation in enumerate(found.ablation.values):
+            cell = found.isel({"set": place, "ablation": row})
+            lost, between = (
+                Effect(
+                    float(cell[key]), float(cell[f"{key}_low"]), float(cell[f"{key}_high"]), bool(cell[shown])
+                )
+                for key, shown in (("effect", "shown"), ("between", "between_shown"))
+            )
+            alone = float(cell.alone)
+            names = [_Cell(str(one), str(one)) for one in (name, ablation)]
+            rows.append([*names, _change(lost), _Cell(_signed(alone, 3), alone), _change(between)])
+    return rows
 
 
 def _columns(rows: list[HeadVerdict]) -> list[tuple[str, str, str]]:
