@@ -62,6 +62,40 @@ def disentangled_version(module: nn.Module) -> int | None:
     return 1 if hasattr(module, "in_proj") else 2
 
 
+# Where weights are not returned as (batch, head, query, key). Under another name such a module is refused, as what it
+# returns does not look like weights.
+_LAYOUTS = {
+    "XLNetRelativeAttention": "heads last",
+    "LongformerSelfAttention": "band",
+    "LEDEncoderSelfAttention": "band",
+    "LongT5LocalAttention": "blocks",
+}
+# What has no weights of its own from token to token, and why. Under another name it is refused by what its numbers show.
+_NO_WEIGHTS = {
+    "BigBirdBlockSparseAttention": "it attends in blocks chosen at random where a text is long, and in full where it is "
+    'short: set attention_type to "original_full"',
+    "BigBirdPegasusBlockSparseAttention": "it attends in blocks chosen at random where a text is long, and in full where "
+    'it is short: set attention_type to "original_full"',
+    "LongT5TransientGlobalAttention": "it attends to sums of blocks beside its tokens",
+    "LSHSelfAttention": "it hashes tokens into buckets and attends within these",
+    "MraSelfAttention": "it attends in blocks of several sizes, and keeps no weights of tokens",
+    "NystromformerSelfAttention": "it goes through landmarks in place of weights from token to token",
+    "ProphetNetNgramSelfAttention": "its decoder reads a text in several streams at once",
+    "RwkvSelfAttention": "it is a recurrence, without weights",
+    "YosoSelfAttention": "it hashes queries and keys in place of a softmax, and its weights do not sum to 1",
+}
+
+
+def weights_layout(module: nn.Module) -> str | None:
+    """How a module lays out the weights that it returns, where it is not as (batch, head, query, key)."""
+    return _LAYOUTS.get(_class(module))
+
+
+def why_no_weights(module: nn.Module) -> str | None:
+    """Why a module has no weights that could be measured; None where nothing is known against it."""
+    return _NO_WEIGHTS.get(_class(module))
+
+
 def _class(module: nn.Module) -> str:
     return type(module).__name__
 

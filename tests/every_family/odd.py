@@ -1,0 +1,3 @@
+"""What the tiny configuration of a family needs beside being smaller."""
+
+SETTINGS = {}
