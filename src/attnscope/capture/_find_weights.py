@@ -57,23 +57,32 @@ def eager_way(model: PreTrainedModel, inputs: dict[str, Tensor]) -> EagerWay:
             raise UncapturedError(f"{name} has no weights from token to token ({place}): {reason}")
     short = _short(inputs)
     tokens = short["input_ids"].shape[1] if "input_ids" in short else None
-    with explaining(f"{name} fails when it attends eagerly", "Its weights cannot be taken"):
-        with eager(model), _gathering(model, tokens) as found, torch.enable_grad(), _with_graph(model):
-            output = model(**short)
-            if not found:
-                raise UncapturedError(
-                    f"{name} returns no attention weights, eagerly or otherwise: no row sums to 1"
-                )
-            _check_used(name, output, found)
+    with (
+        explaining(f"{name} fails when it attends eagerly", "Its weights cannot be taken"),
+        eager(model),
+        _gathering(model, tokens) as found,
+        torch.enable_grad(),
+        _with_graph(model),
+    ):
+        output = model(**short)
+        if not found:
+            raise UncapturedError(
+                f"{name} returns no attention weights, eagerly or otherwise: no row sums to 1"
+            )
+        _check_used(name, output, found)
     cross = _check_reported(name, output, found)
     return EagerWay(
         {one.source: one.place for one in found},
         tuple(one.attention for one in found),
-        tuple(
-            "cross" if one.is_cross or one in cross else "causal" if _looks_back(one.weights) else "self"
-            for one in found
-        ),
+        tuple(_kind(one, is_cross=one.is_cross or one in cross) for one in found),
     )
+
+
+def _kind(one: _Found, *, is_cross: bool) -> str:
+    """A layer that sees no later token is causal, whatever its module says."""
+    queries, keys = one.weights.shape[-2:]
+    looks_back = queries == keys and queries > 1 and not bool(one.weights.triu(1).any())
+    return "cross" if is_cross else "causal" if looks_back else "self"
 
 
 def _short(inputs: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -157,11 +166,6 @@ def _tensors(output: Any, path: Path = ()) -> Iterator[tuple[Path, Tensor]]:
 
 def _same(one: Tensor, other: Tensor) -> bool:
     return one.shape == other.shape and torch.equal(one, other)
-
-
-def _looks_back(weights: Tensor) -> bool:
-    queries, keys = weights.shape[-2:]
-    return queries == keys and queries > 1 and not bool(weights.triu(1).any())
 
 
 @contextmanager

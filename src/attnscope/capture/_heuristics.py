@@ -70,12 +70,14 @@ _LAYOUTS = {
     "LEDEncoderSelfAttention": "band",
     "LongT5LocalAttention": "blocks",
 }
-# What has no weights of its own from token to token, and why. Under another name it is refused by what its numbers show.
+# What has no weights of its own from token to token, and why. Under another name it is refused by its numbers.
+_BY_CHANCE = (
+    "it attends in blocks drawn at random where a text is long, and in full where it is short: set attention_type in "
+    'its config to "original_full"'
+)
 _NO_WEIGHTS = {
-    "BigBirdBlockSparseAttention": "it attends in blocks chosen at random where a text is long, and in full where it is "
-    'short: set attention_type to "original_full"',
-    "BigBirdPegasusBlockSparseAttention": "it attends in blocks chosen at random where a text is long, and in full where "
-    'it is short: set attention_type to "original_full"',
+    "BigBirdBlockSparseAttention": _BY_CHANCE,
+    "BigBirdPegasusBlockSparseAttention": _BY_CHANCE,
     "LongT5TransientGlobalAttention": "it attends to sums of blocks beside its tokens",
     "LSHSelfAttention": "it hashes tokens into buckets and attends within these",
     "MraSelfAttention": "it attends in blocks of several sizes, and keeps no weights of tokens",

@@ -21,6 +21,8 @@ from attnscope.attention import AttentionCall, output_of
 from attnscope.capture._borrow import implementations, restore
 from attnscope.capture._disentangled import disentangled
 from attnscope.capture._eager import UncapturedError
+from attnscope.capture._quiet import quiet
+from attnscope.capture._quiet import quiet
 from attnscope.capture._watch import Site, current, passes_of
 from attnscope.errors import AttnscopeError, reason_of
 
@@ -165,7 +167,8 @@ def on_registry(model: PreTrainedModel, observer: Observer) -> Generator[None]:
     """
     before = implementations(model)
     try:
-        model.set_attn_implementation(NAME)
+        with quiet():  # models off the registry are told apart by what is seen
+            model.set_attn_implementation(NAME)
     except (ValueError, ImportError) as error:
         restore(before)
         raise UncapturedError(

@@ -79,7 +79,7 @@ current: ContextVar[Watch | None] = ContextVar("attnscope_watch", default=None)
 
 @contextmanager
 def passes_of(model: PreTrainedModel, observer: Observer) -> Generator[Watch]:
-    """Watch the passes of a model: each starts the count of sites anew, and tells which modules look at other states."""
+    """Watch the passes of a model: each counts its sites anew, and tells which modules look at other states."""
     watch = Watch({id(module): name for name, module in model.named_modules()}, observer)
 
     def fresh_pass(_: nn.Module, given: tuple[Any, ...], named: dict[str, Any]) -> None:

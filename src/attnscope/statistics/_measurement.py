@@ -154,8 +154,8 @@ class Measurement:
         """What a model off the registry shows: its weights, of layers that may have other places than tokens."""
         name = type(self.loaded.model).__name__
         self.notes["way"] = (
-            f"{name} does not attend through transformers' registry: its weights are those that its own eager attention "
-            "returns, taken one layer at a time (slower)."
+            f"{name} does not attend through transformers' registry: its weights are those that its own eager "
+            "attention returns, taken one layer at a time (slower)."
         )
         reading = self._reading([self.first])
         pooled: list[Site] = []
@@ -172,7 +172,7 @@ class Measurement:
             self.batch_size = 1  # which of these places is padding is not known
             layers = ", ".join(str(site.index) for site in pooled)
             self.notes["places"] = (
-                f"In layers {layers} of {name} queries or keys are not one for each token (pooled tokens, or a prompt): "
+                f"In layers {layers} of {name} queries or keys are not one for each token (pooled tokens, a prompt): "
                 "offsets and lengths are counted in their own places there, and no place is a special token."
             )
 
