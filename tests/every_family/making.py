@@ -9,9 +9,9 @@ from tests.every_family.shrink import tiny_config
 
 _ORDER = (
     "MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING",
-    "MODEL_FOR_CAUSAL_LM_MAPPING",
-    "MODEL_FOR_MASKED_LM_MAPPING",
     "MODEL_FOR_SPEECH_SEQ_2_SEQ_MAPPING",
+    "MODEL_FOR_MASKED_LM_MAPPING",
+    "MODEL_FOR_CAUSAL_LM_MAPPING",
     "MODEL_MAPPING",
 )
 
@@ -22,11 +22,13 @@ def model_class(config):
         mapping = getattr(modeling_auto, name)
         if type(config) in mapping:
             found = mapping[type(config)]
-            return found[0] if isinstance(found, (tuple, list)) else found
+            found = found[0] if isinstance(found, (tuple, list)) else found
+            if found.config_class in (None, type(config)) and found.forward is not torch.nn.Module.forward:
+                return found
     return None
 
 
-MOST = 30_000_000
+MOST = 200_000_000
 
 
 def tiny_model(family):

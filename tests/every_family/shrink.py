@@ -12,6 +12,9 @@ WIDTH, HEADS, HEAD_WIDTH, WORDS, POSITIONS, LAYERS = 64, 4, 16, 100, 128, 2
 # Name of a setting, and what becomes of its number; the first that fits counts.
 _RULES = (
     (r"(vocab_size|n_words|vocab_size_per_layer_input)$", lambda old: min(old, WORDS)),
+    (r"^num_kv_shared_layers$", lambda old: 0),
+    (r"^upsample_groups$", lambda old: min(old, WIDTH)),
+    (r"coder_num_key_value_heads$", lambda old: HEADS),
     (r"(pad|bos|eos|sep|cls|mask|unk)_token_id$", lambda old: old if old < WORDS else old % 3),
     (r"_token_(id|index)$", lambda old: old if old < WORDS else WORDS - 1 - old % 40),
     (r"(feat|conv)\w*_layers$", lambda old: old),
@@ -43,17 +46,32 @@ def tiny_config(family: str) -> PretrainedConfig:
     if given is not None and "=" in given:  # all of it by hand
         return maker(**given["="])
     config = maker(**given.get("+", {}))
-    settings = _smaller(config.to_dict())
+    settings = _smaller(config.to_dict(), sections=_turns_by_sections(family))
     settings = _merged(settings, {name: value for name, value in given.items() if name not in "+="})
-    return maker(**settings)
+    config = maker(**settings)
+    for part in (config, config.get_text_config()):
+        if not hasattr(part, "pad_token_id"):
+            part.pad_token_id = 0
+    return config
 
 
-def _smaller(settings: dict) -> dict:
+def _turns_by_sections(family: str) -> bool:
+    """Whether RoPE has parts for time, height and width, whose default sizes stand in the code."""
+    return family.startswith(("glm4", "glm_", "glmga", "colqwen", "paddleocr", "qwen2", "qwen3", "cohere_compass", "ernie4_5_vl"))
+
+
+def _smaller(settings: dict, *, sections: bool) -> dict:
     found = {}
     for name, value in settings.items():
         if not isinstance(name, str) or name in {"transformers_version", "model_type", "architectures", "id2label", "label2id", "dtype"}:
             continue
-        found[name] = _smaller(value) | ({"model_type": value["model_type"]} if "model_type" in value else {}) if isinstance(value, dict) else _changed(name, value)
+        found[name] = _smaller(value, sections=sections) | ({"model_type": value["model_type"]} if "model_type" in value else {}) if isinstance(value, dict) else _changed(name, value)
+    if "head_dim" in settings and settings["head_dim"] is None and "num_attention_heads" in settings:
+        found["head_dim"] = HEAD_WIDTH
+    if settings.get("head_dim") is not None and settings.get("head_dim") == settings.get("qk_rope_head_dim"):
+        found["head_dim"] = found["qk_rope_head_dim"]
+    if isinstance(settings.get("num_heads"), list) and isinstance(settings.get("embed_dim"), int):
+        found["embed_dim"] = 8 * settings["num_heads"][0]
     heads, groups = (settings.get(name) for name in ("num_attention_heads", "num_key_value_heads"))
     if isinstance(heads, int) and heads == groups:
         found["num_key_value_heads"] = found["num_attention_heads"]
@@ -66,10 +84,12 @@ def _smaller(settings: dict) -> dict:
             found[name] = _some(value, layers)
         if name == "per_layer_config" and isinstance(value, dict):
             found[name] = {}
-        if name == "mrope_section" and isinstance(value, list) and len(value) == 3:
-            found[name] = [4, 2, 2]
     if "qk_head_dim" in found and "qk_nope_head_dim" in found:
         del found["qk_head_dim"]
+    rope = found.get("rope_parameters")
+    if isinstance(rope, dict) and isinstance(found.get("head_dim", HEAD_WIDTH), int) and ("mrope_section" in rope or sections):
+        half = int(found.get("head_dim", HEAD_WIDTH) * rope.get("partial_rotary_factor", found.get("partial_rotary_factor", 1.0))) // 2
+        rope["mrope_section"] = [half - 2 * (half // 4), half // 4, half // 4]
     return found
 
 

@@ -71,7 +71,7 @@ def with_weights(model: PreTrainedModel, way: EagerWay, observer: Observer) -> G
 
         def take(name: str) -> Any:
             def hook(module: nn.Module, _: Any, output: Any) -> Any:
-                tensor = at(output, way.places[name])
+                tensor = _at(output, way.places[name], name)
                 weights = as_weights(module, tensor, watch.tokens)
                 if not is_attention(module) and not looks_like_weights(weights):
                     return None  # a dropout may serve more than weights
@@ -171,9 +171,11 @@ def sums_to_one(weights: Tensor, total: Tensor | None = None) -> bool:
     return not bool((away & (total != 0)).any())
 
 
-def at(output: Any, path: Path) -> Tensor:
-    """The part of an output at a place."""
+def _at(output: Any, path: Path, name: str) -> Tensor:
+    """The weights at a place of what a module returns."""
     for index in path:
+        if not isinstance(output, tuple) or index >= len(cast("tuple[Any, ...]", output)):
+            raise UncapturedError(f"{name} returns weights when it is called in one place and none in another")
         output = output[index]
     return output
 

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
     from attnscope.capture._eager import Path
 
-_FOUR = 4  # batch, head, query, key
 _TOKENS = 64  # of a short text
 _STEPS = 16  # of reshaping between a softmax and what a module returns
 
@@ -224,8 +223,8 @@ def _check_reported(name: str, output: Any, found: list[_Found]) -> list[_Found]
     """Hold what was found against the model's own answer to ``output_attentions=True``; say which look across."""
     cross: list[_Found] = []
     for field, tensor in _fields(output):
-        if "attentions" not in field or tensor.ndim < _FOUR:
-            continue
+        if "attentions" not in field or not looks_like_weights(tensor.detach()):
+            continue  # SqueezeBERT returns scores
         fitting = [one for one in found if _is_reported(tensor, one)]
         if not fitting:
             raise UncapturedError(

@@ -131,8 +131,8 @@ def main_output(output: Any) -> Tensor:
         return output
     for field in _MAIN_OUTPUTS:
         if getattr(output, field, None) is not None:
-            return getattr(output, field)
-    return output[0]
+            return main_output(getattr(output, field))
+    return main_output(output[0])
 
 
 # --- where positions are kept ---

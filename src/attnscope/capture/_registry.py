@@ -22,7 +22,6 @@ from attnscope.capture._borrow import implementations, restore
 from attnscope.capture._disentangled import disentangled
 from attnscope.capture._eager import UncapturedError
 from attnscope.capture._quiet import quiet
-from attnscope.capture._quiet import quiet
 from attnscope.capture._watch import Site, current, passes_of
 from attnscope.errors import AttnscopeError, reason_of
 

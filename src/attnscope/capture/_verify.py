@@ -152,7 +152,7 @@ def _verified(
     with watched as (running, ran):
         seen: set[str] = set()
         with explaining(f"{name} fails on the first window", advice):
-            own = model(**inputs, **(without_cache(model) if by_weights else {}))
+            own = model(**((without_cache(model) if by_weights else {}) | inputs))
         ran.clear()
         with (
             _captured(f"{name} fails on the first window", advice),
