@@ -7,7 +7,7 @@ import torch
 
 import attnscope
 from attnscope import AttnscopeError
-from attnscope.attention import output_of
+from attnscope.attention import attend_in_full, output_of
 from attnscope.capture import _eager, capture_of, load_model, verify, watching
 from attnscope.capture._layouts import band_as_matrix, blocks_as_matrix
 from attnscope.faithfulness import intervene
@@ -15,7 +15,19 @@ from tests.every_family.given import inputs_of
 from tests.every_family.judge import EAGER, FAST, REFUSED, judge, larger
 from tests.every_family.making import tiny_model
 
-BY_REGISTRY = ["bert", "gpt2", "llama", "gemma2", "gpt_oss", "t5", "bart", "deberta-v2", "modernbert", "mistral", "vit"]
+BY_REGISTRY = [
+    "bert",
+    "gpt2",
+    "llama",
+    "gemma2",
+    "gpt_oss",
+    "t5",
+    "bart",
+    "deberta-v2",
+    "modernbert",
+    "mistral",
+    "vit",
+]
 BY_WEIGHTS = [
     *("bloom", "falcon", "gptj", "codegen", "mpt", "xlnet", "xlm", "longformer", "funnel", "fsmt", "ibert"),
     *("cpmant", "canine", "longt5"),
@@ -127,7 +139,9 @@ def test_weights_that_were_not_used_are_refused(monkeypatch):
         return output, torch.softmax(weights, -1)
 
     monkeypatch.setattr(layer, "forward", of_other_scores)
-    with pytest.raises(AttnscopeError, match=r"returns weights that it does not use \(transformer.h.1.self_attention\)"):
+    with pytest.raises(
+        AttnscopeError, match=r"weights that it does not use \(transformer.h.1.self_attention\)"
+    ):
         verify(model, given, weights_suffice=True)
 
 
@@ -144,6 +158,26 @@ def test_rows_that_do_not_sum_to_one_are_refused(monkeypatch):
     monkeypatch.setattr(layer, "forward", halved)
     with pytest.raises(AttnscopeError, match=r"layer 1 .*: the weights of a row sum to 0\.5000, not to 1"):
         verify(model, given, weights_suffice=True)
+
+
+@torch.no_grad()
+def test_cross_attention_is_told_apart_and_is_that_of_the_model():
+    """FSMT's decoder looks back as in training, and not ahead as where it keeps its keys for tokens to come."""
+    model, given = of("fsmt")
+    sites, _ = verify(model, given, weights_suffice=True, cross_only=True)
+    assert [site.kind for site in sites] == ["self", "self", "causal", "cross", "causal", "cross"]
+    expected = model(**given, output_attentions=True, use_cache=False).cross_attentions
+    found = []
+
+    def observe(site, call):
+        if site.kind == "cross":
+            found.append(attend_in_full(call)[1])
+        return output_of(call)
+
+    with watching(model, observe, weights_suffice=True):
+        model(**given)
+    for one, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(one, other, atol=1e-6, rtol=1e-5)
 
 
 def test_what_a_band_and_blocks_hold_is_put_in_its_place():
@@ -168,7 +202,9 @@ def bloom():
 
     torch.manual_seed(0)
     tokenizer = load_model("bundled", device="cpu").tokenizer
-    config = T.BloomConfig(hidden_size=32, n_head=4, n_layer=2, vocab_size=len(tokenizer), bos_token_id=1, eos_token_id=2)
+    config = T.BloomConfig(
+        hidden_size=32, n_head=4, n_layer=2, vocab_size=len(tokenizer), bos_token_id=1, eos_token_id=2
+    )
     return larger(T.BloomForCausalLM(config)).eval(), tokenizer
 
 

@@ -19,12 +19,13 @@ from attnscope.statistics._reading import Reading
 from attnscope.statistics._rows import indicator_columns
 from tests.attention.oracle import from_weights
 from tests.every_family.given import inputs_of
-from tests.every_family.making import tiny_model
+from tests.every_family.making import NoModelError, tiny_model
 from tests.every_family.odd import NOTES
 
 BAND, REACH = 5, 23
 NAMES = tuple(STATISTICS)
 FAST, EAGER, REFUSED, NONE, UNTRIED = "fast", "eager", "refused", "no attention", "untried"
+PART = "part"  # of another: it has no model of its own
 
 
 @dataclass
@@ -52,8 +53,8 @@ def judge(family: str) -> Row:
         given = inputs_of(model)
         with torch.no_grad():
             model(**given)
-    except LookupError as error:
-        return Row(family, "part", reason=str(error))
+    except NoModelError as error:
+        return Row(family, PART, reason=str(error))
     except Exception as error:  # noqa: BLE001 families raise what they like
         return Row(family, UNTRIED, reason=reason_of(error))
     row = Row(family, NONE, type(model).__name__, ", ".join(given))
@@ -111,7 +112,11 @@ def _disagreement(model, given):
         for config, old in zip(configs, before, strict=True):
             config._attn_implementation = old
     apart = float((own - eager).abs().max() / own.abs().max())
-    return "" if apart < 1e-3 else f"by itself ({before[0]}) and eagerly it gives other outputs: measured is the first"
+    return (
+        ""
+        if apart < 1e-3
+        else f"by itself ({before[0]}) and eagerly it gives other outputs: measured is the first"
+    )
 
 
 @torch.no_grad()
@@ -185,7 +190,11 @@ def eager_weights(model, given):
             _gather(as_weights(module, one, _tokens(given)) if isinstance(one, torch.Tensor) else one, found)
 
     hooks = [module.register_forward_hook(look) for module in model.modules()]
-    before = [(module.config, module.config._attn_implementation) for module in model.modules() if hasattr(module, "config")]
+    before = [
+        (module.config, module.config._attn_implementation)
+        for module in model.modules()
+        if hasattr(module, "config")
+    ]
     try:
         for config, _ in before:
             config._attn_implementation = "eager"

@@ -1,4 +1,4 @@
-"""What the tiny configuration of a family needs beside being smaller; ``+`` is given when the default one is made."""
+"""What the tiny configuration of a family needs beside being smaller, and what is odd about its eager weights."""
 
 _RESNET = {
     "use_timm_backbone": False,
@@ -26,7 +26,10 @@ SETTINGS = {
     "bigbird_pegasus": {"attention_type": "original_full"},
     "bros": {"dim_bbox_projection": 16, "dim_bbox_sinusoid_emb_1d": 4, "dim_bbox_sinusoid_emb_2d": 16},
     "chameleon": {"vocabulary_map": {"<image>": 5}},
-    "emu3": {"vocabulary_map": {"<image>": 5}, "vq_config": {"base_channels": 32, "channel_multiplier": [1, 1]}},
+    "emu3": {
+        "vocabulary_map": {"<image>": 5},
+        "vq_config": {"base_channels": 32, "channel_multiplier": [1, 1]},
+    },
     "owlvit": {"text_config": {"max_position_embeddings": 64}},
     "owlv2": {"text_config": {"max_position_embeddings": 64}},
     "blt": {"encoder_hash_byte_group_vocab": 500},
@@ -48,13 +51,41 @@ SETTINGS = {
     "laguna": {"num_attention_heads_per_layer": [4, 4]},
     "lilt": {"channel_shrink_ratio": 4, "hidden_size": 96},
     "layoutlmv3": {"coordinate_size": 8, "shape_size": 16, "input_size": 32},
-    "longcat_flash": {"n_routed_experts": 4, "zero_expert_num": 2, "expert_ffn_hidden_size": 32, "ffn_hidden_size": 64, "moe_topk": 2},
+    "longcat_flash": {
+        "n_routed_experts": 4,
+        "zero_expert_num": 2,
+        "expert_ffn_hidden_size": 32,
+        "ffn_hidden_size": 64,
+        "moe_topk": 2,
+    },
     "mamba2": {"num_heads": 8, "head_dim": 16},
     "mobilebert": {"embedding_size": 32, "intra_bottleneck_size": 32, "true_hidden_size": 32},
     "moonshine": {"encoder_num_key_value_heads": 4, "decoder_num_key_value_heads": 4},
-    "perceiver": {"num_latents": 8, "d_latents": 32, "d_model": 32, "num_self_attends_per_block": 1, "num_self_attention_heads": 4, "qk_channels": 32, "v_channels": 32},
-    "reformer": {"is_decoder": False, "axial_pos_embds": False, "attn_layers": ["local", "lsh"], "num_hashes": 1, "lsh_attn_chunk_length": 4, "local_attn_chunk_length": 4, "num_buckets": 4},
-    "jamba": {"attn_layer_period": 2, "attn_layer_offset": 1, "expert_layer_period": 2, "expert_layer_offset": 1, "mamba_dt_rank": 4},
+    "perceiver": {
+        "num_latents": 8,
+        "d_latents": 32,
+        "d_model": 32,
+        "num_self_attends_per_block": 1,
+        "num_self_attention_heads": 4,
+        "qk_channels": 32,
+        "v_channels": 32,
+    },
+    "reformer": {
+        "is_decoder": False,
+        "axial_pos_embds": False,
+        "attn_layers": ["local", "lsh"],
+        "num_hashes": 1,
+        "lsh_attn_chunk_length": 4,
+        "local_attn_chunk_length": 4,
+        "num_buckets": 4,
+    },
+    "jamba": {
+        "attn_layer_period": 2,
+        "attn_layer_offset": 1,
+        "expert_layer_period": 2,
+        "expert_layer_offset": 1,
+        "mamba_dt_rank": 4,
+    },
     "nemotron": {"num_key_value_heads": 2, "head_dim": 16},
     "squeezebert": {"embedding_size": 64},
 }

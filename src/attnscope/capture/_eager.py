@@ -175,7 +175,9 @@ def _at(output: Any, path: Path, name: str) -> Tensor:
     """The weights at a place of what a module returns."""
     for index in path:
         if not isinstance(output, tuple) or index >= len(cast("tuple[Any, ...]", output)):
-            raise UncapturedError(f"{name} returns weights when it is called in one place and none in another")
+            raise UncapturedError(
+                f"{name} returns weights when it is called in one place and none in another"
+            )
         output = output[index]
     return output
 
