@@ -156,7 +156,8 @@ _WAYS = {
 _OTHERS = {REFUSED: "Refused", UNTRIED: "Untried", NONE: "Without attention"}
 _SEEN = """\
 Of {attending} families with attention that ran, {seen} are seen ({share:.1%}): {fast} through the registry, {eager} by
-their eager weights. The largest difference of any statistic, over the {measured} families without a note, is {apart:.0e}."""
+their eager weights. The largest difference of any statistic, over the {measured} families without a note:
+{apart:.0e}."""
 _INTRODUCTION = """\
 # Which models can be seen
 
@@ -174,9 +175,9 @@ The commands read text. Of models that read pictures, sound or series (and no `i
 table shows what `attnscope.capture.watching` sees of them in Python, on random inputs.
 
 *Largest difference*: over every statistic of `scan`, layer and head, between what was measured and the same computed
-from the weights that the model's own eager attention returns, relative where a value is above 1; empty where eager attention
-shows no such weights. *Positions*: what `explain` takes as the model's position scheme. *Projections found*: layers of
-which `explain` and `walk` find the matrices of queries and keys.
+from the weights that the model's own eager attention returns, relative where a value is above 1; empty where eager
+attention shows no such weights. *Positions*: what `explain` takes as the model's position scheme. *Projections
+found*: layers of which `explain` and `walk` find the matrices of queries and keys.
 """
 
 

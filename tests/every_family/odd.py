@@ -32,6 +32,8 @@ SETTINGS = {
     },
     "owlvit": {"text_config": {"max_position_embeddings": 64}},
     "owlv2": {"text_config": {"max_position_embeddings": 64}},
+    "dia": {"decoder_config": {"cross_hidden_size": 64, "cross_head_dim": 16}},
+    "lfm2_moe": {"layer_types": ["conv", "full_attention"]},
     "blt": {"encoder_hash_byte_group_vocab": 500},
     "cosmos3_edge": {"text_config": _PALE},
     "cosmos3_edge_text": _PALE,

@@ -36,7 +36,8 @@ _RULES = tuple(
         (r"(intermediate_size|ffn_dim|d_ff|d_inner|n_inner|mlp_dim|dim_ff)$", _to(INNER)),
         (r"^(num_experts|n_routed_experts|num_local_experts|moe_num_experts)$", _to(EXPERTS)),
         (r"^(num_experts_per_tok|moe_topk|moe_k|topk)$", _to(2)),
-        (r"^(n_group|topk_group)$", lambda old: 1),
+        (r"^(n_groups?|topk_group|mamba_n_groups)$", lambda old: 1),
+        (r"^(text|out|audio)_hidden_size$|^(condition_dim|adapter_in_dim|adapter_input_size)$", _to(WIDTH)),
         (r"^(max_position_embeddings|n_positions|max_(source|target)_positions)$", _to(POSITIONS)),
         (r"^(q_lora_rank|kv_lora_rank|qk_nope_head_dim|v_head_dim)$", _to(RANK)),
         (r"^(qk_rope_head_dim|rotary_dim)$", _to(8)),
@@ -110,7 +111,7 @@ def _fit_layers(settings, found):
     )
     for name, value in found.items():
         if now and isinstance(value, list) and len(value) == before:
-            kinds = list(dict.fromkeys(value))[:now]
+            kinds = [one for place, one in enumerate(value) if one not in value[:place]][:now]
             found[name] = kinds + [kinds[-1]] * (now - len(kinds))
 
 

@@ -164,7 +164,8 @@ def _verified(
     unseen = [module for module in ran if not any(_related(module, other) for other in seen)]
     if unseen:
         raise UncapturedError(
-            f"{name} has an attention layer that was not captured ({unseen[0]}): its statistics would be "
+            f"{name} has an attention layer that was not captured ({unseen[0]}, of class "
+            f"{type(model.get_submodule(unseen[0])).__name__}): its statistics would be "
             "incomplete, so the model is refused"
         )
     expected = main_output(own)
