@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import torch
 
 LENGTH, TARGET, FRAMES = 24, 17, 256
-_IDS = ("input_ids", "decoder_input_ids")
+_VARIANTS = ("frames first", "long", "one channel", "pair", "two frames a patch")
 
 
 def inputs_of(model):
@@ -51,7 +51,7 @@ def _attempts(model) -> Iterator[dict]:
         if set(both) <= set(asked):
             yield _made([*names, *both], model.config)
     yield _made([*names, *beside], model.config)
-    for variant in ("frames first", "long"):
+    for variant in _VARIANTS:
         yield _made(names, model.config, variant)
     for main in ("input_ids", "pixel_values", "input_features", "input_values", "inputs_embeds"):
         if main in asked:
@@ -64,7 +64,7 @@ def _made(names, config, variant=""):
     if "image_grid_thw" in given or "grid_thw" in given:
         for name in ("pixel_values", "hidden_states"):
             if name in given:
-                given[name] = _patches(config)
+                given[name] = _patches(config, 2 if variant == "two frames a patch" else 1)
     return given
 
 
@@ -92,10 +92,10 @@ def _ids(length):
     return make
 
 
-def _picture(config, _):
+def _picture(config, variant):
     size = _find(config, "image_size", 64)
     size = (size, size) if isinstance(size, int) else tuple(size)
-    frames = _find(config, "num_frames")
+    frames = 2 if variant == "pair" else _find(config, "num_frames")
     channels = _find(config, "num_channels", 3)
     return torch.randn(1, *((frames,) if frames else ()), channels, *size)
 
@@ -105,10 +105,15 @@ def _sound(config, variant):
     return torch.randn(1, FRAMES, bands) if variant == "frames first" else torch.randn(1, bands, FRAMES)
 
 
-def _patches(config):
+def _wave(variant):
+    wave = torch.randn(1, 9600 if variant == "long" else 4000)
+    return wave[:, None] if variant == "one channel" else wave
+
+
+def _patches(config, frames):
     patch = _find(config, "patch_size", 14)
     channels = _find(config, "in_channels") or _find(config, "in_chans") or _find(config, "num_channels", 3)
-    return torch.randn(16, channels * _find(config, "temporal_patch_size", 1) * patch * patch)
+    return torch.randn(16, channels * _find(config, "temporal_patch_size", frames) * patch * patch)
 
 
 _MAKERS = {
@@ -116,7 +121,8 @@ _MAKERS = {
     "decoder_input_ids": _ids(TARGET),
     "pixel_values": _picture,
     "input_features": _sound,
-    "input_values": lambda config, variant: torch.randn(1, 9600 if variant == "long" else 4000),
+    "input_values": lambda config, variant: _wave(variant),
+    "input_features_mask": lambda config, _: torch.ones(1, FRAMES, dtype=torch.long),
     "bbox": lambda config, _: torch.zeros(1, LENGTH, 4, dtype=torch.long),
     "grid_thw": lambda config, _: torch.tensor([[1, 4, 4]]),
     "image_grid_thw": lambda config, _: torch.tensor([[1, 4, 4]]),

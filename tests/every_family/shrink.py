@@ -36,6 +36,7 @@ _RULES = tuple(
         (r"(intermediate_size|ffn_dim|d_ff|d_inner|n_inner|mlp_dim|dim_ff)$", _to(INNER)),
         (r"^(num_experts|n_routed_experts|num_local_experts|moe_num_experts)$", _to(EXPERTS)),
         (r"^(num_experts_per_tok|moe_topk|moe_k|topk)$", _to(2)),
+        (r"^(output_channels|attention_hidden_size)$", _to(WIDTH)),
         (r"^(n_groups?|topk_group|mamba_n_groups)$", lambda old: 1),
         (r"^(text|out|audio)_hidden_size$|^(condition_dim|adapter_in_dim|adapter_input_size)$", _to(WIDTH)),
         (r"^(max_position_embeddings|n_positions|max_(source|target)_positions)$", _to(POSITIONS)),
@@ -45,7 +46,7 @@ _RULES = tuple(
     )
 )
 _LEFT = {"transformers_version", "model_type", "architectures", "id2label", "label2id", "dtype"}
-_LEFT |= {"out_features", "out_indices", "per_layer_config"}  # numbers of layers that are no more
+_LEFT |= {"per_layer_config"}  # numbers of layers that are no more
 _LAYERS = ("num_hidden_layers", "n_layer", "num_layers")
 # RoPE with parts for time, height and width, whose default sizes stand in the code
 _BY_SECTIONS = ("glm4", "glm_", "glmga", "colqwen", "paddleocr", "qwen2", "qwen3", "ernie4_5_vl")
@@ -109,6 +110,8 @@ def _fit_layers(settings, found):
     before, now = (
         next((of[one] for one in _LAYERS if isinstance(of.get(one), int)), None) for of in (settings, found)
     )
+    for name in ("out_features", "out_indices") if now else ():
+        found.pop(name, None)
     for name, value in found.items():
         if now and isinstance(value, list) and len(value) == before:
             kinds = [one for place, one in enumerate(value) if one not in value[:place]][:now]

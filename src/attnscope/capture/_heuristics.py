@@ -142,7 +142,9 @@ def main_output(output: Any) -> Tensor:
     for field in _MAIN_OUTPUTS:
         if getattr(output, field, None) is not None:
             return main_output(getattr(output, field))
-    return main_output(output[0])
+    parts = output.to_tuple() if hasattr(output, "to_tuple") else output
+    real = [one for one in parts if isinstance(one, Tensor) and one.is_floating_point()]  # a codec gives codes first
+    return real[0] if real else main_output(parts[0])
 
 
 # --- where positions are kept ---
