@@ -162,7 +162,7 @@ _INTRODUCTION = """\
 # Which models can be seen
 
 Every model type of transformers {version} (PyTorch {torch}) that has a model of its own, as a tiny random model. Made
-by `python benchmarks/families.py`; nothing in it is written by hand.
+by `python benchmarks/families.py`; all numbers and reasons are what came out.
 
 * **fast**: the model attends through transformers' attention registry. `scan`, `explain`, `intervene`, `walk` and
   `align` see its queries, keys, values and weights.

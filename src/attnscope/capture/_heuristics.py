@@ -143,7 +143,9 @@ def main_output(output: Any) -> Tensor:
         if getattr(output, field, None) is not None:
             return main_output(getattr(output, field))
     parts = output.to_tuple() if hasattr(output, "to_tuple") else output
-    real = [one for one in parts if isinstance(one, Tensor) and one.is_floating_point()]  # a codec gives codes first
+    real = [
+        one for one in parts if isinstance(one, Tensor) and one.is_floating_point()
+    ]  # a codec gives codes first
     return real[0] if real else main_output(parts[0])
 
 
