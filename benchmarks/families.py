@@ -99,10 +99,8 @@ def page(rows: Iterable[Row]) -> str:
         _INTRODUCTION.format(version=transformers.__version__, torch=torch.__version__.split("+")[0]),
         "| | all | of these that read text |",
         "|---|---|---|",
-        *(
-            f"| {_WAYS[one]} | {counts[one]} | {of_text[one]} |"
-            for one in (FAST, EAGER, REFUSED, NONE, UNTRIED)
-        ),
+        *(f"| {_WAYS[one]} | {counts[one]} | {of_text[one]} |" for one in _WAYS),
+        f"| untried: no tiny model of it ran here | {counts[UNTRIED]} | not known |",
         "",
         _SEEN.format(
             attending=attending,
@@ -151,7 +149,6 @@ _WAYS = {
     EAGER: "`eager`: by the weights of its own eager attention, slower",
     REFUSED: "`refused`, with the reason",
     NONE: "no attention",
-    UNTRIED: "untried: no tiny model of it ran here",
 }
 _OTHERS = {REFUSED: "Refused", UNTRIED: "Untried", NONE: "Without attention"}
 _SEEN = """\
