@@ -6,7 +6,7 @@ import torch
 from attnscope import AttnscopeError
 from attnscope.attention import Need, RowMeasures, attend, extent_of, measure, output_of
 from attnscope.attention._bins import far_starts
-from attnscope.capture import _registry, attnscope_attention, verify, watching
+from attnscope.capture import _watch, attnscope_attention, verify, watching
 from attnscope.corpus import Batch
 from attnscope.statistics import DEFAULT, STATISTICS, reduce_call
 from attnscope.statistics._pass import StatisticsObserver
@@ -169,7 +169,7 @@ def test_a_mask_that_layers_share_is_searched_once_a_pass(monkeypatch):
         searched.append(mask)
         return extent_of(mask)
 
-    monkeypatch.setattr(_registry, "extent_of", search)
+    monkeypatch.setattr(_watch, "extent_of", search)
     with watching(model, lambda _, call: measure(call, Need())[0]):
         for _ in range(2):
             model(**given)

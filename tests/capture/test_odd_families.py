@@ -15,6 +15,8 @@ from attnscope.mechanism.evidence._tables import (
     replaced_positions,
 )
 from attnscope.statistics._numbering import numbering_note
+from tests.every_family.given import inputs_of
+from tests.every_family.making import tiny_model
 from tests.families import _DECODER, _ENCODER, _SEQ2SEQ
 
 IDS = torch.randint(3, 60, (1, 12), generator=torch.Generator().manual_seed(0))
@@ -81,6 +83,15 @@ def test_a_hybrid_says_which_of_its_layers_are_counted(family):
     note = numbering_note([site.name for site in sites])
     expected = ", ".join(f"{number} is model.layers.{layer}" for number, layer in enumerate(own))
     assert note == f"Layers are counted by attention: {expected}."
+
+
+@pytest.mark.parametrize("family", ["minimax", "kimi_linear", "olmo_hybrid"])
+def test_linear_attention_has_no_weights_to_be_missed(family):
+    """The other layer of two attends with weights, and is seen."""
+    model = tiny_model(family)
+    sites, _ = verify(model, inputs_of(model))
+    assert len(sites) == 1
+    assert sites[0].kind == "causal"
 
 
 def test_layers_that_are_all_counted_need_no_note():

@@ -18,20 +18,24 @@ from ._load import DTYPES, LoadedModel, load_model, usable_device
 from ._padding import padding_difference
 from ._positions import position_table_length, stored_positions
 from ._quiet import quiet
-from ._registry import Site, attnscope_attention, watching
+from ._registry import attnscope_attention
 from ._signature import signature_of
 from ._sites import layer_coordinates
 from ._verify import TOLERANCE, verify
+from ._watch import Site
+from ._watching import Capture, capture_of, watching
 
 __all__ = [
     "DTYPES",
     "OWN_STATES",
     "TOLERANCE",
+    "Capture",
     "LoadedModel",
     "Site",
     "attnscope_attention",
     "borrowed",
     "borrowing",
+    "capture_of",
     "configured_length",
     "decoder_note",
     "decoder_start",

@@ -80,13 +80,13 @@ def _lock_of(model: PreTrainedModel) -> Any:
         return _locks.setdefault(model.base_model, threading.RLock())
 
 
-def implementations(model: PreTrainedModel) -> list[tuple[Any, str]]:
+def implementations(model: PreTrainedModel) -> list[tuple[Any, str | None]]:
     """Every config within a model and the attention that it names, a config before those within it."""
     configs = {id(config): config for config in _configs(model)}
     return [(config, config._attn_implementation) for config in configs.values()]  # noqa: SLF001
 
 
-def restore(before: list[tuple[Any, str]]) -> None:
+def restore(before: list[tuple[Any, str | None]]) -> None:
     """Give configs their attention back, as `implementations` found it."""
     for config, implementation in before:  # setting one sets those within it, which come later
         if config._attn_implementation != implementation:  # noqa: SLF001

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from attnscope.attention import magnitude
 from attnscope.capture._heuristics import main_output
-from attnscope.capture._registry import Site, looking
+from attnscope.capture._watch import Site, looking
 from attnscope.errors import AttnscopeError
 
 if TYPE_CHECKING:

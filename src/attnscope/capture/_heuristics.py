@@ -17,6 +17,16 @@ if TYPE_CHECKING:
 
 # --- what a module is, by the name of its class ---
 
+# Layers of hybrids that are called attention and have no weights, but a state that runs along the text. Another such
+# class would be missed by `verify`, and its model refused as not captured in full.
+_RUNNING = (
+    "BailingHybridDeltaAttention",
+    "Glm5NextTextLinearAttention",
+    "KimiLinearDeltaAttention",
+    "MiniMaxLightningAttention",
+    "OlmoHybridLinearAttentionDecoderLayer",
+)
+
 
 def is_attention(module: nn.Module) -> bool:
     """Whether a module attends: its hidden states are read here, and none with matrices may run uncaptured.
@@ -30,7 +40,7 @@ def is_attention(module: nn.Module) -> bool:
     >>> is_attention(nn.MultiheadAttention(4, 1)), is_attention(nn.Linear(4, 4))
     (True, False)
     """
-    return "Attention" in _class(module)
+    return "Attention" in _class(module) and _class(module) not in _RUNNING
 
 
 def is_norm(module: nn.Module) -> bool:
@@ -60,6 +70,42 @@ def disentangled_version(module: nn.Module) -> int | None:
     if _class(module) != "DisentangledSelfAttention" or getattr(module, "head_logits_proj", None) is not None:
         return None
     return 1 if hasattr(module, "in_proj") else 2
+
+
+# Where weights are not returned as (batch, head, query, key). Under another name such a module is refused, as what it
+# returns does not look like weights.
+_LAYOUTS = {
+    "XLNetRelativeAttention": "heads last",
+    "LongformerSelfAttention": "band",
+    "LEDEncoderSelfAttention": "band",
+    "LongT5LocalAttention": "blocks",
+}
+# What has no weights of its own from token to token, and why. Under another name it is refused by its numbers.
+_BY_CHANCE = (
+    "it attends in blocks drawn at random where a text is long, and in full where it is short: set attention_type in "
+    'its config to "original_full"'
+)
+_NO_WEIGHTS = {
+    "BigBirdBlockSparseAttention": _BY_CHANCE,
+    "BigBirdPegasusBlockSparseAttention": _BY_CHANCE,
+    "LongT5TransientGlobalAttention": "it attends to sums of blocks beside its tokens",
+    "LSHSelfAttention": "it hashes tokens into buckets and attends within these",
+    "MraSelfAttention": "it attends in blocks of several sizes, and keeps no weights of tokens",
+    "NystromformerSelfAttention": "it goes through landmarks in place of weights from token to token",
+    "ProphetNetNgramSelfAttention": "its decoder reads a text in several streams at once",
+    "RwkvSelfAttention": "it is a recurrence, without weights",
+    "YosoSelfAttention": "it hashes queries and keys in place of a softmax, and its weights do not sum to 1",
+}
+
+
+def weights_layout(module: nn.Module) -> str | None:
+    """How a module lays out the weights that it returns, where it is not as (batch, head, query, key)."""
+    return _LAYOUTS.get(_class(module))
+
+
+def why_no_weights(module: nn.Module) -> str | None:
+    """Why a module has no weights that could be measured; None where nothing is known against it."""
+    return _NO_WEIGHTS.get(_class(module))
 
 
 def _class(module: nn.Module) -> str:
@@ -95,8 +141,12 @@ def main_output(output: Any) -> Tensor:
         return output
     for field in _MAIN_OUTPUTS:
         if getattr(output, field, None) is not None:
-            return getattr(output, field)
-    return output[0]
+            return main_output(getattr(output, field))
+    parts = output.to_tuple() if hasattr(output, "to_tuple") else output
+    real = [
+        one for one in parts if isinstance(one, Tensor) and one.is_floating_point()
+    ]  # a codec gives codes first
+    return real[0] if real else main_output(parts[0])
 
 
 # --- where positions are kept ---

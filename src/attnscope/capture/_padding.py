@@ -9,8 +9,8 @@ from torch import Tensor
 
 from attnscope.attention import output_of
 from attnscope.capture._heuristics import main_output
-from attnscope.capture._registry import watching
 from attnscope.capture._verify import TOLERANCE
+from attnscope.capture._watching import watching
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -45,7 +45,7 @@ def padding_difference(
     >>> padding_difference(BertModel(config).eval(), together, alone) < 1
     True
     """
-    with watching(model, lambda _, call: output_of(call)):
+    with watching(model, lambda _, call: output_of(call), weights_suffice=True):
         batch = main_output(model(**together))
         single = [main_output(model(**one)) for one in alone]
     largest = 0.0

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet, ref
 
@@ -18,62 +17,23 @@ from torch import Tensor, nn
 from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.masking_utils import sdpa_mask
 
-from attnscope.attention import AttentionCall, Extent, extent_of, output_of
+from attnscope.attention import AttentionCall, output_of
 from attnscope.capture._borrow import implementations, restore
 from attnscope.capture._disentangled import disentangled
-from attnscope.capture._heuristics import is_attention, other_states
+from attnscope.capture._eager import UncapturedError
+from attnscope.capture._quiet import quiet
+from attnscope.capture._watch import Site, current, passes_of
 from attnscope.errors import AttnscopeError, reason_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator
+    from collections.abc import Generator
 
     from transformers import PreTrainedModel
 
-    Observer = Callable[["Site", AttentionCall], Tensor]
-    Look = Callable[["Site", Tensor], None]
+    from attnscope.capture._watch import Observer
 
 NAME = "attnscope"
 _ROWS = 64  # of a mask in numbers that tell whether it hides the future
-
-
-@dataclass(frozen=True)
-class Site:
-    """One attention call of a forward pass: which module, and the how-many-th call.
-
-    A model that shares one module over its layers (ALBERT) has several sites of the same name.
-
-    Examples
-    --------
-    >>> Site(index=3, name="encoder.layer.3.attention.self", kind="self").index
-    3
-    """
-
-    index: int
-    name: str
-    kind: str  # "self", "causal" or "cross"
-
-
-class _Watch:
-    """What is known during one forward pass of a watched model."""
-
-    def __init__(self, names: dict[int, str], observer: Observer) -> None:
-        self.names = names
-        self.observer = observer
-        self.calls = 0
-        self.cross: set[int] = set()  # modules that were given other states to look at
-        self.mask_extents: dict[int, tuple[Tensor, Extent]] = {}
-        self.before: tuple[ref[Tensor], ref[Tensor]] | None = None  # query and key of the last call
-        self.look: Look | None = None
-
-    def extent_of(self, mask: Tensor) -> Extent:
-        """What a mask allows, found once a forward pass: layers share one."""
-        known = self.mask_extents.get(mask.data_ptr())
-        if known is None or known[0].shape != mask.shape:
-            known = self.mask_extents[mask.data_ptr()] = mask, extent_of(mask)
-        return known[1]
-
-
-_watch: ContextVar[_Watch | None] = ContextVar("attnscope_watch", default=None)
 
 
 def attnscope_attention(
@@ -106,7 +66,7 @@ def attnscope_attention(
             mask = attention_mask
         else:
             bias = attention_mask if bias is None else _four(bias) + attention_mask
-    watch = _watch.get()
+    watch = current.get()
     call = AttentionCall(
         query=query,
         key=key,
@@ -135,10 +95,7 @@ def attnscope_attention(
         if _looks_causal(module, call, is_causal=is_causal)
         else "self",
     )
-    watch.calls += 1
-    output = watch.observer(site, call)
-    if watch.look is not None:
-        watch.look(site, output)
+    output = watch.observe(site, call)
     return output.transpose(1, 2).contiguous(), None
 
 
@@ -199,81 +156,27 @@ def are_written_out(model: PreTrainedModel) -> bool:
 
 
 @contextmanager
-def watching(model: PreTrainedModel, observer: Observer) -> Generator[None]:
-    """Give every attention call of `model` to `observer(site, call)`, which returns the output.
-
-    Within the context the model runs on the registered function; afterwards it is as it was before. Each
-    forward pass starts the count of sites anew.
+def on_registry(model: PreTrainedModel, observer: Observer) -> Generator[None]:
+    """Give every attention call of `model` to `observer(site, call)`, which returns the output: see `watching`.
 
     Raises
     ------
-    AttnscopeError
+    UncapturedError
         If transformers does not let this model's attention be replaced.
-
-    Examples
-    --------
-    >>> import torch
-    >>> from transformers import BertConfig, BertModel
-    >>> from attnscope.attention import Need, measure
-    >>> config = BertConfig(hidden_size=8, num_attention_heads=2, num_hidden_layers=2, intermediate_size=8)
-    >>> model = BertModel(config).eval()
-    >>> seen = []
-    >>> def observe(site, call):
-    ...     seen.append((site.index, site.name, call.query.shape[1]))
-    ...     return measure(call, Need())[0]
-    >>> with torch.no_grad(), watching(model, observe):
-    ...     _ = model(torch.tensor([[5, 6, 7]]))
-    >>> seen
-    [(0, 'encoder.layer.0.attention.self', 2), (1, 'encoder.layer.1.attention.self', 2)]
     """
-    names = {id(module): name for name, module in model.named_modules()}
     before = implementations(model)
-    watch = _Watch(names, observer)
     try:
-        model.set_attn_implementation(NAME)
+        with quiet():  # models off the registry are told apart by what is seen
+            model.set_attn_implementation(NAME)
     except (ValueError, ImportError) as error:
         restore(before)
-        raise AttnscopeError(
+        raise UncapturedError(
             f"{type(model).__name__} does not let its attention be replaced: {reason_of(error)}"
         ) from error
-
-    def fresh_pass(*_: Any, **__: Any) -> None:
-        watch.calls = 0
-        watch.before = None
-        watch.mask_extents.clear()
-
-    def note_cross(module: nn.Module, _: Any, arguments: dict[str, Any]) -> None:
-        if other_states(arguments) is not None:
-            watch.cross.add(id(module))
-
-    # a pass may leave out the head and start at the body
-    hooks = [start.register_forward_pre_hook(fresh_pass) for start in {model, model.base_model}]
-    hooks += [
-        module.register_forward_pre_hook(note_cross, with_kwargs=True)
-        for module in model.modules()
-        if is_attention(module)
-    ]
-    token, written = _watch.set(watch), _written_out.set(model in _misleading)
+    written = _written_out.set(model in _misleading)
     try:
-        with disentangled(model, attnscope_attention):
+        with disentangled(model, attnscope_attention), passes_of(model, observer):
             yield
     finally:
-        _watch.reset(token)
         _written_out.reset(written)
-        for hook in hooks:
-            hook.remove()
         restore(before)
-
-
-@contextmanager
-def looking(look: Look) -> Generator[None]:
-    """Within `watching`, show every output that the observer returns to ``look(site, output)`` as well."""
-    watch = _watch.get()
-    if watch is None:
-        yield
-        return
-    watch.look = look
-    try:
-        yield
-    finally:
-        watch.look = None

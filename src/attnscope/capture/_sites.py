@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 if TYPE_CHECKING:
-    from attnscope.capture._registry import Site
+    from attnscope.capture._watch import Site
 
 
 def layer_coordinates(sites: Iterable[Site]) -> dict[str, tuple[str, np.ndarray]]:

@@ -9,15 +9,20 @@ import torch
 from torch import Tensor, nn
 
 from attnscope.attention import AttentionCall, attend, output_of
+from attnscope.capture._eager import UncapturedError, future_of, without_cache
+from attnscope.capture._find_weights import eager_way
 from attnscope.capture._forward import check_finite, check_ids, forward
 from attnscope.capture._heuristics import is_attention, main_output, other_states
-from attnscope.capture._registry import Site, are_written_out, watching, write_masks_out
-from attnscope.errors import AttnscopeError, explaining
+from attnscope.capture._registry import are_written_out, write_masks_out
+from attnscope.capture._watching import capture_of, only_weights, take_weights, watching
+from attnscope.errors import AttnscopeError, explaining, reason_of
 
 if TYPE_CHECKING:
     from collections.abc import Generator
 
     from transformers import PreTrainedModel
+
+    from attnscope.capture._watch import Site
 
 # Largest difference of outputs, as a share of the largest output: what reordering the sums of one layer
 # and carrying it through the others costs in each type.
@@ -25,7 +30,7 @@ TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-4, torch.float16: 2e-2, torc
 _ROWS = 128  # rows of each head whose weights are written out
 
 
-class OtherOutputError(AttnscopeError):
+class OtherOutputError(UncapturedError):
     """What was captured is not what the model does."""
 
 
@@ -37,6 +42,7 @@ def verify(
     *,
     text: str = "the first window",
     cross_only: bool = False,
+    weights_suffice: bool = False,
 ) -> tuple[list[Site], Tensor]:
     """Check on one batch that the captured attention is the model's own; return its sites and output.
 
@@ -56,6 +62,10 @@ def verify(
         What to call the batch in an error.
     cross_only
         Whether only cross-attention must be seen; an encoder may then have attention of its own kind (LongT5).
+    weights_suffice
+        Whether no more is asked for than weights. A model that cannot be captured through the registry is then captured
+        by the weights that its modules return in eager attention, from now on (`capture_of` says so). These are held
+        against what the model itself returns for ``output_attentions=True``, and traced to its output.
 
     Raises
     ------
@@ -72,6 +82,34 @@ def verify(
     >>> [site.kind for site in sites]
     ['self', 'self']
     """
+    if capture_of(model) != "registry" and not weights_suffice:
+        raise AttnscopeError(only_weights(model))
+    if capture_of(model) != "registry":
+        return _by_weights(model, inputs, valid, text)
+    try:
+        return _by_registry(model, inputs, valid, text, cross_only=cross_only)
+    except UncapturedError as first:
+        if not weights_suffice:
+            raise
+        try:
+            take_weights(model, eager_way(model, inputs))
+            return _by_weights(model, inputs, valid, text)
+        except AttnscopeError as second:
+            take_weights(model, None)
+            raise AttnscopeError(
+                f"{reason_of(first)}.\nNor by its eager weights: {reason_of(second)}"
+            ) from second
+
+
+def _by_weights(
+    model: PreTrainedModel, inputs: dict[str, Tensor], valid: Tensor | None, text: str
+) -> tuple[list[Site], Tensor]:
+    return _verified(model, inputs, valid, text, cross_only=False)
+
+
+def _by_registry(
+    model: PreTrainedModel, inputs: dict[str, Tensor], valid: Tensor | None, text: str, *, cross_only: bool
+) -> tuple[list[Site], Tensor]:
     if are_written_out(model):
         return _verified(model, inputs, valid, text, cross_only=cross_only)
     try:
@@ -92,12 +130,17 @@ def _verified(
 ) -> tuple[list[Site], Tensor]:
     name = type(model).__name__
     sites: list[Site] = []
+    by_weights = capture_of(model) != "registry"
 
     def observe(site: Site, call: AttentionCall) -> Tensor:
         seen.update(running)
         sites.append(site)
+        where = f"{name}, layer {site.index} ({site.name})"
         output = output_of(call)
-        _check_rows(f"{name}, layer {site.index} ({site.name})", site, call, output)
+        if by_weights:
+            _check_future(where, site, future_of(call))
+        else:
+            _check_rows(where, site, call, output)
         return output
 
     def called(_: int) -> str:
@@ -106,18 +149,23 @@ def _verified(
     check_ids(model, inputs, called)
     advice = "Is config.json the one of these weights, and the tokenizer this model's?"
     watched = _attention_modules(model, cross_only=cross_only)
-    with explaining(f"{name} fails on the first window", advice), watched as (running, ran):
+    with watched as (running, ran):
         seen: set[str] = set()
-        own = model(**inputs)
+        with explaining(f"{name} fails on the first window", advice):
+            own = model(**((without_cache(model) if by_weights else {}) | inputs))
         ran.clear()
-        with watching(model, observe):
+        with (
+            _captured(f"{name} fails on the first window", advice),
+            watching(model, observe, weights_suffice=True),
+        ):
             found = forward(model, inputs, called, None if valid is None else lambda _: valid)
     if not sites:
         raise _nothing_seen(model)
     unseen = [module for module in ran if not any(_related(module, other) for other in seen)]
     if unseen:
-        raise AttnscopeError(
-            f"{name} has an attention layer that was not captured ({unseen[0]}): its statistics would be "
+        raise UncapturedError(
+            f"{name} has an attention layer that was not captured ({unseen[0]}, of class "
+            f"{type(model.get_submodule(unseen[0])).__name__}): its statistics would be "
             "incomplete, so the model is refused"
         )
     expected = main_output(own)
@@ -133,10 +181,24 @@ def _nothing_seen(model: PreTrainedModel) -> AttnscopeError:
             f"{name} has no attention (no module of it is called so), so there is nothing to measure: give a model "
             "that attends"
         )
-    return AttnscopeError(
-        f"{name} does not attend through transformers' attention registry, so its attention cannot be captured. "
-        "Models on the registry (BERT, RoBERTa, GPT-2, Llama, T5, ...) can"
+    return UncapturedError(
+        f"{name} does not attend through transformers' attention registry, so its queries, keys and values cannot be "
+        "captured. Those of models on the registry (BERT, RoBERTa, GPT-2, Llama, T5, ...) can"
     )
+
+
+@contextmanager
+def _captured(what: str, advice: str) -> Generator[None]:
+    """Say of a model that fails only while it is watched that it is not captured in this way."""
+    try:
+        with explaining(what, advice):
+            yield
+    except UncapturedError:
+        raise
+    except AttnscopeError as error:
+        if isinstance(error.__cause__, Exception):
+            raise UncapturedError(str(error)) from error
+        raise
 
 
 def _related(name: str, other: str) -> bool:
@@ -191,6 +253,13 @@ def _check_output(name: str, expected: Tensor, found: Tensor, valid: Tensor | No
         )
 
 
+def _check_future(where: str, site: Site, ahead: float) -> None:
+    if site.kind == "causal" and ahead > 0:
+        raise UncapturedError(
+            f"{where} should look back only, but puts {ahead:.1e} of a row's weight on the future"
+        )
+
+
 def _check_rows(where: str, site: Site, call: AttentionCall, output: Tensor) -> None:
     """Write out the weights of some rows, and look at them."""
     queries, keys = call.query.shape[2], call.key.shape[2]
@@ -219,14 +288,10 @@ def _check_rows(where: str, site: Site, call: AttentionCall, output: Tensor) -> 
         wrong = (total - 1).abs() > 1e-3 if call.sinks is None else total > 1 + 1e-3  # noqa: PLR2004
         empty = total == 0
         if bool((wrong & ~empty).any()):
-            raise AttnscopeError(
+            raise UncapturedError(
                 f"{where}: the weights of a row sum to {float(total[wrong & ~empty][0]):.4f}, not to 1"
             )
-        ahead = float((weights * future).sum(-1).max())
-        if site.kind == "causal" and ahead > 0:
-            raise AttnscopeError(
-                f"{where} should look back only, but puts {ahead:.1e} of a row's weight on the future"
-            )
+        _check_future(where, site, float((weights * future).sum(-1).max()))
         limit = TOLERANCE.get(output.dtype, 1e-4) * max(1e-6, float(call.value.abs().max()))
         if float((expected - output[:, piece][:, :, rows].to(wide)).abs().max()) > limit:
-            raise AttnscopeError(f"{where}: the captured output differs from its weights times the values")
+            raise UncapturedError(f"{where}: the captured output differs from its weights times the values")

@@ -42,6 +42,7 @@ def as_dict(results: xr.Dataset, folder: Path) -> dict[str, Any]:
     return {
         "signature": json.loads(results.attrs["signature"]),
         "texts": results.sizes["text"],
+        "capture": results.attrs.get("capture"),
         "kinds": results.attrs.get("kinds"),
         "heads": rank_heads(results),
         "independence": json.loads(results.attrs.get("summary", "null")),

@@ -11,10 +11,13 @@ from itertools import islice
 import numpy as np
 import torch
 import xarray as xr
+from torch import Tensor
 
+from attnscope.attention import AttentionCall
 from attnscope.capture import (
     LoadedModel,
     Site,
+    capture_of,
     forward,
     layer_coordinates,
     padding_difference,
@@ -129,7 +132,12 @@ class Measurement:
     def check(self) -> None:
         """Refuse a model that cannot be measured, on the first window, before anything is written."""
         inputs = self._reading([self.first]).inputs(self.loaded.model)
-        self.sites, _ = verify(self.loaded.model, inputs, text=window_name(self.first, 0))
+        self.sites, _ = verify(
+            self.loaded.model, inputs, text=window_name(self.first, 0), weights_suffice=True
+        )
+        self.notes["capture"] = capture_of(self.loaded.model)
+        if self.notes["capture"] != "registry":
+            self._say_what_is_seen()
         if should_look_back(self.loaded.model) and any(site.kind == "self" for site in self.sites):
             self.notes["causality"] = (
                 f"{type(self.loaded.model).__name__} is a causal language model by its kind, but its attention sees "
@@ -140,6 +148,32 @@ class Measurement:
             self.notes["padding"] = (
                 f"{type(self.loaded.model).__name__} gives a text other numbers in a padded batch: windows are "
                 "measured one at a time."
+            )
+
+    def _say_what_is_seen(self) -> None:
+        """What a model off the registry shows: its weights, of layers that may have other places than tokens."""
+        name = type(self.loaded.model).__name__
+        self.notes["way"] = (
+            f"{name} does not attend through transformers' registry: its weights are those that its own eager "
+            "attention returns, taken one layer at a time (slower)."
+        )
+        reading = self._reading([self.first])
+        pooled: list[Site] = []
+
+        def look(site: Site, call: AttentionCall) -> Tensor:
+            tokens = [side.input_ids.shape[1] for side in reading.sides(site.kind)]
+            if [call.query.shape[2], call.key.shape[2]] != tokens:
+                pooled.append(site)
+            return call.query
+
+        with torch.no_grad(), watching(self.loaded.model, look, weights_suffice=True):
+            self.loaded.model(**reading.inputs(self.loaded.model))
+        if pooled:
+            self.batch_size = 1  # which of these places is padding is not known
+            layers = ", ".join(str(site.index) for site in pooled)
+            self.notes["places"] = (
+                f"In layers {layers} of {name} queries or keys are not one for each token (pooled tokens, a prompt): "
+                "offsets and lengths are counted in their own places there, and no place is a special token."
             )
 
     def _padding_matters(self) -> bool:
@@ -154,7 +188,7 @@ class Measurement:
     def _measure(self, batch: Sequence[Window], first: int) -> xr.Dataset:
         reading = self._reading(batch)
         observer = StatisticsObserver(self.names, self.band, reading, self.reach)
-        with watching(self.loaded.model, observer):
+        with watching(self.loaded.model, observer, weights_suffice=True):
             forward(
                 self.loaded.model,
                 reading.inputs(self.loaded.model),
@@ -209,7 +243,7 @@ class Measurement:
             tile = tile_size(others, longest) if others and not observed else 0
             room = 2 * left // (len(self.shown) - len(observed) + 1)
             observer = MapObserver(of_window, room, tile, layer_done)
-            with watching(model, observer):
+            with watching(model, observer, weights_suffice=True):
                 model(**self._reading([window]).inputs(model))
             left -= sum(len(keys) for _, keys, _, _ in observer.maps.values())
             observed.append(observer)

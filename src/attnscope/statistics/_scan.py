@@ -138,8 +138,8 @@ def scan(
         ``majority_share``, ... and per text and layer ``equal_band_sum``, ``equal_entropy``, ...: what equal weights
         over the visible tokens give. In cross-attention, queries are target tokens and keys source tokens. The
         attribute ``signature`` holds, as JSON, all that the numbers depend on; ``decoder`` says what a decoder beside
-        an encoder read, ``kinds`` how many heads are of which kind, ``causality`` and ``padding`` what is not as
-        expected.
+        an encoder read, ``kinds`` how many heads are of which kind, ``capture`` in which way the model was captured
+        (``registry`` or ``eager weights``), ``way``, ``places``, ``causality`` and ``padding`` what is not as expected.
 
     Raises
     ------

@@ -13,7 +13,13 @@ from attnscope.store import RunFolder, Signature
 if TYPE_CHECKING:
     import xarray as xr
 
-NOTES = ("decoder", "causality", "padding")  # attributes that tell a reader what is not as expected
+NOTES = (
+    "way",
+    "places",
+    "decoder",
+    "causality",
+    "padding",
+)  # attributes that tell a reader what is not as expected
 SUMMARY, SAMPLE = "summary", "sample"
 
 

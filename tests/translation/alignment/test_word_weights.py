@@ -201,8 +201,6 @@ def test_mistakes_are_said(tokenizer):
         run(bart, ["a", " ".join("a" * 100)], ["a", "a"])
     with pytest.raises(AttnscopeError, match="Blind has no attention"):
         run(Blind())
-    with pytest.raises(AttnscopeError, match="does not attend through transformers' attention registry"):
-        run(off_the_registry())
     with pytest.raises(AttnscopeError, match="end 'none' is not known"):
         run(bart, end="none")
     with pytest.raises(AttnscopeError, match="step 'next' is not known"):
@@ -212,6 +210,12 @@ def test_mistakes_are_said(tokenizer):
     bart.config.is_encoder_decoder = False
     with pytest.raises(AttnscopeError, match="is no encoder-decoder"):
         run(bart)
+
+
+def test_a_model_off_the_registry_is_aligned_by_its_eager_weights(tokenizer):
+    torch.manual_seed(0)
+    found = list(forced_alignment(off_the_registry(), tokenizer, ["a b"], ["a b"]))
+    assert len(found) == 1
 
 
 def test_an_encoder_with_attention_of_its_own_kind_is_no_hindrance(tokenizer):

@@ -322,7 +322,7 @@ def _check_capture(model: PreTrainedModel, tokenizer: Any, left: list[_Pieces], 
     line, (source, target) = chosen
     inputs = _inputs(model, tokenizer, [source.ids[:_CHECKED]], [target.ids[:_CHECKED]])
     with borrowed(model):
-        sites, _ = verify(model, inputs, text=f"line {line}", cross_only=True)
+        sites, _ = verify(model, inputs, text=f"line {line}", cross_only=True, weights_suffice=True)
     if not any(site.kind == "cross" for site in sites):
         raise AttnscopeError(
             f"{type(model).__name__} has no attention of its decoder to the source, as far as is seen: nothing can be "
@@ -345,7 +345,7 @@ def _cross_attention(
 
     inputs = _inputs(model, tokenizer, [pieces.ids for pieces in left], [pieces.ids for pieces in right])
     try:
-        with borrowed(model), torch.inference_mode(), watching(model, observe):
+        with borrowed(model), torch.inference_mode(), watching(model, observe, weights_suffice=True):
             model(**inputs)
     except (IndexError, ValueError, RuntimeError) as error:
         longest = max(range(len(left)), key=lambda i: max(len(left[i].ids), len(right[i].ids)))

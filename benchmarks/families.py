@@ -1,0 +1,195 @@
+"""What can be seen of every model family of the installed transformers: makes docs/families.md anew.
+
+    python benchmarks/families.py                   # all families: some 20 minutes on 2 cores
+    python benchmarks/families.py bloom xlnet       # some, printed
+
+Each family is a tiny random model (tests/every_family), tried in a process of its own that may take 80 seconds and
+8 GiB of addresses. `--rows FILE` keeps what was found, line by line, and goes on from there.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import resource
+import signal
+import sys
+from collections import Counter
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT))
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+
+# ruff: noqa: E402 the tests stand beside this folder, and threads are set up before PyTorch is loaded
+import torch
+import transformers
+from rich.console import Console
+from rich.progress import track
+from tests.every_family.judge import EAGER, FAST, NONE, PART, REFUSED, UNTRIED, Row, judge
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
+from transformers.utils import logging
+
+from attnscope.capture import load_model
+
+SECONDS, ADDRESSES = 80, 8 << 30
+SECOND = "\nNor by its eager weights: "
+
+
+def in_process(family: str) -> Row:
+    """Judge a family where neither its memory nor its time can stop the others."""
+    context = get_context("fork")
+    receive, send = context.Pipe(duplex=False)
+    process = context.Process(target=_tell, args=(family, send))
+    process.start()
+    send.close()
+    try:
+        return receive.recv()
+    except EOFError:
+        process.join()
+        return Row(family, UNTRIED, reason=f"its process ended by signal {-(process.exitcode or 0)}")
+    finally:
+        process.join()
+
+
+def _tell(family: str, send: Any) -> None:
+    resource.setrlimit(resource.RLIMIT_AS, (ADDRESSES, ADDRESSES))
+    signal.alarm(SECONDS)
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+    try:
+        send.send(judge(family))
+    except Exception as error:  # noqa: BLE001 a fault of ours is one line of the table too
+        send.send(Row(family, UNTRIED, reason=f"{type(error).__name__}: {error}"[:300]))
+
+
+def judged(families: list[str], rows: Path | None, jobs: int) -> dict[str, Row]:
+    """Every family's row; those in `rows` are not tried again."""
+    found: dict[str, Row] = {}
+    if rows is not None and rows.exists():
+        lines = map(json.loads, rows.read_text(encoding="utf-8").splitlines())
+        found = {one["family"]: Row(**one) for one in lines}
+    left = [family for family in families if family not in found]
+    torch.set_num_threads(1)
+    logging.set_verbosity(50)
+    load_model("bundled", device="cpu")  # what every process needs is loaded once
+    console = Console(stderr=True)
+    with ThreadPoolExecutor(jobs) as pool:
+        for row in track(pool.map(in_process, left), "families", total=len(left), console=console):
+            found[row.family] = row
+            if rows is not None:
+                with rows.open("a", encoding="utf-8") as file:
+                    file.write(json.dumps(row.as_dict()) + "\n")
+    return found
+
+
+def page(rows: Iterable[Row]) -> str:
+    """The documentation page."""
+    rows = sorted((row for row in rows if row.status != PART), key=lambda row: row.family)
+    counts = Counter(row.status for row in rows)
+    seen, attending = counts[FAST] + counts[EAGER], sum(counts[one] for one in (FAST, EAGER, REFUSED))
+    apart = [row.difference for row in rows if row.difference is not None and not row.reason]
+    text = [row for row in rows if "input_ids" in row.reads]
+    of_text = Counter(row.status for row in text)
+    lines = [
+        _INTRODUCTION.format(version=transformers.__version__, torch=torch.__version__.split("+")[0]),
+        "| | all | of these that read text |",
+        "|---|---|---|",
+        *(f"| {_WAYS[one]} | {counts[one]} | {of_text[one]} |" for one in _WAYS),
+        f"| untried: no tiny model of it ran here | {counts[UNTRIED]} | not known |",
+        "",
+        _SEEN.format(
+            attending=attending,
+            seen=seen,
+            share=seen / attending,
+            fast=counts[FAST],
+            eager=counts[EAGER],
+            measured=len(apart),
+            apart=max(apart),
+        ),
+        "",
+        "## Seen",
+        "",
+        "| family | class | reads | seen | layers | largest difference | positions | projections found |",
+        "|---|---|---|---|---|---|---|---|",
+        *(_seen(row) for row in rows if row.status in {FAST, EAGER}),
+        "",
+        "Notes:",
+        "",
+        *(f"* {row.family}: {row.reason}" for row in rows if row.status in {FAST, EAGER} and row.reason),
+    ]
+    for status, title in _OTHERS.items():
+        lines += ["", f"## {title}", "", "| family | class | reason |", "|---|---|---|"]
+        lines += [
+            f"| {row.family} | {row.model} | {_short(row.reason)} |" for row in rows if row.status == status
+        ]
+    return "\n".join(lines) + "\n"
+
+
+def _seen(row: Row) -> str:
+    apart = "" if row.difference is None else f"{row.difference:.0e}"
+    positions = row.positions if row.status == FAST else "by weights alone"
+    cells = (row.family, row.model, row.reads, row.status, row.layers, apart, positions, row.projections)
+    return "| " + " | ".join(cells) + " |"
+
+
+def _short(reason: str) -> str:
+    """The second way's reason where there is one: it is the one that nothing comes after."""
+    first, _, second = reason.partition(SECOND)
+    known = " ".join((second or first).split()).replace("|", "/")
+    return known if len(known) < 300 else known[:297] + "..."
+
+
+_WAYS = {
+    FAST: "`fast`: through transformers' attention registry",
+    EAGER: "`eager`: by the weights of its own eager attention, slower",
+    REFUSED: "`refused`, with the reason",
+    NONE: "no attention",
+}
+_OTHERS = {REFUSED: "Refused", UNTRIED: "Untried", NONE: "Without attention"}
+_SEEN = """\
+Of {attending} families with attention that ran, {seen} are seen ({share:.1%}): {fast} through the registry, {eager} by
+their eager weights. The largest difference of any statistic, over the {measured} families without a note:
+{apart:.0e}."""
+_INTRODUCTION = """\
+# Which models can be seen
+
+Every model type of transformers {version} (PyTorch {torch}) that has a model of its own, as a tiny random model. Made
+by `python benchmarks/families.py`; all numbers and reasons are what came out.
+
+* **fast**: the model attends through transformers' attention registry. `scan`, `explain`, `intervene`, `walk` and
+  `align` see its queries, keys, values and weights.
+* **eager**: it does not. Its weights are those that the modules of its own eager attention return, taken one layer at a
+  time and let go. `scan` and `align` work as for the others; `explain`, `intervene` and `walk` ask for queries and
+  keys, and say so in a line.
+* **refused**: for the reason that the commands give.
+
+The commands read text. Of models that read pictures, sound or series (and no `input_ids`), the commands say that; the
+table shows what `attnscope.capture.watching` sees of them in Python, on random inputs.
+
+*Largest difference*: over every statistic of `scan`, layer and head, between what was measured and the same computed
+from the weights that the model's own eager attention returns, relative where a value is above 1; empty where eager
+attention shows no such weights. *Positions*: what `explain` takes as the model's position scheme. *Projections
+found*: layers of which `explain` and `walk` find the matrices of queries and keys.
+"""
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("families", nargs="*")
+    parser.add_argument("--rows", type=Path)
+    parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--out", type=Path, default=ROOT / "docs" / "families.md")
+    given = parser.parse_args()
+    table = judged(given.families or sorted(CONFIG_MAPPING_NAMES), given.rows, given.jobs)
+    if given.families:
+        for one in table.values():
+            print(json.dumps(one.as_dict()))
+    else:
+        given.out.write_text(page(table.values()), encoding="utf-8")

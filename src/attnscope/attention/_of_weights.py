@@ -1,0 +1,55 @@
+"""An attention call of which nothing is known but its weights."""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from attnscope.attention._call import AttentionCall
+
+_NOTHING = -1e3  # score of a weight of 0 where a key is seen: e to that power is 0 in every float type
+
+
+def call_of_weights(weights: Float[Tensor, "batch head query key"]) -> AttentionCall:
+    r"""Turn weights into a call that has them: queries and keys without width, and :math:`\ln A` as the bias.
+
+    Softmax gives back what it is made of: :math:`\mathrm{softmax}(\ln A) = A` where each row sums to 1. So whatever
+    measures calls measures weights, to the rounding of a logarithm. There are no values either: the output has no
+    width.
+
+    Parameters
+    ----------
+    weights
+        Each row sums to 1, or is all zeros. A key to which no head gives any weight counts as forbidden by a mask.
+
+    Returns
+    -------
+    AttentionCall
+        In float32 or wider.
+
+    Examples
+    --------
+    >>> from attnscope.attention import Need, measure
+    >>> weights = torch.tensor([[[[1.0, 0.0], [0.25, 0.75]]]])
+    >>> call = call_of_weights(weights)
+    >>> call.query.shape, call.allowed(text=0, head=0).tolist()
+    (torch.Size([1, 1, 2, 0]), [[True, False], [True, True]])
+    >>> measure(call, Need(band=1))[1].band[0, 0].round(decimals=6).tolist()
+    [[0.0, 1.0, 0.0], [0.25, 0.75, 0.0]]
+    """
+    batch, heads, queries, keys = weights.shape
+    wide = weights.to(torch.promote_types(weights.dtype, torch.float32))
+    there = ~(wide == 0)  # NaN too
+    looks = there.any(-1, keepdim=True)
+    seen = there.any(1, keepdim=True)
+    if not bool((looks == looks[:, :1]).all()):  # some heads look nowhere from where others look
+        seen = seen & looks
+    return AttentionCall(
+        query=wide.new_empty(batch, heads, queries, 0),
+        key=wide.new_empty(batch, heads, keys, 0),
+        value=wide.new_empty(batch, heads, keys, 0),
+        scale=1.0,
+        mask=None if bool(seen.all()) else seen,
+        bias=wide.log().clamp_min_(_NOTHING),
+    )

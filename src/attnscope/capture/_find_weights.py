@@ -1,0 +1,249 @@
+"""Which modules of a model return its attention weights: found on a short text, and checked there."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, cast
+
+import torch
+from torch import Tensor, nn
+
+from attnscope.capture._eager import EagerWay, UncapturedError, eager, looks_like_weights
+from attnscope.capture._heuristics import is_attention, other_states, why_no_weights
+from attnscope.capture._layouts import as_weights
+from attnscope.errors import explaining
+
+if TYPE_CHECKING:
+    from collections.abc import Generator, Iterator
+
+    from transformers import PreTrainedModel
+
+    from attnscope.capture._eager import Path
+
+_TOKENS = 64  # of a short text
+_STEPS = 16  # of reshaping between a softmax and what a module returns
+
+
+@dataclass(eq=False)
+class _Found:
+    """Weights that a module returned, in the order in which modules returned them."""
+
+    source: str
+    place: Path
+    returned: Tensor
+    weights: Tensor
+    attention: str  # the attention module
+    is_cross: bool
+    is_of_attention: bool = False
+
+
+def eager_way(model: PreTrainedModel, inputs: dict[str, Tensor]) -> EagerWay:
+    """Find where a model's weights can be taken, on the first tokens of the first text.
+
+    Three things are checked: the model's output was computed from the very softmax that gave the weights; they are all
+    that the model itself returns for ``output_attentions=True``; their rows sum to 1.
+
+    Raises
+    ------
+    UncapturedError
+        If that is not so: the name of the model and the reason.
+    """
+    name = type(model).__name__
+    for place, module in model.named_modules():
+        reason = why_no_weights(module)
+        if reason is not None:
+            raise UncapturedError(f"{name} has no weights from token to token ({place}): {reason}")
+    short = _short(inputs)
+    tokens = short["input_ids"].shape[1] if "input_ids" in short else None
+    with (
+        explaining(f"{name} fails when it attends eagerly", "Its weights cannot be taken"),
+        eager(model),
+        _gathering(model, tokens) as found,
+        torch.enable_grad(),
+        _with_graph(model),
+    ):
+        output = model(**short)
+        if not found:
+            raise UncapturedError(
+                f"{name} returns no attention weights, eagerly or otherwise: no row sums to 1"
+            )
+        _check_used(name, output, found)
+    cross = _check_reported(name, output, found)
+    return EagerWay(
+        {one.source: one.place for one in found},
+        tuple(one.attention for one in found),
+        tuple(_kind(one, is_cross=one.is_cross or one in cross) for one in found),
+    )
+
+
+def _kind(one: _Found, *, is_cross: bool) -> str:
+    """A layer that sees no later token is causal, whatever its module says."""
+    queries, keys = one.weights.shape[-2:]
+    looks_back = queries == keys and queries > 1 and not bool(one.weights.triu(1).any())
+    return "cross" if is_cross else "causal" if looks_back else "self"
+
+
+def _short(inputs: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The first tokens of the first text; what is no text as it is."""
+    if "input_ids" not in inputs:
+        return inputs
+    longest = inputs["input_ids"].shape[1]
+    return {
+        name: one[:1, :_TOKENS] if name.endswith(("input_ids", "attention_mask")) else one[:1]
+        for name, one in inputs.items()
+        if longest
+    }
+
+
+@contextmanager
+def _gathering(model: PreTrainedModel, tokens: int | None) -> Generator[list[_Found]]:
+    """All weights that attention modules return, or else modules within them (a softmax)."""
+    found: list[_Found] = []
+    running: list[
+        tuple[str, bool, int]
+    ] = []  # attention modules, whether they look across, what was found before
+
+    def enter(name: str) -> Any:
+        def hook(_: nn.Module, __: Any, arguments: dict[str, Any]) -> None:
+            running.append((name, other_states(arguments) is not None, len(found)))
+
+        return hook
+
+    def look(name: str) -> Any:
+        def hook(module: nn.Module, _: Any, output: Any) -> None:
+            if not running:
+                return
+            attention = running[-1][0]
+            cross = any(is_cross for _, is_cross, _ in running)
+            given: list[_Found] = []
+            for place, tensor in _tensors(output):
+                weights = as_weights(module, tensor, tokens)
+                if looks_like_weights(weights.detach()):
+                    given.append(_Found(name, place, tensor, weights, attention, cross))
+            if is_attention(module):
+                before = running.pop()[2]
+                inner = [one for one in found[before:] if one.is_of_attention]
+                if (
+                    given or inner
+                ):  # what stands within an attention module counts where nothing else is known
+                    found[before:] = inner
+                for one in given:
+                    one.is_of_attention = True
+            found.extend(one for one in given if not any(_is_one(one, other) for other in found))
+
+        return hook
+
+    hooks: list[Any] = []
+    within = tuple(f"{name}." for name, module in model.named_modules() if is_attention(module))
+    for name, module in model.named_modules():
+        if is_attention(module):
+            hooks.append(module.register_forward_pre_hook(enter(name), with_kwargs=True))
+        if is_attention(module) or name.startswith(within):
+            hooks.append(module.register_forward_hook(look(name)))
+    try:
+        yield found
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+def _is_one(one: _Found, other: _Found) -> bool:
+    """Whether weights are the very same, or a copy that a module made of those of a module within it."""
+    return one.returned.data_ptr() == other.returned.data_ptr() or (
+        other.source.startswith(f"{one.source}.") and _same(one.weights, other.weights)
+    )
+
+
+def _tensors(output: Any, path: Path = ()) -> Iterator[tuple[Path, Tensor]]:
+    if isinstance(output, Tensor):
+        yield path, output
+    elif type(output) is tuple:
+        for index, part in enumerate(cast("tuple[Any, ...]", output)):
+            yield from _tensors(part, (*path, index))
+
+
+def _same(one: Tensor, other: Tensor) -> bool:
+    return one.shape == other.shape and torch.equal(one, other)
+
+
+@contextmanager
+def _with_graph(model: PreTrainedModel) -> Generator[None]:
+    """Let all that is computed be traced back to its sources."""
+    before = [(one, one.requires_grad) for one in model.parameters() if one.is_floating_point()]
+    try:
+        for one, _ in before:
+            one.requires_grad_(True)
+        yield
+    finally:
+        for one, wanted in before:
+            one.requires_grad_(wanted)
+
+
+def _check_used(name: str, output: Any, found: list[_Found]) -> None:
+    """Refuse weights that a layer made beside what it computed (Falcon's, where it does not attend eagerly)."""
+    reached = _nodes([one for field, one in _fields(output) if "attentions" not in field])
+    for one in found:
+        node: Any = one.returned.grad_fn
+        for _ in range(_STEPS):
+            if node is None or "Softmax" in node.name() or node in reached:
+                break
+            node = next((before for before, _ in node.next_functions if before is not None), None)
+        if node not in reached:
+            raise UncapturedError(
+                f"{name} returns weights that it does not use ({one.attention}): its output is computed from others"
+            )
+
+
+def _nodes(outputs: list[Tensor]) -> set[Any]:
+    """Everything in the graph of some outputs."""
+    reached: set[Any] = set()
+    left: list[Any] = [one.grad_fn for one in outputs if one.grad_fn is not None]
+    while left:
+        node = left.pop()
+        if node not in reached:
+            reached.add(node)
+            left.extend(before for before, _ in node.next_functions if before is not None)
+    return reached
+
+
+def _fields(output: Any, name: str = "") -> Iterator[tuple[str, Tensor]]:
+    """Every tensor of a model's output, with the name of its field."""
+    if isinstance(output, Tensor):
+        yield name, output
+    elif hasattr(output, "items"):
+        for field, part in output.items():
+            yield from _fields(part, f"{name} {field}")
+    elif isinstance(output, (tuple, list)):
+        for part in cast("tuple[Any, ...]", output):
+            yield from _fields(part, name)
+
+
+def _check_reported(name: str, output: Any, found: list[_Found]) -> list[_Found]:
+    """Hold what was found against the model's own answer to ``output_attentions=True``; say which look across."""
+    cross: list[_Found] = []
+    for field, tensor in _fields(output):
+        if "attentions" not in field or not looks_like_weights(tensor.detach()):
+            continue  # SqueezeBERT returns scores
+        fitting = [one for one in found if _is_reported(tensor, one)]
+        if not fitting:
+            raise UncapturedError(
+                f"{name} says that it has attention ({field.strip()}) that no module of it returns"
+            )
+        if "cross" in field:
+            cross += fitting
+    return cross
+
+
+def _is_reported(tensor: Tensor, one: _Found) -> bool:
+    """Whether a tensor is what was found, as returned, in the usual order, or without the first tokens (a prompt)."""
+    if (
+        tensor.data_ptr() == one.returned.data_ptr()
+        or _same(tensor, one.returned)
+        or _same(tensor, one.weights)
+    ):
+        return True
+    if tensor.numel() == one.returned.numel():
+        return torch.equal(tensor.flatten().sort().values, one.returned.flatten().sort().values)
+    queries, keys = tensor.shape[-2:]
+    return _same(tensor, one.weights[..., -queries:, -keys:])

@@ -1,0 +1,121 @@
+"""What is watched of a forward pass, however its attention is captured."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from attnscope.attention import AttentionCall, Extent, extent_of
+from attnscope.capture._heuristics import is_attention, other_states
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator
+    from weakref import ref
+
+    from torch import Tensor, nn
+    from transformers import PreTrainedModel
+
+    Observer = Callable[["Site", AttentionCall], Tensor]
+    Look = Callable[["Site", Tensor], None]
+
+
+@dataclass(frozen=True)
+class Site:
+    """One attention call of a forward pass: which module, and the how-many-th call.
+
+    A model that shares one module over its layers (ALBERT) has several sites of the same name.
+
+    Examples
+    --------
+    >>> Site(index=3, name="encoder.layer.3.attention.self", kind="self").index
+    3
+    """
+
+    index: int
+    name: str
+    kind: str  # "self", "causal" or "cross"
+
+
+class Watch:
+    """What is known during one forward pass of a watched model."""
+
+    def __init__(self, names: dict[int, str], observer: Observer) -> None:
+        self.names = names
+        self.observer = observer
+        self.calls = 0
+        self.cross: set[int] = set()  # modules that were given other states to look at
+        self.mask_extents: dict[int, tuple[Tensor, Extent]] = {}
+        self.before: tuple[ref[Tensor], ref[Tensor]] | None = None  # query and key of the last call
+        self.look: Look | None = None
+        self.tokens: int | None = None  # of the text that is read
+
+    def begin(self, ids: Any) -> None:
+        """A new pass begins."""
+        self.tokens = ids.shape[-1] if ids is not None else self.tokens
+        self.calls = 0
+        self.before = None
+        self.mask_extents.clear()
+
+    def extent_of(self, mask: Tensor) -> Extent:
+        """What a mask allows, found once a forward pass: layers share one."""
+        known = self.mask_extents.get(mask.data_ptr())
+        if known is None or known[0].shape != mask.shape:
+            known = self.mask_extents[mask.data_ptr()] = mask, extent_of(mask)
+        return known[1]
+
+    def observe(self, site: Site, call: AttentionCall, shown: Tensor | None = None) -> Tensor:
+        """Show a call to the observer, and what it returns (or `shown`) to whoever looks at outputs."""
+        self.calls += 1
+        output = self.observer(site, call)
+        if self.look is not None:
+            self.look(site, output if shown is None else shown)
+        return output
+
+
+current: ContextVar[Watch | None] = ContextVar("attnscope_watch", default=None)
+
+
+@contextmanager
+def passes_of(model: PreTrainedModel, observer: Observer) -> Generator[Watch]:
+    """Watch the passes of a model: each counts its sites anew, and tells which modules look at other states."""
+    watch = Watch({id(module): name for name, module in model.named_modules()}, observer)
+
+    def fresh_pass(_: nn.Module, given: tuple[Any, ...], named: dict[str, Any]) -> None:
+        watch.begin(named.get("input_ids", given[0] if given else None))
+
+    def note_cross(module: nn.Module, _: Any, arguments: dict[str, Any]) -> None:
+        if other_states(arguments) is not None:
+            watch.cross.add(id(module))
+
+    # a pass may leave out the head and start at the body
+    hooks = [
+        start.register_forward_pre_hook(fresh_pass, with_kwargs=True) for start in {model, model.base_model}
+    ]
+    hooks += [
+        module.register_forward_pre_hook(note_cross, with_kwargs=True)
+        for module in model.modules()
+        if is_attention(module)
+    ]
+    token = current.set(watch)
+    try:
+        yield watch
+    finally:
+        current.reset(token)
+        for hook in hooks:
+            hook.remove()
+
+
+@contextmanager
+def looking(look: Look) -> Generator[None]:
+    """Within `watching`, show every output that the observer returns to ``look(site, output)`` as well."""
+    watch = current.get()
+    if watch is None:
+        yield
+        return
+    watch.look = look
+    try:
+        yield
+    finally:
+        watch.look = None

@@ -1,0 +1,57 @@
+"""A tiny random model of any family."""
+
+import torch
+from transformers.models.auto import modeling_auto
+
+from tests.every_family.shrink import tiny_config
+
+MOST = 100_000_000  # parameters
+_FIRST = (
+    "MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING",
+    "MODEL_FOR_SPEECH_SEQ_2_SEQ_MAPPING",
+    "MODEL_FOR_MASKED_LM_MAPPING",
+    "MODEL_FOR_CAUSAL_LM_MAPPING",
+    "MODEL_MAPPING",
+)
+_OTHERS = sorted(
+    one for one in dir(modeling_auto) if one.startswith("MODEL_FOR") and one.endswith("_MAPPING")
+)
+
+
+class NoModelError(Exception):
+    """A configuration is of a part of other families."""
+
+
+def model_class(config):
+    """The class that says most of a family: a language model, or else the body; None if it has none of its own."""
+    for name in (*_FIRST, *_OTHERS):
+        mapping = getattr(modeling_auto, name)
+        found = mapping.get(type(config), None)
+        found = found[0] if isinstance(found, (tuple, list)) else found
+        if found is None or found.config_class not in {None, type(config)}:
+            continue
+        if found.forward is not torch.nn.Module.forward:
+            return found
+    return None
+
+
+def tiny_model(family):
+    """A random model of a family, in eval mode; it is not made where it would be large.
+
+    Raises
+    ------
+    NoModelError
+        If the family has no model of its own.
+    MemoryError
+        If it has too many parameters.
+    """
+    config = tiny_config(family)
+    maker = model_class(config)
+    if maker is None:
+        raise NoModelError("it is a part of other families")
+    with torch.device("meta"):
+        size = sum(one.numel() for one in maker(config).parameters())
+    if size > MOST:
+        raise MemoryError(f"its smallest model here has {size:,} parameters")
+    torch.manual_seed(0)
+    return maker(tiny_config(family)).eval()
