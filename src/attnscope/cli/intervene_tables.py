@@ -30,8 +30,8 @@ _SHUFFLED = (
     "look at; near 0, it does not matter to the model where this head looks."
 )
 _TOGETHER = (
-    "without all: change of the loss without a chosen set at once; sum alone: of the changes without each. A difference "
-    "above 0: its heads stand in for each other; below 0: they are needed for the same thing."
+    "without all: change of the loss without a chosen set at once; sum alone: of the changes without each. A "
+    "difference above 0: its heads stand in for each other; below 0: they are needed for the same thing."
 )
 _ZERO = "Zeroing takes the model out of what it was trained on: mean and resample are the fairer ablations."
 _FORBIDDEN = (
