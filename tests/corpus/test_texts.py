@@ -172,7 +172,7 @@ def test_missing_things_are_found_when_the_corpus_is_built(tmp_path):
         (tmp_path / "link.txt", "a link to nothing"),
         (tmp_path / "loop.txt", "cannot be read"),
         (tmp_path / "link.txt" / "below", "no such file"),
-        (tmp_path / "empty", r"no \.txt, \.md, \.jsonl file in this folder"),
+        (tmp_path / "empty", r"no \.txt, \.md, \.jsonl, \.parquet, \.arrow file in this folder"),
         (tmp_path / ("x" * 5000), "cannot be read"),
         (tmp_path, "a link to nothing|cannot be read"),
     ]:

@@ -18,7 +18,10 @@ Model = Annotated[
 ]
 Texts = Annotated[
     list[Path] | None,
-    typer.Argument(help="Files or folders of text (UTF-8, .txt .md .jsonl); - is standard input."),
+    typer.Argument(
+        help="Files or folders of text (UTF-8, .txt .md .jsonl, also .gz .bz2 .xz; .parquet .arrow); - is standard "
+        "input."
+    ),
 ]
 Out = Annotated[
     Path | None,

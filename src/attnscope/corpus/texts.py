@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from attnscope.bundled import TEXT
+from attnscope.corpus._columns import TABLES, column
+from attnscope.corpus._compressed import COMPRESSED, inner_suffix, unpacked
 from attnscope.corpus._given import listed
 from attnscope.corpus._opening import STANDARD_INPUT, file_mode, is_standard_input, shown
 from attnscope.corpus._unchanged import Unchanged
@@ -23,8 +25,17 @@ from attnscope.corpus.files import (
 )
 from attnscope.errors import AttnscopeError
 
-SUFFIXES = (".txt", ".md", ".jsonl")
-NAMES_A_FILE = (*SUFFIXES, ".json", ".csv", ".tsv", ".text", ".html")  # a single word that ends so
+_PLAIN = (".txt", ".md", ".jsonl")
+SUFFIXES = (*_PLAIN, *TABLES)  # ... or compressed
+NAMES_A_FILE = (
+    *SUFFIXES,
+    *COMPRESSED,
+    ".json",
+    ".csv",
+    ".tsv",
+    ".text",
+    ".html",
+)  # a single word that ends so
 LONGEST_NAME = 255  # characters; what is longer is no file's name
 
 
@@ -91,12 +102,14 @@ class Corpus:
             By default the bundled sample. A list, a generator (read at once, and kept), a column of a table: anything
             that gives strings or paths in an order. A `str` is a text itself; one that is, or looks like, the
             name of a file is refused. A `Path` is a file, a folder or
-            ``Path("-")`` for standard input. In a folder, all ``.txt``, ``.md`` and ``.jsonl`` files are taken in
-            sorted order, subfolders included; hidden files and folders are passed over, and links to folders are
-            not followed. A file that is named itself may have any suffix. Each line of a ``.jsonl`` file is a
-            text, any other file is one.
+            ``Path("-")`` for standard input. In a folder, all ``.txt``, ``.md`` and ``.jsonl`` files are taken, also
+            compressed (``.gz``, ``.bz2``, ``.xz``), and ``.parquet`` and ``.arrow`` files, in sorted order, subfolders
+            included; hidden files and folders are passed over, and links to folders are not followed. A file that is
+            named itself may have any suffix. Each line of a ``.jsonl`` file is a text, and so is each row of a
+            ``.parquet`` or ``.arrow`` file; any other file is one.
         field : str, optional
-            Which field of each JSON object of a ``.jsonl`` file is the text (default ``text``).
+            Which field of each JSON object of a ``.jsonl`` file, or which column of a table, is the text (default
+            ``text``).
         by_line : bool, optional
             Take every line of any other file as a text of its own (sentences, reactions), blank lines left out.
         blank_lines : bool, optional
@@ -133,7 +146,7 @@ class Corpus:
             else:
                 opened = _open_path(source, "text" if field is None else field)
                 found.extend(
-                    _Lines(one, blank_lines) if by_line and not isinstance(one, _JsonLines) else one
+                    _Lines(one, blank_lines) if by_line and not isinstance(one, _JsonLines | _Column) else one
                     for one in opened
                 )
         corpus = cls(found)
@@ -141,10 +154,10 @@ class Corpus:
             raise AttnscopeError(
                 "standard input is given more than once, and can be read only once: give it once"
             )
-        if field is not None and not any(isinstance(source, _JsonLines) for source in found):
+        if field is not None and not any(isinstance(source, _JsonLines | _Column) for source in found):
             raise AttnscopeError(
-                f"field {field!r} is given for .jsonl files, and no source is one: "
-                "leave it out, or name a .jsonl file"
+                f"field {field!r} is given for .jsonl files and tables, and no source is one: "
+                "leave it out, or name a .jsonl, .parquet or .arrow file"
             )
         if all(isinstance(source, _String) and not source.content.strip() for source in found):
             raise _no_text(len(found))
@@ -226,7 +239,8 @@ class _Plain:
         self.name, self.file = name, Unchanged(path)
 
     def texts(self) -> Iterator[Text]:
-        yield Text(self.name, decode_utf8(self.file.read(), shown(self.file.path)))
+        whole = b"".join(unpacked(self.file.path, [self.file.read()]))
+        yield Text(self.name, decode_utf8(whole, shown(self.file.path)))
 
 
 class _Stream:
@@ -251,10 +265,25 @@ class _JsonLines:
 
     def texts(self) -> Iterator[Text]:
         path = self.file.path
-        for number, value in json_objects(path, self.field, self.file.blocks()):
+        for number, value in json_objects(path, self.field, unpacked(path, self.file.blocks())):
             yield Text(
                 f"{self.name}:{number}", text_field(value, self.field, f"{shown(path)}, line {number}")
             )
+
+
+class _Column:
+    """A file with one text a row."""
+
+    def __init__(self, name: str, path: Path, field: str) -> None:
+        self.name, self.file, self.field = name, Unchanged(path), field
+
+    def texts(self) -> Iterator[Text]:
+        for _ in self.file.blocks():
+            pass  # which refuses a file that is another one than before
+        for number, content in enumerate(column(self.file.path, self.field), start=1):
+            name = f"{self.name}:{number}"
+            check_characters(content, name)
+            yield Text(name, content)
 
 
 @dataclass(frozen=True)
@@ -272,7 +301,7 @@ class _Lines:
                     yield Text(f"{text.name}:{number}", line)
 
 
-_Source = _String | _Plain | _Stream | _JsonLines | _Lines
+_Source = _String | _Plain | _Stream | _JsonLines | _Column | _Lines
 
 
 def refuse_file_name(content: str, name: str) -> None:
@@ -308,12 +337,14 @@ def _open_path(path: Path, field: str) -> list[_Source]:
 
 
 def _open_file(path: Path, name: str, field: str) -> _Source:
-    return _JsonLines(name, path, field) if path.suffix.lower() == ".jsonl" else _Plain(name, path)
+    if path.suffix.lower() in TABLES:
+        return _Column(name, path, field)
+    return _JsonLines(name, path, field) if inner_suffix(path) == ".jsonl" else _Plain(name, path)
 
 
 def _text_files(folder: Path) -> list[Path]:
     """All text files of a folder and its subfolders, sorted by their path."""
-    wanted = (file for file in files_below(folder) if file.suffix.lower() in SUFFIXES)
+    wanted = (file for file in files_below(folder) if _holds_text(file))
     files = [file for file in wanted if stat.S_ISREG(file_mode(file))]
     if not files:
         raise AttnscopeError(
@@ -321,6 +352,10 @@ def _text_files(folder: Path) -> list[Path]:
             "name another folder, or the files themselves"
         )
     return files
+
+
+def _holds_text(file: Path) -> bool:
+    return file.suffix.lower() in SUFFIXES or inner_suffix(file) in _PLAIN
 
 
 def _no_text(count: int) -> AttnscopeError:

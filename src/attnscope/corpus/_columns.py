@@ -1,0 +1,93 @@
+"""Columns of text in Parquet and Arrow files, a batch of rows at a time."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from attnscope.corpus._opening import shown
+from attnscope.errors import AttnscopeError, reason_of
+
+TABLES = (".parquet", ".arrow")
+_ROWS = 1024
+
+
+def column(path: Path, field: str) -> Iterator[str]:
+    """The strings of one column, row after row; what is null is blank.
+
+    Parameters
+    ----------
+    path
+        A Parquet file, or an Arrow file or stream (as Hugging Face datasets are saved to disk).
+    field
+        Name of the column.
+
+    Raises
+    ------
+    AttnscopeError
+        If pyarrow is not installed, the file is of another kind, or there is no such column of strings.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> import pyarrow as pa
+    >>> from pyarrow import parquet
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = Path(folder, "a.parquet")
+    ...     parquet.write_table(pa.table({"text": ["One.", None, "Two."]}), path)
+    ...     list(column(path, "text"))
+    ['One.', '', 'Two.']
+    """
+    try:
+        import pyarrow as pa
+    except ImportError as error:
+        raise AttnscopeError(
+            f"{shown(path)}: reading {path.suffix} files needs pyarrow, which is not installed: "
+            "pip install 'attnscope[data]'"
+        ) from error
+    try:
+        for batch in _batches(path, field):
+            for value in batch.column(field):
+                yield value.as_py() or ""
+    except (pa.ArrowException, OSError) as error:
+        raise AttnscopeError(
+            f"{shown(path)}: not a {path.suffix} file, or damaged ({reason_of(error)}): make it anew"
+        ) from error
+
+
+def _batches(path: Path, field: str) -> Iterator[Any]:
+    import pyarrow as pa
+    from pyarrow import ipc, parquet
+
+    if path.suffix.lower() == ".parquet":
+        with parquet.ParquetFile(path) as file:
+            _check_field(path, file.schema_arrow, field)
+            yield from file.iter_batches(_ROWS, columns=[field])
+        return
+    with pa.memory_map(str(path)) as source:
+        try:
+            file = ipc.open_file(source)
+        except pa.ArrowInvalid:  # a stream, as datasets are saved
+            source.seek(0)
+            stream = ipc.open_stream(source)
+            _check_field(path, stream.schema, field)
+            yield from stream
+            return
+        _check_field(path, file.schema, field)
+        for number in range(file.num_record_batches):
+            yield file.get_batch(number)
+
+
+def _check_field(path: Path, schema: Any, field: str) -> None:
+    import pyarrow.types as kinds
+
+    known = ", ".join(f"{one.name!r} ({one.type})" for one in schema)
+    place = schema.get_field_index(field)
+    if place < 0:
+        raise AttnscopeError(
+            f"{shown(path)}: no column {field!r}; the columns found are: {known}. Name one as `field` (--field)"
+        )
+    kind = schema.field(place).type
+    if not (kinds.is_string(kind) or kinds.is_large_string(kind) or kinds.is_string_view(kind)):
+        raise AttnscopeError(
+            f"{shown(path)}: column {field!r} holds {kind}; expected strings. The columns found are: {known}"
+        )
