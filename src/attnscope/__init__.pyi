@@ -1,4 +1,4 @@
-from . import mechanism
+from . import faithfulness, mechanism, zoo
 from ._expect import expect
 from ._open_run import open_run
 from .comparison import compare
@@ -22,6 +22,7 @@ __all__ = [
     "diff",
     "expect",
     "explain",
+    "faithfulness",
     "intervene",
     "mechanism",
     "open_run",
@@ -32,4 +33,5 @@ __all__ = [
     "translate",
     "walk",
     "weights",
+    "zoo",
 ]

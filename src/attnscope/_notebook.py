@@ -133,7 +133,7 @@ def _of_scan(result: xr.Dataset) -> list[str]:
     lines = [shape, *([str(result.attrs["kinds"])] if "kinds" in result.attrs else [])]
     for name, rows in rank_heads(result).items():
         first = ", ".join(f"{row['layer']}.{row['head']} ({row['value']:.2f})" for row in rows[:5])
-        lines.append(f"most {name} heads: {first or 'none beyond what equal weights give'}")
+        lines.append(f"most {name} heads: {first or 'none with twice the weight that equal weights give'}")
     return lines
 
 

@@ -96,7 +96,7 @@ def test_pairs_come_from_lines_of_two_or_four_files_too(tmp_path):
         ('{"clean": "a"}\n', (), "no field 'corrupted'"),
         (json.dumps(LINES[0]), (), "no field 'answer'"),
         (json.dumps(LINES[0] | {"answer": 3}), (), "expected a string"),
-        (json.dumps(LINES[0]), ("--answer", " harbours", "--wrong", " to"), "is 5 tokens; expected one"),
+        (json.dumps(LINES[0]), ("--answer", " harbours", "--wrong", " to"), "is 5 tokens ("),
         (json.dumps(LINES[0] | {"clean": "It<mask>"}), ANSWERS, "tokens and the corrupted one"),
         (json.dumps(LINES[0] | {"clean": LINES[0]["corrupted"]}), ANSWERS, "are the same tokens"),
         (json.dumps(LINES[0]), (*ANSWERS, "--receiver", "7.7"), "the receiver"),

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _SHOWN = 20
 _READ = (
     "change: mean over texts with its 95% interval; size: the change in standard deviations between the heads of the "
-    "first model; * is told from 0 with all heads and statistics looked at together."
+    "first model; * is told from 0 at the false discovery rate, all heads and statistics together."
 )
 
 

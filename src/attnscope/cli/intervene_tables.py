@@ -22,16 +22,21 @@ _SHOWN = 20  # heads in the table
 _ENDS = ("mean", "low", "high", "shown")  # of an effect
 _FEW = 10  # heads in the table of what is forbidden
 _EFFECT = (
-    "loss without: change of the loss in nats when nothing (zero), the head's mean (mean) or what it gives on another "
-    "text (resample) stands in for it; * is told from 0 with all heads looked at together."
+    "zero, mean, resample: change of the loss in nats when nothing (zero), the head's mean (mean) or what it gives on "
+    "another text (resample) stands in for it; * is told from 0 with all heads looked at together."
 )
 _SHUFFLED = (
-    "weights shuffled: change of the loss when each row of the head's weights is shuffled among the keys that it may "
+    "shuffled: change of the loss when each row of the head's weights is shuffled among the keys that it may "
     "look at; near 0, it does not matter to the model where this head looks."
 )
 _TOGETHER = (
     "without all: change of the loss without a chosen set at once; sum alone: of the changes without each. A "
     "difference above 0: its heads stand in for each other; below 0: they are needed for the same thing."
+)
+_SEARCH = "search: change of the loss without the head by a sparse regression on random sets; 0 where it needs none."
+_COLUMNS = (
+    "kind, peak, weight: where the head looks, as scan has it (weight: share of all weight at the peak); pos.: "
+    "share of the scores' profile that position explains, as explain has it."
 )
 _ZERO = "Zeroing takes the model out of what it was trained on: mean and resample are the fairer ablations."
 _FORBIDDEN = (
@@ -114,8 +119,10 @@ def print_tables(tree: xr.DataTree) -> None:
     for name, reason in skipped_of(tree).items():
         console.print(f"no {name}: {reason}", style="dim", highlight=False, markup=False)
     asked = {
+        _COLUMNS: True,
         _EFFECT: True,
         _SHUFFLED: any(row.shuffled for row in rows),
+        _SEARCH: "search" in tree.children,
         _TOGETHER: "together" in tree.children,
         _FORBIDDEN: "forbidden" in tree.children,
         _ZERO: "zero" in rows[0].effects,
@@ -138,22 +145,26 @@ def _table(rows: list[HeadVerdict]) -> Table:
         "kind",
         "peak",
         "weight",
-        *(["position"] if why else []),
+        *(["pos."] if why else []),
     ]
     for heading in headings:
         table.add_column(heading, justify="left" if heading in {"type", "kind"} else "right")
     shuffled = any(row.shuffled is not None for row in rows)
     if shuffled:
-        table.add_column("weights\nshuffled", justify="right")
+        table.add_column("shuffled", justify="right", no_wrap=True)
     for name in rows[0].effects:
-        table.add_column(f"loss without:\n{name}", justify="right")
+        table.add_column(name, justify="right", no_wrap=True)
+    searched = any(row.searched is not None for row in rows)
+    if searched:
+        table.add_column("search", justify="right", no_wrap=True)
     for row in rows:
         share = "" if row.position_share is None else f"{row.position_share:.2f}"
         peak = f"{row.peak_offset:+.0f}" if np.isfinite(row.peak_offset) else ""
         cells = [f"{row.layer}.{row.head}", *([row.attention] if crossing else []), row.kind]
         cells += [peak, f"{row.peak_weight:.2f}", *([share] if why else [])]
         changes = [*([row.shuffled] if shuffled else []), *row.effects.values()]
-        table.add_row(*cells, *(_change(one) for one in changes))
+        found = [f"{row.searched or 0:+.3f}"] if searched else []
+        table.add_row(*cells, *(_change(one) for one in changes), *found)
     return table
 
 

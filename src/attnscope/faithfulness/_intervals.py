@@ -8,6 +8,8 @@ import numpy as np
 import xarray as xr
 from jaxtyping import Float
 
+from attnscope.faithfulness.arrays import LEAST
+
 LEVEL = 0.95
 
 
@@ -30,7 +32,7 @@ def with_intervals(
 ) -> xr.Dataset:
     """Add to each variable its mean over texts and the percentile interval of a bootstrap over documents.
 
-    Texts where a value is NaN do not count. Of one document there is no interval: NaN.
+    Texts where a value is NaN do not count. Of fewer than 6 documents there is no interval: NaN.
 
     Parameters
     ----------
@@ -45,13 +47,13 @@ def with_intervals(
 
     Examples
     --------
-    >>> values = xr.Dataset({"tvd": (("text", "head"), np.array([[0.1, 0.0], [0.3, 0.0]]), {"units": "share"})})
-    >>> found = with_intervals(values, ["tvd"], ["a", "b"])
-    >>> [found[f"tvd_{end}"].values.round(9).tolist() for end in ("mean", "low", "high")]
-    [[0.2, 0.0], [0.1, 0.0], [0.3, 0.0]]
+    >>> values = xr.Dataset({"tvd": (("text", "head"), np.tile([[0.1, 0.0], [0.3, 0.0]], (4, 1)), {"units": "share"})})
+    >>> found = with_intervals(values, ["tvd"], list("abcdefgh"))
+    >>> [found[f"tvd_{end}"].values.round(3).tolist() for end in ("mean", "low", "high")]
+    [[0.2, 0.0], [0.125, 0.0], [0.275, 0.0]]
     """
     weights = document_draws(documents, draws, seed)
-    several = len(set(documents)) > 1
+    several = len(set(documents)) >= LEAST
     added: dict[str, xr.DataArray] = {}
     for name in names:
         values = found[name].transpose("text", ...)

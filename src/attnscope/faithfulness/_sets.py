@@ -105,7 +105,7 @@ def search_heads(
     """
     count = len(inquiry.cells)
     passes = max(1, round(SEARCH_SHARE * count)) if passes is None else passes
-    removed = max(1, round(_REMOVED * count))
+    removed = max(1, round(_REMOVED * count))  # in a small model one: two would be many of its heads
     generator = np.random.default_rng(seed)
     places = inquiry.slices()
     sets = [random_sets((passes, place.stop - place.start), count, removed, generator) for place in places]

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     import xarray as xr
 
 SHARP = 0.5  # share of all weight at one offset, from which a head is called sharp here
+_FOUND = 5  # heads named of a search
 _SURE = 0.05  # chance, below which an agreement of orders is told of without a warning
 
 
@@ -63,6 +64,8 @@ class HeadVerdict:
     forbidden, forbidden_weight
         The same where the head may not look at certain places, and the share of its weight that lies there; None where
         nothing was forbidden, or it is not defined for the head.
+    searched
+        Change of the loss without it, as a search by random sets finds; None without a search.
     importance
         Size of the loss's slope in a gate on the head, nats; None without estimates.
     """
@@ -80,6 +83,7 @@ class HeadVerdict:
     null_share: float | None = None
     shuffled: Effect | None = None
     effects: dict[str, Effect] = field(default_factory=dict[str, Effect])
+    searched: float | None = None
     importance: float | None = None
     forbidden: Effect | None = None
     forbidden_weight: float | None = None
@@ -116,6 +120,7 @@ def verdicts(tree: xr.DataTree) -> list[HeadVerdict]:
     trust = tree["trust"].to_dataset() if "trust" in tree.children else None
     forbidden = tree["forbidden"].to_dataset() if "forbidden" in tree.children else None
     shuffled = tree["shuffled"].to_dataset() if "shuffled" in tree.children else None
+    search = tree["search"].to_dataset() if "search" in tree.children else None
     kinds = heads.layer_kind.values.tolist()
     found: list[HeadVerdict] = []
     for row, layer in enumerate(heads.layer.values.tolist()):
@@ -141,6 +146,7 @@ def verdicts(tree: xr.DataTree) -> list[HeadVerdict]:
                         str(name): _effect(heads, place, at)
                         for place, name in enumerate(heads.ablation.values)
                     },
+                    searched=None if search is None else float(search.searched.values[row, head]),
                     importance=float(heads.importance.isel(at)) if "importance" in heads else None,
                     forbidden=_forbidden(forbidden, at),
                     forbidden_weight=_of(forbidden, "forbidden_weight", layer, head),
@@ -178,7 +184,22 @@ def headline(tree: xr.DataTree) -> list[str]:
         f"Most changes without head {first.layer}.{first.head}: {said_effect(first.effects[strongest])} nats "
         f"({strongest})."
     )
-    return [*sentences, *_forbidden_said(tree, rows), *_estimates_said(tree)]
+    return [*sentences, *_search_said(tree, rows), *_forbidden_said(tree, rows), *_estimates_said(tree)]
+
+
+def _search_said(tree: xr.DataTree, rows: Sequence[HeadVerdict]) -> list[str]:
+    """Which heads a search by random sets finds, and how they lie beside those taken out alone."""
+    if "search" not in tree.children:
+        return []
+    found = tree["search"].attrs
+    first = sorted((row for row in rows if row.searched), key=lambda row: -abs(row.searched or 0))[:_FOUND]
+    removed = int(found["removed"])
+    sets = f"{removed} heads at once" if removed > 1 else "one head at once, as the model is small"
+    said = f"Search by random sets ({found['passes']} passes, {sets}): "
+    if not first:
+        return [f"{said}no head is needed to account for what they change."]
+    named = ", ".join(f"{row.layer}.{row.head} ({row.searched:+.3f})".replace("-", "−") for row in first)
+    return [f"{said}{named} nats count most."]
 
 
 def _shown(rows: Sequence[HeadVerdict], under: str, over: str) -> list[str]:
@@ -186,7 +207,9 @@ def _shown(rows: Sequence[HeadVerdict], under: str, over: str) -> list[str]:
     worse, better = (sum(row.matters == sign for row in rows) for sign in (1, -1))
     rest = len(rows) - worse - better
     counted = f"rises in {worse} of {len(rows)} head{'s' * (len(rows) != 1)} and falls in {better}"
-    others = f"; for the other {rest} no effect is shown" * (rest > 0)
+    some = sum(row.matters == 0 and any(one.shown for one in row.effects.values()) for row in rows)
+    others = f"; for {some} it is shown under some of them" * (some > 0)
+    others += f"; for the other {rest - some} no effect is shown" * (rest > some)
     sentences = [
         f"Without one head the loss {counted}, {under}{others} (all heads together at 95%, over {over})."
     ]
@@ -260,7 +283,7 @@ def _estimates_said(tree: xr.DataTree) -> list[str]:
         one = found.sel(estimator=name, ablation=ablation)
         value, chance = float(one.rank_correlation), float(one.chance)
         if np.isfinite(value):
-            doubt = "" if chance < _SURE else f", a random order as often as {chance:.0%}"
+            doubt = "" if chance < _SURE else f" (a random order ranks them as well in {chance:.0%} of cases)"
             parts.append(f"{_NAMES[name]} {value:.2f}{doubt}".replace("-", "−"))
     if not parts:
         return []

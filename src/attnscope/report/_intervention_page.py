@@ -159,6 +159,7 @@ def _columns(rows: list[HeadVerdict]) -> list[tuple[str, str, str]]:
         *(why if _has_causes(rows) else []),
         *(trust if _has_trust(rows) else []),
         *(("whether", f"Loss without: {name}", "descending") for name in rows[0].effects),
+        *([("whether", "Search", "descending")] if _has_search(rows) else []),
         *(forbidden if _has_forbidden(rows) else []),
     ]
 
@@ -169,6 +170,10 @@ def _has_causes(rows: list[HeadVerdict]) -> bool:
 
 def _has_trust(rows: list[HeadVerdict]) -> bool:
     return any(row.norm_offset is not None or row.shuffled is not None for row in rows)
+
+
+def _has_search(rows: list[HeadVerdict]) -> bool:
+    return any(row.searched is not None for row in rows)
 
 
 def _has_forbidden(rows: list[HeadVerdict]) -> bool:
@@ -200,6 +205,8 @@ def _row(tree: xr.DataTree, row: HeadVerdict, *, causes: bool, trusted: bool, ba
             _change(row.shuffled),
         ]
     cells += [_change(one) for one in row.effects.values()]
+    if row.searched is not None:
+        cells.append(_Cell(_signed(row.searched, 3), row.searched))
     if barred:
         cells += [_number(row.forbidden_weight), _change(row.forbidden)]
     return _Row(_profile(tree, row), cells)

@@ -56,6 +56,7 @@ FLUSH_SHARE = 0.02  # or this share of the time that the run took so far: a long
 
 
 _PADDED = 64  # tokens that tell whether padding matters
+_MANY_UNKNOWN = 0.05  # share of tokens from which it is said
 
 
 class Measurement:
@@ -86,6 +87,7 @@ class Measurement:
         self.seen = 0
         self.sites: list[Site] = []
         self.notes: dict[str, str] = {}
+        self.tokens = self.unknown = 0
 
     def into(self, run: RunFolder) -> None:
         """Measure what the run still lacks, and add it as it comes."""
@@ -114,11 +116,27 @@ class Measurement:
         for batch in _chunked(self.windows, self.batch_size):
             texts = range(self.seen, self.seen + len(batch))
             self.seen += len(batch)
+            self._count_unknown(batch)
             share += sum(_characters(window) for window in batch) / self.characters
             if not done(texts):
                 yield self._measure(batch, texts.start)
             self._tell(first * min(1.0, max(share, self.seen / self.limit if self.limit else 0.0)))
+        self._say_unknown()
         self._tell(first)
+
+    def _count_unknown(self, batch: Sequence[Window]) -> None:
+        unknown = self.loaded.tokenizer.unk_token_id
+        for window in (side for one in batch for side in (one, one.target) if side is not None):
+            self.tokens += len(window)
+            self.unknown += 0 if unknown is None else window.ids.count(unknown)
+
+    def _say_unknown(self) -> None:
+        """Say it where the tokenizer knows too little of the text for its numbers to be of this text."""
+        if self.unknown > _MANY_UNKNOWN * self.tokens:
+            self.notes["unknown"] = (
+                f"{self.unknown / self.tokens:.0%} of the tokens are {self.loaded.tokenizer.unk_token}, unknown to the "
+                "tokenizer: is the model made for such text?"
+            )
 
     def _tell(self, share: float) -> None:
         self.progress(Progress("scan", share, {"windows": self.seen}))

@@ -200,13 +200,13 @@ def scan(
     }
     signature = signature_of("scan", loaded, corpus, target, settings)
     attributes = {"signature": signature.to_json(), "model": loaded.name}
-    attributes |= decoder_note(loaded.model, with_target=target is not None) | job.notes
+    attributes |= decoder_note(loaded.model, with_target=target is not None)
     kinds = partial(summarize, clusters=clusters, seed=seed) if has_kinds else None
     if out is None:
         results = joined(list(job.batches()))
         if kinds is not None:
             results = results.merge(kinds(results), combine_attrs="no_conflicts")
-        return results.assign_attrs(attributes)
+        return results.assign_attrs(attributes | job.notes)
     with RunFolder(Path(out(signature) if callable(out) else out), signature, repair=repair) as run:
         return _in_folder(run, job, kinds, attributes, show)
 
@@ -238,7 +238,7 @@ def _in_folder(
         job.into(run)
         if kinds is not None:
             run.save(SUMMARY, kinds(run.results()))
-        run.finish(attributes=attributes)
+        run.finish(attributes=attributes | job.notes)
     results = load_scan(run)
     if show is not None and run.is_writable() and not keeps_maps_of(run, show):
         run.save(SAMPLE, job.sample(results, show))

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 NOTES = (
     "way",
     "places",
+    "unknown",
     "decoder",
     "causality",
     "padding",

@@ -202,6 +202,8 @@ def one_token(tokenizer: Any, word: str, what: str) -> int:
     known: dict[str, int] = tokenizer.get_vocab()
     if word in known:
         return int(known[word])
+    names = ", ".join(map(repr, tokenizer.convert_ids_to_tokens(ids)))
     raise AttnscopeError(
-        f"{what} {shortly(word)} is {len(ids)} tokens; expected one (perhaps with a space before it, or without)"
+        f"{what} {shortly(word)} is {len(ids)} tokens ({shortly(names)}); expected one (perhaps with a space before "
+        "it, or without)"
     )

@@ -39,9 +39,9 @@ READINGS = {
     "forbidden": (
         "Where heads may not look",
         (
-            "Left: the share of a head's weight that the rule forbids; a head that is white there cannot change. "
+            "Left: the share of a head's weight that the rule forbids; a head that is palest there can hardly change. "
             "Right: the change of the loss when that head alone looks elsewhere. A dot: told from 0 with all heads "
-            "looked at together. Grey: cross-attention, which has no offsets."
+            "looked at together. A cross: there is no such head, or it is cross-attention, which has no offsets."
         ),
     ),
     "estimates": (

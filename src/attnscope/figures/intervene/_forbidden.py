@@ -51,7 +51,7 @@ def forbidden_maps(forbidden: xr.Dataset) -> Figure:
         figure = Figure(figsize=(2 * (columns * cell + 1.5), layers * cell + 1.0), layout="constrained")
         both = figure.subplots(1, 2, sharey=True)
         for axes, (title, values, colours, ends, units) in zip(both, panels, strict=True):
-            scale = LinearSegmentedColormap.from_list(title, colours).with_extremes(bad="0.9")
+            scale = LinearSegmentedColormap.from_list(title, colours).with_extremes(bad="white")
             image = axes.imshow(values, cmap=scale, norm=Normalize(*ends), aspect="equal")
             axes.set_title(title, loc="left")
             axes.set_xlabel("Head")
@@ -66,5 +66,8 @@ def forbidden_maps(forbidden: xr.Dataset) -> Figure:
         shown = np.argwhere(forbidden.shown.values)
         size = float(np.clip(9 * cell, 1.5, 3))
         both[1].plot(shown[:, 1], shown[:, 0], ".", color="0.1", markersize=size)
+        for axes in both:
+            nowhere = np.argwhere(np.isnan(weight))
+            axes.plot(nowhere[:, 1], nowhere[:, 0], "x", color="0.7", markersize=size, markeredgewidth=0.6)
         both[0].set_ylabel("Layer")
     return figure
