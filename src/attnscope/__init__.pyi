@@ -6,7 +6,7 @@ from .difference import diff
 from .errors import AttnscopeError
 from .faithfulness import intervene, patch
 from .mechanism import explain
-from .statistics import scan, weights
+from .statistics import measure_weights, scan, watch, weights
 from .training import train
 from .translation import translate
 from .translation.alignment import align
@@ -23,6 +23,7 @@ __all__ = [
     "expect",
     "explain",
     "intervene",
+    "measure_weights",
     "mechanism",
     "open_run",
     "patch",
@@ -31,5 +32,6 @@ __all__ = [
     "train",
     "translate",
     "walk",
+    "watch",
     "weights",
 ]

@@ -1,7 +1,8 @@
 from ._backward import should_look_back
 from ._borrow import borrowed, borrowing
 from ._decoder import decoder_note, decoder_start
-from ._forward import forward, not_finite
+from ._forward import check_finite, forward, not_finite
+from ._functional import SeenCall
 from ._heuristics import (
     OWN_STATES,
     configured_length,
@@ -15,6 +16,7 @@ from ._heuristics import (
     other_states,
 )
 from ._load import DTYPES, LoadedModel, load_model, usable_device
+from ._module_calls import PassObserver, calls_inside
 from ._padding import padding_difference
 from ._positions import position_table_length, stored_positions
 from ._quiet import quiet
@@ -31,11 +33,15 @@ __all__ = [
     "TOLERANCE",
     "Capture",
     "LoadedModel",
+    "PassObserver",
+    "SeenCall",
     "Site",
     "attnscope_attention",
     "borrowed",
     "borrowing",
+    "calls_inside",
     "capture_of",
+    "check_finite",
     "configured_length",
     "decoder_note",
     "decoder_start",
