@@ -15,6 +15,7 @@ from ._heuristics import (
     named_scheme,
     other_states,
 )
+from ._inner import Bridge, Envoy, inner_model
 from ._load import DTYPES, LoadedModel, load_model, usable_device
 from ._module_calls import PassObserver, calls_inside
 from ._padding import padding_difference
@@ -31,7 +32,9 @@ __all__ = [
     "DTYPES",
     "OWN_STATES",
     "TOLERANCE",
+    "Bridge",
     "Capture",
+    "Envoy",
     "LoadedModel",
     "PassObserver",
     "SeenCall",
@@ -47,6 +50,7 @@ __all__ = [
     "decoder_start",
     "forward",
     "has_class_token",
+    "inner_model",
     "is_attention",
     "is_embedding_projection",
     "is_norm",
