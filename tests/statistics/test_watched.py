@@ -101,6 +101,14 @@ class Grouped(nn.Module):
         return (0.3 * query @ key.repeat_interleave(2, 1).mT + bias).softmax(-1)
 
 
+class Closed(Causal):
+    """As TransformerLens' parts: what is set on it goes elsewhere."""
+
+    def __setattr__(self, name, value):
+        if name != "forward":
+            super().__setattr__(name, value)
+
+
 @pytest.fixture
 def states():
     torch.manual_seed(0)
@@ -131,7 +139,7 @@ def check(found, layer, weights, valid=None):
         np.testing.assert_allclose(own[name].values, value.detach(), atol=2e-5, err_msg=name)
 
 
-@pytest.mark.parametrize("kind", [Causal, Vision, Grouped])
+@pytest.mark.parametrize("kind", [Causal, Vision, Grouped, Closed])
 @torch.no_grad()
 def test_scaled_dot_products_are_measured_as_written_out(kind, states):
     torch.manual_seed(1)
@@ -146,10 +154,10 @@ def test_scaled_dot_products_are_measured_as_written_out(kind, states):
     check(found, 0, module[0].weights(states), valid)
     check(found, 1, module[1].weights(module[0](states)), valid)
     assert found.layer_name.values.tolist() == ["0", "1"]
-    assert found.layer_kind.values.tolist() == ["causal" if kind is Causal else "self"] * 2
+    assert found.layer_kind.values.tolist() == ["causal" if issubclass(kind, Causal) else "self"] * 2
     assert found.length.values.tolist() == ([9, 6] if kind is Grouped else [9, 9])
     equal = found.equal_entropy.values[0, 0]
-    assert equal == pytest.approx(np.log(np.arange(1, 10)).mean() if kind is Causal else np.log(9))
+    assert equal == pytest.approx(np.log(np.arange(1, 10)).mean() if issubclass(kind, Causal) else np.log(9))
 
 
 def by_hand(layer, states, padding):
@@ -280,6 +288,12 @@ class Flexible(nn.Module):
         return flex_attention(query, query, query)
 
 
+class CompiledFlexible(nn.Module):
+    def forward(self, x):
+        query = split(x)
+        return torch.compile(flex_attention, backend="eager")(query, query, query)
+
+
 class ByHand(nn.Module):
     def forward(self, x):
         return (x @ x.mT).softmax(-1) @ x
@@ -294,6 +308,12 @@ class Folded(nn.Module):
         return self.second(self.first(x).reshape(6, 3, WIDTH))
 
 
+def compiled_in_place():
+    module = Causal()
+    module.compile(backend="eager")
+    return module
+
+
 class Overflowing(Causal):
     def operands(self, x):
         query, key, value = super().operands(x)
@@ -304,12 +324,14 @@ class Overflowing(Causal):
     ("module", "said"),
     [
         (Flexible(), "flex_attention"),
+        (CompiledFlexible(), "calls a compiled function"),
         (ByHand(), "no attention call of ByHand was seen .1 passes without"),
         (Folded(), "attends in 6 texts, the layers before it in 2"),
         (Overflowing(), "text 2: layer 0 .Overflowing. gives NaN or infinity"),
         (nn.MultiheadAttention(WIDTH, HEADS, dropout=0.5, batch_first=True).train(), "dropout_p = 0.5"),
         (nn.MultiheadAttention(WIDTH, HEADS, add_zero_attn=True, batch_first=True).eval(), "add_zero_attn"),
         (torch.compile(Causal(), backend="eager"), "compiled"),
+        (compiled_in_place(), "compiled"),
     ],
 )
 @torch.no_grad()

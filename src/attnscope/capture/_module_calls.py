@@ -65,13 +65,13 @@ def calls_inside(module: nn.Module, observer: PassObserver) -> Generator[None]:
     before = {part: part.__dict__.get("forward") for part in module.modules()}
     try:
         for name, part in module.named_modules():
-            part.forward = watched.wrap(name or type(module).__name__, part)
+            part.__dict__["forward"] = watched.wrap(name or type(module).__name__, part)
         yield
     finally:
         for part, own in before.items():
             part.__dict__.pop("forward", None)
             if own is not None:
-                part.forward = own
+                part.__dict__["forward"] = own
 
 
 class _Watched:
@@ -111,8 +111,13 @@ class _Watched:
         try:
             with self.mode:
                 yield
-        except BaseException:
+        except BaseException as error:
             self.observer.lost()
+            if type(error).__module__ == "torch._dynamo.exc":  # it cannot compile what watches
+                raise AttnscopeError(
+                    f"{name} calls a compiled function, within which nothing can be seen (torch.compile, or compiled "
+                    "flex_attention): let it call the function as it was before torch.compile"
+                ) from error
             raise
         else:
             self.observer.done(self.calls)
@@ -180,7 +185,12 @@ def _refuse(module: nn.Module) -> None:
             raise AttnscopeError(f"{where} scripted, and runs unseen: watch the module that it was made from")
         if isinstance(part, nn.DataParallel):
             raise AttnscopeError(f"{where} in DataParallel, which copies it: watch its .module")
-        if "_orig_mod" in dict(part.named_children()):
-            raise AttnscopeError(f"{where} compiled, and runs unseen: watch and call its ._orig_mod")
+        if (
+            "_orig_mod" in dict(part.named_children())
+            or getattr(part, "_compiled_call_impl", None) is not None
+        ):
+            raise AttnscopeError(
+                f"{where} compiled, and runs unseen: watch and call the module as it was before torch.compile"
+            )
         if hasattr(part.forward, _MARK):
             raise AttnscopeError(f"{where} watched already: one attnscope.watch at a time")
