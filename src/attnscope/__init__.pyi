@@ -6,7 +6,7 @@ from .difference import diff
 from .errors import AttnscopeError
 from .faithfulness import intervene, patch
 from .mechanism import explain
-from .statistics import scan, weights
+from .statistics import measure_weights, scan, watch, weights
 from .training import train
 from .translation import translate
 from .translation.alignment import align
@@ -24,6 +24,7 @@ __all__ = [
     "explain",
     "faithfulness",
     "intervene",
+    "measure_weights",
     "mechanism",
     "open_run",
     "patch",
@@ -32,6 +33,7 @@ __all__ = [
     "train",
     "translate",
     "walk",
+    "watch",
     "weights",
     "zoo",
 ]

@@ -6,7 +6,7 @@ from attnscope.attention._call import AttentionCall, Extent, Need, RowMeasures, 
 from attnscope.attention._finite import magnitude
 from attnscope.attention._fused import can_fuse, fused_attention, fused_passes, plan_passes
 from attnscope.attention._measure import Engine, attend_in_full, choose_engine, measure, output_of
-from attnscope.attention._of_weights import call_of_weights
+from attnscope.attention._of_weights import call_of_weights, with_mass
 from attnscope.attention._reference import attend, causal_mask, masked_softmax, padding_mask, window_mask
 from attnscope.attention._tiles import plain_tiles
 from attnscope.attention.efficient import (
@@ -90,4 +90,5 @@ __all__ = [
     "sliding_window_attention",
     "t5_buckets",
     "window_mask",
+    "with_mass",
 ]

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from attnscope.attention._call import AttentionCall
+from attnscope.attention._call import AttentionCall, RowMeasures
 
 _NOTHING = -1e3  # score of a weight of 0 where a key is seen: e to that power is 0 in every float type
 
@@ -53,3 +55,35 @@ def call_of_weights(weights: Float[Tensor, "batch head query key"]) -> Attention
         mask=None if bool(seen.all()) else seen,
         bias=wide.log().clamp_min_(_NOTHING),
     )
+
+
+def with_mass(rows: RowMeasures, mass: Float[Tensor, "batch head query"]) -> RowMeasures:
+    r"""What rows that sum to 1 measure once they are scaled to sum to `mass`: the rest lies on no token.
+
+    Weights, band, bins and columns are scaled; :math:`\sum A^2` by the square; the entropy of :math:`m A` is
+    :math:`m H(A) - m \ln m`; mean and variance of the offset are of the weights alone, and stay.
+
+    Parameters
+    ----------
+    rows
+        Of weights whose rows sum to 1, or are of zeros.
+    mass
+        0 to 1.
+
+    Examples
+    --------
+    >>> from attnscope.attention import Need, measure
+    >>> halves = torch.tensor([[[[0.5, 0.5]]]], dtype=torch.float64)
+    >>> rows = measure(call_of_weights(halves), Need(entropy=True, largest=True))[1]
+    >>> less = with_mass(rows, torch.tensor([[[0.5]]], dtype=torch.float64))  # weights of 1/4 and 1/4
+    >>> less.largest.item(), round(less.entropy.exp().item(), 6)
+    (0.25, 2.0)
+    """
+    scaled = {
+        name: value * mass[(...,) + (None,) * (value.ndim - mass.ndim)]
+        for name in ("largest", "band", "bins", "columns")
+        if (value := getattr(rows, name)) is not None
+    }
+    entropy = None if rows.entropy is None else mass * rows.entropy - torch.xlogy(mass, mass)
+    collision = None if rows.collision is None else rows.collision * mass**2
+    return replace(rows, mass=rows.mass * mass, entropy=entropy, collision=collision, **scaled)

@@ -1,7 +1,8 @@
 from ._backward import should_look_back
 from ._borrow import borrowed, borrowing
 from ._decoder import decoder_note, decoder_start
-from ._forward import forward, not_finite
+from ._forward import check_finite, forward, not_finite
+from ._functional import SeenCall
 from ._heuristics import (
     OWN_STATES,
     configured_length,
@@ -14,7 +15,9 @@ from ._heuristics import (
     named_scheme,
     other_states,
 )
+from ._inner import Bridge, Envoy, inner_model
 from ._load import DTYPES, LoadedModel, load_model, usable_device
+from ._module_calls import PassObserver, calls_inside
 from ._padding import padding_difference
 from ._positions import position_table_length, stored_positions
 from ._quiet import quiet
@@ -29,18 +32,25 @@ __all__ = [
     "DTYPES",
     "OWN_STATES",
     "TOLERANCE",
+    "Bridge",
     "Capture",
+    "Envoy",
     "LoadedModel",
+    "PassObserver",
+    "SeenCall",
     "Site",
     "attnscope_attention",
     "borrowed",
     "borrowing",
+    "calls_inside",
     "capture_of",
+    "check_finite",
     "configured_length",
     "decoder_note",
     "decoder_start",
     "forward",
     "has_class_token",
+    "inner_model",
     "is_attention",
     "is_embedding_projection",
     "is_norm",

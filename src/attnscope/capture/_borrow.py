@@ -12,6 +12,7 @@ from weakref import WeakKeyDictionary
 from torch import nn
 from transformers import PreTrainedModel
 
+from attnscope.capture._inner import inner_model
 from attnscope.capture._load import LoadedModel
 
 P = ParamSpec("P")
@@ -67,7 +68,7 @@ def borrowing(verb: Callable[P, R]) -> Callable[P, R]:
     def borrower(*arguments: P.args, **named: P.kwargs) -> R:
         given = [one.model if isinstance(one, LoadedModel) else one for one in (*arguments, *named.values())]
         with ExitStack() as stack:
-            for model in given:
+            for model in map(inner_model, given):
                 if isinstance(model, PreTrainedModel):
                     stack.enter_context(borrowed(model))
             return verb(*arguments, **named)

@@ -24,6 +24,7 @@ from attnscope._caller import own_random_numbers
 from attnscope.bundled import MODEL
 from attnscope.capture._checkpoint import Checkpoint
 from attnscope.capture._heuristics import is_pooler
+from attnscope.capture._inner import Bridge, Envoy, inner_model
 from attnscope.capture._quiet import quiet
 from attnscope.capture._repository import Repository, asking_trust
 from attnscope.capture._size import no_larger_than
@@ -71,7 +72,7 @@ class LoadedModel:
 
 
 def load_model(
-    source: str | Path | PreTrainedModel,
+    source: str | Path | PreTrainedModel | Bridge | Envoy,
     *,
     tokenizer: Any = None,
     revision: str | None = None,
@@ -88,7 +89,8 @@ def load_model(
     Parameters
     ----------
     source
-        A folder, a hub id such as ``roberta-base``, ``bundled``, or a model that is already loaded.
+        A folder, a hub id such as ``roberta-base``, ``bundled``, or a model that is already loaded; also inside
+        ``torch.compile``, a TransformerLens bridge or nnsight's ``LanguageModel``.
     tokenizer
         Its tokenizer or the tokenizer's folder; by default the one beside the model.
     revision
@@ -115,7 +117,7 @@ def load_model(
     >>> type(loaded.model).__name__
     'EncoderForMaskedLM'
     """
-    source = getattr(source, "_orig_mod", source)  # of torch.compile
+    given, source = source, cast("str | Path | PreTrainedModel", inner_model(source))
     check_kind("a model of transformers, a folder, or a hub id", str, Path, PreTrainedModel, model=source)
     source = MODEL if isinstance(source, str) and source == "bundled" else source
     if dtype is not None and dtype not in DTYPES:
@@ -136,6 +138,7 @@ def load_model(
         _refuse_broken_numbers(model)
     if need_tokenizer:
         _refuse_what_reads_no_text(model)
+        tokenizer = getattr(given, "tokenizer", None) if tokenizer is None else tokenizer
         if tokenizer is None or isinstance(tokenizer, (str, Path)):
             beside = repository if tokenizer is None else _repository_of_tokenizer(str(tokenizer))
             if beside is None:

@@ -14,6 +14,7 @@ from ._independence import (
 from ._kinds import LOCAL
 from ._labels import SHARP, Clustering, cluster_profiles, direction, name_profile
 from ._numbering import numbering_note
+from ._of_matrices import measure_weights
 from ._of_windows import statistics_of
 from ._pass import StatisticsObserver
 from ._places import NEEDED
@@ -25,6 +26,7 @@ from ._sample import weight_rows
 from ._scan import scan, window_length
 from ._stored import NOTES, SAMPLE, default_out, keeps_maps_of, load_scan
 from ._summary import summarize
+from ._watched import Seen, watch
 
 __all__ = [
     "DEFAULT",
@@ -41,6 +43,7 @@ __all__ = [
     "Estimate",
     "Form",
     "Reading",
+    "Seen",
     "Statistic",
     "StatisticsObserver",
     "Wording",
@@ -60,6 +63,7 @@ __all__ = [
     "label_shares",
     "load_scan",
     "majority_names",
+    "measure_weights",
     "name_profile",
     "numbering_note",
     "peaks",
@@ -70,6 +74,7 @@ __all__ = [
     "statistics_of",
     "summarize",
     "usual_forms",
+    "watch",
     "weight_rows",
     "weights",
     "window_length",

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import islice
 
-import numpy as np
 import torch
 import xarray as xr
 from torch import Tensor
@@ -19,7 +18,6 @@ from attnscope.capture import (
     Site,
     capture_of,
     forward,
-    layer_coordinates,
     padding_difference,
     should_look_back,
     verify,
@@ -31,10 +29,9 @@ from attnscope.corpus import (
     window_name,
 )
 from attnscope.progress import Progress, Tell, tell_nobody
-from attnscope.statistics._catalogue import wording
-from attnscope.statistics._pass import StatisticsObserver, dimensions
+from attnscope.statistics._labelled import labelled
+from attnscope.statistics._pass import StatisticsObserver
 from attnscope.statistics._reading import Reading
-from attnscope.statistics._rows import bin_coordinates
 from attnscope.statistics._sample import (
     ROWS,
     WEIGHTS,
@@ -213,29 +210,18 @@ class Measurement:
                 lambda text: window_name(batch[text], first + text),
                 lambda kind: reading.sides(kind)[0].valid,
             )
-        arrays = observer.stacked()
-        heads = next(iter(arrays.values())).shape[2]
         sizes = {"length": reading.text}
         if self.first.target is not None:
             sizes["target_length"] = reading.target
-        return xr.Dataset(
-            {name: (dimensions(name), array, wording(name).attributes) for name, array in arrays.items()}
-            | {
-                name: ("text", text.valid.sum(1).cpu().numpy(), {"long_name": "tokens", "units": "tokens"})
-                for name, text in sizes.items()
-            }
-            | {
-                "source": ("text", np.array([window.source for window in batch], dtype=object)),
-                "start": ("text", np.array([window.start for window in batch], dtype=np.int64)),
-            },
-            coords={
-                "text": np.arange(first, first + len(batch)),
-                **layer_coordinates(self.sites),
-                "head": np.arange(heads),
-                "offset": np.arange(-self.band, self.band + 1),
-                **({} if "bin_sum" not in arrays else bin_coordinates(self.band, self.reach)),
-            },
-        ).set_coords(["source", "start"])
+        return labelled(
+            observer.stacked(),
+            self.sites,
+            self.band,
+            self.reach,
+            {name: text.valid.sum(1).cpu().numpy() for name, text in sizes.items()},
+            [(window.source, window.start) for window in batch],
+            first,
+        )
 
     @torch.no_grad()
     def sample(self, results: xr.Dataset, asked: Sequence[tuple[int, int]]) -> xr.Dataset:

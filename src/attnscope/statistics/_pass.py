@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from attnscope.attention import measure
+from attnscope.attention import measure, with_mass
 from attnscope.statistics._catalogue import EQUAL, STATISTICS
 from attnscope.statistics._equal import equal_rows
 from attnscope.statistics._rows import indicator_columns, plan, reduce_call
@@ -48,32 +48,60 @@ class StatisticsObserver:
         queries, keys = self.reading.sides(site.kind)
         query_valid, _ = _marks(queries, call.query)
         key_valid, special = _marks(keys, call.key)
-        need = plan(self.names, self.band, indicator_columns(key_valid, special), self.reach)
-        output, rows = measure(call, need)
-        reduced = reduce_call(rows, self.names, query_valid, key_valid)
-        if nulls := [name for name in self.names if STATISTICS[name].has_equal]:
-            equal = reduce_call(equal_rows(call, need), nulls, query_valid, key_valid)
-            reduced |= {f"{EQUAL}{name}": value for name, value in equal.items()}
-        self.measured[site.index] = {name: value.cpu() for name, value in reduced.items()}
+        marks = Marks(query_valid, key_valid, special)
+        output, self.measured[site.index] = measure_call(call, self.names, self.band, self.reach, marks)
         return output
 
     def stacked(self) -> dict[str, np.ndarray]:
-        """``(batch, layer, head[, offset])`` each; NaN where a layer has fewer heads than another.
+        """``(batch, layer, head[, offset])`` each; see `stacked`."""
+        return stacked([self.measured[index] for index in sorted(self.measured)])
 
-        What equal weights give has no dimension of heads.
-        """
-        heads = max(next(iter(one.values())).shape[1] for one in self.measured.values())
-        arrays: dict[str, np.ndarray] = {}
-        for name in next(iter(self.measured.values())):
-            layers = [self.measured[index][name].numpy() for index in sorted(self.measured)]
-            if name.startswith(EQUAL):
-                arrays[name] = np.concatenate(layers, axis=1)
-                continue
-            shape = (layers[0].shape[0], len(layers), heads, *layers[0].shape[2:])
-            arrays[name] = np.full(shape, np.nan)
-            for index, layer in enumerate(layers):
-                arrays[name][:, index, : layer.shape[1]] = layer
-        return arrays
+
+@dataclass(frozen=True, eq=False)
+class Marks:
+    """Which places of an attention call are real tokens, ``(batch, query)`` and ``(batch, key)``, and which special."""
+
+    queries: Tensor
+    keys: Tensor
+    special: Tensor
+
+
+def measure_call(
+    call: AttentionCall,
+    names: Sequence[str],
+    band: int,
+    reach: int,
+    marks: Marks,
+    mass: Tensor | None = None,
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """Output and statistics of one attention call, ``(batch, head, ...)`` each; with `mass`, of rows scaled to it."""
+    need = plan(names, band, indicator_columns(marks.keys, marks.special), reach)
+    output, rows = measure(call, need)
+    rows = rows if mass is None else with_mass(rows, mass)
+    reduced = reduce_call(rows, names, marks.queries, marks.keys)
+    if nulls := [name for name in names if STATISTICS[name].has_equal]:
+        equal = reduce_call(equal_rows(call, need), nulls, marks.queries, marks.keys)
+        reduced |= {f"{EQUAL}{name}": value for name, value in equal.items()}
+    return output, {name: value.cpu() for name, value in reduced.items()}
+
+
+def stacked(measured: Sequence[dict[str, Tensor]]) -> dict[str, np.ndarray]:
+    """``(batch, layer, head[, offset])`` each; NaN where a layer has fewer heads than another.
+
+    What equal weights give has no dimension of heads.
+    """
+    heads = max(next(iter(one.values())).shape[1] for one in measured)
+    arrays: dict[str, np.ndarray] = {}
+    for name in measured[0]:
+        layers = [one[name].numpy() for one in measured]
+        if name.startswith(EQUAL):
+            arrays[name] = np.concatenate(layers, axis=1)
+            continue
+        shape = (layers[0].shape[0], len(layers), heads, *layers[0].shape[2:])
+        arrays[name] = np.full(shape, np.nan)
+        for index, layer in enumerate(layers):
+            arrays[name][:, index, : layer.shape[1]] = layer
+    return arrays
 
 
 def _marks(text: Batch, states: Tensor) -> tuple[Tensor, Tensor]:

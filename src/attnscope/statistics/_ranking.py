@@ -15,6 +15,8 @@ LEAST_SHARE = 0.1  # of all weight in one place, for a head to stand in a rankin
 def queries(results: xr.Dataset) -> xr.DataArray:
     """Rows of each map, ``(text)`` or ``(text, layer)``: in a decoder that reads a target, as many as that has tokens.
 
+    Where each layer has a number of its own, it stands in ``queries (text, layer)``.
+
     Examples
     --------
     >>> lengths = {"length": ("text", [3]), "target_length": ("text", [5])}
@@ -22,6 +24,8 @@ def queries(results: xr.Dataset) -> xr.DataArray:
     >>> queries(xr.Dataset(lengths, coords=kinds)).values.tolist()
     [[3, 5, 5]]
     """
+    if "queries" in results:
+        return results.queries.transpose("text", "layer")
     if "target_length" not in results:
         return results.length
     return xr.where(results.layer_kind == "self", results.length, results.target_length).transpose(

@@ -43,12 +43,14 @@ from attnscope.store import RunFolder, Signature
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
+    from attnscope.capture import Bridge, Envoy
+
 LONGEST_DEFAULT = 2048  # tokens: a longer window must be asked for
 
 
 @borrowing
 def scan(
-    model: str | Path | PreTrainedModel | None = None,
+    model: str | Path | PreTrainedModel | Bridge | Envoy | None = None,
     texts: Sources = None,
     *,
     targets: Sources = None,
@@ -77,7 +79,8 @@ def scan(
     Parameters
     ----------
     model
-        A folder, a hub id, or a loaded model (then with its `tokenizer`). By default the bundled one.
+        A folder, a hub id, or a loaded model (then with its `tokenizer`), also inside a TransformerLens bridge or
+        nnsight's ``LanguageModel``. By default the bundled one. For any other module: `attnscope.watch`.
     texts
         Strings are texts themselves; `Path` objects are files or folders (``Path("-")`` is standard input); one of
         them, or any iterable: a list, a generator, a column of a table. A string that is or looks like a file's name

@@ -1,0 +1,196 @@
+"""Attention calls inside any PyTorch module, seen while its owner calls it in their own way."""
+
+from __future__ import annotations
+
+import inspect
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import wraps
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+from torch.nn import functional
+from torch.nn.attention.flex_attention import flex_attention
+from torch.overrides import TorchFunctionMode
+
+from attnscope._caller import own_random_numbers
+from attnscope.capture._functional import SeenCall, of_multi_head, of_scaled_dot_product
+from attnscope.capture._watch import Site
+from attnscope.errors import AttnscopeError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator
+
+_FAST = (nn.TransformerEncoder, nn.TransformerEncoderLayer, nn.MultiheadAttention)  # they have a fast path
+_NEAR = 8  # frames in which flex_attention is looked for: it checks its arguments in functions of its own
+_MARK = "_attnscope_watched"
+
+
+@dataclass(frozen=True, eq=False)
+class PassObserver:
+    """What is done with the calls of each forward pass.
+
+    Attributes
+    ----------
+    see
+        Called at once with each call.
+    done
+        Called with the number of calls once the outermost call of a module has returned.
+    lost
+        Called instead where it has raised an error.
+    """
+
+    see: Callable[[Site, SeenCall], None]
+    done: Callable[[int], None]
+    lost: Callable[[], None]
+
+
+@contextmanager
+def calls_inside(module: nn.Module, observer: PassObserver) -> Generator[None]:
+    """Give every attention call inside `module` to `observer`, without any change of what the module returns.
+
+    The ``forward`` of each submodule is wrapped, so that the name of the running one is known, and a torch function
+    mode sees the calls of ``scaled_dot_product_attention`` and ``multi_head_attention_forward``. Modules of PyTorch
+    that may take a fast path around both are run twice where they might: once for the observer on the slow path, and
+    once as they are.
+
+    Raises
+    ------
+    AttnscopeError
+        If calls inside the module cannot be seen (scripted, compiled, data parallel), or it is watched already.
+    """
+    _refuse(module)
+    watched = _Watched(observer)
+    before = {part: part.__dict__.get("forward") for part in module.modules()}
+    try:
+        for name, part in module.named_modules():
+            part.__dict__["forward"] = watched.wrap(name or type(module).__name__, part)
+        yield
+    finally:
+        for part, own in before.items():
+            part.__dict__.pop("forward", None)
+            if own is not None:
+                part.__dict__["forward"] = own
+
+
+class _Watched:
+    """The modules that run now, from the outermost to the innermost."""
+
+    def __init__(self, observer: PassObserver) -> None:
+        self.observer = observer
+        self.running: list[str] = []
+        self.calls = 0
+        self.in_fast = False
+        self.mode = _Mode(self.see)
+
+    def wrap(self, name: str, module: nn.Module) -> Callable[..., Any]:
+        inner = module.forward
+        may_be_fast = isinstance(module, _FAST)
+
+        @wraps(inner)
+        def forward(*args: Any, **options: Any) -> Any:
+            with self.within(name):
+                if may_be_fast and not self.in_fast and not module.training:
+                    return self.twice(inner, args, options)
+                return inner(*args, **options)
+
+        setattr(forward, _MARK, True)
+        return forward
+
+    @contextmanager
+    def within(self, name: str) -> Generator[None]:
+        if self.running:
+            self.running.append(name)
+            try:
+                yield
+            finally:
+                self.running.pop()
+            return
+        self.running, self.calls = [name], 0
+        try:
+            with self.mode:
+                yield
+        except BaseException as error:
+            self.observer.lost()
+            if type(error).__module__ == "torch._dynamo.exc":  # it cannot compile what watches
+                raise AttnscopeError(
+                    f"{name} calls a compiled function, within which nothing can be seen (torch.compile, or compiled "
+                    "flex_attention): let it call the function as it was before torch.compile"
+                ) from error
+            raise
+        else:
+            self.observer.done(self.calls)
+        finally:
+            self.running = []
+
+    def twice(self, inner: Callable[..., Any], args: Any, options: dict[str, Any]) -> Any:
+        """Run a module once for the observer, and once with no mode about, as its owner would."""
+        self.in_fast = True
+        try:
+            with own_random_numbers(), torch.no_grad():
+                inner(*args, **options)
+            self.mode.__exit__(None, None, None)
+            try:
+                return inner(*args, **options)
+            finally:
+                self.mode.__enter__()
+        finally:
+            self.in_fast = False
+
+    def see(self, call: SeenCall) -> None:
+        site = Site(self.calls, self.running[-1], call.kind)
+        self.calls += 1
+        self.observer.see(site, call)
+
+
+class _Mode(TorchFunctionMode):
+    """Sees calls of PyTorch's functions."""
+
+    def __init__(self, see: Callable[[SeenCall], None]) -> None:
+        super().__init__()
+        self.see = see
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        options = kwargs or {}
+        _refuse_flex_attention()
+        output = func(*args, **options)
+        if func is functional.scaled_dot_product_attention:
+            self.see(of_scaled_dot_product(output, *args, **options))
+        elif func is functional.multi_head_attention_forward:
+            self.see(of_multi_head(*args, **options))
+        return output
+
+
+def _refuse_flex_attention() -> None:
+    """It makes its scores by a function of the module's own inside a compiled one: refused by who calls."""
+    frame = inspect.currentframe()
+    for _ in range(_NEAR):
+        if frame is None:
+            return
+        if frame.f_code is flex_attention.__code__:
+            raise AttnscopeError(
+                "the module calls flex_attention, whose weights attnscope.watch cannot see: let the module take "
+                "scaled_dot_product_attention, or give its weights to attnscope.measure_weights"
+            )
+        frame = frame.f_back
+
+
+def _refuse(module: nn.Module) -> None:
+    for name, part in module.named_modules():
+        where = f"{name} is" if name else "the module is"
+        if isinstance(part, torch.jit.ScriptModule):
+            raise AttnscopeError(f"{where} scripted, and runs unseen: watch the module that it was made from")
+        if isinstance(part, nn.DataParallel):
+            raise AttnscopeError(f"{where} in DataParallel, which copies it: watch its .module")
+        if (
+            "_orig_mod" in dict(part.named_children())
+            or getattr(part, "_compiled_call_impl", None) is not None
+        ):
+            raise AttnscopeError(
+                f"{where} compiled, and runs unseen: watch and call the module as it was before torch.compile"
+            )
+        if hasattr(part.forward, _MARK):
+            raise AttnscopeError(f"{where} watched already: one attnscope.watch at a time")

@@ -1,0 +1,105 @@
+"""Forward passes of whatever size, kept as they come, and put together as one scan."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+import xarray as xr
+
+from attnscope.statistics._catalogue import EQUAL, STATISTICS
+from attnscope.statistics._labelled import labelled
+from attnscope.statistics._measurement import joined
+from attnscope.statistics._pass import stacked
+from attnscope.statistics._places import NEEDED
+from attnscope.statistics._summary import summarize
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from torch import Tensor
+
+    from attnscope.capture import Site
+
+
+@dataclass(eq=False)
+class MeasuredPass:
+    """What was measured of the calls of one forward pass.
+
+    Attributes
+    ----------
+    sites
+        Each call.
+    measured
+        Statistics of each call, from `measure_call`.
+    queries
+        ``(batch,)`` for each call: its queries that are real tokens.
+    reach
+        The largest offset that there was.
+    """
+
+    sites: list[Site] = field(default_factory=list)
+    measured: list[dict[str, Tensor]] = field(default_factory=list)
+    queries: list[Tensor] = field(default_factory=list)
+    reach: int = 0
+
+    def add(self, site: Site, measured: dict[str, Tensor], queries: Tensor, reach: int) -> None:
+        """One more call."""
+        self.sites.append(site)
+        self.measured.append(measured)
+        self.queries.append(queries.sum(1).cpu())
+        self.reach = max(self.reach, reach)
+
+    @property
+    def texts(self) -> int:
+        """How many texts were read at once."""
+        return len(self.queries[0])
+
+
+def collected(passes: Sequence[MeasuredPass], names: Sequence[str], band: int) -> xr.Dataset:
+    """Passes as one Dataset, one text after the other; with kinds of heads where all is there that they need.
+
+    Layers that have other numbers of queries than the first have them in ``queries (text, layer)``.
+    """
+    reach = max(one.reach for one in passes)
+    layered = any(not torch.equal(own, one.queries[0]) for one in passes for own in one.queries)
+    parts: list[xr.Dataset] = []
+    first = 0
+    for one in passes:
+        sources = [(f"text {first + number + 1}", 0) for number in range(one.texts)]
+        part = labelled(
+            stacked(_alike([layer for each in passes for layer in each.measured], one.measured)),
+            one.sites,
+            band,
+            reach,
+            {"length": one.queries[0].numpy()},
+            sources,
+            first,
+        )
+        if layered:
+            own = np.stack([counts.numpy() for counts in one.queries], axis=1)
+            part["queries"] = (
+                ("text", "layer"),
+                own,
+                {"long_name": "Queries of a layer", "units": "tokens"},
+            )
+        parts.append(part)
+        first += one.texts
+    results = joined(parts)
+    if set(NEEDED) <= set(names):
+        results = results.merge(summarize(results), combine_attrs="no_conflicts")
+    return results
+
+
+def _alike(every: Sequence[dict[str, Tensor]], own: Sequence[dict[str, Tensor]]) -> list[dict[str, Tensor]]:
+    """Layers with as many bins as the one that has most: bins double, so what is missing lies outside, and is 0."""
+    binned = [name for name in own[0] if STATISTICS[name.removeprefix(EQUAL)].along == "offset_bin"]
+    most = max((one[name].shape[-1] for one in every for name in binned), default=0)
+
+    def widened(name: str, value: Tensor) -> Tensor:
+        missing = (most - value.shape[-1]) // 2
+        return torch.nn.functional.pad(value, (missing, missing)) if name in binned else value
+
+    return [{name: widened(name, value) for name, value in one.items()} for one in own]

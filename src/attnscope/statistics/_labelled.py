@@ -1,0 +1,63 @@
+"""Arrays of statistics, as the labelled Dataset that a scan gives."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import xarray as xr
+
+from attnscope.capture import layer_coordinates
+from attnscope.statistics._catalogue import wording
+from attnscope.statistics._pass import dimensions
+from attnscope.statistics._rows import bin_coordinates
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from attnscope.capture import Site
+
+
+def labelled(
+    arrays: Mapping[str, np.ndarray],
+    sites: Sequence[Site],
+    band: int,
+    reach: int,
+    lengths: Mapping[str, np.ndarray],
+    sources: Sequence[tuple[str, int]],
+    first: int = 0,
+) -> xr.Dataset:
+    """Name the dimensions of arrays, and say what stands along them.
+
+    Parameters
+    ----------
+    arrays
+        From `stacked`.
+    sites
+        One for each layer.
+    band, reach
+        The largest offset of the band, and the largest that has a bin.
+    lengths
+        Tokens of each text, ``(text,)``, by the variable's name.
+    sources
+        Name and first character of each text.
+    first
+        Number of the first text.
+    """
+    heads = next(array.shape[2] for name, array in arrays.items() if "head" in dimensions(name))
+    tokens = {"long_name": "tokens", "units": "tokens"}
+    return xr.Dataset(
+        {name: (dimensions(name), array, wording(name).attributes) for name, array in arrays.items()}
+        | {name: ("text", counts, tokens) for name, counts in lengths.items()}
+        | {
+            "source": ("text", np.array([source for source, _ in sources], dtype=object)),
+            "start": ("text", np.array([start for _, start in sources], dtype=np.int64)),
+        },
+        coords={
+            "text": np.arange(first, first + len(sources)),
+            **layer_coordinates(sites),
+            "head": np.arange(heads),
+            "offset": np.arange(-band, band + 1),
+            **({} if "bin_sum" not in arrays else bin_coordinates(band, reach)),
+        },
+    ).set_coords(["source", "start"])

@@ -1,0 +1,191 @@
+"""`watch`: the attention calls of any PyTorch module, while its owner calls it."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, cast
+
+import torch
+from torch import nn
+
+from attnscope.capture import TOLERANCE, PassObserver, calls_inside, check_finite
+from attnscope.checks import check_kind, check_whole
+from attnscope.errors import AttnscopeError
+from attnscope.statistics._catalogue import choose
+from attnscope.statistics._collected import MeasuredPass, collected
+from attnscope.statistics._pass import Marks, measure_call
+
+if TYPE_CHECKING:
+    from collections.abc import Generator, Sequence
+
+    import xarray as xr
+    from torch import Tensor
+
+    from attnscope.capture import SeenCall, Site
+
+
+class Seen:
+    """What `watch` has measured so far.
+
+    Examples
+    --------
+    See `watch`.
+    """
+
+    def __init__(self, module: nn.Module, names: Sequence[str], band: int) -> None:
+        self._module, self._names, self._band = type(module).__name__, names, band
+        self._passes: list[MeasuredPass] = []
+        self._now = MeasuredPass()
+        self._without = 0  # passes in which nothing was seen
+
+    def __len__(self) -> int:
+        """How many texts were read."""
+        return sum(one.texts for one in self._passes)
+
+    def result(self) -> xr.Dataset:
+        """All passes so far, as `attnscope.scan` gives them; see `watch`.
+
+        Raises
+        ------
+        AttnscopeError
+            If no attention call was seen.
+        """
+        if not self._passes:
+            found = f"{self._without} passes without one" if self._without else "no pass"
+            raise AttnscopeError(
+                f"no attention call of {self._module} was seen ({found}). Call the module within the context; "
+                "attention that it writes out itself, by softmax and products, is not seen: give its weights to "
+                "attnscope.measure_weights"
+            )
+        results = collected(self._passes, self._names, self._band)
+        return results.assign_attrs(model=self._module, capture="function calls")
+
+    def _see(self, site: Site, seen: SeenCall) -> None:
+        where = f"layer {site.index} ({site.name})"
+        self._check_place(where, site, seen)
+        call = seen.call
+        reach = max(call.query.shape[2], call.key.shape[2]) - 1
+        marks = Marks(seen.queries, seen.keys, torch.zeros_like(seen.keys))
+        output, measured = measure_call(call, self._names, self._band, reach, marks)
+        first = len(self)
+        check_finite(
+            where, _shown(seen).transpose(1, 2), lambda text: f"text {first + text + 1}", seen.queries
+        )
+        if seen.output is not None:
+            _check_output(where, output, seen.output, seen.queries)
+        self._now.add(site, measured, seen.queries, reach)
+
+    def _check_place(self, where: str, site: Site, seen: SeenCall) -> None:
+        """Refuse a call that cannot stand beside those before it."""
+        texts = seen.call.query.shape[0]
+        if self._now.queries and texts != self._now.texts:
+            raise AttnscopeError(
+                f"{where} attends in {texts} texts, the layers before it in {self._now.texts}: it folds other "
+                "dimensions into the texts (windows, axes). Watch the part of the module that does not"
+            )
+        if not self._passes:
+            return
+        known = self._passes[0]
+        index = site.index
+        heads = seen.call.query.shape[1]
+        was = known.sites[index] if index < len(known.sites) else None
+        now = (site.name, site.kind, heads)
+        expected = None if was is None else (was.name, was.kind, _heads(known.measured[index]))
+        if now != expected:
+            before = "was not there" if expected is None else "was {}, {}, {} heads".format(*expected)
+            raise AttnscopeError(
+                f"{where}, {site.kind} attention of {heads} heads, {before} in the first pass: passes are read in "
+                "different ways. Switch a cache of keys off, and watch anew for each way"
+            )
+
+    def _done(self, calls: int) -> None:
+        now, self._now = self._now, MeasuredPass()
+        if not calls:
+            self._without += 1
+            return
+        if self._passes and calls != len(self._passes[0].sites):
+            raise AttnscopeError(
+                f"a pass has {calls} attention calls, the first one had {len(self._passes[0].sites)}: passes are read "
+                "in different ways. Watch anew for each way"
+            )
+        self._passes.append(now)
+
+    def _lost(self) -> None:
+        self._now = MeasuredPass()
+
+
+@contextmanager
+def watch(
+    module: nn.Module, *, statistics: Sequence[str] | str | None = None, band: int = 10
+) -> Generator[Seen]:
+    """Measure the attention inside any PyTorch module, while you call it in your own way.
+
+    Every call of ``torch.nn.functional.scaled_dot_product_attention`` and of ``torch.nn.MultiheadAttention`` (its fast
+    path included) is measured as it happens, without its matrix where the module makes none. What the module returns
+    is what it returns without. Calls of one submodule, in their order, are the layers.
+
+    Parameters
+    ----------
+    module
+        In eval mode: attention that drops weights is refused. It need not come from Hugging Face.
+    statistics, band
+        See `attnscope.scan`.
+
+    Yields
+    ------
+    Seen
+        Its ``result()`` is what `attnscope.scan` gives, with one entry of ``text`` for each text of each pass, and
+        ``layer_name`` the submodule that called. ``length`` counts the real tokens: a token at which nothing may look
+        (or that ``key_padding_mask`` names) is padding. No token is known as special. Where queries and keys are
+        not of the same number, or not the same states in ``nn.MultiheadAttention``, the layer is of the kind ``cross``.
+
+    Raises
+    ------
+    AttnscopeError
+        If calls cannot be seen (scripted, compiled or data-parallel modules, FlexAttention), if attention drops
+        weights, passes differ in their layers, or what was seen does not give the module's own numbers.
+
+    Notes
+    -----
+    Attention that a module writes out itself, by products and a softmax, is not seen: take `measure_weights`. The
+    weights of ``nn.MultiheadAttention`` are in memory, one layer at a time; and modules of PyTorch with a fast path
+    (``nn.TransformerEncoder``, ...) are run twice.
+
+    Examples
+    --------
+    >>> module = nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, 16, batch_first=True), 3).eval()
+    >>> with watch(module, band=2) as seen, torch.no_grad():
+    ...     _ = module(torch.randn(4, 7, 8))
+    >>> found = seen.result()
+    >>> dict(found.profile.sizes), found.layer_name.values[0]
+    ({'text': 4, 'layer': 3, 'head': 2, 'offset': 5}, 'layers.0.self_attn')
+    """
+    check_kind("a torch.nn.Module", nn.Module, module=module)
+    check_whole(1, band=band)
+    seen = Seen(module, choose(statistics), band)
+    with calls_inside(module, PassObserver(seen._see, seen._done, seen._lost)):  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
+        yield seen
+
+
+def _heads(measured: dict[str, Tensor]) -> int:
+    return next(value.shape[1] for name, value in measured.items() if not name.startswith("equal_"))
+
+
+def _shown(seen: SeenCall) -> Tensor:
+    """What tells whether a call is finite, ``(batch, head, query, any)``: its output, or the sums of its weights."""
+    if seen.output is not None:
+        return seen.output
+    return cast("Tensor", seen.call.bias).exp().sum(-1, keepdim=True)
+
+
+def _check_output(where: str, ours: Tensor, theirs: Tensor, valid: Tensor) -> None:
+    """Refuse a call whose arguments do not give the module's own output."""
+    own, other = (one.transpose(1, 2)[valid].double() for one in (ours, theirs))
+    if not len(own):
+        return
+    away, largest = float((own - other).abs().amax()), float(other.abs().amax())
+    if away > TOLERANCE[theirs.dtype] * max(1.0, largest):
+        raise AttnscopeError(
+            f"{where}: what was seen gives other numbers than the module's attention (by {away:.2g}): it is not the "
+            "softmax of scaled products that it seems to be"
+        )
