@@ -38,7 +38,7 @@ HOSTILE = [
     "\x00\x07\x1b",
     "\u202ertl\u2028",
     "$x_1$",
-    "\ud800",
+    "\uffff",  # tokens are UTF-8: no lone surrogate can be one
     "",
     "  ",
     "{{ 7 * 7 }}",

@@ -122,7 +122,7 @@ class Measurement:
         self._tell(first)
 
     def _count_unknown(self, batch: Sequence[Window]) -> None:
-        unknown = self.loaded.tokenizer.unk_token_id
+        unknown = getattr(self.loaded.tokenizer, "unk_token_id", None)
         for window in (side for one in batch for side in (one, one.target) if side is not None):
             self.tokens += len(window)
             self.unknown += 0 if unknown is None else window.ids.count(unknown)

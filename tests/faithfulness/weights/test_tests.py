@@ -241,9 +241,8 @@ def test_a_search_through_a_long_text_says_what_it_would_take(monkeypatch):
 
 def test_intervals_are_over_documents():
     model = tiny("bert")
-    found = uniform_test(
-        given(model, TEXT, OTHER, TEXT[::-1], OTHER[::-1], TEXT[2:], OTHER[2:]), heads=[(0, 2)], draws=1
-    )
+    texts = [TEXT, OTHER, TEXT[::-1], OTHER[::-1], TEXT[2:], OTHER[2:]]
+    found = uniform_test(given(model, *texts), heads=[(0, 2)], draws=1)
     here = found.sel(layer=0, head=2)
     assert float(here.tvd_mean) == pytest.approx(float(here.tvd.mean()))
     assert float(here.tvd.min()) - 1e-9 <= float(here.tvd_low) < float(here.tvd_mean) < float(here.tvd_high)
