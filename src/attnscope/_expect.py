@@ -64,7 +64,7 @@ class Measured:
         return end
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Expectation:
     """One head of a scan, whose numbers are compared with bounds.
 
@@ -80,8 +80,14 @@ class Expectation:
     layer: int
     head: int
 
+    def __repr__(self) -> str:
+        return f"<head {self.layer}.{self.head} over {self.run.sizes['text']} texts>"
+
     def looks_at(self, offset: int) -> Measured:
         """Mean weight at an offset, key position minus query position: -1 is the token before.
+
+        It is the mean over the pairs of tokens that have the offset (`profile`), a little more than the share of all
+        weight there, which the tables of `scan` give.
 
         Raises
         ------

@@ -72,6 +72,8 @@ def changes_of(found: xr.Dataset) -> list[Change]:
 def headline(found: xr.Dataset) -> list[str]:
     """What the changes come to, in sentences that say how sure they are."""
     rows = changes_of(found)
+    if all(row.change == 0 for row in rows):
+        return ["Nothing differs: both scans have the same numbers everywhere."]
     changed = [row for row in rows if row.changed]
     heads = {(row.layer, row.head) for row in rows}
     moved = {(row.layer, row.head) for row in changed}
@@ -101,7 +103,9 @@ def headline(found: xr.Dataset) -> list[str]:
             f"Most, for its statistic: {first.statistic} of head {first.layer}.{first.head}, {first.before:.3g} to "
             f"{first.after:.3g} ({first.size:+.1f} standard deviations between heads).".replace("-", "−")
         )
-    if found.attrs["matching"] == "profile":
+    if found.attrs["matching"] == "number":
+        sentences.append("Each head is compared with the one of its number.")
+    else:
         other = int((found.partner.values != found["head"].values).sum())
         sentences.append(
             "Heads are matched by their offset profiles: those of one number are no more alike than by chance, or it "
