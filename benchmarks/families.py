@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import resource
 import signal
 import sys
@@ -139,6 +140,7 @@ def _seen(row: Row) -> str:
 
 def _short(reason: str) -> str:
     """The second way's reason where there is one: it is the one that nothing comes after."""
+    reason = re.sub(r"<module '([\w.]+)' from '[^']*'>", r"\1", reason)  # places are of this machine
     first, _, second = reason.partition(SECOND)
     known = " ".join((second or first).split()).replace("|", "/")
     return known if len(known) < 300 else known[:297] + "..."
