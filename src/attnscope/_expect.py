@@ -29,6 +29,8 @@ class Measured:
         The mean, and its interval by the bootstrap over documents (over windows where there are fewer than 6).
     units
         Of all three.
+    over
+        What the interval is over, as ``20 windows``: intervals over windows of few documents say nothing of others.
 
     Examples
     --------
@@ -42,6 +44,7 @@ class Measured:
     low: float
     high: float
     units: str = "1"
+    over: str = ""
 
     def __gt__(self, bound: float) -> bool:
         """Whether all of the interval lies above."""
@@ -53,7 +56,8 @@ class Measured:
 
     def __repr__(self) -> str:
         units = "" if self.units in {"1", "share"} else f" {self.units}"
-        return f"<{self.said}: {self.mean:.3g}{units}, 95% interval {self.low:.3g} to {self.high:.3g}>"
+        over = f" over {self.over}" if self.over else ""
+        return f"<{self.said}: {self.mean:.3g}{units}, 95% interval {self.low:.3g} to {self.high:.3g}{over}>"
 
     def _checked(self, end: float) -> float:
         if np.isnan(end):
@@ -101,7 +105,7 @@ class Expectation:
                 f"{int(values.offset[-1])}: scan with a larger --band"
             )
         return self._measured(
-            f"weight of head {self.layer}.{self.head} at offset {offset}", values.sel(offset=offset)
+            f"mean weight of head {self.layer}.{self.head} at offset {offset}", values.sel(offset=offset)
         )
 
     def statistic(self, name: str) -> Measured:
@@ -145,12 +149,14 @@ class Expectation:
             self.run.source.values.tolist() if "source" in self.run.coords else range(len(values))
         )
         known = ~np.isnan(values.values)  # a short window has no such offset
-        units = [document for document, there in zip(units_of(documents)[0], known, strict=True) if there]
+        drawn, called = units_of(documents)
+        units = [document for document, there in zip(drawn, known, strict=True) if there]
         if not units:
             raise AttnscopeError(f"no text has a {said}: longer windows are needed")
         found = by_document(values.values[known], units)
         units_said = str(values.attrs.get("units", "1"))
-        return Measured(said, float(found.mean), float(found.low), float(found.high), units_said)
+        over = f"{len(set(units))} {called}"
+        return Measured(said, float(found.mean), float(found.low), float(found.high), units_said, over)
 
 
 def expect(run: str | Path | xr.Dataset, *, layer: int, head: int) -> Expectation:
@@ -176,7 +182,7 @@ def expect(run: str | Path | xr.Dataset, *, layer: int, head: int) -> Expectatio
     >>> assert attnscope.expect(run, layer=0, head=3).kind == "previous"
     >>> assert attnscope.expect(run, layer=2, head=2).statistic("max_weight") < 0.2
     >>> attnscope.expect(run, layer=0, head=3).looks_at(-1)
-    <weight of head 0.3 at offset -1: 0.982, 95% interval 0.982 to 0.983>
+    <mean weight of head 0.3 at offset -1: 0.982, 95% interval 0.982 to 0.983 over 20 windows>
     """
     import xarray as xr
 

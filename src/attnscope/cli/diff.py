@@ -11,7 +11,7 @@ import typer
 
 from attnscope.cli import options
 from attnscope.cli.output import csv_text, emit, json_text, new_console
-from attnscope.cli.place import PAGE, Place, count, draw_views
+from attnscope.cli.place import Place, count, draw_page, usual_folder
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -53,14 +53,14 @@ def diff(
     """What changed between two models? Two scans of one corpus, head by head."""
     options.refuse_two_formats(as_json=as_json, as_csv=as_csv)
     formats = options.formats_of(figures)
-    place = Place(out, _default_out)
+    place = Place(out, usual_folder("diff"))
     from attnscope.difference import changes_of, headline
     from attnscope.difference import diff as run_diff
 
     chosen = None if statistics is None else [name.strip() for name in statistics.split(",")]
     found = run_diff(before, after, statistics=chosen, heads=heads, level=level, out=place, seed=seed)  # pyright: ignore[reportArgumentType]
     folder = Path(found.attrs["run"])
-    page = _draw(found, folder, formats) if report else None
+    page = _draw(found, formats) if report else None
     rows = changes_of(found)
     if as_json:
         said = {"signature": json.loads(found.attrs["signature"]), "says": headline(found)}
@@ -123,25 +123,8 @@ def _plain(row: Change) -> dict[str, Any]:
     return {name: None if value != value else value for name, value in asdict(row).items()}  # noqa: PLR0124
 
 
-def _default_out(signature: Any) -> Path:
-    from attnscope.statistics import default_out
-
-    folder = default_out(signature)
-    return folder.with_name(f"diff-{folder.name}")
-
-
-def _draw(found: xr.Dataset, folder: Path, formats: tuple[str, ...]) -> Path | None:
+def _draw(found: xr.Dataset, formats: tuple[str, ...]) -> Path | None:
     from attnscope.figures.difference import difference_figures
-    from attnscope.figures.save import save_figure
     from attnscope.report import write_difference_report
-    from attnscope.store import RunFolder
 
-    def draw(place: Path) -> None:
-        drawn = dict(difference_figures(found))
-        (place / "figures").mkdir(parents=True, exist_ok=True)
-        for name, figure in drawn.items():
-            save_figure(figure, place / "figures" / name, formats)
-        write_difference_report(found, place / PAGE, drawn)
-
-    with RunFolder(folder, json.loads(found.attrs["signature"])) as run:
-        return draw_views(run, [formats], draw)
+    return draw_page(found, formats, difference_figures, write_difference_report)

@@ -11,7 +11,7 @@ import typer
 from attnscope.cli import options
 from attnscope.cli.explain_tables import as_dict, print_csv, print_tables
 from attnscope.cli.output import emit, json_text, new_console, progress_bar
-from attnscope.cli.place import PAGE, Place, draw_views
+from attnscope.cli.place import PAGE, Place, draw_views, usual_folder
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -102,7 +102,7 @@ def explain(
     options.refuse_two_formats(as_json=as_json, as_csv=as_csv)
     formats = options.formats_of(figures)
     texts = {"field": field, "by_line": by_line}
-    place = Place(out, _default_out, ("paper.zarr.zip",) if paper else ())
+    place = Place(out, usual_folder("explain"), ("paper.zarr.zip",) if paper else ())
     with progress_bar("explain") as show:
         tree = _analysed(
             model,
@@ -196,13 +196,6 @@ def _frequencies(given: str | None) -> tuple[int, int] | None:
             f"--frequencies is {given!r}: give two whole numbers, the smaller first, as in 3:60"
         )
     return int(low), int(high)
-
-
-def _default_out(signature: Any) -> Path:
-    from attnscope.statistics import default_out
-
-    folder = default_out(signature)
-    return folder.with_name(f"explain-{folder.name}")
 
 
 def _draw(

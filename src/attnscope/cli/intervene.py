@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from attnscope.cli import options
 from attnscope.cli.intervene_tables import as_dict, print_csv, print_tables
 from attnscope.cli.output import emit, json_text, progress_bar
-from attnscope.cli.place import PAGE, Place, draw_views
+from attnscope.cli.place import Place, draw_page, usual_folder
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -98,7 +97,7 @@ def intervene(
     """Does a head matter? Take every head out, one at a time, and measure what the predictions lose."""
     options.refuse_two_formats(as_json=as_json, as_csv=as_csv)
     formats = options.formats_of(figures)
-    place = Place(out, _default_out)
+    place = Place(out, usual_folder("intervene"))
     from attnscope.faithfulness import intervene as run_intervene
 
     with progress_bar("intervene") as show:
@@ -134,7 +133,7 @@ def intervene(
             progress=show,
         )
     folder = Path(tree.attrs["run"])
-    page = _draw(tree, folder, formats) if report else None
+    page = _draw(tree, formats) if report else None
     if as_json:
         emit(json_text(as_dict(tree, folder)) + "\n")
     elif as_csv:
@@ -144,25 +143,8 @@ def intervene(
         place.say(folder, page)
 
 
-def _default_out(signature: Any) -> Path:
-    from attnscope.statistics import default_out
-
-    folder = default_out(signature)
-    return folder.with_name(f"intervene-{folder.name}")
-
-
-def _draw(tree: xr.DataTree, folder: Path, formats: tuple[str, ...]) -> Path | None:
+def _draw(tree: xr.DataTree, formats: tuple[str, ...]) -> Path | None:
     from attnscope.figures.intervene import intervention_figures
-    from attnscope.figures.save import save_figure
     from attnscope.report import write_intervention_report
-    from attnscope.store import RunFolder
 
-    def draw(place: Path) -> None:
-        figures = dict(intervention_figures(tree))
-        (place / "figures").mkdir(parents=True, exist_ok=True)
-        for name, figure in figures.items():
-            save_figure(figure, place / "figures" / name, formats)
-        write_intervention_report(tree, place / PAGE, figures)
-
-    with RunFolder(folder, json.loads(tree.attrs["signature"])) as run:
-        return draw_views(run, [sorted(tree.children), formats], draw)
+    return draw_page(tree, formats, intervention_figures, write_intervention_report)

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from attnscope.cli import options
 from attnscope.cli.output import emit, json_text, progress_bar
 from attnscope.cli.patch_tables import as_dict, print_csv, print_tables
-from attnscope.cli.place import PAGE, Place, draw_views
+from attnscope.cli.place import Place, draw_page, usual_folder
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -84,7 +83,7 @@ def patch(
     """What carries the difference? Put activations of a clean run into a corrupted one; see the answer come back."""
     options.refuse_two_formats(as_json=as_json, as_csv=as_csv)
     formats = options.formats_of(figures)
-    place = Place(out, _default_out)
+    place = Place(out, usual_folder("patch"))
     from attnscope.faithfulness import patch as run_patch
 
     with progress_bar("patch") as show:
@@ -111,7 +110,7 @@ def patch(
             progress=show,
         )
     folder = Path(tree.attrs["run"])
-    page = _draw(tree, folder, formats) if report else None
+    page = _draw(tree, formats) if report else None
     if as_json:
         emit(json_text(as_dict(tree, folder)) + "\n")
     elif as_csv:
@@ -121,25 +120,8 @@ def patch(
         place.say(folder, page)
 
 
-def _default_out(signature: Any) -> Path:
-    from attnscope.statistics import default_out
-
-    folder = default_out(signature)
-    return folder.with_name(f"patch-{folder.name}")
-
-
-def _draw(tree: xr.DataTree, folder: Path, formats: tuple[str, ...]) -> Path | None:
+def _draw(tree: xr.DataTree, formats: tuple[str, ...]) -> Path | None:
     from attnscope.figures.patch import patch_figures
-    from attnscope.figures.save import save_figure
     from attnscope.report import write_patch_report
-    from attnscope.store import RunFolder
 
-    def draw(place: Path) -> None:
-        figures = dict(patch_figures(tree))
-        (place / "figures").mkdir(parents=True, exist_ok=True)
-        for name, figure in figures.items():
-            save_figure(figure, place / "figures" / name, formats)
-        write_patch_report(tree, place / PAGE, figures)
-
-    with RunFolder(folder, json.loads(tree.attrs["signature"])) as run:
-        return draw_views(run, [sorted(tree.children), formats], draw)
+    return draw_page(tree, formats, patch_figures, write_patch_report)

@@ -7,8 +7,11 @@ from typing import TYPE_CHECKING, Any, cast
 from attnscope.cli.output import new_console, tell
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
     from pathlib import Path
+
+    import xarray as xr
+    from matplotlib.figure import Figure
 
     from attnscope.store import OwnedFolder, Signature
 
@@ -85,6 +88,59 @@ def draw_views(folder: OwnedFolder, shown: object, draw: Callable[[Path], None])
                 with folder.replacing(*VIEWS, views=drawn) as new:
                     draw(new)
     return page if PAGE in folder.files else None
+
+
+def usual_folder(command: str) -> Callable[[Any], Path]:
+    """Name the folders of a command's runs, where nothing else is asked for: one for each signature."""
+
+    def named(signature: Any) -> Path:
+        from attnscope.statistics import default_out
+
+        folder = default_out(signature)
+        return folder.with_name(f"{command}-{folder.name}")
+
+    return named
+
+
+def draw_page(
+    result: xr.Dataset | xr.DataTree,
+    formats: tuple[str, ...],
+    figures_of: Callable[[Any], Iterable[tuple[str, Figure]]],
+    write: Callable[[Any, Path, dict[str, Figure]], Path],
+) -> Path | None:
+    """Draw the figures and the page of a finished run into its folder, unless they lie there already.
+
+    Parameters
+    ----------
+    result
+        With the attributes ``run`` and ``signature``.
+    formats
+        Of the figures.
+    figures_of
+        Figures of the result, with their names.
+    write
+        Writes the page of the result to a file, with these figures.
+
+    Returns
+    -------
+    Path or None
+        The page, if there is one.
+    """
+    import json
+    from pathlib import Path
+
+    from attnscope.figures.save import save_figure
+    from attnscope.store import RunFolder
+
+    def draw(place: Path) -> None:
+        figures = dict(figures_of(result))
+        (place / "figures").mkdir(parents=True, exist_ok=True)
+        for name, figure in figures.items():
+            save_figure(figure, place / "figures" / name, formats)
+        write(result, place / PAGE, figures)
+
+    with RunFolder(Path(result.attrs["run"]), json.loads(result.attrs["signature"])) as run:
+        return draw_views(run, [sorted(getattr(result, "children", ())), formats], draw)
 
 
 def count(number: int, what: str) -> str:

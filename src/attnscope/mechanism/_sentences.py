@@ -14,6 +14,7 @@ from attnscope.mechanism._verdict import ERROR, READINGS
 from attnscope.statistics import numbering_note
 
 _UNMOVED = 0.01  # change of a profile, root mean square, below which there is nothing to foretell
+_HALF = 0.5  # share of the change, below which most of it was not foretold
 _BY_ACCIDENT = 0.05  # probability from which as many agreements are called no more than accident
 
 
@@ -154,6 +155,8 @@ foretells to R² = 0.90 (0.85 to 0.93 over 8 texts; with the heads exchanged −
     numbers = numbers.replace("-", "−")
     if low <= 0 or chance > _BY_ACCIDENT:
         said += f"heads change otherwise than the cross-spectrum foretells: {numbers}."
+    elif fit < _HALF:
+        said += f"heads change only in part as the cross-spectrum foretells: {numbers}."
     else:
         said += f"heads change as the cross-spectrum foretells to {numbers}."
     return said

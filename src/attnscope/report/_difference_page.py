@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from attnscope.difference import changes_of, headline
 from attnscope.figures.difference import READINGS, difference_figures
-from attnscope.report._embed import picture, write_page
+from attnscope.report._embed import pictures, write_page
 from attnscope.report._scan_content import parsed
 
 if TYPE_CHECKING:
@@ -49,11 +49,6 @@ def write_difference_report(
     True
     """
     drawn = dict(difference_figures(found)) if figures is None else figures
-    shown = []
-    for name, (title, reading) in READINGS.items():
-        if name in drawn:
-            source, width = picture(drawn[name])
-            shown.append({"name": name, "title": title, "reading": reading, "source": source, "width": width})
     rows = changes_of(found)
     return write_page(
         Path(path),
@@ -64,7 +59,7 @@ def write_difference_report(
         before=str(found.attrs["before"]),
         after=str(found.attrs["after"]),
         headline=headline(found),
-        pictures=shown,
+        pictures=pictures(drawn, READINGS),
         rows=rows[:_LISTED],
         left_out=max(0, len(rows) - _LISTED),
         matched=found.attrs["matching"] == "profile",

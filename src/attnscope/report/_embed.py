@@ -15,7 +15,7 @@ from attnscope.figures.style import look
 from attnscope.store import explained, write_output
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     import numpy as np
     from matplotlib.figure import Figure
@@ -70,6 +70,18 @@ def picture(figure: Figure) -> tuple[str, int]:
         figure.savefig(file, format="svg", metadata={"Date": None, "Creator": "attnscope"})
     source = "data:image/svg+xml;base64," + base64.b64encode(file.getvalue()).decode("ascii")
     return source, round(float(figure.get_size_inches()[0]) * _PIXELS)
+
+
+def pictures(
+    figures: Mapping[str, Figure], readings: Mapping[str, tuple[str, str]]
+) -> list[dict[str, str | int]]:
+    """Figures as a template shows them, in the order of `readings`: by name, the title and how to read it."""
+    shown: list[dict[str, str | int]] = []
+    for name, (title, reading) in readings.items():
+        if name in figures:
+            source, width = picture(figures[name])
+            shown.append({"name": name, "title": title, "reading": reading, "source": source, "width": width})
+    return shown
 
 
 def write_page(

@@ -12,7 +12,7 @@ import numpy as np
 
 from attnscope.faithfulness import Effect, headline, said_effect, skipped_of, verdicts
 from attnscope.figures.intervene import READINGS, intervention_figures
-from attnscope.report._embed import picture, write_page
+from attnscope.report._embed import pictures, write_page
 from attnscope.report._scan_content import parsed
 
 if TYPE_CHECKING:
@@ -76,11 +76,6 @@ def write_intervention_report(
     """
     drawn = dict(intervention_figures(tree)) if figures is None else figures
     rows = verdicts(tree)
-    shown = []
-    for name, (title, reading) in READINGS.items():
-        if name in drawn:
-            source, width = picture(drawn[name])
-            shown.append({"name": name, "title": title, "reading": reading, "source": source, "width": width})
     return write_page(
         Path(path),
         "intervene.html.j2",
@@ -90,7 +85,7 @@ def write_intervention_report(
         model=str(tree.attrs.get("model", "the model")),
         asked=_ASKED.get(str(tree.attrs.get("asked", "")), ""),
         headline=headline(tree),
-        pictures=shown,
+        pictures=pictures(drawn, READINGS),
         columns=_columns(rows),
         rows=[
             _row(

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from attnscope.corpus import with_marked_spaces
 from attnscope.faithfulness import estimator_names, patch_headline, patched_places
 from attnscope.figures.patch import READINGS, patch_figures
-from attnscope.report._embed import picture, write_page
+from attnscope.report._embed import pictures, write_page
 from attnscope.report._scan_content import parsed
 
 if TYPE_CHECKING:
@@ -74,11 +74,6 @@ def write_patch_report(
     """
     drawn = dict(patch_figures(tree)) if figures is None else figures
     rows = patched_places(tree)
-    shown = []
-    for name, (title, reading) in READINGS.items():
-        if name in drawn:
-            source, width = picture(drawn[name])
-            shown.append({"name": name, "title": title, "reading": reading, "source": source, "width": width})
     pairs = tree["pairs"].to_dataset()
     return write_page(
         Path(path),
@@ -88,7 +83,7 @@ def write_patch_report(
         signature=parsed(tree.attrs.get("signature", "{}")),
         model=str(tree.attrs.get("model", "the model")),
         headline=patch_headline(tree),
-        pictures=shown,
+        pictures=pictures(drawn, READINGS),
         columns=_columns(rows[0]),
         rows=[_row(row) for row in rows[:_ROWS]],
         count=len(rows),

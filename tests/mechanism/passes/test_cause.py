@@ -102,6 +102,7 @@ def test_the_sentence_says_what_is_known():
 
     assert "as the cross-spectrum foretells" in said()
     assert "otherwise" in said(fit_low=-0.1)
+    assert "only in part as" in said(fit=0.2, fit_low=0.1)
     assert "otherwise" in said(fit_chance=0.3)
     assert "not seen to be a cause" in said(moved=0.001)
     assert cause(xr.DataTree()) == ""

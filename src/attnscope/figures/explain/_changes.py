@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -188,24 +188,14 @@ def wave_removal(removed: xr.Dataset, heads: Sequence[tuple[int, int]]) -> Figur
     1
     """
     needs = ("profile_before", "profile_expected", "profile_after")
-    pairs = the_heads(removed, heads, needs, purpose="wave_removal")
-    offset = removed["offset"].values
-    with look():
-        figure, panels = head_panels(len(pairs), (2.0,))
-        for index, ((layer, head), (axes,)) in enumerate(zip(pairs, panels, strict=True)):
-            part = one_head(removed, layer, head)
-            zero_line(axes)
-            curve(axes, offset, with_interval(part, "profile_before"), _BEFORE, label="Before", linewidth=1.0)
-            curve(axes, offset, with_interval(part, "profile_after"), MEASURED, label="After")
-            expected = part["profile_expected"].values
-            curve(axes, offset, expected, ALONE, label="Expected after", linewidth=1.2, linestyle="--")
-            axes.set(xlim=(offset[0], offset[-1]), ylim=(0, None))
-            axes.set_title(f"Layer {layer}, head {head}", loc="left")
-            if is_leftmost(index):
-                axes.set_ylabel("Mean weight")
-        figure.supxlabel(OFFSET, fontsize=8)
-        legend_above(figure, panels[0][0], 3)
-    return figure
+
+    def draw(axes: Axes, offset: np.ndarray, part: xr.Dataset) -> None:
+        curve(axes, offset, with_interval(part, "profile_before"), _BEFORE, label="Before", linewidth=1.0)
+        curve(axes, offset, with_interval(part, "profile_after"), MEASURED, label="After")
+        expected = part["profile_expected"].values
+        curve(axes, offset, expected, ALONE, label="Expected after", linewidth=1.2, linestyle="--")
+
+    return _profiles_of_heads(removed, the_heads(removed, heads, needs, purpose="wave_removal"), draw)
 
 
 def scheme_effect(profiles: xr.Dataset, heads: Sequence[tuple[int, int]]) -> Figure:
@@ -245,17 +235,29 @@ def scheme_effect(profiles: xr.Dataset, heads: Sequence[tuple[int, int]]) -> Fig
     """
     pairs = the_heads(profiles, heads, ("profile", "variant"), purpose="scheme_effect")
     variants = names(profiles, "variant")
-    offset = profiles["offset"].values
+
+    def draw(axes: Axes, offset: np.ndarray, part: xr.Dataset) -> None:
+        for row, name in enumerate(variants):
+            colour = INK if row == 0 else OTHERS[(row - 1) % len(OTHERS)]
+            style = {"marker": "o", "markersize": 2.2} if row == 0 else {"linewidth": 1.1}
+            values = with_interval(part.isel(variant=row), "profile")
+            curve(axes, offset, values, colour, label=_VARIANTS.get(name, name), **style)
+
+    return _profiles_of_heads(profiles, pairs, draw)
+
+
+def _profiles_of_heads(
+    result: xr.Dataset,
+    pairs: Sequence[tuple[int, int]],
+    draw: Callable[[Axes, np.ndarray, xr.Dataset], None],
+) -> Figure:
+    """A panel for each head, in which `draw` puts its curves over the offsets."""
+    offset = result["offset"].values
     with look():
         figure, panels = head_panels(len(pairs), (2.0,))
         for index, ((layer, head), (axes,)) in enumerate(zip(pairs, panels, strict=True)):
-            part = one_head(profiles, layer, head)
             zero_line(axes)
-            for row, name in enumerate(variants):
-                colour = INK if row == 0 else OTHERS[(row - 1) % len(OTHERS)]
-                style = {"marker": "o", "markersize": 2.2} if row == 0 else {"linewidth": 1.1}
-                values = with_interval(part.isel(variant=row), "profile")
-                curve(axes, offset, values, colour, label=_VARIANTS.get(name, name), **style)
+            draw(axes, offset, one_head(result, layer, head))
             axes.set(xlim=(offset[0], offset[-1]), ylim=(0, None))
             axes.set_title(f"Layer {layer}, head {head}", loc="left")
             if is_leftmost(index):
