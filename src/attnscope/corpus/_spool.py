@@ -1,6 +1,7 @@
 """Texts that come one by one and only once: kept on disk, so that they can be read again."""
 
 import struct
+import weakref
 from collections.abc import Iterator
 from tempfile import SpooledTemporaryFile
 
@@ -21,7 +22,8 @@ class Spool:
     """
 
     def __init__(self, in_memory: int = _IN_MEMORY) -> None:
-        self._file = SpooledTemporaryFile(max_size=in_memory)  # noqa: SIM115 it lives as long as the texts are read
+        self._file = SpooledTemporaryFile(max_size=in_memory)  # noqa: SIM115 it lives as long as this
+        weakref.finalize(self, self._file.close)
         self._end = 0
 
     def add(self, text: str) -> None:
