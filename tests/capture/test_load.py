@@ -121,7 +121,7 @@ def test_code_of_its_own_needs_a_flag(folder):
 
 
 def test_an_unknown_dtype_or_device_is_named(folder):
-    refused(folder, "dtype 'int8'", dtype="int8")
+    refused(folder, "dtype 'int9'", dtype="int9")
     with pytest.raises(AttnscopeError, match="device 'nowhere'"):
         load_model(folder, device="nowhere")
 

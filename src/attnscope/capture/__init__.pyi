@@ -20,6 +20,7 @@ from ._load import DTYPES, LoadedModel, load_model, usable_device
 from ._module_calls import PassObserver, calls_inside
 from ._padding import padding_difference
 from ._positions import position_table_length, stored_positions
+from ._quantised import plain
 from ._quiet import quiet
 from ._registry import attnscope_attention
 from ._signature import signature_of
@@ -62,6 +63,7 @@ __all__ = [
     "not_finite",
     "other_states",
     "padding_difference",
+    "plain",
     "position_table_length",
     "quiet",
     "should_look_back",

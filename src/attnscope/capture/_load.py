@@ -25,6 +25,7 @@ from attnscope.bundled import MODEL
 from attnscope.capture._checkpoint import Checkpoint
 from attnscope.capture._heuristics import is_pooler
 from attnscope.capture._inner import Bridge, Envoy, inner_model
+from attnscope.capture._quantised import INTEGERS, plain, quantised
 from attnscope.capture._quiet import quiet
 from attnscope.capture._repository import Repository, asking_trust
 from attnscope.capture._size import no_larger_than
@@ -98,7 +99,8 @@ def load_model(
         Branch, tag or commit on the hub.
     device, dtype
         ``cpu``, ``cuda``, ...; ``float32``, ``bfloat16``, ``float16``, ``float64``. By default CUDA where there is
-        one, and the type that the checkpoint was saved in.
+        one, and the type that the checkpoint was saved in. ``int8`` and ``int4``: the weights of linear layers are
+        rounded to whole numbers (by torchao) with a scale for each row, all else stays in the saved type.
     trust_remote_code
         Run code that came with the checkpoint. Only for sources that you trust.
     need_tokenizer
@@ -121,8 +123,8 @@ def load_model(
     given, source = source, cast("str | Path | PreTrainedModel", inner_model(source))
     check_kind("a model of transformers, a folder, or a hub id", str, Path, PreTrainedModel, model=source)
     source = MODEL if isinstance(source, str) and source == "bundled" else source
-    if dtype is not None and dtype not in DTYPES:
-        raise AttnscopeError(f"dtype {dtype!r} is not known: choose one of {', '.join(DTYPES)}")
+    if dtype is not None and dtype not in (*DTYPES, *INTEGERS):
+        raise AttnscopeError(f"dtype {dtype!r} is not known: choose one of {', '.join((*DTYPES, *INTEGERS))}")
     if isinstance(source, PreTrainedModel):
         model, repository = source, None
         _refuse_broken_numbers(model)
@@ -137,6 +139,8 @@ def load_model(
         with explaining(f"{name} cannot be put on {place}", "Try --device cpu, or --dtype bfloat16"):
             model = model.to(cast("Any", place))
         _refuse_broken_numbers(model)
+        if dtype in INTEGERS:
+            identity |= {"weights": quantised(model, dtype)}
     if need_tokenizer:
         _refuse_what_reads_no_text(model)
         tokenizer = getattr(given, "tokenizer", None) if tokenizer is None else tokenizer
@@ -237,7 +241,7 @@ def _from_checkpoint(
                     None,
                     config=config,
                     state_dict=tensors,
-                    dtype=DTYPES[dtype] if dtype else _saved_type(config, tensors),
+                    dtype=DTYPES.get(dtype or "") or _saved_type(config, tensors),
                     output_loading_info=True,
                     ignore_mismatched_sizes=True,  # so that the report names them, and we refuse
                 )
@@ -363,7 +367,7 @@ def _refuse_broken_numbers(model: PreTrainedModel) -> None:
             raise AttnscopeError(
                 f"{name} lies on the meta device, which holds no numbers: load the weights before"
             )
-        if not bool(torch.isfinite(parameter).all()):
+        if not bool(torch.isfinite(plain(parameter)).all()):
             raise AttnscopeError(
                 f"the weights hold NaN or infinity in {name}: nothing can be measured with them"
             )
@@ -380,5 +384,7 @@ def state_sha256(model: PreTrainedModel) -> str:
         if name not in saved:
             continue
         digest.update(f"{name}{tuple(tensor.shape)}{tensor.dtype}".encode())
-        digest.update(tensor.detach().cpu().reshape(-1).contiguous().view(torch.uint8).numpy().tobytes())
+        digest.update(
+            plain(tensor).detach().cpu().reshape(-1).contiguous().view(torch.uint8).numpy().tobytes()
+        )
     return digest.hexdigest()

@@ -39,7 +39,8 @@ Device = Annotated[
 Dtype = Annotated[
     str | None,
     typer.Option(
-        help="Number format: float32, bfloat16, float16 or float64.", show_default="as the model was saved"
+        help="Number format: float32, bfloat16, float16 or float64; int8 or int4 for the weights of linear layers.",
+        show_default="as the model was saved",
     ),
 ]
 Band = Annotated[int, typer.Option(help="Largest offset of the profiles.")]

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
 
 from attnscope.attention import AttentionCall, Rotation, output_of, rotation
-from attnscope.capture import Site, forward, is_norm, is_rotary
+from attnscope.capture import Site, forward, is_norm, is_rotary, plain
 from attnscope.errors import AttnscopeError
 from attnscope.mechanism.evidence._inputs import watching_inputs
 from attnscope.mechanism.evidence._tokens import Inputs
@@ -173,7 +173,7 @@ class _Match:
         """``(head, width, r)``."""
         weight = self.event.module.weight
         assert isinstance(weight, Tensor)  # noqa: S101 of a linear layer
-        whole = weight.detach().double().cpu().numpy()
+        whole = plain(weight).detach().double().cpu().numpy()
         whole = whole if isinstance(self.event.module, Conv1D) else whole.T  # (in, out)
         return np.ascontiguousarray(np.moveaxis(whole[:, self.columns], 1, 0))
 
