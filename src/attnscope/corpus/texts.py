@@ -1,6 +1,7 @@
 """A corpus: named texts from strings, files, folders and standard input."""
 
 import hashlib
+import json
 import stat
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ from attnscope.bundled import TEXT
 from attnscope.corpus._columns import TABLES, column
 from attnscope.corpus._compressed import COMPRESSED, inner_suffix, unpacked
 from attnscope.corpus._given import listed
+from attnscope.corpus._messages import CHAT_FIELDS, messages_of
 from attnscope.corpus._opening import STANDARD_INPUT, file_mode, is_standard_input, shown
 from attnscope.corpus._unchanged import Unchanged
 from attnscope.corpus.files import (
@@ -93,6 +95,7 @@ class Corpus:
         field: str | None = None,
         by_line: bool = False,
         blank_lines: bool = False,
+        chats: bool = False,
     ) -> "Corpus":
         r"""Build a corpus from strings, files, folders and standard input.
 
@@ -115,6 +118,8 @@ class Corpus:
         blank_lines : bool, optional
             With `by_line`, keep blank lines and end lines at ``\n`` and ``\r\n`` alone, so that the lines of parallel
             files stay beside each other.
+        chats : bool, optional
+            Take files and standard input as JSON Lines of chats. Each text is then the messages of one, as JSON.
 
         Returns
         -------
@@ -145,6 +150,9 @@ class Corpus:
                 found.append(_String(f"text {strings}", source))
             else:
                 opened = _open_path(source, "text" if field is None else field)
+                if chats:
+                    found.extend(_chats(one, source, field) for one in opened)
+                    continue
                 found.extend(
                     _Lines(one, blank_lines) if by_line and not isinstance(one, _JsonLines | _Column) else one
                     for one in opened
@@ -154,7 +162,9 @@ class Corpus:
             raise AttnscopeError(
                 "standard input is given more than once, and can be read only once: give it once"
             )
-        if field is not None and not any(isinstance(source, _JsonLines | _Column) for source in found):
+        if field is not None and not any(
+            isinstance(source, _JsonLines | _Column | _Chats) for source in found
+        ):
             raise AttnscopeError(
                 f"field {field!r} is given for .jsonl files and tables, and no source is one: "
                 "leave it out, or name a .jsonl, .parquet or .arrow file"
@@ -166,7 +176,7 @@ class Corpus:
     @property
     def streams(self) -> list[Path]:
         """What of it can be read only once."""
-        wholes = (one.whole if isinstance(one, _Lines) else one for one in self._sources)
+        wholes = (one.whole if isinstance(one, _Lines | _Chats) else one for one in self._sources)
         return [one.path for one in wholes if isinstance(one, _Stream)]
 
     def __iter__(self) -> Iterator[Text]:
@@ -252,6 +262,10 @@ class _Stream:
     def texts(self) -> Iterator[Text]:
         yield Text(self.name, self._content)
 
+    def objects(self, field: str) -> Iterator[tuple[int, dict[str, Any]]]:
+        """As JSON Lines."""
+        return json_objects(self.path, field, [self._content.encode()])
+
     @cached_property
     def _content(self) -> str:
         return decode_utf8(read_bytes(self.path), self.name)
@@ -264,11 +278,13 @@ class _JsonLines:
         self.name, self.file, self.field = name, Unchanged(path), field
 
     def texts(self) -> Iterator[Text]:
+        for number, value in self.objects(self.field):
+            where = f"{shown(self.file.path)}, line {number}"
+            yield Text(f"{self.name}:{number}", text_field(value, self.field, where))
+
+    def objects(self, field: str) -> Iterator[tuple[int, dict[str, Any]]]:
         path = self.file.path
-        for number, value in json_objects(path, self.field, unpacked(path, self.file.blocks())):
-            yield Text(
-                f"{self.name}:{number}", text_field(value, self.field, f"{shown(path)}, line {number}")
-            )
+        return json_objects(path, field, unpacked(path, self.file.blocks()))
 
 
 class _Column:
@@ -301,7 +317,20 @@ class _Lines:
                     yield Text(f"{text.name}:{number}", line)
 
 
-_Source = _String | _Plain | _Stream | _JsonLines | _Column | _Lines
+@dataclass(frozen=True)
+class _Chats:
+    """A file or stream with one chat a line: each text is its messages, as JSON."""
+
+    whole: _JsonLines | _Stream
+    field: str | None
+
+    def texts(self) -> Iterator[Text]:
+        for number, value in self.whole.objects(self.field or CHAT_FIELDS[0]):
+            name = f"{self.whole.name}:{number}"
+            yield Text(name, json.dumps(messages_of(value, name, self.field), ensure_ascii=False))
+
+
+_Source = _String | _Plain | _Stream | _JsonLines | _Column | _Lines | _Chats
 
 
 def refuse_file_name(content: str, name: str) -> None:
@@ -319,6 +348,14 @@ def refuse_file_name(content: str, name: str) -> None:
         raise AttnscopeError(
             f"{name} is {content!r}, which looks like a file and does not exist; and {instead}, if it is there"
         )
+
+
+def _chats(source: _Source, path: Path, field: str | None) -> _Source:
+    if isinstance(source, _JsonLines | _Stream):
+        return _Chats(source, field)
+    raise AttnscopeError(
+        f"{shown(path)}: chats are read from JSON Lines (.jsonl), one a line: leave out other files"
+    )
 
 
 def _open_path(path: Path, field: str) -> list[_Source]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import torch
@@ -12,12 +12,35 @@ from torch import Tensor
 
 from attnscope.attention import Need, RowMeasures, bin_ranges, far_starts
 from attnscope.errors import AttnscopeError
-from attnscope.statistics._catalogue import STATISTICS
+from attnscope.statistics._catalogue import KNOWN
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+Measured = TypeVar("Measured")
 FIRST, SPECIAL = 0, 1  # value columns: indicator of the first real key, and of special tokens
+GROUPS = 2  # the first of those of groups, if there are some
+
+
+@dataclass(frozen=True, eq=False)
+class GroupMarks:
+    """In which group each token of an attention call is, by number; -1 where it is in none, as padding is.
+
+    Attributes
+    ----------
+    queries, keys
+        ``(batch, query)`` and ``(batch, key)``.
+    count
+        How many groups there are.
+    """
+
+    queries: Tensor
+    keys: Tensor
+    count: int
+
+    def columns(self, numbers: Tensor) -> Tensor:
+        """Indicators of the groups, ``(batch, token, group)``, float32."""
+        return (numbers[..., None] == torch.arange(self.count, device=numbers.device)).float()
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,12 +56,15 @@ class Rows:
         rows that may look nowhere.
     queries, keys
         ``(batch,)``: real tokens on either side.
+    groups
+        The groups of the tokens, where they are in some.
     """
 
     measures: RowMeasures
     counted: Tensor
     queries: Tensor
     keys: Tensor
+    groups: GroupMarks | None = None
 
     def mean(self, values: Tensor) -> Tensor:
         """Mean over the counted rows: ``(batch, head)``; NaN where there is none."""
@@ -102,15 +128,29 @@ class Rows:
         """``(batch, head)``: weight on special tokens."""
         return self.mean(_there(self.measures.columns)[..., SPECIAL])
 
+    @property
+    def group_weight(self) -> Tensor:
+        """``(batch, head, query group, key group)``: mean over the rows of one group of the weight on another.
+
+        Rows sum to 1 over key groups, less a learned sink. NaN where either group has no token in a text.
+        """
+        groups = _there(self.groups)
+        on_keys = _there(self.measures.columns)[..., GROUPS:].double()
+        on_keys = on_keys.where(self.counted[..., None], 0.0)
+        members = groups.columns(groups.queries).double()[:, None] * self.counted[..., None]
+        rows = members.sum(2)[..., None]
+        present = (rows > 0) & groups.columns(groups.keys).any(1)[:, None, None]
+        return (members.mT @ on_keys / rows.clamp_min(1)).where(present, torch.nan)
+
     def mean_of(self, measure: str) -> Tensor:
         """``(batch, head)``: mean over rows of a field of `RowMeasures`."""
         return self.mean(_there(getattr(self.measures, measure)))
 
 
-def _there(tensor: Tensor | None) -> Tensor:
-    if tensor is None:  # the planner asked for it
+def _there(measured: Measured | None) -> Measured:
+    if measured is None:  # the planner asked for it
         raise AttnscopeError("a statistic was reduced that was not measured")
-    return tensor
+    return measured
 
 
 def plan(names: Sequence[str], band: int, columns: Tensor, reach: int = 0) -> Need:
@@ -123,7 +163,7 @@ def plan(names: Sequence[str], band: int, columns: Tensor, reach: int = 0) -> Ne
     band
         Largest offset.
     columns
-        ``(batch, key, 2)``: indicators of the first real key and of special tokens.
+        ``(batch, key, column)``: indicators of the first real key, of special tokens, and of groups if there are some.
     reach
         Largest offset that has a bin; what lies beyond is in the last one.
 
@@ -134,7 +174,7 @@ def plan(names: Sequence[str], band: int, columns: Tensor, reach: int = 0) -> Ne
     >>> need.band, need.entropy, need.largest, need.columns
     (5, True, False, None)
     """
-    wanted = {part for name in names for part in STATISTICS[name].needs}
+    wanted = {part for name in names for part in KNOWN[name].needs}
     return Need(
         band=band if "band" in wanted else None,
         columns=columns if "columns" in wanted else None,
@@ -163,8 +203,8 @@ def bin_coordinates(band: int, reach: int) -> dict[str, Any]:
     }
 
 
-def indicator_columns(valid: Tensor, special: Tensor) -> Tensor:
-    """Value columns for `FIRST` and `SPECIAL`: ``(batch, key, 2)``, float32.
+def indicator_columns(valid: Tensor, special: Tensor, groups: GroupMarks | None = None) -> Tensor:
+    """Value columns for `FIRST` and `SPECIAL`, ``(batch, key, 2)``, and one for each group; float32.
 
     Examples
     --------
@@ -174,15 +214,21 @@ def indicator_columns(valid: Tensor, special: Tensor) -> Tensor:
     """
     first = torch.zeros_like(special)
     first.scatter_(1, valid.to(torch.uint8).argmax(1, keepdim=True), value=True)
-    return torch.stack([first, special & valid], dim=-1).float()
+    columns = torch.stack([first, special & valid], dim=-1).float()
+    return columns if groups is None else torch.cat([columns, groups.columns(groups.keys)], dim=-1)
 
 
 def reduce_call(
-    rows: RowMeasures, names: Sequence[str], query_valid: Tensor, key_valid: Tensor
+    rows: RowMeasures,
+    names: Sequence[str],
+    query_valid: Tensor,
+    key_valid: Tensor,
+    groups: GroupMarks | None = None,
 ) -> dict[str, Tensor]:
-    """Statistics of one attention call: ``(batch, head)`` or ``(batch, head, offset)`` each, float64.
+    """Statistics of one attention call: ``(batch, head)`` or with more dimensions, float64.
 
-    `query_valid` and `key_valid` are ``(batch, query)`` and ``(batch, key)``, True on real tokens.
+    `query_valid` and `key_valid` are ``(batch, query)`` and ``(batch, key)``, True on real tokens; `groups` says in
+    which group each is, where that is asked.
 
     Examples
     --------
@@ -196,5 +242,5 @@ def reduce_call(
     4.0
     """
     counted = query_valid[:, None] & (rows.mass > 0)
-    reduced = Rows(rows, counted, query_valid.sum(1), key_valid.sum(1))
-    return {name: STATISTICS[name].reduce(reduced) for name in names}
+    reduced = Rows(rows, counted, query_valid.sum(1), key_valid.sum(1), groups)
+    return {name: KNOWN[name].reduce(reduced) for name in names}
