@@ -80,6 +80,40 @@ def test_they_are_those_of_the_weights_under_every_mask(name, dtype):
         np.testing.assert_allclose(sums[:, :, 0], 1, rtol=1e-5)
 
 
+@pytest.mark.parametrize("name", ["plain", "causal", "padding, causal", "gaps"])
+def test_a_head_that_knows_its_place_alone_is_foretold_by_its_places(name):
+    """Scores of each offset and of the first token at random: weights on groups follow from these alone."""
+    generator = torch.Generator().manual_seed(2)
+    offset = torch.arange(N)[None] - torch.arange(N)[:, None]
+    scores = torch.stack([torch.randn(2 * N, generator=generator)[offset + N] for _ in range(3)])[None]
+    scores[..., 0] = 1.0
+    x = torch.zeros(2, 3, N, 4)
+    call = AttentionCall(x, x, x, scale=1.0, bias=scores.expand(2, -1, -1, -1), **CALLS[name])
+    real = RIGHT if "padding" in name else torch.ones_like(RIGHT)
+    numbers = torch.randint(0, 3, (2, N), generator=generator).where(real, -1)
+    marks = Marks(real, real, torch.zeros_like(real), GroupMarks(numbers, numbers, 3))
+    names = ("group_weight", "place_group_weight")
+    _, found = measure_call(call, names, 32, 32, marks)  # bins double: the first far one begins at 33
+    places, own = (found[one].numpy() for one in names[::-1])
+    np.testing.assert_allclose(places, own, atol=1e-5)
+    assert np.abs(own - found["equal_group_weight"].numpy()).max() > 0.1
+
+
+def test_a_head_that_looks_for_a_group_is_not_foretold_by_its_places():
+    generator = torch.Generator().manual_seed(3)
+    numbers = torch.randint(0, 2, (1, N), generator=generator)
+    same = (numbers[:, :, None] == numbers[:, None]).float()[:, None] * 4
+    x = torch.zeros(1, 1, N, 4)
+    real = torch.ones(1, N, dtype=torch.bool)
+    marks = Marks(real, real, ~real, GroupMarks(numbers, numbers, 2))
+    call = AttentionCall(x, x, x, scale=1.0, bias=same)
+    _, found = measure_call(call, ("group_weight", "place_group_weight"), 3, N - 1, marks)
+    for group in range(2):
+        assert float(found["group_weight"][0, 0, group, group]) > 0.95
+        assert float(found["place_group_weight"][0, 0, group, group]) < 0.7
+    np.testing.assert_allclose(found["place_group_weight"].sum(-1).numpy(), 1, rtol=1e-6)
+
+
 def lengths(tokens):
     """A group for tokens of one character, and one for longer ones."""
     return ["short" if len(token.strip()) == 1 else "long" for token in tokens]

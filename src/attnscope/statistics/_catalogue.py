@@ -163,6 +163,12 @@ OF_GROUPS: dict[str, Statistic] = {
         along=("group_query", "group_key"),
         has_equal=True,
     ),
+    "place_group_weight": Statistic(
+        Wording("Weight of one group on another by the head's places alone", "share"),
+        lambda rows: rows.place_group_weight,
+        ("columns", "band", "bins"),
+        along=("group_query", "group_key"),
+    ),
 }
 KNOWN = STATISTICS | OF_GROUPS
 

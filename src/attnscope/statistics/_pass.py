@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -11,7 +11,8 @@ import torch
 from attnscope.attention import measure, with_mass
 from attnscope.statistics._catalogue import EQUAL, KNOWN
 from attnscope.statistics._equal import equal_rows
-from attnscope.statistics._rows import GroupMarks, indicator_columns, plan, reduce_call
+from attnscope.statistics._group_places import Places
+from attnscope.statistics._rows import FIRST, GroupMarks, indicator_columns, plan, reduce_call
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -83,10 +84,15 @@ def measure_call(
     mass: Tensor | None = None,
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """Output and statistics of one attention call, ``(batch, head, ...)`` each; with `mass`, of rows scaled to it."""
-    need = plan(names, band, indicator_columns(marks.keys, marks.special, marks.groups), reach)
+    columns = indicator_columns(marks.keys, marks.special, marks.groups)
+    need = plan(names, band, columns, reach)
     output, rows = measure(call, need)
     rows = rows if mass is None else with_mass(rows, mass)
-    reduced = reduce_call(rows, names, marks.queries, marks.keys, marks.groups)
+    groups = marks.groups
+    if groups is not None and "place_group_weight" in names:
+        places = Places.of(call, need, columns[..., FIRST] > 0, groups.columns(groups.keys))
+        groups = replace(groups, places=places)
+    reduced = reduce_call(rows, names, marks.queries, marks.keys, groups)
     if nulls := [name for name in names if KNOWN[name].has_equal]:
         equal = reduce_call(equal_rows(call, need), nulls, marks.queries, marks.keys, marks.groups)
         reduced |= {f"{EQUAL}{name}": value for name, value in equal.items()}

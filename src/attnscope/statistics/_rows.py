@@ -17,6 +17,8 @@ from attnscope.statistics._catalogue import KNOWN
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from attnscope.statistics._group_places import Places
+
 Measured = TypeVar("Measured")
 FIRST, SPECIAL = 0, 1  # value columns: indicator of the first real key, and of special tokens
 GROUPS = 2  # the first of those of groups, if there are some
@@ -32,11 +34,14 @@ class GroupMarks:
         ``(batch, query)`` and ``(batch, key)``.
     count
         How many groups there are.
+    places
+        Where each group stands, as seen from each query; set by `measure_call`.
     """
 
     queries: Tensor
     keys: Tensor
     count: int
+    places: Places | None = None
 
     def columns(self, numbers: Tensor) -> Tensor:
         """Indicators of the groups, ``(batch, token, group)``, float32."""
@@ -134,13 +139,30 @@ class Rows:
 
         Rows sum to 1 over key groups, less a learned sink. NaN where either group has no token in a text.
         """
-        groups = _there(self.groups)
         on_keys = _there(self.measures.columns)[..., GROUPS:].double()
-        on_keys = on_keys.where(self.counted[..., None], 0.0)
-        members = groups.columns(groups.queries).double()[:, None] * self.counted[..., None]
-        rows = members.sum(2)[..., None]
+        return self._by_groups(self._members.mT @ on_keys.where(self.counted[..., None], 0.0))
+
+    @property
+    def place_group_weight(self) -> Tensor:
+        """The same, of a head that has these weights at each place, whatever stands there; see `Places`."""
+        places = _there(_there(self.groups).places)
+        on_first = _there(self.measures.columns)[..., FIRST]
+        sums = places.sums(self.measures, on_first, self.counted)
+        mass = self.measures.mass.double().where(self.counted, 0.0)
+        return self._by_groups(places.fitted(sums, mass, self._members))
+
+    @property
+    def _members(self) -> Tensor:
+        """Indicators of the groups of queries, ``(batch, head, query, group)``; of counted rows alone."""
+        groups = _there(self.groups)
+        return groups.columns(groups.queries).double()[:, None] * self.counted[..., None]
+
+    def _by_groups(self, sums: Tensor) -> Tensor:
+        """Means over queries from sums over them; NaN where either group is not there."""
+        groups = _there(self.groups)
+        rows = self._members.sum(2)[..., None]
         present = (rows > 0) & groups.columns(groups.keys).any(1)[:, None, None]
-        return (members.mT @ on_keys / rows.clamp_min(1)).where(present, torch.nan)
+        return (sums / rows.clamp_min(1)).where(present, torch.nan)
 
     def mean_of(self, measure: str) -> Tensor:
         """``(batch, head)``: mean over rows of a field of `RowMeasures`."""
