@@ -1,4 +1,4 @@
-"""Which head looks most from each group of tokens to each other, beside equal weights."""
+"""Which head looks most from each group of tokens to each other, beside equal weights and its places alone."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 #: What a reader of the pairs has to know.
 CAUTION = (
-    "A head that looks near finds its own group there, and a head that looks at the first token its group: more weight "
-    "than equal weights is not yet a preference for the group."
+    "Places: a head with the same weight at each offset and on the first token, whatever stands there. What is above "
+    "them is no matter of place, but may be one of single tokens rather than of the group."
 )
 
 
@@ -31,11 +31,11 @@ class GroupPair:
         The groups.
     layer, head, attention
         The head, and the kind of attention of its layer.
-    weight, equal
-        Its weight and that of equal weights, means over the windows that have both groups.
+    weight, equal, places
+        Its weight, that of equal weights and that by its places alone; means over the windows that have both groups.
     low, high
-        95% interval of their difference, by the bootstrap over documents; NaN with fewer than 6 windows. It is of this
-        head by itself, which is the largest of many.
+        95% interval of `above`, by the bootstrap over documents; NaN with fewer than 6 windows. It is of this head by
+        itself, which is the largest of many.
     windows, over
         How many windows have both groups, and what the interval is over.
     """
@@ -47,39 +47,61 @@ class GroupPair:
     attention: str
     weight: float
     equal: float
+    places: float
     low: float
     high: float
     windows: int
     over: str
 
     @property
-    def difference(self) -> float:
-        """Weight less that of equal weights."""
-        return self.weight - self.equal
+    def above(self) -> float:
+        """Weight less the larger of what equal weights and its places give."""
+        return self.weight - max(self.equal, self.places)
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON, which knows no NaN."""
-        found = asdict(self) | {"difference": self.difference}
+        found = asdict(self) | {"above": self.above}
         return {key: None if value != value else value for key, value in found.items()}  # noqa: PLR0124
 
 
-def mean_group_weights(results: xr.Dataset) -> tuple[np.ndarray, np.ndarray]:
-    """Means over the windows that have both groups: of heads, and of equal weights.
+@dataclass(frozen=True, eq=False)
+class MeanGroupWeights:
+    """Means over the windows that have both groups, ``(layer, head, query group, key group)``; NaN where none has.
 
-    Returns
-    -------
-    weight : numpy.ndarray
-        ``(layer, head, query group, key group)``; NaN where no window has both.
-    equal : numpy.ndarray
-        ``(layer, query group, key group)``.
+    Attributes
+    ----------
+    weight
+        Of heads.
+    equal
+        Of equal weights, the same for all heads of a layer.
+    places
+        By the places of each head alone.
     """
-    order = ("text", "layer", "head", "group_query", "group_key")
-    equal = results.equal_group_weight.transpose(*(name for name in order if name != "head"))
-    return _mean(results.group_weight.transpose(*order).values), _mean(equal.values)
+
+    weight: np.ndarray
+    equal: np.ndarray
+    places: np.ndarray
+
+    @classmethod
+    def of(cls, results: xr.Dataset) -> MeanGroupWeights:
+        """Those of a scan with groups."""
+        order = ("text", "layer", "head", "group_query", "group_key")
+        weight, places = (
+            _mean(results[name].transpose(*order).values) for name in ("group_weight", "place_group_weight")
+        )
+        equal = _mean(
+            results.equal_group_weight.transpose(*(name for name in order if name != "head")).values
+        )
+        return cls(weight, np.where(np.isnan(weight), np.nan, equal[:, None]), places)
+
+    @property
+    def above(self) -> np.ndarray:
+        """Weight less the larger of what equal weights and the head's places give."""
+        return self.weight - np.maximum(self.equal, self.places)
 
 
 def group_pairs(results: xr.Dataset) -> list[GroupPair]:
-    """For each pair of groups the head whose weight is furthest above equal weights; the largest difference first.
+    """For each pair of groups the head whose weight is furthest above equal weights and its places; the furthest first.
 
     Parameters
     ----------
@@ -94,8 +116,7 @@ def group_pairs(results: xr.Dataset) -> list[GroupPair]:
     >>> (marks.layer, marks.head), marks.weight > 10 * marks.equal
     ((1, 1), True)
     """
-    weight, equal = mean_group_weights(results)
-    difference = weight - equal[:, None]
+    means = MeanGroupWeights.of(results)
     sources: Sequence[Hashable] = (
         cast("Sequence[Hashable]", results.source.values.tolist())
         if "source" in results.coords
@@ -104,12 +125,16 @@ def group_pairs(results: xr.Dataset) -> list[GroupPair]:
     found: list[GroupPair] = []
     for i, query in enumerate(results.group_query.values):
         for j, key in enumerate(results.group_key.values):
-            own = difference[:, :, i, j]
+            own = means.above[:, :, i, j]
             if not np.isfinite(own).any():
                 continue
             layer, head = (int(place) for place in np.unravel_index(np.nanargmax(own), own.shape))
-            at = {"layer": layer, "group_query": i, "group_key": j}
-            each = (results.group_weight.isel(head=head, **at) - results.equal_group_weight.isel(at)).values
+            weight, equal, places = (
+                float(one[layer, head, i, j]) for one in (means.weight, means.equal, means.places)
+            )
+            null = "equal_group_weight" if equal >= places else "place_group_weight"
+            at = {"layer": layer, "head": head, "group_query": i, "group_key": j}
+            each = (results.group_weight - results[null]).isel(at).values
             there = np.isfinite(each)
             drawn, called = units_of([source for source, known in zip(sources, there, strict=True) if known])
             interval = by_document(each[there], drawn)
@@ -120,15 +145,16 @@ def group_pairs(results: xr.Dataset) -> list[GroupPair]:
                     int(results.layer[layer]),
                     int(results["head"][head]),
                     str(results.layer_kind.values[layer]),
-                    float(weight[layer, head, i, j]),
-                    float(equal[layer, i, j]),
+                    weight,
+                    equal,
+                    places,
                     float(interval.low),
                     float(interval.high),
                     int(there.sum()),
                     f"{len(set(drawn))} {called}",
                 )
             )
-    return sorted(found, key=lambda pair: -pair.difference)
+    return sorted(found, key=lambda pair: -pair.above)
 
 
 def _mean(values: np.ndarray) -> np.ndarray:

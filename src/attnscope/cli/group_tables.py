@@ -15,31 +15,35 @@ _PAIRS = 10  # that a table shows
 
 def groups_dict(results: xr.Dataset) -> dict[str, Any]:
     """What ``--json`` says of groups."""
-    from attnscope._group_pairs import group_pairs, mean_group_weights
+    from attnscope._group_pairs import MeanGroupWeights, group_pairs
 
-    weight, equal = (_without_nan(values.tolist()) for values in mean_group_weights(results))
+    means = MeanGroupWeights.of(results)
     return {
         "names": results.group_query.values.tolist(),
         "pairs": [pair.as_dict() for pair in group_pairs(results)],
-        "weight": weight,
-        "equal_weight": equal,
+        "weight": _without_nan(means.weight.tolist()),
+        "equal": _without_nan(means.equal.tolist()),
+        "places": _without_nan(means.places.tolist()),
     }
 
 
 def group_columns(results: xr.Dataset) -> dict[str, Any]:
-    """A column for each pair of groups, and one for what equal weights give."""
-    from attnscope._group_pairs import mean_group_weights
+    """Columns of the CSV for each pair of groups: weight, and what equal weights and the head's places give."""
+    from attnscope._group_pairs import MeanGroupWeights
 
-    weight, equal = mean_group_weights(results)
+    means = MeanGroupWeights.of(results)
     names = [str(name) for name in results.group_query.values]
-    columns: dict[str, Any] = {}
-    for i, query in enumerate(names):
-        for j, key in enumerate(names):
-            columns[f"group_weight {query} > {key}"] = weight[:, :, i, j]
-            columns[f"equal_group_weight {query} > {key}"] = equal[:, None, i, j].repeat(
-                weight.shape[1], axis=1
-            )
-    return columns
+    kinds = {
+        "group_weight": means.weight,
+        "equal_group_weight": means.equal,
+        "place_group_weight": means.places,
+    }
+    return {
+        f"{kind} {query} > {key}": values[:, :, i, j]
+        for i, query in enumerate(names)
+        for j, key in enumerate(names)
+        for kind, values in kinds.items()
+    }
 
 
 def print_groups(results: xr.Dataset, console: Console) -> None:
@@ -50,22 +54,21 @@ def print_groups(results: xr.Dataset, console: Console) -> None:
 
     pairs = group_pairs(results)
     console.print(
-        "\ngroups of tokens: for each pair, the head whose weight is furthest above equal weights",
-        style="bold",
+        "\ngroups of tokens: for each pair, the head furthest above both nulls", style="bold", highlight=False
     )
     table = Table()
-    for column in ("queries", "keys", "head", "weight", "equal weights", "difference (95% interval)"):
+    for column in ("queries", "keys", "head", "weight", "equal", "places"):
         table.add_column(column, justify="left" if column in ("queries", "keys") else "right")
+    table.add_column("above, 95%", justify="right", no_wrap=True)
     for pair in pairs[:_PAIRS]:
-        interval = f" ({pair.low:+.2f} to {pair.high:+.2f})" if pair.low == pair.low else ""
-        difference = f"{pair.difference:+.2f}{interval}"
+        known = pair.low == pair.low
+        above = f"{pair.low:.2f} to {pair.high:.2f}" if known else f"{pair.above:+.2f}"
         table.add_row(
             escape(pair.query),
             escape(pair.key),
             f"{pair.layer}.{pair.head}",
-            f"{pair.weight:.3f}",
-            f"{pair.equal:.3f}",
-            difference,
+            *(f"{value:.2f}" for value in (pair.weight, pair.equal, pair.places)),
+            above,
         )
     console.print(table)
     left = len(pairs) - _PAIRS
@@ -76,7 +79,7 @@ def print_groups(results: xr.Dataset, console: Console) -> None:
     )
     console.print(
         f"{more}Each is the largest of {results.sizes['layer'] * results.sizes['head']} heads: its interval is of that "
-        f"head by itself. {CAUTION}",
+        f"head by itself. Equal: equal weights over what a token may see. {CAUTION}",
         style="dim",
         highlight=False,
     )
