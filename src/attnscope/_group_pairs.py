@@ -95,6 +95,12 @@ class MeanGroupWeights:
         return cls(weight, np.where(np.isnan(weight), np.nan, equal[:, None]), places)
 
     @property
+    def present(self) -> np.ndarray:
+        """Numbers of the groups that some text has."""
+        known = np.isfinite(self.weight).any((0, 1))
+        return np.flatnonzero(known.any(0) | known.any(-1))
+
+    @property
     def above(self) -> np.ndarray:
         """Weight less the larger of what equal weights and the head's places give."""
         return self.weight - np.maximum(self.equal, self.places)

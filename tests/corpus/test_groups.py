@@ -15,12 +15,12 @@ def window_of(*tokens, special=()):
 @pytest.mark.parametrize(
     ("tokens", "kinds"),
     [
-        ((" The", " tid", "es"), ["word start", "word start", "word continuation"]),
+        ((" The", " tid", "es"), ["word start", "word start", "word rest"]),
         (("“", "The"), ["punctuation", "word start"]),
         ((" 12", ",", "3", " x1"), ["number", "punctuation", "number", "word start"]),
-        (("猫₁", "猫₂", "は"), ["word start", "word continuation", "word continuation"]),
+        (("猫₁", "猫₂", "は"), ["word start", "word rest", "word rest"]),
         (("😀₁", "😀₂"), ["punctuation", "punctuation"]),
-        (("न", "◌ी"), ["word start", "word continuation"]),
+        (("न", "◌ी"), ["word start", "word rest"]),
         (("\n", "", "it"), ["space", "space", "word start"]),
     ],
 )

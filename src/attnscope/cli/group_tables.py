@@ -52,7 +52,8 @@ def print_groups(results: xr.Dataset, console: Console) -> None:
 
     from attnscope._group_pairs import CAUTION, group_pairs
 
-    pairs = group_pairs(results)
+    every = group_pairs(results)
+    pairs = [pair for pair in every if pair.above > 0]
     console.print(
         "\ngroups of tokens: for each pair, the head furthest above both nulls", style="bold", highlight=False
     )
@@ -71,15 +72,12 @@ def print_groups(results: xr.Dataset, console: Console) -> None:
             above,
         )
     console.print(table)
-    left = len(pairs) - _PAIRS
-    more = (
-        f"The largest {_PAIRS} of {len(pairs)} pairs; all are in --json, --csv and the report. "
-        if left > 0
-        else ""
-    )
+    largest = f"; the largest {_PAIRS} are shown, all are in --json and --csv" if len(pairs) > _PAIRS else ""
+    heads = results.sizes["layer"] * results.sizes["head"]
     console.print(
-        f"{more}Each is the largest of {results.sizes['layer'] * results.sizes['head']} heads: its interval is of that "
-        f"head by itself. Equal: equal weights over what a token may see. {CAUTION}",
+        f"Some head is above both nulls in {len(pairs)} of {len(every)} pairs{largest}. Each is the largest of {heads} "
+        f"heads: its interval is of that head by itself. Above: the weight less the larger null. Equal: equal weights "
+        f"over what a token may see. {CAUTION}",
         style="dim",
         highlight=False,
     )

@@ -227,22 +227,19 @@ def written_out(
     between, numbers = _MARK.split(skeleton)[::2], [int(number) for number in _MARK.findall(skeleton)]
     at = len(between[0])
     regions: list[Region] = []
-    found = text.startswith(between[0])
+    fits = text.startswith(between[0])
     for number, after in zip(numbers, between[1:], strict=True):
         content = str(messages[number]["content"])
         forms = (content, content.strip(), content.lstrip(), content.rstrip())
         fitting = [form for form in forms if text.startswith(form + after, at)]
-        if not found or not fitting:
-            raise AttnscopeError(
-                f"{name}: the chat template does not write message {number + 1} as it stands, so its tokens cannot be "
-                f"told from the template's own: {_ADVICE}"
-            )
-        regions.append(Region(at, at + len(fitting[0]), group_of_role(messages[number]["role"])))
-        at += len(fitting[0] + after)
-    if not found or at != len(text):
+        fits = fits and bool(fitting)
+        if fits:
+            regions.append(Region(at, at + len(fitting[0]), group_of_role(messages[number]["role"])))
+            at += len(fitting[0] + after)
+    if not fits or at != len(text):
         raise AttnscopeError(
-            f"{name}: the chat template writes something else around the messages where their words are others, so "
-            f"their tokens cannot be told from its own: {_ADVICE}"
+            f"{name}: the chat template does not write message {len(regions) + 1} or what is around it in the same way "
+            f"whatever it says, so that its tokens cannot be told from the template's own: {_ADVICE}"
         )
     return text, regions
 

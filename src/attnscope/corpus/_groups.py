@@ -15,8 +15,8 @@ from attnscope.corpus.windows import Window, window_name
 from attnscope.errors import AttnscopeError
 
 SPECIAL, NUMBER, PUNCTUATION, SPACE = "special", "number", "punctuation", "space"
-WORD_START, WORD_CONTINUATION = "word start", "word continuation"
-KINDS = (SPECIAL, NUMBER, PUNCTUATION, SPACE, WORD_START, WORD_CONTINUATION)
+WORD_START, WORD_REST = "word start", "word rest"
+KINDS = (SPECIAL, NUMBER, PUNCTUATION, SPACE, WORD_START, WORD_REST)
 ROLES = ("system", "user", "assistant", "tool", "template")  # of the tokens of a chat
 OTHER = "other"
 MOST = 16  # groups: their pairs are kept for every head and window
@@ -183,11 +183,11 @@ def kinds_of(window: Window) -> list[str]:
     >>> tokens = ("<s>", " mud", "dy", " 1", "-", "猫₁", " ")
     >>> window = Window((0,) * 7, (True, *[False] * 6), ((0, 0),) * 7, "text 1", 0, tokens)
     >>> kinds_of(window)
-    ['special', 'word start', 'word continuation', 'number', 'punctuation', 'word start', 'space']
+    ['special', 'word start', 'word rest', 'number', 'punctuation', 'word start', 'space']
     """
     found: list[str] = []
     for token, special in zip(window.tokens, window.special, strict=True):
-        in_word = bool(found) and found[-1] in {WORD_START, WORD_CONTINUATION}
+        in_word = bool(found) and found[-1] in {WORD_START, WORD_REST}
         found.append(SPECIAL if special else _kind_of(token, in_word=in_word))
     return found
 
@@ -224,7 +224,7 @@ def _kind_of(token: str, *, in_word: bool) -> str:
     if not categories:
         return SPACE
     if any(category[0] in "LM" for category in categories):
-        return WORD_CONTINUATION if in_word and not token[0].isspace() else WORD_START
+        return WORD_REST if in_word and not token[0].isspace() else WORD_START
     return NUMBER if "Nd" in categories else PUNCTUATION
 
 

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from attnscope._group_pairs import CAUTION, MeanGroupWeights, group_pairs
 from attnscope.report._embed import numbers
 
 if TYPE_CHECKING:
+    import numpy as np
     import xarray as xr
 
 _PAIRS = 30  # that the page lists
@@ -23,8 +22,7 @@ def group_data(result: xr.Dataset) -> dict[str, Any] | None:
     if not {"group_weight", "place_group_weight", "equal_group_weight"} <= set(result.variables):
         return None
     means = MeanGroupWeights.of(result)
-    known = np.isfinite(means.weight).any((0, 1))
-    kept = np.flatnonzero(known.any(0) | known.any(1))
+    kept = means.present
 
     def flat(values: np.ndarray) -> Any:
         chosen = values[:, :, kept][..., kept]
@@ -42,7 +40,8 @@ def group_rows(result: xr.Dataset) -> dict[str, Any] | None:
     """The pairs of groups between which a head looks most, and what to know of them."""
     if "group_weight" not in result.variables:
         return None
-    pairs = group_pairs(result)
+    every = group_pairs(result)
+    pairs = [pair for pair in every if pair.above > 0]
     rows = [
         {
             "query": pair.query,
@@ -57,4 +56,4 @@ def group_rows(result: xr.Dataset) -> dict[str, Any] | None:
         }
         for pair in pairs[:_PAIRS]
     ]
-    return {"rows": rows, "all": len(pairs), "caution": CAUTION}
+    return {"rows": rows, "above": len(pairs), "all": len(every), "caution": CAUTION}

@@ -47,7 +47,7 @@ def read_sides(
     given = kept(texts)
     if chat or (not by_line and are_chats(given, field)):
         if paired or by_line:
-            other = "a target (--target)" if paired else "by_line (--by-line)"
+            other = "target (--target)" if paired else "by_line (--by-line)"
             raise AttnscopeError(f"the texts are chats, one a line, which take no {other}: leave it out")
         if given is None:
             raise AttnscopeError("no chat is given: name a file of JSON Lines with messages")

@@ -55,8 +55,7 @@ def group_maps(result: xr.Dataset, heads: Sequence[tuple[int, int]]) -> Figure:
     require(result, ("group_weight", "place_group_weight", "equal_group_weight"), purpose="group_maps")
     pairs = check_heads(result, heads)
     means = MeanGroupWeights.of(result)
-    known = np.isfinite(means.weight).any((0, 1))
-    kept = np.flatnonzero(known.any(0) | known.any(1))
+    kept = means.present
     names = [drawable(str(name)) for name in result.group_query.values[kept]]
     side = max(1.4, 0.3 * len(names))  # inches
     wide = 0.06 * max(map(len, names))
