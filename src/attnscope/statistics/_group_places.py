@@ -14,6 +14,7 @@ import torch
 from torch.nn.functional import pad
 
 from attnscope.attention import segments
+from attnscope.statistics._equal import bias_forbids
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from attnscope.attention import AttentionCall, Need, RowMeasures
 
 _ROUNDS = 50
+_NEAR = 1e-6  # of all weight, to which each place must be met
 _NONE = 1e-300  # instead of 0 below a fraction
 _AT_ONCE = 1 << 22  # numbers, where a mask has gaps
 
@@ -64,7 +66,7 @@ class Places:
         edges = torch.cat([left, near, right])
         others = groups * ~first[..., None]
         of_first = (groups * first[..., None]).sum(1)
-        contiguous = call.is_contiguous and call.bias is None
+        contiguous = call.is_contiguous and not bias_forbids(call)
         count = _of_extents if contiguous else _of_allowed
         offsets, first_seen = count(call, edges, others, first.to(torch.uint8).argmax(1))
         at_first = (first_seen[..., None] * of_first[:, None])[:, :, None]
@@ -109,9 +111,13 @@ class Places:
         counts = seen.sum(-1)  # (batch, query, place)
         share = torch.ones_like(sums)
         row = mass
+        near = _NEAR * float(mass.sum(-1).amax())
         for _ in range(_ROUNDS):
             row = mass / (share @ counts.mT).clamp_min(_NONE)
-            share = sums / (row @ counts).clamp_min(_NONE)
+            reached = row @ counts
+            if float((share * reached - sums).abs().amax()) <= near:
+                break
+            share = sums / reached.clamp_min(_NONE)
         on_keys = torch.einsum("bhp,bqpk->bhqk", share, seen) * row[..., None]
         whole = on_keys.sum(-1, keepdim=True)
         on_keys = on_keys * (mass[..., None] / whole.clamp_min(_NONE))  # rows sum up as the head's own do
