@@ -114,6 +114,33 @@ def test_a_head_that_looks_for_a_group_is_not_foretold_by_its_places():
     np.testing.assert_allclose(found["place_group_weight"].sum(-1).numpy(), 1, rtol=1e-6)
 
 
+def test_statistics_of_the_queries_of_a_group_are_those_of_its_rows():
+    generator = torch.Generator().manual_seed(4)
+    x = torch.randn(2, 3, N, 4, generator=generator)
+    call = AttentionCall(x, x, x, scale=0.7, mask=CALLS["padding"]["mask"], causal=True)
+    numbers = torch.randint(0, 2, (2, N), generator=generator).where(RIGHT, -1)
+    marks = Marks(RIGHT, RIGHT, torch.zeros_like(RIGHT), GroupMarks(numbers, numbers, 3))
+    _, found = measure_call(call, ("outside", "entropy", "first_token", "mean_offset"), 2, N - 1, marks)
+    weights = attend_in_full(call)[1].double()
+    offset = torch.arange(N)[None] - torch.arange(N)[:, None]
+    expected = {
+        "entropy": -torch.xlogy(weights, weights).sum(-1),
+        "first_token": weights[..., 0],
+        "mean_offset": (weights * offset).sum(-1),
+        "outside": (weights * (offset.abs() > 2)).sum(-1),
+    }
+    for name, rows in expected.items():
+        by_group = found[f"{name}_by_group"]
+        assert by_group[..., 2].isnan().all()  # no query is in it
+        for text, group in np.ndindex(2, 2):
+            mean = rows[text][:, numbers[text] == group].mean(-1)
+            torch.testing.assert_close(by_group[text, :, group], mean, rtol=1e-4, atol=1e-5)
+    seen = torch.arange(1, N + 1).double().log()
+    for group in range(2):
+        mean = seen[numbers[0] == group].mean()
+        torch.testing.assert_close(found["equal_entropy_by_group"][0, 0, group], mean)
+
+
 def lengths(tokens):
     """A group for tokens of one character, and one for longer ones."""
     return ["short" if len(token.strip()) == 1 else "long" for token in tokens]
@@ -192,6 +219,7 @@ def test_a_run_with_groups_is_another_run_and_resumes_as_it_is(tmp_path):
     first = attnscope.scan(**given, groups="kinds", out=tmp_path / "run")
     again = attnscope.scan(**given, groups="kinds", out=tmp_path / "run")
     assert first.identical(again)
+    assert first.entropy_by_group.dims == ("text", "layer", "head", "group_query")
     assert "groups" not in json.loads(plain.attrs["signature"])["settings"]
     assert json.loads(first.attrs["signature"])["settings"]["groups"] == "kinds"
     by_length, by_other = (

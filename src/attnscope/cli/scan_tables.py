@@ -26,6 +26,7 @@ def list_statistics() -> None:
         for name, statistic in STATISTICS.items()
     ]
     lines += [f"{name:26}{_with_units(one.words)} (with --groups)" for name, one in OF_GROUPS.items()]
+    lines += [f"{'..._by_group':26}each of one number a head, of the queries of each group (with --groups)"]
     nulls = [name for name, one in (STATISTICS | OF_GROUPS).items() if one.has_equal]
     equal = [f"{f'equal_{name}':26}{name}, of equal weights over what a token may see" for name in nulls]
     summaries = [f"{name:26}{_with_units(words)}" for name, words in SUMMARIES.items()]

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from attnscope.statistics._rows import Rows
 
 EQUAL = "equal_"  # begins the name of what equal weights over the visible tokens give
+BY_GROUP = "_by_group"  # ends the name of a statistic of the queries of each group of tokens
 
 
 @dataclass(frozen=True)
@@ -172,6 +173,18 @@ OF_GROUPS: dict[str, Statistic] = {
 }
 KNOWN = STATISTICS | OF_GROUPS
 
+
+def by_group(names: Sequence[str]) -> list[str]:
+    """Which of these statistics are had of the queries of each group too: those of one number a head.
+
+    Examples
+    --------
+    >>> by_group(["profile", "entropy", "group_weight"])
+    ['entropy']
+    """
+    return [name for name in names if not KNOWN[name].along]
+
+
 #: What `summarize` adds to a scan; "cluster, centroid" are two variables of one sentence.
 SUMMARIES = {
     "label": Wording("Kind of the head in each text, its number among cluster"),
@@ -209,10 +222,11 @@ def wording(name: str) -> Wording:
     """
     if name in SUMMARIES:
         return SUMMARIES[name]
-    statistic = KNOWN.get(name.removeprefix(EQUAL))
+    statistic = KNOWN.get(name.removeprefix(EQUAL).removesuffix(BY_GROUP))
     if statistic is None:
         return Wording(name.replace("_", " "))
-    of = ", of equal weights" if name.startswith(EQUAL) else ""
+    of = ", by group of queries" if name.endswith(BY_GROUP) else ""
+    of += ", of equal weights" if name.startswith(EQUAL) else ""
     return replace(statistic.words, long_name=statistic.words.long_name + of)
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from attnscope.attention import measure, with_mass
-from attnscope.statistics._catalogue import EQUAL, KNOWN
+from attnscope.statistics._catalogue import BY_GROUP, EQUAL, KNOWN
 from attnscope.statistics._equal import equal_rows
 from attnscope.statistics._group_places import Places
 from attnscope.statistics._rows import FIRST, GroupMarks, indicator_columns, plan, reduce_call
@@ -138,6 +138,7 @@ def dimensions(name: str) -> tuple[str, ...]:
     >>> dimensions("equal_entropy")
     ('text', 'layer')
     """
-    along = KNOWN[name.removeprefix(EQUAL)].along
+    along = KNOWN[name.removeprefix(EQUAL).removesuffix(BY_GROUP)].along
+    along += ("group_query",) if name.endswith(BY_GROUP) else ()
     of_head = () if name.startswith(EQUAL) else ("head",)
     return ("text", "layer", *of_head, *along)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -12,7 +12,7 @@ from torch import Tensor
 
 from attnscope.attention import Need, RowMeasures, bin_ranges, far_starts
 from attnscope.errors import AttnscopeError
-from attnscope.statistics._catalogue import KNOWN
+from attnscope.statistics._catalogue import BY_GROUP, KNOWN, by_group
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -250,7 +250,7 @@ def reduce_call(
     """Statistics of one attention call: ``(batch, head)`` or with more dimensions, float64.
 
     `query_valid` and `key_valid` are ``(batch, query)`` and ``(batch, key)``, True on real tokens; `groups` says in
-    which group each is, where that is asked.
+    which group each is: then statistics of one number a head are had by group of queries too.
 
     Examples
     --------
@@ -265,4 +265,14 @@ def reduce_call(
     """
     counted = query_valid[:, None] & (rows.mass > 0)
     reduced = Rows(rows, counted, query_valid.sum(1), key_valid.sum(1), groups)
-    return {name: KNOWN[name].reduce(reduced) for name in names}
+    found = {name: KNOWN[name].reduce(reduced) for name in names}
+    if groups is None:
+        return found
+    members = [
+        replace(reduced, counted=counted & (groups.queries == number)[:, None])
+        for number in range(groups.count)
+    ]
+    return found | {
+        f"{name}{BY_GROUP}": torch.stack([KNOWN[name].reduce(rows) for rows in members], -1)
+        for name in by_group(names)
+    }
