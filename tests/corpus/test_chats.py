@@ -130,6 +130,11 @@ def test_only_text_without_a_text_field_is_a_chat(tmp_path):
         ),
         ("{{ raise_exception('roles must alternate') }}", r"refuses it \(roles must alternate\)"),
         ("{% for", "refuses it"),
+        (
+            "chat.jinja",
+            "writes 'chat.jinja', and nothing of what is said",
+        ),  # a name in the place of a template
+        ("{{ messages[0].content }}\ue0009\ue001", "does not write message 1 or"),
         (None, r"no chat template: give one, a Jinja file \(--chat-template FILE\)"),
     ],
 )

@@ -225,11 +225,15 @@ def written_out(
     ]
     text, skeleton = (_applied(one, name, tokenizer, template) for one in (messages, marked))
     between, numbers = _MARK.split(skeleton)[::2], [int(number) for number in _MARK.findall(skeleton)]
+    if not numbers:
+        raise AttnscopeError(
+            f"{name}: the chat template writes {text!r:.40}, and nothing of what is said: {_ADVICE}"
+        )
     at = len(between[0])
     regions: list[Region] = []
-    fits = text.startswith(between[0])
+    fits = text.startswith(between[0]) and max(numbers) < len(messages)
     for number, after in zip(numbers, between[1:], strict=True):
-        content = str(messages[number]["content"])
+        content = str(messages[number].get("content")) if fits else ""
         forms = (content, content.strip(), content.lstrip(), content.rstrip())
         fitting = [form for form in forms if text.startswith(form + after, at)]
         fits = fits and bool(fitting)
