@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+import attnscope
 from attnscope._group_pairs import group_pairs
 from tests.report.planted_result import planted, with_groups
 
@@ -48,3 +49,18 @@ def test_windows_without_a_group_do_not_count(result):
     assert np.isnan(found.low)  # too few for an interval
     assert found.as_dict()["low"] is None
     assert found.weight == pytest.approx(0.9)
+
+
+def test_no_head_is_far_above_its_places_for_groups_at_random():
+    """The null of the table: whatever heads do, groups that know nothing of the tokens get what their places get."""
+
+    def at_random(tokens):
+        drawn = np.random.default_rng(list(map(len, tokens))).choice(3, len(tokens), p=[0.1, 0.3, 0.6])
+        return ["abc"[number] for number in drawn]
+
+    found = attnscope.scan(groups=at_random, statistics="entropy")
+    assert max(pair.above for pair in group_pairs(found)) < 0.02
+    away = (found.group_weight - found.place_group_weight).mean("text")
+    assert float(abs(away).max()) < 0.02
+    sized = (found.group_weight - found.equal_group_weight).mean("text")
+    assert float(abs(sized).max()) < 0.1
