@@ -128,6 +128,9 @@ def test_chats_are_known_by_their_first_line(tmp_path):
     answer = json.loads(found.stdout)
     assert answer["groups"]["names"] == ["system", "user", "assistant", "tool", "template"]
     assert answer["groups"]["weight"][0][0][0] == [None] * 5  # nothing is said by the system
+    (row, *_) = csv.DictReader(io.StringIO(attnscope(*asked[:-1], "--csv", cwd=tmp_path).stdout))
+    assert "group_weight user > assistant" in row
+    assert "group_weight user > system" not in row
     piped = attnscope(
         "scan", "bundled", "-", *asked[3:], "--chat", cwd=tmp_path, stdin=json.dumps({"messages": chat})
     )

@@ -28,11 +28,11 @@ def groups_dict(results: xr.Dataset) -> dict[str, Any]:
 
 
 def group_columns(results: xr.Dataset) -> dict[str, Any]:
-    """Columns of the CSV for each pair of groups: weight, and what equal weights and the head's places give."""
+    """Columns of the CSV for each pair of groups that are there: weight, and that of equal weights and places alone."""
     from attnscope._group_pairs import MeanGroupWeights
 
     means = MeanGroupWeights.of(results)
-    names = [str(name) for name in results.group_query.values]
+    names = {int(number): str(results.group_query.values[number]) for number in means.present}
     kinds = {
         "group_weight": means.weight,
         "equal_group_weight": means.equal,
@@ -40,8 +40,8 @@ def group_columns(results: xr.Dataset) -> dict[str, Any]:
     }
     return {
         f"{kind} {query} > {key}": values[:, :, i, j]
-        for i, query in enumerate(names)
-        for j, key in enumerate(names)
+        for i, query in names.items()
+        for j, key in names.items()
         for kind, values in kinds.items()
     }
 
