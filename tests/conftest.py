@@ -3,6 +3,9 @@
 import os
 from pathlib import Path
 
+if "PYTEST_XDIST_WORKER" in os.environ:  # before PyTorch is imported: there are as many workers as cores
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 import jaxtyping
 import pytest
 

@@ -2,7 +2,8 @@
 
 jaxtyping's own binds the arguments of every call and checks them twice, to tell which one was wrong: that took a third
 of the time of these tests. beartype names the argument too, and only a signature with shapes needs a context in which
-each name of a dimension has one size.
+each name of a dimension has one size. What the innermost functions are given thousands of times is looked at in some
+calls.
 """
 
 import functools
@@ -10,18 +11,33 @@ import inspect
 import types
 import typing
 from dataclasses import is_dataclass
+from unittest.mock import patch
 
 import jaxtyping
 from beartype import beartype
-from jaxtyping import AbstractArray, config
+from jaxtyping import AbstractArray, _import_hook, config
 
 _CONTEXT = jaxtyping.jaxtyped("context")  # one object for all calls: it holds nothing
+_FIRST = 50  # calls of each function that are checked, in each process,
+_ONE_IN = 20  # and then so many
 
 
 def install(modules):
     """Check every call of a function of these modules, which are not imported yet."""
     jaxtyping.jaxtyped = checked  # by which name the import hook decorates
+    _import_hook._JaxtypingLoader.exec_module = _exec_module
     jaxtyping.install_import_hook(modules, None)
+
+
+def _exec_module(loader, module):
+    """Bytecode of ours lies under a name of its own; that of what is imported within, such as PyTorch, does not.
+
+    jaxtyping's own way has all of that compiled once more.
+    """
+    place = functools.partial(_import_hook._optimized_cache_from_source, loader._typechecker.get_hash())
+    with patch("importlib._bootstrap_external.cache_from_source", place):
+        code = loader.get_code(module.__name__)
+    exec(code, vars(module))  # noqa: S102 as every loader does
 
 
 def checked(decorated=None, *, typechecker=None):
@@ -32,20 +48,28 @@ def checked(decorated=None, *, typechecker=None):
         if is_dataclass(decorated) and "__init__" in vars(decorated):
             decorated.__init__ = checked(decorated.__init__)
         return decorated
-    hints = {name: _resolved(hint, decorated.__globals__) for name, hint in decorated.__annotations__.items()}
-    checking = beartype(_annotated(decorated, hints))
-    has_shapes = any(map(_is_array, hints.values()))
+    calls, checking, has_shapes = 0, None, False
 
     @functools.wraps(decorated)
     def call(*args, **kwargs):
-        if config.jaxtyping_disable:
+        nonlocal calls, checking, has_shapes
+        calls += 1
+        if (calls > _FIRST and calls % _ONE_IN) or config.jaxtyping_disable:
             return decorated(*args, **kwargs)
+        if checking is None:  # made when it is needed: most functions are not called in every process
+            checking, has_shapes = _checking(decorated)
         if not has_shapes:
             return checking(*args, **kwargs)
         with _CONTEXT:
             return checking(*args, **kwargs)
 
     return call
+
+
+def _checking(function):
+    """The function with its types checked, and whether there are shapes among them."""
+    hints = {name: _resolved(hint, function.__globals__) for name, hint in function.__annotations__.items()}
+    return beartype(_annotated(function, hints)), any(map(_is_array, hints.values()))
 
 
 def _resolved(hint, names):

@@ -169,6 +169,17 @@ def test_a_model_object_needs_its_tokenizer():
     assert loaded.tokenizer.is_fast
 
 
+def test_a_model_object_finds_its_tokenizer_where_it_was_loaded(folder, tmp_path):
+    model = load_model(folder, device="cpu").model
+    assert model.config.name_or_path == str(folder)
+    found = load_model(model).tokenizer
+    assert found("The tide").input_ids == load_model(folder, device="cpu").tokenizer("The tide").input_ids
+    model.config.name_or_path = str(tmp_path / "gone")
+    refused(model, "without its tokenizer")
+    (tmp_path / "gone").mkdir()
+    refused(model, "no tokenizer")
+
+
 def test_the_identity_follows_the_weights(folder):
     first = load_model(folder, device="cpu").identity
     change(folder, lambda tensors: tensors["embedding.weight"].add_(1e-3))

@@ -167,6 +167,9 @@ def test_what_is_no_chat_is_refused(chat, message):
         ({"by_line": True, "chat": True}, "by_line"),
         ({"texts": ["The tide is out."], "chat_template": "x"}, "the texts are no chats"),
         ({"texts": None, "chat": True}, "no chat is given"),
+        ({"texts": ["The tide is out."], "chat": True}, "text 1 is a string; expected a chat"),
+        ({"texts": iter(["The tide is out."]), "chat": True}, "text 1 is a string; expected a chat"),
+        ({"texts": [CHAT, "The tide is out."]}, "text 2: expected a list of messages"),
         ({"stride": 500}, "stride"),
     ],
 )

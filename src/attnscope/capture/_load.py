@@ -92,7 +92,8 @@ def load_model(
         A folder, a hub id such as ``roberta-base``, ``bundled``, or a model that is already loaded; also inside
         ``torch.compile``, a TransformerLens bridge or nnsight's ``LanguageModel``.
     tokenizer
-        Its tokenizer or the tokenizer's folder; by default the one beside the model.
+        Its tokenizer or the tokenizer's folder; by default the one beside the model. Of a model object too, where it
+        was loaded from.
     revision
         Branch, tag or commit on the hub.
     device, dtype
@@ -140,11 +141,10 @@ def load_model(
         _refuse_what_reads_no_text(model)
         tokenizer = getattr(given, "tokenizer", None) if tokenizer is None else tokenizer
         if tokenizer is None or isinstance(tokenizer, (str, Path)):
-            beside = repository if tokenizer is None else _repository_of_tokenizer(str(tokenizer))
-            if beside is None:
-                raise AttnscopeError(
-                    "a model object was given without its tokenizer: pass tokenizer=..., or the model's folder"
-                )
+            if tokenizer is not None:
+                beside = _repository_of_tokenizer(str(tokenizer))
+            else:
+                beside = repository or _repository_of_model(model)
             tokenizer = load_tokenizer(replace(beside, taken={}), trust_remote_code=trust_remote_code)
         if not getattr(tokenizer, "is_fast", False):
             raise AttnscopeError(
@@ -199,6 +199,20 @@ def _repository_of_tokenizer(source: str) -> Repository:
     if not Path(source).exists() and _is_place(source):
         raise AttnscopeError(f"{source} does not exist: expected a folder with tokenizer.json, or a hub id")
     return Repository.of(source)
+
+
+def _repository_of_model(model: PreTrainedModel) -> Repository:
+    """Where a model object was loaded from, which is where its tokenizer lies."""
+    source = str(model.config.name_or_path or "")
+    advice = "pass tokenizer=..., or the model's folder"
+    if not source or (_is_place(source) and not Path(source).is_dir()):
+        raise AttnscopeError(f"a model object was given without its tokenizer: {advice}")
+    try:
+        return Repository.of(source, getattr(model.config, "_commit_hash", None))
+    except AttnscopeError as error:
+        raise AttnscopeError(
+            f"no tokenizer was found beside {source}, where the model is from: {advice}"
+        ) from error
 
 
 def _from_checkpoint(

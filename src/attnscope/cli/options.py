@@ -20,7 +20,7 @@ Texts = Annotated[
     list[Path] | None,
     typer.Argument(
         help="Files or folders of text (UTF-8, .txt .md .jsonl, also .gz .bz2 .xz; .parquet .arrow); - is standard "
-        "input."
+        "input; datasets:NAME:CONFIG:SPLIT a data set of Hugging Face."
     ),
 ]
 Out = Annotated[

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any, cast
 
@@ -11,7 +12,7 @@ _EXPECTED = "expected a string, a pathlib.Path, or several of them in a list"
 _MISSING = frozenset(["nan", "<NA>", "NaT"])  # how tables write that there is nothing
 
 
-def listed(given: Any) -> list[str | Path]:
+def each(given: Any) -> Iterator[str | Path]:
     """Strings and paths in their order; one stands for a list of one.
 
     Parameters
@@ -26,22 +27,24 @@ def listed(given: Any) -> list[str | Path]:
 
     Examples
     --------
-    >>> listed(text for text in ("The tide is out.", Path("a.txt")))
+    >>> list(each(text for text in ("The tide is out.", Path("a.txt"))))
     ['The tide is out.', PosixPath('a.txt')]
-    >>> listed(["The tide is out.", None])
+    >>> list(each(["The tide is out.", None]))
     Traceback (most recent call last):
     ...
     attnscope.errors.AttnscopeError: item 2 of the texts is None; expected a string or a pathlib.Path: leave it out
     """
     found = kept(given)
-    many = found if isinstance(found, list) else [found]
-    return [_text(item, number) for number, item in enumerate(cast("list[Any]", many), start=1)]
+    many = found if isinstance(found, list | Iterator) else [found]
+    for number, item in enumerate(cast("Iterable[Any]", many), start=1):
+        yield _text(item, number)
 
 
 def kept(given: Any) -> Any:
-    """What is given, as a list where it has items, so that a generator is read only once.
+    """What is given, as a list where it has items.
 
-    A string, a path and a mapping stay what they are.
+    A string, a path and a mapping stay what they are. Of strings that come one by one nothing more is taken here than
+    the first: they may be more than memory holds.
 
     Raises
     ------
@@ -50,8 +53,10 @@ def kept(given: Any) -> Any:
 
     Examples
     --------
-    >>> kept(iter(["a", "b"])), kept("a b")
-    (['a', 'b'], 'a b')
+    >>> kept(("a", "b")), kept(iter([1, 9, 2])), kept("a b")
+    (['a', 'b'], [1, 9, 2], 'a b')
+    >>> list(kept(iter(["a", "b"])))
+    ['a', 'b']
     """
     if given is None or isinstance(given, str | os.PathLike | Mapping):
         return given
@@ -73,7 +78,11 @@ def kept(given: Any) -> Any:
         one_by_one: Iterator[Any] = iter(items)
     except TypeError as error:
         raise AttnscopeError(f"the texts are {kind(items)}; {_EXPECTED}") from error
-    return list(one_by_one)
+    if hasattr(items, "__len__"):
+        return list(one_by_one)
+    first = list(islice(one_by_one, 1))
+    whole = chain(first, one_by_one)
+    return whole if first and isinstance(first[0], str) else list(whole)
 
 
 def kind(value: object) -> str:

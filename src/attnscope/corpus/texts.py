@@ -12,9 +12,11 @@ from typing import Any
 from attnscope.bundled import TEXT
 from attnscope.corpus._columns import TABLES, column
 from attnscope.corpus._compressed import COMPRESSED, inner_suffix, unpacked
-from attnscope.corpus._given import listed
+from attnscope.corpus._datasets import PREFIX, dataset_rows, names_a_dataset
+from attnscope.corpus._given import each, kept
 from attnscope.corpus._messages import CHAT_FIELDS, messages_of
 from attnscope.corpus._opening import STANDARD_INPUT, file_mode, is_standard_input, shown
+from attnscope.corpus._spool import Spool
 from attnscope.corpus._unchanged import Unchanged
 from attnscope.corpus.files import (
     check_characters,
@@ -102,10 +104,11 @@ class Corpus:
         Parameters
         ----------
         sources : str, Path, or an iterable of them
-            By default the bundled sample. A list, a generator (read at once, and kept), a column of a table: anything
-            that gives strings or paths in an order. A `str` is a text itself; one that is, or looks like, the
-            name of a file is refused. A `Path` is a file, a folder or
-            ``Path("-")`` for standard input. In a folder, all ``.txt``, ``.md`` and ``.jsonl`` files are taken, also
+            By default the bundled sample. A list, a column of a table, a generator (read at once, and kept on disk if
+            it is long): anything that gives strings or paths in an order. A `str` is a text itself; one that is, or
+            looks like, the name of a file is refused. A `Path` is a file, a folder, ``Path("-")`` for standard input,
+            or ``Path("datasets:NAME:CONFIG:SPLIT")``, a data set of Hugging Face by its id on the hub or its folder. In
+            a folder, all ``.txt``, ``.md`` and ``.jsonl`` files are taken, also
             compressed (``.gz``, ``.bz2``, ``.xz``), and ``.parquet`` and ``.arrow`` files, in sorted order, subfolders
             included; hidden files and folders are passed over, and links to folders are not followed. A file that is
             named itself may have any suffix. Each line of a ``.jsonl`` file is a text, and so is each row of a
@@ -143,18 +146,30 @@ class Corpus:
         """
         found: list[_Source] = []
         strings = 0
-        for source in [TEXT] if sources is None else listed(sources):
+        given = TEXT if sources is None else kept(sources)
+        only_once = isinstance(given, Iterator)
+        for source in each(given):
             if isinstance(source, str):
                 strings += 1
-                refuse_file_name(source, f"text {strings}")
-                found.append(_String(f"text {strings}", source))
+                name = f"text {strings}"
+                if chats:
+                    raise AttnscopeError(
+                        f"{name} is a string; expected a chat: a list of messages, or JSON Lines"
+                    )
+                refuse_file_name(source, name)
+                text = _String(name, source)
+                last = found[-1] if found else None
+                if only_once and isinstance(last, _Strings):
+                    last.add(source)
+                else:
+                    found.append(_Strings(source, strings) if only_once else text)
             else:
                 opened = _open_path(source, "text" if field is None else field)
                 if chats:
                     found.extend(_chats(one, source, field) for one in opened)
                     continue
                 found.extend(
-                    _Lines(one, blank_lines) if by_line and not isinstance(one, _JsonLines | _Column) else one
+                    _Lines(one, blank_lines) if by_line and not isinstance(one, _OF_RECORDS) else one
                     for one in opened
                 )
         corpus = cls(found)
@@ -162,11 +177,9 @@ class Corpus:
             raise AttnscopeError(
                 "standard input is given more than once, and can be read only once: give it once"
             )
-        if field is not None and not any(
-            isinstance(source, _JsonLines | _Column | _Chats) for source in found
-        ):
+        if field is not None and not any(isinstance(source, (*_OF_RECORDS, _Chats)) for source in found):
             raise AttnscopeError(
-                f"field {field!r} is given for .jsonl files and tables, and no source is one: "
+                f"field {field!r} is given for .jsonl files, tables and data sets, and no source is one: "
                 "leave it out, or name a .jsonl, .parquet or .arrow file"
             )
         if all(isinstance(source, _String) and not source.content.strip() for source in found):
@@ -240,6 +253,41 @@ class _String:
 
     def texts(self) -> Iterator[Text]:
         yield Text(self.name, self.content)
+
+
+class _Strings:
+    """Strings that can be read only once where they come from, numbered from `first`."""
+
+    def __init__(self, content: str, first: int) -> None:
+        self.first, self._spool = first, Spool()
+        self.add(content)
+
+    def add(self, content: str) -> None:
+        self._spool.add(content)
+
+    def texts(self) -> Iterator[Text]:
+        for number, content in enumerate(self._spool, start=self.first):
+            yield Text(f"text {number}", content)
+
+
+class _Rows:
+    """A data set of Hugging Face: read once, at its first use, and kept."""
+
+    def __init__(self, path: Path, field: str) -> None:
+        self.path, self.field = path, field
+
+    def texts(self) -> Iterator[Text]:
+        name = str(self.path).removeprefix(PREFIX)
+        for number, content in enumerate(self._spool, start=1):
+            yield Text(f"{name}:{number}", content)
+
+    @cached_property
+    def _spool(self) -> Spool:
+        spool = Spool()
+        for number, content in enumerate(dataset_rows(self.path, self.field), start=1):
+            check_characters(content, f"{self.path}, row {number}")
+            spool.add(content)
+        return spool
 
 
 class _Plain:
@@ -330,7 +378,8 @@ class _Chats:
             yield Text(name, json.dumps(messages_of(value, name, self.field), ensure_ascii=False))
 
 
-_Source = _String | _Plain | _Stream | _JsonLines | _Column | _Lines | _Chats
+_OF_RECORDS = (_JsonLines, _Column, _Rows)  # of which one field is the text
+_Source = _String | _Strings | _Rows | _Plain | _Stream | _JsonLines | _Column | _Lines | _Chats
 
 
 def refuse_file_name(content: str, name: str) -> None:
@@ -362,6 +411,8 @@ def _open_path(path: Path, field: str) -> list[_Source]:
     """The sources behind a path."""
     if is_standard_input(path):
         return [_Stream("standard input", STANDARD_INPUT)]
+    if names_a_dataset(path):
+        return [_Rows(path, field)]
     mode = file_mode(path)
     if stat.S_ISDIR(mode):
         return [

@@ -85,8 +85,9 @@ def scan(
     Parameters
     ----------
     model
-        A folder, a hub id, or a loaded model (then with its `tokenizer`), also inside a TransformerLens bridge or
-        nnsight's ``LanguageModel``. By default the bundled one. For any other module: `attnscope.watch`.
+        A folder, a hub id, or a loaded model (with its `tokenizer`, if none lies where it was loaded from), also inside
+        a TransformerLens bridge or nnsight's ``LanguageModel``. By default the bundled one. For any other module:
+        `attnscope.watch`.
     texts
         Strings are texts themselves; `Path` objects are files or folders (``Path("-")`` is standard input); one of
         them, or any iterable: a list, a generator, a column of a table. A string that is or looks like a file's name

@@ -1,0 +1,65 @@
+"""Data sets of Hugging Face as a corpus, from a local folder as from the hub."""
+
+import json
+from pathlib import Path
+
+import pytest
+from tests.cli.command import attnscope
+
+from attnscope.corpus import Corpus
+from attnscope.errors import AttnscopeError
+
+
+@pytest.fixture(scope="module", autouse=True)
+def offline(tmp_path_factory):
+    """Before the package is imported: it reads these once."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("HF_DATASETS_OFFLINE", "1")
+        patch.setenv("HF_HUB_OFFLINE", "1")
+        patch.setenv("HF_DATASETS_CACHE", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    place = tmp_path_factory.mktemp("data") / "tides"
+    place.mkdir()
+    for split, count in (("train", 3), ("test", 2)):
+        rows = [{"text": f"{split} tide {row}.", "body": None, "number": row} for row in range(count)]
+        (place / f"{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return place
+
+
+def test_a_split_is_read_row_after_row(folder):
+    corpus = Corpus.from_sources(Path(f"datasets:{folder}:test"))
+    assert [text.content for text in corpus] == ["test tide 0.", "test tide 1."]
+    assert [text.name for text in corpus] == [f"{folder}:test:1", f"{folder}:test:2"]
+    assert corpus.sha256() == corpus.sha256()
+    other = Corpus.from_sources(Path(f"datasets:{folder}:default:train"))
+    assert [text.content for text in other] == ["train tide 0.", "train tide 1.", "train tide 2."]
+
+
+@pytest.mark.parametrize(
+    ("named", "field", "match"),
+    [
+        ("", None, "has the splits train, test: name one"),
+        (":dev", None, "Bad split"),
+        (":test", "words", "no column 'words'; the columns found are: 'text', 'body', 'number'"),
+        (":test", "number", "holds int in row 1"),
+        (":test", "body", "nothing but white space"),
+        (":a:b:c", None, "expected datasets:NAME"),
+    ],
+)
+def test_what_is_not_there_is_said(folder, named, field, match):
+    with pytest.raises(AttnscopeError, match=match) as caught:
+        list(Corpus.from_sources(Path(f"datasets:{folder}{named}"), field=field))
+    assert len(str(caught.value).splitlines()) <= 2
+
+
+def test_scan_takes_a_dataset(folder, tmp_path):
+    found = attnscope("scan", "bundled", f"datasets:{folder}:test", "--no-report", "--json", cwd=tmp_path)
+    assert found.returncode == 0, found.stderr
+    assert json.loads(found.stdout)["signature"]["settings"]["window"] > 0
+    gone = attnscope("scan", "bundled", "datasets:nobody/nothing:test", "--no-report", cwd=tmp_path)
+    assert gone.returncode == 2
+    assert "datasets:nobody/nothing:test: cannot be read" in gone.stderr
