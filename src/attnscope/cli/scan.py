@@ -42,6 +42,24 @@ _Clusters = Annotated[
         help="Number of kinds of heads, by k-means over profiles.", show_default="as many as are named"
     ),
 ]
+_Groups = Annotated[
+    str | None,
+    typer.Option(
+        metavar="kinds|roles|FILE",
+        help="Groups of tokens, whose weights on each other are measured: by kind, by role in a chat, or by a file of "
+        "rules.",
+        show_default="roles of a chat, else none",
+    ),
+]
+_Chat = Annotated[
+    bool,
+    typer.Option(
+        "--chat", help="Chats: each line of JSON Lines holds messages.", show_default="by the first line"
+    ),
+]
+_ChatTemplate = Annotated[
+    Path | None, typer.Option(help="Jinja file that writes chats out.", show_default="the tokenizer's own")
+]
 _Show = Annotated[
     str | None,
     typer.Option(
@@ -69,6 +87,9 @@ def scan(
     seed: options.Seed = 0,
     field: options.Field = None,
     by_line: options.ByLine = False,
+    groups: _Groups = None,
+    chat: _Chat = False,
+    chat_template: _ChatTemplate = None,
     tokenizer: options.Tokenizer = None,
     revision: options.Revision = None,
     trust_remote_code: options.TrustRemoteCode = False,
@@ -105,8 +126,9 @@ def scan(
         "dtype": dtype,
     }
     place = Place(out, default_out)
-    plain = not (target or repair or revision or trust_remote_code)
-    question = Question.of(model, text or None, **settings) if plain else None
+    named = Path(groups) if groups is not None and groups not in options.GROUPS else groups
+    plain = not (target or repair or revision or trust_remote_code or chat or chat_template)
+    question = Question.of(model, text or None, groups=_signed(named), **settings) if plain else None
     results = None if question is None else _known(question, place, shown)
     if results is None:
         results = _measured(
@@ -117,6 +139,9 @@ def scan(
             repair=repair,
             revision=revision,
             trust_remote_code=trust_remote_code,
+            groups=named,
+            chat=chat,
+            chat_template=chat_template,
             show=shown,
             **settings,
         )
@@ -131,6 +156,13 @@ def scan(
     else:
         print_tables(results)
         place.say(folder, page)
+
+
+def _signed(groups: str | Path | None) -> str | None:
+    """What groups depend on."""
+    from attnscope.corpus import grouping_of
+
+    return None if groups is None else grouping_of(groups).signature
 
 
 def _measured(model: str, texts: list[Path] | None, **settings: Any) -> xr.Dataset:

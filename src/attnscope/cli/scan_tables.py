@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from attnscope.cli.group_tables import group_columns, groups_dict, print_groups
 from attnscope.cli.output import csv_text, emit, new_console
 from attnscope.cli.place import count
 
@@ -18,13 +19,15 @@ if TYPE_CHECKING:
 
 def list_statistics() -> None:
     """What ``--statistics list`` prints."""
-    from attnscope.statistics import DEFAULT, STATISTICS, SUMMARIES
+    from attnscope.statistics import DEFAULT, OF_GROUPS, STATISTICS, SUMMARIES
 
     lines = [
         f"{name:26}{_with_units(statistic.words)}" + (" (not by default)" if name not in DEFAULT else "")
         for name, statistic in STATISTICS.items()
     ]
-    nulls = [name for name, statistic in STATISTICS.items() if statistic.has_equal]
+    lines += [f"{name:26}{_with_units(one.words)} (with --groups)" for name, one in OF_GROUPS.items()]
+    lines += [f"{'..._by_group':26}each of one number a head, of the queries of each group (with --groups)"]
+    nulls = [name for name, one in (STATISTICS | OF_GROUPS).items() if one.has_equal]
     equal = [f"{f'equal_{name}':26}{name}, of equal weights over what a token may see" for name in nulls]
     summaries = [f"{name:26}{_with_units(words)}" for name, words in SUMMARIES.items()]
     more = "found beside them, not to be asked for by name:"
@@ -45,6 +48,7 @@ def as_dict(results: xr.Dataset, folder: Path) -> dict[str, Any]:
         "capture": results.attrs.get("capture"),
         "kinds": results.attrs.get("kinds"),
         "heads": rank_heads(results),
+        "groups": groups_dict(results) if "group_weight" in results else None,
         "independence": json.loads(results.attrs.get("summary", "null")),
         "run": str(folder),
     }
@@ -60,6 +64,7 @@ def print_csv(results: xr.Dataset) -> None:
         for name, values in results.data_vars.items()
         if values.dims == ("text", "layer", "head") and name != "label"
     }
+    means |= group_columns(results) if "group_weight" in results else {}
     means |= {str(name): values.values for name, values in (peaks(results) or {}).items()}
     kinds = majority_names(results)
     signature = Signature.from_json(results.attrs["signature"]).short
@@ -112,6 +117,8 @@ def print_tables(results: xr.Dataset) -> None:
                 f"\nno {kind} head: none has {least} of its weight {where} and twice what equal weights give"
             )
             console.print(none, style="bold", highlight=False)
+    if "group_weight" in results:
+        print_groups(results, console)
     console.print(f"\n{results.attrs.get('kinds', _missing(results))}", highlight=False, markup=False)
     console.print("A weight is a mixing coefficient, not an explanation.", style="dim")
 

@@ -1,4 +1,7 @@
 from ._batch import Batch, collate
+from ._chats import Chats, ChatTexts, are_chats
+from ._given import kept
+from ._groups import GroupedWindows, Grouping, Groups, grouping_of
 from ._opening import file_mode, is_standard_input, shown
 from ._shown import IdNames, split_character, with_marked_spaces
 from .encoded import EncodedTexts, Sources, Texts, texts_and_targets, texts_of, windows_of
@@ -8,8 +11,13 @@ from .windows import Window, Windows, cut_windows, window_name
 
 __all__ = [
     "Batch",
+    "ChatTexts",
+    "Chats",
     "Corpus",
     "EncodedTexts",
+    "GroupedWindows",
+    "Grouping",
+    "Groups",
     "IdNames",
     "LinePairs",
     "Sources",
@@ -18,10 +26,13 @@ __all__ = [
     "Texts",
     "Window",
     "Windows",
+    "are_chats",
     "collate",
     "cut_windows",
     "file_mode",
+    "grouping_of",
     "is_standard_input",
+    "kept",
     "shifted",
     "shown",
     "split_character",

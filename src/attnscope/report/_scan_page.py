@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from attnscope.errors import AttnscopeError
 from attnscope.figures.reading import HIGH, LOW
 from attnscope.report._embed import script_json, write_page
+from attnscope.report._group_content import group_data, group_rows
 from attnscope.report._scan_content import flatten, page_data, parsed, pieces_note
 from attnscope.report._window import pack_windows
 from attnscope.statistics import NOTES, numbering_note
@@ -65,6 +66,7 @@ def write_report(result: xr.Dataset, sample: xr.Dataset | None, path: Path | str
     """
     data = page_data(result)
     data["quantiles"] = [LOW, HIGH]
+    data["groups"] = group_data(result)
     window = None
     if sample is not None:
         _check_same_heads(result, sample)
@@ -90,6 +92,7 @@ def write_report(result: xr.Dataset, sample: xr.Dataset | None, path: Path | str
         has_labels=data["labels"] is not None,
         clustered="clusters" in (summary or {}),
         has_profile=data["profile"] is not None,
+        groups=group_rows(result),
         window=data.get("window"),
         pieces=pieces_note(
             token for texts in window.shared["windows"] for text in texts for token in text["tokens"]

@@ -182,6 +182,7 @@ function drawHead() {
   }
   if (data.labels) drawShares(index);
   if (data.statistics.length) { drawChosenDistribution(index, colour); drawNumbers(index); }
+  if (data.groups) drawGroups(index);
 }
 
 function drawShares(index) {
@@ -201,6 +202,19 @@ function drawChosenDistribution(index, colour) {
   const s = data.statistics[state.statistic];
   byId("distribution-title").replaceChildren(`${s.name} `, html("span", { class: "count" }, s.counts ? "over texts, and among all heads" : "among all heads"));
   drawDistribution(byId("distribution"), { counts: s.counts?.[index] ?? null, means: s.mean, value: s.mean[index], units: s.units, colour });
+}
+
+/** Weights of groups on groups: of the head, of its places alone, and of equal weights. */
+function drawGroups(index) {
+  const { names, weight, places, equal } = data.groups;
+  byId("groups-head").textContent = at(index);
+  const named = (name) => html("bdi", {}, name);
+  const cell = (value) => html("td", { class: "number", style: `--w: ${value ?? 0}` }, value === null ? "–" : value.toFixed(2));
+  const table = ([title, rows]) => html("figure", {}, html("figcaption", {}, title), html("div", { class: "scroll", tabindex: 0 },
+    html("table", { class: "cells" },
+      html("thead", {}, html("tr", {}, html("td"), ...names.map((name) => html("th", { scope: "col" }, named(name))))),
+      html("tbody", {}, ...rows.map((row, i) => html("tr", {}, html("th", { scope: "row" }, named(names[i])), ...row.map(cell)))))));
+  byId("group-tables").replaceChildren(...[["This head", weight[index]], ["Its places alone", places[index]], ["Equal weights", equal[index]]].map(table));
 }
 
 function drawNumbers(index) {

@@ -1,4 +1,4 @@
-from ._catalogue import DEFAULT, STATISTICS, SUMMARIES, Statistic, Wording, choose, wording
+from ._catalogue import DEFAULT, OF_GROUPS, STATISTICS, SUMMARIES, Statistic, Wording, choose, wording
 from ._forms import Form, compare_call, compare_forms, usual_forms
 from ._independence import (
     RARE,
@@ -34,6 +34,7 @@ __all__ = [
     "LOCAL",
     "NEEDED",
     "NOTES",
+    "OF_GROUPS",
     "RARE",
     "SAMPLE",
     "SHARP",

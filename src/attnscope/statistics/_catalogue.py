@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from attnscope.statistics._rows import Rows
 
 EQUAL = "equal_"  # begins the name of what equal weights over the visible tokens give
+BY_GROUP = "_by_group"  # ends the name of a statistic of the queries of each group of tokens
 
 
 @dataclass(frozen=True)
@@ -52,11 +53,11 @@ class Statistic:
     words
         Its name, unit and reading.
     reduce
-        Rows -> ``(batch, head)``, or with one more dimension.
+        Rows -> ``(batch, head)``, or with more dimensions.
     needs
         Names of the fields of `Need`; ``band`` and ``columns`` among them.
     along
-        Name of that dimension, ``offset`` or ``offset_bin``, or "".
+        Names of the dimensions behind these two.
     has_equal
         Whether a result says beside it what equal weights would give.
     """
@@ -64,7 +65,7 @@ class Statistic:
     words: Wording
     reduce: Callable[[Rows], Tensor]
     needs: tuple[str, ...] = ()
-    along: str = field(default="", kw_only=True)
+    along: tuple[str, ...] = field(default=(), kw_only=True)
     has_equal: bool = field(default=False, kw_only=True)
 
 
@@ -73,18 +74,21 @@ STATISTICS: dict[str, Statistic] = {
         Wording("Sum of the weights at each offset, tr_t", "tokens"),
         lambda rows: rows.band_sum,
         ("band",),
-        along="offset",
+        along=("offset",),
         has_equal=True,
     ),
     "bin_sum": Statistic(
         Wording("Sum of the weights in each bin of offsets", "tokens"),
         lambda rows: rows.bin_sum,
         ("band", "bins"),
-        along="offset_bin",
+        along=("offset_bin",),
         has_equal=True,
     ),
     "profile": Statistic(
-        Wording("Mean weight at each offset", "share"), lambda rows: rows.profile, ("band",), along="offset"
+        Wording("Mean weight at each offset", "share"),
+        lambda rows: rows.profile,
+        ("band",),
+        along=("offset",),
     ),
     "outside": Statistic(
         Wording(
@@ -151,6 +155,36 @@ STATISTICS: dict[str, Statistic] = {
 }
 DEFAULT = tuple(name for name in STATISTICS if name != "learned_sink")
 
+#: What is measured where the tokens are in groups, beside what is chosen by name.
+OF_GROUPS: dict[str, Statistic] = {
+    "group_weight": Statistic(
+        Wording("Weight of the queries of one group on all keys of another", "share"),
+        lambda rows: rows.group_weight,
+        ("columns",),
+        along=("group_query", "group_key"),
+        has_equal=True,
+    ),
+    "place_group_weight": Statistic(
+        Wording("Weight of one group on another by the head's places alone", "share"),
+        lambda rows: rows.place_group_weight,
+        ("columns", "band", "bins"),
+        along=("group_query", "group_key"),
+    ),
+}
+KNOWN = STATISTICS | OF_GROUPS
+
+
+def by_group(names: Sequence[str]) -> list[str]:
+    """Which of these statistics are had of the queries of each group too: those of one number a head.
+
+    Examples
+    --------
+    >>> by_group(["profile", "entropy", "group_weight"])
+    ['entropy']
+    """
+    return [name for name in names if not KNOWN[name].along]
+
+
 #: What `summarize` adds to a scan; "cluster, centroid" are two variables of one sentence.
 SUMMARIES = {
     "label": Wording("Kind of the head in each text, its number among cluster"),
@@ -188,10 +222,11 @@ def wording(name: str) -> Wording:
     """
     if name in SUMMARIES:
         return SUMMARIES[name]
-    statistic = STATISTICS.get(name.removeprefix(EQUAL))
+    statistic = KNOWN.get(name.removeprefix(EQUAL).removesuffix(BY_GROUP))
     if statistic is None:
         return Wording(name.replace("_", " "))
-    of = ", of equal weights" if name.startswith(EQUAL) else ""
+    of = ", by group of queries" if name.endswith(BY_GROUP) else ""
+    of += ", of equal weights" if name.startswith(EQUAL) else ""
     return replace(statistic.words, long_name=statistic.words.long_name + of)
 
 

@@ -95,7 +95,7 @@ def collected(passes: Sequence[MeasuredPass], names: Sequence[str], band: int) -
 
 def _alike(every: Sequence[dict[str, Tensor]], own: Sequence[dict[str, Tensor]]) -> list[dict[str, Tensor]]:
     """Layers with as many bins as the one that has most: bins double, so what is missing lies outside, and is 0."""
-    binned = [name for name in own[0] if STATISTICS[name.removeprefix(EQUAL)].along == "offset_bin"]
+    binned = [name for name in own[0] if "offset_bin" in STATISTICS[name.removeprefix(EQUAL)].along]
     most = max((one[name].shape[-1] for one in every for name in binned), default=0)
 
     def widened(name: str, value: Tensor) -> Tensor:

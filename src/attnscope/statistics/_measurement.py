@@ -24,6 +24,7 @@ from attnscope.capture import (
     watching,
 )
 from attnscope.corpus import (
+    ChatTexts,
     Texts,
     Window,
     window_name,
@@ -68,11 +69,13 @@ class Measurement:
         reach: int,
         batch_size: int,
         limit: int | None,
-        corpus: Texts,
+        corpus: Texts | ChatTexts,
         progress: Tell | None,
         *,
         show: bool,
+        groups: Sequence[str] = (),
     ) -> None:
+        self.groups = groups
         self.loaded, self.windows, self.names, self.band = loaded, windows, names, band
         self.reach = reach
         self.batch_size, self.limit = batch_size, limit
@@ -202,7 +205,7 @@ class Measurement:
     @torch.no_grad()
     def _measure(self, batch: Sequence[Window], first: int) -> xr.Dataset:
         reading = self._reading(batch)
-        observer = StatisticsObserver(self.names, self.band, reading, self.reach)
+        observer = StatisticsObserver(self.names, self.band, reading, self.reach, len(self.groups))
         with watching(self.loaded.model, observer, weights_suffice=True):
             forward(
                 self.loaded.model,
@@ -221,6 +224,7 @@ class Measurement:
             {name: text.valid.sum(1).cpu().numpy() for name, text in sizes.items()},
             [(window.source, window.start) for window in batch],
             first,
+            self.groups,
         )
 
     @torch.no_grad()
@@ -269,7 +273,8 @@ def joined(parts: Sequence[xr.Dataset]) -> xr.Dataset:
 
 def _cut(window: Window, length: int) -> Window:
     """The first tokens of a window, and of its target."""
-    parts = {name: getattr(window, name)[:length] for name in ("ids", "special", "spans", "tokens")}
+    names = ("ids", "special", "spans", "tokens", "roles", "groups")
+    parts = {name: getattr(window, name)[:length] for name in names}
     return replace(window, **parts, target=None if window.target is None else _cut(window.target, length))
 
 

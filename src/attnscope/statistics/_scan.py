@@ -22,20 +22,23 @@ from attnscope.capture import (
 )
 from attnscope.checks import check_seed, check_whole
 from attnscope.corpus import (
+    Chats,
+    ChatTexts,
     Corpus,
-    EncodedTexts,
+    GroupedWindows,
+    Groups,
     LinePairs,
     Sources,
     Texts,
     Window,
-    texts_and_targets,
     windows_of,
 )
 from attnscope.errors import AttnscopeError
 from attnscope.progress import Tell
-from attnscope.statistics._catalogue import choose
+from attnscope.statistics._catalogue import OF_GROUPS, choose
 from attnscope.statistics._measurement import Measurement, joined
 from attnscope.statistics._places import NEEDED
+from attnscope.statistics._sides import grouping_for, read_sides
 from attnscope.statistics._stored import SAMPLE, SUMMARY, keeps_maps_of, load_scan
 from attnscope.statistics._summary import summarize
 from attnscope.store import RunFolder, Signature
@@ -71,6 +74,9 @@ def scan(
     dtype: str | None = None,
     revision: str | None = None,
     trust_remote_code: bool = False,
+    groups: Groups | None = None,
+    chat: bool = False,
+    chat_template: str | Path | None = None,
     show: Sequence[tuple[int, int]] | None = None,
     progress: Tell | None = None,
 ) -> xr.Dataset:
@@ -122,6 +128,13 @@ def scan(
         Take every line of other files as a text of its own.
     device, dtype, revision, trust_remote_code
         See `attnscope.capture.load_model`.
+    groups
+        Measure too how much the tokens of one group look at those of another. A function from the tokens of a window,
+        as they are shown, to the name of a group for each; ``"kinds"`` (word starts, punctuation, ...); a `Path` of
+        rules; or ``"roles"``, those of a chat, which is the default for chats. See `attnscope.corpus.grouping_of`.
+    chat, chat_template
+        Take JSON Lines as chats, even if the first line does not look so, and write them out by this Jinja template
+        (a string or a `Path`); by default by the tokenizer's own. Lists of messages are chats too.
     show
         Keep the attention over the first windows in the run folder, for its page: these heads (layer, head) and those
         that lead the rankings token by token, the others in tiles; where there is room, all heads token by token. None
@@ -140,10 +153,12 @@ def scan(
         ``max_weight``, ``gini_simpson`` (1 - sum of squared weights), ``label``; per text ``length``, and with
         `targets` ``target_length``, the number of queries of the decoder's layers; per head ``label_share``,
         ``majority_share``, ... and per text and layer ``equal_band_sum``, ``equal_entropy``, ...: what equal weights
-        over the visible tokens give. In cross-attention, queries are target tokens and keys source tokens. The
-        attribute ``signature`` holds, as JSON, all that the numbers depend on; ``decoder`` says what a decoder beside
-        an encoder read, ``kinds`` how many heads are of which kind, ``capture`` in which way the model was captured
-        (``registry`` or ``eager weights``), ``way``, ``places``, ``causality`` and ``padding`` what is not as expected.
+        over the visible tokens give. With `groups` also ``group_weight`` over ``group_query, group_key``, NaN where a
+        group is not in a text, and ``equal_group_weight``. In cross-attention, queries are target tokens and keys
+        source tokens. The attribute ``signature`` holds, as JSON, all that the numbers depend on; ``decoder`` says what
+        a decoder beside an encoder read, ``kinds`` how many heads are of which kind, ``capture`` in which way the model
+        was captured (``registry`` or ``eager weights``), ``way``, ``places``, ``causality`` and ``padding`` what is not
+        as expected.
 
     Raises
     ------
@@ -163,7 +178,16 @@ def scan(
     check_whole(1, window=window, stride=stride, limit=limit, batch_size=batch_size, band=band)
     check_whole(2, clusters=clusters)
     check_seed(seed)
-    corpus, target = _both_sides(texts, targets, field=field, by_line=by_line, stride=stride)
+    corpus, target = read_sides(
+        texts,
+        targets,
+        field=field,
+        by_line=by_line,
+        stride=stride,
+        chat=chat,
+        chat_template=chat_template,
+    )
+    grouping = grouping_for(groups, corpus)
     loaded = load_model(
         MODEL if model is None else model,
         tokenizer=tokenizer,
@@ -173,11 +197,16 @@ def scan(
         trust_remote_code=trust_remote_code,
     )
     length = window_length(loaded, window)
+    if isinstance(corpus, Chats):
+        corpus = corpus.read_with(loaded.tokenizer)
     windows, longest = _windows(corpus, target, loaded, length=length, stride=stride, limit=limit)
     if band >= length:
         raise AttnscopeError(
             f"band (--band) is {band}; in windows of {length} tokens the largest offset is {length - 1}"
         )
+    if grouping is not None:
+        grouping = grouping.over(windows)
+        windows, names = GroupedWindows(windows, grouping), (*names, *OF_GROUPS)
     size = batch_size or max(1, 2048 // longest)
     job = Measurement(
         loaded,
@@ -190,6 +219,7 @@ def scan(
         corpus,
         progress,
         show=out is not None and show is not None,
+        groups=() if grouping is None else grouping.names,
     )
     job.check()
     settings = {
@@ -201,7 +231,7 @@ def scan(
         "band": band,
         "clusters": clusters,
         "seed": seed,
-    }
+    } | ({} if grouping is None else {"groups": grouping.signature})
     signature = signature_of("scan", loaded, corpus, target, settings)
     attributes = {"signature": signature.to_json(), "model": loaded.name}
     attributes |= decoder_note(loaded.model, with_target=target is not None)
@@ -213,21 +243,6 @@ def scan(
         return results.assign_attrs(attributes | job.notes)
     with RunFolder(Path(out(signature) if callable(out) else out), signature, repair=repair) as run:
         return _in_folder(run, job, kinds, attributes, show)
-
-
-def _both_sides(
-    texts: Sources, targets: Sources, *, field: str | None, by_line: bool, stride: int | None
-) -> tuple[Texts, Corpus | None]:
-    """What is read; with targets line by line, empty lines too, so that line i stays beside line i."""
-    paired = targets is not None
-    corpus, target = texts_and_targets(
-        texts, targets, field=field, by_line=by_line or paired, blank_lines=paired
-    )
-    if target is not None and stride is not None:
-        raise AttnscopeError(
-            "stride is of windows in running text; with targets every line is a window: leave it out"
-        )
-    return corpus, target
 
 
 def _in_folder(
@@ -250,7 +265,7 @@ def _in_folder(
 
 
 def _windows(
-    corpus: Texts,
+    corpus: Texts | ChatTexts,
     target: Corpus | None,
     loaded: LoadedModel,
     *,
@@ -259,7 +274,7 @@ def _windows(
     limit: int | None,
 ) -> tuple[Iterable[Window], int]:
     """The windows, or the lines beside their translations; and the most tokens that one of them has."""
-    if target is None or isinstance(corpus, EncodedTexts):
+    if target is None or not isinstance(corpus, Corpus):
         windows = windows_of(corpus, loaded.tokenizer, length=length, stride=stride, limit=limit)
         return windows, length
     start = decoder_start(loaded.model)

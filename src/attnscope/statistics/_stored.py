@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from attnscope.statistics._catalogue import EQUAL
+from attnscope.statistics._catalogue import BY_GROUP, EQUAL
 from attnscope.store import RunFolder, Signature
 
 if TYPE_CHECKING:
@@ -28,6 +28,7 @@ def load_scan(run: RunFolder) -> xr.Dataset:
     """What `scan` returns, from the folder of a finished run."""
     results, summary = run.results(), run.load(SUMMARY)
     names = (run.signature.settings or {})["statistics"]
+    names = [*names, *(f"{name}{BY_GROUP}" for name in names)]
     known = [*names, *(f"{EQUAL}{name}" for name in names), "length", "target_length"]
     results = results[[name for name in known if name in results]]
     if summary is not None:

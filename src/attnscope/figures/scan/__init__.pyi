@@ -1,5 +1,6 @@
 from ._all import write_scan_figures
 from ._forms import form_comparison
+from ._groups import group_maps
 from ._maps import weight_maps
 from ._overview import overview
 from ._pies import label_pies
@@ -9,6 +10,7 @@ from ._sample import Map, maps
 __all__ = [
     "Map",
     "form_comparison",
+    "group_maps",
     "label_pies",
     "maps",
     "overview",

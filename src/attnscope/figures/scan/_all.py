@@ -6,8 +6,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from attnscope._group_pairs import group_pairs
 from attnscope.checks import FORMATS
 from attnscope.figures.save import save_figure
+from attnscope.figures.scan._groups import group_maps
 from attnscope.figures.scan._maps import weight_maps
 from attnscope.figures.scan._overview import overview
 from attnscope.figures.scan._pies import label_pies
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
 _OVERVIEWS = ("entropy", "outside", "first_token", "special_tokens", "mean_offset", "max_weight")
 _HEADS = 4  # shown in maps and profiles: those that put most weight on one offset
 _TOKENS = 15  # of a map
+_OF_GROUPS = 3  # heads of which groups are shown: those furthest above both nulls
 
 
 def write_scan_figures(
@@ -57,6 +60,10 @@ def _figures(result: xr.Dataset, sample: xr.Dataset | None) -> Iterator[tuple[st
             yield f"overview-{statistic.replace('_', '-')}", overview(result, statistic)
     if "label_share" in result:
         yield "labels", label_pies(result)
+    if "group_weight" in result:
+        leading = dict.fromkeys((pair.layer, pair.head) for pair in group_pairs(result))
+        if leading:
+            yield "groups", group_maps(result, list(leading)[:_OF_GROUPS])
     if "profile" in result:
         listed = None if sample is None else {(one.layer, one.head) for one in maps(sample)}
         heads = _sharpest(result, listed)
