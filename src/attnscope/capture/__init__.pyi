@@ -14,6 +14,7 @@ from ._heuristics import (
     main_output,
     named_scheme,
     other_states,
+    patch_size_of,
 )
 from ._inner import Bridge, Envoy, inner_model
 from ._load import DTYPES, LoadedModel, load_model, usable_device
@@ -24,7 +25,8 @@ from ._quiet import quiet
 from ._registry import attnscope_attention
 from ._signature import signature_of
 from ._sites import layer_coordinates
-from ._verify import TOLERANCE, verify
+from ._verify import TOLERANCE, pooling_heads, verify
+from ._vision import VisionModel, load_vision_model, reads_images
 from ._watch import Site
 from ._watching import Capture, capture_of, watching
 
@@ -39,6 +41,7 @@ __all__ = [
     "PassObserver",
     "SeenCall",
     "Site",
+    "VisionModel",
     "attnscope_attention",
     "borrowed",
     "borrowing",
@@ -57,13 +60,17 @@ __all__ = [
     "is_rotary",
     "layer_coordinates",
     "load_model",
+    "load_vision_model",
     "main_output",
     "named_scheme",
     "not_finite",
     "other_states",
     "padding_difference",
+    "patch_size_of",
+    "pooling_heads",
     "position_table_length",
     "quiet",
+    "reads_images",
     "should_look_back",
     "signature_of",
     "stored_positions",

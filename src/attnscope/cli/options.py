@@ -54,7 +54,10 @@ TARGET = (
     "Translation of the text, for the decoder of an encoder-decoder; may be repeated. "  # and how it is cut
 )
 Tokenizer = Annotated[
-    str | None, typer.Option(help="Folder or hub id of the tokenizer.", show_default="the model's")
+    str | None,
+    typer.Option(
+        help="Folder or hub id of the tokenizer (of images, the processor).", show_default="the model's"
+    ),
 ]
 Revision = Annotated[str | None, typer.Option(help="Branch, tag or commit on the hub.")]
 TrustRemoteCode = Annotated[

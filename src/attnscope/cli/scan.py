@@ -35,7 +35,23 @@ _Window = Annotated[
 _Stride = Annotated[
     int | None, typer.Option(help="Tokens between the starts of windows.", show_default="no overlap")
 ]
-_BatchSize = Annotated[int | None, typer.Option(help="Windows at a time.", show_default="about 2048 tokens")]
+_BatchSize = Annotated[
+    int | None, typer.Option(help="Windows or images at a time.", show_default="about 2048 tokens")
+]
+_Band = Annotated[
+    int | None,
+    typer.Option(
+        help="Largest offset of the profiles.",
+        show_default="10 tokens; of images 3 rows and columns of patches",
+    ),
+]
+_Texts = Annotated[
+    list[Path] | None,
+    typer.Argument(
+        help="Files or folders of text (UTF-8, .txt .md .jsonl, also .gz .bz2 .xz; .parquet .arrow); - is standard "
+        "input. Of a vision encoder, images (.png .jpg .webp)."
+    ),
+]
 _Clusters = Annotated[
     int | None,
     typer.Option(
@@ -53,7 +69,7 @@ _Show = Annotated[
 
 def scan(
     model: options.Model = options.BUNDLED,
-    text: options.Texts = None,
+    text: _Texts = None,
     target: _Target = None,
     out: options.Out = None,
     repair: options.Repair = False,
@@ -62,9 +78,11 @@ def scan(
     statistics: _Statistics = None,
     window: _Window = None,
     stride: _Stride = None,
-    limit: Annotated[int | None, typer.Option(help="Largest number of windows.", show_default="all")] = None,
+    limit: Annotated[
+        int | None, typer.Option(help="Largest number of windows or images.", show_default="all")
+    ] = None,
     batch_size: _BatchSize = None,
-    band: options.Band = 10,
+    band: _Band = None,
     clusters: _Clusters = None,
     seed: options.Seed = 0,
     field: options.Field = None,
@@ -78,7 +96,7 @@ def scan(
     as_json: options.AsJson = False,
     as_csv: options.AsCsv = False,
 ) -> None:
-    """Where does every head look? Stream a corpus through a model; measure every attention head."""
+    """Where does every head look? Stream texts or images through a model; measure every attention head."""
     if statistics == "list":
         list_statistics()
         return

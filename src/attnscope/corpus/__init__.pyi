@@ -2,6 +2,7 @@ from ._batch import Batch, collate
 from ._opening import file_mode, is_standard_input, shown
 from ._shown import IdNames, split_character, with_marked_spaces
 from .encoded import EncodedTexts, Sources, Texts, texts_and_targets, texts_of, windows_of
+from .images import Image, Images, images_of
 from .pairs import LinePairs, TargetTokenizer, shifted
 from .texts import Corpus, Text
 from .windows import Window, Windows, cut_windows, window_name
@@ -11,6 +12,8 @@ __all__ = [
     "Corpus",
     "EncodedTexts",
     "IdNames",
+    "Image",
+    "Images",
     "LinePairs",
     "Sources",
     "TargetTokenizer",
@@ -21,6 +24,7 @@ __all__ = [
     "collate",
     "cut_windows",
     "file_mode",
+    "images_of",
     "is_standard_input",
     "shifted",
     "shown",

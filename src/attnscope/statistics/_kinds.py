@@ -16,6 +16,7 @@ from jaxtyping import Bool, Float
 from attnscope.statistics._places import NEAR, Places, Shares
 
 SHARE = 0.3  # of all weight in one place: a head that looks there
+LEAST_SHARE = 0.1  # of all weight in one place, for a head to stand in a ranking
 LOCAL = 0.5  # of all weight within some tokens: a local head
 MORE = 2.0  # times what equal weights give; of sides, times the odds
 ALIKE_PLACES, ALIKE_ENTROPY = (

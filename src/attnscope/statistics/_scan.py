@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,6 +18,7 @@ from attnscope.capture import (
     decoder_start,
     load_model,
     position_table_length,
+    reads_images,
     signature_of,
 )
 from attnscope.checks import check_seed, check_whole
@@ -28,16 +29,18 @@ from attnscope.corpus import (
     Sources,
     Texts,
     Window,
+    images_of,
     texts_and_targets,
     windows_of,
 )
 from attnscope.errors import AttnscopeError
 from attnscope.progress import Tell
 from attnscope.statistics._catalogue import choose
-from attnscope.statistics._measurement import Measurement, joined
+from attnscope.statistics._keep import in_folder, joined
+from attnscope.statistics._measurement import Measurement
 from attnscope.statistics._places import NEEDED
-from attnscope.statistics._stored import SAMPLE, SUMMARY, keeps_maps_of, load_scan
 from attnscope.statistics._summary import summarize
+from attnscope.statistics.images import scan_images
 from attnscope.store import RunFolder, Signature
 
 if TYPE_CHECKING:
@@ -62,7 +65,7 @@ def scan(
     limit: int | None = None,
     batch_size: int | None = None,
     statistics: Sequence[str] | str | None = None,
-    band: int = 10,
+    band: int | None = None,
     clusters: int | None = None,
     seed: int = 0,
     field: str | None = None,
@@ -86,12 +89,15 @@ def scan(
         them, or any iterable: a list, a generator, a column of a table. A string that is or looks like a file's name
         (``"essay.txt"``) is refused. Or token ids, each row a window as it stands: what a tokenizer returns, a tensor,
         lists of whole numbers. By default the bundled sample. A file must not change before the scan has ended.
+        Of a vision encoder, images: paths of ``.png``, ``.jpg`` or ``.webp`` files or of folders that hold them,
+        Pillow's images, arrays of pixels ``(row, column, 3)`` of 8 bits, or ``pixel_values``: see
+        `attnscope.statistics.images`.
     targets
         Translations of `texts`, for an encoder-decoder: one sentence a line on both sides (each string is one), line i
         beside line i. The decoder reads them as in training, after its start token. Without them it reads what the
         encoder reads.
     tokenizer
-        A tokenizer or its folder; by default the one beside the model.
+        A tokenizer or its folder; by default the one beside the model. Of images, the image processor.
     out
         Run folder, or a function that names it from the signature. With it, results are written as they come,
         and a run that was stopped goes on. ``.encoding["source"]`` of the result holds the folder.
@@ -103,15 +109,16 @@ def scan(
     stride
         Tokens between the starts of windows; by default windows do not overlap.
     limit
-        Windows to measure; by default all.
+        Windows, or images, to measure; by default all.
     batch_size
-        Windows at a time; by default about 2,048 tokens' worth (with `targets`, of the longest line).
+        Windows at a time; by default about 2,048 tokens' worth (with `targets`, of the longest line; of images too).
     statistics
         Names from ``attnscope.statistics.STATISTICS``, as a list or as one string with commas between; by default
         all but ``learned_sink``, which few models have. The kinds of heads need ``band_sum``, ``bin_sum``, ``entropy``,
         ``first_token``, ``special_tokens`` and ``mean_offset``; with `clusters` the first is enough.
     band
-        Largest offset of the band: offsets ``-band..band``.
+        Largest offset of the band: offsets ``-band..band``, by default 10 tokens. Of images, in rows and in columns of
+        patches, by default 3.
     clusters, seed
         Number of kinds of heads, found by k-means over profiles, as the papers do; and the seed of that. By default
         kinds are named by what is measured of each head, and are as many as there are: see `summarize`.
@@ -143,6 +150,7 @@ def scan(
         attribute ``signature`` holds, as JSON, all that the numbers depend on; ``decoder`` says what a decoder beside
         an encoder read, ``kinds`` how many heads are of which kind, ``capture`` in which way the model was captured
         (``registry`` or ``eager weights``), ``way``, ``places``, ``causality`` and ``padding`` what is not as expected.
+        Of images: see `attnscope.statistics.images.scan_images`.
 
     Raises
     ------
@@ -157,14 +165,40 @@ def scan(
     >>> bool((found.band_sum.sum("offset") / found.length + found.outside - 1 < 1e-6).all())
     True
     """
+    texts = list(texts) if isinstance(texts, Iterator) else texts
+    model = MODEL if model is None else model
+    images = images_of(texts)
+    if images is not None and (not images.beside_text or reads_images(model, revision)):
+        _refuse_of_text(
+            targets=targets, window=window, stride=stride, field=field, by_line=by_line, clusters=clusters
+        )
+        return scan_images(
+            model,
+            images,
+            processor=tokenizer,
+            out=out,
+            repair=repair,
+            limit=limit,
+            batch_size=batch_size,
+            statistics=statistics,
+            band=band,
+            seed=seed,
+            device=device,
+            dtype=dtype,
+            revision=revision,
+            trust_remote_code=trust_remote_code,
+            show=show,
+            progress=progress,
+        )
     names = choose(statistics)
+    band = 10 if band is None else band
     has_kinds = set(NEEDED) <= set(names) or (clusters is not None and "band_sum" in names)
     check_whole(1, window=window, stride=stride, limit=limit, batch_size=batch_size, band=band)
     check_whole(2, clusters=clusters)
     check_seed(seed)
     corpus, target = _both_sides(texts, targets, field=field, by_line=by_line, stride=stride)
     loaded = load_model(
-        MODEL if model is None else model,
+        model,
         tokenizer=tokenizer,
         revision=revision,
         device=device,
@@ -211,7 +245,15 @@ def scan(
             results = results.merge(kinds(results), combine_attrs="no_conflicts")
         return results.assign_attrs(attributes | job.notes)
     with RunFolder(Path(out(signature) if callable(out) else out), signature, repair=repair) as run:
-        return _in_folder(run, job, kinds, attributes, show)
+        return in_folder(run, job, kinds, attributes, show)
+
+
+def _refuse_of_text(**given: object) -> None:
+    """Refuse arguments that images have no use for."""
+    for name, value in given.items():
+        if value is not None and value is not False:
+            flag = "target" if name == "targets" else name.replace("_", "-")
+            raise AttnscopeError(f"{name} (--{flag}) is of texts, and these are images: leave it out")
 
 
 def _both_sides(
@@ -227,25 +269,6 @@ def _both_sides(
             "stride is of windows in running text; with targets every line is a window: leave it out"
         )
     return corpus, target
-
-
-def _in_folder(
-    run: RunFolder,
-    job: Measurement,
-    kinds: Callable[[xr.Dataset], xr.Dataset] | None,
-    attributes: dict[str, str],
-    show: Sequence[tuple[int, int]] | None,
-) -> xr.Dataset:
-    """What the run lacks is measured and kept; the results are read from it, as a later call will."""
-    if not run.complete:
-        job.into(run)
-        if kinds is not None:
-            run.save(SUMMARY, kinds(run.results()))
-        run.finish(attributes=attributes | job.notes)
-    results = load_scan(run)
-    if show is not None and run.is_writable() and not keeps_maps_of(run, show):
-        run.save(SAMPLE, job.sample(results, show))
-    return results
 
 
 def _windows(

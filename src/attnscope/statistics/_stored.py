@@ -20,6 +20,9 @@ NOTES = (
     "decoder",
     "causality",
     "padding",
+    "tower",
+    "pooling",
+    "patches",
 )  # attributes that tell a reader what is not as expected
 SUMMARY, SAMPLE = "summary", "sample"
 
@@ -28,7 +31,7 @@ def load_scan(run: RunFolder) -> xr.Dataset:
     """What `scan` returns, from the folder of a finished run."""
     results, summary = run.results(), run.load(SUMMARY)
     names = (run.signature.settings or {})["statistics"]
-    known = [*names, *(f"{EQUAL}{name}" for name in names), "length", "target_length"]
+    known = [*names, *(f"{EQUAL}{name}" for name in names), "length", "target_length", "rows", "columns"]
     results = results[[name for name in known if name in results]]
     if summary is not None:
         results = results.merge(summary, combine_attrs="no_conflicts")

@@ -2,6 +2,7 @@ from ._all import write_scan_figures
 from ._forms import form_comparison
 from ._maps import weight_maps
 from ._overview import overview
+from ._patches import patch_profiles
 from ._pies import label_pies
 from ._profiles import profile_curves
 from ._sample import Map, maps
@@ -12,6 +13,7 @@ __all__ = [
     "label_pies",
     "maps",
     "overview",
+    "patch_profiles",
     "profile_curves",
     "weight_maps",
     "write_scan_figures",
