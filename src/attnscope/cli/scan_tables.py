@@ -124,7 +124,7 @@ def print_tables(results: xr.Dataset) -> None:
 
 def _is_of_images(results: xr.Dataset) -> bool:
     """Whether a scan read images."""
-    return "start" not in results.coords
+    return results.attrs.get("reads") == "images"
 
 
 def _said_corpus(results: xr.Dataset) -> str:

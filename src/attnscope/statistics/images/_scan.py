@@ -73,7 +73,7 @@ def scan_images(
         ``column_offset_mean`` (patches); see `measure_patches`. ``entropy``, ``max_weight`` and ``gini_simpson`` are
         over all queries. Beside them ``equal_patch_profile``, ...: what equal weights give; per image ``length``
         (tokens), ``rows``, ``columns``; and what `summarize_images` gives. The attributes are those of a scan of text,
-        and ``tower``, ``pooling`` and ``patches`` say what is not measured, or elsewhere.
+        ``reads`` says ``images``, and ``tower``, ``pooling`` and ``patches`` say what is not measured, or elsewhere.
 
     Raises
     ------
@@ -111,7 +111,7 @@ def scan_images(
         "seed": seed,
     }
     signature = _signature(vision, images, settings)
-    attributes = {"signature": signature.to_json(), "model": vision.loaded.name}
+    attributes = {"signature": signature.to_json(), "model": vision.loaded.name, "reads": "images"}
     kinds = summarize_images if set(NEEDED) <= set(job.names) else None
     if out is None:
         results = joined(list(job.batches()))
