@@ -52,23 +52,24 @@ def measure_patches(call: AttentionCall, grid: Grid, band: int) -> dict[str, Ten
     (0.4, 0.2)
     """
     rows, columns = grid.rows, grid.columns
-    device, sizes = call.query.device, call.query.shape[:2]
-    along, across = (torch.arange(size, device=device, dtype=torch.float64) for size in (rows, columns))
+    sizes, kind = call.query.shape[:2], torch.promote_types(call.query.dtype, torch.float32)
+    along, across = (torch.arange(size, device=call.query.device, dtype=kind) for size in (rows, columns))
     aside = across - across[:, None]  # (query, key): columns to the right
-    places = torch.zeros(*sizes, 2 * band + 1, columns, columns, dtype=torch.float64, device=device)
+    places = torch.zeros(*sizes, 2 * band + 1, columns, columns, dtype=kind, device=call.query.device)
     names = ("on_patches", "same_row", "same_column", "class_token", "registers", "distance", "down", "right")
-    sums = {name: torch.zeros(sizes, dtype=torch.float64, device=device) for name in names}
+    sums = {name: torch.zeros(sizes, dtype=torch.float64, device=call.query.device) for name in names}
     for row in range(rows):
-        weights = _weights_of_row(call, grid, row).double()
+        weights = _weights_of_row(call, grid, row)
         patches = weights[..., grid.patches].unflatten(-1, (rows, columns))  # (..., query, row, column)
         below = along - row
-        by_row, by_column = patches.sum(-1), patches.sum(-2)
-        sums["on_patches"] += by_row.sum((-1, -2))
-        sums["same_row"] += by_row[..., row].sum(-1)
+        by_row, by_column = patches.sum((-1, -3)), patches.sum(-2)
+        sums["on_patches"] += by_row.sum(-1)
+        sums["same_row"] += by_row[..., row]
         sums["same_column"] += by_column.diagonal(dim1=-2, dim2=-1).sum(-1)
-        sums["distance"] += (patches * (below[:, None] ** 2 + aside[:, None] ** 2).sqrt()).sum((-1, -2, -3))
-        sums["down"] += (by_row * below).sum((-1, -2))
-        sums["right"] += (by_column * aside).sum((-1, -2))
+        distance = (below[:, None] ** 2 + aside[:, None] ** 2).sqrt()
+        sums["distance"] += patches.flatten(2) @ distance.flatten()
+        sums["down"] += by_row @ below
+        sums["right"] += by_column.flatten(2) @ aside.flatten()
         sums["registers"] += weights[..., grid.registers].sum((-1, -2))
         if grid.class_token is not None:
             sums["class_token"] += weights[..., grid.class_token].sum(-1)
@@ -77,7 +78,7 @@ def measure_patches(call: AttentionCall, grid: Grid, band: int) -> dict[str, Ten
         places[:, :, at] += patches[..., first:last, :].movedim(-2, 2)
     count, held = rows * columns, torch.where(sums["on_patches"] > 0, sums["on_patches"], torch.nan)
     return {
-        "patch_profile": _profile(places, rows, band),
+        "patch_profile": _profile(places.double(), rows, band),
         **{name: sums[name] / count for name in ("same_row", "same_column", "class_token", "registers")},
         "patch_distance": sums["distance"] / held,
         "row_offset_mean": sums["down"] / held,
