@@ -3,6 +3,7 @@ from ._borrow import borrowed, borrowing
 from ._decoder import decoder_note, decoder_start
 from ._forward import check_finite, forward, not_finite
 from ._functional import SeenCall
+from ._hearing import SpeechModel, load_speech_model, reads_sounds
 from ._heuristics import (
     OWN_STATES,
     configured_length,
@@ -41,6 +42,7 @@ __all__ = [
     "PassObserver",
     "SeenCall",
     "Site",
+    "SpeechModel",
     "VisionModel",
     "attnscope_attention",
     "borrowed",
@@ -60,6 +62,7 @@ __all__ = [
     "is_rotary",
     "layer_coordinates",
     "load_model",
+    "load_speech_model",
     "load_vision_model",
     "main_output",
     "named_scheme",
@@ -71,6 +74,7 @@ __all__ = [
     "position_table_length",
     "quiet",
     "reads_images",
+    "reads_sounds",
     "should_look_back",
     "signature_of",
     "stored_positions",

@@ -23,7 +23,10 @@ if TYPE_CHECKING:
 
 
 _Target = Annotated[
-    list[Path] | None, typer.Option(help=options.TARGET + "Both texts by line, line i beside line i.")
+    list[Path] | None,
+    typer.Option(
+        help=options.TARGET + "Both texts by line, line i beside line i; of sounds, transcripts by line."
+    ),
 ]
 _Statistics = Annotated[
     str | None,
@@ -49,7 +52,7 @@ _Texts = Annotated[
     list[Path] | None,
     typer.Argument(
         help="Files or folders of text (UTF-8, .txt .md .jsonl, also .gz .bz2 .xz; .parquet .arrow); - is standard "
-        "input. Of a vision encoder, images (.png .jpg .webp)."
+        "input. Of a vision encoder, images (.png .jpg .webp); of Whisper, Wav2Vec2 and the like, sounds (.wav)."
     ),
 ]
 _Clusters = Annotated[
@@ -96,7 +99,7 @@ def scan(
     as_json: options.AsJson = False,
     as_csv: options.AsCsv = False,
 ) -> None:
-    """Where does every head look? Stream texts or images through a model; measure every attention head."""
+    """Where does every head look? Stream texts, images or sounds through a model; measure every attention head."""
     if statistics == "list":
         list_statistics()
         return

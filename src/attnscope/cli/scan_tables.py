@@ -134,6 +134,7 @@ def _said_corpus(results: xr.Dataset) -> str:
         tokens = f"{int(results.length.sum())} tokens"
         if "target_length" in results:
             tokens += f", {int(results.target_length.sum())} of the target"
+        tokens = tokens.replace("tokens", "frames", 1) if results.attrs.get("reads") == "sounds" else tokens
         return f"{count(texts, 'window')} ({tokens})"
     if "rows" not in results:
         return count(texts, "image")

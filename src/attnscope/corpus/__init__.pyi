@@ -4,6 +4,7 @@ from ._shown import IdNames, split_character, with_marked_spaces
 from .encoded import EncodedTexts, Sources, Texts, texts_and_targets, texts_of, windows_of
 from .images import Image, Images, images_of
 from .pairs import LinePairs, TargetTokenizer, shifted
+from .sounds import Sound, Sounds, sounds_of
 from .texts import Corpus, Text
 from .windows import Window, Windows, cut_windows, window_name
 
@@ -15,6 +16,8 @@ __all__ = [
     "Image",
     "Images",
     "LinePairs",
+    "Sound",
+    "Sounds",
     "Sources",
     "TargetTokenizer",
     "Text",
@@ -28,6 +31,7 @@ __all__ = [
     "is_standard_input",
     "shifted",
     "shown",
+    "sounds_of",
     "split_character",
     "texts_and_targets",
     "texts_of",

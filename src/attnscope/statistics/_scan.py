@@ -19,6 +19,7 @@ from attnscope.capture import (
     load_model,
     position_table_length,
     reads_images,
+    reads_sounds,
     signature_of,
 )
 from attnscope.checks import check_seed, check_whole
@@ -30,6 +31,7 @@ from attnscope.corpus import (
     Texts,
     Window,
     images_of,
+    sounds_of,
     texts_and_targets,
     windows_of,
 )
@@ -41,6 +43,7 @@ from attnscope.statistics._measurement import Measurement
 from attnscope.statistics._places import NEEDED
 from attnscope.statistics._summary import summarize
 from attnscope.statistics.images import scan_images
+from attnscope.statistics.sounds import scan_sounds
 from attnscope.store import RunFolder, Signature
 
 if TYPE_CHECKING:
@@ -91,7 +94,8 @@ def scan(
         lists of whole numbers. By default the bundled sample. A file must not change before the scan has ended.
         Of a vision encoder, images: paths of ``.png``, ``.jpg`` or ``.webp`` files or of folders that hold them,
         Pillow's images, arrays of pixels ``(row, column, 3)`` of 8 bits, or ``pixel_values``: see
-        `attnscope.statistics.images`.
+        `attnscope.statistics.images`. Of Whisper, Wav2Vec2 and the like, sounds: ``.wav`` files or folders of them, or
+        ``{"array": samples, "sampling_rate": rate}``; see `attnscope.statistics.sounds`.
     targets
         Translations of `texts`, for an encoder-decoder: one sentence a line on both sides (each string is one), line i
         beside line i. The decoder reads them as in training, after its start token. Without them it reads what the
@@ -170,7 +174,13 @@ def scan(
     images = images_of(texts)
     if images is not None and (not images.beside_text or reads_images(model, revision)):
         _refuse_of_text(
-            targets=targets, window=window, stride=stride, field=field, by_line=by_line, clusters=clusters
+            "images",
+            targets=targets,
+            window=window,
+            stride=stride,
+            field=field,
+            by_line=by_line,
+            clusters=clusters,
         )
         return scan_images(
             model,
@@ -180,6 +190,35 @@ def scan(
             repair=repair,
             limit=limit,
             batch_size=batch_size,
+            statistics=statistics,
+            band=band,
+            seed=seed,
+            device=device,
+            dtype=dtype,
+            revision=revision,
+            trust_remote_code=trust_remote_code,
+            show=show,
+            progress=progress,
+        )
+    sounds = sounds_of(texts)
+    if sounds is not None and (not sounds.beside_text or reads_sounds(model, revision)):
+        _refuse_of_text(
+            "sounds",
+            window=window,
+            stride=stride,
+            field=field,
+            by_line=by_line,
+            clusters=clusters,
+            batch_size=batch_size,
+        )
+        return scan_sounds(
+            model,
+            sounds,
+            targets=targets,
+            processor=tokenizer,
+            out=out,
+            repair=repair,
+            limit=limit,
             statistics=statistics,
             band=band,
             seed=seed,
@@ -248,12 +287,12 @@ def scan(
         return in_folder(run, job, kinds, attributes, show)
 
 
-def _refuse_of_text(**given: object) -> None:
-    """Refuse arguments that images have no use for."""
+def _refuse_of_text(what: str, /, **given: object) -> None:
+    """Refuse arguments that images or sounds have no use for."""
     for name, value in given.items():
         if value is not None and value is not False:
             flag = "target" if name == "targets" else name.replace("_", "-")
-            raise AttnscopeError(f"{name} (--{flag}) is of texts, and these are images: leave it out")
+            raise AttnscopeError(f"{name} (--{flag}) is of texts, and these are {what}: leave it out")
 
 
 def _both_sides(

@@ -23,6 +23,7 @@ NOTES = (
     "tower",
     "pooling",
     "patches",
+    "sounds",
 )  # attributes that tell a reader what is not as expected
 SUMMARY, SAMPLE = "summary", "sample"
 
@@ -31,7 +32,15 @@ def load_scan(run: RunFolder) -> xr.Dataset:
     """What `scan` returns, from the folder of a finished run."""
     results, summary = run.results(), run.load(SUMMARY)
     names = (run.signature.settings or {})["statistics"]
-    known = [*names, *(f"{EQUAL}{name}" for name in names), "length", "target_length", "rows", "columns"]
+    known = [
+        *names,
+        *(f"{EQUAL}{name}" for name in names),
+        "length",
+        "target_length",
+        "rows",
+        "columns",
+        "frames",
+    ]
     results = results[[name for name in known if name in results]]
     if summary is not None:
         results = results.merge(summary, combine_attrs="no_conflicts")
