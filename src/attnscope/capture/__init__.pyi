@@ -29,7 +29,7 @@ from ._sites import layer_coordinates
 from ._verify import TOLERANCE, pooling_heads, verify
 from ._vision import VisionModel, load_vision_model, reads_images
 from ._watch import Site
-from ._watching import Capture, capture_of, watching
+from ._watching import Capture, capture_notes, capture_of, watching
 
 __all__ = [
     "DTYPES",
@@ -48,6 +48,7 @@ __all__ = [
     "borrowed",
     "borrowing",
     "calls_inside",
+    "capture_notes",
     "capture_of",
     "check_finite",
     "configured_length",

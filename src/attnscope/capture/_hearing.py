@@ -93,19 +93,20 @@ class SpeechModel:
             given = self.extractor(samples.astype(np.float32), sampling_rate=self.rate, return_tensors="pt")[
                 reads
             ]
-        if reads == _FEATURES:
+        window: Any = getattr(self.extractor, "n_samples", None)
+        count: Any = getattr(self.model, "_get_feat_extract_output_lengths", None)
+        ratio: Any = getattr(self.model.config, "inputs_to_logits_ratio", None)
+        if reads == _FEATURES and window is not None:
             frames = int(self.model.config.max_source_positions)
-            each = self.extractor.n_samples / frames
+            each = window / frames
             sounding = min(frames, int(np.ceil(len(samples) / each)))
-        else:
-            count: Any = getattr(self.model, "_get_feat_extract_output_lengths", None)
-            if given.ndim != 2 or count is None:  # noqa: PLR2004
-                raise AttnscopeError(
-                    f"{type(self.model).__name__} reads no wave, and no windows as Whisper does: its frames are not "
-                    "known"
-                )
+        elif reads == _WAVE and given.ndim == 2 and count is not None and ratio is not None:  # noqa: PLR2004
             frames = sounding = int(count(given.shape[1]))
-            each = float(self.model.config.inputs_to_logits_ratio)
+            each = float(ratio)
+        else:
+            raise AttnscopeError(
+                f"{type(self.model).__name__} reads no wave, and no windows as Whisper does: its frames are not known"
+            )
         if sounding < 1:
             raise AttnscopeError(
                 f"a sound of {len(samples)} samples is too short for one frame: leave it out"

@@ -52,7 +52,9 @@ class _Candidates:
         columns = _fraction(
             measured.columns_left, np.maximum(1.0 - measured.columns_left - measured.first, 0.0)
         )
-        columns = np.where(np.isnan(measured.columns_left), np.nan, columns)  # not known: then no side is named
+        columns = np.where(
+            np.isnan(measured.columns_left), np.nan, columns
+        )  # not known: then no side is named
         equal[:, -2] = np.maximum(equal[:, -2], columns)
         equal[:, -1] = np.maximum(equal[:, -1], 1.0 - columns)
         return cls(_columns(measured), equal, told * places.rows[:, None])

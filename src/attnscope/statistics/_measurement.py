@@ -14,7 +14,7 @@ from attnscope.attention import AttentionCall
 from attnscope.capture import (
     LoadedModel,
     Site,
-    capture_of,
+    capture_notes,
     forward,
     padding_difference,
     should_look_back,
@@ -124,8 +124,8 @@ class Measurement:
         self.sites, _ = verify(
             self.loaded.model, inputs, text=window_name(self.first, 0), weights_suffice=True
         )
-        self.notes["capture"] = capture_of(self.loaded.model)
-        if self.notes["capture"] != "registry":
+        self.notes |= capture_notes(self.loaded.model)
+        if "way" in self.notes:
             self._say_what_is_seen()
         if should_look_back(self.loaded.model) and any(site.kind == "self" for site in self.sites):
             self.notes["causality"] = (
@@ -142,10 +142,6 @@ class Measurement:
     def _say_what_is_seen(self) -> None:
         """What a model off the registry shows: its weights, of layers that may have other places than tokens."""
         name = type(self.loaded.model).__name__
-        self.notes["way"] = (
-            f"{name} does not attend through transformers' registry: its weights are those that its own eager "
-            "attention returns, taken one layer at a time (slower)."
-        )
         reading = self._reading([self.first])
         pooled: list[Site] = []
 

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+import transformers
 import xarray as xr
 from scipy.io import wavfile
 from scipy.signal import resample_poly
@@ -172,6 +173,47 @@ def test_what_does_not_fit_is_refused(place, model, given, said):
     with pytest.raises(AttnscopeError) as caught:
         attnscope.scan(place / model, place / "sounds", **given)
     assert said in str(caught.value)
+
+
+WAVES = {
+    "hidden_size": 16,
+    "num_attention_heads": 2,
+    "num_hidden_layers": 2,
+    "intermediate_size": 32,
+    "num_conv_pos_embeddings": 16,
+    "num_conv_pos_embedding_groups": 2,
+}
+
+
+def scan_of(family, extractor=None, **settings):
+    config = getattr(transformers, f"{family}Config")(**settings)
+    wave = {"array": np.random.default_rng(0).normal(size=16_000), "sampling_rate": 16_000}
+    model = getattr(transformers, f"{family}Model")(config)
+    return attnscope.scan(model, wave, tokenizer=extractor or transformers.Wav2Vec2FeatureExtractor())
+
+
+@pytest.mark.parametrize("family", ["Hubert", "WavLM", "Data2VecAudio", "UniSpeech"])
+def test_other_readers_of_waves_are_measured(family):
+    found = scan_of(family, **WAVES, conv_dim=[8] * 7)
+    assert int(found.length[0]) == 49
+    assert ("way" in found.attrs) == (family == "WavLM")
+
+
+def test_frames_that_are_not_known_are_refused():
+    with pytest.raises(AttnscopeError, match="attends over 24 places, and its encoder makes 49 frames"):
+        scan_of("SEW", **WAVES, conv_dim=[8] * 13)
+    small = {"max_length": 100, "num_mel_bins": 32}
+    reader = transformers.ASTFeatureExtractor(**small)
+    with pytest.raises(AttnscopeError, match="its frames are not known"):
+        scan_of(
+            "AST",
+            reader,
+            hidden_size=16,
+            num_attention_heads=2,
+            num_hidden_layers=1,
+            intermediate_size=16,
+            **small,
+        )
 
 
 def test_models_and_sounds_that_do_not_belong_together_are_refused(place):

@@ -12,7 +12,7 @@ import xarray as xr
 from attnscope.capture import (
     Site,
     VisionModel,
-    capture_of,
+    capture_notes,
     forward,
     layer_coordinates,
     pooling_heads,
@@ -91,7 +91,7 @@ class ImageMeasurement:
         with torch.no_grad(), explaining(f"{name} cannot read {first.name}", advice):
             model(pixel_values=pixels)
         self.sites, _ = verify(model, {"pixel_values": pixels}, text=first.name, weights_suffice=True)
-        self.notes["capture"] = capture_of(model)
+        self.notes |= capture_notes(model)
         if self.vision.tower:
             self.notes["tower"] = (
                 f"{type(self.vision.loaded.model).__name__} reads more than images: what is measured is its vision "
@@ -101,11 +101,6 @@ class ImageMeasurement:
             self.notes["pooling"] = (
                 f"The head that pools the last layer ({heads[0]}, {type(model.get_submodule(heads[0])).__name__}) "
                 "attends once, from a learned probe in place of a token, and is not measured."
-            )
-        if self.notes["capture"] != "registry":
-            self.notes["way"] = (
-                f"{name} does not attend through transformers' registry: its weights are those that its own eager "
-                "attention returns, taken one layer at a time (slower)."
             )
 
     def _is_whole(self, first: Image, pixels: Tensor) -> bool:

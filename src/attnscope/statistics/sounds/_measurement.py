@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from attnscope.capture import SpeechModel, capture_of, forward, verify, watching
+from attnscope.attention import output_of
+from attnscope.capture import SpeechModel, capture_notes, forward, verify, watching
+from attnscope.errors import AttnscopeError
 from attnscope.progress import Progress, Tell, tell_nobody
 from attnscope.statistics._keep import keep
 from attnscope.statistics._labelled import labelled
@@ -21,14 +23,17 @@ from attnscope.statistics._sample import (
     shown_heads,
     tile_size,
 )
-from attnscope.statistics.sounds._pieces import Piece, pieces_of, read_piece
+from attnscope.statistics.sounds._pieces import Piece, SoundReading, pieces_of, read_piece
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     import numpy as np
     import xarray as xr
+    from torch import Tensor
 
+    from attnscope.attention import AttentionCall
+    from attnscope.capture import Site
     from attnscope.corpus import Sounds, Window
     from attnscope.store import RunFolder
 
@@ -60,7 +65,8 @@ class SoundMeasurement:
             text=first.name,
             weights_suffice=True,
         )
-        self.notes["capture"] = capture_of(speech.model)
+        self.notes |= capture_notes(speech.model)
+        self._check_frames(reading)
         every, sounding = (sum(part) for part in zip(*counts, strict=True))
         self.is_padded = sounding < every
         each = 1000 * speech.hear(first.samples).seconds
@@ -72,6 +78,22 @@ class SoundMeasurement:
                 "count as queries; as keys the others count as special tokens."
             )
         self.notes["sounds"] = note
+
+    @torch.no_grad()
+    def _check_frames(self, reading: SoundReading) -> None:
+        """Refuse a model whose encoder attends over other places than its frames."""
+        model, frames = self.speech.model, reading.frames.valid.shape[1]
+
+        def look(site: Site, call: AttentionCall) -> Tensor:
+            if site.kind != "causal" and call.key.shape[2] != frames:
+                raise AttnscopeError(
+                    f"layer {site.index} ({site.name}) of {type(model).__name__} attends over {call.key.shape[2]} "
+                    f"places, and its encoder makes {frames} frames: their times are not known"
+                )
+            return output_of(call) if call.key.shape[-1] else call.query
+
+        with watching(model, look, weights_suffice=True):
+            model(**reading.inputs(model))
 
     def pieces(self) -> Iterator[Piece]:
         """The pieces that are measured."""
