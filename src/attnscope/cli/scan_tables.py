@@ -118,7 +118,8 @@ def print_tables(results: xr.Dataset) -> None:
                 f"\nno {kind} head: none has {least} of its weight {where} and twice what equal weights give"
             )
             console.print(none, style="bold", highlight=False)
-    console.print(f"\n{results.attrs.get('kinds', _missing(results))}", highlight=False, markup=False)
+    kinds = results.attrs["kinds"] if "kinds" in results.attrs else _missing(results)
+    console.print(f"\n{kinds}", highlight=False, markup=False)
     console.print("A weight is a mixing coefficient, not an explanation.", style="dim")
 
 
@@ -146,11 +147,12 @@ def _said_corpus(results: xr.Dataset) -> str:
 
 def _missing(results: xr.Dataset) -> str:
     from attnscope.statistics import NEEDED
-    from attnscope.statistics.images import NEEDED as NEEDED_OF_IMAGES
 
-    if _is_of_images(results) and "rows" not in results:
-        return "No kinds of heads: no rows and columns of patches are known."
-    needed = NEEDED_OF_IMAGES if _is_of_images(results) else NEEDED
+    needed = NEEDED
+    if _is_of_images(results):
+        if "rows" not in results:
+            return "No kinds of heads: no rows and columns of patches are known."
+        from attnscope.statistics.images import NEEDED as needed  # noqa: N811
     absent = ", ".join(name for name in needed if name not in results)
     return f"No kinds of heads: for them --statistics lacks {absent}."
 

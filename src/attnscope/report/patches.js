@@ -50,6 +50,6 @@ function patchBoxes(picture) {
   const line = html("div", { role: "presentation" }), grid = html("div", { class: "patches", role: "presentation" });
   grid.style.gridTemplateColumns = `repeat(${picture.columns}, minmax(0, 1fr))`;
   grid.style.aspectRatio = `${picture.columns} / ${picture.rows}`;
-  if (picture.source) grid.style.backgroundImage = `url("${picture.source}")`;
+  if (picture.source) grid.append(html("img", { alt: "", src: picture.source }));
   return { line, grid };
 }
