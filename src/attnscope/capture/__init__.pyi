@@ -20,6 +20,7 @@ from ._heuristics import (
 from ._inner import Bridge, Envoy, inner_model
 from ._load import DTYPES, LoadedModel, load_model, usable_device
 from ._module_calls import PassObserver, calls_inside
+from ._notes import capture_notes
 from ._padding import padding_difference
 from ._positions import position_table_length, stored_positions
 from ._quiet import quiet
@@ -29,7 +30,7 @@ from ._sites import layer_coordinates
 from ._verify import TOLERANCE, pooling_heads, verify
 from ._vision import VisionModel, load_vision_model, reads_images
 from ._watch import Site
-from ._watching import Capture, capture_notes, capture_of, watching
+from ._watching import Capture, capture_of, watching
 
 __all__ = [
     "DTYPES",

@@ -91,17 +91,6 @@ def watching(model: PreTrainedModel, observer: Observer, *, weights_suffice: boo
         yield
 
 
-def capture_notes(model: PreTrainedModel) -> dict[str, str]:
-    """Attributes of a result that say in which way its model was captured, after `verify`."""
-    notes: dict[str, str] = {"capture": capture_of(model)}
-    if model in _ways:
-        notes["way"] = (
-            f"{type(model).__name__} does not attend through transformers' registry: its weights are those that its "
-            "own eager attention returns, taken one layer at a time (slower)."
-        )
-    return notes
-
-
 def only_weights(model: PreTrainedModel) -> str:
     """Why a model that has only weights to show is refused."""
     return (

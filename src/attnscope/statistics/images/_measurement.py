@@ -15,7 +15,6 @@ from attnscope.capture import (
     capture_notes,
     forward,
     layer_coordinates,
-    pooling_heads,
     verify,
     watching,
 )
@@ -96,11 +95,6 @@ class ImageMeasurement:
             self.notes["tower"] = (
                 f"{type(self.vision.loaded.model).__name__} reads more than images: what is measured is its vision "
                 f"tower ({self.vision.tower}, {name})."
-            )
-        if heads := pooling_heads(model):
-            self.notes["pooling"] = (
-                f"The head that pools the last layer ({heads[0]}, {type(model.get_submodule(heads[0])).__name__}) "
-                "attends once, from a learned probe in place of a token, and is not measured."
             )
 
     def _is_whole(self, first: Image, pixels: Tensor) -> bool:
