@@ -56,7 +56,10 @@ TARGET = (
 )
 GROUPS = ("kinds", "roles")  # rules that are known by name
 Tokenizer = Annotated[
-    str | None, typer.Option(help="Folder or hub id of the tokenizer.", show_default="the model's")
+    str | None,
+    typer.Option(
+        help="Folder or hub id of the tokenizer (of images, the processor).", show_default="the model's"
+    ),
 ]
 Revision = Annotated[str | None, typer.Option(help="Branch, tag or commit on the hub.")]
 TrustRemoteCode = Annotated[

@@ -23,7 +23,10 @@ if TYPE_CHECKING:
 
 
 _Target = Annotated[
-    list[Path] | None, typer.Option(help=options.TARGET + "Both texts by line, line i beside line i.")
+    list[Path] | None,
+    typer.Option(
+        help=options.TARGET + "Both texts by line, line i beside line i; of sounds, transcripts by line."
+    ),
 ]
 _Statistics = Annotated[
     str | None,
@@ -35,7 +38,23 @@ _Window = Annotated[
 _Stride = Annotated[
     int | None, typer.Option(help="Tokens between the starts of windows.", show_default="no overlap")
 ]
-_BatchSize = Annotated[int | None, typer.Option(help="Windows at a time.", show_default="about 2048 tokens")]
+_BatchSize = Annotated[
+    int | None, typer.Option(help="Windows or images at a time.", show_default="about 2048 tokens")
+]
+_Band = Annotated[
+    int | None,
+    typer.Option(
+        help="Largest offset of the profiles.",
+        show_default="10 tokens; of images 3 rows and columns of patches",
+    ),
+]
+_Texts = Annotated[
+    list[Path] | None,
+    typer.Argument(
+        help="Files or folders of text (UTF-8, .txt .md .jsonl, also .gz .bz2 .xz; .parquet .arrow); - is standard "
+        "input. Of a vision encoder, images (.png .jpg .webp); of Whisper, Wav2Vec2 and the like, sounds (.wav)."
+    ),
+]
 _Clusters = Annotated[
     int | None,
     typer.Option(
@@ -71,7 +90,7 @@ _Show = Annotated[
 
 def scan(
     model: options.Model = options.BUNDLED,
-    text: options.Texts = None,
+    text: _Texts = None,
     target: _Target = None,
     out: options.Out = None,
     repair: options.Repair = False,
@@ -80,9 +99,11 @@ def scan(
     statistics: _Statistics = None,
     window: _Window = None,
     stride: _Stride = None,
-    limit: Annotated[int | None, typer.Option(help="Largest number of windows.", show_default="all")] = None,
+    limit: Annotated[
+        int | None, typer.Option(help="Largest number of windows or images.", show_default="all")
+    ] = None,
     batch_size: _BatchSize = None,
-    band: options.Band = 10,
+    band: _Band = None,
     clusters: _Clusters = None,
     seed: options.Seed = 0,
     field: options.Field = None,
@@ -99,7 +120,7 @@ def scan(
     as_json: options.AsJson = False,
     as_csv: options.AsCsv = False,
 ) -> None:
-    """Where does every head look? Stream a corpus through a model; measure every attention head."""
+    """Where does every head look? Stream texts, images or sounds through a model; measure every attention head."""
     if statistics == "list":
         list_statistics()
         return

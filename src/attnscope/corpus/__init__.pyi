@@ -5,7 +5,9 @@ from ._groups import GroupedWindows, Grouping, Groups, grouping_of
 from ._opening import file_mode, is_standard_input, shown
 from ._shown import IdNames, split_character, with_marked_spaces
 from .encoded import EncodedTexts, Sources, Texts, texts_and_targets, texts_of, windows_of
+from .images import Image, Images, images_of
 from .pairs import LinePairs, TargetTokenizer, shifted
+from .sounds import Sound, Sounds, sounds_of
 from .texts import Corpus, Text
 from .windows import Window, Windows, cut_windows, window_name
 
@@ -19,7 +21,11 @@ __all__ = [
     "Grouping",
     "Groups",
     "IdNames",
+    "Image",
+    "Images",
     "LinePairs",
+    "Sound",
+    "Sounds",
     "Sources",
     "TargetTokenizer",
     "Text",
@@ -31,10 +37,12 @@ __all__ = [
     "cut_windows",
     "file_mode",
     "grouping_of",
+    "images_of",
     "is_standard_input",
     "kept",
     "shifted",
     "shown",
+    "sounds_of",
     "split_character",
     "texts_and_targets",
     "texts_of",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,6 +18,8 @@ from attnscope.capture import (
     decoder_start,
     load_model,
     position_table_length,
+    reads_images,
+    reads_sounds,
     signature_of,
 )
 from attnscope.checks import check_seed, check_whole
@@ -31,16 +33,21 @@ from attnscope.corpus import (
     Sources,
     Texts,
     Window,
+    images_of,
+    kept,
+    sounds_of,
     windows_of,
 )
 from attnscope.errors import AttnscopeError
 from attnscope.progress import Tell
 from attnscope.statistics._catalogue import OF_GROUPS, choose
-from attnscope.statistics._measurement import Measurement, joined
+from attnscope.statistics._keep import in_folder, joined
+from attnscope.statistics._measurement import Measurement
 from attnscope.statistics._places import NEEDED
 from attnscope.statistics._sides import grouping_for, read_sides
-from attnscope.statistics._stored import SAMPLE, SUMMARY, keeps_maps_of, load_scan
 from attnscope.statistics._summary import summarize
+from attnscope.statistics.images import scan_images
+from attnscope.statistics.sounds import scan_sounds
 from attnscope.store import RunFolder, Signature
 
 if TYPE_CHECKING:
@@ -65,7 +72,7 @@ def scan(
     limit: int | None = None,
     batch_size: int | None = None,
     statistics: Sequence[str] | str | None = None,
-    band: int = 10,
+    band: int | None = None,
     clusters: int | None = None,
     seed: int = 0,
     field: str | None = None,
@@ -93,12 +100,16 @@ def scan(
         them, or any iterable: a list, a generator, a column of a table. A string that is or looks like a file's name
         (``"essay.txt"``) is refused. Or token ids, each row a window as it stands: what a tokenizer returns, a tensor,
         lists of whole numbers. By default the bundled sample. A file must not change before the scan has ended.
+        Of a vision encoder, images: paths of ``.png``, ``.jpg`` or ``.webp`` files or of folders that hold them,
+        Pillow's images, arrays of pixels ``(row, column, 3)`` of 8 bits, or ``pixel_values``: see
+        `attnscope.statistics.images`. Of Whisper, Wav2Vec2 and the like, sounds: ``.wav`` files or folders of them, or
+        ``{"array": samples, "sampling_rate": rate}``; see `attnscope.statistics.sounds`.
     targets
         Translations of `texts`, for an encoder-decoder: one sentence a line on both sides (each string is one), line i
         beside line i. The decoder reads them as in training, after its start token. Without them it reads what the
         encoder reads.
     tokenizer
-        A tokenizer or its folder; by default the one beside the model.
+        A tokenizer or its folder; by default the one beside the model. Of images, the image processor.
     out
         Run folder, or a function that names it from the signature. With it, results are written as they come,
         and a run that was stopped goes on. ``.encoding["source"]`` of the result holds the folder.
@@ -110,15 +121,16 @@ def scan(
     stride
         Tokens between the starts of windows; by default windows do not overlap.
     limit
-        Windows to measure; by default all.
+        Windows, or images, to measure; by default all.
     batch_size
-        Windows at a time; by default about 2,048 tokens' worth (with `targets`, of the longest line).
+        Windows at a time; by default about 2,048 tokens' worth (with `targets`, of the longest line; of images too).
     statistics
         Names from ``attnscope.statistics.STATISTICS``, as a list or as one string with commas between; by default
         all but ``learned_sink``, which few models have. The kinds of heads need ``band_sum``, ``bin_sum``, ``entropy``,
         ``first_token``, ``special_tokens`` and ``mean_offset``; with `clusters` the first is enough.
     band
-        Largest offset of the band: offsets ``-band..band``.
+        Largest offset of the band: offsets ``-band..band``, by default 10 tokens. Of images, in rows and in columns of
+        patches, by default 3.
     clusters, seed
         Number of kinds of heads, found by k-means over profiles, as the papers do; and the seed of that. By default
         kinds are named by what is measured of each head, and are as many as there are: see `summarize`.
@@ -159,6 +171,7 @@ def scan(
         a decoder beside an encoder read, ``kinds`` how many heads are of which kind, ``capture`` in which way the model
         was captured (``registry`` or ``eager weights``), ``way``, ``places``, ``causality`` and ``padding`` what is not
         as expected.
+        Of images: see `attnscope.statistics.images.scan_images`.
 
     Raises
     ------
@@ -173,7 +186,43 @@ def scan(
     >>> bool((found.band_sum.sum("offset") / found.length + found.outside - 1 < 1e-6).all())
     True
     """
+    texts = kept(texts) if isinstance(texts, Iterator) else texts
+    model = MODEL if model is None else model
+    of_text = {
+        "window": window,
+        "stride": stride,
+        "field": field,
+        "by_line": by_line,
+        "clusters": clusters,
+        "groups": groups,
+        "chat": chat,
+        "chat_template": chat_template,
+    }
+    of_all: dict[str, Any] = {
+        "processor": tokenizer,
+        "out": out,
+        "repair": repair,
+        "limit": limit,
+        "statistics": statistics,
+        "band": band,
+        "seed": seed,
+        "device": device,
+        "dtype": dtype,
+        "revision": revision,
+        "trust_remote_code": trust_remote_code,
+        "show": show,
+        "progress": progress,
+    }
+    images = images_of(texts)
+    if images is not None and (not images.beside_text or reads_images(model, revision)):
+        _refuse_of_text("images", targets=targets, **of_text)
+        return scan_images(model, images, batch_size=batch_size, **of_all)
+    sounds = sounds_of(texts)
+    if sounds is not None and (not sounds.beside_text or reads_sounds(model, revision)):
+        _refuse_of_text("sounds", batch_size=batch_size, **of_text)
+        return scan_sounds(model, sounds, targets=targets, **of_all)
     names = choose(statistics)
+    band = 10 if band is None else band
     has_kinds = set(NEEDED) <= set(names) or (clusters is not None and "band_sum" in names)
     check_whole(1, window=window, stride=stride, limit=limit, batch_size=batch_size, band=band)
     check_whole(2, clusters=clusters)
@@ -189,7 +238,7 @@ def scan(
     )
     grouping = grouping_for(groups, corpus)
     loaded = load_model(
-        MODEL if model is None else model,
+        model,
         tokenizer=tokenizer,
         revision=revision,
         device=device,
@@ -242,26 +291,15 @@ def scan(
             results = results.merge(kinds(results), combine_attrs="no_conflicts")
         return results.assign_attrs(attributes | job.notes)
     with RunFolder(Path(out(signature) if callable(out) else out), signature, repair=repair) as run:
-        return _in_folder(run, job, kinds, attributes, show)
+        return in_folder(run, job, kinds, attributes, show)
 
 
-def _in_folder(
-    run: RunFolder,
-    job: Measurement,
-    kinds: Callable[[xr.Dataset], xr.Dataset] | None,
-    attributes: dict[str, str],
-    show: Sequence[tuple[int, int]] | None,
-) -> xr.Dataset:
-    """What the run lacks is measured and kept; the results are read from it, as a later call will."""
-    if not run.complete:
-        job.into(run)
-        if kinds is not None:
-            run.save(SUMMARY, kinds(run.results()))
-        run.finish(attributes=attributes | job.notes)
-    results = load_scan(run)
-    if show is not None and run.is_writable() and not keeps_maps_of(run, show):
-        run.save(SAMPLE, job.sample(results, show))
-    return results
+def _refuse_of_text(what: str, /, **given: object) -> None:
+    """Refuse arguments that images or sounds have no use for."""
+    for name, value in given.items():
+        if value is not None and value is not False:
+            flag = "target" if name == "targets" else name.replace("_", "-")
+            raise AttnscopeError(f"{name} (--{flag}) is of texts, and these are {what}: leave it out")
 
 
 def _windows(

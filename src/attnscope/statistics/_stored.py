@@ -20,6 +20,10 @@ NOTES = (
     "decoder",
     "causality",
     "padding",
+    "tower",
+    "pooling",
+    "patches",
+    "sounds",
 )  # attributes that tell a reader what is not as expected
 SUMMARY, SAMPLE = "summary", "sample"
 
@@ -29,7 +33,15 @@ def load_scan(run: RunFolder) -> xr.Dataset:
     results, summary = run.results(), run.load(SUMMARY)
     names = (run.signature.settings or {})["statistics"]
     names = [*names, *(f"{name}{BY_GROUP}" for name in names)]
-    known = [*names, *(f"{EQUAL}{name}" for name in names), "length", "target_length"]
+    known = [
+        *names,
+        *(f"{EQUAL}{name}" for name in names),
+        "length",
+        "target_length",
+        "rows",
+        "columns",
+        "frames",
+    ]
     results = results[[name for name in known if name in results]]
     if summary is not None:
         results = results.merge(summary, combine_attrs="no_conflicts")

@@ -3,6 +3,7 @@ from ._forms import form_comparison
 from ._groups import group_maps
 from ._maps import weight_maps
 from ._overview import overview
+from ._patches import patch_profiles
 from ._pies import label_pies
 from ._profiles import profile_curves
 from ._sample import Map, maps
@@ -14,6 +15,7 @@ __all__ = [
     "label_pies",
     "maps",
     "overview",
+    "patch_profiles",
     "profile_curves",
     "weight_maps",
     "write_scan_figures",
