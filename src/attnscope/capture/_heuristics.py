@@ -236,6 +236,24 @@ def patch_size_of(config: Any) -> tuple[int, int] | None:
     return (pair[0], pair[1]) if len(pair) == 2 and all(isinstance(one, int) for one in pair) else None  # noqa: PLR2004
 
 
+def image_token_of(config: Any) -> int | None:
+    """The token that stands for a piece of an image in a text; None where the config names none.
+
+    Under another name a model of vision and language is refused, as one that puts no images into its text.
+    """
+    found = (getattr(config, name, None) for name in ("image_token_id", "image_token_index"))
+    return next((one for one in found if isinstance(one, int)), None)
+
+
+def merged_side(image_processor: Any) -> int:
+    """How many patches on a side a decoder reads as one piece of an image, where the processor tells grids of patches.
+
+    Under another name a grid has more places than the image has tokens, and no map is drawn.
+    """
+    found = (getattr(image_processor, name, None) for name in ("merge_size", "spatial_merge_size"))
+    return next((one for one in found if isinstance(one, int)), 1)
+
+
 def has_class_token(embeddings: nn.Module) -> bool:
     """Whether the first row of the position table beside it is of a class token."""
     return any(getattr(embeddings, name, None) is not None for name in _CLASS_TOKENS)

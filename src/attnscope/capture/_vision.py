@@ -119,7 +119,7 @@ def load_vision_model(
                 "a model object was given without its image processor: pass tokenizer=processor, the model's folder, "
                 "or images as pixel_values"
             )
-        processor = _load_processor(
+        processor = load_image_processor(
             Repository.of(str(place), revision if processor is None else None),
             trust_remote_code=trust_remote_code,
         )
@@ -154,7 +154,14 @@ def _reader(model: PreTrainedModel) -> tuple[str, PreTrainedModel] | None:
     return None
 
 
-def _load_processor(repository: Repository, *, trust_remote_code: bool) -> Any:
+def load_image_processor(repository: Repository, *, trust_remote_code: bool = False) -> Any:
+    """The image processor of a repository, in the form that needs Pillow alone.
+
+    Raises
+    ------
+    AttnscopeError
+        If there is none, or it cannot be loaded.
+    """
     source = repository.source
     if not any(repository.find(name) for name in _FILES):
         raise AttnscopeError(

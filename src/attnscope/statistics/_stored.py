@@ -24,6 +24,7 @@ NOTES = (
     "pooling",
     "patches",
     "sounds",
+    "pictures",
 )  # attributes that tell a reader what is not as expected
 SUMMARY, SAMPLE = "summary", "sample"
 
@@ -41,6 +42,11 @@ def load_scan(run: RunFolder) -> xr.Dataset:
         "rows",
         "columns",
         "frames",
+        "image_first",
+        "image_tokens",
+        "image_tiles",
+        "image_rows",
+        "image_columns",
     ]
     results = results[[name for name in known if name in results]]
     if summary is not None:
