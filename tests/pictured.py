@@ -62,8 +62,8 @@ def save_processor(parts, folder):
     (folder / "processor_config.json").write_text(json.dumps(settings))
 
 
-def _text_config(tokenizer):
-    return _DECODER | {
+def _text_config(tokenizer, decoder=None):
+    return (decoder or _DECODER) | {
         "vocab_size": len(tokenizer),
         "pad_token_id": tokenizer.pad_token_id,
         "bos_token_id": tokenizer.bos_token_id,
@@ -71,11 +71,11 @@ def _text_config(tokenizer):
     }
 
 
-def _llava():
+def _llava(decoder=None):
     tokenizer = tokenizer_with("<image>")
     config = transformers.LlavaConfig(
         vision_config=transformers.CLIPVisionConfig(**_VISION),
-        text_config=transformers.LlamaConfig(**_text_config(tokenizer)),
+        text_config=transformers.LlamaConfig(**_text_config(tokenizer, decoder)),
         image_token_index=tokenizer.convert_tokens_to_ids("<image>"),
         vision_feature_layer=-1,
     )
@@ -168,3 +168,51 @@ def write_pictured(folder):
     for name, lines in (("texts", texts), ("chats", chats)):
         (folder / f"{name}.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     return folder
+
+
+def save_looking_llava(folder):
+    """A LLaVA of one layer in whose first head every token of text looks at the red patch of the image before it.
+
+    The vision tower adds nothing to its patches: the first number of each says whether it is red, the projector makes
+    0 of what is not, and keys read that number alone, in a part of the head that RoPE hardly turns.
+    """
+    torch.manual_seed(0)
+    rope = {"rope_type": "default", "rope_theta": 1e12}
+    model, parts = _llava(_DECODER | {"num_hidden_layers": 1, "rope_parameters": rope})
+    tower, projector = model.model.vision_tower, model.model.multi_modal_projector
+    layer = model.model.language_model.layers[0]
+    with torch.no_grad():
+        for name, weight in tower.named_parameters():
+            if name.endswith(("out_proj.weight", "fc2.weight", "bias", "position_embedding.weight")):
+                weight.zero_()
+        patches = next(
+            one for name, one in tower.named_parameters() if name.endswith("patch_embedding.weight")
+        )
+        patches.normal_(std=1e-3)
+        patches[:2] = 0
+        patches[0, 0], patches[1, 0] = 1 / PATCH**2, -1 / PATCH**2
+        for part in (projector.linear_1, projector.linear_2):
+            part.weight.zero_()
+            part.bias.zero_()
+            part.weight[:16, :16] = torch.eye(16)
+        projector.linear_1.weight[0, 0] = 5
+        projector.linear_2.weight[:2] = 0
+        projector.linear_2.weight[0, 0] = 1
+        projector.linear_2.bias[20] = 1
+        embedded = model.get_input_embeddings().weight
+        embedded.normal_(std=1e-3)
+        embedded[:, 0], embedded[:, 1] = 0, 1
+        for part in (layer.self_attn.q_proj, layer.self_attn.k_proj):
+            part.weight.zero_()
+        layer.self_attn.q_proj.weight[3, 1] = 30
+        layer.self_attn.k_proj.weight[3, 0] = 1
+    model.save_pretrained(folder)
+    save_processor(parts, folder)
+    return folder
+
+
+def red_at(row, column):
+    """A black image with one red patch."""
+    pixels = np.zeros((SIDE, SIDE, 3), np.uint8)
+    pixels[row * PATCH : (row + 1) * PATCH, column * PATCH : (column + 1) * PATCH, 0] = 255
+    return Image.fromarray(pixels)

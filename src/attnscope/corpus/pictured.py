@@ -11,6 +11,7 @@ from typing import Any, cast
 import numpy as np
 
 from attnscope.corpus._compressed import inner_suffix, unpacked
+from attnscope.corpus._messages import CHAT_FIELDS
 from attnscope.corpus._opening import file_mode, is_standard_input, shown
 from attnscope.corpus._picture_parts import PLACE, chat_of, has_images, sources_of
 from attnscope.corpus.files import check_characters, json_objects, read_blocks
@@ -147,9 +148,9 @@ def _of(value: object, name: str, folder: Path | None) -> PicturedText:
     if isinstance(text, str):
         check_characters(text, name)
         return PicturedText(name, text, (), _images(sources_of(named, name), name, folder))
-    messages, sources = chat_of(named, name)
-    if not messages:
+    if not any(named.get(one) for one in CHAT_FIELDS):
         raise AttnscopeError(f"{name}: expected a text (with {PLACE} where an image stands) or messages")
+    messages, sources = chat_of(named, name)
     return PicturedText(name, None, tuple(messages), _images(sources, name, folder))
 
 
