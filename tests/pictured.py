@@ -171,9 +171,9 @@ def write_pictured(folder):
 
 
 def save_looking_llava(folder):
-    """A LLaVA of one layer in whose first head every token of text looks at the red patch of the image before it.
+    """A LLaVA of one layer in whose first head every token of text looks at the blue patch of the image before it.
 
-    The vision tower adds nothing to its patches: the first number of each says whether it is red, the projector makes
+    The vision tower adds nothing to its patches: the first number of each says whether it is blue, the projector makes
     0 of what is not, and keys read that number alone, in a part of the head that RoPE hardly turns.
     """
     torch.manual_seed(0)
@@ -190,7 +190,7 @@ def save_looking_llava(folder):
         )
         patches.normal_(std=1e-3)
         patches[:2] = 0
-        patches[0, 0], patches[1, 0] = 1 / PATCH**2, -1 / PATCH**2
+        patches[0, 2], patches[1, 2] = 1 / PATCH**2, -1 / PATCH**2
         for part in (projector.linear_1, projector.linear_2):
             part.weight.zero_()
             part.bias.zero_()
@@ -211,8 +211,8 @@ def save_looking_llava(folder):
     return folder
 
 
-def red_at(row, column):
-    """A black image with one red patch."""
+def blue_at(row, column):
+    """A black image with one blue patch."""
     pixels = np.zeros((SIDE, SIDE, 3), np.uint8)
-    pixels[row * PATCH : (row + 1) * PATCH, column * PATCH : (column + 1) * PATCH, 0] = 255
+    pixels[row * PATCH : (row + 1) * PATCH, column * PATCH : (column + 1) * PATCH, 2] = 255
     return Image.fromarray(pixels)

@@ -14,7 +14,7 @@ from attnscope.capture import load_pictured_model
 from attnscope.corpus import pictured_of
 from attnscope.statistics import measure_weights
 from attnscope.store import unpacked
-from tests.pictured import FAMILIES, picture, red_at, save_looking_llava, save_pictured_model, write_pictured
+from tests.pictured import FAMILIES, blue_at, picture, save_looking_llava, save_pictured_model, write_pictured
 
 TEXTS = (
     ("<image> The tide is out.", (0,)),
@@ -173,8 +173,8 @@ def test_other_groups_leave_the_images_what_they_are(place):
 
 
 @pytest.mark.parametrize("at", [(2, 1), (0, 3)])
-def test_a_planted_head_looks_at_the_red_patch(looking, at, tmp_path):
-    text = {"text": "<image> Where is it?", "images": [red_at(*at)]}
+def test_a_planted_head_looks_at_the_blue_patch(looking, at, tmp_path):
+    text = {"text": "<image> Where is it?", "images": [blue_at(*at)]}
     found = attnscope.scan(looking, [text], statistics="entropy", out=tmp_path / "run", show=[])
     weight = found.group_weight.sel(group_query="text", group_key="image", head=0).item()
     assert weight > 0.999
