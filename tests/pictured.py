@@ -31,7 +31,7 @@ _VISION = {
     "image_size": SIDE,
     "patch_size": PATCH,
 }
-FAMILIES = ("llava", "qwen2_vl", "idefics3")
+FAMILIES = ("llava", "qwen2_vl", "idefics3", "internvl")
 
 
 def tokenizer_with(*tokens):
@@ -44,7 +44,7 @@ def tokenizer_with(*tokens):
 def save_pictured_model(family, folder):
     """A model and its processor in a folder."""
     torch.manual_seed(0)
-    model, processor = {"llava": _llava, "qwen2_vl": _qwen2_vl, "idefics3": _idefics3}[family]()
+    model, processor = _MAKERS[family]()
     for name, weight in model.named_parameters():
         if name.endswith(("q_proj.weight", "k_proj.weight", "embed_tokens.weight", "qkv.weight")):
             torch.nn.init.normal_(weight, std=0.5)  # so that weights are far from equal
@@ -134,6 +134,63 @@ def _idefics3(split=True):
     )
     settings = {"processor_class": "Idefics3Processor", "image_seq_len": 4, "mark": "<image>"}
     return transformers.Idefics3ForConditionalGeneration(config), (settings, images, tokenizer)
+
+
+def _named(**tokens):
+    """The bundled tokenizer with tokens that a processor asks for by their names."""
+    plain = tokenizer_with(*tokens.values())
+    return transformers.PreTrainedTokenizerFast(
+        tokenizer_object=plain.backend_tokenizer,
+        bos_token=plain.bos_token,
+        eos_token=plain.eos_token,
+        pad_token=plain.pad_token,
+        unk_token=plain.unk_token,
+        extra_special_tokens=tokens,
+    )
+
+
+def _internvl():
+    marks = {"start_image_token": "<img>", "end_image_token": "</img>", "video_token": "<video>"}
+    tokenizer = _named(context_image_token="<IMG_CONTEXT>", **marks)
+    config = transformers.InternVLConfig(
+        text_config={**_text_config(tokenizer), "model_type": "qwen2"},
+        vision_config={**_VISION, "image_size": [SIDE] * 2, "patch_size": [PATCH] * 2},
+        image_token_id=tokenizer.convert_tokens_to_ids("<IMG_CONTEXT>"),
+        downsample_ratio=0.5,
+        image_seq_length=4,
+    )
+    images = transformers.GotOcr2ImageProcessorPil(size={"height": SIDE, "width": SIDE}, max_patches=4)
+    settings = {"processor_class": "InternVLProcessor", "image_seq_length": 4, "mark": "<IMG_CONTEXT>"}
+    return transformers.InternVLForConditionalGeneration(config), (settings, images, tokenizer)
+
+
+def _gemma3():
+    tokenizer = _named(image_token="<soft>", boi_token="<boi>", eoi_token="<eoi>")
+    ids = tokenizer.convert_tokens_to_ids
+    config = transformers.Gemma3Config(
+        text_config={**_text_config(tokenizer), "head_dim": 8, "sliding_window": 16},
+        vision_config={**_VISION, "model_type": "siglip_vision_model"},
+        mm_tokens_per_image=4,
+        image_token_index=ids("<soft>"),
+        boi_token_index=ids("<boi>"),
+        eoi_token_index=ids("<eoi>"),
+    )
+    model = transformers.Gemma3ForConditionalGeneration(config)
+    torch.nn.init.normal_(
+        model.model.multi_modal_projector.mm_input_projection_weight
+    )  # 0 before it is trained
+    images = transformers.Gemma3ImageProcessorPil(size={"height": SIDE, "width": SIDE})
+    settings = {"processor_class": "Gemma3Processor", "image_seq_length": 4, "mark": "<boi>"}
+    return model, (settings, images, tokenizer)
+
+
+_MAKERS = {
+    "llava": _llava,
+    "qwen2_vl": _qwen2_vl,
+    "idefics3": _idefics3,
+    "internvl": _internvl,
+    "gemma3": _gemma3,
+}
 
 
 def picture(number, height=48, width=32):

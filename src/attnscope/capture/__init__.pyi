@@ -27,7 +27,7 @@ from ._pictured import PicturedModel, load_pictured_model
 from ._positions import position_table_length, stored_positions
 from ._quantised import plain
 from ._quiet import quiet
-from ._registry import attnscope_attention
+from ._registry import attnscope_attention, sees_ahead
 from ._signature import signature_of
 from ._sites import layer_coordinates
 from ._verify import TOLERANCE, pooling_heads, verify
@@ -84,6 +84,7 @@ __all__ = [
     "quiet",
     "reads_images",
     "reads_sounds",
+    "sees_ahead",
     "should_look_back",
     "signature_of",
     "stored_positions",

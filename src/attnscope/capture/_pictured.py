@@ -68,7 +68,7 @@ class PicturedModel:
             what it is given.
         """
         text, contents = item.text, None
-        own: str = self.processor.image_token
+        own = _mark_of(self.processor)
         if text is None:
             text, contents = written_in_parts(item, self.processor, template)
         elif own not in text:
@@ -102,6 +102,11 @@ class PicturedModel:
                 "processor does (LLaVA, Qwen-VL, Idefics3, InternVL, Gemma3, ...)"
             )
         expanded, gained = _expanded(text, replaced)
+        if max((end for _, end in spans), default=0) > len(expanded):
+            raise AttnscopeError(
+                f"{type(self.processor).__name__} writes more into a text than its images, and does not tell what: the "
+                "characters behind its tokens are not known, and it is not measured"
+            )
         regions = (
             None
             if contents is None
@@ -167,7 +172,7 @@ class PicturedModel:
         with explaining(f"{kind} cannot read {name}", "Are processor and model made for each other?"):
             inputs = self.decoder_inputs(given)
             own = self.run(given)
-        sites, _ = verify(self.decoder, inputs, text=name, weights_suffice=True)
+        sites, _ = verify(self.decoder, inputs, text=name, weights_suffice=True, looks_back=False)
         with watching(
             self.decoder,
             lambda _, call: output_of(call) if call.key.shape[-1] else call.query,
@@ -260,14 +265,18 @@ def _load_processor(repository: Repository, model: PreTrainedModel, *, trust_rem
             f"{source} has no processor ({' or '.join(_CONFIGS[:2])}): save it there, or give its folder with "
             "--tokenizer"
         )
-    advice = "Are its files whole, and the right ones?"
+    advice = "Are its files whole, and is all installed that it needs?"
     named = [
         (repository.read(name) or {}).get("processor_class") for name in _CONFIGS if repository.find(name)
     ]
     found = (getattr(transformers, str(name), None) for name in named)
     usual: Any = PROCESSOR_MAPPING.get(type(model.config), None)
     maker: Any = next((one for one in found if one is not None), usual)
-    if maker is None or not hasattr(maker, "get_attributes"):
+    with explaining(
+        f"the processor of {source} cannot be loaded", advice
+    ):  # it may need what is not installed
+        known = hasattr(maker, "get_attributes")
+    if not known:
         raise AttnscopeError(
             f"{source} names no processor that transformers has: is processor_config.json the right one?"
         )
@@ -279,6 +288,11 @@ def _load_processor(repository: Repository, model: PreTrainedModel, *, trust_rem
         settings, more = maker.get_processor_dict(source, revision=repository.commit)
         lean: Any = type(maker.__name__, (maker,), {"check_argument_for_proper_class": _check_part})
         return lean.from_args_and_dict([has.get(part) for part in maker.get_attributes()], settings, **more)
+
+
+def _mark_of(processor: Any) -> str:
+    """What stands for an image in a text that a processor takes."""
+    return str(getattr(processor.image_token, "content", processor.image_token))
 
 
 def _check_part(_: Any, name: str, part: Any) -> None:

@@ -110,11 +110,18 @@ def _looks_causal(module: nn.Module, call: AttentionCall, *, is_causal: bool | N
     """
     unsaid = not _written_out.get() and getattr(module, "is_causal", False)
     meant = unsaid if is_causal is None else is_causal
-    return bool(meant) or not _sees_future(call)
+    return bool(meant) or not sees_ahead(call)
 
 
-def _sees_future(call: AttentionCall) -> bool:
-    """Whether any query may look at a later key; a single token is taken to."""
+def sees_ahead(call: AttentionCall) -> bool:
+    """Whether any query may look at a later key; a single token is taken to.
+
+    Examples
+    --------
+    >>> x = torch.zeros(1, 1, 3, 2)
+    >>> sees_ahead(AttentionCall(x, x, x, scale=1.0)), sees_ahead(AttentionCall(x, x, x, scale=1.0, causal=True))
+    (True, False)
+    """
     queries, keys = call.query.shape[2], call.key.shape[2]
     index = torch.arange(keys, device=call.query.device)
     if queries == 1 or not bool((call.extent[1] > index[:queries] + 1).any()):

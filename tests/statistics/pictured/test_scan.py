@@ -39,16 +39,22 @@ def looking(tmp_path_factory):
 
 
 def inputs_of(family, folder, text, images):
-    """What the model reads, by transformers alone; of Qwen2-VL by hand, as its processor needs torchvision."""
-    if family != "qwen2_vl":
+    """What the model reads, by transformers alone; by hand where a processor needs torchvision for videos."""
+    if family in {"llava", "idefics3"}:
         processor = AutoProcessor.from_pretrained(folder)
         return dict(processor(text=[text], images=images or None, return_tensors="pt"))
     tokenizer = AutoTokenizer.from_pretrained(folder)
     reader = AutoImageProcessor.from_pretrained(folder, backend="pil")
-    seen = dict(reader(images, return_tensors="pt")) if images else {}
+    tiled = {"crop_to_patches": True} if family == "internvl" else {}
+    seen = dict(reader(images, return_tensors="pt", **tiled)) if images else {}
+    for tiles in seen.pop("num_patches", torch.zeros(0, dtype=int)).tolist():
+        text = text.replace("<image>", f"<img>{'<IMG_CONTEXT>' * (4 * tiles)}</img>", 1)
     for _, rows, columns in seen.get("image_grid_thw", torch.zeros(0, 3)).tolist():
         text = text.replace("<image>", "<|image_pad|>" * (rows * columns // 4), 1)
     given = dict(tokenizer([text], return_tensors="pt"))
+    given.pop("token_type_ids", None)
+    if family == "internvl":
+        return given | seen
     kinds = (given["input_ids"] == tokenizer.convert_tokens_to_ids("<|image_pad|>")).long()
     return given | seen | {"mm_token_type_ids": kinds}
 
@@ -138,6 +144,34 @@ def test_the_model_gives_what_it_gives_alone(place, family):
         assert len(model.verify(given, item.name)) == 2
         with torch.no_grad():
             np.testing.assert_allclose(model.run(given), alone.logits, rtol=1e-4, atol=1e-5)
+
+
+def test_tokens_of_an_image_may_see_later_ones(place):
+    """Gemma3 masks its images both ways."""
+    save_pictured_model("gemma3", place / "gemma3")
+    model = load_pictured_model(place / "gemma3", device="cpu")
+    found = attnscope.scan(place / "gemma3", place / "data" / "texts.jsonl", device="cpu", band=3)
+    assert found.layer_kind.values.tolist() == ["self", "self"]
+    assert found.attrs["causality"].startswith("In 2 of 2 layers some tokens")
+    assert found.image_rows.values.tolist() == [[2, -1], [2, 2], [-1, -1]]
+    alone = AutoModelForImageTextToText.from_pretrained(place / "gemma3", attn_implementation="eager").eval()
+    for number, item in enumerate(pictured_of(place / "data" / "texts.jsonl")):
+        _, given = model.read(item)
+        with torch.no_grad():
+            seen = alone(**given, output_attentions=True)
+        expected = measure_weights([layer.double() for layer in seen.attentions], band=3).isel(text=0)
+        for name in (
+            "entropy",
+            "profile",
+            "equal_entropy",
+            "mean_offset",
+            "offset_spread",
+            "gini_simpson",
+            "outside",
+        ):
+            np.testing.assert_allclose(
+                found[name].isel(text=number), expected[name], rtol=2e-4, atol=1e-6, err_msg=name
+            )
 
 
 def test_rows_and_columns_are_those_of_the_processor(place):

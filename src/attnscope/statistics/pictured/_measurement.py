@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from attnscope.attention import output_of
-from attnscope.capture import capture_notes, configured_length, forward, watching
+from attnscope.capture import capture_notes, configured_length, forward, sees_ahead, watching
 from attnscope.corpus import GroupedWindows, Grouping, image_groups, pictured_window
 from attnscope.errors import AttnscopeError
 from attnscope.progress import Progress, Tell, tell_nobody
@@ -113,7 +113,8 @@ class PicturedMeasurement:
 
     @torch.no_grad()
     def _check_places(self, window: Window, given: dict[str, Any]) -> None:
-        """Refuse a decoder that attends over other places than its tokens."""
+        """Refuse a decoder that attends over other places than its tokens; find the layers that look back only."""
+        ahead: set[int] = set()
 
         def look(site: Site, call: AttentionCall) -> Tensor:
             if [call.query.shape[2], call.key.shape[2]] != [len(window)] * 2:
@@ -122,10 +123,18 @@ class PicturedMeasurement:
                     f"{call.query.shape[2]} to {call.key.shape[2]} places, and the text has {len(window)} tokens: "
                     "images that are not in the text itself are not measured"
                 )
+            if sees_ahead(call) if call.key.shape[-1] else site.kind != "causal":
+                ahead.add(site.index)
             return output_of(call) if call.key.shape[-1] else call.query
 
         with watching(self.model.decoder, look, weights_suffice=True):
             self.model.run(given)
+        self.sites = [replace(site, kind="self" if site.index in ahead else "causal") for site in self.sites]
+        if ahead:
+            self.notes["causality"] = (
+                f"In {len(ahead)} of {len(self.sites)} layers some tokens (of an image, as a rule) see later ones: "
+                "these layers are of the kind self."
+            )
 
     def into(self, run: RunFolder) -> None:
         """Measure what the run still lacks, and add it as it comes."""
