@@ -95,7 +95,8 @@ class PicturedModel:
             )
         given = dict(found)
         spans = [(int(start), int(end)) for start, end in given.pop("offset_mapping")[0]]
-        replaced = (given.pop("text_replacement_offsets", None) or [[]])[0]
+        told: Any = given.pop("text_replacement_offsets", [])
+        replaced: list[dict[str, Any]] = list(told[0]) if len(told) else []
         if len(replaced) != places:
             raise AttnscopeError(
                 f"{type(self.processor).__name__} does not tell what it writes for an image: models are measured whose "

@@ -25,9 +25,10 @@ def has_images(value: object) -> bool:
         return False
     if not any(is_chat(value.get(name)) for name in CHAT_FIELDS) and not isinstance(value.get("text"), str):
         return False
-    return any(value.get(name) for name in _FIELDS) or any(
-        _kind(part) == "image" for message in _messages(value) for part in _parts(message)
-    )
+    named = (value.get(name) for name in _FIELDS)
+    return any(
+        len(one) > 0 if isinstance(one, str | list | tuple) else one is not None for one in named
+    ) or any(_kind(part) == "image" for message in _messages(value) for part in _parts(message))
 
 
 def sources_of(value: Mapping[str, Any], where: str) -> list[Any]:
