@@ -71,6 +71,7 @@ def test_a_chat_needs_a_template(folder):
             "cannot be loaded: PixtralProcessor requires the Torchvision",
         ),
         ({"processor_class": "LlavaModel"}, "names no processor"),
+        ({"audio_tokenizer": {"audio_tokenizer_name_or_path": "x/y"}}, "names another checkpoint to be read"),
     ],
 )
 def test_processors_that_cannot_be_had_are_refused(folder, tmp_path, settings, said):

@@ -8,19 +8,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-import transformers
 from transformers import PreTrainedModel
-from transformers.models.auto.processing_auto import PROCESSOR_MAPPING
 
 from attnscope.attention import output_of
 from attnscope.capture._eager import without_cache
 from attnscope.capture._heuristics import image_token_of, main_output
 from attnscope.capture._load import LoadedModel, load_model
+from attnscope.capture._processors import load_processor
 from attnscope.capture._quiet import quiet
-from attnscope.capture._repository import Repository, asking_trust
-from attnscope.capture._tokenizer import load_tokenizer
+from attnscope.capture._repository import Repository
 from attnscope.capture._verify import TOLERANCE, verify
-from attnscope.capture._vision import load_image_processor
 from attnscope.capture._watching import watching
 from attnscope.corpus import PLACE, Expanded, written_in_parts
 from attnscope.errors import AttnscopeError, explaining
@@ -32,9 +29,6 @@ if TYPE_CHECKING:
     from attnscope.capture._inner import Bridge, Envoy
     from attnscope.capture._watch import Site
     from attnscope.corpus import PicturedText
-
-_CONFIGS = ("processor_config.json", "preprocessor_config.json", "tokenizer_config.json")
-_PARTS = ("image_processor", "tokenizer")  # of a processor, that are asked; videos and sounds are not
 
 
 @dataclass(frozen=True, eq=False)
@@ -249,7 +243,7 @@ def load_pictured_model(
                 "a model object was given without its processor: pass tokenizer=processor, or the processor's folder"
             )
         repository = Repository.of(str(place), revision if processor is None else None)
-        processor = _load_processor(repository, model, trust_remote_code=trust_remote_code)
+        processor = load_processor(repository, model, trust_remote_code=trust_remote_code)
     tokenizer: Any = getattr(processor, "tokenizer", None)
     if getattr(processor, "image_token", None) is None or not getattr(tokenizer, "is_fast", False):
         raise AttnscopeError(
@@ -258,47 +252,9 @@ def load_pictured_model(
     return PicturedModel(replace(loaded, tokenizer=tokenizer), decoder, processor, image_id)
 
 
-def _load_processor(repository: Repository, model: PreTrainedModel, *, trust_remote_code: bool) -> Any:
-    """The processor of a folder; without what it has for videos and sounds, which needs more packages."""
-    source = repository.source
-    if not any(repository.find(name) for name in _CONFIGS[:2]):
-        raise AttnscopeError(
-            f"{source} has no processor ({' or '.join(_CONFIGS[:2])}): save it there, or give its folder with "
-            "--tokenizer"
-        )
-    advice = "Are its files whole, and is all installed that it needs?"
-    named = [
-        (repository.read(name) or {}).get("processor_class") for name in _CONFIGS if repository.find(name)
-    ]
-    found = (getattr(transformers, str(name), None) for name in named)
-    usual: Any = PROCESSOR_MAPPING.get(type(model.config), None)
-    maker: Any = next((one for one in found if one is not None), usual)
-    with explaining(
-        f"the processor of {source} cannot be loaded", advice
-    ):  # it may need what is not installed
-        known = hasattr(maker, "get_attributes")
-    if not known:
-        raise AttnscopeError(
-            f"{source} names no processor that transformers has: is processor_config.json the right one?"
-        )
-    has: dict[str, Any] = {
-        "image_processor": load_image_processor(repository, trust_remote_code=trust_remote_code),
-        "tokenizer": load_tokenizer(replace(repository, taken={}), trust_remote_code=trust_remote_code),
-    }
-    with quiet(), explaining(f"the processor of {source} cannot be loaded", advice), asking_trust(source):
-        settings, more = maker.get_processor_dict(source, revision=repository.commit)
-        lean: Any = type(maker.__name__, (maker,), {"check_argument_for_proper_class": _check_part})
-        return lean.from_args_and_dict([has.get(part) for part in maker.get_attributes()], settings, **more)
-
-
 def _mark_of(processor: Any) -> str:
     """What stands for an image in a text that a processor takes."""
     return str(getattr(processor.image_token, "content", processor.image_token))
-
-
-def _check_part(_: Any, name: str, part: Any) -> None:
-    if part is None and name in _PARTS:
-        raise AttnscopeError(f"the processor has no {name}")
 
 
 def _pillow(item: PicturedText) -> list[Any]:

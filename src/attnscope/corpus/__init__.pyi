@@ -1,7 +1,7 @@
 from ._batch import Batch, collate
 from ._chats import Chats, ChatTexts, are_chats
 from ._given import kept
-from ._groups import ROLES, GroupedWindows, Grouping, Groups, grouping_of
+from ._groups import ROLES, GroupedWindows, Grouping, Groups, check_names, grouping_of
 from ._opening import file_mode, is_standard_input, shown
 from ._picture_parts import PLACE
 from ._pictured_chats import written_in_parts
@@ -42,6 +42,7 @@ __all__ = [
     "Window",
     "Windows",
     "are_chats",
+    "check_names",
     "collate",
     "cut_windows",
     "file_mode",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from attnscope.corpus import ROLES, Grouping
+from attnscope.corpus import ROLES, Grouping, check_names
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -49,5 +49,6 @@ def grouping_of_pictured(
 
     found = replace(asked, signature=f"pictured {asked.signature}", rule=rule)
     if asked.names:
+        check_names([*images, *asked.names])
         return replace(found, names=(*images, *(name for name in asked.names if name not in images)))
     return found.over(windows)
