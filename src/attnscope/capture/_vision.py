@@ -11,6 +11,7 @@ import torch
 import transformers
 from transformers import AutoImageProcessor, PreTrainedModel
 
+from attnscope.capture._heuristics import image_token_of
 from attnscope.capture._inner import inner_model
 from attnscope.capture._load import LoadedModel, load_model
 from attnscope.capture._quiet import quiet
@@ -108,9 +109,10 @@ def load_vision_model(
     )
     found = _reader(loaded.model)
     if found is None:
+        other = "text" if image_token_of(loaded.model.config) is None else "texts with images (JSON Lines)"
         raise AttnscopeError(
-            f"{type(loaded.model).__name__} reads {loaded.model.main_input_name}, not images: give it text, or take a "
-            "vision encoder (ViT, DINOv2, CLIP, SigLIP, ...)"
+            f"{type(loaded.model).__name__} reads {loaded.model.main_input_name}, not images: give it {other}, "
+            "or take a vision encoder (ViT, DINOv2, CLIP, SigLIP, ...)"
         )
     if need_processor and (processor is None or isinstance(processor, str | Path)):
         place = source if processor is None else processor
