@@ -1,0 +1,194 @@
+"""What the models of some families ask for that no general rule of given.py gives."""
+
+import torch
+
+LENGTH = 24
+
+
+def _words(length=LENGTH):
+    return torch.randint(3, 60, (1, length))
+
+
+def _with_tokens(token, count):
+    """A text that begins with a token for each of some pictures' parts."""
+    text = _words()
+    text[:, :count] = token
+    return text
+
+
+def _series(config):
+    past, ahead = config.context_length + max(config.lags_sequence), config.prediction_length
+    return {
+        "past_values": torch.rand(1, past),
+        "past_time_features": torch.rand(1, past, config.num_time_features),
+        "past_observed_mask": torch.ones(1, past),
+        "future_values": torch.rand(1, ahead),
+        "future_time_features": torch.rand(1, ahead, config.num_time_features),
+    }
+
+
+def _episode(config):
+    return {
+        "states": torch.randn(1, 8, config.state_dim),
+        "actions": torch.randn(1, 8, config.act_dim),
+        "rewards": torch.randn(1, 8, 1),
+        "returns_to_go": torch.randn(1, 8, 1),
+        "timesteps": torch.arange(8)[None],
+        "attention_mask": torch.ones(1, 8, dtype=torch.long),
+    }
+
+
+def _queries_of_pictures(config):
+    return {
+        "pixel_values": torch.randn(1, 3, 56, 56),
+        "qformer_input_ids": _words(8),
+        "input_ids": _with_tokens(config.image_token_id, config.num_query_tokens),
+    }
+
+
+def _naflex(config):
+    config = getattr(config, "vision_config", config)
+    return {
+        "pixel_values": torch.randn(1, 16, config.num_channels * config.patch_size**2),
+        "pixel_attention_mask": torch.ones(1, 16, dtype=torch.long),
+        "spatial_shapes": torch.tensor([[4, 4]]),
+    }
+
+
+def _bands(frames, bands):
+    return {"input_features": torch.randn(1, frames, bands)}
+
+
+def _masked_bands(frames, bands):
+    return _bands(frames, bands) | {"input_features_mask": torch.ones(1, frames, dtype=torch.long)}
+
+
+ASKED = {
+    "audio-spectrogram-transformer": lambda config: {
+        "input_values": torch.randn(1, config.max_length, config.num_mel_bins)
+    },
+    "autoformer": _series,
+    "informer": _series,
+    "time_series_transformer": _series,
+    "blip-2": lambda config: {k: v for k, v in _queries_of_pictures(config).items() if "qformer" not in k},
+    "instructblip": _queries_of_pictures,
+    "instructblipvideo": lambda config: (
+        _queries_of_pictures(config)
+        | {
+            "pixel_values": torch.randn(1, 2, 3, 56, 56),
+            "qformer_input_ids": torch.randint(3, 60, (2, 8)),
+            "input_ids": _with_tokens(config.video_token_id, 2 * config.num_query_tokens),
+        }
+    ),
+    "bros": lambda config: {"input_ids": _words(), "bbox": torch.rand(1, LENGTH, 4)},
+    "clap": lambda config: {
+        "input_ids": _words(),
+        "input_features": torch.randn(1, 1, 100, config.audio_config.num_mel_bins),
+        "is_longer": torch.zeros(1, 1, dtype=torch.bool),
+    },
+    "clvp": lambda config: {"input_ids": _words(), "input_features": torch.randn(1, 80, 64)},
+    "decision_transformer": _episode,
+    "encodec": lambda config: {"input_values": torch.randn(1, 1, 2400)},
+    "fun_asr_nano_encoder": lambda config: _masked_bands(64, config.input_size),
+    "gemma3n_audio": lambda config: {
+        "audio_mel": torch.randn(1, 128, config.input_feat_size),
+        "audio_mel_mask": torch.zeros(1, 128, dtype=torch.bool),
+    },
+    "granite_speech5_ctc": lambda config: _bands(64, 320),
+    "granite_speech5_encoder": lambda config: _bands(64, 320),
+    "idefics": lambda config: {
+        "input_ids": _words(),
+        "pixel_values": torch.randn(1, 1, 3, config.vision_config.image_size, config.vision_config.image_size),
+        "image_attention_mask": torch.ones(1, LENGTH, 1, dtype=torch.long),
+    },
+    "kosmos-2": lambda config: {
+        "input_ids": _words(),
+        "pixel_values": torch.randn(1, 3, 56, 56),
+        "image_embeds_position_mask": (torch.arange(LENGTH) < config.latent_query_num)[None],
+    },
+    "neucodec": lambda config: {"input_values": torch.randn(1, 1, 3200), "input_features": torch.randn(1, 10, 160)},
+    "xcodec2": lambda config: {"input_values": torch.randn(1, 1, 3200), "input_features": torch.randn(1, 10, 160)},
+    "wav2vec2-bert": lambda config: _bands(64, config.feature_projection_input_dim),
+    "qwen3_asr_encoder": lambda config: {
+        "input_features": torch.randn(1, config.num_mel_bins, 200),
+        "input_features_mask": torch.ones(1, 200, dtype=torch.long),
+    },
+    "siglip": lambda config: {"input_ids": _words(16), "pixel_values": torch.randn(1, 3, 64, 64)},
+    "siglip2": lambda config: {"input_ids": _words(16)} | _naflex(config),
+    "siglip2_vision_model": _naflex,
+    "shieldgemma2": lambda config: {"input_ids": _words()},
+    "timesfm": lambda config: {
+        "past_values": torch.rand(1, 4 * config.patch_length),
+        "past_values_padding": torch.zeros(1, 4 * config.patch_length, dtype=torch.long),
+        "freq": torch.zeros(1, 1, dtype=torch.long),
+    },
+    "timesfm2_5": lambda config: {
+        "past_values": torch.rand(1, 4 * config.patch_length),
+    },
+    "tvp": lambda config: {"input_ids": _words(), "pixel_values": torch.randn(1, 2, 3, 448, 448)},
+    "udop": lambda config: {
+        "input_ids": _words(),
+        "bbox": torch.rand(1, LENGTH, 4),
+        "pixel_values": torch.randn(1, 3, 64, 64),
+        "decoder_input_ids": _words(17),
+    },
+    "vision-text-dual-encoder": lambda config: {"input_ids": _words(), "pixel_values": torch.randn(1, 3, 64, 64)},
+    "vjepa2": lambda config: {
+        "pixel_values_videos": torch.randn(1, config.frames_per_clip, 3, config.crop_size, config.crop_size)
+    },
+    "videomt": lambda config: {"pixel_values_videos": torch.randn(1, 2, 3, config.image_size, config.image_size)},
+    "videoprism": lambda config: {
+        "input_ids": _words(16),
+        "pixel_values_videos": torch.randn(1, 2, 3, 56, 56),
+    },
+    "videoprism_vision_model": lambda config: {"pixel_values_videos": torch.randn(1, 2, 3, 56, 56)},
+    "vits": lambda config: {"input_ids": torch.randint(3, 38, (1, LENGTH))},
+    "xcodec": lambda config: {"input_values": torch.randn(1, 1, 3200)},
+    "seggpt": lambda config: {
+        "pixel_values": torch.randn(1, 3, 64, 64),
+        "prompt_pixel_values": torch.randn(1, 3, 64, 64),
+        "prompt_masks": torch.randn(1, 3, 64, 64),
+    },
+    "superglue": lambda config: {"pixel_values": torch.randn(1, 2, 1, 64, 64)},
+    "sam": lambda config: {"pixel_values": torch.randn(1, 3, 64, 64), "input_points": torch.rand(1, 1, 1, 2) * 64},
+    "sam_hq": lambda config: {"pixel_values": torch.randn(1, 3, 64, 64), "input_points": torch.rand(1, 1, 1, 2) * 64},
+    "sam2": lambda config: {"pixel_values": torch.randn(1, 3, 128, 128), "input_points": torch.rand(1, 1, 1, 2) * 64},
+    "kimi_k25_vision": lambda config: {
+        "pixel_values": torch.randn(16, 3, config.patch_size, config.patch_size),
+        "grid_thw": torch.tensor([[1, 4, 4]]),
+    },
+    "video_llama_3_vision": lambda config: {
+        "pixel_values": torch.randn(16, 3 * config.patch_size**2),
+        "grid_thw": torch.tensor([[1, 4, 4]]),
+        "merge_sizes": torch.tensor([1]),
+    },
+    "gemma4_vision": lambda config: {
+        "pixel_values": torch.randn(1, 36, 3 * config.patch_size**2),
+        "pixel_position_ids": torch.stack(torch.meshgrid(torch.arange(6), torch.arange(6), indexing="xy"), -1).reshape(1, 36, 2),
+    },
+    "mimi_decoder": lambda config: {"latents": torch.randn(1, config.hidden_size, 16)},
+    "pocket_tts_audio_tokenizer_decoder": lambda config: {"latents": torch.randn(1, config.hidden_size, 16)},
+    "muse_glimmer_assistant": lambda config: {
+        "noise_embeds": torch.randn(1, 8, config.hidden_size),
+        "context_hidden_states": torch.randn(1, 8, config.hidden_size),
+    },
+    "grounding-dino": lambda config: {"pixel_values": torch.randn(1, 3, 64, 64), "input_ids": _words()},
+    "mm-grounding-dino": lambda config: {"pixel_values": torch.randn(1, 3, 64, 64), "input_ids": _words()},
+    "oneformer": lambda config: {"pixel_values": torch.randn(1, 3, 64, 64), "task_inputs": torch.randint(3, 60, (1, 77))},
+    "sam3": lambda config: {"pixel_values": torch.randn(1, 3, 112, 112), "input_ids": _words()},
+    "sam3_lite_text": lambda config: {"pixel_values": torch.randn(1, 3, 112, 112), "input_ids": _words()},
+    "sapiens2": lambda config: {"pixel_values": torch.randn(1, 3, 64, 64)},
+    "pixtral": lambda config: {"pixel_values": torch.randn(1, 3, 64, 64)},
+    "efficientnet": lambda config: {"pixel_values": torch.randn(1, 3, 64, 64)},
+    "musicgen": lambda config: {"input_ids": _words(), "decoder_input_ids": torch.randint(3, 60, (4, 17))},
+    "musicgen_melody": lambda config: {"input_ids": _words(), "decoder_input_ids": torch.randint(3, 60, (4, 17))},
+    "minicpm_ocr_vision": lambda config: {
+        "pixel_values": torch.randn(1, 3, config.patch_size, 16 * config.patch_size),
+        "target_sizes": torch.tensor([[4, 4]]),
+    },
+    "minicpmv4_7_vision": lambda config: {
+        "pixel_values": torch.randn(1, 3, config.patch_size, 16 * config.patch_size),
+        "target_sizes": torch.tensor([[4, 4]]),
+    },
+    "pp_ocrv5_mobile_rec": lambda config: {"pixel_values": torch.randn(1, 3, 48, 320)},
+}
