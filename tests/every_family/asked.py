@@ -76,7 +76,7 @@ ASKED = {
         _queries_of_pictures(config)
         | {
             "pixel_values": torch.randn(1, 2, 3, 56, 56),
-            "qformer_input_ids": torch.randint(3, 60, (2, 8)),
+            "qformer_input_ids": _words(8),
             "input_ids": _with_tokens(config.video_token_id, 2 * config.num_query_tokens),
         }
     ),
@@ -125,7 +125,7 @@ ASKED = {
     "timesfm2_5": lambda config: {
         "past_values": torch.rand(1, 4 * config.patch_length),
     },
-    "tvp": lambda config: {"input_ids": _words(), "pixel_values": torch.randn(1, 2, 3, 448, 448)},
+    "tvp": lambda config: {"input_ids": _words(), "pixel_values": torch.randn(1, 2, 3, 64, 64)},
     "udop": lambda config: {
         "input_ids": _words(),
         "bbox": torch.rand(1, LENGTH, 4),
@@ -139,7 +139,7 @@ ASKED = {
     "videomt": lambda config: {"pixel_values_videos": torch.randn(1, 2, 3, config.image_size, config.image_size)},
     "videoprism": lambda config: {
         "input_ids": _words(16),
-        "pixel_values_videos": torch.randn(1, 2, 3, 56, 56),
+        "pixel_values_videos": torch.randn(1, 2, 3, 36, 36),
     },
     "videoprism_vision_model": lambda config: {"pixel_values_videos": torch.randn(1, 2, 3, 56, 56)},
     "vits": lambda config: {"input_ids": torch.randint(3, 38, (1, LENGTH))},
@@ -170,7 +170,7 @@ ASKED = {
     "pocket_tts_audio_tokenizer_decoder": lambda config: {"latents": torch.randn(1, config.hidden_size, 16)},
     "muse_glimmer_assistant": lambda config: {
         "noise_embeds": torch.randn(1, 8, config.hidden_size),
-        "context_hidden_states": torch.randn(1, 8, config.hidden_size),
+        "context_hidden_states": torch.randn(1, 8, config.hidden_size * len(config.target_layer_ids)),
     },
     "grounding-dino": lambda config: {"pixel_values": torch.randn(1, 3, 64, 64), "input_ids": _words()},
     "mm-grounding-dino": lambda config: {"pixel_values": torch.randn(1, 3, 64, 64), "input_ids": _words()},
@@ -190,5 +190,31 @@ ASKED = {
         "pixel_values": torch.randn(1, 3, config.patch_size, 16 * config.patch_size),
         "target_sizes": torch.tensor([[4, 4]]),
     },
-    "pp_ocrv5_mobile_rec": lambda config: {"pixel_values": torch.randn(1, 3, 48, 320)},
+    "pp_ocrv5_mobile_rec": lambda config: {"pixel_values": torch.randn(1, 3, 96, 320)},
+    "efficientloftr": lambda config: {"pixel_values": torch.randn(1, 2, 1, 64, 64)},
+    "gemma4_audio": lambda config: _bands(128, 128),
+    "inkling2_vision": lambda config: {
+        "pixel_values": torch.randn(16 * config.patch_size**2, 3),
+        "image_grid_thw": torch.tensor([[1, 4, 4]]),
+    },
+    "jev": lambda config: {
+        "input_ids": _words(),
+        "marks": torch.tensor([[5, 9]]),
+        "num_options": torch.tensor([[2, 2]]),
+        "question_type_ids": torch.tensor([[0, 0]]),
+    },
+    "pi0": lambda config: {
+        "action_embeds": torch.randn(1, 9, config.dit_config.hidden_size),
+        "input_ids": _words(),
+    },
+    "depth_pro": lambda config: {"pixel_values": torch.randn(1, 3, 128, 128)},
+    "pp_formulanet": lambda config: {
+        "pixel_values": torch.randn(1, 3, 128, 128),
+        "decoder_input_ids": _words(17),
+    },
+    "voxtral_realtime": lambda config: {
+        "input_ids": _words(),
+        "input_features": torch.randn(1, config.audio_config.num_mel_bins, LENGTH * config.audio_length_per_tok),
+    },
+    "sam3_tracker": lambda config: {"pixel_values": torch.randn(1, 3, 112, 112), "input_points": torch.rand(1, 1, 1, 2) * 64},
 }
