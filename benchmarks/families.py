@@ -19,6 +19,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
+from importlib.util import find_spec
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,12 @@ os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 # ruff: noqa: E402 the tests stand beside this folder, and threads are set up before PyTorch is loaded
 import torch
+
+if find_spec("timm") is not None and not torch.cuda.is_available():
+    # it imports torchvision, whose operators PyPI's wheel has for CUDA alone: no model calls them, two must be declared
+    for operator in ("nms", "qnms"):
+        torch.library.define(f"torchvision::{operator}", "(Tensor boxes, Tensor scores, float limit) -> Tensor")
+
 import transformers
 from rich.console import Console
 from rich.progress import track

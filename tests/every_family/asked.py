@@ -141,7 +141,7 @@ ASKED = {
         "input_ids": _words(16),
         "pixel_values_videos": torch.randn(1, 2, 3, 36, 36),
     },
-    "videoprism_vision_model": lambda config: {"pixel_values_videos": torch.randn(1, 2, 3, 56, 56)},
+    "videoprism_vision_model": lambda config: {"pixel_values_videos": torch.randn(1, 2, 3, 36, 36)},
     "vits": lambda config: {"input_ids": torch.randint(3, 38, (1, LENGTH))},
     "xcodec": lambda config: {"input_values": torch.randn(1, 1, 3200)},
     "seggpt": lambda config: {
@@ -171,6 +171,7 @@ ASKED = {
     "muse_glimmer_assistant": lambda config: {
         "noise_embeds": torch.randn(1, 8, config.hidden_size),
         "context_hidden_states": torch.randn(1, 8, config.hidden_size * len(config.target_layer_ids)),
+        "attention_mask": torch.ones(1, 16, dtype=torch.long),
     },
     "grounding-dino": lambda config: {"pixel_values": torch.randn(1, 3, 64, 64), "input_ids": _words()},
     "mm-grounding-dino": lambda config: {"pixel_values": torch.randn(1, 3, 64, 64), "input_ids": _words()},
@@ -194,8 +195,8 @@ ASKED = {
     "efficientloftr": lambda config: {"pixel_values": torch.randn(1, 2, 1, 64, 64)},
     "gemma4_audio": lambda config: _bands(128, 128),
     "inkling2_vision": lambda config: {
-        "pixel_values": torch.randn(16 * config.patch_size**2, 3),
-        "image_grid_thw": torch.tensor([[1, 4, 4]]),
+        "pixel_values": torch.randn(4, 4 * config.patch_size**2, 3),
+        "image_grid_thw": torch.tensor([[1, 2, 2]]),
     },
     "jev": lambda config: {
         "input_ids": _words(),
@@ -206,6 +207,8 @@ ASKED = {
     "pi0": lambda config: {
         "action_embeds": torch.randn(1, 9, config.dit_config.hidden_size),
         "input_ids": _words(),
+        "pixel_values": torch.randn(1, 1, 3, 56, 56),
+        "attention_mask": torch.ones(1, LENGTH, dtype=torch.long),
     },
     "depth_pro": lambda config: {"pixel_values": torch.randn(1, 3, 128, 128)},
     "pp_formulanet": lambda config: {
@@ -217,4 +220,6 @@ ASKED = {
         "input_features": torch.randn(1, config.audio_config.num_mel_bins, LENGTH * config.audio_length_per_tok),
     },
     "sam3_tracker": lambda config: {"pixel_values": torch.randn(1, 3, 112, 112), "input_points": torch.rand(1, 1, 1, 2) * 64},
+    "vibevoice_acoustic_tokenizer_encoder": lambda config: {"hidden_states": torch.randn(1, 1, 6400)},
+    "vibevoice_acoustic_tokenizer_decoder": lambda config: {"hidden_states": torch.randn(1, config.hidden_size, 4)},
 }
