@@ -177,8 +177,9 @@ by `python benchmarks/families.py`; all numbers and reasons are what came out.
   keys, and say so in a line.
 * **refused**: for the reason that the commands give.
 
-The commands read text. Of models that read pictures, sound or series (and no `input_ids`), the commands say that; the
-table shows what `attnscope.capture.watching` sees of them in Python, on random inputs.
+The commands read text, and `scan` reads images and sounds too (docs/images.md, docs/sounds.md). Of models that read
+something else than text, the table shows what `attnscope.capture.watching` sees in Python, on random inputs; a head
+that pools what a vision encoder gives (SigLIP, AIMv2) stands aside.
 
 *Largest difference*: over every statistic of `scan`, layer and head, between what was measured and the same computed
 from the weights that the model's own eager attention returns, relative where a value is above 1; empty where eager

@@ -18,7 +18,7 @@ ORDER = (
     {"reproduction"},
     {"report"},
     {"figures"},
-    {"comparison", "difference"},
+    {"comparison", "difference", "_group_pairs"},
     {"training"},
     {"walkthrough"},
     {"faithfulness"},

@@ -13,6 +13,8 @@ from attnscope.errors import AttnscopeError
 from tests.cli.command import attnscope as command
 from tests.families import tiny
 
+pytest.importorskip("torchao", reason="pip install 'attnscope[int]' to run these tests")
+
 TEXTS = ["The tide comes in twice a day, and twice a day it goes out again."] * 2
 
 

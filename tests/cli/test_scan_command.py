@@ -95,6 +95,48 @@ def test_text_comes_from_standard_input_and_json_lines(tmp_path):
     assert json.loads(found.stdout)["texts"] == 2
 
 
+def test_groups_come_in_the_table_as_json_and_csv_and_on_the_page(tmp_path):
+    (tmp_path / "rules.jsonl").write_text('{"group": "the", "tokens": ["the"]}\n')
+    asked = ("scan", "--limit", "6", "--groups", "rules.jsonl", "--figures", "none")
+    found = attnscope(*asked, cwd=tmp_path)
+    assert found.returncode == 0, found.stderr
+    assert "groups of tokens: for each pair, the head furthest above both nulls" in found.stdout
+    (run,) = (tmp_path / "attnscope-runs").iterdir()
+    assert 'id="groups"' in (run / "report.html").read_text()
+    again = attnscope(*asked, "--json", cwd=tmp_path)
+    answer = json.loads(again.stdout)
+    assert answer["signature"]["settings"]["groups"].startswith("rules.jsonl:")
+    groups = answer["groups"]
+    assert groups["names"] == ["the", "other"]
+    weight = np.array(groups["weight"])
+    np.testing.assert_allclose(weight.sum(-1), 1, rtol=1e-3)  # both groups are in all windows
+    (row, *_) = csv.DictReader(io.StringIO(attnscope(*asked, "--csv", cwd=tmp_path).stdout))
+    assert float(row["group_weight the > other"]) == pytest.approx(weight[0, 0, 0, 1], rel=1e-4)
+    assert {"equal_group_weight the > other", "place_group_weight the > other"} <= row.keys()
+    (tmp_path / "rules.jsonl").write_text('{"group": "the", "tokens": ["a"]}\n')
+    attnscope(*asked, "--no-report", cwd=tmp_path)
+    assert len(list((tmp_path / "attnscope-runs").iterdir())) == 2  # other rules, other numbers
+
+
+def test_chats_are_known_by_their_first_line(tmp_path):
+    chat = [{"role": "user", "content": "Is the tide out?"}, {"role": "assistant", "content": "Not yet."}]
+    (tmp_path / "a.jsonl").write_text(json.dumps({"messages": chat}))
+    (tmp_path / "a.jinja").write_text("{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}")
+    asked = ("scan", "bundled", "a.jsonl", "--chat-template", "a.jinja", "--no-report", "--json")
+    found = attnscope(*asked, cwd=tmp_path)
+    assert found.returncode == 0, found.stderr
+    answer = json.loads(found.stdout)
+    assert answer["groups"]["names"] == ["system", "user", "assistant", "tool", "template"]
+    assert answer["groups"]["weight"][0][0][0] == [None] * 5  # nothing is said by the system
+    (row, *_) = csv.DictReader(io.StringIO(attnscope(*asked[:-1], "--csv", cwd=tmp_path).stdout))
+    assert "group_weight user > assistant" in row
+    assert "group_weight user > system" not in row
+    piped = attnscope(
+        "scan", "bundled", "-", *asked[3:], "--chat", cwd=tmp_path, stdin=json.dumps({"messages": chat})
+    )
+    assert json.loads(piped.stdout)["groups"]["weight"] == answer["groups"]["weight"]
+
+
 def test_statistics_are_listed(tmp_path, finished):
     found = attnscope("scan", "--statistics", "list", cwd=tmp_path)
     assert "Entropy of a row [nats]" in found.stdout
@@ -127,6 +169,16 @@ class TestBadInput:
             "./nothing",
             says="./nothing does not exist: expected a folder with tokenizer",
         )
+
+    def test_groups_and_chats(self, refused, tmp_path):
+        refused("scan", "--groups", "absent.jsonl", says="absent.jsonl: no such file")
+        refused("scan", "--groups", "roles", says="roles are those of a chat, and the texts are no chats")
+        refused("scan", "--chat", says="no chat is given")
+        (tmp_path / "a.jsonl").write_text('{"messages": [{"role": "user", "content": "Is the tide out?"}]}')
+        refused("scan", "bundled", "a.jsonl", says="the tokenizer has no chat template: give one")
+        (tmp_path / "a.txt").write_text("The tide is out.")
+        refused("scan", "bundled", "a.txt", "--chat", says="a.txt: chats are read from JSON Lines")
+        refused("scan", "bundled", "a.txt", "--groups", "a.txt", says="a.txt, line 1: not JSON")
 
     def test_a_text_in_the_place_of_the_model(self, refused, tmp_path):
         (tmp_path / "essay.txt").write_text("The tide comes in.")

@@ -278,3 +278,17 @@ def in_tiles(made: Planted, head: tuple[int, int], tile: int) -> xr.Dataset:
         .assign(tile_sum=(dims, both[0]), tile_max=(dims, both[1]))
         .assign_attrs(tile=tile)
     )
+
+
+def with_groups(result: xr.Dataset, names: tuple[str, ...] = ("user", "<b>", "never")) -> xr.Dataset:
+    """The result with random weights of groups on groups, of which the last is in no text."""
+    rng = np.random.default_rng(5)
+    texts, layers, heads = (result.sizes[name] for name in ("text", "layer", "head"))
+    count = len(names)
+    found = result.assign_coords(group_query=list(names), group_key=list(names))
+    for name, size in (("group_weight", heads), ("place_group_weight", heads), ("equal_group_weight", 0)):
+        values = np.full((texts, layers, *([size] if size else []), count, count), np.nan)
+        values[..., :-1, :-1] = rng.dirichlet(np.ones(count - 1), values.shape[:-1])[..., :-1, :]
+        dims = ("text", "layer", *(["head"] if size else []), "group_query", "group_key")
+        found[name] = (dims, values)
+    return found

@@ -15,7 +15,7 @@ from tests.report.planted_comparison import planted as planted_comparison
 from tests.report.planted_explanation import explanation
 from tests.report.planted_intervention import planted_intervention
 from tests.report.planted_patching import planted_patching
-from tests.report.planted_result import planted
+from tests.report.planted_result import planted, with_groups
 from tests.report.test_alignment_page import made as planted_alignment
 
 # rules of axe-core that these pages broke, checked without it
@@ -45,7 +45,7 @@ def pages(tmp_path_factory):
     folder = tmp_path_factory.mktemp("pages")
     made = planted(layers=2, heads=3, texts=4, tokens=40, rank=12)
     return {
-        "scan": write_report(made.result, made.sample, folder / "scan.html"),
+        "scan": write_report(with_groups(made.result), made.sample, folder / "scan.html"),
         "explain": write_explain_report(explanation(), folder / "explain.html"),
         "intervene": write_intervention_report(planted_intervention(), folder / "intervene.html"),
         "patch": write_patch_report(planted_patching(), folder / "patch.html"),

@@ -8,7 +8,7 @@ import attnscope
 from attnscope.report import write_comparison_report, write_report
 from attnscope.store import unpacked
 from tests.report.planted_comparison import planted as planted_comparison
-from tests.report.planted_result import HOSTILE, in_tiles, planted, translated
+from tests.report.planted_result import HOSTILE, in_tiles, planted, translated, with_groups
 from tests.translation.small_translators import small_recurrent, small_tokenizer
 
 
@@ -52,6 +52,27 @@ def test_a_click_fills_the_panel(visit, path, made):
         return new Set(new Uint32Array(paper.getImageData(0, 0, c.width, c.height).data.buffer)).size }"""
     assert page.evaluate(painted) > 20
     assert page.evaluate("location.hash") == "#1.2"
+
+
+def test_groups_are_those_of_the_chosen_head(visit, made, tmp_path):
+    result = with_groups(made.result)
+    page = visit(write_report(result, made.sample, tmp_path / "report.html"))
+    choose(page, 6)
+    assert page.text_content("#groups-head") == "Layer 1, head 2"
+    shown = page.eval_on_selector_all(
+        "#group-tables table",
+        "all => all.map(t => [...t.querySelectorAll('tbody td')].map(c => Number(c.textContent)))",
+    )
+    for values, name in zip(shown, ("group_weight", "place_group_weight", "equal_group_weight"), strict=True):
+        at = {"layer": 1, "head": 2} if "head" in result[name].dims else {"layer": 1}
+        mean = result[name].isel(at, drop=True).mean("text").values[:2, :2]
+        np.testing.assert_allclose(
+            values, mean.ravel(), atol=0.0051
+        )  # two digits; the group without a token is not there
+    assert page.eval_on_selector_all("#group-tables tbody th", "all => all.map(h => h.textContent)")[:2] == [
+        "user",
+        "<b>",
+    ]
 
 
 def test_a_link_opens_at_its_head(visit, path):

@@ -16,7 +16,7 @@ from attnscope.models import (
     TransformerConfig,
     TransformerForConditionalGeneration,
 )
-from attnscope.statistics import DEFAULT, _measurement, peaks, rank_heads, reduce_call
+from attnscope.statistics import DEFAULT, _keep, peaks, rank_heads, reduce_call
 from attnscope.statistics._rows import indicator_columns
 from attnscope.store import is_finished, unpacked
 from tests.attention.oracle import from_weights
@@ -169,7 +169,7 @@ class Stopped(Exception):  # noqa: N818 says what it is
 
 
 def test_a_stopped_run_goes_on_where_it_was(tmp_path, monkeypatch):
-    monkeypatch.setattr(_measurement, "FLUSH_BYTES", 1)
+    monkeypatch.setattr(_keep, "FLUSH_BYTES", 1)
     given = {
         "targets": TARGETS,
         "tokenizer": small_tokenizer(),

@@ -3,6 +3,7 @@ from ._borrow import borrowed, borrowing
 from ._decoder import decoder_note, decoder_start
 from ._forward import check_finite, forward, not_finite
 from ._functional import SeenCall
+from ._hearing import SpeechModel, load_speech_model, reads_sounds
 from ._heuristics import (
     OWN_STATES,
     configured_length,
@@ -14,10 +15,12 @@ from ._heuristics import (
     main_output,
     named_scheme,
     other_states,
+    patch_size_of,
 )
 from ._inner import Bridge, Envoy, inner_model
 from ._load import DTYPES, LoadedModel, load_model, usable_device
 from ._module_calls import PassObserver, calls_inside
+from ._notes import capture_notes
 from ._padding import padding_difference
 from ._positions import position_table_length, stored_positions
 from ._quantised import plain
@@ -25,7 +28,8 @@ from ._quiet import quiet
 from ._registry import attnscope_attention
 from ._signature import signature_of
 from ._sites import layer_coordinates
-from ._verify import TOLERANCE, verify
+from ._verify import TOLERANCE, pooling_heads, verify
+from ._vision import VisionModel, load_vision_model, reads_images
 from ._watch import Site
 from ._watching import Capture, capture_of, watching
 
@@ -40,10 +44,13 @@ __all__ = [
     "PassObserver",
     "SeenCall",
     "Site",
+    "SpeechModel",
+    "VisionModel",
     "attnscope_attention",
     "borrowed",
     "borrowing",
     "calls_inside",
+    "capture_notes",
     "capture_of",
     "check_finite",
     "configured_length",
@@ -58,14 +65,20 @@ __all__ = [
     "is_rotary",
     "layer_coordinates",
     "load_model",
+    "load_speech_model",
+    "load_vision_model",
     "main_output",
     "named_scheme",
     "not_finite",
     "other_states",
     "padding_difference",
+    "patch_size_of",
     "plain",
+    "pooling_heads",
     "position_table_length",
     "quiet",
+    "reads_images",
+    "reads_sounds",
     "should_look_back",
     "signature_of",
     "stored_positions",

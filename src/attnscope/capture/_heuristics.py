@@ -61,6 +61,14 @@ def is_rotary(module: nn.Module) -> bool:
     return "Rotary" in _class(module)
 
 
+def is_pooling_head(module: nn.Module) -> bool:
+    """Whether a module pools what a vision encoder gives, by attention from a learned probe (SigLIP, AIMv2).
+
+    It stands behind all layers. Under another name its model is refused as not captured in full.
+    """
+    return "PoolingHead" in _class(module)
+
+
 def disentangled_version(module: nn.Module) -> int | None:
     """Which of DeBERTa's attentions a module is, 1 or 2 (and 3), that can be captured; None for any other.
 
@@ -214,6 +222,18 @@ def reserved_rows(table: nn.Module, beside: nn.Module, rows: int) -> int:
 def is_embedding_projection(name: str) -> bool:
     """Whether the linear layer of that name takes embeddings to the model's width."""
     return name.endswith(_PROJECTIONS)
+
+
+def patch_size_of(config: Any) -> tuple[int, int] | None:
+    """Rows and columns of pixels in one patch; None where the config does not say.
+
+    Under another name a vision encoder is measured without rows and columns, and the result says so.
+    """
+    size: Any = getattr(config, "patch_size", None)
+    if isinstance(size, int):
+        return size, size
+    pair = tuple(size) if isinstance(size, list | tuple) else ()
+    return (pair[0], pair[1]) if len(pair) == 2 and all(isinstance(one, int) for one in pair) else None  # noqa: PLR2004
 
 
 def has_class_token(embeddings: nn.Module) -> bool:

@@ -159,8 +159,11 @@ def load_model(
 
 def _refuse_what_reads_no_text(model: PreTrainedModel) -> None:
     if model.main_input_name != "input_ids":
+        known = {"pixel_values": "images (.png, .jpg, .webp)"}
+        other = known.get(model.main_input_name, "sounds (.wav)" if "input_" in model.main_input_name else "")
         raise AttnscopeError(
-            f"{type(model).__name__} reads {model.main_input_name}, not text: give a model that reads input_ids"
+            f"{type(model).__name__} reads {model.main_input_name}, not text: give "
+            f"{f'it {other}, or ' if other else ''}a model that reads input_ids"
         )
 
 

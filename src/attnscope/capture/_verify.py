@@ -12,7 +12,7 @@ from attnscope.attention import AttentionCall, attend, output_of
 from attnscope.capture._eager import UncapturedError, future_of, without_cache
 from attnscope.capture._find_weights import eager_way
 from attnscope.capture._forward import check_finite, check_ids, forward
-from attnscope.capture._heuristics import is_attention, main_output, other_states
+from attnscope.capture._heuristics import is_attention, is_pooling_head, main_output, other_states
 from attnscope.capture._registry import are_written_out, write_masks_out
 from attnscope.capture._watching import capture_of, only_weights, take_weights, watching
 from attnscope.errors import AttnscopeError, explaining, reason_of
@@ -48,7 +48,8 @@ def verify(
 
     Four things are checked: the model's output is what its default implementation gives; the weights of
     each row, written out by `attend`, sum to 1 (less where learned sinks take a part) and give that
-    output; a causal layer puts nothing on the future; no attention layer runs unseen.
+    output; a causal layer puts nothing on the future; no attention layer runs unseen, but for a head that pools what
+    a vision encoder gives (`pooling_heads` names it, for who measures one to say).
 
     Parameters
     ----------
@@ -201,6 +202,11 @@ def _captured(what: str, advice: str) -> Generator[None]:
         raise
 
 
+def pooling_heads(model: PreTrainedModel) -> list[str]:
+    """Names of the heads that pool what a vision encoder gives: they attend behind all layers, and are not captured."""
+    return [name for name, module in model.named_modules() if is_pooling_head(module)]
+
+
 def _related(name: str, other: str) -> bool:
     return name == other or name.startswith(other + ".") or other.startswith(name + ".")
 
@@ -223,7 +229,10 @@ def _attention_modules(model: PreTrainedModel, *, cross_only: bool) -> Generator
         running.pop()
 
     hooks: list[Any] = []
+    aside = pooling_heads(model)
     for name, module in model.named_modules():
+        if any(f"{name}.".startswith(f"{head}.") for head in aside):
+            continue
         if is_attention(module) and _has_projections(module):
             hooks.append(module.register_forward_pre_hook(enter(name), with_kwargs=True))
             hooks.append(module.register_forward_hook(leave))

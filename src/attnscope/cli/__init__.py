@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 
@@ -69,6 +70,11 @@ def _globals(  # pyright: ignore[reportUnusedFunction]
 def main() -> None:
     """Run the command line: exit code 0, 2 for what the user can mend, 130 when interrupted."""
     prepare()
+    for name in (
+        "torchao",
+        "torch.utils._pytree",
+    ):  # where torchao is there, it warns of other machines' parts
+        logging.getLogger(name).setLevel(logging.ERROR)
     code = _run()
     try:
         sys.stdout.flush()

@@ -54,8 +54,12 @@ ByLine = Annotated[
 TARGET = (
     "Translation of the text, for the decoder of an encoder-decoder; may be repeated. "  # and how it is cut
 )
+GROUPS = ("kinds", "roles")  # rules that are known by name
 Tokenizer = Annotated[
-    str | None, typer.Option(help="Folder or hub id of the tokenizer.", show_default="the model's")
+    str | None,
+    typer.Option(
+        help="Folder or hub id of the tokenizer (of images, the processor).", show_default="the model's"
+    ),
 ]
 Revision = Annotated[str | None, typer.Option(help="Branch, tag or commit on the hub.")]
 TrustRemoteCode = Annotated[

@@ -23,7 +23,10 @@ if TYPE_CHECKING:
 
 
 _Target = Annotated[
-    list[Path] | None, typer.Option(help=options.TARGET + "Both texts by line, line i beside line i.")
+    list[Path] | None,
+    typer.Option(
+        help=options.TARGET + "Both texts by line, line i beside line i; of sounds, transcripts by line."
+    ),
 ]
 _Statistics = Annotated[
     str | None,
@@ -35,12 +38,46 @@ _Window = Annotated[
 _Stride = Annotated[
     int | None, typer.Option(help="Tokens between the starts of windows.", show_default="no overlap")
 ]
-_BatchSize = Annotated[int | None, typer.Option(help="Windows at a time.", show_default="about 2048 tokens")]
+_BatchSize = Annotated[
+    int | None, typer.Option(help="Windows or images at a time.", show_default="about 2048 tokens")
+]
+_Band = Annotated[
+    int | None,
+    typer.Option(
+        help="Largest offset of the profiles.",
+        show_default="10 tokens; of images 3 rows and columns of patches",
+    ),
+]
+_Texts = Annotated[
+    list[Path] | None,
+    typer.Argument(
+        help="Files or folders of text (UTF-8, .txt .md .jsonl, also .gz .bz2 .xz; .parquet .arrow); - is standard "
+        "input. Of a vision encoder, images (.png .jpg .webp); of Whisper, Wav2Vec2 and the like, sounds (.wav)."
+    ),
+]
 _Clusters = Annotated[
     int | None,
     typer.Option(
         help="Number of kinds of heads, by k-means over profiles.", show_default="as many as are named"
     ),
+]
+_Groups = Annotated[
+    str | None,
+    typer.Option(
+        metavar="kinds|roles|FILE",
+        help="Groups of tokens, whose weights on each other are measured: by kind, by role in a chat, or by a file of "
+        "rules.",
+        show_default="roles of a chat, else none",
+    ),
+]
+_Chat = Annotated[
+    bool,
+    typer.Option(
+        "--chat", help="Chats: each line of JSON Lines holds messages.", show_default="by the first line"
+    ),
+]
+_ChatTemplate = Annotated[
+    Path | None, typer.Option(help="Jinja file that writes chats out.", show_default="the tokenizer's own")
 ]
 _Show = Annotated[
     str | None,
@@ -53,7 +90,7 @@ _Show = Annotated[
 
 def scan(
     model: options.Model = options.BUNDLED,
-    text: options.Texts = None,
+    text: _Texts = None,
     target: _Target = None,
     out: options.Out = None,
     repair: options.Repair = False,
@@ -62,13 +99,18 @@ def scan(
     statistics: _Statistics = None,
     window: _Window = None,
     stride: _Stride = None,
-    limit: Annotated[int | None, typer.Option(help="Largest number of windows.", show_default="all")] = None,
+    limit: Annotated[
+        int | None, typer.Option(help="Largest number of windows or images.", show_default="all")
+    ] = None,
     batch_size: _BatchSize = None,
-    band: options.Band = 10,
+    band: _Band = None,
     clusters: _Clusters = None,
     seed: options.Seed = 0,
     field: options.Field = None,
     by_line: options.ByLine = False,
+    groups: _Groups = None,
+    chat: _Chat = False,
+    chat_template: _ChatTemplate = None,
     tokenizer: options.Tokenizer = None,
     revision: options.Revision = None,
     trust_remote_code: options.TrustRemoteCode = False,
@@ -78,7 +120,7 @@ def scan(
     as_json: options.AsJson = False,
     as_csv: options.AsCsv = False,
 ) -> None:
-    """Where does every head look? Stream a corpus through a model; measure every attention head."""
+    """Where does every head look? Stream texts, images or sounds through a model; measure every attention head."""
     if statistics == "list":
         list_statistics()
         return
@@ -105,8 +147,9 @@ def scan(
         "dtype": dtype,
     }
     place = Place(out, default_out)
-    plain = not (target or repair or revision or trust_remote_code)
-    question = Question.of(model, text or None, **settings) if plain else None
+    named = Path(groups) if groups is not None and groups not in options.GROUPS else groups
+    plain = not (target or repair or revision or trust_remote_code or chat or chat_template)
+    question = Question.of(model, text or None, groups=_signed(named), **settings) if plain else None
     results = None if question is None else _known(question, place, shown)
     if results is None:
         results = _measured(
@@ -117,6 +160,9 @@ def scan(
             repair=repair,
             revision=revision,
             trust_remote_code=trust_remote_code,
+            groups=named,
+            chat=chat,
+            chat_template=chat_template,
             show=shown,
             **settings,
         )
@@ -131,6 +177,13 @@ def scan(
     else:
         print_tables(results)
         place.say(folder, page)
+
+
+def _signed(groups: str | Path | None) -> str | None:
+    """What groups depend on."""
+    from attnscope.corpus import grouping_of
+
+    return None if groups is None else grouping_of(groups).signature
 
 
 def _measured(model: str, texts: list[Path] | None, **settings: Any) -> xr.Dataset:

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from attnscope.cli.group_tables import group_columns, groups_dict, print_groups
 from attnscope.cli.output import csv_text, emit, new_console
 from attnscope.cli.place import count
 
@@ -18,17 +19,21 @@ if TYPE_CHECKING:
 
 def list_statistics() -> None:
     """What ``--statistics list`` prints."""
-    from attnscope.statistics import DEFAULT, STATISTICS, SUMMARIES
+    from attnscope.statistics import DEFAULT, OF_GROUPS, PATCH_STATISTICS, STATISTICS, SUMMARIES
 
     lines = [
         f"{name:26}{_with_units(statistic.words)}" + (" (not by default)" if name not in DEFAULT else "")
         for name, statistic in STATISTICS.items()
     ]
-    nulls = [name for name, statistic in STATISTICS.items() if statistic.has_equal]
+    lines += [f"{name:26}{_with_units(one.words)} (with --groups)" for name, one in OF_GROUPS.items()]
+    lines += [f"{'..._by_group':26}each of one number a head, of the queries of each group (with --groups)"]
+    nulls = [name for name, one in (STATISTICS | OF_GROUPS).items() if one.has_equal]
     equal = [f"{f'equal_{name}':26}{name}, of equal weights over what a token may see" for name in nulls]
     summaries = [f"{name:26}{_with_units(words)}" for name, words in SUMMARIES.items()]
     more = "found beside them, not to be asked for by name:"
-    emit("".join(f"{line}\n" for line in (*lines, "", more, *equal, *summaries)))
+    of_images = [f"{name:26}{_with_units(words)}" for name, words in PATCH_STATISTICS.items()]
+    images = "of images, beside entropy, max_weight, gini_simpson and learned_sink:"
+    emit("".join(f"{line}\n" for line in (*lines, "", more, *equal, *summaries, "", images, *of_images)))
 
 
 def _with_units(words: Wording) -> str:
@@ -45,6 +50,7 @@ def as_dict(results: xr.Dataset, folder: Path) -> dict[str, Any]:
         "capture": results.attrs.get("capture"),
         "kinds": results.attrs.get("kinds"),
         "heads": rank_heads(results),
+        "groups": groups_dict(results) if "group_weight" in results else None,
         "independence": json.loads(results.attrs.get("summary", "null")),
         "run": str(folder),
     }
@@ -53,6 +59,7 @@ def as_dict(results: xr.Dataset, folder: Path) -> dict[str, Any]:
 def print_csv(results: xr.Dataset) -> None:
     """One line for each head: means over texts, and the signature that names the run's folder."""
     from attnscope.statistics import majority_names, peaks
+    from attnscope.statistics.images import patch_peaks
     from attnscope.store import Signature
 
     means = {
@@ -60,7 +67,9 @@ def print_csv(results: xr.Dataset) -> None:
         for name, values in results.data_vars.items()
         if values.dims == ("text", "layer", "head") and name != "label"
     }
-    means |= {str(name): values.values for name, values in (peaks(results) or {}).items()}
+    means |= group_columns(results) if "group_weight" in results else {}
+    found = patch_peaks(results) if "patch_profile" in results else peaks(results)
+    means |= {str(name): values.values for name, values in (found or {}).items()}
     kinds = majority_names(results)
     signature = Signature.from_json(results.attrs["signature"]).short
     table = [["layer", "head", "layer_name", "layer_kind", "label", *means, "signature"]]
@@ -79,6 +88,11 @@ _MEANING = {
     "local": ("weight inside the band of offsets", "inside the band"),
     "sink-like": ("weight on the first, special or no token", "on the first, special or no token"),
 }
+_MEANING_OF_IMAGES = {
+    "positional": ("share of a patch's weight on one neighbour", "on one other patch at an offset"),
+    "local": ("weight of a patch within 1 patch of it", "within 1 patch"),
+    "sink-like": ("weight of patches on the class token or registers", "on the class token or registers"),
+}
 
 
 def print_tables(results: xr.Dataset) -> None:
@@ -87,12 +101,9 @@ def print_tables(results: xr.Dataset) -> None:
 
     console = new_console()
     sizes = results.sizes
-    tokens = f"{int(results.length.sum())} tokens"
-    if "target_length" in results:
-        tokens += f", {int(results.target_length.sum())} of the target"
     console.print(
         f"{results.attrs['model']}: {count(sizes['layer'], 'layer')} x {count(sizes['head'], 'head')} over "
-        f"{count(sizes['text'], 'window')} ({tokens})",
+        f"{_said_corpus(results)}",
         highlight=False,
         markup=False,
     )
@@ -102,7 +113,7 @@ def print_tables(results: xr.Dataset) -> None:
     if numbering := numbering_note(results.layer_name.values.tolist()):
         console.print(numbering, style="dim", highlight=False, markup=False)
     for kind, rows in rank_heads(results).items():
-        what, where = _MEANING[kind]
+        what, where = (_MEANING_OF_IMAGES if _is_of_images(results) else _MEANING)[kind]
         if rows:
             console.print(f"\nmost {kind} heads: {what}", style="bold", highlight=False)
             console.print(_table_of_heads(rows))
@@ -112,14 +123,44 @@ def print_tables(results: xr.Dataset) -> None:
                 f"\nno {kind} head: none has {least} of its weight {where} and twice what equal weights give"
             )
             console.print(none, style="bold", highlight=False)
-    console.print(f"\n{results.attrs.get('kinds', _missing(results))}", highlight=False, markup=False)
+    if "group_weight" in results:
+        print_groups(results, console)
+    kinds = results.attrs["kinds"] if "kinds" in results.attrs else _missing(results)
+    console.print(f"\n{kinds}", highlight=False, markup=False)
     console.print("A weight is a mixing coefficient, not an explanation.", style="dim")
+
+
+def _is_of_images(results: xr.Dataset) -> bool:
+    """Whether a scan read images."""
+    return results.attrs.get("reads") == "images"
+
+
+def _said_corpus(results: xr.Dataset) -> str:
+    """How much was read."""
+    texts = results.sizes["text"]
+    if not _is_of_images(results):
+        tokens = f"{int(results.length.sum())} tokens"
+        if "target_length" in results:
+            tokens += f", {int(results.target_length.sum())} of the target"
+        tokens = tokens.replace("tokens", "frames", 1) if results.attrs.get("reads") == "sounds" else tokens
+        return f"{count(texts, 'window')} ({tokens})"
+    if "rows" not in results:
+        return count(texts, "image")
+    grids = sorted(set(zip(results.rows.values.tolist(), results.columns.values.tolist(), strict=True)))
+    beside = int((results.length - results.rows * results.columns).max())
+    said = ", ".join(f"{rows} x {columns}" for rows, columns in grids[:3]) + ", ..." * (len(grids) > 3)  # noqa: PLR2004
+    return f"{count(texts, 'image')} of {said} patches and {count(beside, 'token')} beside them"
 
 
 def _missing(results: xr.Dataset) -> str:
     from attnscope.statistics import NEEDED
 
-    absent = ", ".join(name for name in NEEDED if name not in results)
+    needed = NEEDED
+    if _is_of_images(results):
+        if "rows" not in results:
+            return "No kinds of heads: no rows and columns of patches are known."
+        from attnscope.statistics.images import NEEDED as needed  # noqa: N811
+    absent = ", ".join(name for name in needed if name not in results)
     return f"No kinds of heads: for them --statistics lacks {absent}."
 
 
@@ -132,7 +173,7 @@ def _table_of_heads(rows: list[dict[str, Any]]) -> Table:
         "attention": lambda row: row["attention"],
         "head": lambda row: str(row["head"]),
         "weight": lambda row: f"{row['value']:.3f}",
-        "offset": lambda row: f"{row['offset']:+d}",
+        "offset": lambda row: row["offset"] if isinstance(row["offset"], str) else f"{row['offset']:+d}",
         "kind of head": lambda row: row["label"],
     }
     for name in ("attention", "offset"):

@@ -23,6 +23,8 @@ class Batch:
         False on padding.
     special : Bool[Tensor, "batch position"]
         True on special tokens, False on padding.
+    groups : Int64[Tensor, "batch position"], optional
+        The number of the group of each token, -1 on padding; None where tokens are in no groups.
 
     Examples
     --------
@@ -34,6 +36,7 @@ class Batch:
     input_ids: Int[Tensor, "batch position"]
     valid: Bool[Tensor, "batch position"]
     special: Bool[Tensor, "batch position"]
+    groups: Int[Tensor, "batch position"] | None = None
 
     @property
     def attention_mask(self) -> Int[Tensor, "batch position"] | None:
@@ -42,7 +45,8 @@ class Batch:
 
     def to(self, device: torch.device | str) -> "Batch":
         """The same on another device."""
-        return Batch(self.input_ids.to(device), self.valid.to(device), self.special.to(device))
+        groups = None if self.groups is None else self.groups.to(device)
+        return Batch(self.input_ids.to(device), self.valid.to(device), self.special.to(device), groups)
 
 
 def collate(windows: Sequence[Window], pad_id: int) -> Batch:
@@ -79,8 +83,11 @@ def collate(windows: Sequence[Window], pad_id: int) -> Batch:
     shape = (len(windows), longest)
     input_ids = torch.full(shape, pad_id, dtype=torch.int64)
     valid, special = torch.zeros(shape, dtype=torch.bool), torch.zeros(shape, dtype=torch.bool)
+    groups = torch.full(shape, -1) if all(window.groups for window in windows) else None
     for row, window in enumerate(windows):
         input_ids[row, : len(window)] = torch.tensor(window.ids, dtype=torch.int64)
         special[row, : len(window)] = torch.tensor(window.special, dtype=torch.bool)
         valid[row, : len(window)] = True
-    return Batch(input_ids, valid, special)
+        if groups is not None:
+            groups[row, : len(window)] = torch.tensor(window.groups)
+    return Batch(input_ids, valid, special, groups)

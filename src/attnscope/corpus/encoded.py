@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from numbers import Integral, Number
 from typing import Any, cast
 
+from attnscope.corpus._chats import ChatTexts, ChatWindows
 from attnscope.corpus._given import kept, kind
 from attnscope.corpus._opening import is_standard_input
 from attnscope.corpus._shown import IdNames
@@ -198,14 +199,19 @@ def texts_and_targets(texts: Sources, targets: Sources, **options: Any) -> tuple
 
 
 def windows_of(
-    texts: Texts, tokenizer: Any, *, length: int, stride: int | None = None, limit: int | None = None
-) -> Windows | list[Window]:
+    texts: Texts | ChatTexts,
+    tokenizer: Any,
+    *,
+    length: int,
+    stride: int | None = None,
+    limit: int | None = None,
+) -> Windows | ChatWindows | list[Window]:
     """Windows of texts in whatever form they were given.
 
     Parameters
     ----------
     texts
-        See `texts_of`.
+        See `texts_of`; or chats.
     tokenizer, length, stride, limit
         See `cut_windows`; token ids are not cut.
 
@@ -224,6 +230,8 @@ def windows_of(
     """
     if isinstance(texts, Corpus):
         return cut_windows(texts, tokenizer, length=length, stride=stride, limit=limit)
+    if isinstance(texts, ChatTexts):
+        return texts.windows(length=length, stride=stride, limit=limit)
     if stride is not None:
         raise AttnscopeError(
             "stride is of windows in running text; token ids are windows already: leave it out"

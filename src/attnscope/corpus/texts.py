@@ -1,6 +1,7 @@
 """A corpus: named texts from strings, files, folders and standard input."""
 
 import hashlib
+import json
 import stat
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ from attnscope.corpus._columns import TABLES, column
 from attnscope.corpus._compressed import COMPRESSED, inner_suffix, unpacked
 from attnscope.corpus._datasets import PREFIX, dataset_rows, names_a_dataset
 from attnscope.corpus._given import each, kept
+from attnscope.corpus._messages import CHAT_FIELDS, messages_of
 from attnscope.corpus._opening import STANDARD_INPUT, file_mode, is_standard_input, shown
 from attnscope.corpus._spool import Spool
 from attnscope.corpus._unchanged import Unchanged
@@ -95,6 +97,7 @@ class Corpus:
         field: str | None = None,
         by_line: bool = False,
         blank_lines: bool = False,
+        chats: bool = False,
     ) -> "Corpus":
         r"""Build a corpus from strings, files, folders and standard input.
 
@@ -118,6 +121,8 @@ class Corpus:
         blank_lines : bool, optional
             With `by_line`, keep blank lines and end lines at ``\n`` and ``\r\n`` alone, so that the lines of parallel
             files stay beside each other.
+        chats : bool, optional
+            Take files and standard input as JSON Lines of chats. Each text is then the messages of one, as JSON.
 
         Returns
         -------
@@ -147,6 +152,10 @@ class Corpus:
             if isinstance(source, str):
                 strings += 1
                 name = f"text {strings}"
+                if chats:
+                    raise AttnscopeError(
+                        f"{name} is a string; expected a chat: a list of messages, or JSON Lines"
+                    )
                 refuse_file_name(source, name)
                 text = _String(name, source)
                 last = found[-1] if found else None
@@ -156,6 +165,9 @@ class Corpus:
                     found.append(_Strings(source, strings) if only_once else text)
             else:
                 opened = _open_path(source, "text" if field is None else field)
+                if chats:
+                    found.extend(_chats(one, source, field) for one in opened)
+                    continue
                 found.extend(
                     _Lines(one, blank_lines) if by_line and not isinstance(one, _OF_RECORDS) else one
                     for one in opened
@@ -165,7 +177,7 @@ class Corpus:
             raise AttnscopeError(
                 "standard input is given more than once, and can be read only once: give it once"
             )
-        if field is not None and not any(isinstance(source, _OF_RECORDS) for source in found):
+        if field is not None and not any(isinstance(source, (*_OF_RECORDS, _Chats)) for source in found):
             raise AttnscopeError(
                 f"field {field!r} is given for .jsonl files, tables and data sets, and no source is one: "
                 "leave it out, or name a .jsonl, .parquet or .arrow file"
@@ -177,7 +189,7 @@ class Corpus:
     @property
     def streams(self) -> list[Path]:
         """What of it can be read only once."""
-        wholes = (one.whole if isinstance(one, _Lines) else one for one in self._sources)
+        wholes = (one.whole if isinstance(one, _Lines | _Chats) else one for one in self._sources)
         return [one.path for one in wholes if isinstance(one, _Stream)]
 
     def __iter__(self) -> Iterator[Text]:
@@ -298,6 +310,10 @@ class _Stream:
     def texts(self) -> Iterator[Text]:
         yield Text(self.name, self._content)
 
+    def objects(self, field: str) -> Iterator[tuple[int, dict[str, Any]]]:
+        """As JSON Lines."""
+        return json_objects(self.path, field, [self._content.encode()])
+
     @cached_property
     def _content(self) -> str:
         return decode_utf8(read_bytes(self.path), self.name)
@@ -310,11 +326,13 @@ class _JsonLines:
         self.name, self.file, self.field = name, Unchanged(path), field
 
     def texts(self) -> Iterator[Text]:
+        for number, value in self.objects(self.field):
+            where = f"{shown(self.file.path)}, line {number}"
+            yield Text(f"{self.name}:{number}", text_field(value, self.field, where))
+
+    def objects(self, field: str) -> Iterator[tuple[int, dict[str, Any]]]:
         path = self.file.path
-        for number, value in json_objects(path, self.field, unpacked(path, self.file.blocks())):
-            yield Text(
-                f"{self.name}:{number}", text_field(value, self.field, f"{shown(path)}, line {number}")
-            )
+        return json_objects(path, field, unpacked(path, self.file.blocks()))
 
 
 class _Column:
@@ -347,8 +365,21 @@ class _Lines:
                     yield Text(f"{text.name}:{number}", line)
 
 
+@dataclass(frozen=True)
+class _Chats:
+    """A file or stream with one chat a line: each text is its messages, as JSON."""
+
+    whole: _JsonLines | _Stream
+    field: str | None
+
+    def texts(self) -> Iterator[Text]:
+        for number, value in self.whole.objects(self.field or CHAT_FIELDS[0]):
+            name = f"{self.whole.name}:{number}"
+            yield Text(name, json.dumps(messages_of(value, name, self.field), ensure_ascii=False))
+
+
 _OF_RECORDS = (_JsonLines, _Column, _Rows)  # of which one field is the text
-_Source = _String | _Strings | _Rows | _Plain | _Stream | _JsonLines | _Column | _Lines
+_Source = _String | _Strings | _Rows | _Plain | _Stream | _JsonLines | _Column | _Lines | _Chats
 
 
 def refuse_file_name(content: str, name: str) -> None:
@@ -366,6 +397,14 @@ def refuse_file_name(content: str, name: str) -> None:
         raise AttnscopeError(
             f"{name} is {content!r}, which looks like a file and does not exist; and {instead}, if it is there"
         )
+
+
+def _chats(source: _Source, path: Path, field: str | None) -> _Source:
+    if isinstance(source, _JsonLines | _Stream):
+        return _Chats(source, field)
+    raise AttnscopeError(
+        f"{shown(path)}: chats are read from JSON Lines (.jsonl), one a line: leave out other files"
+    )
 
 
 def _open_path(path: Path, field: str) -> list[_Source]:

@@ -1,11 +1,11 @@
 """Windows: pieces of a text, as long as a model is to see them, with the characters behind every token."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from attnscope.corpus._tokens import Token, tokenize
-from attnscope.corpus.texts import Corpus
+from attnscope.corpus.texts import Text
 from attnscope.errors import AttnscopeError
 
 
@@ -37,6 +37,10 @@ class Window:
         text by its own name, ``[CLS]``.
     target : Window, optional
         What the decoder of an encoder-decoder reads beside this window; None for the same tokens.
+    roles : tuple of str
+        In a chat, who says each token, ``template`` for the marks of its template; else empty.
+    groups : tuple of int
+        The number of the group of each token, where tokens are in groups; else empty.
 
     Examples
     --------
@@ -52,6 +56,8 @@ class Window:
     start: int
     tokens: tuple[str, ...]
     target: "Window | None" = None
+    roles: tuple[str, ...] = ()
+    groups: tuple[int, ...] = ()
 
     def __len__(self) -> int:
         """Number of tokens, those of the target not counted."""
@@ -71,7 +77,13 @@ def window_name(window: "Window | Sequence[int]", number: int) -> str:
 
 
 def cut_windows(
-    corpus: Corpus, tokenizer: Any, *, length: int, stride: int | None = None, limit: int | None = None
+    corpus: Iterable[Text],
+    tokenizer: Any,
+    *,
+    length: int,
+    stride: int | None = None,
+    limit: int | None = None,
+    frame: "Frame | None" = None,
 ) -> "Windows":
     """Cut every text of a corpus into windows of `length` tokens.
 
@@ -83,8 +95,8 @@ def cut_windows(
 
     Parameters
     ----------
-    corpus : Corpus
-        The texts.
+    corpus : iterable of Text
+        The texts, such as a `Corpus`.
     tokenizer : transformers.PreTrainedTokenizerBase
         A fast tokenizer; only these know which characters a token covers.
     length : int
@@ -94,6 +106,8 @@ def cut_windows(
         (default: that many, so that windows do not overlap).
     limit : int, optional
         Stop after this many windows. What follows in the corpus is not tokenized.
+    frame : Frame, optional
+        Special tokens around each window; by default those that the tokenizer puts around a single text.
 
     Returns
     -------
@@ -116,6 +130,7 @@ def cut_windows(
     --------
     >>> from tokenizers import Tokenizer, models, pre_tokenizers
     >>> from transformers import PreTrainedTokenizerFast
+    >>> from attnscope.corpus import Corpus
     >>> words = Tokenizer(models.WordLevel({"?": 0, "tide": 1, "out": 2}, unk_token="?"))
     >>> words.pre_tokenizer = pre_tokenizers.Whitespace()
     >>> tokenizer = PreTrainedTokenizerFast(tokenizer_object=words, unk_token="?")
@@ -131,7 +146,7 @@ def cut_windows(
             "a fast tokenizer of transformers.\nLoad one with AutoTokenizer.from_pretrained from a folder "
             "that holds a tokenizer.json"
         )
-    frame = Frame.of(tokenizer)
+    frame = Frame.of(tokenizer) if frame is None else frame
     content = length - len(frame.prefix) - len(frame.suffix)
     if content < 1:
         added = len(frame.prefix) + len(frame.suffix)
@@ -178,7 +193,14 @@ class Windows:
     """
 
     def __init__(
-        self, corpus: Corpus, tokenizer: Any, frame: "Frame", *, content: int, stride: int, limit: int | None
+        self,
+        corpus: Iterable[Text],
+        tokenizer: Any,
+        frame: "Frame",
+        *,
+        content: int,
+        stride: int,
+        limit: int | None,
     ) -> None:
         self.dropped_tokens = 0
         self._corpus, self._tokenizer, self._frame = corpus, tokenizer, frame
@@ -218,7 +240,7 @@ class Windows:
 
 @dataclass(frozen=True)
 class Frame:
-    """The special tokens that a tokenizer puts around a single text.
+    """The special tokens that stand around a window.
 
     Examples
     --------

@@ -1,5 +1,13 @@
 from .save import save_figure
-from .scan import form_comparison, label_pies, overview, profile_curves, weight_maps, write_scan_figures
+from .scan import (
+    form_comparison,
+    label_pies,
+    overview,
+    patch_profiles,
+    profile_curves,
+    weight_maps,
+    write_scan_figures,
+)
 from .style import restyled
 from .translation import (
     alignment_map,
@@ -20,6 +28,7 @@ __all__ = [
     "label_pies",
     "learning_curve_figure",
     "overview",
+    "patch_profiles",
     "profile_curves",
     "restyled",
     "save_figure",

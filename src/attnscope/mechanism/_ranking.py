@@ -146,7 +146,7 @@ def _row(verdict: _Grid, place: tuple[int, int], kinds: dict[int, str]) -> HeadV
         peak_weight=number("peak_weight"),
         weight_level=number("weight_level"),
         coherence=number("coherence"),
-        chance=number("chance"),
+        chance=number("chance") if positional else None,
     )
 
 

@@ -51,7 +51,7 @@ def page_data(result: xr.Dataset) -> dict[str, Any]:
     not grow with the number of texts.
     """
     names = statistics(result)
-    if not names and "profile" not in result.variables and "label" not in result.variables:
+    if not names and not {"profile", "patch_profile", "label"} & set(result.variables):
         raise AttnscopeError("The result has no statistic, profile or label of any head: nothing to report.")
     layers, heads = axis_values(result, "layer"), axis_values(result, "head")
     kinds = result["layer_kind"].values if "layer_kind" in result.variables else ["self"] * len(layers)

@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Any
 from attnscope.errors import AttnscopeError
 from attnscope.figures.reading import HIGH, LOW
 from attnscope.report._embed import script_json, write_page
+from attnscope.report._group_content import group_data, group_rows
 from attnscope.report._scan_content import flatten, page_data, parsed, pieces_note
+from attnscope.report._scan_images import patch_data, picture_data
 from attnscope.report._window import pack_windows
 from attnscope.statistics import NOTES, numbering_note
 
@@ -17,7 +19,7 @@ if TYPE_CHECKING:
 
     import xarray as xr
 
-_SCRIPTS = ("draw.js", "window.js", "page.js")
+_SCRIPTS = ("draw.js", "patches.js", "window.js", "page.js")
 
 
 def write_report(result: xr.Dataset, sample: xr.Dataset | None, path: Path | str) -> Path:
@@ -65,11 +67,13 @@ def write_report(result: xr.Dataset, sample: xr.Dataset | None, path: Path | str
     """
     data = page_data(result)
     data["quantiles"] = [LOW, HIGH]
+    data["groups"] = group_data(result)
+    data["patches"] = patch_data(result)
     window = None
     if sample is not None:
         _check_same_heads(result, sample)
         window = pack_windows(sample)
-        data["window"] = window.shared
+        data["window"] = window.shared | {"pictures": picture_data(sample)}
     signature = parsed(result.attrs.get("signature", "{}"))
     summary = parsed(result.attrs.get("summary", "{}"))
     return write_page(
@@ -90,6 +94,9 @@ def write_report(result: xr.Dataset, sample: xr.Dataset | None, path: Path | str
         has_labels=data["labels"] is not None,
         clustered="clusters" in (summary or {}),
         has_profile=data["profile"] is not None,
+        groups=group_rows(result),
+        has_patches=data["patches"] is not None,
+        images=result.attrs.get("reads") == "images",
         window=data.get("window"),
         pieces=pieces_note(
             token for texts in window.shared["windows"] for text in texts for token in text["tokens"]

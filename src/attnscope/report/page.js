@@ -180,8 +180,14 @@ function drawHead() {
     if (mean[index].some((v) => v !== null)) drawProfile(byId("profile"), cut(mean[index])[0], ...[mean, low, high].map((all) => cut(all[index])[1]), colour);
     else byId("profile").replaceChildren("No profile for this head.");
   }
+  if (data.patches) {
+    const mean = data.patches.mean[index];
+    if (mean.some((v) => v !== null)) drawPatchProfile(byId("patches"), data.patches, mean, data.patches.equal[index]);
+    else byId("patches").replaceChildren("No rows and columns of patches in this layer.");
+  }
   if (data.labels) drawShares(index);
   if (data.statistics.length) { drawChosenDistribution(index, colour); drawNumbers(index); }
+  if (data.groups) drawGroups(index);
 }
 
 function drawShares(index) {
@@ -201,6 +207,19 @@ function drawChosenDistribution(index, colour) {
   const s = data.statistics[state.statistic];
   byId("distribution-title").replaceChildren(`${s.name} `, html("span", { class: "count" }, s.counts ? "over texts, and among all heads" : "among all heads"));
   drawDistribution(byId("distribution"), { counts: s.counts?.[index] ?? null, means: s.mean, value: s.mean[index], units: s.units, colour });
+}
+
+/** Weights of groups on groups: of the head, of its places alone, and of equal weights. */
+function drawGroups(index) {
+  const { names, weight, places, equal } = data.groups;
+  byId("groups-head").textContent = at(index);
+  const named = (name) => html("bdi", {}, name);
+  const cell = (value) => html("td", { class: "number", style: `--w: ${value ?? 0}` }, value === null ? "–" : value.toFixed(2));
+  const table = ([title, rows]) => html("figure", {}, html("figcaption", {}, title), html("div", { class: "scroll", tabindex: 0 },
+    html("table", { class: "cells" },
+      html("thead", {}, html("tr", {}, html("td"), ...names.map((name) => html("th", { scope: "col" }, named(name))))),
+      html("tbody", {}, ...rows.map((row, i) => html("tr", {}, html("th", { scope: "row" }, named(names[i])), ...row.map(cell)))))));
+  byId("group-tables").replaceChildren(...[["This head", weight[index]], ["Its places alone", places[index]], ["Equal weights", equal[index]]].map(table));
 }
 
 function drawNumbers(index) {
@@ -251,7 +270,8 @@ function openWindow() {
   const texts = shared.windows[state.window];
   names = texts.map((text) => text.tokens.map(visible));
   chips = names.map(() => []);
-  state.kept = texts.map(({ tokens, special }) => Math.min(tokens.length - 1, Math.max(0, special.indexOf(false)) + 5));
+  const picture = pictureOf(shared, state.window), middle = picture && picture.start + Math.floor(picture.rows / 2) * picture.columns + Math.floor(picture.columns / 2);
+  state.kept = texts.map(({ tokens, special }) => middle ?? Math.min(tokens.length - 1, Math.max(0, special.indexOf(false)) + 5));
   byId("texts").replaceChildren();
   texts.forEach((_, text) => buildText(text));
   byId("window-size").textContent = texts.map(({ tokens, total }, i) =>
@@ -286,18 +306,23 @@ function sayShare() {
 function buildText(text) {
   const { tokens, special } = shared.windows[state.window][text];
   const title = html("p", { class: "hint", id: `text-${text}` });
-  const box = html("div", { class: "tokens", role: "listbox", "aria-labelledby": `tokens-title text-${text}`, "aria-orientation": "horizontal" });
+  const picture = pictureOf(shared, state.window), boxes = picture && patchBoxes(picture);
+  const box = html("div", { class: picture ? "tokens image" : "tokens", role: "listbox", "aria-labelledby": `tokens-title text-${text}`, "aria-orientation": "horizontal" });
   tokens.forEach((_, i) => {
     const chip = html("button", { type: "button", role: "option", tabindex: -1, class: special[i] ? "token special" : "token", dir: "auto", "data-token": i, title: `position ${i}` }, names[text][i]);
     chips[text].push(chip);
-    box.append(chip, "\u200b");
+    if (!picture) box.append(chip, "\u200b");
+    else if (placeOf(picture, i)) boxes.grid.append(chip);
+    else boxes.line.append(chip, "\u200b");
   });
+  if (picture) box.append(boxes.line, boxes.grid);
   const tokenOf = (event) => (event.target.dataset.token === undefined || text !== chosenText() ? null : Number(event.target.dataset.token));
   for (const kind of ["pointerover", "focusin"]) box.addEventListener(kind, (event) => { const t = tokenOf(event); if (t !== null) showToken(t); });
   for (const kind of ["pointerleave", "focusout"]) box.addEventListener(kind, () => showToken(kept()));
   box.addEventListener("click", (event) => { const t = tokenOf(event); if (t !== null) keepToken(t); });
   box.addEventListener("keydown", (event) => {
-    const from = tokenOf(event), step = { ArrowLeft: -1, ArrowRight: 1, ArrowUp: -1, ArrowDown: 1 }[event.key];
+    const line = picture?.columns ?? 1;
+    const from = tokenOf(event), step = { ArrowLeft: -1, ArrowRight: 1, ArrowUp: -line, ArrowDown: line }[event.key];
     if (from === null || !step) return;
     event.preventDefault();
     if (chips[text][from + step]) moveFocus(chips[text], from, from + step);
@@ -379,12 +404,13 @@ function showToken(token) {
     chip.tabIndex = text === here && i === kept() ? 0 : -1;
   }));
   nameTexts();
-  byId("tokens-title").replaceChildren("Text ", html("span", { class: "count" }, direction === "from" ? "blue: what the outlined token looks at" : "blue: what looks at the outlined token"));
+  const picture = pictureOf(shared, state.window);
+  byId("tokens-title").replaceChildren(picture ? "Image " : "Text ", html("span", { class: "count" }, `${picture ? "red" : "blue"}: ${direction === "from" ? "what the outlined token looks at" : "what looks at the outlined token"}`));
   const table = byId("partners");
   const what = direction === "from" ? "looks at" : "is looked at by";
   table.caption.replaceChildren(html("strong", {}, html("bdi", {}, names[here][token])), ` (position ${token})${state.map.tile ? " and its tile" : ""} ${what}`);
   const named = (p) => `${names[there][p.position] ?? "…"}${p.last > p.position ? ` … ${names[there][p.last] ?? ""}` : ""}`;
-  const away = (p) => (p.last > p.position ? "" : direction === "from" ? p.position - token : token - p.position);
+  const away = (p) => (p.last > p.position ? "" : picture ? (direction === "from" ? steps(picture, token, p.position) : steps(picture, p.position, token)) : direction === "from" ? p.position - token : token - p.position);
   const rows = found.slice(0, 8).map((p) => row(named(p), p.last > p.position ? `${p.position}–${p.last}` : p.position, away(p), p.weight, most));
   if (direction === "from") {
     const others = found.slice(8).reduce((sum, p) => sum + p.weight, 0) + (state.map.rest?.[token] ?? 0);
@@ -399,7 +425,7 @@ function row(name, position, offset, weight, most, faint = false) {
   bar.style.width = `${Math.min(100, (100 * weight) / most)}%`;
   if (faint) bar.style.opacity = 0.35;
   return html("tr", {}, html("th", { scope: "row" }, faint ? name : html("bdi", {}, name)), html("td", { class: "number" }, String(position)),
-    html("td", { class: "number" }, offset === "" ? "" : say(offset)), html("td", { class: "number" }, say(weight, 2)), html("td", { class: "bar" }, bar));
+    html("td", { class: "number" }, typeof offset === "string" ? offset : say(offset)), html("td", { class: "number" }, say(weight, 2)), html("td", { class: "bar" }, bar));
 }
 
 // --- wiring ---------------------------------------------------------------------------------------------------
@@ -410,9 +436,10 @@ function firstHead() {
   const linked = data.layers.indexOf(layer) * heads + data.heads.indexOf(head);
   if (data.layers.includes(layer) && data.heads.includes(head) && exists(linked)) return linked;
   const known = Array.from({ length: total }, (_, i) => i).filter(exists);
-  if (!data.profile) return known[0] ?? null;
-  const sides = data.profile.offsets.map((t, i) => (t ? i : -1)).filter((i) => i >= 0);
-  const peak = (index) => Math.max(...sides.map((i) => data.profile.mean[index][i] ?? 0));
+  const profile = data.profile ?? data.patches;
+  if (!profile) return known[0] ?? null;
+  const itself = (profile.mean[0].length - 1) / 2, sides = profile.mean[0].map((_, i) => i).filter((i) => i !== itself);
+  const peak = (index) => Math.max(...sides.map((i) => profile.mean[index][i] ?? 0));
   return known.reduce((a, b) => (a === undefined || peak(b) > peak(a) ? b : a), undefined) ?? null;
 }
 

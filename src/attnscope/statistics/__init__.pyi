@@ -1,4 +1,14 @@
-from ._catalogue import DEFAULT, STATISTICS, SUMMARIES, Statistic, Wording, choose, wording
+from ._catalogue import (
+    DEFAULT,
+    OF_GROUPS,
+    PATCH_STATISTICS,
+    STATISTICS,
+    SUMMARIES,
+    Statistic,
+    Wording,
+    choose,
+    wording,
+)
 from ._forms import Form, compare_call, compare_forms, usual_forms
 from ._independence import (
     RARE,
@@ -11,14 +21,14 @@ from ._independence import (
     label_shares,
     sign_agreement,
 )
-from ._kinds import LOCAL
+from ._kinds import LEAST_SHARE, LOCAL
 from ._labels import SHARP, Clustering, cluster_profiles, direction, name_profile
 from ._numbering import numbering_note
 from ._of_matrices import measure_weights
 from ._of_windows import statistics_of
 from ._pass import StatisticsObserver
 from ._places import NEEDED
-from ._ranking import LEAST_SHARE, majority_names, peaks, rank_heads
+from ._ranking import majority_names, peaks, rank_heads
 from ._raw import weights
 from ._reading import Reading
 from ._rows import indicator_columns, reduce_call
@@ -34,6 +44,8 @@ __all__ = [
     "LOCAL",
     "NEEDED",
     "NOTES",
+    "OF_GROUPS",
+    "PATCH_STATISTICS",
     "RARE",
     "SAMPLE",
     "SHARP",

@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING
 from attnscope.errors import AttnscopeError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
     from torch import Tensor
 
     from attnscope.statistics._rows import Rows
 
 EQUAL = "equal_"  # begins the name of what equal weights over the visible tokens give
+BY_GROUP = "_by_group"  # ends the name of a statistic of the queries of each group of tokens
 
 
 @dataclass(frozen=True)
@@ -52,11 +53,11 @@ class Statistic:
     words
         Its name, unit and reading.
     reduce
-        Rows -> ``(batch, head)``, or with one more dimension.
+        Rows -> ``(batch, head)``, or with more dimensions.
     needs
         Names of the fields of `Need`; ``band`` and ``columns`` among them.
     along
-        Name of that dimension, ``offset`` or ``offset_bin``, or "".
+        Names of the dimensions behind these two.
     has_equal
         Whether a result says beside it what equal weights would give.
     """
@@ -64,7 +65,7 @@ class Statistic:
     words: Wording
     reduce: Callable[[Rows], Tensor]
     needs: tuple[str, ...] = ()
-    along: str = field(default="", kw_only=True)
+    along: tuple[str, ...] = field(default=(), kw_only=True)
     has_equal: bool = field(default=False, kw_only=True)
 
 
@@ -73,18 +74,21 @@ STATISTICS: dict[str, Statistic] = {
         Wording("Sum of the weights at each offset, tr_t", "tokens"),
         lambda rows: rows.band_sum,
         ("band",),
-        along="offset",
+        along=("offset",),
         has_equal=True,
     ),
     "bin_sum": Statistic(
         Wording("Sum of the weights in each bin of offsets", "tokens"),
         lambda rows: rows.bin_sum,
         ("band", "bins"),
-        along="offset_bin",
+        along=("offset_bin",),
         has_equal=True,
     ),
     "profile": Statistic(
-        Wording("Mean weight at each offset", "share"), lambda rows: rows.profile, ("band",), along="offset"
+        Wording("Mean weight at each offset", "share"),
+        lambda rows: rows.profile,
+        ("band",),
+        along=("offset",),
     ),
     "outside": Statistic(
         Wording(
@@ -151,6 +155,78 @@ STATISTICS: dict[str, Statistic] = {
 }
 DEFAULT = tuple(name for name in STATISTICS if name != "learned_sink")
 
+#: What is measured where the tokens are in groups, beside what is chosen by name.
+OF_GROUPS: dict[str, Statistic] = {
+    "group_weight": Statistic(
+        Wording("Weight of the queries of one group on all keys of another", "share"),
+        lambda rows: rows.group_weight,
+        ("columns",),
+        along=("group_query", "group_key"),
+        has_equal=True,
+    ),
+    "place_group_weight": Statistic(
+        Wording("Weight of one group on another by the head's places alone", "share"),
+        lambda rows: rows.place_group_weight,
+        ("columns", "band", "bins"),
+        along=("group_query", "group_key"),
+    ),
+}
+KNOWN = STATISTICS | OF_GROUPS
+
+
+def by_group(names: Sequence[str]) -> list[str]:
+    """Which of these statistics are had of the queries of each group too: those of one number a head.
+
+    Examples
+    --------
+    >>> by_group(["profile", "entropy", "group_weight"])
+    ['entropy']
+    """
+    return [name for name in names if not KNOWN[name].along]
+
+
+#: What is measured of a vision encoder's patches, beside those `OF_ANY_TOKENS`; see `images.measure_patches`.
+PATCH_STATISTICS = {
+    "patch_profile": Wording("Mean weight at each offset in rows and columns of patches", "share"),
+    "same_row": Wording(
+        "Weight on the same row of patches",
+        "share",
+        "Mass of a patch's weight in its own row, itself counted.",
+    ),
+    "same_column": Wording(
+        "Weight on the same column of patches",
+        "share",
+        "Mass of a patch's weight in its own column, itself counted.",
+    ),
+    "class_token": Wording(
+        "Weight of patches on the class token", "share", "Near 1: the head rests on the class token (a sink)."
+    ),
+    "registers": Wording(
+        "Weight of patches on registers",
+        "share",
+        "Mass on tokens that are neither patches nor the class token.",
+    ),
+    "patch_distance": Wording(
+        "Mean distance",
+        "patches",
+        "Between the middles of two patches, under the weight that lies on patches.",
+    ),
+    "row_offset_mean": Wording(
+        "Mean offset in rows (negative is up)",
+        "patches",
+        "Row of the key minus row of the query, under the weight that lies on patches.",
+        signed=True,
+    ),
+    "column_offset_mean": Wording(
+        "Mean offset in columns (negative is left)",
+        "patches",
+        "Column of the key minus column of the query, under the weight that lies on patches.",
+        signed=True,
+    ),
+}
+#: Statistics of `STATISTICS` that know nothing of an order of tokens.
+OF_ANY_TOKENS = ("entropy", "max_weight", "gini_simpson", "learned_sink")
+
 #: What `summarize` adds to a scan; "cluster, centroid" are two variables of one sentence.
 SUMMARIES = {
     "label": Wording("Kind of the head in each text, its number among cluster"),
@@ -188,15 +264,21 @@ def wording(name: str) -> Wording:
     """
     if name in SUMMARIES:
         return SUMMARIES[name]
-    statistic = STATISTICS.get(name.removeprefix(EQUAL))
-    if statistic is None:
+    own = name.removeprefix(EQUAL).removesuffix(BY_GROUP)
+    words = KNOWN[own].words if own in KNOWN else PATCH_STATISTICS.get(own)
+    if words is None:
         return Wording(name.replace("_", " "))
-    of = ", of equal weights" if name.startswith(EQUAL) else ""
-    return replace(statistic.words, long_name=statistic.words.long_name + of)
+    of = ", by group of queries" if name.endswith(BY_GROUP) else ""
+    of += ", of equal weights" if name.startswith(EQUAL) else ""
+    return replace(words, long_name=words.long_name + of)
 
 
-def choose(names: Sequence[str] | str | None) -> tuple[str, ...]:
-    """Validate the names of statistics; None means `DEFAULT`, one string holds names with commas between.
+def choose(
+    names: Sequence[str] | str | None,
+    known: Collection[str] = tuple(STATISTICS),
+    default: tuple[str, ...] = DEFAULT,
+) -> tuple[str, ...]:
+    """Validate the names of statistics; None means `default`, one string holds names with commas between.
 
     Raises
     ------
@@ -211,11 +293,11 @@ def choose(names: Sequence[str] | str | None) -> tuple[str, ...]:
     ('outside', 'entropy')
     """
     if names is None:
-        return DEFAULT
+        return default
     if isinstance(names, str):
         names = [name.strip() for name in names.split(",")]
-    unknown = [name for name in names if name not in STATISTICS]
+    unknown = [name for name in names if name not in known]
     if unknown or not names:
         found = f"there is no statistic {unknown[0]!r}" if unknown else "no statistic was named"
-        raise AttnscopeError(f"{found}: choose from {', '.join(STATISTICS)}")
-    return tuple(name for name in STATISTICS if name in set(names))
+        raise AttnscopeError(f"{found}: choose from {', '.join(known)}")
+    return tuple(name for name in known if name in set(names))

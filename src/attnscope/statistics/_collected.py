@@ -10,8 +10,8 @@ import torch
 import xarray as xr
 
 from attnscope.statistics._catalogue import EQUAL, STATISTICS
+from attnscope.statistics._keep import joined
 from attnscope.statistics._labelled import labelled
-from attnscope.statistics._measurement import joined
 from attnscope.statistics._pass import stacked
 from attnscope.statistics._places import NEEDED
 from attnscope.statistics._summary import summarize
@@ -95,7 +95,7 @@ def collected(passes: Sequence[MeasuredPass], names: Sequence[str], band: int) -
 
 def _alike(every: Sequence[dict[str, Tensor]], own: Sequence[dict[str, Tensor]]) -> list[dict[str, Tensor]]:
     """Layers with as many bins as the one that has most: bins double, so what is missing lies outside, and is 0."""
-    binned = [name for name in own[0] if STATISTICS[name.removeprefix(EQUAL)].along == "offset_bin"]
+    binned = [name for name in own[0] if "offset_bin" in STATISTICS[name.removeprefix(EQUAL)].along]
     most = max((one[name].shape[-1] for one in every for name in binned), default=0)
 
     def widened(name: str, value: Tensor) -> Tensor:

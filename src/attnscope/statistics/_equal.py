@@ -32,7 +32,7 @@ def equal_rows(call: AttentionCall, need: Need) -> RowMeasures:
     >>> rows.band[0, 0, :, 1].tolist()
     [1.0, 0.5, 0.3333333432674408, 0.25]
     """
-    if call.is_contiguous and not _bias_forbids(call):
+    if call.is_contiguous and not bias_forbids(call):
         return _of_extents(call, need)
     queries = call.query.shape[2]
     texts: list[RowMeasures] = []
@@ -45,7 +45,16 @@ def equal_rows(call: AttentionCall, need: Need) -> RowMeasures:
     return _joined(texts, dim=0)
 
 
-def _bias_forbids(call: AttentionCall) -> bool:
+def bias_forbids(call: AttentionCall) -> bool:
+    """Whether a bias is so low somewhere that it is a mask.
+
+    Examples
+    --------
+    >>> from attnscope.attention import AttentionCall
+    >>> x = torch.zeros(1, 1, 2, 4)
+    >>> bias_forbids(AttentionCall(x, x, x, scale=1.0, bias=torch.tensor([[[[0.0, -torch.inf], [0.0, 0.0]]]])))
+    True
+    """
     return call.bias is not None and float(call.bias.amin()) <= torch.finfo(call.bias.dtype).min / 2
 
 

@@ -16,6 +16,7 @@ from jaxtyping import Bool, Float
 from attnscope.statistics._places import NEAR, Places, Shares
 
 SHARE = 0.3  # of all weight in one place: a head that looks there
+LEAST_SHARE = 0.1  # of all weight in one place, for a head to stand in a ranking
 LOCAL = 0.5  # of all weight within some tokens: a local head
 MORE = 2.0  # times what equal weights give; of sides, times the odds
 ALIKE_PLACES, ALIKE_ENTROPY = (
@@ -51,6 +52,9 @@ class _Candidates:
         columns = _fraction(
             measured.columns_left, np.maximum(1.0 - measured.columns_left - measured.first, 0.0)
         )
+        columns = np.where(
+            np.isnan(measured.columns_left), np.nan, columns
+        )  # not known: then no side is named
         equal[:, -2] = np.maximum(equal[:, -2], columns)
         equal[:, -1] = np.maximum(equal[:, -1], 1.0 - columns)
         return cls(_columns(measured), equal, told * places.rows[:, None])

@@ -26,6 +26,7 @@ def labelled(
     lengths: Mapping[str, np.ndarray],
     sources: Sequence[tuple[str, int]],
     first: int = 0,
+    groups: Sequence[str] = (),
 ) -> xr.Dataset:
     """Name the dimensions of arrays, and say what stands along them.
 
@@ -43,6 +44,8 @@ def labelled(
         Name and first character of each text.
     first
         Number of the first text.
+    groups
+        Names of the groups that tokens are in.
     """
     heads = next(array.shape[2] for name, array in arrays.items() if "head" in dimensions(name))
     tokens = {"long_name": "tokens", "units": "tokens"}
@@ -59,5 +62,6 @@ def labelled(
             "head": np.arange(heads),
             "offset": np.arange(-band, band + 1),
             **({} if "bin_sum" not in arrays else bin_coordinates(band, reach)),
+            **{side: np.array(groups, dtype=object) for side in ("group_query", "group_key") if groups},
         },
     ).set_coords(["source", "start"])

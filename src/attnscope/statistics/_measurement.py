@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import islice
@@ -16,7 +14,7 @@ from attnscope.attention import AttentionCall
 from attnscope.capture import (
     LoadedModel,
     Site,
-    capture_of,
+    capture_notes,
     forward,
     padding_difference,
     should_look_back,
@@ -24,11 +22,13 @@ from attnscope.capture import (
     watching,
 )
 from attnscope.corpus import (
+    ChatTexts,
     Texts,
     Window,
     window_name,
 )
 from attnscope.progress import Progress, Tell, tell_nobody
+from attnscope.statistics._keep import keep
 from attnscope.statistics._labelled import labelled
 from attnscope.statistics._pass import StatisticsObserver
 from attnscope.statistics._reading import Reading
@@ -42,15 +42,6 @@ from attnscope.statistics._sample import (
     tile_size,
 )
 from attnscope.store import RunFolder
-
-FLUSH_BYTES = 1 << 26  # results wait in memory for at most so many bytes,
-
-
-FLUSH_SECONDS = float(os.environ.get("ATTNSCOPE_FLUSH_SECONDS", "5"))  # so many seconds,
-
-
-FLUSH_SHARE = 0.02  # or this share of the time that the run took so far: a long run has few pieces
-
 
 _PADDED = 64  # tokens that tell whether padding matters
 _MANY_UNKNOWN = 0.05  # share of tokens from which it is said
@@ -68,11 +59,13 @@ class Measurement:
         reach: int,
         batch_size: int,
         limit: int | None,
-        corpus: Texts,
+        corpus: Texts | ChatTexts,
         progress: Tell | None,
         *,
         show: bool,
+        groups: Sequence[str] = (),
     ) -> None:
+        self.groups = groups
         self.loaded, self.windows, self.names, self.band = loaded, windows, names, band
         self.reach = reach
         self.batch_size, self.limit = batch_size, limit
@@ -88,23 +81,7 @@ class Measurement:
 
     def into(self, run: RunFolder) -> None:
         """Measure what the run still lacks, and add it as it comes."""
-        waiting: list[xr.Dataset] = []
-        began = last = time.monotonic()
-        try:
-            for results in self.batches(run.holds):
-                if waiting and results.text[0] != waiting[-1].text[-1] + 1:
-                    waiting = _flushed(run, waiting)
-                waiting.append(results)
-                now = time.monotonic()
-                full = sum(one.nbytes for one in waiting) >= FLUSH_BYTES
-                if full or now - last > max(FLUSH_SECONDS, FLUSH_SHARE * (now - began)):
-                    ready, waiting = waiting, []
-                    _flushed(run, ready)
-                    last = time.monotonic()
-        except BaseException:
-            _flushed(run, waiting)  # what was measured stays, whatever came between
-            raise
-        _flushed(run, waiting)
+        keep(run, self.batches(run.holds))
 
     def batches(self, done: Callable[[range], bool] = lambda _: False) -> Iterator[xr.Dataset]:
         """Measure batch after batch, but those that are done."""
@@ -150,8 +127,8 @@ class Measurement:
         self.sites, _ = verify(
             self.loaded.model, inputs, text=window_name(self.first, 0), weights_suffice=True
         )
-        self.notes["capture"] = capture_of(self.loaded.model)
-        if self.notes["capture"] != "registry":
+        self.notes |= capture_notes(self.loaded.model)
+        if "way" in self.notes:
             self._say_what_is_seen()
         if should_look_back(self.loaded.model) and any(site.kind == "self" for site in self.sites):
             self.notes["causality"] = (
@@ -168,10 +145,6 @@ class Measurement:
     def _say_what_is_seen(self) -> None:
         """What a model off the registry shows: its weights, of layers that may have other places than tokens."""
         name = type(self.loaded.model).__name__
-        self.notes["way"] = (
-            f"{name} does not attend through transformers' registry: its weights are those that its own eager "
-            "attention returns, taken one layer at a time (slower)."
-        )
         reading = self._reading([self.first])
         pooled: list[Site] = []
 
@@ -202,7 +175,7 @@ class Measurement:
     @torch.no_grad()
     def _measure(self, batch: Sequence[Window], first: int) -> xr.Dataset:
         reading = self._reading(batch)
-        observer = StatisticsObserver(self.names, self.band, reading, self.reach)
+        observer = StatisticsObserver(self.names, self.band, reading, self.reach, len(self.groups))
         with watching(self.loaded.model, observer, weights_suffice=True):
             forward(
                 self.loaded.model,
@@ -221,6 +194,7 @@ class Measurement:
             {name: text.valid.sum(1).cpu().numpy() for name, text in sizes.items()},
             [(window.source, window.start) for window in batch],
             first,
+            self.groups,
         )
 
     @torch.no_grad()
@@ -256,20 +230,10 @@ class Measurement:
         return sample_dataset(observed, self.shown, kinds, heads, asked, with_decoder=decoder)
 
 
-def _flushed(run: RunFolder, waiting: Sequence[xr.Dataset]) -> list[xr.Dataset]:
-    """Add what waits to the run; nothing waits then."""
-    if waiting:
-        run.append(joined(waiting), int(waiting[0].text[0]))
-    return []
-
-
-def joined(parts: Sequence[xr.Dataset]) -> xr.Dataset:
-    return xr.concat(list(parts), "text", data_vars="minimal", coords="minimal", compat="override")
-
-
 def _cut(window: Window, length: int) -> Window:
     """The first tokens of a window, and of its target."""
-    parts = {name: getattr(window, name)[:length] for name in ("ids", "special", "spans", "tokens")}
+    names = ("ids", "special", "spans", "tokens", "roles", "groups")
+    parts = {name: getattr(window, name)[:length] for name in names}
     return replace(window, **parts, target=None if window.target is None else _cut(window.target, length))
 
 

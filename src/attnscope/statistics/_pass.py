@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 
 from attnscope.attention import measure, with_mass
-from attnscope.statistics._catalogue import EQUAL, STATISTICS
+from attnscope.statistics._catalogue import BY_GROUP, EQUAL, KNOWN
 from attnscope.statistics._equal import equal_rows
-from attnscope.statistics._rows import indicator_columns, plan, reduce_call
+from attnscope.statistics._group_places import Places
+from attnscope.statistics._rows import FIRST, GroupMarks, indicator_columns, plan, reduce_call
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -34,6 +35,8 @@ class StatisticsObserver:
         Which statistics, the largest offset of the band, and the largest that has a bin.
     reading
         What the model reads: it tells real tokens from padding, and special tokens, on either side of a call.
+    groups
+        How many groups the tokens are in; 0 for none.
     measured
         By site index; under ``equal_...`` what equal weights over the visible tokens give, with one head.
     """
@@ -42,13 +45,15 @@ class StatisticsObserver:
     band: int
     reading: Reading
     reach: int = 0
+    groups: int = 0
     measured: dict[int, dict[str, Tensor]] = field(default_factory=dict)
 
     def __call__(self, site: Site, call: AttentionCall) -> Tensor:
         queries, keys = self.reading.sides(site.kind)
-        query_valid, _ = _marks(queries, call.query)
-        key_valid, special = _marks(keys, call.key)
-        marks = Marks(query_valid, key_valid, special)
+        query_valid, _, query_groups = _marks(queries, call.query)
+        key_valid, special, key_groups = _marks(keys, call.key)
+        groups = GroupMarks(query_groups, key_groups, self.groups) if self.groups else None
+        marks = Marks(query_valid, key_valid, special, groups)
         output, self.measured[site.index] = measure_call(call, self.names, self.band, self.reach, marks)
         return output
 
@@ -59,11 +64,15 @@ class StatisticsObserver:
 
 @dataclass(frozen=True, eq=False)
 class Marks:
-    """Which places of an attention call are real tokens, ``(batch, query)`` and ``(batch, key)``, and which special."""
+    """Which places of an attention call are real tokens, ``(batch, query)`` and ``(batch, key)``, and which special.
+
+    `groups` says in which group each is, where tokens are in groups.
+    """
 
     queries: Tensor
     keys: Tensor
     special: Tensor
+    groups: GroupMarks | None = None
 
 
 def measure_call(
@@ -75,18 +84,23 @@ def measure_call(
     mass: Tensor | None = None,
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """Output and statistics of one attention call, ``(batch, head, ...)`` each; with `mass`, of rows scaled to it."""
-    need = plan(names, band, indicator_columns(marks.keys, marks.special), reach)
+    columns = indicator_columns(marks.keys, marks.special, marks.groups)
+    need = plan(names, band, columns, reach)
     output, rows = measure(call, need)
     rows = rows if mass is None else with_mass(rows, mass)
-    reduced = reduce_call(rows, names, marks.queries, marks.keys)
-    if nulls := [name for name in names if STATISTICS[name].has_equal]:
-        equal = reduce_call(equal_rows(call, need), nulls, marks.queries, marks.keys)
+    groups = marks.groups
+    if groups is not None and "place_group_weight" in names:
+        places = Places.of(call, need, columns[..., FIRST] > 0, groups.columns(groups.keys))
+        groups = replace(groups, places=places)
+    reduced = reduce_call(rows, names, marks.queries, marks.keys, groups)
+    if nulls := [name for name in names if KNOWN[name].has_equal]:
+        equal = reduce_call(equal_rows(call, need), nulls, marks.queries, marks.keys, marks.groups)
         reduced |= {f"{EQUAL}{name}": value for name, value in equal.items()}
     return output, {name: value.cpu() for name, value in reduced.items()}
 
 
 def stacked(measured: Sequence[dict[str, Tensor]]) -> dict[str, np.ndarray]:
-    """``(batch, layer, head[, offset])`` each; NaN where a layer has fewer heads than another.
+    """``(batch, layer, head, ...)`` each; NaN where a layer has fewer heads than another.
 
     What equal weights give has no dimension of heads.
     """
@@ -104,13 +118,14 @@ def stacked(measured: Sequence[dict[str, Tensor]]) -> dict[str, np.ndarray]:
     return arrays
 
 
-def _marks(text: Batch, states: Tensor) -> tuple[Tensor, Tensor]:
-    """Real and special tokens of one side; a side that is not of text (audio, image patches) is all real."""
+def _marks(text: Batch, states: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Real and special tokens of one side, and groups; a side that is not of text (audio, patches) is all real."""
     shape = (states.shape[0], states.shape[2])
+    nowhere = torch.full(shape, -1, device=states.device)
     if text.valid.shape == shape:
-        return text.valid, text.special
+        return text.valid, text.special, nowhere if text.groups is None else text.groups
     everywhere = torch.ones(shape, dtype=torch.bool, device=states.device)
-    return everywhere, ~everywhere
+    return everywhere, ~everywhere, nowhere
 
 
 def dimensions(name: str) -> tuple[str, ...]:
@@ -123,6 +138,7 @@ def dimensions(name: str) -> tuple[str, ...]:
     >>> dimensions("equal_entropy")
     ('text', 'layer')
     """
-    along = STATISTICS[name.removeprefix(EQUAL)].along
+    along = KNOWN[name.removeprefix(EQUAL).removesuffix(BY_GROUP)].along
+    along += ("group_query",) if name.endswith(BY_GROUP) else ()
     of_head = () if name.startswith(EQUAL) else ("head",)
-    return ("text", "layer", *of_head, *((along,) if along else ()))
+    return ("text", "layer", *of_head, *along)

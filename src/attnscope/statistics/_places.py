@@ -196,4 +196,8 @@ def with_rows(results: xr.Dataset, rows: xr.DataArray) -> xr.Dataset:
     rows = rows.transpose("text", "layer").drop_vars("layer", errors="ignore")
     mean_key = results.mean_offset + (rows - 1) / 2
     columns_left = ((rows - 1 - mean_key) / rows).clip(0, 1).transpose("text", "layer", "head")
+    if (
+        "frames" in results
+    ):  # Whisper also looks at frames that are no sound, of which the mean key tells nothing
+        columns_left = columns_left.where(results.frames <= rows)
     return results.assign(rows=rows, columns_left=columns_left)

@@ -7,9 +7,8 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
-from attnscope.statistics._kinds import LOCAL, MORE
-
-LEAST_SHARE = 0.1  # of all weight in one place, for a head to stand in a ranking
+from attnscope.statistics._kinds import LEAST_SHARE, LOCAL, MORE
+from attnscope.statistics.images import rank_patch_heads
 
 
 def queries(results: xr.Dataset) -> xr.DataArray:
@@ -95,6 +94,8 @@ def rank_heads(results: xr.Dataset, top: int = 5) -> dict[str, list[dict[str, An
     >>> rank_heads(entropy)["local"]
     [{'layer': 0, 'head': 1, 'value': 0.8, 'label': ''}]
     """
+    if "row_offset" in results.dims:
+        return rank_patch_heads(results, top)
     mean = results.mean("text", skipna=True) if "text" in results.dims else results
     scores: dict[str, xr.DataArray] = {}
     shares = _shares(results)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import torch
@@ -12,12 +12,40 @@ from torch import Tensor
 
 from attnscope.attention import Need, RowMeasures, bin_ranges, far_starts
 from attnscope.errors import AttnscopeError
-from attnscope.statistics._catalogue import STATISTICS
+from attnscope.statistics._catalogue import BY_GROUP, KNOWN, by_group
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from attnscope.statistics._group_places import Places
+
+Measured = TypeVar("Measured")
 FIRST, SPECIAL = 0, 1  # value columns: indicator of the first real key, and of special tokens
+GROUPS = 2  # the first of those of groups, if there are some
+
+
+@dataclass(frozen=True, eq=False)
+class GroupMarks:
+    """In which group each token of an attention call is, by number; -1 where it is in none, as padding is.
+
+    Attributes
+    ----------
+    queries, keys
+        ``(batch, query)`` and ``(batch, key)``.
+    count
+        How many groups there are.
+    places
+        Where each group stands, as seen from each query; set by `measure_call`.
+    """
+
+    queries: Tensor
+    keys: Tensor
+    count: int
+    places: Places | None = None
+
+    def columns(self, numbers: Tensor) -> Tensor:
+        """Indicators of the groups, ``(batch, token, group)``, float32."""
+        return (numbers[..., None] == torch.arange(self.count, device=numbers.device)).float()
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,12 +61,15 @@ class Rows:
         rows that may look nowhere.
     queries, keys
         ``(batch,)``: real tokens on either side.
+    groups
+        The groups of the tokens, where they are in some.
     """
 
     measures: RowMeasures
     counted: Tensor
     queries: Tensor
     keys: Tensor
+    groups: GroupMarks | None = None
 
     def mean(self, values: Tensor) -> Tensor:
         """Mean over the counted rows: ``(batch, head)``; NaN where there is none."""
@@ -102,15 +133,46 @@ class Rows:
         """``(batch, head)``: weight on special tokens."""
         return self.mean(_there(self.measures.columns)[..., SPECIAL])
 
+    @property
+    def group_weight(self) -> Tensor:
+        """``(batch, head, query group, key group)``: mean over the rows of one group of the weight on another.
+
+        Rows sum to 1 over key groups, less a learned sink. NaN where either group has no token in a text.
+        """
+        on_keys = _there(self.measures.columns)[..., GROUPS:].double()
+        return self._by_groups(self._members.mT @ on_keys.where(self.counted[..., None], 0.0))
+
+    @property
+    def place_group_weight(self) -> Tensor:
+        """The same, of a head that has these weights at each place, whatever stands there; see `Places`."""
+        places = _there(_there(self.groups).places)
+        on_first = _there(self.measures.columns)[..., FIRST]
+        sums = places.sums(self.measures, on_first, self.counted)
+        mass = self.measures.mass.double().where(self.counted, 0.0)
+        return self._by_groups(places.fitted(sums, mass, self._members))
+
+    @property
+    def _members(self) -> Tensor:
+        """Indicators of the groups of queries, ``(batch, head, query, group)``; of counted rows alone."""
+        groups = _there(self.groups)
+        return groups.columns(groups.queries).double()[:, None] * self.counted[..., None]
+
+    def _by_groups(self, sums: Tensor) -> Tensor:
+        """Means over queries from sums over them; NaN where either group is not there."""
+        groups = _there(self.groups)
+        rows = self._members.sum(2)[..., None]
+        present = (rows > 0) & groups.columns(groups.keys).any(1)[:, None, None]
+        return (sums / rows.clamp_min(1)).where(present, torch.nan)
+
     def mean_of(self, measure: str) -> Tensor:
         """``(batch, head)``: mean over rows of a field of `RowMeasures`."""
         return self.mean(_there(getattr(self.measures, measure)))
 
 
-def _there(tensor: Tensor | None) -> Tensor:
-    if tensor is None:  # the planner asked for it
+def _there(measured: Measured | None) -> Measured:
+    if measured is None:  # the planner asked for it
         raise AttnscopeError("a statistic was reduced that was not measured")
-    return tensor
+    return measured
 
 
 def plan(names: Sequence[str], band: int, columns: Tensor, reach: int = 0) -> Need:
@@ -123,7 +185,7 @@ def plan(names: Sequence[str], band: int, columns: Tensor, reach: int = 0) -> Ne
     band
         Largest offset.
     columns
-        ``(batch, key, 2)``: indicators of the first real key and of special tokens.
+        ``(batch, key, column)``: indicators of the first real key, of special tokens, and of groups if there are some.
     reach
         Largest offset that has a bin; what lies beyond is in the last one.
 
@@ -134,7 +196,7 @@ def plan(names: Sequence[str], band: int, columns: Tensor, reach: int = 0) -> Ne
     >>> need.band, need.entropy, need.largest, need.columns
     (5, True, False, None)
     """
-    wanted = {part for name in names for part in STATISTICS[name].needs}
+    wanted = {part for name in names for part in KNOWN[name].needs}
     return Need(
         band=band if "band" in wanted else None,
         columns=columns if "columns" in wanted else None,
@@ -163,8 +225,8 @@ def bin_coordinates(band: int, reach: int) -> dict[str, Any]:
     }
 
 
-def indicator_columns(valid: Tensor, special: Tensor) -> Tensor:
-    """Value columns for `FIRST` and `SPECIAL`: ``(batch, key, 2)``, float32.
+def indicator_columns(valid: Tensor, special: Tensor, groups: GroupMarks | None = None) -> Tensor:
+    """Value columns for `FIRST` and `SPECIAL`, ``(batch, key, 2)``, and one for each group; float32.
 
     Examples
     --------
@@ -174,15 +236,21 @@ def indicator_columns(valid: Tensor, special: Tensor) -> Tensor:
     """
     first = torch.zeros_like(special)
     first.scatter_(1, valid.to(torch.uint8).argmax(1, keepdim=True), value=True)
-    return torch.stack([first, special & valid], dim=-1).float()
+    columns = torch.stack([first, special & valid], dim=-1).float()
+    return columns if groups is None else torch.cat([columns, groups.columns(groups.keys)], dim=-1)
 
 
 def reduce_call(
-    rows: RowMeasures, names: Sequence[str], query_valid: Tensor, key_valid: Tensor
+    rows: RowMeasures,
+    names: Sequence[str],
+    query_valid: Tensor,
+    key_valid: Tensor,
+    groups: GroupMarks | None = None,
 ) -> dict[str, Tensor]:
-    """Statistics of one attention call: ``(batch, head)`` or ``(batch, head, offset)`` each, float64.
+    """Statistics of one attention call: ``(batch, head)`` or with more dimensions, float64.
 
-    `query_valid` and `key_valid` are ``(batch, query)`` and ``(batch, key)``, True on real tokens.
+    `query_valid` and `key_valid` are ``(batch, query)`` and ``(batch, key)``, True on real tokens; `groups` says in
+    which group each is: then statistics of one number a head are had by group of queries too.
 
     Examples
     --------
@@ -196,5 +264,15 @@ def reduce_call(
     4.0
     """
     counted = query_valid[:, None] & (rows.mass > 0)
-    reduced = Rows(rows, counted, query_valid.sum(1), key_valid.sum(1))
-    return {name: STATISTICS[name].reduce(reduced) for name in names}
+    reduced = Rows(rows, counted, query_valid.sum(1), key_valid.sum(1), groups)
+    found = {name: KNOWN[name].reduce(reduced) for name in names}
+    if groups is None:
+        return found
+    members = [
+        replace(reduced, counted=counted & (groups.queries == number)[:, None])
+        for number in range(groups.count)
+    ]
+    return found | {
+        f"{name}{BY_GROUP}": torch.stack([KNOWN[name].reduce(rows) for rows in members], -1)
+        for name in by_group(names)
+    }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,26 +18,36 @@ from attnscope.capture import (
     decoder_start,
     load_model,
     position_table_length,
+    reads_images,
+    reads_sounds,
     signature_of,
 )
 from attnscope.checks import check_seed, check_whole
 from attnscope.corpus import (
+    Chats,
+    ChatTexts,
     Corpus,
-    EncodedTexts,
+    GroupedWindows,
+    Groups,
     LinePairs,
     Sources,
     Texts,
     Window,
-    texts_and_targets,
+    images_of,
+    kept,
+    sounds_of,
     windows_of,
 )
 from attnscope.errors import AttnscopeError
 from attnscope.progress import Tell
-from attnscope.statistics._catalogue import choose
-from attnscope.statistics._measurement import Measurement, joined
+from attnscope.statistics._catalogue import OF_GROUPS, choose
+from attnscope.statistics._keep import in_folder, joined
+from attnscope.statistics._measurement import Measurement
 from attnscope.statistics._places import NEEDED
-from attnscope.statistics._stored import SAMPLE, SUMMARY, keeps_maps_of, load_scan
+from attnscope.statistics._sides import grouping_for, read_sides
 from attnscope.statistics._summary import summarize
+from attnscope.statistics.images import scan_images
+from attnscope.statistics.sounds import scan_sounds
 from attnscope.store import RunFolder, Signature
 
 if TYPE_CHECKING:
@@ -62,7 +72,7 @@ def scan(
     limit: int | None = None,
     batch_size: int | None = None,
     statistics: Sequence[str] | str | None = None,
-    band: int = 10,
+    band: int | None = None,
     clusters: int | None = None,
     seed: int = 0,
     field: str | None = None,
@@ -71,6 +81,9 @@ def scan(
     dtype: str | None = None,
     revision: str | None = None,
     trust_remote_code: bool = False,
+    groups: Groups | None = None,
+    chat: bool = False,
+    chat_template: str | Path | None = None,
     show: Sequence[tuple[int, int]] | None = None,
     progress: Tell | None = None,
 ) -> xr.Dataset:
@@ -87,12 +100,16 @@ def scan(
         them, or any iterable: a list, a generator, a column of a table. A string that is or looks like a file's name
         (``"essay.txt"``) is refused. Or token ids, each row a window as it stands: what a tokenizer returns, a tensor,
         lists of whole numbers. By default the bundled sample. A file must not change before the scan has ended.
+        Of a vision encoder, images: paths of ``.png``, ``.jpg`` or ``.webp`` files or of folders that hold them,
+        Pillow's images, arrays of pixels ``(row, column, 3)`` of 8 bits, or ``pixel_values``: see
+        `attnscope.statistics.images`. Of Whisper, Wav2Vec2 and the like, sounds: ``.wav`` files or folders of them, or
+        ``{"array": samples, "sampling_rate": rate}``; see `attnscope.statistics.sounds`.
     targets
         Translations of `texts`, for an encoder-decoder: one sentence a line on both sides (each string is one), line i
         beside line i. The decoder reads them as in training, after its start token. Without them it reads what the
         encoder reads.
     tokenizer
-        A tokenizer or its folder; by default the one beside the model.
+        A tokenizer or its folder; by default the one beside the model. Of images, the image processor.
     out
         Run folder, or a function that names it from the signature. With it, results are written as they come,
         and a run that was stopped goes on. ``.encoding["source"]`` of the result holds the folder.
@@ -104,15 +121,16 @@ def scan(
     stride
         Tokens between the starts of windows; by default windows do not overlap.
     limit
-        Windows to measure; by default all.
+        Windows, or images, to measure; by default all.
     batch_size
-        Windows at a time; by default about 2,048 tokens' worth (with `targets`, of the longest line).
+        Windows at a time; by default about 2,048 tokens' worth (with `targets`, of the longest line; of images too).
     statistics
         Names from ``attnscope.statistics.STATISTICS``, as a list or as one string with commas between; by default
         all but ``learned_sink``, which few models have. The kinds of heads need ``band_sum``, ``bin_sum``, ``entropy``,
         ``first_token``, ``special_tokens`` and ``mean_offset``; with `clusters` the first is enough.
     band
-        Largest offset of the band: offsets ``-band..band``.
+        Largest offset of the band: offsets ``-band..band``, by default 10 tokens. Of images, in rows and in columns of
+        patches, by default 3.
     clusters, seed
         Number of kinds of heads, found by k-means over profiles, as the papers do; and the seed of that. By default
         kinds are named by what is measured of each head, and are as many as there are: see `summarize`.
@@ -122,6 +140,13 @@ def scan(
         Take every line of other files as a text of its own.
     device, dtype, revision, trust_remote_code
         See `attnscope.capture.load_model`.
+    groups
+        Measure too how much the tokens of one group look at those of another. A function from the tokens of a window,
+        as they are shown, to the name of a group for each; ``"kinds"`` (word starts, punctuation, ...); a `Path` of
+        rules; or ``"roles"``, those of a chat, which is the default for chats. See `attnscope.corpus.grouping_of`.
+    chat, chat_template
+        Take JSON Lines as chats, even if the first line does not look so, and write them out by this Jinja template
+        (a string or a `Path`); by default by the tokenizer's own. Lists of messages are chats too.
     show
         Keep the attention over the first windows in the run folder, for its page: these heads (layer, head) and those
         that lead the rankings token by token, the others in tiles; where there is room, all heads token by token. None
@@ -140,10 +165,13 @@ def scan(
         ``max_weight``, ``gini_simpson`` (1 - sum of squared weights), ``label``; per text ``length``, and with
         `targets` ``target_length``, the number of queries of the decoder's layers; per head ``label_share``,
         ``majority_share``, ... and per text and layer ``equal_band_sum``, ``equal_entropy``, ...: what equal weights
-        over the visible tokens give. In cross-attention, queries are target tokens and keys source tokens. The
-        attribute ``signature`` holds, as JSON, all that the numbers depend on; ``decoder`` says what a decoder beside
-        an encoder read, ``kinds`` how many heads are of which kind, ``capture`` in which way the model was captured
-        (``registry`` or ``eager weights``), ``way``, ``places``, ``causality`` and ``padding`` what is not as expected.
+        over the visible tokens give. With `groups` also ``group_weight`` over ``group_query, group_key``, NaN where a
+        group is not in a text, and ``equal_group_weight``. In cross-attention, queries are target tokens and keys
+        source tokens. The attribute ``signature`` holds, as JSON, all that the numbers depend on; ``decoder`` says what
+        a decoder beside an encoder read, ``kinds`` how many heads are of which kind, ``capture`` in which way the model
+        was captured (``registry`` or ``eager weights``), ``way``, ``places``, ``causality`` and ``padding`` what is not
+        as expected.
+        Of images: see `attnscope.statistics.images.scan_images`.
 
     Raises
     ------
@@ -158,14 +186,59 @@ def scan(
     >>> bool((found.band_sum.sum("offset") / found.length + found.outside - 1 < 1e-6).all())
     True
     """
+    texts = kept(texts) if isinstance(texts, Iterator) else texts
+    model = MODEL if model is None else model
+    of_text = {
+        "window": window,
+        "stride": stride,
+        "field": field,
+        "by_line": by_line,
+        "clusters": clusters,
+        "groups": groups,
+        "chat": chat,
+        "chat_template": chat_template,
+    }
+    of_all: dict[str, Any] = {
+        "processor": tokenizer,
+        "out": out,
+        "repair": repair,
+        "limit": limit,
+        "statistics": statistics,
+        "band": band,
+        "seed": seed,
+        "device": device,
+        "dtype": dtype,
+        "revision": revision,
+        "trust_remote_code": trust_remote_code,
+        "show": show,
+        "progress": progress,
+    }
+    images = images_of(texts)
+    if images is not None and (not images.beside_text or reads_images(model, revision)):
+        _refuse_of_text("images", targets=targets, **of_text)
+        return scan_images(model, images, batch_size=batch_size, **of_all)
+    sounds = sounds_of(texts)
+    if sounds is not None and (not sounds.beside_text or reads_sounds(model, revision)):
+        _refuse_of_text("sounds", batch_size=batch_size, **of_text)
+        return scan_sounds(model, sounds, targets=targets, **of_all)
     names = choose(statistics)
+    band = 10 if band is None else band
     has_kinds = set(NEEDED) <= set(names) or (clusters is not None and "band_sum" in names)
     check_whole(1, window=window, stride=stride, limit=limit, batch_size=batch_size, band=band)
     check_whole(2, clusters=clusters)
     check_seed(seed)
-    corpus, target = _both_sides(texts, targets, field=field, by_line=by_line, stride=stride)
+    corpus, target = read_sides(
+        texts,
+        targets,
+        field=field,
+        by_line=by_line,
+        stride=stride,
+        chat=chat,
+        chat_template=chat_template,
+    )
+    grouping = grouping_for(groups, corpus)
     loaded = load_model(
-        MODEL if model is None else model,
+        model,
         tokenizer=tokenizer,
         revision=revision,
         device=device,
@@ -173,11 +246,16 @@ def scan(
         trust_remote_code=trust_remote_code,
     )
     length = window_length(loaded, window)
+    if isinstance(corpus, Chats):
+        corpus = corpus.read_with(loaded.tokenizer)
     windows, longest = _windows(corpus, target, loaded, length=length, stride=stride, limit=limit)
     if band >= length:
         raise AttnscopeError(
             f"band (--band) is {band}; in windows of {length} tokens the largest offset is {length - 1}"
         )
+    if grouping is not None:
+        grouping = grouping.over(windows)
+        windows, names = GroupedWindows(windows, grouping), (*names, *OF_GROUPS)
     size = batch_size or max(1, 2048 // longest)
     job = Measurement(
         loaded,
@@ -190,6 +268,7 @@ def scan(
         corpus,
         progress,
         show=out is not None and show is not None,
+        groups=() if grouping is None else grouping.names,
     )
     job.check()
     settings = {
@@ -201,7 +280,7 @@ def scan(
         "band": band,
         "clusters": clusters,
         "seed": seed,
-    }
+    } | ({} if grouping is None else {"groups": grouping.signature})
     signature = signature_of("scan", loaded, corpus, target, settings)
     attributes = {"signature": signature.to_json(), "model": loaded.name}
     attributes |= decoder_note(loaded.model, with_target=target is not None)
@@ -212,45 +291,19 @@ def scan(
             results = results.merge(kinds(results), combine_attrs="no_conflicts")
         return results.assign_attrs(attributes | job.notes)
     with RunFolder(Path(out(signature) if callable(out) else out), signature, repair=repair) as run:
-        return _in_folder(run, job, kinds, attributes, show)
+        return in_folder(run, job, kinds, attributes, show)
 
 
-def _both_sides(
-    texts: Sources, targets: Sources, *, field: str | None, by_line: bool, stride: int | None
-) -> tuple[Texts, Corpus | None]:
-    """What is read; with targets line by line, empty lines too, so that line i stays beside line i."""
-    paired = targets is not None
-    corpus, target = texts_and_targets(
-        texts, targets, field=field, by_line=by_line or paired, blank_lines=paired
-    )
-    if target is not None and stride is not None:
-        raise AttnscopeError(
-            "stride is of windows in running text; with targets every line is a window: leave it out"
-        )
-    return corpus, target
-
-
-def _in_folder(
-    run: RunFolder,
-    job: Measurement,
-    kinds: Callable[[xr.Dataset], xr.Dataset] | None,
-    attributes: dict[str, str],
-    show: Sequence[tuple[int, int]] | None,
-) -> xr.Dataset:
-    """What the run lacks is measured and kept; the results are read from it, as a later call will."""
-    if not run.complete:
-        job.into(run)
-        if kinds is not None:
-            run.save(SUMMARY, kinds(run.results()))
-        run.finish(attributes=attributes | job.notes)
-    results = load_scan(run)
-    if show is not None and run.is_writable() and not keeps_maps_of(run, show):
-        run.save(SAMPLE, job.sample(results, show))
-    return results
+def _refuse_of_text(what: str, /, **given: object) -> None:
+    """Refuse arguments that images or sounds have no use for."""
+    for name, value in given.items():
+        if value is not None and value is not False:
+            flag = "target" if name == "targets" else name.replace("_", "-")
+            raise AttnscopeError(f"{name} (--{flag}) is of texts, and these are {what}: leave it out")
 
 
 def _windows(
-    corpus: Texts,
+    corpus: Texts | ChatTexts,
     target: Corpus | None,
     loaded: LoadedModel,
     *,
@@ -259,7 +312,7 @@ def _windows(
     limit: int | None,
 ) -> tuple[Iterable[Window], int]:
     """The windows, or the lines beside their translations; and the most tokens that one of them has."""
-    if target is None or isinstance(corpus, EncodedTexts):
+    if target is None or not isinstance(corpus, Corpus):
         windows = windows_of(corpus, loaded.tokenizer, length=length, stride=stride, limit=limit)
         return windows, length
     start = decoder_start(loaded.model)

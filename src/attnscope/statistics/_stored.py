@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from attnscope.statistics._catalogue import EQUAL
+from attnscope.statistics._catalogue import BY_GROUP, EQUAL
 from attnscope.store import RunFolder, Signature
 
 if TYPE_CHECKING:
@@ -20,6 +20,10 @@ NOTES = (
     "decoder",
     "causality",
     "padding",
+    "tower",
+    "pooling",
+    "patches",
+    "sounds",
 )  # attributes that tell a reader what is not as expected
 SUMMARY, SAMPLE = "summary", "sample"
 
@@ -28,7 +32,16 @@ def load_scan(run: RunFolder) -> xr.Dataset:
     """What `scan` returns, from the folder of a finished run."""
     results, summary = run.results(), run.load(SUMMARY)
     names = (run.signature.settings or {})["statistics"]
-    known = [*names, *(f"{EQUAL}{name}" for name in names), "length", "target_length"]
+    names = [*names, *(f"{name}{BY_GROUP}" for name in names)]
+    known = [
+        *names,
+        *(f"{EQUAL}{name}" for name in names),
+        "length",
+        "target_length",
+        "rows",
+        "columns",
+        "frames",
+    ]
     results = results[[name for name in known if name in results]]
     if summary is not None:
         results = results.merge(summary, combine_attrs="no_conflicts")

@@ -108,7 +108,7 @@ def summarize(results: xr.Dataset, *, clusters: int | None = None, seed: int = 0
     if clusters is not None:
         numbers["clusters"] = {"asked for": clusters, "k": len(names), "seed": seed, "inertia": kinds.inertia}
     summary.attrs["summary"] = json.dumps(_without_nan(numbers))
-    summary.attrs["kinds"] = _counted(names, majority, clusters)
+    summary.attrs["kinds"] = counted(names, majority, clusters)
     return summary
 
 
@@ -168,7 +168,7 @@ def _clustered(
     return _Kinds(labels, tuple(told_apart(names, members)), clustering.inertia)
 
 
-def _counted(names: tuple[str, ...], majority: np.ndarray, clusters: int | None) -> str:
+def counted(names: tuple[str, ...], majority: np.ndarray, clusters: int | None) -> str:
     """How many heads are of each kind in most texts, in words."""
     counts = {name: int((majority == label).sum()) for label, name in enumerate(names)}
     listed = ", ".join(f"{name}: {count}" for name, count in counts.items() if count)

@@ -16,10 +16,10 @@ from attnscope.figures import label_pies, profile_curves, save_figure, weight_ma
 from attnscope.figures import text as text_module
 from attnscope.figures.palette import cluster_colours
 from attnscope.figures.scan import _pies as pies_module
-from attnscope.figures.scan import overview
+from attnscope.figures.scan import group_maps, overview
 from attnscope.figures.scan._sample import first_rows
 from attnscope.figures.text import drawable
-from tests.report.planted_result import HOSTILE, NAMES, planted, translated
+from tests.report.planted_result import HOSTILE, NAMES, planted, translated, with_groups
 
 
 @pytest.fixture(scope="module")
@@ -43,6 +43,23 @@ def in_figure(figure):
 def drawn(figure):
     figure.savefig(io.BytesIO(), format="png")
     return figure
+
+
+# --- groups ---
+
+
+def test_group_maps_show_the_head_and_both_nulls(made):
+    result = with_groups(made.result)
+    figure = drawn(group_maps(result, [(1, 2), (0, 0)]))
+    assert in_figure(figure)
+    names = ("group_weight", "place_group_weight", "equal_group_weight")
+    for axes, name in zip(figure.axes[:3], names, strict=True):
+        at = {"layer": 1, "head": 2} if "head" in result[name].dims else {"layer": 1}
+        mean = result[name].isel(at, drop=True).mean("text").values[:2, :2]
+        np.testing.assert_allclose(axes.images[0].get_array(), mean)
+    assert [label.get_text() for label in figure.axes[0].get_yticklabels()] == ["user", "<b>"]
+    with pytest.raises(AttnscopeError, match="group_maps needs group_weight"):
+        group_maps(made.result, [(0, 0)])
 
 
 # --- label pies ---

@@ -148,6 +148,18 @@ def test_the_null_level_is_where_independent_noise_ends():
     assert int(found.strong_components) == 0
 
 
+def test_what_noise_reaches_is_not_counted():
+    """12 texts of 16 tokens: noise of 60 dimensions beside a table of 16 correlates above 0.5 by itself."""
+    rng = np.random.default_rng(0)
+    table = rng.normal(size=(16, 8))
+    states = rng.normal(size=(12, 16, 60))
+    moments = StateMoments.zeros(16, 60).add(states)
+    found = canonical_correlations(moments.position_mean, moments.covariance, table, 12, variance=1.0)
+    assert found.null_correlation > 0.5
+    assert int((found.correlation > 0.5).sum()) >= 4
+    assert int(found.strong_components) <= 1  # the edge is that of many tokens: one may lie a little above
+
+
 def test_positions_that_states_hold_are_counted():
     rng = np.random.default_rng(4)
     table = waves(64, (5, 11)) @ rng.normal(size=(4, 12))

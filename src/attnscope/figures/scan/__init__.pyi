@@ -1,7 +1,9 @@
 from ._all import write_scan_figures
 from ._forms import form_comparison
+from ._groups import group_maps
 from ._maps import weight_maps
 from ._overview import overview
+from ._patches import patch_profiles
 from ._pies import label_pies
 from ._profiles import profile_curves
 from ._sample import Map, maps
@@ -9,9 +11,11 @@ from ._sample import Map, maps
 __all__ = [
     "Map",
     "form_comparison",
+    "group_maps",
     "label_pies",
     "maps",
     "overview",
+    "patch_profiles",
     "profile_curves",
     "weight_maps",
     "write_scan_figures",

@@ -194,7 +194,7 @@ def canonical_correlations(
         Error of the covariance as a share of its largest eigenvalue, about 1e-7 where products were summed in float32.
         Of the states only components with 100 times as much variance are kept; correlations are then good to 1%.
     strong
-        Correlations above this are counted.
+        Correlations above this, and above what noise would show, are counted.
 
     Returns
     -------
@@ -269,7 +269,7 @@ def direct_canonical_correlations(
     states, vectors
         Shapes (token, width) and (token, column).
     strong
-        Correlations above this are counted.
+        Correlations above this, and above what noise would show, are counted.
 
     Returns
     -------
@@ -320,7 +320,9 @@ def _correlations(correlations: np.ndarray, states: int, rows: int, tokens: int,
         {
             "correlation": labelled("component", correlations, "canonical correlation"),
             "strong_components": labelled(
-                "", int((correlations > strong).sum()), f"correlations above {strong}"
+                "",
+                int((correlations > max(strong, null)).sum()),
+                f"correlations above {strong} and above the largest of noise",
             ),
             "null_correlation": labelled("", float(null), "largest correlation of independent noise"),
         },

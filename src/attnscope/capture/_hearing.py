@@ -1,0 +1,221 @@
+"""Models of sounds: Whisper, and encoders that read the wave itself (Wav2Vec2, HuBERT, WavLM)."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import transformers
+from transformers import AutoFeatureExtractor, PreTrainedModel
+
+from attnscope.capture._inner import inner_model
+from attnscope.capture._load import LoadedModel, load_model
+from attnscope.capture._quiet import quiet
+from attnscope.capture._repository import Repository, asking_trust
+from attnscope.capture._tokenizer import load_tokenizer
+from attnscope.errors import AttnscopeError, explaining
+from attnscope.store import short_hash
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from attnscope.capture._inner import Bridge, Envoy
+
+_FEATURES, _WAVE = "input_features", "input_values"  # what is read: frames of a fixed window, or the wave
+_SECONDS = 30  # of a sound that are read at once
+_FILES = ("preprocessor_config.json", "processor_config.json")
+
+
+@dataclass(frozen=True, eq=False)
+class Heard:
+    """What a model reads of one sound.
+
+    Attributes
+    ----------
+    given
+        Arguments of the forward pass.
+    frames, sounding
+        Frames of its encoder, and how many of these are sound; those that are not come last.
+    seconds
+        From one frame to the next.
+    """
+
+    given: dict[str, Tensor]
+    frames: int
+    sounding: int
+    seconds: float
+
+
+@dataclass(frozen=True, eq=False)
+class SpeechModel:
+    """A model of sounds ready to be watched.
+
+    Attributes
+    ----------
+    loaded
+        The whole model, as it was loaded.
+    model
+        What is watched: itself, or its encoder alone.
+    extractor
+        Its feature extractor.
+    tokenizer
+        Of what its decoder reads; None where that is nothing.
+    """
+
+    loaded: LoadedModel
+    model: PreTrainedModel
+    extractor: Any
+    tokenizer: Any
+
+    @property
+    def rate(self) -> int:
+        """Samples a second."""
+        return int(self.extractor.sampling_rate)
+
+    @property
+    def longest(self) -> int:
+        """Seconds that the model reads at once: Whisper's window, else 30."""
+        return int(getattr(self.extractor, "chunk_length", _SECONDS))
+
+    def hear(self, samples: np.ndarray) -> Heard:
+        """What the model reads of a sound, and the frames that its encoder makes of it.
+
+        Raises
+        ------
+        AttnscopeError
+            If the sound is too short for a frame, or what the extractor gives is not known.
+        """
+        reads = self.model.main_input_name
+        with explaining("the feature extractor cannot take this sound", "Give a longer one"):
+            given = self.extractor(samples.astype(np.float32), sampling_rate=self.rate, return_tensors="pt")[
+                reads
+            ]
+        window: Any = getattr(self.extractor, "n_samples", None)
+        count: Any = getattr(self.model, "_get_feat_extract_output_lengths", None)
+        ratio: Any = getattr(self.model.config, "inputs_to_logits_ratio", None)
+        if reads == _FEATURES and window is not None:
+            frames = int(self.model.config.max_source_positions)
+            each = window / frames
+            sounding = min(frames, int(np.ceil(len(samples) / each)))
+        elif reads == _WAVE and given.ndim == 2 and count is not None and ratio is not None:  # noqa: PLR2004
+            frames = sounding = int(count(given.shape[1]))
+            each = float(ratio)
+        else:
+            raise AttnscopeError(
+                f"{type(self.model).__name__} reads no wave, and no windows as Whisper does: its frames are not known"
+            )
+        if sounding < 1:
+            raise AttnscopeError(
+                f"a sound of {len(samples)} samples is too short for one frame: leave it out"
+            )
+        values = given.to(self.model.device, self.model.dtype)
+        return Heard({reads: values}, frames, sounding, each / self.rate)
+
+    def processing(self) -> str:
+        """Hash of all that the feature extractor does."""
+        return short_hash(json.loads(json.dumps(self.extractor.to_dict(), default=str, sort_keys=True)))
+
+
+def load_speech_model(
+    source: str | Path | PreTrainedModel | Bridge | Envoy,
+    *,
+    processor: Any = None,
+    with_decoder: bool = False,
+    revision: str | None = None,
+    device: str | None = None,
+    dtype: str | None = None,
+    trust_remote_code: bool = False,
+) -> SpeechModel:
+    """Load a model of sounds with the feature extractor beside it, and its tokenizer where its decoder reads a text.
+
+    Parameters
+    ----------
+    source, revision, device, dtype, trust_remote_code
+        See `load_model`.
+    processor
+        Its processor (with ``feature_extractor`` and ``tokenizer``), feature extractor, or their folder; by default
+        those beside the model.
+    with_decoder
+        Whether its decoder reads transcripts; else its encoder alone is watched.
+
+    Raises
+    ------
+    AttnscopeError
+        As `load_model`; if the model reads no sounds, has no feature extractor, or has no decoder for transcripts.
+    """
+    loaded = load_model(
+        source,
+        revision=revision,
+        device=device,
+        dtype=dtype,
+        trust_remote_code=trust_remote_code,
+        need_tokenizer=False,
+    )
+    model, name = loaded.model, type(loaded.model).__name__
+    if not reads_sounds(model):
+        raise AttnscopeError(
+            f"{name} reads {model.main_input_name}, not sounds: give it text, or take Whisper, Wav2Vec2, HuBERT or "
+            "WavLM"
+        )
+    if with_decoder and not model.config.is_encoder_decoder:
+        raise AttnscopeError(
+            f"{name} has no decoder, so nothing in it reads transcripts: leave out targets (--target)"
+        )
+    given = source if processor is None else processor
+    tokenizer: Any = None
+    if isinstance(given, str | Path):
+        repository = Repository.of(str(given), revision if processor is None else None)
+        extractor = _load_extractor(repository, trust_remote_code=trust_remote_code)
+        tokenizer = load_tokenizer(repository, trust_remote_code=trust_remote_code) if with_decoder else None
+    elif isinstance(given, PreTrainedModel):
+        raise AttnscopeError(
+            "a model object was given without its feature extractor: pass tokenizer=processor, or the model's folder"
+        )
+    else:
+        extractor = getattr(given, "feature_extractor", given)
+        tokenizer = getattr(given, "tokenizer", None)
+    if with_decoder and tokenizer is None:
+        raise AttnscopeError(
+            f"the transcripts need the tokenizer of {name}: pass tokenizer=processor with both"
+        )
+    watched: Any = model.get_encoder() if model.config.is_encoder_decoder and not with_decoder else model
+    return SpeechModel(loaded, watched, extractor, tokenizer)
+
+
+def reads_sounds(source: str | Path | PreTrainedModel | Bridge | Envoy, revision: str | None = None) -> bool:
+    """Whether a model reads sounds, as its class or its config says.
+
+    Examples
+    --------
+    >>> from attnscope.bundled import MODEL
+    >>> reads_sounds(MODEL)
+    False
+    """
+    inner: Any = inner_model(source)
+    if isinstance(inner, PreTrainedModel):
+        return inner.main_input_name in {_FEATURES, _WAVE}
+    if inner == "bundled":
+        return False
+    config = Repository.of(str(inner), revision).read("config.json") or {}
+    named = (getattr(transformers, str(name), None) for name in config.get("architectures") or ())
+    return any(getattr(one, "main_input_name", "") in {_FEATURES, _WAVE} for one in named)
+
+
+def _load_extractor(repository: Repository, *, trust_remote_code: bool) -> Any:
+    source = repository.source
+    if not any(repository.find(name) for name in _FILES):
+        raise AttnscopeError(
+            f"{source} has no feature extractor ({_FILES[0]}): save it there, or give its folder with --tokenizer"
+        )
+    advice = "Are its files whole, and the right ones?"
+    with (
+        quiet(),
+        explaining(f"the feature extractor of {source} cannot be loaded", advice),
+        asking_trust(source),
+    ):
+        return AutoFeatureExtractor.from_pretrained(
+            source, revision=repository.commit, trust_remote_code=trust_remote_code
+        )

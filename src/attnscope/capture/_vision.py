@@ -1,0 +1,172 @@
+"""Vision encoders: the part of a model that reads images, and its image processor."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+import transformers
+from transformers import AutoImageProcessor, PreTrainedModel
+
+from attnscope.capture._inner import inner_model
+from attnscope.capture._load import LoadedModel, load_model
+from attnscope.capture._quiet import quiet
+from attnscope.capture._repository import Repository, asking_trust
+from attnscope.errors import AttnscopeError, explaining
+from attnscope.store import short_hash
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from attnscope.capture._inner import Bridge, Envoy
+    from attnscope.corpus import Image
+
+_READS = "pixel_values"
+_FILES = ("preprocessor_config.json", "processor_config.json")
+
+
+@dataclass(frozen=True, eq=False)
+class VisionModel:
+    """A vision encoder ready to be watched.
+
+    Attributes
+    ----------
+    loaded
+        The whole model, as it was loaded.
+    model
+        What of it reads images: itself, or its vision tower.
+    tower
+        Name of that tower within; "" for the model itself.
+    processor
+        Its image processor; None where images are ``pixel_values`` already.
+    """
+
+    loaded: LoadedModel
+    model: PreTrainedModel
+    tower: str
+    processor: Any
+
+    def pixels(self, image: Image) -> Tensor:
+        """What the model reads of an image, ``(1, channel, row, column)``, in its type and on its device."""
+        if isinstance(image.pixels, torch.Tensor):
+            values = image.pixels[None]
+        else:
+            with explaining(f"the image processor cannot take {image.name}", "Give an image of another size"):
+                values = self.processor(images=image.pixels, return_tensors="pt")[_READS]
+        return values.to(self.model.device, self.model.dtype)
+
+    def processing(self) -> str | None:
+        """Hash of all that the image processor does; None without one."""
+        if self.processor is None:
+            return None
+        return short_hash(json.loads(json.dumps(self.processor.to_dict(), default=str, sort_keys=True)))
+
+
+def load_vision_model(
+    source: str | Path | PreTrainedModel | Bridge | Envoy,
+    *,
+    processor: Any = None,
+    need_processor: bool = True,
+    revision: str | None = None,
+    device: str | None = None,
+    dtype: str | None = None,
+    trust_remote_code: bool = False,
+) -> VisionModel:
+    """Load a vision encoder with the image processor beside it; of a model of images and text, its vision tower.
+
+    Parameters
+    ----------
+    source, revision, device, dtype, trust_remote_code
+        See `load_model`.
+    processor
+        Its image processor or the processor's folder; by default the one beside the model.
+    need_processor
+        Whether to look for one.
+
+    Raises
+    ------
+    AttnscopeError
+        As `load_model`; if no part of the model reads images, or it has no image processor.
+
+    Examples
+    --------
+    >>> from transformers import ViTConfig, ViTModel
+    >>> config = ViTConfig(hidden_size=8, num_attention_heads=2, num_hidden_layers=1, intermediate_size=8)
+    >>> load_vision_model(ViTModel(config), need_processor=False).tower
+    ''
+    """
+    loaded = load_model(
+        source,
+        revision=revision,
+        device=device,
+        dtype=dtype,
+        trust_remote_code=trust_remote_code,
+        need_tokenizer=False,
+    )
+    found = _reader(loaded.model)
+    if found is None:
+        raise AttnscopeError(
+            f"{type(loaded.model).__name__} reads {loaded.model.main_input_name}, not images: give it text, or take a "
+            "vision encoder (ViT, DINOv2, CLIP, SigLIP, ...)"
+        )
+    if need_processor and (processor is None or isinstance(processor, str | Path)):
+        place = source if processor is None else processor
+        if not isinstance(place, str | Path):
+            raise AttnscopeError(
+                "a model object was given without its image processor: pass tokenizer=processor, the model's folder, "
+                "or images as pixel_values"
+            )
+        processor = _load_processor(
+            Repository.of(str(place), revision if processor is None else None),
+            trust_remote_code=trust_remote_code,
+        )
+    name, model = found
+    return VisionModel(loaded, model, name, processor if need_processor else None)
+
+
+def reads_images(source: str | Path | PreTrainedModel | Bridge | Envoy, revision: str | None = None) -> bool:
+    """Whether a model, or a part of it, reads images, as its class or its config says.
+
+    Examples
+    --------
+    >>> from attnscope.bundled import MODEL
+    >>> reads_images(MODEL)
+    False
+    """
+    inner: Any = inner_model(source)
+    if isinstance(inner, PreTrainedModel):
+        return _reader(inner) is not None
+    if inner == "bundled":
+        return False
+    config = Repository.of(str(inner), revision).read("config.json") or {}
+    named = (getattr(transformers, str(name), None) for name in config.get("architectures") or ())
+    return "vision_config" in config or any(getattr(one, "main_input_name", "") == _READS for one in named)
+
+
+def _reader(model: PreTrainedModel) -> tuple[str, PreTrainedModel] | None:
+    """The outermost part of a model that reads images and nothing else, and its name."""
+    for name, module in model.named_modules():
+        if isinstance(module, PreTrainedModel) and module.main_input_name == _READS:
+            return name, module
+    return None
+
+
+def _load_processor(repository: Repository, *, trust_remote_code: bool) -> Any:
+    source = repository.source
+    if not any(repository.find(name) for name in _FILES):
+        raise AttnscopeError(
+            f"{source} has no image processor ({_FILES[0]}): save it there, or give its folder with --tokenizer"
+        )
+    advice = "Are its files whole, and the right ones?"
+    # the backend that is there with Pillow alone, so that numbers do not depend on what else is installed
+    with (
+        quiet(),
+        explaining(f"the image processor of {source} cannot be loaded", advice),
+        asking_trust(source),
+    ):
+        return AutoImageProcessor.from_pretrained(
+            source, revision=repository.commit, trust_remote_code=trust_remote_code, backend="pil"
+        )

@@ -1,0 +1,89 @@
+"""What `attnscope scan` prints of groups of tokens: table, CSV, JSON."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from rich.markup import escape
+
+if TYPE_CHECKING:
+    import xarray as xr
+    from rich.console import Console
+
+_PAIRS = 10  # that a table shows
+
+
+def groups_dict(results: xr.Dataset) -> dict[str, Any]:
+    """What ``--json`` says of groups."""
+    from attnscope._group_pairs import MeanGroupWeights, group_pairs
+
+    means = MeanGroupWeights.of(results)
+    return {
+        "names": results.group_query.values.tolist(),
+        "pairs": [pair.as_dict() for pair in group_pairs(results)],
+        "weight": _without_nan(means.weight.tolist()),
+        "equal": _without_nan(means.equal.tolist()),
+        "places": _without_nan(means.places.tolist()),
+    }
+
+
+def group_columns(results: xr.Dataset) -> dict[str, Any]:
+    """Columns of the CSV for each pair of groups that are there: weight, and that of equal weights and places alone."""
+    from attnscope._group_pairs import MeanGroupWeights
+
+    means = MeanGroupWeights.of(results)
+    names = {int(number): str(results.group_query.values[number]) for number in means.present}
+    kinds = {
+        "group_weight": means.weight,
+        "equal_group_weight": means.equal,
+        "place_group_weight": means.places,
+    }
+    return {
+        f"{kind} {query} > {key}": values[:, :, i, j]
+        for i, query in names.items()
+        for j, key in names.items()
+        for kind, values in kinds.items()
+    }
+
+
+def print_groups(results: xr.Dataset, console: Console) -> None:
+    """The pairs of groups between which a head looks most, beside equal weights."""
+    from rich.table import Table
+
+    from attnscope._group_pairs import CAUTION, group_pairs
+
+    every = group_pairs(results)
+    pairs = [pair for pair in every if pair.above > 0]
+    console.print(
+        "\ngroups of tokens: for each pair, the head furthest above both nulls", style="bold", highlight=False
+    )
+    table = Table()
+    for column in ("queries", "keys", "head", "weight", "equal", "places"):
+        table.add_column(column, justify="left" if column in ("queries", "keys") else "right")
+    table.add_column("above, 95%", justify="right", no_wrap=True)
+    for pair in pairs[:_PAIRS]:
+        known = pair.low == pair.low
+        above = f"{pair.low:.2f} to {pair.high:.2f}" if known else f"{pair.above:+.2f}"
+        table.add_row(
+            escape(pair.query),
+            escape(pair.key),
+            f"{pair.layer}.{pair.head}",
+            *(f"{value:.2f}" for value in (pair.weight, pair.equal, pair.places)),
+            above,
+        )
+    console.print(table)
+    largest = f"; the largest {_PAIRS} are shown, all are in --json and --csv" if len(pairs) > _PAIRS else ""
+    heads = results.sizes["layer"] * results.sizes["head"]
+    console.print(
+        f"Some head is above both nulls in {len(pairs)} of {len(every)} pairs{largest}. Each is the largest of {heads} "
+        f"heads: its interval is of that head by itself. Above: the weight less the larger null. Equal: equal weights "
+        f"over what a token may see. {CAUTION}",
+        style="dim",
+        highlight=False,
+    )
+
+
+def _without_nan(values: Any) -> Any:
+    if isinstance(values, list):
+        return [_without_nan(one) for one in values]  # pyright: ignore[reportUnknownVariableType]
+    return None if values != values else values  # noqa: PLR0124

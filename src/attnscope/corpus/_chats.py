@@ -1,0 +1,275 @@
+"""Chats as a model reads them: written out by the tokenizer's template, each token with the role of who says it."""
+
+import hashlib
+import json
+import re
+from bisect import bisect_left
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any, NamedTuple, cast
+
+from attnscope.corpus._compressed import inner_suffix, unpacked
+from attnscope.corpus._given import kept
+from attnscope.corpus._messages import group_of_role, is_chat, messages_of
+from attnscope.corpus.files import decode_utf8, json_objects, read_blocks, read_bytes
+from attnscope.corpus.texts import Corpus, Text
+from attnscope.corpus.windows import Frame, Window, check_limit, cut_windows
+from attnscope.errors import AttnscopeError, reason_of
+
+TEMPLATE = "template"
+_BARE = Frame((), (), {})  # the template brings its special tokens along
+_MARK = re.compile(
+    "\ue000(\\d+)\ue001"
+)  # stands for the content of a message, in characters that no text has
+_ADVICE = "leave that chat out, or give another template (--chat-template FILE)"
+
+
+class Region(NamedTuple):
+    """Characters of a chat that are the content of a message: first, one past the last, and who says it."""
+
+    start: int
+    end: int
+    role: str
+
+
+class Chats:
+    """Chats before a template is known.
+
+    Parameters
+    ----------
+    given
+        A path, or several, of JSON Lines; or lists of messages.
+    field
+        Which field of a line holds the messages; by default ``messages`` or ``conversations``.
+    template
+        A Jinja template, or its file; by default the tokenizer's own.
+
+    Raises
+    ------
+    AttnscopeError
+        What is given holds no chats.
+
+    Examples
+    --------
+    See `ChatTexts`.
+    """
+
+    def __init__(
+        self, given: object, *, field: str | None = None, template: str | Path | None = None
+    ) -> None:
+        given = kept(given)
+        if is_chat(given):
+            given = [given]
+        items = cast("list[Any]", given) if isinstance(given, list) else [given]
+        if any(isinstance(one, list | Mapping) for one in items):
+            chats = [messages_of(one, f"text {number}", field) for number, one in enumerate(items, 1)]
+            self._corpus = Corpus.from_sources([json.dumps(chat, ensure_ascii=False) for chat in chats])
+        else:
+            self._corpus = Corpus.from_sources(given, field=field, chats=True)
+        if isinstance(template, Path):
+            template = decode_utf8(read_bytes(template), str(template))
+        self._template = template
+
+    def read_with(self, tokenizer: Any) -> "ChatTexts":
+        """The chats as this tokenizer's template writes them.
+
+        Raises
+        ------
+        AttnscopeError
+            If there is no template.
+        """
+        if self._template is None and not getattr(tokenizer, "chat_template", None):
+            raise AttnscopeError(
+                "the texts are chats, and the tokenizer has no chat template: give one, a Jinja file "
+                "(--chat-template FILE)"
+            )
+        return ChatTexts(self._corpus, tokenizer, self._template)
+
+
+@dataclass(frozen=True)
+class ChatTexts:
+    """Chats as one template writes them.
+
+    Attributes
+    ----------
+    corpus : Corpus
+        Messages as JSON.
+    tokenizer : transformers.PreTrainedTokenizerBase
+        Whose template is taken.
+    template : str, optional
+        Another template.
+
+    Examples
+    --------
+    >>> from attnscope.bundled import MODEL
+    >>> from transformers import AutoTokenizer
+    >>> template = "{% for m in messages %}{{ m.role }}: {{ m.content }}. {% endfor %}"
+    >>> chats = Chats([[{"role": "user", "content": "Is the tide out?"}]], template=template)
+    >>> texts = chats.read_with(AutoTokenizer.from_pretrained(MODEL))
+    >>> [text.content for text in texts]
+    ['user: Is the tide out?. ']
+    >>> [window] = texts.windows(length=16)
+    >>> [token for token, role in zip(window.tokens, window.roles) if role == "user"]
+    [' I', 's', ' the', ' t', 'ide', ' o', 'ut', '?']
+    """
+
+    corpus: Corpus
+    tokenizer: Any
+    template: str | None = None
+
+    def __iter__(self) -> Iterator[Text]:
+        """Each chat as it is written out."""
+        return (Text(name, text) for name, text, _ in self.written())
+
+    def characters(self) -> int:
+        """How long all chats are, the template's marks too."""
+        return self._measured[1]
+
+    def sha256(self) -> str:
+        """Hash of the chats as they are written out, and of who says what; a template may write the date."""
+        return self._measured[0]
+
+    def windows(self, *, length: int, stride: int | None = None, limit: int | None = None) -> "ChatWindows":
+        """Windows of the chats; none goes over from one to the next. See `cut_windows`."""
+        check_limit(limit)
+        cut_windows(
+            [], self.tokenizer, length=length, stride=stride, frame=_BARE
+        )  # which checks what is asked
+        return ChatWindows(self, length, stride, limit)
+
+    @cached_property
+    def _measured(self) -> tuple[str, int]:
+        digest, characters = hashlib.sha256(b"chats"), 0
+        for name, text, regions in self.written():
+            characters += len(text)
+            digest.update(json.dumps([name, text, regions]).encode() + b"\n")
+        return digest.hexdigest(), characters
+
+    def written(self) -> Iterator[tuple[str, str, list[Region]]]:
+        """Name, text and contents of each chat."""
+        for chat in self.corpus:
+            text, regions = written_out(json.loads(chat.content), chat.name, self.tokenizer, self.template)
+            yield chat.name, text, regions
+
+
+@dataclass(frozen=True)
+class ChatWindows:
+    """The windows of chats, cut while they are iterated. Made by `ChatTexts.windows`."""
+
+    chats: ChatTexts
+    length: int
+    stride: int | None
+    limit: int | None
+
+    def __iter__(self) -> Iterator[Window]:
+        """Cut the chats anew."""
+        left = self.limit
+        for name, text, regions in self.chats.written():
+            windows = cut_windows(
+                [Text(name, text)],
+                self.chats.tokenizer,
+                length=self.length,
+                stride=self.stride,
+                limit=left,
+                frame=_BARE,
+            )
+            for window in windows:
+                yield replace(window, roles=roles_of(window.spans, regions))
+                left = None if left is None else left - 1
+            if left == 0:
+                return
+
+
+def are_chats(given: object, field: str | None = None) -> bool:
+    """Whether texts are chats, by what is given or by the first line of the first file.
+
+    Examples
+    --------
+    >>> are_chats([[{"role": "user", "content": "Is the tide out?"}]]), are_chats("Is the tide out?")
+    (True, False)
+    """
+    if is_chat(given):
+        return True
+    first: Any = cast("list[Any]", given)[0] if isinstance(given, list) and given else given
+    if not isinstance(first, Path):
+        return is_chat(first)
+    if field is not None or inner_suffix(first) != ".jsonl" or not first.is_file():
+        return False
+    _, value = next(json_objects(first, "text", unpacked(first, read_blocks(first))), (0, None))
+    return is_chat(value)
+
+
+def written_out(
+    messages: list[dict[str, Any]], name: str, tokenizer: Any, template: str | None = None
+) -> tuple[str, list[Region]]:
+    """A chat as a template writes it, and where the contents of its messages lie.
+
+    The template writes the chat a second time, with a mark in the place of each content: what stands between the marks
+    is the template's own. Both must agree character for character, where a template may take off spaces at the ends of
+    a content.
+
+    Raises
+    ------
+    AttnscopeError
+        The template refuses the chat, or does not write each content as it stands.
+
+    Examples
+    --------
+    See `ChatTexts`.
+    """
+    marked = [
+        {**message, "content": f"\ue000{number}\ue001"} if message.get("content") else message
+        for number, message in enumerate(messages)
+    ]
+    text, skeleton = (_applied(one, name, tokenizer, template) for one in (messages, marked))
+    between, numbers = _MARK.split(skeleton)[::2], [int(number) for number in _MARK.findall(skeleton)]
+    if not numbers:
+        raise AttnscopeError(
+            f"{name}: the chat template writes {text!r:.40}, and nothing of what is said: {_ADVICE}"
+        )
+    at = len(between[0])
+    regions: list[Region] = []
+    fits = text.startswith(between[0]) and max(numbers) < len(messages)
+    for number, after in zip(numbers, between[1:], strict=True):
+        content = str(messages[number].get("content")) if fits else ""
+        forms = (content, content.strip(), content.lstrip(), content.rstrip())
+        fitting = [form for form in forms if text.startswith(form + after, at)]
+        fits = fits and bool(fitting)
+        if fits:
+            regions.append(Region(at, at + len(fitting[0]), group_of_role(messages[number]["role"])))
+            at += len(fitting[0] + after)
+    if not fits or at != len(text):
+        raise AttnscopeError(
+            f"{name}: the chat template does not write message {len(regions) + 1} or what is around it in the same way "
+            f"whatever it says, so that its tokens cannot be told from the template's own: {_ADVICE}"
+        )
+    return text, regions
+
+
+def roles_of(spans: tuple[tuple[int, int], ...], regions: list[Region]) -> tuple[str, ...]:
+    """Who says each token: a token with a character of a content belongs to it, all others to the template.
+
+    Examples
+    --------
+    >>> roles_of(((0, 2), (2, 4), (4, 5)), [Region(3, 4, "user")])
+    ('template', 'user', 'template')
+    """
+    ends = [region.end for region in regions]
+    found: list[str] = []
+    for start, end in spans:
+        place = bisect_left(ends, start + 1)  # the first content that ends behind the token's beginning
+        inside = place < len(regions) and regions[place].start < max(end, start + 1)
+        found.append(regions[place].role if inside else TEMPLATE)
+    return tuple(found)
+
+
+def _applied(messages: list[dict[str, Any]], name: str, tokenizer: Any, template: str | None) -> str:
+    try:
+        text = tokenizer.apply_chat_template(messages, chat_template=template, tokenize=False)
+    except Exception as error:  # templates are programs: whatever theirs raises
+        raise AttnscopeError(
+            f"{name}: the chat template refuses it ({reason_of(error)}): {_ADVICE}"
+        ) from error
+    return str(text)

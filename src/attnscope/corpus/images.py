@@ -1,0 +1,193 @@
+"""Images as a corpus: files, folders, Pillow's images, arrays of pixels, or what an image processor gives."""
+
+import hashlib
+import io
+import stat
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from attnscope.corpus._datasets import names_a_dataset
+from attnscope.corpus._opening import file_mode, is_standard_input, shown
+from attnscope.corpus._unchanged import Unchanged
+from attnscope.corpus.files import files_below
+from attnscope.corpus.texts import SUFFIXES as TEXT_SUFFIXES
+from attnscope.errors import AttnscopeError, explaining
+
+SUFFIXES = (".png", ".jpg", ".jpeg", ".webp")
+_CHANNELS = (1, 3, 4)
+_RGB = 3
+_PROCESSED = "pixel_values"
+
+
+@dataclass(frozen=True, eq=False)
+class Image:
+    """One image and the name by which results refer to it.
+
+    Attributes
+    ----------
+    name
+        File name, path inside the given folder, or ``image 1`` for one that was given as an object.
+    pixels
+        RGB, ``(row, column, 3)``, of 8 bits; or what an image processor made of it, ``(channel, row, column)`` float.
+    """
+
+    name: str
+    pixels: np.ndarray | Tensor
+
+
+class Images:
+    """Named images, read one at a time as they are reached; built by `images_of`.
+
+    Attributes
+    ----------
+    beside_text
+        Whether a folder that was given holds texts too, so that it may be meant for a model of text.
+
+    Examples
+    --------
+    >>> images = Images([np.zeros((8, 8, 3), np.uint8)])
+    >>> [(image.name, image.pixels.shape) for image in images], len(images)
+    ([('image 1', (8, 8, 3))], 1)
+    """
+
+    def __init__(self, items: "Sequence[_Item]", *, beside_text: bool = False) -> None:
+        objects = [item for item in items if not isinstance(item, tuple)]
+        self._items: list[tuple[str, Unchanged | np.ndarray | Tensor]] = []
+        for item in items:
+            if isinstance(item, tuple):
+                self._items.append((item[0], Unchanged(item[1])))
+            else:
+                number = 1 + sum(not isinstance(one, Unchanged) for _, one in self._items)
+                self._items.append((f"image {number}", item))
+        self.beside_text = beside_text and not objects
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def __iter__(self) -> Iterator[Image]:
+        for name, item in self._items:
+            yield Image(name, _read(item) if isinstance(item, Unchanged) else item)
+
+    @property
+    def is_processed(self) -> bool:
+        """Whether they are ``pixel_values`` already, so that no image processor is needed."""
+        return all(isinstance(item, Tensor) for _, item in self._items)
+
+    def sha256(self) -> str:
+        """Hash names and contents in order: of files their bytes, of arrays type, shape and numbers.
+
+        Examples
+        --------
+        >>> black = Images([np.zeros((8, 8, 3), np.uint8)])
+        >>> black.sha256() == Images([np.ones((8, 8, 3), np.uint8)]).sha256()
+        False
+        """
+        digest = hashlib.sha256(b"images")
+        for name, item in self._items:
+            if isinstance(item, Unchanged):
+                kind, data = "file", item.read()
+            else:
+                array = item.cpu().numpy() if isinstance(item, Tensor) else item
+                kind, data = f"{array.dtype}{array.shape}", np.ascontiguousarray(array).tobytes()
+            for part in (name.encode(), kind.encode(), data):
+                digest.update(len(part).to_bytes(8, "big") + part)
+        return digest.hexdigest()
+
+
+_Item = tuple[str, Path] | np.ndarray | Tensor
+
+
+def images_of(given: Any) -> Images | None:
+    """Take images in whatever form they are given; None where what is given holds no image.
+
+    Parameters
+    ----------
+    given
+        Paths of ``.png``, ``.jpg`` and ``.webp`` files or folders that hold them; Pillow's images; arrays of pixels
+        ``(row, column, 3)`` of 8 bits; ``pixel_values``, a float tensor ``(image, channel, row, column)`` (or one image
+        of it), also as an image processor returns them; one of these or a list.
+
+    Raises
+    ------
+    AttnscopeError
+        If images stand beside something else, arrays are of other pixels, or a folder cannot be read.
+
+    Examples
+    --------
+    >>> images_of(["The tide is out."]) is None, len(images_of(torch.zeros(2, 3, 8, 8)))
+    (True, 2)
+    """
+    if isinstance(given, Mapping) and _PROCESSED in given:
+        given = cast("Mapping[str, Any]", given)[_PROCESSED]
+    many = cast("list[Any]", given if isinstance(given, list | tuple) else [given])
+    found = [_items_of(one) for one in many]
+    if not any(items for items, _ in found):
+        return None
+    for number, (one, (items, _)) in enumerate(zip(many, found, strict=True), start=1):
+        if not items:
+            raise AttnscopeError(
+                f"item {number} is {shown(str(one))[:100]!r}, which is no image, beside others that are: expected "
+                f"images alone ({', '.join(SUFFIXES)}, or objects)"
+            )
+    items = [item for several, _ in found for item in several]
+    if len({isinstance(item, Tensor) for item in items}) > 1:
+        raise AttnscopeError("pixel_values stand beside images that no processor has read: give either")
+    return Images(items, beside_text=any(text for _, text in found))
+
+
+def _items_of(given: Any) -> tuple[Sequence[_Item], bool]:
+    """The images in one thing that was given, and whether there is text beside them."""
+    if isinstance(given, Path):
+        return _at(given)
+    if type(given).__module__.partition(".")[0] == "PIL":
+        return [np.asarray(given.convert("RGB"))], False
+    if isinstance(given, Tensor | np.ndarray):
+        return _in_array(given), False
+    return [], False
+
+
+def _at(path: Path) -> tuple[Sequence[_Item], bool]:
+    if is_standard_input(path) or names_a_dataset(path):
+        return [], False
+    if not stat.S_ISDIR(file_mode(path)):
+        return [(shown(path.name), path)] if path.suffix.lower() in SUFFIXES else [], False
+    files = files_below(path)
+    images = [file for file in files if file.suffix.lower() in SUFFIXES]
+    text = any(file.suffix.lower() in TEXT_SUFFIXES for file in files)
+    return [(shown(file.relative_to(path).as_posix()), file) for file in images], text
+
+
+def _in_array(given: Tensor | np.ndarray) -> Sequence[_Item]:
+    """Images in an array; none in one that has fewer dimensions, which may hold token ids."""
+    if given.ndim not in (3, 4):
+        return []
+    several = given if given.ndim == 4 else given[None]  # noqa: PLR2004
+    array = several.numpy(force=True) if isinstance(several, Tensor) else several
+    if array.dtype == np.uint8 and array.shape[-1] == _RGB:
+        return list(array)
+    if array.dtype.kind == "f" and array.shape[1] in _CHANNELS:
+        return list(torch.tensor(array))
+    raise AttnscopeError(
+        f"an array of shape {tuple(given.shape)} and type {given.dtype} is no image that is known: expected pixels "
+        "(row, column, 3) of uint8, or pixel_values (image, channel, row, column) of floats"
+    )
+
+
+def _read(file: Unchanged) -> np.ndarray:
+    """RGB pixels of a file, turned as its camera says."""
+    try:
+        from PIL import Image as pillow  # noqa: N813
+        from PIL import ImageOps
+    except ImportError as error:
+        raise AttnscopeError(
+            "images are read by Pillow, which is not installed: pip install 'attnscope[images]'"
+        ) from error
+    what, advice = f"{shown(file.path)} is no image that can be read", "Convert it to PNG, or take it away"
+    with explaining(what, advice), pillow.open(io.BytesIO(file.read())) as opened:
+        return np.asarray(ImageOps.exif_transpose(opened).convert("RGB"))

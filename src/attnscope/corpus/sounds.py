@@ -1,0 +1,200 @@
+"""Sounds as a corpus: WAV files and folders of them, or arrays with their sampling rate; transcripts beside them."""
+
+import hashlib
+import io
+import stat
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from math import gcd
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+
+from attnscope.corpus._datasets import names_a_dataset
+from attnscope.corpus._opening import file_mode, is_standard_input, shown
+from attnscope.corpus._unchanged import Unchanged
+from attnscope.corpus.files import decode_utf8, files_below
+from attnscope.errors import AttnscopeError, explaining
+
+SUFFIX = ".wav"
+_HALF = {"u": 0.5, "i": 0.0}  # unsigned samples lie about the middle of their range
+
+
+@dataclass(frozen=True, eq=False)
+class Sound:
+    """One sound and the name by which results refer to it.
+
+    Attributes
+    ----------
+    name
+        File name, path inside the given folder, or ``sound 1`` for one that was given as an array.
+    samples
+        One channel, float, -1 to 1.
+    rate
+        Samples a second.
+    """
+
+    name: str
+    samples: np.ndarray
+    rate: int
+
+    def at_rate(self, rate: int) -> np.ndarray:
+        """The samples at another rate, by a polyphase filter.
+
+        Examples
+        --------
+        >>> Sound("a", np.zeros(48_000), 48_000).at_rate(16_000).shape
+        (16000,)
+        """
+        from scipy.signal import resample_poly
+
+        common = gcd(rate, self.rate)
+        if rate == self.rate:
+            return self.samples
+        return np.asarray(resample_poly(self.samples, rate // common, self.rate // common))
+
+
+class Sounds:
+    """Named sounds, read one at a time as they are reached; built by `sounds_of`.
+
+    Attributes
+    ----------
+    beside_text
+        Whether a text file lies in a folder that was given, so that it may be meant for a model of text.
+
+    Examples
+    --------
+    >>> sounds = Sounds([Sound("sound 1", np.zeros(160), 16_000)])
+    >>> [sound.name for sound in sounds], len(sounds), sounds.transcripts()
+    (['sound 1'], 1, None)
+    """
+
+    def __init__(self, items: "Sequence[Sound | tuple[str, Path]]", *, beside_text: bool = False) -> None:
+        self._items = [one if isinstance(one, Sound) else (one[0], Unchanged(one[1])) for one in items]
+        self.beside_text = beside_text
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def __iter__(self) -> Iterator[Sound]:
+        for item in self._items:
+            yield item if isinstance(item, Sound) else _read(*item)
+
+    def transcripts(self) -> list[str] | None:
+        """What is said, from ``name.txt`` beside each ``name.wav``; None where none has one.
+
+        Raises
+        ------
+        AttnscopeError
+            If some have one and others have not.
+        """
+        places = [
+            None if isinstance(item, Sound) else item[1].path.with_suffix(".txt") for item in self._items
+        ]
+        there = [place is not None and place.is_file() for place in places]
+        if not any(there):
+            return None
+        if not all(there):
+            name = next(self._name(item) for item, found in zip(self._items, there, strict=True) if not found)
+            raise AttnscopeError(
+                f"{name} has no transcript (.txt) beside it, and others have: add it, or take the others away"
+            )
+        return [
+            decode_utf8(place.read_bytes(), shown(place)).strip() for place in places if place is not None
+        ]
+
+    def sha256(self) -> str:
+        """Hash names and contents in order: of files their bytes, of arrays rate and numbers."""
+        digest = hashlib.sha256(b"sounds")
+        for item in self._items:
+            if isinstance(item, Sound):
+                data = f"{item.rate} {item.samples.dtype}".encode() + item.samples.tobytes()
+            else:
+                data = item[1].read()
+            for part in (self._name(item).encode(), data):
+                digest.update(len(part).to_bytes(8, "big") + part)
+        return digest.hexdigest()
+
+    @staticmethod
+    def _name(item: "Sound | tuple[str, Unchanged]") -> str:
+        return item.name if isinstance(item, Sound) else item[0]
+
+
+def sounds_of(given: Any) -> Sounds | None:
+    """Take sounds in whatever form they are given; None where what is given holds no sound.
+
+    Parameters
+    ----------
+    given
+        Paths of ``.wav`` files or of folders that hold them; ``{"array": samples, "sampling_rate": rate}``, as data
+        sets of sounds have it, with samples ``(time,)`` of floats; one of these or a list.
+
+    Raises
+    ------
+    AttnscopeError
+        If sounds stand beside something else, or a folder cannot be read.
+
+    Examples
+    --------
+    >>> sounds_of("The tide is out.") is None, len(sounds_of({"array": np.zeros(160), "sampling_rate": 16_000}))
+    (True, 1)
+    """
+    many = cast("list[Any]", given if isinstance(given, list | tuple) else [given])
+    items: list[Sound | tuple[str, Path]] = []
+    found: list[bool] = []
+    beside_text = False
+    for one in many:
+        before = len(items)
+        if isinstance(one, Mapping) and {"array", "sampling_rate"} <= one.keys():
+            items.append(_of_array(cast("Mapping[str, Any]", one), len(items) + 1))
+        elif isinstance(one, Path) and not is_standard_input(one) and not names_a_dataset(one):
+            folder = stat.S_ISDIR(file_mode(one))
+            files = files_below(one) if folder else [one]
+            names = [file.relative_to(one).as_posix() if folder else file.name for file in files]
+            items += [
+                (shown(name), file)
+                for name, file in zip(names, files, strict=True)
+                if file.suffix.lower() == SUFFIX
+            ]
+            beside_text |= any(file.suffix.lower() == ".txt" for file in files)
+        found.append(len(items) > before)
+    if not items:
+        return None
+    if not all(found):
+        raise AttnscopeError(
+            f"item {1 + found.index(False)} is no sound, beside others that are: expected {SUFFIX} files alone"
+        )
+    return Sounds(items, beside_text=beside_text)
+
+
+def _of_array(given: Mapping[str, Any], number: int) -> Sound:
+    samples = np.asarray(given["array"])
+    if samples.ndim != 1 or samples.dtype.kind != "f" or not samples.size:
+        raise AttnscopeError(
+            f"sound {number} has samples of shape {samples.shape} and type {samples.dtype}: expected floats (time,)"
+        )
+    return Sound(f"sound {number}", samples, int(given["sampling_rate"]))
+
+
+def _read(name: str, file: Unchanged) -> Sound:
+    """Samples of a file: channels are averaged, whole numbers scaled to -1 to 1."""
+    from scipy.io import wavfile
+
+    what, advice = (
+        f"{shown(file.path)} is no WAV file that can be read",
+        "Convert it to PCM (ffmpeg -i OLD NEW.wav)",
+    )
+    with explaining(what, advice), warnings.catch_warnings():
+        warnings.simplefilter("ignore", wavfile.WavFileWarning)  # chunks that hold no samples
+        rate, samples = wavfile.read(io.BytesIO(file.read()))
+    values = samples.astype(np.float64)
+    if samples.dtype.kind in _HALF:
+        bits = 8 * samples.dtype.itemsize
+        values = (values - _HALF[samples.dtype.kind] * 2.0**bits) / 2.0 ** (bits - 1)
+    if values.ndim > 1:
+        values = values.mean(1)
+    if not values.size:
+        raise AttnscopeError(f"{shown(file.path)} holds no sample: take it away")
+    return Sound(name, values, int(rate))

@@ -1,0 +1,89 @@
+"""What a scan does with its batches: keep them in a run folder, a piece at a time, and what it leaves there."""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
+
+import xarray as xr
+
+from attnscope.statistics._stored import SAMPLE, SUMMARY, keeps_maps_of, load_scan
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from attnscope.store import RunFolder
+
+FLUSH_BYTES = 1 << 26  # results wait in memory for at most so many bytes,
+FLUSH_SECONDS = float(os.environ.get("ATTNSCOPE_FLUSH_SECONDS", "5"))  # so many seconds,
+FLUSH_SHARE = 0.02  # or this share of the time that the run took so far: a long run has few pieces
+
+
+@runtime_checkable
+class Job(Protocol):
+    """The forward passes of one scan."""
+
+    notes: dict[str, str]
+
+    def into(self, run: RunFolder) -> None:
+        """Measure what the run still lacks, and add it as it comes."""
+        ...
+
+    def sample(self, results: xr.Dataset, asked: Sequence[tuple[int, int]]) -> xr.Dataset | None:
+        """The attention over the first texts; None where it cannot be shown."""
+        ...
+
+
+def in_folder(
+    run: RunFolder,
+    job: Job,
+    kinds: Callable[[xr.Dataset], xr.Dataset] | None,
+    attributes: dict[str, str],
+    show: Sequence[tuple[int, int]] | None,
+) -> xr.Dataset:
+    """What the run lacks is measured and kept; the results are read from it, as a later call will."""
+    if not run.complete:
+        job.into(run)
+        if kinds is not None:
+            run.save(SUMMARY, kinds(run.results()))
+        run.finish(attributes=attributes | job.notes)
+    results = load_scan(run)
+    if show is not None and run.is_writable() and not keeps_maps_of(run, show):
+        sample = job.sample(results, show)
+        if sample is not None:
+            run.save(SAMPLE, sample)
+    return results
+
+
+def keep(run: RunFolder, batches: Iterable[xr.Dataset]) -> None:
+    """Add batches to a run as they come, some at a time."""
+    waiting: list[xr.Dataset] = []
+    began = last = time.monotonic()
+    try:
+        for results in batches:
+            if waiting and results.text[0] != waiting[-1].text[-1] + 1:
+                waiting = _flushed(run, waiting)
+            waiting.append(results)
+            now = time.monotonic()
+            full = sum(one.nbytes for one in waiting) >= FLUSH_BYTES
+            if full or now - last > max(FLUSH_SECONDS, FLUSH_SHARE * (now - began)):
+                ready, waiting = waiting, []
+                _flushed(run, ready)
+                last = time.monotonic()
+    except BaseException:
+        _flushed(run, waiting)  # what was measured stays, whatever came between
+        raise
+    _flushed(run, waiting)
+
+
+def joined(parts: Sequence[xr.Dataset]) -> xr.Dataset:
+    """Batches as one Dataset."""
+    return xr.concat(list(parts), "text", data_vars="minimal", coords="minimal", compat="override")
+
+
+def _flushed(run: RunFolder, waiting: Sequence[xr.Dataset]) -> list[xr.Dataset]:
+    """Add what waits to the run; nothing waits then."""
+    if waiting:
+        run.append(joined(waiting), int(waiting[0].text[0]))
+    return []

@@ -1,0 +1,20 @@
+from ._grid import Grid, grid_of
+from ._kinds import NEEDED, summarize_images
+from ._offsets import offset_name
+from ._patches import equal_call, measure_patches
+from ._ranking import patch_peaks, patch_shares, rank_patch_heads
+from ._scan import scan_images
+
+__all__ = [
+    "NEEDED",
+    "Grid",
+    "equal_call",
+    "grid_of",
+    "measure_patches",
+    "offset_name",
+    "patch_peaks",
+    "patch_shares",
+    "rank_patch_heads",
+    "scan_images",
+    "summarize_images",
+]

@@ -1,0 +1,258 @@
+"""The forward passes of a scan of images, batch after batch."""
+
+from __future__ import annotations
+
+from itertools import islice
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+import xarray as xr
+
+from attnscope.capture import (
+    Site,
+    VisionModel,
+    capture_notes,
+    forward,
+    layer_coordinates,
+    verify,
+    watching,
+)
+from attnscope.corpus import Image, Images, Window
+from attnscope.errors import AttnscopeError, explaining
+from attnscope.progress import Progress, Tell, tell_nobody
+from attnscope.statistics._catalogue import EQUAL, PATCH_STATISTICS, wording
+from attnscope.statistics._keep import keep
+from attnscope.statistics._pass import stacked
+from attnscope.statistics._sample import (
+    WEIGHTS,
+    WINDOWS,
+    MapObserver,
+    sample_dataset,
+    shown_heads,
+    tile_size,
+)
+from attnscope.statistics.images._grid import Grid, grid_of
+from attnscope.statistics.images._observer import PatchObserver
+from attnscope.statistics.images._picture import jpeg
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from torch import Tensor
+
+    from attnscope.attention import AttentionCall
+    from attnscope.store import RunFolder
+
+_TOKENS = 2048  # at a time
+_BAND = 3  # patches
+_LAYERS = 6  # that are named one by one
+
+
+class ImageMeasurement:
+    """The forward passes of one scan of images."""
+
+    def __init__(
+        self,
+        vision: VisionModel,
+        images: Images,
+        names: Sequence[str],
+        band: int | None,
+        batch_size: int | None,
+        limit: int | None,
+        progress: Tell | None,
+    ) -> None:
+        self.vision, self.images = vision, images
+        self.count = min(len(images), limit or len(images))
+        self.progress = progress or tell_nobody
+        self.notes: dict[str, str] = {}
+        self.seen = 0
+        self._grids: dict[tuple[int, ...], Grid | None] = {}
+        first = next(iter(images))
+        pixels = vision.pixels(first)
+        self._check(first, pixels)
+        found = grid_of(vision.model, pixels)
+        grid = self._grids[tuple(pixels.shape[-2:])] = found if isinstance(found, Grid) else None
+        if not isinstance(found, Grid):
+            self._say_nowhere(found)
+        self.names = _there(names, grid)
+        self.band = _band(band, grid)
+        self.is_whole = grid is not None and self._is_whole(first, pixels)
+        tokens = _TOKENS if grid is None else grid.tokens
+        # where windows lie side by side, images do not
+        self.batch_size = (batch_size or max(1, _TOKENS // tokens)) if self.is_whole else 1
+
+    def _check(self, first: Image, pixels: Tensor) -> None:
+        """Refuse a model that cannot be measured, on the first image; say what is not as expected."""
+        model = self.vision.model
+        name = type(model).__name__
+        advice = "Are the processor's size and the model's image_size the same?"
+        with torch.no_grad(), explaining(f"{name} cannot read {first.name}", advice):
+            model(pixel_values=pixels)
+        self.sites, _ = verify(model, {"pixel_values": pixels}, text=first.name, weights_suffice=True)
+        self.notes |= capture_notes(model)
+        if self.vision.tower:
+            self.notes["tower"] = (
+                f"{type(self.vision.loaded.model).__name__} reads more than images: what is measured is its vision "
+                f"tower ({self.vision.tower}, {name})."
+            )
+
+    def _is_whole(self, first: Image, pixels: Tensor) -> bool:
+        """Whether all layers attend over all tokens of the image; those that do not are named."""
+        observer = PatchObserver(("entropy",), 0, self._grid(pixels), 1)
+        self._run([first], pixels, observer)
+        if observer.elsewhere:
+            shown = ", ".join(map(str, observer.elsewhere[:_LAYERS]))
+            more = " and more" if len(observer.elsewhere) > _LAYERS else ""
+            self.notes["patches"] = (
+                f"Layers {shown}{more} do not attend from each token of the image to each (windows, pooled patches): "
+                "entropies and the like are of their own rows there, and no rows and columns of patches are measured."
+            )
+        return not observer.elsewhere
+
+    def _say_nowhere(self, reason: str) -> None:
+        self.notes["patches"] = (
+            f"No rows and columns of patches are measured of {type(self.vision.model).__name__}: {reason}. Entropies "
+            "and the like are of the rows that its layers have (windows, pooled patches), which count alike."
+        )
+
+    def _grid(self, pixels: Tensor) -> Grid | None:
+        """Rows and columns of images of this size; of another one they are found anew."""
+        size = tuple(pixels.shape[-2:])
+        if size not in self._grids:
+            known = any(self._grids.values())
+            found = grid_of(self.vision.model, pixels[:1]) if known else None
+            self._grids[size] = found if isinstance(found, Grid) else None
+        return self._grids[size]
+
+    def into(self, run: RunFolder) -> None:
+        """Measure what the run still lacks, and add it as it comes."""
+        keep(run, self.batches(run.holds))
+
+    def batches(self, done: Callable[[range], bool] = lambda _: False) -> Iterator[xr.Dataset]:
+        """Measure batch after batch, but those that are done."""
+        for batch, pixels in self._side_by_side():
+            texts = range(self.seen, self.seen + len(batch))
+            self.seen += len(batch)
+            if not done(texts):
+                yield self._measure(batch, pixels, texts.start)
+            self.progress(Progress("scan", self.seen / self.count, {"images": self.seen}))
+
+    def _side_by_side(self) -> Iterator[tuple[list[Image], Tensor]]:
+        """Images of one size that follow each other, at most as many as a batch takes."""
+        batch: list[Image] = []
+        pixels: list[Tensor] = []
+        for image in islice(self.images, self.count):
+            one = self.vision.pixels(image)
+            if batch and (len(batch) == self.batch_size or one.shape != pixels[0].shape):
+                yield batch, torch.cat(pixels)
+                batch, pixels = [], []
+            batch.append(image)
+            pixels.append(one)
+        if batch:
+            yield batch, torch.cat(pixels)
+
+    @torch.no_grad()
+    def _run(
+        self, batch: Sequence[Image], pixels: Tensor, observer: Callable[[Site, AttentionCall], Tensor]
+    ) -> None:
+        with watching(self.vision.model, observer, weights_suffice=True):
+            forward(self.vision.model, {"pixel_values": pixels}, lambda number: batch[number].name)
+
+    def _measure(self, batch: Sequence[Image], pixels: Tensor, first: int) -> xr.Dataset:
+        grid = self._grid(pixels)
+        observer = PatchObserver(self.names, self.band, grid, len(batch))
+        self._run(batch, pixels, observer)
+        arrays = stacked([observer.measured[index] for index in sorted(observer.measured)])
+        offsets = np.arange(-self.band, self.band + 1)
+        profiled = "patch_profile" in arrays
+        words = {
+            "length": ("tokens", "tokens"),
+            "rows": ("rows of patches", ""),
+            "columns": ("columns of patches", ""),
+        }
+        sizes = () if grid is None else (grid.tokens, grid.rows, grid.columns)
+        return xr.Dataset(
+            {name: (_dimensions(name), array, wording(name).attributes) for name, array in arrays.items()}
+            | {
+                name: ("text", np.full(len(batch), size), {"long_name": long_name, "units": units})
+                for (name, (long_name, units)), size in zip(words.items(), sizes, strict=False)
+            },
+            coords={
+                "text": np.arange(first, first + len(batch)),
+                "source": ("text", np.array([image.name for image in batch], dtype=object)),
+                **layer_coordinates(self.sites),
+                "head": np.arange(
+                    next(one.shape[2] for name, one in arrays.items() if not name.startswith(EQUAL))
+                ),
+                **({"row_offset": offsets, "column_offset": offsets} if profiled else {}),
+            },
+        )
+
+    @torch.no_grad()
+    def sample(self, results: xr.Dataset, asked: Sequence[tuple[int, int]]) -> xr.Dataset | None:
+        """The attention over the first images; None where tokens are not patches of one grid."""
+        if not self.is_whole:
+            return None
+        shown = list(islice(self.images, min(WINDOWS, self.count)))
+        read = [self.vision.pixels(image) for image in shown]
+        grids = [grid for pixels in read if (grid := self._grid(pixels)) is not None]
+        longest, heads = max(grid.tokens for grid in grids), results.sizes["head"]
+        listed = [
+            shown_heads(results, asked, longest, windows) for windows in (1, *[WINDOWS] * (WINDOWS - 1))
+        ]
+        others = len(self.sites) * heads - len(listed[0])
+        observed: list[MapObserver] = []
+        left = WEIGHTS
+        for image, pixels, of_image in zip(shown, read, listed, strict=False):
+            tile = tile_size(others, longest) if others and not observed else 0
+            room = 2 * left // (len(shown) - len(observed) + 1)
+            observer = MapObserver(of_image, room, tile, lambda: None)
+            self._run([image], pixels, observer)
+            left -= sum(len(keys) for _, keys, _, _ in observer.maps.values())
+            observed.append(observer)
+        windows = [_window(image.name, grid) for image, grid in zip(shown, grids, strict=True)]
+        sample = sample_dataset(observed, windows, [site.kind for site in self.sites], heads, asked)
+        pictures = [jpeg(pixels[0], self.vision.processor) for pixels in read]
+        return sample.assign_coords(
+            picture=("window", np.array(pictures, dtype=object)),
+            grid=(("window", "of_grid"), np.array([[one.start, one.rows, one.columns] for one in grids])),
+        )
+
+
+def _there(names: Sequence[str], grid: Grid | None) -> list[str]:
+    """The statistics that a model has: those of patches need a grid, and the class token needs one."""
+    lacks = set(PATCH_STATISTICS) if grid is None else set[str]()
+    if grid is not None:
+        lacks |= {"class_token"} if grid.class_token is None else set()
+        lacks |= set() if grid.registers else {"registers"}
+    there = [name for name in names if name not in lacks]
+    if not there:
+        raise AttnscopeError(
+            f"this model has no {names[0]}: ask for other statistics, such as entropy or max_weight"
+        )
+    return there
+
+
+def _band(asked: int | None, grid: Grid | None) -> int:
+    if grid is None:
+        return 0
+    largest = max(grid.rows, grid.columns) - 1
+    if asked is not None and asked > largest:
+        shape = f"{grid.rows} x {grid.columns} patches"
+        raise AttnscopeError(
+            f"band (--band) is {asked}; in images of {shape} the largest offset is {largest}"
+        )
+    return min(_BAND, largest) if asked is None else asked
+
+
+def _window(name: str, grid: Grid) -> Window:
+    """An image as the windows of a page are."""
+    special = tuple(token not in range(grid.tokens)[grid.patches] for token in range(grid.tokens))
+    return Window((0,) * grid.tokens, special, ((0, 0),) * grid.tokens, name, 0, grid.names)
+
+
+def _dimensions(name: str) -> tuple[str, ...]:
+    of_head = () if name.startswith(EQUAL) else ("head",)
+    along = ("row_offset", "column_offset") if name.removeprefix(EQUAL) == "patch_profile" else ()
+    return ("text", "layer", *of_head, *along)

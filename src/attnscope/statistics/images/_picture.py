@@ -1,0 +1,37 @@
+"""An image as a page shows it: what the model read, small."""
+
+from __future__ import annotations
+
+import base64
+import io
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+_PIXELS = 448  # on the longer side
+
+
+def jpeg(pixels: Tensor, processor: Any) -> str:
+    """What a model reads of an image, base64 of a small JPEG; "" without Pillow.
+
+    The processor's mean and standard deviation are taken back; without them, the range of the numbers is spread.
+    """
+    try:
+        from PIL import Image as pillow  # noqa: N813
+    except ImportError:
+        return ""
+    values = pixels.float().cpu()
+    mean, spread = (getattr(processor, name, None) for name in ("image_mean", "image_std"))
+    if getattr(processor, "do_normalize", False) and mean is not None and len(mean) == len(values):
+        values = values * torch.tensor(spread)[:, None, None] + torch.tensor(mean)[:, None, None]
+    elif processor is None:
+        values = (values - values.amin()) / (values.amax() - values.amin()).clamp_min(1e-9)
+    bytes_ = (values.clamp(0, 1) * 255).round().to(torch.uint8).permute(1, 2, 0).numpy()
+    image = pillow.fromarray(bytes_[..., 0] if bytes_.shape[-1] == 1 else bytes_[..., :3]).convert("RGB")
+    image.thumbnail((_PIXELS, _PIXELS))
+    file = io.BytesIO()
+    image.save(file, "JPEG", quality=85)
+    return base64.b64encode(file.getvalue()).decode("ascii")

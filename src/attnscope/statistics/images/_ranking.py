@@ -1,0 +1,135 @@
+"""Which heads of a vision encoder a reader asks for first, and at which neighbour each looks."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import xarray as xr
+
+from attnscope.statistics._kinds import LEAST_SHARE, LOCAL, MORE
+from attnscope.statistics.images._offsets import offset_name
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+def patch_shares(results: xr.Dataset, prefix: str = "") -> xr.DataArray:
+    """Share of all weight of patches at each offset: the profile times the share of patches that have the neighbour.
+
+    Examples
+    --------
+    >>> profile = xr.DataArray(np.ones((3, 3)), {"row_offset": [-1, 0, 1], "column_offset": [-1, 0, 1]})
+    >>> results = xr.Dataset({"patch_profile": profile, "rows": 2, "columns": 4})
+    >>> patch_shares(results).values.tolist()
+    [[0.375, 0.5, 0.375], [0.75, 1.0, 0.75], [0.375, 0.5, 0.375]]
+    """
+    rows, columns = (
+        (results[size] - abs(results[offset])).clip(0) / results[size]
+        for size, offset in (("rows", "row_offset"), ("columns", "column_offset"))
+    )
+    return results[f"{prefix}patch_profile"].fillna(0.0) * rows * columns
+
+
+def patch_peaks(results: xr.Dataset) -> xr.Dataset:
+    """At which neighbour each head looks most, by means over images.
+
+    Returns
+    -------
+    xarray.Dataset
+        ``peak_row_offset``, ``peak_column_offset`` (patches), ``peak_weight`` (share of all weight of patches)
+        ``(layer, head)``; NaN where patches are not known.
+    """
+    shares = _mean(patch_shares(results)).transpose("layer", "head", "row_offset", "column_offset")
+    known = (
+        _mean(results["patch_profile"])
+        .notnull()
+        .any(("row_offset", "column_offset"))
+        .transpose("layer", "head")
+    )
+    stacked = shares.stack(place=("row_offset", "column_offset"))
+    best = stacked.argmax("place").values
+    found = {
+        "peak_row_offset": (stacked.row_offset.values[best], "patches"),
+        "peak_column_offset": (stacked.column_offset.values[best], "patches"),
+        "peak_weight": (stacked.max("place").values, "share"),
+    }
+    return xr.Dataset(
+        {
+            name: (("layer", "head"), np.where(known.values, values.astype(float), np.nan), {"units": units})
+            for name, (values, units) in found.items()
+        }
+    )
+
+
+def rank_patch_heads(results: xr.Dataset, top: int = 5) -> dict[str, list[dict[str, Any]]]:
+    """The most positional, most local and most sink-like heads of a vision encoder, by means over images.
+
+    ``positional``: largest share of a patch's weight on one neighbour, at least 0.1. ``local``: most weight in the
+    3 x 3 patches about a patch, at least 0.5. ``sink-like``: most weight on the class token or on registers, whichever
+    is more, at least 0.1. All of them are at least twice what equal weights give.
+
+    Examples
+    --------
+    >>> offsets = {"row_offset": [-1, 0, 1], "column_offset": [-1, 0, 1]}
+    >>> dims = ("text", "layer", "head", "row_offset", "column_offset")
+    >>> profile = np.zeros((1, 1, 1, 3, 3))
+    >>> profile[..., 1, 0] = 0.8  # one to the left
+    >>> sizes = {"rows": ("text", [4]), "columns": ("text", [4])}
+    >>> equal = {"equal_patch_profile": (("text", "layer", *dims[3:]), np.full((1, 1, 3, 3), 1 / 16))}
+    >>> found = rank_patch_heads(xr.Dataset({"patch_profile": (dims, profile)} | equal | sizes, offsets))
+    >>> found["positional"]
+    [{'layer': 0, 'head': 0, 'value': 0.6, 'label': '', 'offset': 'left'}]
+    """
+    shares, equal = (_mean(patch_shares(results, prefix)) for prefix in ("", "equal_"))
+    away = shares.where((shares.row_offset != 0) | (shares.column_offset != 0))
+    away = _beyond(away, equal, LEAST_SHARE)
+    near = {"row_offset": abs(shares.row_offset) <= 1, "column_offset": abs(shares.column_offset) <= 1}
+    about, of_equal = (one.isel(near).sum(("row_offset", "column_offset")) for one in (shares, equal))
+    sinks = [
+        _beyond(_mean(results[name]), _mean(results[f"equal_{name}"]), LEAST_SHARE)
+        for name in ("class_token", "registers")
+        if name in results
+    ]
+    scores = {
+        "positional": away.max(("row_offset", "column_offset")),
+        "local": _beyond(about, of_equal, LOCAL),
+    }
+    if sinks:
+        scores["sink-like"] = xr.concat(sinks, "kind", coords="minimal", compat="override").max("kind")
+    ranking = {name: _ranked(score, results, top) for name, score in scores.items()}
+    for row in ranking["positional"]:
+        at = away.isel(layer=row["layer"], head=row["head"]).fillna(-1.0)
+        place = at.stack(place=("row_offset", "column_offset"))
+        best = place.isel(place=int(place.argmax("place")))
+        row["offset"] = offset_name(int(best.row_offset), int(best.column_offset))
+    return ranking
+
+
+def _ranked(score: xr.DataArray, results: xr.Dataset, top: int) -> list[dict[str, Any]]:
+    values = score.transpose("layer", "head").values
+    order = np.argsort(-np.nan_to_num(values, nan=-np.inf), axis=None, kind="stable")[:top]
+    places = [tuple(int(i) for i in np.unravel_index(place, values.shape)) for place in order]
+    names = _majority(results)
+    return [
+        {"layer": layer, "head": head, "value": round(float(values[layer, head]), 6)}
+        | {"label": "" if names is None else str(names[layer, head])}
+        for layer, head in places
+        if np.isfinite(values[layer, head])
+    ]
+
+
+def _majority(results: Mapping[str, Any] | xr.Dataset) -> np.ndarray | None:
+    if "label_share" not in results:
+        return None
+    shares = results["label_share"].transpose("layer", "head", "cluster").fillna(-1)
+    return results["cluster"].values[shares.argmax("cluster").values]
+
+
+def _mean(values: xr.DataArray) -> xr.DataArray:
+    return values.mean("text", skipna=True) if "text" in values.dims else values
+
+
+def _beyond(shares: xr.DataArray, equal: xr.DataArray, least: float) -> xr.DataArray:
+    """Shares that are large, and larger than of equal weights; NaN for others."""
+    return shares.where((shares >= least) & (shares >= MORE * equal))

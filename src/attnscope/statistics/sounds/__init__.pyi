@@ -1,0 +1,3 @@
+from ._scan import scan_sounds
+
+__all__ = ["scan_sounds"]

@@ -1,0 +1,160 @@
+"""The forward passes of a scan of sounds, piece after piece."""
+
+from __future__ import annotations
+
+from itertools import islice
+from typing import TYPE_CHECKING
+
+import torch
+
+from attnscope.attention import output_of
+from attnscope.capture import SpeechModel, capture_notes, forward, verify, watching
+from attnscope.errors import AttnscopeError
+from attnscope.progress import Progress, Tell, tell_nobody
+from attnscope.statistics._keep import keep
+from attnscope.statistics._labelled import labelled
+from attnscope.statistics._pass import StatisticsObserver
+from attnscope.statistics._sample import (
+    ROWS,
+    WEIGHTS,
+    WINDOWS,
+    MapObserver,
+    sample_dataset,
+    shown_heads,
+    tile_size,
+)
+from attnscope.statistics.sounds._pieces import Piece, SoundReading, pieces_of, read_piece
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    import numpy as np
+    import xarray as xr
+    from torch import Tensor
+
+    from attnscope.attention import AttentionCall
+    from attnscope.capture import Site
+    from attnscope.corpus import Sounds, Window
+    from attnscope.store import RunFolder
+
+
+class SoundMeasurement:
+    """The forward passes of one scan of sounds: pieces have lengths of their own, and are read one at a time."""
+
+    def __init__(
+        self,
+        speech: SpeechModel,
+        sounds: Sounds,
+        said: list[Window] | None,
+        names: Sequence[str],
+        band: int,
+        limit: int | None,
+        progress: Tell | None,
+    ) -> None:
+        self.speech, self.sounds, self.said, self.limit = speech, sounds, said, limit
+        self.names, self.band = names, band
+        self.progress = progress or tell_nobody
+        self.notes: dict[str, str] = {}
+        counts = [(one.frames, one.sounding) for one in map(speech.hear, self._samples())]
+        self.count, self.reach = len(counts), max(frames for frames, _ in counts) - 1
+        first = next(self.pieces())
+        reading, _ = read_piece(first, speech)
+        self.sites, _ = verify(
+            speech.model,
+            reading.inputs(speech.model),
+            text=first.name,
+            weights_suffice=True,
+        )
+        self.notes |= capture_notes(speech.model)
+        self._check_frames(reading)
+        every, sounding = (sum(part) for part in zip(*counts, strict=True))
+        self.is_padded = sounding < every
+        each = 1000 * speech.hear(first.samples).seconds
+        note = f"Tokens are frames of {each:.0f} ms, named by the second at which they begin."
+        if self.is_padded:
+            windows = f"{self.count} window{'s' * (self.count > 1)}"
+            note += (
+                f" Of the {every:,} frames that the encoder reads in {windows}, {sounding:,} are sound: only these "
+                "count as queries; as keys the others count as special tokens."
+            )
+        self.notes["sounds"] = note
+
+    @torch.no_grad()
+    def _check_frames(self, reading: SoundReading) -> None:
+        """Refuse a model whose encoder attends over other places than its frames."""
+        model, frames = self.speech.model, reading.frames.valid.shape[1]
+
+        def look(site: Site, call: AttentionCall) -> Tensor:
+            if site.kind != "causal" and call.key.shape[2] != frames:
+                raise AttnscopeError(
+                    f"layer {site.index} ({site.name}) of {type(model).__name__} attends over {call.key.shape[2]} "
+                    f"places, and its encoder makes {frames} frames: their times are not known"
+                )
+            return output_of(call) if call.key.shape[-1] else call.query
+
+        with watching(model, look, weights_suffice=True):
+            model(**reading.inputs(model))
+
+    def pieces(self) -> Iterator[Piece]:
+        """The pieces that are measured."""
+        return islice(pieces_of(self.sounds, self.speech, self.said), self.limit)
+
+    def _samples(self) -> Iterator[np.ndarray]:
+        return (piece.samples for piece in self.pieces())
+
+    def into(self, run: RunFolder) -> None:
+        """Measure what the run still lacks, and add it as it comes."""
+        keep(run, self.batches(run.holds))
+
+    def batches(self, done: Callable[[range], bool] = lambda _: False) -> Iterator[xr.Dataset]:
+        """Measure piece after piece, but those that are done."""
+        for number, piece in enumerate(self.pieces()):
+            if not done(range(number, number + 1)):
+                yield self._measure(piece, number)
+            self.progress(Progress("scan", (number + 1) / self.count, {"windows": number + 1}))
+
+    @torch.no_grad()
+    def _measure(self, piece: Piece, number: int) -> xr.Dataset:
+        reading, _ = read_piece(piece, self.speech)
+        observer = StatisticsObserver(self.names, self.band, reading, self.reach)
+        model = self.speech.model
+        with watching(model, observer, weights_suffice=True):
+            forward(
+                model, reading.inputs(model), lambda _: piece.name, lambda kind: reading.sides(kind)[0].valid
+            )
+        sizes = {"length": reading.text} | ({} if self.said is None else {"target_length": reading.target})
+        sizes |= {"frames": reading.frames} if self.is_padded else {}
+        return labelled(
+            observer.stacked(),
+            self.sites,
+            self.band,
+            self.reach,
+            {name: side.valid.sum(1).cpu().numpy() for name, side in sizes.items()},
+            [(piece.source, piece.start)],
+            number,
+        )
+
+    @torch.no_grad()
+    def sample(self, results: xr.Dataset, asked: Sequence[tuple[int, int]]) -> xr.Dataset | None:
+        """The attention over the first pieces."""
+        read = [read_piece(piece, self.speech) for piece in islice(self.pieces(), WINDOWS)]
+        windows = [window for _, window in read]
+        longest = min(ROWS, max(max(len(one), len(one.target or one)) for one in windows))
+        listed = [
+            shown_heads(results, asked, longest, windows) for windows in (1, *[WINDOWS] * (WINDOWS - 1))
+        ]
+        others = len(self.sites) * results.sizes["head"] - len(listed[0])
+        observed: list[MapObserver] = []
+        left, model = WEIGHTS, self.speech.model
+        for (reading, _), of_window in zip(read, listed, strict=False):
+            tile = tile_size(others, longest) if others and not observed else 0
+            room = 2 * left // (len(read) - len(observed) + 1)
+            observer = MapObserver(of_window, room, tile, lambda: None)
+            with watching(model, observer, weights_suffice=True):
+                model(**reading.inputs(model))
+            left -= sum(len(keys) for _, keys, _, _ in observer.maps.values())
+            observed.append(observer)
+        kinds = [site.kind for site in self.sites]
+        return sample_dataset(
+            observed, windows, kinds, results.sizes["head"], asked, with_decoder=self.said is not None
+        )

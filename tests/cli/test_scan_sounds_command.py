@@ -1,0 +1,68 @@
+"""`attnscope scan MODEL SOUNDS/`, as a user types it."""
+
+import json
+
+import pytest
+
+from tests.cli.command import attnscope
+from tests.sounds import SAID, save_wav2vec2, save_whisper, write_sounds
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    place = tmp_path_factory.mktemp("sounds")
+    save_whisper(place / "whisper")
+    save_wav2vec2(place / "wav2vec2")
+    write_sounds(place / "sounds")
+    (place / "said.txt").write_text("\n".join(SAID) + "\n")
+    return place
+
+
+def test_whisper_with_transcripts_has_a_page_with_times(place):
+    found = attnscope("scan", "whisper", "sounds", "--target", "said.txt", "--out", "run", cwd=place)
+    assert found.returncode == 0, found.stderr
+    assert "whisper: 4 layers x 2 heads over 3 windows (125 frames, " in found.stdout
+    assert "The decoder read the transcripts." in found.stdout
+    assert "125 are sound" in " ".join(found.stdout.split())
+    page = (place / "run" / "report.html").read_text()
+    assert '"0.02s"' in page
+    again = attnscope("scan", "whisper", "sounds", "--target", "said.txt", "--out", "run", cwd=place)
+    assert "already finished" in again.stderr
+
+
+def test_an_encoder_of_waves_needs_no_tokenizer(place):
+    found = attnscope("scan", "wav2vec2", "sounds", "--json", "--no-report", cwd=place)
+    answer = json.loads(found.stdout)
+    assert answer["texts"] == 3
+    assert answer["capture"] == "registry"
+
+
+def test_transcripts_beside_sounds_do_not_hide_them(place):
+    for number, said in enumerate(SAID):
+        (place / "sounds" / f"{number}.txt").write_text(said)
+    try:
+        found = attnscope("scan", "whisper", "sounds", "--no-report", cwd=place)
+        assert "The decoder read the transcripts." in found.stdout
+        found = attnscope("scan", "bundled", "sounds", "--json", "--no-report", cwd=place)
+        assert json.loads(found.stdout)["texts"] == 3  # the transcripts, as texts
+    finally:
+        for number in range(3):
+            (place / "sounds" / f"{number}.txt").unlink()
+
+
+def test_what_does_not_belong_together_is_refused(place, refused):
+    refused("scan", "bundled", place / "sounds", says="reads input_ids, not sounds")
+    refused(
+        "scan", place / "wav2vec2", says="not text: give it sounds (.wav), or a model that reads input_ids"
+    )
+    refused(
+        "scan", place / "wav2vec2", place / "sounds", "--target", place / "said.txt", says="has no decoder"
+    )
+    refused(
+        "scan",
+        place / "wav2vec2",
+        place / "sounds",
+        "--batch-size",
+        2,
+        says="--batch-size) is of texts",
+    )

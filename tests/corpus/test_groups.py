@@ -1,0 +1,85 @@
+"""Rules that put tokens into groups."""
+
+import pytest
+
+from attnscope import AttnscopeError
+from attnscope.corpus import Window, grouping_of
+from attnscope.corpus._groups import kinds_of
+
+
+def window_of(*tokens, special=()):
+    marks = tuple(token in special for token in tokens)
+    return Window((0,) * len(tokens), marks, ((0, 0),) * len(tokens), "text 1", 0, tokens)
+
+
+@pytest.mark.parametrize(
+    ("tokens", "kinds"),
+    [
+        ((" The", " tid", "es"), ["word start", "word start", "word rest"]),
+        (("“", "The"), ["punctuation", "word start"]),
+        ((" 12", ",", "3", " x1"), ["number", "punctuation", "number", "word start"]),
+        (("猫₁", "猫₂", "は"), ["word start", "word rest", "word rest"]),
+        (("😀₁", "😀₂"), ["punctuation", "punctuation"]),
+        (("न", "◌ी"), ["word start", "word rest"]),
+        (("\n", "", "it"), ["space", "space", "word start"]),
+    ],
+)
+def test_kinds_are_told_by_characters(tokens, kinds):
+    assert kinds_of(window_of(*tokens)) == kinds
+
+
+def groups_of(path, window):
+    grouping = grouping_of(path)
+    return [grouping.names[number] for number in grouping.marked(window).groups]
+
+
+def test_the_first_line_that_holds_a_token_says_its_group(tmp_path):
+    path = tmp_path / "rules.jsonl"
+    path.write_text(
+        '{"group": "he", "tokens": ["he", " him"]}\n'
+        '{"group": "words", "kinds": ["word start"]}\n'
+        '{"group": "never", "tokens": ["he", "out"]}\n'
+        '{"group": "he", "tokens": ["s"], "kinds": ["special"]}\n'
+    )
+    window = window_of("<s>", " he", " out", "s", "him", ".", special={"<s>"})
+    assert groups_of(path, window) == ["he", "he", "words", "he", "he", "other"]
+    assert grouping_of(path).names == ("he", "words", "never", "other")
+
+
+def test_a_file_is_known_by_its_rules(tmp_path):
+    path = tmp_path / "rules.jsonl"
+    path.write_text('{"group": "he", "tokens": ["he"]}')
+    first = grouping_of(path).signature
+    path.write_text('\n{"tokens":["he"],"group":"he"}\n\n')
+    assert grouping_of(path).signature != ""
+    path.write_text('{"group": "he", "tokens": ["she"]}')
+    assert grouping_of(path).signature != first
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ('{"group": "he"}', "line 1: expected a group, and its tokens or kinds in a list"),
+        ('{"group": "he", "tokens": "he"}', "expected a group, and its tokens"),
+        ('{"group": 3, "tokens": ["he"]}', "expected a group, and its tokens"),
+        ('{"group": "he", "kinds": ["verb"]}', "there is no kind of token 'verb'; choose from special"),
+        ('{"group": "he", "tokens": ["he"], "regex": "h.*"}', "found 'regex' too"),
+        ('{"group": " ", "tokens": ["he"]}', "a group has the name ' '"),
+        ("", "no rule in this file"),
+        ("he", "not JSON"),
+    ],
+)
+def test_what_is_no_rule_is_refused(tmp_path, line, message):
+    path = tmp_path / "rules.jsonl"
+    path.write_text(line)
+    with pytest.raises(AttnscopeError, match=message) as caught:
+        grouping_of(path)
+    assert len(str(caught.value).splitlines()) <= 2
+
+
+def test_a_function_that_changes_its_mind_is_refused():
+    window = window_of("a", "b")
+    answers = iter([["x", "y"], ["x", "z"]])
+    grouping = grouping_of(lambda tokens: next(answers)).over([window])
+    with pytest.raises(AttnscopeError, match=r"gives 'z' in window 1 .*, and did not before"):
+        grouping.marked(window)

@@ -1,0 +1,101 @@
+"""Images as a corpus: what is taken, what is refused, and what their hash stands for."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from tests.pictures import write_pictures
+
+from attnscope.corpus import images_of
+from attnscope.errors import AttnscopeError
+
+BLACK = np.zeros((8, 8, 3), np.uint8)
+
+
+def test_text_is_no_image(tmp_path):
+    (tmp_path / "a.txt").write_text("The tide is out.")
+    for given in (
+        None,
+        "a",
+        ["a", "b"],
+        [tmp_path],
+        tmp_path / "a.txt",
+        [[1, 2]],
+        torch.ones(2, 3),
+        Path("-"),
+    ):
+        assert images_of(given) is None
+
+
+def test_a_folder_gives_its_images_by_name(tmp_path):
+    folder = write_pictures(tmp_path / "pictures")
+    (folder / ".hidden.png").write_bytes(b"")
+    (folder / "notes.pdf").write_bytes(b"")
+    images = images_of(folder)
+    assert [(image.name, image.pixels.shape) for image in images] == [
+        ("0.png", (40, 48, 3)),
+        ("1.jpg", (48, 48, 3)),
+        ("2.webp", (56, 48, 3)),
+    ]
+    assert not images.beside_text
+    (folder / "README.md").write_text("What this is.")
+    assert images_of(folder).beside_text
+
+
+def test_the_hash_stands_for_names_and_pixels(tmp_path):
+    folder = write_pictures(tmp_path / "pictures", count=2)
+    one = images_of(folder).sha256()
+    assert images_of([folder / "0.png", folder / "1.jpg"]).sha256() == one
+    assert images_of([folder / "1.jpg", folder / "0.png"]).sha256() != one
+    assert images_of(BLACK).sha256() != images_of(BLACK + 1).sha256()
+
+
+def test_what_the_camera_turned_is_turned_back(tmp_path):
+    turned = Image.fromarray(np.zeros((8, 16, 3), np.uint8))
+    exif = turned.getexif()
+    exif[274] = 6  # orientation: a quarter turn
+    turned.save(tmp_path / "turned.jpg", exif=exif)
+    (image,) = images_of(tmp_path / "turned.jpg")
+    assert image.pixels.shape == (16, 8, 3)
+
+
+def test_transparent_and_grey_images_become_rgb():
+    for mode in ("RGBA", "L", "P", "1"):
+        (image,) = images_of(Image.new(mode, (8, 8)))
+        assert image.pixels.shape == (8, 8, 3)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ([BLACK, "a text"], "item 2 is 'a text', which is no image"),
+        ([BLACK, torch.zeros(3, 8, 8)], "pixel_values stand beside images that no processor has read"),
+        (np.zeros((8, 8, 4), np.uint8), "of shape (8, 8, 4) and type uint8 is no image that is known"),
+        (np.zeros((8, 8, 3)), "of shape (8, 8, 3) and type float64 is no image that is known"),
+    ],
+)
+def test_what_is_no_image_is_refused(given, said):
+    with pytest.raises(AttnscopeError) as caught:
+        images_of(given)
+    assert said in str(caught.value)
+
+
+def test_a_broken_file_and_one_that_changes_are_refused(tmp_path):
+    (tmp_path / "broken.png").write_bytes(b"\x89PNG\r\n")
+    with pytest.raises(AttnscopeError, match="is no image that can be read"):
+        next(iter(images_of(tmp_path / "broken.png")))
+    folder = write_pictures(tmp_path / "pictures", count=1)
+    images = images_of(folder)
+    images.sha256()
+    Image.new("RGB", (8, 8)).save(folder / "0.png")
+    with pytest.raises(AttnscopeError, match="changed while it was being read"):
+        next(iter(images))
+
+
+def test_without_pillow_it_says_what_to_install(tmp_path, monkeypatch):
+    images = images_of(write_pictures(tmp_path / "pictures", count=1))
+    monkeypatch.setitem(__import__("sys").modules, "PIL", None)
+    with pytest.raises(AttnscopeError, match=r"pip install 'attnscope\[images\]'"):
+        next(iter(images))

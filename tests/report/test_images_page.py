@@ -1,0 +1,54 @@
+"""The page of a scan of images, in a browser."""
+
+import pytest
+import torch
+
+import attnscope
+from attnscope.report import write_report
+from attnscope.store import unpacked
+from tests.pictures import SIDE, looking_vit
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory):
+    run = tmp_path_factory.mktemp("page") / "run"
+    images = torch.rand(2, 3, SIDE, SIDE, generator=torch.Generator().manual_seed(0))
+    result = attnscope.scan(looking_vit(((0, -1), (-1, 0))), images, out=run, show=[])
+    sample = unpacked((run / "sample.zarr.zip").read_bytes())
+    sample["source"].values[1] = "</script><b>two"
+    return write_report(result, sample, run.parent / "report.html")
+
+
+def shaded(page):
+    """Names of the patches that the chosen one looks at."""
+    return page.eval_on_selector_all(
+        ".patches .token",
+        "all => all.filter(t => t.style.getPropertyValue('--w') > 0.5).map(t => t.textContent)",
+    )
+
+
+def test_a_patch_shows_what_it_looks_at_over_the_image(visit, path):
+    page = visit(path, fragment="#0.0")
+    assert page.locator(".patches .token").count() == 16
+    assert "data:image/jpeg" in page.get_attribute(".patches img", "src")
+    page.hover('.patches .token:text-is("r2c2")')
+    assert shaded(page) == ["r2c1"]
+    assert page.text_content("#partners tbody tr:first-child td:nth-child(3)") == "1 left"
+    page.click('.patches .token:text-is("r2c2")')
+    page.keyboard.press("ArrowUp")
+    assert shaded(page) == ["r1c1"]
+
+
+def test_the_profile_is_a_map_of_neighbours(visit, path):
+    page = visit(path, fragment="#0.1")
+    assert "1 up" in page.get_attribute("#patches svg", "aria-label")
+    assert page.locator("#patches rect title").count() == 49
+    assert page.text_content("#tokens-title").startswith("Image ")
+
+
+def test_names_of_images_are_text_and_another_can_be_chosen(visit, path):
+    page = visit(path, fragment="#0.0")
+    before = page.get_attribute(".patches img", "src")
+    page.select_option("#window-choice", label="2 of 2: </script><b>two")
+    page.wait_for_selector("#window[data-window='1']")
+    assert page.get_attribute(".patches img", "src") != before

@@ -1,0 +1,223 @@
+"""Scans of sounds, held against the matrices that eager attention returns."""
+
+import numpy as np
+import pytest
+import torch
+import transformers
+import xarray as xr
+from scipy.io import wavfile
+from scipy.signal import resample_poly
+from transformers import AutoFeatureExtractor, AutoModel, AutoTokenizer, WhisperForConditionalGeneration
+
+import attnscope
+from attnscope import AttnscopeError
+from attnscope.statistics import summarize
+from tests.sounds import RATES, SAID, save_wav2vec2, save_whisper, write_sounds
+
+FRAMES = [25, 40, 60]  # of 20 ms, in sounds of 0.5, 0.8 and 1.2 seconds
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    place = tmp_path_factory.mktemp("sounds")
+    write_sounds(place / "sounds")
+    save_wav2vec2(place / "wav2vec2")
+    save_whisper(place / "whisper")
+    return place
+
+
+def waves(place):
+    """The sounds at 16 kHz, by SciPy alone."""
+    for number, rate in enumerate(RATES):
+        samples = wavfile.read(place / "sounds" / f"{number}.wav")[1] / 32768
+        one = samples if samples.ndim == 1 else samples.mean(1)
+        up, down = {16_000: (1, 1), 44_100: (160, 441), 8_000: (2, 1)}[rate]
+        yield resample_poly(one, up, down) if rate != 16_000 else one
+
+
+def eager(model, extractor, wave, **more):
+    name = model.main_input_name
+    given = extractor(wave.astype(np.float32), sampling_rate=16_000, return_tensors="pt")[name]
+    with torch.no_grad():
+        return model(**{name: given}, output_attentions=True, **more)
+
+
+def check(found, place, weights, frames):
+    """Statistics of one layer in one sound, of weights (head, query, key) of which so many rows count."""
+    rows = weights.double().numpy()[:, :frames]
+    keys = rows.shape[-1]
+    own = found.isel(text=place[0], layer=place[1])
+    entropy = -(rows * np.log(np.where(rows > 0, rows, 1))).sum(-1).mean(-1)
+    np.testing.assert_allclose(own.entropy, entropy, rtol=2e-4)
+    np.testing.assert_allclose(own.max_weight, rows.max(-1).mean(-1), rtol=2e-4)
+    for offset in (-2, -1, 0, 1, 5):
+        queries = np.arange(max(0, -offset), min(frames, keys - offset))
+        mean = rows[:, queries, queries + offset].mean(-1)
+        np.testing.assert_allclose(own.profile.sel(offset=offset), mean, rtol=5e-4, atol=1e-7)
+    return rows
+
+
+def test_wav2vec2_is_measured_as_its_matrices_say(place):
+    found = attnscope.scan(place / "wav2vec2", place / "sounds", device="cpu")
+    model = AutoModel.from_pretrained(place / "wav2vec2", attn_implementation="eager").eval()
+    extractor = AutoFeatureExtractor.from_pretrained(place / "wav2vec2")
+    assert "Tokens are frames of 20 ms" in found.attrs["sounds"]
+    for number, wave in enumerate(waves(place)):
+        weights = eager(model, extractor, wave).attentions
+        assert int(found.length[number]) == weights[0].shape[-1]
+        for layer, own in enumerate(weights):
+            check(found, (number, layer), own[0], own.shape[-1])
+
+
+def test_whispers_encoder_is_measured_on_what_is_sound(place):
+    found = attnscope.scan(place / "whisper", place / "sounds", device="cpu")
+    model = AutoModel.from_pretrained(place / "whisper", attn_implementation="eager").eval().get_encoder()
+    extractor = AutoFeatureExtractor.from_pretrained(place / "whisper")
+    assert found.length.values.tolist() == FRAMES
+    assert "Of the 300 frames that the encoder reads in 3 windows, 125 are sound" in found.attrs["sounds"]
+    assert found.attrs["decoder"] == "No transcripts: the encoder alone was measured."
+    for number, wave in enumerate(waves(place)):
+        for layer, own in enumerate(eager(model, extractor, wave).attentions):
+            assert own.shape[-1] == 100
+            rows = check(found, (number, layer), own[0], FRAMES[number])
+            silence = rows[..., FRAMES[number] :].sum(-1).mean(-1)
+            np.testing.assert_allclose(found.special_tokens.values[number, layer], silence, rtol=2e-4)
+            null = (100 - FRAMES[number]) / 100
+            np.testing.assert_allclose(found.equal_special_tokens.values[number, layer], null, rtol=1e-6)
+
+
+def test_transcripts_give_decoder_and_cross_attention(place):
+    found = attnscope.scan(place / "whisper", place / "sounds", targets=list(SAID), device="cpu")
+    assert found.layer_kind.values.tolist() == ["self", "self", "causal", "cross"]
+    assert found.attrs["decoder"] == "The decoder read the transcripts."
+    tokenizer = AutoTokenizer.from_pretrained(place / "whisper")
+    model = WhisperForConditionalGeneration.from_pretrained(
+        place / "whisper", attn_implementation="eager"
+    ).eval()
+    extractor = AutoFeatureExtractor.from_pretrained(place / "whisper")
+    for number, (wave, said) in enumerate(zip(waves(place), SAID, strict=True)):
+        ids = torch.tensor([tokenizer(said)["input_ids"][:-1]])  # which begins with the start token
+        assert int(found.target_length[number]) == ids.shape[1]
+        weights = eager(model, extractor, wave, decoder_input_ids=ids)
+        check(found, (number, 0), weights.encoder_attentions[0][0], FRAMES[number])
+        check(found, (number, 2), weights.decoder_attentions[0][0], ids.shape[1])
+        rows = check(found, (number, 3), weights.cross_attentions[0][0], ids.shape[1])
+        silence = rows[..., FRAMES[number] :].sum(-1).mean(-1)
+        np.testing.assert_allclose(found.special_tokens.values[number, 3], silence, rtol=2e-4)
+
+
+def test_no_head_is_said_to_lean_where_what_is_no_sound_is_seen(place):
+    """From the mean key alone, half on the first frame and half on silence looks like all on the last frame."""
+    found = attnscope.scan(place / "whisper", place / "sounds")
+    assert found.frames.values.tolist() == [100] * 3
+    shares = xr.full_like(found.bin_sum, 0.0)
+    for first, share in ((-32, 0.45), (33, 0.55)):  # the first frames, and what is no sound
+        shares[{"offset_bin": found.bin_first.values == first}] = share
+    leaning = found.drop_vars(["label", "label_share", "centroid", "cluster"]).assign(
+        bin_sum=shares * found.length,
+        mean_offset=found.mean_offset * 0 + 20,
+        first_token=found.first_token * 0,
+    )
+    names = {
+        with_frames: set(summarize(one).cluster.values.tolist())
+        for with_frames, one in ((True, leaning), (False, leaning.drop_vars("frames")))
+    }
+    assert not names[True] & {"leftward", "rightward"}
+    assert names[False] & {"leftward", "rightward"}
+
+
+def test_transcripts_beside_the_sounds_are_read(place, tmp_path):
+    folder = write_sounds(tmp_path / "sounds")
+    for number, said in enumerate(SAID):
+        (folder / f"{number}.txt").write_text(said + "\n")
+    beside = attnscope.scan(place / "whisper", folder)
+    given = attnscope.scan(place / "whisper", place / "sounds", targets=list(SAID))
+    np.testing.assert_array_equal(beside.entropy, given.entropy)
+    (folder / "1.txt").unlink()
+    with pytest.raises(AttnscopeError, match=r"1\.wav has no transcript"):
+        attnscope.scan(place / "whisper", folder)
+
+
+def test_a_run_folder_keeps_maps_with_times(place, tmp_path):
+    found = attnscope.scan(
+        place / "whisper", place / "sounds", targets=list(SAID), out=tmp_path / "run", show=[]
+    )
+    assert attnscope.open_run(tmp_path / "run").identical(found)
+    from attnscope.store import unpacked
+
+    sample = unpacked((tmp_path / "run" / "sample.zarr.zip").read_bytes())
+    assert sample.token.values[0, [0, 1, 50]].tolist() == ["0.00s", "0.02s", "1.00s"]
+    assert sample.special.values[0, [24, 25]].tolist() == [False, True]
+    assert sample.target_token.values[0, 0] == "<s>"
+
+
+def test_long_sounds_are_cut_and_beside_transcripts_refused(place):
+    long = {"array": np.random.default_rng(0).normal(size=16_000 * 31), "sampling_rate": 16_000}
+    found = attnscope.scan(place / "wav2vec2", long, statistics="entropy")
+    assert found.start.values.tolist() == [0, 30]
+    assert found.source.values.tolist() == ["sound 1", "sound 1"]
+    with pytest.raises(AttnscopeError, match=r"lasts 31\.0 s"):
+        attnscope.scan(place / "whisper", long, targets=["The tide."])
+
+
+@pytest.mark.parametrize(
+    ("model", "given", "said"),
+    [
+        ("wav2vec2", {"targets": list(SAID)}, "has no decoder, so nothing in it reads transcripts"),
+        ("whisper", {"targets": ["The tide."]}, "3 sounds and 1 transcripts"),
+        ("whisper", {"window": 8}, "window (--window) is of texts, and these are sounds"),
+        ("whisper", {"band": 100}, "in windows of 100 frames the largest is 99"),
+    ],
+)
+def test_what_does_not_fit_is_refused(place, model, given, said):
+    with pytest.raises(AttnscopeError) as caught:
+        attnscope.scan(place / model, place / "sounds", **given)
+    assert said in str(caught.value)
+
+
+WAVES = {
+    "hidden_size": 16,
+    "num_attention_heads": 2,
+    "num_hidden_layers": 2,
+    "intermediate_size": 32,
+    "num_conv_pos_embeddings": 16,
+    "num_conv_pos_embedding_groups": 2,
+}
+
+
+def scan_of(family, extractor=None, **settings):
+    config = getattr(transformers, f"{family}Config")(**settings)
+    wave = {"array": np.random.default_rng(0).normal(size=16_000), "sampling_rate": 16_000}
+    model = getattr(transformers, f"{family}Model")(config)
+    return attnscope.scan(model, wave, tokenizer=extractor or transformers.Wav2Vec2FeatureExtractor())
+
+
+@pytest.mark.parametrize("family", ["Hubert", "WavLM", "Data2VecAudio", "UniSpeech"])
+def test_other_readers_of_waves_are_measured(family):
+    found = scan_of(family, **WAVES, conv_dim=[8] * 7)
+    assert int(found.length[0]) == 49
+    assert ("way" in found.attrs) == (family == "WavLM")
+
+
+def test_frames_that_are_not_known_are_refused():
+    with pytest.raises(AttnscopeError, match="attends over 24 places, and its encoder makes 49 frames"):
+        scan_of("SEW", **WAVES, conv_dim=[8] * 13)
+    small = {"max_length": 100, "num_mel_bins": 32}
+    reader = transformers.ASTFeatureExtractor(**small)
+    with pytest.raises(AttnscopeError, match="its frames are not known"):
+        scan_of(
+            "AST",
+            reader,
+            hidden_size=16,
+            num_attention_heads=2,
+            num_hidden_layers=1,
+            intermediate_size=16,
+            **small,
+        )
+
+
+def test_models_and_sounds_that_do_not_belong_together_are_refused(place):
+    with pytest.raises(AttnscopeError, match="reads input_ids, not sounds"):
+        attnscope.scan("bundled", place / "sounds")
+    with pytest.raises(AttnscopeError, match=r"give it sounds \(\.wav\)"):
+        attnscope.scan(place / "whisper", ["The tide comes in."])
