@@ -4,7 +4,9 @@ import warnings
 from dataclasses import asdict, dataclass
 
 import torch
+from transformers import PretrainedConfig
 
+from attnscope._caller import same_random_numbers
 from attnscope.attention import RowMeasures
 from attnscope.attention._bins import far_starts
 from attnscope.capture import capture_of, is_attention, main_output, verify, watching
@@ -101,13 +103,15 @@ def _projections(model, given):
 @torch.no_grad()
 def _disagreement(model, given):
     """Whether the model's own attention gives another output than its own eager attention."""
-    configs = [module.config for module in model.modules() if hasattr(module, "config")]
+    configs = [module.config for module in model.modules() if _has_config(module)]
     before = [config._attn_implementation for config in configs]
-    own = main_output(model(**given))
+    with same_random_numbers():
+        own = main_output(model(**given))
     try:
         for config in configs:
             config._attn_implementation = "eager"
-        eager = main_output(model(**given))
+        with same_random_numbers():
+            eager = main_output(model(**given))
     finally:
         for config, old in zip(configs, before, strict=True):
             config._attn_implementation = old
@@ -134,7 +138,7 @@ def _difference(model, given):
         return output
 
     measured = []
-    with watching(model, observe, weights_suffice=True):
+    with watching(model, observe, weights_suffice=True), same_random_numbers():
         model(**given)
     weights = eager_weights(model, given)
     largest = 0.0
@@ -193,17 +197,19 @@ def eager_weights(model, given):
     before = [
         (module.config, module.config._attn_implementation)
         for module in model.modules()
-        if hasattr(module, "config")
+        if _has_config(module)
     ]
     try:
         for config, _ in before:
             config._attn_implementation = "eager"
         given = without_cache(model) | given
         try:
-            output = model(**given, output_attentions=True)
+            with same_random_numbers():
+                output = model(**given, output_attentions=True)
         except TypeError:
-            output = model(**given)
-        for name, value in output.items():
+            with same_random_numbers():
+                output = model(**given)
+        for name, value in output.items() if hasattr(output, "items") else ():
             if "attentions" in name:
                 _gather(value, found)
     finally:
@@ -212,6 +218,10 @@ def eager_weights(model, given):
         for config, old in before:
             config._attn_implementation = old
     return found
+
+
+def _has_config(module):
+    return isinstance(getattr(module, "config", None), PretrainedConfig)
 
 
 def _tokens(given):

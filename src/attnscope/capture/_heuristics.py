@@ -94,6 +94,7 @@ _BY_CHANCE = (
     'its config to "original_full"'
 )
 _NO_WEIGHTS = {
+    "AutoformerAttention": "it weighs delays of a whole series by its autocorrelation, in place of tokens",
     "BigBirdBlockSparseAttention": _BY_CHANCE,
     "BigBirdPegasusBlockSparseAttention": _BY_CHANCE,
     "LongT5TransientGlobalAttention": "it attends to sums of blocks beside its tokens",
@@ -113,6 +114,8 @@ def weights_layout(module: nn.Module) -> str | None:
 
 def why_no_weights(module: nn.Module) -> str | None:
     """Why a module has no weights that could be measured; None where nothing is known against it."""
+    if "DeformableAttention" in _class(module):  # its weights may pass for those of heads: (batch, query, head, point)
+        return "each query takes a few points between the places of a picture, which it chooses itself"
     return _NO_WEIGHTS.get(_class(module))
 
 

@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
+from attnscope._caller import same_random_numbers
 from attnscope.attention import AttentionCall, attend, output_of
 from attnscope.capture._eager import UncapturedError, future_of, without_cache
 from attnscope.capture._find_weights import eager_way
 from attnscope.capture._forward import check_finite, check_ids, forward
 from attnscope.capture._heuristics import is_attention, is_pooling_head, main_output, other_states
+from attnscope.capture._products import are_products_taken, take_products
 from attnscope.capture._registry import are_written_out, write_masks_out
 from attnscope.capture._watching import capture_of, only_weights, take_weights, watching
 from attnscope.errors import AttnscopeError, explaining, reason_of
@@ -111,6 +113,22 @@ def _by_weights(
 def _by_registry(
     model: PreTrainedModel, inputs: dict[str, Tensor], valid: Tensor | None, text: str, *, cross_only: bool
 ) -> tuple[list[Site], Tensor]:
+    try:
+        return _with_masks(model, inputs, valid, text, cross_only=cross_only)
+    except UncapturedError:  # perhaps a layer calls PyTorch's functions itself: once more, with those seen too
+        if are_products_taken(model):
+            raise
+        take_products(model)
+        try:
+            return _with_masks(model, inputs, valid, text, cross_only=cross_only)
+        except AttnscopeError:
+            take_products(model, take=False)
+        raise
+
+
+def _with_masks(
+    model: PreTrainedModel, inputs: dict[str, Tensor], valid: Tensor | None, text: str, *, cross_only: bool
+) -> tuple[list[Site], Tensor]:
     if are_written_out(model):
         return _verified(model, inputs, valid, text, cross_only=cross_only)
     try:
@@ -153,11 +171,13 @@ def _verified(
     with watched as (running, ran):
         seen: set[str] = set()
         with explaining(f"{name} fails on the first window", advice):
-            own = model(**((without_cache(model) if by_weights else {}) | inputs))
+            with same_random_numbers():
+                own = model(**((without_cache(model) if by_weights else {}) | inputs))
         ran.clear()
         with (
             _captured(f"{name} fails on the first window", advice),
             watching(model, observe, weights_suffice=True),
+            same_random_numbers(),
         ):
             found = forward(model, inputs, called, None if valid is None else lambda _: valid)
     if not sites:
