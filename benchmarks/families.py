@@ -34,7 +34,9 @@ import torch
 if find_spec("timm") is not None and not torch.cuda.is_available():
     # it imports torchvision, whose operators PyPI's wheel has for CUDA alone: no model calls them, two must be declared
     for operator in ("nms", "qnms"):
-        torch.library.define(f"torchvision::{operator}", "(Tensor boxes, Tensor scores, float limit) -> Tensor")
+        torch.library.define(
+            f"torchvision::{operator}", "(Tensor boxes, Tensor scores, float limit) -> Tensor"
+        )
 
 import transformers
 from rich.console import Console

@@ -98,7 +98,9 @@ ASKED = {
     "granite_speech5_encoder": lambda config: _bands(64, 320),
     "idefics": lambda config: {
         "input_ids": _words(),
-        "pixel_values": torch.randn(1, 1, 3, config.vision_config.image_size, config.vision_config.image_size),
+        "pixel_values": torch.randn(
+            1, 1, 3, config.vision_config.image_size, config.vision_config.image_size
+        ),
         "image_attention_mask": torch.ones(1, LENGTH, 1, dtype=torch.long),
     },
     "kosmos-2": lambda config: {
@@ -106,8 +108,14 @@ ASKED = {
         "pixel_values": torch.randn(1, 3, 56, 56),
         "image_embeds_position_mask": (torch.arange(LENGTH) < config.latent_query_num)[None],
     },
-    "neucodec": lambda config: {"input_values": torch.randn(1, 1, 3200), "input_features": torch.randn(1, 10, 160)},
-    "xcodec2": lambda config: {"input_values": torch.randn(1, 1, 3200), "input_features": torch.randn(1, 10, 160)},
+    "neucodec": lambda config: {
+        "input_values": torch.randn(1, 1, 3200),
+        "input_features": torch.randn(1, 10, 160),
+    },
+    "xcodec2": lambda config: {
+        "input_values": torch.randn(1, 1, 3200),
+        "input_features": torch.randn(1, 10, 160),
+    },
     "wav2vec2-bert": lambda config: _bands(64, config.feature_projection_input_dim),
     "qwen3_asr_encoder": lambda config: {
         "input_features": torch.randn(1, config.num_mel_bins, 200),
@@ -132,11 +140,16 @@ ASKED = {
         "pixel_values": torch.randn(1, 3, 64, 64),
         "decoder_input_ids": _words(17),
     },
-    "vision-text-dual-encoder": lambda config: {"input_ids": _words(), "pixel_values": torch.randn(1, 3, 64, 64)},
+    "vision-text-dual-encoder": lambda config: {
+        "input_ids": _words(),
+        "pixel_values": torch.randn(1, 3, 64, 64),
+    },
     "vjepa2": lambda config: {
         "pixel_values_videos": torch.randn(1, config.frames_per_clip, 3, config.crop_size, config.crop_size)
     },
-    "videomt": lambda config: {"pixel_values_videos": torch.randn(1, 2, 3, config.image_size, config.image_size)},
+    "videomt": lambda config: {
+        "pixel_values_videos": torch.randn(1, 2, 3, config.image_size, config.image_size)
+    },
     "videoprism": lambda config: {
         "input_ids": _words(16),
         "pixel_values_videos": torch.randn(1, 2, 3, 36, 36),
@@ -150,9 +163,18 @@ ASKED = {
         "prompt_masks": torch.randn(1, 3, 64, 64),
     },
     "superglue": lambda config: {"pixel_values": torch.randn(1, 2, 1, 64, 64)},
-    "sam": lambda config: {"pixel_values": torch.randn(1, 3, 64, 64), "input_points": torch.rand(1, 1, 1, 2) * 64},
-    "sam_hq": lambda config: {"pixel_values": torch.randn(1, 3, 64, 64), "input_points": torch.rand(1, 1, 1, 2) * 64},
-    "sam2": lambda config: {"pixel_values": torch.randn(1, 3, 128, 128), "input_points": torch.rand(1, 1, 1, 2) * 64},
+    "sam": lambda config: {
+        "pixel_values": torch.randn(1, 3, 64, 64),
+        "input_points": torch.rand(1, 1, 1, 2) * 64,
+    },
+    "sam_hq": lambda config: {
+        "pixel_values": torch.randn(1, 3, 64, 64),
+        "input_points": torch.rand(1, 1, 1, 2) * 64,
+    },
+    "sam2": lambda config: {
+        "pixel_values": torch.randn(1, 3, 128, 128),
+        "input_points": torch.rand(1, 1, 1, 2) * 64,
+    },
     "kimi_k25_vision": lambda config: {
         "pixel_values": torch.randn(16, 3, config.patch_size, config.patch_size),
         "grid_thw": torch.tensor([[1, 4, 4]]),
@@ -164,7 +186,9 @@ ASKED = {
     },
     "gemma4_vision": lambda config: {
         "pixel_values": torch.randn(1, 36, 3 * config.patch_size**2),
-        "pixel_position_ids": torch.stack(torch.meshgrid(torch.arange(6), torch.arange(6), indexing="xy"), -1).reshape(1, 36, 2),
+        "pixel_position_ids": torch.stack(
+            torch.meshgrid(torch.arange(6), torch.arange(6), indexing="xy"), -1
+        ).reshape(1, 36, 2),
     },
     "mimi_decoder": lambda config: {"latents": torch.randn(1, config.hidden_size, 16)},
     "pocket_tts_audio_tokenizer_decoder": lambda config: {"latents": torch.randn(1, config.hidden_size, 16)},
@@ -175,14 +199,20 @@ ASKED = {
     },
     "grounding-dino": lambda config: {"pixel_values": torch.randn(1, 3, 64, 64), "input_ids": _words()},
     "mm-grounding-dino": lambda config: {"pixel_values": torch.randn(1, 3, 64, 64), "input_ids": _words()},
-    "oneformer": lambda config: {"pixel_values": torch.randn(1, 3, 64, 64), "task_inputs": torch.randint(3, 60, (1, 77))},
+    "oneformer": lambda config: {
+        "pixel_values": torch.randn(1, 3, 64, 64),
+        "task_inputs": torch.randint(3, 60, (1, 77)),
+    },
     "sam3": lambda config: {"pixel_values": torch.randn(1, 3, 112, 112), "input_ids": _words()},
     "sam3_lite_text": lambda config: {"pixel_values": torch.randn(1, 3, 112, 112), "input_ids": _words()},
     "sapiens2": lambda config: {"pixel_values": torch.randn(1, 3, 64, 64)},
     "pixtral": lambda config: {"pixel_values": torch.randn(1, 3, 64, 64)},
     "efficientnet": lambda config: {"pixel_values": torch.randn(1, 3, 64, 64)},
     "musicgen": lambda config: {"input_ids": _words(), "decoder_input_ids": torch.randint(3, 60, (4, 17))},
-    "musicgen_melody": lambda config: {"input_ids": _words(), "decoder_input_ids": torch.randint(3, 60, (4, 17))},
+    "musicgen_melody": lambda config: {
+        "input_ids": _words(),
+        "decoder_input_ids": torch.randint(3, 60, (4, 17)),
+    },
     "minicpm_ocr_vision": lambda config: {
         "pixel_values": torch.randn(1, 3, config.patch_size, 16 * config.patch_size),
         "target_sizes": torch.tensor([[4, 4]]),
@@ -206,8 +236,9 @@ ASKED = {
     },
     "pi0": lambda config: {
         "action_embeds": torch.randn(1, 9, config.dit_config.hidden_size),
-        "input_ids": _words(),
-        "pixel_values": torch.randn(1, 1, 3, 56, 56),
+        "input_ids": _with_tokens(config.vlm_config.image_token_id, 1),
+        "pixel_values": torch.randn(1, 1, 3, 224, 224),
+        "pixel_attention_mask": torch.ones(1, 1, dtype=torch.bool),
         "attention_mask": torch.ones(1, LENGTH, dtype=torch.long),
     },
     "depth_pro": lambda config: {"pixel_values": torch.randn(1, 3, 128, 128)},
@@ -217,9 +248,41 @@ ASKED = {
     },
     "voxtral_realtime": lambda config: {
         "input_ids": _words(),
-        "input_features": torch.randn(1, config.audio_config.num_mel_bins, LENGTH * config.audio_length_per_tok),
+        "input_features": torch.randn(
+            1, config.audio_config.num_mel_bins, LENGTH * config.audio_length_per_tok
+        ),
     },
-    "sam3_tracker": lambda config: {"pixel_values": torch.randn(1, 3, 112, 112), "input_points": torch.rand(1, 1, 1, 2) * 64},
+    "sam3_tracker": lambda config: {
+        "pixel_values": torch.randn(1, 3, 112, 112),
+        "input_points": torch.rand(1, 1, 1, 2) * 64,
+    },
     "vibevoice_acoustic_tokenizer_encoder": lambda config: {"hidden_states": torch.randn(1, 1, 6400)},
-    "vibevoice_acoustic_tokenizer_decoder": lambda config: {"hidden_states": torch.randn(1, config.hidden_size, 4)},
+    "vibevoice_acoustic_tokenizer_decoder": lambda config: {
+        "hidden_states": torch.randn(1, config.hidden_size, 4)
+    },
+    "timm_wrapper": lambda config: {"pixel_values": torch.randn(1, 3, 224, 224)},
+    "pe_video": lambda config: {"input_ids": _words(), "pixel_values_videos": torch.randn(1, 2, 3, 224, 224)},
+    "pe_video_encoder": lambda config: {"pixel_values_videos": torch.randn(1, 2, 3, 224, 224)},
+    "pe_audio_video": lambda config: {
+        "input_ids": _words(),
+        "input_values": torch.randn(1, 1, 19200),
+        "pixel_values_videos": torch.randn(1, 2, 3, 224, 224),
+    },
+    "pe_audio_video_encoder": lambda config: {
+        "input_values": torch.randn(1, 1, 19200),
+        "pixel_values_videos": torch.randn(1, 2, 3, 224, 224),
+    },
+    "edgetam": lambda config: {
+        "pixel_values": torch.randn(1, 3, 128, 128),
+        "input_points": torch.rand(1, 1, 1, 2) * 64,
+    },
+    "edgetam_vision_model": lambda config: {"pixel_values": torch.randn(1, 3, 128, 128)},
+    "omdet-turbo": lambda config: {
+        "pixel_values": torch.randn(1, 3, config.image_size, config.image_size),
+        "classes_input_ids": torch.randint(3, 60, (3, 8)),
+        "classes_attention_mask": torch.ones(3, 8, dtype=torch.long),
+        "tasks_input_ids": _words(8),
+        "tasks_attention_mask": torch.ones(1, 8, dtype=torch.long),
+        "classes_structure": torch.tensor([3]),
+    },
 }

@@ -22,7 +22,7 @@ from attnscope.statistics._rows import indicator_columns
 from tests.attention.oracle import from_weights
 from tests.every_family.given import inputs_of
 from tests.every_family.making import NoModelError, tiny_model
-from tests.every_family.odd import NOTES
+from tests.every_family.odd import NOTES, REASONS
 
 BAND, REACH = 5, 23
 NAMES = tuple(STATISTICS)
@@ -58,7 +58,7 @@ def judge(family: str) -> Row:
     except NoModelError as error:
         return Row(family, PART, reason=str(error))
     except Exception as error:  # noqa: BLE001 families raise what they like
-        return Row(family, UNTRIED, reason=reason_of(error))
+        return Row(family, UNTRIED, reason=REASONS.get(family) or reason_of(error))
     row = Row(family, NONE, type(model).__name__, ", ".join(given))
     try:
         sites, _ = verify(model, given, weights_suffice=True)
@@ -206,7 +206,7 @@ def eager_weights(model, given):
         try:
             with same_random_numbers():
                 output = model(**given, output_attentions=True)
-        except TypeError:
+        except (TypeError, ValueError):
             with same_random_numbers():
                 output = model(**given)
         for name, value in output.items() if hasattr(output, "items") else ():

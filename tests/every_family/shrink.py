@@ -40,7 +40,10 @@ _RULES = tuple(
         (r"^(num_experts_per_tok|moe_topk|moe_k|topk)$", _to(2)),
         (r"^(output_channels|attention_hidden_size)$", _to(WIDTH)),
         (r"^(n_groups?|topk_group|mamba_n_groups)$", lambda old: 1),
-        (r"^(text|out|audio)_hidden_size$|^(projection_size|condition_dim|adapter_in_dim|adapter_input_size)$", _to(WIDTH)),
+        (
+            r"^(text|out|audio)_hidden_size$|^(projection_size|condition_dim|adapter_in_dim|adapter_input_size)$",
+            _to(WIDTH),
+        ),
         (r"^(max_position_embeddings|n_positions|max_(source|target)_positions)$", _to(POSITIONS)),
         (r"^(q_lora_rank|kv_lora_rank|qk_nope_head_dim|v_head_dim)$", _to(RANK)),
         (r"^(qk_rope_head_dim|rotary_dim)$", _to(8)),

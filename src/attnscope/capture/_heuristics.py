@@ -17,11 +17,13 @@ if TYPE_CHECKING:
 
 # --- what a module is, by the name of its class ---
 
-# Layers of hybrids that are called attention and have no weights, but a state that runs along the text. Another such
-# class would be missed by `verify`, and its model refused as not captured in full.
+# Layers that are called attention and have no weights from token to token: a state that runs along the text in hybrids,
+# or weights of the states that a token had in earlier layers (Inkling). Another such class would be missed by `verify`,
+# and its model refused as not captured in full.
 _RUNNING = (
     "BailingHybridDeltaAttention",
     "Glm5NextTextLinearAttention",
+    "Inkling2BlockAttentionResidual",
     "KimiLinearDeltaAttention",
     "MiniMaxLightningAttention",
     "OlmoHybridLinearAttentionDecoderLayer",
@@ -87,6 +89,10 @@ _LAYOUTS = {
     "LongformerSelfAttention": "band",
     "LEDEncoderSelfAttention": "band",
     "LongT5LocalAttention": "blocks",
+    "PPFormulaNetVisionAttention": "heads in batch",
+    "SamHQVisionAttention": "heads in batch",
+    "SamVisionAttention": "heads in batch",
+    "SLANeXtVisionAttention": "heads in batch",
 }
 # What has no weights of its own from token to token, and why. Under another name it is refused by its numbers.
 _BY_CHANCE = (
@@ -114,13 +120,34 @@ def weights_layout(module: nn.Module) -> str | None:
 
 def why_no_weights(module: nn.Module) -> str | None:
     """Why a module has no weights that could be measured; None where nothing is known against it."""
-    if "DeformableAttention" in _class(module):  # its weights may pass for those of heads: (batch, query, head, point)
+    if "DeformableAttention" in _class(
+        module
+    ):  # its weights may pass for those of heads: (batch, query, head, point)
         return "each query takes a few points between the places of a picture, which it chooses itself"
     return _NO_WEIGHTS.get(_class(module))
 
 
 def _class(module: nn.Module) -> str:
     return type(module).__name__
+
+
+def said_heads(module: nn.Module) -> list[int]:
+    """Numbers of heads that a module or its config says; none where both call them otherwise.
+
+    A call that shows another number is none of heads, and `verify` refuses it. Where nothing is said, it is not checked.
+
+    Examples
+    --------
+    >>> said_heads(nn.MultiheadAttention(8, 2)), said_heads(nn.Linear(2, 2))
+    ([2], [])
+    """
+    return [
+        value
+        for holder in (module, getattr(module, "config", None))
+        if holder is not None
+        for name, value in vars(holder).items()
+        if "head" in name and "dim" not in name and "size" not in name and type(value) is int
+    ]
 
 
 # --- what an attention module is called with, and a model returns ---

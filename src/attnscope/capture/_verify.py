@@ -13,7 +13,7 @@ from attnscope.attention import AttentionCall, attend, output_of
 from attnscope.capture._eager import UncapturedError, future_of, without_cache
 from attnscope.capture._find_weights import eager_way
 from attnscope.capture._forward import check_finite, check_ids, forward
-from attnscope.capture._heuristics import is_attention, is_pooling_head, main_output, other_states
+from attnscope.capture._heuristics import is_attention, is_pooling_head, main_output, other_states, said_heads
 from attnscope.capture._products import are_products_taken, take_products
 from attnscope.capture._registry import are_written_out, write_masks_out
 from attnscope.capture._watching import capture_of, only_weights, take_weights, watching
@@ -115,7 +115,9 @@ def _by_registry(
 ) -> tuple[list[Site], Tensor]:
     try:
         return _with_masks(model, inputs, valid, text, cross_only=cross_only)
-    except UncapturedError:  # perhaps a layer calls PyTorch's functions itself: once more, with those seen too
+    except (
+        UncapturedError
+    ):  # perhaps a layer calls PyTorch's functions itself: once more, with those seen too
         if are_products_taken(model):
             raise
         take_products(model)
@@ -156,6 +158,8 @@ def _verified(
         sites.append(site)
         where = f"{name}, layer {site.index} ({site.name})"
         output = output_of(call)
+        if by_weights or are_products_taken(model):
+            _check_heads(where, model, site, call)
         if by_weights:
             _check_future(where, site, future_of(call))
         else:
@@ -279,6 +283,15 @@ def _check_output(name: str, expected: Tensor, found: Tensor, valid: Tensor | No
             f"{name} gives another output through the captured attention (largest difference {difference:.1e} "
             f"of the largest output, allowed {limit:.0e}), with its masks left to its layers and with all of them "
             "written out: something in its attention, or what else reads its masks, is not captured, so it is refused"
+        )
+
+
+def _check_heads(where: str, model: PreTrainedModel, site: Site, call: AttentionCall) -> None:
+    said = said_heads(model.get_submodule(site.name))
+    if said and call.query.shape[1] not in said:
+        raise UncapturedError(
+            f"{where} shows weights of {call.query.shape[1]} heads, and its settings say {said[0]}: they are no weights "
+            "of heads from token to token"
         )
 
 
