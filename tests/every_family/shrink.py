@@ -137,6 +137,8 @@ def _fit_stages(settings, found):
     found.pop("stage_names", None)
     if isinstance(depths, list):
         found["depths"] = [min(one, 2) for one in depths]
+        if found.get("out_features"):
+            found.pop("out_indices", None)
         for name in _LAYERS:
             found.pop(name, None)
     elif layered:
