@@ -134,7 +134,7 @@ def _class(module: nn.Module) -> str:
 def said_heads(module: nn.Module) -> list[int]:
     """Numbers of heads that a module or its config says; none where both call them otherwise.
 
-    A call that shows another number is none of heads, and `verify` refuses it. Where nothing is said, it is not checked.
+    A call that shows another number is not of heads, and `verify` refuses it. Where nothing is said, nothing is checked.
 
     Examples
     --------

@@ -174,9 +174,8 @@ def _verified(
     watched = _attention_modules(model, cross_only=cross_only)
     with watched as (running, ran):
         seen: set[str] = set()
-        with explaining(f"{name} fails on the first window", advice):
-            with same_random_numbers():
-                own = model(**((without_cache(model) if by_weights else {}) | inputs))
+        with explaining(f"{name} fails on the first window", advice), same_random_numbers():
+            own = model(**((without_cache(model) if by_weights else {}) | inputs))
         ran.clear()
         with (
             _captured(f"{name} fails on the first window", advice),
@@ -290,8 +289,8 @@ def _check_heads(where: str, model: PreTrainedModel, site: Site, call: Attention
     said = said_heads(model.get_submodule(site.name))
     if said and call.query.shape[1] not in said:
         raise UncapturedError(
-            f"{where} shows weights of {call.query.shape[1]} heads, and its settings say {said[0]}: they are no weights "
-            "of heads from token to token"
+            f"{where} shows weights of {call.query.shape[1]} heads, and its settings say {said[0]}: these are no "
+            "weights of heads from token to token"
         )
 
 
