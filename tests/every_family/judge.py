@@ -9,7 +9,7 @@ from transformers import PretrainedConfig
 from attnscope._caller import same_random_numbers
 from attnscope.attention import RowMeasures
 from attnscope.attention._bins import far_starts
-from attnscope.capture import capture_of, is_attention, main_output, verify, watching
+from attnscope.capture import capture_notes, capture_of, is_attention, main_output, verify, watching
 from attnscope.capture._eager import without_cache
 from attnscope.capture._layouts import as_weights
 from attnscope.corpus import Batch
@@ -70,11 +70,20 @@ def judge(family: str) -> Row:
     kinds = [site.kind for site in sites]
     row.layers = ", ".join(f"{kinds.count(kind)} {kind}" for kind in dict.fromkeys(kinds))
     row.difference, row.reason = _difference(model, given)
-    row.reason = row.reason or NOTES.get(family, "") or _disagreement(model, given)
+    row.reason = row.reason or NOTES.get(family, "") or _disagreement(model, given) or _aside(model)
     if row.status == FAST and "input_ids" in given:
         row.positions = _positions(model)
         row.projections = _projections(model, given)
     return row
+
+
+def _aside(model):
+    notes = capture_notes(model)
+    return (
+        "its deformable attention has no weights from token to token, and stands aside"
+        if "points" in notes
+        else ""
+    )
 
 
 def larger(model):

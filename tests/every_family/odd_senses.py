@@ -72,6 +72,7 @@ _EDGE = {
 }
 
 SENSES = {
+    "janus": {"vq_config": {"base_channels": 32, "channel_multiplier": [1, 1]}},
     "autoformer": _SERIES | {"label_length": 4},
     "blip-2": _QUERIES,
     "clap": {

@@ -42,7 +42,7 @@ def is_attention(module: nn.Module) -> bool:
     >>> is_attention(nn.MultiheadAttention(4, 1)), is_attention(nn.Linear(4, 4))
     (True, False)
     """
-    return "Attention" in _class(module) and _class(module) not in _RUNNING
+    return "Attention" in _class(module) and _class(module) not in _RUNNING and not takes_points(module)
 
 
 def is_norm(module: nn.Module) -> bool:
@@ -61,6 +61,15 @@ def is_rotary(module: nn.Module) -> bool:
     ``"unknown"``. Others are harmless: what they give is tried on the queries.
     """
     return "Rotary" in _class(module)
+
+
+def takes_points(module: nn.Module) -> bool:
+    """Whether each query of a module takes a few points between the places of a picture (deformable attention).
+
+    It has weights of these points, and none from token to token: it stands aside, and a result says so. Under another
+    name its weights, ``(batch, query, head, point)``, pass for those of heads, unless the module says how many it has.
+    """
+    return "DeformableAttention" in _class(module)
 
 
 def is_pooling_head(module: nn.Module) -> bool:
@@ -120,10 +129,6 @@ def weights_layout(module: nn.Module) -> str | None:
 
 def why_no_weights(module: nn.Module) -> str | None:
     """Why a module has no weights that could be measured; None where nothing is known against it."""
-    if "DeformableAttention" in _class(
-        module
-    ):  # its weights may pass for those of heads: (batch, query, head, point)
-        return "each query takes a few points between the places of a picture, which it chooses itself"
     return _NO_WEIGHTS.get(_class(module))
 
 
@@ -134,7 +139,7 @@ def _class(module: nn.Module) -> str:
 def said_heads(module: nn.Module) -> list[int]:
     """Numbers of heads that a module or its config says; none where both call them otherwise.
 
-    A call that shows another number is not of heads, and `verify` refuses it. Where nothing is said, nothing is checked.
+    A call that shows another number is not of heads, and `verify` refuses it. Where none is said, none is checked.
 
     Examples
     --------

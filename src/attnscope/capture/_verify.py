@@ -51,7 +51,7 @@ def verify(
     Four things are checked: the model's output is what its default implementation gives; the weights of
     each row, written out by `attend`, sum to 1 (less where learned sinks take a part) and give that
     output; a causal layer puts nothing on the future; no attention layer runs unseen, but for a head that pools what
-    a vision encoder gives (`pooling_heads` names it, for who measures one to say).
+    a vision encoder gives and deformable attention (`capture_notes` names them).
 
     Parameters
     ----------
@@ -154,7 +154,7 @@ def _verified(
     by_weights = capture_of(model) != "registry"
 
     def observe(site: Site, call: AttentionCall) -> Tensor:
-        seen.update(running)
+        seen.update(running[-1:])  # the innermost: a whole decoder may be called attention (Mask2Former)
         sites.append(site)
         where = f"{name}, layer {site.index} ({site.name})"
         output = output_of(call)

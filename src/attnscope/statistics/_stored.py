@@ -22,6 +22,7 @@ NOTES = (
     "padding",
     "tower",
     "pooling",
+    "points",
     "patches",
     "sounds",
 )  # attributes that tell a reader what is not as expected
