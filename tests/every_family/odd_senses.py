@@ -72,6 +72,8 @@ _EDGE = {
 }
 
 SENSES = {
+    "muse_spark_audio": {"depths": [1, 1, 1, 1]},
+    "muse_spark": {"audio_config": {"depths": [1, 1, 1, 1]}},
     "janus": {"vq_config": {"base_channels": 32, "channel_multiplier": [1, 1]}},
     "autoformer": _SERIES | {"label_length": 4},
     "blip-2": _QUERIES,

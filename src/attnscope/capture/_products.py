@@ -44,7 +44,7 @@ def products(model: nn.Module, watch: Watch) -> Generator[None]:
     """Give calls of ``scaled_dot_product_attention`` to a watch, also those of ``nn.MultiheadAttention``.
 
     They are calls as any other: with queries, keys and values, and what the observer returns is what the layer goes on
-    with. Those of a pooling head stand aside. Nothing is done for models that never asked for it (`take_products`).
+    with. Those of a pooling head, or outside of any attention module, stand aside. Nothing is done for models that never asked for it (`take_products`).
 
     Raises
     ------
@@ -86,7 +86,8 @@ class _Mode(TorchFunctionMode):
         self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         options = kwargs or {}
-        if self.watch.is_observing or any(is_pooling_head(module) for module in self.running):
+        aside = not self.running or any(is_pooling_head(module) for module in self.running)
+        if aside or self.watch.is_observing:
             return func(*args, **options)
         try:
             if func is functional.multi_head_attention_forward:
@@ -111,8 +112,7 @@ class _Mode(TorchFunctionMode):
         return self.observe(call_of_product(*given, **named), is_cross=False)
 
     def observe(self, call: AttentionCall, *, is_cross: bool) -> Tensor:
-        module = self.running[-1] if self.running else None
+        module = self.running[-1]
         is_cross = is_cross or id(module) in self.watch.cross or call.query.shape[2] != call.key.shape[2]
         kind = "cross" if is_cross else "self" if sees_future(call) else "causal"
-        name = "attention" if module is None else self.watch.names[id(module)]
-        return self.watch.observe(Site(self.watch.calls, name, kind), call)
+        return self.watch.observe(Site(self.watch.calls, self.watch.names[id(module)], kind), call)
