@@ -44,7 +44,8 @@ def products(model: nn.Module, watch: Watch) -> Generator[None]:
     """Give calls of ``scaled_dot_product_attention`` to a watch, also those of ``nn.MultiheadAttention``.
 
     They are calls as any other: with queries, keys and values, and what the observer returns is what the layer goes on
-    with. Those of a pooling head, or outside of any attention module, stand aside. Nothing is done for models that never asked for it (`take_products`).
+    with. Those of a pooling head, or outside of any attention module, stand aside. Nothing is done for models that
+    never asked for it (`take_products`).
 
     Raises
     ------
