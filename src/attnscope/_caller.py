@@ -55,6 +55,20 @@ def same_random_numbers() -> Generator[None]:
         yield
 
 
+def random_state() -> list[bytes]:
+    """Where PyTorch's random numbers stand, on the processor and on all GPUs in use.
+
+    Examples
+    --------
+    >>> before = random_state()
+    >>> _ = torch.zeros(1)
+    >>> random_state() == before
+    True
+    """
+    on_gpus = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
+    return [state.numpy().tobytes() for state in (torch.get_rng_state(), *on_gpus)]
+
+
 @contextmanager
 def own_threads(count: int) -> Generator[None]:
     """Let PyTorch compute with so many threads within.

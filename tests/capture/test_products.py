@@ -7,7 +7,7 @@ from transformers import SamVisionConfig, SamVisionModel
 
 from attnscope import AttnscopeError
 from attnscope.attention import attend_in_full, output_of
-from attnscope.capture import _heuristics, capture_notes, capture_of, verify, watching
+from attnscope.capture import _heuristics, capture_notes, capture_of, forward, verify, watching
 from attnscope.capture._functional import (
     arguments_of_multi_head,
     call_of_multi_head,
@@ -128,3 +128,18 @@ def test_points_of_deformable_attention_are_not_taken_for_heads(monkeypatch):
     monkeypatch.setattr(_heuristics, "takes_points", lambda module: False)
     with pytest.raises(AttnscopeError, match="shows weights of 16 heads, and its settings say 4"):
         verify(model, given, weights_suffice=True)
+
+
+def test_a_model_that_masks_at_random_masks_the_same_in_each_pass():
+    model = larger(tiny_model("vit_mae"))
+    given = inputs_of(model)
+    verify(model, given, weights_suffice=True)
+    torch.manual_seed(3)
+    expected = torch.rand(1)
+    torch.manual_seed(3)
+    with watching(model, lambda site, call: output_of(call)):
+        first, second = (forward(model, given, ["image"].__getitem__) for _ in range(2))
+    assert torch.equal(first, second)
+    assert torch.equal(torch.rand(1), expected)
+    assert "masks or samples" in capture_notes(model)["random"]
+    assert "random" not in capture_notes(larger(tiny_model("vit")))

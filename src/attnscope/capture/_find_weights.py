@@ -59,7 +59,7 @@ def eager_way(model: PreTrainedModel, inputs: dict[str, Tensor]) -> EagerWay:
     found, silent = _shown(model, short, tokens, frozenset())
     if (
         silent
-    ):  # LXMERT asks the same module for its weights in one place and not in another: its dropout has them
+    ):  # LXMERT asks a module for its weights in one place and not in another: the dropout within has them
         found, _ = _shown(model, short, tokens, silent)
     return EagerWay(
         {one.source: one.place for one in found},

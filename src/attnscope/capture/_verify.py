@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from attnscope._caller import same_random_numbers
+from attnscope._caller import random_state, same_random_numbers
 from attnscope.attention import AttentionCall, attend, output_of
 from attnscope.capture._eager import UncapturedError, future_of, without_cache
 from attnscope.capture._find_weights import eager_way
-from attnscope.capture._forward import check_finite, check_ids, forward
+from attnscope.capture._forward import check_finite, check_ids, forward, note_drawing
 from attnscope.capture._heuristics import is_attention, is_pooling_head, main_output, other_states, said_heads
 from attnscope.capture._products import are_products_taken, take_products
 from attnscope.capture._registry import are_written_out, write_masks_out
@@ -115,12 +115,12 @@ def _by_registry(
 ) -> tuple[list[Site], Tensor]:
     try:
         return _with_masks(model, inputs, valid, text, cross_only=cross_only)
-    except (
-        UncapturedError
-    ):  # perhaps a layer calls PyTorch's functions itself: once more, with those seen too
+    except UncapturedError:
         if are_products_taken(model):
             raise
-        take_products(model)
+        take_products(
+            model
+        )  # perhaps a layer calls PyTorch's functions itself: once more, with those seen too
         try:
             return _with_masks(model, inputs, valid, text, cross_only=cross_only)
         except AttnscopeError:
@@ -175,7 +175,9 @@ def _verified(
     with watched as (running, ran):
         seen: set[str] = set()
         with explaining(f"{name} fails on the first window", advice), same_random_numbers():
+            before = random_state()
             own = model(**((without_cache(model) if by_weights else {}) | inputs))
+            note_drawing(model, draws=random_state() != before)
         ran.clear()
         with (
             _captured(f"{name} fails on the first window", advice),

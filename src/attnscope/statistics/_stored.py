@@ -23,6 +23,7 @@ NOTES = (
     "tower",
     "pooling",
     "points",
+    "random",
     "patches",
     "sounds",
 )  # attributes that tell a reader what is not as expected
