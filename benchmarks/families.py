@@ -19,6 +19,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
+from importlib.util import find_spec
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,14 @@ os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 # ruff: noqa: E402 the tests stand beside this folder, and threads are set up before PyTorch is loaded
 import torch
+
+if find_spec("timm") is not None and not torch.cuda.is_available():
+    # it imports torchvision, whose operators PyPI's wheel has for CUDA alone: no model calls them, two must be declared
+    for operator in ("nms", "qnms"):
+        torch.library.define(
+            f"torchvision::{operator}", "(Tensor boxes, Tensor scores, float limit) -> Tensor"
+        )
+
 import transformers
 from rich.console import Console
 from rich.progress import track
@@ -147,14 +156,14 @@ def _short(reason: str) -> str:
 
 
 _WAYS = {
-    FAST: "`fast`: through transformers' attention registry",
+    FAST: "`fast`: through transformers' attention registry, or PyTorch's functions",
     EAGER: "`eager`: by the weights of its own eager attention, slower",
     REFUSED: "`refused`, with the reason",
     NONE: "no attention",
 }
 _OTHERS = {REFUSED: "Refused", UNTRIED: "Untried", NONE: "Without attention"}
 _SEEN = """\
-Of {attending} families with attention that ran, {seen} are seen ({share:.1%}): {fast} through the registry, {eager} by
+Of {attending} families with attention that ran, {seen} are seen ({share:.1%}): {fast} with queries and keys, {eager} by
 their eager weights. The largest difference of any statistic, over the {measured} families without a note:
 {apart:.0e}."""
 _INTRODUCTION = """\
@@ -163,8 +172,9 @@ _INTRODUCTION = """\
 Every model type of transformers {version} (PyTorch {torch}) that has a model of its own, as a tiny random model. Made
 by `python benchmarks/families.py`; all numbers and reasons are what came out.
 
-* **fast**: the model attends through transformers' attention registry. `scan`, `explain`, `intervene`, `walk` and
-  `align` see its queries, keys, values and weights.
+* **fast**: the model attends through transformers' attention registry, or its layers call PyTorch's attention functions
+  (Falcon, SAM, BridgeTower). `scan`, `explain`, `intervene`, `walk` and `align` see its queries, keys, values and
+  weights.
 * **eager**: it does not. Its weights are those that the modules of its own eager attention return, taken one layer at a
   time and let go. `scan` and `align` work as for the others; `explain`, `intervene` and `walk` ask for queries and
   keys, and say so in a line.
@@ -172,7 +182,8 @@ by `python benchmarks/families.py`; all numbers and reasons are what came out.
 
 The commands read text, and `scan` reads images, sounds and texts with images too (docs/). Of models that read
 something else than text, the table shows what `attnscope.capture.watching` sees in Python, on random inputs; a head
-that pools what a vision encoder gives (SigLIP, AIMv2) stands aside.
+that pools what a vision encoder gives (SigLIP, AIMv2) stands aside. What draws random numbers draws the same in every
+pass. Families of timm were tried with timm and torchvision, which nothing else here needs.
 
 *Largest difference*: over every statistic of `scan`, layer and head, between what was measured and the same computed
 from the weights that the model's own eager attention returns, relative where a value is above 1; empty where eager

@@ -37,6 +37,39 @@ def own_random_numbers() -> Generator[None]:
 
 
 @contextmanager
+def same_random_numbers() -> Generator[None]:
+    """Draw the same random numbers within each time: passes of a model that masks or samples at random are then one.
+
+    Examples
+    --------
+    >>> with same_random_numbers():
+    ...     first = torch.rand(1)
+    >>> with same_random_numbers():
+    ...     torch.equal(torch.rand(1), first)
+    True
+    """
+    with own_random_numbers():
+        torch.manual_seed(0)
+        np.random.seed(0)  # noqa: NPY002
+        random.seed(0)
+        yield
+
+
+def random_state() -> list[bytes]:
+    """Where PyTorch's random numbers stand, on the processor and on all GPUs in use.
+
+    Examples
+    --------
+    >>> before = random_state()
+    >>> _ = torch.zeros(1)
+    >>> random_state() == before
+    True
+    """
+    on_gpus = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
+    return [state.numpy().tobytes() for state in (torch.get_rng_state(), *on_gpus)]
+
+
+@contextmanager
 def own_threads(count: int) -> Generator[None]:
     """Let PyTorch compute with so many threads within.
 

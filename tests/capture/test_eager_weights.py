@@ -8,7 +8,7 @@ import torch
 import attnscope
 from attnscope import AttnscopeError
 from attnscope.attention import attend_in_full, output_of
-from attnscope.capture import _eager, capture_of, load_model, verify, watching
+from attnscope.capture import _eager, _verify, capture_of, load_model, verify, watching
 from attnscope.capture._layouts import band_as_matrix, blocks_as_matrix
 from attnscope.faithfulness import intervene
 from tests.every_family.given import inputs_of
@@ -27,10 +27,12 @@ BY_REGISTRY = [
     "modernbert",
     "mistral",
     "vit",
+    "falcon",  # its layers call PyTorch's function
+    "vit_mae",  # it masks at random
 ]
 BY_WEIGHTS = [
-    *("bloom", "falcon", "gptj", "codegen", "mpt", "xlnet", "xlm", "longformer", "funnel", "fsmt", "ibert"),
-    *("cpmant", "canine", "longt5"),
+    *("bloom", "gptj", "codegen", "mpt", "xlnet", "xlm", "longformer", "funnel", "fsmt", "ibert"),
+    *("cpmant", "canine", "longt5", "lxmert", "vilt"),
 ]
 WITHOUT_WEIGHTS = {
     "mra": "blocks of several sizes",
@@ -122,8 +124,10 @@ def test_weights_beside_what_a_layer_computes_are_found_out(monkeypatch):
     with torch.no_grad():
         leaking = model(**given, output_attentions=True).attentions[0]
     assert leaking.triu(1).max() > 0
+    monkeypatch.setattr(_verify, "take_products", lambda *_, **__: None)
     sites, _ = verify(model, given, weights_suffice=True)
     assert {site.kind for site in sites} == {"causal"}
+    assert capture_of(model) == "eager weights"
     monkeypatch.setattr(_eager, "_EAGER", "sdpa")
     with pytest.raises(AttnscopeError, match="gives another output"):
         verify(larger(tiny_model("falcon")), given, weights_suffice=True)

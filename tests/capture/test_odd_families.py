@@ -219,3 +219,10 @@ def test_sinusoids_that_turn_queries_are_no_table():
     assert "RoPE" in position_scheme(model)
     with pytest.raises(AttnscopeError, match=r"no table of absolute positions: it turns .*RoPE"):
         position_table(model)
+
+
+def test_a_decoder_that_is_called_attention_does_not_hide_a_layer_that_nobody_saw():
+    """Mask2Former's decoder has attention in its name: its cross-attention is seen, its self-attention is not."""
+    model = made(tiny_model("mask2former"))
+    with pytest.raises(AttnscopeError, match=r"not captured \(transformer_module\.decoder\.layers\.0"):
+        verify(model, inputs_of(model))

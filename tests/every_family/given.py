@@ -5,6 +5,9 @@ from collections.abc import Iterator
 
 import torch
 
+from tests.every_family.asked import ASKED
+from tests.every_family.shrink import text_of
+
 LENGTH, TARGET, FRAMES = 24, 17, 256
 _VARIANTS = ("frames first", "long", "one channel", "pair", "two frames a patch")
 
@@ -30,13 +33,17 @@ def inputs_of(model):
 
 
 def _attempts(model) -> Iterator[dict]:
+    if model.config.model_type in ASKED:
+        torch.manual_seed(0)
+        yield ASKED[model.config.model_type](model.config)
     asked = inspect.signature(model.forward).parameters
     needed = [
         name
         for name, one in asked.items()
         if one.default is one.empty and one.kind in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY)
     ]
-    names = [model.main_input_name, *needed]
+    main = model.main_input_name
+    names = [*([main] if isinstance(main, str) else main), *needed]
     if "decoder_input_ids" in asked and (model.config.is_encoder_decoder or "decoder_input_ids" in needed):
         names.append("decoder_input_ids")
     yield _made(names, model.config)
@@ -68,10 +75,6 @@ def _made(names, config, variant=""):
     return given
 
 
-def _text(config):
-    return config.get_text_config()
-
-
 def _find(config, name, default=None):
     """A setting, here or in a part."""
     value = getattr(config, name, None)
@@ -86,7 +89,7 @@ def _find(config, name, default=None):
 
 def _ids(length):
     def make(config, _):
-        top = min(_find(_text(config), "vocab_size", 60) or 60, 60)
+        top = min(_find(text_of(config), "vocab_size", 60) or 60, 60)
         return torch.randint(3, top, (1, length))
 
     return make
@@ -127,7 +130,7 @@ _MAKERS = {
     "grid_thw": lambda config, _: torch.tensor([[1, 4, 4]]),
     "image_grid_thw": lambda config, _: torch.tensor([[1, 4, 4]]),
     "hidden_states": lambda config, _: torch.randn(1, LENGTH, _find(config, "hidden_size", 64)),
-    "inputs_embeds": lambda config, _: torch.randn(1, LENGTH, _find(_text(config), "hidden_size", 64)),
+    "inputs_embeds": lambda config, _: torch.randn(1, LENGTH, _find(text_of(config), "hidden_size", 64)),
     "query_embeds": lambda config, _: torch.randn(1, 8, _find(config, "hidden_size", 64)),
     "encoder_hidden_states": lambda config, _: torch.randn(
         1, LENGTH, _find(config, "encoder_hidden_size") or _find(config, "hidden_size", 64)

@@ -4,10 +4,12 @@ import warnings
 from dataclasses import asdict, dataclass
 
 import torch
+from transformers import PretrainedConfig
 
+from attnscope._caller import same_random_numbers
 from attnscope.attention import RowMeasures
 from attnscope.attention._bins import far_starts
-from attnscope.capture import capture_of, is_attention, main_output, verify, watching
+from attnscope.capture import capture_notes, capture_of, is_attention, main_output, verify, watching
 from attnscope.capture._eager import without_cache
 from attnscope.capture._layouts import as_weights
 from attnscope.corpus import Batch
@@ -20,7 +22,7 @@ from attnscope.statistics._rows import indicator_columns
 from tests.attention.oracle import from_weights
 from tests.every_family.given import inputs_of
 from tests.every_family.making import NoModelError, tiny_model
-from tests.every_family.odd import NOTES
+from tests.every_family.odd import NOTES, REASONS
 
 BAND, REACH = 5, 23
 NAMES = tuple(STATISTICS)
@@ -56,7 +58,7 @@ def judge(family: str) -> Row:
     except NoModelError as error:
         return Row(family, PART, reason=str(error))
     except Exception as error:  # noqa: BLE001 families raise what they like
-        return Row(family, UNTRIED, reason=reason_of(error))
+        return Row(family, UNTRIED, reason=REASONS.get(family) or reason_of(error))
     row = Row(family, NONE, type(model).__name__, ", ".join(given))
     try:
         sites, _ = verify(model, given, weights_suffice=True)
@@ -68,11 +70,20 @@ def judge(family: str) -> Row:
     kinds = [site.kind for site in sites]
     row.layers = ", ".join(f"{kinds.count(kind)} {kind}" for kind in dict.fromkeys(kinds))
     row.difference, row.reason = _difference(model, given)
-    row.reason = row.reason or NOTES.get(family, "") or _disagreement(model, given)
+    row.reason = row.reason or NOTES.get(family, "") or _disagreement(model, given) or _aside(model)
     if row.status == FAST and "input_ids" in given:
         row.positions = _positions(model)
         row.projections = _projections(model, given)
     return row
+
+
+def _aside(model):
+    notes = capture_notes(model)
+    return (
+        "its deformable attention has no weights from token to token, and stands aside"
+        if "points" in notes
+        else ""
+    )
 
 
 def larger(model):
@@ -101,13 +112,15 @@ def _projections(model, given):
 @torch.no_grad()
 def _disagreement(model, given):
     """Whether the model's own attention gives another output than its own eager attention."""
-    configs = [module.config for module in model.modules() if hasattr(module, "config")]
+    configs = [module.config for module in model.modules() if _has_config(module)]
     before = [config._attn_implementation for config in configs]
-    own = main_output(model(**given))
+    with same_random_numbers():
+        own = main_output(model(**given))
     try:
         for config in configs:
             config._attn_implementation = "eager"
-        eager = main_output(model(**given))
+        with same_random_numbers():
+            eager = main_output(model(**given))
     finally:
         for config, old in zip(configs, before, strict=True):
             config._attn_implementation = old
@@ -134,7 +147,7 @@ def _difference(model, given):
         return output
 
     measured = []
-    with watching(model, observe, weights_suffice=True):
+    with watching(model, observe, weights_suffice=True), same_random_numbers():
         model(**given)
     weights = eager_weights(model, given)
     largest = 0.0
@@ -193,17 +206,19 @@ def eager_weights(model, given):
     before = [
         (module.config, module.config._attn_implementation)
         for module in model.modules()
-        if hasattr(module, "config")
+        if _has_config(module)
     ]
     try:
         for config, _ in before:
             config._attn_implementation = "eager"
         given = without_cache(model) | given
         try:
-            output = model(**given, output_attentions=True)
-        except TypeError:
-            output = model(**given)
-        for name, value in output.items():
+            with same_random_numbers():
+                output = model(**given, output_attentions=True)
+        except (TypeError, ValueError):
+            with same_random_numbers():
+                output = model(**given)
+        for name, value in output.items() if hasattr(output, "items") else ():
             if "attentions" in name:
                 _gather(value, found)
     finally:
@@ -212,6 +227,10 @@ def eager_weights(model, given):
         for config, old in before:
             config._attn_implementation = old
     return found
+
+
+def _has_config(module):
+    return isinstance(getattr(module, "config", None), PretrainedConfig)
 
 
 def _tokens(given):

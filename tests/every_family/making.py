@@ -1,6 +1,7 @@
 """A tiny random model of any family."""
 
 import torch
+from transformers import CONFIG_MAPPING
 from transformers.models.auto import modeling_auto
 
 from tests.every_family.shrink import tiny_config
@@ -22,13 +23,13 @@ class NoModelError(Exception):
     """A configuration is of a part of other families."""
 
 
-def model_class(config):
+def model_class(config_class):
     """The class that says most of a family: a language model, or else the body; None if it has none of its own."""
     for name in (*_FIRST, *_OTHERS):
         mapping = getattr(modeling_auto, name)
-        found = mapping.get(type(config), None)
+        found = mapping.get(config_class, None)
         found = found[0] if isinstance(found, (tuple, list)) else found
-        if found is None or found.config_class not in {None, type(config)}:
+        if found is None or found.config_class not in {None, config_class}:
             continue
         if found.forward is not torch.nn.Module.forward:
             return found
@@ -45,10 +46,10 @@ def tiny_model(family):
     MemoryError
         If it has too many parameters.
     """
-    config = tiny_config(family)
-    maker = model_class(config)
+    maker = model_class(CONFIG_MAPPING[family])
     if maker is None:
         raise NoModelError("it is a part of other families")
+    config = tiny_config(family)
     with torch.device("meta"):
         size = sum(one.numel() for one in maker(config).parameters())
     if size > MOST:

@@ -34,11 +34,16 @@ _RULES = tuple(
         (r"^(hidden_size|d_model|n_embd|dim|embed_dim|d_embed|hidden_dim|emb_dim|text_dim)$", _to(WIDTH)),
         (r"^(head_dim|d_kv|attention_head_dim|d_head|dim_head|attention_head_size)$", lambda old: HEAD_WIDTH),
         (r"(intermediate_size|ffn_dim|d_ff|d_inner|n_inner|mlp_dim|dim_ff)$", _to(INNER)),
+        (r"^num_queries$", _to(16)),
+        (r"^num_filters$", _to(8)),
         (r"^(num_experts|n_routed_experts|num_local_experts|moe_num_experts)$", _to(EXPERTS)),
         (r"^(num_experts_per_tok|moe_topk|moe_k|topk)$", _to(2)),
         (r"^(output_channels|attention_hidden_size)$", _to(WIDTH)),
         (r"^(n_groups?|topk_group|mamba_n_groups)$", lambda old: 1),
-        (r"^(text|out|audio)_hidden_size$|^(condition_dim|adapter_in_dim|adapter_input_size)$", _to(WIDTH)),
+        (
+            r"^(text|out|audio)_hidden_size$|^(projection_size|condition_dim|adapter_in_dim|adapter_input_size)$",
+            _to(WIDTH),
+        ),
         (r"^(max_position_embeddings|n_positions|max_(source|target)_positions)$", _to(POSITIONS)),
         (r"^(q_lora_rank|kv_lora_rank|qk_nope_head_dim|v_head_dim)$", _to(RANK)),
         (r"^(qk_rope_head_dim|rotary_dim)$", _to(8)),
@@ -57,10 +62,18 @@ def tiny_config(family: str) -> PretrainedConfig:
     maker = CONFIG_MAPPING[family]
     settings = _smaller(maker().to_dict(), by_sections=family.startswith(_BY_SECTIONS))
     config = maker(**_merged(settings, SETTINGS.get(family, {})))
-    for part in (config, config.get_text_config()):
+    for part in (config, text_of(config)):
         if not hasattr(part, "pad_token_id"):
             part.pad_token_id = 0
     return config
+
+
+def text_of(config: PretrainedConfig) -> PretrainedConfig:
+    """What is said of the text, a decoder's where an encoder has its own."""
+    try:
+        return config.get_text_config()
+    except ValueError:
+        return config.get_text_config(decoder=True)
 
 
 def _smaller(settings: dict, *, by_sections: bool) -> dict:
@@ -107,15 +120,33 @@ def _fit_heads(settings, found):
 
 def _fit_layers(settings, found):
     """Lists with an entry for each layer have as many as there are now, of every kind if there is room."""
+    _fit_stages(settings, found)
     before, now = (
         next((of[one] for one in _LAYERS if isinstance(of.get(one), int)), None) for of in (settings, found)
     )
-    for name in ("out_features", "out_indices") if now else ():
-        found.pop(name, None)
     for name, value in found.items():
         if now and isinstance(value, list) and len(value) == before:
             kinds = [one for place, one in enumerate(value) if one not in value[:place]][:now]
             found[name] = kinds + [kinds[-1]] * (now - len(kinds))
+
+
+def _fit_stages(settings, found):
+    """A backbone gives as many maps of features as before; stages of several layers are as many as they were."""
+    depths, maps = settings.get("depths"), settings.get("out_indices")
+    layered = any(isinstance(found.get(one), int) for one in _LAYERS)
+    found.pop("stage_names", None)
+    if isinstance(depths, list):
+        found["depths"] = [min(one, 2) for one in depths]
+        if found.get("out_features"):
+            found.pop("out_indices", None)
+        for name in _LAYERS:
+            found.pop(name, None)
+    elif layered:
+        for name in ("out_features", "out_indices"):
+            found.pop(name, None)
+        if maps and len(maps) > 1 and "num_hidden_layers" in found:
+            found["num_hidden_layers"] = len(maps)
+            found["out_indices"] = list(range(1, len(maps) + 1))
 
 
 def _merged(settings: dict, more: dict) -> dict:

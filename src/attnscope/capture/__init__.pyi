@@ -2,7 +2,7 @@ from ._backward import should_look_back
 from ._borrow import borrowed, borrowing
 from ._decoder import decoder_note, decoder_start
 from ._forward import check_finite, forward, not_finite
-from ._functional import SeenCall
+from ._functional import SeenCall, sees_future
 from ._hearing import SpeechModel, load_speech_model, reads_sounds
 from ._heuristics import (
     OWN_STATES,
@@ -27,7 +27,7 @@ from ._pictured import PicturedModel, load_pictured_model
 from ._positions import position_table_length, stored_positions
 from ._quantised import plain
 from ._quiet import quiet
-from ._registry import attnscope_attention, sees_ahead
+from ._registry import attnscope_attention
 from ._signature import signature_of
 from ._sites import layer_coordinates
 from ._verify import TOLERANCE, pooling_heads, verify
@@ -84,7 +84,7 @@ __all__ = [
     "quiet",
     "reads_images",
     "reads_sounds",
-    "sees_ahead",
+    "sees_future",
     "should_look_back",
     "signature_of",
     "stored_positions",

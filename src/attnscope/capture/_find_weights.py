@@ -56,10 +56,27 @@ def eager_way(model: PreTrainedModel, inputs: dict[str, Any]) -> EagerWay:
             raise UncapturedError(f"{name} has no weights from token to token ({place}): {reason}")
     short = _short(inputs)
     tokens = short["input_ids"].shape[1] if "input_ids" in short else None
+    found, silent = _shown(model, short, tokens, frozenset())
+    if (
+        silent
+    ):  # LXMERT asks a module for its weights in one place and not in another: the dropout within has them
+        found, _ = _shown(model, short, tokens, silent)
+    return EagerWay(
+        {one.source: one.place for one in found},
+        tuple(one.attention for one in found),
+        tuple(_kind(one, is_cross=one.is_cross) for one in found),
+    )
+
+
+def _shown(
+    model: PreTrainedModel, short: dict[str, Tensor], tokens: int | None, silent: frozenset[str]
+) -> tuple[list[_Found], frozenset[str]]:
+    """What one pass shows, checked; and which modules return weights in one place and none in another."""
+    name = type(model).__name__
     with (
         explaining(f"{name} fails when it attends eagerly", "Its weights cannot be taken"),
         eager(model),
-        _gathering(model, tokens) as found,
+        _gathering(model, tokens, silent) as (found, told),
         torch.enable_grad(),
         _with_graph(model),
     ):
@@ -69,12 +86,9 @@ def eager_way(model: PreTrainedModel, inputs: dict[str, Any]) -> EagerWay:
                 f"{name} returns no attention weights, eagerly or otherwise: no row sums to 1"
             )
         _check_used(name, output, found)
-    cross = _check_reported(name, output, found)
-    return EagerWay(
-        {one.source: one.place for one in found},
-        tuple(one.attention for one in found),
-        tuple(_kind(one, is_cross=one.is_cross or one in cross) for one in found),
-    )
+    for one in _check_reported(name, output, found):
+        one.is_cross = True
+    return found, frozenset(one for one, answers in told.items() if len(answers) > 1)
 
 
 def _kind(one: _Found, *, is_cross: bool) -> str:
@@ -97,9 +111,15 @@ def _short(inputs: dict[str, Any]) -> dict[str, Any]:
 
 
 @contextmanager
-def _gathering(model: PreTrainedModel, tokens: int | None) -> Generator[list[_Found]]:
-    """All weights that attention modules return, or else modules within them (a softmax)."""
+def _gathering(
+    model: PreTrainedModel, tokens: int | None, silent: frozenset[str]
+) -> Generator[tuple[list[_Found], dict[str, set[bool]]]]:
+    """All weights that attention modules return (but for silent ones), or else modules within them (a softmax).
+
+    And for each attention module whether it returned weights: a set with both answers where calls differ.
+    """
     found: list[_Found] = []
+    told: dict[str, set[bool]] = {}
     running: list[
         tuple[str, bool, int]
     ] = []  # attention modules, whether they look across, what was found before
@@ -117,12 +137,13 @@ def _gathering(model: PreTrainedModel, tokens: int | None) -> Generator[list[_Fo
             attention = running[-1][0]
             cross = any(is_cross for _, is_cross, _ in running)
             given: list[_Found] = []
-            for place, tensor in _tensors(output):
+            for place, tensor in () if name in silent else _tensors(output):
                 weights = as_weights(module, tensor, tokens)
                 if looks_like_weights(weights.detach()):
                     given.append(_Found(name, place, tensor, weights, attention, cross))
             if is_attention(module):
                 before = running.pop()[2]
+                told.setdefault(name, set()).add(bool(given))
                 inner = [one for one in found[before:] if one.is_of_attention]
                 if (
                     given or inner
@@ -142,7 +163,7 @@ def _gathering(model: PreTrainedModel, tokens: int | None) -> Generator[list[_Fo
         if is_attention(module) or name.startswith(within):
             hooks.append(module.register_forward_hook(look(name)))
     try:
-        yield found
+        yield found, told
     finally:
         for hook in hooks:
             hook.remove()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -15,6 +15,7 @@ from attnscope.attention import AttentionCall, call_of_weights, causal_mask
 from attnscope.errors import AttnscopeError
 
 _FOUR = 4  # batch, head, position, width
+_ROWS = 64  # of a mask in numbers that tell whether it hides the future
 _NAMED = inspect.signature(functional.multi_head_attention_forward)
 
 
@@ -41,6 +42,58 @@ class SeenCall:
     output: Tensor | None
 
 
+def call_of_product(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,  # noqa: ARG001 the numbers of heads say so too
+) -> AttentionCall:
+    """Arguments of ``torch.nn.functional.scaled_dot_product_attention`` as an attention call.
+
+    Raises
+    ------
+    AttnscopeError
+        If it drops weights at random, or its tensors are not ``(batch, head, position, width)``.
+
+    Examples
+    --------
+    >>> x = torch.zeros(1, 2, 3, 4)
+    >>> call_of_product(x, x, x, is_causal=True).scale
+    0.5
+    """
+    _refuse_dropout(dropout_p)
+    if query.is_nested or key.is_nested or value.is_nested:
+        raise AttnscopeError("scaled_dot_product_attention was called with nested tensors: pad the texts")
+    if query.ndim != _FOUR or key.ndim != _FOUR or value.ndim != _FOUR:
+        raise AttnscopeError(
+            f"scaled_dot_product_attention was called with a query of shape {tuple(query.shape)}; expected "
+            "(batch, head, query, width), from which heads and texts can be told"
+        )
+    shared = max(key.shape[1], value.shape[1])
+    batch = max(one.shape[0] for one in (query, key, value))
+    heads = max(query.shape[1], shared)
+    query = query.expand(batch, heads, -1, -1)
+    key, value = (one.expand(batch, shared, -1, -1) for one in (key, value))
+    mask = bias = None
+    if attn_mask is not None:
+        spread = attn_mask[(None,) * (_FOUR - attn_mask.ndim)]
+        spread = spread.expand(*spread.shape[:2], query.shape[2], key.shape[2])
+        mask, bias = (spread, None) if attn_mask.dtype == torch.bool else (None, spread)
+    return AttentionCall(
+        query,
+        key,
+        value,
+        scale=1 / math.sqrt(query.shape[-1]) if scale is None else scale,
+        causal=is_causal,
+        mask=mask,
+        bias=bias,
+    )
+
+
 def of_scaled_dot_product(
     output: Tensor,
     query: Tensor,
@@ -50,7 +103,7 @@ def of_scaled_dot_product(
     dropout_p: float = 0.0,
     is_causal: bool = False,
     scale: float | None = None,
-    enable_gqa: bool = False,  # noqa: ARG001 the numbers of heads say so too
+    enable_gqa: bool = False,
 ) -> SeenCall:
     """A call of ``torch.nn.functional.scaled_dot_product_attention``, and what it gave.
 
@@ -66,31 +119,13 @@ def of_scaled_dot_product(
     >>> seen.kind, seen.queries.tolist()
     ('self', [[True, True, False]])
     """
-    _refuse_dropout(dropout_p)
-    if query.is_nested or key.is_nested or value.is_nested:
-        raise AttnscopeError("scaled_dot_product_attention was called with nested tensors: pad the texts")
-    if query.ndim != _FOUR or key.ndim != _FOUR or value.ndim != _FOUR:
-        raise AttnscopeError(
-            f"scaled_dot_product_attention was called with a query of shape {tuple(query.shape)}; expected "
-            "(batch, head, query, width), from which heads and texts can be told"
-        )
-    batch, heads = output.shape[:2]
-    query = query.expand(batch, heads, -1, -1)
-    shared = max(key.shape[1], value.shape[1])
-    key, value = (one.expand(batch, shared, -1, -1) for one in (key, value))
-    mask = bias = None
-    if attn_mask is not None:
-        spread = attn_mask[(None,) * (_FOUR - attn_mask.ndim)]
-        spread = spread.expand(*spread.shape[:2], query.shape[2], key.shape[2])
-        mask, bias = (spread, None) if attn_mask.dtype == torch.bool else (None, spread)
-    call = AttentionCall(
-        query.detach(),
-        key.detach(),
-        value.detach(),
-        scale=1 / math.sqrt(query.shape[-1]) if scale is None else scale,
-        causal=is_causal,
-        mask=mask,
-        bias=None if bias is None else bias.detach(),
+    call = call_of_product(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
+    call = replace(
+        call,
+        query=call.query.detach(),
+        key=call.key.detach(),
+        value=call.value.detach(),
+        bias=None if call.bias is None else call.bias.detach(),
     )
     return _seen(call, _allowed(call), None, output.detach())
 
@@ -100,14 +135,7 @@ def of_multi_head(*given: Any, **named: Any) -> SeenCall:
 
     The function is asked once more, for the weights of each head: what it returns itself stays as it is.
     """
-    options = _NAMED.bind(*given, **named).arguments
-    if options.get("training", True):
-        _refuse_dropout(options["dropout_p"])
-    if options["bias_k"] is not None or options["add_zero_attn"]:
-        raise AttnscopeError(
-            "nn.MultiheadAttention has add_bias_kv or add_zero_attn: its last keys are no tokens, so offsets mean "
-            "nothing there. Take attnscope.measure_weights for its weights without these keys"
-        )
+    options = arguments_of_multi_head(*given, **named)
     asked: dict[str, Any] = options | {"need_weights": True, "average_attn_weights": False}
     with torch.no_grad():
         weights = functional.multi_head_attention_forward(**asked)[1]
@@ -123,6 +151,91 @@ def of_multi_head(*given: Any, **named: Any) -> SeenCall:
         keys = ~hidden.reshape(keys.shape)
     same = query is key or (query.shape == key.shape and torch.equal(query, key))
     return _seen(call_of_weights(weights), weights != 0, keys, None, is_cross=not same)
+
+
+def arguments_of_multi_head(*given: Any, **named: Any) -> dict[str, Any]:
+    """Arguments of ``torch.nn.functional.multi_head_attention_forward`` by name; refused where keys are no tokens."""
+    options = _NAMED.bind(*given, **named).arguments
+    if options.get("training", True):
+        _refuse_dropout(options["dropout_p"])
+    if options["bias_k"] is not None or options["add_zero_attn"]:
+        raise AttnscopeError(
+            "nn.MultiheadAttention has add_bias_kv or add_zero_attn: its last keys are no tokens, so offsets mean "
+            "nothing there. Take attnscope.measure_weights for its weights without these keys"
+        )
+    return options
+
+
+def call_of_multi_head(options: dict[str, Any]) -> tuple[AttentionCall, bool]:
+    """What ``multi_head_attention_forward`` makes of its arguments, and whether keys are of other states than queries.
+
+    Raises
+    ------
+    AttnscopeError
+        If keys or values are given as they are, without a projection.
+
+    Examples
+    --------
+    >>> layer = torch.nn.MultiheadAttention(4, 2).eval()
+    >>> x = torch.zeros(3, 1, 4)
+    >>> options = arguments_of_multi_head(
+    ...     x, x, x, 4, 2, layer.in_proj_weight, layer.in_proj_bias, None, None, False, 0.0,
+    ...     layer.out_proj.weight, layer.out_proj.bias, training=False,
+    ... )
+    >>> call, is_cross = call_of_multi_head(options)
+    >>> call.query.shape, is_cross
+    (torch.Size([1, 2, 3, 2]), False)
+    """
+    if options.get("static_k") is not None or options.get("static_v") is not None:
+        raise AttnscopeError("nn.MultiheadAttention is given keys or values that it does not project")
+    states: list[Tensor] = [options[name] for name in ("query", "key", "value")]
+    is_cross = states[0] is not states[1] and not (
+        states[0].shape == states[1].shape and torch.equal(states[0], states[1])
+    )
+    states = [one if one.ndim == 3 else one[:, None] for one in states]  # noqa: PLR2004
+    if options.get("use_separate_proj_weight", False):
+        matrices = [options[f"{name}_proj_weight"] for name in "qkv"]
+    else:
+        matrices = options["in_proj_weight"].chunk(3)
+    biases = (None,) * 3 if options["in_proj_bias"] is None else options["in_proj_bias"].chunk(3)
+    query, key, value = (
+        functional.linear(one, matrix, bias).unflatten(-1, (options["num_heads"], -1)).permute(1, 2, 0, 3)
+        for one, matrix, bias in zip(states, matrices, biases, strict=True)
+    )
+    bias = None
+    for name in ("attn_mask", "key_padding_mask"):
+        mask: Tensor | None = options.get(name)
+        if mask is None:
+            continue
+        if mask.dtype == torch.bool:  # True is hidden
+            mask = torch.zeros_like(mask, dtype=query.dtype).masked_fill(mask, -math.inf)
+        if name == "key_padding_mask":
+            mask = mask.reshape(query.shape[0], 1, 1, -1)
+        else:
+            mask = mask.unflatten(0, query.shape[:2]) if mask.ndim == 3 and len(mask) > 1 else mask  # noqa: PLR2004
+            mask = mask[(None,) * (_FOUR - mask.ndim)]
+        bias = mask if bias is None else bias + mask
+    return call_of_product(query, key, value, bias), is_cross
+
+
+def sees_future(call: AttentionCall) -> bool:
+    """Whether any query may look at a later key; a single token is taken to.
+
+    Examples
+    --------
+    >>> x = torch.zeros(1, 2, 3, 4)
+    >>> sees_future(call_of_product(x, x, x, is_causal=True)), sees_future(call_of_product(x, x, x))
+    (False, True)
+    """
+    queries, keys = call.query.shape[2], call.key.shape[2]
+    places = torch.arange(max(queries, keys), device=call.query.device)
+    if queries == 1 or not bool((call.extent[1] > places[:queries] + 1).any()):
+        return queries == 1
+    if call.bias is None:
+        return True
+    rows = call.bias[..., :_ROWS, :]
+    later = places[:keys] > places[: rows.shape[-2], None]
+    return bool((later & (rows > torch.finfo(rows.dtype).min / 2)).any())
 
 
 def _seen(

@@ -17,11 +17,13 @@ if TYPE_CHECKING:
 
 # --- what a module is, by the name of its class ---
 
-# Layers of hybrids that are called attention and have no weights, but a state that runs along the text. Another such
-# class would be missed by `verify`, and its model refused as not captured in full.
+# Layers that are called attention and have no weights from token to token: a state that runs along the text in hybrids,
+# or weights of the states that a token had in earlier layers (Inkling). Another such class would be missed by `verify`,
+# and its model refused as not captured in full.
 _RUNNING = (
     "BailingHybridDeltaAttention",
     "Glm5NextTextLinearAttention",
+    "Inkling2BlockAttentionResidual",
     "KimiLinearDeltaAttention",
     "MiniMaxLightningAttention",
     "OlmoHybridLinearAttentionDecoderLayer",
@@ -40,7 +42,7 @@ def is_attention(module: nn.Module) -> bool:
     >>> is_attention(nn.MultiheadAttention(4, 1)), is_attention(nn.Linear(4, 4))
     (True, False)
     """
-    return "Attention" in _class(module) and _class(module) not in _RUNNING
+    return "Attention" in _class(module) and _class(module) not in _RUNNING and not takes_points(module)
 
 
 def is_norm(module: nn.Module) -> bool:
@@ -59,6 +61,15 @@ def is_rotary(module: nn.Module) -> bool:
     ``"unknown"``. Others are harmless: what they give is tried on the queries.
     """
     return "Rotary" in _class(module)
+
+
+def takes_points(module: nn.Module) -> bool:
+    """Whether each query of a module takes a few points between the places of a picture (deformable attention).
+
+    It has weights of these points, and none from token to token: it stands aside, and a result says so. Under another
+    name its weights, ``(batch, query, head, point)``, pass for those of heads, unless the module says how many it has.
+    """
+    return "DeformableAttention" in _class(module)
 
 
 def is_pooling_head(module: nn.Module) -> bool:
@@ -87,6 +98,10 @@ _LAYOUTS = {
     "LongformerSelfAttention": "band",
     "LEDEncoderSelfAttention": "band",
     "LongT5LocalAttention": "blocks",
+    "PPFormulaNetVisionAttention": "heads in batch",
+    "SamHQVisionAttention": "heads in batch",
+    "SamVisionAttention": "heads in batch",
+    "SLANeXtVisionAttention": "heads in batch",
 }
 # What has no weights of its own from token to token, and why. Under another name it is refused by its numbers.
 _BY_CHANCE = (
@@ -94,6 +109,7 @@ _BY_CHANCE = (
     'its config to "original_full"'
 )
 _NO_WEIGHTS = {
+    "AutoformerAttention": "it weighs delays of a whole series by its autocorrelation, in place of tokens",
     "BigBirdBlockSparseAttention": _BY_CHANCE,
     "BigBirdPegasusBlockSparseAttention": _BY_CHANCE,
     "LongT5TransientGlobalAttention": "it attends to sums of blocks beside its tokens",
@@ -118,6 +134,25 @@ def why_no_weights(module: nn.Module) -> str | None:
 
 def _class(module: nn.Module) -> str:
     return type(module).__name__
+
+
+def said_heads(module: nn.Module) -> list[int]:
+    """Numbers of heads that a module or its config says; none where both call them otherwise.
+
+    A call that shows another number is not of heads, and `verify` refuses it. Where none is said, none is checked.
+
+    Examples
+    --------
+    >>> said_heads(nn.MultiheadAttention(8, 2)), said_heads(nn.Linear(2, 2))
+    ([2], [])
+    """
+    return [
+        value
+        for holder in (module, getattr(module, "config", None))
+        if holder is not None
+        for name, value in vars(holder).items()
+        if "head" in name and "dim" not in name and "size" not in name and type(value) is int
+    ]
 
 
 # --- what an attention module is called with, and a model returns ---

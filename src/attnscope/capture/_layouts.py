@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from attnscope.capture._heuristics import weights_layout
+from attnscope.capture._heuristics import said_heads, weights_layout
 
-_DIMENSIONS = {"heads last": 4, "band": 4, "blocks": 5}
+_DIMENSIONS = {"heads last": 4, "heads in batch": 3, "band": 4, "blocks": 5}
 
 
 def as_weights(module: nn.Module, tensor: Tensor, tokens: int | None) -> Tensor:
@@ -23,6 +23,8 @@ def as_weights(module: nn.Module, tensor: Tensor, tokens: int | None) -> Tensor:
         return tensor
     if layout == "heads last":  # (query, key, batch, head)
         return tensor.permute(2, 3, 0, 1)
+    if layout == "heads in batch":  # (batch x head, query, key)
+        return tensor.unflatten(0, (-1, said_heads(module)[0]))
     if layout == "band":  # (batch, query, head, offset)
         return band_as_matrix(tensor.transpose(1, 2))[..., :tokens, :tokens]
     # (batch, block, head, query, key of three blocks)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from attnscope.capture._forward import draws
+from attnscope.capture._heuristics import takes_points
 from attnscope.capture._verify import pooling_heads
 from attnscope.capture._watching import capture_of
 
@@ -32,5 +34,14 @@ def capture_notes(model: PreTrainedModel) -> dict[str, str]:
         notes["pooling"] = (
             f"The head that pools the last layer ({heads[0]}, {type(model.get_submodule(heads[0])).__name__}) attends "
             "once, from a learned probe in place of a token, and is not measured."
+        )
+    if draws(model):
+        notes["random"] = (
+            f"{name} draws random numbers in each pass (it masks or samples): here the same each time."
+        )
+    if points := [part for part in model.modules() if takes_points(part)]:
+        notes["points"] = (
+            f"Layers of deformable attention ({type(points[0]).__name__}), whose queries take a few points between the "
+            "places of a picture, have no weights from token to token, and are not measured."
         )
     return notes

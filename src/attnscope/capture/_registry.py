@@ -21,6 +21,8 @@ from attnscope.attention import AttentionCall, output_of
 from attnscope.capture._borrow import implementations, restore
 from attnscope.capture._disentangled import disentangled
 from attnscope.capture._eager import UncapturedError
+from attnscope.capture._functional import sees_future
+from attnscope.capture._products import products
 from attnscope.capture._quiet import quiet
 from attnscope.capture._watch import Site, current, passes_of
 from attnscope.errors import AttnscopeError, reason_of
@@ -33,7 +35,6 @@ if TYPE_CHECKING:
     from attnscope.capture._watch import Observer
 
 NAME = "attnscope"
-_ROWS = 64  # of a mask in numbers that tell whether it hides the future
 
 
 def attnscope_attention(
@@ -110,27 +111,7 @@ def _looks_causal(module: nn.Module, call: AttentionCall, *, is_causal: bool | N
     """
     unsaid = not _written_out.get() and getattr(module, "is_causal", False)
     meant = unsaid if is_causal is None else is_causal
-    return bool(meant) or not sees_ahead(call)
-
-
-def sees_ahead(call: AttentionCall) -> bool:
-    """Whether any query may look at a later key; a single token is taken to.
-
-    Examples
-    --------
-    >>> x = torch.zeros(1, 1, 3, 2)
-    >>> sees_ahead(AttentionCall(x, x, x, scale=1.0)), sees_ahead(AttentionCall(x, x, x, scale=1.0, causal=True))
-    (True, False)
-    """
-    queries, keys = call.query.shape[2], call.key.shape[2]
-    index = torch.arange(keys, device=call.query.device)
-    if queries == 1 or not bool((call.extent[1] > index[:queries] + 1).any()):
-        return queries == 1
-    if call.bias is None:
-        return True
-    rows = call.bias[..., :_ROWS, :]
-    later = index > index[: rows.shape[-2], None]
-    return bool((later & (rows > torch.finfo(rows.dtype).min / 2)).any())
+    return bool(meant) or not sees_future(call)
 
 
 # Whether masks say all, as in eager attention: none is left out where a layer looks back, and no layer is asked
@@ -182,7 +163,11 @@ def on_registry(model: PreTrainedModel, observer: Observer) -> Generator[None]:
         ) from error
     written = _written_out.set(model in _misleading)
     try:
-        with disentangled(model, attnscope_attention), passes_of(model, observer):
+        with (
+            disentangled(model, attnscope_attention),
+            passes_of(model, observer) as watch,
+            products(model, watch),
+        ):
             yield
     finally:
         _written_out.reset(written)

@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
+from attnscope._caller import random_state, same_random_numbers
 from attnscope.attention import AttentionCall, attend, output_of
 from attnscope.capture._eager import UncapturedError, future_of, without_cache
 from attnscope.capture._find_weights import eager_way
-from attnscope.capture._forward import check_finite, check_ids, forward
-from attnscope.capture._heuristics import is_attention, is_pooling_head, main_output, other_states
+from attnscope.capture._forward import check_finite, check_ids, forward, note_drawing
+from attnscope.capture._heuristics import is_attention, is_pooling_head, main_output, other_states, said_heads
+from attnscope.capture._products import are_products_taken, take_products
 from attnscope.capture._registry import are_written_out, write_masks_out
 from attnscope.capture._watching import capture_of, only_weights, take_weights, watching
 from attnscope.errors import AttnscopeError, explaining, reason_of
@@ -51,7 +53,7 @@ def verify(
     Four things are checked: the model's output is what its default implementation gives; the weights of
     each row, written out by `attend`, sum to 1 (less where learned sinks take a part) and give that
     output; a causal layer puts nothing on the future; no attention layer runs unseen, but for a head that pools what
-    a vision encoder gives (`pooling_heads` names it, for who measures one to say).
+    a vision encoder gives and deformable attention (`capture_notes` names them).
 
     Parameters
     ----------
@@ -122,6 +124,30 @@ def _by_registry(
     cross_only: bool,
     looks_back: bool,
 ) -> tuple[list[Site], Tensor]:
+    try:
+        return _with_masks(model, inputs, valid, text, cross_only=cross_only, looks_back=looks_back)
+    except UncapturedError:
+        if are_products_taken(model):
+            raise
+        take_products(
+            model
+        )  # perhaps a layer calls PyTorch's functions itself: once more, with those seen too
+        try:
+            return _with_masks(model, inputs, valid, text, cross_only=cross_only, looks_back=looks_back)
+        except AttnscopeError:
+            take_products(model, take=False)
+        raise
+
+
+def _with_masks(
+    model: PreTrainedModel,
+    inputs: dict[str, Any],
+    valid: Tensor | None,
+    text: str,
+    *,
+    cross_only: bool,
+    looks_back: bool,
+) -> tuple[list[Site], Tensor]:
     if are_written_out(model):
         return _verified(model, inputs, valid, text, cross_only=cross_only, looks_back=looks_back)
     try:
@@ -151,11 +177,13 @@ def _verified(
     by_weights = capture_of(model) != "registry"
 
     def observe(site: Site, call: AttentionCall) -> Tensor:
-        seen.update(running)
+        seen.update(running[-1:])  # the innermost: a whole decoder may be called attention (Mask2Former)
         site = site if looks_back else replace(site, kind="self")
         sites.append(site)
         where = f"{name}, layer {site.index} ({site.name})"
         output = output_of(call)
+        if by_weights or are_products_taken(model):
+            _check_heads(where, model, site, call)
         if by_weights:
             _check_future(where, site, future_of(call))
         else:
@@ -170,12 +198,15 @@ def _verified(
     watched = _attention_modules(model, cross_only=cross_only)
     with watched as (running, ran):
         seen: set[str] = set()
-        with explaining(f"{name} fails on the first window", advice):
+        with explaining(f"{name} fails on the first window", advice), same_random_numbers():
+            before = random_state()
             own = model(**((without_cache(model) if by_weights else {}) | inputs))
+            note_drawing(model, draws=random_state() != before)
         ran.clear()
         with (
             _captured(f"{name} fails on the first window", advice),
             watching(model, observe, weights_suffice=True),
+            same_random_numbers(),
         ):
             found = forward(model, inputs, called, None if valid is None else lambda _: valid)
     if not sites:
@@ -277,6 +308,15 @@ def _check_output(name: str, expected: Tensor, found: Tensor, valid: Tensor | No
             f"{name} gives another output through the captured attention (largest difference {difference:.1e} "
             f"of the largest output, allowed {limit:.0e}), with its masks left to its layers and with all of them "
             "written out: something in its attention, or what else reads its masks, is not captured, so it is refused"
+        )
+
+
+def _check_heads(where: str, model: PreTrainedModel, site: Site, call: AttentionCall) -> None:
+    said = said_heads(model.get_submodule(site.name))
+    if said and call.query.shape[1] not in said:
+        raise UncapturedError(
+            f"{where} shows weights of {call.query.shape[1]} heads, and its settings say {said[0]}: these are no "
+            "weights of heads from token to token"
         )
 
 

@@ -50,6 +50,7 @@ class Watch:
         self.before: tuple[ref[Tensor], ref[Tensor]] | None = None  # query and key of the last call
         self.look: Look | None = None
         self.tokens: int | None = None  # of the text that is read
+        self.is_observing = False
 
     def begin(self, ids: Any) -> None:
         """A new pass begins."""
@@ -68,7 +69,11 @@ class Watch:
     def observe(self, site: Site, call: AttentionCall, shown: Tensor | None = None) -> Tensor:
         """Show a call to the observer, and what it returns (or `shown`) to whoever looks at outputs."""
         self.calls += 1
-        output = self.observer(site, call)
+        self.is_observing = True
+        try:
+            output = self.observer(site, call)
+        finally:
+            self.is_observing = False
         if self.look is not None:
             self.look(site, output if shown is None else shown)
         return output

@@ -22,6 +22,8 @@ NOTES = (
     "padding",
     "tower",
     "pooling",
+    "points",
+    "random",
     "patches",
     "sounds",
     "pictures",
