@@ -62,7 +62,13 @@ def in_process(family: str) -> Row:
         return receive.recv()
     except EOFError:
         process.join()
-        return Row(family, UNTRIED, reason=f"its process ended by signal {-(process.exitcode or 0)}")
+        ended = -(process.exitcode or 0)
+        late = f"it took more than {SECONDS} seconds"
+        return Row(
+            family,
+            UNTRIED,
+            reason=late if ended == signal.SIGALRM else f"its process ended by signal {ended}",
+        )
     finally:
         process.join()
 

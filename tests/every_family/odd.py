@@ -140,7 +140,8 @@ SETTINGS = SENSES | {
 }
 
 _SINKS = "its eager attention returns weights before its learned sinks take their part; ours are those that mix values"
-NOTES = {"granite_swa": _SINKS, "granitemoe_swa": _SINKS}
+_MEAN = "its eager attention returns the mean over heads for each; ours are those of each head"
+NOTES = {"granite_swa": _SINKS, "granitemoe_swa": _SINKS, "wavlm": _MEAN}
 
 # Why a family is not tried, where the first error does not say it.
 _SESSION = "it reads a session of a video, which changes with each pass"

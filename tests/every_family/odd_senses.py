@@ -72,6 +72,7 @@ _EDGE = {
 }
 
 SENSES = {
+    "swin2sr": {"depths": [1, 1], "num_heads": [6, 6], "image_size": 32},
     "muse_spark_audio": {"depths": [1, 1, 1, 1]},
     "muse_spark": {"audio_config": {"depths": [1, 1, 1, 1]}},
     "janus": {"vq_config": {"base_channels": 32, "channel_multiplier": [1, 1]}},
