@@ -186,7 +186,7 @@ by `python benchmarks/families.py`; all numbers and reasons are what came out.
   keys, and say so in a line.
 * **refused**: for the reason that the commands give.
 
-The commands read text, and `scan` reads images and sounds too (docs/images.md, docs/sounds.md). Of models that read
+The commands read text, and `scan` reads images, sounds and texts with images too (docs/). Of models that read
 something else than text, the table shows what `attnscope.capture.watching` sees in Python, on random inputs; a head
 that pools what a vision encoder gives (SigLIP, AIMv2) stands aside. What draws random numbers draws the same in every
 pass. Families of timm were tried with timm and torchvision, which nothing else here needs.

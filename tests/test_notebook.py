@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import torch
 import xarray as xr
 
 import attnscope
@@ -49,3 +50,16 @@ def test_a_part_of_a_result_has_no_page(results):
         xr.Dataset({"a": ("x", np.ones(2))}).attnscope.show()
     with pytest.raises(AttnscopeError, match="found a result of train"):
         results["scan"].assign_attrs(signature='{"command": "train"}').attnscope.show()
+
+
+def test_what_was_watched_or_given_as_matrices_has_a_page_too():
+    torch.manual_seed(0)
+    layer = torch.nn.TransformerEncoderLayer(16, 2, 32, batch_first=True)
+    module = torch.nn.TransformerEncoder(layer, 2).eval()
+    with attnscope.watch(module) as seen, torch.no_grad():
+        module(torch.randn(3, 20, 16))
+    matrices = tuple(torch.randn(2, 3, 9, 9).softmax(-1) for _ in range(2))
+    for result in (seen.result(), attnscope.measure_weights(matrices)):
+        assert "layers of" in repr(result.attnscope)
+        assert "Where the heads of" in result.attnscope.show().text
+        assert "<img" in result.attnscope._repr_html_()

@@ -73,7 +73,7 @@ class Shown:
         try:
             command = json.loads(self._result.attrs["signature"])["command"]
         except (KeyError, TypeError, ValueError):
-            command = None
+            command = "scan" if _is_measured(self._result) else None
         if command not in _SUMMARIES:
             raise AttnscopeError(
                 f"found a result {'without signature' if command is None else f'of {command}'}; expected one of "
@@ -122,6 +122,11 @@ class Shown:
             f'<div style="{_STYLE}"><p><b>attnscope {self.command}</b> {name}</p><ul>{said}</ul>{shown}'
             f"<p>The whole page: <code>.attnscope.show()</code></p></div>"
         )
+
+
+def _is_measured(result: xr.Dataset | xr.DataTree) -> bool:
+    """Whether a result without signature holds what a scan holds: of `attnscope.watch`, of `measure_weights`."""
+    return {"text", "layer", "head"} <= set(result.sizes) and "profile" in result.variables
 
 
 def _of_scan(result: xr.Dataset) -> list[str]:

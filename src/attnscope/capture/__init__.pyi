@@ -2,7 +2,7 @@ from ._backward import should_look_back
 from ._borrow import borrowed, borrowing
 from ._decoder import decoder_note, decoder_start
 from ._forward import check_finite, forward, not_finite
-from ._functional import SeenCall
+from ._functional import SeenCall, sees_ahead
 from ._hearing import SpeechModel, load_speech_model, reads_sounds
 from ._heuristics import (
     OWN_STATES,
@@ -13,6 +13,7 @@ from ._heuristics import (
     is_norm,
     is_rotary,
     main_output,
+    merged_side,
     named_scheme,
     other_states,
     patch_size_of,
@@ -22,6 +23,7 @@ from ._load import DTYPES, LoadedModel, load_model, usable_device
 from ._module_calls import PassObserver, calls_inside
 from ._notes import capture_notes
 from ._padding import padding_difference
+from ._pictured import PicturedModel, load_pictured_model
 from ._positions import position_table_length, stored_positions
 from ._quantised import plain
 from ._quiet import quiet
@@ -42,6 +44,7 @@ __all__ = [
     "Envoy",
     "LoadedModel",
     "PassObserver",
+    "PicturedModel",
     "SeenCall",
     "Site",
     "SpeechModel",
@@ -65,9 +68,11 @@ __all__ = [
     "is_rotary",
     "layer_coordinates",
     "load_model",
+    "load_pictured_model",
     "load_speech_model",
     "load_vision_model",
     "main_output",
+    "merged_side",
     "named_scheme",
     "not_finite",
     "other_states",
@@ -79,6 +84,7 @@ __all__ = [
     "quiet",
     "reads_images",
     "reads_sounds",
+    "sees_ahead",
     "should_look_back",
     "signature_of",
     "stored_positions",

@@ -38,7 +38,7 @@ class _Found:
     is_of_attention: bool = False
 
 
-def eager_way(model: PreTrainedModel, inputs: dict[str, Tensor]) -> EagerWay:
+def eager_way(model: PreTrainedModel, inputs: dict[str, Any]) -> EagerWay:
     """Find where a model's weights can be taken, on the first tokens of the first text.
 
     Three things are checked: the model's output was computed from the very softmax that gave the weights; they are all
@@ -98,7 +98,7 @@ def _kind(one: _Found, *, is_cross: bool) -> str:
     return "cross" if is_cross else "causal" if looks_back else "self"
 
 
-def _short(inputs: dict[str, Tensor]) -> dict[str, Tensor]:
+def _short(inputs: dict[str, Any]) -> dict[str, Any]:
     """The first tokens of the first text; what is no text as it is."""
     if "input_ids" not in inputs:
         return inputs

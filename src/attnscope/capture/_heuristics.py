@@ -42,7 +42,8 @@ def is_attention(module: nn.Module) -> bool:
     >>> is_attention(nn.MultiheadAttention(4, 1)), is_attention(nn.Linear(4, 4))
     (True, False)
     """
-    return "Attention" in _class(module) and _class(module) not in _RUNNING and not takes_points(module)
+    named = "Attention" in _class(module) and not _class(module).endswith("Output")  # what stands behind it
+    return named and _class(module) not in _RUNNING and not takes_points(module)
 
 
 def is_norm(module: nn.Module) -> bool:
@@ -269,6 +270,24 @@ def patch_size_of(config: Any) -> tuple[int, int] | None:
         return size, size
     pair = tuple(size) if isinstance(size, list | tuple) else ()
     return (pair[0], pair[1]) if len(pair) == 2 and all(isinstance(one, int) for one in pair) else None  # noqa: PLR2004
+
+
+def image_token_of(config: Any) -> int | None:
+    """The token that stands for a piece of an image in a text; None where the config names none.
+
+    Under another name a model of vision and language is refused, as one that puts no images into its text.
+    """
+    found = (getattr(config, name, None) for name in ("image_token_id", "image_token_index"))
+    return next((one for one in found if isinstance(one, int)), None)
+
+
+def merged_side(image_processor: Any) -> int:
+    """How many patches on a side a decoder reads as one piece of an image, where the processor tells grids of patches.
+
+    Under another name a grid has more places than the image has tokens, and no map is drawn.
+    """
+    found = (getattr(image_processor, name, None) for name in ("merge_size", "spatial_merge_size"))
+    return next((one for one in found if isinstance(one, int)), 1)
 
 
 def has_class_token(embeddings: nn.Module) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -39,12 +40,13 @@ class OtherOutputError(UncapturedError):
 @torch.no_grad()
 def verify(
     model: PreTrainedModel,
-    inputs: dict[str, Tensor],
+    inputs: dict[str, Any],
     valid: Tensor | None = None,
     *,
     text: str = "the first window",
     cross_only: bool = False,
     weights_suffice: bool = False,
+    looks_back: bool = True,
 ) -> tuple[list[Site], Tensor]:
     """Check on one batch that the captured attention is the model's own; return its sites and output.
 
@@ -69,6 +71,9 @@ def verify(
         Whether no more is asked for than weights. A model that cannot be captured through the registry is then captured
         by the weights that its modules return in eager attention, from now on (`capture_of` says so). These are held
         against what the model itself returns for ``output_attentions=True``, and traced to its output.
+    looks_back
+        Whether layers that are causal by their kind must be. Else all sites are given as ``self``: tokens of an image
+        may see later ones of it (Gemma3).
 
     Raises
     ------
@@ -88,15 +93,15 @@ def verify(
     if capture_of(model) != "registry" and not weights_suffice:
         raise AttnscopeError(only_weights(model))
     if capture_of(model) != "registry":
-        return _by_weights(model, inputs, valid, text)
+        return _by_weights(model, inputs, valid, text, looks_back=looks_back)
     try:
-        return _by_registry(model, inputs, valid, text, cross_only=cross_only)
+        return _by_registry(model, inputs, valid, text, cross_only=cross_only, looks_back=looks_back)
     except UncapturedError as first:
         if not weights_suffice:
             raise
         try:
             take_weights(model, eager_way(model, inputs))
-            return _by_weights(model, inputs, valid, text)
+            return _by_weights(model, inputs, valid, text, looks_back=looks_back)
         except AttnscopeError as second:
             take_weights(model, None)
             raise AttnscopeError(
@@ -105,49 +110,65 @@ def verify(
 
 
 def _by_weights(
-    model: PreTrainedModel, inputs: dict[str, Tensor], valid: Tensor | None, text: str
+    model: PreTrainedModel, inputs: dict[str, Any], valid: Tensor | None, text: str, *, looks_back: bool
 ) -> tuple[list[Site], Tensor]:
-    return _verified(model, inputs, valid, text, cross_only=False)
+    return _verified(model, inputs, valid, text, cross_only=False, looks_back=looks_back)
 
 
 def _by_registry(
-    model: PreTrainedModel, inputs: dict[str, Tensor], valid: Tensor | None, text: str, *, cross_only: bool
+    model: PreTrainedModel,
+    inputs: dict[str, Any],
+    valid: Tensor | None,
+    text: str,
+    *,
+    cross_only: bool,
+    looks_back: bool,
 ) -> tuple[list[Site], Tensor]:
     try:
-        return _with_masks(model, inputs, valid, text, cross_only=cross_only)
+        return _with_masks(model, inputs, valid, text, cross_only=cross_only, looks_back=looks_back)
     except UncapturedError:
         if are_products_taken(model):
             raise
-        take_products(
-            model
-        )  # perhaps a layer calls PyTorch's functions itself: once more, with those seen too
+        take_products(model)  # perhaps a layer calls PyTorch's functions itself
         try:
-            return _with_masks(model, inputs, valid, text, cross_only=cross_only)
+            return _with_masks(model, inputs, valid, text, cross_only=cross_only, looks_back=looks_back)
         except AttnscopeError:
             take_products(model, take=False)
         raise
 
 
 def _with_masks(
-    model: PreTrainedModel, inputs: dict[str, Tensor], valid: Tensor | None, text: str, *, cross_only: bool
+    model: PreTrainedModel,
+    inputs: dict[str, Any],
+    valid: Tensor | None,
+    text: str,
+    *,
+    cross_only: bool,
+    looks_back: bool,
 ) -> tuple[list[Site], Tensor]:
     if are_written_out(model):
-        return _verified(model, inputs, valid, text, cross_only=cross_only)
+        return _verified(model, inputs, valid, text, cross_only=cross_only, looks_back=looks_back)
     try:
-        return _verified(model, inputs, valid, text, cross_only=cross_only)
+        return _verified(model, inputs, valid, text, cross_only=cross_only, looks_back=looks_back)
     except (
         OtherOutputError
     ):  # perhaps a layer does not know what it may look at: once more, with every mask written out
         write_masks_out(model)
         try:
-            return _verified(model, inputs, valid, text, cross_only=cross_only)
+            return _verified(model, inputs, valid, text, cross_only=cross_only, looks_back=looks_back)
         except AttnscopeError:
             write_masks_out(model, out=False)
             raise
 
 
 def _verified(
-    model: PreTrainedModel, inputs: dict[str, Tensor], valid: Tensor | None, text: str, *, cross_only: bool
+    model: PreTrainedModel,
+    inputs: dict[str, Any],
+    valid: Tensor | None,
+    text: str,
+    *,
+    cross_only: bool,
+    looks_back: bool,
 ) -> tuple[list[Site], Tensor]:
     name = type(model).__name__
     sites: list[Site] = []
@@ -155,6 +176,7 @@ def _verified(
 
     def observe(site: Site, call: AttentionCall) -> Tensor:
         seen.update(running[-1:])  # the innermost: a whole decoder may be called attention (Mask2Former)
+        site = site if looks_back else replace(site, kind="self")
         sites.append(site)
         where = f"{name}, layer {site.index} ({site.name})"
         output = output_of(call)

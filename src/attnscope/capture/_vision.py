@@ -11,6 +11,7 @@ import torch
 import transformers
 from transformers import AutoImageProcessor, PreTrainedModel
 
+from attnscope.capture._heuristics import image_token_of
 from attnscope.capture._inner import inner_model
 from attnscope.capture._load import LoadedModel, load_model
 from attnscope.capture._quiet import quiet
@@ -108,9 +109,10 @@ def load_vision_model(
     )
     found = _reader(loaded.model)
     if found is None:
+        other = "text" if image_token_of(loaded.model.config) is None else "texts with images (JSON Lines)"
         raise AttnscopeError(
-            f"{type(loaded.model).__name__} reads {loaded.model.main_input_name}, not images: give it text, or take a "
-            "vision encoder (ViT, DINOv2, CLIP, SigLIP, ...)"
+            f"{type(loaded.model).__name__} reads {loaded.model.main_input_name}, not images: give it {other}, "
+            "or take a vision encoder (ViT, DINOv2, CLIP, SigLIP, ...)"
         )
     if need_processor and (processor is None or isinstance(processor, str | Path)):
         place = source if processor is None else processor
@@ -119,7 +121,7 @@ def load_vision_model(
                 "a model object was given without its image processor: pass tokenizer=processor, the model's folder, "
                 "or images as pixel_values"
             )
-        processor = _load_processor(
+        processor = load_image_processor(
             Repository.of(str(place), revision if processor is None else None),
             trust_remote_code=trust_remote_code,
         )
@@ -154,7 +156,14 @@ def _reader(model: PreTrainedModel) -> tuple[str, PreTrainedModel] | None:
     return None
 
 
-def _load_processor(repository: Repository, *, trust_remote_code: bool) -> Any:
+def load_image_processor(repository: Repository, *, trust_remote_code: bool = False) -> Any:
+    """The image processor of a repository, in the form that needs Pillow alone.
+
+    Raises
+    ------
+    AttnscopeError
+        If there is none, or it cannot be loaded.
+    """
     source = repository.source
     if not any(repository.find(name) for name in _FILES):
         raise AttnscopeError(

@@ -142,6 +142,9 @@ def _said_corpus(results: xr.Dataset) -> str:
         tokens = f"{int(results.length.sum())} tokens"
         if "target_length" in results:
             tokens += f", {int(results.target_length.sum())} of the target"
+        if "image_tokens" in results:
+            images = results.image_tokens.values[results.image_tokens.values > 0]
+            tokens += f", {images.sum()} of {count(len(images), 'image')}"
         tokens = tokens.replace("tokens", "frames", 1) if results.attrs.get("reads") == "sounds" else tokens
         return f"{count(texts, 'window')} ({tokens})"
     if "rows" not in results:

@@ -1,22 +1,29 @@
 from ._batch import Batch, collate
 from ._chats import Chats, ChatTexts, are_chats
 from ._given import kept
-from ._groups import GroupedWindows, Grouping, Groups, grouping_of
+from ._groups import ROLES, GroupedWindows, Grouping, Groups, check_names, grouping_of
 from ._opening import file_mode, is_standard_input, shown
+from ._picture_parts import PLACE
+from ._pictured_chats import written_in_parts
+from ._pictured_window import Expanded, image_groups, pictured_window
 from ._shown import IdNames, split_character, with_marked_spaces
 from .encoded import EncodedTexts, Sources, Texts, texts_and_targets, texts_of, windows_of
 from .images import Image, Images, images_of
 from .pairs import LinePairs, TargetTokenizer, shifted
+from .pictured import PicturedText, PicturedTexts, pictured_of
 from .sounds import Sound, Sounds, sounds_of
 from .texts import Corpus, Text
 from .windows import Window, Windows, cut_windows, window_name
 
 __all__ = [
+    "PLACE",
+    "ROLES",
     "Batch",
     "ChatTexts",
     "Chats",
     "Corpus",
     "EncodedTexts",
+    "Expanded",
     "GroupedWindows",
     "Grouping",
     "Groups",
@@ -24,6 +31,8 @@ __all__ = [
     "Image",
     "Images",
     "LinePairs",
+    "PicturedText",
+    "PicturedTexts",
     "Sound",
     "Sounds",
     "Sources",
@@ -33,13 +42,17 @@ __all__ = [
     "Window",
     "Windows",
     "are_chats",
+    "check_names",
     "collate",
     "cut_windows",
     "file_mode",
     "grouping_of",
+    "image_groups",
     "images_of",
     "is_standard_input",
     "kept",
+    "pictured_of",
+    "pictured_window",
     "shifted",
     "shown",
     "sounds_of",
@@ -49,4 +62,5 @@ __all__ = [
     "window_name",
     "windows_of",
     "with_marked_spaces",
+    "written_in_parts",
 ]

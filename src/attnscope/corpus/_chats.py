@@ -4,7 +4,7 @@ import hashlib
 import json
 import re
 from bisect import bisect_left
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -220,10 +220,36 @@ def written_out(
     See `ChatTexts`.
     """
     marked = [
-        {**message, "content": f"\ue000{number}\ue001"} if message.get("content") else message
+        {**message, "content": mark(number)} if message.get("content") else message
         for number, message in enumerate(messages)
     ]
     text, skeleton = (_applied(one, name, tokenizer, template) for one in (messages, marked))
+    said = [(str(message.get("content")), group_of_role(message["role"])) for message in messages]
+    return text, regions_between(text, skeleton, said, name)
+
+
+def mark(number: int) -> str:
+    """What stands for the content of that number where a template writes a chat the second time."""
+    return f"\ue000{number}\ue001"
+
+
+def regions_between(text: str, skeleton: str, said: Sequence[tuple[str, str]], name: str) -> list[Region]:
+    """Where contents lie in a chat, from the chat and what the template writes with `mark` in place of each content.
+
+    Parameters
+    ----------
+    text, skeleton
+        The chat, and the same with marks.
+    said
+        Each content and who says it, by the numbers of the marks.
+    name
+        Of the chat, for errors.
+
+    Raises
+    ------
+    AttnscopeError
+        Nothing of what is said is written, or what is around a content depends on it.
+    """
     between, numbers = _MARK.split(skeleton)[::2], [int(number) for number in _MARK.findall(skeleton)]
     if not numbers:
         raise AttnscopeError(
@@ -231,21 +257,21 @@ def written_out(
         )
     at = len(between[0])
     regions: list[Region] = []
-    fits = text.startswith(between[0]) and max(numbers) < len(messages)
+    fits = text.startswith(between[0]) and max(numbers) < len(said)
     for number, after in zip(numbers, between[1:], strict=True):
-        content = str(messages[number].get("content")) if fits else ""
+        content, role = said[number] if fits else ("", "")
         forms = (content, content.strip(), content.lstrip(), content.rstrip())
         fitting = [form for form in forms if text.startswith(form + after, at)]
         fits = fits and bool(fitting)
         if fits:
-            regions.append(Region(at, at + len(fitting[0]), group_of_role(messages[number]["role"])))
+            regions.append(Region(at, at + len(fitting[0]), role))
             at += len(fitting[0] + after)
     if not fits or at != len(text):
         raise AttnscopeError(
             f"{name}: the chat template does not write message {len(regions) + 1} or what is around it in the same way "
             f"whatever it says, so that its tokens cannot be told from the template's own: {_ADVICE}"
         )
-    return text, regions
+    return regions
 
 
 def roles_of(spans: tuple[tuple[int, int], ...], regions: list[Region]) -> tuple[str, ...]:

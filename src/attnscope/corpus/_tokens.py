@@ -48,14 +48,14 @@ def _tokenize_piece(tokenizer: Any, text: str, offset: int) -> Iterator[Token]:
     )
     ids: list[int] = encoded["input_ids"]
     names: list[str] = tokenizer.convert_ids_to_tokens(ids)
-    spans = _without_added_spaces(text, names, [tuple(span) for span in encoded["offset_mapping"]])
-    special = _special_ids(tokenizer)
+    spans = without_added_spaces(text, names, [tuple(span) for span in encoded["offset_mapping"]])
+    special = special_ids(tokenizer)
     written = frozenset(tokenizer.all_special_tokens)
     for token, (start, end), shown in zip(ids, spans, shown_tokens(text, names, spans, written), strict=True):
         yield Token(token, start + offset, end + offset, shown, token in special)
 
 
-def _special_ids(tokenizer: Any) -> set[int]:
+def special_ids(tokenizer: Any) -> set[int]:
     """Tokens that stand for no text; unknown and mask tokens stand for some."""
     names = ("bos_token_id", "eos_token_id", "cls_token_id", "sep_token_id")
     ids = {getattr(tokenizer, name) for name in names}
@@ -64,7 +64,7 @@ def _special_ids(tokenizer: Any) -> set[int]:
     return ids - {None}
 
 
-def _without_added_spaces(
+def without_added_spaces(
     text: str, names: Sequence[str], spans: Sequence[tuple[int, int]]
 ) -> list[tuple[int, int]]:
     """Empty the span of a space that the tokenizer put before a word and gave the word's first character.

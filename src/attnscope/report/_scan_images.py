@@ -45,3 +45,23 @@ def picture_data(sample: xr.Dataset) -> list[dict[str, Any]] | None:
             sample["source"].values, sample["picture"].values, sample["grid"].values, strict=True
         )
     ]
+
+
+def view_data(sample: xr.Dataset) -> list[list[dict[str, Any]]] | None:
+    """For each window the images in its text: rows, columns, and the tokens that lie in them, row by row."""
+    if "view_of" not in sample.variables:
+        return None
+    found: list[list[dict[str, Any]]] = [[] for _ in range(sample.sizes["window"])]
+    for view, window in enumerate(sample["view_window"].values.tolist()):
+        picture = str(sample["view_picture"].values[view])
+        tokens = np.flatnonzero(sample["view_of"].values[window] == view)
+        found[window].append(
+            {
+                "name": str(sample["view_name"].values[view]),
+                "source": f"data:image/jpeg;base64,{picture}" if picture else "",
+                "rows": int(sample["view_rows"].values[view]),
+                "columns": int(sample["view_columns"].values[view]),
+                "tokens": tokens[np.argsort(sample["view_place"].values[window][tokens])].tolist(),
+            }
+        )
+    return found

@@ -10,7 +10,7 @@ from attnscope.figures.reading import HIGH, LOW
 from attnscope.report._embed import script_json, write_page
 from attnscope.report._group_content import group_data, group_rows
 from attnscope.report._scan_content import flatten, page_data, parsed, pieces_note
-from attnscope.report._scan_images import patch_data, picture_data
+from attnscope.report._scan_images import patch_data, picture_data, view_data
 from attnscope.report._window import pack_windows
 from attnscope.statistics import NOTES, numbering_note
 
@@ -73,7 +73,7 @@ def write_report(result: xr.Dataset, sample: xr.Dataset | None, path: Path | str
     if sample is not None:
         _check_same_heads(result, sample)
         window = pack_windows(sample)
-        data["window"] = window.shared | {"pictures": picture_data(sample)}
+        data["window"] = window.shared | {"pictures": picture_data(sample), "views": view_data(sample)}
     signature = parsed(result.attrs.get("signature", "{}"))
     summary = parsed(result.attrs.get("summary", "{}"))
     return write_page(

@@ -231,7 +231,7 @@ function drawNumbers(index) {
 // --- the window -----------------------------------------------------------------------------------------------
 
 const shared = data.window ?? null;
-let names = [], chips = [], packed = null, drawn = null, loading = 0;
+let names = [], chips = [], views = [], places = new Map(), packed = null, drawn = null, loading = 0;
 
 /** The texts of the chosen head's queries and keys: a decoder reads another text than its encoder. */
 const sides = () => { const [queries, keys] = shared.sides[Math.floor(state.head / heads)]; return { queries, keys }; };
@@ -272,6 +272,11 @@ function openWindow() {
   chips = names.map(() => []);
   const picture = pictureOf(shared, state.window), middle = picture && picture.start + Math.floor(picture.rows / 2) * picture.columns + Math.floor(picture.columns / 2);
   state.kept = texts.map(({ tokens, special }) => middle ?? Math.min(tokens.length - 1, Math.max(0, special.indexOf(false)) + 5));
+  views = viewsOf(shared, state.window).map((view) => ({ ...view, ...viewBox(view) }));
+  places = placesOf(views);
+  // the end of the text, which sees all of its images
+  if (views.length) state.kept = texts.map(({ tokens, special }) => tokens.findLastIndex((_, i) => !special[i] && !places.has(i)));
+  state.kept = state.kept.map((token, text) => (token < 0 ? texts[text].tokens.length - 1 : token));
   byId("texts").replaceChildren();
   texts.forEach((_, text) => buildText(text));
   byId("window-size").textContent = texts.map(({ tokens, total }, i) =>
@@ -307,11 +312,17 @@ function buildText(text) {
   const { tokens, special } = shared.windows[state.window][text];
   const title = html("p", { class: "hint", id: `text-${text}` });
   const picture = pictureOf(shared, state.window), boxes = picture && patchBoxes(picture);
-  const box = html("div", { class: picture ? "tokens image" : "tokens", role: "listbox", "aria-labelledby": `tokens-title text-${text}`, "aria-orientation": "horizontal" });
+  const box = html("div", { class: picture ? "tokens image" : views.length ? "tokens pictured" : "tokens", role: "listbox", "aria-labelledby": `tokens-title text-${text}`, "aria-orientation": "horizontal" });
   tokens.forEach((_, i) => {
     const chip = html("button", { type: "button", role: "option", tabindex: -1, class: special[i] ? "token special" : "token", dir: "auto", "data-token": i, title: `position ${i}` }, names[text][i]);
     chips[text].push(chip);
-    if (!picture) box.append(chip, "\u200b");
+    const placed = places.get(i);
+    if (placed) {
+      const { view, place } = placed;
+      if (!view.box.parentNode) box.append(view.box);
+      chip.style.gridArea = `${Math.floor(place / view.columns) + 1} / ${(place % view.columns) + 1}`;
+      view.grid.append(chip);
+    } else if (!picture) box.append(chip, "\u200b");
     else if (placeOf(picture, i)) boxes.grid.append(chip);
     else boxes.line.append(chip, "\u200b");
   });
@@ -321,8 +332,9 @@ function buildText(text) {
   for (const kind of ["pointerleave", "focusout"]) box.addEventListener(kind, () => showToken(kept()));
   box.addEventListener("click", (event) => { const t = tokenOf(event); if (t !== null) keepToken(t); });
   box.addEventListener("keydown", (event) => {
-    const line = picture?.columns ?? 1;
-    const from = tokenOf(event), step = { ArrowLeft: -1, ArrowRight: 1, ArrowUp: -line, ArrowDown: line }[event.key];
+    const from = tokenOf(event), placed = places.get(from), line = picture?.columns ?? 1;
+    const below = (across) => (placed ? placed.view.tokens[placed.place + across * placed.view.columns] - from : across * line);
+    const step = { ArrowLeft: -1, ArrowRight: 1, ArrowUp: below(-1), ArrowDown: below(1) }[event.key];
     if (from === null || !step) return;
     event.preventDefault();
     if (chips[text][from + step]) moveFocus(chips[text], from, from + step);
@@ -393,10 +405,11 @@ function showToken(token) {
   const { direction } = state, found = partners(state.map, token, direction), here = chosenText(), there = otherText();
   const most = found[0]?.weight ?? 1;
   const weights = new Map(found.flatMap((p) => Array.from({ length: p.last - p.position + 1 }, (_, i) => [p.position + i, p.weight])));
+  const onImages = Math.max(...found.filter((p) => places.has(p.position)).map((p) => p.weight), 0.01); // what is less is not drawn as much
   const numbered = new Set(state.map.tile ? [] : found.slice(0, 8).filter((p) => p.weight >= 0.02 * most).map((p) => p.position));
   chips.forEach((all, text) => all.forEach((chip, i) => {
     const weight = text === there ? weights.get(i) ?? 0 : 0, chosen = text === here && i === token;
-    chip.style.setProperty("--w", weight ? Math.sqrt(weight / most).toFixed(3) : 0);
+    chip.style.setProperty("--w", weight ? Math.sqrt(weight / (places.has(i) ? onImages : most)).toFixed(3) : 0);
     if (text === there && numbered.has(i)) chip.dataset.weight = weight < 0.005 ? "<.01" : weight.toFixed(2);
     else delete chip.dataset.weight;
     chip.classList.toggle("current", chosen);
@@ -404,13 +417,14 @@ function showToken(token) {
     chip.tabIndex = text === here && i === kept() ? 0 : -1;
   }));
   nameTexts();
+  sayViews(found, direction);
   const picture = pictureOf(shared, state.window);
-  byId("tokens-title").replaceChildren(picture ? "Image " : "Text ", html("span", { class: "count" }, `${picture ? "red" : "blue"}: ${direction === "from" ? "what the outlined token looks at" : "what looks at the outlined token"}`));
+  byId("tokens-title").replaceChildren(picture ? "Image " : "Text ", html("span", { class: "count" }, `${picture ? "red" : views.length ? "blue, over images red" : "blue"}: ${direction === "from" ? "what the outlined token looks at" : "what looks at the outlined token"}`));
   const table = byId("partners");
   const what = direction === "from" ? "looks at" : "is looked at by";
   table.caption.replaceChildren(html("strong", {}, html("bdi", {}, names[here][token])), ` (position ${token})${state.map.tile ? " and its tile" : ""} ${what}`);
   const named = (p) => `${names[there][p.position] ?? "…"}${p.last > p.position ? ` … ${names[there][p.last] ?? ""}` : ""}`;
-  const away = (p) => (p.last > p.position ? "" : picture ? (direction === "from" ? steps(picture, token, p.position) : steps(picture, p.position, token)) : direction === "from" ? p.position - token : token - p.position);
+  const away = (p) => (p.last > p.position ? "" : picture ? (direction === "from" ? steps(picture, token, p.position) : steps(picture, p.position, token)) : direction === "from" ? stepsWithin(places, token, p.position) || p.position - token : stepsWithin(places, p.position, token) || token - p.position);
   const rows = found.slice(0, 8).map((p) => row(named(p), p.last > p.position ? `${p.position}–${p.last}` : p.position, away(p), p.weight, most));
   if (direction === "from") {
     const others = found.slice(8).reduce((sum, p) => sum + p.weight, 0) + (state.map.rest?.[token] ?? 0);
@@ -418,6 +432,16 @@ function showToken(token) {
   }
   table.tBodies[0].replaceChildren(...rows);
   drawn?.outline(token, direction);
+}
+
+/** Under each image: how much of a token's weight lies on it. */
+function sayViews(found, direction) {
+  for (const view of views) {
+    const own = found.filter((p) => places.get(p.position)?.view === view), sum = own.reduce((total, p) => total + p.weight, 0);
+    const shape = `${view.name}, ${view.rows} × ${view.columns} tokens`;
+    const largest = own.length ? `; most, ${say(own[0].weight, 2)}, ${direction === "from" ? "on" : "from"} ${names[chosenText()][own[0].position].replace(`${view.name} `, "")}` : "";
+    view.says.textContent = state.map.tile ? shape : direction === "from" ? `${shape}: ${say(sum, 2)} of the token's weight${largest}` : `${shape}${largest}`;
+  }
 }
 
 function row(name, position, offset, weight, most, faint = false) {

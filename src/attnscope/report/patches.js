@@ -13,7 +13,24 @@ function placeOf(picture, token) {
   const patch = token - picture.start;
   return patch < 0 || patch >= picture.rows * picture.columns ? null : [Math.floor(patch / picture.columns), patch % picture.columns];
 }
-/** From one token to another, in words; "" where one of them is no patch. */
+/** The images in the text of a window, and for each of its tokens the image and the place in its rows; none in other scans. */
+const viewsOf = (shared, window) => shared?.views?.[window] ?? [];
+const placesOf = (views) => new Map(views.flatMap((view) => view.tokens.map((token, place) => [token, { view, place }])));
+/** From one token of an image to another of the same, in words; "" where they are not of one. */
+function stepsWithin(places, from, to) {
+  const [a, b] = [places.get(from), places.get(to)];
+  if (!a || a.view !== b?.view) return "";
+  const at = ({ place }) => [Math.floor(place / a.view.columns), place % a.view.columns];
+  const [[row, column], [otherRow, otherColumn]] = [at(a), at(b)];
+  return saySteps(otherRow - row, otherColumn - column);
+}
+/** An image in a text, over which its tokens are put, and a line that says how much lies on it. */
+function viewBox(view) {
+  const { grid } = patchBoxes(view), says = html("p", { class: "hint view" });
+  return { grid, says, box: html("div", { class: view.name.includes("tile") ? "inset tile" : "inset", role: "presentation" }, grid, says) };
+}
+
+/** From one token, in words; "" where one of them is no patch. */
 function steps(picture, from, to) {
   const [a, b] = [placeOf(picture, from), placeOf(picture, to)];
   return a && b ? saySteps(b[0] - a[0], b[1] - a[1]) : "";

@@ -35,6 +35,7 @@ from attnscope.corpus import (
     Window,
     images_of,
     kept,
+    pictured_of,
     sounds_of,
     windows_of,
 )
@@ -47,6 +48,7 @@ from attnscope.statistics._places import NEEDED
 from attnscope.statistics._sides import grouping_for, read_sides
 from attnscope.statistics._summary import summarize
 from attnscope.statistics.images import scan_images
+from attnscope.statistics.pictured import scan_pictured
 from attnscope.statistics.sounds import scan_sounds
 from attnscope.store import RunFolder, Signature
 
@@ -103,13 +105,16 @@ def scan(
         Of a vision encoder, images: paths of ``.png``, ``.jpg`` or ``.webp`` files or of folders that hold them,
         Pillow's images, arrays of pixels ``(row, column, 3)`` of 8 bits, or ``pixel_values``: see
         `attnscope.statistics.images`. Of Whisper, Wav2Vec2 and the like, sounds: ``.wav`` files or folders of them, or
-        ``{"array": samples, "sampling_rate": rate}``; see `attnscope.statistics.sounds`.
+        ``{"array": samples, "sampling_rate": rate}``; see `attnscope.statistics.sounds`. Of a model of vision and
+        language, objects with ``text`` (or ``messages``) and ``image`` or ``images``, or JSON Lines of them; see
+        `attnscope.statistics.pictured`.
     targets
         Translations of `texts`, for an encoder-decoder: one sentence a line on both sides (each string is one), line i
         beside line i. The decoder reads them as in training, after its start token. Without them it reads what the
         encoder reads.
     tokenizer
-        A tokenizer or its folder; by default the one beside the model. Of images, the image processor.
+        A tokenizer or its folder; by default the one beside the model. Of images, the image processor; of texts with
+        images, the processor.
     out
         Run folder, or a function that names it from the signature. With it, results are written as they come,
         and a run that was stopped goes on. ``.encoding["source"]`` of the result holds the folder.
@@ -213,6 +218,12 @@ def scan(
         "show": show,
         "progress": progress,
     }
+    pictured = pictured_of(texts, field)
+    if pictured is not None:
+        kept_apart = ("groups", "chat", "chat_template")
+        of_windows = {name: value for name, value in of_text.items() if name not in kept_apart}
+        _refuse_of_text("texts with images", targets=targets, batch_size=batch_size, **of_windows)
+        return scan_pictured(model, pictured, groups=groups, chat_template=chat_template, **of_all)
     images = images_of(texts)
     if images is not None and (not images.beside_text or reads_images(model, revision)):
         _refuse_of_text("images", targets=targets, **of_text)

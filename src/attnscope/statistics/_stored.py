@@ -26,6 +26,7 @@ NOTES = (
     "random",
     "patches",
     "sounds",
+    "pictures",
 )  # attributes that tell a reader what is not as expected
 SUMMARY, SAMPLE = "summary", "sample"
 
@@ -43,6 +44,11 @@ def load_scan(run: RunFolder) -> xr.Dataset:
         "rows",
         "columns",
         "frames",
+        "image_first",
+        "image_tokens",
+        "image_tiles",
+        "image_rows",
+        "image_columns",
     ]
     results = results[[name for name in known if name in results]]
     if summary is not None:

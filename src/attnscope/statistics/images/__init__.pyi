@@ -2,6 +2,7 @@ from ._grid import Grid, grid_of
 from ._kinds import NEEDED, summarize_images
 from ._offsets import offset_name
 from ._patches import equal_call, measure_patches
+from ._picture import jpeg, jpeg_of
 from ._ranking import patch_peaks, patch_shares, rank_patch_heads
 from ._scan import scan_images
 
@@ -10,6 +11,8 @@ __all__ = [
     "Grid",
     "equal_call",
     "grid_of",
+    "jpeg",
+    "jpeg_of",
     "measure_patches",
     "offset_name",
     "patch_peaks",

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 if TYPE_CHECKING:
+    import numpy as np
     from torch import Tensor
 
 _PIXELS = 448  # on the longer side
@@ -30,7 +31,26 @@ def jpeg(pixels: Tensor, processor: Any) -> str:
     elif processor is None:
         values = (values - values.amin()) / (values.amax() - values.amin()).clamp_min(1e-9)
     bytes_ = (values.clamp(0, 1) * 255).round().to(torch.uint8).permute(1, 2, 0).numpy()
-    image = pillow.fromarray(bytes_[..., 0] if bytes_.shape[-1] == 1 else bytes_[..., :3]).convert("RGB")
+    return _packed(
+        pillow.fromarray(bytes_[..., 0] if bytes_.shape[-1] == 1 else bytes_[..., :3]).convert("RGB")
+    )
+
+
+def jpeg_of(pixels: np.ndarray, shape: float) -> str:
+    """An image that was given, ``(row, column, 3)`` of 8 bits, drawn to so many columns for a row; "" without Pillow.
+
+    For processors that scale an image to their patches, without cutting anything off.
+    """
+    try:
+        from PIL import Image as pillow  # noqa: N813
+    except ImportError:
+        return ""
+    longer = max(1.0, shape), max(1.0, 1 / shape)
+    size = (round(_PIXELS * longer[0] / max(longer)), round(_PIXELS * longer[1] / max(longer)))
+    return _packed(pillow.fromarray(pixels).resize(size))
+
+
+def _packed(image: Any) -> str:
     image.thumbnail((_PIXELS, _PIXELS))
     file = io.BytesIO()
     image.save(file, "JPEG", quality=85)

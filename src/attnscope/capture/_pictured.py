@@ -1,0 +1,279 @@
+"""Models of vision and language: their decoder, and the processor that puts images into a text."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from transformers import PreTrainedModel
+
+from attnscope.attention import output_of
+from attnscope.capture._eager import without_cache
+from attnscope.capture._heuristics import image_token_of, main_output
+from attnscope.capture._load import LoadedModel, load_model
+from attnscope.capture._processors import load_processor
+from attnscope.capture._quiet import quiet
+from attnscope.capture._repository import Repository
+from attnscope.capture._verify import TOLERANCE, verify
+from attnscope.capture._watching import watching
+from attnscope.corpus import PLACE, Expanded, written_in_parts
+from attnscope.errors import AttnscopeError, explaining
+from attnscope.store import short_hash
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from attnscope.capture._inner import Bridge, Envoy
+    from attnscope.capture._watch import Site
+    from attnscope.corpus import PicturedText
+
+
+@dataclass(frozen=True, eq=False)
+class PicturedModel:
+    """A model of vision and language, ready to be watched.
+
+    Attributes
+    ----------
+    loaded
+        The whole model, and its tokenizer.
+    decoder
+        What of it reads the text with the images in it: its layers are measured.
+    processor
+        What puts images into a text.
+    image_id
+        The token that stands for a piece of an image.
+    """
+
+    loaded: LoadedModel
+    decoder: PreTrainedModel
+    processor: Any
+    image_id: int
+
+    def read(self, item: PicturedText, template: str | None = None) -> tuple[Expanded, dict[str, Any]]:
+        """What the processor makes of a text with images: its tokens, and the arguments of the forward pass.
+
+        Raises
+        ------
+        AttnscopeError
+            If the places for images are not as many as the images, the template refuses the chat, or the processor
+            what it is given.
+        """
+        text, contents = item.text, None
+        own = _mark_of(self.processor)
+        if text is None:
+            text, contents = written_in_parts(item, self.processor, template)
+        elif own not in text:
+            text = text.replace(PLACE, own)
+        places = text.count(own)
+        if places != len(item.images):
+            form = PLACE if own == PLACE else f"{PLACE} or {own}"
+            raise AttnscopeError(
+                f"{item.name}: has {len(item.images)} image{'s' * (len(item.images) != 1)}, and its text {places} "
+                f"place{'s' * (places != 1)} for images: write {form} where each belongs"
+            )
+        begins = self.loaded.tokenizer.bos_token
+        with (
+            quiet(),
+            explaining(f"{item.name}: the processor cannot take it", "Are the images large enough?"),
+        ):
+            found = self.processor(
+                text=[text],
+                images=_pillow(item) or None,
+                return_tensors="pt",
+                return_offsets_mapping=True,
+                return_text_replacement_offsets=True,
+                add_special_tokens=not (begins and text.startswith(begins)),
+            )
+        given = dict(found)
+        spans = [(int(start), int(end)) for start, end in given.pop("offset_mapping")[0]]
+        told: Any = given.pop("text_replacement_offsets", [])
+        replaced: list[dict[str, Any]] = list(told[0]) if len(told) else []
+        if len(replaced) != places:
+            raise AttnscopeError(
+                f"{type(self.processor).__name__} does not tell what it writes for an image: models are measured whose "
+                "processor does (LLaVA, Qwen-VL, Idefics3, InternVL, Gemma3, ...)"
+            )
+        expanded, gained = _expanded(text, replaced)
+        if max((end for _, end in spans), default=0) > len(expanded):
+            raise AttnscopeError(
+                f"{type(self.processor).__name__} writes more into a text than its images, and does not tell what: the "
+                "characters behind its tokens are not known, and it is not measured"
+            )
+        regions = (
+            None
+            if contents is None
+            else tuple(one._replace(start=gained(one.start), end=gained(one.end)) for one in contents)
+        )
+        return (
+            Expanded(
+                name=item.name,
+                text=expanded,
+                ids=tuple(given["input_ids"][0].tolist()),
+                spans=tuple(spans),
+                images=tuple((first, last) for first, last in (one["new_span"] for one in replaced)),
+                image_id=self.image_id,
+                contents=regions,
+            ),
+            {name: self._placed(value) for name, value in given.items()},
+        )
+
+    def _placed(self, value: Any) -> Any:
+        if not isinstance(value, torch.Tensor):
+            return value
+        model = self.loaded.model
+        return value.to(model.device, model.dtype if value.is_floating_point() else value.dtype)
+
+    def run(self, given: dict[str, Any]) -> Tensor:
+        """What the whole model gives."""
+        return main_output(self.loaded.model(**without_cache(self.loaded.model), **given))
+
+    @torch.no_grad()
+    def decoder_inputs(self, given: dict[str, Any]) -> dict[str, Any]:
+        """The arguments that the decoder is called with, where images are in the text already."""
+        seen: list[dict[str, Any]] = []
+
+        def look(_: Any, plain: tuple[Any, ...], named: dict[str, Any]) -> None:
+            names = self.decoder.forward.__code__.co_varnames[1:]
+            seen.append(dict(zip(names, plain, strict=False)) | named)
+            raise _SeenError
+
+        hook = self.decoder.register_forward_pre_hook(look, with_kwargs=True)
+        try:
+            self.run(given)
+        except _SeenError:
+            pass
+        finally:
+            hook.remove()
+        if len(seen) != 1:
+            raise AttnscopeError(
+                f"{type(self.loaded.model).__name__} does not read its text with its {type(self.decoder).__name__}: "
+                "it is not measured"
+            )
+        return {name: value for name, value in seen[0].items() if value is not None}
+
+    @torch.no_grad()
+    def verify(self, given: dict[str, Any], name: str) -> list[Site]:
+        """Check that the decoder is captured as it is, and that the whole model gives what it gives alone.
+
+        Raises
+        ------
+        AttnscopeError
+            If not.
+        """
+        kind = type(self.loaded.model).__name__
+        with explaining(f"{kind} cannot read {name}", "Are processor and model made for each other?"):
+            inputs = self.decoder_inputs(given)
+            own = self.run(given)
+        sites, _ = verify(self.decoder, inputs, text=name, weights_suffice=True, looks_back=False)
+        with watching(
+            self.decoder,
+            lambda _, call: output_of(call) if call.key.shape[-1] else call.query,
+            weights_suffice=True,
+        ):
+            found = self.run(given)
+        limit = TOLERANCE.get(found.dtype, 1e-4) * max(1e-6, float(own.double().abs().max()))
+        difference = float((own.double() - found.double()).abs().max())
+        if not difference <= limit:
+            raise AttnscopeError(
+                f"{kind} gives another output while its decoder is watched ({difference:.1e})"
+            )
+        return sites
+
+    def processing(self) -> str:
+        """Hash of all that the processor does, but its tokenizer."""
+        settings = {
+            name: value
+            for name, value in vars(self.processor).items()
+            if isinstance(value, str | int | float | bool | dict | list | None)
+        }
+        images = self.processor.image_processor.to_dict()
+        return short_hash(json.loads(json.dumps([settings, images], default=str, sort_keys=True)))
+
+
+class _SeenError(Exception):
+    """Ends a pass whose beginning was looked at."""
+
+
+def load_pictured_model(
+    source: str | Path | PreTrainedModel | Bridge | Envoy,
+    *,
+    processor: Any = None,
+    revision: str | None = None,
+    device: str | None = None,
+    dtype: str | None = None,
+    trust_remote_code: bool = False,
+) -> PicturedModel:
+    """Load a model of vision and language with the processor beside it.
+
+    Parameters
+    ----------
+    source, revision, device, dtype, trust_remote_code
+        See `load_model`.
+    processor
+        Its processor or the processor's folder; by default the one beside the model.
+
+    Raises
+    ------
+    AttnscopeError
+        As `load_model`; if the model puts no images into its text, or it has no processor.
+    """
+    loaded = load_model(
+        source,
+        revision=revision,
+        device=device,
+        dtype=dtype,
+        trust_remote_code=trust_remote_code,
+        need_tokenizer=False,
+    )
+    model, name = loaded.model, type(loaded.model).__name__
+    decoder = model.get_decoder()
+    image_id = image_token_of(model.config)
+    if image_id is None or decoder is model or not isinstance(decoder, PreTrainedModel):
+        raise AttnscopeError(
+            f"{name} puts no images into a text, and these texts have images: take a model of vision and language "
+            "(LLaVA, Qwen-VL, ...), or name the field that holds the text (--field text) to read that alone"
+        )
+    if processor is None or isinstance(processor, str | Path):
+        place = source if processor is None else processor
+        if not isinstance(place, str | Path):
+            raise AttnscopeError(
+                "a model object was given without its processor: pass tokenizer=processor, or the processor's folder"
+            )
+        repository = Repository.of(str(place), revision if processor is None else None)
+        processor = load_processor(repository, model, trust_remote_code=trust_remote_code)
+    tokenizer: Any = getattr(processor, "tokenizer", None)
+    if getattr(processor, "image_token", None) is None or not getattr(tokenizer, "is_fast", False):
+        raise AttnscopeError(
+            f"{type(processor).__name__} is no processor of {name}: expected one with image_token and a fast tokenizer"
+        )
+    return PicturedModel(replace(loaded, tokenizer=tokenizer), decoder, processor, image_id)
+
+
+def _mark_of(processor: Any) -> str:
+    """What stands for an image in a text that a processor takes."""
+    return str(getattr(processor.image_token, "content", processor.image_token))
+
+
+def _pillow(item: PicturedText) -> list[Any]:
+    from PIL import Image as pillow  # noqa: N813
+
+    return [pillow.fromarray(pixels) for pixels in item.pixels()]
+
+
+def _expanded(text: str, replaced: list[dict[str, Any]]) -> tuple[str, Any]:
+    """The text with what was put in, and from a character of the one to that of the other."""
+    parts: list[str] = []
+    last = 0
+    for one in replaced:
+        start, end = one["span"]
+        parts += [text[last:start], one["replacement"]]
+        last = end
+
+    def gained(place: int) -> int:
+        before = [one for one in replaced if one["span"][1] <= place]
+        return place + (before[-1]["new_span"][1] - before[-1]["span"][1] if before else 0)
+
+    return "".join((*parts, text[last:])), gained

@@ -1,0 +1,61 @@
+"""Chats with images as a processor's template writes them."""
+
+from typing import Any
+
+from attnscope.corpus._chats import Region, mark, regions_between
+from attnscope.corpus._messages import group_of_role
+from attnscope.corpus.pictured import PicturedText
+from attnscope.errors import AttnscopeError, reason_of
+
+_ADVICE = "leave that chat out, or give another template (--chat-template FILE)"
+
+
+def written_in_parts(
+    item: PicturedText, processor: Any, template: str | None = None
+) -> tuple[str, list[Region]]:
+    """A chat as a template writes it, and where the texts of its messages lie.
+
+    Parameters
+    ----------
+    item
+        A chat with images.
+    processor
+        With ``apply_chat_template``.
+    template
+        Another template than that of the processor or of its tokenizer.
+
+    Raises
+    ------
+    AttnscopeError
+        There is no template, it refuses the chat, or does not write each text as it stands.
+    """
+    template = template or getattr(processor, "chat_template", None) or processor.tokenizer.chat_template
+    if not template:
+        raise AttnscopeError(
+            f"{item.name} is a chat, and the processor has no chat template: give one, a Jinja file "
+            "(--chat-template FILE)"
+        )
+    said: list[tuple[str, str]] = []
+    marked: list[dict[str, Any]] = []
+    for message in item.messages:
+        parts: list[dict[str, Any]] = []
+        for part in message["content"]:
+            if part["type"] == "text" and part["text"]:
+                parts.append({**part, "text": mark(len(said))})
+                said.append((part["text"], group_of_role(message["role"])))
+            else:
+                parts.append(part)
+        marked.append({**message, "content": parts})
+    text, skeleton = (
+        _applied(chat, item.name, processor, template) for chat in (list(item.messages), marked)
+    )
+    return text, regions_between(text, skeleton, said, item.name)
+
+
+def _applied(messages: list[dict[str, Any]], name: str, processor: Any, template: str) -> str:
+    try:
+        return str(processor.apply_chat_template(messages, chat_template=template))
+    except Exception as error:  # templates are programs: whatever theirs raises
+        raise AttnscopeError(
+            f"{name}: the chat template refuses it ({reason_of(error)}): {_ADVICE}"
+        ) from error

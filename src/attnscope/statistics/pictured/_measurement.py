@@ -1,0 +1,207 @@
+"""The forward passes of a scan of texts with images, one text after the other."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from attnscope.attention import output_of
+from attnscope.capture import capture_notes, configured_length, forward, sees_ahead, watching
+from attnscope.corpus import GroupedWindows, Grouping, image_groups, pictured_window
+from attnscope.errors import AttnscopeError
+from attnscope.progress import Progress, Tell, tell_nobody
+from attnscope.statistics._keep import keep
+from attnscope.statistics._labelled import labelled
+from attnscope.statistics._pass import StatisticsObserver
+from attnscope.statistics._sample import (
+    ROWS,
+    WEIGHTS,
+    WINDOWS,
+    MapObserver,
+    sample_dataset,
+    shown_heads,
+    tile_size,
+)
+from attnscope.statistics.pictured._groups import grouping_of_pictured
+from attnscope.statistics.pictured._reading import PicturedReading, Placed
+from attnscope.statistics.pictured._tiles import Tiles
+from attnscope.statistics.pictured._views import image_sizes, with_views
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    import xarray as xr
+    from torch import Tensor
+
+    from attnscope.attention import AttentionCall
+    from attnscope.capture import PicturedModel, Site
+    from attnscope.corpus import PicturedText, PicturedTexts, Window
+    from attnscope.store import RunFolder
+
+
+class PicturedMeasurement:
+    """The forward passes of one scan of texts with images: each has a length of its own, and is read by itself."""
+
+    def __init__(
+        self,
+        model: PicturedModel,
+        texts: PicturedTexts,
+        names: Sequence[str],
+        band: int,
+        limit: int | None,
+        grouping: Grouping | None,
+        template: str | None,
+        progress: Tell | None,
+    ) -> None:
+        self.model, self.texts, self.template = model, list(islice(texts, limit)), template
+        self.names, self.band = names, band
+        self.progress = progress or tell_nobody
+        self.tiles = Tiles(model)
+        self.notes: dict[str, str] = {}
+        if not self.texts:
+            raise AttnscopeError("no text: expected at least one, with its images")
+        placed = [self._place(item) for item in self.texts]
+        windows, images = image_groups([one.window for one in placed])
+        self.grouping = grouping_of_pictured(grouping, windows, images)
+        windows = list(GroupedWindows(windows, self.grouping))
+        self.placed = [replace(one, window=window) for one, window in zip(placed, windows, strict=True)]
+        self.images = max(len(item.images) for item in self.texts)
+        self.reach = max(map(len, windows)) - 1
+        first = max(range(len(windows)), key=lambda number: min(1, len(self.texts[number].images)))
+        _, given = model.read(self.texts[first], template)
+        self.sites = model.verify(given, self.texts[first].name)
+        self.notes |= capture_notes(model.decoder)
+        self._check_places(windows[first], given)
+        self.notes["tower"] = (
+            f"Measured are the layers of {type(model.decoder).__name__}, which reads the text with the images in it; "
+            "the vision tower's own attention is not."
+        )
+        self._say_tiles()
+
+    def _place(self, item: PicturedText) -> Placed:
+        expanded, given = self.model.read(item, self.template)
+        most = configured_length(self.model.loaded.model.config.get_text_config())
+        if most is not None and 0 < most < len(expanded.ids):
+            raise AttnscopeError(
+                f"{item.name} has {len(expanded.ids):,} tokens with its images, and the model takes {most:,}: give "
+                "smaller or fewer images, or less text"
+            )
+        tiles = tuple(self.tiles.of(expanded, given))
+        names = {token: name for tile in tiles for token, name in tile.names.items()}
+        window = pictured_window(expanded, self.model.loaded.tokenizer, names)
+        return Placed(window, expanded.image_tokens(), tiles)
+
+    def _say_tiles(self) -> None:
+        told = [tile for one in self.placed for tile in one.tiles]
+        grids = sorted({(tile.rows, tile.columns) for tile in told})
+        shown = ", ".join(f"{rows} x {columns}" for rows, columns in grids[:3]) + ", ..." * (len(grids) > 3)  # noqa: PLR2004
+        if told:
+            how = (
+                "by the grids that the processor tells"
+                if self.tiles.told == {"processor"}
+                else "found by changing pixels place by place"
+            )
+            self.notes["pictures"] = f"Rows and columns of image tokens: {shown} ({how})."
+        if self.tiles.unknown:
+            self.notes["pictures"] = " ".join(
+                [self.notes.get("pictures", ""), f"No map over an image: {self.tiles.unknown}."]
+            ).strip()
+
+    @torch.no_grad()
+    def _check_places(self, window: Window, given: dict[str, Any]) -> None:
+        """Refuse a decoder that attends over other places than its tokens; find the layers that look back only."""
+        ahead: set[int] = set()
+
+        def look(site: Site, call: AttentionCall) -> Tensor:
+            if [call.query.shape[2], call.key.shape[2]] != [len(window)] * 2:
+                raise AttnscopeError(
+                    f"layer {site.index} ({site.name}) of {type(self.model.loaded.model).__name__} attends from "
+                    f"{call.query.shape[2]} to {call.key.shape[2]} places, and the text has {len(window)} tokens: "
+                    "images that are not in the text itself are not measured"
+                )
+            if sees_ahead(call) if call.key.shape[-1] else site.kind != "causal":
+                ahead.add(site.index)
+            return output_of(call) if call.key.shape[-1] else call.query
+
+        with watching(self.model.decoder, look, weights_suffice=True):
+            self.model.run(given)
+        self.sites = [replace(site, kind="self" if site.index in ahead else "causal") for site in self.sites]
+        if ahead:
+            self.notes["causality"] = (
+                f"In {len(ahead)} of {len(self.sites)} layers some tokens (of an image, as a rule) see later ones: "
+                "these layers are of the kind self."
+            )
+
+    def into(self, run: RunFolder) -> None:
+        """Measure what the run still lacks, and add it as it comes."""
+        keep(run, self.batches(run.holds))
+
+    def batches(self, done: Callable[[range], bool] = lambda _: False) -> Iterator[xr.Dataset]:
+        """Measure text after text, but those that are done."""
+        for number in range(len(self.texts)):
+            if not done(range(number, number + 1)):
+                yield self._measure(number)
+            self.progress(Progress("scan", (number + 1) / len(self.texts), {"windows": number + 1}))
+
+    def _read(self, number: int) -> PicturedReading:
+        _, given = self.model.read(self.texts[number], self.template)
+        return PicturedReading.of_one(self.placed[number].window, given, self.model.loaded.model.device)
+
+    @torch.no_grad()
+    def _run(
+        self, reading: PicturedReading, observer: Callable[[Site, AttentionCall], Tensor], name: str
+    ) -> None:
+        model = self.model.loaded.model
+        with watching(self.model.decoder, observer, weights_suffice=True):
+            forward(model, reading.inputs(model), lambda _: name)
+
+    def _measure(self, number: int) -> xr.Dataset:
+        reading, window = self._read(number), self.placed[number].window
+        observer = StatisticsObserver(self.names, self.band, reading, self.reach, len(self.grouping.names))
+        self._run(reading, observer, window.source)
+        results = labelled(
+            observer.stacked(),
+            self.sites,
+            self.band,
+            self.reach,
+            {"length": np.array([len(window)])},
+            [(window.source, window.start)],
+            number,
+            self.grouping.names,
+        )
+        return results.assign(image_sizes(self.placed[number], self.images))
+
+    def sample(self, results: xr.Dataset, asked: Sequence[tuple[int, int]]) -> xr.Dataset | None:
+        """The attention over the first texts, and their images."""
+        shown = range(min(WINDOWS, len(self.texts)))
+        windows = [self.placed[number].window for number in shown]
+        longest = min(ROWS, max(map(len, windows)))
+        listed = [
+            shown_heads(results, asked, longest, windows) for windows in (1, *[WINDOWS] * (WINDOWS - 1))
+        ]
+        others = len(self.sites) * results.sizes["head"] - len(listed[0])
+        observed: list[MapObserver] = []
+        pixels: list[dict[str, Any]] = []
+        left = WEIGHTS
+        for number, of_window in zip(shown, listed, strict=False):
+            tile = tile_size(others, longest) if others and not observed else 0
+            room = 2 * left // (len(shown) - len(observed) + 1)
+            observer = MapObserver(of_window, room, tile, lambda: None)
+            reading = self._read(number)
+            self._run(reading, observer, windows[number].source)
+            left -= sum(len(keys) for _, keys, _, _ in observer.maps.values())
+            observed.append(observer)
+            pixels.append(reading.given)
+        kinds = [site.kind for site in self.sites]
+        sample = sample_dataset(observed, windows, kinds, results.sizes["head"], asked)
+        return with_views(
+            sample,
+            [self.placed[number] for number in shown],
+            [self.texts[number].pixels() for number in shown],
+            pixels,
+            self.model.processor.image_processor,
+        )

@@ -1,0 +1,213 @@
+"""Which rows and columns of an image its tokens are: by what the processor says, or by the model's own numbers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from attnscope.capture import merged_side
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from attnscope.capture import PicturedModel
+    from attnscope.corpus import Expanded
+
+_IMAGES, _TILED = 4, 5  # dimensions of pixels: (image, channel, row, column), or tiles of images
+_PLACES = 5  # that are changed one after another: the corners and the middle
+_RIGHT = 4  # of these that must be told by the token that changes most
+
+
+@dataclass(frozen=True)
+class Tile:
+    """An image, or a part of one that is read by itself, as tokens in rows and columns.
+
+    Attributes
+    ----------
+    image, number
+        Of the image in its text and of the tile in its image, from 1; number 0 for a whole image.
+    rows, columns
+        Of tokens.
+    tokens
+        Row by row.
+    source
+        Number among the pixels that the model is given, from 0; -1 where these are no images, but patches in a row.
+
+    Examples
+    --------
+    >>> Tile(1, 0, 1, 2, (5, 6), 0).names
+    {5: 'image 1 r0c0', 6: 'image 1 r0c1'}
+    """
+
+    image: int
+    number: int
+    rows: int
+    columns: int
+    tokens: tuple[int, ...]
+    source: int
+
+    @property
+    def name(self) -> str:
+        """What the tile is called."""
+        return f"image {self.image}" + (f" tile {self.number}" if self.number else "")
+
+    @property
+    def names(self) -> dict[int, str]:
+        """What each token is called."""
+        return {
+            token: "{} r{}c{}".format(self.name, *divmod(place, self.columns))
+            for place, token in enumerate(self.tokens)
+        }
+
+
+@dataclass(eq=False)
+class Tiles:
+    """Finds the tiles of texts with images.
+
+    Attributes
+    ----------
+    model
+        Which reads them.
+    unknown
+        Why there are none, where there are none.
+    told
+        How they are known: ``processor`` or ``pixels``.
+    """
+
+    model: PicturedModel
+    unknown: str = ""
+    told: set[str] = field(default_factory=set[str])
+    _probed: dict[int, bool] = field(default_factory=dict[int, bool])
+
+    def of(self, expanded: Expanded, given: dict[str, Any]) -> list[Tile]:
+        """The tiles of one text; none where they are not known.
+
+        Parameters
+        ----------
+        expanded, given
+            From `PicturedModel.read`.
+        """
+        pieces = expanded.image_tokens()
+        if not any(pieces):
+            return []
+        grids: Any = given.get("image_grid_thw")
+        if grids is not None:
+            found = self._by_grids(pieces, grids.tolist())
+            self.told |= {"processor"} if found else set()
+        else:
+            found = self._by_pixels(pieces, given)
+            self.told |= {"pixels"} if found else set()
+        return found
+
+    def _by_grids(self, pieces: list[list[int]], grids: list[list[int]]) -> list[Tile]:
+        """The processor tells frames, rows and columns of patches, of which the model merges squares."""
+        side = merged_side(self.model.processor.image_processor)
+        found: list[Tile] = []
+        if len(grids) != len(pieces):
+            return self._not_known(f"the processor tells {len(grids)} grids of {len(pieces)} images")
+        for number, (tokens, (frames, rows, columns)) in enumerate(zip(pieces, grids, strict=True), start=1):
+            rows, columns = rows // side, columns // side  # noqa: PLW2901
+            if frames != 1 or rows * columns != len(tokens):
+                return self._not_known(
+                    f"image {number} has {len(tokens)} tokens, and by its grid {frames} x {rows} x {columns}"
+                )
+            found.append(Tile(number, 0, rows, columns, tuple(tokens), -1))
+        return found
+
+    def _by_pixels(self, pieces: list[list[int]], given: dict[str, Any]) -> list[Tile]:
+        """As many tokens in a row of the image as its shape says, if each changes with the pixels of its place."""
+        pixels = pixels_of(given)
+        if pixels is None:
+            return self._not_known("what the processor gives are no pixels in rows and columns")
+        count, each = len(pixels), sum(map(len, pieces)) / len(pixels)
+        if count == len(pieces):
+            parts = [(image, 0, tokens) for image, tokens in enumerate(pieces, start=1)]
+        elif not each.is_integer() or any(len(tokens) % int(each) for tokens in pieces):
+            return self._not_known(
+                f"{sum(map(len, pieces))} tokens are of {count} parts of {len(pieces)} image{'s' * (len(pieces) > 1)}, "
+                "which do not share them evenly"
+            )
+        else:
+            size = int(each)
+            parts = [
+                (image, 1 + first // size, tokens[first : first + size])
+                for image, tokens in enumerate(pieces, start=1)
+                for first in range(0, len(tokens), size)
+            ]
+        found: list[Tile] = []
+        for source, (image, number, tokens) in enumerate(parts):
+            height, width = pixels[source].shape[-2:]
+            rows = round((len(tokens) * height / width) ** 0.5)
+            columns = len(tokens) // max(1, rows)
+            if rows * columns != len(tokens) or rows * width != columns * height:
+                return self._not_known(
+                    f"{len(tokens)} tokens fill no rows and columns of {height} x {width} pixels"
+                )
+            found.append(Tile(image, number, rows, columns, tuple(tokens), source))
+        for tile in found:
+            if len(tile.tokens) not in self._probed:
+                self._probed[len(tile.tokens)] = self._follows(tile, given)
+            if not self._probed[len(tile.tokens)]:
+                return self._not_known(
+                    "its image tokens do not follow the pixels of their places (a resampler?)"
+                )
+        return found
+
+    def _follows(self, tile: Tile, given: dict[str, Any]) -> bool:
+        """Whether, where the pixels of one place change, the token of that place changes most."""
+        rows, columns = tile.rows - 1, tile.columns - 1
+        places = {(0, 0), (0, columns), (rows, 0), (rows, columns), (rows // 2, columns // 2)}
+        before = self._states(given, tile)
+        right = 0
+        for row, column in sorted(places):
+            changed = {
+                **given,
+                "pixel_values": _changed(given["pixel_values"], tile, row, column, pixels_of(given)),
+            }
+            moved = (self._states(changed, tile) - before).norm(dim=-1)
+            right += int(moved.argmax()) == row * tile.columns + column
+        return right >= min(_RIGHT, len(places))
+
+    def _states(self, given: dict[str, Any], tile: Tile) -> Tensor:
+        """What the decoder reads at each token of a tile."""
+        return self.model.decoder_inputs(given)["inputs_embeds"][0, list(tile.tokens)].double()
+
+    def _not_known(self, reason: str) -> list[Tile]:
+        self.unknown = self.unknown or reason
+        return []
+
+
+def pixels_of(given: dict[str, Any]) -> list[Tensor] | None:
+    """The images or tiles that a model is given, ``(channel, row, column)``; None where they are patches in a row.
+
+    Images of several sizes lie in the corner of the largest.
+    """
+    values: Any = given.get("pixel_values")
+    if not isinstance(values, torch.Tensor) or values.ndim not in (_IMAGES, _TILED):
+        return None
+    flat = list(values.flatten(0, values.ndim - _IMAGES))
+    sizes: Any = given.get("image_sizes")
+    if sizes is None or len(sizes) != len(flat):
+        return flat
+    shapes = [tuple(int(one) for one in size) for size in sizes]
+    fit = all(
+        height <= one.shape[1] and width <= one.shape[2]
+        for one, (height, width) in zip(flat, shapes, strict=True)
+    )
+    return (
+        [one[:, :height, :width] for one, (height, width) in zip(flat, shapes, strict=True)] if fit else flat
+    )
+
+
+def _changed(values: Tensor, tile: Tile, row: int, column: int, pixels: list[Tensor] | None) -> Tensor:
+    """The same pixels with others at one place of a tile."""
+    changed = values.clone()
+    one = changed.flatten(0, values.ndim - _IMAGES)[tile.source]  # a view
+    height, width = (one if pixels is None else pixels[tile.source]).shape[-2:]
+    down = slice(row * height // tile.rows, (row + 1) * height // tile.rows)
+    right = slice(column * width // tile.columns, (column + 1) * width // tile.columns)
+    place = one[:, down, right]
+    place += torch.randn(place.shape, generator=torch.Generator().manual_seed(0)).to(place)
+    return changed

@@ -1,0 +1,101 @@
+"""Models of vision and language and their processors: what is loaded, and what is refused in a line."""
+
+import json
+
+import pytest
+import transformers
+from transformers import AutoImageProcessor, AutoModelForImageTextToText, AutoTokenizer
+
+from attnscope import AttnscopeError
+from attnscope.capture import load_pictured_model
+from attnscope.corpus import pictured_of
+from tests.pictured import TEMPLATE, picture, save_pictured_model
+
+TEXT = {"text": "<image> What?", "images": [picture(0)]}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return save_pictured_model("llava", tmp_path_factory.mktemp("llava") / "model")
+
+
+def read(model, line, template=None):
+    [item] = pictured_of([line])
+    return model.read(item, template)
+
+
+def test_the_decoder_is_what_reads_the_text_with_images_in_it(folder):
+    model = load_pictured_model(folder, device="cpu")
+    assert type(model.decoder).__name__ == "LlamaModel"
+    expanded, given = read(model, TEXT)
+    assert len(expanded.image_tokens()[0]) == 16
+    assert set(given) == {"input_ids", "attention_mask", "pixel_values"}
+    assert model.decoder_inputs(given)["inputs_embeds"].shape[1] == len(expanded.ids)
+
+
+def test_a_mark_of_the_models_own_may_be_written(tmp_path):
+    model = load_pictured_model(save_pictured_model("qwen2_vl", tmp_path / "model"), device="cpu")
+    plain, own = (
+        read(model, {**TEXT, "text": text})[0].ids for text in ("<image> What?", "<|image_pad|> What?")
+    )
+    assert plain == own
+
+
+def test_contents_of_a_chat_are_found_in_what_the_processor_writes(folder):
+    model = load_pictured_model(folder, device="cpu")
+    chat = [{"role": "user", "content": "Look: <image>is it out?"}, {"role": "assistant", "content": "No."}]
+    expanded, _ = read(model, {"messages": chat, "images": [picture(0)]})
+    said = [(expanded.text[one.start : one.end], one.role) for one in expanded.contents]
+    assert said == [("Look: ", "user"), ("is it out?", "user"), ("No.", "assistant")]
+    without = {"messages": chat, "images": [picture(0)]}
+    with pytest.raises(AttnscopeError, match="template refuses it"):
+        read(model, without, "{{ raise_exception('no') }}")
+    with pytest.raises(AttnscopeError, match="nothing of what is said"):
+        read(model, without, "<image>")
+    other, _ = read(model, without, TEMPLATE.replace("MARK", "<image>").replace("]", ">"))
+    assert "[user>" in other.text
+
+
+def test_a_chat_needs_a_template(folder):
+    model = load_pictured_model(folder, device="cpu")
+    model.processor.chat_template = model.processor.tokenizer.chat_template = None
+    with pytest.raises(AttnscopeError, match="has no chat template: give one"):
+        read(model, {"messages": [{"role": "user", "content": "<image>"}], "images": [picture(0)]})
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        (
+            {"processor_class": "PixtralProcessor"},
+            "cannot be loaded: PixtralProcessor requires the Torchvision",
+        ),
+        ({"processor_class": "LlavaModel"}, "names no processor"),
+        ({"audio_tokenizer": {"audio_tokenizer_name_or_path": "x/y"}}, "names another checkpoint to be read"),
+    ],
+)
+def test_processors_that_cannot_be_had_are_refused(folder, tmp_path, settings, said):
+    AutoTokenizer.from_pretrained(folder).save_pretrained(tmp_path)
+    AutoImageProcessor.from_pretrained(folder, backend="pil").save_pretrained(tmp_path)
+    (tmp_path / "processor_config.json").write_text(json.dumps(settings))
+    model = AutoModelForImageTextToText.from_pretrained(folder)
+    with pytest.raises(AttnscopeError) as caught:
+        load_pictured_model(model, processor=tmp_path)
+    assert said in str(caught.value)
+
+
+def test_a_model_object_asks_for_its_processor(folder):
+    model = AutoModelForImageTextToText.from_pretrained(folder)
+    with pytest.raises(AttnscopeError, match="without its processor: pass tokenizer=processor"):
+        load_pictured_model(model)
+    with pytest.raises(AttnscopeError, match="is no processor of Llava"):
+        load_pictured_model(model, processor=AutoTokenizer.from_pretrained(folder))
+
+
+def test_towers_side_by_side_put_no_images_into_a_text():
+    small = {"hidden_size": 8, "num_attention_heads": 2, "num_hidden_layers": 1, "intermediate_size": 8}
+    config = transformers.CLIPConfig(
+        text_config=small, vision_config={**small, "image_size": 8, "patch_size": 4}
+    )
+    with pytest.raises(AttnscopeError, match="CLIPModel puts no images into a text"):
+        load_pictured_model(transformers.CLIPModel(config))

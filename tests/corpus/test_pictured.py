@@ -1,0 +1,95 @@
+"""Texts and chats with images, in the forms in which people keep them."""
+
+import json
+
+import numpy as np
+import pytest
+from tests.pictured import picture, write_pictured
+
+from attnscope import AttnscopeError
+from attnscope.corpus import pictured_of
+
+ASKED = [{"type": "image"}, {"type": "text", "text": "What is this?"}]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return write_pictured(tmp_path_factory.mktemp("pictured") / "data")
+
+
+def one(line):
+    [found] = pictured_of([line])
+    return found
+
+
+def test_paths_count_from_the_folder_of_the_file(folder, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    texts = list(pictured_of(folder / "texts.jsonl"))
+    assert [(text.name, len(text.images)) for text in texts] == [
+        ("texts.jsonl:1", 1),
+        ("texts.jsonl:2", 2),
+        ("texts.jsonl:3", 0),
+    ]
+    np.testing.assert_array_equal(texts[1].pixels()[1], picture(2, 64, 48))
+
+
+@pytest.mark.parametrize(
+    "chat",
+    [
+        {"messages": [{"role": "user", "content": "<image>What is this?"}]},
+        {"messages": [{"role": "user", "content": ASKED}]},
+        {"conversations": [{"from": "human", "value": "<image>What is this?"}]},
+    ],
+)
+def test_chats_of_several_forms_become_one(chat):
+    found = one({**chat, "images": [picture(0)]})
+    assert found.text is None
+    assert found.messages == ({"role": "user", "content": ASKED},)
+    np.testing.assert_array_equal(found.pixels()[0], picture(0))
+
+
+def test_parts_take_their_own_image_or_the_next_one_beside():
+    parts = [
+        {"type": "image"},
+        {"type": "image", "image": picture(1)},
+        {"type": "image"},
+        {"type": "text", "text": "?"},
+    ]
+    found = one({"messages": [{"role": "user", "content": parts}], "images": [picture(0), picture(2)]})
+    for pixels, number in zip(found.pixels(), (0, 1, 2), strict=True):
+        np.testing.assert_array_equal(pixels, picture(number))
+
+
+def test_a_file_is_known_by_any_of_its_first_lines(folder, tmp_path):
+    later = tmp_path / "later.jsonl"
+    lines = [{"text": "No image."}, {"text": "<image>", "image": str(folder / "0.png")}]
+    later.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert len(pictured_of(later)) == 2
+    assert pictured_of(later, field="text") is None
+    later.write_text(json.dumps(lines[0]) + "\n")
+    assert pictured_of(later) is None
+
+
+def test_the_hash_knows_images_and_texts(folder):
+    def sha256(text, number):
+        return pictured_of([{"text": text, "image": picture(number)}]).sha256()
+
+    assert len({sha256("<image>", 0), sha256("<image>", 1), sha256("<image>!", 0)}) == 3
+    assert sha256("<image>", 0) == sha256("<image>", 0)
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ({"text": "<image>", "images": [3]}, "text 1: found what is no image"),
+        (
+            {"messages": [{"role": "user", "content": [{"type": "video"}]}], "image": "a"},
+            "a part of type 'video'",
+        ),
+        ({"messages": [{"role": "poet", "content": "<image>"}], "image": "a"}, "has the role 'poet'"),
+    ],
+)
+def test_what_is_no_image_or_message_is_refused(line, said):
+    with pytest.raises(AttnscopeError) as caught:
+        pictured_of([line])
+    assert said in str(caught.value)

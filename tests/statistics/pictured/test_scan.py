@@ -1,0 +1,274 @@
+"""Scans of texts with images, held against the matrices that eager attention returns."""
+
+import itertools
+import json
+
+import numpy as np
+import pytest
+import torch
+from transformers import AutoImageProcessor, AutoModelForImageTextToText, AutoProcessor, AutoTokenizer
+
+import attnscope
+from attnscope import AttnscopeError
+from attnscope.capture import load_pictured_model
+from attnscope.corpus import pictured_of
+from attnscope.statistics import measure_weights
+from attnscope.store import unpacked
+from tests.pictured import FAMILIES, blue_at, picture, save_looking_llava, save_pictured_model, write_pictured
+
+TEXTS = (
+    ("<image> The tide is out.", (0,)),
+    ("Two boats: <image> and <image>. Which one lies on the mud?", (1, 2)),
+    ("No boat at all.", ()),
+)
+IMAGES = [picture(number, 32 + 16 * number, 48) for number in range(3)]
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    place = tmp_path_factory.mktemp("pictured")
+    write_pictured(place / "data")
+    for family in FAMILIES:
+        save_pictured_model(family, place / family)
+    return place
+
+
+@pytest.fixture(scope="module")
+def looking(tmp_path_factory):
+    return save_looking_llava(tmp_path_factory.mktemp("looking") / "llava")
+
+
+def inputs_of(family, folder, text, images):
+    """What the model reads, by transformers alone; by hand where a processor needs torchvision for videos."""
+    if family in {"llava", "idefics3"}:
+        processor = AutoProcessor.from_pretrained(folder)
+        return dict(processor(text=[text], images=images or None, return_tensors="pt"))
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    reader = AutoImageProcessor.from_pretrained(folder, backend="pil")
+    tiled = {"crop_to_patches": True} if family == "internvl" else {}
+    seen = dict(reader(images, return_tensors="pt", **tiled)) if images else {}
+    for tiles in seen.pop("num_patches", torch.zeros(0, dtype=int)).tolist():
+        text = text.replace("<image>", f"<img>{'<IMG_CONTEXT>' * (4 * tiles)}</img>", 1)
+    for _, rows, columns in seen.get("image_grid_thw", torch.zeros(0, 3)).tolist():
+        text = text.replace("<image>", "<|image_pad|>" * (rows * columns // 4), 1)
+    given = dict(tokenizer([text], return_tensors="pt"))
+    given.pop("token_type_ids", None)
+    if family == "internvl":
+        return given | seen
+    kinds = (given["input_ids"] == tokenizer.convert_tokens_to_ids("<|image_pad|>")).long()
+    return given | seen | {"mm_token_type_ids": kinds}
+
+
+def eager(family, folder, text, images):
+    given = inputs_of(family, folder, text, images)
+    model = AutoModelForImageTextToText.from_pretrained(folder, attn_implementation="eager").eval()
+    with torch.no_grad():
+        found = model(**given, output_attentions=True)
+    return model, given, found
+
+
+def groups_by_hand(family, model, given, tokenizer):
+    """The group of each token: images run after run, special tokens, text."""
+    ids = given["input_ids"][0].tolist()
+    special, image = set(tokenizer.all_special_ids), model.config.image_token_id
+    if family == "idefics3":  # 5 tiles an image, 6 marks about them, and all between is the processor's
+        marks = np.cumsum(
+            [token == tokenizer.convert_tokens_to_ids("<fake_token_around_image>") for token in ids]
+        )
+        return [
+            f"image {1 + (mark - 1) // 6}"
+            if token == image
+            else "special"
+            if token in special or mark % 6
+            else "text"
+            for token, mark in zip(ids, marks, strict=True)
+        ]
+    begins = np.cumsum([token == image != before for before, token in itertools.pairwise([None, *ids])])
+    return [
+        f"image {number}" if token == image else "special" if token in special else "text"
+        for token, number in zip(ids, begins, strict=True)
+    ]
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_statistic_is_that_of_the_matrices(place, family):
+    found = attnscope.scan(place / family, place / "data" / "texts.jsonl", device="cpu", band=3)
+    tokenizer = AutoTokenizer.from_pretrained(place / family)
+    assert found.sizes["layer"] == 2  # of the decoder alone
+    for number, (text, images) in enumerate(TEXTS):
+        model, given, seen = eager(family, place / family, text, [IMAGES[image] for image in images])
+        weights = [layer.double() for layer in seen.attentions]
+        assert int(found.length[number]) == weights[0].shape[-1]
+        own = found.isel(text=number)
+        groups = groups_by_hand(family, model, given, tokenizer)
+        special = [group == "special" for group in groups]
+        expected = measure_weights(weights, special=[special], band=3).isel(text=0)
+        names = [
+            name
+            for name in expected.data_vars
+            if name in found
+            and {"layer"} <= set(expected[name].dims)
+            and "offset_bin" not in expected[name].dims
+            and not {"cluster"} & set(expected[name].dims)
+            and name not in {"label", "majority_share", "effective_labels"}
+        ]
+        assert {
+            "entropy",
+            "profile",
+            "special_tokens",
+            "equal_entropy",
+            "mean_offset",
+            "gini_simpson",
+        } <= set(names)
+        for name in names:
+            np.testing.assert_allclose(own[name], expected[name], rtol=2e-4, atol=1e-6, err_msg=name)
+        assert set(groups) <= set(found.group_query.values)
+        for layer, matrix in enumerate(weights):
+            for query, key in np.ndindex((found.sizes["group_query"],) * 2):
+                rows = [i for i, group in enumerate(groups) if group == found.group_query.values[query]]
+                columns = [i for i, group in enumerate(groups) if group == found.group_query.values[key]]
+                measured = own.group_weight.values[layer, :, query, key]
+                if not rows or not columns:
+                    assert np.isnan(measured).all()
+                    continue
+                by_hand = matrix[0][:, rows][:, :, columns].sum(-1).mean(-1).numpy()
+                np.testing.assert_allclose(measured, by_hand, rtol=2e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_model_gives_what_it_gives_alone(place, family):
+    model = load_pictured_model(place / family, device="cpu")
+    for item, (text, images) in zip(pictured_of(place / "data" / "texts.jsonl"), TEXTS, strict=True):
+        _, given = model.read(item)
+        _, _, alone = eager(family, place / family, text, [IMAGES[image] for image in images])
+        assert len(model.verify(given, item.name)) == 2
+        with torch.no_grad():
+            np.testing.assert_allclose(model.run(given), alone.logits, rtol=1e-4, atol=1e-5)
+
+
+def test_tokens_of_an_image_may_see_later_ones(place):
+    """Gemma3 masks its images both ways."""
+    save_pictured_model("gemma3", place / "gemma3")
+    model = load_pictured_model(place / "gemma3", device="cpu")
+    found = attnscope.scan(place / "gemma3", place / "data" / "texts.jsonl", device="cpu", band=3)
+    assert found.layer_kind.values.tolist() == ["self", "self"]
+    assert found.attrs["causality"].startswith("In 2 of 2 layers some tokens")
+    assert found.image_rows.values.tolist() == [[2, -1], [2, 2], [-1, -1]]
+    alone = AutoModelForImageTextToText.from_pretrained(place / "gemma3", attn_implementation="eager").eval()
+    for number, item in enumerate(pictured_of(place / "data" / "texts.jsonl")):
+        _, given = model.read(item)
+        with torch.no_grad():
+            seen = alone(**given, output_attentions=True)
+        expected = measure_weights([layer.double() for layer in seen.attentions], band=3).isel(text=0)
+        for name in (
+            "entropy",
+            "profile",
+            "equal_entropy",
+            "mean_offset",
+            "offset_spread",
+            "gini_simpson",
+            "outside",
+        ):
+            np.testing.assert_allclose(
+                found[name].isel(text=number), expected[name], rtol=2e-4, atol=1e-6, err_msg=name
+            )
+
+
+def test_rows_and_columns_are_those_of_the_processor(place):
+    found = attnscope.scan(place / "qwen2_vl", place / "data" / "texts.jsonl", statistics="entropy")
+    assert found.image_rows.values.tolist() == [[2, -1], [3, 4], [-1, -1]]
+    assert found.image_columns.values.tolist() == [[3, -1], [3, 3], [-1, -1]]
+    assert found.image_tokens.values.tolist() == [[6, -1], [9, 12], [-1, -1]]
+    assert "2 x 3, 3 x 3, 4 x 3 (by the grids that the processor tells)" in found.attrs["pictures"]
+    found = attnscope.scan(place / "idefics3", place / "data" / "texts.jsonl", statistics="entropy")
+    assert found.image_tiles.values.tolist() == [[5, -1], [5, 5], [-1, -1]]
+
+
+def test_roles_of_a_chat_with_images(place):
+    found = attnscope.scan(place / "qwen2_vl", place / "data" / "chats.jsonl", statistics="entropy")
+    assert found.group_query.values.tolist() == ["image", "system", "user", "assistant", "tool", "template"]
+    sums = np.nansum(found.group_weight.values, -1)
+    np.testing.assert_allclose(sums[:, :, :, 2], 1, rtol=1e-5)
+    assert np.isnan(found.group_weight.sel(group_query="assistant")[1]).all()  # who says nothing there
+
+
+def test_other_groups_leave_the_images_what_they_are(place):
+    found = attnscope.scan(
+        place / "llava", place / "data" / "texts.jsonl", groups="kinds", statistics="entropy"
+    )
+    assert found.group_query.values.tolist()[:3] == ["image 1", "image 2", "special"]
+    found = attnscope.scan(
+        place / "llava",
+        place / "data" / "texts.jsonl",
+        groups=lambda tokens: ["a"] * len(tokens),
+        statistics="entropy",
+    )
+    assert set(found.group_query.values) == {"image 1", "image 2", "a"}
+
+
+@pytest.mark.parametrize("at", [(2, 1), (0, 3)])
+def test_a_planted_head_looks_at_the_blue_patch(looking, at, tmp_path):
+    text = {"text": "<image> Where is it?", "images": [blue_at(*at)]}
+    found = attnscope.scan(looking, [text], statistics="entropy", out=tmp_path / "run", show=[])
+    weight = found.group_weight.sel(group_query="text", group_key="image", head=0).item()
+    assert weight > 0.999
+    sample = unpacked((tmp_path / "run" / "sample.zarr.zip").read_bytes())
+    names = sample.token.values[0].tolist()
+    patch = names.index("image 1 r{}c{}".format(*at))
+    assert sample.view_place.values[0, patch] == 4 * at[0] + at[1]
+    row = names.index("?")
+    starts = sample["count"].values[0, :row].sum()
+    keys = sample.key.values[starts : starts + sample["count"].values[0, row]]
+    weights = sample.weight.values[starts : starts + sample["count"].values[0, row]]
+    assert keys[weights.argmax()] == patch
+    assert attnscope.open_run(tmp_path / "run").identical(found)
+
+
+def test_tokens_that_know_no_place_have_no_map(place, monkeypatch):
+    """What a resampler does: every image token is of the whole image."""
+    model = load_pictured_model(place / "llava", device="cpu")
+    projector = model.loaded.model.model.multi_modal_projector
+    mixed = torch.randn(16, 16, generator=torch.Generator().manual_seed(0))
+    inner = projector.forward
+    monkeypatch.setattr(projector, "forward", lambda states: mixed @ inner(states))
+    text = {"text": "<image> What?", "images": [picture(0)]}
+    found = attnscope.scan(model.loaded.model, [text], tokenizer=model.processor, statistics="entropy")
+    assert found.attrs["pictures"].startswith("No map over an image: its image tokens do not follow")
+    assert found.image_rows.values.tolist() == [[-1]]
+    assert found.image_tokens.values.tolist() == [[16]]
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ({"text": "<image> and <image>", "image": "0.png"}, "has 1 image, and its text 2 places for images"),
+        ({"text": "What is this?", "image": "0.png"}, "has 1 image, and its text 0 places"),
+        ({"text": "<image>", "image": "none.png"}, "there is no image"),
+        ({"text": "<image>", "image": "https://a.b/c.png"}, "is an address: fetch it"),
+        ({"image": "0.png", "caption": "A boat"}, "expected a text"),
+        ({"messages": [{"role": "user", "content": "What?"}], "image": "0.png"}, "has 1 image, and 0 places"),
+        ({"text": "<image>", "image": "0.png", "images": ["1.png"]}, "has both image and images"),
+    ],
+)
+def test_lines_that_do_not_fit_are_refused(place, line, said):
+    path = place / "data" / "bad.jsonl"
+    first = {"text": "<image> The tide.", "image": "0.png"}
+    path.write_text(json.dumps(first) + "\n" + json.dumps(line) + "\n")
+    with pytest.raises(AttnscopeError) as caught:
+        attnscope.scan(place / "llava", path)
+    assert said in str(caught.value)
+    assert "bad.jsonl:2" in str(caught.value)
+
+
+def test_models_and_texts_that_do_not_belong_together_are_refused(place, tmp_path):
+    with pytest.raises(AttnscopeError, match="puts no images into a text"):
+        attnscope.scan("bundled", place / "data" / "texts.jsonl")
+    assert attnscope.scan("bundled", place / "data" / "texts.jsonl", field="text", limit=1).sizes["text"] == 1
+    folder = tmp_path / "bare"
+    AutoModelForImageTextToText.from_pretrained(place / "llava").save_pretrained(folder)
+    with pytest.raises(AttnscopeError, match="has no processor"):
+        attnscope.scan(folder, place / "data" / "texts.jsonl")
+    with pytest.raises(AttnscopeError, match=r"window \(--window\) is of texts"):
+        attnscope.scan(place / "llava", place / "data" / "texts.jsonl", window=8)
+    with pytest.raises(AttnscopeError, match="and the model takes 512"):
+        attnscope.scan(place / "llava", [{"text": "<image>" * 40, "images": [picture(0)] * 40}])
