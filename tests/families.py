@@ -142,16 +142,6 @@ UNREGISTERED = {
     "bloom": lambda: T.BloomForCausalLM(
         T.BloomConfig(hidden_size=32, n_head=4, n_layer=2, vocab_size=60, bos_token_id=1, eos_token_id=2)
     ),
-    "falcon": lambda: T.FalconForCausalLM(
-        T.FalconConfig(
-            hidden_size=32,
-            num_attention_heads=4,
-            num_hidden_layers=2,
-            vocab_size=60,
-            bos_token_id=1,
-            eos_token_id=2,
-        )
-    ),
 }
 
 

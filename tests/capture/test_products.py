@@ -12,7 +12,7 @@ from attnscope.capture._functional import (
     arguments_of_multi_head,
     call_of_multi_head,
     call_of_product,
-    sees_future,
+    sees_ahead,
 )
 from tests.every_family.given import inputs_of
 from tests.every_family.judge import EAGER, FAST, judge, larger
@@ -58,9 +58,9 @@ def test_weights_of_multihead_attention_are_those_that_it_returns(masks, widths)
 def test_more_queries_than_keys_see_the_future_where_they_may():
     query, key = torch.zeros(1, 1, 6, 2), torch.zeros(1, 1, 3, 2)
     past = torch.ones(6, 3, dtype=torch.bool).tril()
-    assert sees_future(call_of_product(query, key, key))
-    assert not sees_future(call_of_product(query, key, key, past))
-    assert not sees_future(call_of_product(query, key, key, torch.zeros(6, 3).masked_fill(~past, -torch.inf)))
+    assert sees_ahead(call_of_product(query, key, key))
+    assert not sees_ahead(call_of_product(query, key, key, past))
+    assert not sees_ahead(call_of_product(query, key, key, torch.zeros(6, 3).masked_fill(~past, -torch.inf)))
 
 
 def test_sam_attends_to_the_same_weights_by_pytorchs_function_and_eagerly():

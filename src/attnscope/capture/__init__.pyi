@@ -2,7 +2,7 @@ from ._backward import should_look_back
 from ._borrow import borrowed, borrowing
 from ._decoder import decoder_note, decoder_start
 from ._forward import check_finite, forward, not_finite
-from ._functional import SeenCall, sees_future
+from ._functional import SeenCall, sees_ahead
 from ._hearing import SpeechModel, load_speech_model, reads_sounds
 from ._heuristics import (
     OWN_STATES,
@@ -84,7 +84,7 @@ __all__ = [
     "quiet",
     "reads_images",
     "reads_sounds",
-    "sees_future",
+    "sees_ahead",
     "should_look_back",
     "signature_of",
     "stored_positions",

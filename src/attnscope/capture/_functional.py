@@ -218,13 +218,13 @@ def call_of_multi_head(options: dict[str, Any]) -> tuple[AttentionCall, bool]:
     return call_of_product(query, key, value, bias), is_cross
 
 
-def sees_future(call: AttentionCall) -> bool:
+def sees_ahead(call: AttentionCall) -> bool:
     """Whether any query may look at a later key; a single token is taken to.
 
     Examples
     --------
     >>> x = torch.zeros(1, 2, 3, 4)
-    >>> sees_future(call_of_product(x, x, x, is_causal=True)), sees_future(call_of_product(x, x, x))
+    >>> sees_ahead(call_of_product(x, x, x, is_causal=True)), sees_ahead(call_of_product(x, x, x))
     (False, True)
     """
     queries, keys = call.query.shape[2], call.key.shape[2]

@@ -42,7 +42,8 @@ def is_attention(module: nn.Module) -> bool:
     >>> is_attention(nn.MultiheadAttention(4, 1)), is_attention(nn.Linear(4, 4))
     (True, False)
     """
-    return "Attention" in _class(module) and _class(module) not in _RUNNING and not takes_points(module)
+    named = "Attention" in _class(module) and not _class(module).endswith("Output")  # what stands behind it
+    return named and _class(module) not in _RUNNING and not takes_points(module)
 
 
 def is_norm(module: nn.Module) -> bool:

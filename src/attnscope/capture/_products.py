@@ -15,7 +15,7 @@ from attnscope.capture._functional import (
     arguments_of_multi_head,
     call_of_multi_head,
     call_of_product,
-    sees_future,
+    sees_ahead,
 )
 from attnscope.capture._heuristics import is_attention, is_pooling_head
 from attnscope.capture._watch import Site, Watch
@@ -115,5 +115,5 @@ class _Mode(TorchFunctionMode):
     def observe(self, call: AttentionCall, *, is_cross: bool) -> Tensor:
         module = self.running[-1]
         is_cross = is_cross or id(module) in self.watch.cross or call.query.shape[2] != call.key.shape[2]
-        kind = "cross" if is_cross else "self" if sees_future(call) else "causal"
+        kind = "cross" if is_cross else "self" if sees_ahead(call) else "causal"
         return self.watch.observe(Site(self.watch.calls, self.watch.names[id(module)], kind), call)

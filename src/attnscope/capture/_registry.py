@@ -21,7 +21,7 @@ from attnscope.attention import AttentionCall, output_of
 from attnscope.capture._borrow import implementations, restore
 from attnscope.capture._disentangled import disentangled
 from attnscope.capture._eager import UncapturedError
-from attnscope.capture._functional import sees_future
+from attnscope.capture._functional import sees_ahead
 from attnscope.capture._products import products
 from attnscope.capture._quiet import quiet
 from attnscope.capture._watch import Site, current, passes_of
@@ -111,7 +111,7 @@ def _looks_causal(module: nn.Module, call: AttentionCall, *, is_causal: bool | N
     """
     unsaid = not _written_out.get() and getattr(module, "is_causal", False)
     meant = unsaid if is_causal is None else is_causal
-    return bool(meant) or not sees_future(call)
+    return bool(meant) or not sees_ahead(call)
 
 
 # Whether masks say all, as in eager attention: none is left out where a layer looks back, and no layer is asked

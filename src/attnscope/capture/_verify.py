@@ -129,9 +129,7 @@ def _by_registry(
     except UncapturedError:
         if are_products_taken(model):
             raise
-        take_products(
-            model
-        )  # perhaps a layer calls PyTorch's functions itself: once more, with those seen too
+        take_products(model)  # perhaps a layer calls PyTorch's functions itself
         try:
             return _with_masks(model, inputs, valid, text, cross_only=cross_only, looks_back=looks_back)
         except AttnscopeError:

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from attnscope.attention import output_of
-from attnscope.capture import capture_notes, configured_length, forward, sees_future, watching
+from attnscope.capture import capture_notes, configured_length, forward, sees_ahead, watching
 from attnscope.corpus import GroupedWindows, Grouping, image_groups, pictured_window
 from attnscope.errors import AttnscopeError
 from attnscope.progress import Progress, Tell, tell_nobody
@@ -123,7 +123,7 @@ class PicturedMeasurement:
                     f"{call.query.shape[2]} to {call.key.shape[2]} places, and the text has {len(window)} tokens: "
                     "images that are not in the text itself are not measured"
                 )
-            if sees_future(call) if call.key.shape[-1] else site.kind != "causal":
+            if sees_ahead(call) if call.key.shape[-1] else site.kind != "causal":
                 ahead.add(site.index)
             return output_of(call) if call.key.shape[-1] else call.query
 
