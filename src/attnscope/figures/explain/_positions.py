@@ -319,7 +319,7 @@ def position_correlations(correlations: xr.Dataset) -> Figure:
         axes[-1].set(xlabel="Layer", ylabel="Components")
         axes[-1].yaxis.set_major_locator(MaxNLocator(integer=True))
         hatched = " (hatched: all)" if len(kinds) > 1 else ""
-        axes[-1].set_title(f"Above {strong:g} and noise{hatched}", loc="left")
+        axes[-1].set_title(f"Above {strong:g}{hatched}", loc="left")
         axes[-1].tick_params(axis="x", length=0)
     return figure
 

@@ -91,7 +91,7 @@ POSITION_CCA = Analysis(
             (
                 "Canonical correlations of each layer's input with the table, of the components that "
                 "hold 99.9% of the variance and of all. A curve that falls to the dashed line tells no "
-                "more about positions than noise would."
+                "more about positions than noise would. Counted are those above 0.5 and above that line."
             ),
             draw="attnscope.figures.explain:position_correlations",
         ),
