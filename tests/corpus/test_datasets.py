@@ -3,6 +3,8 @@
 import json
 from pathlib import Path
 
+import datasets
+import huggingface_hub.constants
 import pytest
 from tests.cli.command import attnscope
 
@@ -12,11 +14,11 @@ from attnscope.errors import AttnscopeError
 
 @pytest.fixture(scope="module", autouse=True)
 def offline(tmp_path_factory):
-    """Before the package is imported: it reads these once."""
+    """What is not there is not looked for again and again."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("HF_DATASETS_OFFLINE", "1")
-        patch.setenv("HF_HUB_OFFLINE", "1")
-        patch.setenv("HF_DATASETS_CACHE", str(tmp_path_factory.mktemp("cache")))
+        patch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
+        patch.setattr(datasets.config, "HF_HUB_OFFLINE", True)
+        patch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path_factory.mktemp("cache"))
         yield
 
 
