@@ -7,7 +7,7 @@ import transformers
 from transformers import AutoImageProcessor, AutoModelForImageTextToText, AutoTokenizer
 
 from attnscope import AttnscopeError
-from attnscope.capture import load_pictured_model
+from attnscope.capture import Loading, load_pictured_model
 from attnscope.corpus import pictured_of
 from tests.pictured import TEMPLATE, picture, save_pictured_model
 
@@ -25,7 +25,7 @@ def read(model, line, template=None):
 
 
 def test_the_decoder_is_what_reads_the_text_with_images_in_it(folder):
-    model = load_pictured_model(folder, device="cpu")
+    model = load_pictured_model(folder, loading=Loading(device="cpu"))
     assert type(model.decoder).__name__ == "LlamaModel"
     expanded, given = read(model, TEXT)
     assert len(expanded.image_tokens()[0]) == 16
@@ -34,7 +34,9 @@ def test_the_decoder_is_what_reads_the_text_with_images_in_it(folder):
 
 
 def test_a_mark_of_the_models_own_may_be_written(tmp_path):
-    model = load_pictured_model(save_pictured_model("qwen2_vl", tmp_path / "model"), device="cpu")
+    model = load_pictured_model(
+        save_pictured_model("qwen2_vl", tmp_path / "model"), loading=Loading(device="cpu")
+    )
     plain, own = (
         read(model, {**TEXT, "text": text})[0].ids for text in ("<image> What?", "<|image_pad|> What?")
     )
@@ -42,7 +44,7 @@ def test_a_mark_of_the_models_own_may_be_written(tmp_path):
 
 
 def test_contents_of_a_chat_are_found_in_what_the_processor_writes(folder):
-    model = load_pictured_model(folder, device="cpu")
+    model = load_pictured_model(folder, loading=Loading(device="cpu"))
     chat = [{"role": "user", "content": "Look: <image>is it out?"}, {"role": "assistant", "content": "No."}]
     expanded, _ = read(model, {"messages": chat, "images": [picture(0)]})
     said = [(expanded.text[one.start : one.end], one.role) for one in expanded.contents]
@@ -57,7 +59,7 @@ def test_contents_of_a_chat_are_found_in_what_the_processor_writes(folder):
 
 
 def test_a_chat_needs_a_template(folder):
-    model = load_pictured_model(folder, device="cpu")
+    model = load_pictured_model(folder, loading=Loading(device="cpu"))
     model.processor.chat_template = model.processor.tokenizer.chat_template = None
     with pytest.raises(AttnscopeError, match="has no chat template: give one"):
         read(model, {"messages": [{"role": "user", "content": "<image>"}], "images": [picture(0)]})
@@ -84,9 +86,15 @@ def test_processors_that_cannot_be_had_are_refused(folder, tmp_path, settings, s
     assert said in str(caught.value)
 
 
-def test_a_model_object_asks_for_its_processor(folder):
+def test_a_model_object_finds_its_processor_where_it_was_loaded_from(folder):
+    found = load_pictured_model(AutoModelForImageTextToText.from_pretrained(folder))
+    assert found.processing() == load_pictured_model(folder).processing()
+
+
+def test_a_model_object_from_nowhere_asks_for_its_processor(folder):
     model = AutoModelForImageTextToText.from_pretrained(folder)
-    with pytest.raises(AttnscopeError, match="without its processor: pass tokenizer=processor"):
+    model.config.name_or_path = ""
+    with pytest.raises(AttnscopeError, match="without its processor: pass tokenizer="):
         load_pictured_model(model)
     with pytest.raises(AttnscopeError, match="is no processor of Llava"):
         load_pictured_model(model, processor=AutoTokenizer.from_pretrained(folder))

@@ -19,7 +19,7 @@ from ._heuristics import (
     patch_size_of,
 )
 from ._inner import Bridge, Envoy, inner_model
-from ._load import DTYPES, LoadedModel, load_model, usable_device
+from ._load import AS_SAVED, DTYPES, LoadedModel, Loading, load_model, usable_device
 from ._module_calls import PassObserver, calls_inside
 from ._notes import capture_notes
 from ._padding import padding_difference
@@ -36,6 +36,7 @@ from ._watch import Site
 from ._watching import Capture, capture_of, watching
 
 __all__ = [
+    "AS_SAVED",
     "DTYPES",
     "OWN_STATES",
     "TOLERANCE",
@@ -43,6 +44,7 @@ __all__ = [
     "Capture",
     "Envoy",
     "LoadedModel",
+    "Loading",
     "PassObserver",
     "PicturedModel",
     "SeenCall",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,13 +10,12 @@ import numpy as np
 import transformers
 from transformers import AutoFeatureExtractor, PreTrainedModel
 
+from attnscope.capture._beside import hash_of_settings, load_preprocessor, repository_beside
 from attnscope.capture._inner import inner_model
-from attnscope.capture._load import LoadedModel, load_model
-from attnscope.capture._quiet import quiet
-from attnscope.capture._repository import Repository, asking_trust
+from attnscope.capture._load import AS_SAVED, LoadedModel, Loading, load_model
+from attnscope.capture._repository import Repository
 from attnscope.capture._tokenizer import load_tokenizer
 from attnscope.errors import AttnscopeError, explaining
-from attnscope.store import short_hash
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -26,7 +24,7 @@ if TYPE_CHECKING:
 
 _FEATURES, _WAVE = "input_features", "input_values"  # what is read: frames of a fixed window, or the wave
 _SECONDS = 30  # of a sound that are read at once
-_FILES = ("preprocessor_config.json", "processor_config.json")
+_WHAT = "feature extractor"
 
 
 @dataclass(frozen=True, eq=False)
@@ -116,7 +114,7 @@ class SpeechModel:
 
     def processing(self) -> str:
         """Hash of all that the feature extractor does."""
-        return short_hash(json.loads(json.dumps(self.extractor.to_dict(), default=str, sort_keys=True)))
+        return hash_of_settings(self.extractor.to_dict())
 
 
 def load_speech_model(
@@ -124,16 +122,13 @@ def load_speech_model(
     *,
     processor: Any = None,
     with_decoder: bool = False,
-    revision: str | None = None,
-    device: str | None = None,
-    dtype: str | None = None,
-    trust_remote_code: bool = False,
+    loading: Loading = AS_SAVED,
 ) -> SpeechModel:
     """Load a model of sounds with the feature extractor beside it, and its tokenizer where its decoder reads a text.
 
     Parameters
     ----------
-    source, revision, device, dtype, trust_remote_code
+    source, loading
         See `load_model`.
     processor
         Its processor (with ``feature_extractor`` and ``tokenizer``), feature extractor, or their folder; by default
@@ -146,14 +141,7 @@ def load_speech_model(
     AttnscopeError
         As `load_model`; if the model reads no sounds, has no feature extractor, or has no decoder for transcripts.
     """
-    loaded = load_model(
-        source,
-        revision=revision,
-        device=device,
-        dtype=dtype,
-        trust_remote_code=trust_remote_code,
-        need_tokenizer=False,
-    )
+    loaded = load_model(source, need_tokenizer=False, **vars(loading))
     model, name = loaded.model, type(loaded.model).__name__
     if not reads_sounds(model):
         raise AttnscopeError(
@@ -164,19 +152,15 @@ def load_speech_model(
         raise AttnscopeError(
             f"{name} has no decoder, so nothing in it reads transcripts: leave out targets (--target)"
         )
-    given = source if processor is None else processor
     tokenizer: Any = None
-    if isinstance(given, str | Path):
-        repository = Repository.of(str(given), revision if processor is None else None)
-        extractor = _load_extractor(repository, trust_remote_code=trust_remote_code)
-        tokenizer = load_tokenizer(repository, trust_remote_code=trust_remote_code) if with_decoder else None
-    elif isinstance(given, PreTrainedModel):
-        raise AttnscopeError(
-            "a model object was given without its feature extractor: pass tokenizer=processor, or the model's folder"
-        )
+    if processor is None or isinstance(processor, str | Path):
+        trust = loading.trust_remote_code
+        place = repository_beside(source, processor, _WHAT, revision=loading.revision)
+        extractor = load_preprocessor(place, AutoFeatureExtractor, _WHAT, trust_remote_code=trust)
+        tokenizer = load_tokenizer(place, trust_remote_code=trust) if with_decoder else None
     else:
-        extractor = getattr(given, "feature_extractor", given)
-        tokenizer = getattr(given, "tokenizer", None)
+        extractor = getattr(processor, "feature_extractor", processor)
+        tokenizer = getattr(processor, "tokenizer", None)
     if with_decoder and tokenizer is None:
         raise AttnscopeError(
             f"the transcripts need the tokenizer of {name}: pass tokenizer=processor with both"
@@ -202,20 +186,3 @@ def reads_sounds(source: str | Path | PreTrainedModel | Bridge | Envoy, revision
     config = Repository.of(str(inner), revision).read("config.json") or {}
     named = (getattr(transformers, str(name), None) for name in config.get("architectures") or ())
     return any(getattr(one, "main_input_name", "") in {_FEATURES, _WAVE} for one in named)
-
-
-def _load_extractor(repository: Repository, *, trust_remote_code: bool) -> Any:
-    source = repository.source
-    if not any(repository.find(name) for name in _FILES):
-        raise AttnscopeError(
-            f"{source} has no feature extractor ({_FILES[0]}): save it there, or give its folder with --tokenizer"
-        )
-    advice = "Are its files whole, and the right ones?"
-    with (
-        quiet(),
-        explaining(f"the feature extractor of {source} cannot be loaded", advice),
-        asking_trust(source),
-    ):
-        return AutoFeatureExtractor.from_pretrained(
-            source, revision=repository.commit, trust_remote_code=trust_remote_code
-        )

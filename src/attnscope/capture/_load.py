@@ -22,6 +22,7 @@ from transformers.models.auto.modeling_auto import MODEL_MAPPING
 from attnscope import models
 from attnscope._caller import own_random_numbers
 from attnscope.bundled import MODEL
+from attnscope.capture._beside import is_place, repository_beside
 from attnscope.capture._checkpoint import Checkpoint
 from attnscope.capture._heuristics import is_pooler
 from attnscope.capture._inner import Bridge, Envoy, inner_model
@@ -70,6 +71,19 @@ class LoadedModel:
     tokenizer: Any
     name: str
     identity: dict[str, str]
+
+
+@dataclass(frozen=True)
+class Loading:
+    """How a model is loaded: see `load_model`."""
+
+    revision: str | None = None
+    device: str | None = None
+    dtype: str | None = None
+    trust_remote_code: bool = False
+
+
+AS_SAVED = Loading()
 
 
 def load_model(
@@ -131,25 +145,23 @@ def load_model(
         name = model.config.name_or_path or type(model).__name__
         identity = {"sha256": state_sha256(model)}
     else:
-        place = usable_device(device)  # before minutes are spent on reading
+        on = usable_device(device)  # before minutes are spent on reading
         repository = _repository(str(source), revision)
         with quiet(), _one_at_a_time, own_random_numbers():  # a missing head is drawn
             model, identity = _from_checkpoint(repository, dtype, trust_remote_code=trust_remote_code)
         name = Path(source).name if repository.commit is None else str(source)
-        with explaining(f"{name} cannot be put on {place}", "Try --device cpu, or --dtype bfloat16"):
-            model = model.to(cast("Any", place))
+        with explaining(f"{name} cannot be put on {on}", "Try --device cpu, or --dtype bfloat16"):
+            model = model.to(cast("Any", on))
         _refuse_broken_numbers(model)
         if dtype in INTEGERS:
             identity |= {"weights": quantised(model, dtype)}
     if need_tokenizer:
         _refuse_what_reads_no_text(model)
         tokenizer = getattr(given, "tokenizer", None) if tokenizer is None else tokenizer
-        if tokenizer is None or isinstance(tokenizer, (str, Path)):
-            if tokenizer is not None:
-                beside = _repository_of_tokenizer(str(tokenizer))
-            else:
-                beside = repository or _repository_of_model(model)
-            tokenizer = load_tokenizer(replace(beside, taken={}), trust_remote_code=trust_remote_code)
+        if tokenizer is None or isinstance(tokenizer, str | Path):
+            place = repository if tokenizer is None else None
+            place = place or repository_beside(model, tokenizer, "tokenizer")
+            tokenizer = load_tokenizer(replace(place, taken={}), trust_remote_code=trust_remote_code)
         if not getattr(tokenizer, "is_fast", False):
             raise AttnscopeError(
                 f"the tokenizer of {name} gives no character offsets: a fast tokenizer (tokenizer.json) is needed"
@@ -202,26 +214,6 @@ def _repository(source: str, revision: str | None) -> Repository:
     return Repository.of(source, revision)
 
 
-def _repository_of_tokenizer(source: str) -> Repository:
-    if not Path(source).exists() and _is_place(source):
-        raise AttnscopeError(f"{source} does not exist: expected a folder with tokenizer.json, or a hub id")
-    return Repository.of(source)
-
-
-def _repository_of_model(model: PreTrainedModel) -> Repository:
-    """Where a model object was loaded from, which is where its tokenizer lies."""
-    source = str(model.config.name_or_path or "")
-    advice = "pass tokenizer=..., or the model's folder"
-    if not source or (_is_place(source) and not Path(source).is_dir()):
-        raise AttnscopeError(f"a model object was given without its tokenizer: {advice}")
-    try:
-        return Repository.of(source, getattr(model.config, "_commit_hash", None))
-    except AttnscopeError as error:
-        raise AttnscopeError(
-            f"no tokenizer was found beside {source}, where the model is from: {advice}"
-        ) from error
-
-
 def _from_checkpoint(
     repository: Repository, dtype: str | None, *, trust_remote_code: bool
 ) -> tuple[PreTrainedModel, dict[str, str]]:
@@ -267,13 +259,8 @@ def _refuse_what_is_no_model(source: str) -> None:
         raise AttnscopeError(f"{source} is no folder: expected one with config.json and model.safetensors")
     if source.lower().endswith(SUFFIXES):
         raise AttnscopeError(f"{source} does not exist; and {first} TEXT")
-    if _is_place(source):
+    if is_place(source):
         raise AttnscopeError(f"{source} does not exist: expected a model folder, or a hub id such as gpt2")
-
-
-def _is_place(source: str) -> bool:
-    """Whether a name can only be a place on this machine, as a hub id has at most one slash within."""
-    return source.startswith((".", "/", "~")) or source.endswith("/") or source.count("/") > 1
 
 
 def _class_of(config: Any, repository: Repository, *, trust_remote_code: bool) -> Any:

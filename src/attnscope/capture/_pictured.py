@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,17 +10,16 @@ import torch
 from transformers import PreTrainedModel
 
 from attnscope.attention import output_of
+from attnscope.capture._beside import hash_of_settings, repository_beside
 from attnscope.capture._eager import without_cache
 from attnscope.capture._heuristics import image_token_of, main_output
-from attnscope.capture._load import LoadedModel, load_model
+from attnscope.capture._load import AS_SAVED, LoadedModel, Loading, load_model
 from attnscope.capture._processors import load_processor
 from attnscope.capture._quiet import quiet
-from attnscope.capture._repository import Repository
 from attnscope.capture._verify import TOLERANCE, verify
 from attnscope.capture._watching import watching
 from attnscope.corpus import PLACE, Expanded, written_in_parts
 from attnscope.errors import AttnscopeError, explaining
-from attnscope.store import short_hash
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -190,7 +188,7 @@ class PicturedModel:
             if isinstance(value, str | int | float | bool | dict | list | None)
         }
         images = self.processor.image_processor.to_dict()
-        return short_hash(json.loads(json.dumps([settings, images], default=str, sort_keys=True)))
+        return hash_of_settings(settings, images)
 
 
 class _SeenError(Exception):
@@ -201,16 +199,13 @@ def load_pictured_model(
     source: str | Path | PreTrainedModel | Bridge | Envoy,
     *,
     processor: Any = None,
-    revision: str | None = None,
-    device: str | None = None,
-    dtype: str | None = None,
-    trust_remote_code: bool = False,
+    loading: Loading = AS_SAVED,
 ) -> PicturedModel:
     """Load a model of vision and language with the processor beside it.
 
     Parameters
     ----------
-    source, revision, device, dtype, trust_remote_code
+    source, loading
         See `load_model`.
     processor
         Its processor or the processor's folder; by default the one beside the model.
@@ -220,14 +215,7 @@ def load_pictured_model(
     AttnscopeError
         As `load_model`; if the model puts no images into its text, or it has no processor.
     """
-    loaded = load_model(
-        source,
-        revision=revision,
-        device=device,
-        dtype=dtype,
-        trust_remote_code=trust_remote_code,
-        need_tokenizer=False,
-    )
+    loaded = load_model(source, need_tokenizer=False, **vars(loading))
     model, name = loaded.model, type(loaded.model).__name__
     decoder = model.get_decoder()
     image_id = image_token_of(model.config)
@@ -237,13 +225,8 @@ def load_pictured_model(
             "(LLaVA, Qwen-VL, ...), or name the field that holds the text (--field text) to read that alone"
         )
     if processor is None or isinstance(processor, str | Path):
-        place = source if processor is None else processor
-        if not isinstance(place, str | Path):
-            raise AttnscopeError(
-                "a model object was given without its processor: pass tokenizer=processor, or the processor's folder"
-            )
-        repository = Repository.of(str(place), revision if processor is None else None)
-        processor = load_processor(repository, model, trust_remote_code=trust_remote_code)
+        place = repository_beside(source, processor, "processor", revision=loading.revision)
+        processor = load_processor(place, model, trust_remote_code=loading.trust_remote_code)
     tokenizer: Any = getattr(processor, "tokenizer", None)
     if getattr(processor, "image_token", None) is None or not getattr(tokenizer, "is_fast", False):
         raise AttnscopeError(

@@ -9,7 +9,6 @@ from attnscope.store import Signature, package_versions, tokenizer_sha256
 
 if TYPE_CHECKING:
     from attnscope.capture._load import LoadedModel
-    from attnscope.corpus import Corpus
 
 
 @runtime_checkable
@@ -22,9 +21,17 @@ class Hashed(Protocol):
 
 
 def signature_of(
-    command: str, loaded: LoadedModel, corpus: Hashed, target: Corpus | None, settings: Mapping[str, Any]
+    command: str,
+    loaded: LoadedModel,
+    corpus: Hashed,
+    target: Hashed | None,
+    settings: Mapping[str, Any],
+    *,
+    reader: Mapping[str, str] | None = None,
 ) -> Signature:
     """Model, tokenizer, texts, settings, device and type, and the versions of packages.
+
+    `reader` says what else reads for the model, by hashes; by default the tokenizer that was loaded with it.
 
     Examples
     --------
@@ -39,10 +46,12 @@ def signature_of(
         "device": loaded.model.device.type,
         "dtype": str(loaded.model.dtype).removeprefix("torch."),
     }
+    if reader is None and loaded.tokenizer is not None:
+        reader = {"sha256": tokenizer_sha256(loaded.tokenizer)}
     return Signature(
         command,
         model={"name": loaded.name, "class": type(loaded.model).__name__, **loaded.identity},
-        tokenizer={"sha256": tokenizer_sha256(loaded.tokenizer)},
+        tokenizer=None if reader is None else dict(reader),
         corpus={"sha256": corpus.sha256()},
         target=None if target is None else {"sha256": target.sha256()},
         settings={**settings, **where},

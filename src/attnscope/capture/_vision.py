@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,13 +10,12 @@ import torch
 import transformers
 from transformers import AutoImageProcessor, PreTrainedModel
 
+from attnscope.capture._beside import hash_of_settings, load_preprocessor, repository_beside
 from attnscope.capture._heuristics import image_token_of
 from attnscope.capture._inner import inner_model
-from attnscope.capture._load import LoadedModel, load_model
-from attnscope.capture._quiet import quiet
-from attnscope.capture._repository import Repository, asking_trust
+from attnscope.capture._load import AS_SAVED, LoadedModel, Loading, load_model
+from attnscope.capture._repository import Repository
 from attnscope.errors import AttnscopeError, explaining
-from attnscope.store import short_hash
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -26,7 +24,7 @@ if TYPE_CHECKING:
     from attnscope.corpus import Image
 
 _READS = "pixel_values"
-_FILES = ("preprocessor_config.json", "processor_config.json")
+_WHAT = "image processor"
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,7 +61,7 @@ class VisionModel:
         """Hash of all that the image processor does; None without one."""
         if self.processor is None:
             return None
-        return short_hash(json.loads(json.dumps(self.processor.to_dict(), default=str, sort_keys=True)))
+        return hash_of_settings(self.processor.to_dict())
 
 
 def load_vision_model(
@@ -71,16 +69,13 @@ def load_vision_model(
     *,
     processor: Any = None,
     need_processor: bool = True,
-    revision: str | None = None,
-    device: str | None = None,
-    dtype: str | None = None,
-    trust_remote_code: bool = False,
+    loading: Loading = AS_SAVED,
 ) -> VisionModel:
     """Load a vision encoder with the image processor beside it; of a model of images and text, its vision tower.
 
     Parameters
     ----------
-    source, revision, device, dtype, trust_remote_code
+    source, loading
         See `load_model`.
     processor
         Its image processor or the processor's folder; by default the one beside the model.
@@ -99,14 +94,7 @@ def load_vision_model(
     >>> load_vision_model(ViTModel(config), need_processor=False).tower
     ''
     """
-    loaded = load_model(
-        source,
-        revision=revision,
-        device=device,
-        dtype=dtype,
-        trust_remote_code=trust_remote_code,
-        need_tokenizer=False,
-    )
+    loaded = load_model(source, need_tokenizer=False, **vars(loading))
     found = _reader(loaded.model)
     if found is None:
         other = "text" if image_token_of(loaded.model.config) is None else "texts with images (JSON Lines)"
@@ -115,16 +103,10 @@ def load_vision_model(
             "or take a vision encoder (ViT, DINOv2, CLIP, SigLIP, ...)"
         )
     if need_processor and (processor is None or isinstance(processor, str | Path)):
-        place = source if processor is None else processor
-        if not isinstance(place, str | Path):
-            raise AttnscopeError(
-                "a model object was given without its image processor: pass tokenizer=processor, the model's folder, "
-                "or images as pixel_values"
-            )
-        processor = load_image_processor(
-            Repository.of(str(place), revision if processor is None else None),
-            trust_remote_code=trust_remote_code,
+        place = repository_beside(
+            source, processor, _WHAT, revision=loading.revision, more=", or images as pixel_values"
         )
+        processor = load_image_processor(place, trust_remote_code=loading.trust_remote_code)
     name, model = found
     return VisionModel(loaded, model, name, processor if need_processor else None)
 
@@ -164,18 +146,7 @@ def load_image_processor(repository: Repository, *, trust_remote_code: bool = Fa
     AttnscopeError
         If there is none, or it cannot be loaded.
     """
-    source = repository.source
-    if not any(repository.find(name) for name in _FILES):
-        raise AttnscopeError(
-            f"{source} has no image processor ({_FILES[0]}): save it there, or give its folder with --tokenizer"
-        )
-    advice = "Are its files whole, and the right ones?"
     # the backend that is there with Pillow alone, so that numbers do not depend on what else is installed
-    with (
-        quiet(),
-        explaining(f"the image processor of {source} cannot be loaded", advice),
-        asking_trust(source),
-    ):
-        return AutoImageProcessor.from_pretrained(
-            source, revision=repository.commit, trust_remote_code=trust_remote_code, backend="pil"
-        )
+    return load_preprocessor(
+        repository, AutoImageProcessor, _WHAT, trust_remote_code=trust_remote_code, backend="pil"
+    )

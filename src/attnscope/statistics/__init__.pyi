@@ -33,7 +33,8 @@ from ._raw import weights
 from ._reading import Reading
 from ._rows import indicator_columns, reduce_call
 from ._sample import weight_rows
-from ._scan import scan, window_length
+from ._scan import scan
+from ._scan_texts import window_length
 from ._stored import NOTES, SAMPLE, default_out, keeps_maps_of, load_scan
 from ._summary import summarize
 from ._watched import Seen, watch

@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 import xarray as xr
 
 from attnscope.statistics._stored import SAMPLE, SUMMARY, keeps_maps_of, load_scan
+from attnscope.store import RunFolder
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from attnscope.store import RunFolder
+    from attnscope.statistics._asked import Asked
+    from attnscope.store import Signature
 
 FLUSH_BYTES = 1 << 26  # results wait in memory for at most so many bytes,
 FLUSH_SECONDS = float(os.environ.get("ATTNSCOPE_FLUSH_SECONDS", "5"))  # so many seconds,
@@ -26,8 +28,8 @@ class Job(Protocol):
 
     notes: dict[str, str]
 
-    def into(self, run: RunFolder) -> None:
-        """Measure what the run still lacks, and add it as it comes."""
+    def batches(self, done: Callable[[range], bool] = ...) -> Iterator[xr.Dataset]:
+        """Measure batch after batch, but those that are done."""
         ...
 
     def sample(self, results: xr.Dataset, asked: Sequence[tuple[int, int]]) -> xr.Dataset | None:
@@ -35,7 +37,26 @@ class Job(Protocol):
         ...
 
 
-def in_folder(
+def measured(
+    job: Job,
+    asked: Asked,
+    signature: Signature,
+    kinds: Callable[[xr.Dataset], xr.Dataset] | None,
+    attributes: dict[str, str],
+) -> xr.Dataset:
+    """The results of a scan with the kinds of its heads; in a run folder if one was asked for."""
+    attributes = {"signature": signature.to_json(), **attributes}
+    folder = asked.folder(signature)
+    if folder is not None:
+        with RunFolder(folder, signature, repair=asked.repair) as run:
+            return _in_folder(run, job, kinds, attributes, asked.show)
+    results = joined(list(job.batches()))
+    if kinds is not None:
+        results = results.merge(kinds(results), combine_attrs="no_conflicts")
+    return results.assign_attrs(attributes | job.notes)
+
+
+def _in_folder(
     run: RunFolder,
     job: Job,
     kinds: Callable[[xr.Dataset], xr.Dataset] | None,
@@ -44,7 +65,7 @@ def in_folder(
 ) -> xr.Dataset:
     """What the run lacks is measured and kept; the results are read from it, as a later call will."""
     if not run.complete:
-        job.into(run)
+        _keep(run, job.batches(run.holds))
         if kinds is not None:
             run.save(SUMMARY, kinds(run.results()))
         run.finish(attributes=attributes | job.notes)
@@ -56,7 +77,7 @@ def in_folder(
     return results
 
 
-def keep(run: RunFolder, batches: Iterable[xr.Dataset]) -> None:
+def _keep(run: RunFolder, batches: Iterable[xr.Dataset]) -> None:
     """Add batches to a run as they come, some at a time."""
     waiting: list[xr.Dataset] = []
     began = last = time.monotonic()

@@ -28,7 +28,6 @@ from attnscope.corpus import (
     window_name,
 )
 from attnscope.progress import Progress, Tell, tell_nobody
-from attnscope.statistics._keep import keep
 from attnscope.statistics._labelled import labelled
 from attnscope.statistics._pass import StatisticsObserver
 from attnscope.statistics._reading import Reading
@@ -41,7 +40,6 @@ from attnscope.statistics._sample import (
     shown_heads,
     tile_size,
 )
-from attnscope.store import RunFolder
 
 _PADDED = 64  # tokens that tell whether padding matters
 _MANY_UNKNOWN = 0.05  # share of tokens from which it is said
@@ -78,10 +76,6 @@ class Measurement:
         self.sites: list[Site] = []
         self.notes: dict[str, str] = {}
         self.tokens = self.unknown = 0
-
-    def into(self, run: RunFolder) -> None:
-        """Measure what the run still lacks, and add it as it comes."""
-        keep(run, self.batches(run.holds))
 
     def batches(self, done: Callable[[range], bool] = lambda _: False) -> Iterator[xr.Dataset]:
         """Measure batch after batch, but those that are done."""

@@ -25,7 +25,7 @@ from attnscope.capture import (
 from attnscope.checks import check_whole
 from attnscope.corpus import EncodedTexts, LinePairs, texts_and_targets, windows_of
 from attnscope.errors import AttnscopeError
-from attnscope.statistics._scan import window_length
+from attnscope.statistics._scan_texts import window_length
 from attnscope.store import padded_heads
 
 if TYPE_CHECKING:

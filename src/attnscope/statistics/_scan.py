@@ -2,62 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import partial
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import xarray as xr
 
 from attnscope.bundled import MODEL
-from attnscope.capture import (
-    LoadedModel,
-    borrowing,
-    configured_length,
-    decoder_note,
-    decoder_start,
-    load_model,
-    position_table_length,
-    reads_images,
-    reads_sounds,
-    signature_of,
-)
-from attnscope.checks import check_seed, check_whole
-from attnscope.corpus import (
-    Chats,
-    ChatTexts,
-    Corpus,
-    GroupedWindows,
-    Groups,
-    LinePairs,
-    Sources,
-    Texts,
-    Window,
-    images_of,
-    kept,
-    pictured_of,
-    sounds_of,
-    windows_of,
-)
+from attnscope.capture import Loading, borrowing, reads_images, reads_sounds
+from attnscope.corpus import Groups, Sources, images_of, kept, pictured_of, sounds_of
 from attnscope.errors import AttnscopeError
 from attnscope.progress import Tell
-from attnscope.statistics._catalogue import OF_GROUPS, choose
-from attnscope.statistics._keep import in_folder, joined
-from attnscope.statistics._measurement import Measurement
-from attnscope.statistics._places import NEEDED
-from attnscope.statistics._sides import grouping_for, read_sides
-from attnscope.statistics._summary import summarize
+from attnscope.statistics._asked import Asked
+from attnscope.statistics._scan_texts import scan_texts
 from attnscope.statistics.images import scan_images
 from attnscope.statistics.pictured import scan_pictured
 from attnscope.statistics.sounds import scan_sounds
-from attnscope.store import RunFolder, Signature
+from attnscope.store import Signature
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
     from attnscope.capture import Bridge, Envoy
-
-LONGEST_DEFAULT = 2048  # tokens: a longer window must be asked for
 
 
 @borrowing
@@ -193,7 +159,7 @@ def scan(
     """
     texts = kept(texts) if isinstance(texts, Iterator) else texts
     model = MODEL if model is None else model
-    of_text = {
+    of_text: dict[str, Any] = {
         "window": window,
         "stride": stride,
         "field": field,
@@ -203,106 +169,34 @@ def scan(
         "chat": chat,
         "chat_template": chat_template,
     }
-    of_all: dict[str, Any] = {
-        "processor": tokenizer,
-        "out": out,
-        "repair": repair,
-        "limit": limit,
-        "statistics": statistics,
-        "band": band,
-        "seed": seed,
-        "device": device,
-        "dtype": dtype,
-        "revision": revision,
-        "trust_remote_code": trust_remote_code,
-        "show": show,
-        "progress": progress,
-    }
+    asked = Asked(
+        processor=tokenizer,
+        out=out,
+        repair=repair,
+        limit=limit,
+        batch_size=batch_size,
+        statistics=statistics,
+        band=band,
+        seed=seed,
+        show=show,
+        progress=progress,
+        loading=Loading(revision, device, dtype, trust_remote_code),
+    )
     pictured = pictured_of(texts, field)
     if pictured is not None:
         kept_apart = ("groups", "chat", "chat_template")
         of_windows = {name: value for name, value in of_text.items() if name not in kept_apart}
         _refuse_of_text("texts with images", targets=targets, batch_size=batch_size, **of_windows)
-        return scan_pictured(model, pictured, groups=groups, chat_template=chat_template, **of_all)
+        return scan_pictured(model, pictured, asked, groups=groups, chat_template=chat_template)
     images = images_of(texts)
     if images is not None and (not images.beside_text or reads_images(model, revision)):
         _refuse_of_text("images", targets=targets, **of_text)
-        return scan_images(model, images, batch_size=batch_size, **of_all)
+        return scan_images(model, images, asked)
     sounds = sounds_of(texts)
     if sounds is not None and (not sounds.beside_text or reads_sounds(model, revision)):
         _refuse_of_text("sounds", batch_size=batch_size, **of_text)
-        return scan_sounds(model, sounds, targets=targets, **of_all)
-    names = choose(statistics)
-    band = 10 if band is None else band
-    has_kinds = set(NEEDED) <= set(names) or (clusters is not None and "band_sum" in names)
-    check_whole(1, window=window, stride=stride, limit=limit, batch_size=batch_size, band=band)
-    check_whole(2, clusters=clusters)
-    check_seed(seed)
-    corpus, target = read_sides(
-        texts,
-        targets,
-        field=field,
-        by_line=by_line,
-        stride=stride,
-        chat=chat,
-        chat_template=chat_template,
-    )
-    grouping = grouping_for(groups, corpus)
-    loaded = load_model(
-        model,
-        tokenizer=tokenizer,
-        revision=revision,
-        device=device,
-        dtype=dtype,
-        trust_remote_code=trust_remote_code,
-    )
-    length = window_length(loaded, window)
-    if isinstance(corpus, Chats):
-        corpus = corpus.read_with(loaded.tokenizer)
-    windows, longest = _windows(corpus, target, loaded, length=length, stride=stride, limit=limit)
-    if band >= length:
-        raise AttnscopeError(
-            f"band (--band) is {band}; in windows of {length} tokens the largest offset is {length - 1}"
-        )
-    if grouping is not None:
-        grouping = grouping.over(windows)
-        windows, names = GroupedWindows(windows, grouping), (*names, *OF_GROUPS)
-    size = batch_size or max(1, 2048 // longest)
-    job = Measurement(
-        loaded,
-        windows,
-        names,
-        band,
-        longest - 1,
-        size,
-        limit,
-        corpus,
-        progress,
-        show=out is not None and show is not None,
-        groups=() if grouping is None else grouping.names,
-    )
-    job.check()
-    settings = {
-        "window": length,
-        "stride": stride,
-        "limit": limit,
-        "batch_size": job.batch_size,
-        "statistics": list(names),
-        "band": band,
-        "clusters": clusters,
-        "seed": seed,
-    } | ({} if grouping is None else {"groups": grouping.signature})
-    signature = signature_of("scan", loaded, corpus, target, settings)
-    attributes = {"signature": signature.to_json(), "model": loaded.name}
-    attributes |= decoder_note(loaded.model, with_target=target is not None)
-    kinds = partial(summarize, clusters=clusters, seed=seed) if has_kinds else None
-    if out is None:
-        results = joined(list(job.batches()))
-        if kinds is not None:
-            results = results.merge(kinds(results), combine_attrs="no_conflicts")
-        return results.assign_attrs(attributes | job.notes)
-    with RunFolder(Path(out(signature) if callable(out) else out), signature, repair=repair) as run:
-        return in_folder(run, job, kinds, attributes, show)
+        return scan_sounds(model, sounds, asked, targets=targets)
+    return scan_texts(model, texts, asked, targets=targets, **of_text)
 
 
 def _refuse_of_text(what: str, /, **given: object) -> None:
@@ -311,40 +205,3 @@ def _refuse_of_text(what: str, /, **given: object) -> None:
         if value is not None and value is not False:
             flag = "target" if name == "targets" else name.replace("_", "-")
             raise AttnscopeError(f"{name} (--{flag}) is of texts, and these are {what}: leave it out")
-
-
-def _windows(
-    corpus: Texts | ChatTexts,
-    target: Corpus | None,
-    loaded: LoadedModel,
-    *,
-    length: int,
-    stride: int | None,
-    limit: int | None,
-) -> tuple[Iterable[Window], int]:
-    """The windows, or the lines beside their translations; and the most tokens that one of them has."""
-    if target is None or not isinstance(corpus, Corpus):
-        windows = windows_of(corpus, loaded.tokenizer, length=length, stride=stride, limit=limit)
-        return windows, length
-    start = decoder_start(loaded.model)
-    pairs = LinePairs(corpus, target, loaded.tokenizer, start, length=length, limit=limit)
-    return pairs, pairs.check()
-
-
-def window_length(loaded: LoadedModel, window: int | None) -> int:
-    """The window asked for, if the model can take it; else what the model takes."""
-    table = position_table_length(loaded.model)
-    if window is not None:
-        if table is not None and window > table:
-            raise AttnscopeError(
-                f"a window of {window} tokens does not fit {loaded.name}: its position table has {table} rows. "
-                f"Give --window {table} or less"
-            )
-        return window
-    config = loaded.model.config.get_text_config()
-    known = [
-        table,
-        getattr(loaded.tokenizer, "model_max_length", None),
-        configured_length(config),
-    ]
-    return min([*(int(limit) for limit in known if limit and limit > 0), LONGEST_DEFAULT])  # XLNet says -1

@@ -10,7 +10,7 @@ from transformers import AutoImageProcessor, AutoModelForImageTextToText, AutoPr
 
 import attnscope
 from attnscope import AttnscopeError
-from attnscope.capture import load_pictured_model
+from attnscope.capture import Loading, load_pictured_model
 from attnscope.corpus import pictured_of
 from attnscope.statistics import measure_weights
 from attnscope.store import unpacked
@@ -137,7 +137,7 @@ def test_every_statistic_is_that_of_the_matrices(place, family):
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_the_model_gives_what_it_gives_alone(place, family):
-    model = load_pictured_model(place / family, device="cpu")
+    model = load_pictured_model(place / family, loading=Loading(device="cpu"))
     for item, (text, images) in zip(pictured_of(place / "data" / "texts.jsonl"), TEXTS, strict=True):
         _, given = model.read(item)
         _, _, alone = eager(family, place / family, text, [IMAGES[image] for image in images])
@@ -149,7 +149,7 @@ def test_the_model_gives_what_it_gives_alone(place, family):
 def test_tokens_of_an_image_may_see_later_ones(place):
     """Gemma3 masks its images both ways."""
     save_pictured_model("gemma3", place / "gemma3")
-    model = load_pictured_model(place / "gemma3", device="cpu")
+    model = load_pictured_model(place / "gemma3", loading=Loading(device="cpu"))
     found = attnscope.scan(place / "gemma3", place / "data" / "texts.jsonl", device="cpu", band=3)
     assert found.layer_kind.values.tolist() == ["self", "self"]
     assert found.attrs["causality"].startswith("In 2 of 2 layers some tokens")
@@ -226,7 +226,7 @@ def test_a_planted_head_looks_at_the_blue_patch(looking, at, tmp_path):
 
 def test_tokens_that_know_no_place_have_no_map(place, monkeypatch):
     """What a resampler does: every image token is of the whole image."""
-    model = load_pictured_model(place / "llava", device="cpu")
+    model = load_pictured_model(place / "llava", loading=Loading(device="cpu"))
     projector = model.loaded.model.model.multi_modal_projector
     mixed = torch.randn(16, 16, generator=torch.Generator().manual_seed(0))
     inner = projector.forward

@@ -20,9 +20,8 @@ from attnscope.capture import (
 )
 from attnscope.corpus import Image, Images, Window
 from attnscope.errors import AttnscopeError, explaining
-from attnscope.progress import Progress, Tell, tell_nobody
+from attnscope.progress import Progress, tell_nobody
 from attnscope.statistics._catalogue import EQUAL, PATCH_STATISTICS, wording
-from attnscope.statistics._keep import keep
 from attnscope.statistics._pass import stacked
 from attnscope.statistics._sample import (
     WEIGHTS,
@@ -42,7 +41,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from attnscope.attention import AttentionCall
-    from attnscope.store import RunFolder
+    from attnscope.statistics._asked import Asked
 
 _TOKENS = 2048  # at a time
 _BAND = 3  # patches
@@ -57,14 +56,11 @@ class ImageMeasurement:
         vision: VisionModel,
         images: Images,
         names: Sequence[str],
-        band: int | None,
-        batch_size: int | None,
-        limit: int | None,
-        progress: Tell | None,
+        asked: Asked,
     ) -> None:
         self.vision, self.images = vision, images
-        self.count = min(len(images), limit or len(images))
-        self.progress = progress or tell_nobody
+        self.count = min(len(images), asked.limit or len(images))
+        self.progress = asked.progress or tell_nobody
         self.notes: dict[str, str] = {}
         self.seen = 0
         self._grids: dict[tuple[int, ...], Grid | None] = {}
@@ -76,11 +72,11 @@ class ImageMeasurement:
         if not isinstance(found, Grid):
             self._say_nowhere(found)
         self.names = _there(names, grid)
-        self.band = _band(band, grid)
+        self.band = _band(asked.band, grid)
         self.is_whole = grid is not None and self._is_whole(first, pixels)
         tokens = _TOKENS if grid is None else grid.tokens
         # where windows lie side by side, images do not
-        self.batch_size = (batch_size or max(1, _TOKENS // tokens)) if self.is_whole else 1
+        self.batch_size = (asked.batch_size or max(1, _TOKENS // tokens)) if self.is_whole else 1
 
     def _check(self, first: Image, pixels: Tensor) -> None:
         """Refuse a model that cannot be measured, on the first image; say what is not as expected."""
@@ -124,10 +120,6 @@ class ImageMeasurement:
             found = grid_of(self.vision.model, pixels[:1]) if known else None
             self._grids[size] = found if isinstance(found, Grid) else None
         return self._grids[size]
-
-    def into(self, run: RunFolder) -> None:
-        """Measure what the run still lacks, and add it as it comes."""
-        keep(run, self.batches(run.holds))
 
     def batches(self, done: Callable[[range], bool] = lambda _: False) -> Iterator[xr.Dataset]:
         """Measure batch after batch, but those that are done."""

@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from attnscope.capture import VisionModel, load_vision_model
-from attnscope.checks import check_seed, check_whole
+from attnscope.capture import load_vision_model, signature_of
+from attnscope.statistics._asked import BY_DEFAULT, Asked
 from attnscope.statistics._catalogue import OF_ANY_TOKENS, PATCH_STATISTICS, choose
-from attnscope.statistics._keep import in_folder, joined
+from attnscope.statistics._keep import measured
 from attnscope.statistics.images._kinds import NEEDED, summarize_images
 from attnscope.statistics.images._measurement import ImageMeasurement
-from attnscope.store import RunFolder, Signature, package_versions
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
     import xarray as xr
     from transformers import PreTrainedModel
 
     from attnscope.capture import Bridge, Envoy
     from attnscope.corpus import Images
-    from attnscope.progress import Tell
 
 KNOWN = (*PATCH_STATISTICS, *OF_ANY_TOKENS)
 DEFAULT = tuple(name for name in KNOWN if name != "learned_sink")
@@ -30,21 +27,7 @@ DEFAULT = tuple(name for name in KNOWN if name != "learned_sink")
 def scan_images(
     model: str | Path | PreTrainedModel | Bridge | Envoy,
     images: Images,
-    *,
-    processor: Any = None,
-    out: str | Path | Callable[[Signature], Path] | None = None,
-    repair: bool = False,
-    limit: int | None = None,
-    batch_size: int | None = None,
-    statistics: Sequence[str] | str | None = None,
-    band: int | None = None,
-    seed: int = 0,
-    device: str | None = None,
-    dtype: str | None = None,
-    revision: str | None = None,
-    trust_remote_code: bool = False,
-    show: Sequence[tuple[int, int]] | None = None,
-    progress: Tell | None = None,
+    asked: Asked = BY_DEFAULT,
 ) -> xr.Dataset:
     """Measure where every attention head of a vision encoder looks; `attnscope.scan` calls this for images.
 
@@ -54,15 +37,11 @@ def scan_images(
         A vision encoder, or a model of images and text, whose vision tower is measured.
     images
         From `attnscope.corpus.images_of`.
-    processor
-        Its image processor or the processor's folder; by default the one beside the model.
-    statistics
-        Names from `attnscope.statistics.PATCH_STATISTICS`, ``entropy``, ``max_weight``, ``gini_simpson`` or
-        ``learned_sink`` (not by default).
-    band
-        Largest offset of the profile in rows and in columns, by default 3.
-    out, repair, limit, batch_size, seed, device, dtype, revision, trust_remote_code, show, progress
-        See `attnscope.scan`.
+    asked
+        What any scan is asked for: see `attnscope.scan`. Its ``processor`` is the image processor or the folder of one,
+        by default the one beside the model; its ``statistics`` are names from
+        `attnscope.statistics.PATCH_STATISTICS`, ``entropy``, ``max_weight``, ``gini_simpson`` or ``learned_sink``
+        (not by default); its ``band`` is the largest offset of the profile in rows and in columns, by default 3.
 
     Returns
     -------
@@ -86,59 +65,30 @@ def scan_images(
     >>> from attnscope.corpus import images_of
     >>> from transformers import ViTConfig, ViTModel
     >>> config = ViTConfig(image_size=8, patch_size=2, hidden_size=8, num_attention_heads=2, num_hidden_layers=1)
-    >>> found = scan_images(ViTModel(config), images_of(torch.zeros(1, 3, 8, 8)), band=1)
+    >>> found = scan_images(ViTModel(config), images_of(torch.zeros(1, 3, 8, 8)), Asked(band=1))
     >>> dict(found.patch_profile.sizes)
     {'text': 1, 'layer': 1, 'head': 2, 'row_offset': 3, 'column_offset': 3}
     """
-    names = choose(statistics, KNOWN, DEFAULT)
-    check_whole(1, limit=limit, batch_size=batch_size, band=band)
-    check_seed(seed)
+    names = choose(asked.statistics, KNOWN, DEFAULT)
     vision = load_vision_model(
-        model,
-        processor=processor,
-        need_processor=not images.is_processed,
-        revision=revision,
-        device=device,
-        dtype=dtype,
-        trust_remote_code=trust_remote_code,
+        model, processor=asked.processor, need_processor=not images.is_processed, loading=asked.loading
     )
-    job = ImageMeasurement(vision, images, names, band, batch_size, limit, progress)
+    job = ImageMeasurement(vision, images, names, asked)
     settings = {
-        "limit": limit,
+        "tower": vision.tower or None,
+        "limit": asked.limit,
         "batch_size": job.batch_size,
         "statistics": list(job.names),
         "band": job.band,
-        "seed": seed,
-    }
-    signature = _signature(vision, images, settings)
-    attributes = {"signature": signature.to_json(), "model": vision.loaded.name, "reads": "images"}
-    kinds = summarize_images if set(NEEDED) <= set(job.names) else None
-    if out is None:
-        results = joined(list(job.batches()))
-        if kinds is not None:
-            results = results.merge(kinds(results), combine_attrs="no_conflicts")
-        return results.assign_attrs(attributes | job.notes)
-    with RunFolder(Path(out(signature) if callable(out) else out), signature, repair=repair) as run:
-        return in_folder(run, job, kinds, attributes, show)
-
-
-def _signature(vision: VisionModel, images: Images, settings: dict[str, Any]) -> Signature:
-    """Model, image processor, images, settings, device and type, and the versions of packages."""
-    loaded = vision.loaded
-    where = {
-        "tower": vision.tower or None,
-        "device": loaded.model.device.type,
-        "dtype": str(loaded.model.dtype).removeprefix("torch."),
+        "seed": asked.seed,
     }
     processing = vision.processing()
-    return Signature(
-        "scan",
-        model={"name": loaded.name, "class": type(loaded.model).__name__, **loaded.identity},
-        tokenizer=None if processing is None else {"sha256": processing},
-        corpus={"sha256": images.sha256()},
-        settings={**settings, **where},
-        versions=package_versions() | _pillow(),
-    )
+    reader = None if processing is None else {"sha256": processing}
+    signature = signature_of("scan", vision.loaded, images, None, settings, reader=reader)
+    signature = replace(signature, versions={**(signature.versions or {}), **_pillow()})
+    attributes = {"model": vision.loaded.name, "reads": "images"}
+    kinds = summarize_images if set(NEEDED) <= set(job.names) else None
+    return measured(job, asked, signature, kinds, attributes)
 
 
 def _pillow() -> dict[str, str]:

@@ -14,7 +14,6 @@ from attnscope.capture import capture_notes, configured_length, forward, sees_ah
 from attnscope.corpus import GroupedWindows, Grouping, image_groups, pictured_window
 from attnscope.errors import AttnscopeError
 from attnscope.progress import Progress, Tell, tell_nobody
-from attnscope.statistics._keep import keep
 from attnscope.statistics._labelled import labelled
 from attnscope.statistics._pass import StatisticsObserver
 from attnscope.statistics._sample import (
@@ -40,7 +39,6 @@ if TYPE_CHECKING:
     from attnscope.attention import AttentionCall
     from attnscope.capture import PicturedModel, Site
     from attnscope.corpus import PicturedText, PicturedTexts, Window
-    from attnscope.store import RunFolder
 
 
 class PicturedMeasurement:
@@ -135,10 +133,6 @@ class PicturedMeasurement:
                 f"In {len(ahead)} of {len(self.sites)} layers some tokens (of an image, as a rule) see later ones: "
                 "these layers are of the kind self."
             )
-
-    def into(self, run: RunFolder) -> None:
-        """Measure what the run still lacks, and add it as it comes."""
-        keep(run, self.batches(run.holds))
 
     def batches(self, done: Callable[[range], bool] = lambda _: False) -> Iterator[xr.Dataset]:
         """Measure text after text, but those that are done."""

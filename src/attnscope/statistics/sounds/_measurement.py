@@ -11,7 +11,6 @@ from attnscope.attention import output_of
 from attnscope.capture import SpeechModel, capture_notes, forward, verify, watching
 from attnscope.errors import AttnscopeError
 from attnscope.progress import Progress, Tell, tell_nobody
-from attnscope.statistics._keep import keep
 from attnscope.statistics._labelled import labelled
 from attnscope.statistics._pass import StatisticsObserver
 from attnscope.statistics._sample import (
@@ -35,7 +34,6 @@ if TYPE_CHECKING:
     from attnscope.attention import AttentionCall
     from attnscope.capture import Site
     from attnscope.corpus import Sounds, Window
-    from attnscope.store import RunFolder
 
 
 class SoundMeasurement:
@@ -101,10 +99,6 @@ class SoundMeasurement:
 
     def _samples(self) -> Iterator[np.ndarray]:
         return (piece.samples for piece in self.pieces())
-
-    def into(self, run: RunFolder) -> None:
-        """Measure what the run still lacks, and add it as it comes."""
-        keep(run, self.batches(run.holds))
 
     def batches(self, done: Callable[[range], bool] = lambda _: False) -> Iterator[xr.Dataset]:
         """Measure piece after piece, but those that are done."""

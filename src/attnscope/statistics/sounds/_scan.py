@@ -4,48 +4,33 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from attnscope.capture import SpeechModel, decoder_start, load_speech_model
-from attnscope.checks import check_seed, check_whole
+from attnscope.capture import SpeechModel, decoder_start, load_speech_model, signature_of
 from attnscope.corpus import Corpus, TargetTokenizer, Window, cut_windows, shifted
 from attnscope.errors import AttnscopeError
+from attnscope.statistics._asked import BAND, BY_DEFAULT, Asked
 from attnscope.statistics._catalogue import choose
-from attnscope.statistics._keep import in_folder, joined
+from attnscope.statistics._keep import measured
 from attnscope.statistics._places import NEEDED
 from attnscope.statistics._summary import summarize
 from attnscope.statistics.sounds._measurement import SoundMeasurement
-from attnscope.store import RunFolder, Signature, package_versions, short_hash, tokenizer_sha256
+from attnscope.store import short_hash, tokenizer_sha256
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
     import xarray as xr
     from transformers import PreTrainedModel
 
     from attnscope.capture import Bridge, Envoy
     from attnscope.corpus import Sounds, Sources
-    from attnscope.progress import Tell
 
 
 def scan_sounds(
     model: str | Path | PreTrainedModel | Bridge | Envoy,
     sounds: Sounds,
+    asked: Asked = BY_DEFAULT,
     *,
     targets: Sources = None,
-    processor: Any = None,
-    out: str | Path | Callable[[Signature], Path] | None = None,
-    repair: bool = False,
-    limit: int | None = None,
-    statistics: Sequence[str] | str | None = None,
-    band: int | None = None,
-    seed: int = 0,
-    device: str | None = None,
-    dtype: str | None = None,
-    revision: str | None = None,
-    trust_remote_code: bool = False,
-    show: Sequence[tuple[int, int]] | None = None,
-    progress: Tell | None = None,
 ) -> xr.Dataset:
     """Measure where every attention head of a model of sounds looks; `attnscope.scan` calls this for sounds.
 
@@ -59,13 +44,12 @@ def scan_sounds(
     sounds
         From `attnscope.corpus.sounds_of`. Longer ones are cut into windows of 30 seconds; a rest below a second is left
         out.
+    asked
+        What any scan is asked for: see `attnscope.scan`. Its ``processor`` is a feature extractor, one with a
+        tokenizer, or their folder; by default those beside the model.
     targets
         Transcripts for Whisper's decoder, one a line in the order of the sounds; by default ``name.txt`` beside each
         ``name.wav``. Without any, the encoder alone is measured.
-    processor
-        Its processor (feature extractor and tokenizer) or their folder; by default those beside the model.
-    out, repair, limit, statistics, band, seed, device, dtype, revision, trust_remote_code, show, progress
-        See `attnscope.scan`.
 
     Returns
     -------
@@ -78,31 +62,31 @@ def scan_sounds(
     AttnscopeError
         For anything that the caller can mend: see the message.
     """
-    names = choose(statistics)
-    band = 10 if band is None else band
-    check_whole(1, limit=limit, band=band)
-    check_seed(seed)
+    names = choose(asked.statistics)
+    band = asked.band or BAND
     texts = _transcripts(sounds, targets)
     speech = load_speech_model(
         model,
-        processor=processor,
+        processor=asked.processor,
         with_decoder=texts is not None,
-        revision=revision,
-        device=device,
-        dtype=dtype,
-        trust_remote_code=trust_remote_code,
+        loading=asked.loading,
     )
     said = None if texts is None else _said(texts, speech)
     if said is not None:
         _refuse_long(sounds, speech.longest)
-    job = SoundMeasurement(speech, sounds, said, names, band, limit, progress)
+    job = SoundMeasurement(speech, sounds, said, names, band, asked.limit, asked.progress)
     if band > job.reach:
         raise AttnscopeError(
             f"band (--band) is {band}; in windows of {job.reach + 1} frames the largest is {job.reach}"
         )
-    settings = {"limit": limit, "statistics": list(names), "band": band, "seed": seed}
-    signature = _signature(speech, sounds, texts, settings)
-    attributes = {"signature": signature.to_json(), "model": speech.loaded.name, "reads": "sounds"}
+    settings = {"limit": asked.limit, "statistics": list(names), "band": band, "seed": asked.seed}
+    reader = {"features": speech.processing()}
+    if speech.tokenizer is not None and texts is not None:
+        reader["sha256"] = tokenizer_sha256(speech.tokenizer)
+    signature = signature_of("scan", speech.loaded, sounds, None, settings, reader=reader)
+    if texts is not None:
+        signature = replace(signature, target={"sha256": short_hash(texts)})
+    attributes = {"model": speech.loaded.name, "reads": "sounds"}
     if speech.loaded.model.config.is_encoder_decoder:
         read = (
             "The decoder read the transcripts."
@@ -111,13 +95,7 @@ def scan_sounds(
         )
         attributes["decoder"] = read
     kinds = summarize if set(NEEDED) <= set(names) else None
-    if out is None:
-        results = joined(list(job.batches()))
-        if kinds is not None:
-            results = results.merge(kinds(results), combine_attrs="no_conflicts")
-        return results.assign_attrs(attributes | job.notes)
-    with RunFolder(Path(out(signature) if callable(out) else out), signature, repair=repair) as run:
-        return in_folder(run, job, kinds, attributes, show)
+    return measured(job, asked, signature, kinds, attributes)
 
 
 def _transcripts(sounds: Sounds, targets: Sources) -> list[str] | None:
@@ -160,22 +138,3 @@ def _refuse_long(sounds: Sounds, longest: int) -> None:
                 f"{sound.name} lasts {seconds:.1f} s, and beside a transcript {longest} s are read: cut sound and "
                 "transcript, or take the transcript away"
             )
-
-
-def _signature(
-    speech: SpeechModel, sounds: Sounds, texts: list[str] | None, settings: dict[str, Any]
-) -> Signature:
-    loaded = speech.loaded
-    where = {"device": loaded.model.device.type, "dtype": str(loaded.model.dtype).removeprefix("torch.")}
-    reader = {"features": speech.processing()}
-    if speech.tokenizer is not None and texts is not None:
-        reader["sha256"] = tokenizer_sha256(speech.tokenizer)
-    return Signature(
-        "scan",
-        model={"name": loaded.name, "class": type(loaded.model).__name__, **loaded.identity},
-        tokenizer=reader,
-        corpus={"sha256": sounds.sha256()},
-        target=None if texts is None else {"sha256": short_hash(texts)},
-        settings={**settings, **where},
-        versions=package_versions(),
-    )

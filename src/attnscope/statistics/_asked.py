@@ -1,0 +1,64 @@
+"""What a scan is asked for, whatever it reads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from attnscope.capture import AS_SAVED, Loading
+from attnscope.checks import check_seed, check_whole
+from attnscope.progress import Tell
+from attnscope.store import Signature
+
+BAND = 10  # tokens
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asked:
+    """What `attnscope.scan` is asked for of texts, images and sounds alike; see there.
+
+    Attributes
+    ----------
+    processor
+        What reads for the model: tokenizer, image processor, feature extractor, or a folder of them.
+    loading
+        How the model is loaded.
+
+    Raises
+    ------
+    AttnscopeError
+        If a number is none that can be.
+
+    Examples
+    --------
+    >>> Asked(limit=0)
+    Traceback (most recent call last):
+    ...
+    attnscope.errors.AttnscopeError: limit (--limit) is 0; expected a whole number of 1 or more
+    """
+
+    processor: Any = None
+    out: str | Path | Callable[[Signature], Path] | None = None
+    repair: bool = False
+    limit: int | None = None
+    batch_size: int | None = None
+    statistics: Sequence[str] | str | None = None
+    band: int | None = None
+    seed: int = 0
+    show: Sequence[tuple[int, int]] | None = None
+    progress: Tell | None = None
+    loading: Loading = AS_SAVED
+
+    def __post_init__(self) -> None:
+        check_whole(1, limit=self.limit, batch_size=self.batch_size, band=self.band)
+        check_seed(self.seed)
+
+    def folder(self, signature: Signature) -> Path | None:
+        """Where the run is kept; None keeps none."""
+        place = self.out(signature) if callable(self.out) else self.out
+        return None if place is None else Path(place)
+
+
+BY_DEFAULT = Asked()

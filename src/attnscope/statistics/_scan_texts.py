@@ -1,0 +1,164 @@
+"""A scan of texts: windows of a corpus through a model, statistics per window, kinds, signature."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import xarray as xr
+
+from attnscope.capture import (
+    LoadedModel,
+    configured_length,
+    decoder_note,
+    decoder_start,
+    load_model,
+    position_table_length,
+    signature_of,
+)
+from attnscope.checks import check_whole
+from attnscope.corpus import (
+    Chats,
+    ChatTexts,
+    Corpus,
+    GroupedWindows,
+    Groups,
+    LinePairs,
+    Sources,
+    Texts,
+    Window,
+    windows_of,
+)
+from attnscope.errors import AttnscopeError
+from attnscope.statistics._asked import BAND, Asked
+from attnscope.statistics._catalogue import OF_GROUPS, choose
+from attnscope.statistics._keep import measured
+from attnscope.statistics._measurement import Measurement
+from attnscope.statistics._places import NEEDED
+from attnscope.statistics._sides import grouping_for, read_sides
+from attnscope.statistics._summary import summarize
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+    from attnscope.capture import Bridge, Envoy
+
+LONGEST_DEFAULT = 2048  # tokens: a longer window must be asked for
+
+
+def scan_texts(
+    model: str | Path | PreTrainedModel | Bridge | Envoy,
+    texts: Sources,
+    asked: Asked,
+    *,
+    targets: Sources,
+    window: int | None,
+    stride: int | None,
+    field: str | None,
+    by_line: bool,
+    clusters: int | None,
+    groups: Groups | None,
+    chat: bool,
+    chat_template: str | Path | None,
+) -> xr.Dataset:
+    """Measure where every attention head of a model of texts looks: see `attnscope.scan`, which calls this for texts.
+
+    Raises
+    ------
+    AttnscopeError
+        For anything that the caller can mend: see the message.
+    """
+    names = choose(asked.statistics)
+    band = asked.band or BAND
+    has_kinds = set(NEEDED) <= set(names) or (clusters is not None and "band_sum" in names)
+    check_whole(1, window=window, stride=stride)
+    check_whole(2, clusters=clusters)
+    corpus, target = read_sides(
+        texts,
+        targets,
+        field=field,
+        by_line=by_line,
+        stride=stride,
+        chat=chat,
+        chat_template=chat_template,
+    )
+    grouping = grouping_for(groups, corpus)
+    loaded = load_model(model, tokenizer=asked.processor, **vars(asked.loading))
+    length = window_length(loaded, window)
+    if isinstance(corpus, Chats):
+        corpus = corpus.read_with(loaded.tokenizer)
+    windows, longest = _windows(corpus, target, loaded, length=length, stride=stride, limit=asked.limit)
+    if band >= length:
+        raise AttnscopeError(
+            f"band (--band) is {band}; in windows of {length} tokens the largest offset is {length - 1}"
+        )
+    if grouping is not None:
+        grouping = grouping.over(windows)
+        windows, names = GroupedWindows(windows, grouping), (*names, *OF_GROUPS)
+    job = Measurement(
+        loaded,
+        windows,
+        names,
+        band,
+        longest - 1,
+        asked.batch_size or max(1, 2048 // longest),
+        asked.limit,
+        corpus,
+        asked.progress,
+        show=asked.out is not None and asked.show is not None,
+        groups=() if grouping is None else grouping.names,
+    )
+    job.check()
+    settings = {
+        "window": length,
+        "stride": stride,
+        "limit": asked.limit,
+        "batch_size": job.batch_size,
+        "statistics": list(names),
+        "band": band,
+        "clusters": clusters,
+        "seed": asked.seed,
+    } | ({} if grouping is None else {"groups": grouping.signature})
+    signature = signature_of("scan", loaded, corpus, target, settings)
+    attributes = {"model": loaded.name, **decoder_note(loaded.model, with_target=target is not None)}
+    kinds = partial(summarize, clusters=clusters, seed=asked.seed) if has_kinds else None
+    return measured(job, asked, signature, kinds, attributes)
+
+
+def _windows(
+    corpus: Texts | ChatTexts,
+    target: Corpus | None,
+    loaded: LoadedModel,
+    *,
+    length: int,
+    stride: int | None,
+    limit: int | None,
+) -> tuple[Iterable[Window], int]:
+    """The windows, or the lines beside their translations; and the most tokens that one of them has."""
+    if target is None or not isinstance(corpus, Corpus):
+        windows = windows_of(corpus, loaded.tokenizer, length=length, stride=stride, limit=limit)
+        return windows, length
+    start = decoder_start(loaded.model)
+    pairs = LinePairs(corpus, target, loaded.tokenizer, start, length=length, limit=limit)
+    return pairs, pairs.check()
+
+
+def window_length(loaded: LoadedModel, window: int | None) -> int:
+    """The window asked for, if the model can take it; else what the model takes."""
+    table = position_table_length(loaded.model)
+    if window is not None:
+        if table is not None and window > table:
+            raise AttnscopeError(
+                f"a window of {window} tokens does not fit {loaded.name}: its position table has {table} rows. "
+                f"Give --window {table} or less"
+            )
+        return window
+    config = loaded.model.config.get_text_config()
+    known = [
+        table,
+        getattr(loaded.tokenizer, "model_max_length", None),
+        configured_length(config),
+    ]
+    return min([*(int(limit) for limit in known if limit and limit > 0), LONGEST_DEFAULT])  # XLNet says -1
