@@ -72,12 +72,12 @@ def measure(peer: str, folder: Path, length: int) -> dict[str, Any]:
 
 def _by_attnscope(folder: Path, ids: Any) -> Any:
     import attnscope
-    from attnscope.capture import LoadedModel, load_model  # noqa: F401 the model is loaded before the clock starts
+    from attnscope.capture import load_model
     from attnscope.report import write_report
     from attnscope.statistics import SAMPLE
     from attnscope.store import RunFolder
 
-    model = load_model(folder, device="cpu", need_tokenizer=False).model
+    model = load_model(folder, device="cpu", need_tokenizer=False).model  # before the clock starts
     tokenizer = _tokenizer()
     attnscope.scan(model, ids[:, :16], tokenizer=tokenizer, window=16)  # what is compiled is compiled
 

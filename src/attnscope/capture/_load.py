@@ -30,7 +30,7 @@ from attnscope.capture._quantised import INTEGERS, plain, quantised
 from attnscope.capture._quiet import quiet
 from attnscope.capture._repository import Repository, asking_trust
 from attnscope.capture._size import no_larger_than
-from attnscope.capture._tokenizer import load_tokenizer
+from attnscope.capture._tokenizer import load_tokenizer, refuse_slow
 from attnscope.checks import check_kind
 from attnscope.corpus.texts import SUFFIXES
 from attnscope.errors import AttnscopeError, explaining
@@ -162,10 +162,7 @@ def load_model(
             place = repository if tokenizer is None else None
             place = place or repository_beside(model, tokenizer, "tokenizer")
             tokenizer = load_tokenizer(replace(place, taken={}), trust_remote_code=trust_remote_code)
-        if not getattr(tokenizer, "is_fast", False):
-            raise AttnscopeError(
-                f"the tokenizer of {name} gives no character offsets: a fast tokenizer (tokenizer.json) is needed"
-            )
+        refuse_slow(tokenizer, name)
     return LoadedModel(model, tokenizer if need_tokenizer else None, name, identity)
 
 

@@ -55,6 +55,20 @@ def load_tokenizer(repository: Repository, *, trust_remote_code: bool = False) -
     return tokenizer
 
 
+def refuse_slow(tokenizer: Any, name: str) -> None:
+    """Refuse a tokenizer that does not say which characters its tokens are.
+
+    Raises
+    ------
+    AttnscopeError
+        Names the model.
+    """
+    if not getattr(tokenizer, "is_fast", False):
+        raise AttnscopeError(
+            f"the tokenizer of {name} gives no character offsets: a fast tokenizer (tokenizer.json) is needed"
+        )
+
+
 def _check(repository: Repository) -> None:
     """Refuse settings by which transformers would read or run what is no tokenizer of this repository."""
     config = repository.read("config.json") or {}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -21,7 +22,7 @@ from attnscope.capture._watching import capture_of, only_weights, take_weights, 
 from attnscope.errors import AttnscopeError, explaining, reason_of
 
 if TYPE_CHECKING:
-    from collections.abc import Generator
+    from collections.abc import Callable, Generator
 
     from transformers import PreTrainedModel
 
@@ -92,16 +93,17 @@ def verify(
     """
     if capture_of(model) != "registry" and not weights_suffice:
         raise AttnscopeError(only_weights(model))
+    by_weights = partial(_verified, model, inputs, valid, text, cross_only=False, looks_back=looks_back)
     if capture_of(model) != "registry":
-        return _by_weights(model, inputs, valid, text, looks_back=looks_back)
+        return by_weights()
     try:
-        return _by_registry(model, inputs, valid, text, cross_only=cross_only, looks_back=looks_back)
+        return _by_registry(model, partial(by_weights, cross_only=cross_only))
     except UncapturedError as first:
         if not weights_suffice:
             raise
         try:
             take_weights(model, eager_way(model, inputs))
-            return _by_weights(model, inputs, valid, text, looks_back=looks_back)
+            return by_weights()
         except AttnscopeError as second:
             take_weights(model, None)
             raise AttnscopeError(
@@ -109,53 +111,33 @@ def verify(
             ) from second
 
 
-def _by_weights(
-    model: PreTrainedModel, inputs: dict[str, Any], valid: Tensor | None, text: str, *, looks_back: bool
-) -> tuple[list[Site], Tensor]:
-    return _verified(model, inputs, valid, text, cross_only=False, looks_back=looks_back)
-
-
 def _by_registry(
-    model: PreTrainedModel,
-    inputs: dict[str, Any],
-    valid: Tensor | None,
-    text: str,
-    *,
-    cross_only: bool,
-    looks_back: bool,
+    model: PreTrainedModel, verified: Callable[[], tuple[list[Site], Tensor]]
 ) -> tuple[list[Site], Tensor]:
     try:
-        return _with_masks(model, inputs, valid, text, cross_only=cross_only, looks_back=looks_back)
+        return _with_masks(model, verified)
     except UncapturedError:
         if are_products_taken(model):
             raise
         take_products(model)  # perhaps a layer calls PyTorch's functions itself
         try:
-            return _with_masks(model, inputs, valid, text, cross_only=cross_only, looks_back=looks_back)
+            return _with_masks(model, verified)
         except AttnscopeError:
             take_products(model, take=False)
         raise
 
 
 def _with_masks(
-    model: PreTrainedModel,
-    inputs: dict[str, Any],
-    valid: Tensor | None,
-    text: str,
-    *,
-    cross_only: bool,
-    looks_back: bool,
+    model: PreTrainedModel, verified: Callable[[], tuple[list[Site], Tensor]]
 ) -> tuple[list[Site], Tensor]:
-    if are_written_out(model):
-        return _verified(model, inputs, valid, text, cross_only=cross_only, looks_back=looks_back)
     try:
-        return _verified(model, inputs, valid, text, cross_only=cross_only, looks_back=looks_back)
-    except (
-        OtherOutputError
-    ):  # perhaps a layer does not know what it may look at: once more, with every mask written out
-        write_masks_out(model)
+        return verified()
+    except OtherOutputError:
+        if are_written_out(model):
+            raise
+        write_masks_out(model)  # perhaps a layer does not know what it may look at without its mask
         try:
-            return _verified(model, inputs, valid, text, cross_only=cross_only, looks_back=looks_back)
+            return verified()
         except AttnscopeError:
             write_masks_out(model, out=False)
             raise
