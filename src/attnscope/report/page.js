@@ -280,7 +280,7 @@ function openWindow() {
   byId("texts").replaceChildren();
   texts.forEach((_, text) => buildText(text));
   byId("window-size").textContent = texts.map(({ tokens, total }, i) =>
-    `${texts.length > 1 ? ["source: ", "target: "][i] : ""}${tokens.length} tokens${total > tokens.length ? ` of ${total}` : ""}`).join("; ");
+    `${texts.length > 1 ? ["source: ", "target: "][i] : ""}${tokens.length} ${data.unit}${total > tokens.length ? ` of ${total}` : ""}`).join("; ");
 }
 
 /** What a cell of the map holds, in words. */
