@@ -68,7 +68,7 @@ class WordedWindows:
     """Windows whose tokens carry the number of the word that they are of.
 
     A token belongs to the word of its first character that is in one; one that is in no word, and a special token, is a
-    word of its own. A space that the tokenizer put in belongs to what follows it.
+    word of its own. A token of nothing but spaces belongs to what follows it: the tokenizer may have put it in.
 
     Attributes
     ----------
@@ -212,7 +212,7 @@ def _numbered(window: Window, words: list[Span]) -> tuple[tuple[int, ...], int]:
             across += 1
         follows = found and not special and (waiting or (first >= 0 and first == before))
         found.append(found[-1] if follows else (found[-1] + 1 if found else 0))
-        waiting = not special and start == end
+        waiting = not special and not window.text[start:end].strip(" ")
         before = first
     return tuple(found), across
 

@@ -83,7 +83,7 @@ class WordReading:
         text, target = self.numbers
         queries = text if kind == "self" else target
         keys = target if kind == "causal" else text
-        if queries.shape != call.query[:, 0, :, 0].shape or keys.shape != call.key[:, 0, :, 0].shape:
+        if (queries.shape[1], keys.shape[1]) != (call.query.shape[2], call.key.shape[2]):
             return None
         return merge_call(call, queries, keys)
 
@@ -140,8 +140,8 @@ def _words(call: AttentionCall, queries: Tensor, keys: Tensor, heads: range) -> 
 
 def _forbidding(bias: Tensor) -> Tensor:
     """A bias without what it adds, but for where it forbids."""
-    lowest = torch.finfo(bias.dtype).min
-    return torch.where(bias > lowest / 2, 0.0, lowest).to(bias.dtype)
+    forbids = bias <= torch.finfo(bias.dtype).min / 2
+    return torch.zeros_like(bias).masked_fill(forbids, -torch.inf)
 
 
 def _padded(words: Sequence[tuple[int, ...]]) -> Tensor:
