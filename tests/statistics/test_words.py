@@ -105,6 +105,16 @@ def test_a_scan_equals_eager_attention_merged_by_hand(family):
                 )
 
 
+def test_raw_weights_from_word_to_word():
+    tokens = attnscope.weights("bundled", TEXTS[0], layer=1)
+    words = attnscope.weights("bundled", TEXTS[0], layer=1, words="unicode")
+    windows = windows_of(texts_of(TEXTS[0]), AutoTokenizer.from_pretrained(MODEL), length=128)
+    [window] = WordedWindows(windows, word_rule_of("unicode"))
+    assert words.query_token.values.tolist() == list(in_words(window).tokens)
+    expected = by_hand(torch.from_numpy(tokens.values), window.words, window.words)
+    np.testing.assert_allclose(words.values, expected, rtol=1e-4, atol=1e-6)
+
+
 def test_words_of_one_token_change_nothing():
     tokenizer = AutoTokenizer.from_pretrained(MODEL)
     texts = ["The tide comes in twice a day.", "A lamp."]  # no token is a space alone

@@ -177,7 +177,7 @@ function drawHead() {
   if (data.profile) {
     const { offsets, mean, low, high } = data.profile;
     const cut = (values) => halved(offsets, values, [high[index], mean[index]]);
-    if (mean[index].some((v) => v !== null)) drawProfile(byId("profile"), cut(mean[index])[0], ...[mean, low, high].map((all) => cut(all[index])[1]), colour);
+    if (mean[index].some((v) => v !== null)) drawProfile(byId("profile"), cut(mean[index])[0], ...[mean, low, high].map((all) => cut(all[index])[1]), colour, data.unit);
     else byId("profile").replaceChildren("No profile for this head.");
   }
   if (data.patches) {

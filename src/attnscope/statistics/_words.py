@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from attnscope.attention import AttentionCall, call_of_weights
+from attnscope.attention import AttentionCall, attend_in_full, call_of_weights
 from attnscope.corpus import in_words
+from attnscope.errors import AttnscopeError
 from attnscope.statistics._reading import Reading
 from attnscope.statistics._sample import weight_rows
 
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from jaxtyping import Int
     from torch import Tensor
 
+    from attnscope.capture import Site
     from attnscope.corpus import Window
 
 _ROWS = 512  # of one head, written out at once
@@ -86,6 +88,22 @@ class WordReading:
         if (queries.shape[1], keys.shape[1]) != (call.query.shape[2], call.key.shape[2]):
             return None
         return merge_call(call, queries, keys)
+
+    def weights(self, site: Site, call: AttentionCall) -> Tensor:
+        """The weights from word to word, ``(batch, head, word, word)``.
+
+        Raises
+        ------
+        AttnscopeError
+            If places of the call are not the tokens.
+        """
+        merged = self.merged(site.kind, call)
+        if merged is None:
+            raise AttnscopeError(
+                f"layer {site.index} does not attend from token to token (pooled tokens, a prompt), so its weights are "
+                "not merged to words: leave out words"
+            )
+        return attend_in_full(merged.call)[1] * merged.mass[..., None]
 
 
 @torch.no_grad()
