@@ -24,6 +24,7 @@ from ._module_calls import PassObserver, calls_inside
 from ._notes import capture_notes
 from ._padding import padding_difference
 from ._pictured import PicturedModel, load_pictured_model
+from ._placement import DEVICE_MAPS, Placement
 from ._positions import position_table_length, stored_positions
 from ._quantised import plain
 from ._quiet import quiet
@@ -37,6 +38,7 @@ from ._watching import Capture, capture_of, watching
 
 __all__ = [
     "AS_SAVED",
+    "DEVICE_MAPS",
     "DTYPES",
     "OWN_STATES",
     "TOLERANCE",
@@ -47,6 +49,7 @@ __all__ = [
     "Loading",
     "PassObserver",
     "PicturedModel",
+    "Placement",
     "SeenCall",
     "Site",
     "SpeechModel",

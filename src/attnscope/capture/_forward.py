@@ -117,7 +117,7 @@ def check_finite(where: str, states: Tensor, name: Name, valid: Tensor | None = 
         return
     strange = ~states.reshape(*states.shape[:2], -1).isfinite().all(-1)
     if valid is not None and valid.shape == strange.shape:
-        strange &= valid
+        strange &= valid.to(strange.device)
     if bool(strange.any()):
         raise not_finite(name(int(strange.any(1).nonzero()[0])), where, states.dtype)
 

@@ -8,6 +8,7 @@ import re
 import sys
 import threading
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any, cast
@@ -26,6 +27,7 @@ from attnscope.capture._beside import is_place, repository_beside
 from attnscope.capture._checkpoint import Checkpoint
 from attnscope.capture._heuristics import is_pooler
 from attnscope.capture._inner import Bridge, Envoy, inner_model
+from attnscope.capture._placement import Placement, parameters_of
 from attnscope.capture._quantised import INTEGERS, plain, quantised
 from attnscope.capture._quiet import quiet
 from attnscope.capture._repository import Repository, asking_trust
@@ -81,6 +83,7 @@ class Loading:
     device: str | None = None
     dtype: str | None = None
     trust_remote_code: bool = False
+    placement: Placement | None = None
 
 
 AS_SAVED = Loading()
@@ -94,6 +97,7 @@ def load_model(
     device: str | None = None,
     dtype: str | None = None,
     trust_remote_code: bool = False,
+    placement: Placement | None = None,
     need_tokenizer: bool = True,
 ) -> LoadedModel:
     """Load a model from a folder or the hub in the class that its config names, or take one as it is.
@@ -117,6 +121,8 @@ def load_model(
         rounded to whole numbers (by torchao) with a scale for each row, all else stays in the saved type.
     trust_remote_code
         Run code that came with the checkpoint. Only for sources that you trust.
+    placement
+        Where the layers go, of a model that is larger than one device.
     need_tokenizer
         Whether to look for a tokenizer.
 
@@ -145,13 +151,11 @@ def load_model(
         name = model.config.name_or_path or type(model).__name__
         identity = {"sha256": state_sha256(model)}
     else:
-        on = usable_device(device)  # before minutes are spent on reading
         repository = _repository(str(source), revision)
-        with quiet(), _one_at_a_time, own_random_numbers():  # a missing head is drawn
-            model, identity = _from_checkpoint(repository, dtype, trust_remote_code=trust_remote_code)
         name = Path(source).name if repository.commit is None else str(source)
-        with explaining(f"{name} cannot be put on {on}", "Try --device cpu, or --dtype bfloat16"):
-            model = model.to(cast("Any", on))
+        model, identity = _placed(
+            repository, name, Loading(revision, device, dtype, trust_remote_code, placement)
+        )
         _refuse_broken_numbers(model)
         if dtype in INTEGERS:
             identity |= {"weights": quantised(model, dtype)}
@@ -211,11 +215,24 @@ def _repository(source: str, revision: str | None) -> Repository:
     return Repository.of(source, revision)
 
 
-def _from_checkpoint(
-    repository: Repository, dtype: str | None, *, trust_remote_code: bool
-) -> tuple[PreTrainedModel, dict[str, str]]:
+def _placed(repository: Repository, name: str, loading: Loading) -> tuple[PreTrainedModel, dict[str, str]]:
+    """A model of a checkpoint, on its device or devices."""
+    placement = loading.placement
+    if placement is not None and (loading.device is not None or loading.dtype in INTEGERS):
+        other = "device (--device)" if loading.device is not None else f"dtype (--dtype) {loading.dtype}"
+        raise AttnscopeError(f"device_map (--device-map) does not go with {other}: leave out one of them")
+    on = usable_device(loading.device)  # before minutes are spent on reading
+    with quiet(), _one_at_a_time, own_random_numbers():  # a missing head is drawn
+        model, identity = _from_checkpoint(repository, loading)
+    if placement is None:
+        with explaining(f"{name} cannot be put on {on}", "Try --device cpu, or --dtype bfloat16"):
+            model = model.to(cast("Any", on))
+    return model, identity
+
+
+def _from_checkpoint(repository: Repository, loading: Loading) -> tuple[PreTrainedModel, dict[str, str]]:
     """Read a model whole: what is hashed is what is loaded, and no other file is opened."""
-    source = repository.source
+    source, trust_remote_code = repository.source, loading.trust_remote_code
     with explaining(f"{source} cannot be loaded", _ADVICE), asking_trust(source):
         checkpoint = Checkpoint.of(repository)
         if trust_remote_code and "auto_map" in checkpoint.config:
@@ -229,14 +246,16 @@ def _from_checkpoint(
         with checkpoint.tensors() as tensors:
             _forget_choices_of_code(config)
             with no_larger_than(tensors, checkpoint.config):
-                model, report = maker.from_pretrained(
+                make = partial(
+                    maker.from_pretrained,
                     None,
                     config=config,
                     state_dict=tensors,
-                    dtype=DTYPES.get(dtype or "") or _saved_type(config, tensors),
+                    dtype=DTYPES.get(loading.dtype or "") or _saved_type(config, tensors),
                     output_loading_info=True,
                     ignore_mismatched_sizes=True,  # so that the report names them, and we refuse
                 )
+                model, report = make() if loading.placement is None else loading.placement.load(make)
         repository.refuse_changed()
         _refuse_gaps(model, report, source)
         if model.can_generate():
@@ -349,7 +368,7 @@ def _refuse_gaps(model: PreTrainedModel, report: dict[str, Any], source: str) ->
 
 
 def _refuse_broken_numbers(model: PreTrainedModel) -> None:
-    for name, parameter in model.named_parameters():
+    for name, parameter in parameters_of(model):
         if parameter.is_meta:
             raise AttnscopeError(
                 f"{name} lies on the meta device, which holds no numbers: load the weights before"

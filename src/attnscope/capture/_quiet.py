@@ -15,14 +15,16 @@ class _Silence:
 
     def __init__(self) -> None:
         self.lock, self.inside = threading.Lock(), 0
-        self.level, self.bars = 0, True
+        self.level, self.bars, self.accelerate = 0, True, 0
 
     def enter(self) -> None:
         with self.lock:
             if self.inside == 0:
                 self.level = transformers_logging.get_verbosity()
                 self.bars = transformers_logging.is_progress_bar_enabled()
+                self.accelerate = logging.getLogger("accelerate").level
                 transformers_logging.set_verbosity(logging.CRITICAL)
+                logging.getLogger("accelerate").setLevel(logging.CRITICAL)
                 transformers_logging.disable_progress_bar()
             self.inside += 1
 
@@ -31,6 +33,7 @@ class _Silence:
             self.inside -= 1
             if self.inside == 0:
                 transformers_logging.set_verbosity(self.level)
+                logging.getLogger("accelerate").setLevel(self.accelerate)
                 if self.bars:
                     transformers_logging.enable_progress_bar()
 

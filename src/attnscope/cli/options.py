@@ -54,6 +54,23 @@ ByLine = Annotated[
 TARGET = (
     "Translation of the text, for the decoder of an encoder-decoder; may be repeated. "  # and how it is cut
 )
+DeviceMap = Annotated[
+    str | None,
+    typer.Option(
+        metavar="auto|balanced|sequential",
+        help="Rule by which layers go to several devices, to memory or to the disk, of a model that is larger than one "
+        "device (accelerate).",
+        show_default="one device",
+    ),
+]
+MaxMemory = Annotated[
+    str | None,
+    typer.Option(
+        metavar="0=10GiB,cpu=30GiB",
+        help="Memory of each GPU, by its number, and of the machine that --device-map may fill.",
+        show_default="all that is free",
+    ),
+]
 GROUPS, WORDS = ("kinds", "roles"), ("unicode", "space")  # rules that are known by name
 Tokenizer = Annotated[
     str | None,
@@ -74,6 +91,21 @@ AsJson = Annotated[bool, typer.Option("--json", help="JSON on standard output in
 AsCsv = Annotated[
     bool, typer.Option("--csv", help="CSV on standard output instead of a table: one line for each head.")
 ]
+
+
+def memory_of(given: str | None) -> dict[int | str, str] | None:
+    """What each device may take, from ``0=10GiB,cpu=30GiB``."""
+    if given is None:
+        return None
+    found: dict[int | str, str] = {}
+    for part in given.split(","):
+        device, equals, size = part.strip().partition("=")
+        if not equals or not size or not (device == "cpu" or device.isdecimal()):
+            raise AttnscopeError(
+                f"--max-memory is {given!r:.60}; expected devices and sizes, as in 0=10GiB,cpu=30GiB"
+            )
+        found[device if device == "cpu" else int(device)] = size
+    return found
 
 
 def rule_or_file(given: str | None, known: tuple[str, ...]) -> str | Path | None:

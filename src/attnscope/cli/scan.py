@@ -105,6 +105,8 @@ def scan(
     repair: options.Repair = False,
     device: options.Device = None,
     dtype: options.Dtype = None,
+    device_map: options.DeviceMap = None,
+    max_memory: options.MaxMemory = None,
     statistics: _Statistics = None,
     window: _Window = None,
     stride: _Stride = None,
@@ -159,7 +161,7 @@ def scan(
     place = Place(out, default_out)
     named = options.rule_or_file(groups, options.GROUPS)
     words_of = options.rule_or_file(words, options.WORDS)
-    plain = not (target or repair or revision or trust_remote_code or chat or chat_template)
+    plain = not (target or repair or revision or trust_remote_code or chat or chat_template or device_map)
     signed = {"groups": _signed(named), "words": _signed_words(words_of)}
     question = Question.of(model, text or None, **signed, **settings) if plain else None
     results = None if question is None else _known(question, place, shown)
@@ -176,6 +178,8 @@ def scan(
             chat=chat,
             chat_template=chat_template,
             words=words_of,
+            device_map=device_map,
+            max_memory=options.memory_of(max_memory),
             show=shown,
             **settings,
         )

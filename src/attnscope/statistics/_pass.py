@@ -149,7 +149,9 @@ def _marks(text: Batch, states: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     shape = (states.shape[0], states.shape[2])
     nowhere = torch.full(shape, -1, device=states.device)
     if text.valid.shape == shape:
-        return text.valid, text.special, nowhere if text.groups is None else text.groups
+        marks = text.valid, text.special, nowhere if text.groups is None else text.groups
+        valid, special, groups = (mark.to(states.device) for mark in marks)  # a model may be on several
+        return valid, special, groups
     everywhere = torch.ones(shape, dtype=torch.bool, device=states.device)
     return everywhere, ~everywhere, nowhere
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import xarray as xr
 
 from attnscope.bundled import MODEL
-from attnscope.capture import Loading, borrowing, reads_images, reads_sounds
+from attnscope.capture import Loading, Placement, borrowing, reads_images, reads_sounds
 from attnscope.corpus import Groups, Sources, Words, images_of, kept, pictured_of, sounds_of
 from attnscope.errors import AttnscopeError
 from attnscope.progress import Tell
@@ -49,6 +49,8 @@ def scan(
     dtype: str | None = None,
     revision: str | None = None,
     trust_remote_code: bool = False,
+    device_map: str | Mapping[str, Any] | None = None,
+    max_memory: Mapping[int | str, int | str] | None = None,
     groups: Groups | None = None,
     chat: bool = False,
     chat_template: str | Path | None = None,
@@ -112,6 +114,9 @@ def scan(
         Take every line of other files as a text of its own.
     device, dtype, revision, trust_remote_code
         See `attnscope.capture.load_model`.
+    device_map, max_memory
+        Where the layers go, of a model that is larger than one device: ``"auto"``, and at most so much on each, such as
+        ``{0: "10GiB", "cpu": "30GiB"}``, the rest on the disk. See `attnscope.capture.Placement`.
     groups
         Measure too how much the tokens of one group look at those of another. A function from the tokens of a window,
         as they are shown, to the name of a group for each; ``"kinds"`` (word starts, punctuation, ...); a `Path` of
@@ -175,6 +180,11 @@ def scan(
         "chat_template": chat_template,
         "words": words,
     }
+    if max_memory is not None and device_map is None:
+        raise AttnscopeError(
+            "max_memory (--max-memory) says nothing without device_map (--device-map): give both"
+        )
+    placement = None if device_map is None else Placement(device_map, max_memory)
     asked = Asked(
         processor=tokenizer,
         out=out,
@@ -186,7 +196,7 @@ def scan(
         seed=seed,
         show=show,
         progress=progress,
-        loading=Loading(revision, device, dtype, trust_remote_code),
+        loading=Loading(revision, device, dtype, trust_remote_code, placement),
     )
     pictured = pictured_of(texts, field)
     if pictured is not None:

@@ -87,7 +87,7 @@ class WordReading:
         keys = target if kind == "causal" else text
         if (queries.shape[1], keys.shape[1]) != (call.query.shape[2], call.key.shape[2]):
             return None
-        return merge_call(call, queries, keys)
+        return merge_call(call, queries.to(call.query.device), keys.to(call.query.device))
 
     def weights(self, site: Site, call: AttentionCall) -> Tensor:
         """The weights from word to word, ``(batch, head, word, word)``.

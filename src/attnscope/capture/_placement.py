@@ -1,0 +1,122 @@
+"""A model that is larger than one device: its layers on several, in the machine's memory, or on its disk."""
+
+from __future__ import annotations
+
+import importlib.util
+import shutil
+import tempfile
+import weakref
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from attnscope.errors import AttnscopeError, reason_of
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
+
+    from torch import Tensor, nn
+    from transformers import PreTrainedModel
+
+DEVICE_MAPS = ("auto", "balanced", "balanced_low_0", "sequential")
+
+
+@dataclass(frozen=True)
+class Placement:
+    """Where the layers of a model go as it is loaded, by accelerate.
+
+    Attributes
+    ----------
+    device_map
+        ``auto``, ``balanced``, ``balanced_low_0``, ``sequential``, or from names of modules to devices, ``cpu`` and
+        ``disk``.
+    max_memory
+        What each GPU, by its number, and ``cpu`` may take at most: ``{0: "10GiB", "cpu": "30GiB"}``. What is left goes
+        to the disk, and comes from there in each forward pass.
+
+    Raises
+    ------
+    AttnscopeError
+        If there is no such map, or accelerate is not installed.
+
+    Examples
+    --------
+    >>> Placement("everywhere")
+    Traceback (most recent call last):
+    ...
+    attnscope.errors.AttnscopeError: device_map (--device-map) is 'everywhere'; expected one of auto, balanced, ...
+    """
+
+    device_map: str | Mapping[str, Any]
+    max_memory: Mapping[int | str, int | str] | None = None
+
+    def __post_init__(self) -> None:
+        if isinstance(self.device_map, str) and self.device_map not in DEVICE_MAPS:
+            raise AttnscopeError(
+                f"device_map (--device-map) is {self.device_map[:40]!r}; expected one of {', '.join(DEVICE_MAPS)}, or "
+                "in Python a mapping from names of modules to devices"
+            )
+        if importlib.util.find_spec("accelerate") is None:
+            raise AttnscopeError(
+                "device_map (--device-map) needs the package accelerate: pip install 'attnscope[devices]'"
+            )
+
+    def load(self, make: Callable[..., tuple[PreTrainedModel, Any]]) -> tuple[PreTrainedModel, Any]:
+        """What `make` gives for the arguments of ``from_pretrained`` that place a model.
+
+        What lies on the disk stays there as long as the model.
+
+        Raises
+        ------
+        AttnscopeError
+            If transformers and accelerate cannot place the layers like this.
+        """
+        folder = tempfile.mkdtemp(prefix="attnscope-")
+        try:
+            model, report = make(
+                device_map=self.device_map if isinstance(self.device_map, str) else dict(self.device_map),
+                max_memory=None if self.max_memory is None else dict(self.max_memory),
+                offload_folder=folder,
+                offload_buffers=True,
+            )
+        except BaseException as error:
+            shutil.rmtree(folder, ignore_errors=True)
+            if isinstance(
+                error, (KeyError, IndexError, ValueError)
+            ):  # as with tied weights on several devices
+                raise _not_placed(error) from error
+            raise
+        weakref.finalize(model, shutil.rmtree, folder, ignore_errors=True)
+        return model, report
+
+
+def parameters_of(model: nn.Module) -> Generator[tuple[str, Tensor]]:
+    """Names and values of all parameters; those that wait in memory or on the disk come from there for that while.
+
+    Examples
+    --------
+    >>> from torch import nn
+    >>> [name for name, _ in parameters_of(nn.Linear(2, 2))]
+    ['weight', 'bias']
+    """
+    if getattr(model, "hf_device_map", None) is None:
+        yield from model.named_parameters()
+        return
+    from accelerate.utils import align_module_device
+
+    for name, module in model.named_modules():
+        own = [key for key, _ in module.named_parameters(recurse=False)]
+        if not own:
+            continue
+        try:
+            with align_module_device(module):
+                yield from [(f"{name}.{key}", getattr(module, key)) for key in own]
+        except KeyError as error:  # accelerate does not find what is tied to another layer
+            raise _not_placed(error) from error
+
+
+def _not_placed(error: Exception) -> AttnscopeError:
+    return AttnscopeError(
+        f"the layers cannot be placed as device_map says ({reason_of(error)}): give more memory (--max-memory), or in "
+        "Python a map of your own"
+    )

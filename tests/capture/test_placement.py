@@ -1,0 +1,119 @@
+"""Models whose layers wait on the disk."""
+
+import gc
+import shutil
+import tempfile
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+import attnscope
+from attnscope import AttnscopeError
+from attnscope.bundled import MODEL
+from attnscope.capture import Placement, load_model
+from attnscope.cli.options import memory_of
+from attnscope.corpus import collate, texts_of, windows_of
+from attnscope.statistics._pass import _marks
+from tests.families import tiny
+
+TEXT = "The tide comes in twice a day."
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A model of which half has room."""
+    torch.manual_seed(0)
+    model, place = tiny("gpt2"), tmp_path_factory.mktemp("model")
+    tokenizer = load_model(MODEL, device="cpu").tokenizer
+    model.resize_token_embeddings(len(tokenizer))
+    model.save_pretrained(place)
+    tokenizer.save_pretrained(place)
+    return place
+
+
+@pytest.fixture(scope="module")
+def room(folder):
+    return {"cpu": (folder / "model.safetensors").stat().st_size * 8 // 10}
+
+
+@pytest.fixture
+def temporary(tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    return tmp_path
+
+
+def test_layers_on_the_disk_give_the_same_numbers(folder, room, temporary):
+    placed = attnscope.scan(folder, TEXT, device_map="auto", max_memory=room)
+    whole = attnscope.scan(folder, TEXT, device="cpu")
+    assert placed.identical(whole)
+
+
+def test_they_lie_on_the_disk_as_long_as_the_model_is_there(folder, room, temporary):
+    loaded = load_model(folder, placement=Placement("auto", room))
+    assert "disk" in loaded.model.hf_device_map.values()
+    assert any(parameter.is_meta for parameter in loaded.model.parameters())
+    assert list(temporary.glob("attnscope-*/*"))
+    del loaded
+    gc.collect()
+    assert not list(temporary.glob("attnscope-*"))
+
+
+def test_a_map_of_ones_own(folder, room, temporary):
+    placement = Placement({"": "cpu"})
+    assert not any(one.is_meta for one in load_model(folder, placement=placement).model.parameters())
+
+
+def test_broken_numbers_on_the_disk_are_found(folder, room, temporary):
+    shutil.copytree(folder, temporary / "model")
+    tensors = load_file(folder / "model.safetensors")
+    [last] = [name for name in tensors if name.endswith("h.1.mlp.c_proj.weight")]
+    tensors[last].view(-1)[0] = torch.nan
+    save_file(tensors, temporary / "model" / "model.safetensors", {"format": "pt"})
+    with pytest.raises(AttnscopeError, match=f"NaN or infinity in {last}"):
+        load_model(temporary / "model", placement=Placement("auto", room))
+    gc.collect()
+    assert not list(temporary.glob("attnscope-*"))
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"device_map": "everywhere"}, "is 'everywhere'; expected one of auto"),
+        ({"max_memory": {"cpu": "1GB"}}, "says nothing without device_map"),
+        ({"device_map": "auto", "device": "cpu"}, "does not go with device"),
+        ({"device_map": "auto", "dtype": "int8"}, "does not go with dtype"),
+        ({"device_map": "auto", "max_memory": {"cpu": 99}}, "cannot be placed as device_map says"),
+        (
+            {"device_map": "auto", "max_memory": {"cpu": "lots"}},
+            "cannot be placed as device_map says .`size` lots",
+        ),
+    ],
+)
+def test_what_cannot_be_placed_is_refused(folder, given, said, temporary):
+    with pytest.raises(AttnscopeError, match=said):
+        attnscope.scan(folder, TEXT, **given)
+    assert not list(temporary.glob("attnscope-*"))
+
+
+def test_without_accelerate_it_is_said_what_to_install(monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(
+        AttnscopeError, match=r"needs the package accelerate: pip install 'attnscope\[devices\]'"
+    ):
+        Placement("auto")
+
+
+def test_memory_as_it_is_typed():
+    assert memory_of("0=10GiB, cpu=30GiB") == {0: "10GiB", "cpu": "30GiB"}
+    assert memory_of(None) is None
+    for wrong in ("10GiB", "gpu=1GB", "0=", "0=1GB,"):
+        with pytest.raises(AttnscopeError, match="expected devices and sizes"):
+            memory_of(wrong)
+
+
+def test_what_is_known_of_tokens_follows_the_layer_to_its_device():
+    tokenizer = load_model("bundled", device="cpu").tokenizer
+    batch = collate(list(windows_of(texts_of(TEXT), tokenizer, length=32)), 0)
+    elsewhere = torch.empty(1, 4, batch.valid.shape[1], 8, device="meta")
+    assert {mark.device.type for mark in _marks(batch, elsewhere)} == {"meta"}
