@@ -93,6 +93,7 @@ def test_broken_numbers_on_the_disk_are_found(folder, room, temporary):
 def test_what_cannot_be_placed_is_refused(folder, given, said, temporary):
     with pytest.raises(AttnscopeError, match=said):
         attnscope.scan(folder, TEXT, **given)
+    gc.collect()
     assert not list(temporary.glob("attnscope-*"))
 
 
