@@ -131,6 +131,10 @@ def test_only_text_without_a_text_field_is_a_chat(tmp_path):
         ("{{ raise_exception('roles must alternate') }}", r"refuses it \(roles must alternate\)"),
         ("{% for", "refuses it"),
         (
+            "{% for m in messages if m.role != 'system' %}<{{ m.role }}>{{ m.content }}{% endfor %}",
+            "leaves out what the system says, 'Answer in a word.'",
+        ),
+        (
             "chat.jinja",
             "writes 'chat.jinja', and nothing of what is said",
         ),  # a name in the place of a template

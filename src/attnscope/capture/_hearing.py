@@ -78,8 +78,8 @@ class SpeechModel:
         """Seconds that the model reads at once: Whisper's window, else 30."""
         return int(getattr(self.extractor, "chunk_length", _SECONDS))
 
-    def hear(self, samples: np.ndarray) -> Heard:
-        """What the model reads of a sound, and the frames that its encoder makes of it.
+    def hear(self, samples: np.ndarray, name: str) -> Heard:
+        """What the model reads of a sound of that name, and the frames that its encoder makes of it.
 
         Raises
         ------
@@ -87,7 +87,7 @@ class SpeechModel:
             If the sound is too short for a frame, or what the extractor gives is not known.
         """
         reads = self.model.main_input_name
-        with explaining("the feature extractor cannot take this sound", "Give a longer one"):
+        with explaining(f"the feature extractor cannot take {name}", "Give a longer sound"):
             given = self.extractor(samples.astype(np.float32), sampling_rate=self.rate, return_tensors="pt")[
                 reads
             ]
@@ -107,7 +107,7 @@ class SpeechModel:
             )
         if sounding < 1:
             raise AttnscopeError(
-                f"a sound of {len(samples)} samples is too short for one frame: leave it out"
+                f"{name} has {len(samples)} samples at {self.rate:,} a second, too few for one frame: leave it out"
             )
         values = given.to(self.model.device, self.model.dtype)
         return Heard({reads: values}, frames, sounding, each / self.rate)

@@ -227,3 +227,11 @@ def test_models_and_images_that_do_not_belong_together_are_refused(pictures):
         attnscope.scan(model, torch.zeros(1, 3, 40, 40))
     with pytest.raises(AttnscopeError, match="NaN or infinity"):
         attnscope.scan(model, torch.full((1, 3, SIDE, SIDE), torch.nan))
+
+
+def test_an_image_of_a_size_that_the_model_does_not_take_is_named():
+    images = [torch.zeros(3, SIDE, SIDE), torch.zeros(3, SIDE // 2, SIDE)]
+    with pytest.raises(AttnscopeError, match="ViTModel cannot read image 2: "):
+        attnscope.scan(looking_vit(SHIFTS), images, device="cpu")
+    with pytest.raises(AttnscopeError, match="ViTModel cannot read image 2: "):
+        attnscope.scan(looking_vit(SHIFTS), [images[0], torch.zeros(1, SIDE, SIDE)], device="cpu")

@@ -1,5 +1,7 @@
 """Scans of sounds, held against the matrices that eager attention returns."""
 
+import json
+
 import numpy as np
 import pytest
 import torch
@@ -221,3 +223,25 @@ def test_models_and_sounds_that_do_not_belong_together_are_refused(place):
         attnscope.scan("bundled", place / "sounds")
     with pytest.raises(AttnscopeError, match=r"give it sounds \(\.wav\)"):
         attnscope.scan(place / "whisper", ["The tide comes in."])
+
+
+def test_the_sound_that_is_too_short_is_named(place):
+    sounds = [{"array": np.zeros(size), "sampling_rate": 16_000} for size in (8_000, 100)]
+    with pytest.raises(
+        AttnscopeError, match="sound 2 from second 0 has 100 samples at 16,000 a second, too few"
+    ):
+        attnscope.scan(place / "wav2vec2", sounds)
+
+
+def test_ends_that_are_left_out_are_counted(place):
+    sounds = [
+        {"array": np.sin(np.arange(size) / 9), "sampling_rate": 16_000} for size in (40_000, 48_000, 8_000)
+    ]
+    found = attnscope.scan(place / "whisper", sounds, statistics="entropy")  # of 2 seconds at once
+    assert found.length.values.tolist() == [100, 100, 50, 25]
+    assert found.sounds.endswith("are left out: 1 (0.50 s in all).")
+
+
+def test_what_changes_the_rate_is_in_the_signature(place):
+    found = attnscope.scan(place / "wav2vec2", place / "sounds", statistics="entropy", limit=1)
+    assert "scipy" in json.loads(found.signature)["versions"]

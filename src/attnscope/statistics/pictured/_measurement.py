@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from dataclasses import replace
 from itertools import islice
 from typing import TYPE_CHECKING, Any
@@ -79,6 +81,16 @@ class PicturedMeasurement:
             "the vision tower's own attention is not."
         )
         self._say_tiles()
+
+    def sha256(self) -> str:
+        """Hash of what the decoder reads of the texts: chats as the template writes them, too."""
+        digest = hashlib.sha256(b"read")
+        for one in self.placed:
+            window = one.window
+            digest.update(
+                json.dumps([window.ids, window.tokens, window.special, window.roles]).encode() + b"\n"
+            )
+        return digest.hexdigest()
 
     def _place(self, item: PicturedText) -> Placed:
         expanded, given = self.model.read(item, self.template)

@@ -84,8 +84,14 @@ def scan_pictured(
         "groups": job.grouping.signature,
         "template": None if template is None else short_hash(template),
     }
-    reader = {"sha256": tokenizer_sha256(pictured.loaded.tokenizer), "processor": pictured.processing()}
-    signature = signature_of("scan", pictured.loaded, texts, None, settings, reader=reader)
+    reader = {
+        "sha256": tokenizer_sha256(pictured.loaded.tokenizer),
+        "processor": pictured.processing(),
+        "read": job.sha256(),
+    }
+    signature = signature_of(
+        "scan", pictured.loaded, texts, None, settings, reader=reader, packages=("pillow",)
+    )
     attributes = {"model": pictured.loaded.name, "reads": "texts with images"}
     kinds = summarize if set(NEEDED) <= set(names) else None
     return measured(job, asked, signature, kinds, attributes)

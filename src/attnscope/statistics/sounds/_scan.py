@@ -83,7 +83,9 @@ def scan_sounds(
     reader = {"features": speech.processing()}
     if speech.tokenizer is not None and texts is not None:
         reader["sha256"] = tokenizer_sha256(speech.tokenizer)
-    signature = signature_of("scan", speech.loaded, sounds, None, settings, reader=reader)
+    signature = signature_of(
+        "scan", speech.loaded, sounds, None, settings, reader=reader, packages=("scipy",)
+    )
     if texts is not None:
         signature = replace(signature, target={"sha256": short_hash(texts)})
     attributes = {"model": speech.loaded.name, "reads": "sounds"}
