@@ -168,12 +168,24 @@ def load_model(
 
 def _refuse_what_reads_no_text(model: PreTrainedModel) -> None:
     if model.main_input_name != "input_ids":
-        known = {"pixel_values": "images (.png, .jpg, .webp)"}
-        other = known.get(model.main_input_name, "sounds (.wav)" if "input_" in model.main_input_name else "")
+        other = what_is_read(model)
         raise AttnscopeError(
             f"{type(model).__name__} reads {model.main_input_name}, not text: give "
             f"{f'it {other}, or ' if other else ''}a model that reads input_ids"
         )
+
+
+def what_is_read(model: PreTrainedModel) -> str:
+    """In which files a model's input lies, in words; empty where that is not known.
+
+    Examples
+    --------
+    >>> from transformers import ViTConfig, ViTModel
+    >>> what_is_read(ViTModel(ViTConfig(hidden_size=8, num_attention_heads=2, num_hidden_layers=1)))
+    'images (.png, .jpg, .webp)'
+    """
+    known = {"pixel_values": "images (.png, .jpg, .webp)", "input_ids": "text"}
+    return known.get(model.main_input_name, "sounds (.wav)" if "input_" in model.main_input_name else "")
 
 
 def usable_device(name: str | None) -> torch.device:

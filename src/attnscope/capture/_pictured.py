@@ -66,7 +66,7 @@ class PicturedModel:
         own = _mark_of(self.processor)
         if text is None:
             text, contents = written_in_parts(item, self.processor, template)
-        elif own not in text:
+        elif own != PLACE:
             text = text.replace(PLACE, own)
         places = text.count(own)
         if places != len(item.images):

@@ -206,8 +206,13 @@ def _read(file: Unchanged) -> np.ndarray:
             "images are read by Pillow, which is not installed: pip install 'attnscope[images]'"
         ) from error
     what, advice = f"{shown(file.path)} is no image that can be read", "Convert it to PNG, or take it away"
-    with explaining(what, advice), pillow.open(io.BytesIO(file.read())) as opened:
-        return _rgb(opened)
+    with explaining(what, advice):
+        try:
+            opened = pillow.open(io.BytesIO(file.read()))
+        except pillow.UnidentifiedImageError as error:  # which says where in memory it lies
+            raise ValueError("it is not in a form that Pillow knows, or broken at its beginning") from error
+        with opened:
+            return _rgb(opened)
 
 
 def _rgb(image: Any) -> np.ndarray:

@@ -298,3 +298,21 @@ def test_a_folder_of_lines_and_images_is_read_as_the_model_reads(place, tmp_path
     assert (found.reads, found.sizes["text"]) == ("images", 3)
     with pytest.raises(AttnscopeError, match="puts no images into a text"):
         attnscope.scan("bundled", data)
+
+
+def test_a_short_text_is_measured_within_a_smaller_band(place):
+    text = {"text": "<image> Hi", "images": [picture(0, 16, 16)]}
+    processor = load_pictured_model(place / "qwen2_vl", loading=Loading(device="cpu")).processor
+    found = attnscope.scan(place / "qwen2_vl", [text], tokenizer=processor, statistics="profile")
+    assert found.offset.max() == int(found.length[0]) - 1 < 10
+
+
+def test_both_marks_of_an_image_count(place):
+    text = {"text": "<image> and <|image_pad|>", "images": [picture(0)]}
+    with pytest.raises(AttnscopeError, match="has 1 image, and its text 2 places"):
+        attnscope.scan(place / "qwen2_vl", [text])
+
+
+def test_a_template_where_nothing_is_a_chat_is_refused(place):
+    with pytest.raises(AttnscopeError, match="none of the texts is a chat"):
+        attnscope.scan(place / "llava", place / "data" / "texts.jsonl", chat_template="{% for")

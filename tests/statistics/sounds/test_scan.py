@@ -166,9 +166,9 @@ def test_long_sounds_are_cut_and_beside_transcripts_refused(place):
     ("model", "given", "said"),
     [
         ("wav2vec2", {"targets": list(SAID)}, "has no decoder, so nothing in it reads transcripts"),
-        ("whisper", {"targets": ["The tide."]}, "3 sounds and 1 transcripts"),
+        ("whisper", {"targets": ["The tide."]}, "found 3 sounds and 1 transcript "),
         ("whisper", {"window": 8}, "window (--window) is of texts, and these are sounds"),
-        ("whisper", {"band": 100}, "in windows of 100 frames the largest is 99"),
+        ("whisper", {"band": 100}, "in windows of 100 frames the largest offset is 99"),
     ],
 )
 def test_what_does_not_fit_is_refused(place, model, given, said):
@@ -245,3 +245,23 @@ def test_ends_that_are_left_out_are_counted(place):
 def test_what_changes_the_rate_is_in_the_signature(place):
     found = attnscope.scan(place / "wav2vec2", place / "sounds", statistics="entropy", limit=1)
     assert "scipy" in json.loads(found.signature)["versions"]
+
+
+def test_transcripts_beside_sounds_are_nothing_to_a_model_without_a_decoder(place, tmp_path):
+    sounds = write_sounds(tmp_path / "sounds")
+    for number, said in enumerate(SAID):
+        (sounds / f"{number}.txt").write_text(said)
+    found = attnscope.scan(place / "wav2vec2", sounds, statistics="entropy")
+    assert found.decoder == "The transcripts beside the sounds were not read: Wav2Vec2Model has no decoder."
+    (sounds / "1.txt").write_text("")
+    with pytest.raises(AttnscopeError, match="transcript 2 is empty"):
+        attnscope.scan(place / "whisper", sounds)
+
+
+def test_a_short_sound_is_measured_within_a_smaller_band(place):
+    sound = {"array": np.sin(np.arange(2_000) / 9), "sampling_rate": 16_000}
+    found = attnscope.scan(place / "wav2vec2", sound, statistics="profile")
+    assert found.length.values.tolist() == [6]
+    assert found.offset.values.tolist() == list(range(-5, 6))
+    with pytest.raises(AttnscopeError, match=r"band \(--band\) is 6; in windows of 6 frames"):
+        attnscope.scan(place / "wav2vec2", sound, band=6)

@@ -10,7 +10,7 @@ import torch
 from attnscope.attention import output_of
 from attnscope.capture import SpeechModel, capture_notes, forward, verify, watching
 from attnscope.errors import AttnscopeError
-from attnscope.progress import Progress, Tell, tell_nobody
+from attnscope.progress import Progress, tell_nobody
 from attnscope.statistics._labelled import labelled
 from attnscope.statistics._pass import StatisticsObserver
 from attnscope.statistics._sample import (
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from attnscope.attention import AttentionCall
     from attnscope.capture import Site
     from attnscope.corpus import Sounds, Window
+    from attnscope.statistics._asked import Asked
 
 
 class SoundMeasurement:
@@ -44,13 +45,10 @@ class SoundMeasurement:
         sounds: Sounds,
         said: list[Window] | None,
         names: Sequence[str],
-        band: int,
-        limit: int | None,
-        progress: Tell | None,
+        asked: Asked,
     ) -> None:
-        self.speech, self.sounds, self.said, self.limit = speech, sounds, said, limit
-        self.names, self.band = names, band
-        self.progress = progress or tell_nobody
+        self.speech, self.sounds, self.said, self.limit = speech, sounds, said, asked.limit
+        self.names, self.progress = names, asked.progress or tell_nobody
         self.notes: dict[str, str] = {}
         counts: list[tuple[int, int]] = []
         rests: list[float] = []
@@ -59,6 +57,7 @@ class SoundMeasurement:
             counts.append((heard.frames, heard.sounding))
             rests += [piece.left_out] if piece.left_out else []
         self.count, self.reach = len(counts), max(frames for frames, _ in counts) - 1
+        self.band = asked.band_within(self.reach, f"windows of {self.reach + 1} frames")
         first = next(self.pieces())
         reading, _ = read_piece(first, speech)
         self.sites, _ = verify(
