@@ -265,3 +265,18 @@ def test_a_short_sound_is_measured_within_a_smaller_band(place):
     assert found.offset.values.tolist() == list(range(-5, 6))
     with pytest.raises(AttnscopeError, match=r"band \(--band\) is 6; in windows of 6 frames"):
         attnscope.scan(place / "wav2vec2", sound, band=6)
+
+
+def test_heads_of_an_untrained_whisper_have_no_names(tmp_path):
+    """Many rest on what is no sound, whose frames are all alike."""
+    torch.manual_seed(1)
+    model = WhisperForConditionalGeneration.from_pretrained(save_whisper(tmp_path / "whisper"))
+    for name, weight in model.named_parameters():
+        if "encoder" in name and weight.ndim == 2:
+            torch.nn.init.normal_(weight, std=0.5)
+    tone = np.sin(np.arange(24_000) / 20) * np.linspace(0, 1, 24_000)
+    sounds = [{"array": tone * part, "sampling_rate": 16_000} for part in (1.0, 0.5)]
+    found = attnscope.scan(model, sounds, tokenizer=tmp_path / "whisper")
+    rests = np.maximum(found.special_tokens, found.first_token).mean("text")
+    assert float(rests.max()) > 0.5
+    assert found.kinds.startswith("No kinds of heads beyond chance")
