@@ -20,7 +20,7 @@ _DRAWS = 1000  # choices of signs
 CAUTION = (
     "Places: a head with the same weight at each offset and on the first token, whatever stands there. What is above "
     "them is no matter of offsets, but may be one of single tokens, or of other places (the end of a text), and not of "
-    "the group."
+    "the group. Heads of untrained models prefer groups too: it does not say that anything was learned."
 )
 
 
