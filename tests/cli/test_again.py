@@ -13,7 +13,7 @@ from attnscope.bundled import MODEL
 from attnscope.cli import again
 from attnscope.cli.again import Question
 from attnscope.errors import AttnscopeError
-from attnscope.statistics import _scan
+from attnscope.statistics import _scan_texts
 from attnscope.store import OwnedFolder, _signature, manifest_of
 from tests.cli.command import attnscope
 
@@ -47,13 +47,13 @@ def here(made):
 @pytest.fixture
 def loads(monkeypatch):
     """Models that were loaded."""
-    found, load = [], _scan.load_model
+    found, load = [], _scan_texts.load_model
 
     def watched(source, **options):
         found.append(source)
         return load(source, **options)
 
-    monkeypatch.setattr(_scan, "load_model", watched)
+    monkeypatch.setattr(_scan_texts, "load_model", watched)
     return found
 
 
@@ -94,7 +94,7 @@ def is_loaded(here, monkeypatch):
     def refuse(*_, **__):
         raise AttnscopeError("here a model would be loaded")
 
-    monkeypatch.setattr(_scan, "load_model", refuse)
+    monkeypatch.setattr(_scan_texts, "load_model", refuse)
 
     def ask(*words, change=lambda _: None):
         change(here)
@@ -280,13 +280,13 @@ def test_where_a_gpu_may_be_used_the_model_is_loaded(is_loaded, monkeypatch):
 
 
 def test_files_that_change_meanwhile_are_noted_for_no_answer(here, monkeypatch):
-    load = _scan.load_model
+    load = _scan_texts.load_model
 
     def meddle(*given, **options):
         (here / "model" / "card.json").write_text("{}")
         return load(*given, **options)
 
-    monkeypatch.setattr(_scan, "load_model", meddle)
+    monkeypatch.setattr(_scan_texts, "load_model", meddle)
     assert attnscope(*SCAN, "--no-report", "--seed", "5", "--out", "new", cwd=here).returncode == 0
     assert "asked" not in manifest_of(here / "new")["state"]
 

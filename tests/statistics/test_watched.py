@@ -1,15 +1,16 @@
 """Any module is measured as its weights, written out by hand, say; and it returns what it returns unwatched."""
 
 import math
+import warnings
 
 import numpy as np
 import pytest
 import torch
 from torch import nn
 from torch.nn import functional
-from torch.nn.attention.flex_attention import flex_attention
+from torch.nn.attention.flex_attention import AuxRequest, create_block_mask, flex_attention
 from torch.overrides import TorchFunctionMode
-from transformers import GPT2Config, GPT2Model
+from transformers import GPT2Config, GPT2Model, LlamaConfig, LlamaModel
 
 import attnscope
 from attnscope.attention import alibi_bias
@@ -282,16 +283,105 @@ def test_a_model_of_transformers_gives_what_scan_gives():
     assert found.kinds == expected.kinds
 
 
-class Flexible(nn.Module):
-    def forward(self, x):
-        query = split(x)
-        return flex_attention(query, query, query)
+def flexible(function, **options):
+    class Flexible(nn.Module):
+        def forward(self, x):
+            query = split(x)
+            found = function(query, query * 0.5, query, **options)
+            return found[0] if isinstance(found, tuple) else found
+
+    return Flexible()
 
 
-class CompiledFlexible(nn.Module):
-    def forward(self, x):
-        query = split(x)
-        return torch.compile(flex_attention, backend="eager")(query, query, query)
+SLOPES = torch.tensor([0.5, 0.25, 0.125, 0.0625])[:HEADS]
+MODS = {
+    "plain": (None, None),
+    "causal": (None, lambda b, h, q, k: q >= k),
+    "window": (None, lambda b, h, q, k: (q - k).abs() < 3),
+    "alibi": (lambda score, b, h, q, k: score + SLOPES[h] * (k - q), None),
+    "softcap, causal": (lambda score, b, h, q, k: 2 * torch.tanh(score / 2), lambda b, h, q, k: q >= k),
+    "documents": (None, lambda b, h, q, k: (q // 4 == k // 4) | (b == 0)),
+}
+
+
+@pytest.mark.parametrize(("name", "compiled"), list(zip(MODS, [False, True] * 3, strict=True)))
+@torch.no_grad()
+def test_flex_attention_is_what_its_written_out_weights_are(name, compiled, states):
+    """The scores are changed and masked one by one here."""
+    score_mod, mask_mod = MODS[name]
+    batch, tokens = states.shape[:2]
+    mask = (
+        None if mask_mod is None else create_block_mask(mask_mod, batch, None, tokens, tokens, device="cpu")
+    )
+    function = torch.compile(flex_attention, backend="eager") if compiled else flex_attention
+    module = flexible(
+        function,
+        score_mod=score_mod,
+        block_mask=mask,
+        return_aux=AuxRequest(lse=True) if name == "plain" else None,
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # without torch.compile it is slow
+        before = module(states)
+    with attnscope.watch(module, band=2) as seen:
+        assert torch.equal(module(states), before)
+    query = split(states)
+    scores = query @ (query * 0.5).mT / math.sqrt(query.shape[-1])
+    for place in np.ndindex(*scores.shape):
+        at = [torch.tensor(index) for index in place]
+        if score_mod is not None:
+            scores[place] = score_mod(scores[place].clone(), *at)
+        if mask_mod is not None and not mask_mod(*at):
+            scores[place] = -math.inf
+    found, expected = seen.result(), attnscope.measure_weights([scores.softmax(-1)], band=2)
+    assert found.layer_kind.item() == ("causal" if "causal" in name else "self")
+    for one in DEFAULT:
+        np.testing.assert_allclose(found[one], expected[one], rtol=1e-4, atol=1e-5, err_msg=one)
+
+
+@torch.no_grad()
+def test_flex_attention_with_shared_key_heads():
+    query, key = torch.randn(2, 4, 6, 8), torch.randn(2, 2, 6, 8)
+
+    class Shared(nn.Module):
+        def forward(self, x):
+            return flex_attention(x, key, key, enable_gqa=True, scale=0.5)
+
+    module = Shared()
+    with attnscope.watch(module, band=2) as seen:
+        module(query)
+    weights = (0.5 * query @ key.repeat_interleave(2, 1).mT).softmax(-1)
+    expected = attnscope.measure_weights([weights], band=2)
+    np.testing.assert_allclose(seen.result().band_sum, expected.band_sum, rtol=1e-4, atol=1e-6)
+
+
+@torch.no_grad()
+@pytest.mark.filterwarnings("ignore")
+def test_flex_attention_of_a_model_of_transformers():
+    config = LlamaConfig(
+        hidden_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        intermediate_size=32,
+    )
+    model = LlamaModel(config).eval()
+    model.set_attn_implementation("flex_attention")
+    ids = torch.arange(12)[None]
+    with attnscope.watch(model, band=2) as seen:
+        model(ids, use_cache=False)
+    model.set_attn_implementation("eager")
+    expected = attnscope.measure_weights(model(ids, output_attentions=True).attentions, band=2)
+    np.testing.assert_allclose(seen.result().band_sum, expected.band_sum, rtol=1e-3, atol=1e-5)
+
+
+def test_flex_attention_is_left_as_it_was(states):
+    before = flex_attention.__code__, flex_attention.__defaults__
+    with attnscope.watch(Causal()):
+        x = split(states)
+        outside = flex_attention(x, x, x)  # no watched module is running
+    assert (flex_attention.__code__, flex_attention.__defaults__) == before
+    torch.testing.assert_close(outside, flex_attention(x, x, x))
 
 
 class ByHand(nn.Module):
@@ -323,8 +413,10 @@ class Overflowing(Causal):
 @pytest.mark.parametrize(
     ("module", "said"),
     [
-        (Flexible(), "flex_attention"),
-        (CompiledFlexible(), "calls a compiled function"),
+        (
+            flexible(flex_attention, score_mod=lambda s, b, h, q, k: s + (q * k).sum() / 9),
+            "gives other numbers than the module",
+        ),
         (ByHand(), "no attention call of ByHand was seen .1 passes without"),
         (Folded(), "attends in 6 texts, the layers before it in 2"),
         (Overflowing(), "text 2: layer 0 .Overflowing. gives NaN or infinity"),

@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from attnscope.attention import AttentionCall, call_of_weights, causal_mask
+from attnscope.capture._flex import call_of_flex
 from attnscope.errors import AttnscopeError
 
 _FOUR = 4  # batch, head, position, width
@@ -128,6 +129,13 @@ def of_scaled_dot_product(
         bias=None if call.bias is None else call.bias.detach(),
     )
     return _seen(call, _allowed(call), None, output.detach())
+
+
+def of_flex(output: Any, *given: Any, **named: Any) -> SeenCall:
+    """A call of ``flex_attention``, and what it gave; see `call_of_flex`."""
+    call = call_of_flex(*given, **named)
+    first = output[0] if isinstance(output, tuple) else output
+    return _seen(call, _allowed(call), None, first.detach())
 
 
 def of_multi_head(*given: Any, **named: Any) -> SeenCall:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import wraps
@@ -11,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 from torch.nn import functional
-from torch.nn.attention.flex_attention import flex_attention
 from torch.overrides import TorchFunctionMode
 
 from attnscope._caller import own_random_numbers
-from attnscope.capture._functional import SeenCall, of_multi_head, of_scaled_dot_product
+from attnscope.capture._flex import flex_attention_seen
+from attnscope.capture._functional import SeenCall, of_flex, of_multi_head, of_scaled_dot_product
 from attnscope.capture._watch import Site
 from attnscope.errors import AttnscopeError
 
@@ -23,7 +22,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Generator
 
 _FAST = (nn.TransformerEncoder, nn.TransformerEncoderLayer, nn.MultiheadAttention)  # they have a fast path
-_NEAR = 8  # frames in which flex_attention is looked for: it checks its arguments in functions of its own
 _MARK = "_attnscope_watched"
 
 
@@ -53,7 +51,7 @@ def calls_inside(module: nn.Module, observer: PassObserver) -> Generator[None]:
     The ``forward`` of each submodule is wrapped, so that the name of the running one is known, and a torch function
     mode sees the calls of ``scaled_dot_product_attention`` and ``multi_head_attention_forward``. Modules of PyTorch
     that may take a fast path around both are run twice where they might: once for the observer on the slow path, and
-    once as they are.
+    once as they are. ``flex_attention`` runs as it does without ``torch.compile``.
 
     Raises
     ------
@@ -66,7 +64,8 @@ def calls_inside(module: nn.Module, observer: PassObserver) -> Generator[None]:
     try:
         for name, part in module.named_modules():
             part.__dict__["forward"] = watched.wrap(name or type(module).__name__, part)
-        yield
+        with flex_attention_seen(watched.flex):
+            yield
     finally:
         for part, own in before.items():
             part.__dict__.pop("forward", None)
@@ -115,8 +114,8 @@ class _Watched:
             self.observer.lost()
             if type(error).__module__ == "torch._dynamo.exc":  # it cannot compile what watches
                 raise AttnscopeError(
-                    f"{name} calls a compiled function, within which nothing can be seen (torch.compile, or compiled "
-                    "flex_attention): let it call the function as it was before torch.compile"
+                    f"{name} calls a compiled function, within which nothing can be seen: let it call the function as "
+                    "it was before torch.compile"
                 ) from error
             raise
         else:
@@ -138,6 +137,18 @@ class _Watched:
         finally:
             self.in_fast = False
 
+    def flex(self, function: Callable[..., Any], args: Any, options: dict[str, Any]) -> Any:
+        """Run ``flex_attention`` with no mode about, which it does not bear, and see its call."""
+        if not self.running:
+            return function(*args, **options)
+        self.mode.__exit__(None, None, None)
+        try:
+            output = function(*args, **options)
+            self.see(of_flex(output, *args, **options))
+        finally:
+            self.mode.__enter__()
+        return output
+
     def see(self, call: SeenCall) -> None:
         site = Site(self.calls, self.running[-1], call.kind)
         self.calls += 1
@@ -155,27 +166,12 @@ class _Mode(TorchFunctionMode):
         self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         options = kwargs or {}
-        _refuse_flex_attention()
         output = func(*args, **options)
         if func is functional.scaled_dot_product_attention:
             self.see(of_scaled_dot_product(output, *args, **options))
         elif func is functional.multi_head_attention_forward:
             self.see(of_multi_head(*args, **options))
         return output
-
-
-def _refuse_flex_attention() -> None:
-    """It makes its scores by a function of the module's own inside a compiled one: refused by who calls."""
-    frame = inspect.currentframe()
-    for _ in range(_NEAR):
-        if frame is None:
-            return
-        if frame.f_code is flex_attention.__code__:
-            raise AttnscopeError(
-                "the module calls flex_attention, whose weights attnscope.watch cannot see: let the module take "
-                "scaled_dot_product_attention, or give its weights to attnscope.measure_weights"
-            )
-        frame = frame.f_back
 
 
 def _refuse(module: nn.Module) -> None:

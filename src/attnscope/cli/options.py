@@ -54,7 +54,7 @@ ByLine = Annotated[
 TARGET = (
     "Translation of the text, for the decoder of an encoder-decoder; may be repeated. "  # and how it is cut
 )
-GROUPS = ("kinds", "roles")  # rules that are known by name
+GROUPS, WORDS = ("kinds", "roles"), ("unicode", "space")  # rules that are known by name
 Tokenizer = Annotated[
     str | None,
     typer.Option(
@@ -74,6 +74,11 @@ AsJson = Annotated[bool, typer.Option("--json", help="JSON on standard output in
 AsCsv = Annotated[
     bool, typer.Option("--csv", help="CSV on standard output instead of a table: one line for each head.")
 ]
+
+
+def rule_or_file(given: str | None, known: tuple[str, ...]) -> str | Path | None:
+    """A rule by its name, else the file of that name."""
+    return Path(given) if given is not None and given not in known else given
 
 
 def formats_of(figures: str) -> tuple[str, ...]:

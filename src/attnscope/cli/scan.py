@@ -79,6 +79,15 @@ _Chat = Annotated[
 _ChatTemplate = Annotated[
     Path | None, typer.Option(help="Jinja file that writes chats out.", show_default="the tokenizer's own")
 ]
+_Words = Annotated[
+    str | None,
+    typer.Option(
+        metavar="unicode|space|FILE",
+        help="Words to which tokens are merged before anything is measured: by the Unicode standard, by spaces, or "
+        "by a file of spans.",
+        show_default="tokens stay as they are",
+    ),
+]
 _Show = Annotated[
     str | None,
     typer.Option(
@@ -111,6 +120,7 @@ def scan(
     groups: _Groups = None,
     chat: _Chat = False,
     chat_template: _ChatTemplate = None,
+    words: _Words = None,
     tokenizer: options.Tokenizer = None,
     revision: options.Revision = None,
     trust_remote_code: options.TrustRemoteCode = False,
@@ -147,9 +157,11 @@ def scan(
         "dtype": dtype,
     }
     place = Place(out, default_out)
-    named = Path(groups) if groups is not None and groups not in options.GROUPS else groups
+    named = options.rule_or_file(groups, options.GROUPS)
+    words_of = options.rule_or_file(words, options.WORDS)
     plain = not (target or repair or revision or trust_remote_code or chat or chat_template)
-    question = Question.of(model, text or None, groups=_signed(named), **settings) if plain else None
+    signed = {"groups": _signed(named), "words": _signed_words(words_of)}
+    question = Question.of(model, text or None, **signed, **settings) if plain else None
     results = None if question is None else _known(question, place, shown)
     if results is None:
         results = _measured(
@@ -163,6 +175,7 @@ def scan(
             groups=named,
             chat=chat,
             chat_template=chat_template,
+            words=words_of,
             show=shown,
             **settings,
         )
@@ -184,6 +197,13 @@ def _signed(groups: str | Path | None) -> str | None:
     from attnscope.corpus import grouping_of
 
     return None if groups is None else grouping_of(groups).signature
+
+
+def _signed_words(words: str | Path | None) -> str | None:
+    """What words depend on."""
+    from attnscope.corpus import word_rule_of
+
+    return None if words is None else word_rule_of(words).signature
 
 
 def _measured(model: str, texts: list[Path] | None, **settings: Any) -> xr.Dataset:

@@ -137,15 +137,16 @@ def _is_of_images(results: xr.Dataset) -> bool:
 
 def _said_corpus(results: xr.Dataset) -> str:
     """How much was read."""
+    from attnscope.statistics import unit_of
+
     texts = results.sizes["text"]
     if not _is_of_images(results):
-        tokens = f"{int(results.length.sum())} tokens"
+        tokens = f"{int(results.length.sum())} {unit_of(results)}"
         if "target_length" in results:
             tokens += f", {int(results.target_length.sum())} of the target"
         if "image_tokens" in results:
             images = results.image_tokens.values[results.image_tokens.values > 0]
             tokens += f", {images.sum()} of {count(len(images), 'image')}"
-        tokens = tokens.replace("tokens", "frames", 1) if results.attrs.get("reads") == "sounds" else tokens
         return f"{count(texts, 'window')} ({tokens})"
     if "rows" not in results:
         return count(texts, "image")

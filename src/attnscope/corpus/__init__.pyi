@@ -7,6 +7,7 @@ from ._picture_parts import PLACE
 from ._pictured_chats import written_in_parts
 from ._pictured_window import Expanded, image_groups, pictured_window
 from ._shown import IdNames, split_character, with_marked_spaces
+from ._words import WordedWindows, Words, in_words, word_rule_of
 from .encoded import EncodedTexts, Sources, Texts, texts_and_targets, texts_of, windows_of
 from .images import Image, Images, images_of
 from .pairs import LinePairs, TargetTokenizer, shifted
@@ -41,6 +42,8 @@ __all__ = [
     "Texts",
     "Window",
     "Windows",
+    "WordedWindows",
+    "Words",
     "are_chats",
     "check_names",
     "collate",
@@ -49,6 +52,7 @@ __all__ = [
     "grouping_of",
     "image_groups",
     "images_of",
+    "in_words",
     "is_standard_input",
     "kept",
     "pictured_of",
@@ -62,5 +66,6 @@ __all__ = [
     "window_name",
     "windows_of",
     "with_marked_spaces",
+    "word_rule_of",
     "written_in_parts",
 ]

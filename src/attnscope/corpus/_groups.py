@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from attnscope.corpus._opening import shown
+from attnscope.corpus._words import in_words
 from attnscope.corpus.files import json_objects
 from attnscope.corpus.windows import Window, window_name
 from attnscope.errors import AttnscopeError
@@ -96,20 +97,21 @@ class Grouping:
         AttnscopeError
             If a function gives something else.
         """
-        given: Any = self.rule(window)
+        unit = in_words(window)
+        given: Any = self.rule(unit)
         if isinstance(given, str) or not isinstance(given, Iterable):
             raise AttnscopeError(
                 f"the function of groups gives {given!r:.60}; expected a name for each token, in a list"
             )
         names = [str(name) if isinstance(name, str) else name for name in cast("Iterable[Any]", given)]
         wrong = [name for name in names if not isinstance(name, str)]
-        if wrong or len(names) != len(window):
-            found = f"{wrong[0]!r:.60}" if wrong else f"{len(names)} names for {len(window)} tokens"
+        if wrong or len(names) != len(unit):
+            found = f"{wrong[0]!r:.60}" if wrong else f"{len(names)} names for {len(unit)} tokens"
             raise AttnscopeError(
                 f"the function of groups gives {found} in {window_name(window, number)}; expected a string for each "
                 "token"
             )
-        return names
+        return [names[word] for word in window.words] if window.words else names
 
 
 @dataclass(frozen=True)

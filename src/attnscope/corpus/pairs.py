@@ -171,7 +171,7 @@ class LinePairs:
             raise AttnscopeError(
                 f"the tokenizer makes no token of {text.name} of the {side}; expected at least one: leave out that pair"
             )
-        window = frame.around(tokens, text.name)
+        window = frame.around(tokens, text)
         if len(window) > self._length:
             raise AttnscopeError(
                 f"{text.name} of the {side} has {len(window)} tokens, and a window takes {self._length}: leave out "

@@ -1,7 +1,7 @@
 """Windows: pieces of a text, as long as a model is to see them, with the characters behind every token."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from attnscope.corpus._tokens import Token, tokenize
@@ -41,6 +41,10 @@ class Window:
         In a chat, who says each token, ``template`` for the marks of its template; else empty.
     groups : tuple of int
         The number of the group of each token, where tokens are in groups; else empty.
+    text : str
+        The whole text, whose characters the spans count; empty where token ids alone are known.
+    words : tuple of int
+        The number of the word of each token, from 0, where tokens are merged to words; else empty.
 
     Examples
     --------
@@ -58,6 +62,8 @@ class Window:
     target: "Window | None" = None
     roles: tuple[str, ...] = ()
     groups: tuple[int, ...] = ()
+    text: str = field(default="", repr=False)
+    words: tuple[int, ...] = ()
 
     def __len__(self) -> int:
         """Number of tokens, those of the target not counted."""
@@ -211,7 +217,7 @@ class Windows:
         self.dropped_tokens = count = 0
         for text in self._corpus:
             for tokens in self._stretches(tokenize(self._tokenizer, text.content)):
-                yield self._frame.around(tokens, text.name)
+                yield self._frame.around(tokens, text)
                 count += 1
                 if count == self._limit:
                     return
@@ -269,8 +275,8 @@ class Frame:
         prefix, suffix = tuple(ids[:first]), tuple(ids[last:])
         return cls(prefix, suffix, {i: str(tokenizer.convert_ids_to_tokens(i)) for i in prefix + suffix})
 
-    def around(self, tokens: Sequence[Token], source: str) -> Window:
-        """A window of tokens that follow each other, at least one."""
+    def around(self, tokens: Sequence[Token], text: Text) -> Window:
+        """A window of tokens of a text that follow each other, at least one."""
         start = tokens[0].start
         before, after = len(self.prefix), len(self.suffix)
         here = (start, start)
@@ -278,11 +284,12 @@ class Frame:
             ids=(*self.prefix, *(token.id for token in tokens), *self.suffix),
             special=(*[True] * before, *(token.special for token in tokens), *[True] * after),
             spans=(*[here] * before, *((token.start, token.end) for token in tokens), *[here] * after),
-            source=source,
+            source=text.name,
             start=start,
             tokens=(
                 *(self.names[i] for i in self.prefix),
                 *(token.shown for token in tokens),
                 *(self.names[i] for i in self.suffix),
             ),
+            text=text.content,
         )

@@ -12,7 +12,7 @@ from attnscope.report._group_content import group_data, group_rows
 from attnscope.report._scan_content import flatten, page_data, parsed, pieces_note
 from attnscope.report._scan_images import patch_data, picture_data, view_data
 from attnscope.report._window import pack_windows
-from attnscope.statistics import NOTES, numbering_note
+from attnscope.statistics import NOTES, numbering_note, unit_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -68,6 +68,7 @@ def write_report(result: xr.Dataset, sample: xr.Dataset | None, path: Path | str
     data = page_data(result)
     data["quantiles"] = [LOW, HIGH]
     data["groups"] = group_data(result)
+    data["unit"] = unit_of(result)
     data["patches"] = patch_data(result)
     window = None
     if sample is not None:
@@ -86,6 +87,7 @@ def write_report(result: xr.Dataset, sample: xr.Dataset | None, path: Path | str
         corpus=_corpus(result, signature),
         texts=result.sizes.get("text", 0),
         tokens=_total(result, "length"),
+        unit=unit_of(result),
         target_tokens=_total(result, "target_length"),
         decoder=_notes(result, data["layerNames"]),
         layers=len(data["layers"]),

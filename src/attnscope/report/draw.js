@@ -83,7 +83,7 @@ function drawScale(box, { colour, low, high, label, position }) {
 }
 
 /** Mean and band of a profile over offsets. */
-function drawProfile(box, offsets, mean, low, high, colour) {
+function drawProfile(box, offsets, mean, low, high, colour, unit) {
   const width = widthOf(box), height = 216, left = 52, right = 12, top = 22, bottom = 40;
   const most = Math.max(...high.filter(Number.isFinite), ...mean.filter(Number.isFinite), 1e-9) * 1.05;
   const first = offsets[0], last = offsets[offsets.length - 1];
@@ -110,7 +110,7 @@ function drawProfile(box, offsets, mean, low, high, colour) {
     svg("text", { x: left, y: top - 10 }, "← looks left"),
     svg("text", { x: x(0), y: top - 10, "text-anchor": last > 0 ? "middle" : "end" }, "itself"),
     ...(last > 0 ? [svg("text", { x: width - right, y: top - 10, "text-anchor": "end" }, "looks right →")] : []),
-    svg("text", { x: (left + width - right) / 2, y: height - 6, "text-anchor": "middle" }, "offset in tokens (key − query)"));
+    svg("text", { x: (left + width - right) / 2, y: height - 6, "text-anchor": "middle" }, `offset in ${unit} (key − query)`));
   box.replaceChildren(picture);
 }
 

@@ -177,7 +177,7 @@ function drawHead() {
   if (data.profile) {
     const { offsets, mean, low, high } = data.profile;
     const cut = (values) => halved(offsets, values, [high[index], mean[index]]);
-    if (mean[index].some((v) => v !== null)) drawProfile(byId("profile"), cut(mean[index])[0], ...[mean, low, high].map((all) => cut(all[index])[1]), colour);
+    if (mean[index].some((v) => v !== null)) drawProfile(byId("profile"), cut(mean[index])[0], ...[mean, low, high].map((all) => cut(all[index])[1]), colour, data.unit);
     else byId("profile").replaceChildren("No profile for this head.");
   }
   if (data.patches) {
@@ -280,7 +280,7 @@ function openWindow() {
   byId("texts").replaceChildren();
   texts.forEach((_, text) => buildText(text));
   byId("window-size").textContent = texts.map(({ tokens, total }, i) =>
-    `${texts.length > 1 ? ["source: ", "target: "][i] : ""}${tokens.length} tokens${total > tokens.length ? ` of ${total}` : ""}`).join("; ");
+    `${texts.length > 1 ? ["source: ", "target: "][i] : ""}${tokens.length} ${data.unit}${total > tokens.length ? ` of ${total}` : ""}`).join("; ");
 }
 
 /** What a cell of the map holds, in words. */

@@ -35,7 +35,7 @@ from ._rows import indicator_columns, reduce_call
 from ._sample import weight_rows
 from ._scan import scan
 from ._scan_texts import window_length
-from ._stored import NOTES, SAMPLE, default_out, keeps_maps_of, load_scan
+from ._stored import NOTES, SAMPLE, default_out, keeps_maps_of, load_scan, unit_of
 from ._summary import summarize
 from ._watched import Seen, watch
 
@@ -86,6 +86,7 @@ __all__ = [
     "sign_agreement",
     "statistics_of",
     "summarize",
+    "unit_of",
     "usual_forms",
     "watch",
     "weight_rows",

@@ -27,6 +27,7 @@ def labelled(
     sources: Sequence[tuple[str, int]],
     first: int = 0,
     groups: Sequence[str] = (),
+    unit: str = "tokens",
 ) -> xr.Dataset:
     """Name the dimensions of arrays, and say what stands along them.
 
@@ -46,11 +47,13 @@ def labelled(
         Number of the first text.
     groups
         Names of the groups that tokens are in.
+    unit
+        What lengths and offsets count.
     """
     heads = next(array.shape[2] for name, array in arrays.items() if "head" in dimensions(name))
-    tokens = {"long_name": "tokens", "units": "tokens"}
+    tokens = {"long_name": unit, "units": unit}
     return xr.Dataset(
-        {name: (dimensions(name), array, wording(name).attributes) for name, array in arrays.items()}
+        {name: (dimensions(name), array, _attributes(name, unit)) for name, array in arrays.items()}
         | {name: ("text", counts, tokens) for name, counts in lengths.items()}
         | {
             "source": ("text", np.array([source for source, _ in sources], dtype=object)),
@@ -65,3 +68,8 @@ def labelled(
             **{side: np.array(groups, dtype=object) for side in ("group_query", "group_key") if groups},
         },
     ).set_coords(["source", "start"])
+
+
+def _attributes(name: str, unit: str) -> dict[str, str]:
+    attributes = wording(name).attributes
+    return attributes | {"units": attributes["units"].replace("tokens", unit)}

@@ -25,6 +25,8 @@ from attnscope.corpus import (
     ChatTexts,
     Texts,
     Window,
+    WordedWindows,
+    in_words,
     window_name,
 )
 from attnscope.progress import Progress, Tell, tell_nobody
@@ -40,6 +42,7 @@ from attnscope.statistics._sample import (
     shown_heads,
     tile_size,
 )
+from attnscope.statistics._words import WordReading
 
 _PADDED = 64  # tokens that tell whether padding matters
 _MANY_UNKNOWN = 0.05  # share of tokens from which it is said
@@ -62,7 +65,9 @@ class Measurement:
         *,
         show: bool,
         groups: Sequence[str] = (),
+        words: WordedWindows | None = None,
     ) -> None:
+        self.words = words
         self.groups = groups
         self.loaded, self.windows, self.names, self.band = loaded, windows, names, band
         self.reach = reach
@@ -90,6 +95,7 @@ class Measurement:
                 yield self._measure(batch, texts.start)
             self._tell(first * min(1.0, max(share, self.seen / self.limit if self.limit else 0.0)))
         self._say_unknown()
+        self._say_words()
         self._tell(first)
 
     def _count_unknown(self, batch: Sequence[Window]) -> None:
@@ -105,6 +111,17 @@ class Measurement:
                 f"{self.unknown / self.tokens:.0%} of the tokens are {self.loaded.tokenizer.unk_token}, unknown to the "
                 "tokenizer: is the model made for such text?"
             )
+
+    def _say_words(self) -> None:
+        """Say what is measured instead of tokens."""
+        if self.words is None:
+            return
+        across, tokens = self.words.across, self.words.tokens
+        over = f" {across} of {tokens} tokens reach over the end of a word: they count to their first."
+        self.notes["words"] = (
+            f"Tokens are merged to words ({self.words.rule.signature}): their queries averaged, their keys summed. "
+            f"Wherever it says tokens, words are meant: lengths, offsets, rows.{over if across else ''}"
+        )
 
     def _tell(self, share: float) -> None:
         self.progress(Progress("scan", share, {"windows": self.seen}))
@@ -169,7 +186,8 @@ class Measurement:
     @torch.no_grad()
     def _measure(self, batch: Sequence[Window], first: int) -> xr.Dataset:
         reading = self._reading(batch)
-        observer = StatisticsObserver(self.names, self.band, reading, self.reach, len(self.groups))
+        words = WordReading.of(batch, self.loaded.model.device) if batch[0].words else None
+        observer = StatisticsObserver(self.names, self.band, reading, self.reach, len(self.groups), words)
         with watching(self.loaded.model, observer, weights_suffice=True):
             forward(
                 self.loaded.model,
@@ -177,9 +195,10 @@ class Measurement:
                 lambda text: window_name(batch[text], first + text),
                 lambda kind: reading.sides(kind)[0].valid,
             )
-        sizes = {"length": reading.text}
+        measured = reading if words is None else words.words
+        sizes = {"length": measured.text}
         if self.first.target is not None:
-            sizes["target_length"] = reading.target
+            sizes["target_length"] = measured.target
         return labelled(
             observer.stacked(),
             self.sites,
@@ -189,13 +208,15 @@ class Measurement:
             [(window.source, window.start) for window in batch],
             first,
             self.groups,
+            "tokens" if words is None else "words",
         )
 
     @torch.no_grad()
     def sample(self, results: xr.Dataset, asked: Sequence[tuple[int, int]]) -> xr.Dataset:
         """The attention over the first windows."""
         model, heads = self.loaded.model, results.sizes["head"]
-        longest = min(ROWS, max(max(len(one), len(one.target or one)) for one in self.shown))
+        shown = [in_words(window) for window in self.shown]
+        longest = min(ROWS, max(max(len(one), len(one.target or one)) for one in shown))
         listed = [
             shown_heads(results, asked, longest, windows) for windows in (1, *[WINDOWS] * (WINDOWS - 1))
         ]
@@ -214,19 +235,20 @@ class Measurement:
         for window, of_window in zip(self.shown, listed, strict=False):
             tile = tile_size(others, longest) if others and not observed else 0
             room = 2 * left // (len(self.shown) - len(observed) + 1)
-            observer = MapObserver(of_window, room, tile, layer_done)
+            words = WordReading.of([window], model.device) if window.words else None
+            observer = MapObserver(of_window, room, tile, layer_done, words)
             with watching(model, observer, weights_suffice=True):
                 model(**self._reading([window]).inputs(model))
             left -= sum(len(keys) for _, keys, _, _ in observer.maps.values())
             observed.append(observer)
         kinds = [site.kind for site in self.sites]
         decoder = model.config.is_encoder_decoder
-        return sample_dataset(observed, self.shown, kinds, heads, asked, with_decoder=decoder)
+        return sample_dataset(observed, shown, kinds, heads, asked, with_decoder=decoder)
 
 
 def _cut(window: Window, length: int) -> Window:
     """The first tokens of a window, and of its target."""
-    names = ("ids", "special", "spans", "tokens", "roles", "groups")
+    names = ("ids", "special", "spans", "tokens", "roles", "groups", "words")
     parts = {name: getattr(window, name)[:length] for name in names}
     return replace(window, **parts, target=None if window.target is None else _cut(window.target, length))
 

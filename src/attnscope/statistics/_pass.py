@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from attnscope.attention import measure, with_mass
+from attnscope.attention import measure, output_of, with_mass
 from attnscope.statistics._catalogue import BY_GROUP, EQUAL, KNOWN
 from attnscope.statistics._equal import equal_rows
 from attnscope.statistics._group_places import Places
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from attnscope.capture import Site
     from attnscope.corpus import Batch
     from attnscope.statistics._reading import Reading
+    from attnscope.statistics._words import WordReading
 
 
 @dataclass(eq=False)
@@ -37,6 +38,8 @@ class StatisticsObserver:
         What the model reads: it tells real tokens from padding, and special tokens, on either side of a call.
     groups
         How many groups the tokens are in; 0 for none.
+    words
+        The same windows by words, where these are measured instead of tokens.
     measured
         By site index; under ``equal_...`` what equal weights over the visible tokens give, with one head.
     """
@@ -46,16 +49,34 @@ class StatisticsObserver:
     reading: Reading
     reach: int = 0
     groups: int = 0
+    words: WordReading | None = None
     measured: dict[int, dict[str, Tensor]] = field(default_factory=dict)
 
     def __call__(self, site: Site, call: AttentionCall) -> Tensor:
-        queries, keys = self.reading.sides(site.kind)
+        words = self.words
+        merged = None if words is None else words.merged(site.kind, call)
+        if words is None or merged is None:
+            output, found = self._measured(self.reading, site, call)
+        else:
+            output = output_of(call)
+            _, found = self._measured(words.words, site, merged.call, merged.mass, merged.equal)
+        self.measured[site.index] = found
+        return output
+
+    def _measured(
+        self,
+        reading: Reading,
+        site: Site,
+        call: AttentionCall,
+        mass: Tensor | None = None,
+        equal: AttentionCall | None = None,
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        queries, keys = reading.sides(site.kind)
         query_valid, _, query_groups = _marks(queries, call.query)
         key_valid, special, key_groups = _marks(keys, call.key)
         groups = GroupMarks(query_groups, key_groups, self.groups) if self.groups else None
         marks = Marks(query_valid, key_valid, special, groups)
-        output, self.measured[site.index] = measure_call(call, self.names, self.band, self.reach, marks)
-        return output
+        return measure_call(call, self.names, self.band, self.reach, marks, mass, equal)
 
     def stacked(self) -> dict[str, np.ndarray]:
         """``(batch, layer, head[, offset])`` each; see `stacked`."""
@@ -82,8 +103,12 @@ def measure_call(
     reach: int,
     marks: Marks,
     mass: Tensor | None = None,
+    equal: AttentionCall | None = None,
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    """Output and statistics of one attention call, ``(batch, head, ...)`` each; with `mass`, of rows scaled to it."""
+    """Output and statistics of one attention call, ``(batch, head, ...)`` each; with `mass`, of rows scaled to it.
+
+    What equal weights give is measured of `equal`, where these are not the same over all keys that are seen.
+    """
     columns = indicator_columns(marks.keys, marks.special, marks.groups)
     need = plan(names, band, columns, reach)
     output, rows = measure(call, need)
@@ -94,8 +119,9 @@ def measure_call(
         groups = replace(groups, places=places)
     reduced = reduce_call(rows, names, marks.queries, marks.keys, groups)
     if nulls := [name for name in names if KNOWN[name].has_equal]:
-        equal = reduce_call(equal_rows(call, need), nulls, marks.queries, marks.keys, marks.groups)
-        reduced |= {f"{EQUAL}{name}": value for name, value in equal.items()}
+        even = equal_rows(call, need) if equal is None else measure(equal, need)[1]
+        of_equal = reduce_call(even, nulls, marks.queries, marks.keys, marks.groups)
+        reduced |= {f"{EQUAL}{name}": value for name, value in of_equal.items()}
     return output, {name: value.cpu() for name, value in reduced.items()}
 
 

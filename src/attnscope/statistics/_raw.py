@@ -23,9 +23,18 @@ from attnscope.capture import (
     watching,
 )
 from attnscope.checks import check_whole
-from attnscope.corpus import EncodedTexts, LinePairs, texts_and_targets, windows_of
+from attnscope.corpus import (
+    EncodedTexts,
+    LinePairs,
+    WordedWindows,
+    in_words,
+    texts_and_targets,
+    windows_of,
+    word_rule_of,
+)
 from attnscope.errors import AttnscopeError
 from attnscope.statistics._scan_texts import window_length
+from attnscope.statistics._words import WordReading
 from attnscope.store import padded_heads
 
 if TYPE_CHECKING:
@@ -33,7 +42,7 @@ if TYPE_CHECKING:
 
     from transformers import PreTrainedModel
 
-    from attnscope.corpus import Sources, Window
+    from attnscope.corpus import Sources, Window, Words
 
 LIMIT = 1 << 30  # bytes of the weights asked for
 
@@ -47,6 +56,7 @@ def weights(
     head: int | None = None,
     tokenizer: Any = None,
     window: int | None = None,
+    words: Words | None = None,
     device: str | None = None,
 ) -> xr.DataArray:
     """Attention weights as a matrix: for a close look at some heads over one text.
@@ -63,6 +73,8 @@ def weights(
         Which layer and head; by default all. Attention calls are counted from 0.
     window
         Tokens of the window; by default what the model takes.
+    words
+        Weights from word to word: see `attnscope.scan`.
 
     Returns
     -------
@@ -90,6 +102,10 @@ def weights(
         else load_model("bundled" if model is None else model, tokenizer=tokenizer, device=device)
     )
     first = _first_window(loaded, text, target, window_length(loaded, window))
+    merging = None
+    if words is not None:
+        first = next(iter(WordedWindows([first], word_rule_of(words))))
+        merging = WordReading.of([first], loaded.model.device)
     beside = first.target or first
     found: dict[int, tuple[Site, np.ndarray]] = {}
 
@@ -108,7 +124,10 @@ def weights(
                 f"the weights of {queries} tokens take more than {LIMIT >> 30} GiB: choose a layer and a head, or a "
                 "smaller window; attnscope.scan measures long texts without their matrix"
             )
-        output, matrix = attend_in_full(call)
+        if merging is None:
+            output, matrix = attend_in_full(call)
+        else:
+            output, matrix = output_of(call), merging.weights(site, call)
         own = matrix[0] if head is None else matrix[0, head : head + 1]
         found[site.index] = (site, own.float().cpu().numpy())
         return output
@@ -123,7 +142,11 @@ def weights(
                 f"there is no attention layer {layer}: give a smaller number; they are counted from 0"
             )
     return _labelled(
-        [found[index] for index in sorted(found)], first, beside, one_layer=layer is not None, head=head
+        [found[index] for index in sorted(found)],
+        in_words(first),
+        in_words(beside),
+        one_layer=layer is not None,
+        head=head,
     )
 
 

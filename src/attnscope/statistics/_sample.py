@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from attnscope.attention import AttentionCall
     from attnscope.capture import Site
     from attnscope.corpus import Window
+    from attnscope.statistics._words import WordReading
 
     Place = tuple[int, int]  # layer, head
 
@@ -84,12 +85,15 @@ class MapObserver:
         Tokens on a side of a tile; 0 for no tiles.
     layer_done
         Called after each layer.
+    words
+        The window by words, where these are shown instead of tokens.
     """
 
     listed: Sequence[Place]
     room: int
     tile: int
     layer_done: Callable[[], None]
+    words: WordReading | None = None
     maps: dict[Place, tuple[np.ndarray, ...]] = field(
         default_factory=dict[tuple[int, int], tuple[np.ndarray, ...]]
     )
@@ -99,6 +103,8 @@ class MapObserver:
 
     def __call__(self, site: Site, call: AttentionCall) -> Tensor:
         output = output_of(call)
+        merged = None if self.words is None else self.words.merged(site.kind, call)
+        call = call if merged is None else merged.call
         for head in range(call.query.shape[1]):
             place = site.index, head
             if place in self.listed:
@@ -112,18 +118,24 @@ class MapObserver:
         return output
 
 
-def weight_rows(call: AttentionCall, head: int, rows: int, at_once: int = _ROWS_AT_ONCE) -> Iterator[Tensor]:
-    """The first rows of one head's weights on the first text, some at a time."""
+def weight_rows(
+    call: AttentionCall, head: int, rows: int, at_once: int = _ROWS_AT_ONCE, *, text: int = 0
+) -> Iterator[Tensor]:
+    """The first rows of one head's weights on one text, some at a time."""
     at = head // call.group
-    bias = None if call.bias is None else call.bias[0, min(head, call.bias.shape[1] - 1)]
+    bias = (
+        None
+        if call.bias is None
+        else call.bias[min(text, len(call.bias) - 1), min(head, call.bias.shape[1] - 1)]
+    )
     rows = min(rows, call.query.shape[2])
     for first in range(0, rows, at_once):
         part = slice(first, min(rows, first + at_once))
         yield attend(
-            call.query[0, head, part].float(),
-            call.key[0, at].float(),
-            call.value[0, at].float(),
-            call.allowed(0, head, part),
+            call.query[text, head, part].float(),
+            call.key[text, at].float(),
+            call.value[text, at].float(),
+            call.allowed(text, head, part),
             call.scale,
             bias=None if bias is None else bias[part].float(),
             softcap=call.softcap,

@@ -10,7 +10,7 @@ import xarray as xr
 
 from attnscope.bundled import MODEL
 from attnscope.capture import Loading, borrowing, puts_images_into_texts, reads_images, reads_sounds
-from attnscope.corpus import Groups, Sources, images_of, kept, pictured_of, sounds_of
+from attnscope.corpus import Groups, Sources, Words, images_of, kept, pictured_of, sounds_of
 from attnscope.errors import AttnscopeError
 from attnscope.progress import Tell
 from attnscope.statistics._asked import Asked
@@ -52,6 +52,7 @@ def scan(
     groups: Groups | None = None,
     chat: bool = False,
     chat_template: str | Path | None = None,
+    words: Words | None = None,
     show: Sequence[tuple[int, int]] | None = None,
     progress: Tell | None = None,
 ) -> xr.Dataset:
@@ -118,6 +119,10 @@ def scan(
     chat, chat_template
         Take JSON Lines as chats, even if the first line does not look so, and write them out by this Jinja template
         (a string or a `Path`); by default by the tokenizer's own. Lists of messages are chats too.
+    words
+        Measure from word to word: of a word's tokens, queries are averaged and keys summed. ``"unicode"`` (word
+        boundaries of the Unicode standard), ``"space"``, a `Path` of spans, or a function from a text to its spans,
+        as a word segmenter gives them. See `attnscope.corpus.word_rule_of`.
     show
         Keep the attention over the first windows in the run folder, for its page: these heads (layer, head) and those
         that lead the rankings token by token, the others in tiles; where there is room, all heads token by token. None
@@ -168,6 +173,7 @@ def scan(
         "groups": groups,
         "chat": chat,
         "chat_template": chat_template,
+        "words": words,
     }
     asked = Asked(
         processor=tokenizer,

@@ -29,7 +29,10 @@ from attnscope.corpus import (
     Sources,
     Texts,
     Window,
+    WordedWindows,
+    Words,
     windows_of,
+    word_rule_of,
 )
 from attnscope.errors import AttnscopeError
 from attnscope.statistics._asked import BAND, Asked
@@ -62,6 +65,7 @@ def scan_texts(
     groups: Groups | None,
     chat: bool,
     chat_template: str | Path | None,
+    words: Words | None,
 ) -> xr.Dataset:
     """Measure where every attention head of a model of texts looks: see `attnscope.scan`, which calls this for texts.
 
@@ -85,6 +89,7 @@ def scan_texts(
         chat_template=chat_template,
     )
     grouping = grouping_for(groups, corpus)
+    rule = None if words is None else word_rule_of(words)
     loaded = load_model(model, tokenizer=asked.processor, **vars(asked.loading))
     length = window_length(loaded, window)
     if isinstance(corpus, Chats):
@@ -94,6 +99,10 @@ def scan_texts(
         raise AttnscopeError(
             f"band (--band) is {band}; in windows of {length} tokens the largest offset is {length - 1}"
         )
+    worded = None
+    if rule is not None:
+        rule = rule.over(windows)
+        windows = worded = WordedWindows(windows, rule)
     if grouping is not None:
         grouping = grouping.over(windows)
         windows, names = GroupedWindows(windows, grouping), (*names, *OF_GROUPS)
@@ -109,6 +118,7 @@ def scan_texts(
         asked.progress,
         show=asked.out is not None and asked.show is not None,
         groups=() if grouping is None else grouping.names,
+        words=worded,
     )
     job.check()
     settings = {
@@ -120,7 +130,9 @@ def scan_texts(
         "band": band,
         "clusters": clusters,
         "seed": asked.seed,
-    } | ({} if grouping is None else {"groups": grouping.signature})
+    }
+    settings |= {} if grouping is None else {"groups": grouping.signature}
+    settings |= {} if rule is None else {"words": rule.signature, "merging": "queries averaged, keys summed"}
     signature = signature_of("scan", loaded, corpus, target, settings)
     attributes = {"model": loaded.name, **decoder_note(loaded.model, with_target=target is not None)}
     kinds = partial(summarize, clusters=clusters, seed=asked.seed) if has_kinds else None

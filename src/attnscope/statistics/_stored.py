@@ -27,8 +27,23 @@ NOTES = (
     "patches",
     "sounds",
     "pictures",
+    "words",
 )  # attributes that tell a reader what is not as expected
 SUMMARY, SAMPLE = "summary", "sample"
+
+
+def unit_of(results: xr.Dataset) -> str:
+    """What lengths and offsets count: words where tokens are merged to them, frames of sounds, else tokens.
+
+    Examples
+    --------
+    >>> import xarray as xr
+    >>> unit_of(xr.Dataset(attrs={"words": "Tokens are merged to words."}))
+    'words'
+    """
+    if "words" in results.attrs:
+        return "words"
+    return "frames" if results.attrs.get("reads") == "sounds" else "tokens"
 
 
 def load_scan(run: RunFolder) -> xr.Dataset:

@@ -120,9 +120,9 @@ def watch(
 ) -> Generator[Seen]:
     """Measure the attention inside any PyTorch module, while you call it in your own way.
 
-    Every call of ``torch.nn.functional.scaled_dot_product_attention`` and of ``torch.nn.MultiheadAttention`` (its fast
-    path included) is measured as it happens, without its matrix where the module makes none. What the module returns
-    is what it returns without. Calls of one submodule, in their order, are the layers.
+    Every call of ``torch.nn.functional.scaled_dot_product_attention``, of ``flex_attention`` and of
+    ``torch.nn.MultiheadAttention`` (its fast path included) is measured as it happens. What the module returns is what
+    it returns without. Calls of one submodule, in their order, are the layers.
 
     Parameters
     ----------
@@ -142,14 +142,15 @@ def watch(
     Raises
     ------
     AttnscopeError
-        If calls cannot be seen (scripted, compiled or data-parallel modules, FlexAttention), if attention drops
+        If calls cannot be seen (scripted, compiled or data-parallel modules), if attention drops
         weights, passes differ in their layers, or what was seen does not give the module's own numbers.
 
     Notes
     -----
     Attention that a module writes out itself, by products and a softmax, is not seen: take `measure_weights`. The
-    weights of ``nn.MultiheadAttention`` are in memory, one layer at a time; and modules of PyTorch with a fast path
-    (``nn.TransformerEncoder``, ...) are run twice.
+    weights of ``nn.MultiheadAttention`` and the scores of ``flex_attention`` are in memory, one layer at a time; and
+    modules of PyTorch with a fast path (``nn.TransformerEncoder``, ...) are run twice. ``flex_attention`` runs as it
+    does without ``torch.compile``, and its ``score_mod`` must take all scores of a call at once.
 
     Examples
     --------

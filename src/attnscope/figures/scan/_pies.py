@@ -14,6 +14,7 @@ from matplotlib.patches import Circle, Wedge
 from attnscope.figures.palette import cluster_colours
 from attnscope.figures.reading import axis_values, label_shares, layer_labels, require
 from attnscope.figures.style import look, looked_at, name_heads
+from attnscope.statistics import unit_of
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -102,7 +103,7 @@ def label_pies(result: xr.Dataset) -> Figure:
             )
             _draw_centroid(axes, result["centroid"].isel(cluster=index), name, colour, shown)
             if row == legend_rows - 1 or index == len(names) - 1:
-                axes.set_xlabel("Offset (key − query), tokens", fontsize=7)
+                axes.set_xlabel(f"Offset (key − query), {unit_of(result)}", fontsize=7)
     return figure
 
 

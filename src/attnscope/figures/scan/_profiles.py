@@ -18,6 +18,7 @@ from attnscope.figures.reading import (
     require,
 )
 from attnscope.figures.style import look, looked_at, one_scale
+from attnscope.statistics import unit_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -84,7 +85,7 @@ def profile_curves(result: xr.Dataset, heads: Sequence[tuple[int, int]]) -> Figu
                 f"Layer {layer}, head {head}" + (f"\n{name}" if name else ""), loc="left", parse_math=False
             )
         one_scale(figure.axes)
-        figure.supxlabel("Offset (key − query), tokens: negative is left", fontsize=8)
+        figure.supxlabel(f"Offset (key − query), {unit_of(result)}: negative is left", fontsize=8)
         figure.supylabel("Mean attention weight", fontsize=8)
     return figure
 
