@@ -42,6 +42,7 @@ def main() -> None:
     away: list[np.ndarray] = []
     excluded: list[np.ndarray] = []
     leading = []
+    told = 0
     for seed in range(given.times):
         found = attnscope.scan(
             given.model,
@@ -56,7 +57,9 @@ def main() -> None:
         interval = by_document(each, units)
         away.append(interval.mean.ravel())
         excluded.append(((interval.low > 0) | (interval.high < 0)).ravel())
-        leading += group_pairs(found)
+        pairs = group_pairs(found)
+        leading += pairs
+        told += any(pair.beyond_chance for pair in pairs)
     print(f"{given.model}: {found.sizes['text']} windows, intervals over {len(set(units))} {called}")
     print(
         f"weight less that of the places, any head: {np.abs(np.concatenate(away)).mean():.4f} in the mean, "
@@ -67,6 +70,7 @@ def main() -> None:
         f"the leading head of a pair, above both: {above.mean():.4f} in the mean, {above.max():.4f} at most; interval "
         f"above 0: {np.mean([pair.low > 0 for pair in leading]):.1%} of {len(leading)}"
     )
+    print(f"tables with a head that is called above both beyond chance: {told} of {given.times}")
 
 
 if __name__ == "__main__":

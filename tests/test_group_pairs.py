@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import attnscope
-from attnscope._group_pairs import group_pairs
+from attnscope._group_pairs import group_pairs, said_of
 from tests.report.planted_result import planted, with_groups
 
 
@@ -31,6 +31,7 @@ def test_a_head_is_held_against_the_larger_null(result):
     assert found.above == pytest.approx(0.2)
     assert (found.low, found.high) == pytest.approx((0.2, 0.2))
     assert (found.layer, found.head, found.windows, found.over) == (1, 2, 8, "8 documents")
+    assert found.beyond_chance
 
 
 def test_pairs_come_with_the_furthest_first_and_without_groups_that_are_not_there(result):
@@ -64,3 +65,27 @@ def test_no_head_is_far_above_its_places_for_groups_at_random():
     assert float(abs(away).max()) < 0.02
     sized = (found.group_weight - found.equal_group_weight).mean("text")
     assert float(abs(sized).max()) < 0.1
+
+
+def test_what_chance_puts_above_both_nulls_is_not_counted():
+    """Groups at random over noise: some head is above in every pair, and beyond chance in few tables."""
+    found = with_groups(planted(layers=2, heads=3, texts=12).result)
+    generator = np.random.default_rng(0)
+    tables = []
+    for _ in range(60):
+        for name in ("group_weight", "place_group_weight", "equal_group_weight"):
+            found[name] = found[name].copy(data=np.full(found[name].shape, 0.3))
+        found["group_weight"] += generator.normal(scale=0.01, size=found["group_weight"].shape)
+        tables.append(group_pairs(found))
+    assert np.mean([pair.above > 0 for pairs in tables for pair in pairs]) > 0.95
+    assert 0 <= np.mean([any(pair.beyond_chance for pair in pairs) for pairs in tables]) <= 0.15
+    found["group_weight"][:, 1, 2, 0, 1] += 0.02
+    told = [pair for pair in group_pairs(found) if pair.beyond_chance]
+    assert [(pair.layer, pair.head, pair.query, pair.key) for pair in told] == [(1, 2, "user", "<b>")]
+    assert said_of(group_pairs(found)).startswith("In 1 of 9 pairs a head is above both nulls beyond chance")
+
+
+def test_of_too_few_windows_chance_is_not_known():
+    found = with_groups(planted(layers=2, heads=3, texts=4).result)
+    assert {pair.beyond_chance for pair in group_pairs(found)} == {None}
+    assert said_of(group_pairs(found)).startswith("With fewer than 6 windows chance is not known")

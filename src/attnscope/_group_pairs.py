@@ -7,17 +7,20 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from attnscope.faithfulness.arrays import by_document, units_of
+from attnscope.faithfulness.arrays import LEAST, LEVEL, by_document, units_of
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Sequence
 
     import xarray as xr
 
+_DRAWS = 1000  # choices of signs
+
 #: What a reader of the pairs has to know.
 CAUTION = (
     "Places: a head with the same weight at each offset and on the first token, whatever stands there. What is above "
-    "them is no matter of place, but may be one of single tokens rather than of the group."
+    "them is no matter of offsets, but may be one of single tokens, or of other places (the end of a text), and not of "
+    "the group. Heads of untrained models prefer groups too: it does not say that anything was learned."
 )
 
 
@@ -38,6 +41,9 @@ class GroupPair:
         itself, which is the largest of many.
     windows, over
         How many windows have both groups, and what the interval is over.
+    beyond_chance
+        Whether it is above both nulls beyond chance: if no head were in any pair, one would be found in at most 5% of
+        results (see `group_pairs`). None with fewer than 6 windows, where that is not known.
     """
 
     query: str
@@ -52,6 +58,7 @@ class GroupPair:
     high: float
     windows: int
     over: str
+    beyond_chance: bool | None
 
     @property
     def above(self) -> float:
@@ -109,6 +116,10 @@ class MeanGroupWeights:
 def group_pairs(results: xr.Dataset) -> list[GroupPair]:
     """For each pair of groups the head whose weight is furthest above equal weights and its places; the furthest first.
 
+    The largest of many heads is above both in nearly every pair, whatever the groups are. So what is above is held
+    against signs at random: were there nothing, a document's part would be as likely to lie below. The largest t of all
+    heads and pairs, over 1,000 choices of signs, says what there is by chance (Winkler et al. 2014).
+
     Parameters
     ----------
     results
@@ -128,6 +139,7 @@ def group_pairs(results: xr.Dataset) -> list[GroupPair]:
         if "source" in results.coords
         else range(results.sizes["text"])
     )
+    told = _beyond_chance(results, means, units_of(sources)[0])
     found: list[GroupPair] = []
     for i, query in enumerate(results.group_query.values):
         for j, key in enumerate(results.group_key.values):
@@ -158,9 +170,69 @@ def group_pairs(results: xr.Dataset) -> list[GroupPair]:
                     float(interval.high),
                     int(there.sum()),
                     f"{len(set(drawn))} {called}",
+                    None if told is None else bool(told[layer, head, i, j]),
                 )
             )
     return sorted(found, key=lambda pair: -pair.above)
+
+
+def said_of(pairs: Sequence[GroupPair]) -> str:
+    """In how many pairs some head is above both nulls, as far as that is known.
+
+    Examples
+    --------
+    >>> said_of([])
+    'No pair of groups is there'
+    """
+    if not pairs:
+        return "No pair of groups is there"
+    told = [pair for pair in pairs if pair.above > 0 and pair.beyond_chance]
+    if any(pair.beyond_chance is None for pair in pairs):
+        return (
+            f"With fewer than {LEAST} windows chance is not known, which alone puts some head above both nulls in most "
+            "pairs"
+        )
+    if not told:
+        return f"In none of {len(pairs)} pairs a head is above both nulls beyond chance"
+    return (
+        f"In {len(told)} of {len(pairs)} pairs a head is above both nulls beyond chance (were there nothing, one "
+        "would be found in at most 5% of such tables)"
+    )
+
+
+def _beyond_chance(
+    results: xr.Dataset, means: MeanGroupWeights, documents: Sequence[Hashable]
+) -> np.ndarray | None:
+    """Which weights are above both nulls beyond chance, ``(layer, head, query group, key group)``; None of too few."""
+    names = {name: number for number, name in enumerate(dict.fromkeys(documents))}
+    if len(names) < LEAST:
+        return None
+    signs = np.random.default_rng(0).choice([-1.0, 1.0], (_DRAWS, len(names)))
+    signs[0] = 1  # what was found is one of the choices
+    member = np.zeros((len(names), len(documents)))
+    member[[names[name] for name in documents], np.arange(len(documents))] = 1
+    order = ("text", "head", "group_query", "group_key")
+    largest = np.full(_DRAWS, -np.inf)
+    own: list[np.ndarray] = []
+    for layer in range(results.sizes["layer"]):
+        part = results.isel(layer=layer)
+        weight, places = (
+            part[name].transpose(*order).values for name in ("group_weight", "place_group_weight")
+        )
+        equal = part.equal_group_weight.transpose("text", "group_query", "group_key").values[:, None]
+        above = weight - np.where(means.equal[layer] >= means.places[layer], equal, places)
+        sums = member @ np.nan_to_num(above).reshape(
+            len(documents), -1
+        )  # a text without a group tells nothing
+        size = np.sqrt((sums**2).sum(0))
+        there = size > 0
+        flipped = signs @ (sums[:, there] / size[there])  # rises with t, as the sum of squares has no sign
+        largest = np.maximum(largest, flipped.max(1, initial=-np.inf))
+        values = np.full(size.shape, -np.inf)
+        values[there] = flipped[0]
+        own.append(values.reshape(above.shape[1:]))
+    as_large = _DRAWS - np.searchsorted(np.sort(largest), np.stack(own) * (1 - 1e-9))
+    return as_large / _DRAWS <= 1 - LEVEL
 
 
 def _mean(values: np.ndarray) -> np.ndarray:

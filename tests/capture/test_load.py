@@ -210,3 +210,12 @@ def test_a_model_that_reads_no_text_is_refused_where_text_is_given(family):
     model = tiny(family)
     refused(model, f"{type(model).__name__} reads {model.main_input_name}, not text")
     assert load_model(model, device="cpu", need_tokenizer=False).tokenizer is None
+
+
+def test_a_model_that_was_given_is_not_converted_without_a_word():
+    model = load_model("bundled", device="cpu").model
+    tokenizer = load_model("bundled", device="cpu").tokenizer
+    assert load_model(model, tokenizer=tokenizer, device="cpu", dtype="float32").model is model
+    for kind in ("bfloat16", "int8"):
+        with pytest.raises(AttnscopeError, match=f"dtype is {kind}, and the model that was given is float32"):
+            load_model(model, tokenizer=tokenizer, dtype=kind)

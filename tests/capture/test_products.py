@@ -3,6 +3,7 @@
 import pytest
 import torch
 from torch import nn
+from torch.nn import functional
 from transformers import SamVisionConfig, SamVisionModel
 
 from attnscope import AttnscopeError
@@ -14,6 +15,8 @@ from attnscope.capture._functional import (
     call_of_product,
     sees_ahead,
 )
+from attnscope.capture._products import products, take_products
+from attnscope.capture._watch import Watch
 from tests.every_family.given import inputs_of
 from tests.every_family.judge import EAGER, FAST, judge, larger
 from tests.every_family.making import tiny_model
@@ -143,3 +146,36 @@ def test_a_model_that_masks_at_random_masks_the_same_in_each_pass():
     assert torch.equal(torch.rand(1), expected)
     assert "masks or samples" in capture_notes(model)["random"]
     assert "random" not in capture_notes(larger(tiny_model("vit")))
+
+
+class ToyAttention(nn.Module):
+    def forward(self, states, others=None):
+        keys = states if others is None else others
+        return functional.scaled_dot_product_attention(states, keys, keys)
+
+
+class ToyPoolingHead(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.attention = nn.MultiheadAttention(4, 2, batch_first=True)
+
+    def forward(self, states):
+        return self.attention(states[:, :1], states, states, need_weights=False)[0]
+
+
+def test_a_head_that_pools_stands_aside_and_more_keys_than_queries_are_of_other_states():
+    model = nn.ModuleDict({"layer": ToyAttention(), "head": ToyPoolingHead()}).eval()
+    seen = []
+
+    def observe(site, call):
+        seen.append((site.name, site.kind))
+        return output_of(call)
+
+    watch = Watch({id(module): name for name, module in model.named_modules()}, observe)
+    states = torch.randn(1, 2, 3, 4)
+    take_products(model)
+    with torch.no_grad(), products(model, watch):
+        model["head"](model["layer"](states)[:, 0])
+        model["layer"](states, torch.randn(1, 2, 5, 4))
+        functional.scaled_dot_product_attention(states, states, states)  # outside of any module
+    assert seen == [("layer", "self"), ("layer", "cross")]

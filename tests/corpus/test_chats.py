@@ -95,6 +95,11 @@ def test_other_forms_are_the_same_chat(tokenizer, tmp_path):
     assert [text.name for text in (first, second)] == ["a.jsonl:1", "a.jsonl:2"]
 
 
+def test_what_a_message_has_beside_its_content_stays():
+    found = messages_of([{"from": "gpt", "value": "Yes", "tool_calls": [1]}], "a.jsonl:1")
+    assert found == [{"role": "assistant", "content": "Yes", "tool_calls": [1]}]
+
+
 def test_what_is_written_out_is_what_is_signed(tokenizer):
     """The same messages by another template, or said by another, are other texts."""
     other = [{**CHAT[0], "role": "user"}, *CHAT[1:]]
@@ -130,6 +135,10 @@ def test_only_text_without_a_text_field_is_a_chat(tmp_path):
         ),
         ("{{ raise_exception('roles must alternate') }}", r"refuses it \(roles must alternate\)"),
         ("{% for", "refuses it"),
+        (
+            "{% for m in messages if m.role != 'system' %}<{{ m.role }}>{{ m.content }}{% endfor %}",
+            "leaves out what the system says, 'Answer in a word.'",
+        ),
         (
             "chat.jinja",
             "writes 'chat.jinja', and nothing of what is said",

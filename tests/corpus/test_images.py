@@ -84,8 +84,9 @@ def test_what_is_no_image_is_refused(given, said):
 
 def test_a_broken_file_and_one_that_changes_are_refused(tmp_path):
     (tmp_path / "broken.png").write_bytes(b"\x89PNG\r\n")
-    with pytest.raises(AttnscopeError, match="is no image that can be read"):
+    with pytest.raises(AttnscopeError, match="is no image that can be read") as caught:
         next(iter(images_of(tmp_path / "broken.png")))
+    assert " at 0x" not in str(caught.value)
     folder = write_pictures(tmp_path / "pictures", count=1)
     images = images_of(folder)
     images.sha256()
@@ -99,3 +100,44 @@ def test_without_pillow_it_says_what_to_install(tmp_path, monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "PIL", None)
     with pytest.raises(AttnscopeError, match=r"pip install 'attnscope\[images\]'"):
         next(iter(images))
+
+
+def test_sixteen_bits_of_grey_are_not_cut_off(tmp_path):
+    grey = np.linspace(0, 65535, 64).astype(np.uint16).reshape(8, 8)
+    Image.fromarray(grey).save(tmp_path / "grey.png")
+    for given in (tmp_path / "grey.png", Image.fromarray(grey)):
+        (image,) = images_of(given)
+        np.testing.assert_allclose(image.pixels, np.repeat((grey / 257)[..., None], 3, -1), atol=0.51)
+
+
+@pytest.mark.parametrize("kind", [np.int32, np.float32])
+def test_numbers_of_which_nobody_knows_what_is_white_are_refused(kind):
+    with pytest.raises(AttnscopeError, match="of which none is known to be white"):
+        images_of(Image.fromarray(np.ones((8, 8), kind)))
+
+
+def test_an_image_is_the_same_as_a_file_and_as_an_object(tmp_path):
+    turned = Image.fromarray(np.arange(8 * 16 * 3, dtype=np.uint8).reshape(8, 16, 3))
+    exif = turned.getexif()
+    exif[274] = 6
+    turned.save(tmp_path / "turned.png", exif=exif)
+    (file,) = images_of(tmp_path / "turned.png")
+    with Image.open(tmp_path / "turned.png") as opened:
+        (given,) = images_of(opened)
+    np.testing.assert_array_equal(file.pixels, given.pixels)
+
+
+def test_pixel_values_of_any_float_are_taken():
+    values = torch.arange(3 * 8 * 8).reshape(1, 3, 8, 8) / 192
+    for kind in (torch.bfloat16, torch.float16, torch.float64):
+        images = images_of(values.to(kind))
+        (image,) = images
+        assert torch.equal(image.pixels, values.to(kind)[0].to(image.pixels.dtype))
+        assert len(images.sha256()) == 64
+
+
+def test_two_files_of_one_name_are_two_images(tmp_path):
+    for folder in ("a", "b"):
+        write_pictures(tmp_path / folder, count=1)
+    for given in ([tmp_path / "a", tmp_path / "b"], [tmp_path / "a" / "0.png", tmp_path / "b" / "0.png"]):
+        assert [image.name for image in images_of(given)] == ["0.png", "0.png (2)"]

@@ -60,11 +60,11 @@ def test_parts_take_their_own_image_or_the_next_one_beside():
         np.testing.assert_array_equal(pixels, picture(number))
 
 
-def test_a_file_is_known_by_any_of_its_first_lines(folder, tmp_path):
+def test_a_file_is_known_by_any_of_its_lines(folder, tmp_path):
     later = tmp_path / "later.jsonl"
-    lines = [{"text": "No image."}, {"text": "<image>", "image": str(folder / "0.png")}]
+    lines = [*[{"text": "No image."}] * 300, {"text": "<image>", "image": str(folder / "0.png")}]
     later.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    assert len(pictured_of(later)) == 2
+    assert len(pictured_of(later)) == 301
     assert pictured_of(later, field="text") is None
     later.write_text(json.dumps(lines[0]) + "\n")
     assert pictured_of(later) is None
@@ -87,9 +87,60 @@ def test_the_hash_knows_images_and_texts(folder):
             "a part of type 'video'",
         ),
         ({"messages": [{"role": "poet", "content": "<image>"}], "image": "a"}, "has the role 'poet'"),
+        (
+            {"messages": [{"role": "user", "content": "<image>"}, "And?"], "image": "a"},
+            "message 2: expected an object",
+        ),
+        (
+            {"messages": [{"role": "user", "content": 3}], "image": "a"},
+            "message 1: its content is '3'; expected a",
+        ),
+        ({"messages": [{"role": "user", "content": [3]}], "image": "a"}, "a part of type 'int'"),
+        (
+            {"messages": [{"role": "user", "content": [{"type": "text"}]}], "image": "a"},
+            "of type text without a text",
+        ),
+        ({"text": "<image>", "image": "data:image/png;base64," + "A" * 5000}, "is an address"),
+        ({"text": "<image>", "image": "a" * 5000}, "text 1: there is no image"),
+        ({"text": "<image>", "images": [np.zeros((2, 2))]}, "text 1: found what is no image"),
+        (
+            {"text": "<image>", "images": [np.zeros((2, 2, 4), np.uint8)]},
+            "text 1: an array of shape (2, 2, 4)",
+        ),
     ],
 )
 def test_what_is_no_image_or_message_is_refused(line, said):
     with pytest.raises(AttnscopeError) as caught:
         pictured_of([line])
     assert said in str(caught.value)
+    assert len(str(caught.value)) < 400
+
+
+def test_a_folder_of_such_lines_is_read_and_not_their_text_alone(folder, tmp_path):
+    assert len(pictured_of(folder)) == 5
+    assert pictured_of(folder).beside_images
+    (tmp_path / "a.jsonl").write_text(json.dumps({"text": "<image>", "image": str(folder / "0.png")}))
+    assert not pictured_of(tmp_path).beside_images
+    (tmp_path / "b.txt").write_text("The tide is out.")
+    with pytest.raises(AttnscopeError, match=r"b\.txt stands beside JSON Lines with images"):
+        pictured_of(tmp_path)
+    (tmp_path / "a.jsonl").write_text(json.dumps({"text": "<image>"}))
+    assert pictured_of(tmp_path) is None
+
+
+def test_lines_of_two_files_of_one_name_are_told_apart(folder, tmp_path):
+    (tmp_path / "texts.jsonl").write_text(json.dumps({"text": "The tide is out."}))
+    found = [text.name for text in pictured_of([folder / "texts.jsonl", tmp_path / "texts.jsonl"])]
+    assert found[2:] == ["texts.jsonl:3", "texts.jsonl (2):1"]
+
+
+def test_what_a_message_says_beside_its_content_is_kept():
+    call = {"role": "assistant", "content": None, "tool_calls": [{"name": "look"}]}
+    found = one({"messages": [{"role": "user", "content": "<image>"}, call], "images": [picture(0)]})
+    assert found.messages[1] == call | {"content": []}
+
+
+def test_a_part_may_name_its_image_as_an_address_of_a_file(folder):
+    part = {"type": "image_url", "image_url": {"url": str(folder / "1.png")}}
+    found = one({"messages": [{"role": "user", "content": [part, "What?"]}]})
+    np.testing.assert_array_equal(found.pixels()[0], picture(1, 48, 48))

@@ -1,5 +1,7 @@
 """Sounds as a corpus: what is taken, what is refused, and what their samples are."""
 
+import struct
+
 import numpy as np
 import pytest
 import torch
@@ -75,6 +77,9 @@ def test_transcripts_lie_beside(tmp_path):
         ([WAVE, "a text"], "item 2 is no sound"),
         (WAVE | {"array": np.zeros((2, 5))}, "shape (2, 5) and type float64: expected floats (time,)"),
         (WAVE | {"array": np.arange(5)}, "type int64: expected floats"),
+        (WAVE | {"sampling_rate": 0}, "sound 1 has 0 samples a second"),
+        (WAVE | {"sampling_rate": "8k"}, "sound 1 has '8k' samples a second"),
+        (WAVE | {"array": np.array([0.0, np.nan])}, "sound 1 holds samples that are NaN or infinite"),
     ],
 )
 def test_what_is_no_sound_is_refused(given, said):
@@ -90,3 +95,42 @@ def test_a_broken_file_and_an_empty_one_are_refused(tmp_path):
     wavfile.write(tmp_path / "empty.wav", 8_000, np.zeros(0, np.int16))
     with pytest.raises(AttnscopeError, match="holds no sample"):
         next(iter(sounds_of(tmp_path / "empty.wav")))
+
+
+def test_bytes_of_24_bits_are_read_whole(tmp_path):
+    wave = np.array([-0.5, 0.25, 2.0**-23])
+    data = b"".join(int(value * 2**23).to_bytes(3, "little", signed=True) for value in wave)
+    extensible = b"\x16\0\x18\0\x04\0\0\0\x01\0\0\0\0\0\x10\0\x80\0\0\xaa\0\x38\x9b\x71"
+    for tag, more in ((1, b""), (0xFFFE, extensible)):
+        form = struct.pack("<HHIIHH", tag, 1, 8_000, 24_000, 3, 24) + more
+        chunks = b"fmt " + struct.pack("<I", len(form)) + form + b"data" + struct.pack("<I", 9) + data + b"\0"
+        (tmp_path / "a.wav").write_bytes(b"RIFF" + struct.pack("<I", 4 + len(chunks)) + b"WAVE" + chunks)
+        (sound,) = sounds_of(tmp_path / "a.wav")
+        np.testing.assert_array_equal(sound.samples, wave)
+
+
+def test_a_file_that_was_cut_is_refused_and_one_written_as_a_stream_is_not(tmp_path):
+    path = tmp_path / "a.wav"
+    wavfile.write(path, 8_000, np.arange(100, dtype=np.int16))
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-80])
+    with pytest.raises(AttnscopeError, match="its last 80 bytes of 200 are missing") as caught:
+        list(sounds_of(path))
+    assert len(str(caught.value).splitlines()) == 1
+    at = whole.index(b"data") + 4
+    path.write_bytes(whole[:4] + b"\xff" * 4 + whole[8:at] + b"\xff" * 4 + whole[at + 4 :])
+    (sound,) = sounds_of(path)
+    assert len(sound.samples) == 100
+
+
+def test_two_files_of_one_name_are_two_sounds(tmp_path):
+    for folder in ("a", "b"):
+        write_sounds(tmp_path / folder)
+    found = [sound.name for sound in sounds_of([tmp_path / "a", tmp_path / "b" / "0.wav"])]
+    assert found == ["0.wav", "1.wav", "2.wav", "0.wav (2)"]
+
+
+def test_a_file_without_a_rate_is_refused(tmp_path):
+    wavfile.write(tmp_path / "a.wav", 0, np.zeros(9, np.int16))
+    with pytest.raises(AttnscopeError, match=r"a\.wav has 0 samples a second"):
+        list(sounds_of(tmp_path / "a.wav"))

@@ -23,7 +23,7 @@ from ._load import AS_SAVED, DTYPES, LoadedModel, Loading, load_model, usable_de
 from ._module_calls import PassObserver, calls_inside
 from ._notes import capture_notes
 from ._padding import padding_difference
-from ._pictured import PicturedModel, load_pictured_model
+from ._pictured import PicturedModel, load_pictured_model, puts_images_into_texts
 from ._placement import DEVICE_MAPS, Placement
 from ._positions import position_table_length, stored_positions
 from ._quantised import plain
@@ -86,6 +86,7 @@ __all__ = [
     "plain",
     "pooling_heads",
     "position_table_length",
+    "puts_images_into_texts",
     "quiet",
     "reads_images",
     "reads_sounds",

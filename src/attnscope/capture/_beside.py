@@ -67,7 +67,7 @@ def repository_beside(
     """
     if given is not None:
         if is_place(str(given)) and not Path(given).exists():
-            raise AttnscopeError(f"{given} does not exist: expected the folder of a {what}, or a hub id")
+            raise AttnscopeError(f"{given} does not exist: expected a folder with the {what}, or a hub id")
         return Repository.of(str(given))
     inner: Any = inner_model(source)
     if isinstance(inner, str | Path):

@@ -12,7 +12,7 @@ from transformers import AutoFeatureExtractor, PreTrainedModel
 
 from attnscope.capture._beside import hash_of_settings, load_preprocessor, repository_beside
 from attnscope.capture._inner import inner_model
-from attnscope.capture._load import AS_SAVED, LoadedModel, Loading, load_model
+from attnscope.capture._load import AS_SAVED, LoadedModel, Loading, load_model, what_is_read
 from attnscope.capture._repository import Repository
 from attnscope.capture._tokenizer import load_tokenizer
 from attnscope.errors import AttnscopeError, explaining
@@ -78,8 +78,8 @@ class SpeechModel:
         """Seconds that the model reads at once: Whisper's window, else 30."""
         return int(getattr(self.extractor, "chunk_length", _SECONDS))
 
-    def hear(self, samples: np.ndarray) -> Heard:
-        """What the model reads of a sound, and the frames that its encoder makes of it.
+    def hear(self, samples: np.ndarray, name: str) -> Heard:
+        """What the model reads of a sound of that name, and the frames that its encoder makes of it.
 
         Raises
         ------
@@ -87,7 +87,7 @@ class SpeechModel:
             If the sound is too short for a frame, or what the extractor gives is not known.
         """
         reads = self.model.main_input_name
-        with explaining("the feature extractor cannot take this sound", "Give a longer one"):
+        with explaining(f"the feature extractor cannot take {name}", "Give a longer sound"):
             given = self.extractor(samples.astype(np.float32), sampling_rate=self.rate, return_tensors="pt")[
                 reads
             ]
@@ -107,7 +107,7 @@ class SpeechModel:
             )
         if sounding < 1:
             raise AttnscopeError(
-                f"a sound of {len(samples)} samples is too short for one frame: leave it out"
+                f"{name} has {len(samples)} samples at {self.rate:,} a second, too few for one frame: leave it out"
             )
         values = given.to(self.model.device, self.model.dtype)
         return Heard({reads: values}, frames, sounding, each / self.rate)
@@ -122,6 +122,7 @@ def load_speech_model(
     *,
     processor: Any = None,
     with_decoder: bool = False,
+    or_encoder: bool = False,
     loading: Loading = AS_SAVED,
 ) -> SpeechModel:
     """Load a model of sounds with the feature extractor beside it, and its tokenizer where its decoder reads a text.
@@ -135,6 +136,8 @@ def load_speech_model(
         those beside the model.
     with_decoder
         Whether its decoder reads transcripts; else its encoder alone is watched.
+    or_encoder
+        Whether a model without a decoder will do all the same.
 
     Raises
     ------
@@ -144,10 +147,13 @@ def load_speech_model(
     loaded = load_model(source, need_tokenizer=False, **vars(loading))
     model, name = loaded.model, type(loaded.model).__name__
     if not reads_sounds(model):
+        other = what_is_read(model)
         raise AttnscopeError(
-            f"{name} reads {model.main_input_name}, not sounds: give it text, or take Whisper, Wav2Vec2, HuBERT or "
-            "WavLM"
+            f"{name} reads {model.main_input_name}, not sounds: "
+            f"{f'give it {other}, or ' if other else ''}take Whisper, Wav2Vec2, HuBERT or WavLM"
         )
+    if with_decoder and not model.config.is_encoder_decoder and or_encoder:
+        with_decoder = False
     if with_decoder and not model.config.is_encoder_decoder:
         raise AttnscopeError(
             f"{name} has no decoder, so nothing in it reads transcripts: leave out targets (--target)"

@@ -118,7 +118,8 @@ def load_model(
     device, dtype
         ``cpu``, ``cuda``, ...; ``float32``, ``bfloat16``, ``float16``, ``float64``. By default CUDA where there is
         one, and the type that the checkpoint was saved in. ``int8`` and ``int4``: the weights of linear layers are
-        rounded to whole numbers (by torchao) with a scale for each row, all else stays in the saved type.
+        rounded to whole numbers (by torchao) with a scale for each row, all else stays in the saved type. A model that
+        is loaded already must be there, and of that type.
     trust_remote_code
         Run code that came with the checkpoint. Only for sources that you trust.
     placement
@@ -131,7 +132,7 @@ def load_model(
     AttnscopeError
         If there is no such model, its weights are pickled, lie outside the folder, change meanwhile, are corrupt, not
         finite or lack a tensor of the trunk, its config is broken or another model's, it wants to run code of its own,
-        or there is no (fast) tokenizer.
+        there is no (fast) tokenizer, or a model that was given lies elsewhere or is of another type.
 
     Examples
     --------
@@ -148,6 +149,7 @@ def load_model(
     if isinstance(source, PreTrainedModel):
         model, repository = source, None
         _refuse_broken_numbers(model)
+        _refuse_other(model, device, dtype)
         name = model.config.name_or_path or type(model).__name__
         identity = {"sha256": state_sha256(model)}
     else:
@@ -172,12 +174,38 @@ def load_model(
 
 def _refuse_what_reads_no_text(model: PreTrainedModel) -> None:
     if model.main_input_name != "input_ids":
-        known = {"pixel_values": "images (.png, .jpg, .webp)"}
-        other = known.get(model.main_input_name, "sounds (.wav)" if "input_" in model.main_input_name else "")
+        other = what_is_read(model)
         raise AttnscopeError(
             f"{type(model).__name__} reads {model.main_input_name}, not text: give "
             f"{f'it {other}, or ' if other else ''}a model that reads input_ids"
         )
+
+
+def _refuse_other(model: PreTrainedModel, device: str | None, dtype: str | None) -> None:
+    """A model object stays as it is: what it would have to become is not passed over without a word."""
+    if dtype is not None and DTYPES.get(dtype) != model.dtype:
+        raise AttnscopeError(
+            f"dtype is {dtype}, and the model that was given is {str(model.dtype).removeprefix('torch.')}: convert it "
+            "yourself, or give its folder"
+        )
+    if device is not None and usable_device(device).type != model.device.type:
+        raise AttnscopeError(
+            f"device is {device}, and the model that was given lies on {model.device.type}: move it (model.to), or "
+            "leave device out"
+        )
+
+
+def what_is_read(model: PreTrainedModel) -> str:
+    """In which files a model's input lies, in words; empty where that is not known.
+
+    Examples
+    --------
+    >>> from transformers import ViTConfig, ViTModel
+    >>> what_is_read(ViTModel(ViTConfig(hidden_size=8, num_attention_heads=2, num_hidden_layers=1)))
+    'images (.png, .jpg, .webp)'
+    """
+    known = {"pixel_values": "images (.png, .jpg, .webp)", "input_ids": "text"}
+    return known.get(model.main_input_name, "sounds (.wav)" if "input_" in model.main_input_name else "")
 
 
 def usable_device(name: str | None) -> torch.device:

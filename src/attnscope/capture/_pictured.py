@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -13,9 +14,11 @@ from attnscope.attention import output_of
 from attnscope.capture._beside import hash_of_settings, repository_beside
 from attnscope.capture._eager import without_cache
 from attnscope.capture._heuristics import image_token_of, main_output
+from attnscope.capture._inner import inner_model
 from attnscope.capture._load import AS_SAVED, LoadedModel, Loading, load_model
 from attnscope.capture._processors import load_processor
 from attnscope.capture._quiet import quiet
+from attnscope.capture._repository import Repository
 from attnscope.capture._verify import TOLERANCE, verify
 from attnscope.capture._watching import watching
 from attnscope.corpus import PLACE, Expanded, written_in_parts
@@ -63,7 +66,7 @@ class PicturedModel:
         own = _mark_of(self.processor)
         if text is None:
             text, contents = written_in_parts(item, self.processor, template)
-        elif own not in text:
+        elif own != PLACE:
             text = text.replace(PLACE, own)
         places = text.count(own)
         if places != len(item.images):
@@ -233,6 +236,26 @@ def load_pictured_model(
             f"{type(processor).__name__} is no processor of {name}: expected one with image_token and a fast tokenizer"
         )
     return PicturedModel(replace(loaded, tokenizer=tokenizer), decoder, processor, image_id)
+
+
+def puts_images_into_texts(
+    source: str | Path | PreTrainedModel | Bridge | Envoy, revision: str | None = None
+) -> bool:
+    """Whether a model reads texts with images in them, as its config says.
+
+    Examples
+    --------
+    >>> from attnscope.bundled import MODEL
+    >>> puts_images_into_texts(MODEL)
+    False
+    """
+    inner: Any = inner_model(source)
+    if isinstance(inner, PreTrainedModel):
+        return image_token_of(inner.config) is not None
+    if inner == "bundled":
+        return False
+    config = Repository.of(str(inner), revision).read("config.json") or {}
+    return image_token_of(SimpleNamespace(**config)) is not None
 
 
 def _mark_of(processor: Any) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from attnscope.store import Signature, package_versions, tokenizer_sha256
@@ -28,10 +28,12 @@ def signature_of(
     settings: Mapping[str, Any],
     *,
     reader: Mapping[str, str] | None = None,
+    packages: Sequence[str] = (),
 ) -> Signature:
     """Model, tokenizer, texts, settings, device and type, and the versions of packages.
 
-    `reader` says what else reads for the model, by hashes; by default the tokenizer that was loaded with it.
+    `reader` says what else reads for the model, by hashes; by default the tokenizer that was loaded with it. `packages`
+    are those that compute beside the usual ones.
 
     Examples
     --------
@@ -55,5 +57,5 @@ def signature_of(
         corpus={"sha256": corpus.sha256()},
         target=None if target is None else {"sha256": target.sha256()},
         settings={**settings, **where},
-        versions=package_versions(),
+        versions=package_versions(*packages),
     )

@@ -13,7 +13,7 @@ from transformers import AutoImageProcessor, PreTrainedModel
 from attnscope.capture._beside import hash_of_settings, load_preprocessor, repository_beside
 from attnscope.capture._heuristics import image_token_of
 from attnscope.capture._inner import inner_model
-from attnscope.capture._load import AS_SAVED, LoadedModel, Loading, load_model
+from attnscope.capture._load import AS_SAVED, LoadedModel, Loading, load_model, what_is_read
 from attnscope.capture._repository import Repository
 from attnscope.errors import AttnscopeError, explaining
 
@@ -54,7 +54,11 @@ class VisionModel:
             values = image.pixels[None]
         else:
             with explaining(f"the image processor cannot take {image.name}", "Give an image of another size"):
-                values = self.processor(images=image.pixels, return_tensors="pt")[_READS]
+                values = self.processor(
+                    images=image.pixels,
+                    input_data_format="channels_last",  # which is guessed, and wrongly of 1 or 3 rows
+                    return_tensors="pt",
+                )[_READS]
         return values.to(self.model.device, self.model.dtype)
 
     def processing(self) -> str | None:
@@ -97,10 +101,11 @@ def load_vision_model(
     loaded = load_model(source, need_tokenizer=False, **vars(loading))
     found = _reader(loaded.model)
     if found is None:
-        other = "text" if image_token_of(loaded.model.config) is None else "texts with images (JSON Lines)"
+        plain, pictured = what_is_read(loaded.model), image_token_of(loaded.model.config) is not None
+        other = "texts with images (JSON Lines)" if pictured else plain
         raise AttnscopeError(
-            f"{type(loaded.model).__name__} reads {loaded.model.main_input_name}, not images: give it {other}, "
-            "or take a vision encoder (ViT, DINOv2, CLIP, SigLIP, ...)"
+            f"{type(loaded.model).__name__} reads {loaded.model.main_input_name}, not images: "
+            f"{f'give it {other}, or ' if other else ''}take a vision encoder (ViT, DINOv2, CLIP, SigLIP, ...)"
         )
     if need_processor and (processor is None or isinstance(processor, str | Path)):
         place = repository_beside(

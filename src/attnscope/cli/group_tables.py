@@ -50,7 +50,7 @@ def print_groups(results: xr.Dataset, console: Console) -> None:
     """The pairs of groups between which a head looks most, beside equal weights."""
     from rich.table import Table
 
-    from attnscope._group_pairs import CAUTION, group_pairs
+    from attnscope._group_pairs import CAUTION, group_pairs, said_of
 
     every = group_pairs(results)
     pairs = [pair for pair in every if pair.above > 0]
@@ -61,6 +61,7 @@ def print_groups(results: xr.Dataset, console: Console) -> None:
     for column in ("queries", "keys", "head", "weight", "equal", "places"):
         table.add_column(column, justify="left" if column in ("queries", "keys") else "right")
     table.add_column("above, 95%", justify="right", no_wrap=True)
+    table.add_column("beyond chance")
     for pair in pairs[:_PAIRS]:
         known = pair.low == pair.low
         above = f"{pair.low:.2f} to {pair.high:.2f}" if known else f"{pair.above:+.2f}"
@@ -70,14 +71,15 @@ def print_groups(results: xr.Dataset, console: Console) -> None:
             f"{pair.layer}.{pair.head}",
             *(f"{value:.2f}" for value in (pair.weight, pair.equal, pair.places)),
             above,
+            {True: "yes", False: "not shown", None: "not known"}[pair.beyond_chance],
         )
-    console.print(table)
+    if pairs:
+        console.print(table)
     largest = f"; the largest {_PAIRS} are shown, all are in --json and --csv" if len(pairs) > _PAIRS else ""
     heads = results.sizes["layer"] * results.sizes["head"]
     console.print(
-        f"Some head is above both nulls in {len(pairs)} of {len(every)} pairs{largest}. Each is the largest of {heads} "
-        f"heads: its interval is of that head by itself. Above: the weight less the larger null. Equal: equal weights "
-        f"over what a token may see. {CAUTION}",
+        f"{said_of(every)}{largest}. Each is the largest of {heads} heads: its interval is of that head by itself. "
+        f"Above: the weight less the larger null. Equal: equal weights over what a token may see. {CAUTION}",
         style="dim",
         highlight=False,
     )

@@ -224,7 +224,7 @@ def written_out(
         for number, message in enumerate(messages)
     ]
     text, skeleton = (_applied(one, name, tokenizer, template) for one in (messages, marked))
-    said = [(str(message.get("content")), group_of_role(message["role"])) for message in messages]
+    said = [(str(message.get("content") or ""), group_of_role(message["role"])) for message in messages]
     return text, regions_between(text, skeleton, said, name)
 
 
@@ -248,7 +248,7 @@ def regions_between(text: str, skeleton: str, said: Sequence[tuple[str, str]], n
     Raises
     ------
     AttnscopeError
-        Nothing of what is said is written, or what is around a content depends on it.
+        A content is not written, or what is around it depends on it.
     """
     between, numbers = _MARK.split(skeleton)[::2], [int(number) for number in _MARK.findall(skeleton)]
     if not numbers:
@@ -270,6 +270,12 @@ def regions_between(text: str, skeleton: str, said: Sequence[tuple[str, str]], n
         raise AttnscopeError(
             f"{name}: the chat template does not write message {len(regions) + 1} or what is around it in the same way "
             f"whatever it says, so that its tokens cannot be told from the template's own: {_ADVICE}"
+        )
+    left_out = [one for number, one in enumerate(said) if one[0].strip() and number not in numbers]
+    if left_out:
+        content, role = left_out[0]
+        raise AttnscopeError(
+            f"{name}: the chat template leaves out what the {role} says, {content!r:.40}: {_ADVICE}"
         )
     return regions
 

@@ -65,7 +65,7 @@ class Grouping:
         digest = hashlib.sha256()
         for number, window in enumerate(windows):
             for side in (window, window.target):
-                given = [] if side is None else self._asked(side, number)
+                given = [] if side is None else self.given(side, number)
                 names |= dict.fromkeys(given)
                 digest.update(json.dumps(given).encode() + b"\n")
                 check_names(list(names))
@@ -79,7 +79,7 @@ class Grouping:
         AttnscopeError
             If a function gives other groups than it gave before.
         """
-        given = self._asked(window, number)
+        given = self.given(window, number)
         unknown = set(given) - set(self.names)
         if unknown:
             raise AttnscopeError(
@@ -89,7 +89,14 @@ class Grouping:
         target = None if window.target is None else self.marked(window.target, number)
         return replace(window, groups=tuple(map(self.names.index, given)), target=target)
 
-    def _asked(self, window: Window, number: int) -> list[str]:
+    def given(self, window: Window, number: int = 0) -> list[str]:
+        """The name of the group of each token of a window.
+
+        Raises
+        ------
+        AttnscopeError
+            If a function gives something else.
+        """
         unit = in_words(window)
         given: Any = self.rule(unit)
         if isinstance(given, str) or not isinstance(given, Iterable):

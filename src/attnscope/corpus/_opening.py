@@ -59,7 +59,7 @@ def file_mode(path: Path) -> int:
     except FileNotFoundError as error:
         what = "a link to nothing" if path.is_symlink() else "no such file or folder"
         raise AttnscopeError(
-            f"{shown(path)}: {what}; expected a text file, or a folder of them: check the path"
+            f"{shown(path)}: {what}; expected a file, or a folder of them: check the path"
         ) from error
     except (OSError, ValueError) as error:
         raise unreadable(path, error) from error

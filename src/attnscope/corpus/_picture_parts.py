@@ -8,7 +8,7 @@ from attnscope.errors import AttnscopeError
 
 PLACE = "<image>"  # what stands for an image in a text, whatever a model calls it
 _FIELDS = ("image", "images")
-_SOURCES = ("image", "path", "url")  # of a part of a content
+_SOURCES = ("image", "path", "url", "image_url")  # of a part of a content
 
 
 def has_images(value: object) -> bool:
@@ -28,7 +28,12 @@ def has_images(value: object) -> bool:
     named = (value.get(name) for name in _FIELDS)
     return any(
         len(one) > 0 if isinstance(one, str | list | tuple) else one is not None for one in named
-    ) or any(_kind(part) == "image" for message in _messages(value) for part in _parts(message))
+    ) or any(
+        _kind(part) == "image"
+        for message in _messages(cast("Mapping[str, Any]", value))
+        if isinstance(message, Mapping) and isinstance(content := _content(message), list)
+        for part in content
+    )
 
 
 def sources_of(value: Mapping[str, Any], where: str) -> list[Any]:
@@ -56,7 +61,7 @@ def chat_of(value: Mapping[str, Any], where: str) -> tuple[list[dict[str, Any]],
     Raises
     ------
     AttnscopeError
-        There are fewer places for images than images, or more; a part is neither text nor image.
+        There are fewer places for images than images, or more; a message is none, or a part neither text nor image.
 
     Examples
     --------
@@ -65,28 +70,30 @@ def chat_of(value: Mapping[str, Any], where: str) -> tuple[list[dict[str, Any]],
     >>> messages[0]["content"], images
     ([{'type': 'image'}, {'type': 'text', 'text': 'Is the tide out?'}], ['a.png'])
     """
-    beside = sources_of(value, where)
-    left, images = list(beside), list[Any]()
-    places = 0
+    beside, chat = sources_of(value, where), _messages(value)
+    split = [
+        _parts(one, f"{where}, message {number}") if isinstance(one, Mapping) else []
+        for number, one in enumerate(chat, start=1)
+    ]
+    plain = [
+        {**one, "content" if "role" in one else "value": "".join(_texts(parts))}
+        if isinstance(one, Mapping)
+        else one
+        for one, parts in zip(chat, split, strict=True)
+    ]
+    left, images, places = list(beside), list[Any](), 0
     found: list[dict[str, Any]] = []
-    for number, message in enumerate(_messages(value), start=1):
-        at = f"{where}, message {number}"
-        parts: list[dict[str, str]] = []
-        for part in _parts(message):
-            kind = _kind(part)
-            if kind == "text":
-                parts.append({"type": "text", "text": str(part.get("text", ""))})
-            elif kind == "image":
+    for message, parts in zip(
+        messages_of(plain, where), split, strict=True
+    ):  # which refuses what is no message
+        for part in parts:
+            if part["type"] == "image":
                 places += 1
-                own = next((part[name] for name in _SOURCES if part.get(name) is not None), None)
+                own = _source_of(part)
                 images += [own] if own is not None else left[:1]
                 left = left if own is not None else left[1:]
-                parts.append({"type": "image"})
-            else:
-                raise AttnscopeError(f"{at}: has a part of type {kind!r:.40}; expected text or image")
-        # which refuses what is no message
-        plain = {**message, "content" if "role" in message else "value": "".join(_texts(parts))}
-        found.append({"role": messages_of([plain], at)[0]["role"], "content": parts})
+        bare = [{"type": "image"} if part["type"] == "image" else part for part in parts]
+        found.append({**message, "content": bare})
     if left or places != len(images):
         given = f"{len(images) + len(left)} image{'s' * (len(images) + len(left) != 1)}"
         raise AttnscopeError(
@@ -96,26 +103,60 @@ def chat_of(value: Mapping[str, Any], where: str) -> tuple[list[dict[str, Any]],
     return found, images
 
 
-def _texts(parts: Sequence[Mapping[str, str]]) -> list[str]:
+def _texts(parts: Sequence[Mapping[str, Any]]) -> list[str]:
     return [part["text"] for part in parts if part["type"] == "text"]
 
 
-def _messages(value: Mapping[str, Any]) -> list[dict[str, Any]]:
+def _messages(value: Mapping[str, Any]) -> list[Any]:
     chat: Any = next((value[name] for name in CHAT_FIELDS if value.get(name) is not None), [])
-    return [one for one in chat if isinstance(one, dict)] if isinstance(chat, list) else []
+    return cast("list[Any]", chat) if isinstance(chat, list) else []
 
 
-def _parts(message: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The parts of a content; a string is text, with images where it says so."""
-    content: Any = message.get("content", message.get("value"))
+def _content(message: Mapping[str, Any]) -> Any:
+    return message.get("content", message.get("value"))
+
+
+def _parts(message: Mapping[str, Any], where: str) -> list[dict[str, Any]]:
+    """The parts of a content, of the types text and image; a string is text, with images where it says so."""
+    content = _content(message)
+    if content is None:
+        return []
     if isinstance(content, list):
-        return [one if isinstance(one, dict) else {"type": "text", "text": str(one)} for one in content]
+        return [_part(one, where) for one in cast("list[Any]", content)]
+    if not isinstance(content, str):
+        raise AttnscopeError(
+            f"{where}: its content is {str(content)!r:.40}; expected a string, or a list of parts"
+        )
     parts: list[dict[str, Any]] = []
-    for number, text in enumerate(str(content or "").split(PLACE)):
+    for number, text in enumerate(content.split(PLACE)):
         parts += [{"type": "image"}] if number else []
         parts += [{"type": "text", "text": text}] if text else []
     return parts
 
 
-def _kind(part: Mapping[str, Any]) -> str:
-    return {"image_url": "image"}.get(str(part.get("type")), str(part.get("type")))
+def _part(one: Any, where: str) -> dict[str, Any]:
+    if isinstance(one, str):
+        return {"type": "text", "text": one}
+    kind, part = _kind(one), cast("Mapping[str, Any]", one)
+    if kind == "image":
+        return {**part, "type": kind}
+    if kind != "text":
+        raise AttnscopeError(f"{where}: has a part of type {kind!r:.40}; expected text or image")
+    if not isinstance(part.get("text"), str):
+        raise AttnscopeError(
+            f"{where}: has a part of type text without a text; expected a string in its field text"
+        )
+    return {"type": kind, "text": part["text"]}
+
+
+def _kind(part: Any) -> str:
+    named = (
+        str(cast("Mapping[str, Any]", part).get("type")) if isinstance(part, Mapping) else type(part).__name__
+    )
+    return {"image_url": "image"}.get(named, named)
+
+
+def _source_of(part: Mapping[str, Any]) -> Any:
+    """The image that a part names itself; None where it names none."""
+    own: Any = next((part[name] for name in _SOURCES if part.get(name) is not None), None)
+    return cast("Mapping[str, Any]", own).get("url") if isinstance(own, Mapping) else own

@@ -5,6 +5,7 @@ import io
 import stat
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 from typing import Any, cast
 
@@ -13,6 +14,7 @@ import torch
 from torch import Tensor
 
 from attnscope.corpus._datasets import names_a_dataset
+from attnscope.corpus._names import Names
 from attnscope.corpus._opening import file_mode, is_standard_input, shown
 from attnscope.corpus._unchanged import Unchanged
 from attnscope.corpus.files import files_below
@@ -23,6 +25,9 @@ SUFFIXES = (".png", ".jpg", ".jpeg", ".webp")
 _CHANNELS = (1, 3, 4)
 _RGB = 3
 _PROCESSED = "pixel_values"
+_HALVES = (torch.float16, torch.bfloat16)
+_TO_8_BITS = 65535 / 255
+_WIDE = {"I": "whole ones of 32 bits", "F": "floats"}  # modes of Pillow's that it cuts off at 255
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,7 +37,8 @@ class Image:
     Attributes
     ----------
     name
-        File name, path inside the given folder, or ``image 1`` for one that was given as an object.
+        File name, path inside the given folder (with a number where another has the same), or ``image 1`` for one that
+        was given as an object.
     pixels
         RGB, ``(row, column, 3)``, of 8 bits; or what an image processor made of it, ``(channel, row, column)`` float.
     """
@@ -59,12 +65,12 @@ class Images:
     def __init__(self, items: "Sequence[_Item]", *, beside_text: bool = False) -> None:
         objects = [item for item in items if not isinstance(item, tuple)]
         self._items: list[tuple[str, Unchanged | np.ndarray | Tensor]] = []
+        numbers = count(1)
         for item in items:
             if isinstance(item, tuple):
                 self._items.append((item[0], Unchanged(item[1])))
             else:
-                number = 1 + sum(not isinstance(one, Unchanged) for _, one in self._items)
-                self._items.append((f"image {number}", item))
+                self._items.append((f"image {next(numbers)}", item))
         self.beside_text = beside_text and not objects
 
     def __len__(self) -> int:
@@ -135,7 +141,12 @@ def images_of(given: Any) -> Images | None:
                 f"item {number} is {shown(str(one))[:100]!r}, which is no image, beside others that are: expected "
                 f"images alone ({', '.join(SUFFIXES)}, or objects)"
             )
-    items = [item for several, _ in found for item in several]
+    names = Names()
+    items = [
+        (names.new(item[0]), item[1]) if isinstance(item, tuple) else item
+        for several, _ in found
+        for item in several
+    ]
     if len({isinstance(item, Tensor) for item in items}) > 1:
         raise AttnscopeError("pixel_values stand beside images that no processor has read: give either")
     return Images(items, beside_text=any(text for _, text in found))
@@ -146,7 +157,8 @@ def _items_of(given: Any) -> tuple[Sequence[_Item], bool]:
     if isinstance(given, Path):
         return _at(given)
     if type(given).__module__.partition(".")[0] == "PIL":
-        return [np.asarray(given.convert("RGB"))], False
+        with explaining("an image of Pillow's cannot be read", "Convert it to RGB, or leave it out"):
+            return [_rgb(given)], False
     if isinstance(given, Tensor | np.ndarray):
         return _in_array(given), False
     return [], False
@@ -156,11 +168,11 @@ def _at(path: Path) -> tuple[Sequence[_Item], bool]:
     if is_standard_input(path) or names_a_dataset(path):
         return [], False
     if not stat.S_ISDIR(file_mode(path)):
-        return [(shown(path.name), path)] if path.suffix.lower() in SUFFIXES else [], False
+        return [(path.name, path)] if path.suffix.lower() in SUFFIXES else [], False
     files = files_below(path)
     images = [file for file in files if file.suffix.lower() in SUFFIXES]
     text = any(file.suffix.lower() in TEXT_SUFFIXES for file in files)
-    return [(shown(file.relative_to(path).as_posix()), file) for file in images], text
+    return [(file.relative_to(path).as_posix(), file) for file in images], text
 
 
 def _in_array(given: Tensor | np.ndarray) -> Sequence[_Item]:
@@ -168,7 +180,13 @@ def _in_array(given: Tensor | np.ndarray) -> Sequence[_Item]:
     if given.ndim not in (3, 4):
         return []
     several = given if given.ndim == 4 else given[None]  # noqa: PLR2004
-    array = several.numpy(force=True) if isinstance(several, Tensor) else several
+    if isinstance(several, Tensor):
+        several = several.detach().cpu()
+        # NumPy does not know all types of floats
+        several = several.float() if several.dtype in _HALVES else several
+        array = several.numpy()
+    else:
+        array = several
     if array.dtype == np.uint8 and array.shape[-1] == _RGB:
         return list(array)
     if array.dtype.kind == "f" and array.shape[1] in _CHANNELS:
@@ -180,14 +198,31 @@ def _in_array(given: Tensor | np.ndarray) -> Sequence[_Item]:
 
 
 def _read(file: Unchanged) -> np.ndarray:
-    """RGB pixels of a file, turned as its camera says."""
+    """RGB pixels of a file."""
     try:
         from PIL import Image as pillow  # noqa: N813
-        from PIL import ImageOps
     except ImportError as error:
         raise AttnscopeError(
             "images are read by Pillow, which is not installed: pip install 'attnscope[images]'"
         ) from error
     what, advice = f"{shown(file.path)} is no image that can be read", "Convert it to PNG, or take it away"
-    with explaining(what, advice), pillow.open(io.BytesIO(file.read())) as opened:
-        return np.asarray(ImageOps.exif_transpose(opened).convert("RGB"))
+    with explaining(what, advice):
+        try:
+            opened = pillow.open(io.BytesIO(file.read()))
+        except pillow.UnidentifiedImageError as error:  # which says where in memory it lies
+            raise ValueError("it is not in a form that Pillow knows, or broken at its beginning") from error
+        with opened:
+            return _rgb(opened)
+
+
+def _rgb(image: Any) -> np.ndarray:
+    """RGB pixels of one of Pillow's images, turned as its camera says; of an animation, of its first frame."""
+    from PIL import ImageOps
+
+    turned: Any = ImageOps.exif_transpose(image)
+    if turned.mode.startswith("I;16"):  # grey of 16 bits, which Pillow cuts off at 255
+        grey = (np.asarray(turned).astype(np.float64) / _TO_8_BITS).round().astype(np.uint8)
+        return np.repeat(grey[..., None], _RGB, -1)
+    if turned.mode in _WIDE:
+        raise ValueError(f"its numbers are {_WIDE[turned.mode]}, of which none is known to be white")
+    return np.asarray(turned.convert("RGB"))

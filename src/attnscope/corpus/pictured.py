@@ -4,21 +4,23 @@ import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
 
 from attnscope.corpus._compressed import inner_suffix, unpacked
+from attnscope.corpus._datasets import names_a_dataset
 from attnscope.corpus._messages import CHAT_FIELDS
+from attnscope.corpus._names import Names
 from attnscope.corpus._opening import file_mode, is_standard_input, shown
 from attnscope.corpus._picture_parts import PLACE, chat_of, has_images, sources_of
-from attnscope.corpus.files import check_characters, json_objects, read_blocks
+from attnscope.corpus.files import check_characters, files_below, json_objects, read_blocks
 from attnscope.corpus.images import Images, images_of
+from attnscope.corpus.texts import holds_text
 from attnscope.errors import AttnscopeError
 
-_LOOKED_AT = 100  # lines of a file, for one that has images
+_NAME = b'"image'  # how the names of fields and parts begin that hold an image
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,6 +52,11 @@ class PicturedText:
 class PicturedTexts:
     """Texts with images; built by `pictured_of`.
 
+    Attributes
+    ----------
+    beside_images
+        Whether a folder that was given holds images too, so that it may be meant for a vision encoder.
+
     Examples
     --------
     >>> texts = pictured_of([{"text": "<image> What is this?", "images": [np.zeros((8, 8, 3), np.uint8)]}])
@@ -57,8 +64,8 @@ class PicturedTexts:
     [('text 1', '<image> What is this?', 1)]
     """
 
-    def __init__(self, items: Sequence[PicturedText]) -> None:
-        self._items = items
+    def __init__(self, items: Sequence[PicturedText], *, beside_images: bool = False) -> None:
+        self._items, self.beside_images = items, beside_images
 
     def __len__(self) -> int:
         return len(self._items)
@@ -79,7 +86,8 @@ class PicturedTexts:
         digest = hashlib.sha256(b"pictured")
         for item in self._items:
             digest.update(
-                json.dumps([item.name, item.text, item.messages, item.images.sha256()]).encode() + b"\n"
+                json.dumps([item.name, item.text, item.messages, item.images.sha256()], default=str).encode()
+                + b"\n"
             )
         return digest.hexdigest()
 
@@ -91,8 +99,8 @@ def pictured_of(given: object, field: str | None = None) -> PicturedTexts | None
     ----------
     given
         Objects with ``text``, or ``messages`` (``conversations``), and with ``image`` or ``images``: paths, Pillow's
-        images, or arrays of pixels ``(row, column, 3)`` of 8 bits. Or a path of JSON Lines with such objects; paths in
-        it count from its folder. It is known by its first 100 lines.
+        images, or arrays of pixels ``(row, column, 3)`` of 8 bits. Or a path of JSON Lines with such objects, of which
+        one at least has an image, or of a folder of them; paths in a file count from its own folder.
     field
         Where a field of the text is named, the text alone is read, and this gives None.
 
@@ -109,31 +117,57 @@ def pictured_of(given: object, field: str | None = None) -> PicturedTexts | None
     if field is not None:
         return None
     many = cast("list[Any]", given if isinstance(given, list | tuple) else [given])
-    files = [_has_pictured_lines(one) if isinstance(one, Path) else has_images(one) for one in many]
-    if not any(files):
+    files = [_files_at(one) if isinstance(one, Path) else [] for one in many]
+    if not any(map(has_images, many)) and not any(
+        _has_pictured_lines(file) for each in files for file, _ in each
+    ):
         return None
+    names = Names()
     found: list[PicturedText] = []
-    for number, one in enumerate(many, start=1):
-        if isinstance(one, Path):
-            found += _in_file(one)
-        else:
+    for number, (one, each) in enumerate(zip(many, files, strict=True), start=1):
+        if isinstance(one, Path) and not each:
+            file_mode(one)
+            raise _beside(one)
+        for file, name in each:
+            found += _in_file(file, names.new(name))
+        if not isinstance(one, Path):
             found.append(_of(one, f"text {number}", None))
-    return PicturedTexts(found)
+    folders = [one for one in many if isinstance(one, Path) and one.is_dir()]
+    return PicturedTexts(found, beside_images=bool(folders) and images_of(folders) is not None)
+
+
+def _files_at(path: Path) -> list[tuple[Path, str]]:
+    """The JSON Lines at a path, and their names; a folder's other texts are refused once any line has an image."""
+    if is_standard_input(path) or names_a_dataset(path):
+        return []
+    if path.is_dir():
+        return [(file, file.relative_to(path).as_posix()) for file in files_below(path) if holds_text(file)]
+    return [(path, path.name)] if path.is_file() else []
 
 
 def _has_pictured_lines(path: Path) -> bool:
-    if is_standard_input(path) or inner_suffix(path) != ".jsonl" or not path.is_file():
+    """Whether any line names an image: lines are read as JSON only where the name of such a field is in the file."""
+    if inner_suffix(path) != ".jsonl":
         return False
-    lines = json_objects(path, "text", unpacked(path, read_blocks(path)))
-    return any(has_images(value) for _, value in islice(lines, _LOOKED_AT))
+    before = b""
+    for block in unpacked(path, read_blocks(path)):
+        if _NAME in before + block:
+            lines = json_objects(path, "text", unpacked(path, read_blocks(path)))
+            return any(has_images(value) for _, value in lines)
+        before = block[-len(_NAME) :]
+    return False
 
 
-def _in_file(path: Path) -> list[PicturedText]:
+def _beside(path: Path) -> AttnscopeError:
+    return AttnscopeError(f"{shown(path)} stands beside JSON Lines with images: give it by itself")
+
+
+def _in_file(path: Path, name: str) -> list[PicturedText]:
     file_mode(path)
     if inner_suffix(path) != ".jsonl":
-        raise AttnscopeError(f"{shown(path)} stands beside JSON Lines with images: give it by itself")
+        raise _beside(path)
     return [
-        _of(value, f"{shown(path.name)}:{number}", path.parent)
+        _of(value, f"{name}:{number}", path.parent)
         for number, value in json_objects(path, "text", unpacked(path, read_blocks(path)))
     ]
 
@@ -156,23 +190,35 @@ def _of(value: object, name: str, folder: Path | None) -> PicturedText:
 
 def _images(sources: Sequence[Any], name: str, folder: Path | None) -> Images:
     """The images that one text names; paths in a file count from its folder."""
-    found: list[Any] = []
-    for source in sources:
-        if isinstance(source, str | Path):
-            if "://" in str(source):
-                raise AttnscopeError(
-                    f"{name}: the image {source!s:.80} is an address: fetch it, and name the file"
-                )
-            path = Path(source) if folder is None else folder / source
-            if not path.is_file():
-                raise AttnscopeError(f"{name}: there is no image {shown(path)}: check the path")
-            found.append(path)
-        else:
-            found.append(source)
-    images = images_of(found) if found else Images([])
-    if images is None or len(images) != len(found) or (found and images.is_processed):
+    found = [_image(source, name, folder) for source in sources]
+    return Images([]) if not found else cast("Images", images_of(found))
+
+
+def _image(source: Any, name: str, folder: Path | None) -> Any:
+    """One of them, if it is an image."""
+    one = source
+    if isinstance(source, str | Path):
+        if "://" in str(source) or str(source).startswith("data:"):
+            raise AttnscopeError(
+                f"{name}: the image {str(source)!r:.80} is an address: fetch it, and name the file"
+            )
+        one = Path(source) if folder is None else folder / source
+        if not _is_file(one):
+            raise AttnscopeError(f"{name}: there is no image {shown(one)[:200]}: check the path")
+    try:
+        images = images_of([one])
+    except AttnscopeError as error:
+        raise AttnscopeError(f"{name}: {error}") from error
+    if images is None or len(images) != 1 or images.is_processed:
         raise AttnscopeError(
             f"{name}: found what is no image that can be read here; expected paths (.png, .jpg, .webp), Pillow's "
             "images or arrays of pixels (row, column, 3) of uint8"
         )
-    return images
+    return one
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except OSError:  # a name that is too long
+        return False

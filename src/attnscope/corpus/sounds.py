@@ -7,18 +7,21 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import gcd
+from numbers import Real
 from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
 
 from attnscope.corpus._datasets import names_a_dataset
+from attnscope.corpus._names import Names
 from attnscope.corpus._opening import file_mode, is_standard_input, shown
 from attnscope.corpus._unchanged import Unchanged
 from attnscope.corpus.files import decode_utf8, files_below
 from attnscope.errors import AttnscopeError, explaining
 
 SUFFIX = ".wav"
+_UNKNOWN = 0x7FFF0000  # bytes: such sizes are written where nobody knows how long a sound will be
 _HALF = {"u": 0.5, "i": 0.0}  # unsigned samples lie about the middle of their range
 
 
@@ -29,7 +32,8 @@ class Sound:
     Attributes
     ----------
     name
-        File name, path inside the given folder, or ``sound 1`` for one that was given as an array.
+        File name, path inside the given folder (with a number where another has the same), or ``sound 1`` for one that
+        was given as an array.
     samples
         One channel, float, -1 to 1.
     rate
@@ -145,6 +149,7 @@ def sounds_of(given: Any) -> Sounds | None:
     items: list[Sound | tuple[str, Path]] = []
     found: list[bool] = []
     beside_text = False
+    distinct = Names()
     for one in many:
         before = len(items)
         if isinstance(one, Mapping) and {"array", "sampling_rate"} <= one.keys():
@@ -154,7 +159,7 @@ def sounds_of(given: Any) -> Sounds | None:
             files = files_below(one) if folder else [one]
             names = [file.relative_to(one).as_posix() if folder else file.name for file in files]
             items += [
-                (shown(name), file)
+                (distinct.new(name), file)
                 for name, file in zip(names, files, strict=True)
                 if file.suffix.lower() == SUFFIX
             ]
@@ -175,7 +180,7 @@ def _of_array(given: Mapping[str, Any], number: int) -> Sound:
         raise AttnscopeError(
             f"sound {number} has samples of shape {samples.shape} and type {samples.dtype}: expected floats (time,)"
         )
-    return Sound(f"sound {number}", samples, int(given["sampling_rate"]))
+    return _checked(f"sound {number}", samples, given["sampling_rate"])
 
 
 def _read(name: str, file: Unchanged) -> Sound:
@@ -188,7 +193,9 @@ def _read(name: str, file: Unchanged) -> Sound:
     )
     with explaining(what, advice), warnings.catch_warnings():
         warnings.simplefilter("ignore", wavfile.WavFileWarning)  # chunks that hold no samples
-        rate, samples = wavfile.read(io.BytesIO(file.read()))
+        data = file.read()
+        rate, samples = wavfile.read(io.BytesIO(data))
+        _refuse_cut(data)
     values = samples.astype(np.float64)
     if samples.dtype.kind in _HALF:
         bits = 8 * samples.dtype.itemsize
@@ -197,4 +204,27 @@ def _read(name: str, file: Unchanged) -> Sound:
         values = values.mean(1)
     if not values.size:
         raise AttnscopeError(f"{shown(file.path)} holds no sample: take it away")
-    return Sound(name, values, int(rate))
+    return _checked(name, values, rate)
+
+
+def _checked(name: str, samples: np.ndarray, rate: Any) -> Sound:
+    """A sound, if it has a rate and each sample is a number."""
+    if not isinstance(rate, Real) or not float(rate).is_integer() or rate < 1:
+        raise AttnscopeError(f"{name} has {rate!r:.40} samples a second: expected a whole number from 1")
+    if not np.isfinite(samples).all():
+        raise AttnscopeError(f"{name} holds samples that are NaN or infinite: expected numbers, -1 to 1")
+    return Sound(name, samples, int(float(rate)))
+
+
+def _refuse_cut(data: bytes) -> None:
+    """Refuse a file whose samples end before its header says; one that was written as a stream does not say."""
+    order = "big" if data.startswith(b"RIFX") else "little"
+    place = 12
+    while place + 8 <= len(data):
+        size = int.from_bytes(data[place + 4 : place + 8], order)
+        missing = place + 8 + size - len(data)
+        if data[place : place + 4] == b"data":
+            if missing > 0 and size < _UNKNOWN:
+                raise ValueError(f"its last {missing:,} bytes of {size:,} are missing")
+            return
+        place += 8 + size + size % 2

@@ -15,6 +15,7 @@ from attnscope.corpus._compressed import COMPRESSED, inner_suffix, unpacked
 from attnscope.corpus._datasets import PREFIX, dataset_rows, names_a_dataset
 from attnscope.corpus._given import each, kept
 from attnscope.corpus._messages import CHAT_FIELDS, messages_of
+from attnscope.corpus._names import Names
 from attnscope.corpus._opening import STANDARD_INPUT, file_mode, is_standard_input, shown
 from attnscope.corpus._spool import Spool
 from attnscope.corpus._unchanged import Unchanged
@@ -51,7 +52,7 @@ class Text:
     ----------
     name : str
         File name, path inside the given folder, ``FILE.jsonl:LINE``, ``text 1`` for a string, or
-        ``standard input``. Two texts of a corpus may have the same name.
+        ``standard input``; with a number where a file before has the same name.
     content : str
         The characters of the text, unmodified except that a byte order mark is taken off; ``\r\n`` is kept.
 
@@ -145,7 +146,7 @@ class Corpus:
         [('a.jsonl:1', 'One.'), ('a.jsonl:2', 'Two.')]
         """
         found: list[_Source] = []
-        strings = 0
+        strings, names = 0, Names()
         given = TEXT if sources is None else kept(sources)
         only_once = isinstance(given, Iterator)
         for source in each(given):
@@ -164,7 +165,7 @@ class Corpus:
                 else:
                     found.append(_Strings(source, strings) if only_once else text)
             else:
-                opened = _open_path(source, "text" if field is None else field)
+                opened = _open_path(source, "text" if field is None else field, names)
                 if chats:
                     found.extend(_chats(one, source, field) for one in opened)
                     continue
@@ -407,7 +408,7 @@ def _chats(source: _Source, path: Path, field: str | None) -> _Source:
     )
 
 
-def _open_path(path: Path, field: str) -> list[_Source]:
+def _open_path(path: Path, field: str, names: Names) -> list[_Source]:
     """The sources behind a path."""
     if is_standard_input(path):
         return [_Stream("standard input", STANDARD_INPUT)]
@@ -416,9 +417,10 @@ def _open_path(path: Path, field: str) -> list[_Source]:
     mode = file_mode(path)
     if stat.S_ISDIR(mode):
         return [
-            _open_file(file, shown(file.relative_to(path).as_posix()), field) for file in _text_files(path)
+            _open_file(file, names.new(file.relative_to(path).as_posix()), field)
+            for file in _text_files(path)
         ]
-    name = shown(path.name)
+    name = names.new(path.name)
     if not stat.S_ISREG(mode):
         return [_Stream(name, path)]
     return [_open_file(path, name, field)]
@@ -432,7 +434,7 @@ def _open_file(path: Path, name: str, field: str) -> _Source:
 
 def _text_files(folder: Path) -> list[Path]:
     """All text files of a folder and its subfolders, sorted by their path."""
-    wanted = (file for file in files_below(folder) if _holds_text(file))
+    wanted = (file for file in files_below(folder) if holds_text(file))
     files = [file for file in wanted if stat.S_ISREG(file_mode(file))]
     if not files:
         raise AttnscopeError(
@@ -442,7 +444,8 @@ def _text_files(folder: Path) -> list[Path]:
     return files
 
 
-def _holds_text(file: Path) -> bool:
+def holds_text(file: Path) -> bool:
+    """Whether a file of a folder is taken as text, by its name."""
     return file.suffix.lower() in SUFFIXES or inner_suffix(file) in _PLAIN
 
 

@@ -231,7 +231,8 @@ class OtherTable:
     @classmethod
     def of(cls, source: str | Path | PreTrainedModel, *, trust_remote_code: bool) -> OtherTable:
         """Load the model and keep its table."""
-        loaded = load_model(source, need_tokenizer=False, device="cpu", trust_remote_code=trust_remote_code)
+        device = "cpu" if isinstance(source, str | Path) else None
+        loaded = load_model(source, need_tokenizer=False, device=device, trust_remote_code=trust_remote_code)
         return cls(loaded.name, loaded.identity, position_table(loaded.model).rows)
 
     @property

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from attnscope._group_pairs import CAUTION, MeanGroupWeights, group_pairs
+from attnscope._group_pairs import CAUTION, MeanGroupWeights, group_pairs, said_of
 from attnscope.report._embed import numbers
 
 if TYPE_CHECKING:
@@ -53,7 +53,8 @@ def group_rows(result: xr.Dataset) -> dict[str, Any] | None:
             if pair.low != pair.low
             else f"{pair.low:.3f} to {pair.high:.3f}".replace("-", "−"),
             "over": pair.over,
+            "chance": {True: "yes", False: "not shown", None: "not known"}[pair.beyond_chance],
         }
         for pair in pairs[:_PAIRS]
     ]
-    return {"rows": rows, "above": len(pairs), "all": len(every), "caution": CAUTION}
+    return {"rows": rows, "above": len(pairs), "said": said_of(every), "caution": CAUTION}

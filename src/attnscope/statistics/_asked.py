@@ -9,6 +9,7 @@ from typing import Any
 
 from attnscope.capture import AS_SAVED, Loading
 from attnscope.checks import check_seed, check_whole
+from attnscope.errors import AttnscopeError
 from attnscope.progress import Tell
 from attnscope.store import Signature
 
@@ -54,6 +55,23 @@ class Asked:
     def __post_init__(self) -> None:
         check_whole(1, limit=self.limit, batch_size=self.batch_size, band=self.band)
         check_seed(self.seed)
+
+    def band_within(self, reach: int, where: str) -> int:
+        """Largest offset of the band, where `reach` is the largest that there is: the one asked for, or 10 at most.
+
+        Raises
+        ------
+        AttnscopeError
+            If a larger one was asked for.
+
+        Examples
+        --------
+        >>> Asked().band_within(30, "windows"), Asked().band_within(4, "windows")
+        (10, 4)
+        """
+        if self.band is not None and self.band > reach:
+            raise AttnscopeError(f"band (--band) is {self.band}; in {where} the largest offset is {reach}")
+        return max(1, min(BAND, reach)) if self.band is None else self.band
 
     def folder(self, signature: Signature) -> Path | None:
         """Where the run is kept; None keeps none."""

@@ -48,6 +48,9 @@ class _Candidates:
         whole = np.ones((len(measured.first), measured.offset.shape[1] + 3 + measured.near.shape[1]))
         near, far = measured.near_left + measured.near_right, measured.left + measured.right
         told = np.column_stack([whole, near, near, far, far])
+        # frames that are no sound are all alike: heads rest on all of them or on none, trained or not
+        first = measured.offset.shape[1]
+        told[np.isnan(measured.columns_left), first : first + 2] = 0.0
         equal = _columns(places.equal)
         columns = _fraction(
             measured.columns_left, np.maximum(1.0 - measured.columns_left - measured.first, 0.0)

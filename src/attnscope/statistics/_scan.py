@@ -9,7 +9,14 @@ from typing import TYPE_CHECKING, Any
 import xarray as xr
 
 from attnscope.bundled import MODEL
-from attnscope.capture import Loading, Placement, borrowing, reads_images, reads_sounds
+from attnscope.capture import (
+    Loading,
+    Placement,
+    borrowing,
+    puts_images_into_texts,
+    reads_images,
+    reads_sounds,
+)
 from attnscope.corpus import Groups, Sources, Words, images_of, kept, pictured_of, sounds_of
 from attnscope.errors import AttnscopeError
 from attnscope.progress import Tell
@@ -199,6 +206,8 @@ def scan(
         loading=Loading(revision, device, dtype, trust_remote_code, placement),
     )
     pictured = pictured_of(texts, field)
+    if pictured is not None and pictured.beside_images and reads_images(model, revision):
+        pictured = pictured if puts_images_into_texts(model, revision) else None
     if pictured is not None:
         kept_apart = ("groups", "chat", "chat_template")
         of_windows = {name: value for name, value in of_text.items() if name not in kept_apart}

@@ -148,8 +148,8 @@ class Signature:
         return _differences(self.to_dict(), other.to_dict())
 
 
-def package_versions() -> dict[str, str]:
-    """Versions of Python and of the packages that the numbers come from.
+def package_versions(*more: str) -> dict[str, str]:
+    """Versions of Python and of the packages that the numbers come from, and of `more`.
 
     Examples
     --------
@@ -157,7 +157,7 @@ def package_versions() -> dict[str, str]:
     True
     """
     versions = {"python": platform.python_version()}
-    for name in PACKAGES:
+    for name in (*PACKAGES, *more):
         try:
             versions[name] = version(name)
         except PackageNotFoundError:

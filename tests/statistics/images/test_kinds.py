@@ -1,6 +1,7 @@
 """Names of kinds, from profiles that are given."""
 
 import numpy as np
+import pytest
 import torch
 import xarray as xr
 
@@ -8,13 +9,13 @@ from attnscope.attention import call_of_weights
 from attnscope.statistics.images import Grid, measure_patches, summarize_images
 
 SIDE = 6
-GRID = Grid(SIDE, SIDE, 1, SIDE * SIDE + 1, 0)
 
 
-def scan_of(weights, images=3):
+def scan_of(weights, images=3, side=SIDE):
     """A scan in which every image has these weights, (head, query, key)."""
+    grid = Grid(side, side, 1, side * side + 1, 0)
     uniform = torch.full((1, *weights.shape[1:]), 1 / weights.shape[-1], dtype=torch.float64)
-    found = [measure_patches(call_of_weights(one[None]), GRID, 2) for one in (weights, uniform)]
+    found = [measure_patches(call_of_weights(one[None]), grid, 2) for one in (weights, uniform)]
     entropy = [torch.special.entr(one).sum(-1).mean(-1) for one in (weights, uniform)]
     beside = ("row_offset", "column_offset")
     variables = {}
@@ -25,17 +26,17 @@ def scan_of(weights, images=3):
             if not (prefix and name.endswith("mean")):
                 one = array.numpy()[:, 0] if prefix else array.numpy()
                 variables[prefix + name] = (dims, np.repeat(one[:, None], images, 0))
-    sizes = dict.fromkeys(("rows", "columns"), ("text", [SIDE] * images))
+    sizes = dict.fromkeys(("rows", "columns"), ("text", [side] * images))
     return xr.Dataset(variables | sizes, dict.fromkeys(beside, np.arange(-2, 3)))
 
 
-def weights_by(score):
+def weights_by(score, side=SIDE):
     """Weights of patches by a score of (rows down, columns right) and of the class token."""
-    place = torch.arange(SIDE * SIDE)
-    down = place[None] // SIDE - place[:, None] // SIDE
-    right = place[None] % SIDE - place[:, None] % SIDE
+    place = torch.arange(side * side)
+    down = place[None] // side - place[:, None] // side
+    right = place[None] % side - place[:, None] % side
     inner, on_class = score(down, right)
-    whole = torch.full((SIDE * SIDE + 1,) * 2, 1.0, dtype=torch.float64)
+    whole = torch.full((side * side + 1,) * 2, 1.0, dtype=torch.float64)
     whole[1:, 1:], whole[1:, 0] = inner, on_class
     return whole / whole.sum(-1, keepdim=True)
 
@@ -74,3 +75,23 @@ def test_a_head_without_patches_has_no_label():
     found = summarize_images(results)
     assert found.label.values[:, 0].tolist() == [[0, -1]] * 3
     assert np.isnan(found.majority_share.values[0, 1])
+
+
+@pytest.mark.parametrize(("images", "kind"), [(1, "mixed"), (10, "class token")])
+def test_what_few_rows_show_by_chance_is_no_name(images, kind):
+    """9 patches whose weight on the class token is 0.45 may do so by chance; 90 may not."""
+    weights = weights_by(lambda down, right: (down * 0 + 1.0, 9 * 0.45 / 0.55), side=3)
+    found = summarize_images(scan_of(weights[None], images, side=3))
+    assert found.cluster.values.tolist() == [kind]
+
+
+def test_what_equal_weights_nearly_give_is_no_name():
+    """Of 3 x 3 patches more than half are about each: 0.8 of the weight there is less than twice as much."""
+
+    def score(down, right):
+        near = (down.abs() <= 1) & (right.abs() <= 1)
+        return near * 4.0 + 1.0, 1.0
+
+    results = scan_of(weights_by(score, side=3)[None], 30, side=3)
+    found = summarize_images(results)
+    assert found.cluster.values.tolist() == ["mixed"]

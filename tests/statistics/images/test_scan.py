@@ -10,6 +10,8 @@ from transformers import AutoImageProcessor, AutoModel
 
 import attnscope
 from attnscope import AttnscopeError
+from attnscope.capture import load_vision_model
+from attnscope.corpus import images_of
 from attnscope.statistics import rank_heads
 from tests.pictures import (
     BESIDE,
@@ -227,3 +229,21 @@ def test_models_and_images_that_do_not_belong_together_are_refused(pictures):
         attnscope.scan(model, torch.zeros(1, 3, 40, 40))
     with pytest.raises(AttnscopeError, match="NaN or infinity"):
         attnscope.scan(model, torch.full((1, 3, SIDE, SIDE), torch.nan))
+
+
+def test_an_image_of_a_size_that_the_model_does_not_take_is_named():
+    images = [torch.zeros(3, SIDE, SIDE), torch.zeros(3, SIDE // 2, SIDE)]
+    with pytest.raises(AttnscopeError, match="ViTModel cannot read image 2: "):
+        attnscope.scan(looking_vit(SHIFTS), images, device="cpu")
+    with pytest.raises(AttnscopeError, match="ViTModel cannot read image 2: "):
+        attnscope.scan(looking_vit(SHIFTS), [images[0], torch.zeros(1, SIDE, SIDE)], device="cpu")
+
+
+@pytest.mark.parametrize("rows", [1, 3])
+def test_rows_of_a_low_image_are_not_taken_as_channels(tmp_path, rows):
+    folder = save_vision_model("vit", tmp_path / "vit")
+    pixels = np.random.default_rng(0).integers(0, 256, (rows, 40, 3), np.uint8)
+    processor = AutoImageProcessor.from_pretrained(folder, backend="pil")
+    expected = processor(Image.fromarray(pixels), return_tensors="pt").pixel_values
+    found = load_vision_model(folder).pixels(next(iter(images_of(pixels))))
+    np.testing.assert_array_equal(found, expected)

@@ -36,3 +36,30 @@ def test_a_file_of_rules_leaves_room_for_images(tmp_path):
         grouping_of_pictured(grouping_of(rules), texts, ["image 1", "image 2"])
     grouping = grouping_of_pictured(grouping_of(rules), [window("image", "text")], ["image"])
     assert grouping.rule(window("image", "text")) == ["image", "other"]
+
+
+def test_a_group_of_tokens_is_not_called_as_the_images_are(tmp_path):
+    rules = tmp_path / "rules.jsonl"
+    rules.write_text('{"group": "image", "tokens": ["boat"]}')
+    texts = [window("image", "text")]
+    for rule in (grouping_of(rules), grouping_of(lambda tokens: ["image"] * len(tokens))):
+        with pytest.raises(AttnscopeError, match="has the name 'image', as the images have"):
+            grouping_of_pictured(rule, texts, ["image"])
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (None, "gives None; expected a name"),
+        (["a"], "gives 1 names for 2 tokens"),
+        ([1, 2], "gives 1 in window 1"),
+    ],
+)
+def test_a_function_that_gives_something_else_is_refused(given, said):
+    with pytest.raises(AttnscopeError, match=said):
+        grouping_of_pictured(grouping_of(lambda _: given), [window("image", "text")], ["image"])
+
+
+def test_roles_are_those_of_chats():
+    with pytest.raises(AttnscopeError, match="none of the texts is one"):
+        grouping_of_pictured(grouping_of("roles"), [window("image", "text")], ["image"])

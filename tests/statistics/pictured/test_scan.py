@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import shutil
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from attnscope.corpus import pictured_of
 from attnscope.statistics import measure_weights
 from attnscope.store import unpacked
 from tests.pictured import FAMILIES, blue_at, picture, save_looking_llava, save_pictured_model, write_pictured
+from tests.pictures import save_vision_model
 
 TEXTS = (
     ("<image> The tide is out.", (0,)),
@@ -272,3 +274,45 @@ def test_models_and_texts_that_do_not_belong_together_are_refused(place, tmp_pat
         attnscope.scan(place / "llava", place / "data" / "texts.jsonl", window=8)
     with pytest.raises(AttnscopeError, match="and the model takes 512"):
         attnscope.scan(place / "llava", [{"text": "<image>" * 40, "images": [picture(0)] * 40}])
+
+
+def test_the_template_is_in_the_signature_wherever_it_lies(place, tmp_path):
+    """A model's folder whose template was changed gives other numbers, and must not find the run of before."""
+    folder = shutil.copytree(place / "qwen2_vl", tmp_path / "model")
+    signatures: list[str] = []
+    for mark in ("[{{ m.role }}]", "<{{ m.role }}>"):
+        changed = (folder / "chat_template.jinja").read_text().replace("[{{ m.role }}]", mark)
+        (folder / "chat_template.jinja").write_text(changed)
+        found = attnscope.scan(folder, place / "data" / "chats.jsonl", statistics="entropy", limit=1)
+        signatures.append(found.signature)
+    first, second = map(json.loads, signatures)
+    assert first["tokenizer"] != second["tokenizer"]
+    assert "pillow" in first["versions"]
+
+
+def test_a_folder_of_lines_and_images_is_read_as_the_model_reads(place, tmp_path):
+    data = write_pictured(tmp_path / "data")
+    found = attnscope.scan(place / "llava", data, statistics="entropy", limit=1)
+    assert found.reads == "texts with images"
+    found = attnscope.scan(save_vision_model("vit", tmp_path / "vit"), data, statistics="entropy")
+    assert (found.reads, found.sizes["text"]) == ("images", 3)
+    with pytest.raises(AttnscopeError, match="puts no images into a text"):
+        attnscope.scan("bundled", data)
+
+
+def test_a_short_text_is_measured_within_a_smaller_band(place):
+    text = {"text": "<image> Hi", "images": [picture(0, 16, 16)]}
+    processor = load_pictured_model(place / "qwen2_vl", loading=Loading(device="cpu")).processor
+    found = attnscope.scan(place / "qwen2_vl", [text], tokenizer=processor, statistics="profile")
+    assert found.offset.max() == int(found.length[0]) - 1 < 10
+
+
+def test_both_marks_of_an_image_count(place):
+    text = {"text": "<image> and <|image_pad|>", "images": [picture(0)]}
+    with pytest.raises(AttnscopeError, match="has 1 image, and its text 2 places"):
+        attnscope.scan(place / "qwen2_vl", [text])
+
+
+def test_a_template_where_nothing_is_a_chat_is_refused(place):
+    with pytest.raises(AttnscopeError, match="none of the texts is a chat"):
+        attnscope.scan(place / "llava", place / "data" / "texts.jsonl", chat_template="{% for")

@@ -1,5 +1,7 @@
 """Scans of sounds, held against the matrices that eager attention returns."""
 
+import json
+
 import numpy as np
 import pytest
 import torch
@@ -164,9 +166,9 @@ def test_long_sounds_are_cut_and_beside_transcripts_refused(place):
     ("model", "given", "said"),
     [
         ("wav2vec2", {"targets": list(SAID)}, "has no decoder, so nothing in it reads transcripts"),
-        ("whisper", {"targets": ["The tide."]}, "3 sounds and 1 transcripts"),
+        ("whisper", {"targets": ["The tide."]}, "found 3 sounds and 1 transcript "),
         ("whisper", {"window": 8}, "window (--window) is of texts, and these are sounds"),
-        ("whisper", {"band": 100}, "in windows of 100 frames the largest is 99"),
+        ("whisper", {"band": 100}, "in windows of 100 frames the largest offset is 99"),
     ],
 )
 def test_what_does_not_fit_is_refused(place, model, given, said):
@@ -221,3 +223,60 @@ def test_models_and_sounds_that_do_not_belong_together_are_refused(place):
         attnscope.scan("bundled", place / "sounds")
     with pytest.raises(AttnscopeError, match=r"give it sounds \(\.wav\)"):
         attnscope.scan(place / "whisper", ["The tide comes in."])
+
+
+def test_the_sound_that_is_too_short_is_named(place):
+    sounds = [{"array": np.zeros(size), "sampling_rate": 16_000} for size in (8_000, 100)]
+    with pytest.raises(
+        AttnscopeError, match="sound 2 from second 0 has 100 samples at 16,000 a second, too few"
+    ):
+        attnscope.scan(place / "wav2vec2", sounds)
+
+
+def test_ends_that_are_left_out_are_counted(place):
+    sounds = [
+        {"array": np.sin(np.arange(size) / 9), "sampling_rate": 16_000} for size in (40_000, 48_000, 8_100)
+    ]
+    found = attnscope.scan(place / "whisper", sounds, statistics="entropy")  # of 2 seconds at once
+    assert found.length.values.tolist() == [100, 100, 50, 26]
+    assert found.sounds.endswith("are left out: 1 (0.50 s in all).")
+
+
+def test_what_changes_the_rate_is_in_the_signature(place):
+    found = attnscope.scan(place / "wav2vec2", place / "sounds", statistics="entropy", limit=1)
+    assert "scipy" in json.loads(found.signature)["versions"]
+
+
+def test_transcripts_beside_sounds_are_nothing_to_a_model_without_a_decoder(place, tmp_path):
+    sounds = write_sounds(tmp_path / "sounds")
+    for number, said in enumerate(SAID):
+        (sounds / f"{number}.txt").write_text(said)
+    found = attnscope.scan(place / "wav2vec2", sounds, statistics="entropy")
+    assert found.decoder == "The transcripts beside the sounds were not read: Wav2Vec2Model has no decoder."
+    (sounds / "1.txt").write_text("")
+    with pytest.raises(AttnscopeError, match="transcript 2 is empty"):
+        attnscope.scan(place / "whisper", sounds)
+
+
+def test_a_short_sound_is_measured_within_a_smaller_band(place):
+    sound = {"array": np.sin(np.arange(2_000) / 9), "sampling_rate": 16_000}
+    found = attnscope.scan(place / "wav2vec2", sound, statistics="profile")
+    assert found.length.values.tolist() == [6]
+    assert found.offset.values.tolist() == list(range(-5, 6))
+    with pytest.raises(AttnscopeError, match=r"band \(--band\) is 6; in windows of 6 frames"):
+        attnscope.scan(place / "wav2vec2", sound, band=6)
+
+
+def test_heads_of_an_untrained_whisper_have_no_names(tmp_path):
+    """Many rest on what is no sound, whose frames are all alike."""
+    torch.manual_seed(1)
+    model = WhisperForConditionalGeneration.from_pretrained(save_whisper(tmp_path / "whisper"))
+    for name, weight in model.named_parameters():
+        if "encoder" in name and weight.ndim == 2:
+            torch.nn.init.normal_(weight, std=0.5)
+    tone = np.sin(np.arange(24_000) / 20) * np.linspace(0, 1, 24_000)
+    sounds = [{"array": tone * part, "sampling_rate": 16_000} for part in (1.0, 0.5)]
+    found = attnscope.scan(model, sounds, tokenizer=tmp_path / "whisper")
+    rests = np.maximum(found.special_tokens, found.first_token).mean("text")
+    assert float(rests.max()) > 0.5
+    assert found.kinds.startswith("No kinds of heads beyond chance")

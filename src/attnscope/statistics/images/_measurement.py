@@ -63,12 +63,12 @@ class ImageMeasurement:
         self.progress = asked.progress or tell_nobody
         self.notes: dict[str, str] = {}
         self.seen = 0
-        self._grids: dict[tuple[int, ...], Grid | None] = {}
+        self._grids: dict[tuple[int, ...], Grid | None] = {}  # by channels, rows and columns of pixels
         first = next(iter(images))
         pixels = vision.pixels(first)
         self._check(first, pixels)
         found = grid_of(vision.model, pixels)
-        grid = self._grids[tuple(pixels.shape[-2:])] = found if isinstance(found, Grid) else None
+        grid = self._grids[tuple(pixels.shape[1:])] = found if isinstance(found, Grid) else None
         if not isinstance(found, Grid):
             self._say_nowhere(found)
         self.names = _there(names, grid)
@@ -78,13 +78,18 @@ class ImageMeasurement:
         # where windows lie side by side, images do not
         self.batch_size = (asked.batch_size or max(1, _TOKENS // tokens)) if self.is_whole else 1
 
+    def _try(self, image: Image, pixels: Tensor) -> None:
+        """Refuse an image of a size that the model does not take."""
+        model = self.vision.model
+        advice = "Are the processor's size and the model's image_size the same?"
+        with torch.no_grad(), explaining(f"{type(model).__name__} cannot read {image.name}", advice):
+            model(pixel_values=pixels)
+
     def _check(self, first: Image, pixels: Tensor) -> None:
         """Refuse a model that cannot be measured, on the first image; say what is not as expected."""
         model = self.vision.model
         name = type(model).__name__
-        advice = "Are the processor's size and the model's image_size the same?"
-        with torch.no_grad(), explaining(f"{name} cannot read {first.name}", advice):
-            model(pixel_values=pixels)
+        self._try(first, pixels)
         self.sites, _ = verify(model, {"pixel_values": pixels}, text=first.name, weights_suffice=True)
         self.notes |= capture_notes(model)
         if self.vision.tower:
@@ -95,7 +100,7 @@ class ImageMeasurement:
 
     def _is_whole(self, first: Image, pixels: Tensor) -> bool:
         """Whether all layers attend over all tokens of the image; those that do not are named."""
-        observer = PatchObserver(("entropy",), 0, self._grid(pixels), 1)
+        observer = PatchObserver(("entropy",), 0, self._grid(first, pixels), 1)
         self._run([first], pixels, observer)
         if observer.elsewhere:
             shown = ", ".join(map(str, observer.elsewhere[:_LAYERS]))
@@ -112,13 +117,19 @@ class ImageMeasurement:
             "and the like are of the rows that its layers have (windows, pooled patches), which count alike."
         )
 
-    def _grid(self, pixels: Tensor) -> Grid | None:
+    def _grid(self, image: Image, pixels: Tensor) -> Grid | None:
         """Rows and columns of images of this size; of another one they are found anew."""
-        size = tuple(pixels.shape[-2:])
+        size = tuple(pixels.shape[1:])
         if size not in self._grids:
+            self._try(image, pixels[:1])
             known = any(self._grids.values())
             found = grid_of(self.vision.model, pixels[:1]) if known else None
-            self._grids[size] = found if isinstance(found, Grid) else None
+            if isinstance(found, str):
+                raise AttnscopeError(
+                    f"{image.name}: no rows and columns of patches are found ({found}), and those of the images before "
+                    "were: leave it out"
+                )
+            self._grids[size] = found
         return self._grids[size]
 
     def batches(self, done: Callable[[range], bool] = lambda _: False) -> Iterator[xr.Dataset]:
@@ -152,7 +163,7 @@ class ImageMeasurement:
             forward(self.vision.model, {"pixel_values": pixels}, lambda number: batch[number].name)
 
     def _measure(self, batch: Sequence[Image], pixels: Tensor, first: int) -> xr.Dataset:
-        grid = self._grid(pixels)
+        grid = self._grid(batch[0], pixels)
         observer = PatchObserver(self.names, self.band, grid, len(batch))
         self._run(batch, pixels, observer)
         arrays = stacked([observer.measured[index] for index in sorted(observer.measured)])
@@ -188,7 +199,8 @@ class ImageMeasurement:
             return None
         shown = list(islice(self.images, min(WINDOWS, self.count)))
         read = [self.vision.pixels(image) for image in shown]
-        grids = [grid for pixels in read if (grid := self._grid(pixels)) is not None]
+        found = [self._grid(image, pixels) for image, pixels in zip(shown, read, strict=True)]
+        grids = [grid for grid in found if grid is not None]
         longest, heads = max(grid.tokens for grid in grids), results.sizes["head"]
         listed = [
             shown_heads(results, asked, longest, windows) for windows in (1, *[WINDOWS] * (WINDOWS - 1))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -84,17 +83,9 @@ def scan_images(
     }
     processing = vision.processing()
     reader = None if processing is None else {"sha256": processing}
-    signature = signature_of("scan", vision.loaded, images, None, settings, reader=reader)
-    signature = replace(signature, versions={**(signature.versions or {}), **_pillow()})
+    signature = signature_of(
+        "scan", vision.loaded, images, None, settings, reader=reader, packages=("pillow",)
+    )
     attributes = {"model": vision.loaded.name, "reads": "images"}
     kinds = summarize_images if set(NEEDED) <= set(job.names) else None
     return measured(job, asked, signature, kinds, attributes)
-
-
-def _pillow() -> dict[str, str]:
-    """The version of Pillow, which decodes and scales images."""
-    try:
-        import PIL
-    except ImportError:
-        return {}
-    return {"pillow": PIL.__version__}

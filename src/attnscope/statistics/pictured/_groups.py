@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from attnscope.corpus import ROLES, Grouping, check_names
+from attnscope.errors import AttnscopeError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -29,6 +30,11 @@ def grouping_of_pictured(
     images
         Names of the images' groups.
 
+    Raises
+    ------
+    AttnscopeError
+        If the rule has a group of such a name, or there are more groups than can be kept.
+
     Examples
     --------
     >>> from attnscope.corpus import Window
@@ -37,18 +43,32 @@ def grouping_of_pictured(
     >>> grouping.names, grouping.rule(window)
     (('image', 'text', 'special'), ('image', 'text'))
     """
+    used = {role for window in windows for role in window.roles}
+    if asked is not None and asked.signature == "roles" and not used & set(ROLES):
+        raise AttnscopeError(
+            "roles are those of a chat, and none of the texts is one: give chats (messages), or other groups"
+        )
     if asked is None or asked.signature == "roles":
-        used = {role for window in windows for role in window.roles}
         kinds = [kind for kind in (_OF_TEXTS, ROLES) if used & set(kind)]
         names = (*images, *(name for kind in kinds for name in kind))
         return Grouping("pictured", names, lambda window: window.roles)
 
+    numbers = {window.source: number for number, window in enumerate(windows)}
+
     def rule(window: Window) -> list[str]:
-        given = asked.rule(window)
-        return [role if role in images else name for role, name in zip(window.roles, given, strict=True)]
+        given = asked.given(window, numbers.get(window.source, 0))
+        return [
+            role if role in images else name if name not in images else _taken(name)
+            for role, name in zip(window.roles, given, strict=True)
+        ]
 
     found = replace(asked, signature=f"pictured {asked.signature}", rule=rule)
     if asked.names:
-        check_names([*images, *asked.names])
-        return replace(found, names=(*images, *(name for name in asked.names if name not in images)))
+        names = (*images, *(name if name not in images else _taken(name) for name in asked.names))
+        check_names(names)
+        return replace(found, names=names)
     return found.over(windows)
+
+
+def _taken(name: str) -> NoReturn:
+    raise AttnscopeError(f"a group of tokens has the name {name!r}, as the images have: give it another")

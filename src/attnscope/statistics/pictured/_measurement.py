@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from dataclasses import replace
 from itertools import islice
 from typing import TYPE_CHECKING, Any
@@ -13,7 +15,7 @@ from attnscope.attention import output_of
 from attnscope.capture import capture_notes, configured_length, forward, sees_ahead, watching
 from attnscope.corpus import GroupedWindows, Grouping, image_groups, pictured_window
 from attnscope.errors import AttnscopeError
-from attnscope.progress import Progress, Tell, tell_nobody
+from attnscope.progress import Progress, tell_nobody
 from attnscope.statistics._labelled import labelled
 from attnscope.statistics._pass import StatisticsObserver
 from attnscope.statistics._sample import (
@@ -39,6 +41,7 @@ if TYPE_CHECKING:
     from attnscope.attention import AttentionCall
     from attnscope.capture import PicturedModel, Site
     from attnscope.corpus import PicturedText, PicturedTexts, Window
+    from attnscope.statistics._asked import Asked
 
 
 class PicturedMeasurement:
@@ -49,15 +52,12 @@ class PicturedMeasurement:
         model: PicturedModel,
         texts: PicturedTexts,
         names: Sequence[str],
-        band: int,
-        limit: int | None,
+        asked: Asked,
         grouping: Grouping | None,
         template: str | None,
-        progress: Tell | None,
     ) -> None:
-        self.model, self.texts, self.template = model, list(islice(texts, limit)), template
-        self.names, self.band = names, band
-        self.progress = progress or tell_nobody
+        self.model, self.texts, self.template = model, list(islice(texts, asked.limit)), template
+        self.names, self.progress = names, asked.progress or tell_nobody
         self.tiles = Tiles(model)
         self.notes: dict[str, str] = {}
         if not self.texts:
@@ -69,6 +69,7 @@ class PicturedMeasurement:
         self.placed = [replace(one, window=window) for one, window in zip(placed, windows, strict=True)]
         self.images = max(len(item.images) for item in self.texts)
         self.reach = max(map(len, windows)) - 1
+        self.band = asked.band_within(self.reach, f"texts of {self.reach + 1} tokens")
         first = max(range(len(windows)), key=lambda number: min(1, len(self.texts[number].images)))
         _, given = model.read(self.texts[first], template)
         self.sites = model.verify(given, self.texts[first].name)
@@ -79,6 +80,16 @@ class PicturedMeasurement:
             "the vision tower's own attention is not."
         )
         self._say_tiles()
+
+    def sha256(self) -> str:
+        """Hash of what the decoder reads of the texts: chats as the template writes them, too."""
+        digest = hashlib.sha256(b"read")
+        for one in self.placed:
+            window = one.window
+            digest.update(
+                json.dumps([window.ids, window.tokens, window.special, window.roles]).encode() + b"\n"
+            )
+        return digest.hexdigest()
 
     def _place(self, item: PicturedText) -> Placed:
         expanded, given = self.model.read(item, self.template)

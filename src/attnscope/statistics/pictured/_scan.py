@@ -9,7 +9,7 @@ from attnscope.capture import load_pictured_model, signature_of
 from attnscope.corpus import grouping_of
 from attnscope.corpus.files import decode_utf8, read_bytes
 from attnscope.errors import AttnscopeError
-from attnscope.statistics._asked import BAND, BY_DEFAULT, Asked
+from attnscope.statistics._asked import BY_DEFAULT, Asked
 from attnscope.statistics._catalogue import OF_GROUPS, choose
 from attnscope.statistics._keep import measured
 from attnscope.statistics._places import NEEDED
@@ -63,7 +63,8 @@ def scan_pictured(
         For anything that the caller can mend: see the message.
     """
     names = (*choose(asked.statistics), *OF_GROUPS)
-    band = asked.band or BAND
+    if chat_template is not None and all(item.messages == () for item in texts):
+        raise AttnscopeError("a chat template is given, and none of the texts is a chat: leave it out")
     template = (
         decode_utf8(read_bytes(chat_template), str(chat_template))
         if isinstance(chat_template, Path)
@@ -71,21 +72,23 @@ def scan_pictured(
     )
     grouping = None if groups is None else grouping_of(groups)
     pictured = load_pictured_model(model, processor=asked.processor, loading=asked.loading)
-    job = PicturedMeasurement(pictured, texts, names, band, asked.limit, grouping, template, asked.progress)
-    if band > job.reach:
-        raise AttnscopeError(
-            f"band (--band) is {band}; in texts of {job.reach + 1} tokens the largest offset is {job.reach}"
-        )
+    job = PicturedMeasurement(pictured, texts, names, asked, grouping, template)
     settings = {
         "limit": asked.limit,
         "statistics": list(names),
-        "band": band,
+        "band": job.band,
         "seed": asked.seed,
         "groups": job.grouping.signature,
         "template": None if template is None else short_hash(template),
     }
-    reader = {"sha256": tokenizer_sha256(pictured.loaded.tokenizer), "processor": pictured.processing()}
-    signature = signature_of("scan", pictured.loaded, texts, None, settings, reader=reader)
+    reader = {
+        "sha256": tokenizer_sha256(pictured.loaded.tokenizer),
+        "processor": pictured.processing(),
+        "read": job.sha256(),
+    }
+    signature = signature_of(
+        "scan", pictured.loaded, texts, None, settings, reader=reader, packages=("pillow",)
+    )
     attributes = {"model": pictured.loaded.name, "reads": "texts with images"}
     kinds = summarize if set(NEEDED) <= set(names) else None
     return measured(job, asked, signature, kinds, attributes)

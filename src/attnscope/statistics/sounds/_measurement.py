@@ -10,7 +10,7 @@ import torch
 from attnscope.attention import output_of
 from attnscope.capture import SpeechModel, capture_notes, forward, verify, watching
 from attnscope.errors import AttnscopeError
-from attnscope.progress import Progress, Tell, tell_nobody
+from attnscope.progress import Progress, tell_nobody
 from attnscope.statistics._labelled import labelled
 from attnscope.statistics._pass import StatisticsObserver
 from attnscope.statistics._sample import (
@@ -27,13 +27,13 @@ from attnscope.statistics.sounds._pieces import Piece, SoundReading, pieces_of, 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    import numpy as np
     import xarray as xr
     from torch import Tensor
 
     from attnscope.attention import AttentionCall
     from attnscope.capture import Site
     from attnscope.corpus import Sounds, Window
+    from attnscope.statistics._asked import Asked
 
 
 class SoundMeasurement:
@@ -45,16 +45,19 @@ class SoundMeasurement:
         sounds: Sounds,
         said: list[Window] | None,
         names: Sequence[str],
-        band: int,
-        limit: int | None,
-        progress: Tell | None,
+        asked: Asked,
     ) -> None:
-        self.speech, self.sounds, self.said, self.limit = speech, sounds, said, limit
-        self.names, self.band = names, band
-        self.progress = progress or tell_nobody
+        self.speech, self.sounds, self.said, self.limit = speech, sounds, said, asked.limit
+        self.names, self.progress = names, asked.progress or tell_nobody
         self.notes: dict[str, str] = {}
-        counts = [(one.frames, one.sounding) for one in map(speech.hear, self._samples())]
+        counts: list[tuple[int, int]] = []
+        rests: list[float] = []
+        for piece in self.pieces():
+            heard = speech.hear(piece.samples, piece.name)
+            counts.append((heard.frames, heard.sounding))
+            rests += [piece.left_out] if piece.left_out else []
         self.count, self.reach = len(counts), max(frames for frames, _ in counts) - 1
+        self.band = asked.band_within(self.reach, f"windows of {self.reach + 1} frames")
         first = next(self.pieces())
         reading, _ = read_piece(first, speech)
         self.sites, _ = verify(
@@ -67,13 +70,18 @@ class SoundMeasurement:
         self._check_frames(reading)
         every, sounding = (sum(part) for part in zip(*counts, strict=True))
         self.is_padded = sounding < every
-        each = 1000 * speech.hear(first.samples).seconds
+        each = 1000 * speech.hear(first.samples, first.name).seconds
         note = f"Tokens are frames of {each:.0f} ms, named by the second at which they begin."
         if self.is_padded:
             windows = f"{self.count} window{'s' * (self.count > 1)}"
             note += (
                 f" Of the {every:,} frames that the encoder reads in {windows}, {sounding:,} are sound: only these "
                 "count as queries; as keys the others count as special tokens."
+            )
+        if rests:
+            note += (
+                f" Ends of long sounds that are shorter than a second are left out: {len(rests):,} "
+                f"({sum(rests):.2f} s in all)."
             )
         self.notes["sounds"] = note
 
@@ -96,9 +104,6 @@ class SoundMeasurement:
     def pieces(self) -> Iterator[Piece]:
         """The pieces that are measured."""
         return islice(pieces_of(self.sounds, self.speech, self.said), self.limit)
-
-    def _samples(self) -> Iterator[np.ndarray]:
-        return (piece.samples for piece in self.pieces())
 
     def batches(self, done: Callable[[range], bool] = lambda _: False) -> Iterator[xr.Dataset]:
         """Measure piece after piece, but those that are done."""

@@ -35,12 +35,15 @@ class Piece:
         At the model's rate.
     said
         What the decoder reads; None without one.
+    left_out
+        Seconds of the sound behind it that are not read.
     """
 
     source: str
     start: int
     samples: np.ndarray
     said: Window | None
+    left_out: float = 0.0
 
     @property
     def name(self) -> str:
@@ -82,13 +85,15 @@ def pieces_of(sounds: Sounds, speech: SpeechModel, said: list[Window] | None) ->
         samples, size = sound.at_rate(speech.rate), speech.longest * speech.rate
         for first in range(0, len(samples), size):
             part = samples[first : first + size]
+            rest = max(0, len(samples) - first - size) / speech.rate
             if not first or len(part) >= _LEAST * speech.rate:
-                yield Piece(sound.name, first // speech.rate, part, None if said is None else said[number])
+                text = None if said is None else said[number]
+                yield Piece(sound.name, first // speech.rate, part, text, rest if rest < _LEAST else 0.0)
 
 
 def read_piece(piece: Piece, speech: SpeechModel) -> tuple[SoundReading, Window]:
     """What the model reads of a piece, and its frames as a page shows them, named by their seconds."""
-    heard = speech.hear(piece.samples)
+    heard = speech.hear(piece.samples, piece.name)
     frames, given = heard.frames, heard.given
     names = tuple(f"{piece.start + number * heard.seconds:.2f}s" for number in range(frames))
     silent = tuple(number >= heard.sounding for number in range(frames))

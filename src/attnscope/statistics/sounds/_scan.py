@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from attnscope.capture import SpeechModel, decoder_start, load_speech_model, signature_of
 from attnscope.corpus import Corpus, TargetTokenizer, Window, cut_windows, shifted
 from attnscope.errors import AttnscopeError
-from attnscope.statistics._asked import BAND, BY_DEFAULT, Asked
+from attnscope.statistics._asked import BY_DEFAULT, Asked
 from attnscope.statistics._catalogue import choose
 from attnscope.statistics._keep import measured
 from attnscope.statistics._places import NEEDED
@@ -49,7 +49,7 @@ def scan_sounds(
         tokenizer, or their folder; by default those beside the model.
     targets
         Transcripts for Whisper's decoder, one a line in the order of the sounds; by default ``name.txt`` beside each
-        ``name.wav``. Without any, the encoder alone is measured.
+        ``name.wav``, where the model has a decoder. Without any, the encoder alone is measured.
 
     Returns
     -------
@@ -63,31 +63,33 @@ def scan_sounds(
         For anything that the caller can mend: see the message.
     """
     names = choose(asked.statistics)
-    band = asked.band or BAND
     texts = _transcripts(sounds, targets)
     speech = load_speech_model(
         model,
         processor=asked.processor,
         with_decoder=texts is not None,
+        or_encoder=targets is None,
         loading=asked.loading,
     )
+    name, has_decoder = type(speech.loaded.model).__name__, speech.loaded.model.config.is_encoder_decoder
+    unread, texts = (None, texts) if has_decoder else (texts, None)
     said = None if texts is None else _said(texts, speech)
     if said is not None:
         _refuse_long(sounds, speech.longest)
-    job = SoundMeasurement(speech, sounds, said, names, band, asked.limit, asked.progress)
-    if band > job.reach:
-        raise AttnscopeError(
-            f"band (--band) is {band}; in windows of {job.reach + 1} frames the largest is {job.reach}"
-        )
-    settings = {"limit": asked.limit, "statistics": list(names), "band": band, "seed": asked.seed}
+    job = SoundMeasurement(speech, sounds, said, names, asked)
+    settings = {"limit": asked.limit, "statistics": list(names), "band": job.band, "seed": asked.seed}
     reader = {"features": speech.processing()}
     if speech.tokenizer is not None and texts is not None:
         reader["sha256"] = tokenizer_sha256(speech.tokenizer)
-    signature = signature_of("scan", speech.loaded, sounds, None, settings, reader=reader)
+    signature = signature_of(
+        "scan", speech.loaded, sounds, None, settings, reader=reader, packages=("scipy",)
+    )
     if texts is not None:
         signature = replace(signature, target={"sha256": short_hash(texts)})
     attributes = {"model": speech.loaded.name, "reads": "sounds"}
-    if speech.loaded.model.config.is_encoder_decoder:
+    if unread is not None:
+        attributes["decoder"] = f"The transcripts beside the sounds were not read: {name} has no decoder."
+    if has_decoder:
         read = (
             "The decoder read the transcripts."
             if texts
@@ -105,7 +107,8 @@ def _transcripts(sounds: Sounds, targets: Sources) -> list[str] | None:
     texts = [text.content for text in Corpus.from_sources(targets, by_line=True, blank_lines=True)]
     if len(texts) != len(sounds):
         raise AttnscopeError(
-            f"there are {len(sounds)} sounds and {len(texts)} transcripts (--target): line i must be what sound i says"
+            f"found {len(sounds)} sound{'s' * (len(sounds) != 1)} and {len(texts)} transcript{'s' * (len(texts) != 1)} "
+            "(--target): line i must be what sound i says"
         )
     return texts
 
@@ -117,6 +120,8 @@ def _said(texts: list[str], speech: SpeechModel) -> list[Window]:
     length = int(getattr(speech.loaded.model.config, "max_target_positions", 1 << 30))
     windows: list[Window] = []
     for number, text in enumerate(texts, start=1):
+        if not text.strip():
+            raise AttnscopeError(f"transcript {number} is empty: leave its sound out, or write what it says")
         (said, *more) = cut_windows(Corpus.from_sources([text]), tokenizer, length=length)
         if more:
             raise AttnscopeError(
