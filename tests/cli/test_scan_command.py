@@ -167,7 +167,7 @@ class TestBadInput:
             "scan",
             "--tokenizer",
             "./nothing",
-            says="./nothing does not exist: expected the folder of a tokenizer",
+            says="./nothing does not exist: expected a folder with the tokenizer",
         )
 
     def test_groups_and_chats(self, refused, tmp_path):

@@ -31,6 +31,7 @@ from ._quiet import quiet
 from ._registry import attnscope_attention
 from ._signature import signature_of
 from ._sites import layer_coordinates
+from ._team import Team
 from ._verify import TOLERANCE, pooling_heads, verify
 from ._vision import VisionModel, load_vision_model, reads_images
 from ._watch import Site
@@ -53,6 +54,7 @@ __all__ = [
     "SeenCall",
     "Site",
     "SpeechModel",
+    "Team",
     "VisionModel",
     "attnscope_attention",
     "borrowed",

@@ -16,6 +16,7 @@ from typing import Any, cast
 import torch
 import transformers
 from transformers import AutoConfig, GenerationConfig, PreTrainedModel
+from transformers.distributed.configuration_utils import DistributedConfig
 from transformers.dynamic_module_utils import get_class_from_dynamic_module
 from transformers.models.auto.auto_factory import add_generation_mixin_to_remote_model
 from transformers.models.auto.modeling_auto import MODEL_MAPPING
@@ -32,6 +33,7 @@ from attnscope.capture._quantised import INTEGERS, plain, quantised
 from attnscope.capture._quiet import quiet
 from attnscope.capture._repository import Repository, asking_trust
 from attnscope.capture._size import no_larger_than
+from attnscope.capture._team import check_launched, refuse_team
 from attnscope.capture._tokenizer import load_tokenizer, refuse_slow
 from attnscope.checks import check_kind
 from attnscope.corpus.texts import SUFFIXES
@@ -84,6 +86,7 @@ class Loading:
     dtype: str | None = None
     trust_remote_code: bool = False
     placement: Placement | None = None
+    tp_plan: str | None = None
 
 
 AS_SAVED = Loading()
@@ -98,7 +101,9 @@ def load_model(
     dtype: str | None = None,
     trust_remote_code: bool = False,
     placement: Placement | None = None,
+    tp_plan: str | None = None,
     need_tokenizer: bool = True,
+    in_parts: bool = False,
 ) -> LoadedModel:
     """Load a model from a folder or the hub in the class that its config names, or take one as it is.
 
@@ -124,8 +129,12 @@ def load_model(
         Run code that came with the checkpoint. Only for sources that you trust.
     placement
         Where the layers go, of a model that is larger than one device.
+    tp_plan
+        ``auto`` shares the heads of each layer out among the processes that torchrun started.
     need_tokenizer
         Whether to look for a tokenizer.
+    in_parts
+        Whether a model will do of which this process has some heads only.
 
     Raises
     ------
@@ -150,13 +159,15 @@ def load_model(
         model, repository = source, None
         _refuse_broken_numbers(model)
         _refuse_other(model, device, dtype)
+        if not in_parts:
+            refuse_team(model)
         name = model.config.name_or_path or type(model).__name__
         identity = {"sha256": state_sha256(model)}
     else:
         repository = _repository(str(source), revision)
         name = Path(source).name if repository.commit is None else str(source)
         model, identity = _placed(
-            repository, name, Loading(revision, device, dtype, trust_remote_code, placement)
+            repository, name, Loading(revision, device, dtype, trust_remote_code, placement, tp_plan)
         )
         _refuse_broken_numbers(model)
         if dtype in INTEGERS:
@@ -246,16 +257,31 @@ def _repository(source: str, revision: str | None) -> Repository:
 def _placed(repository: Repository, name: str, loading: Loading) -> tuple[PreTrainedModel, dict[str, str]]:
     """A model of a checkpoint, on its device or devices."""
     placement = loading.placement
+    if loading.tp_plan is not None:
+        _check_plan(loading)
     if placement is not None and (loading.device is not None or loading.dtype in INTEGERS):
         other = "device (--device)" if loading.device is not None else f"dtype (--dtype) {loading.dtype}"
         raise AttnscopeError(f"device_map (--device-map) does not go with {other}: leave out one of them")
     on = usable_device(loading.device)  # before minutes are spent on reading
     with quiet(), _one_at_a_time, own_random_numbers():  # a missing head is drawn
         model, identity = _from_checkpoint(repository, loading)
-    if placement is None:
+    if placement is None and loading.tp_plan is None:
         with explaining(f"{name} cannot be put on {on}", "Try --device cpu, or --dtype bfloat16"):
             model = model.to(cast("Any", on))
     return model, identity
+
+
+def _check_plan(loading: Loading) -> None:
+    if loading.tp_plan != "auto":
+        raise AttnscopeError(f"tp_plan (--tp-plan) is {loading.tp_plan!r:.40}; expected auto")
+    for name, given in (
+        ("device (--device)", loading.device),
+        ("device_map (--device-map)", loading.placement),
+        (f"dtype (--dtype) {loading.dtype}", loading.dtype in INTEGERS or None),
+    ):
+        if given is not None:
+            raise AttnscopeError(f"tp_plan (--tp-plan) does not go with {name}: leave out one of them")
+    check_launched()
 
 
 def _from_checkpoint(repository: Repository, loading: Loading) -> tuple[PreTrainedModel, dict[str, str]]:
@@ -283,6 +309,8 @@ def _from_checkpoint(repository: Repository, loading: Loading) -> tuple[PreTrain
                     output_loading_info=True,
                     ignore_mismatched_sizes=True,  # so that the report names them, and we refuse
                 )
+                if loading.tp_plan is not None:
+                    make = partial(make, distributed_config=DistributedConfig(tp_plan="auto"))
                 model, report = make() if loading.placement is None else loading.placement.load(make)
         repository.refuse_changed()
         _refuse_gaps(model, report, source)

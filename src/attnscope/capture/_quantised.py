@@ -8,6 +8,7 @@ import torch
 from torch import nn
 from transformers.pytorch_utils import Conv1D
 
+from attnscope.capture._team import whole
 from attnscope.errors import AttnscopeError
 
 if TYPE_CHECKING:
@@ -78,7 +79,7 @@ def _splits(module: nn.Module) -> bool:
 
 
 def plain(tensor: Tensor) -> Tensor:
-    """The numbers that a tensor stands for: of rounded weights what they are multiplied with, else itself.
+    """The numbers that a tensor stands for: of rounded weights what they are multiplied with, of a part the whole.
 
     Examples
     --------
@@ -86,4 +87,4 @@ def plain(tensor: Tensor) -> Tensor:
     0.5
     """
     stands_for: Any = getattr(tensor, "dequantize", None)
-    return stands_for() if type(tensor).__module__.startswith("torchao.") else tensor
+    return stands_for() if type(tensor).__module__.startswith("torchao.") else whole(tensor)

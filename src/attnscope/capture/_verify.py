@@ -191,7 +191,9 @@ def _verified(
             found = forward(model, inputs, called, None if valid is None else lambda _: valid)
     if not sites:
         raise _nothing_seen(model)
-    unseen = [module for module in ran if not any(_related(module, other) for other in seen)]
+    unseen = sorted(module for module in ran if not any(_related(module, other) for other in seen))
+    # a layer, rather than what holds it
+    unseen = [one for one in unseen if not any(other.startswith(f"{one}.") for other in unseen)]
     if unseen:
         raise UncapturedError(
             f"{name} has an attention layer that was not captured ({unseen[0]}, of class "

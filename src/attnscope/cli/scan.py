@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -107,6 +108,7 @@ def scan(
     dtype: options.Dtype = None,
     device_map: options.DeviceMap = None,
     max_memory: options.MaxMemory = None,
+    tp_plan: options.TpPlan = None,
     statistics: _Statistics = None,
     window: _Window = None,
     stride: _Stride = None,
@@ -161,7 +163,9 @@ def scan(
     place = Place(out, default_out)
     named = options.rule_or_file(groups, options.GROUPS)
     words_of = options.rule_or_file(words, options.WORDS)
-    plain = not (target or repair or revision or trust_remote_code or chat or chat_template or device_map)
+    plain = not (
+        target or repair or revision or trust_remote_code or chat or chat_template or device_map or tp_plan
+    )
     signed = {"groups": _signed(named), "words": _signed_words(words_of)}
     question = Question.of(model, text or None, **signed, **settings) if plain else None
     results = None if question is None else _known(question, place, shown)
@@ -180,9 +184,12 @@ def scan(
             words=words_of,
             device_map=device_map,
             max_memory=options.memory_of(max_memory),
+            tp_plan=tp_plan,
             show=shown,
             **settings,
         )
+        if not results.data_vars:  # the first process of several keeps and prints them
+            return
         if question is not None:
             question.note(Path(results.encoding["source"]), json.loads(results.attrs["signature"]))
     folder = Path(results.encoding["source"])
@@ -213,6 +220,8 @@ def _signed_words(words: str | Path | None) -> str | None:
 def _measured(model: str, texts: list[Path] | None, **settings: Any) -> xr.Dataset:
     from attnscope.statistics import scan as run_scan
 
+    if settings["tp_plan"] is not None and os.environ.get("RANK", "0") != "0":  # the first process has a bar
+        return run_scan(model, texts, **settings)
     with progress_bar("scan") as told:
         return run_scan(model, texts, progress=told, **settings)
 

@@ -14,6 +14,7 @@ from attnscope.store import RunFolder
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
+    from attnscope.capture import Team
     from attnscope.statistics._asked import Asked
     from attnscope.store import Signature
 
@@ -27,6 +28,7 @@ class Job(Protocol):
     """The forward passes of one scan."""
 
     notes: dict[str, str]
+    team: Team
 
     def batches(self, done: Callable[[range], bool] = ...) -> Iterator[xr.Dataset]:
         """Measure batch after batch, but those that are done."""
@@ -47,6 +49,8 @@ def measured(
     """The results of a scan with the kinds of its heads; in a run folder if one was asked for."""
     attributes = {"signature": signature.to_json(), **attributes}
     folder = asked.folder(signature)
+    if folder is not None and not job.team.leads:
+        return _followed(job, asked.show).assign_attrs(attributes)
     if folder is not None:
         with RunFolder(folder, signature, repair=asked.repair) as run:
             return _in_folder(run, job, kinds, attributes, asked.show)
@@ -64,17 +68,30 @@ def _in_folder(
     show: Sequence[tuple[int, int]] | None,
 ) -> xr.Dataset:
     """What the run lacks is measured and kept; the results are read from it, as a later call will."""
-    if not run.complete:
-        _keep(run, job.batches(run.holds))
+    team = job.team
+    if team.agreed(lambda: not run.complete):
+        _keep(run, job.batches(lambda texts: team.agreed(lambda: run.holds(texts))))
         if kinds is not None:
             run.save(SUMMARY, kinds(run.results()))
         run.finish(attributes=attributes | job.notes)
     results = load_scan(run)
-    if show is not None and run.is_writable() and not keeps_maps_of(run, show):
+    keeps = show is None or not run.is_writable() or keeps_maps_of(run, show)
+    if show is not None and not team.agreed(lambda: keeps):
         sample = job.sample(results, show)
         if sample is not None:
             run.save(SAMPLE, sample)
     return results
+
+
+def _followed(job: Job, show: Sequence[tuple[int, int]] | None) -> xr.Dataset:
+    """Take part in the passes of a process that keeps the results."""
+    nothing = xr.Dataset()
+    if job.team.agreed(bool):
+        for _ in job.batches(lambda _: job.team.agreed(bool)):
+            pass
+    if show is not None and not job.team.agreed(bool):
+        job.sample(nothing, show)
+    return nothing
 
 
 def _keep(run: RunFolder, batches: Iterable[xr.Dataset]) -> None:

@@ -8,12 +8,13 @@ from itertools import islice
 
 import torch
 import xarray as xr
-from torch import Tensor
+from torch import Tensor, nn
 
 from attnscope.attention import AttentionCall
 from attnscope.capture import (
     LoadedModel,
     Site,
+    Team,
     capture_notes,
     forward,
     padding_difference,
@@ -68,6 +69,7 @@ class Measurement:
         words: WordedWindows | None = None,
     ) -> None:
         self.words = words
+        self.team = Team.of(loaded.model)
         self.groups = groups
         self.loaded, self.windows, self.names, self.band = loaded, windows, names, band
         self.reach = reach
@@ -132,6 +134,19 @@ class Measurement:
         pad_id = pad if pad is not None else tokenizer.eos_token_id or 0
         return Reading.of(batch, pad_id, self.loaded.model.device)
 
+    def _every_head(self, site: Site, found: dict[str, Tensor]) -> dict[str, Tensor]:
+        return self.team.every_head(self._module(site), found, self._all_heads())
+
+    def _first_head(self, site: Site, heads: int) -> int:
+        part = self.team.has_part(self._module(site), heads, self._all_heads())
+        return self.team.rank * heads if part else 0
+
+    def _module(self, site: Site) -> nn.Module:
+        return self.loaded.model.get_submodule(site.name)
+
+    def _all_heads(self) -> int | None:
+        return getattr(self.loaded.model.config.get_text_config(), "num_attention_heads", None)
+
     def check(self) -> None:
         """Refuse a model that cannot be measured, on the first window, before anything is written."""
         inputs = self._reading([self.first]).inputs(self.loaded.model)
@@ -187,7 +202,9 @@ class Measurement:
     def _measure(self, batch: Sequence[Window], first: int) -> xr.Dataset:
         reading = self._reading(batch)
         words = WordReading.of(batch, self.loaded.model.device) if batch[0].words else None
-        observer = StatisticsObserver(self.names, self.band, reading, self.reach, len(self.groups), words)
+        observer = StatisticsObserver(
+            self.names, self.band, reading, self.reach, len(self.groups), words, self._every_head
+        )
         with watching(self.loaded.model, observer, weights_suffice=True):
             forward(
                 self.loaded.model,
@@ -214,12 +231,15 @@ class Measurement:
     @torch.no_grad()
     def sample(self, results: xr.Dataset, asked: Sequence[tuple[int, int]]) -> xr.Dataset:
         """The attention over the first windows."""
-        model, heads = self.loaded.model, results.sizes["head"]
+        model, team = self.loaded.model, self.team
+        heads = team.agreed(lambda: results.sizes["head"])
         shown = [in_words(window) for window in self.shown]
         longest = min(ROWS, max(max(len(one), len(one.target or one)) for one in shown))
-        listed = [
-            shown_heads(results, asked, longest, windows) for windows in (1, *[WINDOWS] * (WINDOWS - 1))
-        ]
+        listed = team.agreed(
+            lambda: [
+                shown_heads(results, asked, longest, windows) for windows in (1, *[WINDOWS] * (WINDOWS - 1))
+            ]
+        )
         others = len(self.sites) * heads - len(listed[0])
         passes = len(self.shown) * len(self.sites)
         begun = self.characters / (self.characters + self.again)
@@ -236,9 +256,10 @@ class Measurement:
             tile = tile_size(others, longest) if others and not observed else 0
             room = 2 * left // (len(self.shown) - len(observed) + 1)
             words = WordReading.of([window], model.device) if window.words else None
-            observer = MapObserver(of_window, room, tile, layer_done, words)
+            observer = MapObserver(of_window, room // team.size, tile, layer_done, words, self._first_head)
             with watching(model, observer, weights_suffice=True):
                 model(**self._reading([window]).inputs(model))
+            observer.maps, observer.tiles = team.together(observer.maps), team.together(observer.tiles)
             left -= sum(len(keys) for _, keys, _, _ in observer.maps.values())
             observed.append(observer)
         kinds = [site.kind for site in self.sites]

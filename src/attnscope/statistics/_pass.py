@@ -15,7 +15,7 @@ from attnscope.statistics._group_places import Places
 from attnscope.statistics._rows import FIRST, GroupMarks, indicator_columns, plan, reduce_call
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from torch import Tensor
 
@@ -40,6 +40,8 @@ class StatisticsObserver:
         How many groups the tokens are in; 0 for none.
     words
         The same windows by words, where these are measured instead of tokens.
+    heads_of
+        From a site and what is measured of its heads here to that of all its heads, where other processes have some.
     measured
         By site index; under ``equal_...`` what equal weights over the visible tokens give, with one head.
     """
@@ -50,6 +52,7 @@ class StatisticsObserver:
     reach: int = 0
     groups: int = 0
     words: WordReading | None = None
+    heads_of: Callable[[Site, dict[str, Tensor]], dict[str, Tensor]] | None = None
     measured: dict[int, dict[str, Tensor]] = field(default_factory=dict)
 
     def __call__(self, site: Site, call: AttentionCall) -> Tensor:
@@ -60,7 +63,7 @@ class StatisticsObserver:
         else:
             output = output_of(call)
             _, found = self._measured(words.words, site, merged.call, merged.mass, merged.equal)
-        self.measured[site.index] = found
+        self.measured[site.index] = found if self.heads_of is None else self.heads_of(site, found)
         return output
 
     def _measured(

@@ -87,6 +87,8 @@ class MapObserver:
         Called after each layer.
     words
         The window by words, where these are shown instead of tokens.
+    first_head
+        From a site and its heads here to the number of the first, where other processes have those before.
     """
 
     listed: Sequence[Place]
@@ -94,6 +96,7 @@ class MapObserver:
     tile: int
     layer_done: Callable[[], None]
     words: WordReading | None = None
+    first_head: Callable[[Site, int], int] | None = None
     maps: dict[Place, tuple[np.ndarray, ...]] = field(
         default_factory=dict[tuple[int, int], tuple[np.ndarray, ...]]
     )
@@ -105,8 +108,10 @@ class MapObserver:
         output = output_of(call)
         merged = None if self.words is None else self.words.merged(site.kind, call)
         call = call if merged is None else merged.call
-        for head in range(call.query.shape[1]):
-            place = site.index, head
+        heads = call.query.shape[1]
+        first = 0 if self.first_head is None else self.first_head(site, heads)
+        for head in range(heads):
+            place = site.index, first + head
             if place in self.listed:
                 self.maps[place] = largest_weights(
                     call, head, self.room // (len(self.listed) - len(self.maps))

@@ -58,6 +58,7 @@ def scan(
     trust_remote_code: bool = False,
     device_map: str | Mapping[str, Any] | None = None,
     max_memory: Mapping[int | str, int | str] | None = None,
+    tp_plan: str | None = None,
     groups: Groups | None = None,
     chat: bool = False,
     chat_template: str | Path | None = None,
@@ -124,6 +125,9 @@ def scan(
     device_map, max_memory
         Where the layers go, of a model that is larger than one device: ``"auto"``, and at most so much on each, such as
         ``{0: "10GiB", "cpu": "30GiB"}``, the rest on the disk. See `attnscope.capture.Placement`.
+    tp_plan
+        ``"auto"``, in processes that torchrun started, shares the heads of each layer out among them. With `out` the
+        first process keeps and returns the results, and the others nothing.
     groups
         Measure too how much the tokens of one group look at those of another. A function from the tokens of a window,
         as they are shown, to the name of a group for each; ``"kinds"`` (word starts, punctuation, ...); a `Path` of
@@ -203,7 +207,7 @@ def scan(
         seed=seed,
         show=show,
         progress=progress,
-        loading=Loading(revision, device, dtype, trust_remote_code, placement),
+        loading=Loading(revision, device, dtype, trust_remote_code, placement, tp_plan),
     )
     pictured = pictured_of(texts, field)
     if pictured is not None and pictured.beside_images and reads_images(model, revision):

@@ -90,7 +90,7 @@ def scan_texts(
     )
     grouping = grouping_for(groups, corpus)
     rule = None if words is None else word_rule_of(words)
-    loaded = load_model(model, tokenizer=asked.processor, **vars(asked.loading))
+    loaded = load_model(model, tokenizer=asked.processor, in_parts=True, **vars(asked.loading))
     length = window_length(loaded, window)
     if isinstance(corpus, Chats):
         corpus = corpus.read_with(loaded.tokenizer)
@@ -132,6 +132,7 @@ def scan_texts(
         "seed": asked.seed,
     }
     settings |= {} if grouping is None else {"groups": grouping.signature}
+    settings |= {} if job.team.size == 1 else {"tensor_parallel": job.team.size}
     settings |= {} if rule is None else {"words": rule.signature, "merging": "queries averaged, keys summed"}
     signature = signature_of("scan", loaded, corpus, target, settings)
     attributes = {"model": loaded.name, **decoder_note(loaded.model, with_target=target is not None)}

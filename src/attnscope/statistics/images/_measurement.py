@@ -11,6 +11,7 @@ import xarray as xr
 
 from attnscope.capture import (
     Site,
+    Team,
     VisionModel,
     capture_notes,
     forward,
@@ -62,6 +63,7 @@ class ImageMeasurement:
         self.count = min(len(images), asked.limit or len(images))
         self.progress = asked.progress or tell_nobody
         self.notes: dict[str, str] = {}
+        self.team = Team()
         self.seen = 0
         self._grids: dict[tuple[int, ...], Grid | None] = {}  # by channels, rows and columns of pixels
         first = next(iter(images))

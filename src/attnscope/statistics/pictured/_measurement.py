@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from attnscope.attention import output_of
-from attnscope.capture import capture_notes, configured_length, forward, sees_ahead, watching
+from attnscope.capture import Team, capture_notes, configured_length, forward, sees_ahead, watching
 from attnscope.corpus import GroupedWindows, Grouping, image_groups, pictured_window
 from attnscope.errors import AttnscopeError
 from attnscope.progress import Progress, tell_nobody
@@ -60,6 +60,7 @@ class PicturedMeasurement:
         self.names, self.progress = names, asked.progress or tell_nobody
         self.tiles = Tiles(model)
         self.notes: dict[str, str] = {}
+        self.team = Team()
         if not self.texts:
             raise AttnscopeError("no text: expected at least one, with its images")
         placed = [self._place(item) for item in self.texts]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from attnscope.attention import output_of
-from attnscope.capture import SpeechModel, capture_notes, forward, verify, watching
+from attnscope.capture import SpeechModel, Team, capture_notes, forward, verify, watching
 from attnscope.errors import AttnscopeError
 from attnscope.progress import Progress, tell_nobody
 from attnscope.statistics._labelled import labelled
@@ -50,6 +50,7 @@ class SoundMeasurement:
         self.speech, self.sounds, self.said, self.limit = speech, sounds, said, asked.limit
         self.names, self.progress = names, asked.progress or tell_nobody
         self.notes: dict[str, str] = {}
+        self.team = Team()
         counts: list[tuple[int, int]] = []
         rests: list[float] = []
         for piece in self.pieces():
