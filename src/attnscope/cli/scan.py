@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from attnscope.cli import options
-from attnscope.cli.output import emit, json_text, progress_bar, working
+from attnscope.cli.output import emit, json_text, progress_bar, tell, working
 from attnscope.cli.place import PAGE, Place, draw_views
 from attnscope.cli.scan_tables import as_dict, list_statistics, print_csv, print_tables
 
@@ -80,6 +80,14 @@ _Chat = Annotated[
 _ChatTemplate = Annotated[
     Path | None, typer.Option(help="Jinja file that writes chats out.", show_default="the tokenizer's own")
 ]
+_Task = Annotated[
+    str | None,
+    typer.Option(
+        metavar="I/N|env",
+        help="Part of the scan that this process does, of N that share a folder; env asks torchrun or a Slurm array.",
+        show_default="all of it",
+    ),
+]
 _Words = Annotated[
     str | None,
     typer.Option(
@@ -104,6 +112,7 @@ def scan(
     target: _Target = None,
     out: options.Out = None,
     repair: options.Repair = False,
+    task: _Task = None,
     device: options.Device = None,
     dtype: options.Dtype = None,
     device_map: options.DeviceMap = None,
@@ -163,9 +172,18 @@ def scan(
     place = Place(out, default_out)
     named = options.rule_or_file(groups, options.GROUPS)
     words_of = options.rule_or_file(words, options.WORDS)
-    plain = not (
-        target or repair or revision or trust_remote_code or chat or chat_template or device_map or tp_plan
+    asked_apart = (
+        target,
+        repair,
+        revision,
+        trust_remote_code,
+        chat,
+        chat_template,
+        device_map,
+        tp_plan,
+        task,
     )
+    plain = not any(asked_apart)
     signed = {"groups": _signed(named), "words": _signed_words(words_of)}
     question = Question.of(model, text or None, **signed, **settings) if plain else None
     results = None if question is None else _known(question, place, shown)
@@ -176,6 +194,7 @@ def scan(
             targets=target or None,
             out=place,
             repair=repair,
+            task=task,
             revision=revision,
             trust_remote_code=trust_remote_code,
             groups=named,
@@ -188,7 +207,8 @@ def scan(
             show=shown,
             **settings,
         )
-        if not results.data_vars:  # the first process of several keeps and prints them
+        if not results.data_vars:  # another process keeps and prints them
+            tell(results.attrs.get("task", ""))
             return
         if question is not None:
             question.note(Path(results.encoding["source"]), json.loads(results.attrs["signature"]))

@@ -11,6 +11,7 @@ from attnscope.capture import AS_SAVED, Loading
 from attnscope.checks import check_seed, check_whole
 from attnscope.errors import AttnscopeError
 from attnscope.progress import Tell
+from attnscope.statistics._tasks import task_of
 from attnscope.store import Signature
 
 BAND = 10  # tokens
@@ -48,6 +49,7 @@ class Asked:
     statistics: Sequence[str] | str | None = None
     band: int | None = None
     seed: int = 0
+    task: str | None = None
     show: Sequence[tuple[int, int]] | None = None
     progress: Tell | None = None
     loading: Loading = AS_SAVED
@@ -55,6 +57,10 @@ class Asked:
     def __post_init__(self) -> None:
         check_whole(1, limit=self.limit, batch_size=self.batch_size, band=self.band)
         check_seed(self.seed)
+        if self.task is not None:
+            task_of(self.task)
+            if self.out is None:
+                raise AttnscopeError("a task (--task) is a part of a run folder: name it with out")
 
     def band_within(self, reach: int, where: str) -> int:
         """Largest offset of the band, where `reach` is the largest that there is: the one asked for, or 10 at most.

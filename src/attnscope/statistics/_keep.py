@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 import xarray as xr
 
 from attnscope.statistics._stored import SAMPLE, SUMMARY, keeps_maps_of, load_scan
-from attnscope.store import RunFolder
+from attnscope.statistics._tasks import Share, drop_parts, gather, parts_with_all, said, task_of
+from attnscope.store import InUseError, RunFolder, is_finished
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
+    from pathlib import Path
 
     from attnscope.capture import Team
     from attnscope.statistics._asked import Asked
@@ -51,6 +53,8 @@ def measured(
     folder = asked.folder(signature)
     if folder is not None and not job.team.leads:
         return _followed(job, asked.show).assign_attrs(attributes)
+    if folder is not None and asked.task is not None and not is_finished(folder):
+        return _part(job, asked, signature, kinds, attributes, folder)
     if folder is not None:
         with RunFolder(folder, signature, repair=asked.repair) as run:
             return _in_folder(run, job, kinds, attributes, asked.show)
@@ -60,17 +64,49 @@ def measured(
     return results.assign_attrs(attributes | job.notes)
 
 
+def _part(
+    job: Job,
+    asked: Asked,
+    signature: Signature,
+    kinds: Callable[[xr.Dataset], xr.Dataset] | None,
+    attributes: dict[str, str],
+    folder: Path,
+) -> xr.Dataset:
+    """Do one task of a run; where all others are done, put their parts together."""
+    task = task_of(str(asked.task))
+    with RunFolder(task.folder(folder), signature, repair=asked.repair) as part:
+        if not part.complete:
+            share = Share(task, part)
+            _keep(part, job.batches(share))
+            share.finish()
+    parts = parts_with_all(folder, signature)
+    if not parts:
+        return said(task, signature, folder)
+    try:
+        run = RunFolder(folder, signature, repair=asked.repair).__enter__()
+    except InUseError:  # another one that was done at the same moment
+        return said(task, signature, folder)
+    with run:
+        gather(run, parts)
+        results = _in_folder(run, job, kinds, attributes, asked.show, whole=True)
+    drop_parts(folder)
+    return results
+
+
 def _in_folder(
     run: RunFolder,
     job: Job,
     kinds: Callable[[xr.Dataset], xr.Dataset] | None,
     attributes: dict[str, str],
     show: Sequence[tuple[int, int]] | None,
+    *,
+    whole: bool = False,
 ) -> xr.Dataset:
     """What the run lacks is measured and kept; the results are read from it, as a later call will."""
     team = job.team
     if team.agreed(lambda: not run.complete):
-        _keep(run, job.batches(lambda texts: team.agreed(lambda: run.holds(texts))))
+        if not whole:
+            _keep(run, job.batches(lambda texts: team.agreed(lambda: run.holds(texts))))
         if kinds is not None:
             run.save(SUMMARY, kinds(run.results()))
         run.finish(attributes=attributes | job.notes)

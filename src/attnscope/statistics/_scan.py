@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import torch
 import xarray as xr
 
 from attnscope.bundled import MODEL
@@ -42,6 +44,7 @@ def scan(
     tokenizer: Any = None,
     out: str | Path | Callable[[Signature], Path] | None = None,
     repair: bool = False,
+    task: str | None = None,
     window: int | None = None,
     stride: int | None = None,
     limit: int | None = None,
@@ -97,6 +100,10 @@ def scan(
         and a run that was stopped goes on. ``.encoding["source"]`` of the result holds the folder.
     repair
         Whether to measure again what was damaged in a finished run; else such a run is refused.
+    task
+        Which part of the scan this process does, ``"2/3"``, of processes that name the same `out` on a disk that they
+        share; or ``"env"``, for what torchrun or a Slurm array says. The last one to finish returns the results, and
+        the others none.
     window
         Tokens of a window, special tokens included; by default what the model takes, at most 2,048. With `targets`, the
         most that a line may have.
@@ -195,11 +202,16 @@ def scan(
         raise AttnscopeError(
             "max_memory (--max-memory) says nothing without device_map (--device-map): give both"
         )
+    if task is not None and tp_plan is not None:
+        raise AttnscopeError("task (--task) does not go with tp_plan (--tp-plan): leave out one of them")
+    if task == "env" and device is None and "LOCAL_RANK" in os.environ and torch.cuda.is_available():
+        device = f"cuda:{os.environ['LOCAL_RANK']}"
     placement = None if device_map is None else Placement(device_map, max_memory)
     asked = Asked(
         processor=tokenizer,
         out=out,
         repair=repair,
+        task=task,
         limit=limit,
         batch_size=batch_size,
         statistics=statistics,

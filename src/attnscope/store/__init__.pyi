@@ -1,6 +1,6 @@
 from ._arrays import SUFFIX, packed, unpacked
 from ._files import explained, file_state, json_bytes, write_output
-from ._folder import MANIFEST, OwnedFolder, damage, manifest_of
+from ._folder import MANIFEST, InUseError, OwnedFolder, damage, manifest_of
 from ._labelled import padded_heads, stacked
 from ._run import VIEWS, RunFolder, is_finished
 from ._signature import Signature, package_versions, short_hash, tokenizer_sha256
@@ -9,6 +9,7 @@ __all__ = [
     "MANIFEST",
     "SUFFIX",
     "VIEWS",
+    "InUseError",
     "OwnedFolder",
     "RunFolder",
     "Signature",

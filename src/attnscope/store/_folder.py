@@ -31,6 +31,10 @@ WORKPLACE = ".attnscope"  # lock and unfinished files
 Content: TypeAlias = bytes | Callable[[Path], Any]
 
 
+class InUseError(AttnscopeError):
+    """Another process is writing to a folder."""
+
+
 class Checksum(NamedTuple):
     """Size and SHA-256 of a file, or of the beginning of one that grows."""
 
@@ -404,7 +408,7 @@ def _locked(path: Path) -> IO[bytes] | None:
             return file
     except BlockingIOError as error:
         file.close()
-        raise AttnscopeError(
+        raise InUseError(
             f"another command is writing to {path.parent.parent}: wait for it, or choose another folder with --out"
         ) from error
     except BaseException:

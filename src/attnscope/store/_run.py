@@ -116,6 +116,10 @@ class RunFolder(OwnedFolder):
             raise AttnscopeError(f"{self.path} holds no results yet")
         return xr.concat(parts, "text", data_vars="minimal", coords="minimal", compat="override")
 
+    def piece(self, texts: range) -> xr.Dataset:
+        """The results of one of `pieces`, in memory."""
+        return unpacked(self.read(self.pieces[texts]))
+
     def save(self, name: str, dataset: xr.Dataset) -> None:
         """Write something that is computed from the results, whole or not at all."""
         with explained(f"write {name}", f"The results are safe. {_GO_ON}"):

@@ -1,0 +1,151 @@
+"""One scan by several processes: the same arrays, whatever is killed."""
+
+import json
+import random
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+import attnscope
+from attnscope import AttnscopeError, open_run
+from attnscope.bundled import TEXT
+from attnscope.statistics import _tasks
+from attnscope.statistics._tasks import Task, parts_of, task_of
+from attnscope.store import RunFolder, unpacked
+from tests.process import Started
+
+SIZES = {"window": 32, "batch_size": 4, "limit": 60}
+
+
+def scan(out, task=None, **more):
+    return attnscope.scan("bundled", TEXT, **SIZES, out=out, task=task, device="cpu", **more)
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("whole") / "run"
+    return scan(folder, show=[])
+
+
+@pytest.fixture(autouse=True)
+def small_units(monkeypatch):
+    monkeypatch.setattr(_tasks, "UNIT", 3)
+
+
+def sample(folder):
+    return unpacked((folder / "sample.zarr.zip").read_bytes())
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 4])
+def test_as_many_as_there_are_give_the_same_arrays(count, whole, tmp_path):
+    out = tmp_path / "run"
+    for number in range(count, 1, -1):
+        found = scan(out, f"{number}/{count}", show=[])
+        assert not found.data_vars
+        assert f"Task {number} of {count} is done" in found.attrs["task"]
+        assert not out.exists()
+    last = scan(out, f"1/{count}", show=[])
+    assert last.identical(whole)
+    assert open_run(out).identical(whole)
+    assert sample(out).identical(sample(Path(whole.encoding["source"])))
+    assert not parts_of(out).exists()
+    assert scan(out, f"1/{count}", show=[]).identical(whole)  # given again, it is there already
+
+
+def test_what_other_counts_of_tasks_have_done_is_taken_once(whole, tmp_path):
+    out = tmp_path / "run"
+    scan(out, "1/2")
+    for number in (1, 2):
+        scan(out, f"{number}/3")
+    assert scan(out, "3/3").identical(whole)
+
+
+def test_one_that_was_stopped_goes_on(whole, tmp_path, monkeypatch):
+    def stop(progress):
+        if progress.told["windows"] > 30:
+            raise KeyboardInterrupt
+
+    out = tmp_path / "run"
+    with pytest.raises(KeyboardInterrupt):
+        scan(out, "1/2", progress=stop)
+    part = RunFolder(Task(1, 2).folder(out), json.loads(whole.attrs["signature"]))
+    assert any(name.startswith("pieces/") for name in part.look().files)
+    scan(out, "2/2")
+    assert not out.exists()
+    assert scan(out, "1/2").identical(whole)
+
+
+def test_who_is_late_by_a_moment_leaves_it_to_the_other(whole, tmp_path):
+    out = tmp_path / "run"
+    scan(out, "1/2")
+    with RunFolder(out, json.loads(whole.attrs["signature"])) as run:
+        run.lock()
+        assert "Task 2 of 2 is done" in scan(out, "2/2").attrs["task"]
+    assert scan(out, "2/2").identical(whole)
+
+
+def test_kills_at_any_moment_lose_nothing(whole, tmp_path):
+    """Both workers are killed again and again, and started anew."""
+    out, chance = tmp_path / "run", random.Random(0)
+    sizes = [part for name, value in SIZES.items() for part in (f"--{name.replace('_', '-')}", str(value))]
+    command = ["scan", "bundled", str(TEXT), *sizes, "--device", "cpu", "--no-report", "--out", str(out)]
+    kills = 0
+    while not (out / "manifest.json").exists():
+        tasks = ("1/2", "2/2")
+        workers = [
+            Started(*command, "--task", task, cwd=tmp_path, ATTNSCOPE_FLUSH_SECONDS="0") for task in tasks
+        ]
+        if kills < 4:
+            time.sleep(chance.uniform(0.5, 2.5))
+            kills += sum(worker.poll() is None for worker in workers)
+            for worker in workers:
+                worker.send_signal(signal.SIGKILL)
+        for worker in workers:
+            worker.communicate()
+    assert kills
+    assert open_run(out).drop_attrs().identical(whole.drop_attrs())
+
+
+@pytest.mark.parametrize(
+    ("environment", "task"),
+    [
+        ({"RANK": "1", "WORLD_SIZE": "4"}, Task(2, 4)),
+        (
+            {"SLURM_ARRAY_TASK_ID": "7", "SLURM_ARRAY_TASK_COUNT": "4", "SLURM_ARRAY_TASK_MIN": "5"},
+            Task(3, 4),
+        ),
+        ({"SLURM_ARRAY_TASK_ID": "0", "SLURM_ARRAY_TASK_COUNT": "4"}, Task(1, 4)),
+    ],
+)
+def test_the_environment_says_which(environment, task, monkeypatch):
+    for name in ("RANK", "WORLD_SIZE"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    assert task_of("env") == task
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"task": "0/2"}, "task .--task. is '0/2'; expected I/N"),
+        ({"task": "3/2"}, "expected I/N"),
+        ({"task": "half"}, "expected I/N"),
+        ({"task": "env"}, "the environment names no task"),
+        ({"task": "1/2", "out": None}, "a task .--task. is a part of a run folder"),
+        ({"task": "1/2", "tp_plan": "auto"}, "does not go with tp_plan"),
+    ],
+)
+def test_what_is_no_task_is_refused(given, said, tmp_path):
+    with pytest.raises(AttnscopeError, match=said):
+        attnscope.scan("bundled", TEXT, **{"out": tmp_path / "run", **given})
+    assert not list(tmp_path.iterdir())
+
+
+def test_parts_of_another_run_are_refused(tmp_path):
+    out = tmp_path / "run"
+    scan(out, "1/2")
+    with pytest.raises(AttnscopeError, match=r"part of another run: its settings\.band"):
+        scan(out, "2/2", band=2)
