@@ -49,6 +49,24 @@ def test_layers_on_the_disk_give_the_same_numbers(folder, room, temporary):
     assert placed.identical(whole)
 
 
+def test_a_model_that_lies_on_the_disk_as_a_whole(folder, temporary):
+    """Its input goes where it runs, not to where its first weights wait."""
+    model = tiny("llama")
+    tokenizer = load_model(MODEL, device="cpu").tokenizer
+    model.resize_token_embeddings(len(tokenizer))
+    model.save_pretrained(temporary / "model")
+    tokenizer.save_pretrained(temporary / "model")
+    texts = [TEXT, "A lamp."]
+    placed = attnscope.scan(temporary / "model", texts, device_map="auto", max_memory={"cpu": "20KB"})
+    assert placed.identical(attnscope.scan(temporary / "model", texts, device="cpu"))
+
+
+def test_without_a_bound_there_is_one_device(temporary):
+    assert attnscope.scan("bundled", TEXT, device_map="auto").identical(
+        attnscope.scan("bundled", TEXT, device="cpu")
+    )
+
+
 def test_they_lie_on_the_disk_as_long_as_the_model_is_there(folder, room, temporary):
     loaded = load_model(folder, placement=Placement("auto", room))
     assert "disk" in loaded.model.hf_device_map.values()
@@ -83,10 +101,13 @@ def test_broken_numbers_on_the_disk_are_found(folder, room, temporary):
         ({"max_memory": {"cpu": "1GB"}}, "says nothing without device_map"),
         ({"device_map": "auto", "device": "cpu"}, "does not go with device"),
         ({"device_map": "auto", "dtype": "int8"}, "does not go with dtype"),
-        ({"device_map": "auto", "max_memory": {"cpu": 99}}, "cannot be placed as device_map says"),
+        (
+            {"device_map": "auto", "max_memory": {"cpu": 99}},
+            "cannot be placed as device_map and max_memory say",
+        ),
         (
             {"device_map": "auto", "max_memory": {"cpu": "lots"}},
-            "cannot be placed as device_map says .`size` lots",
+            "cannot be placed as device_map and max_memory say .`size` lots",
         ),
     ],
 )

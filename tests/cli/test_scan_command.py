@@ -105,7 +105,7 @@ def test_groups_come_in_the_table_as_json_and_csv_and_on_the_page(tmp_path):
     assert 'id="groups"' in (run / "report.html").read_text()
     again = attnscope(*asked, "--json", cwd=tmp_path)
     answer = json.loads(again.stdout)
-    assert answer["signature"]["settings"]["groups"].startswith("rules.jsonl:")
+    assert answer["signature"]["settings"]["groups"].startswith("rules:")
     groups = answer["groups"]
     assert groups["names"] == ["the", "other"]
     weight = np.array(groups["weight"])

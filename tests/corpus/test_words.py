@@ -121,6 +121,7 @@ def test_what_is_no_file_of_spans_is_refused(tmp_path, line, message):
         ([(4, 9), (0, 3)], "hold the span 0 to 3"),
         ([(0, 5), (4, 9)], "hold the span 4 to 9"),
         ([(3, 3)], "hold the span 3 to 3"),
+        ([(0.5, 2)], "expected pairs of first character"),
         ([(0, 3, 1)], "expected pairs of first character"),
         (None, "are None; expected pairs"),
         (["The"], "expected pairs"),

@@ -397,6 +397,10 @@ class Overflowing(Causal):
             flexible(flex_attention, score_mod=lambda s, b, h, q, k: s + (q * k).sum() / 9),
             "gives other numbers than the module",
         ),
+        (
+            flexible(flex_attention, score_mod=lambda s, b, h, q, k: torch.where(b == 1, -math.inf, s)),
+            "text 2: layer 0 .Flexible. lets no token look anywhere",
+        ),
         (ByHand(), "no attention call of ByHand was seen .1 passes without"),
         (Folded(), "attends in 6 texts, the layers before it in 2"),
         (Overflowing(), "text 2: layer 0 .Overflowing. gives NaN or infinity"),

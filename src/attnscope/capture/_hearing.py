@@ -13,6 +13,7 @@ from transformers import AutoFeatureExtractor, PreTrainedModel
 from attnscope.capture._beside import hash_of_settings, load_preprocessor, repository_beside
 from attnscope.capture._inner import inner_model
 from attnscope.capture._load import AS_SAVED, LoadedModel, Loading, load_model, what_is_read
+from attnscope.capture._placement import device_of
 from attnscope.capture._repository import Repository
 from attnscope.capture._tokenizer import load_tokenizer
 from attnscope.errors import AttnscopeError, explaining
@@ -109,7 +110,7 @@ class SpeechModel:
             raise AttnscopeError(
                 f"{name} has {len(samples)} samples at {self.rate:,} a second, too few for one frame: leave it out"
             )
-        values = given.to(self.model.device, self.model.dtype)
+        values = given.to(device_of(self.model), self.model.dtype)
         return Heard({reads: values}, frames, sounding, each / self.rate)
 
     def processing(self) -> str:

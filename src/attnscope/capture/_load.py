@@ -33,7 +33,7 @@ from attnscope.capture._quantised import INTEGERS, plain, quantised
 from attnscope.capture._quiet import quiet
 from attnscope.capture._repository import Repository, asking_trust
 from attnscope.capture._size import no_larger_than
-from attnscope.capture._team import check_launched, refuse_team
+from attnscope.capture._team import check_launched, check_shares, refuse_team
 from attnscope.capture._tokenizer import load_tokenizer, refuse_slow
 from attnscope.checks import check_kind
 from attnscope.corpus.texts import SUFFIXES
@@ -265,6 +265,8 @@ def _placed(repository: Repository, name: str, loading: Loading) -> tuple[PreTra
     on = usable_device(loading.device)  # before minutes are spent on reading
     with quiet(), _one_at_a_time, own_random_numbers():  # a missing head is drawn
         model, identity = _from_checkpoint(repository, loading)
+    if loading.tp_plan is not None:
+        check_shares(model)
     if placement is None and loading.tp_plan is None:
         with explaining(f"{name} cannot be put on {on}", "Try --device cpu, or --dtype bfloat16"):
             model = model.to(cast("Any", on))

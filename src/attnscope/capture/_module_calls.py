@@ -80,7 +80,7 @@ class _Watched:
         self.observer = observer
         self.running: list[str] = []
         self.calls = 0
-        self.in_fast = False
+        self.in_fast = self.in_flex = False
         self.mode = _Mode(self.see)
 
     def wrap(self, name: str, module: nn.Module) -> Callable[..., Any]:
@@ -112,7 +112,9 @@ class _Watched:
                 yield
         except BaseException as error:
             self.observer.lost()
-            if type(error).__module__ == "torch._dynamo.exc":  # it cannot compile what watches
+            if (
+                type(error).__module__ == "torch._dynamo.exc" and not self.in_flex
+            ):  # it cannot compile what watches
                 raise AttnscopeError(
                     f"{name} calls a compiled function, within which nothing can be seen: let it call the function as "
                     "it was before torch.compile"
@@ -142,8 +144,10 @@ class _Watched:
         if not self.running:
             return function(*args, **options)
         self.mode.__exit__(None, None, None)
+        self.in_flex = True  # what it raises here it raises unwatched too
         try:
             output = function(*args, **options)
+            self.in_flex = False
             self.see(of_flex(output, *args, **options))
         finally:
             self.mode.__enter__()

@@ -16,6 +16,7 @@ from attnscope.capture._eager import without_cache
 from attnscope.capture._heuristics import image_token_of, main_output
 from attnscope.capture._inner import inner_model
 from attnscope.capture._load import AS_SAVED, LoadedModel, Loading, load_model
+from attnscope.capture._placement import device_of
 from attnscope.capture._processors import load_processor
 from attnscope.capture._quiet import quiet
 from attnscope.capture._repository import Repository
@@ -125,7 +126,7 @@ class PicturedModel:
         if not isinstance(value, torch.Tensor):
             return value
         model = self.loaded.model
-        return value.to(model.device, model.dtype if value.is_floating_point() else value.dtype)
+        return value.to(device_of(model), model.dtype if value.is_floating_point() else value.dtype)
 
     def run(self, given: dict[str, Any]) -> Tensor:
         """What the whole model gives."""

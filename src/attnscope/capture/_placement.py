@@ -10,6 +10,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from attnscope.errors import AttnscopeError, reason_of
 
 if TYPE_CHECKING:
@@ -72,9 +74,12 @@ class Placement:
             If transformers and accelerate cannot place the layers like this.
         """
         folder = tempfile.mkdtemp(prefix="attnscope-")
+        device_map = self.device_map if isinstance(self.device_map, str) else dict(self.device_map)
+        if isinstance(device_map, str) and self.max_memory is None and not torch.cuda.is_available():
+            device_map = {"": "cpu"}  # there is nothing else, and no bound
         try:
             model, report = make(
-                device_map=self.device_map if isinstance(self.device_map, str) else dict(self.device_map),
+                device_map=device_map,
                 max_memory=None if self.max_memory is None else dict(self.max_memory),
                 offload_folder=folder,
                 offload_buffers=True,
@@ -82,12 +87,28 @@ class Placement:
         except BaseException as error:
             shutil.rmtree(folder, ignore_errors=True)
             if isinstance(
-                error, (KeyError, IndexError, ValueError)
+                error, (KeyError, IndexError, ValueError, RuntimeError)
             ):  # as with tied weights on several devices
                 raise _not_placed(error) from error
             raise
         weakref.finalize(model, shutil.rmtree, folder, ignore_errors=True)
         return model, report
+
+
+def device_of(model: nn.Module) -> torch.device:
+    """Where a model takes its input: its own device, or the one that runs what lies elsewhere.
+
+    Examples
+    --------
+    >>> from torch import nn
+    >>> device_of(nn.Linear(2, 2))
+    device(type='cpu')
+    """
+    hook: Any = getattr(model, "_hf_hook", None)
+    device: Any = getattr(hook, "execution_device", None)
+    if device is not None:
+        return torch.device(device)
+    return next((one.device for one in model.parameters() if not one.is_meta), torch.device("cpu"))
 
 
 def parameters_of(model: nn.Module) -> Generator[tuple[str, Tensor]]:
@@ -117,6 +138,6 @@ def parameters_of(model: nn.Module) -> Generator[tuple[str, Tensor]]:
 
 def _not_placed(error: Exception) -> AttnscopeError:
     return AttnscopeError(
-        f"the layers cannot be placed as device_map says ({reason_of(error)}): give more memory (--max-memory), or in "
-        "Python a map of your own"
+        f"the layers cannot be placed as device_map and max_memory say ({reason_of(error)}): weights that layers share "
+        "may have to stay together. Give other sizes (--max-memory), or in Python a map of your own"
     )

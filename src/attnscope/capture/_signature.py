@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
+from attnscope.capture._placement import device_of
 from attnscope.store import Signature, package_versions, tokenizer_sha256
 
 if TYPE_CHECKING:
@@ -45,7 +46,7 @@ def signature_of(
     ('small-mlm', 'float32')
     """
     where = {
-        "device": loaded.model.device.type,
+        "device": device_of(loaded.model).type,
         "dtype": str(loaded.model.dtype).removeprefix("torch."),
     }
     if reader is None and loaded.tokenizer is not None:

@@ -133,6 +133,23 @@ def check_launched() -> None:
         )
 
 
+def check_shares(model: PreTrainedModel) -> None:
+    """Refuse as many processes as do not divide the heads.
+
+    Raises
+    ------
+    AttnscopeError
+        Names both numbers.
+    """
+    config, size = model.config.get_text_config(), Team.of(model).size
+    for name in ("num_attention_heads", "num_key_value_heads"):
+        heads = getattr(config, name, None)
+        if isinstance(heads, int) and heads % size:
+            raise AttnscopeError(
+                f"{heads} heads ({name}) cannot be shared out among {size} processes: start as many as divide them"
+            )
+
+
 def whole(tensor: Tensor) -> Tensor:
     """The whole of a tensor of which each process has a part."""
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor

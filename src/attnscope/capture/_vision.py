@@ -14,6 +14,7 @@ from attnscope.capture._beside import hash_of_settings, load_preprocessor, repos
 from attnscope.capture._heuristics import image_token_of
 from attnscope.capture._inner import inner_model
 from attnscope.capture._load import AS_SAVED, LoadedModel, Loading, load_model, what_is_read
+from attnscope.capture._placement import device_of
 from attnscope.capture._repository import Repository
 from attnscope.errors import AttnscopeError, explaining
 
@@ -59,7 +60,7 @@ class VisionModel:
                     input_data_format="channels_last",  # which is guessed, and wrongly of 1 or 3 rows
                     return_tensors="pt",
                 )[_READS]
-        return values.to(self.model.device, self.model.dtype)
+        return values.to(device_of(self.model), self.model.dtype)
 
     def processing(self) -> str | None:
         """Hash of all that the image processor does; None without one."""

@@ -118,7 +118,11 @@ def memory_of(given: str | None) -> dict[int | str, str] | None:
 
 def rule_or_file(given: str | None, known: tuple[str, ...]) -> str | Path | None:
     """A rule by its name, else the file of that name."""
-    return Path(given) if given is not None and given not in known else given
+    if given is None or given in known:
+        return given
+    if not Path(given).is_file():
+        raise AttnscopeError(f"{given}: no such file; choose {' or '.join(known)}, or a file that is there")
+    return Path(given)
 
 
 def formats_of(figures: str) -> tuple[str, ...]:

@@ -42,11 +42,12 @@ def _with_units(words: Wording) -> str:
 
 def as_dict(results: xr.Dataset, folder: Path) -> dict[str, Any]:
     """What ``--json`` prints."""
-    from attnscope.statistics import rank_heads
+    from attnscope.statistics import notes_of, rank_heads
 
     return {
         "signature": json.loads(results.attrs["signature"]),
         "texts": results.sizes["text"],
+        "notes": notes_of(results),
         "capture": results.attrs.get("capture"),
         "kinds": results.attrs.get("kinds"),
         "heads": rank_heads(results),

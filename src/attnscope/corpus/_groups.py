@@ -268,7 +268,7 @@ def _of_file(path: Path) -> Grouping:
         return [min(of_token.get(token.strip(), last), of_kind.get(kind, last))[1] for token, kind in pairs]
 
     rules = json.dumps([list(names), of_token, of_kind], sort_keys=True)
-    return Grouping(f"{path.name}:{hashlib.sha256(rules.encode()).hexdigest()[:16]}", tuple(names), rule)
+    return Grouping(f"rules:{hashlib.sha256(rules.encode()).hexdigest()[:16]}", tuple(names), rule)
 
 
 def _rule(value: Mapping[str, Any], where: str) -> tuple[str, list[str], list[str]]:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import pairwise
+from operator import index
 from pathlib import Path
 from typing import Any, cast
 
@@ -234,7 +235,7 @@ def _by_unicode(text: str) -> list[Span]:
 def _checked(given: Any, window: Window) -> list[Span]:
     """Spans of a text, once they are known to be some."""
     try:
-        spans = [(int(start), int(end)) for start, end in given]
+        spans = [(index(start), index(end)) for start, end in given]
     except (TypeError, ValueError):
         raise AttnscopeError(
             f"the words of {window.source} are {given!r:.60}; expected pairs of first character and one past the last"
@@ -264,7 +265,7 @@ def _of_file(path: Path) -> WordRule:
                 f"{shown(path)}, line {number}: has other spans for a text that stands in a line before"
             )
     digest = hashlib.sha256(json.dumps(of_text, sort_keys=True).encode()).hexdigest()
-    return WordRule(f"{path.name}:{digest[:16]}", partial(_looked_up, of_text, shown(path)))
+    return WordRule(f"spans:{digest[:16]}", partial(_looked_up, of_text, shown(path)))
 
 
 def _looked_up(of_text: dict[str, list[Any]], name: str, text: str) -> list[Any]:

@@ -35,7 +35,7 @@ from ._rows import indicator_columns, reduce_call
 from ._sample import weight_rows
 from ._scan import scan
 from ._scan_texts import window_length
-from ._stored import NOTES, SAMPLE, default_out, keeps_maps_of, load_scan, unit_of
+from ._stored import NOTES, SAMPLE, default_out, keeps_maps_of, load_scan, notes_of, unit_of
 from ._summary import summarize
 from ._watched import Seen, watch
 
@@ -78,6 +78,7 @@ __all__ = [
     "majority_names",
     "measure_weights",
     "name_profile",
+    "notes_of",
     "numbering_note",
     "peaks",
     "rank_heads",

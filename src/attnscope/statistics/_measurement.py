@@ -16,6 +16,7 @@ from attnscope.capture import (
     Site,
     Team,
     capture_notes,
+    device_of,
     forward,
     padding_difference,
     should_look_back,
@@ -132,7 +133,7 @@ class Measurement:
         tokenizer = self.loaded.tokenizer
         pad = tokenizer.pad_token_id
         pad_id = pad if pad is not None else tokenizer.eos_token_id or 0
-        return Reading.of(batch, pad_id, self.loaded.model.device)
+        return Reading.of(batch, pad_id, device_of(self.loaded.model))
 
     def _every_head(self, site: Site, found: dict[str, Tensor]) -> dict[str, Tensor]:
         return self.team.every_head(self._module(site), found, self._all_heads())
@@ -201,7 +202,7 @@ class Measurement:
     @torch.no_grad()
     def _measure(self, batch: Sequence[Window], first: int) -> xr.Dataset:
         reading = self._reading(batch)
-        words = WordReading.of(batch, self.loaded.model.device) if batch[0].words else None
+        words = WordReading.of(batch, device_of(self.loaded.model)) if batch[0].words else None
         observer = StatisticsObserver(
             self.names, self.band, reading, self.reach, len(self.groups), words, self._every_head
         )
@@ -255,7 +256,7 @@ class Measurement:
         for window, of_window in zip(self.shown, listed, strict=False):
             tile = tile_size(others, longest) if others and not observed else 0
             room = 2 * left // (len(self.shown) - len(observed) + 1)
-            words = WordReading.of([window], model.device) if window.words else None
+            words = WordReading.of([window], device_of(model)) if window.words else None
             observer = MapObserver(of_window, room // team.size, tile, layer_done, words, self._first_head)
             with watching(model, observer, weights_suffice=True):
                 model(**self._reading([window]).inputs(model))

@@ -17,6 +17,7 @@ from attnscope.capture import (
     Site,
     borrowed,
     decoder_start,
+    device_of,
     forward,
     layer_coordinates,
     load_model,
@@ -105,7 +106,7 @@ def weights(
     merging = None
     if words is not None:
         first = next(iter(WordedWindows([first], word_rule_of(words))))
-        merging = WordReading.of([first], loaded.model.device)
+        merging = WordReading.of([first], device_of(loaded.model))
     beside = first.target or first
     found: dict[int, tuple[Site, np.ndarray]] = {}
 
@@ -132,9 +133,9 @@ def weights(
         found[site.index] = (site, own.float().cpu().numpy())
         return output
 
-    inputs = {"input_ids": torch.tensor([list(first.ids)], device=loaded.model.device)}
+    inputs = {"input_ids": torch.tensor([list(first.ids)], device=device_of(loaded.model))}
     if loaded.model.config.is_encoder_decoder:
-        inputs["decoder_input_ids"] = torch.tensor([list(beside.ids)], device=loaded.model.device)
+        inputs["decoder_input_ids"] = torch.tensor([list(beside.ids)], device=device_of(loaded.model))
     with borrowed(loaded.model), torch.no_grad(), watching(loaded.model, observe):
         forward(loaded.model, inputs, lambda _: first.source)
         if layer is not None and not found:

@@ -46,6 +46,11 @@ def unit_of(results: xr.Dataset) -> str:
     return "frames" if results.attrs.get("reads") == "sounds" else "tokens"
 
 
+def notes_of(results: xr.Dataset) -> dict[str, str]:
+    """What tells a reader what is not as expected, by name."""
+    return {name: str(results.attrs[name]) for name in NOTES if name in results.attrs}
+
+
 def load_scan(run: RunFolder) -> xr.Dataset:
     """What `scan` returns, from the folder of a finished run."""
     results, summary = run.results(), run.load(SUMMARY)

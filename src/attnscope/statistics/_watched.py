@@ -71,6 +71,7 @@ class Seen:
         check_finite(
             where, _shown(seen).transpose(1, 2), lambda text: f"text {first + text + 1}", seen.queries
         )
+        _refuse_blind(where, measured, first)
         if seen.output is not None:
             _check_output(where, output, seen.output, seen.queries)
         self._now.add(site, measured, seen.queries, reach)
@@ -166,6 +167,15 @@ def watch(
     seen = Seen(module, choose(statistics), band)
     with calls_inside(module, PassObserver(seen._see, seen._done, seen._lost)):  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
         yield seen
+
+
+def _refuse_blind(where: str, measured: dict[str, Tensor], first: int) -> None:
+    """Refuse a text of which no token may look anywhere: nothing can be said of it."""
+    for name, value in measured.items():
+        nothing = value.isnan().all(1) if value.ndim == 2 else None  # noqa: PLR2004 text, head
+        if nothing is not None and not name.startswith("equal_") and bool(nothing.any()):
+            text = first + int(nothing.nonzero()[0]) + 1
+            raise AttnscopeError(f"text {text}: {where} lets no token look anywhere: leave that text out")
 
 
 def _heads(measured: dict[str, Tensor]) -> int:

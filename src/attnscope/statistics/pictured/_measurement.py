@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from attnscope.attention import output_of
-from attnscope.capture import Team, capture_notes, configured_length, forward, sees_ahead, watching
+from attnscope.capture import Team, capture_notes, configured_length, device_of, forward, sees_ahead, watching
 from attnscope.corpus import GroupedWindows, Grouping, image_groups, pictured_window
 from attnscope.errors import AttnscopeError
 from attnscope.progress import Progress, tell_nobody
@@ -155,7 +155,7 @@ class PicturedMeasurement:
 
     def _read(self, number: int) -> PicturedReading:
         _, given = self.model.read(self.texts[number], self.template)
-        return PicturedReading.of_one(self.placed[number].window, given, self.model.loaded.model.device)
+        return PicturedReading.of_one(self.placed[number].window, given, device_of(self.model.loaded.model))
 
     @torch.no_grad()
     def _run(

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from attnscope.capture import device_of
 from attnscope.corpus import Batch, Window, collate
 from attnscope.statistics._reading import Reading
 
@@ -98,10 +99,10 @@ def read_piece(piece: Piece, speech: SpeechModel) -> tuple[SoundReading, Window]
     names = tuple(f"{piece.start + number * heard.seconds:.2f}s" for number in range(frames))
     silent = tuple(number >= heard.sounding for number in range(frames))
     window = Window((0,) * frames, silent, ((0, 0),) * frames, piece.source, piece.start, names, piece.said)
-    keys = collate([window], 0).to(speech.model.device)
+    keys = collate([window], 0).to(device_of(speech.model))
     queries = Batch(keys.input_ids, keys.valid & ~keys.special, torch.zeros_like(keys.special))
     target = queries
     if piece.said is not None:
-        target = collate([piece.said], 0).to(speech.model.device)
+        target = collate([piece.said], 0).to(device_of(speech.model))
         given = given | {"decoder_input_ids": target.input_ids}
     return SoundReading(queries, target, keys, given), window
