@@ -13,7 +13,7 @@ from attnscope import AttnscopeError, open_run
 from attnscope.bundled import TEXT
 from attnscope.statistics import _tasks
 from attnscope.statistics._tasks import Task, parts_of, task_of
-from attnscope.store import RunFolder, unpacked
+from attnscope.store import RunFolder, is_finished, unpacked
 from tests.process import Started
 
 SIZES = {"window": 32, "batch_size": 4, "limit": 60}
@@ -92,7 +92,7 @@ def test_kills_at_any_moment_lose_nothing(whole, tmp_path):
     sizes = [part for name, value in SIZES.items() for part in (f"--{name.replace('_', '-')}", str(value))]
     command = ["scan", "bundled", str(TEXT), *sizes, "--device", "cpu", "--no-report", "--out", str(out)]
     kills = 0
-    while not (out / "manifest.json").exists():
+    while not is_finished(out):
         tasks = ("1/2", "2/2")
         workers = [
             Started(*command, "--task", task, cwd=tmp_path, ATTNSCOPE_FLUSH_SECONDS="0") for task in tasks
