@@ -24,7 +24,7 @@ from ._module_calls import PassObserver, calls_inside
 from ._notes import capture_notes
 from ._padding import padding_difference
 from ._pictured import PicturedModel, load_pictured_model, puts_images_into_texts
-from ._placement import DEVICE_MAPS, Placement, device_of
+from ._placement import Placement, device_of
 from ._positions import position_table_length, stored_positions
 from ._quantised import plain
 from ._quiet import quiet
@@ -39,7 +39,6 @@ from ._watching import Capture, capture_of, watching
 
 __all__ = [
     "AS_SAVED",
-    "DEVICE_MAPS",
     "DTYPES",
     "OWN_STATES",
     "TOLERANCE",

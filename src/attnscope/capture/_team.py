@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 _AXIS = "tp"  # of a mesh of devices: others share out parameters that come together again (FSDP)
-_EQUAL = "equal_"
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,18 +70,17 @@ class Team:
         found: Any = box[0]
         return found
 
-    def every_head(self, module: nn.Module, found: dict[str, Tensor], whole: int | None) -> dict[str, Tensor]:
-        """The heads of all processes, ``(batch, head, ...)``, from those of each; of equal weights there is one."""
-        heads = next(value.shape[1] for name, value in found.items() if not name.startswith(_EQUAL))
-        if not self.has_part(module, heads, whole):
-            return found
-        return {
-            name: value if name.startswith(_EQUAL) else self._joined(value) for name, value in found.items()
-        }
-
     def has_part(self, module: nn.Module, heads: int, whole: int | None) -> bool:
         """Whether the `heads` that this process sees of a layer are a part, where the whole has so many."""
         return self.size > 1 and heads != whole and any(map(_is_shared_out, module.parameters()))
+
+    def joined(self, value: Tensor) -> Tensor:
+        """The heads of all processes, ``(batch, head, ...)``, from those of each, as many in each."""
+        device = "cpu" if "gloo" in str(dist.get_backend(self.group)) else torch.cuda.current_device()
+        own = value.to(device).contiguous()
+        parts = [torch.empty_like(own) for _ in range(self.size)]
+        dist.all_gather(parts, own, self.group)
+        return torch.cat(parts, dim=1).to(value.device)
 
     def together(self, found: dict[Any, Any]) -> dict[Any, Any]:
         """What all processes have, by its keys."""
@@ -91,13 +89,6 @@ class Team:
         boxes: list[Any] = [None] * self.size
         dist.all_gather_object(boxes, found, self.group)
         return {key: value for box in boxes for key, value in box.items()}
-
-    def _joined(self, value: Tensor) -> Tensor:
-        device = "cpu" if "gloo" in str(dist.get_backend(self.group)) else torch.cuda.current_device()
-        own = value.to(device).contiguous()
-        parts = [torch.empty_like(own) for _ in range(self.size)]
-        dist.all_gather(parts, own, self.group)
-        return torch.cat(parts, dim=1).to(value.device)
 
 
 def refuse_team(model: PreTrainedModel) -> None:

@@ -57,7 +57,7 @@ TARGET = (
 DeviceMap = Annotated[
     str | None,
     typer.Option(
-        metavar="auto|balanced|sequential",
+        metavar="auto|balanced|balanced_low_0|sequential",
         help="Rule by which layers go to several devices, to memory or to the disk, of a model that is larger than one "
         "device (accelerate).",
         show_default="one device",

@@ -32,6 +32,7 @@ from attnscope.corpus import (
     window_name,
 )
 from attnscope.progress import Progress, Tell, tell_nobody
+from attnscope.statistics._catalogue import EQUAL
 from attnscope.statistics._labelled import labelled
 from attnscope.statistics._pass import StatisticsObserver
 from attnscope.statistics._reading import Reading
@@ -136,7 +137,14 @@ class Measurement:
         return Reading.of(batch, pad_id, device_of(self.loaded.model))
 
     def _every_head(self, site: Site, found: dict[str, Tensor]) -> dict[str, Tensor]:
-        return self.team.every_head(self._module(site), found, self._all_heads())
+        """The heads of all processes, where this one has a part; of equal weights there is one."""
+        heads = next(value.shape[1] for name, value in found.items() if not name.startswith(EQUAL))
+        if not self.team.has_part(self._module(site), heads, self._all_heads()):
+            return found
+        return {
+            name: value if name.startswith(EQUAL) else self.team.joined(value)
+            for name, value in found.items()
+        }
 
     def _first_head(self, site: Site, heads: int) -> int:
         part = self.team.has_part(self._module(site), heads, self._all_heads())

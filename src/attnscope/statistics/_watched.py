@@ -11,7 +11,7 @@ from torch import nn
 from attnscope.capture import TOLERANCE, PassObserver, calls_inside, check_finite
 from attnscope.checks import check_kind, check_whole
 from attnscope.errors import AttnscopeError
-from attnscope.statistics._catalogue import choose
+from attnscope.statistics._catalogue import EQUAL, choose
 from attnscope.statistics._collected import MeasuredPass, collected
 from attnscope.statistics._pass import Marks, measure_call
 
@@ -173,13 +173,13 @@ def _refuse_blind(where: str, measured: dict[str, Tensor], first: int) -> None:
     """Refuse a text of which no token may look anywhere: nothing can be said of it."""
     for name, value in measured.items():
         nothing = value.isnan().all(1) if value.ndim == 2 else None  # noqa: PLR2004 text, head
-        if nothing is not None and not name.startswith("equal_") and bool(nothing.any()):
+        if nothing is not None and not name.startswith(EQUAL) and bool(nothing.any()):
             text = first + int(nothing.nonzero()[0]) + 1
             raise AttnscopeError(f"text {text}: {where} lets no token look anywhere: leave that text out")
 
 
 def _heads(measured: dict[str, Tensor]) -> int:
-    return next(value.shape[1] for name, value in measured.items() if not name.startswith("equal_"))
+    return next(value.shape[1] for name, value in measured.items() if not name.startswith(EQUAL))
 
 
 def _shown(seen: SeenCall) -> Tensor:
