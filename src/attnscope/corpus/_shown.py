@@ -22,23 +22,48 @@ def shown_tokens(
     A token that begins a word begins with a space, wherever the tokenizer has left it; but not a special one that is
     `written` out in the text.
     """
-    sharers = Counter(place for start, end in spans for place in range(start, end))
-    seen: Counter[int] = Counter()
+    numbered = _Numbered(text, spans)
     reached, previous = 0, "none"
     for name, (start, end) in zip(names, spans, strict=True):
-        characters: list[str] = []
-        for place in range(start, end):
-            seen[place] += 1
-            number = str(seen[place]).translate(SUBSCRIPTS) if sharers[place] > 1 else ""
-            characters.append(text[place] + number)
         before = text[reached:start]
         # an empty span is a space: one that the tokenizer cut off from its token, or one that it put in
-        shown = "".join(characters) or before or " "
+        shown = numbered.characters(start, end) or before or " "
         covered = text[start:end]
         left_out = before[-1:].isspace() and previous.strip(MARKS) != ""
         begins = (left_out or marked(name, covered)) and not (covered == name and name in written)
-        yield visible_start(f" {shown}" if characters and begins and not shown[0].isspace() else shown)
+        yield visible_start(f" {shown}" if covered and begins and not shown[0].isspace() else shown)
         reached, previous = max(reached, end), name
+
+
+class _Numbered:
+    """The characters of spans that are gone through in order, with a number at each that several spans share."""
+
+    def __init__(self, text: str, spans: Sequence[tuple[int, int]]) -> None:
+        self.text = text
+        self.shared = _shared(spans)
+        self.seen: Counter[int] = Counter()
+
+    def characters(self, start: int, end: int) -> str:
+        if self.shared.isdisjoint(range(start, end)):
+            return self.text[start:end]
+        return "".join(map(self._character, range(start, end)))
+
+    def _character(self, place: int) -> str:
+        if place not in self.shared:
+            return self.text[place]
+        self.seen[place] += 1
+        return self.text[place] + str(self.seen[place]).translate(SUBSCRIPTS)
+
+
+def _shared(spans: Sequence[tuple[int, int]]) -> set[int]:
+    """The characters that more than one span covers."""
+    overlapping, reached = False, 0
+    for start, end in spans:
+        overlapping, reached = overlapping or start < reached, max(reached, end)
+    if not overlapping:  # nearly always, and then no character has to be counted
+        return set()
+    covered = Counter(place for start, end in spans for place in range(start, end))
+    return {place for place, spans_there in covered.items() if spans_there > 1}
 
 
 class IdNames:
@@ -127,5 +152,7 @@ def split_character(tokens: Sequence[str]) -> tuple[str, ...]:
 def visible_start(shown: str) -> str:
     """Put what needs a character before it on a dotted circle."""
     first = shown.lstrip(" ")[:1]
+    if first.isascii():
+        return shown
     joins = first != "" and unicodedata.category(first) in {"Mn", "Mc", "Me", "Cf"}
     return shown.replace(first, f"◌{first}", 1) if joins else shown

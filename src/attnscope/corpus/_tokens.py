@@ -2,8 +2,7 @@
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from attnscope.corpus._shown import SPACE_MARKS, shown_tokens
 
@@ -12,8 +11,7 @@ MARGIN = 256  # characters read on both sides of a piece, so that its tokens are
 CUT = re.compile(r"[\n\r](?=[^\S\n\r]{0,32}\S)")  # before a line with something on it
 
 
-@dataclass(frozen=True)
-class Token:
+class Token(NamedTuple):
     """A token of a text; `start` and `end` are characters of the text."""
 
     id: int
