@@ -143,7 +143,8 @@ class Expectation:
         return self.run[name].sel(layer=self.layer, head=self.head)
 
     def _measured(self, said: str, values: xr.DataArray) -> Measured:
-        from attnscope.faithfulness.arrays import by_document, units_of
+        from attnscope._documents import units_of
+        from attnscope.faithfulness.arrays import by_document
 
         documents: Sequence[Hashable] = (
             self.run.source.values.tolist() if "source" in self.run.coords else range(len(values))

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from attnscope.faithfulness.arrays import LEAST, LEVEL, by_document, units_of
+from attnscope._documents import LEAST, units_of
+from attnscope.faithfulness.arrays import LEVEL, by_document
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Sequence

@@ -103,3 +103,45 @@ def test_one_text_has_no_interval():
     found = independence(np.zeros((1, 3), int), np.ones((1, 3)), np.ones((1, 3, 2)), clusters=1)
     assert found["majority_share"].value == 1
     assert np.isnan(found["majority_share"].low)
+
+
+def test_sums_over_documents_give_what_the_texts_give():
+    """Each statistic by its definition, on a resample of whole documents written out text by text."""
+    rng = np.random.default_rng(1)
+    labels = rng.integers(0, 3, (40, 5))
+    directions = rng.normal(size=(40, 5)) + rng.normal(size=5)
+    directions[rng.random((40, 5)) < 0.2] = 0
+    profiles = rng.random((40, 5, 4))
+    documents = rng.integers(0, 8, 40)
+    drawn = np.random.default_rng(7).integers(0, len(set(documents)), len(set(documents)))
+    order = list(dict.fromkeys(documents))
+    texts = np.concatenate([np.flatnonzero(documents == order[document]) for document in drawn])
+    found = independence(
+        labels, directions, profiles, clusters=3, documents=documents.tolist(), seed=7, resamples=1
+    )
+    shares = label_shares(labels[texts], 3)
+    assert found["majority_share"].low == pytest.approx(shares.max(-1).mean())
+    assert found["effective_labels"].low == pytest.approx(effective_labels(shares).mean())
+    assert found["sign_agreement"].low == pytest.approx(sign_agreement(directions[texts]).mean())
+    assert found["direction_icc"].low == pytest.approx(intraclass_correlation(directions[texts]))
+    assert found["profile_between_heads"].low == pytest.approx(between_head_share(profiles[texts]))
+    whole = independence(labels, directions, profiles, clusters=3, resamples=1)
+    assert whole["direction_icc"].value == pytest.approx(intraclass_correlation(directions))
+    assert whole["sign_agreement"].value == pytest.approx(sign_agreement(directions).mean())
+    assert whole["profile_between_heads"].value == pytest.approx(between_head_share(profiles))
+
+
+def test_windows_of_one_document_are_not_counted_as_so_many_texts():
+    """Each document 9 times over is no more evidence than once: the interval stays as wide."""
+    rng = np.random.default_rng(0)
+    labels = (rng.random((30, 6)) < 0.4).astype(int)
+    profiles = rng.random((30, 6, 3))
+
+    def width(times, documents):
+        many = [np.repeat(one, times, 0) for one in (labels, profiles[..., 0] - 0.5, profiles)]
+        found = independence(*many, clusters=2, documents=documents)["majority_share"]
+        return found.high - found.low
+
+    once = width(1, None)
+    assert width(9, np.repeat(np.arange(30), 9).tolist()) == pytest.approx(once)
+    assert width(9, None) < 0.5 * once

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, get_args
 import numpy as np
 import xarray as xr
 
+from attnscope._documents import units_of
 from attnscope.checks import check_kind, check_real, check_seed
 from attnscope.difference._changes import LEAST, LEVEL, changes_by_document
 from attnscope.difference._matching import Matching, match_heads
 from attnscope.errors import AttnscopeError
-from attnscope.faithfulness.arrays import units_of
 from attnscope.statistics import load_scan
 from attnscope.store import RunFolder, Signature, manifest_of
 

@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import xarray as xr
 
+from attnscope._documents import units_of
 from attnscope.checks import check_whole, shortly
 from attnscope.errors import AttnscopeError
 from attnscope.faithfulness._knockout import Forbidden, knock_out
-from attnscope.faithfulness.arrays import by_document, units_of
+from attnscope.faithfulness.arrays import by_document
 from attnscope.faithfulness.passes import one_token
 
 if TYPE_CHECKING:

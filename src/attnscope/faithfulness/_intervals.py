@@ -8,7 +8,7 @@ import numpy as np
 import xarray as xr
 from jaxtyping import Float
 
-from attnscope.faithfulness.arrays import LEAST
+from attnscope._documents import LEAST
 
 LEVEL = 0.95
 

@@ -10,9 +10,10 @@ import torch
 import xarray as xr
 from torch import Tensor
 
+from attnscope._documents import units_of
 from attnscope.errors import AttnscopeError
 from attnscope.faithfulness._effects import most_variants
-from attnscope.faithfulness.arrays import random_sets, sparse_effects, units_of
+from attnscope.faithfulness.arrays import random_sets, sparse_effects
 from attnscope.faithfulness.passes import HeadMeans, replacing_sets, stacked_passes
 
 if TYPE_CHECKING:

@@ -10,11 +10,12 @@ import torch
 import xarray as xr
 from torch import Tensor
 
+from attnscope._documents import units_of
 from attnscope.capture import layer_coordinates
 from attnscope.faithfulness._calls import values_of, weights_of
 from attnscope.faithfulness._effects import most_variants
 from attnscope.faithfulness._sets import of_layers
-from attnscope.faithfulness.arrays import by_document, permuted_weights, units_of
+from attnscope.faithfulness.arrays import by_document, permuted_weights
 from attnscope.faithfulness.passes import stacked_passes
 from attnscope.faithfulness.weights import same_size
 

@@ -8,7 +8,8 @@ import numpy as np
 import xarray as xr
 from scipy import stats
 
-from attnscope.faithfulness.arrays import by_document, units_of
+from attnscope._documents import units_of
+from attnscope.faithfulness.arrays import by_document
 
 _PERMUTATIONS = 2000
 

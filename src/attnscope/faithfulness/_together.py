@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 import xarray as xr
 
+from attnscope._documents import units_of
 from attnscope.errors import AttnscopeError
 from attnscope.faithfulness._sets import changes_by_sets
-from attnscope.faithfulness.arrays import by_document, units_of
+from attnscope.faithfulness.arrays import by_document
 
 if TYPE_CHECKING:
     from attnscope.faithfulness._inquiry import Inquiry

@@ -33,8 +33,9 @@ _SAID = {  # of the summary of a scan
     "inertia": "sum of squared distances to their means (k-means)",
     "label_information": "How far the head alone tells the kind: share of the entropy of the kinds",
     "label_information_by_chance": "The same by chance, with the kinds shuffled",
-    "directed": "Heads that lean to a side",
-    "flat": "Other heads",
+    "named": "Heads with a name",
+    "unnamed": "Other heads",
+    "intervals_over": "Intervals are over",
     "majority_share": "share of the texts on which a head is of its usual kind",
     "effective_labels": "kinds of one head over texts (1: always the same)",
     "at_most_two_labels": "share of the heads with at most two kinds",
@@ -91,8 +92,8 @@ def flatten(summary: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, str
     Examples
     --------
     >>> from attnscope.report import flatten
-    >>> list(flatten({"icc": {"directed": {"value": 0.8, "low": 0.75, "high": 0.84}}, "heads": 144}))
-    [('icc, Heads that lean to a side', '0.8', '0.75 to 0.84'), ('heads', '144', '')]
+    >>> list(flatten({"icc": {"named": {"value": 0.8, "low": 0.75, "high": 0.84}}, "heads": 144}))
+    [('icc, Heads with a name', '0.8', '0.75 to 0.84'), ('heads', '144', '')]
     """
     name = ", ".join(_SAID.get(part, part.replace("_", " ")) for part in path)
     if isinstance(summary, dict):

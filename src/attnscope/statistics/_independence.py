@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from jaxtyping import Float, Int
+from scipy.sparse import coo_array
 from sklearn.metrics import mutual_info_score
 
+from attnscope._documents import units_of
+
+_AT_ONCE = 50  # resamples, so that memory stays bounded
 RARE = 0.01  # a label with a smaller share of a head's texts does not count
 
 
@@ -82,7 +87,7 @@ def sign_agreement(values: Float[np.ndarray, "text head"]) -> Float[np.ndarray, 
 
 @dataclass(frozen=True)
 class Estimate:
-    """A number with the interval that resampling the texts gives."""
+    """A number with the interval that resampling the documents gives."""
 
     value: float
     low: float
@@ -95,13 +100,15 @@ def independence(
     profiles: Float[np.ndarray, "text head offset"],
     *,
     clusters: int,
+    documents: Sequence[Hashable] | None = None,
     seed: int = 0,
     resamples: int = 500,
     confidence: float = 0.95,
 ) -> dict[str, Estimate]:
-    """Statistics of text independence over a set of heads, with bootstrap intervals over texts.
+    """Statistics of text independence over a set of heads, with bootstrap intervals over documents.
 
-    The heads of one text are not independent of each other, so texts are resampled, never heads.
+    Neither the heads of one text nor the texts of one document are independent of each other, so whole documents are
+    resampled. All statistics are functions of sums over texts: a resample is a weighted sum of those of documents.
 
     Parameters
     ----------
@@ -109,6 +116,8 @@ def independence(
         Per text and head.
     clusters
         Number of labels.
+    documents
+        The document of each text; by default each text is one. See `attnscope.faithfulness.arrays.units_of`.
     seed, resamples, confidence
         Of the bootstrap (percentile intervals).
 
@@ -127,32 +136,137 @@ def independence(
     >>> found["majority_share"]
     Estimate(value=1.0, low=1.0, high=1.0)
     """
-
-    def all_of(texts: Int[np.ndarray, " text"]) -> dict[str, float]:
-        shares = label_shares(labels[texts], clusters)
-        return {
-            "majority_share": float(shares.max(-1).mean()),
-            "effective_labels": float(effective_labels(shares).mean()),
-            "at_most_two_labels": float(((shares >= RARE).sum(-1) <= 2).mean()),  # noqa: PLR2004 the papers' claim
-            "sign_agreement": float(sign_agreement(directions[texts]).mean()),
-            "direction_icc": intraclass_correlation(directions[texts]),
-            "profile_between_heads": between_head_share(profiles[texts]),
-        }
-
-    count = len(labels)
-    point = all_of(np.arange(count))
-    if count < 2:  # noqa: PLR2004 one text says nothing of other texts
+    sums = _Sums.of(labels, directions, profiles, clusters, documents)
+    count = len(sums.texts)
+    point = {name: float(value[0]) for name, value in sums.numbers(np.ones((1, count))).items()}
+    if count < 2:  # noqa: PLR2004 one document says nothing of others
         return {name: Estimate(value, float("nan"), float("nan")) for name, value in point.items()}
     rng = np.random.default_rng(seed)
-    drawn = [all_of(rng.integers(0, count, count)) for _ in range(resamples)]
+    drawn: dict[str, list[np.ndarray]] = {name: [] for name in point}
+    for first in range(0, resamples, _AT_ONCE):
+        times = [
+            np.bincount(rng.integers(0, count, count), minlength=count)
+            for _ in range(min(_AT_ONCE, resamples - first))
+        ]
+        for name, values in sums.numbers(np.array(times, dtype=float)).items():
+            drawn[name].append(values)
     tail = (1 - confidence) / 2
     estimates: dict[str, Estimate] = {}
     for name, value in point.items():
-        sample = np.array([one[name] for one in drawn])
+        sample = np.concatenate(drawn[name])
         sample = sample[np.isfinite(sample)]
         low, high = np.quantile(sample, [tail, 1 - tail]) if len(sample) else (np.nan, np.nan)
         estimates[name] = Estimate(value, float(low), float(high))
     return estimates
+
+
+@dataclass(frozen=True, eq=False)
+class _Sums:
+    """What the statistics need of each document: sums over its texts, the head's mean taken off where squares follow.
+
+    Attributes
+    ----------
+    texts
+        ``(document,)``.
+    counts
+        ``(document, head, label)``: texts with each label.
+    signs
+        ``(document, head, 3)``: texts whose direction is negative, 0 and positive.
+    directions, squares
+        ``(document, head)`` and ``(document,)``.
+    profiles, profile_squares
+        ``(document, head, offset)`` and ``(document,)``.
+    """
+
+    texts: np.ndarray
+    counts: np.ndarray
+    signs: np.ndarray
+    directions: np.ndarray
+    squares: np.ndarray
+    profiles: np.ndarray
+    profile_squares: np.ndarray
+    mean_direction: np.ndarray
+    mean_profile: np.ndarray
+
+    @classmethod
+    def of(
+        cls,
+        labels: np.ndarray,
+        directions: np.ndarray,
+        profiles: np.ndarray,
+        clusters: int,
+        documents: Sequence[Hashable] | None,
+    ) -> _Sums:
+        units, _ = units_of(range(len(labels)) if documents is None else documents)
+        numbers = {name: number for number, name in enumerate(dict.fromkeys(units))}
+        member = np.array([numbers[name] for name in units])
+        document = coo_array(
+            (np.ones(len(member)), (member, np.arange(len(member)))), (len(numbers), len(member))
+        ).tocsr()
+
+        def summed(values: np.ndarray) -> np.ndarray:
+            return (document @ values.reshape(len(values), -1)).reshape(len(numbers), *values.shape[1:])
+
+        mean_direction, mean_profile = directions.mean(0), profiles.mean(0)
+        apart, away = directions - mean_direction, profiles - mean_profile
+        return cls(
+            texts=np.bincount(member).astype(float),
+            counts=summed((labels[..., None] == np.arange(clusters)).astype(float)),
+            signs=summed((np.sign(directions)[..., None] == (-1, 0, 1)).astype(float)),
+            directions=summed(apart),
+            squares=summed((apart**2).sum(-1)),
+            profiles=summed(away),
+            profile_squares=summed((away**2).sum((-2, -1))),
+            mean_direction=mean_direction,
+            mean_profile=mean_profile,
+        )
+
+    def numbers(self, times: np.ndarray) -> dict[str, np.ndarray]:
+        """Every statistic, ``(resample,)``, where each document is taken so many times, ``(resample, document)``."""
+
+        def total(sums: np.ndarray) -> np.ndarray:
+            return np.tensordot(times, sums, 1)
+
+        texts = total(self.texts)
+        shares = total(self.counts) / texts[:, None, None]
+        return {
+            "majority_share": shares.max(-1).mean(-1),
+            "effective_labels": effective_labels(shares).mean(-1),
+            "at_most_two_labels": ((shares >= RARE).sum(-1) <= 2).mean(-1),  # noqa: PLR2004 the papers' claim
+            "sign_agreement": _usual(total(self.signs) / texts[:, None, None]).mean(-1),
+            "direction_icc": self._correlation(texts, total(self.directions), total(self.squares)),
+            "profile_between_heads": self._between(texts, total(self.profiles), total(self.profile_squares)),
+        }
+
+    def _correlation(self, texts: np.ndarray, sums: np.ndarray, squares: np.ndarray) -> np.ndarray:
+        """`intraclass_correlation` from sums of what the head's mean is taken off, ``(resample, head)``."""
+        heads = sums.shape[1]
+        if self.texts.sum() < 2 or heads < 2:  # noqa: PLR2004
+            return np.full(len(texts), np.nan)
+        off = sums / texts[:, None]
+        means = self.mean_direction + off
+        between = texts * ((means - means.mean(-1, keepdims=True)) ** 2).sum(-1) / (heads - 1)
+        within = (squares - texts * (off**2).sum(-1)).clip(0)
+        with np.errstate(invalid="ignore", divide="ignore"):
+            within = within / (heads * (texts - 1))
+            total = between + (texts - 1) * within
+            return np.where(total > 0, (between - within) / total, np.nan)
+
+    def _between(self, texts: np.ndarray, sums: np.ndarray, squares: np.ndarray) -> np.ndarray:
+        """`between_head_share` from the same, ``(resample, head, offset)``."""
+        off = sums / texts[:, None, None]
+        means = self.mean_profile + off
+        between = texts * ((means - means.mean(1, keepdims=True)) ** 2).sum((-2, -1))
+        total = between + (squares - texts * (off**2).sum((-2, -1))).clip(0)
+        with np.errstate(invalid="ignore", divide="ignore"):
+            return np.where(total > 0, between / total, np.nan)
+
+
+def _usual(shares: np.ndarray) -> np.ndarray:
+    """Share of the sign that the median has, ``(...)``, of shares of the signs -1, 0, 1 ``(..., 3)``."""
+    negative, zero, positive = np.moveaxis(shares, -1, 0)
+    half = 0.5 - 1e-12
+    return np.where(positive >= half, positive, np.where(negative >= half, negative, zero))
 
 
 def label_information(

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 import xarray as xr
 
+from attnscope._documents import units_of
 from attnscope.statistics._independence import (
     effective_labels,
     independence,
@@ -43,7 +45,7 @@ def summarize(results: xr.Dataset, *, clusters: int | None = None, seed: int = 0
         k of a k-means over ``band_sum / length``, as the papers do it, whose clusters are the kinds. By default kinds
         are the names that `kind_codes` gives, as many as there are.
     seed
-        Of k-means, and of the intervals over texts.
+        Of k-means, and of the intervals over documents (over texts where there are fewer than 6).
 
     Returns
     -------
@@ -104,7 +106,8 @@ def summarize(results: xr.Dataset, *, clusters: int | None = None, seed: int = 0
         coords={"offset": results.offset.values, "cluster": np.array(names, dtype=object)},
     )
     majority = label_share.argmax(-1)
-    numbers = _numbers(labels, majority, directions, present, names, seed)
+    documents = [str(name) for name in results.source.values] if "source" in results.coords else None
+    numbers = _numbers(labels, majority, directions, present, names, documents, seed)
     if clusters is not None:
         numbers["clusters"] = {"asked for": clusters, "k": len(names), "seed": seed, "inertia": kinds.inertia}
     summary.attrs["summary"] = json.dumps(_without_nan(numbers))
@@ -187,12 +190,14 @@ def _numbers(
     directions: np.ndarray,
     profiles: np.ndarray,
     names: tuple[str, ...],
+    documents: Sequence[str] | None,
     seed: int,
 ) -> dict[str, Any]:
     is_named = np.array([names[label].split(" (")[0] not in UNNAMED for label in majority])
     information, chance = label_information(labels, seed=seed)
     numbers: dict[str, Any] = {
         "texts": len(labels),
+        "intervals_over": units_of(range(len(labels)) if documents is None else documents)[1],
         "label_information": information,
         "label_information_by_chance": chance,
     }
@@ -200,7 +205,12 @@ def _numbers(
         numbers[kind] = {"heads": int(chosen.sum())}
         if chosen.any():
             estimates = independence(
-                labels[:, chosen], directions[:, chosen], profiles[:, chosen], clusters=len(names), seed=seed
+                labels[:, chosen],
+                directions[:, chosen],
+                profiles[:, chosen],
+                clusters=len(names),
+                documents=documents,
+                seed=seed,
             )
             numbers[kind] |= {name: asdict(estimate) for name, estimate in estimates.items()}
     return numbers

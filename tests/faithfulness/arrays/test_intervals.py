@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from attnscope.faithfulness.arrays import by_document, units_of
+from attnscope._documents import units_of
+from attnscope.faithfulness.arrays import by_document
 
 
 @pytest.mark.parametrize("documents", [8, 20])

@@ -4,14 +4,13 @@ from ._block import BlockParts, block_norms, block_parts
 from ._changed import erased_weights, permuted_weights, uniform_weights
 from ._distances import jensen_shannon, total_variation
 from ._effective import column_basis, effective_attention, identifiability
-from ._intervals import LEAST, LEVEL, Interval, by_document, units_of
+from ._intervals import LEVEL, Interval, by_document
 from ._norms import norm_weights
 from ._paths import FLOW_TOKENS, attention_flow, gradient_attention, rollout
 from ._search import random_sets, sparse_effects
 
 __all__ = [
     "FLOW_TOKENS",
-    "LEAST",
     "LEVEL",
     "OBJECTIVES",
     "BlockParts",
@@ -36,5 +35,4 @@ __all__ = [
     "sparse_effects",
     "total_variation",
     "uniform_weights",
-    "units_of",
 ]

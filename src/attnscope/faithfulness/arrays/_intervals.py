@@ -9,9 +9,10 @@ import numpy as np
 from jaxtyping import Bool, Float
 from scipy import stats
 
+from attnscope._documents import LEAST
+
 DRAWS = 1000
 LEVEL = 0.95
-LEAST = 6  # of fewer, no mean can be told from 0: all have one sign in more than 5% of cases
 _ALL_SIGNS = 12  # units up to which every choice of signs is tried
 
 
@@ -31,21 +32,6 @@ class Interval(NamedTuple):
     low: Float[np.ndarray, ...]
     high: Float[np.ndarray, ...]
     shown: Bool[np.ndarray, ...]
-
-
-def units_of(documents: Sequence[Hashable]) -> tuple[Sequence[Hashable], str]:
-    """What the bootstrap draws: documents; windows where there are fewer than 6 documents.
-
-    An interval over windows is about more windows of these documents, and says nothing of others.
-
-    Examples
-    --------
-    >>> units_of(["a", "a", "b"]), units_of(list("abcdef"))[1]
-    ((range(0, 3), 'windows'), 'documents')
-    """
-    if len(set(documents)) >= LEAST:
-        return documents, "documents"
-    return range(len(documents)), "windows"
 
 
 def by_document(

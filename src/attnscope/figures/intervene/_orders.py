@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 from matplotlib.figure import Figure
 
+from attnscope._documents import units_of
 from attnscope.faithfulness import ESTIMATES
-from attnscope.faithfulness.arrays import by_document, units_of
+from attnscope.faithfulness.arrays import by_document
 from attnscope.figures.palette import LEFT
 from attnscope.figures.style import look
 
