@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 _WRITTEN_AT_ONCE = {"align": "run.json", "compare": "run.json"}
 
 
-def open_run(path: str | Path) -> xr.Dataset | xr.DataTree | Aligned:
+def open_run(path: str | Path, *, part: str | None = None) -> xr.Dataset | xr.DataTree | Aligned:
     """Open the results of a finished run, as the command's function returned them.
 
     Parameters
@@ -26,6 +26,8 @@ def open_run(path: str | Path) -> xr.Dataset | xr.DataTree | Aligned:
     path
         Folder of a run of ``scan``, ``explain``, ``intervene``, ``patch``, ``diff``, ``align``, ``compare`` or
         ``train``.
+    part
+        ``"windows"`` opens what a scan with pools keeps of every window, instead of its pools.
 
     Returns
     -------
@@ -62,12 +64,23 @@ def open_run(path: str | Path) -> xr.Dataset | xr.DataTree | Aligned:
         )
     if command in {"scan", "explain", "intervene", "patch", "diff"}:
         with RunFolder(folder, state["signature"]) as run:
-            return _of_texts(run)
+            return _of_texts(run) if part is None else _part_of(run, part)
+    if part is not None:
+        raise AttnscopeError(f"{folder} has no part {part!r}: only scans with pools have parts")
     owned = OwnedFolder(folder, command).look()
     damaged = [name for name in owned.damaged() if not name.startswith(VIEWS)]
     if damaged:
         raise damage(folder / damaged[0], ". Give the same command again, which makes it anew")
     return _of_translation(owned)
+
+
+def _part_of(run: RunFolder, part: str) -> xr.Dataset:
+    from attnscope.statistics import WINDOWS
+
+    found = run.apart(WINDOWS) if part == WINDOWS else None
+    if found is None:
+        raise AttnscopeError(f"{run.path} has no part {part!r}; a scan with --pool has the part {WINDOWS!r}")
+    return found
 
 
 def _of_texts(run: RunFolder) -> xr.Dataset | xr.DataTree:

@@ -42,6 +42,13 @@ _Stride = Annotated[
 _BatchSize = Annotated[
     int | None, typer.Option(help="Windows or images at a time.", show_default="about 2048 tokens")
 ]
+_Pool = Annotated[
+    int | None,
+    typer.Option(
+        help="Windows of a pool, at least: results are kept by pool, for a corpus of any size.",
+        show_default="each window by itself",
+    ),
+]
 _Band = Annotated[
     int | None,
     typer.Option(
@@ -125,6 +132,7 @@ def scan(
         int | None, typer.Option(help="Largest number of windows or images.", show_default="all")
     ] = None,
     batch_size: _BatchSize = None,
+    pool: _Pool = None,
     band: _Band = None,
     clusters: _Clusters = None,
     seed: options.Seed = 0,
@@ -182,6 +190,7 @@ def scan(
         device_map,
         tp_plan,
         task,
+        pool,
     )
     plain = not any(asked_apart)
     signed = {"groups": _signed(named), "words": _signed_words(words_of)}
@@ -195,6 +204,7 @@ def scan(
             out=place,
             repair=repair,
             task=task,
+            pool=pool,
             revision=revision,
             trust_remote_code=trust_remote_code,
             groups=named,

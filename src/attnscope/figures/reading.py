@@ -41,7 +41,8 @@ def statistics(result: xr.Dataset) -> list[str]:
         str(name)
         for name, variable in result.data_vars.items()
         if {"layer", "head"} <= set(variable.dims) <= {"text", "layer", "head"}
-        and name != "label"
+        and name not in {"label", "columns_left"}
+        and not str(name).endswith("_variance")
         and variable.dtype.kind in "fiub"
     ]
 

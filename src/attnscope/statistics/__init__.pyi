@@ -28,6 +28,7 @@ from ._of_matrices import measure_weights
 from ._of_windows import statistics_of
 from ._pass import StatisticsObserver
 from ._places import NEEDED
+from ._pools import in_pools, pooled
 from ._ranking import majority_names, peaks, rank_heads
 from ._raw import weights
 from ._reading import Reading
@@ -35,7 +36,7 @@ from ._rows import indicator_columns, reduce_call
 from ._sample import weight_rows
 from ._scan import scan
 from ._scan_texts import window_length
-from ._stored import NOTES, SAMPLE, default_out, keeps_maps_of, load_scan, notes_of, unit_of
+from ._stored import NOTES, SAMPLE, WINDOWS, default_out, keeps_maps_of, load_scan, notes_of, unit_of
 from ._summary import summarize
 from ._watched import Seen, watch
 
@@ -52,6 +53,7 @@ __all__ = [
     "SHARP",
     "STATISTICS",
     "SUMMARIES",
+    "WINDOWS",
     "Clustering",
     "Estimate",
     "Form",
@@ -68,6 +70,7 @@ __all__ = [
     "default_out",
     "direction",
     "effective_labels",
+    "in_pools",
     "independence",
     "indicator_columns",
     "intraclass_correlation",
@@ -81,6 +84,7 @@ __all__ = [
     "notes_of",
     "numbering_note",
     "peaks",
+    "pooled",
     "rank_heads",
     "reduce_call",
     "scan",

@@ -50,12 +50,13 @@ class Asked:
     band: int | None = None
     seed: int = 0
     task: str | None = None
+    pool: int | None = None
     show: Sequence[tuple[int, int]] | None = None
     progress: Tell | None = None
     loading: Loading = AS_SAVED
 
     def __post_init__(self) -> None:
-        check_whole(1, limit=self.limit, batch_size=self.batch_size, band=self.band)
+        check_whole(1, limit=self.limit, batch_size=self.batch_size, band=self.band, pool=self.pool)
         check_seed(self.seed)
         if self.task is not None:
             task_of(self.task)

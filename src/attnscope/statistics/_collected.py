@@ -10,10 +10,10 @@ import torch
 import xarray as xr
 
 from attnscope.statistics._catalogue import EQUAL, STATISTICS
-from attnscope.statistics._keep import joined
 from attnscope.statistics._labelled import labelled
 from attnscope.statistics._pass import stacked
 from attnscope.statistics._places import NEEDED
+from attnscope.statistics._pools import joined
 from attnscope.statistics._summary import summarize
 
 if TYPE_CHECKING:

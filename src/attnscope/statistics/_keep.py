@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 import xarray as xr
 
-from attnscope.statistics._stored import SAMPLE, SUMMARY, keeps_maps_of, load_scan
+from attnscope.statistics._pools import joined, pools_alone, windows_alone
+from attnscope.statistics._stored import SAMPLE, SUMMARY, WINDOWS, keeps_maps_of, load_scan
 from attnscope.statistics._tasks import Share, drop_parts, gather, parts_with_all, said, task_of
 from attnscope.store import InUseError, RunFolder, is_finished
 
@@ -58,7 +59,7 @@ def measured(
     if folder is not None:
         with RunFolder(folder, signature, repair=asked.repair) as run:
             return _in_folder(run, job, kinds, attributes, asked.show)
-    results = joined(list(job.batches()))
+    results = pools_alone(joined(list(job.batches())))
     if kinds is not None:
         results = results.merge(kinds(results), combine_attrs="no_conflicts")
     return results.assign_attrs(attributes | job.notes)
@@ -76,7 +77,7 @@ def _part(
     task = task_of(str(asked.task))
     with RunFolder(task.folder(folder), signature, repair=asked.repair) as part:
         if not part.complete:
-            share = Share(task, part)
+            share = Share(task, part, by_pool=asked.pool is not None)
             _keep(part, job.batches(share))
             share.finish()
     parts = parts_with_all(folder, signature)
@@ -151,13 +152,10 @@ def _keep(run: RunFolder, batches: Iterable[xr.Dataset]) -> None:
     _flushed(run, waiting)
 
 
-def joined(parts: Sequence[xr.Dataset]) -> xr.Dataset:
-    """Batches as one Dataset."""
-    return xr.concat(list(parts), "text", data_vars="minimal", coords="minimal", compat="override")
-
-
 def _flushed(run: RunFolder, waiting: Sequence[xr.Dataset]) -> list[xr.Dataset]:
     """Add what waits to the run; nothing waits then."""
     if waiting:
-        run.append(joined(waiting), int(waiting[0].text[0]))
+        results = joined(waiting)
+        apart = {WINDOWS: windows_alone(results)} if "window" in results.dims else {}
+        run.append(pools_alone(results), int(waiting[0].text[0]), **apart)
     return []

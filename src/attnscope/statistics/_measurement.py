@@ -35,6 +35,7 @@ from attnscope.progress import Progress, Tell, tell_nobody
 from attnscope.statistics._catalogue import EQUAL
 from attnscope.statistics._labelled import labelled
 from attnscope.statistics._pass import StatisticsObserver
+from attnscope.statistics._pools import in_pools, joined, pooled
 from attnscope.statistics._reading import Reading
 from attnscope.statistics._sample import (
     ROWS,
@@ -69,8 +70,11 @@ class Measurement:
         show: bool,
         groups: Sequence[str] = (),
         words: WordedWindows | None = None,
+        pool: int | None = None,
+        seed: int = 0,
     ) -> None:
         self.words = words
+        self.pool, self.seed = pool, seed
         self.team = Team.of(loaded.model)
         self.groups = groups
         self.loaded, self.windows, self.names, self.band = loaded, windows, names, band
@@ -87,20 +91,50 @@ class Measurement:
         self.tokens = self.unknown = 0
 
     def batches(self, done: Callable[[range], bool] = lambda _: False) -> Iterator[xr.Dataset]:
-        """Measure batch after batch, but those that are done."""
-        share = 0.0
-        first = self.characters / (self.characters + self.again)
-        for batch in _chunked(self.windows, self.batch_size):
-            texts = range(self.seen, self.seen + len(batch))
-            self.seen += len(batch)
-            self._count_unknown(batch)
-            share += sum(_characters(window) for window in batch) / self.characters
-            if not done(texts):
-                yield self._measure(batch, texts.start)
-            self._tell(first * min(1.0, max(share, self.seen / self.limit if self.limit else 0.0)))
+        """Measure batch after batch, or pool after pool, but those that are done."""
+        self.share = 0.0
+        for number, batch in enumerate(self._parts()):
+            windows = range(self.seen, self.seen + len(batch))
+            if not done(windows if self.pool is None else range(number, number + 1)):
+                yield self._measure_pool(batch, number) if self.pool else self._measure_batch(batch)
+            else:
+                self._pass_over(batch)
+            self.seen = windows.stop
         self._say_unknown()
         self._say_words()
-        self._tell(first)
+        self._say_pools()
+        self._tell(self._of_all())
+
+    def _parts(self) -> Iterator[list[Window]]:
+        if self.pool is None:
+            return _chunked(self.windows, self.batch_size)
+        return in_pools(self.windows, self.pool)
+
+    def _measure_pool(self, windows: Sequence[Window], number: int) -> xr.Dataset:
+        first = self.seen
+        batches: list[xr.Dataset] = []
+        for batch in _chunked(windows, self.batch_size):
+            batches.append(self._measure_batch(batch))
+            self.seen += len(batch)
+        self.seen = first
+        return pooled(joined(batches), number, self.seed)
+
+    def _measure_batch(self, batch: Sequence[Window]) -> xr.Dataset:
+        found = self._measure(batch, self.seen)
+        self._pass_over(batch)
+        return found
+
+    def _pass_over(self, batch: Sequence[Window]) -> None:
+        """Count the windows of a batch, and tell how far the scan is."""
+        self._count_unknown(batch)
+        self.share += sum(_characters(window) for window in batch) / self.characters
+        seen = self.seen + len(batch)
+        share = max(self.share, seen / self.limit if self.limit else 0.0)
+        self.progress(Progress("scan", self._of_all() * min(1.0, share), {"windows": seen}))
+
+    def _of_all(self) -> float:
+        """Share of the work that the batches are."""
+        return self.characters / (self.characters + self.again)
 
     def _count_unknown(self, batch: Sequence[Window]) -> None:
         unknown = getattr(self.loaded.tokenizer, "unk_token_id", None)
@@ -126,6 +160,14 @@ class Measurement:
             f"Tokens are merged to words ({self.words.rule.signature}): their queries averaged, their keys summed. "
             f"Wherever it says tokens, words are meant: lengths, offsets, rows.{over if across else ''}"
         )
+
+    def _say_pools(self) -> None:
+        """Say that results are not of single windows."""
+        if self.pool is not None:
+            self.notes["pool"] = (
+                f"Windows are in pools of {self.pool} or more, cut at documents: wherever it says texts, pools are "
+                "meant."
+            )
 
     def _tell(self, share: float) -> None:
         self.progress(Progress("scan", share, {"windows": self.seen}))
@@ -251,7 +293,7 @@ class Measurement:
         )
         others = len(self.sites) * heads - len(listed[0])
         passes = len(self.shown) * len(self.sites)
-        begun = self.characters / (self.characters + self.again)
+        begun = self._of_all()
         layers_done = 0
 
         def layer_done() -> None:

@@ -9,8 +9,8 @@ import xarray as xr
 
 from attnscope.corpus import EncodedTexts
 from attnscope.statistics._catalogue import choose
-from attnscope.statistics._keep import joined
 from attnscope.statistics._measurement import Measurement
+from attnscope.statistics._pools import joined
 from attnscope.statistics._summary import summarize
 
 if TYPE_CHECKING:

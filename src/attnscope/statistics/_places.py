@@ -195,6 +195,8 @@ def with_rows(results: xr.Dataset, rows: xr.DataArray) -> xr.Dataset:
         results = results.assign_coords(layer_kind=("layer", ["self"] * results.sizes["layer"]))
     rows = rows.transpose("text", "layer").drop_vars("layer", errors="ignore")
     mean_key = results.mean_offset + (rows - 1) / 2
+    if "columns_left" in results:
+        return results.assign(rows=rows)
     columns_left = ((rows - 1 - mean_key) / rows).clip(0, 1).transpose("text", "layer", "head")
     if (
         "frames" in results

@@ -49,6 +49,7 @@ def scan(
     stride: int | None = None,
     limit: int | None = None,
     batch_size: int | None = None,
+    pool: int | None = None,
     statistics: Sequence[str] | str | None = None,
     band: int | None = None,
     clusters: int | None = None,
@@ -113,6 +114,9 @@ def scan(
         Windows, or images, to measure; by default all.
     batch_size
         Windows at a time; by default about 2,048 tokens' worth (with `targets`, of the longest line; of images too).
+    pool
+        Windows, at least, of a pool: statistics are then kept of pools, each as one entry of ``text``, and of windows
+        in short, so that a corpus of any size fits on a disk. See docs/clusters.md.
     statistics
         Names from ``attnscope.statistics.STATISTICS``, as a list or as one string with commas between; by default
         all but ``learned_sink``, which few models have. The kinds of heads need ``band_sum``, ``bin_sum``, ``entropy``,
@@ -214,6 +218,7 @@ def scan(
         task=task,
         limit=limit,
         batch_size=batch_size,
+        pool=pool,
         statistics=statistics,
         band=band,
         seed=seed,
@@ -227,15 +232,15 @@ def scan(
     if pictured is not None:
         kept_apart = ("groups", "chat", "chat_template")
         of_windows = {name: value for name, value in of_text.items() if name not in kept_apart}
-        _refuse_of_text("texts with images", targets=targets, batch_size=batch_size, **of_windows)
+        _refuse_of_text("texts with images", targets=targets, batch_size=batch_size, pool=pool, **of_windows)
         return scan_pictured(model, pictured, asked, groups=groups, chat_template=chat_template)
     images = images_of(texts)
     if images is not None and (not images.beside_text or reads_images(model, revision)):
-        _refuse_of_text("images", targets=targets, **of_text)
+        _refuse_of_text("images", targets=targets, pool=pool, **of_text)
         return scan_images(model, images, asked)
     sounds = sounds_of(texts)
     if sounds is not None and (not sounds.beside_text or reads_sounds(model, revision)):
-        _refuse_of_text("sounds", batch_size=batch_size, **of_text)
+        _refuse_of_text("sounds", batch_size=batch_size, pool=pool, **of_text)
         return scan_sounds(model, sounds, asked, targets=targets)
     return scan_texts(model, texts, asked, targets=targets, **of_text)
 

@@ -89,6 +89,8 @@ def scan_texts(
         chat_template=chat_template,
     )
     grouping = grouping_for(groups, corpus)
+    if grouping is not None and asked.pool is not None:
+        raise AttnscopeError("groups of tokens are not measured of pools: leave out groups or pool (--pool)")
     rule = None if words is None else word_rule_of(words)
     loaded = load_model(model, tokenizer=asked.processor, in_parts=True, **vars(asked.loading))
     length = window_length(loaded, window)
@@ -119,6 +121,8 @@ def scan_texts(
         show=asked.out is not None and asked.show is not None,
         groups=() if grouping is None else grouping.names,
         words=worded,
+        pool=asked.pool,
+        seed=asked.seed,
     )
     job.check()
     settings = {
@@ -131,6 +135,7 @@ def scan_texts(
         "clusters": clusters,
         "seed": asked.seed,
     }
+    settings |= {} if asked.pool is None else {"pool": asked.pool}
     settings |= {} if grouping is None else {"groups": grouping.signature}
     settings |= {} if job.team.size == 1 else {"tensor_parallel": job.team.size}
     settings |= {} if rule is None else {"words": rule.signature, "merging": "queries averaged, keys summed"}

@@ -28,8 +28,9 @@ NOTES = (
     "sounds",
     "pictures",
     "words",
+    "pool",
 )  # attributes that tell a reader what is not as expected
-SUMMARY, SAMPLE = "summary", "sample"
+SUMMARY, SAMPLE, WINDOWS = "summary", "sample", "windows"
 
 
 def unit_of(results: xr.Dataset) -> str:
@@ -70,7 +71,8 @@ def load_scan(run: RunFolder) -> xr.Dataset:
         "image_rows",
         "image_columns",
     ]
-    results = results[[name for name in known if name in results]]
+    others = [name for name in results.data_vars if name not in known]
+    results = results[[*(name for name in known if name in results), *others]]
     if summary is not None:
         results = results.merge(summary, combine_attrs="no_conflicts")
     results = results.assign_attrs(

@@ -13,11 +13,13 @@ from pathlib import Path
 import xarray as xr
 
 from attnscope.errors import AttnscopeError
+from attnscope.statistics._pools import windows_of_pools
+from attnscope.statistics._stored import WINDOWS
 from attnscope.store import RunFolder, Signature
 
 UNIT = 16  # batches that one process measures before the next has its turn
 _IN_NUMBERS = re.compile(r"(\d{1,6})/(\d{1,6})")
-_WINDOWS = "windows"  # how many the corpus has, in the state of a task that is done
+_TEXTS = "texts"  # how many windows or pools the corpus has, in the state of a task that is done
 
 
 @dataclass(frozen=True)
@@ -38,9 +40,9 @@ class Task:
     number: int
     count: int
 
-    def does(self, batch: int) -> bool:
-        """Whether a batch of the corpus, counted from 0, is this task's."""
-        return batch // UNIT % self.count == self.number - 1
+    def does(self, unit: int) -> bool:
+        """Whether a unit of the corpus, counted from 0, is this task's."""
+        return unit % self.count == self.number - 1
 
     def folder(self, run: Path) -> Path:
         """Where its part is kept, beside the run."""
@@ -89,22 +91,26 @@ def parts_of(run: Path) -> Path:
 
 
 class Share:
-    """What one task has to do: told of each batch in turn, it says which are not its own or done already."""
+    """What one task has to do: told of each batch or pool in turn, it says which are not its own or done already.
 
-    def __init__(self, task: Task, run: RunFolder) -> None:
+    A pool is a unit by itself.
+    """
+
+    def __init__(self, task: Task, run: RunFolder, *, by_pool: bool) -> None:
         self.task, self.run = task, run
-        self.batches = self.windows = 0
+        self.unit = 1 if by_pool else UNIT
+        self.batches = self.texts = 0
 
     def __call__(self, texts: range) -> bool:
         """Whether to pass over the next batch."""
-        mine = self.task.does(self.batches)
+        mine = self.task.does(self.batches // self.unit)
         self.batches += 1
-        self.windows = texts.stop
+        self.texts = texts.stop
         return not mine or self.run.holds(texts)
 
     def finish(self) -> None:
         """All of it is measured."""
-        self.run.finish(**{_WINDOWS: self.windows})
+        self.run.finish(**{_TEXTS: self.texts})
 
 
 def parts_with_all(folder: Path, signature: Signature) -> list[RunFolder]:
@@ -123,9 +129,9 @@ def parts_with_all(folder: Path, signature: Signature) -> list[RunFolder]:
             raise AttnscopeError(
                 f"{part.path} is a part of another run: its {differing[0]}. Choose a new folder with --out"
             )
-    windows = max((int(part.state.get(_WINDOWS, 0)) for part in parts), default=0)
-    there = [texts for part in parts for texts in part.pieces]
-    return parts if windows and not list(_gaps(there, 0, windows)) else []
+    texts = max((int(part.state.get(_TEXTS, 0)) for part in parts), default=0)
+    there = [piece for part in parts for piece in part.pieces]
+    return parts if texts and not list(_gaps(there, 0, texts)) else []
 
 
 def gather(run: RunFolder, parts: Sequence[RunFolder]) -> None:
@@ -140,7 +146,10 @@ def gather(run: RunFolder, parts: Sequence[RunFolder]) -> None:
         for texts in part.pieces:
             for lacking in list(_gaps(list(run.pieces), texts.start, texts.stop)):
                 own = slice(lacking.start - texts.start, lacking.stop - texts.start)
-                run.append(part.piece(texts).isel(text=own), lacking.start)
+                whole = part.piece(texts)
+                results, windows = whole.isel(text=own), part.apart(WINDOWS, texts)
+                apart = {} if windows is None else {WINDOWS: windows_of_pools(windows, whole, own)}
+                run.append(results, lacking.start, **apart)
 
 
 def drop_parts(run: Path) -> None:

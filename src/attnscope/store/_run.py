@@ -97,17 +97,20 @@ class RunFolder(OwnedFolder):
         """Whether the results of these texts are there."""
         return any(piece.start <= texts.start and texts.stop <= piece.stop for piece in self.pieces)
 
-    def append(self, results: xr.Dataset, first: int) -> None:
+    def append(self, results: xr.Dataset, first: int, **apart: xr.Dataset) -> None:
         """Add the results of some texts, numbered from `first`; when this returns, they are safe.
+
+        What is given under a name is kept `apart` from the results, and is read by that name.
 
         Raises
         ------
         AttnscopeError
             If the disk is full or the folder became unwritable: everything up to the last append is safe.
         """
-        name = f"{_PIECES}{first:09d}-{first + results.sizes['text'] - 1:09d}{SUFFIX}"
+        name = f"{first:09d}-{first + results.sizes['text'] - 1:09d}{SUFFIX}"
         with explained("write results", f"The {self.texts} texts before are safe. {_GO_ON}"):
-            self.write({name: packed(results)})
+            contents = {f"{kind}/{name}": packed(one) for kind, one in apart.items()}
+            self.write({f"{_PIECES}{name}": packed(results), **contents})
 
     def results(self) -> xr.Dataset:
         """All results so far, in memory."""
@@ -119,6 +122,16 @@ class RunFolder(OwnedFolder):
     def piece(self, texts: range) -> xr.Dataset:
         """The results of one of `pieces`, in memory."""
         return unpacked(self.read(self.pieces[texts]))
+
+    def apart(self, kind: str, texts: range | None = None) -> xr.Dataset | None:
+        """What was kept apart of one of `pieces`, or of all, in memory; None where there is nothing of the kind."""
+        wanted = self.pieces if texts is None else {texts: self.pieces[texts]}
+        names = [name.replace(_PIECES, f"{kind}/", 1) for name in wanted.values()]
+        parts = [unpacked(self.read(name)) for name in names if name in self.files]
+        if not parts:
+            return None
+        along = next(iter(parts[0].data_vars.values())).dims[0]
+        return xr.concat(parts, along, data_vars="minimal", coords="minimal", compat="override")
 
     def save(self, name: str, dataset: xr.Dataset) -> None:
         """Write something that is computed from the results, whole or not at all."""
@@ -144,9 +157,18 @@ class RunFolder(OwnedFolder):
             )
         for name in lost:
             _log.warning("%s is damaged, and is made anew", self.path / name)
+        lost = self._with_twins(lost)
         if lost or (damaged and self.is_writable()):
             state = {"complete": None} if lost else {}
-            self.forget(damaged, **state, views=None)
+            self.forget([*damaged, *lost], **state, views=None)
+
+    def _with_twins(self, lost: Iterable[str]) -> list[str]:
+        """Pieces, with what is kept apart of the same texts: they are measured together."""
+        texts = {name.rpartition("/")[2] for name in lost if "/" in name}
+        return [
+            *lost,
+            *(name for name in self.files if name not in lost and name.rpartition("/")[2] in texts),
+        ]
 
     def _check_signature(self) -> None:
         differing = Signature.of(self.state["signature"]).differences(self.signature)

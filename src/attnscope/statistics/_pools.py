@@ -1,0 +1,187 @@
+"""Windows in pools: what is kept of a corpus of which all windows in full would not fit on a disk."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import xarray as xr
+
+from attnscope.statistics._catalogue import EQUAL, wording
+from attnscope.statistics._places import with_rows
+from attnscope.statistics._ranking import queries
+
+if TYPE_CHECKING:
+    from attnscope.corpus import Window
+
+DRAWN = "drawn_"  # begins the names of what is kept in full of one window of each pool
+VARIANCE = "_variance"  # ends the name of a statistic's variance over the windows of a pool
+IN_FULL = ("band_sum", "bin_sum")
+OF_WINDOW = "window_"  # begins the names of what is kept of every window
+_SUMS = "_sum"
+_SIZES = ("length", "target_length")
+
+
+def in_pools(windows: Iterable[Window], size: int) -> Iterator[list[Window]]:
+    """Windows that follow each other, at least `size` and fewer than twice as many, cut at documents.
+
+    A pool is of whole documents, or a part of one, so that documents tell which pools are independent of each other.
+    Fewer windows are in the pool before a document that makes pools of its own, and in the last.
+
+    Examples
+    --------
+    >>> from types import SimpleNamespace
+    >>> windows = [SimpleNamespace(source=name) for name in "aabccccccdeeee"]
+    >>> ["".join(window.source for window in pool) for pool in in_pools(windows, 3)]
+    ['aab', 'ccc', 'ccc', 'deeee']
+    """
+    pool: list[Window] = []
+    document: list[Window] = []
+    parts = False  # whether pools of this document are out already
+    for window in windows:
+        if document and window.source != document[-1].source:
+            pool, document = [*pool, *document], []
+            if parts or len(pool) >= size:
+                yield pool
+                pool = []
+            parts = False
+        document.append(window)
+        if len(document) == 2 * size:
+            if pool:
+                yield pool
+                pool = []
+            yield document[:size]
+            document, parts = document[size:], True
+    if pool or document:
+        yield [*pool, *document]
+
+
+def pooled(results: xr.Dataset, number: int, seed: int) -> xr.Dataset:
+    """The windows of a pool as one entry of ``text``.
+
+    Sums are summed, and means over rows are means over the rows of all windows. ``..._variance`` is the variance of a
+    statistic over the windows, each weighted by its rows; ``window_...`` are the statistics of every window, float32,
+    and ``drawn_...`` sums of one window, drawn by the seed, alone.
+
+    Parameters
+    ----------
+    results
+        The windows of the pool, as `Measurement` gives them.
+    number
+        Of the pool.
+    seed
+        Of the drawing.
+    """
+    rows = _rows(results)
+    drawn = int(np.random.default_rng([seed, number]).integers(results.sizes["text"]))
+    results = _with_columns_left(results)
+    found: dict[str, Any] = {}
+    for given, values in results.data_vars.items():
+        name = str(given)
+        if name in _SIZES or name.endswith(_SUMS):
+            found[name] = values.sum("text", skipna=False, keep_attrs=True)
+        elif name == "profile":
+            found[name] = _weighted(values.fillna(0), _pairs(results)).where(values.notnull().any("text"))
+        elif "text" in values.dims:
+            mean = _weighted(values, rows)
+            found[name] = mean
+            if values.dims == ("text", "layer", "head") and not name.startswith(EQUAL):
+                apart = _weighted((values - mean) ** 2, rows)
+                long_name = f"{wording(name).long_name}, variance over windows"
+                found[f"{name}{VARIANCE}"] = apart.assign_attrs(long_name=long_name)
+                found[f"{OF_WINDOW}{name}"] = (
+                    values.astype(np.float32).rename(text="window").assign_attrs(values.attrs)
+                )
+        else:
+            found[name] = values
+    for name in IN_FULL:
+        if name in results:
+            found[f"{DRAWN}{name}"] = results[name].isel(text=drawn)
+    whole = xr.Dataset({name: values.variable for name, values in found.items()})
+    whole = whole.assign({f"{DRAWN}length": results.length[drawn], "windows": results.sizes["text"]})
+    kept = {name: one for name, one in results.coords.items() if "text" not in one.dims}
+    texts = [name for name, one in whole.data_vars.items() if "window" not in one.dims]
+    whole = whole.assign({name: whole[name].expand_dims("text") for name in texts})
+    window = {
+        f"{OF_WINDOW}{name}": ("window", results[name].values) for name in ("length", "source", "start")
+    }
+    return whole.assign_coords(
+        dict(kept)
+        | {"text": [number], "source": ("text", results.source.values[:1])}
+        | {"start": ("text", results.start.values[:1]), "window": results.text.values}
+    ).assign(window)
+
+
+def pairs_at(queries_of: np.ndarray, keys: np.ndarray, offset: np.ndarray) -> np.ndarray:
+    """How many (query, key) pairs lie at each offset, ``(..., offset)``; see `Rows.pairs`."""
+    queries_of, keys = queries_of[..., None], keys[..., None]
+    return (np.minimum(queries_of, keys - offset) - np.maximum(0, -offset)).clip(0)
+
+
+def _rows(results: xr.Dataset) -> xr.DataArray:
+    """Queries of each window in each layer, ``(text, layer)``."""
+    rows = queries(results)
+    if "layer" not in rows.dims:
+        rows = rows.expand_dims(layer=results.sizes["layer"])
+    return rows.transpose("text", "layer").drop_vars([*rows.coords]).astype(float)
+
+
+def _pairs(results: xr.Dataset) -> xr.DataArray:
+    """Pairs of each window in each layer at each offset, ``(text, layer, offset)``."""
+    rows = _rows(results)
+    kinds = results.layer_kind.values if "layer_kind" in results.coords else ["self"]
+    keys = np.where(
+        np.array([kind == "causal" for kind in kinds]), rows.values, results.length.values[:, None]
+    )
+    pairs = pairs_at(rows.values, keys, results.offset.values)
+    return xr.DataArray(pairs.astype(float), dims=("text", "layer", "offset"))
+
+
+def _weighted(values: xr.DataArray, weights: xr.DataArray) -> xr.DataArray:
+    """Mean over windows; NaN stays where it is in any of them."""
+    total = weights.sum("text")
+    mean = (values.drop_vars([*values.coords]) * weights).sum("text", skipna=False) / total
+    dims = [dim for dim in values.dims if dim != "text"]
+    return mean.transpose(*dims).assign_attrs(values.attrs)
+
+
+def _with_columns_left(results: xr.Dataset) -> xr.Dataset:
+    """What `with_rows` finds of each window cannot be found of their mean: it is kept."""
+    if "mean_offset" not in results:
+        return results
+    found = with_rows(results, queries(results)).columns_left
+    return results.assign(columns_left=found.assign_attrs(long_name="", units=""))
+
+
+def windows_alone(results: xr.Dataset) -> xr.Dataset:
+    """What is kept of every window, along ``window``."""
+    return results[[name for name, one in results.data_vars.items() if "window" in one.dims]]
+
+
+def pools_alone(results: xr.Dataset) -> xr.Dataset:
+    """What is kept of each pool, or of each window where there are no pools, along ``text``."""
+    return results.drop_vars([name for name, one in results.variables.items() if "window" in one.dims])
+
+
+def windows_of_pools(windows: xr.Dataset, pools: xr.Dataset, chosen: slice) -> xr.Dataset:
+    """What is kept of the windows of some pools of a piece."""
+    ends = np.concatenate([[0], np.cumsum(pools.windows.values)])
+    return windows.isel(window=slice(int(ends[chosen.start]), int(ends[chosen.stop])))
+
+
+def joined(parts: Sequence[xr.Dataset]) -> xr.Dataset:
+    """Batches, or pools, as one Dataset."""
+    whole = xr.concat(
+        [pools_alone(one) for one in parts], "text", data_vars="minimal", coords="minimal", compat="override"
+    )
+    if "window" not in parts[0].dims:
+        return whole
+    windows = xr.concat(
+        [windows_alone(one) for one in parts],
+        "window",
+        data_vars="minimal",
+        coords="minimal",
+        compat="override",
+    )
+    return whole.merge(windows)

@@ -1,0 +1,184 @@
+"""Pools of windows: the sums of their windows, whatever the model, and as many processes as there are."""
+
+import json
+import random
+from itertools import pairwise
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+import attnscope
+from attnscope import AttnscopeError, open_run
+from attnscope.statistics import in_pools
+from tests.families import tiny
+from tests.statistics.test_targets import TARGETS, TEXTS
+from tests.translation.small_translators import small_model, small_tokenizer
+
+SIZE = 3
+WORDS = [
+    "the",
+    "tide",
+    "comes",
+    "in",
+    "over",
+    "sand",
+    "boats",
+    "lie",
+    "on",
+    "mud",
+    "until",
+    "it",
+    "goes",
+    "out",
+]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_pools_are_of_whole_documents_or_of_parts_of_one(seed):
+    rng = random.Random(seed)
+    documents = [[SimpleNamespace(source=name)] * rng.choice([1, 1, 2, 3, 7, 20]) for name in range(12)]
+    windows = [window for document in documents for window in document]
+    pools = list(in_pools(windows, SIZE))
+    assert [window for pool in pools for window in pool] == windows
+    assert max(map(len, pools)) < 2 * SIZE
+    long = {document[0].source for document in documents if len(document) >= 2 * SIZE}
+    sources = [{window.source for window in pool} for pool in pools]
+    for before, after in pairwise(sources):
+        assert before.isdisjoint(after) or before == after <= long  # parts of one long document
+
+
+def test_a_small_pool_is_only_before_a_long_document_or_the_last():
+    windows = [SimpleNamespace(source=name) for name in "a" + "b" * 7 + "ccd"]
+    assert ["".join(one.source for one in pool) for pool in in_pools(windows, SIZE)] == [
+        "a",
+        "bbb",
+        "bbbb",
+        "ccd",
+    ]
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory):
+    rng = random.Random(0)
+    lengths = [5, 30, 90, 12, 8, 40, 21, 9, 60]
+    texts = [" ".join(rng.choices(WORDS, k=length)) for length in lengths]
+    path = tmp_path_factory.mktemp("corpus") / "texts.jsonl"
+    path.write_text("\n".join(json.dumps({"text": text}) for text in texts))
+    return path
+
+
+def rows_of(windows, kind):
+    return windows.length if kind == "self" or "target_length" not in windows else windows.target_length
+
+
+def scans(name, corpus):
+    """A scan window by window, and the same in pools."""
+    if name == "bart":
+        given = (small_model("bart"), TEXTS)
+        more = {"targets": TARGETS, "tokenizer": small_tokenizer(), "band": 3}
+    elif name == "bundled":
+        given, more = ("bundled", corpus), {"window": 24}
+    else:
+        given, more = (tiny(name), corpus), {"window": 24, "tokenizer": small_tokenizer()}
+    more |= {"device": "cpu"} if isinstance(given[0], str) else {}
+    return attnscope.scan(*given, **more), attnscope.scan(*given, pool=SIZE, **more)
+
+
+@pytest.mark.parametrize("name", ["bundled", "gpt2", "llama", "bart"])
+def test_every_statistic_of_a_pool_is_of_all_rows_of_its_windows(name, corpus):
+    windows, pools = scans(name, corpus)
+    assert pools.windows.sum() == windows.sizes["text"]
+    ends = np.cumsum(pools.windows.values)
+    for pool, end in enumerate(ends):
+        some = windows.isel(text=slice(end - int(pools.windows[pool]), end))
+        for layer, kind in enumerate(windows.layer_kind.values):
+            rows = rows_of(some, kind).values.astype(float)
+            keys = rows if kind == "causal" else some.length.values
+            for statistic in ("band_sum", "bin_sum", "equal_band_sum", "equal_bin_sum"):
+                expected = some[statistic].isel(layer=layer).values.sum(0)
+                np.testing.assert_allclose(
+                    pools[statistic][pool, layer].values, expected, rtol=1e-5, atol=1e-5
+                )
+            for statistic in (
+                "entropy",
+                "first_token",
+                "mean_offset",
+                "outside",
+                "max_weight",
+                "equal_entropy",
+            ):
+                values = some[statistic].isel(layer=layer).values
+                mean = np.average(values, axis=0, weights=rows)
+                np.testing.assert_allclose(pools[statistic][pool, layer].values, mean, rtol=1e-5, atol=1e-5)
+                if not statistic.startswith("equal"):
+                    expected = np.average((values - mean) ** 2, axis=0, weights=rows)
+                    found = pools[f"{statistic}_variance"][pool, layer].values
+                    np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-5)
+            offset = windows.offset.values
+            count = np.array(
+                [
+                    sum(
+                        0 <= query + t < n for m, n in zip(rows, keys, strict=True) for query in range(int(m))
+                    )
+                    for t in offset
+                ]
+            )
+            expected = some.band_sum.isel(layer=layer).values.sum(0) / np.where(count > 0, count, np.nan)
+            np.testing.assert_allclose(pools.profile[pool, layer].values, expected, rtol=1e-5, atol=1e-6)
+
+
+def test_kinds_are_those_of_all_texts_together(corpus):
+    windows, pools = scans("bundled", corpus)
+    first = [0, 1, 2, 3]  # the bundled model's positional heads
+    for name in (windows, pools):
+        kinds = name.cluster.values[name.label_share.argmax("cluster").values][0]
+        assert kinds[first].tolist() == ["offset -2", "next", "offset +2", "previous"]
+
+
+def test_windows_are_kept_in_short_and_one_of_each_pool_in_full(corpus, tmp_path):
+    windows, _ = scans("bundled", corpus)
+    pools = attnscope.scan("bundled", corpus, window=24, pool=SIZE, device="cpu", out=tmp_path / "run")
+    assert "window" not in pools.dims
+    short = open_run(tmp_path / "run", part="windows")
+    assert short.window.values.tolist() == windows.text.values.tolist()
+    assert short.window_source.values.tolist() == windows.source.values.tolist()
+    for name in ("entropy", "first_token", "mean_offset", "max_weight"):
+        np.testing.assert_allclose(short[f"window_{name}"].values, windows[name].values, rtol=1e-5, atol=1e-5)
+        assert short[f"window_{name}"].dtype == np.float32
+    starts = np.cumsum([0, *pools.windows.values])
+    there = [
+        [
+            np.allclose(drawn, windows.band_sum[start + i].values, rtol=1e-5, atol=1e-5)
+            for i in range(int(count))
+        ]
+        for drawn, start, count in zip(
+            pools.drawn_band_sum.values, starts[:-1], pools.windows.values, strict=True
+        )
+    ]
+    assert all(sum(found) == 1 for found in there)
+    assert len({found.index(True) for found in there}) > 1  # not always the first
+
+
+@pytest.mark.parametrize("count", [2, 3])
+def test_tasks_give_the_same_pools(count, corpus, tmp_path):
+    given = {"window": 24, "pool": SIZE, "device": "cpu"}
+    whole = attnscope.scan("bundled", corpus, out=tmp_path / "whole", **given)
+    attnscope.scan("bundled", corpus, out=tmp_path / "run", task="1/2", **given)  # another count: taken once
+    for number in range(1, count + 1):
+        found = attnscope.scan("bundled", corpus, out=tmp_path / "run", task=f"{number}/{count}", **given)
+        if found.data_vars:
+            break
+    assert found.identical(whole)
+    short = [open_run(tmp_path / name, part="windows") for name in ("whole", "run")]
+    assert short[0].identical(short[1])
+
+
+def test_what_is_lost_of_the_windows_is_measured_again(corpus, tmp_path):
+    given = {"window": 24, "pool": SIZE, "device": "cpu", "out": tmp_path / "run"}
+    whole, short = attnscope.scan("bundled", corpus, **given), open_run(tmp_path / "run", part="windows")
+    next((tmp_path / "run" / "windows").iterdir()).unlink()
+    with pytest.raises(AttnscopeError, match="--repair"):
+        attnscope.scan("bundled", corpus, **given)
+    assert attnscope.scan("bundled", corpus, repair=True, **given).identical(whole)
+    assert open_run(tmp_path / "run", part="windows").identical(short)
