@@ -2,7 +2,7 @@ from . import faithfulness, mechanism, zoo
 from ._expect import expect
 from ._open_run import open_run
 from .comparison import compare
-from .difference import diff
+from .difference import contrasts, diff
 from .errors import AttnscopeError
 from .faithfulness import intervene, patch
 from .mechanism import explain
@@ -19,6 +19,7 @@ __all__ = [
     "AttnscopeError",
     "align",
     "compare",
+    "contrasts",
     "diff",
     "expect",
     "explain",

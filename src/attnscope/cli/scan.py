@@ -104,6 +104,13 @@ _Words = Annotated[
         show_default="tokens stay as they are",
     ),
 ]
+_By = Annotated[
+    str | None,
+    typer.Option(
+        metavar="FIELD",
+        help="Field of JSON Lines (language, source, year) by which texts are held apart, and heads compared.",
+    ),
+]
 _Show = Annotated[
     str | None,
     typer.Option(
@@ -142,6 +149,7 @@ def scan(
     chat: _Chat = False,
     chat_template: _ChatTemplate = None,
     words: _Words = None,
+    by: _By = None,
     tokenizer: options.Tokenizer = None,
     revision: options.Revision = None,
     trust_remote_code: options.TrustRemoteCode = False,
@@ -191,6 +199,7 @@ def scan(
         tp_plan,
         task,
         pool,
+        by,
     )
     plain = not any(asked_apart)
     signed = {"groups": _signed(named), "words": _signed_words(words_of)}
@@ -211,6 +220,7 @@ def scan(
             chat=chat,
             chat_template=chat_template,
             words=words_of,
+            by=by,
             device_map=device_map,
             max_memory=options.memory_of(max_memory),
             tp_plan=tp_plan,

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from attnscope.cli.contrast_tables import contrasts_dict, print_contrasts
 from attnscope.cli.group_tables import group_columns, groups_dict, print_groups
 from attnscope.cli.output import csv_text, emit, new_console
 from attnscope.cli.place import count
@@ -52,6 +53,7 @@ def as_dict(results: xr.Dataset, folder: Path) -> dict[str, Any]:
         "kinds": results.attrs.get("kinds"),
         "heads": rank_heads(results),
         "groups": groups_dict(results) if "group_weight" in results else None,
+        "by": contrasts_dict(results) if "by" in results.coords else None,
         "independence": json.loads(results.attrs.get("summary", "null")),
         "run": str(folder),
     }
@@ -126,6 +128,8 @@ def print_tables(results: xr.Dataset) -> None:
             console.print(none, style="bold", highlight=False)
     if "group_weight" in results:
         print_groups(results, console)
+    if "by" in results.coords:
+        print_contrasts(results, console)
     kinds = results.attrs["kinds"] if "kinds" in results.attrs else _missing(results)
     console.print(f"\n{kinds}", highlight=False, markup=False)
     console.print("A weight is a mixing coefficient, not an explanation.", style="dim")

@@ -154,8 +154,9 @@ def texts_of(given: Sources, **options: Any) -> Texts:
     given = kept(given)
     if not _are_token_ids(given):
         return Corpus.from_sources(given, **options)
-    if options.get("field") is not None:
-        raise AttnscopeError("the texts are token ids, and have no field: leave it out (--field)")
+    for name in ("field", "by"):
+        if options.get(name) is not None:
+            raise AttnscopeError(f"the texts are token ids, and have no field: leave it out (--{name})")
     return EncodedTexts(given)
 
 

@@ -176,6 +176,31 @@ def _json_object(line: str, field: str, where: str) -> dict[str, Any]:
     return value
 
 
+def value_field(value: dict[str, Any], field: str, where: str) -> str:
+    """The word or number in one field of a JSON object, as a string.
+
+    Raises
+    ------
+    AttnscopeError
+        No such field, or something else in it.
+
+    Examples
+    --------
+    >>> value_field({"text": "One.", "year": 1901}, "year", "a.jsonl, line 1")
+    '1901'
+    """
+    found = value.get(field)
+    if found is None or isinstance(found, (list, dict)) or str(found).strip() == "":
+        kind = "no value" if found is None or isinstance(found, str) else f"a JSON {_kind(found)}"
+        raise AttnscopeError(
+            f"{where}: field {field!r} (--by) holds {kind}; expected a word or a number in each line, by which texts "
+            "are held apart"
+        )
+    said = str(found).lower() if isinstance(found, bool) else str(found)
+    check_characters(said, where)
+    return said
+
+
 def text_field(value: dict[str, Any], field: str, where: str) -> str:
     """The string in one field of a JSON object.
 

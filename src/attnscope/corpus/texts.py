@@ -27,6 +27,7 @@ from attnscope.corpus.files import (
     lines_of,
     read_bytes,
     text_field,
+    value_field,
 )
 from attnscope.errors import AttnscopeError
 
@@ -55,6 +56,8 @@ class Text:
         ``standard input``; with a number where a file before has the same name.
     content : str
         The characters of the text, unmodified except that a byte order mark is taken off; ``\r\n`` is kept.
+    by : str
+        The value of the field by which texts are held apart, where one is named.
 
     Examples
     --------
@@ -64,6 +67,7 @@ class Text:
 
     name: str
     content: str
+    by: str = ""
 
 
 class Corpus:
@@ -99,6 +103,7 @@ class Corpus:
         by_line: bool = False,
         blank_lines: bool = False,
         chats: bool = False,
+        by: str | None = None,
     ) -> "Corpus":
         r"""Build a corpus from strings, files, folders and standard input.
 
@@ -124,6 +129,9 @@ class Corpus:
             files stay beside each other.
         chats : bool, optional
             Take files and standard input as JSON Lines of chats. Each text is then the messages of one, as JSON.
+        by : str, optional
+            Another field of each JSON object of a ``.jsonl`` file (language, source, year), by which texts are held
+            apart. All sources must have it.
 
         Returns
         -------
@@ -153,6 +161,10 @@ class Corpus:
             if isinstance(source, str):
                 strings += 1
                 name = f"text {strings}"
+                if by is not None:
+                    raise AttnscopeError(
+                        f"{name} is a string, which has no field {by!r} (--by): name .jsonl files, or leave it out"
+                    )
                 if chats:
                     raise AttnscopeError(
                         f"{name} is a string; expected a chat: a list of messages, or JSON Lines"
@@ -169,6 +181,8 @@ class Corpus:
                 if chats:
                     found.extend(_chats(one, source, field) for one in opened)
                     continue
+                if by is not None:
+                    opened = [_held_apart(one, by, source) for one in opened]
                 found.extend(
                     _Lines(one, blank_lines) if by_line and not isinstance(one, _OF_RECORDS) else one
                     for one in opened
@@ -237,7 +251,7 @@ class Corpus:
         digest, characters = hashlib.sha256(), 0
         for text in self:
             characters += len(text.content)
-            for part in (text.name, text.content):
+            for part in (text.name, text.content, *([text.by] if text.by else [])):
                 data = part.encode()
                 digest.update(len(data).to_bytes(8, "big"))  # so that no two corpora give the same bytes
                 digest.update(data)
@@ -323,13 +337,14 @@ class _Stream:
 class _JsonLines:
     """A file with one JSON object a line."""
 
-    def __init__(self, name: str, path: Path, field: str) -> None:
-        self.name, self.file, self.field = name, Unchanged(path), field
+    def __init__(self, name: str, path: Path, field: str, by: str | None = None) -> None:
+        self.name, self.file, self.field, self.by = name, Unchanged(path), field, by
 
     def texts(self) -> Iterator[Text]:
         for number, value in self.objects(self.field):
             where = f"{shown(self.file.path)}, line {number}"
-            yield Text(f"{self.name}:{number}", text_field(value, self.field, where))
+            by = "" if self.by is None else value_field(value, self.by, where)
+            yield Text(f"{self.name}:{number}", text_field(value, self.field, where), by)
 
     def objects(self, field: str) -> Iterator[tuple[int, dict[str, Any]]]:
         path = self.file.path
@@ -398,6 +413,14 @@ def refuse_file_name(content: str, name: str) -> None:
         raise AttnscopeError(
             f"{name} is {content!r}, which looks like a file and does not exist; and {instead}, if it is there"
         )
+
+
+def _held_apart(source: _Source, by: str, path: Path) -> _Source:
+    if isinstance(source, _JsonLines):
+        return _JsonLines(source.name, source.file.path, source.field, by)
+    raise AttnscopeError(
+        f"{shown(path)}: texts are held apart by {by!r} (--by), a field of JSON Lines (.jsonl): leave out other files"
+    )
 
 
 def _chats(source: _Source, path: Path, field: str | None) -> _Source:

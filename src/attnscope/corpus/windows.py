@@ -45,6 +45,8 @@ class Window:
         The whole text, whose characters the spans count; empty where token ids alone are known.
     words : tuple of int
         The number of the word of each token, from 0, where tokens are merged to words; else empty.
+    by : str
+        Of the text: see `Text`.
 
     Examples
     --------
@@ -64,6 +66,7 @@ class Window:
     groups: tuple[int, ...] = ()
     text: str = field(default="", repr=False)
     words: tuple[int, ...] = ()
+    by: str = ""
 
     def __len__(self) -> int:
         """Number of tokens, those of the target not counted."""
@@ -292,4 +295,5 @@ class Frame:
                 *(self.names[i] for i in self.suffix),
             ),
             text=text.content,
+            by=text.by,
         )

@@ -1,4 +1,5 @@
 from ._changes import Changes, changes_by_document
+from ._contrasts import contrast_rows, contrasts, contrasts_said
 from ._diff import diff, load_difference
 from ._matching import match_heads
 from ._said import Change, changes_of, headline
@@ -8,6 +9,9 @@ __all__ = [
     "Changes",
     "changes_by_document",
     "changes_of",
+    "contrast_rows",
+    "contrasts",
+    "contrasts_said",
     "diff",
     "headline",
     "load_difference",

@@ -28,6 +28,7 @@ def labelled(
     first: int = 0,
     groups: Sequence[str] = (),
     unit: str = "tokens",
+    by: Sequence[str] | None = None,
 ) -> xr.Dataset:
     """Name the dimensions of arrays, and say what stands along them.
 
@@ -49,6 +50,8 @@ def labelled(
         Names of the groups that tokens are in.
     unit
         What lengths and offsets count.
+    by
+        The value of each text by which they are held apart.
     """
     heads = next(array.shape[2] for name, array in arrays.items() if "head" in dimensions(name))
     tokens = {"long_name": unit, "units": unit}
@@ -61,6 +64,7 @@ def labelled(
         },
         coords={
             "text": np.arange(first, first + len(sources)),
+            **({} if by is None else {"by": ("text", np.array(by, dtype=object))}),
             **layer_coordinates(sites),
             "head": np.arange(heads),
             "offset": np.arange(-band, band + 1),

@@ -277,6 +277,7 @@ class Measurement:
             first,
             self.groups,
             "tokens" if words is None else "words",
+            [window.by for window in batch] if batch[0].by else None,
         )
 
     @torch.no_grad()

@@ -67,6 +67,7 @@ def scan(
     chat: bool = False,
     chat_template: str | Path | None = None,
     words: Words | None = None,
+    by: str | None = None,
     show: Sequence[tuple[int, int]] | None = None,
     progress: Tell | None = None,
 ) -> xr.Dataset:
@@ -150,6 +151,9 @@ def scan(
         Measure from word to word: of a word's tokens, queries are averaged and keys summed. ``"unicode"`` (word
         boundaries of the Unicode standard), ``"space"``, a `Path` of spans, or a function from a text to its spans,
         as a word segmenter gives them. See `attnscope.corpus.word_rule_of`.
+    by
+        Field of JSON Lines (language, source, year) by which texts are held apart: each text has its value in the
+        coordinate ``by``, and `attnscope.contrasts` says what differs.
     show
         Keep the attention over the first windows in the run folder, for its page: these heads (layer, head) and those
         that lead the rankings token by token, the others in tiles; where there is room, all heads token by token. None
@@ -201,6 +205,7 @@ def scan(
         "chat": chat,
         "chat_template": chat_template,
         "words": words,
+        "by": by,
     }
     if max_memory is not None and device_map is None:
         raise AttnscopeError(

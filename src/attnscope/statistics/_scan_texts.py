@@ -66,6 +66,7 @@ def scan_texts(
     chat: bool,
     chat_template: str | Path | None,
     words: Words | None,
+    by: str | None,
 ) -> xr.Dataset:
     """Measure where every attention head of a model of texts looks: see `attnscope.scan`, which calls this for texts.
 
@@ -87,10 +88,13 @@ def scan_texts(
         stride=stride,
         chat=chat,
         chat_template=chat_template,
+        by=by,
     )
     grouping = grouping_for(groups, corpus)
     if grouping is not None and asked.pool is not None:
         raise AttnscopeError("groups of tokens are not measured of pools: leave out groups or pool (--pool)")
+    if by is not None and asked.pool is not None:
+        raise AttnscopeError("pools hold windows of all kinds together: leave out by (--by) or pool (--pool)")
     rule = None if words is None else word_rule_of(words)
     loaded = load_model(model, tokenizer=asked.processor, in_parts=True, **vars(asked.loading))
     length = window_length(loaded, window)
@@ -136,6 +140,7 @@ def scan_texts(
         "seed": asked.seed,
     }
     settings |= {} if asked.pool is None else {"pool": asked.pool}
+    settings |= {} if by is None else {"by": by}
     settings |= {} if grouping is None else {"groups": grouping.signature}
     settings |= {} if job.team.size == 1 else {"tensor_parallel": job.team.size}
     settings |= {} if rule is None else {"words": rule.signature, "merging": "queries averaged, keys summed"}

@@ -28,6 +28,7 @@ def read_sides(
     stride: int | None,
     chat: bool,
     chat_template: str | Path | None,
+    by: str | None = None,
 ) -> tuple[Texts | Chats, Corpus | None]:
     """What is read; with targets line by line, empty lines too, so that line i stays beside line i.
 
@@ -49,6 +50,8 @@ def read_sides(
         if paired or by_line:
             other = "target (--target)" if paired else "by_line (--by-line)"
             raise AttnscopeError(f"the texts are chats, one a line, which take no {other}: leave it out")
+        if by is not None:
+            raise AttnscopeError("chats are not held apart by a field: leave out by (--by)")
         if given is None:
             raise AttnscopeError("no chat is given: name a file of JSON Lines with messages")
         return Chats(given, field=field, template=chat_template), None
@@ -56,8 +59,12 @@ def read_sides(
         raise AttnscopeError(
             "a chat template is given, and the texts are no chats: leave it out, or say so with chat (--chat)"
         )
+    if by is not None and paired:
+        raise AttnscopeError("texts with targets are not held apart by a field: leave out by (--by)")
+    if by is not None and given is None:
+        raise AttnscopeError("the bundled sample has no fields: name .jsonl files, or leave out by (--by)")
     corpus, target = texts_and_targets(
-        given, targets, field=field, by_line=by_line or paired, blank_lines=paired
+        given, targets, field=field, by_line=by_line or paired, blank_lines=paired, by=by
     )
     if target is not None and stride is not None:
         raise AttnscopeError(

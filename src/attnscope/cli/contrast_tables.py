@@ -1,0 +1,73 @@
+"""What `attnscope scan --by` prints of texts that are held apart: table and JSON."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from rich.markup import escape
+
+if TYPE_CHECKING:
+    import xarray as xr
+    from rich.console import Console
+
+_SHOWN = 12  # differences that the table shows
+
+
+def contrasts_dict(results: xr.Dataset) -> dict[str, Any]:
+    """What ``--json`` says of them."""
+    from attnscope.difference import contrast_rows, contrasts, contrasts_said
+
+    field = _field(results)
+    if len(set(results.by.values)) == 1:
+        return {"field": field, "says": [_alone(results)], "differences": []}
+    found = contrasts(results)
+    return {"field": field, "says": contrasts_said(found, field), "differences": contrast_rows(found)}
+
+
+def print_contrasts(results: xr.Dataset, console: Console) -> None:
+    """The largest differences that are told from 0."""
+    from rich.table import Table
+
+    from attnscope.difference import contrast_rows, contrasts, contrasts_said
+
+    if len(set(results.by.values)) == 1:
+        console.print(f"\n{_alone(results)}", style="bold", highlight=False, markup=False)
+        return
+    found = contrasts(results)
+    first, *others = contrasts_said(found, _field(results))
+    console.print(f"\n{first}", style="bold", highlight=False, markup=False)
+    for sentence in others:
+        console.print(sentence, highlight=False, markup=False)
+    rows = [row for row in contrast_rows(found) if row["differs"]]
+    if not rows:
+        return
+    table = Table()
+    for heading in ("layer", "head"):
+        table.add_column(heading, justify="right")
+    table.add_column("statistic")
+    table.add_column(_field(results), overflow="fold")
+    for heading in ("mean", "others", "difference", "95% interval"):
+        table.add_column(heading, justify="right")
+    for row in rows[:_SHOWN]:
+        table.add_row(
+            str(row["layer"]),
+            str(row["head"]),
+            str(row["statistic"]),
+            escape(str(row["by"])),
+            f"{row['mean']:.3f}",
+            f"{row['others']:.3f}",
+            f"{row['difference']:+.3f}",
+            f"{row['low']:+.3f} to {row['high']:+.3f}",
+        )
+    console.print(table)
+    if len(rows) > _SHOWN:
+        console.print(f"and {len(rows) - _SHOWN} more: --json lists all", highlight=False)
+
+
+def _field(results: xr.Dataset) -> str:
+    return str(json.loads(results.attrs["signature"])["settings"]["by"])
+
+
+def _alone(results: xr.Dataset) -> str:
+    return f"{_field(results)}: all texts have the value {results.by.values[0]}, so nothing is held apart."

@@ -1,0 +1,223 @@
+"""What differs between the texts of one scan that are held apart: by language, source, year."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import xarray as xr
+from jaxtyping import Float
+from scipy import stats
+
+from attnscope._documents import LEAST
+from attnscope.checks import check_kind, check_real
+from attnscope.difference._changes import LEVEL
+from attnscope.errors import AttnscopeError
+
+_GRID = ("layer", "head")
+_UNLIKE = 1.1  # how many times longer windows may be in the mean before it is said
+
+
+def contrasts(results: xr.Dataset, *, level: float = LEVEL) -> xr.Dataset:
+    r"""Hold the texts of each value against all others, head by head.
+
+    Means are over texts. Each :math:`p` is that of Welch's :math:`t` (1947) with standard errors by documents, a ratio
+    of sums, as windows of one document are not independent and documents have different numbers of them. Over all
+    heads, statistics and values, the step-up rule of Benjamini and Hochberg (1995) keeps the expected share of false
+    ones among those called different at `level` or below.
+
+    Parameters
+    ----------
+    results
+        From ``attnscope.scan(..., by=FIELD)``, or any scan with a coordinate ``by (text)``.
+    level
+        The false discovery rate.
+
+    Returns
+    -------
+    xarray.Dataset
+        Over ``statistic, by, layer, head``: ``mean`` of the texts with the value, ``others`` (mean of all others),
+        ``difference``, ``low`` and ``high`` (95% interval), ``p``, ``differs``, and ``size``, the difference in
+        standard deviations between heads. NaN where a value, or all others together, have fewer than 6 documents; of
+        two values the first alone has a ``p``. Over ``by``: ``texts``, ``documents``, ``length``
+        (mean tokens of a text).
+
+    Raises
+    ------
+    AttnscopeError
+        The scan has no such coordinate or only one value of it, or no statistic with one number a head.
+
+    Examples
+    --------
+    >>> rng = np.random.default_rng(0)
+    >>> entropy = rng.normal(2.0, 0.1, (40, 1, 3))
+    >>> entropy[:20, 0, 1] += 0.5
+    >>> scan = xr.Dataset(
+    ...     {"entropy": (("text", "layer", "head"), entropy)},
+    ...     {"by": ("text", ["en"] * 20 + ["ja"] * 20), "source": ("text", np.arange(40))},
+    ... )
+    >>> contrasts(scan).differs.sel(statistic="entropy", by="en").values.tolist()
+    [[False, True, False]]
+    """
+    check_kind("a scan", xr.Dataset, results=results)
+    check_real(0.0, 1.0, level=level)
+    if "by" not in results.coords:
+        raise AttnscopeError("the texts of this scan are not held apart: give scan a field with by (--by)")
+    labels = results.by.values.astype(str)
+    values = np.unique(labels)
+    if len(values) < 2:  # noqa: PLR2004
+        raise AttnscopeError(f"all texts have the same value, {values[0]!r}: there is nothing to hold apart")
+    names = [
+        str(name)
+        for name, one in results.data_vars.items()
+        if set(one.dims) == {"text", *_GRID} and name != "label" and one.dtype.kind == "f"
+    ]
+    if not names:
+        raise AttnscopeError(
+            "the scan has no statistic with one number a head: give it some with --statistics"
+        )
+    stacked = np.stack([results[name].transpose("text", *_GRID).values for name in names], 1)
+    flat = stacked.reshape(len(stacked), -1)
+    documents = np.unique(results.source.values.astype(str), return_inverse=True)[1]
+    found = [_welch(flat, documents, labels == value) for value in values]
+    if len(values) == 2:  # noqa: PLR2004 the second says what the first says: one of them is tested
+        found[1] = replace(found[1], p=np.full_like(found[1].p, np.nan))
+    shape = (len(names), len(values), *stacked.shape[2:])
+
+    def of(name: str) -> np.ndarray:
+        columns = np.stack([getattr(one, name) for one in found]).reshape(len(values), *stacked.shape[1:])
+        return np.moveaxis(columns, 0, 1)
+
+    p = of("p")
+    differs = np.zeros(shape, dtype=bool)
+    known = np.isfinite(p)
+    if known.any():
+        differs[known] = stats.false_discovery_control(p[known]) <= level
+    spread = np.nanstd(stacked.mean(0).reshape(len(names), -1), 1)[:, None, None, None]
+    difference = of("mean") - of("others")
+    cells = ("statistic", "by", *_GRID)
+    lengths = results.length.values if "length" in results else np.full(len(labels), np.nan)
+    return xr.Dataset(
+        {name: (cells, of(name)) for name in ("mean", "others", "low", "high")}
+        | {
+            "difference": (cells, difference),
+            "p": (cells, p),
+            "differs": (cells, differs),
+            "size": (
+                cells,
+                np.divide(difference, spread, out=np.zeros_like(difference), where=spread > 0),
+            ),
+            "texts": ("by", [int((labels == value).sum()) for value in values]),
+            "documents": ("by", [len(np.unique(documents[labels == value])) for value in values]),
+            "length": ("by", [float(lengths[labels == value].mean()) for value in values]),
+        },
+        coords={
+            "statistic": names,
+            "by": values.astype(object),
+            **{name: results.coords[name] for name in _GRID if name in results.coords},
+        },
+        attrs={"level": level},
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class _Contrast:
+    """Means of some texts and of the others, and the interval and chance of their difference; ``(column,)`` each."""
+
+    mean: Float[np.ndarray, " column"]
+    others: Float[np.ndarray, " column"]
+    low: Float[np.ndarray, " column"]
+    high: Float[np.ndarray, " column"]
+    p: Float[np.ndarray, " column"]
+
+
+def _welch(values: Float[np.ndarray, "text column"], documents: np.ndarray, chosen: np.ndarray) -> _Contrast:
+    mean, error, count = _mean_by_document(values[chosen], documents[chosen])
+    others, other_error, other_count = _mean_by_document(values[~chosen], documents[~chosen])
+    unknown = np.full(len(mean), np.nan)
+    if min(count, other_count) < LEAST:
+        return _Contrast(mean, others, unknown, unknown, unknown)
+    variance = error**2 + other_error**2
+    with np.errstate(divide="ignore", invalid="ignore"):
+        freedom = variance**2 / (error**4 / (count - 1) + other_error**4 / (other_count - 1))
+        p = 2 * stats.t.sf(np.abs(mean - others) / np.sqrt(variance), freedom)
+        half = stats.t.ppf(0.975, freedom) * np.sqrt(variance)
+    same = (variance == 0) & (mean == others)
+    p = np.where(same, 1.0, np.where(variance == 0, np.nan, p))  # no spread at all tells nothing
+    return _Contrast(mean, others, mean - others - half, mean - others + half, p)
+
+
+def _mean_by_document(values: np.ndarray, documents: np.ndarray) -> tuple[np.ndarray, np.ndarray, int]:
+    """Mean over texts, its standard error by documents, and how many of these there are."""
+    numbers, member = np.unique(documents, return_inverse=True)
+    count = len(numbers)
+    sizes = np.bincount(member, minlength=count).astype(float)
+    sums = np.zeros((count, values.shape[1]))
+    np.add.at(sums, member, values)
+    mean = sums.sum(0) / sizes.sum()
+    apart = sums - mean * sizes[:, None]
+    error = np.sqrt(count / max(1, count - 1) * (apart**2).sum(0)) / sizes.sum()
+    return mean, error, count
+
+
+def contrast_rows(found: xr.Dataset) -> list[dict[str, object]]:
+    """Every difference that is known, those told from 0 first, the largest of each first."""
+    rows: list[dict[str, object]] = []
+    for index in np.argwhere(np.isfinite(found.p.values)):
+        statistic, by, layer, head = (int(number) for number in index)
+        at = {"statistic": statistic, "by": by, "layer": layer, "head": head}
+        rows.append(
+            {
+                "layer": layer,
+                "head": head,
+                "statistic": str(found.statistic.values[statistic]),
+                "by": str(found.by.values[by]),
+                **{
+                    name: float(found[name].isel(at))
+                    for name in ("mean", "others", "difference", "low", "high", "size", "p")
+                },
+                "differs": bool(found.differs.isel(at)),
+            }
+        )
+    return sorted(rows, key=lambda row: (not row["differs"], -abs(float(str(row["size"])))))
+
+
+def contrasts_said(found: xr.Dataset, field: str) -> list[str]:
+    """What differs, in sentences that say how sure they are.
+
+    Examples
+    --------
+    >>> values = np.random.default_rng(0).normal(2.0, 0.1, (16, 1, 3))
+    >>> scan = xr.Dataset(
+    ...     {"entropy": (("text", "layer", "head"), values)},
+    ...     {"by": ("text", ["en", "ja"] * 8), "source": ("text", np.arange(16))},
+    ... )
+    >>> contrasts_said(contrasts(scan), "language")[0]
+    'language: en (8 texts of 8 documents), ja (8 texts of 8 documents).'
+    """
+    listed = ", ".join(
+        f"{value} ({texts} texts of {documents} documents)"
+        for value, texts, documents in zip(
+            found.by.values, found.texts.values, found.documents.values, strict=True
+        )
+    )
+    said = [f"{field}: {listed}."]
+    known, differs = np.isfinite(found.p.values), found.differs.values
+    if not known.any():
+        return [*said, f"Nothing is told apart: each value, and all others, need {LEAST} documents or more."]
+    heads, every = differs.any((0, 1)).sum(), known.any((0, 1)).sum()
+    rate = f"{float(found.attrs['level']):.0%}"
+    said.append(
+        f"{heads} of {every} heads differ in some statistic between a value and all others: {differs.sum()} of "
+        f"{known.sum()} differences are told from 0 (false discovery rate {rate}, by documents)."
+    )
+    lengths = found.length.values
+    if np.isfinite(lengths).all() and lengths.max() > _UNLIKE * lengths.min():
+        each = ", ".join(
+            f"{value} {length:.0f}" for value, length in zip(found.by.values, lengths, strict=True)
+        )
+        said.append(
+            f"Windows differ in length (tokens in the mean: {each}), and statistics with it: a difference need not "
+            "be one of the texts' kind."
+        )
+    return said

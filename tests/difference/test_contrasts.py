@@ -1,0 +1,107 @@
+"""Texts held apart: nothing is found where labels are drawn, what is planted is, and documents count, not windows."""
+
+import json
+
+import numpy as np
+import pytest
+import xarray as xr
+from scipy.stats import ttest_ind
+
+import attnscope
+from attnscope import AttnscopeError, contrasts
+from tests.cli.command import attnscope as typed
+
+
+def scan_of(values, labels, documents, lengths=None):
+    coordinates = {"by": ("text", np.array(labels, dtype=object)), "source": ("text", documents)}
+    dims = ("text", "layer", "head")
+    lengths = np.full(len(labels), 50) if lengths is None else lengths
+    return xr.Dataset({"entropy": (dims, values), "length": ("text", lengths)}, coordinates)
+
+
+def test_the_test_is_welchs_where_each_text_is_a_document():
+    rng = np.random.default_rng(0)
+    values = rng.normal(size=(30, 2, 3))
+    labels = ["a"] * 12 + ["b"] * 8 + ["c"] * 10
+    found = contrasts(scan_of(values, labels, np.arange(30)))
+    for value in "abc":
+        chosen = np.array(labels) == value
+        expected = ttest_ind(values[chosen], values[~chosen], equal_var=False)
+        got = found.sel(statistic="entropy", by=value)
+        np.testing.assert_allclose(got.p.values, expected.pvalue, rtol=1e-9)
+        interval = expected.confidence_interval()
+        np.testing.assert_allclose(got.low.values, interval.low, rtol=1e-9)
+        np.testing.assert_allclose(got.high.values, interval.high, rtol=1e-9)
+
+
+def test_drawn_labels_differ_as_rarely_as_said():
+    """Windows of one document are alike: by windows, nearly every trial would find something."""
+    rng = np.random.default_rng(1)
+    found = by_window = 0
+    for _ in range(100):
+        documents = np.repeat(np.arange(24), 6)
+        values = rng.normal(size=(24, 2, 8))[documents] + 0.2 * rng.normal(size=(144, 2, 8))
+        labels = rng.permutation(["en"] * 12 + ["ja"] * 12)[documents]
+        found += bool(contrasts(scan_of(values, labels, documents)).differs.any())
+        by_window += bool(contrasts(scan_of(values, labels, np.arange(144))).differs.any())
+    assert found <= 10  # 5% are expected; more than 10 of 100 has a chance of 1%
+    assert by_window > 90
+
+
+def test_a_planted_difference_is_found_and_no_other():
+    rng = np.random.default_rng(2)
+    values = rng.normal(2.0, 0.1, (60, 2, 4))
+    labels = ["en", "ja", "de"] * 20
+    values[1::3, 1, 2] += 0.3
+    found = contrasts(scan_of(values, labels, np.arange(60)))
+    assert found.differs.sel(by="ja").values[0, 1, 2]
+    assert found.difference.sel(by="ja").values[0, 1, 2] == pytest.approx(0.3, abs=0.1)
+    assert not np.delete(found.differs.sel(by="ja").values.ravel(), 6).any()
+
+
+def test_few_documents_tell_nothing():
+    values = np.random.default_rng(3).normal(size=(20, 1, 2))
+    values[:10] += 100
+    found = contrasts(scan_of(values, ["a"] * 10 + ["b"] * 10, np.arange(20) // 2))
+    assert not found.differs.any()
+    assert np.isnan(found.p).all()
+
+
+@pytest.fixture
+def corpus(tmp_path):
+    path = tmp_path / "texts.jsonl"
+    short, long = "The tide is out.", "The tide comes in twice a day, and twice a day it goes out again."
+    lines = [{"text": f"{long} {number}", "kind": "long"} for number in range(8)]
+    lines += [{"text": f"{short} {number}", "kind": "[red]short"} for number in range(8)]
+    path.write_text("\n".join(map(json.dumps, lines)))
+    return path
+
+
+def test_the_command_holds_texts_apart(corpus, tmp_path):
+    out = tmp_path / "run"
+    words = ("scan", "bundled", corpus, "--by", "kind", "--out", out, "--no-report", "--device", "cpu")
+    said = " ".join(typed(*words, cwd=tmp_path).stdout.split())
+    assert "kind: [red]short (8 texts of 8 documents), long (8 texts of 8 documents)." in said
+    assert "Windows differ in length" in said
+    results = attnscope.open_run(out)
+    assert results.by.values.tolist() == ["long"] * 8 + ["[red]short"] * 8
+    found = contrasts(results)
+    assert found.differs.any()
+    some = results.entropy[:8, 1, 2].mean().item()
+    assert found["mean"].sel(statistic="entropy", by="long")[1, 2].item() == pytest.approx(some)
+    again = json.loads(typed(*words, "--json", cwd=tmp_path).stdout)
+    assert again["by"]["field"] == "kind"
+    assert again["by"]["differences"][0]["differs"]
+
+
+def test_what_cannot_be_held_apart_is_refused(corpus, tmp_path):
+    with pytest.raises(AttnscopeError, match="no value"):
+        attnscope.scan("bundled", corpus, by="language")
+    with pytest.raises(AttnscopeError, match="is a string"):
+        attnscope.scan("bundled", ["a text"], by="kind")
+    with pytest.raises(AttnscopeError, match="not held apart"):
+        contrasts(attnscope.scan(texts=["a text"]))
+    other = tmp_path / "other.txt"
+    other.write_text("text")
+    with pytest.raises(AttnscopeError, match="JSON Lines"):
+        attnscope.scan("bundled", [corpus, other], by="kind")
