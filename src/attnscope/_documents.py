@@ -2,6 +2,8 @@
 
 from collections.abc import Hashable, Sequence
 
+import numpy as np
+
 LEAST = 6  # of fewer, no mean can be told from 0: all have one sign in more than 5% of cases
 
 
@@ -18,3 +20,26 @@ def units_of(documents: Sequence[Hashable]) -> tuple[Sequence[Hashable], str]:
     if len(set(documents)) >= LEAST:
         return documents, "documents"
     return range(len(documents)), "windows"
+
+
+def mean_by_document(values: np.ndarray, documents: Sequence[Hashable]) -> tuple[np.ndarray, np.ndarray, int]:
+    """Mean over texts, ``(column,)``, its standard error by documents, and how many of these there are.
+
+    A ratio of sums, as documents have different numbers of texts (Cochran 1977, section 2.11).
+
+    Examples
+    --------
+    >>> mean, error, count = mean_by_document(np.array([[1.0], [3.0], [5.0]]), ["a", "a", "b"])
+    >>> mean.tolist(), error.round(3).tolist(), count
+    ([3.0], [1.333], 2)
+    """
+    numbers = {name: number for number, name in enumerate(dict.fromkeys(documents))}
+    member = np.array([numbers[name] for name in documents])
+    count = len(numbers)
+    sizes = np.bincount(member).astype(float)
+    sums = np.zeros((count, values.shape[1]))
+    np.add.at(sums, member, values)
+    mean = sums.sum(0) / sizes.sum()
+    apart = sums - mean * sizes[:, None]
+    error = np.sqrt(count / max(1, count - 1) * (apart**2).sum(0)) / sizes.sum()
+    return mean, error, count

@@ -49,6 +49,14 @@ _Pool = Annotated[
         show_default="each window by itself",
     ),
 ]
+_Until = Annotated[
+    float | None,
+    typer.Option(
+        metavar="WIDTH",
+        help="Width of the widest 95% interval of any head's mean share of weight at which to end.",
+        show_default="at the end of the corpus",
+    ),
+]
 _Band = Annotated[
     int | None,
     typer.Option(
@@ -140,6 +148,7 @@ def scan(
     ] = None,
     batch_size: _BatchSize = None,
     pool: _Pool = None,
+    until: _Until = None,
     band: _Band = None,
     clusters: _Clusters = None,
     seed: options.Seed = 0,
@@ -199,6 +208,7 @@ def scan(
         tp_plan,
         task,
         pool,
+        until,
         by,
     )
     plain = not any(asked_apart)
@@ -214,6 +224,7 @@ def scan(
             repair=repair,
             task=task,
             pool=pool,
+            until=until,
             revision=revision,
             trust_remote_code=trust_remote_code,
             groups=named,

@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Bool, Float
 from scipy import stats
 
-from attnscope._documents import units_of
+from attnscope._documents import mean_by_document, units_of
 from attnscope.faithfulness.arrays import by_document
 
 LEVEL = 0.05
@@ -71,17 +71,9 @@ def changes_by_document(
     units, _ = units_of(documents)
     interval = by_document(changes, units, seed=seed)
     flat = changes.reshape(len(changes), -1)
-    number = {name: place for place, name in enumerate(dict.fromkeys(units))}
-    member = np.array([number[name] for name in units])
-    count = len(number)
+    mean, error, count = mean_by_document(flat, units)
     p = np.full(flat.shape[1], np.nan)
     if count >= LEAST:
-        sizes = np.bincount(member).astype(float)
-        sums = np.zeros((count, flat.shape[1]))
-        np.add.at(sums, member, flat)
-        mean = sums.sum(0) / sizes.sum()
-        apart = sums - mean * sizes[:, None]
-        error = np.sqrt(count / (count - 1) * (apart**2).sum(0)) / sizes.sum()
         with np.errstate(divide="ignore", invalid="ignore"):
             p = 2 * stats.t.sf(np.abs(mean / error), count - 1)
         p = np.where(np.isnan(mean), np.nan, np.where((mean == 0) & (error == 0), 1.0, p))

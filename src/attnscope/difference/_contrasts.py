@@ -9,7 +9,7 @@ import xarray as xr
 from jaxtyping import Float
 from scipy import stats
 
-from attnscope._documents import LEAST
+from attnscope._documents import LEAST, mean_by_document
 from attnscope.checks import check_kind, check_real
 from attnscope.difference._changes import LEVEL
 from attnscope.errors import AttnscopeError
@@ -132,8 +132,8 @@ class _Contrast:
 
 
 def _welch(values: Float[np.ndarray, "text column"], documents: np.ndarray, chosen: np.ndarray) -> _Contrast:
-    mean, error, count = _mean_by_document(values[chosen], documents[chosen])
-    others, other_error, other_count = _mean_by_document(values[~chosen], documents[~chosen])
+    mean, error, count = mean_by_document(values[chosen], documents[chosen].tolist())
+    others, other_error, other_count = mean_by_document(values[~chosen], documents[~chosen].tolist())
     unknown = np.full(len(mean), np.nan)
     if min(count, other_count) < LEAST:
         return _Contrast(mean, others, unknown, unknown, unknown)
@@ -145,19 +145,6 @@ def _welch(values: Float[np.ndarray, "text column"], documents: np.ndarray, chos
     same = (variance == 0) & (mean == others)
     p = np.where(same, 1.0, np.where(variance == 0, np.nan, p))  # no spread at all tells nothing
     return _Contrast(mean, others, mean - others - half, mean - others + half, p)
-
-
-def _mean_by_document(values: np.ndarray, documents: np.ndarray) -> tuple[np.ndarray, np.ndarray, int]:
-    """Mean over texts, its standard error by documents, and how many of these there are."""
-    numbers, member = np.unique(documents, return_inverse=True)
-    count = len(numbers)
-    sizes = np.bincount(member, minlength=count).astype(float)
-    sums = np.zeros((count, values.shape[1]))
-    np.add.at(sums, member, values)
-    mean = sums.sum(0) / sizes.sum()
-    apart = sums - mean * sizes[:, None]
-    error = np.sqrt(count / max(1, count - 1) * (apart**2).sum(0)) / sizes.sum()
-    return mean, error, count
 
 
 def contrast_rows(found: xr.Dataset) -> list[dict[str, object]]:

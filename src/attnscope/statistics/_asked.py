@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from attnscope.capture import AS_SAVED, Loading
-from attnscope.checks import check_seed, check_whole
+from attnscope.checks import check_real, check_seed, check_whole
 from attnscope.errors import AttnscopeError
 from attnscope.progress import Tell
 from attnscope.statistics._tasks import task_of
@@ -51,6 +51,7 @@ class Asked:
     seed: int = 0
     task: str | None = None
     pool: int | None = None
+    until: float | None = None
     show: Sequence[tuple[int, int]] | None = None
     progress: Tell | None = None
     loading: Loading = AS_SAVED
@@ -58,6 +59,16 @@ class Asked:
     def __post_init__(self) -> None:
         check_whole(1, limit=self.limit, batch_size=self.batch_size, band=self.band, pool=self.pool)
         check_seed(self.seed)
+        if self.until is not None:
+            check_real(0.0, 1.0, until=self.until)
+            if self.task is not None:
+                raise AttnscopeError(
+                    "until (--until) looks at all that is measured, and a task (--task) has a part of it: leave out one"
+                )
+            if self.loading.tp_plan is not None:
+                raise AttnscopeError(
+                    "until (--until) does not go with tp_plan (--tp-plan): leave out one of them"
+                )
         if self.task is not None:
             task_of(self.task)
             if self.out is None:

@@ -11,6 +11,7 @@ import xarray as xr
 from attnscope.statistics._pools import joined, pools_alone, windows_alone
 from attnscope.statistics._stored import SAMPLE, SUMMARY, WINDOWS, keeps_maps_of, load_scan
 from attnscope.statistics._tasks import Share, drop_parts, gather, parts_with_all, said, task_of
+from attnscope.statistics._until import Enough
 from attnscope.store import InUseError, RunFolder, is_finished
 
 if TYPE_CHECKING:
@@ -58,8 +59,8 @@ def measured(
         return _part(job, asked, signature, kinds, attributes, folder)
     if folder is not None:
         with RunFolder(folder, signature, repair=asked.repair) as run:
-            return _in_folder(run, job, kinds, attributes, asked.show)
-    results = pools_alone(joined(list(job.batches())))
+            return _in_folder(run, job, kinds, attributes, asked)
+    results = pools_alone(joined(list(_batches(job, asked, None, lambda _: False))))
     if kinds is not None:
         results = results.merge(kinds(results), combine_attrs="no_conflicts")
     return results.assign_attrs(attributes | job.notes)
@@ -89,7 +90,7 @@ def _part(
         return said(task, signature, folder)
     with run:
         gather(run, parts)
-        results = _in_folder(run, job, kinds, attributes, asked.show, whole=True)
+        results = _in_folder(run, job, kinds, attributes, asked, whole=True)
     drop_parts(folder)
     return results
 
@@ -99,15 +100,15 @@ def _in_folder(
     job: Job,
     kinds: Callable[[xr.Dataset], xr.Dataset] | None,
     attributes: dict[str, str],
-    show: Sequence[tuple[int, int]] | None,
+    asked: Asked,
     *,
     whole: bool = False,
 ) -> xr.Dataset:
     """What the run lacks is measured and kept; the results are read from it, as a later call will."""
-    team = job.team
+    team, show = job.team, asked.show
     if team.agreed(lambda: not run.complete):
         if not whole:
-            _keep(run, job.batches(lambda texts: team.agreed(lambda: run.holds(texts))))
+            _keep(run, _batches(job, asked, run, lambda texts: team.agreed(lambda: run.holds(texts))))
         if kinds is not None:
             run.save(SUMMARY, kinds(run.results()))
         run.finish(attributes=attributes | job.notes)
@@ -118,6 +119,18 @@ def _in_folder(
         if sample is not None:
             run.save(SAMPLE, sample)
     return results
+
+
+def _batches(
+    job: Job, asked: Asked, run: RunFolder | None, done: Callable[[range], bool]
+) -> Iterator[xr.Dataset]:
+    """All that are not done; as many as it takes, where that was asked for."""
+    if asked.until is None:
+        yield from job.batches(done)
+        return
+    enough = Enough(asked.until, run)
+    yield from enough.over(job.batches(enough.before(done)))
+    job.notes |= enough.note
 
 
 def _followed(job: Job, show: Sequence[tuple[int, int]] | None) -> xr.Dataset:

@@ -93,16 +93,18 @@ class Measurement:
     def batches(self, done: Callable[[range], bool] = lambda _: False) -> Iterator[xr.Dataset]:
         """Measure batch after batch, or pool after pool, but those that are done."""
         self.share = 0.0
-        for number, batch in enumerate(self._parts()):
-            windows = range(self.seen, self.seen + len(batch))
-            if not done(windows if self.pool is None else range(number, number + 1)):
-                yield self._measure_pool(batch, number) if self.pool else self._measure_batch(batch)
-            else:
-                self._pass_over(batch)
-            self.seen = windows.stop
-        self._say_unknown()
-        self._say_words()
-        self._say_pools()
+        try:
+            for number, batch in enumerate(self._parts()):
+                windows = range(self.seen, self.seen + len(batch))
+                if not done(windows if self.pool is None else range(number, number + 1)):
+                    yield self._measure_pool(batch, number) if self.pool else self._measure_batch(batch)
+                else:
+                    self._pass_over(batch)
+                self.seen = windows.stop
+        finally:  # also where enough is measured
+            self._say_unknown()
+            self._say_words()
+            self._say_pools()
         self._tell(self._of_all())
 
     def _parts(self) -> Iterator[list[Window]]:

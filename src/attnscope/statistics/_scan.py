@@ -50,6 +50,7 @@ def scan(
     limit: int | None = None,
     batch_size: int | None = None,
     pool: int | None = None,
+    until: float | None = None,
     statistics: Sequence[str] | str | None = None,
     band: int | None = None,
     clusters: int | None = None,
@@ -118,6 +119,9 @@ def scan(
     pool
         Windows, at least, of a pool: statistics are then kept of pools, each as one entry of ``text``, and of windows
         in short, so that a corpus of any size fits on a disk. See docs/clusters.md.
+    until
+        Width of the widest 95% interval of any head's mean share (by documents; over all statistics that are shares of
+        weight) at which the scan ends, looked at after 4, 8, 16, ... batches. By default all is measured.
     statistics
         Names from ``attnscope.statistics.STATISTICS``, as a list or as one string with commas between; by default
         all but ``learned_sink``, which few models have. The kinds of heads need ``band_sum``, ``bin_sum``, ``entropy``,
@@ -224,6 +228,7 @@ def scan(
         limit=limit,
         batch_size=batch_size,
         pool=pool,
+        until=until,
         statistics=statistics,
         band=band,
         seed=seed,
@@ -237,15 +242,17 @@ def scan(
     if pictured is not None:
         kept_apart = ("groups", "chat", "chat_template")
         of_windows = {name: value for name, value in of_text.items() if name not in kept_apart}
-        _refuse_of_text("texts with images", targets=targets, batch_size=batch_size, pool=pool, **of_windows)
+        _refuse_of_text(
+            "texts with images", targets=targets, batch_size=batch_size, pool=pool, until=until, **of_windows
+        )
         return scan_pictured(model, pictured, asked, groups=groups, chat_template=chat_template)
     images = images_of(texts)
     if images is not None and (not images.beside_text or reads_images(model, revision)):
-        _refuse_of_text("images", targets=targets, pool=pool, **of_text)
+        _refuse_of_text("images", targets=targets, pool=pool, until=until, **of_text)
         return scan_images(model, images, asked)
     sounds = sounds_of(texts)
     if sounds is not None and (not sounds.beside_text or reads_sounds(model, revision)):
-        _refuse_of_text("sounds", batch_size=batch_size, pool=pool, **of_text)
+        _refuse_of_text("sounds", batch_size=batch_size, pool=pool, until=until, **of_text)
         return scan_sounds(model, sounds, asked, targets=targets)
     return scan_texts(model, texts, asked, targets=targets, **of_text)
 

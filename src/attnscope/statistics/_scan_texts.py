@@ -140,6 +140,7 @@ def scan_texts(
         "seed": asked.seed,
     }
     settings |= {} if asked.pool is None else {"pool": asked.pool}
+    settings |= {} if asked.until is None else {"until": asked.until}
     settings |= {} if by is None else {"by": by}
     settings |= {} if grouping is None else {"groups": grouping.signature}
     settings |= {} if job.team.size == 1 else {"tensor_parallel": job.team.size}

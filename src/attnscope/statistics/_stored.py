@@ -29,6 +29,7 @@ NOTES = (
     "pictures",
     "words",
     "pool",
+    "until",
 )  # attributes that tell a reader what is not as expected
 SUMMARY, SAMPLE, WINDOWS = "summary", "sample", "windows"
 

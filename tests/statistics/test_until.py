@@ -1,0 +1,84 @@
+"""A scan that ends when its intervals are narrow enough, at the same text however often it was stopped."""
+
+import numpy as np
+import pytest
+import xarray as xr
+
+import attnscope
+from attnscope import AttnscopeError
+from attnscope.bundled import TEXT
+from attnscope.statistics import _keep
+from attnscope.statistics._until import widest_interval
+
+GIVEN = {"window": 16, "batch_size": 4, "device": "cpu"}
+
+
+def of_shares(values, documents):
+    return xr.Dataset(
+        {"outside": (("text", "layer", "head"), values, {"units": "share"})}, {"source": ("text", documents)}
+    )
+
+
+def test_the_interval_covers_the_mean_as_often_as_it_says():
+    """Documents of 1 to 6 windows that are alike: of 400 intervals of one head about 380 hold the mean."""
+    rng = np.random.default_rng(0)
+    hits = 0
+    for _ in range(400):
+        documents = np.repeat(np.arange(30), rng.integers(1, 7, 30))
+        values = (
+            0.4 + (rng.normal(0, 0.1, 30)[documents] + rng.normal(0, 0.02, len(documents)))[:, None, None]
+        )
+        width = widest_interval(of_shares(values, documents))
+        hits += abs(values.mean() - 0.4) <= width / 2
+    assert 365 <= hits <= 395
+
+
+def test_few_documents_count_by_window_and_few_windows_not_at_all():
+    values = np.random.default_rng(0).random((8, 1, 1))
+    assert widest_interval(of_shares(values, np.zeros(8))) == widest_interval(of_shares(values, np.arange(8)))
+    assert widest_interval(of_shares(values[:5], np.arange(5))) == np.inf
+
+
+def test_it_ends_where_the_intervals_are_narrow_enough():
+    whole = attnscope.scan("bundled", TEXT, limit=100, **GIVEN)
+    found = attnscope.scan("bundled", TEXT, until=0.06, **GIVEN)
+    texts = found.sizes["text"]
+    looks = [4 * 4, 8 * 4, 16 * 4, 32 * 4, 64 * 4]
+    assert texts in looks[1:]
+    assert texts < whole.sizes["text"]
+    assert f"Stopped after {texts} texts" in found.attrs["until"]
+    for look in looks[: looks.index(texts)]:
+        assert widest_interval(whole.isel(text=slice(look))) > 0.06
+    assert widest_interval(found) <= 0.06
+    assert found.entropy.equals(whole.entropy[:texts])
+
+
+def test_all_is_read_where_it_is_never_enough():
+    found = attnscope.scan("bundled", TEXT, until=0.0, limit=20, **GIVEN)
+    assert found.sizes["text"] == 20
+    assert "until" not in found.attrs
+
+
+@pytest.mark.parametrize("windows", [10, 40, 58])
+def test_one_that_was_stopped_ends_at_the_same(windows, tmp_path, monkeypatch):
+    monkeypatch.setattr(_keep, "FLUSH_SECONDS", 0.0)
+    monkeypatch.setattr(_keep, "FLUSH_SHARE", 0.0)
+
+    def stop(progress):
+        if progress.told["windows"] > windows:
+            raise KeyboardInterrupt
+
+    given = {"until": 0.06, **GIVEN}
+    with pytest.raises(KeyboardInterrupt):
+        attnscope.scan("bundled", TEXT, out=tmp_path / "run", progress=stop, **given)
+    found = attnscope.scan("bundled", TEXT, out=tmp_path / "run", **given)
+    assert found.identical(attnscope.scan("bundled", TEXT, out=tmp_path / "other", **given))
+
+
+def test_what_has_no_share_or_a_part_alone_is_refused(tmp_path):
+    with pytest.raises(AttnscopeError, match="shares of weight"):
+        attnscope.scan("bundled", TEXT, until=0.1, statistics="entropy", **GIVEN)
+    with pytest.raises(AttnscopeError, match="--task"):
+        attnscope.scan("bundled", TEXT, until=0.1, task="1/2", out=tmp_path / "run")
+    with pytest.raises(AttnscopeError, match="until"):
+        attnscope.scan("bundled", TEXT, until=2.0)
