@@ -19,7 +19,8 @@ from ._heuristics import (
     patch_size_of,
 )
 from ._inner import Bridge, Envoy, inner_model
-from ._load import AS_SAVED, DTYPES, LoadedModel, Loading, load_model, usable_device
+from ._load import LoadedModel, load_model
+from ._loading import AS_SAVED, DTYPES, Loading, usable_device
 from ._module_calls import PassObserver, calls_inside
 from ._notes import capture_notes
 from ._padding import padding_difference

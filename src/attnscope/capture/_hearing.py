@@ -12,7 +12,8 @@ from transformers import AutoFeatureExtractor, PreTrainedModel
 
 from attnscope.capture._beside import hash_of_settings, load_preprocessor, repository_beside
 from attnscope.capture._inner import inner_model
-from attnscope.capture._load import AS_SAVED, LoadedModel, Loading, load_model, what_is_read
+from attnscope.capture._load import LoadedModel, load_model, what_is_read
+from attnscope.capture._loading import AS_SAVED, Loading
 from attnscope.capture._placement import device_of
 from attnscope.capture._repository import Repository
 from attnscope.capture._tokenizer import load_tokenizer

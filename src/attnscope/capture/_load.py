@@ -4,51 +4,31 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
-import sys
 import threading
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any, cast
 
 import torch
-import transformers
-from transformers import AutoConfig, GenerationConfig, PreTrainedModel
-from transformers.distributed.configuration_utils import DistributedConfig
-from transformers.dynamic_module_utils import get_class_from_dynamic_module
-from transformers.models.auto.auto_factory import add_generation_mixin_to_remote_model
-from transformers.models.auto.modeling_auto import MODEL_MAPPING
+from transformers import PreTrainedModel
 
-from attnscope import models
 from attnscope._caller import own_random_numbers
 from attnscope.bundled import MODEL
 from attnscope.capture._beside import is_place, repository_beside
-from attnscope.capture._checkpoint import Checkpoint
-from attnscope.capture._heuristics import is_pooler
+from attnscope.capture._from_checkpoint import from_checkpoint
 from attnscope.capture._inner import Bridge, Envoy, inner_model
+from attnscope.capture._loading import DTYPES, Loading, usable_device
 from attnscope.capture._placement import Placement, parameters_of
 from attnscope.capture._quantised import INTEGERS, plain, quantised
 from attnscope.capture._quiet import quiet
-from attnscope.capture._repository import Repository, asking_trust
-from attnscope.capture._size import no_larger_than
-from attnscope.capture._team import check_launched, check_shares, refuse_team
+from attnscope.capture._repository import Repository
+from attnscope.capture._team import check_shares, refuse_team
 from attnscope.capture._tokenizer import load_tokenizer, refuse_slow
 from attnscope.checks import check_kind
 from attnscope.corpus.texts import SUFFIXES
 from attnscope.errors import AttnscopeError, explaining
 
-DTYPES = {
-    "float32": torch.float32,
-    "float16": torch.float16,
-    "bfloat16": torch.bfloat16,
-    "float64": torch.float64,
-}
-_NUMBER = re.compile(r"\.(\d{1,9})(?=\.)")  # of a layer
-_REAL = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16, "F64": torch.float64}
-_ADVICE = "Is config.json the one of these weights, and are all files whole?"
-_AUTO_CLASSES = ("AutoModelForMaskedLM", "AutoModelForCausalLM", "AutoModelForSeq2SeqLM", "AutoModel")
 _UNIMPORTANT = ("_name_or_path", "transformers_version", "architectures")  # where a config came from
 _one_at_a_time = (
     threading.Lock()
@@ -75,21 +55,6 @@ class LoadedModel:
     tokenizer: Any
     name: str
     identity: dict[str, str]
-
-
-@dataclass(frozen=True)
-class Loading:
-    """How a model is loaded: see `load_model`."""
-
-    revision: str | None = None
-    device: str | None = None
-    dtype: str | None = None
-    trust_remote_code: bool = False
-    placement: Placement | None = None
-    tp_plan: str | None = None
-
-
-AS_SAVED = Loading()
 
 
 def load_model(
@@ -174,13 +139,21 @@ def load_model(
             identity |= {"weights": quantised(model, dtype)}
     if need_tokenizer:
         _refuse_what_reads_no_text(model)
-        tokenizer = getattr(given, "tokenizer", None) if tokenizer is None else tokenizer
-        if tokenizer is None or isinstance(tokenizer, str | Path):
-            place = repository if tokenizer is None else None
-            place = place or repository_beside(model, tokenizer, "tokenizer")
-            tokenizer = load_tokenizer(replace(place, taken={}), trust_remote_code=trust_remote_code)
+        given_one = getattr(given, "tokenizer", None) if tokenizer is None else tokenizer
+        tokenizer = _tokenizer(given_one, model, repository, trust_remote_code=trust_remote_code)
         refuse_slow(tokenizer, name)
     return LoadedModel(model, tokenizer if need_tokenizer else None, name, identity)
+
+
+def _tokenizer(
+    given: Any, model: PreTrainedModel, repository: Repository | None, *, trust_remote_code: bool
+) -> Any:
+    """The tokenizer that was given, or that of its folder; else the one beside the model."""
+    if given is not None and not isinstance(given, str | Path):
+        return given
+    place = repository if given is None else None
+    place = place or repository_beside(model, given, "tokenizer")
+    return load_tokenizer(replace(place, taken={}), trust_remote_code=trust_remote_code)
 
 
 def _refuse_what_reads_no_text(model: PreTrainedModel) -> None:
@@ -219,32 +192,6 @@ def what_is_read(model: PreTrainedModel) -> str:
     return known.get(model.main_input_name, "sounds (.wav)" if "input_" in model.main_input_name else "")
 
 
-def usable_device(name: str | None) -> torch.device:
-    """The device of that name; without one a GPU if there is one, else the processor.
-
-    Raises
-    ------
-    AttnscopeError
-        If there is no such device, or it cannot be used here.
-
-    Examples
-    --------
-    >>> usable_device("gpu0")
-    Traceback (most recent call last):
-    ...
-    attnscope.errors.AttnscopeError: device 'gpu0' cannot be used: ...
-    """
-    advice = "Choose cpu, or cuda where there is a GPU"
-    with explaining(f"device {name!r} cannot be used", advice):
-        default = "cuda" if torch.cuda.is_available() else "cpu"
-        device = torch.device(default if name is None else name)
-        torch.empty(0, device=device)
-    if device.type == "meta" or (device.type == "cpu" and device.index):
-        what = "it holds no numbers" if device.type == "meta" else "there is one cpu, number 0"
-        raise AttnscopeError(f"device {name!r} cannot be used: {what}. {advice}")
-    return device
-
-
 def _repository(source: str, revision: str | None) -> Repository:
     if not source:
         raise AttnscopeError("the model's name is empty: expected a folder, a hub id, or bundled")
@@ -257,68 +204,15 @@ def _repository(source: str, revision: str | None) -> Repository:
 def _placed(repository: Repository, name: str, loading: Loading) -> tuple[PreTrainedModel, dict[str, str]]:
     """A model of a checkpoint, on its device or devices."""
     placement = loading.placement
-    if loading.tp_plan is not None:
-        _check_plan(loading)
-    if placement is not None and (loading.device is not None or loading.dtype in INTEGERS):
-        other = "device (--device)" if loading.device is not None else f"dtype (--dtype) {loading.dtype}"
-        raise AttnscopeError(f"device_map (--device-map) does not go with {other}: leave out one of them")
+    loading.check()
     on = usable_device(loading.device)  # before minutes are spent on reading
     with quiet(), _one_at_a_time, own_random_numbers():  # a missing head is drawn
-        model, identity = _from_checkpoint(repository, loading)
+        model, identity = from_checkpoint(repository, loading)
     if loading.tp_plan is not None:
         check_shares(model)
     if placement is None and loading.tp_plan is None:
         with explaining(f"{name} cannot be put on {on}", "Try --device cpu, or --dtype bfloat16"):
             model = model.to(cast("Any", on))
-    return model, identity
-
-
-def _check_plan(loading: Loading) -> None:
-    if loading.tp_plan != "auto":
-        raise AttnscopeError(f"tp_plan (--tp-plan) is {loading.tp_plan!r:.40}; expected auto")
-    for name, given in (
-        ("device (--device)", loading.device),
-        ("device_map (--device-map)", loading.placement),
-        (f"dtype (--dtype) {loading.dtype}", loading.dtype in INTEGERS or None),
-    ):
-        if given is not None:
-            raise AttnscopeError(f"tp_plan (--tp-plan) does not go with {name}: leave out one of them")
-    check_launched()
-
-
-def _from_checkpoint(repository: Repository, loading: Loading) -> tuple[PreTrainedModel, dict[str, str]]:
-    """Read a model whole: what is hashed is what is loaded, and no other file is opened."""
-    source, trust_remote_code = repository.source, loading.trust_remote_code
-    with explaining(f"{source} cannot be loaded", _ADVICE), asking_trust(source):
-        checkpoint = Checkpoint.of(repository)
-        if trust_remote_code and "auto_map" in checkpoint.config:
-            for code in repository.folder.glob("*.py"):
-                repository.take(code.name)
-        config = AutoConfig.from_pretrained(
-            source, revision=repository.commit, trust_remote_code=trust_remote_code
-        )
-        maker = _class_of(config, repository, trust_remote_code=trust_remote_code)
-        identity = repository.identity()
-        with checkpoint.tensors() as tensors:
-            _forget_choices_of_code(config)
-            with no_larger_than(tensors, checkpoint.config):
-                make = partial(
-                    maker.from_pretrained,
-                    None,
-                    config=config,
-                    state_dict=tensors,
-                    dtype=DTYPES.get(loading.dtype or "") or _saved_type(config, tensors),
-                    output_loading_info=True,
-                    ignore_mismatched_sizes=True,  # so that the report names them, and we refuse
-                )
-                if loading.tp_plan is not None:
-                    make = partial(make, distributed_config=DistributedConfig(tp_plan="auto"))
-                model, report = make() if loading.placement is None else loading.placement.load(make)
-        repository.refuse_changed()
-        _refuse_gaps(model, report, source)
-        if model.can_generate():
-            model.generation_config = _generation(checkpoint)
-        model.config.name_or_path = source
     return model, identity
 
 
@@ -335,94 +229,6 @@ def _refuse_what_is_no_model(source: str) -> None:
         raise AttnscopeError(f"{source} does not exist; and {first} TEXT")
     if is_place(source):
         raise AttnscopeError(f"{source} does not exist: expected a model folder, or a hub id such as gpt2")
-
-
-def _class_of(config: Any, repository: Repository, *, trust_remote_code: bool) -> Any:
-    """The class that the config names, so that nothing is missing that need not be."""
-    named: Any = config.architectures or []
-    if not isinstance(named, list) or not all(isinstance(name, str) for name in named):
-        raise AttnscopeError(
-            f"config.json of {repository.source} says architectures {str(named)[:100]!r}: expected a list of names"
-        )
-    for name in named:
-        for place in (transformers, models):  # whoever imports models also registers its configurations
-            found = getattr(place, name, None)
-            if isinstance(found, type) and issubclass(found, PreTrainedModel) and _takes(found, config):
-                return found
-    code: Any = getattr(config, "auto_map", None) if trust_remote_code else None
-    for auto in _AUTO_CLASSES:
-        if code and auto in code:
-            found = get_class_from_dynamic_module(code[auto], repository.source, revision=repository.commit)
-            return add_generation_mixin_to_remote_model(found)
-    known: Any = MODEL_MAPPING.get(type(config), None)
-    if known is None:
-        raise AttnscopeError(
-            f"{repository.source} is a {type(config).model_type!r}, of which transformers has no plain model: "
-            "name its class in config.json (architectures)"
-        )
-    return known[0] if isinstance(known, (list, tuple)) else known
-
-
-def _takes(maker: type[PreTrainedModel], config: Any) -> bool:
-    """Whether a class is of the config's own kind of model."""
-    return maker.config_class is not None and isinstance(config, maker.config_class)
-
-
-def _forget_choices_of_code(config: Any) -> None:
-    """Which implementation computes is not the checkpoint's choice: some are fetched from the hub and run."""
-    config._attn_implementation = None  # noqa: SLF001
-    config._experts_implementation = None  # noqa: SLF001
-    vars(config).pop("fusion_config", None)
-
-
-def _saved_type(config: Any, tensors: dict[str, Any]) -> Any:
-    """The type that the config says, else that of the first tensor of real numbers."""
-    if config.dtype is not None:
-        return config.dtype
-    types = (_REAL.get(one.get_dtype()) for one in tensors.values())
-    return next((one for one in types if one is not None), torch.float32)
-
-
-def _generation(checkpoint: Checkpoint) -> GenerationConfig:
-    """How the checkpoint wants to generate; older ones say so in config.json."""
-    if checkpoint.generation is None:
-        return GenerationConfig.from_model_config(checkpoint.config)
-    return GenerationConfig.from_dict(checkpoint.generation)
-
-
-def _refuse_gaps(model: PreTrainedModel, report: dict[str, Any], source: str) -> None:
-    """A trunk with random numbers in it, or cut short, would give numbers that mean nothing.
-
-    A missing head or pooler is no fault.
-    """
-    prefix = model.base_model_prefix + "."
-    has_head = any(name.startswith(prefix) for name, _ in model.named_parameters())
-    missing = [
-        key
-        for key in sorted(report["missing_keys"])
-        if not is_pooler(key) and (key.startswith(prefix) or not has_head)
-    ]
-    mismatched = [str(entry[0]) for entry in report.get("mismatched_keys") or []]
-    for what, keys in (("lacks", missing), ("has another shape for", mismatched)):
-        if keys:
-            more = f" and {len(keys) - 1} more" if len(keys) > 1 else ""
-            raise AttnscopeError(
-                f"the checkpoint {source} {what} {keys[0]}{more}, which {type(model).__name__} needs: "
-                "it would be filled with random numbers. Is the file whole, and config.json the right one?"
-            )
-    lists = {name: len(one) for name, one in model.named_modules() if isinstance(one, torch.nn.ModuleList)}
-    beyond = [
-        key
-        for key in sorted(report["unexpected_keys"])
-        if any(
-            int(place[1]) >= lists.get(key[: place.start()], sys.maxsize) for place in _NUMBER.finditer(key)
-        )
-    ]
-    if beyond:
-        raise AttnscopeError(
-            f"the checkpoint {source} holds {beyond[0]}, and config.json asks for a smaller {type(model).__name__}: "
-            "is it the right config.json?"
-        )
 
 
 def _refuse_broken_numbers(model: PreTrainedModel) -> None:

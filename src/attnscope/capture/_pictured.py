@@ -15,7 +15,8 @@ from attnscope.capture._beside import hash_of_settings, repository_beside
 from attnscope.capture._eager import without_cache
 from attnscope.capture._heuristics import image_token_of, main_output
 from attnscope.capture._inner import inner_model
-from attnscope.capture._load import AS_SAVED, LoadedModel, Loading, load_model
+from attnscope.capture._load import LoadedModel, load_model
+from attnscope.capture._loading import AS_SAVED, Loading
 from attnscope.capture._placement import device_of
 from attnscope.capture._processors import load_processor
 from attnscope.capture._quiet import quiet
