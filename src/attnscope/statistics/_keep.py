@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 import xarray as xr
 
 from attnscope.statistics._pools import joined, pools_alone, windows_alone
+from attnscope.statistics._profile import without_profile
 from attnscope.statistics._stored import SAMPLE, SUMMARY, WINDOWS, keeps_maps_of, load_scan
 from attnscope.statistics._tasks import Share, drop_parts, gather, parts_with_all, said, task_of
 from attnscope.statistics._until import Enough
@@ -170,5 +171,5 @@ def _flushed(run: RunFolder, waiting: Sequence[xr.Dataset]) -> list[xr.Dataset]:
     if waiting:
         results = joined(waiting)
         apart = {WINDOWS: windows_alone(results)} if "window" in results.dims else {}
-        run.append(pools_alone(results), int(waiting[0].text[0]), **apart)
+        run.append(without_profile(pools_alone(results)), int(waiting[0].text[0]), **apart)
     return []

@@ -10,6 +10,7 @@ import xarray as xr
 
 from attnscope.statistics._catalogue import EQUAL, wording
 from attnscope.statistics._places import with_rows
+from attnscope.statistics._profile import pairs_of, profile_of, rows_of
 from attnscope.statistics._ranking import queries
 
 if TYPE_CHECKING:
@@ -73,7 +74,7 @@ def pooled(results: xr.Dataset, number: int, seed: int) -> xr.Dataset:
     seed
         Of the drawing.
     """
-    rows = _rows(results)
+    rows = rows_of(results)
     drawn = int(np.random.default_rng([seed, number]).integers(results.sizes["text"]))
     results = _with_columns_left(results)
     found: dict[str, Any] = {}
@@ -82,7 +83,9 @@ def pooled(results: xr.Dataset, number: int, seed: int) -> xr.Dataset:
         if name in _SIZES or name.endswith(_SUMS):
             found[name] = values.sum("text", skipna=False, keep_attrs=True)
         elif name == "profile":
-            found[name] = _weighted(values.fillna(0), _pairs(results)).where(values.notnull().any("text"))
+            pairs = pairs_of(results)
+            found["pairs"] = pairs.sum("text")
+            found[name] = _weighted(values.fillna(0), pairs).where(values.notnull().any("text"))
         elif "text" in values.dims:
             mean = _weighted(values, rows)
             found[name] = mean
@@ -103,6 +106,8 @@ def pooled(results: xr.Dataset, number: int, seed: int) -> xr.Dataset:
     kept = {name: one for name, one in results.coords.items() if "text" not in one.dims}
     texts = [name for name, one in whole.data_vars.items() if "window" not in one.dims]
     whole = whole.assign({name: whole[name].expand_dims("text") for name in texts})
+    if {"profile", "band_sum"} <= set(whole):
+        whole["profile"] = profile_of(whole)
     window = {
         f"{OF_WINDOW}{name}": ("window", results[name].values) for name in ("length", "source", "start")
     }
@@ -111,31 +116,6 @@ def pooled(results: xr.Dataset, number: int, seed: int) -> xr.Dataset:
         | {"text": [number], "source": ("text", results.source.values[:1])}
         | {"start": ("text", results.start.values[:1]), "window": results.text.values}
     ).assign(window)
-
-
-def pairs_at(queries_of: np.ndarray, keys: np.ndarray, offset: np.ndarray) -> np.ndarray:
-    """How many (query, key) pairs lie at each offset, ``(..., offset)``; see `Rows.pairs`."""
-    queries_of, keys = queries_of[..., None], keys[..., None]
-    return (np.minimum(queries_of, keys - offset) - np.maximum(0, -offset)).clip(0)
-
-
-def _rows(results: xr.Dataset) -> xr.DataArray:
-    """Queries of each window in each layer, ``(text, layer)``."""
-    rows = queries(results)
-    if "layer" not in rows.dims:
-        rows = rows.expand_dims(layer=results.sizes["layer"])
-    return rows.transpose("text", "layer").drop_vars([*rows.coords]).astype(float)
-
-
-def _pairs(results: xr.Dataset) -> xr.DataArray:
-    """Pairs of each window in each layer at each offset, ``(text, layer, offset)``."""
-    rows = _rows(results)
-    kinds = results.layer_kind.values if "layer_kind" in results.coords else ["self"]
-    keys = np.where(
-        np.array([kind == "causal" for kind in kinds]), rows.values, results.length.values[:, None]
-    )
-    pairs = pairs_at(rows.values, keys, results.offset.values)
-    return xr.DataArray(pairs.astype(float), dims=("text", "layer", "offset"))
 
 
 def _weighted(values: xr.DataArray, weights: xr.DataArray) -> xr.DataArray:

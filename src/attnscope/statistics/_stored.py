@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from attnscope.statistics._catalogue import BY_GROUP, EQUAL
+from attnscope.statistics._profile import with_profile
 from attnscope.store import RunFolder, Signature
 
 if TYPE_CHECKING:
@@ -58,6 +59,8 @@ def load_scan(run: RunFolder) -> xr.Dataset:
     results, summary = run.results(), run.load(SUMMARY)
     names = (run.signature.settings or {})["statistics"]
     names = [*names, *(f"{name}{BY_GROUP}" for name in names)]
+    if "profile" in names and "band_sum" in results:
+        results = with_profile(results)
     known = [
         *names,
         *(f"{EQUAL}{name}" for name in names),

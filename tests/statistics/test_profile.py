@@ -1,0 +1,74 @@
+"""The profile is not kept beside the sums that it is made of, and comes back bit for bit."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+import transformers as T
+
+import attnscope
+from attnscope import open_run
+from attnscope.statistics._profile import pairs_of, profile_of
+from attnscope.store import RunFolder
+from tests.families import tiny
+from tests.statistics.test_targets import TARGETS, TEXTS
+from tests.translation.small_translators import small_model, small_tokenizer
+
+
+def given(name):
+    if name == "bundled":
+        return {"model": "bundled", "texts": TEXTS, "device": "cpu"}
+    if name in {"bart", "t5"}:
+        return {
+            "model": small_model(name),
+            "texts": TEXTS,
+            "targets": TARGETS,
+            "tokenizer": small_tokenizer(),
+            "band": 3,
+        }
+    return {"model": tiny(name), "texts": TEXTS, "tokenizer": small_tokenizer(), "window": 12}
+
+
+@pytest.mark.parametrize("name", ["bundled", "gpt2", "llama", "bart", "t5", "bloom"])
+def test_what_is_read_is_what_was_measured(name, tmp_path):
+    measured = attnscope.scan(**given(name))
+    kept = attnscope.scan(**given(name), out=tmp_path / "run")
+    assert kept.profile.identical(measured.profile)
+    assert open_run(tmp_path / "run").identical(kept)
+    run = RunFolder(tmp_path / "run", json.loads(kept.attrs["signature"])).look()
+    assert "profile" not in run.results()
+
+
+def test_a_profile_that_the_lengths_do_not_give_is_kept(tmp_path):
+    """Funnel pools its tokens, so that layers have other places than tokens."""
+    config = T.FunnelConfig(
+        vocab_size=60, block_sizes=[1, 1], num_decoder_layers=1, d_model=32, n_head=4, d_head=8, d_inner=48
+    )
+    torch.manual_seed(0)
+    asked = {
+        "model": T.FunnelModel(config).eval(),
+        "texts": TEXTS,
+        "tokenizer": small_tokenizer(),
+        "window": 12,
+    }
+    kept, measured = attnscope.scan(**asked, out=tmp_path / "run"), attnscope.scan(**asked)
+    assert not np.array_equal(profile_of(kept), kept.profile, equal_nan=True)
+    assert kept.profile.identical(measured.profile)
+
+
+def test_without_sums_the_profile_is_kept_by_itself(tmp_path):
+    kept = attnscope.scan(**given("bundled"), statistics="profile", out=tmp_path / "run")
+    assert np.isfinite(kept.profile.values).any()
+
+
+def test_pairs_are_those_that_are_there():
+    kept = attnscope.scan(**given("bart"))
+    for text in range(kept.sizes["text"]):
+        for layer, kind in enumerate(kept.layer_kind.values):
+            source, target = int(kept.length[text]), int(kept.target_length[text])
+            queries, keys = {"self": (source, source), "causal": (target, target), "cross": (target, source)}[
+                kind
+            ]
+            expected = [sum(0 <= i + t < keys for i in range(queries)) for t in kept.offset.values]
+            assert pairs_of(kept)[text, layer].values.tolist() == expected
