@@ -11,7 +11,8 @@ import pytest
 import attnscope
 from attnscope import AttnscopeError, open_run
 from attnscope.bundled import TEXT
-from attnscope.statistics import _tasks
+from attnscope.statistics import _keep, _tasks
+from attnscope.statistics._measurement import Measurement
 from attnscope.statistics._tasks import Task, parts_of, task_of
 from attnscope.store import RunFolder, is_finished, unpacked
 from tests.process import Started
@@ -70,11 +71,38 @@ def test_one_that_was_stopped_goes_on(whole, tmp_path, monkeypatch):
     out = tmp_path / "run"
     with pytest.raises(KeyboardInterrupt):
         scan(out, "1/2", progress=stop)
-    part = RunFolder(Task(1, 2).folder(out), json.loads(whole.attrs["signature"]))
-    assert any(name.startswith("pieces/") for name in part.look().files)
+    part = RunFolder(Task(1, 2).folder(out), json.loads(whole.attrs["signature"])).look()
+    held = [text for piece in part.pieces for text in piece]
+    assert held
     scan(out, "2/2")
     assert not out.exists()
+    measured = []
+    measure = Measurement._measure
+
+    def noted(self, batch, first):
+        measured.append(first)
+        return measure(self, batch, first)
+
+    monkeypatch.setattr(Measurement, "_measure", noted)
     assert scan(out, "1/2").identical(whole)
+    assert measured
+    assert not set(measured) & set(held)
+
+
+def test_a_unit_that_was_stopped_in_its_middle_is_completed_by_another_count(whole, tmp_path, monkeypatch):
+    monkeypatch.setattr(_keep, "FLUSH_SECONDS", 0.0)
+    monkeypatch.setattr(_keep, "FLUSH_SHARE", 0.0)
+
+    def stop(progress):
+        if progress.told["windows"] > 30:  # units are of 12 windows
+            raise KeyboardInterrupt
+
+    out = tmp_path / "run"
+    with pytest.raises(KeyboardInterrupt):
+        scan(out, "1/2", progress=stop)
+    for number in (1, 2):
+        scan(out, f"{number}/3")
+    assert scan(out, "3/3").identical(whole)
 
 
 def test_who_is_late_by_a_moment_leaves_it_to_the_other(whole, tmp_path):

@@ -39,21 +39,19 @@ def in_pools(windows: Iterable[Window], size: int) -> Iterator[list[Window]]:
     """
     pool: list[Window] = []
     document: list[Window] = []
-    parts = False  # whether pools of this document are out already
     for window in windows:
         if document and window.source != document[-1].source:
             pool, document = [*pool, *document], []
-            if parts or len(pool) >= size:
+            if len(pool) >= size:  # as the rest of a document always is that made pools of its own
                 yield pool
                 pool = []
-            parts = False
         document.append(window)
         if len(document) == 2 * size:
             if pool:
                 yield pool
                 pool = []
             yield document[:size]
-            document, parts = document[size:], True
+            document = document[size:]
     if pool or document:
         yield [*pool, *document]
 
