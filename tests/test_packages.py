@@ -14,7 +14,7 @@ SOURCE = Path(attnscope.__file__).parent
 ORDER = (
     {"cli"},
     {"_expect", "_notebook"},
-    {"_open_run"},
+    {"results"},
     {"reproduction"},
     {"report"},
     {"figures"},

@@ -1,11 +1,11 @@
-from . import faithfulness, mechanism, zoo
+from . import faithfulness, mechanism, results, zoo
 from ._expect import expect
-from ._open_run import open_run
 from .comparison import compare
 from .difference import contrasts, diff
 from .errors import AttnscopeError
 from .faithfulness import intervene, patch
 from .mechanism import explain
+from .results import open_run, runs
 from .statistics import measure_weights, scan, watch, weights
 from .training import train
 from .translation import translate
@@ -29,6 +29,8 @@ __all__ = [
     "mechanism",
     "open_run",
     "patch",
+    "results",
+    "runs",
     "scan",
     "score",
     "train",

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from attnscope._open_run import open_run
 from attnscope.checks import check_kind, check_whole
 from attnscope.errors import AttnscopeError
+from attnscope.results import open_run
 
 if TYPE_CHECKING:
     import xarray as xr

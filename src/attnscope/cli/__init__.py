@@ -17,11 +17,14 @@ from attnscope.cli.align import align
 from attnscope.cli.compare import compare
 from attnscope.cli.diff import diff
 from attnscope.cli.explain import explain
+from attnscope.cli.export import export
 from attnscope.cli.intervene import intervene
+from attnscope.cli.ls import ls
 from attnscope.cli.output import abandon, prepare, tell
 from attnscope.cli.patch import patch
 from attnscope.cli.scan import scan
 from attnscope.cli.score import score
+from attnscope.cli.show import show
 from attnscope.cli.train import train, with_settings
 from attnscope.cli.translate import translate
 from attnscope.cli.walk import walk
@@ -37,7 +40,8 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
     help="Where every attention head of a model looks (scan), why it looks there (explain), and whether it matters "
     "(intervene); what carries the difference between two texts (patch); what changed between two models (diff); "
-    "what one head computes (walk); the attention lineage to train, translate with, score, align and compare.",
+    "what one head computes (walk); which runs there are, what they hold, and their arrays for other tools (ls, "
+    "show, export); the attention lineage to train, translate with, score, align and compare.",
 )
 app.command()(scan)
 app.command()(explain)
@@ -45,6 +49,9 @@ app.command()(intervene)
 app.command()(patch)
 app.command()(diff)
 app.command()(walk)
+app.command()(ls)
+app.command()(show)
+app.command()(export)
 app.command()(with_settings(train))
 app.command()(translate)
 app.command()(score)

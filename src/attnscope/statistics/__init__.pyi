@@ -36,7 +36,17 @@ from ._rows import indicator_columns, reduce_call
 from ._sample import weight_rows
 from ._scan import scan
 from ._scan_texts import window_length
-from ._stored import NOTES, SAMPLE, WINDOWS, default_out, keeps_maps_of, load_scan, notes_of, unit_of
+from ._stored import (
+    NOTES,
+    SAMPLE,
+    WINDOWS,
+    default_out,
+    keeps_maps_of,
+    load_scan,
+    notes_of,
+    scan_pieces,
+    unit_of,
+)
 from ._summary import summarize
 from ._watched import Seen, watch
 
@@ -88,6 +98,7 @@ __all__ = [
     "rank_heads",
     "reduce_call",
     "scan",
+    "scan_pieces",
     "sign_agreement",
     "statistics_of",
     "summarize",

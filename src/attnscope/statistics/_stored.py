@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -56,7 +56,20 @@ def notes_of(results: xr.Dataset) -> dict[str, str]:
 
 def load_scan(run: RunFolder) -> xr.Dataset:
     """What `scan` returns, from the folder of a finished run."""
-    results, summary = run.results(), run.load(SUMMARY)
+    return _returned(run, run.results(), run.load(SUMMARY))
+
+
+def scan_pieces(run: RunFolder) -> Iterator[xr.Dataset]:
+    """The same, piece by piece along ``text``: never more in memory than one, and the kinds of all texts."""
+    summary = run.load(SUMMARY)
+    for texts in run.pieces:
+        part = summary
+        if summary is not None and "text" in summary.dims:
+            part = summary.isel(text=slice(texts.start, texts.stop))
+        yield _returned(run, run.piece(texts), part)
+
+
+def _returned(run: RunFolder, results: xr.Dataset, summary: xr.Dataset | None) -> xr.Dataset:
     names = (run.signature.settings or {})["statistics"]
     names = [*names, *(f"{name}{BY_GROUP}" for name in names)]
     if "profile" in names and "band_sum" in results:

@@ -31,6 +31,15 @@ from attnscope.statistics._places import NEEDED, over_texts, places_of, with_row
 from attnscope.statistics._ranking import queries
 
 _AT_ONCE = 1 << 16  # heads in texts that are named at once
+_MEANINGS = {
+    "label": ("Kind of the head in a text: number of its name in cluster, −1 without a head", "1"),
+    "centroid": ("Mean share of the weight at each offset, over heads and texts of a kind", "share"),
+    "label_share": ("Texts in which the head has that kind", "share"),
+    "majority_share": ("Texts in which the head has its most frequent kind", "share"),
+    "effective_labels": ("Effective number of kinds of the head over texts", "1"),
+    "direction": ("Weight right of the query less that left of it, over both: mean over texts", "1"),
+    "direction_sign_agreement": ("Texts in which the direction has the sign of its median", "share"),
+}
 
 
 def summarize(results: xr.Dataset, *, clusters: int | None = None, seed: int = 0) -> xr.Dataset:
@@ -105,6 +114,8 @@ def summarize(results: xr.Dataset, *, clusters: int | None = None, seed: int = 0
         },
         coords={"offset": results.offset.values, "cluster": np.array(names, dtype=object)},
     )
+    for name, (long_name, units) in _MEANINGS.items():
+        summary[name].attrs = {"long_name": long_name, "units": units}
     majority = label_share.argmax(-1)
     documents = [str(name) for name in results.source.values] if "source" in results.coords else None
     numbers = _numbers(labels, majority, directions, present, names, documents, seed)

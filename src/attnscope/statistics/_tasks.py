@@ -15,7 +15,7 @@ import xarray as xr
 from attnscope.errors import AttnscopeError
 from attnscope.statistics._pools import windows_of_pools
 from attnscope.statistics._stored import WINDOWS
-from attnscope.store import RunFolder, Signature
+from attnscope.store import TASKS, RunFolder, Signature
 
 UNIT = 16  # batches that one process measures before the next has its turn
 _IN_NUMBERS = re.compile(r"(\d{1,6})/(\d{1,6})")
@@ -87,7 +87,7 @@ def _of_environment() -> Task:
 
 def parts_of(run: Path) -> Path:
     """The folder of the parts of a run."""
-    return run.with_name(f"{run.name}.tasks")
+    return run.with_name(run.name + TASKS)
 
 
 class Share:

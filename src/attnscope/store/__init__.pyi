@@ -1,13 +1,17 @@
-from ._arrays import SUFFIX, packed, unpacked
-from ._files import explained, file_state, json_bytes, write_output
+from ._arrays import packed, unpacked
+from ._files import explained, file_state, json_bytes, sync, write_output
 from ._folder import MANIFEST, InUseError, OwnedFolder, damage, manifest_of
 from ._labelled import padded_heads, stacked
-from ._run import VIEWS, RunFolder, is_finished
+from ._names import PIECES, RUN, SUFFIX, TASKS, VIEWS, texts_of
+from ._run import RunFolder, is_finished
 from ._signature import Signature, package_versions, short_hash, tokenizer_sha256
 
 __all__ = [
     "MANIFEST",
+    "PIECES",
+    "RUN",
     "SUFFIX",
+    "TASKS",
     "VIEWS",
     "InUseError",
     "OwnedFolder",
@@ -24,6 +28,8 @@ __all__ = [
     "padded_heads",
     "short_hash",
     "stacked",
+    "sync",
+    "texts_of",
     "tokenizer_sha256",
     "unpacked",
     "write_output",

@@ -11,7 +11,6 @@ import xarray as xr
 from zarr.core.buffer import Buffer, default_buffer_prototype
 from zarr.storage import MemoryStore
 
-SUFFIX = ".zarr.zip"
 _LONG_AGO = (1980, 1, 1, 0, 0, 0)  # the earliest time that zip knows: a file's bytes tell of its arrays alone
 
 

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 MANIFEST = "manifest.json"
 WORKPLACE = ".attnscope"  # lock and unfinished files
+_ANEW = "Give the command that wrote it again, with --repair if it has that option, to make it anew"
 
 #: What a file gets: its content, or a function that writes it to the path that it is given.
 Content: TypeAlias = bytes | Callable[[Path], Any]
@@ -312,7 +313,7 @@ class OwnedFolder:
         except OSError:
             content = None
         if content is None or self.files.get(name) != (len(content), hashlib.sha256(content).hexdigest()):
-            raise damage(self.path / name)
+            raise damage(self.path / name, f". {_ANEW}")
         return content
 
     def _is_whole(self, name: str) -> bool:

@@ -10,14 +10,12 @@ from typing import Any
 import xarray as xr
 
 from attnscope.errors import AttnscopeError
-from attnscope.store._arrays import SUFFIX, packed, unpacked
+from attnscope.store._arrays import packed, unpacked
 from attnscope.store._files import explained, json_bytes
 from attnscope.store._folder import OwnedFolder, damage, manifest_of
+from attnscope.store._names import PIECES, RUN, SUFFIX, VIEWS, piece_name, texts_of
 from attnscope.store._signature import Signature
 
-RUN = "run.json"
-VIEWS = ("report.html", "figures/")
-_PIECES = "pieces/"
 _GO_ON = "Free some room and give the same command to go on"
 _log = logging.getLogger("attnscope")
 
@@ -85,7 +83,7 @@ class RunFolder(OwnedFolder):
     @property
     def pieces(self) -> dict[range, str]:
         """The texts of each piece, and its file."""
-        names = {_texts(name): name for name in self.files if name.startswith(_PIECES)}
+        names = {texts_of(name): name for name in self.files if name.startswith(PIECES)}
         return dict(sorted(names.items(), key=lambda item: item[0].start))
 
     @property
@@ -107,10 +105,10 @@ class RunFolder(OwnedFolder):
         AttnscopeError
             If the disk is full or the folder became unwritable: everything up to the last append is safe.
         """
-        name = f"{first:09d}-{first + results.sizes['text'] - 1:09d}{SUFFIX}"
+        name = piece_name(range(first, first + results.sizes["text"]))
         with explained("write results", f"The {self.texts} texts before are safe. {_GO_ON}"):
-            contents = {f"{kind}/{name}": packed(one) for kind, one in apart.items()}
-            self.write({f"{_PIECES}{name}": packed(results), **contents})
+            contents = {_apart(name, kind): packed(one) for kind, one in apart.items()}
+            self.write({name: packed(results), **contents})
 
     def results(self) -> xr.Dataset:
         """All results so far, in memory."""
@@ -126,7 +124,7 @@ class RunFolder(OwnedFolder):
     def apart(self, kind: str, texts: range | None = None) -> xr.Dataset | None:
         """What was kept apart of one of `pieces`, or of all, in memory; None where there is nothing of the kind."""
         wanted = self.pieces if texts is None else {texts: self.pieces[texts]}
-        names = [name.replace(_PIECES, f"{kind}/", 1) for name in wanted.values()]
+        names = [_apart(name, kind) for name in wanted.values()]
         parts = [unpacked(self.read(name)) for name in names if name in self.files]
         if not parts:
             return None
@@ -179,6 +177,11 @@ class RunFolder(OwnedFolder):
             )
 
 
+def _apart(piece: str, kind: str) -> str:
+    """The file of what is kept apart of a piece."""
+    return f"{kind}/{piece.removeprefix(PIECES)}"
+
+
 def is_finished(path: Path) -> bool:
     """Whether a folder holds a run that was finished.
 
@@ -198,13 +201,7 @@ def is_finished(path: Path) -> bool:
     return manifest is not None and bool(manifest["state"].get("complete"))
 
 
-def _texts(name: str) -> range:
-    """The texts of a piece, from its file's name."""
-    first, last = name.removeprefix(_PIECES).removesuffix(SUFFIX).split("-")
-    return range(int(first), int(last) + 1)
-
-
 def _windows(damaged: Iterable[str]) -> str:
     """How many windows are lost with these files, in words."""
-    texts = [_texts(name) for name in damaged if name.startswith(_PIECES)]
+    texts = [texts_of(name) for name in damaged if name.startswith(PIECES)]
     return f"; {sum(map(len, texts))} windows are lost with it" if texts else ""

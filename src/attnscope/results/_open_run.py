@@ -9,13 +9,13 @@ import xarray as xr
 
 from attnscope.checks import check_kind
 from attnscope.errors import AttnscopeError
+from attnscope.results._run_list import Run, is_complete
 from attnscope.store import MANIFEST, VIEWS, OwnedFolder, RunFolder, damage, manifest_of
 
 if TYPE_CHECKING:
     from attnscope.translation.alignment import Aligned
 
-#: Commands whose folders are never marked as complete: what they write appears at once, this file with it.
-_WRITTEN_AT_ONCE = {"align": "run.json", "compare": "run.json"}
+_OF_TEXTS = {"scan", "explain", "intervene", "patch", "diff"}
 
 
 def open_run(path: str | Path, *, part: str | None = None) -> xr.Dataset | xr.DataTree | Aligned:
@@ -58,11 +58,9 @@ def open_run(path: str | Path, *, part: str | None = None) -> xr.Dataset | xr.Da
             f"{folder} holds no run of attnscope (no {MANIFEST}): give the folder that a command named as its results"
         )
     command, state = str(manifest["command"]), manifest["state"]
-    if not (state.get("complete") or _WRITTEN_AT_ONCE.get(command) in manifest["files"]):
-        raise AttnscopeError(
-            f"{folder} holds an unfinished run of attnscope {command}: give the same command again, which goes on there"
-        )
-    if command in {"scan", "explain", "intervene", "patch", "diff"}:
+    if not is_complete(manifest):
+        raise unfinished(folder, command)
+    if command in _OF_TEXTS:
         with RunFolder(folder, state["signature"]) as run:
             return _of_texts(run) if part is None else _part_of(run, part)
     if part is not None:
@@ -81,6 +79,30 @@ def _part_of(run: RunFolder, part: str) -> xr.Dataset:
     if found is None:
         raise AttnscopeError(f"{run.path} has no part {part!r}; a scan with --pool has the part {WINDOWS!r}")
     return found
+
+
+def read_run(run: Run) -> xr.Dataset | xr.DataTree | Aligned:
+    """The same, but that only those files are checked which are read, and nothing is written.
+
+    Raises
+    ------
+    AttnscopeError
+        If the run is unfinished, or one of these files is not what was written.
+    """
+    if not run.complete:
+        raise unfinished(run.path, run.command)
+    if run.command in _OF_TEXTS and run.signature is not None:
+        folder = RunFolder(run.path, run.signature)
+        folder.look()
+        return _of_texts(folder)
+    return _of_translation(OwnedFolder(run.path, run.command).look())
+
+
+def unfinished(folder: Path, command: str) -> AttnscopeError:
+    """The error for a run that has no results yet."""
+    return AttnscopeError(
+        f"{folder} holds an unfinished run of attnscope {command}: give the same command again, which goes on there"
+    )
 
 
 def _of_texts(run: RunFolder) -> xr.Dataset | xr.DataTree:

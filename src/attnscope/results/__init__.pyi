@@ -1,0 +1,17 @@
+from ._description import Description, Variable, describe, settings_of
+from ._export import Format, export
+from ._open_run import open_run
+from ._run_list import Run, run_at, runs
+
+__all__ = [
+    "Description",
+    "Format",
+    "Run",
+    "Variable",
+    "describe",
+    "export",
+    "open_run",
+    "run_at",
+    "runs",
+    "settings_of",
+]

@@ -1,0 +1,105 @@
+"""What a finished run came to, in the sentences that its command prints."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import xarray as xr
+
+
+def headline_of(command: str, opened: Any) -> list[str]:
+    """What came out, in sentences.
+
+    Parameters
+    ----------
+    command
+        Whose run it is.
+    opened
+        What `attnscope.open_run` gives; of a scan some of its texts are enough.
+
+    Examples
+    --------
+    >>> headline_of("train", xr.Dataset({"loss": 4.25, "bleu": 0.5}))
+    ['Validation: loss 4.25, BLEU 0.50.']
+    """
+    return [sentence for sentence in _HEADLINES[command](opened) if sentence]
+
+
+def notes_of(opened: Any) -> list[str]:
+    """What is not as expected, and what could not be found out."""
+    if isinstance(opened, xr.Dataset):
+        from attnscope.statistics import notes_of as notes_of_scan
+
+        return list(notes_of_scan(opened).values())
+    skipped = json.loads(opened.attrs.get("skipped", "{}")) if isinstance(opened, xr.DataTree) else {}
+    return [f"no {name}: {reason}" for name, reason in skipped.items()]
+
+
+def _of_scan(results: xr.Dataset) -> list[str]:
+    return [str(results.attrs.get("kinds", ""))]
+
+
+def _of_explanation(tree: xr.DataTree) -> list[str]:
+    from attnscope.mechanism import cause, foretold, mask_note, rank_heads, summary
+
+    return [*summary(rank_heads(tree)), foretold(tree), cause(tree), mask_note(tree)]
+
+
+def _of_intervention(tree: xr.DataTree) -> list[str]:
+    from attnscope.faithfulness import headline
+
+    return headline(tree)
+
+
+def _of_patching(tree: xr.DataTree) -> list[str]:
+    from attnscope.faithfulness import patch_headline
+
+    return patch_headline(tree)
+
+
+def _of_difference(changes: xr.Dataset) -> list[str]:
+    from attnscope.difference import headline
+
+    return headline(changes)
+
+
+def _of_training(results: xr.Dataset) -> list[str]:
+    names = {"loss": "loss", "bleu": "BLEU"}
+    said = [f"{name} {float(results[key]):.2f}" for key, name in names.items() if key in results]
+    return [f"Validation: {', '.join(said)}."] if said else []
+
+
+def _of_alignment(aligned: Any) -> list[str]:
+    if aligned.score is None:
+        return [f"{len(aligned.links)} sentence pairs, no alignments by people to hold the links against."]
+    rates = (100 * rate for rate in (aligned.score.error_rate, aligned.score.precision, aligned.score.recall))
+    said = "{} sentence pairs: error rate {:.1f}%, precision {:.1f}%, recall {:.1f}%."
+    return [said.format(len(aligned.links), *rates)]
+
+
+def _of_comparison(tree: xr.DataTree) -> list[str]:
+    scores = tree["scores"].to_dataset().sel(metric="BLEU")
+    rows = zip(
+        scores["system"].values, *(scores[name].values for name in ("score", "lower", "upper")), strict=True
+    )
+    return [
+        f"{system}: BLEU {score:.1f}"
+        + (f" (95% interval {low:.1f} to {high:.1f})" if np.isfinite(low) else "")
+        + "."
+        for system, score, low, high in rows
+    ]
+
+
+_HEADLINES: dict[str, Callable[[Any], list[str]]] = {
+    "scan": _of_scan,
+    "explain": _of_explanation,
+    "intervene": _of_intervention,
+    "patch": _of_patching,
+    "diff": _of_difference,
+    "train": _of_training,
+    "align": _of_alignment,
+    "compare": _of_comparison,
+}

@@ -1,0 +1,235 @@
+"""Which runs there are, told from their manifests alone: neither arrays nor PyTorch are loaded."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from attnscope.checks import check_kind
+from attnscope.errors import AttnscopeError
+from attnscope.store import MANIFEST, PIECES, RUN, TASKS, Signature, manifest_of, texts_of
+
+USUAL = ("attnscope-runs", ".")
+#: Commands whose folders are never marked as complete: what they write appears at once, this file with it.
+_WRITTEN_AT_ONCE = {"align": RUN, "compare": RUN}
+_PART = re.compile(r"\d+-of-(\d+)")
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run, as its folder's manifest tells of it.
+
+    Attributes
+    ----------
+    path
+        The folder. Of a scan by several tasks, whose parts lie beside it, it need not be there yet.
+    command
+        ``scan``, ``explain``, ...; empty where the manifest is damaged.
+    signature
+        What the results depend on; None where nothing says so yet.
+    complete
+        Whether all of it is there.
+    windows
+        Windows that are measured; of ``patch`` pairs, of a scan with ``--pool`` pools.
+    bytes
+        Size of all files that attnscope wrote there; 0 where the manifest is damaged.
+    when
+        When the manifest was written last, in local time.
+    tasks
+        Of a scan by several tasks: how many are done, and how many there are.
+    damage
+        What is wrong with the manifest; empty where nothing is.
+    """
+
+    path: Path
+    command: str
+    signature: Signature | None
+    complete: bool
+    windows: int
+    bytes: int
+    when: datetime
+    tasks: tuple[int, int] | None = None
+    damage: str = ""
+
+    @property
+    def model(self) -> str:
+        """The model's name; of ``compare``, those of the systems."""
+        if self.signature is None:
+            return ""
+        return self.signature.name or ", ".join(self.signature.systems or {})
+
+    @property
+    def corpus(self) -> str:
+        """The first eight hexadecimal digits of the texts' SHA-256: equal texts, equal digits."""
+        if self.signature is None:
+            return ""
+        corpus, pairs = self.signature.corpus or {}, self.signature.text or {}
+        return str(corpus.get("sha256", pairs.get("source_sha256", "")))[:8]
+
+    @property
+    def progress(self) -> str:
+        """How far it is, in words."""
+        if self.damage:
+            return "damaged"
+        settings = {} if self.signature is None else self.signature.settings or {}
+        unit = "pair" if self.command == "patch" else "pool" if settings.get("pool") else "window"
+        measured = f"{self.windows:,} {unit}{'s' * (self.windows != 1)}" if self.windows else ""
+        if self.complete:
+            return f"all {measured}" if measured else "complete"
+        begun = "unfinished" if self.tasks is None else "{} of {} tasks".format(*self.tasks)
+        return f"{begun}, {measured}" if measured else begun
+
+
+def runs(*folders: str | Path) -> list[Run]:
+    """The runs that lie in folders: each folder itself, and those one level below.
+
+    Parameters
+    ----------
+    *folders
+        Where to look; by default ``attnscope-runs`` and the current folder.
+
+    Returns
+    -------
+    list of Run
+        The latest first. Folders that are no runs are passed over; a run whose manifest is damaged is there, with its
+        `damage`.
+
+    Raises
+    ------
+    AttnscopeError
+        If a folder that was named is not there.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> import attnscope
+    >>> with tempfile.TemporaryDirectory() as place:
+    ...     _ = attnscope.scan(texts=["The tide is out."], out=Path(place) / "tide")
+    ...     [(run.path.name, run.command, run.model, run.progress) for run in attnscope.runs(place)]
+    [('tide', 'scan', 'small-mlm', 'all 1 window')]
+    """
+    for folder in folders:
+        check_kind("a folder", str, Path, folder=folder)
+        if not Path(folder).is_dir():
+            raise AttnscopeError(f"there is no folder {folder}: give one that holds runs, or is one")
+    found: dict[Path, Run] = {}
+    for folder in map(Path, folders or USUAL):
+        for run in _below(folder):
+            found.setdefault(run.path.absolute(), run)
+    return sorted(found.values(), key=lambda run: run.when, reverse=True)
+
+
+def run_at(folder: Path) -> Run | None:
+    """The run of that folder; None where it holds none.
+
+    Raises
+    ------
+    OSError
+        If it cannot be read.
+    """
+    manifest = folder / MANIFEST
+    own = _of_manifest(folder) if manifest.is_file() else None
+    if own is not None and (own.complete or own.damage):
+        return own
+    parts = parts_of_run(folder)
+    if not parts:
+        return own
+    whole = own or replace(parts[0], path=folder)
+    return replace(
+        whole,
+        complete=False,
+        windows=sum(part.windows for part in parts),
+        bytes=sum(part.bytes for part in (*parts, *([own] if own else []))),
+        when=max(part.when for part in parts),
+        tasks=(sum(part.complete for part in parts), _tasks(parts[0].path)),
+    )
+
+
+def known_run(folder: Path) -> Run:
+    """The run of that folder.
+
+    Raises
+    ------
+    AttnscopeError
+        If it holds none, or its manifest is damaged.
+    """
+    run = run_at(folder)
+    if run is None:
+        raise AttnscopeError(
+            f"{folder} holds no run of attnscope (no {MANIFEST}): give a folder that attnscope ls names"
+        )
+    if run.damage:
+        raise AttnscopeError(run.damage)
+    return run
+
+
+def is_complete(manifest: Mapping[str, Any]) -> bool:
+    """Whether all of a run is there, from its manifest."""
+    written_last = _WRITTEN_AT_ONCE.get(manifest["command"])
+    return bool(manifest["state"].get("complete") or written_last in manifest["files"])
+
+
+def _below(folder: Path) -> Iterator[Run]:
+    """The run of a folder, and those of the folders in it."""
+    children: list[Path] = []
+    with suppress(OSError):
+        children = [child for child in sorted(folder.iterdir()) if child.is_dir()]
+    taken = [child.parent / child.name.removesuffix(TASKS) for child in children]
+    for candidate in dict.fromkeys((folder, *taken)):
+        with suppress(OSError):  # what may not be read is nobody's here
+            run = run_at(candidate)
+            if run is not None:
+                yield run
+
+
+def _of_manifest(folder: Path) -> Run | None:
+    when = datetime.fromtimestamp((folder / MANIFEST).stat().st_mtime).astimezone()
+    try:
+        manifest = manifest_of(folder)
+        return None if manifest is None else _told(folder, manifest, when)
+    except AttnscopeError as error:
+        damage = str(error)
+    except (AttributeError, KeyError, TypeError, ValueError):  # whole, and yet no manifest that we know
+        damage = f"{folder / MANIFEST} is not as this version of attnscope writes it: open it with the one that did"
+    return Run(folder, "", None, complete=False, windows=0, bytes=0, when=when, damage=damage)
+
+
+def _told(folder: Path, manifest: Mapping[str, Any], when: datetime) -> Run:
+    return Run(
+        path=folder,
+        command=str(manifest["command"]),
+        signature=_signature(folder, manifest),
+        complete=is_complete(manifest),
+        windows=sum(len(texts_of(name)) for name in manifest["files"] if name.startswith(PIECES)),
+        bytes=sum(size for size, _ in manifest["files"].values()),
+        when=when,
+    )
+
+
+def _signature(folder: Path, manifest: Mapping[str, Any]) -> Signature | None:
+    parts = manifest["state"].get("signature")
+    if parts is None and manifest["command"] in _WRITTEN_AT_ONCE and RUN in manifest["files"]:
+        try:
+            parts = json.loads((folder / RUN).read_bytes())
+        except (OSError, ValueError) as error:
+            raise AttnscopeError(f"{folder / RUN} is not what was written: {error}") from error
+        parts = parts.get("signature", parts)  # beside it stands what `align` found
+    return None if parts is None else Signature.of(parts)
+
+
+def parts_of_run(run: Path) -> list[Run]:
+    """What the tasks of a scan have, that lies beside its folder."""
+    places = sorted(run.with_name(run.name + TASKS).glob("*-of-*")) if run.name else []
+    found = [_of_manifest(one) for one in places if _PART.fullmatch(one.name) and (one / MANIFEST).is_file()]
+    return [part for part in found if part is not None and not part.damage]
+
+
+def _tasks(part: Path) -> int:
+    named = _PART.fullmatch(part.name)
+    return int(named[1]) if named else 0

@@ -1,0 +1,32 @@
+"""Names of files in a run folder."""
+
+from __future__ import annotations
+
+SUFFIX = ".zarr.zip"
+RUN = "run.json"
+VIEWS = ("report.html", "figures/")
+PIECES = "pieces/"
+TASKS = ".tasks"  # end of the name of the folder in which tasks keep their parts, beside the run
+
+
+def piece_name(texts: range) -> str:
+    """The file of the results of some texts.
+
+    Examples
+    --------
+    >>> piece_name(range(0, 16))
+    'pieces/000000000-000000015.zarr.zip'
+    """
+    return f"{PIECES}{texts.start:09d}-{texts.stop - 1:09d}{SUFFIX}"
+
+
+def texts_of(name: str) -> range:
+    """The texts of a piece, from its file's name.
+
+    Examples
+    --------
+    >>> texts_of("pieces/000000000-000000015.zarr.zip")
+    range(0, 16)
+    """
+    first, last = name.removeprefix(PIECES).removesuffix(SUFFIX).split("-")
+    return range(int(first), int(last) + 1)

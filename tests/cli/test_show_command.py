@@ -1,0 +1,62 @@
+"""`attnscope show` says what a run is and holds."""
+
+import json
+
+import pytest
+from rich.cells import cell_len
+
+from tests.cli.command import attnscope
+from tests.results.planted import scan_run
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_what_a_run_is(width, tmp_path, monkeypatch):
+    monkeypatch.setenv("COLUMNS", str(width))
+    scan_run(tmp_path / "run")
+    found = attnscope("show", "run", cwd=tmp_path)
+    assert found.returncode == 0, found.stderr
+    lines = [" ".join(line.split()) for line in found.stdout.splitlines()]
+    assert lines[0].startswith("run: scan, all 5 windows, ")
+    for said in (
+        "Kinds of heads: previous: 3.",
+        "model name 小さな[bold]模型",
+        "setting limit not set",
+        "windows measured 2 files",
+        "text: 5, layer: 2, head: 3",
+        "entropy Entropy [nats]",
+    ):
+        assert any(said in line for line in lines), said
+    cited = [line for line in found.stdout.splitlines() if "to cite" in line or line.startswith("run: ")]
+    others = [line for line in found.stdout.splitlines() if line not in cited]
+    assert max(map(cell_len, others)) <= width
+
+
+def test_json_holds_the_same(tmp_path):
+    scan_run(tmp_path / "run")
+    found = json.loads(attnscope("show", "run", "--json", "--verify", cwd=tmp_path).stdout)
+    assert found["says"] == ["Kinds of heads: previous: 3."]
+    assert found["signature"]["settings"]["window"] == 8
+    assert found["damaged"] == []
+    entropy = next(one for one in found["variables"] if one["name"] == "entropy")
+    assert (entropy["sizes"], entropy["units"]) == ({"text": 5, "layer": 2, "head": 3}, "nats")
+
+
+def test_damaged_files_are_named_and_end_with_2(tmp_path):
+    (scan_run(tmp_path / "run") / "summary.zarr.zip").unlink()
+    (tmp_path / "run" / "run.json").write_text("{}")
+    without = attnscope("show", "run", cwd=tmp_path)
+    assert without.returncode == 2
+    assert "summary.zarr.zip is gone. Give the command" in " ".join(without.stdout.split())
+    found = attnscope("show", "run", "--verify", cwd=tmp_path)
+    assert found.returncode == 2
+    for name in ("summary.zarr.zip", "run.json"):
+        assert f"{name} is gone, or is not what was written" in found.stdout
+
+
+def test_a_whole_run_is_said_to_be_whole(tmp_path):
+    scan_run(tmp_path / "run")
+    assert "all 4 files are as they were written" in attnscope("show", "run", "--verify", cwd=tmp_path).stdout
+
+
+def test_what_is_no_run_is_refused(refused):
+    refused("show", ".", says="holds no run of attnscope")

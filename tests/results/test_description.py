@@ -1,0 +1,93 @@
+"""What is said of a run: finished, unfinished, in parts, damaged."""
+
+import pytest
+
+import attnscope
+from attnscope import AttnscopeError
+from attnscope.mechanism import rank_heads, summary
+from attnscope.results import describe, settings_of
+from attnscope.statistics._tasks import Task
+from attnscope.store import MANIFEST, OwnedFolder, RunFolder, Signature
+from tests.results.planted import SIGNATURE, piece, scan_run
+
+
+def test_a_finished_scan(tmp_path):
+    told = describe(scan_run(tmp_path / "run"))
+    assert told.headline == ["Kinds of heads: previous: 3."]
+    assert told.notes == ["Windows are measured one at a time."]
+    assert {kind: number for kind, (number, _) in told.files.items()} == {
+        "windows measured": 2,
+        "signature": 1,
+        "arrays": 1,
+    }
+    entropy = next(one for one in told.variables if one.name == "entropy")
+    assert entropy.sizes == {"text": 5, "layer": 2, "head": 3}
+    assert (entropy.long_name, entropy.units, entropy.coordinate) == ("Entropy", "nats", False)
+    labels = [one.name for one in told.variables if one.coordinate]
+    assert labels == ["cluster", "layer", "offset", "text", "layer_name", "source"]
+    assert (told.page, told.damaged, told.unread) == (None, None, "")
+
+
+def test_an_explanation_says_what_the_command_says(tmp_path):
+    text = "The tide comes in twice a day, and twice a day it goes out again. " * 30
+    tree = attnscope.explain(texts=[text], window=64, limit=2, device="cpu", out=tmp_path / "run")
+    told = describe(tmp_path / "run")
+    assert told.headline[:2] == summary(rank_heads(tree))[:2]
+    assert {one.node for one in told.variables} == {name for name in tree.children if tree[name].data_vars}
+    assert any(note.startswith("no scheme_kernel: ") for note in told.notes)
+
+
+def test_an_unfinished_run_shows_what_is_there(tmp_path):
+    told = describe(scan_run(tmp_path / "run", (2, 2), finish=False))
+    assert {one.name: one.sizes["text"] for one in told.variables if "head" in one.sizes} == {
+        "band_sum": 4,
+        "entropy": 4,
+    }
+    assert not told.headline
+    with OwnedFolder(tmp_path / "train", "train") as folder:
+        folder.write({"checkpoints/1/model": b"12", "config.json": b"1"})
+    assert describe(tmp_path / "train").files == {"checkpoints": (1, 2), "config.json": (1, 1)}
+
+
+def test_parts_of_tasks_are_told_before_there_is_a_run(tmp_path):
+    with RunFolder(Task(2, 3).folder(tmp_path / "run"), {"command": "scan", **SIGNATURE}) as part:
+        part.append(piece(0, 4), 0)
+    told = describe(tmp_path / "run")
+    assert [part.path.name for part in told.parts] == ["2-of-3"]
+    assert told.run.progress == "0 of 3 tasks, 4 windows"
+
+
+def test_damage_is_looked_for_only_where_it_is_asked_for(tmp_path):
+    run = scan_run(tmp_path / "run")
+    *_, last = sorted((run / "pieces").iterdir())
+    last.write_bytes(b"0")
+    before = {path: path.stat().st_mtime_ns for path in run.rglob("*")}
+    assert describe(run).damaged is None
+    assert describe(run, verify=True).damaged == [f"pieces/{last.name}"]
+    assert {path: path.stat().st_mtime_ns for path in run.rglob("*")} == before
+
+
+def test_a_damaged_file_that_is_needed_is_named(tmp_path):
+    run = scan_run(tmp_path / "run")
+    (run / "summary.zarr.zip").unlink()
+    told = describe(run)
+    assert "summary.zarr.zip is gone" in told.unread
+    assert told.run.windows == 5
+
+
+def test_what_is_no_run_or_cannot_be_trusted_is_refused(tmp_path):
+    with pytest.raises(AttnscopeError, match="holds no run of attnscope"):
+        describe(tmp_path)
+    manifest = scan_run(tmp_path / "run") / MANIFEST
+    manifest.write_bytes(manifest.read_bytes().replace(b"scan", b"scam"))
+    with pytest.raises(AttnscopeError, match="is damaged, so that nothing"):
+        describe(tmp_path / "run")
+
+
+def test_a_signature_has_a_line_for_everything():
+    signature = Signature.of({"command": "scan", **SIGNATURE, "systems": {"one": {"beams": 5, "cut": True}}})
+    lines = dict(settings_of(signature))
+    assert lines["setting statistics"] == "band_sum, entropy"
+    assert lines["setting limit"] == "not set"
+    assert lines["system one cut"] == "yes"
+    assert len(lines) == 3 + 1 + 3 + 1 + 2

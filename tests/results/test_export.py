@@ -1,0 +1,196 @@
+"""What is exported reads back as what was measured, whole or not at all, and over nothing that was there."""
+
+import csv
+import errno
+import json
+import sys
+
+import numpy as np
+import pandas as pd
+import pyarrow.parquet as pq
+import pytest
+import xarray as xr
+
+import attnscope
+from attnscope import AttnscopeError, open_run
+from attnscope.results import _export, export
+from attnscope.results._nodes import Node
+from attnscope.results._tables import rows_of
+from tests.comparison.small_systems import SMALL
+from tests.results.planted import HEADS, LAYERS, OFFSETS, explained_run, scan_run
+
+TEXTS = 5
+
+
+@pytest.fixture(scope="module")
+def scan(tmp_path_factory):
+    return scan_run(tmp_path_factory.mktemp("scan") / "run")
+
+
+@pytest.fixture(scope="module")
+def tree(tmp_path_factory):
+    return explained_run(tmp_path_factory.mktemp("tree") / "run")
+
+
+def read_csv(path):
+    """Numbers as Python reads them, without what pandas rounds."""
+    with path.open(encoding="utf-8", newline="") as file:
+        table = pd.DataFrame(csv.DictReader(file)).replace("", np.nan)
+    numbers = {name for name in table.columns if name not in {"source", "layer_name", "kind", "cluster"}}
+    return table.astype(dict.fromkeys(numbers, float))
+
+
+READERS = {"parquet": pd.read_parquet, "csv": read_csv}
+
+
+@pytest.mark.parametrize("to", READERS)
+def test_tables_of_a_scan_hold_its_numbers_to_the_bit(to, scan, tmp_path):
+    made = export(scan, to, out=tmp_path / "tables")
+    opened = open_run(scan)
+    names = {path.stem for path in made.iterdir()}
+    assert names == {"about", "text", "text_layer_head", "text_layer_head_offset", "cluster_offset"}
+    bands = READERS[to](made / f"text_layer_head_offset.{to}")
+    assert len(bands) == TEXTS * LAYERS * HEADS * OFFSETS
+    for name, table in (("band_sum", bands), ("entropy", READERS[to](made / f"text_layer_head.{to}"))):
+        expected = opened[name].to_numpy()
+        found = table[name].to_numpy().astype(expected.dtype).reshape(expected.shape)
+        np.testing.assert_array_equal(found.view(np.uint8), expected.view(np.uint8))
+    assert bands.layer.unique().tolist() == [0, 3]
+    assert bands.source[0] == "猫, 0.txt"
+    assert len(READERS[to](made / f"cluster_offset.{to}")) == 2 * OFFSETS  # once, not with every piece
+
+
+def test_the_number_of_a_kind_stands_beside_its_name(scan, tmp_path):
+    heads = pd.read_parquet(export(scan, "parquet", out=tmp_path / "tables") / "text_layer_head.parquet")
+    named = set(zip(heads.label, heads.kind.fillna("none"), strict=True))
+    assert named == {(0, "previous"), (1, "mixed"), (-1, "none")}
+
+
+def test_parquet_knows_null_units_and_signature(scan, tmp_path):
+    made = export(scan, "parquet", out=tmp_path / "tables")
+    file = pq.read_table(made / "text_layer_head.parquet")
+    assert file["entropy"].null_count == TEXTS
+    assert file.schema.field("entropy").metadata[b"units"] == b"nats"
+    signature = json.loads(file.schema.metadata[b"signature"])
+    assert signature == json.loads(open_run(scan).attrs["signature"])
+    assert json.loads((made / "about.json").read_text())["signature"] == signature
+
+
+def test_a_tree_is_a_folder_for_each_node(tree, tmp_path):
+    made = export(tree, "parquet", out=tmp_path / "tables")
+    files = {str(path.relative_to(made)) for path in made.rglob("*.parquet")}
+    node = {"layer", "layer_head", "scalars"}
+    assert files == {f"verdict/{name}.parquet" for name in node} | {"also/0/layer.parquet"}
+    about = json.loads((made / "about.json").read_text(), parse_constant=pytest.fail)
+    assert about["arrays"]["verdict"]["attributes"] == {"band": [3, 24], "one": [3], "seed": 0, "level": None}
+    heads = pd.read_parquet(made / "verdict" / "layer_head.parquet")
+    assert heads.agree.tolist() == [True, False, False, True]
+    assert heads.swapped.tolist() == [1, 3, 2, 4]
+    assert heads.share.tolist()[2] == np.inf
+    assert pd.read_parquet(made / "verdict" / "scalars.parquet").chance.tolist() == [1 / 3]
+    assert pd.read_parquet(made / "also" / "0" / "layer.parquet").form.tolist() == ["a|b", "猫"]
+
+
+def test_netcdf_reads_back_identical(scan, tree, tmp_path):
+    xr.testing.assert_identical(xr.load_dataset(export(scan, "nc", out=tmp_path / "a.nc")), open_run(scan))
+    found = xr.load_datatree(export(tree, "nc", out=tmp_path / "b.nc"))
+    assert found["verdict"].attrs.pop("one") == 3  # in netCDF one number and a list of it are the same
+    opened = open_run(tree)
+    del opened["verdict"].attrs["one"]
+    xr.testing.assert_identical(found, opened)
+
+
+def test_chosen_variables_alone_are_written(scan, tree, tmp_path):
+    made = export(scan, "csv", out=tmp_path / "tables", variables=["entropy"])
+    assert [path.name for path in made.glob("*.csv")] == ["text_layer_head.csv"]
+    one = xr.load_dataset(export(scan, "nc", out=tmp_path / "a.nc", variables=["entropy"]))
+    xr.testing.assert_identical(one, open_run(scan)[["entropy"]])
+    some = xr.load_datatree(export(tree, "nc", out=tmp_path / "b.nc", variables=["agree"]))
+    xr.testing.assert_identical(some["verdict"]["agree"], open_run(tree)["verdict"]["agree"])
+    assert some.attrs["signature"] == open_run(tree).attrs["signature"]
+
+
+def test_no_table_is_in_memory_as_a_whole(scan, tmp_path, monkeypatch):
+    sizes = []
+
+    def watched(*arguments):
+        for part in rows_of(*arguments, at_once=1):
+            sizes.append(len(part))
+            yield part
+
+    monkeypatch.setattr(_export, "rows_of", watched)
+    made = export(scan, "parquet", out=tmp_path / "tables", variables=["band_sum"])
+    assert sizes == [LAYERS * HEADS * OFFSETS] * TEXTS
+    assert pq.ParquetFile(made / "text_layer_head_offset.parquet").num_row_groups == TEXTS
+
+
+@pytest.mark.parametrize("to", ["csv", "nc"])
+def test_nothing_is_overwritten(to, scan, tmp_path):
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "file").write_text("mine")
+    (tmp_path / "link").symlink_to("nowhere")
+    for name in ("folder", "file", "link"):
+        with pytest.raises(AttnscopeError, match=f"{name} is there already"):
+            export(scan, to, out=tmp_path / name)
+    assert (tmp_path / "file").read_text() == "mine"
+    assert not list((tmp_path / "folder").iterdir())
+    assert len(list(tmp_path.iterdir())) == 3
+
+
+@pytest.mark.parametrize("error", [OSError(errno.ENOSPC, "full"), KeyboardInterrupt()])
+@pytest.mark.parametrize(("to", "broken"), [("csv", "rows_of"), ("nc", "read_run")])
+def test_what_is_stopped_leaves_nothing(error, to, broken, scan, tmp_path, monkeypatch):
+    def fails(*_):
+        raise error
+
+    monkeypatch.setattr(_export, broken, fails)
+    with pytest.raises((AttnscopeError, KeyboardInterrupt), match=r"no space left|^$"):
+        export(scan, to, out=tmp_path / "out")
+    assert not list(tmp_path.iterdir())
+
+
+def test_damage_in_the_last_piece_leaves_nothing(tmp_path):
+    run = scan_run(tmp_path / "run")
+    max((run / "pieces").iterdir()).write_bytes(b"0")
+    with pytest.raises(AttnscopeError, match="is not what was written"):
+        export(run, "csv", out=tmp_path / "out")
+    assert [path.name for path in tmp_path.iterdir()] == ["run"]
+
+
+@pytest.mark.parametrize(("package", "extra"), [("pyarrow", "data"), ("h5py", "netcdf")])
+def test_a_package_that_is_not_there_is_named_with_its_extra(package, extra, scan, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(AttnscopeError, match=rf"pip install 'attnscope\[{extra}\]'"):
+        export(scan, "nc" if extra == "netcdf" else "parquet", out=tmp_path / "out")
+
+
+def test_what_cannot_be_exported_is_refused(scan, tmp_path, no_types):
+    unfinished = scan_run(tmp_path / "unfinished", finish=False)
+    for run, out, says in (
+        (tmp_path, "out", "holds no run"),
+        (unfinished, "out", "unfinished run of attnscope scan"),
+        (scan, "nowhere/out", "there is no folder"),
+    ):
+        with pytest.raises(AttnscopeError, match=says):
+            export(run, "csv", out=tmp_path / out)
+    with pytest.raises(AttnscopeError, match="'xlsx'; expected parquet, csv or nc"):
+        export(scan, "xlsx", out=tmp_path / "out")
+
+
+def test_names_of_others_lead_nowhere_else(scan, tmp_path, monkeypatch):
+    odd = xr.Dataset({"a": ("../up", [1, 2]), "b": (("x", "/etc"), [[1]])})
+    monkeypatch.setattr(_export, "nodes_of", lambda _: [Node("../../out/..", lambda: iter([odd]))])
+    made = export(scan, "csv", out=tmp_path / "tables")
+    assert {str(path.relative_to(made)) for path in made.rglob("*.csv")} == {
+        "__/__/out/__/___up.csv",
+        "__/__/out/__/x__etc.csv",
+    }
+    assert [path.name for path in tmp_path.iterdir()] == ["tables"]
+
+
+def test_a_training_is_exported_too(tmp_path):
+    trained = attnscope.train(out=tmp_path / "run", **SMALL)
+    back = xr.load_dataset(export(tmp_path / "run", "nc", out=tmp_path / "run.nc"))
+    xr.testing.assert_identical(back, trained)
+    curve = pd.read_csv(export(tmp_path / "run", "csv", out=tmp_path / "csv") / "training_update.csv")
+    np.testing.assert_array_equal(curve.training_loss, trained.training_loss)

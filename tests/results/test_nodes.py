@@ -1,0 +1,75 @@
+"""A run read part by part is the run opened at once."""
+
+import numpy as np
+import pytest
+import xarray as xr
+
+from attnscope import AttnscopeError, open_run
+from attnscope.results import export, run_at
+from attnscope.results._nodes import chosen, nodes_of, tree_of_alignment
+from attnscope.store import RunFolder
+from attnscope.translation.alignment import Aligned
+from tests.results.planted import SIGNATURE, explained_run, piece, scan_run
+
+
+def test_the_pieces_of_a_scan_are_together_what_opens(tmp_path):
+    (node,) = nodes_of(run_at(scan_run(tmp_path / "run", (2, 3, 1))))
+    pieces = list(node.pieces())
+    assert [piece.sizes["text"] for piece in pieces] == [2, 3, 1]
+    assert node.texts == 6
+    whole = xr.concat(pieces, "text", data_vars="minimal", coords="minimal", compat="override")
+    opened = open_run(tmp_path / "run")
+    assert set(whole.variables) == set(opened.variables)
+    xr.testing.assert_identical(whole[sorted(whole.data_vars)], opened[sorted(opened.data_vars)])
+
+
+def test_only_one_piece_is_read_at_a_time(tmp_path):
+    scan_run(tmp_path / "run")
+    (node,) = nodes_of(run_at(tmp_path / "run"))
+    *_, last = sorted((tmp_path / "run" / "pieces").iterdir())
+    last.write_bytes(b"0")
+    pieces = node.pieces()
+    assert next(pieces).sizes["text"] == 2
+    with pytest.raises(AttnscopeError, match=f"{last.name} is not what was written .*--repair"):
+        next(pieces)
+
+
+def test_windows_of_pools_are_a_node_whose_pieces_are_the_part_that_opens(tmp_path):
+    with RunFolder(tmp_path / "run", {"command": "scan", **SIGNATURE}) as run:
+        for first in (0, 2):
+            windows = xr.Dataset(
+                {"window_length": ("window", [8, 7, 6])}, {"window": np.arange(3) + 2 * first}
+            )
+            run.append(piece(first, 2), first, windows=windows)
+        run.finish(attributes={})
+    _, node = nodes_of(run_at(tmp_path / "run"))
+    assert (node.name, node.along) == ("windows", "window")
+    whole = xr.concat(list(node.pieces()), "window")
+    xr.testing.assert_identical(whole, open_run(tmp_path / "run", part="windows"))
+    made = export(tmp_path / "run", "csv", out=tmp_path / "tables", variables=["window_length"])
+    assert (
+        made / "windows" / "window.csv"
+    ).read_text() == "window,window_length\n0,8\n1,7\n2,6\n4,8\n5,7\n6,6\n"
+
+
+def test_a_tree_has_a_node_for_each_dataset(tmp_path):
+    nodes = nodes_of(run_at(explained_run(tmp_path / "run")))
+    assert [node.name for node in nodes] == ["verdict", "also/0"]
+    assert [node.name for node in chosen(nodes, ["agree"])] == ["verdict"]
+    assert [list(next(node.pieces()).data_vars) for node in chosen(nodes, ["form"])] == [["form"], ["form"]]
+
+
+def test_variables_that_are_not_there_are_refused_by_name(tmp_path):
+    nodes = nodes_of(run_at(explained_run(tmp_path / "run")))
+    with pytest.raises(
+        AttnscopeError, match=r"no variable 'entropy' .* choose of agree, chance, form, share, swapped"
+    ):
+        chosen(nodes, ["form", "entropy"])
+
+
+def test_links_of_an_alignment_are_rows():
+    links = [frozenset({(1, 0), (0, 2)}), frozenset[tuple[int, int]](), frozenset({(4, 4)})]
+    tree = tree_of_alignment(Aligned("m", None, None, False, links, None, None, 0, [], "{}"))
+    rows = tree["links"].to_dataset()
+    found = np.stack([rows.line, rows.source_word, rows.target_word], -1).tolist()
+    assert found == [[1, 0, 2], [1, 1, 0], [3, 4, 4]]
