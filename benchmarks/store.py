@@ -67,7 +67,7 @@ def pool_of(rng: np.random.Generator, number: int, given: argparse.Namespace) ->
         found |= {name: (of_head, drawn()), f"{name}_variance": (of_head, drawn())}
         found |= {f"equal_{name}": (("text", "layer"), drawn()[..., 0])}
     return xr.Dataset(
-        found | {"length": ("text", [2048 * given.pool]), "windows": ("text", [given.pool])},
+        found | {"length": ("text", [2048 * given.pool]), "window_count": ("text", [given.pool])},
         {
             "offset": np.arange(-band, band + 1),
             "text": [number],

@@ -89,10 +89,10 @@ def scans(name, corpus):
 @pytest.mark.parametrize("name", ["bundled", "gpt2", "llama", "bart"])
 def test_every_statistic_of_a_pool_is_of_all_rows_of_its_windows(name, corpus):
     windows, pools = scans(name, corpus)
-    assert pools.windows.sum() == windows.sizes["text"]
-    ends = np.cumsum(pools.windows.values)
+    assert pools.window_count.sum() == windows.sizes["text"]
+    ends = np.cumsum(pools.window_count.values)
     for pool, end in enumerate(ends):
-        some = windows.isel(text=slice(end - int(pools.windows[pool]), end))
+        some = windows.isel(text=slice(end - int(pools.window_count[pool]), end))
         for layer, kind in enumerate(windows.layer_kind.values):
             rows = rows_of(some, kind).values.astype(float)
             keys = rows if kind == "causal" else some.length.values
@@ -133,7 +133,7 @@ def test_what_is_on_the_left_is_of_each_window_not_of_their_mean(corpus):
     """It depends on a window's length and mean offset together: from means alone it would be another."""
     windows, pools = scans("bundled", corpus)
     of_windows = with_rows(windows, windows.length).columns_left.values
-    first = int(pools.windows[0])
+    first = int(pools.window_count[0])
     expected = np.average(of_windows[:first], axis=0, weights=windows.length[:first])
     found = with_rows(pools, pools.length).columns_left.values[0]
     np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
@@ -159,14 +159,14 @@ def test_windows_are_kept_in_short_and_one_of_each_pool_in_full(corpus, tmp_path
     for name in ("entropy", "first_token", "mean_offset", "max_weight"):
         np.testing.assert_allclose(short[f"window_{name}"].values, windows[name].values, rtol=1e-5, atol=1e-5)
         assert short[f"window_{name}"].dtype == np.float32
-    starts = np.cumsum([0, *pools.windows.values])
+    starts = np.cumsum([0, *pools.window_count.values])
     there = [
         [
             np.allclose(drawn, windows.band_sum[start + i].values, rtol=1e-5, atol=1e-5)
             for i in range(int(count))
         ]
         for drawn, start, count in zip(
-            pools.drawn_band_sum.values, starts[:-1], pools.windows.values, strict=True
+            pools.drawn_band_sum.values, starts[:-1], pools.window_count.values, strict=True
         )
     ]
     assert all(sum(found) == 1 for found in there)

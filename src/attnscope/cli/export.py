@@ -18,14 +18,15 @@ def export(
     to: Annotated[
         str,
         typer.Option(
-            metavar="parquet|csv|nc",
-            help="Format: tidy tables (parquet, csv), one for each set of dimensions, or one netCDF file (nc).",
+            metavar="parquet|csv|nc|zarr",
+            help="Format: tidy tables (parquet, csv), one for each set of dimensions; one netCDF file (nc); or a Zarr "
+            "store (zarr), for large runs.",
         ),
     ],
     out: Annotated[
         Path | None,
         typer.Option(
-            help="Folder of the tables, or file of netCDF; never one that is there.",
+            help="Folder of the tables or the store, or file of netCDF; never one that is there.",
             show_default="one here, named after the run",
         ),
     ] = None,
@@ -33,7 +34,7 @@ def export(
         str | None, typer.Option(help="Variables to write, with commas between.", show_default="all")
     ] = None,
 ) -> None:
-    """A run's arrays for other tools: Parquet or CSV for tables, netCDF for labelled arrays."""
+    """A run's arrays for other tools: Parquet or CSV for tables, netCDF or Zarr for labelled arrays."""
     from attnscope.results import export as run_export
 
     chosen = None if variables is None else [name.strip() for name in variables.split(",")]

@@ -1,4 +1,4 @@
-"""A run's arrays as files for other tools: Parquet, CSV, netCDF."""
+"""A run's arrays as files for other tools: Parquet, CSV, netCDF, Zarr."""
 
 from __future__ import annotations
 
@@ -22,9 +22,10 @@ from attnscope.results._open_run import read_run
 from attnscope.results._run_list import Run, known_run
 from attnscope.results._tables import rows_of, tables_of
 from attnscope.results._writers import CsvFile, ParquetFile, TableFile, Told, check_installed
+from attnscope.results._zarr import write_zarr
 from attnscope.store import explained, json_bytes, sync
 
-Format: TypeAlias = Literal["parquet", "csv", "nc"]
+Format: TypeAlias = Literal["parquet", "csv", "nc", "zarr"]
 ABOUT = "about.json"
 _SAFE = "Nothing is left there; the run is as it was. Free some room, or choose another place with --out"
 _TABLES: dict[str, Callable[[Path, Told], TableFile]] = {"parquet": ParquetFile, "csv": CsvFile}
@@ -51,7 +52,8 @@ def export(
         columns; so is, of a scan, ``kind``, the name that ``label`` numbers. Of runs that are a tree, each node has a
         folder; so have the windows of a scan with pools. ``about.json`` holds signature, attributes and units. ``nc``
         gives one netCDF file that `xarray.open_dataset` (of a tree, `xarray.open_datatree`) reads back as `open_run`
-        gives it.
+        gives it. ``zarr`` gives a Zarr 3 store that `xarray.open_zarr` opens lazily: each head is a chunk by itself, so
+        that a statistic of one head is read over a million windows without the others.
     out
         The folder or file to make; by default in the current folder, named after the run.
     variables
@@ -89,15 +91,19 @@ def export(
     text_layer_head_offset.csv text,layer,head,offset,layer_kind,layer_name,source,start,profile
     """
     check_kind("a folder", str, Path, path=path)
-    if to not in {*_TABLES, "nc"}:
-        raise AttnscopeError(f"to (--to) is {to!r:.40}; expected parquet, csv or nc")
+    if to not in {*_TABLES, "nc", "zarr"}:
+        raise AttnscopeError(f"to (--to) is {to!r:.40}; expected parquet, csv, nc or zarr")
     check_installed(to)
     run = known_run(Path(path))
-    usual = f"{run.path.resolve().name}.nc" if to == "nc" else f"{run.path.resolve().name}-{to}"
+    name = run.path.resolve().name
+    usual = f"{name}.{to}" if to in {"nc", "zarr"} else f"{name}-{to}"
     made, names = Path(out or usual), None if variables is None else list(variables)
     with _whole(made) as new:
         if to == "nc":
             _write_netcdf(run, names, new)
+        elif to == "zarr":
+            tell = progress or tell_nobody
+            write_zarr(chosen(nodes_of(run), names), new, lambda share: tell(Progress("export", share)))
         else:
             _write_tables(run, names, new, to, progress or tell_nobody)
     return made

@@ -100,7 +100,7 @@ def pooled(results: xr.Dataset, number: int, seed: int) -> xr.Dataset:
         if name in results:
             found[f"{DRAWN}{name}"] = results[name].isel(text=drawn)
     whole = xr.Dataset({name: values.variable for name, values in found.items()})
-    whole = whole.assign({f"{DRAWN}length": results.length[drawn], "windows": results.sizes["text"]})
+    whole = whole.assign({f"{DRAWN}length": results.length[drawn], "window_count": results.sizes["text"]})
     kept = {name: one for name, one in results.coords.items() if "text" not in one.dims}
     texts = [name for name, one in whole.data_vars.items() if "window" not in one.dims]
     whole = whole.assign({name: whole[name].expand_dims("text") for name in texts})
@@ -144,7 +144,7 @@ def pools_alone(results: xr.Dataset) -> xr.Dataset:
 
 def windows_of_pools(windows: xr.Dataset, pools: xr.Dataset, chosen: slice) -> xr.Dataset:
     """What is kept of the windows of some pools of a piece."""
-    ends = np.concatenate([[0], np.cumsum(pools.windows.values)])
+    ends = np.concatenate([[0], np.cumsum(pools.window_count.values)])
     return windows.isel(window=slice(int(ends[chosen.start]), int(ends[chosen.stop])))
 
 

@@ -1,4 +1,4 @@
-from ._arrays import packed, unpacked
+from ._arrays import packed, storable, unpacked
 from ._files import explained, file_state, json_bytes, sync, write_output
 from ._folder import MANIFEST, InUseError, OwnedFolder, damage, manifest_of
 from ._labelled import padded_heads, stacked
@@ -28,6 +28,7 @@ __all__ = [
     "padded_heads",
     "short_hash",
     "stacked",
+    "storable",
     "sync",
     "texts_of",
     "tokenizer_sha256",

@@ -24,7 +24,7 @@ def packed(dataset: xr.Dataset) -> bytes:
     (True, True)
     """
     parts: dict[str, Buffer] = {}
-    _storable(dataset).to_zarr(MemoryStore(parts), consolidated=False)
+    storable(dataset).to_zarr(MemoryStore(parts), consolidated=False)
     whole = io.BytesIO()
     with zipfile.ZipFile(whole, "w") as archive:
         for name, content in sorted(parts.items()):
@@ -51,8 +51,14 @@ def unpacked(content: bytes) -> xr.Dataset:
     return xr.Dataset(ordered, whole.coords, whole.attrs)  # Zarr lists names in another order in each process
 
 
-def _storable(dataset: xr.Dataset) -> xr.Dataset:
-    """Strings of any length, which Zarr has a specification for, and attributes that its JSON can hold."""
+def storable(dataset: xr.Dataset) -> xr.Dataset:
+    """Strings of any length, which Zarr has a specification for, and attributes that its JSON can hold.
+
+    Examples
+    --------
+    >>> storable(xr.Dataset({"name": ("text", ["a", "bc"])})).name.dtype
+    dtype('O')
+    """
     strings = {
         name: value.astype(object) for name, value in dataset.variables.items() if value.dtype.kind == "U"
     }

@@ -1,0 +1,104 @@
+"""A run as one Zarr store, cut so that a statistic of one head is read over all texts without reading the others."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import xarray as xr
+import zarr
+from zarr.errors import ZarrUserWarning
+
+from attnscope.results._nodes import Node
+from attnscope.store import storable
+
+SHARD = 1 << 26  # bytes of a variable that are written at once, and wait in memory for it
+_HEADS = ("layer", "head")  # dimensions along which chunks have one place each
+
+
+def write_zarr(nodes: Sequence[Node], path: Path, tell: Callable[[float], None]) -> None:
+    """Write nodes as groups of a Zarr 3 store with consolidated metadata.
+
+    Each shard is a file that is written once, whole: the heads of a layer, over as many texts as make up `SHARD` bytes.
+    Within it each head is a chunk, so that a reader takes what it asks for and no more.
+    """
+    zarr.create_group(path, overwrite=False)
+    for number, node in enumerate(nodes):
+        texts = 0
+        for first, block in _blocks(node):
+            _write(block, node, path, first=first)
+            texts += block.sizes.get(node.along, 0)
+            share = min(1.0, texts / node.texts) if node.texts else 1.0
+            tell((number + share) / len(nodes))
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Consolidated metadata", ZarrUserWarning)
+        zarr.consolidate_metadata(str(path))
+
+
+def _blocks(node: Node) -> Iterator[tuple[bool, xr.Dataset]]:
+    """Pieces put together and cut anew, each of as many texts as a shard has; the last of fewer."""
+    waiting: xr.Dataset | None = None
+    first, rows = True, 0
+    for piece in node.pieces():
+        waiting = piece if waiting is None else _joined([waiting, piece], node.along)
+        if node.along not in waiting.dims:
+            continue
+        rows = rows or _rows_of(waiting, node.along)
+        while waiting.sizes[node.along] >= 2 * rows:
+            yield first, waiting.isel({node.along: slice(rows)})
+            waiting, first = waiting.isel({node.along: slice(rows, None)}), False
+    while waiting is not None and node.along in waiting.dims and waiting.sizes[node.along] > rows:
+        yield first, waiting.isel({node.along: slice(rows)})
+        waiting, first = waiting.isel({node.along: slice(rows, None)}), False
+    if waiting is not None:
+        yield first, waiting
+
+
+def _joined(parts: Sequence[xr.Dataset], along: str) -> xr.Dataset:
+    return xr.concat(parts, along, data_vars="minimal", coords="minimal", compat="override")
+
+
+def _rows_of(dataset: xr.Dataset, along: str) -> int:
+    """How many texts of the largest variable fit a shard."""
+    rows = dataset.sizes[along]
+    largest = max(one.nbytes / rows for one in dataset.variables.values() if along in one.dims)
+    return max(1, int(SHARD / largest))
+
+
+def _write(block: xr.Dataset, node: Node, path: Path, *, first: bool) -> None:
+    """The first block makes the arrays; later ones are put behind it, whole shards behind whole shards."""
+    whole = storable(block)
+    group = node.name or None
+    if not first:
+        whole = whole.drop_vars([name for name, one in whole.variables.items() if node.along not in one.dims])
+        _stored(whole, path, group, mode="a", append_dim=node.along)
+        return
+    rows = _rows_of(block, node.along) if node.along in block.dims else 0
+    encoding = {
+        str(name): _cut(one, node.along, rows)
+        for name, one in whole.variables.items()
+        if node.along in one.dims and one.size
+    }
+    _stored(whole, path, group, mode="a", encoding=encoding)
+
+
+def _cut(variable: xr.Variable, along: str, rows: int) -> dict[str, Any]:
+    """Chunks and shards of a variable: all rows of a block, one layer; each head a chunk."""
+    sizes = dict(zip(variable.dims, variable.shape, strict=True))
+    shard = tuple(rows if dim == along else 1 if dim == "layer" else size for dim, size in sizes.items())
+    chunk = tuple(rows if dim == along else 1 if dim in _HEADS else size for dim, size in sizes.items())
+    strings = variable.dtype.kind in "OTU"
+    return (
+        {"chunks": chunk}
+        if strings or math.prod(shard) == math.prod(chunk)
+        else {"chunks": chunk, "shards": shard}
+    )
+
+
+def _stored(dataset: xr.Dataset, path: Path, group: str | None, **settings: Any) -> None:
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Consolidated metadata", ZarrUserWarning)
+        dataset.to_zarr(path, group=group, zarr_format=3, consolidated=False, **settings)

@@ -1,0 +1,55 @@
+"""A Zarr store holds what the run holds, however it is cut, and a head is read without the others."""
+
+import numpy as np
+import pytest
+import xarray as xr
+import zarr
+
+import attnscope
+from attnscope import AttnscopeError
+from attnscope.bundled import TEXT
+from attnscope.results import _zarr, export
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("runs") / "run"
+    attnscope.scan("bundled", TEXT, window=32, limit=50, batch_size=4, pool=4, out=folder, device="cpu")
+    return folder
+
+
+@pytest.mark.parametrize("shard", [1 << 26, 30_000, 9_000, 1])
+def test_it_is_the_run_however_it_is_cut(shard, run, tmp_path, monkeypatch):
+    monkeypatch.setattr(_zarr, "SHARD", shard)
+    store = export(run, "zarr", out=tmp_path / "run.zarr")
+    assert set(xr.open_datatree(store, engine="zarr", chunks=None).children) == {"windows"}
+    for name, expected in (
+        (None, attnscope.open_run(run)),
+        ("windows", attnscope.open_run(run, part="windows")),
+    ):
+        found = xr.open_zarr(store, group=name, chunks=None).load()
+        assert set(found.variables) == set(expected.variables)
+        for one in expected.variables:
+            assert found[one].dims == expected[one].dims
+            np.testing.assert_array_equal(found[one].values, expected[one].values)
+            assert found[one].attrs == expected[one].attrs
+        assert found.attrs == expected.attrs
+
+
+def test_each_head_is_a_chunk_and_the_heads_of_a_layer_a_file(run, tmp_path):
+    store = export(run, "zarr", out=tmp_path / "run.zarr")
+    entropy = zarr.open_group(store)["windows/window_entropy"]
+    assert entropy.chunks[1:] == (1, 1)
+    assert entropy.shards[1:] == (1, 4)
+    assert entropy.shards[0] == entropy.chunks[0] >= 50
+    assert zarr.open_group(store).metadata.consolidated_metadata is not None
+
+
+def test_a_run_without_pools_opens_lazily(tmp_path):
+    result = attnscope.scan("bundled", TEXT, window=32, limit=9, out=tmp_path / "run", device="cpu")
+    store = export(tmp_path / "run", "zarr", out=tmp_path / "run.zarr", variables=["entropy", "profile"])
+    opened = xr.open_zarr(store, chunks=None)
+    assert set(opened.data_vars) == {"entropy", "profile"}
+    np.testing.assert_array_equal(opened.profile.values, result.profile.values)
+    with pytest.raises(AttnscopeError, match="there already"):
+        export(tmp_path / "run", "zarr", out=tmp_path / "run.zarr")
