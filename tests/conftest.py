@@ -21,7 +21,8 @@ install(
         ".".join(path.relative_to(_SOURCE).with_suffix("").parts).removesuffix(".__init__")
         for path in _SOURCE.rglob("*.py")
         # machine code takes no wrapped functions; configurations are checked by transformers, which wants them bare
-        if path.stem not in {"_compiled", "_triton_kernels", "configs", "__init__"}
+        if path.stem
+        not in {"_compiled", "_triton_kernels", "_triton_parts", "_triton_results", "configs", "__init__"}
     ]
 )
 

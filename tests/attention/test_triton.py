@@ -26,7 +26,7 @@ pytest.importorskip("triton")
 
 CUDA = torch.cuda.is_available()
 DEVICE = "cuda" if CUDA else "cpu"
-N = 300 if CUDA else 70  # three tiles of queries and more of keys
+N = 300 if CUDA else 90  # several tiles on either side, the last not whole
 BINS = (9, 17, 33)
 
 
@@ -109,13 +109,17 @@ def check(call, need, band=10):
     torch.testing.assert_close(output.cpu().double(), expected_output, atol=rough, rtol=rough)
     assert output.dtype == call.query.dtype
     sharp = 1e-5 if call.query.dtype == torch.float32 else 3e-5
-    sharper = max(1.0, float((call.scale * call.query.double() @ call.key.double()[:, :1].mT).abs().max()) / 16)
+    sharper = max(
+        1.0, float((call.scale * call.query.double() @ call.key.double()[:, :1].mT).abs().max()) / 16
+    )
     for name, value in expected.items():
         found = getattr(rows, name)
         if found is not None:
             assert found.dtype == (torch.float32 if name in {"band", "bins"} else torch.float64)
             close = CLOSE[name] * sharper  # scores are rounded to a part of the largest
-            torch.testing.assert_close(found.cpu().double(), value, atol=close, rtol=sharp * sharper, msg=name)
+            torch.testing.assert_close(
+                found.cpu().double(), value, atol=close, rtol=sharp * sharper, msg=name
+            )
     if need.columns is not None:
         wanted = weights @ need.columns.cpu().double()[:, None]
         torch.testing.assert_close(rows.columns.cpu(), wanted, atol=1e-5 * sharper, rtol=1e-5)
@@ -129,3 +133,112 @@ def test_every_measure_equals_its_definition(name):
     rows = check(call, Need.everything(10, columns, BINS))
     plain = measure(call, Need(), engine="plain")[1]
     torch.testing.assert_close(rows.log_sum_exp.cpu(), plain.log_sum_exp, atol=1e-5, rtol=1e-5)
+
+
+NEEDS = {
+    "nothing": Need(),
+    "the diagonal": Need(band=0),
+    "a band beyond the text": Need(band=N + 2),
+    "entropy": Need(entropy=True),
+    "collision": Need(collision=True),
+    "offsets": Need(offsets=True),
+    "variance": Need(variance=True),
+    "many bins": Need(bins=(1, 2, 3, 5, 9, 17, 33, 65, 129, 257)),
+    "one bin a side": Need(bins=(12,)),
+    "one column": Need(columns=draw(1, N, 1)),
+    "five columns": Need(columns=draw(1, N, 5)),
+    "more columns than a launch takes": Need(columns=draw(1, N, 70), band=3),
+}
+
+
+@pytest.mark.parametrize("name", NEEDS)
+def test_any_part_can_be_asked_for_alone(name):
+    need = NEEDS[name]
+    if need.columns is not None:
+        need = replace(need, columns=need.columns.to(DEVICE))
+    check(CALLS["causal"], need, band=need.band or 0)
+
+
+@pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")  # of NumPy, in the interpreter
+@pytest.mark.parametrize("number", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("name", ["causal", "random mask, causal", "soft cap"])
+def test_rows_that_look_at_a_strange_key_are_nan_and_no_others(name, number):
+    """-inf leaves a weight of 0: the running sum of the entropy shows it, or the norm of the keys."""
+    clean = CALLS[name]
+    key = clean.key.clone()
+    key[0, 1, 7, 3] = number
+    need = Need(entropy=True, band=2)
+    may = causal_mask(N, N) if clean.mask is None else causal_mask(N, N) & clean.mask[0, 1]
+    reached = torch.stack([torch.zeros(N, dtype=torch.bool), may[:, 7]])[None]
+    output, rows = measure(there(replace(clean, key=key)), need, engine="triton")
+    expected, of_clean = measure(there(clean), need, engine="triton")
+    for one, other in ((output, expected), (rows.entropy, of_clean.entropy), (rows.band, of_clean.band)):
+        assert bool(one[reached.to(DEVICE)].isnan().all())
+        assert torch.equal(one[~reached.to(DEVICE)], other[~reached.to(DEVICE)])
+
+
+@pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")
+@pytest.mark.parametrize("number", [math.nan, math.inf])
+def test_a_strange_bias_or_sink_reaches_the_rows_that_look_at_it(number):
+    bias = CALLS["any bias"].bias.clone()
+    bias[0, 1, 40, 8] = number
+    call = there(replace(CALLS["any bias"], bias=bias))
+    lost = measure(call, Need(entropy=True), engine="triton")[1].entropy.isnan()
+    assert lost.nonzero().tolist() == [[0, 1, 40]]
+    call = there(replace(CALLS["sinks"], sinks=torch.tensor([1.0, number])))
+    assert measure(call, Need(), engine="triton")[1].mass.isnan().all(-1).tolist() == [[False, True]]
+
+
+def test_rows_that_may_look_nowhere_are_zero():
+    call = there(CALLS["random mask, a row without keys"])
+    output, rows = measure(call, Need.everything(3, bins=BINS), engine="triton")
+    assert rows.log_sum_exp[0, :, 5].tolist() == [-math.inf] * 2
+    for found in (rows.mass, rows.entropy, rows.mean_offset, rows.offset_variance, rows.largest, rows.band):
+        assert found[0, :, 5].abs().max() == 0
+    assert output[0, :, 5].abs().max() == rows.bins[0, :, 5].abs().max() == rows.collision[0, :, 5].max() == 0
+
+
+def test_a_narrow_head_far_from_the_first_key_keeps_its_digits():
+    """Weight 0.02 on the key before: variance 0.02 x 0.98, at the end of a long text."""
+    n, queries = 4096, 8
+    bias = torch.full((1, 1, queries, n), -40.0)
+    at = torch.arange(n - queries, n)
+    bias[0, 0, torch.arange(queries), at - 1] = 0.0
+    bias[0, 0, torch.arange(queries), at] = math.log(0.02 / 0.98)
+    nothing = torch.zeros(1, 1, n, 1)
+    call = there(AttentionCall(nothing[:, :, :queries], nothing, nothing, 1.0, bias=bias))
+    rows = measure(call, Need(variance=True), engine="triton")[1]
+    expected = torch.full((queries,), 0.02 * 0.98).double()
+    torch.testing.assert_close(rows.offset_variance[0, 0].cpu(), expected, atol=1e-4, rtol=0)
+    offset = at.double() - 0.98 - torch.arange(queries)
+    torch.testing.assert_close(rows.mean_offset[0, 0].cpu(), offset, atol=1e-5, rtol=0)
+
+
+def test_all_bins_and_near_offsets_together_hold_all_weight():
+    rows = measure(there(CALLS["sinks"]), Need(band=8, bins=BINS), engine="triton")[1]
+    both = rows.band.double().sum(-1) + rows.bins.double().sum(-1)
+    torch.testing.assert_close(both, rows.mass, atol=2e-6, rtol=0)
+
+
+def test_what_the_kernel_cannot_do_it_says():
+    call = there(CALLS["plain"])
+    x = call.query
+    cannot = {
+        "not in float64": AttentionCall(x.double(), x.double(), x.double(), 1.0),
+        "of one type": AttentionCall(x, x, x.bfloat16(), 1.0),
+        "differ in width": AttentionCall(x, x[..., :8], x, 1.0),
+        "1 to 256": AttentionCall(x, x, x.repeat(1, 1, 1, 17), 1.0),
+        "0 and 16 wide": AttentionCall(x[..., :0], x[..., :0], x, 1.0),
+        "not above 0": AttentionCall(x, x, x, -1.0),
+    }
+    for reason, one in cannot.items():
+        with pytest.raises(AttnscopeError, match=f"'triton' cannot measure this: .*{reason}"):
+            measure(one, Need(), engine="triton")
+    assert "32 bins" in (can_triton(call, Need(bins=tuple(range(1, 33)))) or "")
+    assert can_triton(call, Need.everything(10, bins=BINS)) is None
+    assert choose_engine(call, Need()) == ("triton" if CUDA else "compiled")
+
+
+def test_without_the_interpreter_the_cpu_is_refused(monkeypatch):
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+    assert "needs CUDA" in (can_triton(CALLS["plain"], Need()) or "")

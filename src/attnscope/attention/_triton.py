@@ -82,23 +82,24 @@ class Launch(NamedTuple):
     stages: int
 
 
-def launch_of(width: int, dtype: torch.dtype) -> Launch:
-    """Launch parameters for heads of a padded width.
+# By the widest head: the largest tiles of which the compiler keeps the running sums of all default statistics in
+# registers, or nearly so (float32 and 256 wide it cannot), for compute capability 8.0 and 9.0. Chosen by the
+# compiler's count (tests/attention/compiles.py), not by the clock: no GPU was at hand.
+_HALF = {64: Launch(128, 64, 8, 2), 128: Launch(128, 32, 8, 2), WIDEST: Launch(64, 32, 8, 2)}
+_SINGLE = {64: Launch(32, 32, 4, 2), 128: Launch(32, 32, 4, 2), WIDEST: Launch(32, 16, 4, 1)}
+_INTERPRETED = Launch(64, 32, 1, 1)  # small texts of tests take several tiles
 
-    Each program holds the sums of its queries in registers and two stages of keys and values in shared memory.
+
+def launch_of(width: int, dtype: torch.dtype) -> Launch:
+    """Launch parameters for heads of a width.
 
     Examples
     --------
-    >>> launch_of(64, torch.float16)
-    Launch(queries=128, keys=64, warps=8, stages=2)
+    >>> launch_of(80, torch.float16)
+    Launch(queries=128, keys=32, warps=8, stages=2)
     """
-    if is_interpreted():
-        return Launch(32, 32, 1, 1)  # small texts, several tiles
-    if dtype == torch.float32:
-        return Launch(64, 32, 4, 2) if width <= 128 else Launch(32, 32, 4, 1)
-    if width <= 64:
-        return Launch(128, 64, 8, 2)
-    return Launch(128, 64, 8, 2) if width <= 128 else Launch(64, 32, 4, 2)
+    table = _SINGLE if dtype == torch.float32 else _HALF
+    return next(launch for widest, launch in table.items() if width <= widest)
 
 
 def triton_tiles(call: AttentionCall, need: Need) -> tuple[Tensor, RowMeasures]:
@@ -135,12 +136,10 @@ def _launched(call: AttentionCall, need: Need) -> tuple[Tensor, RowMeasures]:
     batch, heads, queries, width = query.shape
     keys, value_width = value.shape[2:]
     device = query.device
-    launch = launch_of(_padded(max(width, value_width), 16), query.dtype)
-    has_extent = call.mask is not None
-    start, stop = (bound.contiguous() for bound in call.extent) if has_extent else (query, query)
+    launch = _INTERPRETED if is_interpreted() else launch_of(max(width, value_width), query.dtype)
     mask = None if call.mask is None or call.is_contiguous else call.mask.view(torch.uint8)
+    start, stop = (None, None) if call.mask is None else (bound.contiguous() for bound in call.extent)
     columns = 0 if need.columns is None else need.columns.shape[-1]
-    marks = query if need.columns is None else need.columns.float().transpose(1, 2).contiguous()
     band = 0 if need.band is None else need.band
 
     def results(*sizes: int, dtype: torch.dtype = torch.float32) -> Tensor:
@@ -148,67 +147,57 @@ def _launched(call: AttentionCall, need: Need) -> tuple[Tensor, RowMeasures]:
 
     output = results(value_width, dtype=query.dtype)
     rows = torch.empty(7, batch, heads, queries, dtype=torch.float64, device=device)
-    column_sums = results(columns)
-    bin_sums = results(2 * len(need.bins))
-    band_weights = results(2 * band + 1 if need.band is not None else 0)
+    column_sums = None if need.columns is None else results(columns)
+    bin_sums = results(2 * len(need.bins)) if need.bins else None
+    band_weights = None if need.band is None else results(2 * band + 1)
     grid = (-(-queries // launch.queries) * batch * heads,)
     with torch.cuda.device(device) if device.type == "cuda" else nullcontext():
         attend_rows[grid](
             query,
             key,
             value,
-            query if mask is None else mask,
-            query if call.bias is None else call.bias,
-            query if call.sinks is None else call.sinks,
-            marks,
+            mask,
+            call.bias,
+            call.sinks,
+            None if need.columns is None else need.columns.float().transpose(1, 2).contiguous(),
             start,
             stop,
-            _edges(need.bins, device) if need.bins else query,
+            _edges(need.bins, device) if need.bins else None,
             output,
             rows,
             column_sums,
             bin_sums,
             band_weights,
             float(call.scale),
-            1.0 if call.softcap is None else float(call.softcap),
+            None if call.softcap is None else float(call.softcap),
             heads,
             call.group,
             queries,
             keys,
-            width,
-            value_width,
             2 * len(need.bins) + 1,
             band,
-            *query.stride()[:3],
-            *key.stride()[:3],
-            *value.stride()[:3],
-            *_strides(mask, batch, heads),
-            *_strides(call.bias, batch, heads),
-            queries if has_extent and len(start) > 1 else 0,
-            HAS_EXTENT=has_extent,
+            query.stride()[:3],
+            key.stride()[:3],
+            value.stride()[:3],
+            _strides(mask, batch, heads),
+            _strides(call.bias, batch, heads),
+            queries if start is not None and len(start) > 1 else 0,
             CAUSAL=call.causal,
-            HAS_MASK=mask is not None,
-            HAS_BIAS=call.bias is not None,
-            HAS_CAP=call.softcap is not None,
-            HAS_SINKS=call.sinks is not None,
             ENTROPY=need.entropy,
             COLLISION=need.collision,
             OFFSETS=need.offsets or need.variance,
             VARIANCE=need.variance,
             COLUMNS=columns,
-            HAS_BINS=bool(need.bins),
-            HAS_BAND=need.band is not None,
-            WIDTH=_padded(width, 16),
-            VALUE_WIDTH=_padded(value_width, 16),
+            width=width,
+            value_width=value_width,
             QUERY_TILE=launch.queries,
             KEY_TILE=launch.keys,
-            COLUMN_TILE=_padded(columns, 1 if columns <= 4 else 16),
-            BIN_TILE=_padded(2 * len(need.bins) + 1, 1),
+            BIN_TILE=1 << (2 * len(need.bins)).bit_length(),
             BAND_TILE=32,
             UPCAST=is_interpreted(),
             PRECISION="tf32x3" if query.dtype == torch.float32 else "tf32",
-            num_warps=launch.warps,
-            num_stages=launch.stages,
+            num_warps=launch.warps,  # pyright: ignore[reportCallIssue] these two are the compiler's
+            num_stages=launch.stages,  # pyright: ignore[reportCallIssue]
         )
     return output, RowMeasures(
         log_sum_exp=rows[0],
@@ -218,9 +207,9 @@ def _launched(call: AttentionCall, need: Need) -> tuple[Tensor, RowMeasures]:
         collision=rows[4] if need.collision else None,
         mean_offset=rows[5] if need.offsets or need.variance else None,
         offset_variance=rows[6] if need.variance else None,
-        columns=None if need.columns is None else column_sums.double(),
-        bins=bin_sums if need.bins else None,
-        band=None if need.band is None else band_weights,
+        columns=None if column_sums is None else column_sums.double(),
+        bins=bin_sums,
+        band=band_weights,
     )
 
 
@@ -231,11 +220,6 @@ def _with_unit_stride(side: Tensor) -> Tensor:
 def _strides(of_pairs: Tensor | None, batch: int, heads: int) -> tuple[int, ...]:
     """Of text, head, query and key; 0 where a size of 1 stands for all."""
     return (0, 0, 0, 0) if of_pairs is None else of_pairs.expand(batch, heads, -1, -1).stride()
-
-
-def _padded(size: int, least: int) -> int:
-    """The next power of two, as the sizes of tiles are."""
-    return max(least, 1 << (size - 1).bit_length()) if size > 0 else least
 
 
 @lru_cache(maxsize=32)
