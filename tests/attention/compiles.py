@@ -1,14 +1,14 @@
 """Compile the Triton kernel for a GPU that is not here, as a call would: what the interpreter forgives, this does not.
 
-    python -m tests.attention.compiles 80 90
+    python -m tests.attention.compiles 80 90 [--only BERT]
 
 prints a line for each call and compute capability: registers a thread, bytes that do not fit into them, bytes of shared
 memory. The process must not be one of Triton's interpreter.
 """
 
+import argparse
 import re
 import subprocess
-import sys
 import tempfile
 from dataclasses import replace
 from pathlib import Path
@@ -104,10 +104,15 @@ def compiled(call, need, capability):
 
 
 def main():
-    for capability in map(int, sys.argv[1:]):
+    parser = argparse.ArgumentParser()
+    parser.add_argument("capability", type=int, nargs="+")
+    parser.add_argument("--only", choices=[*calls()])
+    given = parser.parse_args()
+    for capability in given.capability:
         for name, (call, need) in calls().items():
-            registers, spilled, shared = resources(compiled(call, need, capability))
-            print(f"sm_{capability} {name}: {registers} registers, {spilled} spilled, {shared} shared")
+            if given.only in {None, name}:
+                registers, spilled, shared = resources(compiled(call, need, capability))
+                print(f"sm_{capability} {name}: {registers} registers, {spilled} spilled, {shared} shared")
 
 
 if __name__ == "__main__":

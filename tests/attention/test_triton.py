@@ -1,7 +1,12 @@
 """The Triton kernel against the definitions in float64: in Triton's interpreter, or on CUDA where there is a GPU."""
 
 import math
+import os
+import re
+import subprocess
+import sys
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -242,3 +247,28 @@ def test_what_the_kernel_cannot_do_it_says():
 def test_without_the_interpreter_the_cpu_is_refused(monkeypatch):
     monkeypatch.delenv("TRITON_INTERPRET", raising=False)
     assert "needs CUDA" in (can_triton(CALLS["plain"], Need()) or "")
+
+
+@pytest.mark.slow
+def test_it_compiles_for_a_gpu_that_is_not_here(tmp_path):
+    """The interpreter forgives what the compiler does not; a block takes no more shared memory than a Hopper has."""
+    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    command = [
+        sys.executable,
+        "-m",
+        "tests.attention.compiles",
+        str(capability),
+        "--only",
+        "everything at once",
+    ]
+    done = subprocess.run(
+        command,
+        cwd=Path(__file__).parents[2],
+        env=environment | {"TRITON_CACHE_DIR": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    shared = int(re.search(r"(\d+) shared", done.stdout)[1])
+    assert shared <= 227 * 1024
