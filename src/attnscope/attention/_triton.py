@@ -23,6 +23,7 @@ WIDEST = 256
 COLUMNS_AT_ONCE = 64
 BINS_A_SIDE = 31
 TYPES = (torch.float32, torch.float16, torch.bfloat16)
+VERSION = (3, 5)  # of Triton: the first with what the kernel is written in
 CAPABILITY = (8, 0)  # Ampere: the first with bfloat16 and TF32, of which float32 products are made
 
 
@@ -57,8 +58,11 @@ def can_triton(call: AttentionCall, need: Need) -> str | None:
 
 
 def _no_place(device: torch.device) -> str | None:
-    if find_spec("triton") is None:
+    version = _version()
+    if version is None:
         return "the package triton is not installed"
+    if version < VERSION:
+        return f"the kernel needs triton {VERSION[0]}.{VERSION[1]} or later, not {version[0]}.{version[1]}"
     if is_interpreted():
         return None
     if device.type != "cuda" or torch.version.cuda is None:
@@ -66,6 +70,16 @@ def _no_place(device: torch.device) -> str | None:
     if torch.cuda.get_device_capability(device) < CAPABILITY:
         return f"the kernel needs CUDA {CAPABILITY[0]}.{CAPABILITY[1]}, as of Ampere, or later"
     return None
+
+
+@lru_cache(maxsize=1)
+def _version() -> tuple[int, int] | None:
+    if find_spec("triton") is None:
+        return None
+    import triton
+
+    major, minor = triton.__version__.split(".")[:2]
+    return int(major), int(minor)
 
 
 def is_interpreted() -> bool:
@@ -196,8 +210,9 @@ def _launched(call: AttentionCall, need: Need) -> tuple[Tensor, RowMeasures]:
             BAND_TILE=32,
             UPCAST=is_interpreted(),
             PRECISION="tf32x3" if query.dtype == torch.float32 else "tf32",
-            num_warps=launch.warps,  # pyright: ignore[reportCallIssue] these two are the compiler's
+            num_warps=launch.warps,  # pyright: ignore[reportCallIssue] these are the compiler's
             num_stages=launch.stages,  # pyright: ignore[reportCallIssue]
+            enable_fp_fusion=True,  # pyright: ignore[reportCallIssue] a multiplication and an addition in one
         )
     return output, RowMeasures(
         log_sum_exp=rows[0],
