@@ -21,6 +21,7 @@ from attnscope.attention._tiles import batched_tiles
 
 WIDEST = 256
 COLUMNS_AT_ONCE = 64
+SUMMED = 2  # columns that the kernel sums one by one
 BINS_A_SIDE = 31
 TYPES = (torch.float32, torch.float16, torch.bfloat16)
 VERSION = (3, 5)  # of Triton: the first with what the kernel is written in
@@ -76,7 +77,7 @@ def _no_place(device: torch.device) -> str | None:
 def _version() -> tuple[int, int] | None:
     if find_spec("triton") is None:
         return None
-    import triton
+    import triton  # pyright: ignore[reportMissingImports] where there is none
 
     major, minor = triton.__version__.split(".")[:2]
     return int(major), int(minor)
@@ -97,23 +98,24 @@ class Launch(NamedTuple):
 
 
 # By the widest head: the largest tiles of which the compiler keeps the running sums of all default statistics in
-# registers, or nearly so (float32 and 256 wide it cannot), for compute capability 8.0 and 9.0. Chosen by the
+# registers, or nearly so (float32 and 256 wide it cannot), for compute capabilities 8.0 and 9.0. Chosen by the
 # compiler's count (tests/attention/compiles.py), not by the clock: no GPU was at hand.
 _HALF = {64: Launch(128, 64, 8, 2), 128: Launch(128, 32, 8, 2), WIDEST: Launch(64, 32, 8, 2)}
 _SINGLE = {64: Launch(32, 32, 4, 2), 128: Launch(32, 32, 4, 2), WIDEST: Launch(32, 16, 4, 1)}
 _INTERPRETED = Launch(64, 32, 1, 1)  # small texts of tests take several tiles
 
 
-def launch_of(width: int, dtype: torch.dtype) -> Launch:
-    """Launch parameters for heads of a width.
+def launch_of(width: int, dtype: torch.dtype, *, is_crowded: bool = False) -> Launch:
+    """Launch parameters for heads of a width; crowded are the registers where a bias or many columns are held too.
 
     Examples
     --------
-    >>> launch_of(80, torch.float16)
-    Launch(queries=128, keys=32, warps=8, stages=2)
+    >>> launch_of(48, torch.float16), launch_of(48, torch.float16, is_crowded=True)
+    (Launch(queries=128, keys=64, warps=8, stages=2), Launch(queries=128, keys=32, warps=8, stages=2))
     """
     table = _SINGLE if dtype == torch.float32 else _HALF
-    return next(launch for widest, launch in table.items() if width <= widest)
+    launch = next(launch for widest, launch in table.items() if width <= widest)
+    return launch._replace(keys=min(launch.keys, 32)) if is_crowded else launch
 
 
 def triton_tiles(call: AttentionCall, need: Need) -> tuple[Tensor, RowMeasures]:
@@ -150,10 +152,14 @@ def _launched(call: AttentionCall, need: Need) -> tuple[Tensor, RowMeasures]:
     batch, heads, queries, width = query.shape
     keys, value_width = value.shape[2:]
     device = query.device
-    launch = _INTERPRETED if is_interpreted() else launch_of(max(width, value_width), query.dtype)
     mask = None if call.mask is None or call.is_contiguous else call.mask.view(torch.uint8)
     start, stop = (None, None) if call.mask is None else (bound.contiguous() for bound in call.extent)
-    columns = 0 if need.columns is None else need.columns.shape[-1]
+    marks = None if need.columns is None else need.columns.float().expand(batch, -1, -1).transpose(1, 2)
+    columns = 0 if marks is None else marks.shape[1]
+    is_crowded = mask is not None or call.bias is not None or columns > SUMMED
+    launch = launch_of(max(width, value_width), query.dtype, is_crowded=is_crowded)
+    if is_interpreted():
+        launch = _INTERPRETED
     band = 0 if need.band is None else need.band
 
     def results(*sizes: int, dtype: torch.dtype = torch.float32) -> Tensor:
@@ -172,8 +178,8 @@ def _launched(call: AttentionCall, need: Need) -> tuple[Tensor, RowMeasures]:
             value,
             mask,
             call.bias,
-            call.sinks,
-            None if need.columns is None else need.columns.float().transpose(1, 2).contiguous(),
+            None if call.sinks is None else call.sinks.contiguous(),
+            None if marks is None else marks.contiguous(),
             start,
             stop,
             _edges(need.bins, device) if need.bins else None,
@@ -202,6 +208,7 @@ def _launched(call: AttentionCall, need: Need) -> tuple[Tensor, RowMeasures]:
             OFFSETS=need.offsets or need.variance,
             VARIANCE=need.variance,
             COLUMNS=columns,
+            SUMMED=SUMMED,
             width=width,
             value_width=value_width,
             QUERY_TILE=launch.queries,

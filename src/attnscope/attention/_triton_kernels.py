@@ -6,7 +6,7 @@ the most negative number of a type stays finite and forbids no more than it says
 What is not wanted, or not there, is None, and the compiler leaves it out.
 """
 
-# pyright: basic, reportCallIssue=false, reportArgumentType=false, reportIndexIssue=false
+# pyright: basic, reportMissingImports=false, reportCallIssue=false, reportArgumentType=false, reportIndexIssue=false
 # pyright: reportGeneralTypeIssues=false, reportOperatorIssue=false, reportAttributeAccessIssue=false
 # ruff: noqa: ANN001, ANN202
 
@@ -27,8 +27,6 @@ from attnscope.attention._triton_parts import (
     with_moments,
 )
 from attnscope.attention._triton_results import write_band, write_rows
-
-SUMMED = tl.constexpr(2)  # columns up to here are summed one by one; more are a matrix product
 
 
 @triton.jit
@@ -52,6 +50,7 @@ def _tile(
     OFFSETS: tl.constexpr,
     VARIANCE: tl.constexpr,
     COLUMNS: tl.constexpr,
+    SUMMED: tl.constexpr,
     width: tl.constexpr,
     value_width: tl.constexpr,
     KEY_TILE: tl.constexpr,
@@ -153,6 +152,7 @@ def attend_rows(
     OFFSETS: tl.constexpr,
     VARIANCE: tl.constexpr,
     COLUMNS: tl.constexpr,
+    SUMMED: tl.constexpr,
     width: tl.constexpr,
     value_width: tl.constexpr,
     QUERY_TILE: tl.constexpr,
@@ -164,7 +164,8 @@ def attend_rows(
 ):
     """Attend for QUERY_TILE queries of one head of one text; `rows` is (7, text, head, query) of float64.
 
-    Strides are of text, head, query or key, and key; `edges` are the first offsets of `bins` bins, and the end.
+    Strides are of text, head, query or key, and key; `edges` are the first offsets of `bins` bins, and the end. Of the
+    columns up to SUMMED are summed one by one; more are a matrix product.
     """
     blocks = tl.cdiv(queries, QUERY_TILE)
     pair = (tl.program_id(0) // blocks).to(tl.int64)
@@ -224,7 +225,7 @@ def attend_rows(
         column = tl.where(step < whole, step, step + whole_end - whole) * KEY_TILE
         state = _tile(
             state, q, keyed, valued, columns, edges, masked, biased, bounds, row, column, factors, sizes, True,
-            ENTROPY, COLLISION, OFFSETS, VARIANCE, COLUMNS,
+            ENTROPY, COLLISION, OFFSETS, VARIANCE, COLUMNS, SUMMED,
             width, value_width, KEY_TILE, BIN_TILE, UPCAST, PRECISION,
         )  # fmt: skip
     if mask is None and bias is None:
@@ -232,7 +233,7 @@ def attend_rows(
             column = step * KEY_TILE
             state = _tile(
                 state, q, keyed, valued, columns, edges, masked, biased, bounds, row, column, factors, sizes, False,
-                ENTROPY, COLLISION, OFFSETS, VARIANCE, COLUMNS,
+                ENTROPY, COLLISION, OFFSETS, VARIANCE, COLUMNS, SUMMED,
                 width, value_width, KEY_TILE, BIN_TILE, UPCAST, PRECISION,
             )  # fmt: skip
     maximum, total, score, square, moments, mixed, mark, second_mark, marked, bins_state = state

@@ -1,6 +1,6 @@
 """What the kernel of measured attention does with one tile of scores: see `_triton_kernels`."""
 
-# pyright: basic, reportCallIssue=false, reportArgumentType=false, reportIndexIssue=false
+# pyright: basic, reportMissingImports=false, reportCallIssue=false, reportArgumentType=false, reportIndexIssue=false
 # pyright: reportGeneralTypeIssues=false, reportOperatorIssue=false, reportAttributeAccessIssue=false
 # ruff: noqa: ANN001, ANN202, PLR2004
 
