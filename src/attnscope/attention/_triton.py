@@ -7,7 +7,7 @@ from contextlib import nullcontext
 from dataclasses import replace
 from functools import lru_cache
 from importlib.util import find_spec
-from typing import NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import torch
@@ -157,9 +157,8 @@ def _launched(call: AttentionCall, need: Need) -> tuple[Tensor, RowMeasures]:
     marks = None if need.columns is None else need.columns.float().expand(batch, -1, -1).transpose(1, 2)
     columns = 0 if marks is None else marks.shape[1]
     is_crowded = mask is not None or call.bias is not None or columns > SUMMED
-    launch = launch_of(max(width, value_width), query.dtype, is_crowded=is_crowded)
-    if is_interpreted():
-        launch = _INTERPRETED
+    widest = max(width, value_width)
+    launch = _INTERPRETED if is_interpreted() else launch_of(widest, query.dtype, is_crowded=is_crowded)
     band = 0 if need.band is None else need.band
 
     def results(*sizes: int, dtype: torch.dtype = torch.float32) -> Tensor:
@@ -171,8 +170,9 @@ def _launched(call: AttentionCall, need: Need) -> tuple[Tensor, RowMeasures]:
     bin_sums = results(2 * len(need.bins)) if need.bins else None
     band_weights = None if need.band is None else results(2 * band + 1)
     grid = (-(-queries // launch.queries) * batch * heads,)
+    kernel = cast("Any", attend_rows)[grid]  # Triton has no types for it
     with torch.cuda.device(device) if device.type == "cuda" else nullcontext():
-        attend_rows[grid](
+        kernel(
             query,
             key,
             value,
@@ -217,9 +217,9 @@ def _launched(call: AttentionCall, need: Need) -> tuple[Tensor, RowMeasures]:
             BAND_TILE=32,
             UPCAST=is_interpreted(),
             PRECISION="tf32x3" if query.dtype == torch.float32 else "tf32",
-            num_warps=launch.warps,  # pyright: ignore[reportCallIssue] these are the compiler's
-            num_stages=launch.stages,  # pyright: ignore[reportCallIssue]
-            enable_fp_fusion=True,  # pyright: ignore[reportCallIssue] a multiplication and an addition in one
+            num_warps=launch.warps,
+            num_stages=launch.stages,
+            enable_fp_fusion=True,  # a multiplication and an addition in one
         )
     return output, RowMeasures(
         log_sum_exp=rows[0],

@@ -18,7 +18,6 @@ from attnscope.attention._triton_parts import (
     LEAST,
     NOTHING,
     NOWHERE,
-    closed,
     fallen,
     load_rows,
     padded,
@@ -26,7 +25,7 @@ from attnscope.attention._triton_parts import (
     with_bins,
     with_moments,
 )
-from attnscope.attention._triton_results import write_band, write_rows
+from attnscope.attention._triton_results import write_band, write_bins, write_columns, write_rows
 
 
 @triton.jit
@@ -252,22 +251,10 @@ def attend_rows(
         (mixed * weight).to(output.dtype.element_ty),
         mask=is_row[:, None] & (channel < value_width)[None, :],
     )
-    if COLUMNS > SUMMED:
-        number = tl.arange(0, padded(COLUMNS))[None, :]
-        is_column = is_row[:, None] & (number < COLUMNS)
-        tl.store(column_sums + place[:, None] * COLUMNS + number, marked * weight, mask=is_column)
-    elif COLUMNS > 0:
-        tl.store(column_sums + place * COLUMNS, mark * share, mask=is_row)
-        if COLUMNS > 1:
-            tl.store(column_sums + place * COLUMNS + 1, second_mark * share, mask=is_row)
+    if COLUMNS > 0:
+        write_columns(column_sums, mark, second_mark, marked, place, is_row, weight, COLUMNS, SUMMED)
     if edges is not None:
-        binned, since, opened, number, _low, _high = bins_state
-        binned = closed(binned, since, opened, number, maximum, bias is not None, BIN_TILE) * weight
-        segment = tl.arange(0, BIN_TILE)[None, :]
-        middle = bins // 2
-        is_bin = is_row[:, None] & (segment < bins) & (segment != middle)
-        side = tl.where(segment > middle, segment - 1, segment)
-        tl.store(bin_sums + place[:, None] * (bins - 1) + side, tl.maximum(binned, 0.0), mask=is_bin)
+        write_bins(bin_sums, bins, bins_state, maximum, place, is_row, weight, bias is not None, BIN_TILE)
     if band_weights is not None:
         write_band(
             band_weights, band, q, keyed, masked, biased, bounds, row, (first, last), place, maximum, weight,

@@ -7,7 +7,7 @@
 import triton
 import triton.language as tl
 
-from attnscope.attention._triton_parts import NOTHING, fallen, load_rows, scored
+from attnscope.attention._triton_parts import NOTHING, closed, fallen, load_rows, padded, scored
 
 NATS = tl.constexpr(0.6931471805599453)  # in a bit
 
@@ -64,6 +64,45 @@ def write_rows(
             variance = second_moment.to(tl.float64) / sum_of_p - mean * mean
             tl.store(rows + 6 * every + place, tl.maximum(variance, 0.0), mask=is_row)
     return share
+
+
+@triton.jit
+def write_columns(
+    column_sums,
+    mark,
+    second_mark,
+    marked,
+    place,
+    is_row,
+    weight,
+    COLUMNS: tl.constexpr,
+    SUMMED: tl.constexpr,
+):
+    """The weights on the columns: of one or two as they were summed, or of a block of them."""
+    if COLUMNS > SUMMED:
+        number = tl.arange(0, padded(COLUMNS))[None, :]
+        is_column = is_row[:, None] & (number < COLUMNS)
+        tl.store(column_sums + place[:, None] * COLUMNS + number, marked * weight, mask=is_column)
+    else:
+        at = column_sums + place[:, None] * COLUMNS
+        tl.store(at, mark[:, None] * weight, mask=is_row[:, None])
+        if COLUMNS > 1:
+            tl.store(at + 1, second_mark[:, None] * weight, mask=is_row[:, None])
+
+
+@triton.jit
+def write_bins(
+    bin_sums, bins, state, maximum, place, is_row, weight, IN_NATS: tl.constexpr, BIN_TILE: tl.constexpr
+):
+    """The weights in the bins; the middle segment, which is none, is left out."""
+    binned, since, opened, number, _low, _high = state
+    binned = closed(binned, since, opened, number, maximum, IN_NATS, BIN_TILE) * weight
+    segment = tl.arange(0, BIN_TILE)[None, :]
+    middle = bins // 2
+    is_bin = is_row[:, None] & (segment < bins) & (segment != middle)
+    side = tl.where(segment > middle, segment - 1, segment)
+    # differences of sums may fall below 0 by a rounding
+    tl.store(bin_sums + place[:, None] * (bins - 1) + side, tl.maximum(binned, 0.0), mask=is_bin)
 
 
 @triton.jit
