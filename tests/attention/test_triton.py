@@ -223,6 +223,15 @@ def test_a_narrow_head_far_from_the_first_key_keeps_its_digits():
     torch.testing.assert_close(rows.mean_offset[0, 0].cpu(), offset, atol=1e-5, rtol=0)
 
 
+def test_no_entropy_is_above_that_of_equal_weights():
+    """Of weights that are almost equal, rounding would put some above."""
+    call = replace(CALLS["causal"], query=1e-5 * CALLS["causal"].query)
+    rows = measure(there(call), Need(entropy=True), engine="triton")[1]
+    most = torch.arange(1, N + 1, device=DEVICE).double().log()
+    assert bool((rows.entropy <= most).all())
+    torch.testing.assert_close(rows.entropy, most.expand_as(rows.entropy), atol=1e-6, rtol=0)
+
+
 def test_all_bins_and_near_offsets_together_hold_all_weight():
     rows = measure(there(CALLS["sinks"]), Need(band=8, bins=BINS), engine="triton")[1]
     both = rows.band.double().sum(-1) + rows.bins.double().sum(-1)
