@@ -8,8 +8,12 @@ if "PYTEST_XDIST_WORKER" in os.environ:  # before PyTorch is imported: there are
 
 import jaxtyping
 import pytest
+import torch
 
 from tests.shapes import install
+
+if not torch.cuda.is_available():  # before Triton is imported: kernels run on the CPU, in its interpreter
+    os.environ.setdefault("TRITON_INTERPRET", "1")
 
 _SOURCE = Path(__file__).parents[1] / "src"
 install(
@@ -17,7 +21,8 @@ install(
         ".".join(path.relative_to(_SOURCE).with_suffix("").parts).removesuffix(".__init__")
         for path in _SOURCE.rglob("*.py")
         # machine code takes no wrapped functions; configurations are checked by transformers, which wants them bare
-        if path.stem not in {"_compiled", "configs", "__init__"}
+        if path.stem
+        not in {"_compiled", "_triton_kernels", "_triton_parts", "_triton_results", "configs", "__init__"}
     ]
 )
 

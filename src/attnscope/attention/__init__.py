@@ -9,6 +9,7 @@ from attnscope.attention._measure import Engine, attend_in_full, choose_engine, 
 from attnscope.attention._of_weights import call_of_weights, with_mass
 from attnscope.attention._reference import attend, causal_mask, masked_softmax, padding_mask, window_mask
 from attnscope.attention._tiles import plain_tiles
+from attnscope.attention._triton import can_triton, triton_tiles
 from attnscope.attention.efficient import (
     block_sparse_attention,
     block_sparse_mask,
@@ -62,6 +63,7 @@ __all__ = [
     "block_sparse_mask",
     "call_of_weights",
     "can_fuse",
+    "can_triton",
     "causal_mask",
     "choose_engine",
     "compiled_tiles",
@@ -89,6 +91,7 @@ __all__ = [
     "sinusoidal_table",
     "sliding_window_attention",
     "t5_buckets",
+    "triton_tiles",
     "window_mask",
     "with_mass",
 ]

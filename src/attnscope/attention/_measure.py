@@ -13,16 +13,19 @@ from attnscope.attention._call import AttentionCall, Need, RowMeasures
 from attnscope.attention._fused import can_fuse, fused_passes
 from attnscope.attention._reference import attend, causal_mask
 from attnscope.attention._tiles import plain_tiles
+from attnscope.attention._triton import can_triton, triton_tiles
 from attnscope.errors import AttnscopeError
 
-Engine = Literal["auto", "compiled", "fused", "plain"]
-_ENGINES = {"compiled": compiled_tiles, "fused": fused_passes, "plain": plain_tiles}
+Engine = Literal["auto", "compiled", "fused", "triton", "plain"]
+_ENGINES = {"compiled": compiled_tiles, "fused": fused_passes, "triton": triton_tiles, "plain": plain_tiles}
+_REASONS = {"fused": can_fuse, "triton": can_triton}
 
 
-def choose_engine(call: AttentionCall, need: Need) -> Literal["compiled", "fused", "plain"]:
+def choose_engine(call: AttentionCall, need: Need) -> Literal["compiled", "fused", "triton", "plain"]:
     """Name the fastest way that gives exactly what is needed.
 
-    ``compiled`` on the CPU up to float32; ``fused`` on CUDA where `can_fuse`; else ``plain``.
+    ``compiled`` on the CPU up to float32; on CUDA ``triton`` where `can_triton`, else ``fused`` where `can_fuse`; else
+    ``plain``.
 
     Examples
     --------
@@ -35,8 +38,11 @@ def choose_engine(call: AttentionCall, need: Need) -> Literal["compiled", "fused
     """
     if call.query.device.type == "cpu" and call.query.dtype != torch.float64:
         return "compiled"
-    if call.query.device.type == "cuda" and can_fuse(call, need) is None:
-        return "fused"
+    if call.query.device.type == "cuda":
+        if can_triton(call, need) is None:
+            return "triton"
+        if can_fuse(call, need) is None:
+            return "fused"
     return "plain"
 
 
@@ -76,8 +82,8 @@ def measure(call: AttentionCall, need: Need, *, engine: Engine = "auto") -> tupl
     4.0
     """
     chosen = choose_engine(call, need) if engine == "auto" else engine
-    if chosen == "fused" and (reason := can_fuse(call, need)) is not None:
-        raise AttnscopeError(f"engine 'fused' cannot measure this: {reason}. Use 'plain' or 'auto'")
+    if chosen in _REASONS and engine != "auto" and (reason := _REASONS[chosen](call, need)) is not None:
+        raise AttnscopeError(f"engine '{chosen}' cannot measure this: {reason}. Use 'plain' or 'auto'")
     if chosen == "compiled" and (call.query.device.type != "cpu" or call.query.dtype == torch.float64):
         raise AttnscopeError(
             f"engine 'compiled' works in float32 on the CPU, not in {call.query.dtype} on "

@@ -1,0 +1,239 @@
+"""What measured attention costs on a GPU, beside PyTorch's own attention and a model's plain forward pass.
+
+    python benchmarks/gpu.py                 # all of it, wherever there is a GPU
+    python benchmarks/gpu.py layer --widths 64 --lengths 512 4096 --causal
+    python benchmarks/gpu.py model
+    python benchmarks/gpu.py --interpret     # no GPU: the correctness cases alone, in Triton's interpreter
+
+First the cases of tests/attention/test_triton.py run on the device; where one fails, nothing is timed. `layer`: one
+layer of 65,536 tokens, by PyTorch's flash, cuDNN and memory-efficient attention, by compiled FlexAttention, and by
+`measure` with row statistics and band, with two columns besides, and with the bins that scan asks for by default.
+`model`: scan's forward pass beside the plain one, of BERT-base's shape and of a Llama of 1B parameters, with random
+weights and without a language-model head. Everything is timed in turns within one run; a ratio is the median over the
+turns. Printed are markdown tables with the device and the versions.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.functional import scaled_dot_product_attention
+
+from attnscope.attention import AttentionCall, Need, choose_engine, far_starts, measure
+from attnscope.capture import forward, watching
+from attnscope.corpus import Window
+from attnscope.statistics import DEFAULT, Reading, StatisticsObserver
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+BAND = 10
+TOKENS = 65_536
+HIDDEN = 1024  # heads times width of a layer
+TURNS = 10
+TYPES = {"float16": torch.float16, "bfloat16": torch.bfloat16, "float32": torch.float32}
+GOALS = {"row statistics and band": 1.25, "and two columns": 1.8}
+ROOT = Path(__file__).parents[1]
+
+
+def cases(*, interpreted: bool) -> int:
+    """Run the correctness cases in a process of their own; its exit code."""
+    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    if interpreted:
+        environment["TRITON_INTERPRET"] = "1"
+    arguments = ["-q", "-p", "no:cacheprovider", "-n", "0", "tests/attention/test_triton.py"]
+    return subprocess.run(
+        [sys.executable, "-m", "pytest", *arguments], cwd=ROOT, env=environment, check=False
+    ).returncode
+
+
+def time_in_turns(ways: dict[str, Callable[[], object]]) -> dict[str, list[float]]:
+    """Milliseconds of each way in each turn, by the device's clock; of those that fail, the reason is printed."""
+    times: dict[str, list[float]] = {}
+    for name, run in ways.items():  # what is compiled is compiled here
+        try:
+            run()
+            run()
+        except (RuntimeError, torch.OutOfMemoryError) as failure:
+            print(f"{name} does not run here: {str(failure).splitlines()[0]}", file=sys.stderr)
+        else:
+            times[name] = []
+    for _ in range(TURNS):
+        for name, taken in times.items():
+            start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            start.record()
+            ways[name]()
+            end.record()
+            end.synchronize()
+            taken.append(start.elapsed_time(end))
+    return times
+
+
+def ratio(times: dict[str, list[float]], name: str, beside: str) -> str:
+    if name not in times or beside not in times:
+        return "–"
+    pairs = zip(times[name], times[beside], strict=True)
+    return f"{statistics.median(one / other for one, other in pairs):.2f}"
+
+
+def layer_ways(
+    length: int, width: int, dtype: torch.dtype, *, causal: bool, device: str
+) -> dict[str, Callable[[], object]]:
+    """What is timed of one layer."""
+    from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+
+    shape = (max(1, TOKENS // length), HIDDEN // width, length, width)
+    query, key, value = (torch.randn(shape, device=device, dtype=dtype) for _ in range(3))
+    columns = torch.zeros(shape[0], length, 2, device=device)
+    columns[:, 0] = 1.0
+    call = AttentionCall(query, key, value, width**-0.5, causal=causal)
+    rows = Need.everything(BAND)
+    needs = {
+        "row statistics and band": rows,
+        "and two columns": Need.everything(BAND, columns),
+        "and bins (scan)": Need.everything(BAND, columns, far_starts(BAND, length)),
+    }
+    engine = choose_engine(call, rows)
+    print(f"n = {length}, width {width}, {dtype}: measured by '{engine}'", file=sys.stderr)
+
+    def fused(backend: SDPBackend) -> Callable[[], object]:
+        def run() -> object:
+            with sdpa_kernel(backend):
+                return scaled_dot_product_attention(query, key, value, is_causal=causal)
+
+        return run
+
+    def flexible() -> Callable[[], object]:
+        compiled = torch.compile(flex_attention)
+        mask = None
+        if causal:
+            mask = create_block_mask(lambda _b, _h, q, k: q >= k, None, None, length, length, device=device)
+        return lambda: compiled(query, key, value, block_mask=mask)
+
+    return {
+        "flash": fused(SDPBackend.FLASH_ATTENTION),
+        "cuDNN": fused(SDPBackend.CUDNN_ATTENTION),
+        "efficient": fused(SDPBackend.EFFICIENT_ATTENTION),
+        "FlexAttention": flexible(),
+        **{name: lambda need=need: measure(call, need) for name, need in needs.items()},
+    }
+
+
+def compare_layers(lengths: list[int], widths: list[int], types: list[str], *, causal: bool) -> None:
+    goals = ", ".join(f"{name} {goal}" for name, goal in GOALS.items())
+    print(
+        f"\nOne layer of {TOKENS} tokens, causal={causal}; times of flash's forward pass (goals: {goals})\n"
+    )
+    heading: list[str] = []
+    for dtype in types:
+        for width in widths:
+            for length in lengths:
+                ways = layer_ways(length, width, TYPES[dtype], causal=causal, device="cuda")
+                times = time_in_turns(ways)
+                if not heading:
+                    heading = ["type", "width", "n", "flash, ms", *list(ways)[1:]]
+                    print("| " + " | ".join(heading) + " |\n" + "|---" * len(heading) + "|")
+                flash = f"{statistics.median(times['flash']):.3f}" if "flash" in times else "–"
+                cells = [dtype, str(width), str(length), flash]
+                cells += [ratio(times, name, "flash") for name in list(ways)[1:]]
+                print("| " + " | ".join(cells) + " |", flush=True)
+                torch.compiler.reset()
+
+
+def shapes() -> dict[str, tuple[type, object, int, int]]:
+    """Model class, configuration, batch and length."""
+    from transformers import BertConfig, BertModel, LlamaConfig, LlamaModel
+
+    llama = LlamaConfig(
+        vocab_size=128_256,
+        hidden_size=2048,
+        intermediate_size=8192,
+        num_hidden_layers=16,
+        num_attention_heads=32,
+        num_key_value_heads=8,
+        max_position_embeddings=8192,
+    )
+    return {
+        "BERT-base": (BertModel, BertConfig(), 32, 512),
+        "Llama, 1B": (LlamaModel, llama, 4, 2048),
+    }
+
+
+def model_ways(
+    kind: type, config: object, batch: int, length: int, dtype: torch.dtype, device: str
+) -> dict[str, Callable[[], object]]:
+    """The plain forward pass, and that of a scan with its default statistics."""
+    torch.manual_seed(0)
+    model = kind(config).eval().to(device, dtype)
+    ids = torch.randint(10, 1000, (batch, length)).tolist()
+    words, spans = ("w",) * length, ((0, 1),) * length
+    windows = [Window(tuple(row), (False,) * length, spans, "text", 0, words) for row in ids]
+    reading = Reading.of(windows, 0, device)
+
+    def plain() -> object:
+        return model(input_ids=reading.text.input_ids, use_cache=False)
+
+    def scanned() -> object:
+        observer = StatisticsObserver(DEFAULT, BAND, reading, length - 1)
+        with watching(model, observer):
+            forward(model, {"input_ids": reading.text.input_ids}, str)
+        return observer.stacked()
+
+    return {"plain": plain, "scan": scanned}
+
+
+def compare_models(types: list[str]) -> None:
+    print("\nA whole forward pass; scan's default statistics (goal: 1.15)\n")
+    print("| model | type | batch | n | plain, ms | scan, ms | ratio |\n" + "|---" * 7 + "|")
+    for name, (kind, config, batch, length) in shapes().items():
+        for dtype in types:
+            times = time_in_turns(model_ways(kind, config, batch, length, TYPES[dtype], "cuda"))
+            if len(times) == 2:
+                plain, scan = (statistics.median(times[way]) for way in ("plain", "scan"))
+                cells = f"{plain:.1f} | {scan:.1f} | {ratio(times, 'scan', 'plain')}"
+                print(f"| {name} | {dtype} | {batch} | {length} | {cells} |", flush=True)
+
+
+@torch.no_grad()
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("what", nargs="?", choices=["all", "layer", "model"], default="all")
+    parser.add_argument("--lengths", type=int, nargs="+", default=[512, 2048, 8192, 32_768, 65_536])
+    parser.add_argument("--widths", type=int, nargs="+", default=[64, 128])
+    parser.add_argument("--types", nargs="+", choices=list(TYPES), default=["float16", "bfloat16"])
+    parser.add_argument("--causal", action="store_true")
+    parser.add_argument("--interpret", action="store_true")
+    given = parser.parse_args()
+    if given.interpret:
+        return cases(interpreted=True)
+    if not torch.cuda.is_available():
+        print(
+            "found no GPU that PyTorch can use: give one, or try the kernel in Triton's interpreter (--interpret)",
+            file=sys.stderr,
+        )
+        return 2
+    if code := cases(interpreted=False):
+        print("the kernel's numbers are wrong on this device: nothing is timed", file=sys.stderr)
+        return code
+    import triton
+
+    print(f"\n{torch.cuda.get_device_name()}, torch {torch.__version__}, triton {triton.__version__}")
+    if given.what != "model":
+        compare_layers(given.lengths, given.widths, given.types, causal=given.causal)
+    if given.what != "layer":
+        compare_models(given.types)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

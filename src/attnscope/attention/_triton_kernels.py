@@ -1,0 +1,262 @@
+"""The kernel of measured attention: one program attends for a block of queries of one head and measures its rows.
+
+Keys come in tiles, as in `_tiles`: whatever is wanted of a row is a running sum relative to its largest score so far.
+Scores are held in bits (times 1 / ln 2), because exp2 is what the processor has; a bias keeps them in nats, so that
+the most negative number of a type stays finite and forbids no more than it says. `docs/gpu.md` has the formulas.
+What is not wanted, or not there, is None, and the compiler leaves it out.
+"""
+
+# pyright: basic, reportMissingImports=false, reportCallIssue=false, reportArgumentType=false, reportIndexIssue=false
+# pyright: reportGeneralTypeIssues=false, reportOperatorIssue=false, reportAttributeAccessIssue=false
+# ruff: noqa: ANN001, ANN202
+
+import triton
+import triton.language as tl
+
+from attnscope.attention._triton_parts import (
+    BITS,
+    LEAST,
+    NOTHING,
+    NOWHERE,
+    fallen,
+    load_rows,
+    padded,
+    scored,
+    with_bins,
+    with_moments,
+)
+from attnscope.attention._triton_results import write_band, write_bins, write_columns, write_rows
+
+
+@triton.jit
+def _tile(
+    state,
+    query,
+    key,
+    value,
+    columns,
+    edges,
+    mask,
+    bias,
+    bounds,
+    row,
+    column,
+    factors,
+    sizes,
+    CHECKED: tl.constexpr,
+    ENTROPY: tl.constexpr,
+    COLLISION: tl.constexpr,
+    OFFSETS: tl.constexpr,
+    VARIANCE: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    SUMMED: tl.constexpr,
+    width: tl.constexpr,
+    value_width: tl.constexpr,
+    KEY_TILE: tl.constexpr,
+    BIN_TILE: tl.constexpr,
+    UPCAST: tl.constexpr,
+    PRECISION: tl.constexpr,
+):
+    """Take the keys from `column` on into the running sums; CHECKED where some row may not see all of them."""
+    maximum, total, score, square, moments, output, mark, second_mark, marked, bins_state = state
+    first_row, queries, keys, bins = sizes
+    IN_NATS: tl.constexpr = bias[0] is not None  # pyright: ignore[reportAssignmentType]
+    at = column + tl.arange(0, KEY_TILE)
+    k = load_rows(key[0], at, key[1], keys, CHECKED, width, UPCAST)
+    products = tl.dot(query, tl.trans(k), input_precision=PRECISION)
+    scores, seen = scored(
+        products, row[:, None], at[None, :], bounds, mask, bias, factors, queries, keys, CHECKED
+    )
+
+    largest = tl.max(scores, 1)
+    if not IN_NATS:
+        largest = largest * factors[0]
+    largest = tl.maximum(maximum, largest)
+    shift = tl.where(largest == NOTHING, 0.0, largest)  # rows that have seen nothing yet
+    below = fallen(scores, shift[:, None], factors[0], IN_NATS)
+    p = tl.exp2(below)
+    since = maximum - shift
+    if IN_NATS:
+        since *= BITS
+    rescale = tl.exp2(since)
+    part = tl.sum(p, 1)
+    before = total * rescale
+
+    if ENTROPY:
+        # an allowed score of -inf gives 0 times -inf here: NaN, which the end of the kernel tells
+        if CHECKED:
+            below = tl.where(seen, below, 0.0)
+        score = (score + tl.maximum(since, LEAST) * total) * rescale + tl.sum(p * below, 1)
+    if COLLISION:
+        square = square * rescale * rescale + tl.sum(p * p, 1)
+    if OFFSETS:
+        moments = with_moments(moments, before, rescale, part, p, column, VARIANCE, KEY_TILE)
+    if edges is not None:
+        bins_state = with_bins(
+            bins_state, p, part, rescale, largest, at, row, column, first_row, edges, bins,
+            IN_NATS, row.shape[0], KEY_TILE, BIN_TILE,
+        )  # fmt: skip
+    if COLUMNS > SUMMED:
+        number = tl.arange(0, padded(COLUMNS))[None, :]
+        is_column = (at < keys)[:, None] & (number < COLUMNS)
+        c = tl.load(columns + number * keys + at[:, None], mask=is_column, other=0.0)
+        # in float32 whatever the type of the values is
+        marked = tl.dot(p, c, marked * rescale[:, None], input_precision="tf32x3")
+    elif COLUMNS > 0:
+        c = tl.load(columns + at, mask=at < keys, other=0.0)
+        mark = mark * rescale + tl.sum(p * c[None, :], 1)
+        if COLUMNS > 1:
+            c = tl.load(columns + keys + at, mask=at < keys, other=0.0)
+            second_mark = second_mark * rescale + tl.sum(p * c[None, :], 1)
+
+    v = load_rows(value[0], at, value[1], keys, CHECKED, value_width, UPCAST)
+    output = tl.dot(p.to(v.dtype), v, output * rescale[:, None], input_precision=PRECISION)
+    return largest, before + part, score, square, moments, output, mark, second_mark, marked, bins_state
+
+
+@triton.jit
+def attend_rows(
+    query,
+    key,
+    value,
+    mask,
+    bias,
+    sinks,
+    columns,
+    start,
+    stop,
+    edges,
+    output,
+    rows,
+    column_sums,
+    bin_sums,
+    band_weights,
+    scale,
+    softcap,
+    heads,
+    group,
+    queries,
+    keys,
+    bins,
+    band,
+    query_strides,
+    key_strides,
+    value_strides,
+    mask_strides,
+    bias_strides,
+    bound_text,
+    CAUSAL: tl.constexpr,
+    ENTROPY: tl.constexpr,
+    COLLISION: tl.constexpr,
+    OFFSETS: tl.constexpr,
+    VARIANCE: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    SUMMED: tl.constexpr,
+    width: tl.constexpr,
+    value_width: tl.constexpr,
+    QUERY_TILE: tl.constexpr,
+    KEY_TILE: tl.constexpr,
+    BIN_TILE: tl.constexpr,
+    BAND_TILE: tl.constexpr,
+    UPCAST: tl.constexpr,
+    PRECISION: tl.constexpr,
+):
+    """Attend for QUERY_TILE queries of one head of one text; `rows` is (7, text, head, query) of float64.
+
+    Strides are of text, head, query or key, and key; `edges` are the first offsets of `bins` bins, and the end. Of the
+    columns up to SUMMED are summed one by one; more are a matrix product.
+    """
+    blocks = tl.cdiv(queries, QUERY_TILE)
+    pair = (tl.program_id(0) // blocks).to(tl.int64)
+    block = blocks - 1 - tl.program_id(0) % blocks  # under a causal mask the last have most to do: they begin
+    text, head = pair // heads, pair % heads
+    first_row = block * QUERY_TILE
+    row = first_row + tl.arange(0, QUERY_TILE)
+    is_row = row < queries
+    if start is not None:
+        low = tl.load(start + text * bound_text + row, mask=is_row, other=0).to(tl.int32)
+        high = tl.load(stop + text * bound_text + row, mask=is_row, other=0).to(tl.int32)
+    else:
+        low = row * 0
+        high = tl.where(is_row, tl.minimum(row + 1, keys) if CAUSAL else keys, 0)
+
+    # tiles that some row sees, and among them those of which every row sees all
+    has_keys = high > low
+    first = tl.min(tl.where(has_keys, low, keys)) // KEY_TILE
+    last = tl.maximum(tl.cdiv(tl.max(tl.where(has_keys, high, 0)), KEY_TILE), first)
+    whole = last
+    whole_end = last
+    if mask is None and bias is None:
+        whole = tl.maximum(tl.minimum(tl.cdiv(tl.max(low), KEY_TILE), last), first)
+        whole_end = tl.maximum(tl.min(tl.where(is_row, high, keys)) // KEY_TILE, whole)
+
+    keyed = (key + text * key_strides[0] + head // group * key_strides[1], key_strides[2])
+    valued = (value + text * value_strides[0] + head // group * value_strides[1], value_strides[2])
+    masked = (None, 0, 0)
+    if mask is not None:
+        masked = (mask + text * mask_strides[0] + head * mask_strides[1], mask_strides[2], mask_strides[3])
+    biased = (None, 0, 0)
+    if bias is not None:
+        biased = (bias + text * bias_strides[0] + head * bias_strides[1], bias_strides[2], bias_strides[3])
+    if columns is not None:
+        columns += text * COLUMNS * keys
+    query += text * query_strides[0] + head * query_strides[1]
+    q = load_rows(query, row, query_strides[2], queries, True, width, UPCAST)
+    factors = ((scale if softcap is None else softcap) * BITS, scale, softcap)
+    sizes = (first_row, queries, keys, bins)
+    bounds = (low[:, None], high[:, None])
+
+    zeros = tl.zeros((QUERY_TILE,), tl.float32)
+    state = (
+        zeros + NOTHING,
+        zeros,
+        zeros,
+        zeros,
+        (zeros, zeros, row * 0),
+        tl.zeros((QUERY_TILE, padded(value_width)), tl.float32),
+        zeros,
+        zeros,
+        tl.zeros((QUERY_TILE, padded(COLUMNS) if COLUMNS > SUMMED else 1), tl.float32),
+        # no bin is open
+        (tl.zeros((QUERY_TILE, BIN_TILE), tl.float32), zeros + NOTHING, zeros, 0, NOWHERE.value, 0),
+    )
+    for step in range(first, last - (whole_end - whole)):
+        column = tl.where(step < whole, step, step + whole_end - whole) * KEY_TILE
+        state = _tile(
+            state, q, keyed, valued, columns, edges, masked, biased, bounds, row, column, factors, sizes, True,
+            ENTROPY, COLLISION, OFFSETS, VARIANCE, COLUMNS, SUMMED,
+            width, value_width, KEY_TILE, BIN_TILE, UPCAST, PRECISION,
+        )  # fmt: skip
+    if mask is None and bias is None:
+        for step in range(whole, whole_end):
+            column = step * KEY_TILE
+            state = _tile(
+                state, q, keyed, valued, columns, edges, masked, biased, bounds, row, column, factors, sizes, False,
+                ENTROPY, COLLISION, OFFSETS, VARIANCE, COLUMNS, SUMMED,
+                width, value_width, KEY_TILE, BIN_TILE, UPCAST, PRECISION,
+            )  # fmt: skip
+    maximum, total, score, square, moments, mixed, mark, second_mark, marked, bins_state = state
+
+    place = pair * queries + row
+    every = (tl.num_programs(0) // blocks).to(tl.int64) * queries
+    share = write_rows(
+        rows, None if sinks is None else sinks + head, place, every, row, is_row,
+        (maximum, total, score, square, moments), (low, high),
+        bias is not None, ENTROPY, COLLISION, OFFSETS, VARIANCE,
+    )  # fmt: skip
+    weight = share.to(tl.float32)[:, None]
+    channel = tl.arange(0, padded(value_width))
+    tl.store(
+        output + place[:, None] * value_width + channel[None, :],
+        (mixed * weight).to(output.dtype.element_ty),
+        mask=is_row[:, None] & (channel < value_width)[None, :],
+    )
+    if COLUMNS > 0:
+        write_columns(column_sums, mark, second_mark, marked, place, is_row, weight, COLUMNS, SUMMED)
+    if edges is not None:
+        write_bins(bin_sums, bins, bins_state, maximum, place, is_row, weight, bias is not None, BIN_TILE)
+    if band_weights is not None:
+        write_band(
+            band_weights, band, q, keyed, masked, biased, bounds, row, (first, last), place, maximum, weight,
+            factors, sizes, width, KEY_TILE, BAND_TILE, UPCAST, PRECISION,
+        )  # fmt: skip
