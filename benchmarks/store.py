@@ -17,6 +17,8 @@ from pathlib import Path
 import numpy as np
 import xarray as xr
 
+from attnscope.results._nodes import Node
+from attnscope.results._zarr import write_zarr
 from attnscope.statistics import WINDOWS
 from attnscope.store import RunFolder
 
@@ -109,6 +111,28 @@ def main() -> None:
         each = (time.perf_counter() - began) / given.pools
         a_million = each * MILLION / given.pool
         print(f"all pools are read in {each * 1000:.0f} ms each, {a_million:.1f} s for a million windows")
+
+        store = Path(place, "run.zarr")
+        nodes = [
+            Node("", lambda: map(run.piece, run.pieces)),
+            Node(WINDOWS, lambda: (run.apart(WINDOWS, texts) for texts in run.pieces), along="window"),
+        ]
+        began = time.perf_counter()
+        write_zarr(nodes, store, lambda _: None)
+        minutes = (time.perf_counter() - began) / windows * MILLION / 60
+        size = (
+            sum(path.stat().st_size for path in store.rglob("*") if path.is_file()) / windows * MILLION / 1e9
+        )
+        print(f"as a Zarr store {size:.1f} GB, made in {minutes:.0f} minutes")
+        for what, group, name in (
+            ("one statistic of one head, every window", WINDOWS, "window_entropy"),
+            ("the sums over offsets of one head, every pool", None, "band_sum"),
+        ):
+            began = time.perf_counter()
+            xr.open_zarr(store, group=group, chunks=None)[name][:, -1, -1].load()
+            seconds = time.perf_counter() - began
+            a_million = seconds * MILLION / windows
+            print(f"{what}: {seconds:.2f} s; if all of it grows, {a_million:.1f} s for a million windows")
 
 
 if __name__ == "__main__":
