@@ -89,6 +89,10 @@ def test_the_command_holds_texts_apart(corpus, tmp_path):
     assert found.differs.any()
     some = results.entropy[:8, 1, 2].mean().item()
     assert found["mean"].sel(statistic="entropy", by="long")[1, 2].item() == pytest.approx(some)
+    typed(*(word for word in words if word != "--no-report"), cwd=tmp_path)
+    page = (out / "report.html").read_text()
+    assert "Texts held apart by <bdi>kind</bdi>" in page
+    assert "<td><bdi>[red]short</bdi></td>" in page or "<td><bdi>long</bdi></td>" in page
     again = json.loads(typed(*words, "--json", cwd=tmp_path).stdout)
     assert again["by"]["field"] == "kind"
     assert again["by"]["differences"][0]["differs"]

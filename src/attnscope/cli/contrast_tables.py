@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Any
 
 from rich.markup import escape
@@ -16,26 +15,26 @@ _SHOWN = 12  # differences that the table shows
 
 def contrasts_dict(results: xr.Dataset) -> dict[str, Any]:
     """What ``--json`` says of them."""
-    from attnscope.difference import contrast_rows, contrasts, contrasts_said
+    from attnscope.difference import contrast_rows, contrasts, contrasts_said, field_of
 
-    field = _field(results)
+    field = field_of(results)
     if len(set(results.by.values)) == 1:
         return {"field": field, "says": [_alone(results)], "differences": []}
     found = contrasts(results)
-    return {"field": field, "says": contrasts_said(found, field), "differences": contrast_rows(found)}
+    return {"field": field, "says": contrasts_said(found), "differences": contrast_rows(found)}
 
 
 def print_contrasts(results: xr.Dataset, console: Console) -> None:
     """The largest differences that are told from 0."""
     from rich.table import Table
 
-    from attnscope.difference import contrast_rows, contrasts, contrasts_said
+    from attnscope.difference import contrast_rows, contrasts, contrasts_said, field_of
 
     if len(set(results.by.values)) == 1:
         console.print(f"\n{_alone(results)}", style="bold", highlight=False, markup=False)
         return
     found = contrasts(results)
-    first, *others = contrasts_said(found, _field(results))
+    first, *others = contrasts_said(found)
     console.print(f"\n{first}", style="bold", highlight=False, markup=False)
     for sentence in others:
         console.print(sentence, highlight=False, markup=False)
@@ -46,7 +45,7 @@ def print_contrasts(results: xr.Dataset, console: Console) -> None:
     for heading in ("layer", "head"):
         table.add_column(heading, justify="right")
     table.add_column("statistic")
-    table.add_column(_field(results), overflow="fold")
+    table.add_column(field_of(results), overflow="fold")
     for heading in ("mean", "others", "difference", "95% interval"):
         table.add_column(heading, justify="right")
     for row in rows[:_SHOWN]:
@@ -65,9 +64,7 @@ def print_contrasts(results: xr.Dataset, console: Console) -> None:
         console.print(f"and {len(rows) - _SHOWN} more: --json lists all", highlight=False)
 
 
-def _field(results: xr.Dataset) -> str:
-    return str(json.loads(results.attrs["signature"])["settings"]["by"])
-
-
 def _alone(results: xr.Dataset) -> str:
-    return f"{_field(results)}: all texts have the value {results.by.values[0]}, so nothing is held apart."
+    from attnscope.difference import field_of
+
+    return f"{field_of(results)}: all texts have the value {results.by.values[0]}, so nothing is held apart."

@@ -1,5 +1,5 @@
 from ._changes import Changes, changes_by_document
-from ._contrasts import contrast_rows, contrasts, contrasts_said
+from ._contrasts import contrast_rows, contrasts, contrasts_said, field_of
 from ._diff import diff, load_difference
 from ._matching import match_heads
 from ._said import Change, changes_of, headline
@@ -13,6 +13,7 @@ __all__ = [
     "contrasts",
     "contrasts_said",
     "diff",
+    "field_of",
     "headline",
     "load_difference",
     "match_heads",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -114,9 +115,10 @@ def contrasts(results: xr.Dataset, *, level: float = LEVEL) -> xr.Dataset:
         coords={
             "statistic": names,
             "by": values.astype(object),
+            "long_name": ("statistic", [str(results[name].attrs.get("long_name", name)) for name in names]),
             **{name: results.coords[name] for name in _GRID if name in results.coords},
         },
-        attrs={"level": level},
+        attrs={"level": level, "field": field_of(results)},
     )
 
 
@@ -147,6 +149,12 @@ def _welch(values: Float[np.ndarray, "text column"], documents: np.ndarray, chos
     return _Contrast(mean, others, mean - others - half, mean - others + half, p)
 
 
+def field_of(results: xr.Dataset) -> str:
+    """The field by which a scan's texts are held apart; ``by`` where no signature tells it."""
+    signature = json.loads(results.attrs.get("signature", "{}"))
+    return str(signature.get("settings", {}).get("by", "by"))
+
+
 def contrast_rows(found: xr.Dataset) -> list[dict[str, object]]:
     """Every difference that is known, those told from 0 first, the largest of each first."""
     rows: list[dict[str, object]] = []
@@ -169,7 +177,7 @@ def contrast_rows(found: xr.Dataset) -> list[dict[str, object]]:
     return sorted(rows, key=lambda row: (not row["differs"], -abs(float(str(row["size"])))))
 
 
-def contrasts_said(found: xr.Dataset, field: str) -> list[str]:
+def contrasts_said(found: xr.Dataset) -> list[str]:
     """What differs, in sentences that say how sure they are.
 
     Examples
@@ -179,8 +187,8 @@ def contrasts_said(found: xr.Dataset, field: str) -> list[str]:
     ...     {"entropy": (("text", "layer", "head"), values)},
     ...     {"by": ("text", ["en", "ja"] * 8), "source": ("text", np.arange(16))},
     ... )
-    >>> contrasts_said(contrasts(scan), "language")[0]
-    'language: en (8 texts of 8 documents), ja (8 texts of 8 documents).'
+    >>> contrasts_said(contrasts(scan))[0]
+    'by: en (8 texts of 8 documents), ja (8 texts of 8 documents).'
     """
     listed = ", ".join(
         f"{value} ({texts} texts of {documents} documents)"
@@ -188,7 +196,7 @@ def contrasts_said(found: xr.Dataset, field: str) -> list[str]:
             found.by.values, found.texts.values, found.documents.values, strict=True
         )
     )
-    said = [f"{field}: {listed}."]
+    said = [f"{found.attrs['field']}: {listed}."]
     known, differs = np.isfinite(found.p.values), found.differs.values
     if not known.any():
         return [*said, f"Nothing is told apart: each value, and all others, need {LEAST} documents or more."]

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from attnscope.errors import AttnscopeError
 from attnscope.figures.reading import HIGH, LOW
+from attnscope.report._contrast_content import contrast_data
 from attnscope.report._embed import script_json, write_page
 from attnscope.report._group_content import group_data, group_rows
 from attnscope.report._scan_content import flatten, page_data, parsed, pieces_note
@@ -97,6 +98,8 @@ def write_report(result: xr.Dataset, sample: xr.Dataset | None, path: Path | str
         clustered="clusters" in (summary or {}),
         has_profile=data["profile"] is not None,
         groups=group_rows(result),
+        contrasts=contrast_data(result),
+        pools=_total(result, "window_count"),
         has_patches=data["patches"] is not None,
         images=result.attrs.get("reads") == "images",
         window=data.get("window"),

@@ -1,0 +1,47 @@
+"""What the page of a scan says of texts that are held apart by a field."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from attnscope.difference import contrast_rows, contrasts, contrasts_said, field_of
+
+if TYPE_CHECKING:
+    import xarray as xr
+
+_SHOWN = 20
+
+
+def contrast_data(result: xr.Dataset) -> dict[str, Any] | None:
+    """Sentences, and the largest differences that are told from 0; None where nothing is held apart.
+
+    Examples
+    --------
+    >>> import xarray as xr
+    >>> contrast_data(xr.Dataset()) is None
+    True
+    """
+    if "by" not in result.coords or len(set(result.by.values)) < 2:  # noqa: PLR2004
+        return None
+    found = contrasts(result)
+    rows = [row for row in contrast_rows(found) if row["differs"]]
+    return {
+        "field": field_of(result),
+        "says": contrasts_said(found),
+        "all": len(rows),
+        "rows": [
+            {
+                "head": f"{row['layer']}.{row['head']}",
+                "statistic": str(found.long_name.sel(statistic=row["statistic"]).item()),
+                "by": row["by"],
+                "numbers": [_number(row[name]) for name in ("mean", "others")],
+                "difference": f"{row['difference']:+.3f}".replace("-", "−"),
+                "interval": f"{row['low']:+.3f} to {row['high']:+.3f}".replace("-", "−"),
+            }
+            for row in rows[:_SHOWN]
+        ],
+    }
+
+
+def _number(value: object) -> str:
+    return f"{value:.3f}".replace("-", "−")
