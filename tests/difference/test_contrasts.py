@@ -81,7 +81,7 @@ def test_the_command_holds_texts_apart(corpus, tmp_path):
     out = tmp_path / "run"
     words = ("scan", "bundled", corpus, "--by", "kind", "--out", out, "--no-report", "--device", "cpu")
     said = " ".join(typed(*words, cwd=tmp_path).stdout.split())
-    assert "kind: [red]short (8 texts of 8 documents), long (8 texts of 8 documents)." in said
+    assert "kind: [red]short (8 windows of 8 documents), long (8 windows of 8 documents)." in said
     assert "Windows differ in length" in said
     results = attnscope.open_run(out)
     assert results.by.values.tolist() == ["long"] * 8 + ["[red]short"] * 8

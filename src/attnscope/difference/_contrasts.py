@@ -188,10 +188,10 @@ def contrasts_said(found: xr.Dataset) -> list[str]:
     ...     {"by": ("text", ["en", "ja"] * 8), "source": ("text", np.arange(16))},
     ... )
     >>> contrasts_said(contrasts(scan))[0]
-    'by: en (8 texts of 8 documents), ja (8 texts of 8 documents).'
+    'by: en (8 windows of 8 documents), ja (8 windows of 8 documents).'
     """
     listed = ", ".join(
-        f"{value} ({texts} texts of {documents} documents)"
+        f"{value} ({texts} windows of {documents} documents)"
         for value, texts, documents in zip(
             found.by.values, found.texts.values, found.documents.values, strict=True
         )
