@@ -8,6 +8,7 @@ import tempfile
 import time
 from functools import partial
 from pathlib import Path
+from types import ModuleType
 
 import psutil
 import pytest
@@ -19,6 +20,12 @@ from attnscope.workers import Cluster, Crew, RayEngine
 def test_without_ray_it_is_said_how_to_get_it(monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(AttnscopeError, match=r"needs the package ray.*pip install 'attnscope\[ray\]'"):
+        RayEngine(Cluster(), begin).__enter__()
+
+
+def test_a_folder_of_that_name_is_not_ray(monkeypatch):
+    monkeypatch.setitem(sys.modules, "ray", ModuleType("ray"))
+    with pytest.raises(AttnscopeError, match="which is not installed"):
         RayEngine(Cluster(), begin).__enter__()
 
 
@@ -73,13 +80,17 @@ def test_killed_actors_are_replaced_and_nothing_is_left():
     assert {*Path(tempfile.gettempdir()).glob("attnscope-*")} == before
 
 
-def test_what_cannot_be_reached_or_sent_is_refused():
+def test_what_cannot_be_reached_or_sent_is_refused(monkeypatch):
     pytest.importorskip("ray")
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{free.getsockname()[1]}"
     with pytest.raises(AttnscopeError, match=rf"Ray cannot be reached or started \({address}\): .*refused"):
         RayEngine(Cluster(address), begin).__enter__()
+    monkeypatch.setenv("RAY_ADDRESS", address)  # as a cluster that was stopped leaves it
+    with pytest.raises(AttnscopeError, match=r"\(auto\): .*refused"):
+        RayEngine(Cluster("auto"), begin).__enter__()
+    monkeypatch.delenv("RAY_ADDRESS")
     with (
         socket.socket() as open_,
         pytest.raises(AttnscopeError, match="cannot be sent to workers"),

@@ -140,12 +140,13 @@ class _Holder:
 
 def _imported() -> Any:
     os.environ.setdefault(_USAGE, "0")
-    try:
-        return importlib.import_module("ray")
-    except ImportError as error:
-        raise AttnscopeError(
-            "ray (--ray) needs the package ray, which is not installed: pip install 'attnscope[ray]'"
-        ) from error
+    with suppress(ImportError):
+        ray = importlib.import_module("ray")
+        if hasattr(ray, "init"):  # else it is a folder of that name, such as Ray itself makes in /tmp
+            return ray
+    raise AttnscopeError(
+        "ray (--ray) needs the package ray, which is not installed: pip install 'attnscope[ray]'"
+    )
 
 
 @contextmanager
@@ -167,8 +168,7 @@ def _connected(ray: Any, cluster: Cluster) -> Generator[None]:
                     )
                 _check_alone(ray)
             else:
-                _check_reached(cluster.address)
-                ray.init(cluster.address, **quiet)
+                ray.init(_reached(ray, cluster.address), **quiet)
         yield
     finally:
         ray.shutdown()
@@ -201,8 +201,10 @@ def _check_alone(ray: Any) -> None:
         )
 
 
-def _check_reached(address: str) -> None:
-    """Ask whether anybody is there: Ray itself would ask for minutes."""
-    if address != HERE:
-        host, _, port = address.rpartition(":")
-        socket.create_connection((host, int(port)), timeout=_PATIENCE).close()
+def _reached(ray: Any, address: str) -> str:
+    """The address of a cluster whose head answers: of one that does not, Ray would ask for minutes."""
+    if address == HERE:
+        address = str(ray._private.services.canonicalize_bootstrap_address(address))  # noqa: SLF001 as ray.init does
+    host, _, port = address.rpartition(":")
+    socket.create_connection((host, int(port)), timeout=_PATIENCE).close()
+    return address
