@@ -15,8 +15,9 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 import attnscope
+from attnscope._documents import units_of
 from attnscope._group_pairs import group_pairs
-from attnscope.faithfulness.arrays import by_document, units_of
+from attnscope.faithfulness.arrays import by_document
 
 
 def at_random(seed: int) -> Callable[[Sequence[str]], list[str]]:

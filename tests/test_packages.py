@@ -32,6 +32,7 @@ ORDER = (
     {"zoo"},
     {"models"},
     {"attention"},
+    {"workers"},
     {"bundled", "progress", "checks", "_caller", "_documents"},
     {"errors"},
 )

@@ -103,6 +103,22 @@ _Task = Annotated[
         show_default="all of it",
     ),
 ]
+_Ray = Annotated[
+    str | None,
+    typer.Option(
+        metavar="local|auto|HOST:PORT",
+        help="Ray whose actors measure: on this machine alone, on the cluster it is part of, or on the one of that "
+        "address.",
+        show_default="this process measures",
+    ),
+]
+_Workers = Annotated[
+    int | None, typer.Option(help="Number of Ray's actors.", show_default="as many as there is room for")
+]
+_RayGpus = Annotated[
+    float | None,
+    typer.Option(help="GPUs of each actor, or the part of one.", show_default="1 where there are any"),
+]
 _Words = Annotated[
     str | None,
     typer.Option(
@@ -135,6 +151,9 @@ def scan(
     out: options.Out = None,
     repair: options.Repair = False,
     task: _Task = None,
+    ray: _Ray = None,
+    workers: _Workers = None,
+    ray_gpus: _RayGpus = None,
     device: options.Device = None,
     dtype: options.Dtype = None,
     device_map: options.DeviceMap = None,
@@ -223,6 +242,9 @@ def scan(
             out=place,
             repair=repair,
             task=task,
+            ray=ray,
+            workers=workers,
+            ray_gpus=ray_gpus,
             pool=pool,
             until=until,
             revision=revision,

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import time
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 import xarray as xr
 
-from attnscope.statistics._pools import joined, pools_alone, windows_alone
+from attnscope.statistics._pools import in_order, joined, pools_alone, stretches, windows_alone
 from attnscope.statistics._profile import without_profile
 from attnscope.statistics._stored import SAMPLE, SUMMARY, WINDOWS, keeps_maps_of, load_scan
 from attnscope.statistics._tasks import Share, drop_parts, gather, parts_with_all, said, task_of
@@ -28,6 +29,24 @@ FLUSH_SECONDS = float(os.environ.get("ATTNSCOPE_FLUSH_SECONDS", "5"))  # so many
 FLUSH_SHARE = 0.02  # or this share of the time that the run took so far: a long run has few pieces
 
 
+@dataclass(frozen=True)
+class Held:
+    """The texts that a run had when it was opened, to be asked for others, also in another process.
+
+    Examples
+    --------
+    >>> held = Held((range(0, 8), range(16, 24)))
+    >>> held(range(4, 8)), held(range(8, 12))
+    (True, False)
+    """
+
+    pieces: tuple[range, ...] = ()
+
+    def __call__(self, texts: range) -> bool:
+        """Whether the run has these."""
+        return any(piece.start <= texts.start and texts.stop <= piece.stop for piece in self.pieces)
+
+
 @runtime_checkable
 class Job(Protocol):
     """The forward passes of one scan."""
@@ -36,7 +55,7 @@ class Job(Protocol):
     team: Team
 
     def batches(self, done: Callable[[range], bool] = ...) -> Iterator[xr.Dataset]:
-        """Measure batch after batch, but those that are done."""
+        """Measure batch after batch, but those that are done; in whatever order."""
         ...
 
     def sample(self, results: xr.Dataset, asked: Sequence[tuple[int, int]]) -> xr.Dataset | None:
@@ -61,7 +80,7 @@ def measured(
     if folder is not None:
         with RunFolder(folder, signature, repair=asked.repair) as run:
             return _in_folder(run, job, kinds, attributes, asked)
-    results = pools_alone(joined(list(_batches(job, asked, None, lambda _: False))))
+    results = pools_alone(joined(in_order(_batches(job, asked, None, lambda _: False))))
     if kinds is not None:
         results = results.merge(kinds(results), combine_attrs="no_conflicts")
     return results.assign_attrs(attributes | job.notes)
@@ -109,7 +128,9 @@ def _in_folder(
     team, show = job.team, asked.show
     if team.agreed(lambda: not run.complete):
         if not whole:
-            _keep(run, _batches(job, asked, run, lambda texts: team.agreed(lambda: run.holds(texts))))
+            held = Held(tuple(run.pieces))
+            done = held if team.size == 1 else lambda texts: team.agreed(lambda: held(texts))
+            _keep(run, _batches(job, asked, run, done))
         if kinds is not None:
             run.save(SUMMARY, kinds(run.results()))
         run.finish(attributes=attributes | job.notes)
@@ -151,25 +172,21 @@ def _keep(run: RunFolder, batches: Iterable[xr.Dataset]) -> None:
     began = last = time.monotonic()
     try:
         for results in batches:
-            if waiting and results.text[0] != waiting[-1].text[-1] + 1:
-                waiting = _flushed(run, waiting)
             waiting.append(results)
             now = time.monotonic()
             full = sum(one.nbytes for one in waiting) >= FLUSH_BYTES
             if full or now - last > max(FLUSH_SECONDS, FLUSH_SHARE * (now - began)):
                 ready, waiting = waiting, []
-                _flushed(run, ready)
+                _flush(run, ready)
                 last = time.monotonic()
     except BaseException:
-        _flushed(run, waiting)  # what was measured stays, whatever came between
+        _flush(run, waiting)  # what was measured stays, whatever came between
         raise
-    _flushed(run, waiting)
+    _flush(run, waiting)
 
 
-def _flushed(run: RunFolder, waiting: Sequence[xr.Dataset]) -> list[xr.Dataset]:
-    """Add what waits to the run; nothing waits then."""
-    if waiting:
-        results = joined(waiting)
+def _flush(run: RunFolder, waiting: Sequence[xr.Dataset]) -> None:
+    """Add what waits to the run, each stretch of texts that follow each other as one piece."""
+    for results in stretches(waiting):
         apart = {WINDOWS: windows_alone(results)} if "window" in results.dims else {}
-        run.append(without_profile(pools_alone(results)), int(waiting[0].text[0]), **apart)
-    return []
+        run.append(without_profile(pools_alone(results)), int(results.text[0]), **apart)

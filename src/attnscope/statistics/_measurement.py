@@ -92,20 +92,30 @@ class Measurement:
 
     def batches(self, done: Callable[[range], bool] = lambda _: False) -> Iterator[xr.Dataset]:
         """Measure batch after batch, or pool after pool, but those that are done."""
+        for texts, batch in self.walk():
+            if done(texts):
+                self.pass_over(batch)
+            else:
+                yield self.measure(batch, texts.start)
+
+    def walk(self) -> Iterator[tuple[range, list[Window]]]:
+        """Read the texts anew: each batch, or pool, and its numbers; each is to be measured or passed over."""
         self.share = 0.0
+        self.seen = self.tokens = self.unknown = 0
         try:
             for number, batch in enumerate(self._parts()):
                 windows = range(self.seen, self.seen + len(batch))
-                if not done(windows if self.pool is None else range(number, number + 1)):
-                    yield self._measure_pool(batch, number) if self.pool else self._measure_batch(batch)
-                else:
-                    self._pass_over(batch)
+                yield windows if self.pool is None else range(number, number + 1), batch
                 self.seen = windows.stop
         finally:  # also where enough is measured
             self._say_unknown()
             self._say_words()
             self._say_pools()
         self._tell(self._of_all())
+
+    def measure(self, batch: Sequence[Window], first: int) -> xr.Dataset:
+        """Measure a batch, or a pool, of the walk."""
+        return self._measure_batch(batch) if self.pool is None else self._measure_pool(batch, first)
 
     def _parts(self) -> Iterator[list[Window]]:
         if self.pool is None:
@@ -123,10 +133,10 @@ class Measurement:
 
     def _measure_batch(self, batch: Sequence[Window]) -> xr.Dataset:
         found = self._measure(batch, self.seen)
-        self._pass_over(batch)
+        self.pass_over(batch)
         return found
 
-    def _pass_over(self, batch: Sequence[Window]) -> None:
+    def pass_over(self, batch: Sequence[Window]) -> None:
         """Count the windows of a batch, and tell how far the scan is."""
         self._count_unknown(batch)
         self.share += sum(_characters(window) for window in batch) / self.characters

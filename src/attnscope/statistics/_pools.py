@@ -163,3 +163,27 @@ def joined(parts: Sequence[xr.Dataset]) -> xr.Dataset:
         compat="override",
     )
     return whole.merge(windows)
+
+
+def in_order(parts: Iterable[xr.Dataset]) -> list[xr.Dataset]:
+    """Batches, or pools, one text after the other."""
+    return sorted(parts, key=lambda one: int(one.text[0]))
+
+
+def stretches(parts: Iterable[xr.Dataset]) -> Iterator[xr.Dataset]:
+    """Batches, or pools, in any order: those that follow each other as one Dataset.
+
+    Examples
+    --------
+    >>> parts = [xr.Dataset(coords={"text": texts}) for texts in ([4, 5], [0, 1], [2], [6])]
+    >>> [found.text.values.tolist() for found in stretches(parts)]
+    [[0, 1, 2], [4, 5, 6]]
+    """
+    waiting: list[xr.Dataset] = []
+    for part in in_order(parts):
+        if waiting and part.text[0] != waiting[-1].text[-1] + 1:
+            yield joined(waiting)
+            waiting = []
+        waiting.append(part)
+    if waiting:
+        yield joined(waiting)

@@ -23,11 +23,13 @@ from attnscope.corpus import Groups, Sources, Words, images_of, kept, pictured_o
 from attnscope.errors import AttnscopeError
 from attnscope.progress import Tell
 from attnscope.statistics._asked import Asked
-from attnscope.statistics._scan_texts import scan_texts
+from attnscope.statistics._by_workers import scan_by_workers
+from attnscope.statistics._scan_texts import OfTexts, scan_texts
 from attnscope.statistics.images import scan_images
 from attnscope.statistics.pictured import scan_pictured
 from attnscope.statistics.sounds import scan_sounds
 from attnscope.store import Signature
+from attnscope.workers import Cluster
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -45,6 +47,9 @@ def scan(
     out: str | Path | Callable[[Signature], Path] | None = None,
     repair: bool = False,
     task: str | None = None,
+    ray: str | None = None,
+    workers: int | None = None,
+    ray_gpus: float | None = None,
     window: int | None = None,
     stride: int | None = None,
     limit: int | None = None,
@@ -107,6 +112,10 @@ def scan(
         Which part of the scan this process does, ``"2/3"``, of processes that name the same `out` on a disk that they
         share; or ``"env"``, for what torchrun or a Slurm array says. The last one to finish returns the results, and
         the others none.
+    ray, workers, ray_gpus
+        Have texts measured by actors of Ray: ``"local"`` on this machine, ``"auto"`` or ``"HOST:PORT"`` on a cluster;
+        by so many, each with so many GPUs (a part of one, too). This process then loads no model. By default as many
+        as there is room for. See docs/clusters.md.
     window
         Tokens of a window, special tokens included; by default what the model takes, at most 2,048. With `targets`, the
         most that a line may have.
@@ -199,7 +208,8 @@ def scan(
     """
     texts = kept(texts) if isinstance(texts, Iterator) else texts
     model = MODEL if model is None else model
-    of_text: dict[str, Any] = {
+    of_texts: OfTexts = {
+        "targets": targets,
         "window": window,
         "stride": stride,
         "field": field,
@@ -217,6 +227,7 @@ def scan(
         )
     if task is not None and tp_plan is not None:
         raise AttnscopeError("task (--task) does not go with tp_plan (--tp-plan): leave out one of them")
+    cluster = _cluster(ray, workers, ray_gpus, task=task, tp_plan=tp_plan, until=until)
     if task == "env" and device is None and "LOCAL_RANK" in os.environ and torch.cuda.is_available():
         device = f"cuda:{os.environ['LOCAL_RANK']}"
     placement = None if device_map is None else Placement(device_map, max_memory)
@@ -236,28 +247,56 @@ def scan(
         progress=progress,
         loading=Loading(revision, device, dtype, trust_remote_code, placement, tp_plan),
     )
+    of_results = {"pool": pool, "until": until, "ray": ray}
     pictured = pictured_of(texts, field)
     if pictured is not None and pictured.beside_images and reads_images(model, revision):
         pictured = pictured if puts_images_into_texts(model, revision) else None
     if pictured is not None:
         kept_apart = ("groups", "chat", "chat_template")
-        of_windows = {name: value for name, value in of_text.items() if name not in kept_apart}
-        _refuse_of_text(
-            "texts with images", targets=targets, batch_size=batch_size, pool=pool, until=until, **of_windows
-        )
+        of_windows = {name: value for name, value in of_texts.items() if name not in kept_apart}
+        _refuse_of_texts("texts with images", batch_size=batch_size, **of_results, **of_windows)
         return scan_pictured(model, pictured, asked, groups=groups, chat_template=chat_template)
     images = images_of(texts)
     if images is not None and (not images.beside_text or reads_images(model, revision)):
-        _refuse_of_text("images", targets=targets, pool=pool, until=until, **of_text)
+        _refuse_of_texts("images", **of_results, **of_texts)
         return scan_images(model, images, asked)
     sounds = sounds_of(texts)
     if sounds is not None and (not sounds.beside_text or reads_sounds(model, revision)):
-        _refuse_of_text("sounds", batch_size=batch_size, pool=pool, until=until, **of_text)
+        of_sounds = {name: value for name, value in of_texts.items() if name != "targets"}
+        _refuse_of_texts("sounds", batch_size=batch_size, **of_results, **of_sounds)
         return scan_sounds(model, sounds, asked, targets=targets)
-    return scan_texts(model, texts, asked, targets=targets, **of_text)
+    if cluster is not None:
+        return scan_by_workers(model, texts, asked, of_texts, cluster)
+    return scan_texts(model, texts, asked, of_texts)
 
 
-def _refuse_of_text(what: str, /, **given: object) -> None:
+def _cluster(
+    ray: str | None,
+    workers: int | None,
+    gpus: float | None,
+    *,
+    task: str | None,
+    tp_plan: str | None,
+    until: float | None,
+) -> Cluster | None:
+    """Whose workers measure; None for this process."""
+    if ray is None:
+        if workers is not None or gpus is not None:
+            raise AttnscopeError(
+                "workers (--workers) and ray_gpus (--ray-gpus) are of Ray: give ray (--ray) too"
+            )
+        return None
+    for flag, given in {
+        "task (--task)": task,
+        "tp_plan (--tp-plan)": tp_plan,
+        "until (--until)": until,
+    }.items():
+        if given is not None:
+            raise AttnscopeError(f"{flag} does not go with ray (--ray): leave out one of them")
+    return Cluster(ray, workers, gpus)
+
+
+def _refuse_of_texts(what: str, /, **given: object) -> None:
     """Refuse arguments that images or sounds have no use for."""
     for name, value in given.items():
         if value is not None and value is not False:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypedDict
 
 import xarray as xr
 
@@ -42,6 +43,7 @@ from attnscope.statistics._measurement import Measurement
 from attnscope.statistics._places import NEEDED
 from attnscope.statistics._sides import grouping_for, read_sides
 from attnscope.statistics._summary import summarize
+from attnscope.store import Signature
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -51,11 +53,66 @@ if TYPE_CHECKING:
 LONGEST_DEFAULT = 2048  # tokens: a longer window must be asked for
 
 
+class OfTexts(TypedDict):
+    """What is asked of texts alone: see `attnscope.scan`."""
+
+    targets: Sources
+    window: int | None
+    stride: int | None
+    field: str | None
+    by_line: bool
+    clusters: int | None
+    groups: Groups | None
+    chat: bool
+    chat_template: str | Path | None
+    words: Words | None
+    by: str | None
+
+
+@dataclass(frozen=True, eq=False)
+class Prepared:
+    """A scan of which nothing is measured yet.
+
+    Attributes
+    ----------
+    job
+        Its forward passes.
+    signature, attributes
+        Of its results.
+    kinds
+        What finds the kinds of heads in them; None where something is not measured that they need.
+    """
+
+    job: Measurement
+    signature: Signature
+    attributes: dict[str, str]
+    kinds: Callable[[xr.Dataset], xr.Dataset] | None
+
+
 def scan_texts(
     model: str | Path | PreTrainedModel | Bridge | Envoy,
     texts: Sources,
     asked: Asked,
+    of_texts: OfTexts,
+) -> xr.Dataset:
+    """Measure where every attention head of a model of texts looks: see `attnscope.scan`, which calls this for texts.
+
+    Raises
+    ------
+    AttnscopeError
+        For anything that the caller can mend: see the message.
+    """
+    show = asked.out is not None and asked.show is not None
+    found = prepared(model, texts, asked, show=show, **of_texts)
+    return measured(found.job, asked, found.signature, found.kinds, found.attributes)
+
+
+def prepared(
+    model: str | Path | PreTrainedModel | Bridge | Envoy,
+    texts: Sources,
+    asked: Asked,
     *,
+    show: bool,
     targets: Sources,
     window: int | None,
     stride: int | None,
@@ -67,8 +124,8 @@ def scan_texts(
     chat_template: str | Path | None,
     words: Words | None,
     by: str | None,
-) -> xr.Dataset:
-    """Measure where every attention head of a model of texts looks: see `attnscope.scan`, which calls this for texts.
+) -> Prepared:
+    """Load the model and open the texts of a scan; `show` asks for the attention over the first windows.
 
     Raises
     ------
@@ -122,7 +179,7 @@ def scan_texts(
         asked.limit,
         corpus,
         asked.progress,
-        show=asked.out is not None and asked.show is not None,
+        show=show,
         groups=() if grouping is None else grouping.names,
         words=worded,
         pool=asked.pool,
@@ -148,7 +205,7 @@ def scan_texts(
     signature = signature_of("scan", loaded, corpus, target, settings)
     attributes = {"model": loaded.name, **decoder_note(loaded.model, with_target=target is not None)}
     kinds = partial(summarize, clusters=clusters, seed=asked.seed) if has_kinds else None
-    return measured(job, asked, signature, kinds, attributes)
+    return Prepared(job, signature, attributes, kinds)
 
 
 def _windows(

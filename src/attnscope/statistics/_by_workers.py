@@ -1,0 +1,136 @@
+"""One scan by workers that may be lost: each is handed the next unit, and results come here to be kept."""
+
+from __future__ import annotations
+
+import stat
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import xarray as xr
+
+from attnscope.capture import Team
+from attnscope.corpus import is_standard_input, kept
+from attnscope.errors import AttnscopeError
+from attnscope.progress import Progress, Tell, tell_nobody
+from attnscope.statistics._keep import measured
+from attnscope.statistics._units import Measured, Opened, Recipe, Units
+from attnscope.workers import Crew, RayEngine
+
+if TYPE_CHECKING:
+    from attnscope.corpus import Sources
+    from attnscope.statistics._asked import Asked
+    from attnscope.statistics._scan_texts import OfTexts
+    from attnscope.workers import Cluster
+
+
+def scan_by_workers(
+    model: object, texts: Sources, asked: Asked, of_texts: OfTexts, cluster: Cluster
+) -> xr.Dataset:
+    """Measure as `scan_texts` does, by workers of Ray's; this process loads no model.
+
+    Raises
+    ------
+    AttnscopeError
+        What cannot be sent to a worker, and for anything that the caller can mend: see the message.
+    """
+    texts, of_texts["targets"] = kept(texts), kept(of_texts["targets"])
+    for name, given in {"model": model, "tokenizer": asked.processor}.items():
+        if given is not None and not isinstance(given, str | Path):
+            raise AttnscopeError(
+                f"the {name} is an object in this process, which is not sent to workers (--ray): give its folder or "
+                "hub id"
+            )
+    for sources in (texts, of_texts["targets"]):
+        _refuse_read_once(sources)
+    if asked.loading.device is not None and ":" in asked.loading.device:
+        raise AttnscopeError(
+            f"device (--device) is {asked.loading.device}, and Ray says which GPU a worker has: give cuda"
+        )
+    recipe = Recipe(
+        str(model),
+        texts,
+        replace(asked, out=None, progress=None, task=None),
+        of_texts,
+        Path.cwd(),
+        show=asked.out is not None and asked.show is not None,
+    )
+    tell = asked.progress or tell_nobody
+    tell(Progress("start workers", 0.0))
+    with RayEngine(cluster, recipe) as engine:
+        return measured_by(Crew(engine, engine.size, _Agreed()), asked, tell)
+
+
+def measured_by(crew: Crew, asked: Asked, tell: Tell) -> xr.Dataset:
+    """The results of a scan whose units a crew measures."""
+    opened: Opened = crew.first()
+    return measured(ByWorkers(crew, tell), asked, opened.signature, opened.kinds, opened.attributes)
+
+
+class ByWorkers:
+    """The forward passes of one scan, done by others: a `Job`."""
+
+    def __init__(self, crew: Crew, tell: Tell) -> None:
+        self.crew, self.tell = crew, tell
+        self.notes: dict[str, str] = {}
+        self.team = Team()
+
+    def batches(self, done: Callable[[range], bool] = lambda _: False) -> Iterator[xr.Dataset]:
+        """Units as they are measured, but those that are done, which must be told by what can be sent."""
+        share, windows = 0.0, 0
+        for unit in self.crew.hand_out(lambda number: partial(_measure, number, done)):
+            yield from unit.results
+            share, windows = min(1.0, share + unit.share), windows + unit.windows
+            self.tell(Progress("scan", share, {"windows": windows, "workers": self.crew.ready}))
+        (self.notes,) = self.crew.hand_out(lambda _: Units.notes, 1)
+
+    def sample(self, results: xr.Dataset, asked: Sequence[tuple[int, int]]) -> xr.Dataset | None:
+        """The attention over the first texts."""
+        (found,) = self.crew.hand_out(lambda _: partial(_sample, results, tuple(asked)), 1)
+        self.tell(Progress("scan", 1.0))
+        return found
+
+
+class _Agreed:
+    """All workers must read the same."""
+
+    def __init__(self) -> None:
+        self.signature: Any = None
+
+    def __call__(self, opened: Opened) -> None:
+        self.signature = self.signature or opened.signature
+        differing = self.signature.differences(opened.signature)
+        if differing:
+            raise AttnscopeError(
+                f"workers do not agree: with one of them {differing[0]}. All need the same files and versions"
+            )
+
+
+def _measure(number: int, done: Callable[[range], bool], units: Units) -> Measured | None:
+    return units.measure(number, done)
+
+
+def _sample(results: xr.Dataset, asked: Sequence[tuple[int, int]], units: Units) -> xr.Dataset:
+    return units.job.sample(results, asked)
+
+
+def _refuse_read_once(sources: Any) -> None:
+    """Refuse what each worker would have to read, and one alone can."""
+    if isinstance(sources, Iterator):
+        raise AttnscopeError(
+            "texts of a generator are not sent to workers (--ray): write them to a file, and give its path"
+        )
+    for one in sources if isinstance(sources, list) else [sources]:
+        if isinstance(one, Path) and (is_standard_input(one) or _is_pipe(one)):
+            raise AttnscopeError(
+                f"{one} is read once, and each worker (--ray) reads all texts: write it to a file"
+            )
+
+
+def _is_pipe(path: Path) -> bool:
+    try:
+        return stat.S_ISFIFO(path.stat().st_mode)
+    except (OSError, ValueError):
+        return False

@@ -1,0 +1,149 @@
+"""The units of a scan in a process that measures those it is asked for."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+import xarray as xr
+
+from attnscope.errors import explaining
+from attnscope.statistics._asked import Asked
+from attnscope.statistics._pools import stretches
+from attnscope.statistics._scan_texts import OfTexts, prepared
+from attnscope.statistics._tasks import UNIT
+from attnscope.store import Signature
+
+if TYPE_CHECKING:
+    from attnscope.corpus import Sources, Window
+    from attnscope.progress import Progress
+    from attnscope.statistics._measurement import Measurement
+
+
+@dataclass(frozen=True, eq=False)
+class Measured:
+    """What was measured of one unit.
+
+    Attributes
+    ----------
+    results
+        Texts that follow each other; none where the run has all of them already.
+    share
+        Part of all work that the unit is.
+    windows
+        How many it has.
+    """
+
+    results: tuple[xr.Dataset, ...]
+    share: float
+    windows: int
+
+
+@dataclass(frozen=True, eq=False)
+class Opened:
+    """What a worker says of the scan when it is ready: see `Prepared`."""
+
+    signature: Signature
+    attributes: dict[str, str]
+    kinds: Callable[[xr.Dataset], xr.Dataset] | None
+
+
+class Units:
+    """Batches of a scan, some at a time; or its pools, one at a time.
+
+    Texts are read forward, and anew where an earlier unit is asked for than the last.
+    """
+
+    def __init__(self, job: Measurement, size: int, said: Callable[[], float] = lambda: 0.0) -> None:
+        self.job, self.size, self.said = job, size, said
+        self._start()
+
+    def measure(self, unit: int, done: Callable[[range], bool] = lambda _: False) -> Measured | None:
+        """What is not done of a unit, counted from 0; None where the texts end before."""
+        if unit < self.following:
+            self._start()
+        while self.following < unit:
+            if not self._each(lambda _, batch: self.job.pass_over(batch)):
+                return None
+        before, windows = self.said(), 0
+        found: list[xr.Dataset] = []
+
+        def measure(texts: range, batch: Sequence[Window]) -> None:
+            nonlocal windows
+            windows += len(batch)
+            if done(texts):
+                self.job.pass_over(batch)
+            else:
+                found.append(self.job.measure(batch, texts.start))
+
+        if not self._each(measure):
+            return None
+        return Measured(tuple(stretches(found)), max(0.0, self.said() - before), windows)
+
+    def notes(self) -> dict[str, str]:
+        """What is said of the scan when all texts are read."""
+        while self._each(lambda _, batch: self.job.pass_over(batch)):
+            pass
+        return self.job.notes
+
+    def _start(self) -> None:
+        self.following = 0
+        self.walk: Iterator[tuple[range, list[Window]]] = self.job.walk()
+
+    def _each(self, do: Callable[[range, list[Window]], object]) -> bool:
+        """Do the same with each batch of the next unit; whether there was any."""
+        count = 0
+        for texts, batch in islice(self.walk, self.size):
+            do(texts, batch)
+            count += 1
+        self.following += 1
+        return count > 0
+
+
+@dataclass(frozen=True, eq=False)
+class Recipe:
+    """All that a process needs to take part in a scan.
+
+    Attributes
+    ----------
+    folder
+        The one that names of files are relative to.
+    show
+        Whether the attention over the first windows will be asked for.
+    """
+
+    model: str | Path
+    texts: Sources
+    asked: Asked
+    of_texts: OfTexts
+    folder: Path
+    show: bool
+
+    def __call__(self) -> tuple[Units, Opened]:
+        """Load the model and open the texts, on one thread.
+
+        Raises
+        ------
+        AttnscopeError
+            What `attnscope.scan` raises before it measures anything.
+        """
+        with explaining(
+            f"{self.folder} is not there on a worker's machine", "Work on a disk that all machines share"
+        ):
+            os.chdir(self.folder)
+        torch.set_num_threads(1)
+        shares = [0.0]
+
+        def hear(progress: Progress) -> None:
+            shares[0] = progress.share
+
+        asked = replace(self.asked, progress=hear)
+        found = prepared(self.model, self.texts, asked, show=self.show, **self.of_texts)
+        size = UNIT if asked.pool is None else 1
+        units = Units(found.job, size, lambda: shares[0])
+        return units, Opened(found.signature, found.attributes, found.kinds)

@@ -1,0 +1,77 @@
+"""What an engine of workers does, whatever starts them: processes, threads, a cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeAlias, runtime_checkable
+
+#: Made in the worker, once: what its work needs (a model, a corpus), and what it says of itself when it is ready.
+Begin: TypeAlias = Callable[[], tuple[Any, Any]]
+#: One piece of work, of what the worker holds; None is the answer where there is no such piece.
+Request: TypeAlias = Callable[[Any], Any]
+
+
+@dataclass(frozen=True)
+class Ready:
+    """A worker has begun.
+
+    Attributes
+    ----------
+    worker
+        Its number.
+    said
+        What it says of itself.
+    """
+
+    worker: int
+    said: Any
+
+
+@dataclass(frozen=True)
+class Answered:
+    """A worker has done what it was asked.
+
+    Attributes
+    ----------
+    worker
+        Its number.
+    ticket
+        Of the request.
+    answer
+        What the request returned.
+    """
+
+    worker: int
+    ticket: int
+    answer: Any
+
+
+@dataclass(frozen=True)
+class Lost:
+    """A worker is no more, with what it was asked and had not answered."""
+
+    worker: int
+
+
+Event: TypeAlias = Ready | Answered | Lost
+
+
+@runtime_checkable
+class Engine(Protocol):
+    """Starts workers, asks them and hears of them.
+
+    A worker does what it is asked in the order in which it was asked. What a request raises is raised by `wait`.
+    """
+
+    def start(self) -> int:
+        """Begin a worker, and return its number at once; no number comes twice."""
+        ...
+
+    def ask(self, worker: int, ticket: int, request: Request) -> None:
+        """Ask a worker that is ready for one more piece of work."""
+        ...
+
+    def wait(self) -> Event:
+        """The next thing that happens."""
+        ...

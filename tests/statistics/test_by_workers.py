@@ -1,0 +1,147 @@
+"""One scan by workers that are lost: the arrays of one process, bit for bit. Without Ray: it has tests of its own."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+import attnscope
+from attnscope import AttnscopeError, open_run
+from attnscope.bundled import TEXT
+from attnscope.statistics import _by_workers, _units
+from attnscope.statistics._measurement import Measurement
+from attnscope.statistics._units import Opened
+from attnscope.store import RunFolder, Signature, unpacked
+from tests.statistics.test_targets import TARGETS, TEXTS
+from tests.translation.small_translators import small_model, small_tokenizer
+from tests.workers.simulated import Simulated
+
+SIZES = {"window": 32, "batch_size": 4, "limit": 60, "device": "cpu"}
+
+
+@pytest.fixture(autouse=True)
+def here(monkeypatch):
+    """In place of Ray, workers in this process that die; units are small."""
+
+    class Engine(Simulated):
+        def __init__(self, cluster, recipe):
+            super().__init__(recipe, seed=cluster.workers, deaths=2, size=cluster.workers)
+
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *_):
+            pass
+
+    monkeypatch.setattr(_by_workers, "RayEngine", Engine)
+    monkeypatch.setattr(_units, "UNIT", 3)
+
+
+def scan(*given, **more):
+    return attnscope.scan(*(given or ("bundled", TEXT)), **({} if given else SIZES), **more)
+
+
+def saved(tmp_path, model):
+    model.save_pretrained(tmp_path / "model")
+    small_tokenizer().save_pretrained(tmp_path / "model")
+    return tmp_path / "model"
+
+
+@pytest.mark.parametrize(
+    "more",
+    [{}, {"pool": 4}, {"groups": "kinds", "words": "unicode", "stride": 16, "clusters": 3}],
+    ids=lambda more: "-".join(more) or "plain",
+)
+def test_the_arrays_are_those_of_one_process(more, tmp_path):
+    whole = scan(out=tmp_path / "whole", show=[(1, 2)], **more)
+    told = []
+    given = {"ray": "local", "workers": 3, "progress": told.append}
+    found = scan(out=tmp_path / "run", show=[(1, 2)], **given, **more)
+    assert found.identical(whole)
+    sample, again = (unpacked((tmp_path / one / "sample.zarr.zip").read_bytes()) for one in ("whole", "run"))
+    assert sample.identical(again)
+    if "pool" in more:
+        short, again = (open_run(tmp_path / one, part="windows") for one in ("whole", "run"))
+        assert short.identical(again)
+    shares = [one.share for one in told]
+    assert shares == sorted(shares)
+    assert shares[-1] == 1
+    count = int(found.windows.sum()) if "pool" in more else found.sizes["text"]
+    assert max(one.told.get("windows", 0) for one in told) == count
+
+
+def test_without_a_folder_too():
+    assert scan(ray="local", workers=2).identical(scan())
+
+
+def test_translations_lie_beside_their_sources(tmp_path):
+    given = saved(tmp_path, small_model("bart")), TEXTS
+    more = {"targets": TARGETS, "band": 3, "batch_size": 1, "device": "cpu"}
+    assert scan(*given, **more, ray="local", workers=2).identical(scan(*given, **more))
+
+
+@pytest.mark.parametrize("first", ["workers", "one process"])
+def test_what_a_stopped_scan_has_measured_is_kept(first, tmp_path, monkeypatch):
+    def stop(progress):
+        if progress.told.get("windows", 0) > 30:
+            raise KeyboardInterrupt
+
+    whole, out = scan(out=tmp_path / "whole"), tmp_path / "run"
+    by_workers = {"ray": "local", "workers": 2}
+    with pytest.raises(KeyboardInterrupt):
+        scan(out=out, progress=stop, **(by_workers if first == "workers" else {}))
+    held = [*RunFolder(out, {"command": "scan"}).look().files]
+    assert any(name.startswith("pieces/") for name in held)
+    measured = []
+
+    def note(measurement, batch, first):
+        measured.append(len(batch))
+        return own(measurement, batch, first)
+
+    own = Measurement.measure
+    monkeypatch.setattr(Measurement, "measure", note)
+    found = scan(out=out, **(by_workers if first != "workers" else {}))
+    assert found.identical(whole)
+    if first == "workers":
+        assert sum(measured) == 60 - 36
+    else:
+        assert 60 - 28 <= sum(measured) <= 60 - 28 + 2 * 12  # two deaths lose a unit each, at most
+
+
+def test_workers_that_read_other_texts_are_refused():
+    agreed = _by_workers._Agreed()
+    for sha in ("a", "a"):
+        agreed(Opened(Signature("scan", corpus={"sha256": sha}), {}, None))
+    with pytest.raises(
+        AttnscopeError, match=r"workers do not agree: with one of them corpus\.sha256 is a, not b"
+    ):
+        agreed(Opened(Signature("scan", corpus={"sha256": "b"}), {}, None))
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"ray": "nonsense"}, "ray .--ray. is 'nonsense'; expected local"),
+        ({"workers": 2}, "workers .--workers. and ray_gpus .--ray-gpus. are of Ray"),
+        ({"ray_gpus": 0.5}, "are of Ray"),
+        ({"ray": "local", "task": "1/2", "out": Path("run")}, r"task \(--task\) does not go with ray"),
+        ({"ray": "local", "tp_plan": "auto"}, "does not go with ray"),
+        ({"ray": "local", "device": "cuda:1"}, "Ray says which GPU a worker has: give cuda"),
+        ({"ray": "local", "texts": (one for one in ["a", "b"])}, "texts of a generator are not sent"),
+        ({"ray": "local", "texts": Path("-")}, "- is read once, and each worker"),
+        ({"ray": "local", "texts": [Path("pipe")]}, "pipe is read once"),
+        ({"ray": "local", "model": small_model("bart")}, "the model is an object in this process"),
+        ({"ray": "local", "tokenizer": small_tokenizer()}, "the tokenizer is an object in this process"),
+        ({"ray": "local", "texts": Path("a.png")}, r"ray \(--ray\) is of texts, and these are images"),
+        ({"ray": "local", "texts": Path("nothing.txt"), "workers": 1}, "no such file or folder"),
+    ],
+)
+def test_what_cannot_be_sent_is_refused(given, said, tmp_path, monkeypatch):
+    from PIL import Image
+
+    monkeypatch.chdir(tmp_path)
+    os.mkfifo("pipe")
+    Image.new("RGB", (8, 8)).save("a.png")
+    with pytest.raises(AttnscopeError, match=said):
+        attnscope.scan(**{"model": "bundled", "texts": TEXT} | given)
+    assert not Path("run").exists()

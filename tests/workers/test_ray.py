@@ -1,0 +1,98 @@
+"""Workers that are Ray's actors: on this machine alone, and gone when all is done."""
+
+import os
+import signal
+import socket
+import sys
+import tempfile
+import time
+from functools import partial
+from pathlib import Path
+from types import ModuleType
+
+import psutil
+import pytest
+
+from attnscope import AttnscopeError
+from attnscope.workers import Cluster, Crew, RayEngine
+
+
+def test_without_ray_it_is_said_how_to_get_it(monkeypatch):
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(AttnscopeError, match=r"needs the package ray.*pip install 'attnscope\[ray\]'"):
+        RayEngine(Cluster(), begin).__enter__()
+
+
+def test_a_folder_of_that_name_is_not_ray(monkeypatch):
+    monkeypatch.setitem(sys.modules, "ray", ModuleType("ray"))
+    with pytest.raises(AttnscopeError, match="which is not installed"):
+        RayEngine(Cluster(), begin).__enter__()
+
+
+def begin():
+    return os.getpid(), "ready"
+
+
+def work(number, pid):
+    assert pid == os.getpid()
+    time.sleep(0.02)
+    return None if number >= 60 else (number, pid)
+
+
+def refuse(_):
+    raise AttnscopeError("it is no good")
+
+
+def processes_of_ray():
+    """Those below this process, but for zombies."""
+    below = psutil.Process().children(recursive=True)
+    return [one for one in below if one.status() != psutil.STATUS_ZOMBIE and "ray" in " ".join(one.cmdline())]
+
+
+def test_killed_actors_are_replaced_and_nothing_is_left():
+    pytest.importorskip("ray")
+    pids, killed = set(), 0
+    before = {*Path(tempfile.gettempdir()).glob("attnscope-*")}
+    with RayEngine(Cluster(workers=2), begin) as engine:
+        crew = Crew(engine, engine.size)
+        assert crew.first() == "ready"
+        listening = [
+            one.laddr.ip
+            for process in (psutil.Process(), *processes_of_ray())
+            for one in process.net_connections("inet")
+            if one.status == psutil.CONN_LISTEN
+        ]
+        assert listening
+        assert {ip.removeprefix("::ffff:") for ip in listening} <= {"127.0.0.1", "::1"}
+        found = []
+        for number, pid in crew.hand_out(lambda number: partial(work, number)):
+            found.append(number)
+            pids.add(pid)
+            if len(found) % 12 == 0:
+                os.kill(pid, signal.SIGKILL)
+                killed += 1
+        assert sorted(found) == list(range(60))
+        assert killed == 5
+        assert len(pids) >= 5
+        with pytest.raises(AttnscopeError, match="no good"):
+            list(crew.hand_out(lambda _: refuse, 1))
+    assert not processes_of_ray()
+    assert {*Path(tempfile.gettempdir()).glob("attnscope-*")} == before
+
+
+def test_what_cannot_be_reached_or_sent_is_refused(monkeypatch):
+    pytest.importorskip("ray")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+    with pytest.raises(AttnscopeError, match=rf"Ray cannot be reached or started \({address}\): .*refused"):
+        RayEngine(Cluster(address), begin).__enter__()
+    monkeypatch.setenv("RAY_ADDRESS", address)  # as a cluster that was stopped leaves it
+    with pytest.raises(AttnscopeError, match=r"\(auto\): .*refused"):
+        RayEngine(Cluster("auto"), begin).__enter__()
+    monkeypatch.delenv("RAY_ADDRESS")
+    with (
+        socket.socket() as open_,
+        pytest.raises(AttnscopeError, match="cannot be sent to workers"),
+    ):
+        RayEngine(Cluster(workers=1), partial(refuse, open_)).__enter__()
