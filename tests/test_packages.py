@@ -32,7 +32,7 @@ ORDER = (
     {"zoo"},
     {"models"},
     {"attention"},
-    {"bundled", "progress", "checks", "_caller", "_documents"},
+    {"bundled", "progress", "checks", "_caller", "_documents", "remote"},
     {"errors"},
 )
 FLOORS = {package: floor for floor, packages in enumerate(ORDER) for package in packages}

@@ -24,7 +24,12 @@ _Window = Annotated[
     typer.Option(help="Tokens of a window; shorter ones are left out.", show_default="the model's length"),
 ]
 _Target = Annotated[
-    list[Path] | None, typer.Option(help=options.TARGET + "Cut like the text; they need not be parallel.")
+    list[Any] | None,  # paths, and URLs as strings
+    typer.Option(
+        parser=options.path_or_url,
+        metavar="PATH",
+        help=options.TARGET + "Cut like the text; they need not be parallel.",
+    ),
 ]
 _Frequencies = Annotated[
     str | None,
@@ -147,7 +152,7 @@ def explain(
 
 def _analysed(
     model: str,
-    text: list[Path] | None,
+    text: list[Any] | None,
     *,
     paper: bool,
     published_as: str | None,

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from attnscope.checks import check_formats
 from attnscope.errors import AttnscopeError
+from attnscope.remote import is_url
 
 BUNDLED = "bundled"
 
@@ -16,17 +18,46 @@ Model = Annotated[
     str,
     typer.Argument(help=f"Model folder or hub id; '{BUNDLED}' is the small model that attnscope brings."),
 ]
+
+
+def path_or_url(given: str) -> Path | str:
+    """A path, or a URL as it stands.
+
+    Examples
+    --------
+    >>> path_or_url("corpus/a.txt"), path_or_url("s3://bucket/corpus/")
+    (PosixPath('corpus/a.txt'), 's3://bucket/corpus/')
+    """
+    return given if is_url(given) else Path(given)
+
+
+#: Folders here that stand for run folders in an object store; closed when the command has ended.
+stages = ExitStack()
+
+
+def run_folder(given: str) -> Path:
+    """A path, or the folder here that stands for one in an object store."""
+    from attnscope.store import staged
+
+    return stages.enter_context(staged(given)) if is_url(given) else Path(given)
+
+
 Texts = Annotated[
-    list[Path] | None,
+    list[Any] | None,  # paths, and URLs as strings
     typer.Argument(
-        help="Files or folders of text (UTF-8, .txt .md .jsonl, also .gz .bz2 .xz; .parquet .arrow); - is standard "
-        "input; datasets:NAME:CONFIG:SPLIT a data set of Hugging Face."
+        parser=path_or_url,
+        metavar="[TEXT]...",
+        help="Files or folders of text (UTF-8, .txt .md .jsonl, also .gz .bz2 .xz; .parquet .arrow), here or as URLs "
+        "(s3://BUCKET/CORPUS); - is standard input; datasets:NAME:CONFIG:SPLIT a data set of Hugging Face.",
     ),
 ]
 Out = Annotated[
     Path | None,
     typer.Option(
-        help="Run folder. A run that was stopped goes on there.", show_default="one under attnscope-runs"
+        parser=run_folder,
+        metavar="PATH",
+        help="Run folder, here or in an object store (s3://BUCKET/RUN). A run that was stopped goes on there.",
+        show_default="one under attnscope-runs",
     ),
 ]
 Repair = Annotated[

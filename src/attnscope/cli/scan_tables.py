@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from attnscope.cli.group_tables import group_columns, groups_dict, print_groups
 from attnscope.cli.output import csv_text, emit, new_console
 from attnscope.cli.place import count
+from attnscope.store import named
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -53,7 +54,7 @@ def as_dict(results: xr.Dataset, folder: Path) -> dict[str, Any]:
         "heads": rank_heads(results),
         "groups": groups_dict(results) if "group_weight" in results else None,
         "independence": json.loads(results.attrs.get("summary", "null")),
-        "run": str(folder),
+        "run": named(folder),
     }
 
 

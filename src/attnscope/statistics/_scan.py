@@ -27,7 +27,7 @@ from attnscope.statistics._scan_texts import scan_texts
 from attnscope.statistics.images import scan_images
 from attnscope.statistics.pictured import scan_pictured
 from attnscope.statistics.sounds import scan_sounds
-from attnscope.store import Signature
+from attnscope.store import Signature, keeping_elsewhere
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from attnscope.capture import Bridge, Envoy
 
 
+@keeping_elsewhere
 @borrowing
 def scan(
     model: str | Path | PreTrainedModel | Bridge | Envoy | None = None,
