@@ -18,8 +18,8 @@ class Proxy:
     Attributes
     ----------
     fault
-        Called with method, path and the number of the request; gives ``"500"``, ``"cut"`` (in the middle of what is sent or
-        answered), ``"slow"`` or None.
+        Called with method, path and the number of the request; gives ``"500"``, ``"slow"``, ``"cut"`` (in the middle of
+        what is sent or answered) or None.
     seen
         Method and path of all requests.
     """

@@ -24,7 +24,7 @@ _Window = Annotated[
     typer.Option(help="Tokens of a window; shorter ones are left out.", show_default="the model's length"),
 ]
 _Target = Annotated[
-    list[Any] | None,  # paths, and URLs as strings
+    list[Any] | None,  # paths and URLs
     typer.Option(
         parser=options.path_or_url,
         metavar="PATH",

@@ -19,7 +19,7 @@ _Window = Annotated[
     int | None, typer.Option(help="Tokens of a window.", show_default="the model's length, at most 512")
 ]
 _Target = Annotated[
-    list[Any] | None,  # paths, and URLs as strings
+    list[Any] | None,  # paths and URLs
     typer.Option(
         parser=options.path_or_url, metavar="PATH", help=options.TARGET + "Line i beside line i of the text."
     ),

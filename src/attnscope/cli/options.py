@@ -10,7 +10,7 @@ import typer
 
 from attnscope.checks import check_formats
 from attnscope.errors import AttnscopeError
-from attnscope.remote import is_url
+from attnscope.remote import Url
 
 BUNDLED = "bundled"
 
@@ -20,15 +20,15 @@ Model = Annotated[
 ]
 
 
-def path_or_url(given: str) -> Path | str:
-    """A path, or a URL as it stands.
+def path_or_url(given: str) -> Path | Url:
+    """A path, or a URL.
 
     Examples
     --------
     >>> path_or_url("corpus/a.txt"), path_or_url("s3://bucket/corpus/")
-    (PosixPath('corpus/a.txt'), 's3://bucket/corpus/')
+    (PosixPath('corpus/a.txt'), Url(s3://bucket/corpus/))
     """
-    return given if is_url(given) else Path(given)
+    return Url(given) if "://" in given and not Path(given).exists() else Path(given)
 
 
 #: Folders here that stand for run folders in an object store; closed when the command has ended.
@@ -39,11 +39,11 @@ def run_folder(given: str) -> Path:
     """A path, or the folder here that stands for one in an object store."""
     from attnscope.store import staged
 
-    return stages.enter_context(staged(given)) if is_url(given) else Path(given)
+    return stages.enter_context(staged(given)) if "://" in given else Path(given)
 
 
 Texts = Annotated[
-    list[Any] | None,  # paths, and URLs as strings
+    list[Any] | None,  # paths and URLs
     typer.Argument(
         parser=path_or_url,
         metavar="[TEXT]...",

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 _Target = Annotated[
-    list[Any] | None,  # paths, and URLs as strings
+    list[Any] | None,  # paths and URLs
     typer.Option(
         parser=options.path_or_url,
         metavar="PATH",
@@ -59,7 +59,7 @@ _Band = Annotated[
     ),
 ]
 _Texts = Annotated[
-    list[Any] | None,  # paths, and URLs as strings
+    list[Any] | None,  # paths and URLs
     typer.Argument(
         parser=options.path_or_url,
         metavar="[TEXT]...",
@@ -197,7 +197,7 @@ def scan(
         task,
         pool,
     )
-    plain = not any(asked_apart) and not any(isinstance(one, str) for one in text or [])
+    plain = not any(asked_apart) and all(isinstance(one, Path) for one in text or [])
     signed = {"groups": _signed(named), "words": _signed_words(words_of)}
     question = Question.of(model, text or None, **signed, **settings) if plain else None
     results = None if question is None else _known(question, place, shown)

@@ -151,22 +151,20 @@ class Corpus:
         [('a.jsonl:1', 'One.'), ('a.jsonl:2', 'Two.')]
         """
         found: list[_Source] = []
-        strings, urls, names = 0, 0, Names()
+        strings, names = 0, Names()
         given = TEXT if sources is None else kept(sources)
         only_once = isinstance(given, Iterator)
+        _refuse_mixed(given)
         for source in each(given):
-            if isinstance(source, str):
-                urls += is_url(source)
-                strings += not is_url(source)
+            if isinstance(source, Url) or is_url(source):
+                if only_once:
+                    raise AttnscopeError(_no_text_but_url(str(source)))
+                url = source if isinstance(source, Url) else Url(str(source))
+                opened = _open_url(url, field, names)
+                found.extend(_as_asked(opened, url, field, chats=chats, lines=by_line, blank=blank_lines))
+            elif isinstance(source, str):
+                strings += 1
                 name = f"text {strings}"
-                if urls and strings:
-                    raise AttnscopeError(_mixed(source))
-                if urls:
-                    opened = _open_url(Url(source), field, names)
-                    found.extend(
-                        _as_asked(opened, source, field, chats=chats, lines=by_line, blank=blank_lines)
-                    )
-                    continue
                 if chats:
                     raise AttnscopeError(
                         f"{name} is a string; expected a chat: a list of messages, or JSON Lines"
@@ -416,7 +414,7 @@ def refuse_file_name(content: str, name: str) -> None:
 
 
 def _as_asked(
-    opened: list[_Source], given: Path | str, field: str | None, *, chats: bool, lines: bool, blank: bool
+    opened: list[_Source], given: Path | Url, field: str | None, *, chats: bool, lines: bool, blank: bool
 ) -> Iterator[_Source]:
     """Files as chats or by line, where that is asked for."""
     for one in opened:
@@ -426,15 +424,22 @@ def _as_asked(
             yield _Lines(one, blank) if lines and not isinstance(one, _OF_RECORDS) else one
 
 
-def _mixed(found: str) -> str:
-    said = str(Url(found)) if is_url(found) else found
+def _refuse_mixed(given: Any) -> None:
+    """Refuse URLs beside strings that are texts: among texts, a link may be one of them."""
+    texts = [one for one in given if isinstance(one, str)] if isinstance(given, list) else []
+    urls = [one for one in texts if is_url(one)]
+    if urls and len(urls) < len(texts):
+        raise AttnscopeError(_no_text_but_url(urls[0]))
+
+
+def _no_text_but_url(given: str) -> str:
     return (
-        f"{said[:60]!r} stands among URLs and strings that are texts: nothing is fetched for a text. Give URLs by "
+        f"{str(Url(given))[:100]!r} stands where texts do, and nothing is fetched for a text: give URLs in a list by "
         "themselves"
     )
 
 
-def _chats(source: _Source, path: Path | str, field: str | None) -> _Source:
+def _chats(source: _Source, path: Path | Url, field: str | None) -> _Source:
     if isinstance(source, _JsonLines | _Stream):
         return _Chats(source, field)
     name = shown(Url(path) if isinstance(path, str) else path)

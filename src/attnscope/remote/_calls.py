@@ -30,7 +30,7 @@ _FINAL = (
 )
 _FINAL_NUMBERS = (errno.EINVAL, errno.ENOSPC, errno.ENAMETOOLONG, errno.ENOSYS, errno.EPERM)
 _PASSING_STATUS = (408, 425, 429)
-_NO_RIGHT = (401, 403)
+_NO_RIGHT, _GONE = (401, 403), (404, 410)
 _Result = TypeVar("_Result")
 
 
@@ -66,6 +66,7 @@ def passes(error: Exception) -> bool:
     >>> passes(ConnectionResetError()), passes(FileNotFoundError()), passes(OSError(errno.ENOSPC, "full"))
     (True, False, False)
     """
+    error = _behind(error)
     status = _status(error)
     if status is not None:
         return status >= 500 or status in _PASSING_STATUS  # noqa: PLR2004 errors of the server
@@ -95,6 +96,7 @@ def explained(url: Url, action: str = "read") -> Generator[None]:
 
 
 def _said(url: Url, action: str, error: Exception) -> str:
+    error = _behind(error)
     reason = url.clean(reason_of(error))
     if isinstance(error, FileNotFoundError):
         why = "" if url.name in reason else f" ({reason})"
@@ -113,6 +115,15 @@ def _said(url: Url, action: str, error: Exception) -> str:
     if passes(error):
         return f"cannot be {'written' if action == 'write' else 'read'} ({reason}), at several tries: check the network"
     return f"cannot be {'written' if action == 'write' else 'read'} ({reason})"
+
+
+def _behind(error: Exception) -> Exception:
+    """Over HTTP fsspec says that nothing is there, whatever the server or the network said."""
+    cause = error.__cause__
+    told = isinstance(cause, OSError | TimeoutError) or type(cause).__module__.startswith("aiohttp")
+    if not (isinstance(error, FileNotFoundError) and isinstance(cause, Exception) and told):
+        return error
+    return error if _status(cause) in _GONE else cause
 
 
 def _status(error: Exception) -> int | None:

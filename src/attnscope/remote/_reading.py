@@ -100,6 +100,7 @@ class _Raw(io.RawIOBase):
         self._file: Any = None
         self._failed = False
         self._info = _info(url)
+        self._streams = url.is_web and not self._info.get("partial")  # a server that gives no parts of files
         if self._info["type"] == "directory":
             raise IsADirectoryError("it is a folder")
 
@@ -108,7 +109,7 @@ class _Raw(io.RawIOBase):
 
     def seekable(self) -> bool:
         with explained(self._url):
-            return bool(patiently(self._ready).seekable())
+            return not self._streams and bool(patiently(self._ready).seekable())
 
     def tell(self) -> int:
         return self._at
@@ -168,14 +169,12 @@ class _Raw(io.RawIOBase):
                     "same command again"
                 )
         store, path = self._url.place()
-        file = store.open(path, "rb", cache_type="none")
+        file = store.open(path, "rb", cache_type="none", **({"block_size": 0} if self._streams else {}))
         try:
-            if self._at and file.seekable():
+            if not self._streams and file.seekable():
                 file.seek(self._at)
             else:
-                left = self._at
-                while left and (passed := file.read(min(left, BLOCK))):
-                    left -= len(passed)
+                _pass_over(file, self._at)
         except BaseException:
             file.close()
             raise
@@ -186,6 +185,13 @@ class _Raw(io.RawIOBase):
             with suppress(Exception):
                 self._file.close()
             self._file = None
+
+
+def _pass_over(file: Any, size: int) -> None:
+    while size and (passed := file.read(min(size, BLOCK))):
+        size -= len(passed)
+    if size:
+        raise ConnectionError(f"it ended {size} bytes before the place that was reached")
 
 
 def _info(url: Url) -> dict[str, Any]:

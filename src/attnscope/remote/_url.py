@@ -10,7 +10,7 @@ from urllib.parse import unquote
 
 from attnscope.errors import AttnscopeError
 
-_FORM = re.compile(r"([a-z][a-z0-9+.-]+)://(\S*)", re.IGNORECASE)
+_FORM = re.compile(r"[a-z][a-z0-9+.-]+://", re.IGNORECASE)
 _COLLAPSED = re.compile(r"([a-z][a-z0-9+.-]+):/[^/]", re.IGNORECASE)  # what pathlib makes of it
 _AS_QUERY, _AS_USER = re.compile(r"\?[^\s'\"]*=[^\s'\"]*"), re.compile(r"//[^/\s@]+@")
 _LONGEST = 2048  # characters; what is longer is a text
@@ -26,7 +26,9 @@ def is_url(given: object) -> bool:
     >>> is_url("s3://bucket/a.txt"), is_url("See https://example.org."), is_url(Path("a.txt"))
     (True, False, False)
     """
-    return isinstance(given, str) and len(given) <= _LONGEST and _FORM.fullmatch(given) is not None
+    if not isinstance(given, str) or len(given) > _LONGEST or any(map(str.isspace, given)):
+        return False
+    return _FORM.match(given) is not None
 
 
 def refuse_path_of_url(path: Path) -> None:
@@ -57,6 +59,8 @@ def refuse_path_of_url(path: Path) -> None:
 class Url:
     """A file or folder that fsspec reads, named as paths are; as text it is without user, password and query.
 
+    Its name may hold spaces, unlike that of a string that is taken for a URL.
+
     Parameters
     ----------
     address
@@ -79,7 +83,7 @@ class Url:
     address: str = field(repr=False)
 
     def __post_init__(self) -> None:
-        if _FORM.fullmatch(self.address) is None or self.scheme not in _schemes():
+        if _FORM.match(self.address) is None or self.scheme not in _schemes():
             raise AttnscopeError(
                 f"{self}: a URL that nothing here reads; expected s3://, gs://, az://, https:// or another that "
                 "fsspec knows"
@@ -129,7 +133,8 @@ class Url:
 
     def child(self, name: str) -> Url:
         """A file below, by its path in this folder."""
-        return Url(f"{self.address.rstrip('/')}/{name}") if name else self
+        body, _ = _cut(self.address, web=self.is_web)
+        return Url(f"{body.rstrip('/')}/{name}{self.address[len(body) :]}") if name else self
 
     def place(self) -> tuple[Any, str]:
         """What reads it, of fsspec, and its name there.
@@ -150,7 +155,7 @@ class Url:
         """A message without the secrets of this address, however a library writes them."""
         body, query = _cut(self.address.partition("://")[2], web=self.is_web)
         user = body.partition("/")[0].rpartition("@")[0]
-        parts = [user, *user.split(":"), query, *(part.partition("=")[2] for part in query.split("&"))]
+        parts = [user, *user.split(":"), query, *(part.partition("=")[2] for part in re.split("[&#]", query))]
         secrets = {form for part in parts for form in (part, unquote(part)) if len(form) > 1}
         text = text.replace(self.address, str(self))
         for secret in sorted(secrets, key=len, reverse=True):
