@@ -124,10 +124,14 @@ def s3():
     }
     try:
         with patch.dict(os.environ, named):
-            store = fsspec.filesystem("s3", skip_instance_cache=True)
-            store.mkdir(BUCKET)
-            fsspec.filesystem("s3").clear_instance_cache()
+            inner = http.client.HTTPConnection(*proxy.target)
+            inner.request("POST", "/moto-api/reset")  # what servers of this process had before
+            inner.getresponse().read()
+            inner.close()
+            type(fsspec.filesystem("s3")).clear_instance_cache()  # they know other servers
+            fsspec.filesystem("s3").mkdir(BUCKET)
             yield proxy
     finally:
         proxy.server.shutdown()
+        proxy.server.server_close()
         server.stop()
