@@ -99,7 +99,8 @@ class Lease:
             with suppress(AttnscopeError):
                 self._claim()
                 said = now
-        self._objects.remove(self._name)  # it may have been on its way when it was given back
+        with suppress(AttnscopeError):  # it may have been on its way when it was given back
+            self._objects.remove(self._name)
 
     def _others(self) -> list[str]:
         return [name for name in self._objects.names(_CLAIMS) if name != self._name]
