@@ -18,7 +18,7 @@ from attnscope.remote import Url, is_url, refuse_path_of_url
         ("s3://bucket/a b.txt", False),
         ("s3:/bucket/a.txt", False),
         ("c:\\a.txt", False),
-        ("http://" + 3000 * "a", False),
+        ("http://" + 9000 * "a", False),
         (Path("a.txt"), False),
     ],
 )
@@ -72,5 +72,7 @@ def test_a_path_that_was_a_url_is_refused_unless_it_is_there(tmp_path, monkeypat
     (tmp_path / "s3:").mkdir()
     (tmp_path / "s3:" / "a").touch()
     refuse_path_of_url(Path("s3://a"))
+    with pytest.raises(AttnscopeError, match="give the string itself"):
+        refuse_path_of_url(Path("https://host/a.txt?key=" + 300 * "k"))
     with pytest.raises(AttnscopeError, match="give the string itself"):
         refuse_path_of_url(Path("s3://b"))

@@ -185,12 +185,15 @@ def test_the_command_names_the_url_and_leaves_nothing_here(proxy, tmp_path, monk
         ([f"{CORPUS}/none.txt"], "nothing is there"),
         ([CORPUS, "--out", "sftp://host/run"], "no place for a run folder"),
         (["gopher://host/corpus"], "nothing here reads"),
+        ([f"http://me:pa55word@127.0.0.1:9/a.txt?key={40 * 'pa55word'}"], "9/a.txt?...: cannot be read"),
     ],
 )
-def test_what_is_not_there_is_one_line(given, says, proxy, tmp_path):
+def test_what_is_not_there_is_one_line(given, says, proxy, tmp_path, monkeypatch):
+    monkeypatch.setattr(_calls, "WAITS", (0.1,))
     refused = command("scan", "bundled", *given, *FLAGS, cwd=tmp_path)
     assert refused.returncode == 2, refused.stderr
     assert says in refused.stderr
     assert len(refused.stderr.strip().splitlines()) == 1, refused.stderr
     assert not refused.stdout
+    assert "pa55word" not in refused.stderr
     assert not [*Path(tmp_path).iterdir()]

@@ -28,7 +28,7 @@ def path_or_url(given: str) -> Path | Url:
     >>> path_or_url("corpus/a.txt"), path_or_url("s3://bucket/corpus/")
     (PosixPath('corpus/a.txt'), Url(s3://bucket/corpus/))
     """
-    return Url(given) if "://" in given and not Path(given).exists() else Path(given)
+    return Url(given) if "://" in given else Path(given)
 
 
 #: Folders here that stand for run folders in an object store; closed when the command has ended.

@@ -13,7 +13,7 @@ from attnscope.errors import AttnscopeError
 _FORM = re.compile(r"[a-z][a-z0-9+.-]+://", re.IGNORECASE)
 _COLLAPSED = re.compile(r"([a-z][a-z0-9+.-]+):/[^/]", re.IGNORECASE)  # what pathlib makes of it
 _AS_QUERY, _AS_USER = re.compile(r"\?[^\s'\"]*=[^\s'\"]*"), re.compile(r"//[^/\s@]+@")
-_LONGEST = 2048  # characters; what is longer is a text
+_LONGEST = 8192  # characters, as of one that carries a key; what is longer is a text
 _WEB = ("http", "https")
 _HIDDEN = "..."
 
@@ -47,7 +47,7 @@ def refuse_path_of_url(path: Path) -> None:
     attnscope.errors.AttnscopeError: s3:/bucket/a.txt is a URL as a pathlib.Path, which ...
     """
     found = _COLLAPSED.match(str(path))
-    if found and found[1].lower() in _schemes() and not path.exists():
+    if found and found[1].lower() in _schemes() and not _is_here(path):
         shown = Url(str(path).replace(":/", "://", 1))
         raise AttnscopeError(
             f"{str(shown).replace('://', ':/', 1)} is a URL as a pathlib.Path, which keeps one slash only: give the "
@@ -176,6 +176,13 @@ def _cut(rest: str, *, web: bool) -> tuple[str, str]:
     if web or "=" in query:
         return body.partition("#")[0] if web else body, query
     return f"{body}{mark}{query}", ""
+
+
+def _is_here(path: Path) -> bool:
+    try:
+        return path.exists()
+    except OSError:  # too long for a name
+        return False
 
 
 def _schemes() -> set[str]:

@@ -83,7 +83,8 @@ def scan(
         Strings are texts themselves; `Path` objects are files or folders (``Path("-")`` is standard input); one of
         them, or any iterable: a list, a generator, a column of a table. A string that is or looks like a file's name
         (``"essay.txt"``) is refused; one that is a URL (``"s3://bucket/corpus/"``) names files that fsspec reads. Or
-        token ids, each row a window as it stands: what a tokenizer returns, a tensor, lists of whole numbers. By default the bundled sample. A file must not change before the scan has ended.
+        token ids, each row a window as it stands: what a tokenizer returns, a tensor, lists of whole numbers. By
+        default the bundled sample. A file must not change before the scan has ended.
         Of a vision encoder, images: paths of ``.png``, ``.jpg`` or ``.webp`` files or of folders that hold them,
         Pillow's images, arrays of pixels ``(row, column, 3)`` of 8 bits, or ``pixel_values``: see
         `attnscope.statistics.images`. Of Whisper, Wav2Vec2 and the like, sounds: ``.wav`` files or folders of them, or
@@ -99,7 +100,8 @@ def scan(
         images, the processor.
     out
         Run folder, its URL in an object store, or a function that names it from the signature. With it, results are
-        written as they come, and a run that was stopped goes on. ``.encoding["source"]`` of the result holds the folder.
+        written as they come, and a run that was stopped goes on. ``.encoding["source"]`` of the result holds the
+        folder.
     repair
         Whether to measure again what was damaged in a finished run; else such a run is refused.
     task
