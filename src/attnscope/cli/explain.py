@@ -25,10 +25,9 @@ _Window = Annotated[
     typer.Option(help="Tokens of a window; shorter ones are left out.", show_default="the model's length"),
 ]
 _Target = Annotated[
-    list[Any] | None,  # paths and URLs
+    list[options.PathOrUrl] | None,
     typer.Option(
         parser=options.path_or_url,
-        metavar="PATH",
         help=options.TARGET + "Cut like the text; they need not be parallel.",
     ),
 ]
@@ -153,7 +152,7 @@ def explain(
 
 def _analysed(
     model: str,
-    text: list[Any] | None,
+    text: list[options.PathOrUrl] | None,
     *,
     paper: bool,
     published_as: str | None,

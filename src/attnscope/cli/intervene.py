@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -19,10 +19,8 @@ _Window = Annotated[
     int | None, typer.Option(help="Tokens of a window.", show_default="the model's length, at most 512")
 ]
 _Target = Annotated[
-    list[Any] | None,  # paths and URLs
-    typer.Option(
-        parser=options.path_or_url, metavar="PATH", help=options.TARGET + "Line i beside line i of the text."
-    ),
+    list[options.PathOrUrl] | None,
+    typer.Option(parser=options.path_or_url, help=options.TARGET + "Line i beside line i of the text."),
 ]
 _Ablations = Annotated[
     str, typer.Option(help="Stand-ins for a head's output, with commas between: zero, mean, resample.")

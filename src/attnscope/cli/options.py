@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Protocol, runtime_checkable
 
 import typer
 
@@ -18,6 +18,21 @@ Model = Annotated[
     str,
     typer.Argument(help=f"Model folder or hub id; '{BUNDLED}' is the small model that attnscope brings."),
 ]
+
+
+@runtime_checkable
+class PathOrUrl(Protocol):
+    """What the help calls the place of a text; typer knows no unions."""
+
+    @property
+    def name(self) -> str:
+        """Its last part."""
+        ...
+
+    @property
+    def suffix(self) -> str:
+        """How the last part ends."""
+        ...
 
 
 def path_or_url(given: str) -> Path | Url:
@@ -43,10 +58,9 @@ def run_folder(given: str) -> Path:
 
 
 Texts = Annotated[
-    list[Any] | None,  # paths and URLs
+    list[PathOrUrl] | None,
     typer.Argument(
         parser=path_or_url,
-        metavar="[TEXT]...",
         help="Files or folders of text (UTF-8, .txt .md .jsonl, also .gz .bz2 .xz; .parquet .arrow), here or as URLs "
         "(s3://BUCKET/CORPUS); - is standard input; datasets:NAME:CONFIG:SPLIT a data set of Hugging Face.",
     ),
@@ -55,7 +69,6 @@ Out = Annotated[
     Path | None,
     typer.Option(
         parser=run_folder,
-        metavar="PATH",
         help="Run folder, here or in an object store (s3://BUCKET/RUN). A run that was stopped goes on there.",
         show_default="one under attnscope-runs",
     ),

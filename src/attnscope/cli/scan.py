@@ -24,10 +24,9 @@ if TYPE_CHECKING:
 
 
 _Target = Annotated[
-    list[Any] | None,  # paths and URLs
+    list[options.PathOrUrl] | None,
     typer.Option(
         parser=options.path_or_url,
-        metavar="PATH",
         help=options.TARGET + "Both texts by line, line i beside line i; of sounds, transcripts by line.",
     ),
 ]
@@ -59,10 +58,9 @@ _Band = Annotated[
     ),
 ]
 _Texts = Annotated[
-    list[Any] | None,  # paths and URLs
+    list[options.PathOrUrl] | None,
     typer.Argument(
         parser=options.path_or_url,
-        metavar="[TEXT]...",
         help="Files or folders of text (UTF-8, .txt .md .jsonl, also .gz .bz2 .xz; .parquet .arrow), here or as URLs "
         "(s3://BUCKET/CORPUS); - is standard input. Of a vision encoder, images (.png .jpg .webp); of Whisper, "
         "Wav2Vec2 and the like, sounds (.wav).",
@@ -197,7 +195,7 @@ def scan(
         task,
         pool,
     )
-    plain = not any(asked_apart) and all(isinstance(one, Path) for one in text or [])
+    plain = not any(asked_apart)
     signed = {"groups": _signed(named), "words": _signed_words(words_of)}
     question = Question.of(model, text or None, **signed, **settings) if plain else None
     results = None if question is None else _known(question, place, shown)
@@ -252,7 +250,7 @@ def _signed_words(words: str | Path | None) -> str | None:
     return None if words is None else word_rule_of(words).signature
 
 
-def _measured(model: str, texts: list[Any] | None, **settings: Any) -> xr.Dataset:
+def _measured(model: str, texts: list[options.PathOrUrl] | None, **settings: Any) -> xr.Dataset:
     from attnscope.statistics import scan as run_scan
 
     if settings["tp_plan"] is not None and os.environ.get("RANK", "0") != "0":  # the first process has a bar
