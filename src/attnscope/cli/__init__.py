@@ -13,6 +13,7 @@ os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
 import typer
 
 from attnscope import __version__
+from attnscope.cli import options
 from attnscope.cli.align import align
 from attnscope.cli.compare import compare
 from attnscope.cli.diff import diff
@@ -92,7 +93,8 @@ def main() -> None:
 
 def _run() -> int:
     try:
-        app()
+        with options.stages:
+            app()
     except BrokenPipeError:  # the reader of our output has left
         abandon(sys.stdout)
         return 0

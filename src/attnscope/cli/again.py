@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from glob import escape
@@ -55,7 +55,7 @@ class Question:
     def of(
         cls,
         model: str,
-        texts: list[Path] | None,
+        texts: Sequence[object] | None,
         *,
         tokenizer: str | None,
         device: str | None,
@@ -65,8 +65,11 @@ class Question:
     ) -> Question | None:
         """Take a command's arguments; None where only loading tells what they stand for.
 
-        So do names on the hub, links, weights in a folder within, texts that can be read once, and a GPU.
+        So do names on the hub, links, weights in a folder within, texts that can be read once or lie
+        elsewhere, and a GPU.
         """
+        if not all(isinstance(one, Path) for one in texts or ()):
+            return None
         folders = (
             MODEL if model == BUNDLED else Path(model),
             *([] if tokenizer is None else [Path(tokenizer)]),

@@ -12,6 +12,7 @@ from attnscope.cli import options
 from attnscope.cli.explain_tables import as_dict, print_csv, print_tables
 from attnscope.cli.output import emit, json_text, new_console, progress_bar
 from attnscope.cli.place import PAGE, Place, draw_views, usual_folder
+from attnscope.store import named
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -24,7 +25,11 @@ _Window = Annotated[
     typer.Option(help="Tokens of a window; shorter ones are left out.", show_default="the model's length"),
 ]
 _Target = Annotated[
-    list[Path] | None, typer.Option(help=options.TARGET + "Cut like the text; they need not be parallel.")
+    list[options.PathOrUrl] | None,
+    typer.Option(
+        parser=options.path_or_url,
+        help=options.TARGET + "Cut like the text; they need not be parallel.",
+    ),
 ]
 _Frequencies = Annotated[
     str | None,
@@ -147,7 +152,7 @@ def explain(
 
 def _analysed(
     model: str,
-    text: list[Path] | None,
+    text: list[options.PathOrUrl] | None,
     *,
     paper: bool,
     published_as: str | None,
@@ -178,10 +183,8 @@ def _heads_to_show(tree: xr.DataTree, layer: int | None, head: int | None) -> li
 
 def _print_relearned(found: xr.Dataset, folder: Path) -> None:
     """How far the loss fell, on standard error."""
-    losses = found.loss.values
-    said = (
-        f"relearned positions: loss {losses[0]:.3f} -> {losses[-1]:.3f}; model kept in {folder / 'relearned'}"
-    )
+    losses, kept = found.loss.values, named(folder / "relearned")
+    said = f"relearned positions: loss {losses[0]:.3f} -> {losses[-1]:.3f}; model kept in {kept}"
     new_console(errors=True).print(said, highlight=False, markup=False, soft_wrap=True)
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from attnscope.cli.output import csv_text, emit, new_console
 from attnscope.cli.place import count
+from attnscope.store import named
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -74,7 +75,7 @@ def as_dict(tree: xr.DataTree, folder: Path) -> dict[str, Any]:
         "signature": json.loads(tree.attrs["signature"]),
         "heads": [asdict(row) for row in rank_heads(tree)],
         "skipped": json.loads(tree.attrs["skipped"]),
-        "run": str(folder),
+        "run": named(folder),
     }
 
 

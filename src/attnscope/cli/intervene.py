@@ -19,7 +19,8 @@ _Window = Annotated[
     int | None, typer.Option(help="Tokens of a window.", show_default="the model's length, at most 512")
 ]
 _Target = Annotated[
-    list[Path] | None, typer.Option(help=options.TARGET + "Line i beside line i of the text.")
+    list[options.PathOrUrl] | None,
+    typer.Option(parser=options.path_or_url, help=options.TARGET + "Line i beside line i of the text."),
 ]
 _Ablations = Annotated[
     str, typer.Option(help="Stand-ins for a head's output, with commas between: zero, mean, resample.")

@@ -11,6 +11,7 @@ import numpy as np
 
 from attnscope.cli.output import csv_text, emit, new_console
 from attnscope.cli.place import count
+from attnscope.store import named
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -57,7 +58,7 @@ def as_dict(tree: xr.DataTree, folder: Path) -> dict[str, Any]:
         "heads": finite(heads),
         "together": finite(_together_rows(tree)),
         "skipped": skipped_of(tree),
-        "run": str(folder),
+        "run": named(folder),
     }
 
 

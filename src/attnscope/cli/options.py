@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Protocol, runtime_checkable
 
 import typer
 
 from attnscope.checks import check_formats
 from attnscope.errors import AttnscopeError
+from attnscope.remote import Url
 
 BUNDLED = "bundled"
 
@@ -16,17 +18,59 @@ Model = Annotated[
     str,
     typer.Argument(help=f"Model folder or hub id; '{BUNDLED}' is the small model that attnscope brings."),
 ]
+
+
+@runtime_checkable
+class PathOrUrl(Protocol):
+    """What the help calls the place of a text; typer knows no unions."""
+
+    @property
+    def name(self) -> str:
+        """Its last part."""
+        ...
+
+    @property
+    def suffix(self) -> str:
+        """How the last part ends."""
+        ...
+
+
+def path_or_url(given: str) -> Path | Url:
+    """A path, or a URL.
+
+    Examples
+    --------
+    >>> path_or_url("corpus/a.txt"), path_or_url("s3://bucket/corpus/")
+    (PosixPath('corpus/a.txt'), Url(s3://bucket/corpus/))
+    """
+    return Url(given) if "://" in given else Path(given)
+
+
+#: Folders here that stand for run folders in an object store; closed when the command has ended.
+stages = ExitStack()
+
+
+def run_folder(given: str) -> Path:
+    """A path, or the folder here that stands for one in an object store."""
+    from attnscope.store import staged
+
+    return stages.enter_context(staged(given)) if "://" in given else Path(given)
+
+
 Texts = Annotated[
-    list[Path] | None,
+    list[PathOrUrl] | None,
     typer.Argument(
-        help="Files or folders of text (UTF-8, .txt .md .jsonl, also .gz .bz2 .xz; .parquet .arrow); - is standard "
-        "input; datasets:NAME:CONFIG:SPLIT a data set of Hugging Face."
+        parser=path_or_url,
+        help="Files or folders of text (UTF-8, .txt .md .jsonl, also .gz .bz2 .xz; .parquet .arrow), here or as URLs "
+        "(s3://BUCKET/CORPUS); - is standard input; datasets:NAME:CONFIG:SPLIT a data set of Hugging Face.",
     ),
 ]
 Out = Annotated[
     Path | None,
     typer.Option(
-        help="Run folder. A run that was stopped goes on there.", show_default="one under attnscope-runs"
+        parser=run_folder,
+        help="Run folder, here or in an object store (s3://BUCKET/RUN). A run that was stopped goes on there.",
+        show_default="one under attnscope-runs",
     ),
 ]
 Repair = Annotated[

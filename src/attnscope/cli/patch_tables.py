@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from attnscope.cli.intervene_tables import as_cell, finite
 from attnscope.cli.output import csv_text, emit, new_console
 from attnscope.cli.place import count
+from attnscope.store import named
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -41,7 +42,7 @@ def as_dict(tree: xr.DataTree, folder: Path) -> dict[str, Any]:
         "patched": finite([asdict(row) for row in patched_places(tree)]),
         "pairs": finite([dict(zip(columns, row, strict=True)) for row in rows]),
         "agreement": finite(_agreement(tree)),
-        "run": str(folder),
+        "run": named(folder),
     }
 
 

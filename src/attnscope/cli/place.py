@@ -46,16 +46,20 @@ class Place:
 
     def say(self, folder: Path, page: Path | None) -> None:
         """Name the results, the page and the signature; on standard error, that nothing was measured anew."""
-        console = new_console()
-        console.print(f"results: {folder}", highlight=False, markup=False, soft_wrap=True)
+        from attnscope.store import named
+
+        console, where = new_console(), named(folder)
+        console.print(f"results: {where}", highlight=False, markup=False, soft_wrap=True)
         if page is not None:
-            console.print(f"report:  {page}", highlight=False, markup=False, soft_wrap=True)
+            console.print(
+                f"report:  {where}/{page.relative_to(folder)}", highlight=False, markup=False, soft_wrap=True
+            )
         if self.signature is not None:
             console.print(
                 f"signature: {self.signature.format()}", highlight=False, markup=False, soft_wrap=True
             )
         if self.finished:
-            tell(f"already finished in {folder}: delete it or give another --out to measure again")
+            tell(f"already finished in {where}: delete it or give another --out to measure again")
 
 
 def draw_views(folder: OwnedFolder, shown: object, draw: Callable[[Path], None]) -> Path | None:

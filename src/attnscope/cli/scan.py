@@ -24,9 +24,10 @@ if TYPE_CHECKING:
 
 
 _Target = Annotated[
-    list[Path] | None,
+    list[options.PathOrUrl] | None,
     typer.Option(
-        help=options.TARGET + "Both texts by line, line i beside line i; of sounds, transcripts by line."
+        parser=options.path_or_url,
+        help=options.TARGET + "Both texts by line, line i beside line i; of sounds, transcripts by line.",
     ),
 ]
 _Statistics = Annotated[
@@ -65,10 +66,12 @@ _Band = Annotated[
     ),
 ]
 _Texts = Annotated[
-    list[Path] | None,
+    list[options.PathOrUrl] | None,
     typer.Argument(
-        help="Files or folders of text (UTF-8, .txt .md .jsonl, also .gz .bz2 .xz; .parquet .arrow); - is standard "
-        "input. Of a vision encoder, images (.png .jpg .webp); of Whisper, Wav2Vec2 and the like, sounds (.wav)."
+        parser=options.path_or_url,
+        help="Files or folders of text (UTF-8, .txt .md .jsonl, also .gz .bz2 .xz; .parquet .arrow), here or as URLs "
+        "(s3://BUCKET/CORPUS); - is standard input. Of a vision encoder, images (.png .jpg .webp); of Whisper, "
+        "Wav2Vec2 and the like, sounds (.wav).",
     ),
 ]
 _Clusters = Annotated[
@@ -290,7 +293,7 @@ def _signed_words(words: str | Path | None) -> str | None:
     return None if words is None else word_rule_of(words).signature
 
 
-def _measured(model: str, texts: list[Path] | None, **settings: Any) -> xr.Dataset:
+def _measured(model: str, texts: list[options.PathOrUrl] | None, **settings: Any) -> xr.Dataset:
     from attnscope.statistics import scan as run_scan
 
     if settings["tp_plan"] is not None and os.environ.get("RANK", "0") != "0":  # the first process has a bar

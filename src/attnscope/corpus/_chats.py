@@ -17,6 +17,7 @@ from attnscope.corpus.files import decode_utf8, json_objects, read_blocks, read_
 from attnscope.corpus.texts import Corpus, Text
 from attnscope.corpus.windows import Frame, Window, check_limit, cut_windows
 from attnscope.errors import AttnscopeError, reason_of
+from attnscope.remote import Url, is_url
 
 TEMPLATE = "template"
 _BARE = Frame((), (), {})  # the template brings its special tokens along
@@ -193,9 +194,15 @@ def are_chats(given: object, field: str | None = None) -> bool:
     if is_chat(given):
         return True
     first: Any = cast("list[Any]", given)[0] if isinstance(given, list) and given else given
-    if not isinstance(first, Path):
+    if isinstance(first, str) and is_url(first):
+        first = Url(first)
+    if not isinstance(first, Path | Url):
         return is_chat(first)
-    if field is not None or inner_suffix(first) != ".jsonl" or not first.is_file():
+    if (
+        field is not None
+        or inner_suffix(first) != ".jsonl"
+        or (isinstance(first, Path) and not first.is_file())
+    ):
         return False
     _, value = next(json_objects(first, "text", unpacked(first, read_blocks(first))), (0, None))
     return is_chat(value)

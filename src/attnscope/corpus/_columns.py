@@ -1,17 +1,19 @@
 """Columns of text in Parquet and Arrow files, a batch of rows at a time."""
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from attnscope.corpus._opening import shown
+from attnscope.corpus._opening import opened, shown
 from attnscope.errors import AttnscopeError, reason_of
+from attnscope.remote import Url
 
 TABLES = (".parquet", ".arrow")
 _ROWS = 1024
 
 
-def column(path: Path, field: str) -> Iterator[str]:
+def column(path: Path | Url, field: str) -> Iterator[str]:
     """The strings of one column, row after row; what is null is blank.
 
     Parameters
@@ -54,16 +56,19 @@ def column(path: Path, field: str) -> Iterator[str]:
         ) from error
 
 
-def _batches(path: Path, field: str) -> Iterator[Any]:
+def _batches(path: Path | Url, field: str) -> Iterator[Any]:
     import pyarrow as pa
     from pyarrow import ipc, parquet
 
     if path.suffix.lower() == ".parquet":
-        with parquet.ParquetFile(path) as file:
+        with _opened(path) as given, parquet.ParquetFile(given) as file:
             _check_field(path, file.schema_arrow, field)
             yield from file.iter_batches(_ROWS, columns=[field])
         return
-    with pa.memory_map(str(path)) as source:
+    with (
+        _opened(path) as given,
+        pa.memory_map(str(path)) if given is path else pa.PythonFile(given) as source,
+    ):
         try:
             file = ipc.open_file(source)
         except pa.ArrowInvalid:  # a stream, as datasets are saved
@@ -77,7 +82,21 @@ def _batches(path: Path, field: str) -> Iterator[Any]:
             yield file.get_batch(number)
 
 
-def _check_field(path: Path, schema: Any, field: str) -> None:
+@contextmanager
+def _opened(path: Path | Url) -> Generator[Any]:
+    """What pyarrow opens by itself, or a file that it reads from."""
+    if isinstance(path, Path):
+        yield path
+        return
+    with opened(path) as file:
+        if not file.seekable():
+            raise AttnscopeError(
+                f"{shown(path)}: comes from a server that gives no parts of files, as tables need: fetch it first"
+            )
+        yield file
+
+
+def _check_field(path: Path | Url, schema: Any, field: str) -> None:
     import pyarrow.types as kinds
 
     known = ", ".join(f"{one.name!r} ({one.type})" for one in schema)

@@ -9,6 +9,7 @@ from typing import Any
 
 from attnscope.corpus._opening import shown
 from attnscope.errors import AttnscopeError
+from attnscope.remote import Url
 
 _BLOCK = 1 << 20  # bytes that are unpacked at once, however well they were packed
 _OPENERS: dict[str, Any] = {
@@ -19,7 +20,7 @@ _OPENERS: dict[str, Any] = {
 COMPRESSED = tuple(_OPENERS)
 
 
-def inner_suffix(path: Path) -> str:
+def inner_suffix(path: Path | Url) -> str:
     """The suffix of what a file holds: that before ``.gz``, ``.bz2`` or ``.xz``, in lower case.
 
     Examples
@@ -31,7 +32,7 @@ def inner_suffix(path: Path) -> str:
     return Path(path.stem).suffix.lower() if last in COMPRESSED else last
 
 
-def unpacked(path: Path, blocks: Iterable[bytes]) -> Iterator[bytes]:
+def unpacked(path: Path | Url, blocks: Iterable[bytes]) -> Iterator[bytes]:
     r"""What a file holds: its bytes as they are, or unpacked by its suffix.
 
     Parameters

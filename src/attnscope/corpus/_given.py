@@ -7,12 +7,13 @@ from pathlib import Path
 from typing import Any, cast
 
 from attnscope.errors import AttnscopeError
+from attnscope.remote import Url
 
 _EXPECTED = "expected a string, a pathlib.Path, or several of them in a list"
 _MISSING = frozenset(["nan", "<NA>", "NaT"])  # how tables write that there is nothing
 
 
-def each(given: Any) -> Iterator[str | Path]:
+def each(given: Any) -> Iterator[str | Path | Url]:
     """Strings and paths in their order; one stands for a list of one.
 
     Parameters
@@ -58,7 +59,7 @@ def kept(given: Any) -> Any:
     >>> list(kept(iter(["a", "b"])))
     ['a', 'b']
     """
-    if given is None or isinstance(given, str | os.PathLike | Mapping):
+    if given is None or isinstance(given, str | os.PathLike | Mapping | Url):
         return given
     columns = getattr(given, "column_names", None) or getattr(given, "columns", None)
     if columns is not None:  # a table, whose items are its rows or the names of its columns
@@ -98,9 +99,11 @@ def kind(value: object) -> str:
     return "None" if value is None else f"of type {type(value).__name__}"
 
 
-def _text(item: Any, number: int) -> str | Path:
+def _text(item: Any, number: int) -> str | Path | Url:
     if isinstance(item, str):
         return str(item)  # NumPy's own kind of string too
+    if isinstance(item, Url):
+        return item
     if isinstance(item, os.PathLike):
         return Path(cast("os.PathLike[str]", item))
     if isinstance(item, Mapping):

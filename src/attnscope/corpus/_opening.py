@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import BinaryIO
 
 from attnscope.errors import AttnscopeError
+from attnscope.remote import Url, refuse_path_of_url
+from attnscope.remote import opened as opened_there
 
 STANDARD_INPUT = Path("-")
 PATIENCE = 5.0  # seconds for which a pipe may have no writer
@@ -30,7 +32,7 @@ def is_standard_input(path: Path) -> bool:
     return str(path) in _OF_STANDARD_INPUT
 
 
-def shown(path: Path | str) -> str:
+def shown(path: Path | Url | str) -> str:
     r"""Write a path so that it can be printed and hashed, whatever bytes and controls its name holds.
 
     Examples
@@ -57,6 +59,7 @@ def file_mode(path: Path) -> int:
     try:
         mode = path.stat().st_mode
     except FileNotFoundError as error:
+        refuse_path_of_url(path)
         what = "a link to nothing" if path.is_symlink() else "no such file or folder"
         raise AttnscopeError(
             f"{shown(path)}: {what}; expected a file, or a folder of them: check the path"
@@ -72,8 +75,8 @@ def file_mode(path: Path) -> int:
 
 
 @contextmanager
-def opened(path: Path) -> Generator[BinaryIO]:
-    """Open a file, a pipe, a terminal or standard input to read bytes.
+def opened(path: Path | Url) -> Generator[BinaryIO]:
+    """Open a file, a pipe, a terminal, standard input or what a URL names to read bytes.
 
     Raises
     ------
@@ -86,6 +89,10 @@ def opened(path: Path) -> Generator[BinaryIO]:
     ...     len(file.read(3))
     3
     """
+    if isinstance(path, Url):
+        with opened_there(path) as file:
+            yield file
+        return
     if is_standard_input(path):
         _check_standard_input()
         yield sys.stdin.buffer

@@ -8,12 +8,14 @@ from pathlib import Path
 from attnscope.corpus._opening import opened, shown
 from attnscope.corpus.files import BLOCK
 from attnscope.errors import AttnscopeError
+from attnscope.remote import Url, stamp
 
 
 class Unchanged:
     """A file whose bytes are those of its first reading, or an error before any other is handed out.
 
-    A digest of each block is kept from the first reading on, so that memory does not grow with the file.
+    A digest of each block is kept from the first reading on, so that memory does not grow with the file. What a
+    URL names is refused before it is read where its store says that it was written anew.
 
     Examples
     --------
@@ -30,8 +32,9 @@ class Unchanged:
     attnscope.errors.AttnscopeError: .../a.txt: changed while it was being read; ...
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path | Url) -> None:
         self.path = path
+        self._stamp: tuple[str, ...] | None = None
         self._digests: list[bytes] = []  # of the blocks, and at last of the nothing behind them
 
     def read(self) -> bytes:
@@ -43,8 +46,7 @@ class Unchanged:
         return self._blocks(BLOCK)
 
     def _blocks(self, size: int) -> Iterator[bytes]:
-        if self._digests and not self.path.is_file():
-            raise self._changed("is gone")
+        self._check()
         with opened(self.path) as file:
             for number in count():
                 block = file.read(size)
@@ -56,6 +58,17 @@ class Unchanged:
                 if not block:
                     return
                 yield block
+
+    def _check(self) -> None:
+        """Refuse at once what is known to be another file."""
+        if isinstance(self.path, Path):
+            if self._digests and not self.path.is_file():
+                raise self._changed("is gone")
+            return
+        now = stamp(self.path)
+        if self._stamp not in {None, now}:
+            raise self._changed("changed")
+        self._stamp = now
 
     def _changed(self, what: str) -> AttnscopeError:
         return AttnscopeError(

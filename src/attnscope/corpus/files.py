@@ -9,6 +9,7 @@ from typing import Any
 
 from attnscope.corpus._opening import opened, shown, unreadable
 from attnscope.errors import AttnscopeError
+from attnscope.remote import Url
 
 BLOCK = 1 << 20  # bytes that are read at once
 
@@ -30,7 +31,7 @@ def read_bytes(path: Path) -> bytes:
         return file.read()
 
 
-def read_blocks(path: Path) -> Iterator[bytes]:
+def read_blocks(path: Path | Url) -> Iterator[bytes]:
     """The same, about a megabyte at a time."""
     with opened(path) as file:
         while block := file.read(BLOCK):
@@ -115,7 +116,7 @@ def lines_of(content: str) -> list[str]:
 
 
 def json_objects(
-    path: Path, field: str, blocks: Iterable[bytes] | None = None
+    path: Path | Url, field: str, blocks: Iterable[bytes] | None = None
 ) -> Iterator[tuple[int, dict[str, Any]]]:
     r"""Objects of a JSON Lines file with their line numbers from 1; blank lines are passed over.
 

@@ -94,9 +94,8 @@ class Sounds:
         AttnscopeError
             If some have one and others have not.
         """
-        places = [
-            None if isinstance(item, Sound) else item[1].path.with_suffix(".txt") for item in self._items
-        ]
+        files = [None if isinstance(item, Sound) else item[1].path for item in self._items]
+        places = [file.with_suffix(".txt") if isinstance(file, Path) else None for file in files]
         there = [place is not None and place.is_file() for place in places]
         if not any(there):
             return None

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from attnscope.bundled import TEXT
 from attnscope.corpus._columns import TABLES, column
@@ -17,6 +17,7 @@ from attnscope.corpus._given import each, kept
 from attnscope.corpus._messages import CHAT_FIELDS, messages_of
 from attnscope.corpus._names import Names
 from attnscope.corpus._opening import STANDARD_INPUT, file_mode, is_standard_input, shown
+from attnscope.corpus._picture_parts import has_images
 from attnscope.corpus._spool import Spool
 from attnscope.corpus._unchanged import Unchanged
 from attnscope.corpus.files import (
@@ -30,6 +31,8 @@ from attnscope.corpus.files import (
     value_field,
 )
 from attnscope.errors import AttnscopeError
+from attnscope.remote import Url, is_url
+from attnscope.remote import files_below as files_below_url
 
 _PLAIN = (".txt", ".md", ".jsonl")
 SUFFIXES = (*_PLAIN, *TABLES)  # ... or compressed
@@ -112,11 +115,13 @@ class Corpus:
         sources : str, Path, or an iterable of them
             By default the bundled sample. A list, a column of a table, a generator (read at once, and kept on disk if
             it is long): anything that gives strings or paths in an order. A `str` is a text itself; one that is, or
-            looks like, the name of a file is refused. A `Path` is a file, a folder, ``Path("-")`` for standard input,
-            or ``Path("datasets:NAME:CONFIG:SPLIT")``, a data set of Hugging Face by its id on the hub or its folder. In
-            a folder, all ``.txt``, ``.md`` and ``.jsonl`` files are taken, also
-            compressed (``.gz``, ``.bz2``, ``.xz``), and ``.parquet`` and ``.arrow`` files, in sorted order, subfolders
-            included; hidden files and folders are passed over, and links to folders are not followed. A file that is
+            looks like, the name of a file is refused. Strings that are URLs (``s3://bucket/corpus/``,
+            ``https://host/a.jsonl.gz``) name files and folders that fsspec reads; beside strings that are texts
+            they are refused, so that nothing is fetched for a text. A `Path` is a file, a folder, ``Path("-")`` for
+            standard input, or ``Path("datasets:NAME:CONFIG:SPLIT")``, a data set of Hugging Face by its id on the hub
+            or its folder. In a folder, all ``.txt``, ``.md`` and ``.jsonl`` files are taken, also compressed
+            (``.gz``, ``.bz2``, ``.xz``), and ``.parquet`` and ``.arrow`` files, in sorted order, subfolders included;
+            hidden files and folders are passed over, and links to folders are not followed. A file that is
             named itself may have any suffix. Each line of a ``.jsonl`` file is a text, and so is each row of a
             ``.parquet`` or ``.arrow`` file; any other file is one.
         field : str, optional
@@ -157,8 +162,17 @@ class Corpus:
         strings, names = 0, Names()
         given = TEXT if sources is None else kept(sources)
         only_once = isinstance(given, Iterator)
+        _refuse_mixed(given)
         for source in each(given):
-            if isinstance(source, str):
+            if isinstance(source, Url) or is_url(source):
+                if only_once:
+                    raise AttnscopeError(_no_text_but_url(str(source)))
+                url = source if isinstance(source, Url) else Url(str(source))
+                opened = _open_url(url, field, names)
+                if by is not None and not chats:
+                    opened = [_held_apart(one, by, shown(url)) for one in opened]
+                found.extend(_as_asked(opened, url, field, chats=chats, lines=by_line, blank=blank_lines))
+            elif isinstance(source, str):
                 strings += 1
                 name = f"text {strings}"
                 if by is not None:
@@ -178,15 +192,9 @@ class Corpus:
                     found.append(_Strings(source, strings) if only_once else text)
             else:
                 opened = _open_path(source, "text" if field is None else field, names)
-                if chats:
-                    found.extend(_chats(one, source, field) for one in opened)
-                    continue
-                if by is not None:
-                    opened = [_held_apart(one, by, source) for one in opened]
-                found.extend(
-                    _Lines(one, blank_lines) if by_line and not isinstance(one, _OF_RECORDS) else one
-                    for one in opened
-                )
+                if by is not None and not chats:
+                    opened = [_held_apart(one, by, shown(source)) for one in opened]
+                found.extend(_as_asked(opened, source, field, chats=chats, lines=by_line, blank=blank_lines))
         corpus = cls(found)
         if sum(map(is_standard_input, corpus.streams)) > 1:
             raise AttnscopeError(
@@ -308,7 +316,7 @@ class _Rows:
 class _Plain:
     """A file that is one text."""
 
-    def __init__(self, name: str, path: Path) -> None:
+    def __init__(self, name: str, path: Path | Url) -> None:
         self.name, self.file = name, Unchanged(path)
 
     def texts(self) -> Iterator[Text]:
@@ -335,14 +343,21 @@ class _Stream:
 
 
 class _JsonLines:
-    """A file with one JSON object a line."""
+    """A file with one JSON object a line; with `text_alone` none may name an image."""
 
-    def __init__(self, name: str, path: Path, field: str, by: str | None = None) -> None:
+    text_alone = False
+
+    def __init__(self, name: str, path: Path | Url, field: str, by: str | None = None) -> None:
         self.name, self.file, self.field, self.by = name, Unchanged(path), field, by
 
     def texts(self) -> Iterator[Text]:
         for number, value in self.objects(self.field):
             where = f"{shown(self.file.path)}, line {number}"
+            if self.text_alone and has_images(value):
+                raise AttnscopeError(
+                    f"{where}: names an image, and texts with images are read from files here alone: copy them, or "
+                    "name the field of the text (--field)"
+                )
             by = "" if self.by is None else value_field(value, self.by, where)
             yield Text(f"{self.name}:{number}", text_field(value, self.field, where), by)
 
@@ -354,7 +369,7 @@ class _JsonLines:
 class _Column:
     """A file with one text a row."""
 
-    def __init__(self, name: str, path: Path, field: str) -> None:
+    def __init__(self, name: str, path: Path | Url, field: str) -> None:
         self.name, self.file, self.field = name, Unchanged(path), field
 
     def texts(self) -> Iterator[Text]:
@@ -415,19 +430,48 @@ def refuse_file_name(content: str, name: str) -> None:
         )
 
 
-def _held_apart(source: _Source, by: str, path: Path) -> _Source:
+def _held_apart(source: _Source, by: str, name: str) -> _Source:
     if isinstance(source, _JsonLines):
-        return _JsonLines(source.name, source.file.path, source.field, by)
+        apart = _JsonLines(source.name, source.file.path, source.field, by)
+        apart.text_alone = source.text_alone
+        return apart
     raise AttnscopeError(
-        f"{shown(path)}: texts are held apart by {by!r} (--by), a field of JSON Lines (.jsonl): leave out other files"
+        f"{name}: texts are held apart by {by!r} (--by), a field of JSON Lines (.jsonl): leave out other files"
     )
 
 
-def _chats(source: _Source, path: Path, field: str | None) -> _Source:
+def _as_asked(
+    opened: list[_Source], given: Path | Url, field: str | None, *, chats: bool, lines: bool, blank: bool
+) -> Iterator[_Source]:
+    """Files as chats or by line, where that is asked for."""
+    for one in opened:
+        if chats:
+            yield _chats(one, given, field)
+        else:
+            yield _Lines(one, blank) if lines and not isinstance(one, _OF_RECORDS) else one
+
+
+def _refuse_mixed(given: Any) -> None:
+    """Refuse URLs beside strings that are texts: among texts, a link may be one of them."""
+    texts = [one for one in given if isinstance(one, str)] if isinstance(given, list) else []
+    urls = [one for one in texts if is_url(one)]
+    if urls and len(urls) < len(texts):
+        raise AttnscopeError(_no_text_but_url(urls[0]))
+
+
+def _no_text_but_url(given: str) -> str:
+    return (
+        f"{str(Url(given))[:100]!r} stands where texts do, and nothing is fetched for a text: give URLs in a list by "
+        "themselves"
+    )
+
+
+def _chats(source: _Source, path: Path | Url, field: str | None) -> _Source:
     if isinstance(source, _JsonLines | _Stream):
         return _Chats(source, field)
+    name = shown(Url(path) if isinstance(path, str) else path)
     raise AttnscopeError(
-        f"{shown(path)}: chats are read from JSON Lines (.jsonl), one a line: leave out other files"
+        f"{name}: chats are read from JSON Lines (.jsonl), one a line: leave out other files"
     )
 
 
@@ -449,7 +493,23 @@ def _open_path(path: Path, field: str, names: Names) -> list[_Source]:
     return [_open_file(path, name, field)]
 
 
-def _open_file(path: Path, name: str, field: str) -> _Source:
+def _open_url(url: Url, field: str | None, names: Names) -> list[_Source]:
+    """The sources behind a URL."""
+    files = files_below_url(url)
+    start = len(url.inner.strip("/")) + 1
+    named = (
+        [(url, url.name)]
+        if files is None
+        else [(file, file.inner.strip("/")[start:]) for file in files if holds_text(file)]
+    )
+    found = [_open_file(file, names.new(name), field or "text") for file, name in named]
+    for one in found:
+        if isinstance(one, _JsonLines):
+            one.text_alone = field is None
+    return found or _refuse_empty(url)
+
+
+def _open_file(path: Path | Url, name: str, field: str) -> _Source:
     if path.suffix.lower() in TABLES:
         return _Column(name, path, field)
     return _JsonLines(name, path, field) if inner_suffix(path) == ".jsonl" else _Plain(name, path)
@@ -459,15 +519,17 @@ def _text_files(folder: Path) -> list[Path]:
     """All text files of a folder and its subfolders, sorted by their path."""
     wanted = (file for file in files_below(folder) if holds_text(file))
     files = [file for file in wanted if stat.S_ISREG(file_mode(file))]
-    if not files:
-        raise AttnscopeError(
-            f"{shown(folder)}: no {', '.join(SUFFIXES)} file in this folder; expected at least one: "
-            "name another folder, or the files themselves"
-        )
-    return files
+    return files or _refuse_empty(folder)
 
 
-def holds_text(file: Path) -> bool:
+def _refuse_empty(folder: Path | Url) -> NoReturn:
+    raise AttnscopeError(
+        f"{shown(folder)}: no {', '.join(SUFFIXES)} file in this folder; expected at least one: "
+        "name another folder, or the files themselves"
+    )
+
+
+def holds_text(file: Path | Url) -> bool:
     """Whether a file of a folder is taken as text, by its name."""
     return file.suffix.lower() in SUFFIXES or inner_suffix(file) in _PLAIN
 

@@ -15,7 +15,7 @@ from attnscope.difference._changes import LEAST, LEVEL, changes_by_document
 from attnscope.difference._matching import Matching, match_heads
 from attnscope.errors import AttnscopeError
 from attnscope.statistics import load_scan
-from attnscope.store import RunFolder, Signature, manifest_of
+from attnscope.store import RunFolder, Signature, keeping_elsewhere, manifest_of
 
 if TYPE_CHECKING:
     Scan = str | Path | xr.Dataset
@@ -24,6 +24,7 @@ _SAME = ("corpus", "target", "tokenizer")  # what both scans must have read
 _SETTINGS = ("window", "stride", "limit", "band")  # which windows, and which offsets
 
 
+@keeping_elsewhere
 def diff(
     before: Scan,
     after: Scan,

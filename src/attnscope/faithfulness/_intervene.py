@@ -22,7 +22,7 @@ from attnscope.faithfulness._together import checked_sets
 from attnscope.faithfulness.passes import ABLATIONS, Ablation
 from attnscope.progress import Tell, tell_nobody
 from attnscope.statistics import window_length
-from attnscope.store import RunFolder, Signature
+from attnscope.store import RunFolder, Signature, keeping_elsewhere
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -33,6 +33,7 @@ DEFAULT_TEXTS = 100
 LONGEST = 512  # tokens of a window where none is asked for: every head of every window is a pass
 
 
+@keeping_elsewhere
 @borrowing
 def intervene(
     model: str | Path | PreTrainedModel | LoadedModel | None = None,

@@ -20,7 +20,7 @@ from attnscope.faithfulness._runs import DIRECTIONS, Direction, check_apart
 from attnscope.faithfulness._stored import StoredParts, stored_tree
 from attnscope.faithfulness.passes import Pair, PairTexts, given_pairs
 from attnscope.progress import Tell, tell_nobody
-from attnscope.store import RunFolder, Signature
+from attnscope.store import RunFolder, Signature, keeping_elsewhere
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -31,6 +31,7 @@ Name = TypeVar("Name", bound=str)
 _RECEIVER = re.compile(r"(\d{1,6})\.(\d{1,6})")
 
 
+@keeping_elsewhere
 @borrowing
 def patch(
     model: str | Path | PreTrainedModel | LoadedModel | None = None,

@@ -27,7 +27,7 @@ from attnscope.mechanism.arrays import Completion, amplitude_spectrum, in_band, 
 from attnscope.mechanism.evidence import position_table
 from attnscope.progress import Progress, Tell, tell_nobody
 from attnscope.statistics import window_length
-from attnscope.store import RunFolder, Signature
+from attnscope.store import RunFolder, Signature, keeping_elsewhere
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -37,6 +37,7 @@ _CROSSED = (
 )
 
 
+@keeping_elsewhere
 @borrowing
 def explain(
     model: str | Path | PreTrainedModel | None = None,

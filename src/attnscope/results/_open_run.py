@@ -10,7 +10,7 @@ import xarray as xr
 from attnscope.checks import check_kind
 from attnscope.errors import AttnscopeError
 from attnscope.results._run_list import Run, is_complete
-from attnscope.store import MANIFEST, VIEWS, OwnedFolder, RunFolder, damage, manifest_of
+from attnscope.store import MANIFEST, VIEWS, OwnedFolder, RunFolder, damage, manifest_of, naming_url, staged
 
 if TYPE_CHECKING:
     from attnscope.translation.alignment import Aligned
@@ -25,7 +25,7 @@ def open_run(path: str | Path, *, part: str | None = None) -> xr.Dataset | xr.Da
     ----------
     path
         Folder of a run of ``scan``, ``explain``, ``intervene``, ``patch``, ``diff``, ``align``, ``compare`` or
-        ``train``.
+        ``train``; or its URL in an object store, as a string.
     part
         ``"windows"`` opens what a scan with pools keeps of every window, instead of its pools.
 
@@ -51,7 +51,11 @@ def open_run(path: str | Path, *, part: str | None = None) -> xr.Dataset | xr.Da
     True
     """
     check_kind("a folder", str, Path, path=path)
-    folder = Path(path)
+    with staged(path) as folder:
+        return naming_url(_opened(folder, part))
+
+
+def _opened(folder: Path, part: str | None) -> xr.Dataset | xr.DataTree | Aligned:
     manifest = manifest_of(folder)
     if manifest is None:
         raise AttnscopeError(

@@ -11,6 +11,7 @@ from attnscope.capture import AS_SAVED, Loading
 from attnscope.checks import check_real, check_seed, check_whole
 from attnscope.errors import AttnscopeError
 from attnscope.progress import Tell
+from attnscope.remote import refuse_path_of_url
 from attnscope.statistics._tasks import task_of
 from attnscope.store import Signature
 
@@ -94,6 +95,8 @@ class Asked:
     def folder(self, signature: Signature) -> Path | None:
         """Where the run is kept; None keeps none."""
         place = self.out(signature) if callable(self.out) else self.out
+        if place is not None:
+            refuse_path_of_url(Path(place))
         return None if place is None else Path(place)
 
 

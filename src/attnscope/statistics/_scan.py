@@ -28,7 +28,7 @@ from attnscope.statistics._scan_texts import OfTexts, scan_texts
 from attnscope.statistics.images import scan_images
 from attnscope.statistics.pictured import scan_pictured
 from attnscope.statistics.sounds import scan_sounds
-from attnscope.store import Signature
+from attnscope.store import Signature, keeping_elsewhere
 from attnscope.workers import Cluster
 
 if TYPE_CHECKING:
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from attnscope.capture import Bridge, Envoy
 
 
+@keeping_elsewhere
 @borrowing
 def scan(
     model: str | Path | PreTrainedModel | Bridge | Envoy | None = None,
@@ -88,8 +89,9 @@ def scan(
     texts
         Strings are texts themselves; `Path` objects are files or folders (``Path("-")`` is standard input); one of
         them, or any iterable: a list, a generator, a column of a table. A string that is or looks like a file's name
-        (``"essay.txt"``) is refused. Or token ids, each row a window as it stands: what a tokenizer returns, a tensor,
-        lists of whole numbers. By default the bundled sample. A file must not change before the scan has ended.
+        (``"essay.txt"``) is refused; one that is a URL (``"s3://bucket/corpus/"``) names files that fsspec reads. Or
+        token ids, each row a window as it stands: what a tokenizer returns, a tensor, lists of whole numbers. By
+        default the bundled sample. A file must not change before the scan has ended.
         Of a vision encoder, images: paths of ``.png``, ``.jpg`` or ``.webp`` files or of folders that hold them,
         Pillow's images, arrays of pixels ``(row, column, 3)`` of 8 bits, or ``pixel_values``: see
         `attnscope.statistics.images`. Of Whisper, Wav2Vec2 and the like, sounds: ``.wav`` files or folders of them, or
@@ -104,8 +106,9 @@ def scan(
         A tokenizer or its folder; by default the one beside the model. Of images, the image processor; of texts with
         images, the processor.
     out
-        Run folder, or a function that names it from the signature. With it, results are written as they come,
-        and a run that was stopped goes on. ``.encoding["source"]`` of the result holds the folder.
+        Run folder, its URL in an object store, or a function that names it from the signature. With it, results are
+        written as they come, and a run that was stopped goes on. ``.encoding["source"]`` of the result holds the
+        folder.
     repair
         Whether to measure again what was damaged in a finished run; else such a run is refused.
     task

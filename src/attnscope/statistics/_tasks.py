@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -15,7 +14,7 @@ import xarray as xr
 from attnscope.errors import AttnscopeError
 from attnscope.statistics._pools import windows_of_pools
 from attnscope.statistics._stored import WINDOWS
-from attnscope.store import TASKS, RunFolder, Signature
+from attnscope.store import TASKS, RunFolder, Signature, folders_beside, remove_folder
 
 UNIT = 16  # batches that one process measures before the next has its turn
 _IN_NUMBERS = re.compile(r"(\d{1,6})/(\d{1,6})")
@@ -121,7 +120,7 @@ def parts_with_all(folder: Path, signature: Signature) -> list[RunFolder]:
     AttnscopeError
         A part is of another run.
     """
-    parts = [RunFolder(path, signature) for path in sorted(parts_of(folder).glob("*-of-*"))]
+    parts = [RunFolder(path, signature) for path in folders_beside(parts_of(folder), "*-of-*")]
     for part in parts:
         part.look()
         differing = Signature.of(part.state.get("signature", {})).differences(signature)
@@ -154,7 +153,7 @@ def gather(run: RunFolder, parts: Sequence[RunFolder]) -> None:
 
 def drop_parts(run: Path) -> None:
     """Take the folders of the tasks away: the run has all that they have."""
-    shutil.rmtree(parts_of(run), ignore_errors=True)
+    remove_folder(parts_of(run))
 
 
 def _gaps(pieces: Sequence[range], start: int, stop: int) -> Iterator[range]:

@@ -2,6 +2,7 @@ from ._arrays import packed, storable, unpacked
 from ._files import explained, file_state, json_bytes, sync, write_output
 from ._folder import MANIFEST, InUseError, OwnedFolder, damage, manifest_of
 from ._labelled import padded_heads, stacked
+from ._mirror import folders_beside, keeping_elsewhere, named, naming_url, remove_folder, staged
 from ._names import PIECES, RUN, SUFFIX, TASKS, VIEWS, texts_of
 from ._run import RunFolder, is_finished
 from ._signature import Signature, package_versions, short_hash, tokenizer_sha256
@@ -20,14 +21,20 @@ __all__ = [
     "damage",
     "explained",
     "file_state",
+    "folders_beside",
     "is_finished",
     "json_bytes",
+    "keeping_elsewhere",
     "manifest_of",
+    "named",
+    "naming_url",
     "package_versions",
     "packed",
     "padded_heads",
+    "remove_folder",
     "short_hash",
     "stacked",
+    "staged",
     "storable",
     "sync",
     "texts_of",

@@ -13,7 +13,9 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from attnscope.errors import AttnscopeError
+from attnscope.remote import HeldError
 from attnscope.store._files import explained, json_bytes, new_file, sync
+from attnscope.store._mirror import mirror_of
 
 try:
     import fcntl
@@ -93,6 +95,7 @@ class OwnedFolder:
         self._undefined: set[str] = set()  # ours, and of no known content: being written, or to be removed
         self._lock: IO[bytes] | None = None
         self._made = False
+        self._mirror = mirror_of(path)  # where it stands for a folder in an object store
 
     def __enter__(self) -> OwnedFolder:  # noqa: PYI034 beartype knows no Self here
         with explained(f"use {self.path}", "Choose another folder with --out"):
@@ -113,6 +116,8 @@ class OwnedFolder:
                     with suppress(OSError):
                         self.path.rmdir()
         finally:
+            if self._mirror is not None:
+                self._mirror.unlock()
             self._lock.close()
             self._lock = None
 
@@ -131,8 +136,13 @@ class OwnedFolder:
             (self.path / WORKPLACE).mkdir(parents=True, exist_ok=True)
             self._lock = _locked(self.path / WORKPLACE / "lock")
         try:
+            if self._mirror is not None:
+                self._mirror.lock()
             self._look()  # another may have written between the first look and the lock
             self._clear()
+        except HeldError as error:
+            self.__exit__(None, None, None)
+            raise InUseError(str(error)) from error
         except BaseException:
             self.__exit__(None, None, None)
             raise
@@ -158,19 +168,24 @@ class OwnedFolder:
         """
         try:
             self.lock()
-        except OSError:
+        except (OSError, AttnscopeError) as error:
+            if isinstance(error, InUseError) or (self._mirror is None and isinstance(error, AttnscopeError)):
+                raise
             return False
         return True
 
     def _look(self) -> None:
         """Read the manifest; refuse what is not ours."""
         place, manifest = self.path / WORKPLACE, self.path / MANIFEST
+        if self._mirror is not None:
+            self._mirror.look()
         if place.is_symlink() or (place.exists() and not place.is_dir()):
             raise AttnscopeError(f"{place} is no folder: remove it, or choose another folder with --out")
         content = _read_manifest(manifest) if manifest.is_file() else None
         others: list[str] = []
         if content is None:
-            others = [entry.name for entry in _entries(self.path) if entry.name != WORKPLACE]
+            others = self._mirror.names() if self._mirror else [entry.name for entry in _entries(self.path)]
+            others = [name for name in others if name != WORKPLACE]
             if MANIFEST in others:  # another process has written it since we looked
                 content = _read_manifest(manifest)
         if content is None:
@@ -308,15 +323,28 @@ class OwnedFolder:
         AttnscopeError
             If it is not what was written.
         """
-        try:
-            content = (self.path / name).read_bytes()
-        except OSError:
-            content = None
-        if content is None or self.files.get(name) != (len(content), hashlib.sha256(content).hexdigest()):
+        content = self._content(name)
+        if content is None and self._mirror is not None and self._mirror.bring(name):
+            content = self._content(name)
+        if content is None:
             raise damage(self.path / name, f". {_ANEW}")
         return content
 
+    def _content(self, name: str) -> bytes | None:
+        """None where it is not what was written."""
+        try:
+            content = (self.path / name).read_bytes()
+        except OSError:
+            return None
+        whole = self.files.get(name) == (len(content), hashlib.sha256(content).hexdigest())
+        return content if whole else None
+
     def _is_whole(self, name: str) -> bool:
+        if self._is_whole_here(name):
+            return True
+        return self._mirror is not None and self._mirror.bring(name) and self._is_whole_here(name)
+
+    def _is_whole_here(self, name: str) -> bool:
         path, expected = self.path / name, self.files[name]
         try:
             size = path.stat().st_size
@@ -329,7 +357,7 @@ class OwnedFolder:
     def _refuse_foreign(self, names: Iterable[str]) -> None:
         for name in names:
             ours = name in self.files or name in self._undefined
-            if not ours and os.path.lexists(self.path / name):
+            if not ours and (self._mirror.has(name) if self._mirror else os.path.lexists(self.path / name)):
                 raise AttnscopeError(
                     f"{self.path / name} is there already, and attnscope {self.command} did not write it: "
                     "move it away, or choose another folder with --out"
@@ -375,7 +403,10 @@ class OwnedFolder:
             "undefined": sorted(self._undefined),
             "state": self.state,
         }
-        new = new_file(self.path / WORKPLACE, json_bytes(content | {"sha256": _digest(content)}))
+        manifest = json_bytes(content | {"sha256": _digest(content)})
+        if self._mirror is not None:
+            self._mirror.send(content["files"], manifest)
+        new = new_file(self.path / WORKPLACE, manifest)
         new.replace(self.path / MANIFEST)
         sync(self.path)
 
@@ -388,6 +419,9 @@ def manifest_of(folder: Path) -> dict[str, Any] | None:
     AttnscopeError
         If the manifest is damaged.
     """
+    mirror = mirror_of(folder)
+    if mirror is not None:
+        mirror.look()
     path = folder / MANIFEST
     return _read_manifest(path) if path.is_file() else None
 

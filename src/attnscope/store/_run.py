@@ -13,6 +13,7 @@ from attnscope.errors import AttnscopeError
 from attnscope.store._arrays import packed, unpacked
 from attnscope.store._files import explained, json_bytes
 from attnscope.store._folder import OwnedFolder, damage, manifest_of
+from attnscope.store._mirror import named
 from attnscope.store._names import PIECES, RUN, SUFFIX, VIEWS, piece_name, texts_of
 from attnscope.store._signature import Signature
 
@@ -154,7 +155,7 @@ class RunFolder(OwnedFolder):
                 self.path / lost[0], f"{_windows(lost)}. Give the same command with --repair to make it anew"
             )
         for name in lost:
-            _log.warning("%s is damaged, and is made anew", self.path / name)
+            _log.warning("%s is damaged, and is made anew", named(self.path / name))
         lost = self._with_twins(lost)
         if lost or (damaged and self.is_writable()):
             state = {"complete": None} if lost else {}

@@ -1,0 +1,253 @@
+"""A corpus named by URLs is that of the files themselves."""
+
+import bz2
+import functools
+import gzip
+import http.server
+import json
+import lzma
+import threading
+from pathlib import Path
+
+import fsspec
+import pyarrow as pa
+import pyarrow.parquet
+import pytest
+
+from attnscope import AttnscopeError
+from attnscope.corpus import Chats, Corpus, are_chats
+from attnscope.remote import Url, _calls, _reading
+
+LINES = b"".join(b'{"text": "Number %d of the tide.", "body": "B"}\n' % n for n in range(60))
+CHAT = json.dumps({"messages": [{"role": "user", "content": "Is the tide out?"}]}).encode()
+
+
+def table(folder, suffix):
+    path, rows = folder / f"rows{suffix}", pa.table({"text": ["One.", None, "Two."]})
+    if suffix == ".parquet":
+        pyarrow.parquet.write_table(rows, path)
+    else:
+        with pa.ipc.new_file(path, rows.schema) as file:
+            file.write_table(rows)
+    return path
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    place = tmp_path_factory.mktemp("corpus")
+    (place / "b").mkdir()
+    (place / ".hidden").mkdir()
+    for name, content in {
+        "b.txt": "\ufeffThe tide\r\nis out.".encode(),
+        "b/d.md": b"Boats.",
+        "lines.jsonl": LINES,
+        "c.jsonl.gz": gzip.compress(LINES),
+        "c.txt.xz": lzma.compress(b"Mud."),
+        "caf\u00e9 1.txt.bz2": bz2.compress(b"More mud."),
+        "photo.png": b"\x89PNG",
+        ".hidden/e.txt": b"not read",
+    }.items():
+        (place / name).write_bytes(content)
+    for suffix in (".parquet", ".arrow"):
+        table(place, suffix)
+    return place
+
+
+@pytest.fixture(params=["memory", "file", "s3"])
+def url(request, folder):
+    """The address of a copy of the folder."""
+    if request.param == "file":
+        yield folder.as_uri()
+        return
+    if request.param == "s3":
+        pytest.importorskip("moto.server")
+        pytest.importorskip("s3fs")
+        from tests.objects import s3
+
+        with s3():
+            yield copied(folder, "s3://bucket/corpus")
+    else:
+        yield copied(folder, "memory://bucket/corpus/")
+        fsspec.filesystem("memory").rm("/bucket/corpus", recursive=True)
+
+
+def copied(folder, url):
+    store, path = fsspec.core.url_to_fs(url)
+    for file in folder.rglob("*"):
+        if file.is_file():
+            store.pipe_file(f"{path}/{file.relative_to(folder).as_posix()}", file.read_bytes())
+    store.pipe_file(f"{path.rstrip('/')}2/other.txt", b"Of another folder.")
+    return url
+
+
+def contents(given, **options):
+    return [(text.name, text.content) for text in Corpus.from_sources(given, **options)]
+
+
+def test_a_folder_and_its_files_hold_the_same_texts(url, folder):
+    there, here = Corpus.from_sources(url), Corpus.from_sources(folder)
+    assert [*there] == [*here]
+    assert there.sha256() == here.sha256()
+    for name in ("b.txt", "b/d.md", "c.jsonl.gz", "c.txt.xz", "rows.parquet", "rows.arrow"):
+        assert contents([f"{url.rstrip('/')}/{name}"]) == contents([folder / name])
+    several = [f"{url.rstrip('/')}/{name}" for name in ("b.txt", "b.txt", "lines.jsonl")]
+    assert contents(several, field="body") == contents(
+        [folder / "b.txt", folder / "b.txt", folder / "lines.jsonl"], field="body"
+    )
+    assert contents(several[0], by_line=True) == [("b.txt:1", "The tide"), ("b.txt:2", "is out.")]
+
+
+@pytest.fixture
+def memory():
+    store = fsspec.filesystem("memory")
+    yield store
+    for name in [name for name in store.store if name.startswith("/urls/")]:
+        del store.store[name]
+
+
+@pytest.mark.parametrize("same_size", [True, False])
+def test_one_that_changes_between_readings_is_refused(memory, same_size):
+    memory.pipe_file("/urls/a.txt", b"The tide is out.")
+    corpus = Corpus.from_sources("memory://urls/a.txt")
+    assert [*corpus] == [*corpus]
+    memory.pipe_file("/urls/a.txt", b"The tide was in." if same_size else b"The tide is in.")
+    with pytest.raises(AttnscopeError, match=r"memory://urls/a.txt: changed while it was being read"):
+        list(corpus)
+
+
+def test_one_that_changes_unseen_by_its_store_is_refused_too(memory, monkeypatch):
+    monkeypatch.setattr("attnscope.corpus._unchanged.stamp", lambda _: ("16",))
+    memory.pipe_file("/urls/a.txt", b"The tide is out.")
+    corpus = Corpus.from_sources("memory://urls/a.txt")
+    corpus.sha256()
+    memory.pipe_file("/urls/a.txt", b"The tide was in.")
+    with pytest.raises(AttnscopeError, match="changed while it was being read"):
+        list(corpus)
+
+
+def test_it_is_read_in_blocks(memory, monkeypatch):
+    """No request is for more than a block: memory does not grow with the file."""
+    monkeypatch.setattr(_reading, "BLOCK", 1000)
+    asked = []
+    read = type(memory.open("/urls/x", "wb")).read
+    monkeypatch.setattr(
+        "fsspec.implementations.memory.MemoryFile.read",
+        lambda self, size=-1: asked.append(size) or read(self, size),
+        raising=False,
+    )
+    memory.pipe_file("/urls/a.jsonl", LINES)
+    assert len(contents("memory://urls/a.jsonl")) == 60
+    assert len(asked) > len(LINES) // (1 << 20)
+    assert 0 < min(asked) <= max(asked) <= 1 << 20
+
+
+def test_chats_are_known_by_their_first_line(memory):
+    memory.pipe_file("/urls/chats.jsonl.gz", gzip.compress(CHAT))
+    assert are_chats("memory://urls/chats.jsonl.gz")
+    assert are_chats(["memory://urls/chats.jsonl.gz"])
+    chats = Chats("memory://urls/chats.jsonl.gz")
+    assert [text.name for text in chats._corpus] == ["chats.jsonl.gz:1"]
+
+
+def test_nothing_is_fetched_for_a_text():
+    for given in (
+        ["The tide is out.", "s3://bucket/a.txt"],
+        iter(["The tide is out.", "https://host/a.txt?key=pa55word"]),
+    ):
+        with pytest.raises(AttnscopeError, match="nothing is fetched for a text") as told:
+            Corpus.from_sources(given)
+        assert "pa55word" not in str(told.value)
+
+
+def test_a_url_beside_texts_is_refused_in_any_order(memory):
+    memory.pipe_file("/urls/a.txt", b"Mud.")
+    with pytest.raises(AttnscopeError, match="nothing is fetched for a text"):
+        Corpus.from_sources(["memory://urls/a.txt", "The tide is out."])
+    found = Corpus.from_sources([Url("memory://urls/a.txt"), "The tide is out."])  # who says so means it
+    assert [text.content for text in found] == ["Mud.", "The tide is out."]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "says"),
+    [
+        ("none.txt", None, "nothing is there"),
+        ("a/photo.png", b"\x89PNG", "no .txt, .md, .jsonl"),
+        ("a.jsonl", b'{"text": "What?", "image": "boat.png"}', "line 1: names an image"),
+        ("a.txt", b"caf\xe9", "found byte 0xe9 at byte offset 3"),
+        ("a.txt.gz", gzip.compress(LINES)[:-9], "ends in the middle"),
+        ("a.parquet", b"none", "not a .parquet file, or damaged"),
+        ("a.jsonl", b"{", "line 1: not JSON"),
+    ],
+)
+def test_what_is_no_text_is_told_by_its_url(memory, name, content, says, monkeypatch):
+    if content is not None:
+        memory.pipe_file(f"/urls/{name}", content)
+    given = "memory://urls/a/" if name.startswith("a/") else f"memory://urls/{name}"
+    with pytest.raises(AttnscopeError, match=says) as told:
+        contents(given)
+    assert str(told.value).startswith(given)
+
+
+def test_a_url_as_a_path_is_refused():
+    with pytest.raises(AttnscopeError, match="give the string itself"):
+        Corpus.from_sources(Path("s3://bucket/a.txt"))
+
+
+class _Secretive(http.server.SimpleHTTPRequestHandler):
+    """Answers only to those that know the key; the first answer to each request is 503."""
+
+    seen = frozenset()
+
+    def do_GET(self):
+        if "key=pa55word" not in self.path:
+            self.send_error(403)
+        elif (self.command, self.path) not in self.seen:
+            type(self).seen |= {(self.command, self.path)}
+            self.send_error(503)
+        elif self.command == "HEAD":
+            super().do_HEAD()
+        else:
+            super().do_GET()
+
+    do_HEAD = do_GET  # noqa: N815
+
+    def log_message(self, *_):
+        pass
+
+
+@pytest.fixture
+def web(folder, monkeypatch):
+    pytest.importorskip("aiohttp")
+    monkeypatch.setattr(_calls, "WAITS", (0, 0))
+    server = http.server.ThreadingHTTPServer(
+        ("127.0.0.1", 0), functools.partial(_Secretive, directory=folder)
+    )
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+    server.server_close()
+
+
+def test_the_web_is_read_and_keys_are_not_told(web, folder):
+    for name in ("c.jsonl.gz", "b.txt", "caf%C3%A9%201.txt.bz2"):
+        found = contents(f"{web}/{name}?key=pa55word")
+        assert found == contents(folder / name.replace("%C3%A9%20", "\u00e9 "))
+        assert "pa55word" not in str(found)
+    for path, says in (
+        ("b.txt?token=s3cret", "no permission"),
+        ("none.txt?key=pa55word", "nothing is there"),
+        ("?key=pa55word", "cannot be listed"),
+        ("rows.parquet?key=pa55word", "gives no parts of files"),
+    ):
+        with pytest.raises(AttnscopeError, match=says) as told:
+            contents(f"{web}/{path}")
+        assert "s3cret" not in str(told.value)
+        assert "pa55word" not in str(told.value)
+        assert "\n" not in str(told.value)
+
+
+def test_a_server_that_is_not_there_is_told(monkeypatch):
+    pytest.importorskip("aiohttp")
+    monkeypatch.setattr(_calls, "WAITS", (0,))
+    with pytest.raises(AttnscopeError, match=r"cannot be read .* check the network"):
+        contents("http://127.0.0.1:9/a.txt")
