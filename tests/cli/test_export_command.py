@@ -27,7 +27,7 @@ def test_nothing_is_overwritten(refused, tmp_path):
 
 def test_a_format_is_asked_for_and_known(refused, tmp_path, no_types):
     scan_run(tmp_path / "run")
-    refused("export", "run", "--to", "xlsx", says="expected parquet, csv or nc")
+    refused("export", "run", "--to", "xlsx", says="expected parquet, csv, nc or zarr")
     refused(
         "export",
         "run",

@@ -173,7 +173,7 @@ def test_what_cannot_be_exported_is_refused(scan, tmp_path, no_types):
     ):
         with pytest.raises(AttnscopeError, match=says):
             export(run, "csv", out=tmp_path / out)
-    with pytest.raises(AttnscopeError, match="'xlsx'; expected parquet, csv or nc"):
+    with pytest.raises(AttnscopeError, match="'xlsx'; expected parquet, csv, nc or zarr"):
         export(scan, "xlsx", out=tmp_path / "out")
 
 

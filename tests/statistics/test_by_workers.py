@@ -66,7 +66,7 @@ def test_the_arrays_are_those_of_one_process(more, tmp_path):
     shares = [one.share for one in told]
     assert shares == sorted(shares)
     assert shares[-1] == 1
-    count = int(found.windows.sum()) if "pool" in more else found.sizes["text"]
+    count = int(found.window_count.sum()) if "pool" in more else found.sizes["text"]
     assert max(one.told.get("windows", 0) for one in told) == count
 
 
