@@ -71,8 +71,9 @@ def plot(samples: dict[int, list[tuple[float, float]]], path: Path) -> None:
     plt.rcParams["svg.fonttype"] = "none"
     figure, axes = plt.subplots(figsize=(7, 2.6), layout="constrained")
     for number, (worker, points) in enumerate(samples.items()):
-        axes.plot(*zip(*points, strict=True), color=("#0072B2", "#D55E00")[number % 2], linewidth=1.2)
-        axes.annotate(f"worker {worker}", points[len(points) // 2], (0, 6), textcoords="offset points")
+        colour = ("#0072B2", "#D55E00")[number % 2]
+        axes.plot(*zip(*points, strict=True), color=colour, linewidth=1.2, label=f"worker {worker}")
+    axes.legend(loc="lower right", frameon=False)
     axes.set(xlabel="seconds", ylabel="memory (MiB)", ylim=(0, None))
     axes.spines[["top", "right"]].set_visible(False)
     figure.savefig(path)
