@@ -53,6 +53,7 @@ def test_killed_actors_are_replaced_and_nothing_is_left():
     pytest.importorskip("ray")
     pids, killed = set(), 0
     before = {*Path(tempfile.gettempdir()).glob("attnscope-*")}
+    others = processes_of_ray()  # of tests before, or with an interpreter that lies below such a name
     with RayEngine(Cluster(workers=2), begin) as engine:
         crew = Crew(engine, engine.size)
         assert crew.first() == "ready"
@@ -76,7 +77,7 @@ def test_killed_actors_are_replaced_and_nothing_is_left():
         assert len(pids) >= 5
         with pytest.raises(AttnscopeError, match="no good"):
             list(crew.hand_out(lambda _: refuse, 1))
-    assert not processes_of_ray()
+    assert set(processes_of_ray()) <= set(others)
     assert {*Path(tempfile.gettempdir()).glob("attnscope-*")} == before
 
 
