@@ -52,7 +52,7 @@ def processes_of_ray():
 def test_killed_actors_are_replaced_and_nothing_is_left():
     pytest.importorskip("ray")
     pids, killed = set(), 0
-    before = {*Path(tempfile.gettempdir()).glob("attnscope-*")}
+    before = {*Path(tempfile.gettempdir()).glob("attnray-*")}
     others = processes_of_ray()  # of tests before, or with an interpreter that lies below such a name
     with RayEngine(Cluster(workers=2), begin) as engine:
         crew = Crew(engine, engine.size)
@@ -78,7 +78,7 @@ def test_killed_actors_are_replaced_and_nothing_is_left():
         with pytest.raises(AttnscopeError, match="no good"):
             list(crew.hand_out(lambda _: refuse, 1))
     assert set(processes_of_ray()) <= set(others)
-    assert {*Path(tempfile.gettempdir()).glob("attnscope-*")} == before
+    assert {*Path(tempfile.gettempdir()).glob("attnray-*")} == before
 
 
 def test_what_cannot_be_reached_or_sent_is_refused(monkeypatch):

@@ -155,7 +155,7 @@ def _connected(ray: Any, cluster: Cluster) -> Generator[None]:
     if ray.is_initialized():
         yield
         return
-    place = tempfile.mkdtemp(prefix="attnscope-") if cluster.address == LOCAL else None
+    place = tempfile.mkdtemp(prefix="attnray-") if cluster.address == LOCAL else None
     quiet = {"log_to_driver": False, "logging_level": "error"}
     try:
         with explaining(
