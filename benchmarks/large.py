@@ -35,6 +35,8 @@ def paragraphs(files: list[Path], tokens: int) -> Iterator[str]:
     for file in files:
         for line in file.read_text(encoding="utf-8").splitlines():
             words = line.split()
+            if letters >= tokens * _LETTERS:
+                return
             if len(words) > 20:
                 yield line.strip()
                 letters += len(line)
