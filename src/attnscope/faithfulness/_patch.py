@@ -18,7 +18,7 @@ from attnscope.faithfulness._patched import estimators_agreement, patched_of
 from attnscope.faithfulness._patching import WHATS, What
 from attnscope.faithfulness._runs import DIRECTIONS, Direction, check_apart
 from attnscope.faithfulness._stored import StoredParts, stored_tree
-from attnscope.faithfulness.passes import Pair, PairTexts, given_pairs
+from attnscope.faithfulness.passes import EncodedPairs, Pair, PairTexts, given_pairs
 from attnscope.progress import Tell, tell_nobody
 from attnscope.store import RunFolder, Signature, keeping_elsewhere
 
@@ -166,7 +166,20 @@ def patch(
         tree = xr.DataTree.from_dict({"pairs": measured, **_parts(measured, StoredParts(None), seed)})
         tree.attrs = attributes
         return tree
-    with RunFolder(Path(out(signature) if callable(out) else out), signature, repair=repair) as run:
+    folder = RunFolder(Path(out(signature) if callable(out) else out), signature, repair=repair)
+    return _kept(folder, job, batches, skips, seed, attributes)
+
+
+def _kept(
+    folder: RunFolder,
+    job: PatchJob,
+    batches: list[tuple[list[int], EncodedPairs]],
+    skips: bool,
+    seed: int,
+    attributes: dict[str, str],
+) -> xr.DataTree:
+    """Measure what the run's folder does not hold yet, finish it, and read it."""
+    with folder as run:
         if not run.complete:
             first = 0
             for numbers, encoded in batches:
