@@ -44,12 +44,15 @@ class Question:
         The texts.
     files
         All files of the folders, and their state at the first look.
+    prefix
+        Beginning of the name of the command's folders, where nothing else is asked for.
     """
 
     arguments: dict[str, Any]
     folders: tuple[Path, ...]
     corpus: Corpus
     files: dict[Path, tuple[int, ...]]
+    prefix: str = ""
 
     @classmethod
     def of(
@@ -61,6 +64,7 @@ class Question:
         device: str | None,
         field: str | None,
         by_line: bool,
+        prefix: str = "",
         **arguments: Any,
     ) -> Question | None:
         """Take a command's arguments; None where only loading tells what they stand for.
@@ -79,7 +83,7 @@ class Question:
         with suppress(AttnscopeError, OSError, ValueError, TypeError, AttributeError):
             if model and _is_processor(device) and all(map(_is_plain, folders)):
                 corpus = Corpus.from_sources(texts, field=field, by_line=by_line)
-                return None if corpus.streams else cls(arguments, folders, corpus, _states(folders))
+                return None if corpus.streams else cls(arguments, folders, corpus, _states(folders), prefix)
         return None
 
     def key(self) -> str:
@@ -104,7 +108,7 @@ class Question:
         AttnscopeError, OSError
             If something cannot be read.
         """
-        usual = Path("attnscope-runs").glob(f"{escape(self.arguments['name'])}-*")
+        usual = Path("attnscope-runs").glob(f"{self.prefix}{escape(self.arguments['name'])}-*")
         for folder in usual if place.asked is None else [place.asked]:
             manifest = manifest_of(folder)
             if manifest is not None and self.is_answered_by(manifest["state"]):

@@ -45,6 +45,8 @@ _AGREE = (
 
 def _print_text_tables(tree: xr.DataTree) -> None:
     """Tables of text that analyses have, such as published numbers beside ours."""
+    if not json.loads(tree.attrs["asked"]):  # only what is asked for beside the usual has one
+        return
     from rich.table import Table
     from rich.text import Text
 
