@@ -1,12 +1,14 @@
 from ._catalogue import ROLES, choose_roles
 from ._controls import CONTROLS, choose_controls, control
 from ._needles import Needle, needles_of, retrieval_share
+from ._patterns import PATTERNS, pattern_scores
 from ._role import Role
 from ._roles import load_roles, roles
 from ._summary import RoleCount, counts_of, headline, skipped_of
 
 __all__ = [
     "CONTROLS",
+    "PATTERNS",
     "ROLES",
     "Needle",
     "Role",
@@ -18,6 +20,7 @@ __all__ = [
     "headline",
     "load_roles",
     "needles_of",
+    "pattern_scores",
     "retrieval_share",
     "roles",
     "skipped_of",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -29,7 +30,6 @@ from attnscope.store import RunFolder, Signature, keeping_elsewhere
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-    from attnscope.capture import Site
     from attnscope.detection._needles import Needles
     from attnscope.mechanism import Tokenizer
 
@@ -146,7 +146,18 @@ def roles(
     }
     signature = signature_of("roles", loaded, corpus, None, settings)
     windows = list(islice(windows_of(corpus, loaded.tokenizer, length=length, limit=limit), limit))
-    job = _Job(loaded, windows, names, chosen, hidden, length, batch_size, seed, progress or tell_nobody)
+    job = _Job(
+        loaded,
+        windows,
+        names,
+        chosen,
+        hidden,
+        needles is not None,
+        length,
+        batch_size,
+        seed,
+        progress or tell_nobody,
+    )
     if out is None:
         return job.result(None).assign_attrs(signature=signature.to_json(), model=loaded.name)
     with RunFolder(Path(out(signature) if callable(out) else out), signature, repair=repair) as run:
@@ -180,12 +191,14 @@ class _Job:
         names: tuple[str, ...],
         controls: tuple[str, ...],
         needles: list[Needle],
+        asked_needles: bool,
         length: int,
         batch_size: int | None,
         seed: int,
         tell: Tell,
     ) -> None:
         self.loaded, self.windows, self.controls, self.needles = loaded, windows, controls, needles
+        self.asked_needles = asked_needles
         self.length, self.batch_size, self.seed, self.tell = length, batch_size, seed, tell
         self.skipped: dict[str, str] = {}
         self.notes: dict[str, Any] = {}
@@ -225,16 +238,21 @@ class _Job:
             stored = None if run is None else run.load(name)
             if stored is not None:
                 return stored
-            other = self.loaded.model if name == _OWN else control(self.loaded.model, name, self.seed)
-            sites: list[Site] = self.sites if name == _OWN else sites_of(other, self.text)
-            made = measured(other, sites, probes, names, tell, with_equal=name == _OWN)
+            with nullcontext() if name == _OWN else control(self.loaded.model, name, self.seed):
+                made = measured(self.loaded.model, self.sites, probes, names, tell, with_equal=name == _OWN)
             if run is not None:
                 run.save(name, made)
             return made
 
         own = of_model(_OWN)
+        controls: dict[str, xr.Dataset] = {}
+        for name in self.controls:
+            try:
+                controls[name] = of_model(name)
+            except AttnscopeError as error:  # such weights may overflow where those of the model do not
+                self.skipped[f"{name} weights"] = str(error)
         documents = [window.source for window in self.text.windows]
-        made = summed_up(own, {name: of_model(name) for name in self.controls}, documents, self.seed)
+        made = summed_up(own, controls, documents, self.seed)
         self.notes |= {probe.kind: len(probe.windows) for probe in probes} | {"window": self.length}
         return made.assign_attrs(skipped=json.dumps(self.skipped), notes=json.dumps(self.notes))
 
@@ -245,7 +263,12 @@ class _Job:
         if "repeated" in wanted:
             table: Any = self.loaded.model.get_input_embeddings()
             words = ordinary_tokens(self.loaded.tokenizer, self.windows, table.weight.shape[0])
-            probes.append(repeated_probe(self.windows[0], words, self.length, self.seed, self.batch_size))
+            try:
+                twice = repeated_probe(self.windows[0], words, self.length, self.seed, self.batch_size)
+            except AttnscopeError as error:
+                self.skipped |= {name: str(error) for name in self.names if ROLES[name].probe == "repeated"}
+            else:
+                probes.append(twice)
         if "needle" in wanted:
             hidden, reason = self._hidden()
             if hidden is None:
@@ -259,6 +282,11 @@ class _Job:
         model = self.loaded.model
         if model.config.is_encoder_decoder or not model.can_generate() or self.loaded.tokenizer is None:
             return None, "the model does not go on with a text: no head that says tokens"
-        hidden, prompts = needle_probe(self.loaded, self.text.windows, self.needles, self.length)
+        try:
+            hidden, prompts = needle_probe(self.loaded, self.text.windows, self.needles, self.length)
+        except AttnscopeError as error:
+            if self.asked_needles:
+                raise
+            return None, str(error)
         self.notes["prompts"] = prompts
         return hidden, f"the model gives the needle back in 0 of {prompts} prompts"

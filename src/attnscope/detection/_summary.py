@@ -178,15 +178,15 @@ def headline(found: xr.Dataset) -> list[str]:
     """How many heads have each role, in sentences, beside as many with weights that know nothing."""
     said: list[str] = []
     for row in counts_of(found):
-        names = " and ".join(f"{name} weights" for name in row.controls)
+        names = " or ".join(row.controls)
         if row.reached is None:
-            beside = f"; {row.above} above every head with {names}" if row.controls else ""
+            beside = f"; {row.above} above every head with {names} weights" if row.controls else ""
             said.append(
                 f"{row.title}: no published threshold; the highest of {row.heads} heads is {row.layer}.{row.head} with "
                 f"{row.best:.2f}, equal weights give {row.equal:.2f}{beside}."
             )
             continue
-        counts = " and ".join(f"{count} with {name} weights" for name, (count, _) in row.controls.items())
+        counts = ", ".join(f"{count} with {name} weights" for name, (count, _) in row.controls.items())
         said.append(
             f"{row.title}: {row.reached} of {row.heads} heads at {row.threshold:g} or more"
             f"{f'; {counts}' if counts else ''}."
