@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 _READ = (
     "heads: whose score reaches the threshold that the source gives; beside it as many of the same model with weights "
     "that know nothing; equal: the score of equal weights. Where no threshold is published, the highest score of the "
-    "controls stands in parentheses. above: heads above every head of the controls."
+    "controls stands in parentheses. above: heads above every head of all controls; of a model that knows nothing it "
+    "would be about one head, or half a head with two controls."
 )
 
 
@@ -162,7 +163,9 @@ def _print(result: xr.Dataset) -> None:
 
     console = new_console()
     notes = json.loads(result.attrs["notes"])
-    read = [f"{notes['text']} windows of {notes['window']} tokens"] if "text" in notes else []
+    least, most = notes["tokens"]
+    tokens = f"{least} to {most}" if least < most else str(most)
+    read = [f"{notes['text']} windows of {tokens} tokens"] if "text" in notes else []
     read += [f"{notes['repeated']} texts of random tokens said twice"] if "repeated" in notes else []
     read += [f"{notes['needle']} of {notes['prompts']} needles given back"] if "needle" in notes else []
     console.print(f"{result.attrs['model']}: {', '.join(read)}", highlight=False, markup=False)
@@ -177,7 +180,7 @@ def _table(rows: list[RoleCount]) -> Table:
     from rich.table import Table
 
     controls = list(rows[0].controls)
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=0)
     table.add_column("role", no_wrap=True)
     for heading in ("from", "heads", *controls, *(["above"] if controls else []), "highest", "equal"):
         table.add_column(heading, justify="right", no_wrap=True)

@@ -253,7 +253,10 @@ class _Job:
                 self.skipped[f"{name} weights"] = str(error)
         documents = [window.source for window in self.text.windows]
         made = summed_up(own, controls, documents, self.seed)
-        self.notes |= {probe.kind: len(probe.windows) for probe in probes} | {"window": self.length}
+        lengths = [len(window) for window in self.text.windows]
+        self.notes |= {probe.kind: len(probe.windows) for probe in probes} | {
+            "tokens": [min(lengths), max(lengths)]
+        }
         return made.assign_attrs(skipped=json.dumps(self.skipped), notes=json.dumps(self.notes))
 
     def _probes(self) -> list[Probe]:

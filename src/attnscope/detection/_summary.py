@@ -37,7 +37,8 @@ class RoleCount:
     controls
         Of each control: its heads that reach the threshold (None without one), and its highest score.
     above
-        Heads whose score is higher than that of every head of every control; None without controls.
+        Heads whose score is higher than that of every head of every control; None without controls. Of h heads that
+        know nothing it would be h / (k h + 1) in the mean, beside k controls.
     """
 
     name: str
