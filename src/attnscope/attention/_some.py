@@ -75,7 +75,7 @@ def weights_at(
     batch, heads, _, _ = call.query.shape
     wide = torch.promote_types(call.query.dtype, torch.float32)
     query = call.query.to(wide) * call.scale
-    start, stop = (bound[:, None] for bound in call.extent)
+    own = torch.arange(call.query.shape[2], device=query.device)
     columns: list[Tensor] = []
     for at in keys.unbind(-1):
         place = at.clamp_min(0)[:, None].expand(batch, -1, -1)
@@ -84,7 +84,7 @@ def weights_at(
         scores = (query * key).sum(-1)
         if call.softcap is not None:
             scores = call.softcap * torch.tanh(scores / call.softcap)
-        seen = (at >= 0)[:, None] & (place >= start) & (place < stop)
+        seen = (at >= 0)[:, None] & (place <= own if call.causal else True)
         for grid in (call.bias, call.mask):
             if grid is None:
                 continue
