@@ -83,9 +83,8 @@ def role_maps(result: xr.Dataset) -> Figure:
             axes.set_facecolor("0.9")
             axes.imshow(score, cmap="viridis", norm=Normalize(0.0, 1.0), aspect="equal")
             dots = np.argwhere(score >= threshold)
-            axes.plot(
-                dots[:, 1], dots[:, 0], ".", color=MARK, markersize=float(np.clip(14 * cell, 1.5, 4)), mew=0
-            )
+            size_of = float(np.clip(18 * cell, 2.5, 5))
+            axes.plot(dots[:, 1], dots[:, 0], "o", color=MARK, markersize=size_of, mec="white", mew=0.6)
             axes.set_title(str(part.title.item()), loc="left")
             axes.set_xticks(range(0, heads, max(1, heads // 4)))
             steps = max(1, layers // 4)
