@@ -21,7 +21,7 @@ ORDER = (
     {"comparison", "difference", "_group_pairs"},
     {"training"},
     {"walkthrough"},
-    {"faithfulness"},
+    {"faithfulness", "detection"},
     {"mechanism"},
     {"statistics"},
     {"translation.alignment", "translation.evaluation"},

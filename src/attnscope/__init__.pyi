@@ -1,6 +1,7 @@
-from . import faithfulness, mechanism, results, zoo
+from . import detection, faithfulness, mechanism, results, zoo
 from ._expect import expect
 from .comparison import compare
+from .detection import roles
 from .difference import contrasts, diff
 from .errors import AttnscopeError
 from .faithfulness import intervene, patch
@@ -20,6 +21,7 @@ __all__ = [
     "align",
     "compare",
     "contrasts",
+    "detection",
     "diff",
     "expect",
     "explain",
@@ -30,6 +32,7 @@ __all__ = [
     "open_run",
     "patch",
     "results",
+    "roles",
     "runs",
     "scan",
     "score",

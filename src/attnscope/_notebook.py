@@ -63,7 +63,7 @@ class Shown:
 
     @property
     def command(self) -> str:
-        """The command that gives such results: scan, explain, intervene, patch, diff.
+        """The command that gives such results: scan, explain, intervene, patch, diff, roles.
 
         Raises
         ------
@@ -97,6 +97,7 @@ class Shown:
             "intervene": report.write_intervention_report,
             "patch": report.write_patch_report,
             "diff": report.write_difference_report,
+            "roles": report.write_roles_report,
         }
         with tempfile.TemporaryDirectory() as folder:
             place = Path(folder) / "report.html"
@@ -166,12 +167,19 @@ def _of_diff(result: xr.Dataset) -> list[str]:
     return headline(result)
 
 
+def _of_roles(result: xr.Dataset) -> list[str]:
+    from attnscope.detection import headline
+
+    return headline(result)
+
+
 _SUMMARIES: dict[str, Callable[[Any], list[str]]] = {
     "scan": _of_scan,
     "explain": _of_explain,
     "intervene": _of_intervene,
     "patch": _of_patch,
     "diff": _of_diff,
+    "roles": _of_roles,
 }
 
 
@@ -199,6 +207,10 @@ def _figures(command: str, result: Any) -> Iterator[Figure]:
         from attnscope.figures.difference import change_maps
 
         yield change_maps(result)
+    elif command == "roles":
+        from attnscope.figures.roles import role_maps
+
+        yield role_maps(result)
 
 
 xr.register_dataset_accessor("attnscope")(Shown)

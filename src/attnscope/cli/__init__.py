@@ -23,6 +23,7 @@ from attnscope.cli.intervene import intervene
 from attnscope.cli.ls import ls
 from attnscope.cli.output import abandon, prepare, tell
 from attnscope.cli.patch import patch
+from attnscope.cli.roles import roles
 from attnscope.cli.scan import scan
 from attnscope.cli.score import score
 from attnscope.cli.show import show
@@ -39,12 +40,14 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
-    help="Where every attention head of a model looks (scan), why it looks there (explain), and whether it matters "
-    "(intervene); what carries the difference between two texts (patch); what changed between two models (diff); "
-    "what one head computes (walk); which runs there are, what they hold, and their arrays for other tools (ls, "
-    "show, export); the attention lineage to train, translate with, score, align and compare.",
+    help="Where every attention head of a model looks (scan), which published roles heads have (roles), why they look "
+    "there (explain), and whether it matters (intervene); what carries the difference between two texts (patch); what "
+    "changed between two models (diff); what one head computes (walk); which runs there are, what they hold, and their "
+    "arrays for other tools (ls, show, export); the attention lineage to train, translate with, score, align and "
+    "compare.",
 )
 app.command()(scan)
+app.command()(roles)
 app.command()(explain)
 app.command()(intervene)
 app.command()(patch)

@@ -5,6 +5,7 @@ from ._embed import numbers, picture, script_json
 from ._explain_page import write_explain_report
 from ._intervention_page import write_intervention_report
 from ._patch_page import write_patch_report
+from ._roles_page import write_roles_report
 from ._scan_content import flatten
 from ._scan_page import write_report
 from ._window import encode
@@ -24,4 +25,5 @@ __all__ = [
     "write_intervention_report",
     "write_patch_report",
     "write_report",
+    "write_roles_report",
 ]

@@ -66,6 +66,12 @@ def _of_difference(changes: xr.Dataset) -> list[str]:
     return headline(changes)
 
 
+def _of_roles(result: xr.Dataset) -> list[str]:
+    from attnscope.detection import headline
+
+    return headline(result)
+
+
 def _of_training(results: xr.Dataset) -> list[str]:
     names = {"loss": "loss", "bleu": "BLEU"}
     said = [f"{name} {float(results[key]):.2f}" for key, name in names.items() if key in results]
@@ -99,6 +105,7 @@ _HEADLINES: dict[str, Callable[[Any], list[str]]] = {
     "intervene": _of_intervention,
     "patch": _of_patching,
     "diff": _of_difference,
+    "roles": _of_roles,
     "train": _of_training,
     "align": _of_alignment,
     "compare": _of_comparison,
