@@ -269,7 +269,7 @@ def scan(
         if question is not None:
             question.note(Path(results.encoding["source"]), json.loads(results.attrs["signature"]))
     folder = Path(results.encoding["source"])
-    page = _draw(results, folder, formats, heads) if report else None
+    page = draw(results, folder, formats, heads) if report else None
     if as_json:
         emit(json_text(as_dict(results, folder)) + "\n")
     elif as_csv:
@@ -322,14 +322,15 @@ def _known(question: Question, place: Place, shown: Sequence[tuple[int, int]] | 
     return None
 
 
-def _draw(
+def draw(
     results: xr.Dataset, folder: Path, formats: tuple[str, ...], heads: list[tuple[int, int]]
 ) -> Path | None:
+    """Draw the page and the figures of a finished scan, unless they lie there already."""
     from attnscope.store import RunFolder
 
     with RunFolder(folder, json.loads(results.attrs["signature"])) as run:
 
-        def draw(place: Path) -> None:
+        def write(place: Path) -> None:
             from attnscope.figures import write_scan_figures
             from attnscope.report import write_report
             from attnscope.statistics import SAMPLE
@@ -338,4 +339,4 @@ def _draw(
             write_scan_figures(results, sample, place / "figures", formats)
             write_report(results, sample, place / PAGE)
 
-        return draw_views(run, [formats, heads], draw)
+        return draw_views(run, [formats, heads], write)

@@ -12,8 +12,8 @@ from attnscope.checks import check_real, check_seed, check_whole
 from attnscope.errors import AttnscopeError
 from attnscope.progress import Tell
 from attnscope.remote import refuse_path_of_url
-from attnscope.statistics._tasks import task_of
 from attnscope.store import Signature
+from attnscope.tasks import task_of
 
 BAND = 10  # tokens
 
