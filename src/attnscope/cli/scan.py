@@ -98,14 +98,6 @@ _Chat = Annotated[
 _ChatTemplate = Annotated[
     Path | None, typer.Option(help="Jinja file that writes chats out.", show_default="the tokenizer's own")
 ]
-_Task = Annotated[
-    str | None,
-    typer.Option(
-        metavar="I/N|env",
-        help="Part of the scan that this process does, of N that share a folder; env asks torchrun or a Slurm array.",
-        show_default="all of it",
-    ),
-]
 _Ray = Annotated[
     str | None,
     typer.Option(
@@ -153,7 +145,7 @@ def scan(
     target: _Target = None,
     out: options.Out = None,
     repair: options.Repair = False,
-    task: _Task = None,
+    task: options.Task = None,
     ray: _Ray = None,
     workers: _Workers = None,
     ray_gpus: _RayGpus = None,

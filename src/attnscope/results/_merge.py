@@ -66,7 +66,7 @@ def merge(path: str | Path) -> Merged:
     ...     merge(Path(place) / "run")
     Traceback (most recent call last):
     ...
-    attnscope.errors.AttnscopeError: ...run is not whole: 1 of 1 units is missing (1): give the command of --task 1/2 again, ...
+    attnscope.errors.AttnscopeError: ...run is not whole: 1 of 1 units is missing (1): give the command of ...
     """
     check_kind("a folder", str, Path, path=path)
     with staged(path) as folder:
@@ -86,8 +86,7 @@ def _merged(folder: Path) -> Merged:
             parts.gather(run, rows_of_part)
             if run.command == "scan":
                 finish_scan(run, parts.attributes)
-        if run.complete:
-            parts.drop()
+        parts.drop()
         return Merged(folder, run.command, run.texts, len(parts.folders), run.complete)
 
 

@@ -21,7 +21,7 @@ from attnscope.statistics._profile import without_profile
 from attnscope.statistics._stored import SAMPLE, SUMMARY, WINDOWS, keeps_maps_of, load_scan
 from attnscope.statistics._until import Enough
 from attnscope.store import RunFolder, is_finished
-from attnscope.tasks import Share, by_task, said, task_of
+from attnscope.tasks import Share, by_task, pending, task_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -34,7 +34,8 @@ if TYPE_CHECKING:
 UNIT = 16  # batches that one process measures before the next has its turn
 FLUSH_BYTES = 1 << 26  # results wait in memory for at most so many bytes,
 FLUSH_SECONDS = float(os.environ.get("ATTNSCOPE_FLUSH_SECONDS", "5"))  # so many seconds,
-FLUSH_SHARE = 0.02  # or this share of the time that the run took so far: a long run has few pieces
+FLUSH_SHARE = 0.02  # or this share of the time that the run took so far: a long run has few pieces,
+FLUSH_MOST = 60.0  # but no more seconds than that: a kill costs about a unit
 
 
 @dataclass(frozen=True)
@@ -105,9 +106,11 @@ def _part(
     """Do one task of a run; where all others are done, put their parts together."""
     task = task_of(str(asked.task))
 
-    def measure(part: RunFolder, share: Share) -> dict[str, str]:
+    said = dict(attributes)
+
+    def measure(part: RunFolder, share: Share) -> None:
         _keep(part, job.batches(share))
-        return attributes | job.notes
+        said.update(job.notes)
 
     results = by_task(
         task,
@@ -115,14 +118,16 @@ def _part(
         signature,
         measure,
         lambda run: _in_folder(run, job, kinds, attributes, asked, whole=True),
+        said,
         unit=UNIT if asked.pool is None else 1,
         repair=asked.repair,
         rows=rows_of_part,
     )
     if results is not None:
         return results
-    nothing = xr.Dataset(attrs={"signature": signature.to_json(), "task": said(task)})
-    nothing.encoding["source"] = str(folder)
+    told = pending(task, folder, signature)
+    nothing = xr.Dataset(attrs={name: told[name] for name in ("signature", "task")})
+    nothing.encoding["source"] = told["run"]
     return nothing
 
 
@@ -193,7 +198,7 @@ def _keep(run: RunFolder, batches: Iterable[xr.Dataset]) -> None:
             waiting.append(results)
             now = time.monotonic()
             full = sum(one.nbytes for one in waiting) >= FLUSH_BYTES
-            if full or now - last > max(FLUSH_SECONDS, FLUSH_SHARE * (now - began)):
+            if full or now - last > max(FLUSH_SECONDS, min(FLUSH_MOST, FLUSH_SHARE * (now - began))):
                 ready, waiting = waiting, []
                 _flush(run, ready)
                 last = time.monotonic()

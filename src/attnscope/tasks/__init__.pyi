@@ -1,7 +1,7 @@
-from ._done import by_task, said
+from ._done import by_task, pending
 from ._parts import Parts, Rows
 from ._share import Share
-from ._task import Task, parts_of, task_of
+from ._task import Task, parts_of, task_in, task_of
 
 __all__ = [
     "Parts",
@@ -10,6 +10,7 @@ __all__ = [
     "Task",
     "by_task",
     "parts_of",
-    "said",
+    "pending",
+    "task_in",
     "task_of",
 ]

@@ -21,8 +21,9 @@ def by_task(
     task: Task,
     folder: Path,
     signature: Signature,
-    measure: Callable[[RunFolder, Share], dict[str, str]],
+    measure: Callable[[RunFolder, Share], object],
     whole: Callable[[RunFolder], Whole],
+    attributes: dict[str, str],
     *,
     unit: int = 1,
     repair: bool = False,
@@ -35,10 +36,11 @@ def by_task(
     task, folder, signature
         Which one, of which run.
     measure
-        Adds to the task's part what its share does not pass over, asked of every batch in turn; the attributes of the
-        results.
+        Adds to the task's part what its share does not pass over, asked of every batch in turn.
     whole
         Makes the results of the run, once it has all texts.
+    attributes
+        Of the results, as they are when all is measured.
     unit
         How many batches are a unit.
     repair
@@ -58,7 +60,7 @@ def by_task(
     with RunFolder(task.folder(folder), signature, repair=repair) as part:
         if not part.complete:
             share = Share(task, part, unit)
-            attributes = measure(part, share)
+            measure(part, share)
             share.finish(attributes=attributes)
     parts = Parts(folder, signature)
     if not parts.is_whole():
@@ -74,9 +76,10 @@ def by_task(
     return made
 
 
-def said(task: Task) -> str:
-    """What a task says that is done before others are."""
-    return (
+def pending(task: Task, folder: Path, signature: Signature) -> dict[str, str]:
+    """Attributes of what a task returns that is done before others are: no results yet, and where they will be."""
+    note = (
         f"Task {task.number} of {task.count} is done. The last one to finish puts the parts together; where one was "
         "stopped, give its command again."
     )
+    return {"signature": signature.to_json(), "task": note, "run": str(folder)}

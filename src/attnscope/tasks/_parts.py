@@ -128,8 +128,8 @@ class Parts:
         named = ", ".join(str(unit + 1) for unit in lacking[:_FEW]) + ", ..." * (len(lacking) > _FEW)
         again = ", ".join(f"--task {task}/{count}" for task in tasks[:_FEW]) + ", ..." * (len(tasks) > _FEW)
         return (
-            f"{len(lacking)} of {len(starts)} units {'is' if len(lacking) == 1 else 'are'} missing ({named}): give the command of "
-            f"{again} again, or wait for {'it' if len(tasks) == 1 else 'them'}"
+            f"{len(lacking)} of {len(starts)} units {'is' if len(lacking) == 1 else 'are'} missing ({named}): give the "
+            f"command of {again} again, or wait for {'it' if len(tasks) == 1 else 'them'}"
         )
 
 

@@ -69,6 +69,22 @@ def task_of(given: str) -> Task:
     return Task(int(found[1]), int(found[2]))
 
 
+def task_in(given: str | None, out: object) -> Task | None:
+    """Take a task of a run that is kept in a folder; None where a process does all of it.
+
+    Raises
+    ------
+    AttnscopeError
+        It is none, or nobody said where the run is kept.
+    """
+    if given is None:
+        return None
+    task = task_of(given)
+    if out is None:
+        raise AttnscopeError("a task (--task) is a part of a run folder: name it with out")
+    return task
+
+
 def _of_environment() -> Task:
     for number, count, first in (
         ("RANK", "WORLD_SIZE", "0"),  # torchrun
