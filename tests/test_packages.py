@@ -28,6 +28,7 @@ ORDER = (
     {"translation"},
     {"capture"},
     {"corpus"},
+    {"tasks"},
     {"store"},
     {"zoo"},
     {"models"},

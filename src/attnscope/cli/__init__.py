@@ -21,6 +21,7 @@ from attnscope.cli.explain import explain
 from attnscope.cli.export import export
 from attnscope.cli.intervene import intervene
 from attnscope.cli.ls import ls
+from attnscope.cli.merge import merge
 from attnscope.cli.output import abandon, prepare, tell
 from attnscope.cli.patch import patch
 from attnscope.cli.roles import roles
@@ -42,9 +43,9 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
     help="Where every attention head of a model looks (scan), which published roles heads have (roles), why they look "
     "there (explain), and whether it matters (intervene); what carries the difference between two texts (patch); what "
-    "changed between two models (diff); what one head computes (walk); which runs there are, what they hold, and their "
-    "arrays for other tools (ls, show, export); the attention lineage to train, translate with, score, align and "
-    "compare.",
+    "changed between two models (diff); what one head computes (walk); which runs there are, what they hold, their "
+    "arrays for other tools, and those of many processes put together (ls, show, export, merge); the attention lineage "
+    "to train, translate with, score, align and compare.",
 )
 app.command()(scan)
 app.command()(roles)
@@ -56,6 +57,7 @@ app.command()(walk)
 app.command()(ls)
 app.command()(show)
 app.command()(export)
+app.command()(merge)
 app.command()(with_settings(train))
 app.command()(translate)
 app.command()(score)

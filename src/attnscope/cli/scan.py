@@ -98,14 +98,6 @@ _Chat = Annotated[
 _ChatTemplate = Annotated[
     Path | None, typer.Option(help="Jinja file that writes chats out.", show_default="the tokenizer's own")
 ]
-_Task = Annotated[
-    str | None,
-    typer.Option(
-        metavar="I/N|env",
-        help="Part of the scan that this process does, of N that share a folder; env asks torchrun or a Slurm array.",
-        show_default="all of it",
-    ),
-]
 _Ray = Annotated[
     str | None,
     typer.Option(
@@ -153,7 +145,7 @@ def scan(
     target: _Target = None,
     out: options.Out = None,
     repair: options.Repair = False,
-    task: _Task = None,
+    task: options.Task = None,
     ray: _Ray = None,
     workers: _Workers = None,
     ray_gpus: _RayGpus = None,
@@ -269,7 +261,7 @@ def scan(
         if question is not None:
             question.note(Path(results.encoding["source"]), json.loads(results.attrs["signature"]))
     folder = Path(results.encoding["source"])
-    page = _draw(results, folder, formats, heads) if report else None
+    page = draw(results, folder, formats, heads) if report else None
     if as_json:
         emit(json_text(as_dict(results, folder)) + "\n")
     elif as_csv:
@@ -322,14 +314,15 @@ def _known(question: Question, place: Place, shown: Sequence[tuple[int, int]] | 
     return None
 
 
-def _draw(
+def draw(
     results: xr.Dataset, folder: Path, formats: tuple[str, ...], heads: list[tuple[int, int]]
 ) -> Path | None:
+    """Draw the page and the figures of a finished scan, unless they lie there already."""
     from attnscope.store import RunFolder
 
     with RunFolder(folder, json.loads(results.attrs["signature"])) as run:
 
-        def draw(place: Path) -> None:
+        def write(place: Path) -> None:
             from attnscope.figures import write_scan_figures
             from attnscope.report import write_report
             from attnscope.statistics import SAMPLE
@@ -338,4 +331,4 @@ def _draw(
             write_scan_figures(results, sample, place / "figures", formats)
             write_report(results, sample, place / PAGE)
 
-        return draw_views(run, [formats, heads], draw)
+        return draw_views(run, [formats, heads], write)

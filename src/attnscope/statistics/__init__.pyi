@@ -21,8 +21,10 @@ from ._independence import (
     label_shares,
     sign_agreement,
 )
+from ._keep import rows_of_part
 from ._kinds import LEAST_SHARE, LOCAL
 from ._labels import SHARP, Clustering, cluster_profiles, direction, name_profile
+from ._merged import finish_scan
 from ._numbering import numbering_note
 from ._of_matrices import measure_weights
 from ._of_windows import statistics_of
@@ -80,6 +82,7 @@ __all__ = [
     "default_out",
     "direction",
     "effective_labels",
+    "finish_scan",
     "in_pools",
     "independence",
     "indicator_columns",
@@ -97,6 +100,7 @@ __all__ = [
     "pooled",
     "rank_heads",
     "reduce_call",
+    "rows_of_part",
     "scan",
     "scan_pieces",
     "sign_agreement",

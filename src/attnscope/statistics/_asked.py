@@ -12,8 +12,8 @@ from attnscope.checks import check_real, check_seed, check_whole
 from attnscope.errors import AttnscopeError
 from attnscope.progress import Tell
 from attnscope.remote import refuse_path_of_url
-from attnscope.statistics._tasks import task_of
 from attnscope.store import Signature
+from attnscope.tasks import task_in
 
 BAND = 10  # tokens
 
@@ -70,10 +70,7 @@ class Asked:
                 raise AttnscopeError(
                     "until (--until) does not go with tp_plan (--tp-plan): leave out one of them"
                 )
-        if self.task is not None:
-            task_of(self.task)
-            if self.out is None:
-                raise AttnscopeError("a task (--task) is a part of a run folder: name it with out")
+        task_in(self.task, self.out)
 
     def band_within(self, reach: int, where: str) -> int:
         """Largest offset of the band, where `reach` is the largest that there is: the one asked for, or 10 at most.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypedDict
 
@@ -40,9 +39,8 @@ from attnscope.statistics._asked import BAND, Asked
 from attnscope.statistics._catalogue import OF_GROUPS, choose
 from attnscope.statistics._keep import measured
 from attnscope.statistics._measurement import Measurement
-from attnscope.statistics._places import NEEDED
 from attnscope.statistics._sides import grouping_for, read_sides
-from attnscope.statistics._summary import summarize
+from attnscope.statistics._summary import kinds_of
 from attnscope.store import Signature
 
 if TYPE_CHECKING:
@@ -134,7 +132,6 @@ def prepared(
     """
     names = choose(asked.statistics)
     band = asked.band or BAND
-    has_kinds = set(NEEDED) <= set(names) or (clusters is not None and "band_sum" in names)
     check_whole(1, window=window, stride=stride)
     check_whole(2, clusters=clusters)
     corpus, target = read_sides(
@@ -204,8 +201,7 @@ def prepared(
     settings |= {} if rule is None else {"words": rule.signature, "merging": "queries averaged, keys summed"}
     signature = signature_of("scan", loaded, corpus, target, settings)
     attributes = {"model": loaded.name, **decoder_note(loaded.model, with_target=target is not None)}
-    kinds = partial(summarize, clusters=clusters, seed=asked.seed) if has_kinds else None
-    return Prepared(job, signature, attributes, kinds)
+    return Prepared(job, signature, attributes, kinds_of(settings))
 
 
 def _windows(

@@ -12,8 +12,7 @@ from attnscope.errors import AttnscopeError
 from attnscope.statistics._asked import BY_DEFAULT, Asked
 from attnscope.statistics._catalogue import choose
 from attnscope.statistics._keep import measured
-from attnscope.statistics._places import NEEDED
-from attnscope.statistics._summary import summarize
+from attnscope.statistics._summary import kinds_of
 from attnscope.statistics.sounds._measurement import SoundMeasurement
 from attnscope.store import short_hash, tokenizer_sha256
 
@@ -96,8 +95,7 @@ def scan_sounds(
             else "No transcripts: the encoder alone was measured."
         )
         attributes["decoder"] = read
-    kinds = summarize if set(NEEDED) <= set(names) else None
-    return measured(job, asked, signature, kinds, attributes)
+    return measured(job, asked, signature, kinds_of(settings), attributes)
 
 
 def _transcripts(sounds: Sounds, targets: Sources) -> list[str] | None:
