@@ -4,9 +4,10 @@
     python benchmarks/kills.py CORPUS --kills 50 --tasks 4 --pool 64 --limit 4000
 
 Real SIGKILL at random moments, also while the last worker puts all parts together; the worker that was killed is
-started again at once. Only workers that have begun to measure are killed: before, there is nothing to lose. Scans follow each other until there were enough kills. Each worker notes every pool before it
-measures it: how often one was begun more than once is what the kills cost, and may not be more than there were kills.
-The arrays of every scan are held against those of one undisturbed process.
+started again at once. Only workers that have begun to measure are killed: before, there is nothing to lose. Scans
+follow each other until there were enough kills. Each worker notes every pool before it measures it: how often one was
+begun more than once is what the kills cost, and may not be more than there were kills. The arrays of every scan are
+held against those of one undisturbed process.
 """
 
 from __future__ import annotations
