@@ -28,6 +28,7 @@ from ._merged import finish_scan
 from ._numbering import numbering_note
 from ._of_matrices import measure_weights
 from ._of_windows import statistics_of
+from ._over_documents import heads_of_run, over_documents
 from ._pass import StatisticsObserver
 from ._places import NEEDED
 from ._pools import in_pools, pooled
@@ -39,11 +40,13 @@ from ._sample import weight_rows
 from ._scan import scan
 from ._scan_texts import window_length
 from ._stored import (
+    HEADS,
     NOTES,
     SAMPLE,
     WINDOWS,
     default_out,
     keeps_maps_of,
+    load_heads,
     load_scan,
     notes_of,
     scan_pieces,
@@ -54,6 +57,7 @@ from ._watched import Seen, watch
 
 __all__ = [
     "DEFAULT",
+    "HEADS",
     "LEAST_SHARE",
     "LOCAL",
     "NEEDED",
@@ -83,6 +87,7 @@ __all__ = [
     "direction",
     "effective_labels",
     "finish_scan",
+    "heads_of_run",
     "in_pools",
     "independence",
     "indicator_columns",
@@ -90,12 +95,14 @@ __all__ = [
     "keeps_maps_of",
     "label_information",
     "label_shares",
+    "load_heads",
     "load_scan",
     "majority_names",
     "measure_weights",
     "name_profile",
     "notes_of",
     "numbering_note",
+    "over_documents",
     "peaks",
     "pooled",
     "rank_heads",

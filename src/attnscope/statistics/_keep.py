@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 import xarray as xr
 
+from attnscope.statistics._over_documents import heads_of_run
 from attnscope.statistics._pools import (
     in_order,
     joined,
@@ -18,7 +19,7 @@ from attnscope.statistics._pools import (
     windows_of_pools,
 )
 from attnscope.statistics._profile import without_profile
-from attnscope.statistics._stored import SAMPLE, SUMMARY, WINDOWS, keeps_maps_of, load_scan
+from attnscope.statistics._stored import HEADS, SAMPLE, SUMMARY, WINDOWS, keeps_maps_of, load_scan
 from attnscope.statistics._until import Enough
 from attnscope.store import RunFolder, is_finished
 from attnscope.tasks import Share, by_task, pending, task_of
@@ -154,9 +155,7 @@ def _in_folder(
             held = Held(tuple(run.pieces))
             done = held if team.size == 1 else lambda texts: team.agreed(lambda: held(texts))
             _keep(run, _batches(job, asked, run, done))
-        if kinds is not None:
-            run.save(SUMMARY, kinds(run.results()))
-        run.finish(attributes=attributes | job.notes)
+        end(run, kinds, attributes | job.notes)
     results = load_scan(run)
     keeps = show is None or not run.is_writable() or keeps_maps_of(run, show)
     if show is not None and not team.agreed(lambda: keeps):
@@ -164,6 +163,15 @@ def _in_folder(
         if sample is not None:
             run.save(SAMPLE, sample)
     return results
+
+
+def end(run: RunFolder, kinds: Callable[[xr.Dataset], xr.Dataset] | None, attributes: dict[str, str]) -> None:
+    """Keep what all texts of a run come to, and mark it as complete."""
+    if kinds is not None:
+        run.save(SUMMARY, kinds(run.results()))
+    if "pool" in (run.signature.settings or {}):
+        run.save(HEADS, heads_of_run(run))
+    run.finish(attributes=attributes)
 
 
 def _batches(

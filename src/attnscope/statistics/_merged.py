@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import xarray as xr
 
-from attnscope.statistics._stored import SUMMARY, load_scan
+from attnscope.statistics._keep import end
+from attnscope.statistics._stored import load_scan
 from attnscope.statistics._summary import kinds_of
 from attnscope.statistics.images import kinds_of_images
 
@@ -31,7 +32,5 @@ def finish_scan(run: RunFolder, attributes: dict[str, str]) -> xr.Dataset:
     """
     if not run.complete:
         kinds = _KINDS.get(attributes.get("reads", ""), kinds_of)(run.signature.settings or {})
-        if kinds is not None:
-            run.save(SUMMARY, kinds(run.results()))
-        run.finish(attributes=attributes)
+        end(run, kinds, attributes)
     return load_scan(run)

@@ -32,7 +32,7 @@ NOTES = (
     "pool",
     "until",
 )  # attributes that tell a reader what is not as expected
-SUMMARY, SAMPLE, WINDOWS = "summary", "sample", "windows"
+SUMMARY, SAMPLE, WINDOWS, HEADS = "summary", "sample", "windows", "heads"
 
 
 def unit_of(results: xr.Dataset) -> str:
@@ -57,6 +57,23 @@ def notes_of(results: xr.Dataset) -> dict[str, str]:
 def load_scan(run: RunFolder) -> xr.Dataset:
     """What `scan` returns, from the folder of a finished run."""
     return _returned(run, run.results(), run.load(SUMMARY))
+
+
+def load_heads(run: RunFolder) -> xr.Dataset | None:
+    """What all texts of a finished scan with pools come to, head by head, with their kinds; no pool is read.
+
+    None where the run keeps no such thing.
+    """
+    heads, summary = run.load(HEADS), run.load(SUMMARY)
+    if heads is None:
+        return None
+    if summary is not None:
+        heads = heads.merge(
+            summary.drop_dims("text", errors="ignore"), compat="override", combine_attrs="no_conflicts"
+        )
+    return heads.assign_attrs(
+        {"signature": run.signature.to_json(), "model": run.signature.name} | run.state.get("attributes", {})
+    )
 
 
 def scan_pieces(run: RunFolder) -> Iterator[xr.Dataset]:
