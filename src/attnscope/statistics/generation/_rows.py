@@ -1,0 +1,135 @@
+"""What is measured of the queries of one attention call from which new tokens are chosen."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple
+
+import torch
+
+from attnscope.attention import row_weights
+from attnscope.errors import AttnscopeError
+from attnscope.statistics._catalogue import EQUAL
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from attnscope.attention import AttentionCall
+
+#: What is measured of each head, and of equal weights, ``(batch, head, row)``.
+OF_ROWS = ("entropy", "max_weight", "first_token", "mean_offset", "top_key")
+SPANS = "span_weight"
+
+
+@dataclass(frozen=True, eq=False)
+class Marks:
+    """What is known of the keys of a side.
+
+    Attributes
+    ----------
+    padding
+        ``(batch,)``: places before the first token of each text.
+    spans
+        ``(batch, place, span)``, float32: which places belong to a span.
+    beyond
+        Number of the span that goes on behind these places; -1 if there is none.
+    """
+
+    padding: Tensor
+    spans: Tensor
+    beyond: int
+    _columns: dict[tuple[int, int], Tensor] = field(default_factory=dict, repr=False)
+
+    def columns(self, keys: int, shift: int) -> Tensor:
+        """The spans of keys of which the first stands at place `shift`, ``(batch, key, span)``."""
+        if (keys, shift) not in self._columns:
+            self._columns.clear()  # the layers of one pass share them
+            known = self.spans[:, max(shift, 0) : max(shift + keys, 0)]
+            columns = torch.nn.functional.pad(known, (0, 0, max(-shift, 0), 0))
+            missing = keys - columns.shape[1]
+            columns = torch.nn.functional.pad(columns, (0, 0, 0, missing))
+            if self.beyond >= 0 and missing:
+                columns[:, -missing:, self.beyond] = 1.0
+            self._columns[keys, shift] = columns.double()
+        return self._columns[keys, shift]
+
+
+def measure_rows(
+    call: AttentionCall, first: int, place: int, marks: Marks, *, is_cross: bool
+) -> dict[str, Tensor]:
+    """Statistics of the rows from `first` on: ``(batch, head, row)``, spans behind; one head for equal weights.
+
+    Parameters
+    ----------
+    call
+        The attention call.
+    first
+        The first query that is measured.
+    place
+        Where that query stands in its text, counted from 0 with padding.
+    marks
+        Of the keys' text.
+    is_cross
+        Whether that is another text.
+
+    Notes
+    -----
+    A query sees itself and no later token of its own text. So the last key that it may see is its own, in whichever way
+    a cache keeps the keys before it: that tells where each key stands.
+
+    Raises
+    ------
+    AttnscopeError
+        If that key is another one in each text of the batch.
+    """
+    weights, allowed = row_weights(call, first)
+    rows, keys = weights.shape[-2:]
+    index = torch.arange(keys, device=weights.device)
+    shift = 0 if is_cross else place - _own_key(call, allowed, rows)
+    query = torch.arange(place, place + rows, device=weights.device)
+    offset = (index + shift - query[:, None])[None, None]
+    if is_cross:
+        offset = offset - marks.padding[:, None, None, None]
+    keys_of = _Keys(offset, marks.columns(keys, shift), marks.padding - shift)
+    even = allowed[:, :1].double()
+    even = even / even.sum(-1, keepdim=True).clamp_min(1.0)
+    largest, top = weights.max(-1)
+    return {
+        "max_weight": largest,
+        "top_key": (top - keys_of.start[:, None, None]).double(),
+        **_sums(weights, keys_of),
+        **{f"{EQUAL}{name}": value for name, value in _sums(even, keys_of).items()},
+    }
+
+
+class _Keys(NamedTuple):
+    offset: Tensor  # (batch or 1, 1, row, key)
+    columns: Tensor  # (batch, key, span)
+    start: Tensor  # (batch,), the first token of each text as a key: below 0 where it is out of sight
+
+
+def _sums(weights: Tensor, keys: _Keys) -> dict[str, Tensor]:
+    at = keys.start.clamp(0, weights.shape[-1] - 1)[:, None, None, None].expand(*weights.shape[:-1], 1)
+    is_there = (keys.start >= 0)[:, None, None]
+    return {
+        "entropy": -torch.xlogy(weights, weights).sum(-1),
+        "first_token": weights.gather(-1, at)[..., 0].where(is_there, 0.0),
+        "mean_offset": (weights * keys.offset).sum(-1) / weights.sum(-1),
+        SPANS: weights @ keys.columns[:, None],
+    }
+
+
+def _own_key(call: AttentionCall, allowed: Tensor, rows: int) -> int:
+    """The first measured query's own key: the last one that it may see."""
+    keys = allowed.shape[-1]
+    if not call.query.shape[
+        -1
+    ]:  # weights alone: a cache holds the query's own key last, and nothing behind it
+        return keys - rows
+    last = keys - 1 - allowed.any(1).flip(-1).to(torch.uint8).argmax(-1)  # (batch, row)
+    own = last - torch.arange(rows, device=last.device)
+    if bool((own != own[0, 0]).any()):
+        raise AttnscopeError(
+            "a layer lets the texts of a batch look at different last keys: where its keys stand is not known"
+        )
+    return int(own[0, 0])
