@@ -19,6 +19,7 @@ from attnscope.cli.compare import compare
 from attnscope.cli.diff import diff
 from attnscope.cli.explain import explain
 from attnscope.cli.export import export
+from attnscope.cli.generate import generate
 from attnscope.cli.intervene import intervene
 from attnscope.cli.ls import ls
 from attnscope.cli.output import abandon, prepare, tell
@@ -39,12 +40,14 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
-    help="Where every attention head of a model looks (scan), why it looks there (explain), and whether it matters "
-    "(intervene); what carries the difference between two texts (patch); what changed between two models (diff); "
-    "what one head computes (walk); which runs there are, what they hold, and their arrays for other tools (ls, "
-    "show, export); the attention lineage to train, translate with, score, align and compare.",
+    help="Where every attention head of a model looks (scan), also while it writes (generate), why it looks there "
+    "(explain), and whether it matters (intervene); what carries the difference between two texts (patch); what "
+    "changed between two models (diff); what one head computes (walk); which runs there are, what they hold, and their "
+    "arrays for other tools (ls, show, export); the attention lineage to train, translate with, score, align and "
+    "compare.",
 )
 app.command()(scan)
+app.command()(generate)
 app.command()(explain)
 app.command()(intervene)
 app.command()(patch)

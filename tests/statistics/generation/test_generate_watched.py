@@ -169,6 +169,11 @@ def check(model, result, spans=(), atol=1e-5):
                 }
                 if not prefix:
                     expected |= {"max_weight": of.max(-1), "top_key": of.argmax(-1)}
+                if not prefix and not is_cross:
+                    np.testing.assert_allclose(got.bin_weight.sum("offset_bin"), of.sum(-1), atol=atol)
+                    at = (keys >= rows[:, None] - 4) & (keys <= rows[:, None] - 3)
+                    expected["bin_weight"] = (of * at[:, None]).sum(-1)
+                    got = got.assign(bin_weight=got.bin_weight.sel(offset_bin=-3))
                 for name, value in expected.items():
                     own_value = value[:, 0] if prefix else value
                     np.testing.assert_allclose(

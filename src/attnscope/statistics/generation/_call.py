@@ -49,7 +49,7 @@ class GenerationCall:
         """
         self._check()
         prompts = Prompts(self._ids, self._mask, spans)
-        observer = GenerationObserver(self._sites(), prompts, is_pair=self._is_pair)
+        observer = GenerationObserver(self.sites, prompts, is_pair=self._is_pair)
         named: dict[str, Any] = dict(self.named)
         asked = {"return_dict_in_generate": True, "disable_compile": True}  # what is compiled is not seen
         if named.get("generation_config") is None:
@@ -134,7 +134,8 @@ class GenerationCall:
         ends = self._setting("eos_token_id")
         return [] if ends is None else [int(end) for end in torch.as_tensor(ends).flatten()]
 
-    def _sites(self) -> dict[tuple[str, int], Site]:
+    @cached_property
+    def sites(self) -> dict[tuple[str, int], Site]:
         """The layers in which a token looks at those before it or at a source, checked on the prompt's beginning."""
         if self._is_pair and capture_of(self.model) != "registry":
             raise AttnscopeError(_by_weights(self.model))

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
-from attnscope.attention import row_weights
+from attnscope.attention import bin_ranges, row_weights
 from attnscope.errors import AttnscopeError
 from attnscope.statistics._catalogue import EQUAL
 
@@ -16,9 +17,26 @@ if TYPE_CHECKING:
 
     from attnscope.attention import AttentionCall
 
-#: What is measured of each head, and of equal weights, ``(batch, head, row)``.
-OF_ROWS = ("entropy", "max_weight", "first_token", "mean_offset", "top_key")
-SPANS = "span_weight"
+SPANS, BINS = "span_weight", "bin_weight"
+_REACH = 1 << 17  # tokens: what lies farther back is in the last bin
+_PARTS = 4  # of a doubling, so that a head's decay within a bin is small
+
+
+#: First and last offset of each bin that a result has, from far left to the query itself.
+DOUBLINGS = [(first, last) for first, last in bin_ranges(0, _REACH) if last <= 0]
+
+
+def _ranges() -> list[tuple[int, int]]:
+    ranges: list[tuple[int, int]] = []
+    for first, last in DOUBLINGS:
+        width = last - first + 1
+        cuts = [first + width * part // _PARTS for part in range(_PARTS + 1)]
+        ranges += [(start, stop - 1) for start, stop in pairwise(cuts) if stop > start]
+    return ranges
+
+
+#: The same of the bins that are measured, parts of those.
+RANGES = _ranges()
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,6 +115,7 @@ def measure_rows(
     return {
         "max_weight": largest,
         "top_key": (top - keys_of.start[:, None, None]).double(),
+        BINS: _bins(weights, None if is_cross else place - shift),
         **_sums(weights, keys_of),
         **{f"{EQUAL}{name}": value for name, value in _sums(even, keys_of).items()},
     }
@@ -117,6 +136,17 @@ def _sums(weights: Tensor, keys: _Keys) -> dict[str, Tensor]:
         "mean_offset": (weights * keys.offset).sum(-1) / weights.sum(-1),
         SPANS: weights @ keys.columns[:, None],
     }
+
+
+def _bins(weights: Tensor, own: int | None) -> Tensor:
+    """Weight in each bin of offsets, from far left to the query itself, float32; NaN where keys are another text's."""
+    if own is None:
+        return weights.new_full((*weights.shape[:-1], len(RANGES)), torch.nan).float()
+    rows, keys = weights.shape[-2:]
+    edges = torch.tensor([-keys, *(last + 1 for _, last in RANGES)], device=weights.device)
+    query = torch.arange(own, own + rows, device=weights.device)
+    at = (query[:, None] + edges).clamp(0, keys).expand(*weights.shape[:2], -1, -1)
+    return torch.nn.functional.pad(weights.cumsum(-1), (1, 0)).gather(-1, at).diff(dim=-1).float()
 
 
 def _own_key(call: AttentionCall, allowed: Tensor, rows: int) -> int:

@@ -9,6 +9,8 @@ import numpy as np
 import torch
 
 from attnscope.errors import AttnscopeError
+from attnscope.statistics.generation._places import PLACES, by_places
+from attnscope.statistics.generation._spans import OWN, PROMPT, START
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -36,7 +38,7 @@ class Written:
     spans
         Names of the spans, and of each layer the spans that its keys may belong to, ``(layer, span)``.
     measured
-        ``(step, layer, head)``, spans behind; of equal weights without heads.
+        ``(step, layer, head)``, spans or bins behind; of equal weights with one head.
     """
 
     prompt: list[int]
@@ -47,6 +49,11 @@ class Written:
     sites: Sequence[Site]
     spans: tuple[tuple[str, ...], np.ndarray]
     measured: Mapping[str, np.ndarray]
+
+    @property
+    def whole(self) -> list[int]:
+        """The text that the decoder has read and written; -1 for what it was given as an embedding."""
+        return [*([-1] * (self.given - len(self.prompt))), *self.prompt, *self.new]
 
 
 def texts_of(
@@ -75,7 +82,7 @@ def texts_of(
     AttnscopeError
         If the passes do not read the tokens of the sequences.
     """
-    rows = _Rows.of(observer)
+    rows = rows_of(observer)
     sequences = sequences.cpu()
     prompts, before = (
         observer.prompts,
@@ -107,48 +114,35 @@ def texts_of(
                 number=own,
                 sites=rows.sites,
                 spans=(observer.spans, spans),
-                measured=rows.picked(chosen),
+                measured=_with_places(observer, rows.picked(chosen), own, rows.prompt - padding),
             )
         )
     return texts
 
 
+def _with_places(
+    observer: GenerationObserver, measured: dict[str, np.ndarray], own: int, given: int
+) -> dict[str, np.ndarray]:
+    """Beside what was measured of one sequence, what the places of each head give."""
+    names = list(observer.spans)
+    columns = np.zeros((given + len(measured["entropy"]), len(names)))
+    columns[:given, names.index(START if observer.is_pair else PROMPT)] = 1.0
+    columns[given:, names.index(OWN)] = 1.0
+    if observer.prompts.spans and not observer.is_pair:
+        for name, tokens in observer.prompts.spans[own].items():
+            columns[tokens, names.index(name)] = 1.0
+    return measured | {PLACES: by_places(measured, columns, given)}
+
+
 @dataclass(frozen=True, eq=False)
-class _Rows:
-    """The measured rows of all passes, one behind the other."""
+class MeasuredRows:
+    """The measured rows of all passes, one behind the other; see `rows_of`."""
 
     prompt: int
     sites: list[Site]
     layers: list[dict[str, Tensor]]  # (batch, head, row) of all passes
     ids: Tensor  # (batch, row), -1 where they are not known
     of_place: dict[int, int]  # from a place in the text to the last row that was read there
-
-    @classmethod
-    def of(cls, observer: GenerationObserver) -> _Rows:
-        passes = observer.passes
-        if not passes or observer.prompt is None:
-            raise AttnscopeError("generate() made no pass that could be seen, so nothing was measured")
-        known = list(passes[0].layers)
-        if not known or any(list(one.layers) != known or one.batch != passes[0].batch for one in passes):
-            raise AttnscopeError(
-                "the passes of generate() differ in their layers or sequences: which rows write the text is not known"
-            )
-        of_place: dict[int, int] = {}
-        row = 0
-        for one in passes:
-            of_place |= {one.start + number: row + number for number in range(one.rows)}
-            row += one.rows
-        layers = [
-            {
-                name: torch.cat([one.layers[layer][name] for one in passes], dim=2).cpu()
-                for name in passes[0].layers[layer]
-            }
-            for layer in known
-        ]
-        ids = [torch.full((one.batch, one.rows), -1) if one.ids is None else one.ids.cpu() for one in passes]
-        return cls(
-            observer.prompt, [observer.sites[layer] for layer in known], layers, torch.cat(ids, 1), of_place
-        )
 
     def columns(self, steps: int) -> Tensor:
         """The row from which each token was chosen: that of the token before it."""
@@ -180,6 +174,40 @@ class _Rows:
                 array[:, number, : layer[name].shape[1]] = layer[name][chosen, :, columns].numpy()
             arrays[name] = array
         return arrays
+
+
+def rows_of(observer: GenerationObserver) -> MeasuredRows:
+    """The measured rows of all passes of a `generate` call.
+
+    Raises
+    ------
+    AttnscopeError
+        If passes differ in their layers, or there is none.
+    """
+    passes = observer.passes
+    if not passes or observer.prompt is None:
+        raise AttnscopeError("generate() made no pass that could be seen, so nothing was measured")
+    known = list(passes[0].layers)
+    if not known or any(list(one.layers) != known or one.batch != passes[0].batch for one in passes):
+        raise AttnscopeError(
+            "the passes of generate() differ in their layers or sequences: which rows write the text is not known"
+        )
+    of_place: dict[int, int] = {}
+    row = 0
+    for one in passes:
+        of_place |= {one.start + number: row + number for number in range(one.rows)}
+        row += one.rows
+    layers = [
+        {
+            name: torch.cat([one.layers[layer][name] for one in passes], dim=2).cpu()
+            for name in passes[0].layers[layer]
+        }
+        for layer in known
+    ]
+    ids = [torch.full((one.batch, one.rows), -1) if one.ids is None else one.ids.cpu() for one in passes]
+    return MeasuredRows(
+        observer.prompt, [observer.sites[layer] for layer in known], layers, torch.cat(ids, 1), of_place
+    )
 
 
 def _length(new: Tensor, ends: Sequence[int], pad: int | None) -> int:
