@@ -18,7 +18,7 @@ ORDER = (
     {"reproduction"},
     {"report"},
     {"figures"},
-    {"comparison", "difference", "_group_pairs"},
+    {"comparison", "difference", "_group_pairs", "_named_spans", "_turning"},
     {"training"},
     {"walkthrough"},
     {"faithfulness", "detection"},

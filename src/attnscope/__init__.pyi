@@ -8,6 +8,7 @@ from .faithfulness import intervene, patch
 from .mechanism import explain
 from .results import open_run, runs
 from .statistics import measure_weights, scan, watch, weights
+from .statistics.generation import generate
 from .training import train
 from .translation import translate
 from .translation.alignment import align
@@ -26,6 +27,7 @@ __all__ = [
     "expect",
     "explain",
     "faithfulness",
+    "generate",
     "intervene",
     "measure_weights",
     "mechanism",

@@ -93,6 +93,7 @@ class Shown:
 
         write: dict[str, Callable[[Any, Path], Path]] = {
             "scan": lambda result, path: report.write_report(result, None, path),
+            "generate": report.write_generation_report,
             "explain": report.write_explain_report,
             "intervene": report.write_intervention_report,
             "patch": report.write_patch_report,
@@ -143,6 +144,13 @@ def _of_scan(result: xr.Dataset) -> list[str]:
     return lines
 
 
+def _of_generate(result: xr.Dataset) -> list[str]:
+    from attnscope._turning import said_of_turns, turns
+
+    shape = f"{result.sizes['layer']} layers of {result.sizes['head']} heads"
+    return [f"{shape} over {int(result.length.sum())} new tokens", said_of_turns(turns(result))]
+
+
 def _of_explain(tree: xr.DataTree) -> list[str]:
     from attnscope.mechanism import cause, foretold, mask_note, rank_heads, summary
 
@@ -175,6 +183,7 @@ def _of_roles(result: xr.Dataset) -> list[str]:
 
 _SUMMARIES: dict[str, Callable[[Any], list[str]]] = {
     "scan": _of_scan,
+    "generate": _of_generate,
     "explain": _of_explain,
     "intervene": _of_intervene,
     "patch": _of_patch,

@@ -8,6 +8,7 @@ from attnscope.attention._fused import can_fuse, fused_attention, fused_passes, 
 from attnscope.attention._measure import Engine, attend_in_full, choose_engine, measure, output_of
 from attnscope.attention._of_weights import call_of_weights, with_mass
 from attnscope.attention._reference import attend, causal_mask, masked_softmax, padding_mask, window_mask
+from attnscope.attention._row_weights import RowWeights, row_weights
 from attnscope.attention._some import of_queries, weights_at
 from attnscope.attention._tiles import plain_tiles
 from attnscope.attention._triton import can_triton, triton_tiles
@@ -52,6 +53,7 @@ __all__ = [
     "RelativeBias",
     "Rotation",
     "RowMeasures",
+    "RowWeights",
     "Score",
     "ScoreTerms",
     "SelfAttention",
@@ -87,6 +89,7 @@ __all__ = [
     "plan_passes",
     "rotation",
     "rotation_rates",
+    "row_weights",
     "scaled_dot_score",
     "segments",
     "sinusoidal_shift",

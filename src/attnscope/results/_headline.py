@@ -42,6 +42,12 @@ def _of_scan(results: xr.Dataset) -> list[str]:
     return [str(results.attrs.get("kinds", ""))]
 
 
+def _of_generation(results: xr.Dataset) -> list[str]:
+    from attnscope._turning import said_of_turns, turns
+
+    return [f"{said_of_turns(turns(results))}."]
+
+
 def _of_explanation(tree: xr.DataTree) -> list[str]:
     from attnscope.mechanism import cause, foretold, mask_note, rank_heads, summary
 
@@ -101,6 +107,7 @@ def _of_comparison(tree: xr.DataTree) -> list[str]:
 
 _HEADLINES: dict[str, Callable[[Any], list[str]]] = {
     "scan": _of_scan,
+    "generate": _of_generation,
     "explain": _of_explanation,
     "intervene": _of_intervention,
     "patch": _of_patching,

@@ -15,7 +15,7 @@ from attnscope.store import MANIFEST, VIEWS, OwnedFolder, RunFolder, damage, man
 if TYPE_CHECKING:
     from attnscope.translation.alignment import Aligned
 
-_OF_TEXTS = {"scan", "explain", "intervene", "patch", "diff", "roles"}
+_OF_TEXTS = {"scan", "generate", "roles", "explain", "intervene", "patch", "diff"}
 
 
 def open_run(path: str | Path, *, part: str | None = None) -> xr.Dataset | xr.DataTree | Aligned:
@@ -24,8 +24,8 @@ def open_run(path: str | Path, *, part: str | None = None) -> xr.Dataset | xr.Da
     Parameters
     ----------
     path
-        Folder of a run of ``scan``, ``roles``, ``explain``, ``intervene``, ``patch``, ``diff``, ``align``, ``compare``
-        or ``train``; or its URL in an object store, as a string.
+        Folder of a run of ``scan``, ``generate``, ``roles``, ``explain``, ``intervene``, ``patch``, ``diff``, ``align``,
+        ``compare`` or ``train``; or its URL in an object store, as a string.
     part
         ``"windows"`` opens what a scan with pools keeps of every window, instead of its pools; ``"heads"`` what all of
         them come to, head by head (see `attnscope.statistics.over_documents`), for which no pool is read.
@@ -33,7 +33,7 @@ def open_run(path: str | Path, *, part: str | None = None) -> xr.Dataset | xr.Da
     Returns
     -------
     xarray.Dataset, xarray.DataTree or attnscope.translation.alignment.Aligned
-        What `attnscope.scan`, `attnscope.roles`, `attnscope.diff` and `attnscope.train` (a Dataset),
+        What `attnscope.scan`, `attnscope.generate`, `attnscope.roles`, `attnscope.diff` and `attnscope.train` (a Dataset),
         `attnscope.explain`, `attnscope.intervene`, `attnscope.patch` and `attnscope.compare` (a DataTree) and
         `attnscope.align` (an `Aligned`) returned. Nothing is measured or trained anew, and no model is loaded.
 
@@ -120,6 +120,10 @@ def _of_texts(run: RunFolder) -> xr.Dataset | xr.DataTree:
         from attnscope.statistics import load_scan
 
         return load_scan(run)
+    if run.command == "generate":
+        from attnscope.statistics.generation import load_generation
+
+        return load_generation(run)
     if run.command == "diff":
         from attnscope.difference import load_difference
 

@@ -31,6 +31,7 @@ NOTES = (
     "words",
     "pool",
     "until",
+    "cached",
 )  # attributes that tell a reader what is not as expected
 SUMMARY, SAMPLE, WINDOWS, HEADS = "summary", "sample", "windows", "heads"
 
