@@ -1,6 +1,7 @@
 """The attention operation in all its forms, and the quantities that can be read off it without its matrix."""
 
 from attnscope.attention._bins import bin_ranges, far_starts, segments
+from attnscope.attention._blocks import BLOCK, Blocks, block_size, block_weights
 from attnscope.attention._by_head import compiled_tiles
 from attnscope.attention._call import AttentionCall, Extent, Need, RowMeasures, extent_of
 from attnscope.attention._finite import magnitude
@@ -39,9 +40,11 @@ from attnscope.attention.scores import (
 )
 
 __all__ = [
+    "BLOCK",
     "AdditiveScore",
     "AttentionCall",
     "BilinearScore",
+    "Blocks",
     "DotScore",
     "Engine",
     "Extent",
@@ -59,8 +62,10 @@ __all__ = [
     "attend",
     "attend_in_full",
     "bin_ranges",
+    "block_size",
     "block_sparse_attention",
     "block_sparse_mask",
+    "block_weights",
     "call_of_weights",
     "can_fuse",
     "can_triton",

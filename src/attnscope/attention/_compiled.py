@@ -231,3 +231,48 @@ def absorb_compiled(
         np.finfo(_F).min if shows_scores else _F(-np.inf),
     )
     return factor
+
+
+@njit(**_OPTIONS)
+def _row_weights(row, level):
+    total = _F(0)
+    largest = _F(0)
+    for j in range(row.shape[0]):
+        distance = row[j] - level
+        below = _maximum(distance, _F(-87))
+        p = _exp(below) if distance > _F(-87) else _F(0)
+        total += p
+        largest = _maximum(largest, p)
+    return total, largest
+
+
+@njit(**_OPTIONS)
+def _blocks(scores, start, stop, level, column, size, total, largest):
+    queries, keys = scores.shape
+    for i in range(queries):
+        if level[i] == np.inf:
+            continue
+        first = min(max(start[i] - column, 0), keys)
+        last = max(min(stop[i] - column, keys), first)
+        for low in range(first - first % size, last, size):
+            sums, most = _row_weights(scores[i, max(low, first) : min(low + size, last)], level[i])
+            total[i // size, low // size] += sums
+            largest[i // size, low // size] = max(largest[i // size, low // size], most)
+
+
+def block_compiled(
+    scores: Tensor,
+    start: Tensor,
+    stop: Tensor,
+    level: Tensor,
+    column: int,
+    size: int,
+    total: Tensor,
+    largest: Tensor,
+) -> None:
+    """Add a tile of scores of one head, and of whole blocks or within one, to its blocks: see `_blocks`.
+
+    `level` is the log-sum-exp of each row; `total` and `largest` begin at the tile's first block.
+    """
+    tensors = (scores, start, stop, level)
+    _blocks(*(tensor.numpy() for tensor in tensors), column, size, total.numpy(), largest.numpy())

@@ -286,33 +286,43 @@ def plain_tiles(call: AttentionCall, need: Need) -> tuple[Tensor, RowMeasures]:
 
 def batched_tiles(call: AttentionCall, need: Need) -> tuple[Tensor, RowMeasures]:
     """As `plain_tiles`, for finite queries, keys and values."""
-    batch, heads, queries, _ = call.query.shape
+    queries = call.query.shape[2]
     dtype = torch.promote_types(call.query.dtype, torch.float32)
-    kv_heads = call.key.shape[1]
+    sums = Sums.empty(call, need, dtype)
+    grouped = sums.view(partial(by_group, call))
+    step = rows_at_once(call)
+    operands = batched_operands(call, dtype, need)
+    for first in range(0, queries, step):
+        sweep(operands, range(first, min(first + step, queries)), absorb, grouped)
+    return sums.finish(call)
 
-    def by_group(tensor: Tensor | None, dim: int = 1) -> Tensor | None:  # head -> kv_head, group
-        if tensor is None:
-            return None
-        return tensor.unflatten(dim, (kv_heads, -1) if tensor.shape[dim] == heads else (1, 1))
 
-    query = (call.query.to(dtype) * call.scale).unflatten(1, (kv_heads, -1))
+def batched_operands(call: AttentionCall, dtype: torch.dtype, need: Need | None = None) -> Operands:
+    """All heads at once: ``(batch, kv_head, group, ...)`` each, or 1 where heads share something."""
     start, stop = (bound[:, None, None] for bound in call.extent)
-    operands = Operands(
-        query=query,
+    columns = None if need is None else need.columns
+    return Operands(
+        query=by_group(call, call.query.to(dtype) * call.scale),
         key=call.key.to(dtype)[:, :, None],
         value=call.value.to(dtype)[:, :, None],
         start=start,
         stop=stop,
-        columns=None if need.columns is None else need.columns.to(dtype)[:, None, None],
-        mask=None if call.is_contiguous else by_group(call.mask),
-        bias=by_group(call.bias),
+        columns=None if columns is None else columns.to(dtype)[:, None, None],
+        mask=None if call.is_contiguous or call.mask is None else by_group(call, call.mask),
+        bias=None if call.bias is None else by_group(call, call.bias),
         softcap=call.softcap,
-        bins=need.bins,
+        bins=() if need is None else need.bins,
     )
-    sums = Sums.empty(call, need, dtype)
-    grouped = sums.view(lambda tensor: tensor.unflatten(1, (kv_heads, -1)))
-    limit = PLAIN_TILE if query.is_cuda else PLAIN_TILE >> 5
-    step = max(16, limit // (batch * heads * KEY_TILE))
-    for first in range(0, queries, step):
-        sweep(operands, range(first, min(first + step, queries)), absorb, grouped)
-    return sums.finish(call)
+
+
+def by_group(call: AttentionCall, tensor: Tensor) -> Tensor:
+    """A view with the heads, dimension 1, as ``(kv_head, group)``."""
+    shared = tensor.shape[1] != call.query.shape[1]
+    return tensor.unflatten(1, (1, 1) if shared else (call.key.shape[1], -1))
+
+
+def rows_at_once(call: AttentionCall) -> int:
+    """How many queries of all heads make a tile."""
+    batch, heads = call.query.shape[:2]
+    limit = PLAIN_TILE if call.query.is_cuda else PLAIN_TILE >> 5
+    return max(16, limit // (batch * heads * KEY_TILE))
