@@ -9,6 +9,7 @@ from attnscope.attention._fused import can_fuse, fused_attention, fused_passes, 
 from attnscope.attention._measure import Engine, attend_in_full, choose_engine, measure, output_of
 from attnscope.attention._of_weights import call_of_weights, with_mass
 from attnscope.attention._reference import attend, causal_mask, masked_softmax, padding_mask, window_mask
+from attnscope.attention._sampled import measure_sampled
 from attnscope.attention._tiles import plain_tiles
 from attnscope.attention._triton import can_triton, triton_tiles
 from attnscope.attention.efficient import (
@@ -82,6 +83,7 @@ __all__ = [
     "magnitude",
     "masked_softmax",
     "measure",
+    "measure_sampled",
     "offsets",
     "output_of",
     "padding_mask",

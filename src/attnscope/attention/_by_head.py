@@ -60,7 +60,7 @@ def operands_of_head(call: AttentionCall, text: int, head: int, need: Need | Non
     def own(tensor: Tensor) -> Tensor:  # of a mask or bias that texts or heads may share
         return tensor[min(text, len(tensor) - 1), min(head, tensor.shape[1] - 1)]
 
-    start, stop = (bound[min(text, len(bound) - 1)] for bound in call.extent)
+    start, stop, positions = (each[min(text, len(each) - 1)] for each in (*call.extent, call.query_positions))
     columns = None if need is None else need.columns
     return Operands(
         query=call.query[text, head].float() * call.scale,
@@ -68,6 +68,7 @@ def operands_of_head(call: AttentionCall, text: int, head: int, need: Need | Non
         value=call.value[text, head // call.group].float(),
         start=start,
         stop=stop,
+        positions=positions,
         columns=None if columns is None else columns[text].float(),
         mask=None if call.is_contiguous or call.mask is None else own(call.mask),
         bias=None if call.bias is None else own(call.bias),

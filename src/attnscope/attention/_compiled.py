@@ -140,7 +140,7 @@ def _absorb(
     scores,
     start,
     stop,
-    row_zero,
+    own,
     column,
     index,
     maximum,
@@ -169,7 +169,7 @@ def _absorb(
             maximum[i] = new
             continue
         if band.shape[1]:
-            at = row_zero + i - reach - column  # column of the first offset, in this tile
+            at = own[i] - reach - column  # column of the first offset, in this tile
             for t in range(max(0, first - at), min(band.shape[1], last - at)):
                 band[i, t] = scores[i, at + t]
         p, p_score, p_square, p_index = _row_sums(row, new, index[first:last])
@@ -181,7 +181,7 @@ def _absorb(
         factor[i] = rescale
         if bins.shape[1]:
             bins[i] *= _F(rescale)
-            _add_bins(scores[i], first, last, p, row_zero + i - column, edges, bins[i])
+            _add_bins(scores[i], first, last, p, own[i] - column, edges, bins[i])
         before = total[i] * rescale
         if before > 0:
             score[i] = rescale * (score[i] + (np.float64(old) - np.float64(new)) * total[i])
@@ -205,7 +205,7 @@ def absorb_compiled(
     stop: Tensor,
     bins: tuple[int, ...],
     *,
-    row: int,
+    own: Tensor,
     column: int,
     shows_scores: bool = False,
 ) -> Tensor:
@@ -215,7 +215,7 @@ def absorb_compiled(
         scores.numpy(),
         start.numpy(),
         stop.numpy(),
-        row,
+        own.numpy(),
         column,
         _INDEX,
         state.maximum.numpy(),
@@ -276,3 +276,26 @@ def block_compiled(
     """
     tensors = (scores, start, stop, level)
     _blocks(*(tensor.numpy() for tensor in tensors), column, size, total.numpy(), largest.numpy())
+
+
+@njit(**_OPTIONS)
+def _band(query, key, start, stop, level, band):
+    reach = band.shape[1] // 2
+    for i in range(query.shape[0]):
+        if level[i] == np.inf:
+            continue
+        for j in range(max(start[i], i - reach), min(stop[i], i + reach + 1)):
+            score = _F(0)
+            for column in range(query.shape[1]):
+                score += query[i, column] * key[j, column]
+            band[i, j - i + reach] = math.exp(score - level[i])
+
+
+def band_compiled(
+    query: Tensor, key: Tensor, start: Tensor, stop: Tensor, level: Tensor, band: Tensor
+) -> None:
+    """Weights of one head at the offsets of `band`, ``(query, offset)``, which is filled; `query` is scaled.
+
+    `level` is the log-sum-exp of each row, infinity for rows to leave out.
+    """
+    _band(*(tensor.numpy() for tensor in (query, key, start, stop, level, band)))

@@ -79,7 +79,7 @@ class Absorb(Protocol):
         stop: Tensor,
         bins: tuple[int, ...],
         *,
-        row: int,
+        own: Tensor,
         column: int,
     ) -> Tensor: ...
 
@@ -91,17 +91,17 @@ def absorb(
     stop: Tensor,
     bins: tuple[int, ...],
     *,
-    row: int,
+    own: Tensor,
     column: int,
 ) -> Tensor:
     """Absorb a tile in PyTorch: see `Absorb`."""
-    queries, keys = scores.shape[-2:]
+    keys = scores.shape[-1]
     index = torch.arange(column, column + keys, device=scores.device)
     scores.masked_fill_((index < start[..., None]) | (index >= stop[..., None]), -math.inf)
     band = state.band.shape[-1] // 2
-    if state.band.shape[-1] and column - band <= row + queries - 1 and row <= column + keys - 1 + band:
+    if state.band.shape[-1]:
         offsets = torch.arange(-band, band + 1, device=scores.device)
-        at = torch.arange(row, row + queries, device=scores.device)[:, None] + offsets - column
+        at = own[..., None] + offsets - column
         inside = (at >= 0) & (at < keys)
         found = scores.gather(-1, at.clamp(0, keys - 1).expand(*scores.shape[:-1], -1))
         state.band.copy_(torch.where(inside, found, state.band))
@@ -132,16 +132,15 @@ def absorb(
     state.maximum.copy_(maximum)
     rescale = rescale.to(scores.dtype)
     if bins:
-        state.bins.mul_(rescale[..., None]).add_(_by_bin(scores, bins, row - column))
+        state.bins.mul_(rescale[..., None]).add_(_by_bin(scores, bins, own - column))
     return rescale
 
 
-def _by_bin(scores: Tensor, bins: tuple[int, ...], shift: int) -> Tensor:
-    """Sums over the bins of offsets, of a tile whose first query stands `shift` tokens right of its first key."""
-    queries, keys = scores.shape[-2:]
+def _by_bin(scores: Tensor, bins: tuple[int, ...], own: Tensor) -> Tensor:
+    """Sums over the bins of offsets, of a tile whose queries stand so many tokens right of its first key."""
+    keys = scores.shape[-1]
     edges = torch.from_numpy(segments(bins)).to(scores.device)
-    own = torch.arange(shift, shift + queries, device=scores.device)
-    at = (own[:, None] + edges).clamp(0, keys).expand(*scores.shape[:-1], -1)
+    at = (own[..., None] + edges).clamp(0, keys).expand(*scores.shape[:-1], -1)
     sums = torch.nn.functional.pad(scores.cumsum(-1), (1, 0)).gather(-1, at).diff(dim=-1)
     return torch.cat([sums[..., : len(bins)], sums[..., len(bins) + 1 :]], dim=-1)
 
@@ -151,8 +150,8 @@ class Operands:
     """What a sweep works on: any leading dimensions, one head or all of them.
 
     ``query (..., query, width)`` times the scale, ``key (..., key, width)``, ``value (..., key, value_width)``,
-    ``columns (..., key, column)``, ``mask`` and ``bias (..., query, key)``, ``start`` and ``stop (..., query)``;
-    `bins` as in `Need`.
+    ``columns (..., key, column)``, ``mask`` and ``bias (..., query, key)``, ``start``, ``stop`` and
+    ``positions (..., query)``; `bins` as in `Need`.
     """
 
     query: Tensor
@@ -160,6 +159,7 @@ class Operands:
     value: Tensor
     start: Tensor
     stop: Tensor
+    positions: Tensor
     columns: Tensor | None
     mask: Tensor | None
     bias: Tensor | None
@@ -183,6 +183,7 @@ def sweep(operands: Operands, rows: range, take: Absorb, into: Sums) -> None:
     """Attend for one block of queries, tile by tile, adding up in the block's part of `into`."""
     block = slice(rows.start, rows.stop)
     start, stop = operands.start[..., block], operands.stop[..., block]
+    own = operands.positions[..., block]
     sums = into.rows(block)
     first, last = int(start.min()), int(stop.max())
     buffer: Tensor | None = None
@@ -191,9 +192,7 @@ def sweep(operands: Operands, rows: range, take: Absorb, into: Sums) -> None:
         if buffer is not None and buffer.shape[-1] != keys.stop - column:
             buffer = None
         buffer = scores = operands.scores(block, keys, buffer)
-        rescale = take(scores, sums.state, start, stop, operands.bins, row=rows.start, column=column)[
-            ..., None
-        ]
+        rescale = take(scores, sums.state, start, stop, operands.bins, own=own, column=column)[..., None]
         _add(sums.output, rescale, scores, operands.value[..., keys, :])
         if operands.columns is not None and sums.columns is not None:
             _add(sums.columns, rescale, scores, operands.columns[..., keys, :])
@@ -251,7 +250,7 @@ class Sums:
         most = (stop - start).clamp_min(1).double().log()[:, None]  # ln of the keys that may be seen
         entropy = torch.minimum((torch.log(total) - state.score / total).clamp_min_(0.0), most)
         level = torch.where(there, log_sum_exp, 0.0).to(state.band.dtype)[..., None]
-        index = torch.arange(total.shape[-1], device=total.device)
+        index = call.query_positions[:, None]
         rows = RowMeasures(
             log_sum_exp=log_sum_exp,
             mass=mass,
@@ -299,7 +298,7 @@ def batched_tiles(call: AttentionCall, need: Need) -> tuple[Tensor, RowMeasures]
 
 def batched_operands(call: AttentionCall, dtype: torch.dtype, need: Need | None = None) -> Operands:
     """All heads at once: ``(batch, kv_head, group, ...)`` each, or 1 where heads share something."""
-    start, stop = (bound[:, None, None] for bound in call.extent)
+    start, stop, positions = (each[:, None, None] for each in (*call.extent, call.query_positions))
     columns = None if need is None else need.columns
     return Operands(
         query=by_group(call, call.query.to(dtype) * call.scale),
@@ -307,6 +306,7 @@ def batched_operands(call: AttentionCall, dtype: torch.dtype, need: Need | None 
         value=call.value.to(dtype)[:, :, None],
         start=start,
         stop=stop,
+        positions=positions,
         columns=None if columns is None else columns.to(dtype)[:, None, None],
         mask=None if call.is_contiguous or call.mask is None else by_group(call, call.mask),
         bias=None if call.bias is None else by_group(call, call.bias),
