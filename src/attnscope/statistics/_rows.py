@@ -71,9 +71,19 @@ class Rows:
     keys: Tensor
     groups: GroupMarks | None = None
 
+    def total(self, values: Tensor) -> Tensor:
+        """Sum over the counted rows of ``(batch, head, query, ...)``: ``(batch, head, ...)``, float64."""
+        counted = self.counted[(...,) + (None,) * (values.ndim - self.counted.ndim)]
+        return values.where(counted, 0.0).sum(2, dtype=torch.float64)
+
+    @cached_property
+    def count(self) -> Tensor:
+        """How many rows are counted, ``(batch, head)``."""
+        return self.total(self.counted.double())
+
     def mean(self, values: Tensor) -> Tensor:
         """Mean over the counted rows: ``(batch, head)``; NaN where there is none."""
-        return values.double().where(self.counted, 0.0).sum(-1) / self.counted.sum(-1)
+        return self.total(values.double()) / self.count
 
     @cached_property
     def band_sum(self) -> Tensor:
@@ -81,14 +91,13 @@ class Rows:
 
         See docs/mathematics.md, Offset profile.
         """
-        band = _there(self.measures.band)
-        return band.where(self.counted[..., None], 0.0).sum(2, dtype=torch.float64)
+        return self.total(_there(self.measures.band))
 
     @cached_property
     def bin_sum(self) -> Tensor:
         """``(batch, head, bin)``: the weights in each bin, summed over rows; near bins are read off the band."""
         band, bins = self.band_sum, _there(self.measures.bins)
-        far = bins.where(self.counted[..., None], 0.0).sum(2, dtype=torch.float64)
+        far = self.total(bins)
         reach = band.shape[-1] // 2
         near = [
             band[..., first + reach : last + reach + 1].sum(-1)
@@ -115,7 +124,7 @@ class Rows:
     @property
     def outside(self) -> Tensor:
         """``(batch, head)``: share of the weight beyond the band."""
-        inside = self.band_sum.sum(-1) / self.counted.sum(-1)
+        inside = self.band_sum.sum(-1) / self.count
         return (self.mass - inside).clamp_min(0.0)
 
     @property
