@@ -57,7 +57,7 @@ class Statistic:
     reduce
         Rows -> ``(batch, head)``, or with more dimensions.
     needs
-        Names of the fields of `Need`; ``band`` and ``columns`` among them.
+        Names of the fields of `Need`; ``band`` and ``columns`` among them; or ``blocks``, which take a second pass.
     along
         Names of the dimensions behind these two.
     has_equal
@@ -151,11 +151,27 @@ STATISTICS: dict[str, Statistic] = {
         lambda rows: 1.0 - rows.mean_of("collision"),
         ("collision",),
     ),
+    "block_recall": Statistic(
+        Wording("Weight that the best 5, 10, 25% of the blocks of each row of blocks hold", "share"),
+        lambda rows: rows.blocks.recall(),
+        ("blocks",),
+        along=("kept",),
+        has_equal=True,
+    ),
+    "map_block_recall": Statistic(
+        Wording("Weight that the best 5, 10, 25% of the blocks of the whole map hold", "share"),
+        lambda rows: rows.blocks.map_recall(),
+        ("blocks",),
+        along=("kept",),
+        has_equal=True,
+    ),
     "learned_sink": Statistic(
         Wording("Weight on a learned sink, on no token", "share"), lambda rows: 1.0 - rows.mass
     ),
 }
-DEFAULT = tuple(name for name in STATISTICS if name != "learned_sink")
+#: Costs a pass of its own, or is of few models.
+NOT_BY_DEFAULT = ("block_recall", "map_block_recall", "learned_sink")
+DEFAULT = tuple(name for name in STATISTICS if name not in NOT_BY_DEFAULT)
 
 #: What is measured where the tokens are in groups, beside what is chosen by name.
 OF_GROUPS: dict[str, Statistic] = {

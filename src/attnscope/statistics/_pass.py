@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from attnscope.attention import measure, output_of, with_mass
+from attnscope.statistics._blocks import BlockSums
 from attnscope.statistics._catalogue import BY_GROUP, EQUAL, ERROR, FREEDOM, KNOWN
 from attnscope.statistics._equal import equal_rows
 from attnscope.statistics._group_places import Places
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from attnscope.attention import AttentionCall, Need
+    from attnscope.attention import AttentionCall, Need, RowMeasures
     from attnscope.capture import Site
     from attnscope.corpus import Batch
     from attnscope.statistics._reading import Reading
@@ -120,27 +121,37 @@ def measure_call(
     """
     columns = indicator_columns(marks.keys, marks.special, marks.groups)
     need = plan(names, band, columns, reach)
+    blocks = even_blocks = None
     if sample is None:
-        output, reduced = _of_all_rows(call, need, names, marks, mass)
+        output, rows = measure(call, need)
+        if any("blocks" in KNOWN[name].needs for name in names):
+            level = rows.log_sum_exp if mass is None else rows.log_sum_exp - mass.log()
+            blocks, even_blocks = BlockSums.of(call, level, marks.queries, equal)
+        reduced = _of_all_rows(call, rows, need, names, marks, mass, blocks)
     else:
         output, reduced = sampled_statistics(call, need, names, (marks.queries, marks.keys), sample)
     if nulls := [name for name in names if KNOWN[name].has_equal]:
         even = equal_rows(call, need) if equal is None else measure(equal, need)[1]
-        of_equal = reduce_call(even, nulls, marks.queries, marks.keys, marks.groups)
+        of_equal = reduce_call(even, nulls, marks.queries, marks.keys, marks.groups, even_blocks)
         reduced |= {f"{EQUAL}{name}": value for name, value in of_equal.items()}
     return output, {name: value.cpu() for name, value in reduced.items()}
 
 
 def _of_all_rows(
-    call: AttentionCall, need: Need, names: Sequence[str], marks: Marks, mass: Tensor | None
-) -> tuple[Tensor, dict[str, Tensor]]:
-    output, rows = measure(call, need)
+    call: AttentionCall,
+    rows: RowMeasures,
+    need: Need,
+    names: Sequence[str],
+    marks: Marks,
+    mass: Tensor | None,
+    blocks: BlockSums | None,
+) -> dict[str, Tensor]:
     rows = rows if mass is None else with_mass(rows, mass)
     groups = marks.groups
     if groups is not None and need.columns is not None and "place_group_weight" in names:
         first = need.columns[..., FIRST] > 0
         groups = replace(groups, places=Places.of(call, need, first, groups.columns(groups.keys)))
-    return output, reduce_call(rows, names, marks.queries, marks.keys, groups)
+    return reduce_call(rows, names, marks.queries, marks.keys, groups, blocks)
 
 
 def stacked(measured: Sequence[dict[str, Tensor]]) -> dict[str, np.ndarray]:

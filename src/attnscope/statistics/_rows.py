@@ -17,6 +17,7 @@ from attnscope.statistics._catalogue import BY_GROUP, KNOWN, by_group
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from attnscope.statistics._blocks import BlockSums
     from attnscope.statistics._group_places import Places
 
 Measured = TypeVar("Measured")
@@ -63,6 +64,8 @@ class Rows:
         ``(batch,)``: real tokens on either side.
     groups
         The groups of the tokens, where they are in some.
+    block_sums
+        The weights in blocks, where they are wanted.
     """
 
     measures: RowMeasures
@@ -70,6 +73,12 @@ class Rows:
     queries: Tensor
     keys: Tensor
     groups: GroupMarks | None = None
+    block_sums: BlockSums | None = None
+
+    @property
+    def blocks(self) -> BlockSums:
+        """The weights in blocks."""
+        return _there(self.block_sums)
 
     def total(self, values: Tensor) -> Tensor:
         """Sum over the counted rows of ``(batch, head, query, ...)``: ``(batch, head, ...)``, float64."""
@@ -255,11 +264,13 @@ def reduce_call(
     query_valid: Tensor,
     key_valid: Tensor,
     groups: GroupMarks | None = None,
+    blocks: BlockSums | None = None,
 ) -> dict[str, Tensor]:
     """Statistics of one attention call: ``(batch, head)`` or with more dimensions, float64.
 
     `query_valid` and `key_valid` are ``(batch, query)`` and ``(batch, key)``, True on real tokens; `groups` says in
-    which group each is: then statistics of one number a head are had by group of queries too.
+    which group each is: then statistics of one number a head are had by group of queries too. `blocks` are the weights
+    in blocks, where a statistic needs them.
 
     Examples
     --------
@@ -273,7 +284,7 @@ def reduce_call(
     4.0
     """
     counted = query_valid[:, None] & (rows.mass > 0)
-    reduced = Rows(rows, counted, query_valid.sum(1), key_valid.sum(1), groups)
+    reduced = Rows(rows, counted, query_valid.sum(1), key_valid.sum(1), groups, blocks)
     found = {name: KNOWN[name].reduce(reduced) for name in names}
     if groups is None:
         return found

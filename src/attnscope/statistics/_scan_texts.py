@@ -37,7 +37,7 @@ from attnscope.corpus import (
 )
 from attnscope.errors import AttnscopeError
 from attnscope.statistics._asked import BAND, Asked
-from attnscope.statistics._catalogue import OF_GROUPS, choose
+from attnscope.statistics._catalogue import OF_GROUPS, STATISTICS, choose
 from attnscope.statistics._keep import measured
 from attnscope.statistics._measurement import Measurement
 from attnscope.statistics._places import NEEDED
@@ -156,6 +156,8 @@ def prepared(
         raise AttnscopeError(
             "groups of tokens and words are measured of all rows: leave out rows (--rows), or groups and words"
         )
+    if asked.rows is not None and any("blocks" in STATISTICS[name].needs for name in names):
+        raise AttnscopeError("weights in blocks are of all rows: leave out rows (--rows), or block_recall")
     rule = None if words is None else word_rule_of(words)
     loaded = load_model(model, tokenizer=asked.processor, in_parts=True, **vars(asked.loading))
     length = window_length(loaded, window)
