@@ -3,8 +3,8 @@
     python benchmarks/generation.py                        # random models of two shapes
     python benchmarks/generation.py --model FOLDER --prompt 256 --new 128
 
-Both write the same tokens, in turns, in one process; the figure is the median of the rounds, per new token. The check of
-the capture on the prompt's beginning and the prompt's own pass are in the first column of seconds, and not in those per
+Both write the same tokens, in turns, in one process; the figure is the median of the rounds, per new token. The check
+of the capture on the prompt's beginning and the prompt's own pass are in the first column of seconds, and not in those per
 token: they are told by generating one token alone.
 """
 

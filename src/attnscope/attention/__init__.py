@@ -1,6 +1,7 @@
 """The attention operation in all its forms, and the quantities that can be read off it without its matrix."""
 
 from attnscope.attention._bins import bin_ranges, far_starts, segments
+from attnscope.attention._blocks import BLOCK, Blocks, block_size, block_weights
 from attnscope.attention._by_head import compiled_tiles
 from attnscope.attention._call import AttentionCall, Extent, Need, RowMeasures, extent_of
 from attnscope.attention._finite import magnitude
@@ -9,6 +10,7 @@ from attnscope.attention._measure import Engine, attend_in_full, choose_engine, 
 from attnscope.attention._of_weights import call_of_weights, with_mass
 from attnscope.attention._reference import attend, causal_mask, masked_softmax, padding_mask, window_mask
 from attnscope.attention._row_weights import RowWeights, row_weights
+from attnscope.attention._sampled import measure_sampled
 from attnscope.attention._some import of_queries, weights_at
 from attnscope.attention._tiles import plain_tiles
 from attnscope.attention._triton import can_triton, triton_tiles
@@ -41,9 +43,11 @@ from attnscope.attention.scores import (
 )
 
 __all__ = [
+    "BLOCK",
     "AdditiveScore",
     "AttentionCall",
     "BilinearScore",
+    "Blocks",
     "DotScore",
     "Engine",
     "Extent",
@@ -62,8 +66,10 @@ __all__ = [
     "attend",
     "attend_in_full",
     "bin_ranges",
+    "block_size",
     "block_sparse_attention",
     "block_sparse_mask",
+    "block_weights",
     "call_of_weights",
     "can_fuse",
     "can_triton",
@@ -80,6 +86,7 @@ __all__ = [
     "magnitude",
     "masked_softmax",
     "measure",
+    "measure_sampled",
     "of_queries",
     "offsets",
     "output_of",

@@ -30,6 +30,8 @@ def can_fuse(call: AttentionCall, need: Need) -> str | None:
     """
     if need.bins:
         return "bins of offsets move with the row, and value columns do not"
+    if call.positions is not None:
+        return "queries stand at places of their own"
     if call.softcap is not None or call.bias is not None or call.sinks is not None:
         return "soft caps, biases and learned sinks change the scores inside the kernel"
     if need.largest:

@@ -49,6 +49,8 @@ def can_triton(call: AttentionCall, need: Need) -> str | None:
     widths = call.query.shape[-1], call.value.shape[-1]
     if not all(1 <= width <= WIDEST for width in widths):
         return f"heads are {widths[0]} and {widths[1]} wide, and the kernel's 1 to {WIDEST}"
+    if call.positions is not None:
+        return "queries stand at places of their own"
     if not min(*call.query.shape[:3], call.key.shape[2]):
         return "there is no query or no key"
     if not (call.scale if call.softcap is None else call.softcap) > 0:

@@ -58,6 +58,14 @@ _Until = Annotated[
         show_default="at the end of the corpus",
     ),
 ]
+_Rows = Annotated[
+    int | None,
+    typer.Option(
+        help="Number of queries of each window that are measured, drawn at random: estimates, at the cost of the "
+        "model's own pass.",
+        show_default="all",
+    ),
+]
 _Band = Annotated[
     int | None,
     typer.Option(
@@ -163,6 +171,7 @@ def scan(
     batch_size: _BatchSize = None,
     pool: _Pool = None,
     until: _Until = None,
+    rows: _Rows = None,
     band: _Band = None,
     clusters: _Clusters = None,
     seed: options.Seed = 0,
@@ -223,6 +232,7 @@ def scan(
         task,
         pool,
         until,
+        rows,
         by,
     )
     plain = not any(asked_apart)
@@ -242,6 +252,7 @@ def scan(
             ray_gpus=ray_gpus,
             pool=pool,
             until=until,
+            rows=rows,
             revision=revision,
             trust_remote_code=trust_remote_code,
             groups=named,

@@ -24,8 +24,8 @@ def open_run(path: str | Path, *, part: str | None = None) -> xr.Dataset | xr.Da
     Parameters
     ----------
     path
-        Folder of a run of ``scan``, ``generate``, ``roles``, ``explain``, ``intervene``, ``patch``, ``diff``, ``align``,
-        ``compare`` or ``train``; or its URL in an object store, as a string.
+        Folder of a run of ``scan``, ``generate``, ``roles``, ``explain``, ``intervene``, ``patch``, ``diff``,
+        ``align``, ``compare`` or ``train``; or its URL in an object store, as a string.
     part
         ``"windows"`` opens what a scan with pools keeps of every window, instead of its pools; ``"heads"`` what all of
         them come to, head by head (see `attnscope.statistics.over_documents`), for which no pool is read.
@@ -33,8 +33,8 @@ def open_run(path: str | Path, *, part: str | None = None) -> xr.Dataset | xr.Da
     Returns
     -------
     xarray.Dataset, xarray.DataTree or attnscope.translation.alignment.Aligned
-        What `attnscope.scan`, `attnscope.generate`, `attnscope.roles`, `attnscope.diff` and `attnscope.train` (a Dataset),
-        `attnscope.explain`, `attnscope.intervene`, `attnscope.patch` and `attnscope.compare` (a DataTree) and
+        What `attnscope.scan`, `attnscope.generate`, `attnscope.roles`, `attnscope.diff` and `attnscope.train` (a
+        Dataset), `attnscope.explain`, `attnscope.intervene`, `attnscope.patch` and `attnscope.compare` (a DataTree) and
         `attnscope.align` (an `Aligned`) returned. Nothing is measured or trained anew, and no model is loaded.
 
     Raises

@@ -35,6 +35,7 @@ from ._pools import in_pools, pooled
 from ._ranking import majority_names, peaks, rank_heads
 from ._raw import weights
 from ._reading import Reading
+from ._row_samples import intervals
 from ._rows import indicator_columns, reduce_call
 from ._sample import weight_rows
 from ._scan import scan
@@ -91,6 +92,7 @@ __all__ = [
     "in_pools",
     "independence",
     "indicator_columns",
+    "intervals",
     "intraclass_correlation",
     "keeps_maps_of",
     "label_information",

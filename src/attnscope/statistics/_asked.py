@@ -12,6 +12,7 @@ from attnscope.checks import check_real, check_seed, check_whole
 from attnscope.errors import AttnscopeError
 from attnscope.progress import Tell
 from attnscope.remote import refuse_path_of_url
+from attnscope.statistics._row_samples import RowSample
 from attnscope.store import Signature
 from attnscope.tasks import task_in
 
@@ -53,6 +54,7 @@ class Asked:
     task: str | None = None
     pool: int | None = None
     until: float | None = None
+    rows: int | None = None
     show: Sequence[tuple[int, int]] | None = None
     progress: Tell | None = None
     loading: Loading = AS_SAVED
@@ -60,6 +62,12 @@ class Asked:
     def __post_init__(self) -> None:
         check_whole(1, limit=self.limit, batch_size=self.batch_size, band=self.band, pool=self.pool)
         check_seed(self.seed)
+        if self.rows is not None:
+            RowSample(self.rows)
+            if self.pool is not None:
+                raise AttnscopeError(
+                    "rows (--rows) are drawn of single windows: leave out rows or pool (--pool)"
+                )
         if self.until is not None:
             check_real(0.0, 1.0, until=self.until)
             if self.task is not None:

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from attnscope.statistics._rows import Rows
 
 EQUAL = "equal_"  # begins the name of what equal weights over the visible tokens give
+ERROR = "_error"  # ends the name of the standard error of what is estimated from some rows
+FREEDOM = "_freedom"  # ends the name of the degrees of freedom of that standard error
 BY_GROUP = "_by_group"  # ends the name of a statistic of the queries of each group of tokens
 
 
@@ -55,7 +57,7 @@ class Statistic:
     reduce
         Rows -> ``(batch, head)``, or with more dimensions.
     needs
-        Names of the fields of `Need`; ``band`` and ``columns`` among them.
+        Names of the fields of `Need`; ``band`` and ``columns`` among them; or ``blocks``, which take a second pass.
     along
         Names of the dimensions behind these two.
     has_equal
@@ -149,11 +151,27 @@ STATISTICS: dict[str, Statistic] = {
         lambda rows: 1.0 - rows.mean_of("collision"),
         ("collision",),
     ),
+    "block_recall": Statistic(
+        Wording("Weight that the best 5, 10, 25% of the blocks of each row of blocks hold", "share"),
+        lambda rows: rows.blocks.recall(),
+        ("blocks",),
+        along=("kept",),
+        has_equal=True,
+    ),
+    "map_block_recall": Statistic(
+        Wording("Weight that the best 5, 10, 25% of the blocks of the whole map hold", "share"),
+        lambda rows: rows.blocks.map_recall(),
+        ("blocks",),
+        along=("kept",),
+        has_equal=True,
+    ),
     "learned_sink": Statistic(
         Wording("Weight on a learned sink, on no token", "share"), lambda rows: 1.0 - rows.mass
     ),
 }
-DEFAULT = tuple(name for name in STATISTICS if name != "learned_sink")
+#: Costs a pass of its own, or is of few models.
+NOT_BY_DEFAULT = ("block_recall", "map_block_recall", "learned_sink")
+DEFAULT = tuple(name for name in STATISTICS if name not in NOT_BY_DEFAULT)
 
 #: What is measured where the tokens are in groups, beside what is chosen by name.
 OF_GROUPS: dict[str, Statistic] = {
@@ -265,11 +283,15 @@ def wording(name: str) -> Wording:
     if name in SUMMARIES:
         return SUMMARIES[name]
     own = name.removeprefix(EQUAL).removesuffix(BY_GROUP)
+    own = own.removesuffix(ERROR).removesuffix(FREEDOM)
     words = KNOWN[own].words if own in KNOWN else PATCH_STATISTICS.get(own)
     if words is None:
         return Wording(name.replace("_", " "))
     of = ", by group of queries" if name.endswith(BY_GROUP) else ""
     of += ", of equal weights" if name.startswith(EQUAL) else ""
+    of += ", standard error from the rows drawn" if name.endswith(ERROR) else ""
+    if name.endswith(FREEDOM):
+        return Wording(f"{words.long_name}{of}, degrees of freedom of the standard error")
     return replace(words, long_name=words.long_name + of)
 
 

@@ -57,6 +57,7 @@ def scan(
     batch_size: int | None = None,
     pool: int | None = None,
     until: float | None = None,
+    rows: int | None = None,
     statistics: Sequence[str] | str | None = None,
     band: int | None = None,
     clusters: int | None = None,
@@ -134,6 +135,10 @@ def scan(
     until
         Width of the widest 95% interval of any head's mean share (by documents; over all statistics that are shares of
         weight) at which the scan ends, looked at after 4, 8, 16, ... batches. By default all is measured.
+    rows
+        Queries of each window to measure, drawn at random (an even number, of `seed`): the model attends by PyTorch's
+        fused kernel, and what is not had of all queries by their log-sum-exp is an estimate, with its standard error
+        beside it (``entropy_error``). See docs/long-contexts.md.
     statistics
         Names from ``attnscope.statistics.STATISTICS``, as a list or as one string with commas between; by default
         all but ``learned_sink``, which few models have. The kinds of heads need ``band_sum``, ``bin_sum``, ``entropy``,
@@ -243,6 +248,7 @@ def scan(
         batch_size=batch_size,
         pool=pool,
         until=until,
+        rows=rows,
         statistics=statistics,
         band=band,
         seed=seed,
@@ -250,7 +256,7 @@ def scan(
         progress=progress,
         loading=Loading(revision, device, dtype, trust_remote_code, placement, tp_plan),
     )
-    of_results = {"pool": pool, "until": until, "ray": ray}
+    of_results = {"pool": pool, "until": until, "rows": rows, "ray": ray}
     pictured = pictured_of(texts, field)
     if pictured is not None and pictured.beside_images and reads_images(model, revision):
         pictured = pictured if puts_images_into_texts(model, revision) else None

@@ -36,7 +36,7 @@ from attnscope.corpus import (
 )
 from attnscope.errors import AttnscopeError
 from attnscope.statistics._asked import BAND, Asked
-from attnscope.statistics._catalogue import OF_GROUPS, choose
+from attnscope.statistics._catalogue import OF_GROUPS, STATISTICS, choose
 from attnscope.statistics._keep import measured
 from attnscope.statistics._measurement import Measurement
 from attnscope.statistics._sides import grouping_for, read_sides
@@ -149,6 +149,12 @@ def prepared(
         raise AttnscopeError("groups of tokens are not measured of pools: leave out groups or pool (--pool)")
     if by is not None and asked.pool is not None:
         raise AttnscopeError("pools hold windows of all kinds together: leave out by (--by) or pool (--pool)")
+    if asked.rows is not None and (grouping is not None or words is not None):
+        raise AttnscopeError(
+            "groups of tokens and words are measured of all rows: leave out rows (--rows), or groups and words"
+        )
+    if asked.rows is not None and any("blocks" in STATISTICS[name].needs for name in names):
+        raise AttnscopeError("weights in blocks are of all rows: leave out rows (--rows), or block_recall")
     rule = None if words is None else word_rule_of(words)
     loaded = load_model(model, tokenizer=asked.processor, in_parts=True, **vars(asked.loading))
     length = window_length(loaded, window)
@@ -181,6 +187,7 @@ def prepared(
         words=worded,
         pool=asked.pool,
         seed=asked.seed,
+        rows=asked.rows,
     )
     job.check()
     settings = {
@@ -194,6 +201,7 @@ def prepared(
         "seed": asked.seed,
     }
     settings |= {} if asked.pool is None else {"pool": asked.pool}
+    settings |= {} if asked.rows is None else {"rows": asked.rows}
     settings |= {} if asked.until is None else {"until": asked.until}
     settings |= {} if by is None else {"by": by}
     settings |= {} if grouping is None else {"groups": grouping.signature}

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from attnscope.statistics._catalogue import BY_GROUP, EQUAL
 from attnscope.statistics._profile import with_profile
+from attnscope.statistics._row_samples import intervals_note
 from attnscope.store import RunFolder, Signature
 
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ NOTES = (
     "pool",
     "until",
     "cached",
+    "rows",
 )  # attributes that tell a reader what is not as expected
 SUMMARY, SAMPLE, WINDOWS, HEADS = "summary", "sample", "windows", "heads"
 
@@ -52,7 +54,10 @@ def unit_of(results: xr.Dataset) -> str:
 
 def notes_of(results: xr.Dataset) -> dict[str, str]:
     """What tells a reader what is not as expected, by name."""
-    return {name: str(results.attrs[name]) for name in NOTES if name in results.attrs}
+    notes = {name: str(results.attrs[name]) for name in NOTES if name in results.attrs}
+    if "rows" in notes:
+        notes["rows"] += intervals_note(results)
+    return notes
 
 
 def load_scan(run: RunFolder) -> xr.Dataset:
@@ -97,6 +102,7 @@ def _returned(run: RunFolder, results: xr.Dataset, summary: xr.Dataset | None) -
         *(f"{EQUAL}{name}" for name in names),
         "length",
         "target_length",
+        "sampled_rows",
         "rows",
         "columns",
         "frames",
