@@ -12,6 +12,7 @@ from attnscope.checks import check_real, check_seed, check_whole
 from attnscope.errors import AttnscopeError
 from attnscope.progress import Tell
 from attnscope.remote import refuse_path_of_url
+from attnscope.statistics._second_pass import OBSERVATION
 from attnscope.statistics._tasks import task_of
 from attnscope.store import Signature
 
@@ -49,6 +50,7 @@ class Asked:
     batch_size: int | None = None
     statistics: Sequence[str] | str | None = None
     band: int | None = None
+    observation: int = OBSERVATION
     seed: int = 0
     task: str | None = None
     pool: int | None = None
@@ -58,7 +60,14 @@ class Asked:
     loading: Loading = AS_SAVED
 
     def __post_init__(self) -> None:
-        check_whole(1, limit=self.limit, batch_size=self.batch_size, band=self.band, pool=self.pool)
+        check_whole(
+            1,
+            limit=self.limit,
+            batch_size=self.batch_size,
+            band=self.band,
+            pool=self.pool,
+            observation=self.observation,
+        )
         check_seed(self.seed)
         if self.until is not None:
             check_real(0.0, 1.0, until=self.until)

@@ -46,6 +46,7 @@ from attnscope.statistics._sample import (
     shown_heads,
     tile_size,
 )
+from attnscope.statistics._second_pass import OBSERVATION
 from attnscope.statistics._words import WordReading
 
 _PADDED = 64  # tokens that tell whether padding matters
@@ -72,8 +73,10 @@ class Measurement:
         words: WordedWindows | None = None,
         pool: int | None = None,
         seed: int = 0,
+        observation: int = OBSERVATION,
     ) -> None:
         self.words = words
+        self.observation = observation
         self.pool, self.seed = pool, seed
         self.team = Team.of(loaded.model)
         self.groups = groups
@@ -266,7 +269,14 @@ class Measurement:
         reading = self._reading(batch)
         words = WordReading.of(batch, device_of(self.loaded.model)) if batch[0].words else None
         observer = StatisticsObserver(
-            self.names, self.band, reading, self.reach, len(self.groups), words, self._every_head
+            self.names,
+            self.band,
+            reading,
+            self.reach,
+            len(self.groups),
+            words,
+            heads_of=self._every_head,
+            observation=self.observation,
         )
         with watching(self.loaded.model, observer, weights_suffice=True):
             forward(

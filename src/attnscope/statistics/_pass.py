@@ -13,6 +13,7 @@ from attnscope.statistics._catalogue import BY_GROUP, EQUAL, KNOWN
 from attnscope.statistics._equal import equal_rows
 from attnscope.statistics._group_places import Places
 from attnscope.statistics._rows import FIRST, GroupMarks, indicator_columns, plan, reduce_call
+from attnscope.statistics._second_pass import OBSERVATION, Asking
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -42,6 +43,8 @@ class StatisticsObserver:
         The same windows by words, where these are measured instead of tokens.
     heads_of
         From a site and what is measured of its heads here to that of all its heads, where other processes have some.
+    observation
+        Queries at the end of each text over which ``recent_...`` statistics are.
     measured
         By site index; under ``equal_...`` what equal weights over the visible tokens give, with one head.
     """
@@ -53,6 +56,7 @@ class StatisticsObserver:
     groups: int = 0
     words: WordReading | None = None
     heads_of: Callable[[Site, dict[str, Tensor]], dict[str, Tensor]] | None = None
+    observation: int = OBSERVATION
     measured: dict[int, dict[str, Tensor]] = field(default_factory=dict)
 
     def __call__(self, site: Site, call: AttentionCall) -> Tensor:
@@ -79,7 +83,7 @@ class StatisticsObserver:
         key_valid, special, key_groups = _marks(keys, call.key)
         groups = GroupMarks(query_groups, key_groups, self.groups) if self.groups else None
         marks = Marks(query_valid, key_valid, special, groups)
-        return measure_call(call, self.names, self.band, self.reach, marks, mass, equal)
+        return measure_call(call, self.names, self.band, self.reach, marks, mass, equal, self.observation)
 
     def stacked(self) -> dict[str, np.ndarray]:
         """``(batch, layer, head[, offset])`` each; see `stacked`."""
@@ -107,6 +111,7 @@ def measure_call(
     marks: Marks,
     mass: Tensor | None = None,
     equal: AttentionCall | None = None,
+    observation: int = OBSERVATION,
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """Output and statistics of one attention call, ``(batch, head, ...)`` each; with `mass`, of rows scaled to it.
 
@@ -120,10 +125,16 @@ def measure_call(
     if groups is not None and "place_group_weight" in names:
         places = Places.of(call, need, columns[..., FIRST] > 0, groups.columns(groups.keys))
         groups = replace(groups, places=places)
-    reduced = reduce_call(rows, names, marks.queries, marks.keys, groups)
+    asking = Asking.for_names(names, observation, reach)
+    # weights scaled to a mass are those of a larger log-sum-exp
+    level = rows.log_sum_exp if mass is None else rows.log_sum_exp - mass.log()
+    second = asking.of(call, level, marks.queries)
+    reduced = reduce_call(rows, names, marks.queries, marks.keys, groups, second)
     if nulls := [name for name in names if KNOWN[name].has_equal]:
         even = equal_rows(call, need) if equal is None else measure(equal, need)[1]
-        of_equal = reduce_call(even, nulls, marks.queries, marks.keys, marks.groups)
+        of = asking.of_equal if equal is None else asking.of
+        second = of(call if equal is None else equal, even.log_sum_exp, marks.queries)
+        of_equal = reduce_call(even, nulls, marks.queries, marks.keys, marks.groups, second)
         reduced |= {f"{EQUAL}{name}": value for name, value in of_equal.items()}
     return output, {name: value.cpu() for name, value in reduced.items()}
 

@@ -41,6 +41,7 @@ from attnscope.statistics._catalogue import OF_GROUPS, choose
 from attnscope.statistics._keep import measured
 from attnscope.statistics._measurement import Measurement
 from attnscope.statistics._places import NEEDED
+from attnscope.statistics._second_pass import settings_of
 from attnscope.statistics._sides import grouping_for, read_sides
 from attnscope.statistics._summary import summarize
 from attnscope.store import Signature
@@ -184,6 +185,7 @@ def prepared(
         words=worded,
         pool=asked.pool,
         seed=asked.seed,
+        observation=asked.observation,
     )
     job.check()
     settings = {
@@ -196,6 +198,7 @@ def prepared(
         "clusters": clusters,
         "seed": asked.seed,
     }
+    settings |= settings_of(names, asked.observation)
     settings |= {} if asked.pool is None else {"pool": asked.pool}
     settings |= {} if asked.until is None else {"until": asked.until}
     settings |= {} if by is None else {"by": by}
