@@ -6,7 +6,7 @@ from .errors import AttnscopeError
 from .faithfulness import intervene, patch
 from .mechanism import explain
 from .results import open_run, runs
-from .statistics import measure_weights, scan, watch, weights
+from .statistics import measure_weights, received, scan, watch, weights
 from .training import train
 from .translation import translate
 from .translation.alignment import align
@@ -29,6 +29,7 @@ __all__ = [
     "mechanism",
     "open_run",
     "patch",
+    "received",
     "results",
     "runs",
     "scan",

@@ -32,6 +32,7 @@ from ._pools import in_pools, pooled
 from ._ranking import majority_names, peaks, rank_heads
 from ._raw import weights
 from ._reading import Reading
+from ._received_text import received
 from ._rows import indicator_columns, reduce_call
 from ._sample import weight_rows
 from ._scan import scan
@@ -48,6 +49,7 @@ from ._stored import (
     unit_of,
 )
 from ._summary import summarize
+from ._top_keys import TOP, context, key_side, top_keys, top_places
 from ._watched import Seen, watch
 
 __all__ = [
@@ -63,6 +65,7 @@ __all__ = [
     "SHARP",
     "STATISTICS",
     "SUMMARIES",
+    "TOP",
     "WINDOWS",
     "Clustering",
     "Estimate",
@@ -77,6 +80,7 @@ __all__ = [
     "cluster_profiles",
     "compare_call",
     "compare_forms",
+    "context",
     "default_out",
     "direction",
     "effective_labels",
@@ -85,6 +89,7 @@ __all__ = [
     "indicator_columns",
     "intraclass_correlation",
     "keeps_maps_of",
+    "key_side",
     "label_information",
     "label_shares",
     "load_scan",
@@ -96,12 +101,15 @@ __all__ = [
     "peaks",
     "pooled",
     "rank_heads",
+    "received",
     "reduce_call",
     "scan",
     "scan_pieces",
     "sign_agreement",
     "statistics_of",
     "summarize",
+    "top_keys",
+    "top_places",
     "unit_of",
     "usual_forms",
     "watch",

@@ -38,6 +38,7 @@ from attnscope.statistics._pass import StatisticsObserver
 from attnscope.statistics._pools import in_pools, joined, pooled
 from attnscope.statistics._reading import Reading
 from attnscope.statistics._sample import (
+    KEYS,
     ROWS,
     WEIGHTS,
     WINDOWS,
@@ -324,16 +325,27 @@ class Measurement:
             layers_done += 1
             self._tell(begun + (1 - begun) * layers_done / passes)
 
+        numbers = sum(max(len(one), len(one.target or one)) for one in shown) * len(self.sites) * heads
+
+        def receiving(of_window: Sequence[tuple[int, int]]) -> Callable[[tuple[int, int]], bool]:
+            return lambda place: numbers <= KEYS or place in of_window
+
         observed: list[MapObserver] = []
         left = WEIGHTS
         for window, of_window in zip(self.shown, listed, strict=False):
             tile = tile_size(others, longest) if others and not observed else 0
             room = 2 * left // (len(self.shown) - len(observed) + 1)
             words = WordReading.of([window], device_of(model)) if window.words else None
-            observer = MapObserver(of_window, room // team.size, tile, layer_done, words, self._first_head)
+            observer = MapObserver(
+                of_window, room // team.size, tile, layer_done, words, self._first_head, receiving(of_window)
+            )
             with watching(model, observer, weights_suffice=True):
                 model(**self._reading([window]).inputs(model))
             observer.maps, observer.tiles = team.together(observer.maps), team.together(observer.tiles)
+            observer.received, observer.equal = (
+                team.together(observer.received),
+                team.together(observer.equal),
+            )
             left -= sum(len(keys) for _, keys, _, _ in observer.maps.values())
             observed.append(observer)
         kinds = [site.kind for site in self.sites]
