@@ -4,8 +4,8 @@
     python benchmarks/generation.py --model FOLDER --prompt 256 --new 128
 
 Both write the same tokens, in turns, in one process; the figure is the median of the rounds, per new token. The check
-of the capture on the prompt's beginning and the prompt's own pass are in the first column of seconds, and not in those per
-token: they are told by generating one token alone.
+of the capture on the prompt's beginning and the prompt's own pass are in the first column of seconds, and not in those
+per token: they are told by generating one token alone.
 """
 
 import argparse

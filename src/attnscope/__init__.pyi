@@ -7,7 +7,7 @@ from .errors import AttnscopeError
 from .faithfulness import intervene, patch
 from .mechanism import explain
 from .results import open_run, runs
-from .statistics import measure_weights, scan, watch, weights
+from .statistics import measure_weights, received, scan, watch, weights
 from .statistics.generation import generate
 from .training import train
 from .translation import translate
@@ -33,6 +33,7 @@ __all__ = [
     "mechanism",
     "open_run",
     "patch",
+    "received",
     "results",
     "roles",
     "runs",

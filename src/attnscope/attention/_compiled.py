@@ -299,3 +299,61 @@ def band_compiled(
     `level` is the log-sum-exp of each row, infinity for rows to leave out.
     """
     _band(*(tensor.numpy() for tensor in (query, key, start, stop, level, band)))
+
+
+@njit(**_OPTIONS)
+def _row_exp(row, level, factor):
+    """Replace scores by weights, exp(score - level)."""
+    for j in range(row.shape[0]):
+        distance = row[j] - level
+        p = _exp(_maximum(distance, _F(-87))) if distance > _F(-87) else _F(0)
+        row[j] = p * factor
+
+
+@njit(**_OPTIONS)
+def _add_row(row, into):
+    for j in range(row.shape[0]):
+        into[j] += row[j]
+
+
+@njit(**_OPTIONS)
+def _sums(scores, start, stop, level, factor, column, by_key, by_offset):
+    queries, keys = scores.shape
+    for i in range(queries):
+        first = min(max(start[i] - column, 0), keys)
+        last = max(min(stop[i] - column, keys), first)
+        if level[i] == np.inf or first == last:
+            continue
+        row = scores[i, first:last]
+        _row_exp(row, level[i], factor[i])
+        if by_key.shape[0]:
+            _add_row(row, by_key[first:last])
+        if by_offset.shape[0]:
+            lowest = queries - 1 - i
+            _add_row(row, by_offset[lowest + first : lowest + last])
+
+
+def sums_compiled(
+    scores: Tensor,
+    start: Tensor,
+    stop: Tensor,
+    level: Tensor,
+    factor: Tensor,
+    column: int,
+    by_key: Tensor | None,
+    by_offset: Tensor | None,
+) -> None:
+    """Add the weights of a tile of one head to the sums of its keys and of its offsets, float64.
+
+    `level` is the log-sum-exp of each row, and `factor` what is left of it; `by_key` begins at the tile's first key,
+    `by_offset` at the offset of its lower left corner.
+    """
+    queries, keys = scores.shape
+    columns = np.zeros(0 if by_key is None else keys, _F)
+    diagonals = np.zeros(0 if by_offset is None else queries + keys - 1, _F)
+    tensors = (scores, start, stop, level, factor)
+    _sums(*(tensor.numpy() for tensor in tensors), column, columns, diagonals)
+    if by_key is not None:
+        by_key.numpy()[:keys] += columns
+    if by_offset is not None:
+        by_offset.numpy()[: len(diagonals)] += diagonals

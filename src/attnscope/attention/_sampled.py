@@ -8,10 +8,11 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
+from attnscope.attention._at_offsets import weights_at_offsets
 from attnscope.attention._by_head import each_head, operands_of_head
 from attnscope.attention._call import AttentionCall, Need, RowMeasures
 from attnscope.attention._finite import magnitude
-from attnscope.attention._fused import band_weights, can_fuse, fused_attention
+from attnscope.attention._fused import can_fuse, fused_attention
 from attnscope.attention._measure import measure
 
 _ROWS = 1024  # whose mask is written out at once
@@ -118,7 +119,7 @@ def _fused_rows(call: AttentionCall, first: int) -> tuple[Tensor, Tensor]:
 def _band(call: AttentionCall, log_sum_exp: Tensor, band: int) -> Tensor:
     """Weights at the offsets ``-band..band``, ``(batch, head, query, offset)``, float32."""
     if call.query.device.type != "cpu" or not call.is_contiguous:
-        return band_weights(call, log_sum_exp, band)
+        return weights_at_offsets(call, log_sum_exp, range(-band, band + 1)).float()
     from attnscope.attention._compiled import band_compiled  # numba is loaded when it is first needed
 
     weights = torch.zeros(*call.query.shape[:3], 2 * band + 1)

@@ -44,9 +44,9 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
     help="Where every attention head of a model looks (scan), also while it writes (generate), which published roles "
     "heads have (roles), why they look there (explain), and whether it matters (intervene); what carries the "
-    "difference between two texts (patch); what changed between two models (diff); what one head computes (walk); which runs there are, "
-    "what they hold, their arrays for other tools, and those of many processes put together (ls, show, export, merge); "
-    "the attention lineage to train, translate with, score, align and compare.",
+    "difference between two texts (patch); what changed between two models (diff); what one head computes (walk); "
+    "which runs there are, what they hold, their arrays for other tools, and those of many processes put together (ls, "
+    "show, export, merge); the attention lineage to train, translate with, score, align and compare.",
 )
 app.command()(scan)
 app.command()(generate)

@@ -73,6 +73,12 @@ _Band = Annotated[
         show_default="10 tokens; of images 3 rows and columns of patches",
     ),
 ]
+_Observation = Annotated[
+    int,
+    typer.Option(
+        help="Queries at the end of each window over which the statistics recent_... are.",
+    ),
+]
 _Texts = Annotated[
     list[options.PathOrUrl] | None,
     typer.Argument(
@@ -173,6 +179,7 @@ def scan(
     until: _Until = None,
     rows: _Rows = None,
     band: _Band = None,
+    observation: _Observation = 32,
     clusters: _Clusters = None,
     seed: options.Seed = 0,
     field: options.Field = None,
@@ -210,6 +217,7 @@ def scan(
         "batch_size": batch_size,
         "statistics": statistics,
         "band": band,
+        "observation": observation,
         "clusters": clusters,
         "seed": seed,
         "field": field,

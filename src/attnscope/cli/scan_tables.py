@@ -53,11 +53,26 @@ def as_dict(results: xr.Dataset, folder: Path) -> dict[str, Any]:
         "capture": results.attrs.get("capture"),
         "kinds": results.attrs.get("kinds"),
         "heads": rank_heads(results),
+        "received": _received(results, folder),
         "groups": groups_dict(results) if "group_weight" in results else None,
         "by": contrasts_dict(results) if "by" in results.coords else None,
         "independence": json.loads(results.attrs.get("summary", "null")),
         "run": named(folder),
     }
+
+
+def _received(results: xr.Dataset, folder: Path) -> list[dict[str, Any]] | None:
+    """The keys that receive most in the sample windows, of the heads that lead the rankings or were asked for."""
+    from attnscope.statistics import SAMPLE, rank_heads, top_keys
+    from attnscope.store import RunFolder
+
+    with RunFolder(folder, json.loads(results.attrs["signature"])) as run:
+        sample = run.load(SAMPLE)
+    if sample is None or "received" not in sample:
+        return None
+    asked = [tuple(place) for place in json.loads(sample.attrs["asked"])]
+    leading = [(row["layer"], row["head"]) for rows in rank_heads(results).values() for row in rows]
+    return top_keys(sample, list(dict.fromkeys([*asked, *leading])))
 
 
 def print_csv(results: xr.Dataset) -> None:

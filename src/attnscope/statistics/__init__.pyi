@@ -35,6 +35,7 @@ from ._pools import in_pools, pooled
 from ._ranking import majority_names, peaks, rank_heads
 from ._raw import weights
 from ._reading import Reading
+from ._received_text import received
 from ._row_samples import intervals
 from ._rows import indicator_columns, reduce_call
 from ._sample import weight_rows
@@ -54,6 +55,7 @@ from ._stored import (
     unit_of,
 )
 from ._summary import summarize
+from ._top_keys import TOP, context, key_side, top_keys, top_places
 from ._watched import Seen, watch
 
 __all__ = [
@@ -70,6 +72,7 @@ __all__ = [
     "SHARP",
     "STATISTICS",
     "SUMMARIES",
+    "TOP",
     "WINDOWS",
     "Clustering",
     "Estimate",
@@ -84,6 +87,7 @@ __all__ = [
     "cluster_profiles",
     "compare_call",
     "compare_forms",
+    "context",
     "default_out",
     "direction",
     "effective_labels",
@@ -95,6 +99,7 @@ __all__ = [
     "intervals",
     "intraclass_correlation",
     "keeps_maps_of",
+    "key_side",
     "label_information",
     "label_shares",
     "load_heads",
@@ -108,6 +113,7 @@ __all__ = [
     "peaks",
     "pooled",
     "rank_heads",
+    "received",
     "reduce_call",
     "rows_of_part",
     "scan",
@@ -115,6 +121,8 @@ __all__ = [
     "sign_agreement",
     "statistics_of",
     "summarize",
+    "top_keys",
+    "top_places",
     "unit_of",
     "usual_forms",
     "watch",

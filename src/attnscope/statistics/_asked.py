@@ -13,6 +13,7 @@ from attnscope.errors import AttnscopeError
 from attnscope.progress import Tell
 from attnscope.remote import refuse_path_of_url
 from attnscope.statistics._row_samples import RowSample
+from attnscope.statistics._second_pass import OBSERVATION
 from attnscope.store import Signature
 from attnscope.tasks import task_in
 
@@ -50,6 +51,7 @@ class Asked:
     batch_size: int | None = None
     statistics: Sequence[str] | str | None = None
     band: int | None = None
+    observation: int = OBSERVATION
     seed: int = 0
     task: str | None = None
     pool: int | None = None
@@ -60,7 +62,14 @@ class Asked:
     loading: Loading = AS_SAVED
 
     def __post_init__(self) -> None:
-        check_whole(1, limit=self.limit, batch_size=self.batch_size, band=self.band, pool=self.pool)
+        check_whole(
+            1,
+            limit=self.limit,
+            batch_size=self.batch_size,
+            band=self.band,
+            pool=self.pool,
+            observation=self.observation,
+        )
         check_seed(self.seed)
         if self.rows is not None:
             RowSample(self.rows)

@@ -71,6 +71,7 @@ def labelled(
             "offset": np.arange(-band, band + 1),
             **({"kept": list(KEPT)} if any("kept" in dimensions(name) for name in arrays) else {}),
             **({} if "bin_sum" not in arrays else bin_coordinates(band, reach)),
+            **({} if "offset_sum" not in arrays else {"every_offset": np.arange(-reach, reach + 1)}),
             **{side: np.array(groups, dtype=object) for side in ("group_query", "group_key") if groups},
         },
     ).set_coords(["source", "start"])

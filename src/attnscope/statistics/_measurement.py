@@ -40,6 +40,7 @@ from attnscope.statistics._pools import in_pools, joined, pooled
 from attnscope.statistics._reading import Reading
 from attnscope.statistics._row_samples import RowSample, rows_note
 from attnscope.statistics._sample import (
+    KEYS,
     ROWS,
     WEIGHTS,
     WINDOWS,
@@ -48,6 +49,7 @@ from attnscope.statistics._sample import (
     shown_heads,
     tile_size,
 )
+from attnscope.statistics._second_pass import OBSERVATION
 from attnscope.statistics._words import WordReading
 
 _PADDED = 64  # tokens that tell whether padding matters
@@ -75,8 +77,10 @@ class Measurement:
         pool: int | None = None,
         seed: int = 0,
         rows: int | None = None,
+        observation: int = OBSERVATION,
     ) -> None:
         self.words = words
+        self.observation = observation
         self.pool, self.seed = pool, seed
         self.rows = rows
         self.team = Team.of(loaded.model)
@@ -273,7 +277,15 @@ class Measurement:
         words = WordReading.of(batch, device_of(self.loaded.model)) if batch[0].words else None
         sample = None if self.rows is None else RowSample(self.rows, self.seed, first)
         observer = StatisticsObserver(
-            self.names, self.band, reading, self.reach, len(self.groups), words, sample, self._every_head
+            self.names,
+            self.band,
+            reading,
+            self.reach,
+            len(self.groups),
+            words,
+            sample,
+            self._every_head,
+            self.observation,
         )
         with watching(self.loaded.model, observer, weights_suffice=True):
             forward(
@@ -324,16 +336,27 @@ class Measurement:
             layers_done += 1
             self._tell(begun + (1 - begun) * layers_done / passes)
 
+        numbers = sum(max(len(one), len(one.target or one)) for one in shown) * len(self.sites) * heads
+
+        def receiving(of_window: Sequence[tuple[int, int]]) -> Callable[[tuple[int, int]], bool]:
+            return lambda place: numbers <= KEYS or place in of_window
+
         observed: list[MapObserver] = []
         left = WEIGHTS
         for window, of_window in zip(self.shown, listed, strict=False):
             tile = tile_size(others, longest) if others and not observed else 0
             room = 2 * left // (len(self.shown) - len(observed) + 1)
             words = WordReading.of([window], device_of(model)) if window.words else None
-            observer = MapObserver(of_window, room // team.size, tile, layer_done, words, self._first_head)
+            observer = MapObserver(
+                of_window, room // team.size, tile, layer_done, words, self._first_head, receiving(of_window)
+            )
             with watching(model, observer, weights_suffice=True):
                 model(**self._reading([window]).inputs(model))
             observer.maps, observer.tiles = team.together(observer.maps), team.together(observer.tiles)
+            observer.received, observer.equal = (
+                team.together(observer.received),
+                team.together(observer.equal),
+            )
             left -= sum(len(keys) for _, keys, _, _ in observer.maps.values())
             observed.append(observer)
         kinds = [site.kind for site in self.sites]

@@ -102,7 +102,7 @@ def weights(
         if isinstance(model, LoadedModel)
         else load_model("bundled" if model is None else model, tokenizer=tokenizer, device=device)
     )
-    first = _first_window(loaded, text, target, window_length(loaded, window))
+    first = first_window(loaded, text, target, window_length(loaded, window))
     merging = None
     if words is not None:
         first = next(iter(WordedWindows([first], word_rule_of(words))))
@@ -151,7 +151,8 @@ def weights(
     )
 
 
-def _first_window(loaded: LoadedModel, text: Sources, target: Sources, length: int) -> Window:
+def first_window(loaded: LoadedModel, text: Sources, target: Sources, length: int) -> Window:
+    """The first window of the texts, with what a decoder reads beside it."""
     corpus, other = texts_and_targets(
         text, target, by_line=target is not None, blank_lines=target is not None
     )

@@ -36,9 +36,10 @@ from attnscope.corpus import (
 )
 from attnscope.errors import AttnscopeError
 from attnscope.statistics._asked import BAND, Asked
-from attnscope.statistics._catalogue import OF_GROUPS, STATISTICS, choose
+from attnscope.statistics._catalogue import OF_GROUPS, SECOND_PASS, STATISTICS, choose
 from attnscope.statistics._keep import measured
 from attnscope.statistics._measurement import Measurement
+from attnscope.statistics._second_pass import settings_of
 from attnscope.statistics._sides import grouping_for, read_sides
 from attnscope.statistics._summary import kinds_of
 from attnscope.store import Signature
@@ -153,8 +154,10 @@ def prepared(
         raise AttnscopeError(
             "groups of tokens and words are measured of all rows: leave out rows (--rows), or groups and words"
         )
-    if asked.rows is not None and any("blocks" in STATISTICS[name].needs for name in names):
-        raise AttnscopeError("weights in blocks are of all rows: leave out rows (--rows), or block_recall")
+    if asked.rows is not None and (
+        whole := [name for name in names if {*SECOND_PASS, "blocks"} & {*STATISTICS[name].needs}]
+    ):
+        raise AttnscopeError(f"{whole[0]} is measured of all rows: leave out rows (--rows), or {whole[0]}")
     rule = None if words is None else word_rule_of(words)
     loaded = load_model(model, tokenizer=asked.processor, in_parts=True, **vars(asked.loading))
     length = window_length(loaded, window)
@@ -188,6 +191,7 @@ def prepared(
         pool=asked.pool,
         seed=asked.seed,
         rows=asked.rows,
+        observation=asked.observation,
     )
     job.check()
     settings = {
@@ -200,6 +204,7 @@ def prepared(
         "clusters": clusters,
         "seed": asked.seed,
     }
+    settings |= settings_of(names, asked.observation)
     settings |= {} if asked.pool is None else {"pool": asked.pool}
     settings |= {} if asked.rows is None else {"rows": asked.rows}
     settings |= {} if asked.until is None else {"until": asked.until}

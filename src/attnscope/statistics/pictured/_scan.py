@@ -12,6 +12,7 @@ from attnscope.errors import AttnscopeError
 from attnscope.statistics._asked import BY_DEFAULT, Asked
 from attnscope.statistics._catalogue import OF_GROUPS, choose
 from attnscope.statistics._keep import measured
+from attnscope.statistics._second_pass import settings_of
 from attnscope.statistics._summary import kinds_of
 from attnscope.statistics.pictured._measurement import PicturedMeasurement
 from attnscope.store import short_hash, tokenizer_sha256
@@ -80,6 +81,7 @@ def scan_pictured(
         "groups": job.grouping.signature,
         "template": None if template is None else short_hash(template),
     }
+    settings |= settings_of(names, asked.observation)
     reader = {
         "sha256": tokenizer_sha256(pictured.loaded.tokenizer),
         "processor": pictured.processing(),

@@ -12,6 +12,7 @@ from attnscope.errors import AttnscopeError
 from attnscope.statistics._asked import BY_DEFAULT, Asked
 from attnscope.statistics._catalogue import choose
 from attnscope.statistics._keep import measured
+from attnscope.statistics._second_pass import settings_of
 from attnscope.statistics._summary import kinds_of
 from attnscope.statistics.sounds._measurement import SoundMeasurement
 from attnscope.store import short_hash, tokenizer_sha256
@@ -77,6 +78,7 @@ def scan_sounds(
         _refuse_long(sounds, speech.longest)
     job = SoundMeasurement(speech, sounds, said, names, asked)
     settings = {"limit": asked.limit, "statistics": list(names), "band": job.band, "seed": asked.seed}
+    settings |= settings_of(names, asked.observation)
     reader = {"features": speech.processing()}
     if speech.tokenizer is not None and texts is not None:
         reader["sha256"] = tokenizer_sha256(speech.tokenizer)
