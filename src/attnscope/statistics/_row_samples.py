@@ -236,5 +236,6 @@ def intervals(results: xr.Dataset) -> xr.Dataset:
         variance = variances.sum("text")
         spread = (variances**2 / results[f"{name}{FREEDOM}"]).sum("text")
         freedom = (variance**2 / spread.where(spread > 0)).fillna(1.0)
-        half[name] = np.sqrt(variance) * stats.t.ppf(0.975, freedom.values) / results.sizes["text"]
+        times = freedom.copy(data=stats.t.ppf(0.975, freedom.values))
+        half[name] = times * variance**0.5 / results.sizes["text"]
     return xr.Dataset(half)
