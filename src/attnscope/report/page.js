@@ -357,6 +357,7 @@ async function loadMap() {
   sayShare();
   paintMap();
   showToken(kept());
+  await drawReceived();
   byId("window").dataset.head = state.head;
   byId("window").dataset.window = state.window;
 }

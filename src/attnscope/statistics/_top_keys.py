@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     import xarray as xr
 
 TOP = 10
-AROUND = 5  # tokens on either side
+AROUND = 8  # tokens on either side
 
 
 def top_places(shares: np.ndarray, count: int = TOP) -> np.ndarray:
@@ -64,7 +64,7 @@ def top_keys(sample: xr.Dataset, heads: Sequence[tuple[int, int]]) -> list[dict[
                     "position": int(place),
                     "share": float(of_window[place]),
                     "equal_share": float(equal[window, layer, place]),
-                    **dict(zip(("before", "token", "after"), context(tokens, place), strict=True)),
+                    **dict(zip(("before", "token", "after"), context(tokens, int(place)), strict=True)),
                 }
                 for place in top_places(of_window)
             ]
