@@ -30,12 +30,13 @@ from ._positions import position_table_length, stored_positions
 from ._quantised import plain
 from ._quiet import quiet
 from ._registry import attnscope_attention
+from ._senses import Sense, refuse_senses, sense_of
 from ._signature import signature_of
 from ._sites import layer_coordinates
 from ._team import Team
 from ._verify import TOLERANCE, pooling_heads, verify
 from ._vision import VisionModel, load_vision_model, reads_images
-from ._watch import Site
+from ._watch import Observer, Site
 from ._watching import Capture, capture_of, watching
 
 __all__ = [
@@ -49,10 +50,12 @@ __all__ = [
     "LoadedModel",
     "Loading",
     "ModuleCalls",
+    "Observer",
     "PassObserver",
     "PicturedModel",
     "Placement",
     "SeenCall",
+    "Sense",
     "Site",
     "SpeechModel",
     "Team",
@@ -94,7 +97,9 @@ __all__ = [
     "quiet",
     "reads_images",
     "reads_sounds",
+    "refuse_senses",
     "sees_ahead",
+    "sense_of",
     "should_look_back",
     "signature_of",
     "stored_positions",

@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from torch import Tensor
+
 from attnscope.attention import AttentionCall, Extent, extent_of, output_of
 from attnscope.capture._heuristics import is_attention, other_states
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator
+    from collections.abc import Generator
     from weakref import ref
 
-    from torch import Tensor, nn
+    from torch import nn
     from transformers import PreTrainedModel
 
-    Observer = Callable[["Site", AttentionCall], Tensor | None]
     Look = Callable[["Site", Tensor], None]
 
 
@@ -36,6 +38,10 @@ class Site:
     index: int
     name: str
     kind: str  # "self", "causal" or "cross"
+
+
+#: What looks at each attention call, and returns its output.
+Observer = Callable[[Site, AttentionCall], Tensor | None]
 
 
 class Watch:

@@ -107,8 +107,6 @@ def explain(
     as_csv: options.AsCsv = False,
 ) -> None:
     """Why does every head look there? Take queries and keys apart into positions, content and waves."""
-    from attnscope.cli.again import Question
-
     options.refuse_two_formats(as_json=as_json, as_csv=as_csv)
     formats = options.formats_of(figures)
     place = Place(out, usual_folder("explain"), ("paper.zarr.zip",) if paper else ())
@@ -119,16 +117,20 @@ def explain(
         "band": band,
         "frequencies": _frequencies(frequencies),
         "completion": completion,
+        "also": also or [],
         "intervene": interventions,
+        "paper": paper,
+        "published_as": published_as,
         "seed": seed,
-        "device": device,
-        "dtype": dtype,
         "field": field,
         "by_line": by_line,
+        "device": device,
+        "dtype": dtype,
     }
-    more = {"paper": paper, "published_as": published_as, "relearn": relearn}
-    plain = not any((target, repair, also, revision, trust_remote_code, *more.values()))
-    question = Question.of(model, text or None, prefix="explain-", **settings) if plain else None
+    from attnscope.cli.again import Question
+
+    plain = not any((target, repair, relearn, revision, trust_remote_code))
+    question = Question.of(model, text or None, command="explain", **settings) if plain else None
     tree = None if question is None else _known(question, place, layer, head)
     if tree is None:
         with progress_bar("explain") as show:
@@ -138,13 +140,12 @@ def explain(
                 targets=target or None,
                 out=place,
                 repair=repair,
-                also=also or [],
                 layer=layer,
                 head=head,
+                relearn=relearn,
                 revision=revision,
                 trust_remote_code=trust_remote_code,
                 progress=show,
-                **more,
                 **settings,
             )
         if question is not None:
@@ -161,30 +162,6 @@ def explain(
     else:
         print_tables(tree)
         place.say(folder, page)
-
-
-def _known(question: Question, place: Place, layer: int | None, head: int | None) -> xr.DataTree | None:
-    """The explanation that is there already; None where the model is needed, if only to say what is wrong."""
-    from attnscope.errors import AttnscopeError
-    from attnscope.mechanism import load_explanation
-
-    with suppress(AttnscopeError, OSError, KeyError):
-        run = question.found(place)
-        if run is None:
-            return None
-        with run:
-            # a later call may have put analyses of a paper, or other models' tables, into the same folder
-            if not run.complete or run.state["analyses"]["asked"] or run.state.get("also"):
-                return None
-            tree = load_explanation(run)
-        verdict = tree["verdict"].to_dataset()
-        if layer is not None and layer not in verdict.layer.values:
-            return None
-        if head is not None and head not in verdict["head"].values:
-            return None
-        working()
-        return tree
-    return None
 
 
 def _analysed(
@@ -209,6 +186,25 @@ def _analysed(
         more += yamamoto2023.analyses(published_as=published_as)
     longest = yamamoto2023.LONGEST if paper else None
     return run_explain(model, text, more=more, longest=longest, **settings)
+
+
+def _known(question: Question, place: Place, layer: int | None, head: int | None) -> xr.DataTree | None:
+    """An explanation that is there already; None where the model is needed, if only to say what is wrong."""
+    from attnscope.errors import AttnscopeError
+    from attnscope.mechanism import load_explanation
+
+    with suppress(AttnscopeError, OSError):
+        run = question.found(place)
+        if run is None:
+            return None
+        with run:
+            if not run.complete:
+                return None
+            tree = load_explanation(run)
+        _heads_to_show(tree, layer, head)
+        working()
+        return tree
+    return None
 
 
 def _heads_to_show(tree: xr.DataTree, layer: int | None, head: int | None) -> list[tuple[int, int]]:

@@ -245,7 +245,7 @@ def scan(
     )
     plain = not any(asked_apart)
     signed = {"groups": _signed(named), "words": _signed_words(words_of)}
-    question = Question.of(model, text or None, **signed, **settings) if plain else None
+    question = Question.of(model, text or None, command="scan", **signed, **settings) if plain else None
     results = None if question is None else _known(question, place, shown)
     if results is None:
         results = _measured(

@@ -10,11 +10,13 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
+from attnscope.corpus._columns import TABLES
 from attnscope.corpus._compressed import inner_suffix, unpacked
+from attnscope.corpus._datasets import first_row, names_a_dataset
 from attnscope.corpus._given import kept
 from attnscope.corpus._messages import group_of_role, is_chat, messages_of
 from attnscope.corpus.files import decode_utf8, json_objects, read_blocks, read_bytes
-from attnscope.corpus.texts import Corpus, Text
+from attnscope.corpus.texts import Corpus, Text, chat_field
 from attnscope.corpus.windows import Frame, Window, check_limit, cut_windows
 from attnscope.errors import AttnscopeError, reason_of
 from attnscope.remote import Url, is_url
@@ -41,7 +43,7 @@ class Chats:
     Parameters
     ----------
     given
-        A path, or several, of JSON Lines; or lists of messages.
+        A path, or several, of JSON Lines, of tables with a column of messages, or of data sets; or lists of messages.
     field
         Which field of a line holds the messages; by default ``messages`` or ``conversations``.
     template
@@ -210,6 +212,10 @@ def are_chats(given: object, field: str | None = None) -> bool:
         first = Url(first)
     if not isinstance(first, Path | Url):
         return is_chat(first)
+    if field is None and isinstance(first, Path) and names_a_dataset(first):
+        return is_chat(first_row(first))
+    if field is None and first.suffix.lower() in TABLES and (isinstance(first, Url) or first.is_file()):
+        return chat_field(first) is not None
     if (
         field is not None
         or inner_suffix(first) != ".jsonl"

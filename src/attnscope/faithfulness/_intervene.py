@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import xarray as xr
 
 from attnscope.bundled import MODEL
-from attnscope.capture import LoadedModel, borrowing, load_model, signature_of
+from attnscope.capture import LoadedModel, borrowing, load_model, refuse_senses, signature_of
 from attnscope.checks import check_seed, check_whole
 from attnscope.corpus import Sources, texts_and_targets
 from attnscope.errors import AttnscopeError
@@ -156,6 +156,8 @@ def intervene(
         "by_line": by_line or targets is not None,
         "blank_lines": targets is not None,
     }
+    inner = model.model if isinstance(model, LoadedModel) else MODEL if model is None else model
+    refuse_senses("intervene", inner, texts, field=field, revision=revision)
     corpus, target = texts_and_targets(texts, targets, **lines)
     loaded = (
         model

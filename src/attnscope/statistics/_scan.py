@@ -15,11 +15,9 @@ from attnscope.capture import (
     Loading,
     Placement,
     borrowing,
-    puts_images_into_texts,
-    reads_images,
-    reads_sounds,
+    sense_of,
 )
-from attnscope.corpus import Groups, Sources, Words, images_of, kept, pictured_of, sounds_of
+from attnscope.corpus import Groups, Images, PicturedTexts, Sounds, Sources, Words, kept
 from attnscope.errors import AttnscopeError
 from attnscope.progress import Tell
 from attnscope.statistics._asked import Asked
@@ -264,23 +262,19 @@ def scan(
         loading=Loading(revision, device, dtype, trust_remote_code, placement, tp_plan),
     )
     of_results = {"pool": pool, "until": until, "rows": rows, "ray": ray}
-    pictured = pictured_of(texts, field)
-    if pictured is not None and pictured.beside_images and reads_images(model, revision):
-        pictured = pictured if puts_images_into_texts(model, revision) else None
-    if pictured is not None:
+    sense = sense_of(model, texts, field=field, revision=revision)
+    if isinstance(sense, PicturedTexts):
         kept_apart = ("groups", "chat", "chat_template")
         of_windows = {name: value for name, value in of_texts.items() if name not in kept_apart}
         _refuse_of_texts("texts with images", batch_size=batch_size, **of_results, **of_windows)
-        return scan_pictured(model, pictured, asked, groups=groups, chat_template=chat_template)
-    images = images_of(texts)
-    if images is not None and (not images.beside_text or reads_images(model, revision)):
+        return scan_pictured(model, sense, asked, groups=groups, chat_template=chat_template)
+    if isinstance(sense, Images):
         _refuse_of_texts("images", **of_results, **of_texts)
-        return scan_images(model, images, asked)
-    sounds = sounds_of(texts)
-    if sounds is not None and (not sounds.beside_text or reads_sounds(model, revision)):
+        return scan_images(model, sense, asked)
+    if isinstance(sense, Sounds):
         of_sounds = {name: value for name, value in of_texts.items() if name != "targets"}
         _refuse_of_texts("sounds", batch_size=batch_size, **of_results, **of_sounds)
-        return scan_sounds(model, sounds, asked, targets=targets)
+        return scan_sounds(model, sense, asked, targets=targets)
     if cluster is not None:
         return scan_by_workers(model, texts, asked, of_texts, cluster)
     return scan_texts(model, texts, asked, of_texts)
