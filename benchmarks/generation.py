@@ -1,11 +1,11 @@
-"""What it costs to measure every head while a model generates: plain `generate` and the same within `attnscope.watch`.
+"""What it costs to measure every head while a model generates: plain `generate`, and the same in `attnscope.watch`.
 
     python benchmarks/generation.py                        # random models of two shapes
     python benchmarks/generation.py --model FOLDER --prompt 256 --new 128
 
-Both write the same tokens, in turns, in one process; the figure is the median of the rounds, per new token. The check
-of the capture on the prompt's beginning and the prompt's own pass are in the first column of seconds, and not in those
-per token: they are told by generating one token alone.
+Both write the same tokens, in turns, in one process; figures are medians of the rounds. On the processor they are
+processor time of one thread, which other programs on the machine change least. The first token's time holds the
+prompt's own pass and, watched, the check of the capture; what each later token takes is the rest.
 """
 
 import argparse
@@ -55,11 +55,12 @@ def watched(model, ids, new):
 def timed(run, *given):
     if torch.cuda.is_available():
         torch.cuda.synchronize()
-    begin = time.perf_counter()
+    clock = time.perf_counter if torch.cuda.is_available() else time.process_time
+    begin = clock()
     run(*given)
     if torch.cuda.is_available():
         torch.cuda.synchronize()
-    return time.perf_counter() - begin
+    return clock() - begin
 
 
 def compare(name, model, prompt, new, rounds):
@@ -91,7 +92,8 @@ def main():
     parser.add_argument("--dtype", default="float32")
     given = parser.parse_args()
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    print(f"device {device}, {given.dtype}, {torch.get_num_threads()} threads, {given.new} new tokens")
+    torch.set_num_threads(1)
+    print(f"device {device}, {given.dtype}, 1 thread, {given.new} new tokens")
     print("| model | prompt | first token | watched | each token | watched | ratio |")
     print("|---|---|---|---|---|---|---|")
     if given.model:
