@@ -247,7 +247,9 @@ def test_large_numbers_that_do_not_overflow_are_measured_as_ever(engine):
     call = replace(clean, query=clean.query * 1e-30, key=clean.key * 1e30, value=clean.value * 1e25)
     output, rows = measured(call, engine)
     expected, of_clean = measured(clean, engine)
-    torch.testing.assert_close(output, expected * 1e25, atol=0, rtol=2e-5)
+    # relative to the largest: where terms cancel, what is left of them depends on the processor
+    largest = float(expected.abs().max()) * 1e25
+    torch.testing.assert_close(output, expected * 1e25, atol=2e-6 * largest, rtol=2e-5)
     torch.testing.assert_close(rows["entropy"], of_clean["entropy"], atol=5e-6, rtol=1e-5)
 
 

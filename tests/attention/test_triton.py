@@ -248,7 +248,7 @@ def test_all_bins_and_near_offsets_together_hold_all_weight():
     torch.testing.assert_close(both, rows.mass, atol=2e-6, rtol=0)
 
 
-def test_what_the_kernel_cannot_do_it_says():
+def test_what_the_kernel_cannot_do_it_says(no_types):
     call = there(CALLS["plain"])
     x = call.query
     cannot = {

@@ -40,8 +40,9 @@ def test_every_number_is_that_of_the_matrix(more):
         for text, head in np.ndindex(weights.shape[:2]):
             for name, value in by_loops(weights[text, head], 1).items():
                 if name in found:
+                    # in float32: left and right may cancel to a mean offset of 0
                     np.testing.assert_allclose(
-                        found[name][text, head], value, rtol=1e-5, atol=1e-8, err_msg=name
+                        found[name][text, head], value, rtol=1e-5, atol=1e-6, err_msg=name
                     )
 
 
