@@ -19,6 +19,7 @@ from attnscope.attention import (
     can_triton,
     causal_mask,
     choose_engine,
+    exchanged,
     measure,
     offsets,
     padding_mask,
@@ -140,6 +141,15 @@ def test_every_measure_equals_its_definition(name):
     rows = check(call, Need.everything(10, columns, BINS))
     plain = measure(call, Need(), engine="plain")[1]
     torch.testing.assert_close(rows.log_sum_exp.cpu(), plain.log_sum_exp, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["padding left, causal", "soft cap", "grouped queries", "float16"])
+def test_the_log_sum_exp_of_the_exchanged_call_is_the_log_of_what_keys_receive(name):
+    call = CALLS[name]
+    level = measure(there(call), Need(), engine="triton")[1].log_sum_exp
+    found = measure(exchanged(there(call), level), Need(), engine="triton")[1].log_sum_exp.exp().cpu()
+    expected = oracle(call, 0)[2].sum(2)
+    torch.testing.assert_close(found.flip(-1) if call.causal else found, expected, rtol=5e-6, atol=1e-6)
 
 
 NEEDS = {

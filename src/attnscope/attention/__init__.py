@@ -1,15 +1,22 @@
 """The attention operation in all its forms, and the quantities that can be read off it without its matrix."""
 
+from attnscope.attention._at_offsets import weights_at_offsets
 from attnscope.attention._bins import bin_ranges, far_starts, segments
+from attnscope.attention._blocks import BLOCK, Blocks, block_size, block_weights
 from attnscope.attention._by_head import compiled_tiles
 from attnscope.attention._call import AttentionCall, Extent, Need, RowMeasures, extent_of
 from attnscope.attention._finite import magnitude
 from attnscope.attention._fused import can_fuse, fused_attention, fused_passes, plan_passes
 from attnscope.attention._measure import Engine, attend_in_full, choose_engine, measure, output_of
 from attnscope.attention._of_weights import call_of_weights, with_mass
+from attnscope.attention._received import last_of, received
 from attnscope.attention._reference import attend, causal_mask, masked_softmax, padding_mask, window_mask
+from attnscope.attention._row_weights import RowWeights, row_weights
+from attnscope.attention._sampled import measure_sampled
+from attnscope.attention._some import of_queries, weights_at
 from attnscope.attention._tiles import plain_tiles
 from attnscope.attention._triton import can_triton, triton_tiles
+from attnscope.attention._weight_sums import WeightSums, exchanged, weight_sums
 from attnscope.attention.efficient import (
     block_sparse_attention,
     block_sparse_mask,
@@ -39,9 +46,11 @@ from attnscope.attention.scores import (
 )
 
 __all__ = [
+    "BLOCK",
     "AdditiveScore",
     "AttentionCall",
     "BilinearScore",
+    "Blocks",
     "DotScore",
     "Engine",
     "Extent",
@@ -51,40 +60,50 @@ __all__ = [
     "RelativeBias",
     "Rotation",
     "RowMeasures",
+    "RowWeights",
     "Score",
     "ScoreTerms",
     "SelfAttention",
+    "WeightSums",
     "alibi_bias",
     "alibi_slopes",
     "attend",
     "attend_in_full",
     "bin_ranges",
+    "block_size",
     "block_sparse_attention",
     "block_sparse_mask",
+    "block_weights",
     "call_of_weights",
     "can_fuse",
     "can_triton",
     "causal_mask",
     "choose_engine",
     "compiled_tiles",
+    "exchanged",
     "extent_of",
     "far_starts",
     "fused_attention",
     "fused_passes",
+    "last_of",
     "layout_permutation",
     "linear_attention",
     "look",
     "magnitude",
     "masked_softmax",
     "measure",
+    "measure_sampled",
+    "of_queries",
     "offsets",
     "output_of",
     "padding_mask",
     "pair_columns",
     "plain_tiles",
     "plan_passes",
+    "received",
     "rotation",
     "rotation_rates",
+    "row_weights",
     "scaled_dot_score",
     "segments",
     "sinusoidal_shift",
@@ -92,6 +111,9 @@ __all__ = [
     "sliding_window_attention",
     "t5_buckets",
     "triton_tiles",
+    "weight_sums",
+    "weights_at",
+    "weights_at_offsets",
     "window_mask",
     "with_mass",
 ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache, partial
 from threading import Barrier
@@ -40,37 +41,53 @@ def _tiles_by_head(call: AttentionCall, need: Need) -> tuple[Tensor, RowMeasures
     from attnscope.attention._compiled import absorb_compiled  # numba is loaded when it is first needed
 
     take = partial(absorb_compiled, shows_scores=_shows_scores(call))
-
-    batch, heads, queries, _ = call.query.shape
-    start, stop = (bound.expand(batch, -1) for bound in call.extent)
+    queries = call.query.shape[2]
     sums = Sums.empty(call, need, torch.float32)
-    mask = None if call.is_contiguous or call.mask is None else call.mask.expand(batch, heads, -1, -1)
-    bias = None if call.bias is None else call.bias.expand(batch, heads, -1, -1)
 
-    def one_head(place: tuple[int, int]) -> None:
-        text, head = place
-        with torch.inference_mode():
-            operands = Operands(
-                query=call.query[text, head].float() * call.scale,
-                key=call.key[text, head // call.group].float(),
-                value=call.value[text, head // call.group].float(),
-                start=start[text],
-                stop=stop[text],
-                columns=None if need.columns is None else need.columns[text].float(),
-                mask=None if mask is None else mask[text, head],
-                bias=None if bias is None else bias[text, head],
-                softcap=call.softcap,
-                bins=need.bins,
-            )
-            part = sums.view(lambda tensor: tensor[text, head])
-            for first in range(0, queries, QUERY_TILE):
-                sweep(operands, range(first, min(first + QUERY_TILE, queries)), take, part)
+    def work(text: int, head: int) -> None:
+        operands = operands_of_head(call, text, head, need)
+        part = sums.view(lambda tensor: tensor[text, head])
+        for first in range(0, queries, QUERY_TILE):
+            sweep(operands, range(first, min(first + QUERY_TILE, queries)), take, part)
 
-    places = [(text, head) for text in range(batch) for head in range(heads)]
-    pool = _threads(torch.get_num_threads())
-    for _ in map(one_head, places) if pool is None else pool.map(one_head, places):
-        pass
+    each_head(call, work)
     return sums.finish(call)
+
+
+def operands_of_head(call: AttentionCall, text: int, head: int, need: Need | None = None) -> Operands:
+    """Those of one head of one text, in float32."""
+
+    def own(tensor: Tensor) -> Tensor:  # of a mask or bias that texts or heads may share
+        return tensor[min(text, len(tensor) - 1), min(head, tensor.shape[1] - 1)]
+
+    start, stop, positions = (each[min(text, len(each) - 1)] for each in (*call.extent, call.query_positions))
+    columns = None if need is None else need.columns
+    return Operands(
+        query=call.query[text, head].float() * call.scale,
+        key=call.key[text, head // call.group].float(),
+        value=call.value[text, head // call.group].float(),
+        start=start,
+        stop=stop,
+        positions=positions,
+        columns=None if columns is None else columns[text].float(),
+        mask=None if call.is_contiguous or call.mask is None else own(call.mask),
+        bias=None if call.bias is None else own(call.bias),
+        softcap=call.softcap,
+        bins=() if need is None else need.bins,
+    )
+
+
+def each_head(call: AttentionCall, work: Callable[[int, int], None]) -> None:
+    """Work through the heads of every text, over as many threads as PyTorch uses."""
+
+    def in_thread(place: tuple[int, int]) -> None:
+        with torch.inference_mode():
+            work(*place)
+
+    places = [(text, head) for text in range(call.query.shape[0]) for head in range(call.query.shape[1])]
+    pool = _threads(torch.get_num_threads())
+    for _ in map(in_thread, places) if pool is None else pool.map(in_thread, places):
+        pass
 
 
 @lru_cache(maxsize=1)

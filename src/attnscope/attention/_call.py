@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import InitVar, dataclass, field, fields
+from dataclasses import InitVar, dataclass, field, fields, replace
 from functools import cached_property
 from typing import NamedTuple
 
@@ -50,6 +50,8 @@ class AttentionCall:
         Scores become ``softcap * tanh(scores / softcap)``.
     sinks
         ``(head,)``: an extra logit in each softmax that carries no value.
+    positions
+        ``(batch or 1, query)``: place of each query among the keys, where these are not 0, 1, 2, ...: see `take`.
     mask_extent
         What `extent_of` says of `mask`, where it is known already: layers often share one mask. A changed copy of the
         call (`dataclasses.replace`) looks at its own mask again.
@@ -74,6 +76,7 @@ class AttentionCall:
     bias: Float[Tensor, "_ _ query key"] | None = None
     softcap: float | None = None
     sinks: Float[Tensor, " head"] | None = None
+    positions: Int[Tensor, "_ query"] | None = None
     mask_extent: InitVar[Extent | None] = None
     _mask_extent: Extent | None = field(init=False, repr=False)
 
@@ -103,6 +106,40 @@ class AttentionCall:
         """Whether `extent` says all that `mask` says (padding, causal and window masks)."""
         return self._extent_and_contiguity[1]
 
+    @property
+    def query_positions(self) -> Int[Tensor, "_ query"]:
+        """Place of each query among the keys, ``(batch or 1, query)``."""
+        if self.positions is not None:
+            return self.positions
+        return torch.arange(self.query.shape[2], device=self.query.device)[None]
+
+    def take(self, queries: Int[Tensor, "batch row"]) -> AttentionCall:
+        """The same of some queries alone, which keep their places; each text has its own, so many of each.
+
+        Examples
+        --------
+        >>> x = torch.zeros(1, 2, 5, 4)
+        >>> some = AttentionCall(x, x, x, scale=0.5, causal=True).take(torch.tensor([[1, 4]]))
+        >>> some.query.shape, some.extent[1].tolist()
+        (torch.Size([1, 2, 2, 4]), [[2, 5]])
+        """
+        queries = queries.expand(self.query.shape[0], -1)
+
+        def of(pairs: Tensor | None) -> Tensor | None:
+            if pairs is None:
+                return None
+            texts = torch.arange(len(pairs), device=pairs.device)[:, None]
+            return pairs[texts, :, queries].transpose(1, 2)
+
+        index = queries[:, None, :, None].expand(-1, self.query.shape[1], -1, self.query.shape[3])
+        return replace(
+            self,
+            query=self.query.gather(2, index),
+            mask=of(self.mask),
+            bias=of(self.bias),
+            positions=self.query_positions.expand(len(queries), -1).gather(1, queries),
+        )
+
     def allowed(self, text: int, head: int, rows: slice = slice(None)) -> Bool[Tensor, "query key"]:
         """Which keys these queries of one head of one text may look at: a bias of -inf or near it forbids."""
 
@@ -128,7 +165,7 @@ class AttentionCall:
         if self.mask is not None:
             start, stop, contiguous = self._mask_extent or extent_of(self.mask)
         if self.causal:
-            stop = torch.minimum(stop, torch.arange(1, queries + 1, device=device))
+            stop = torch.minimum(stop, self.query_positions + 1)
         return (start, torch.maximum(start, stop)), contiguous
 
 

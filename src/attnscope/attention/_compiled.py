@@ -140,7 +140,7 @@ def _absorb(
     scores,
     start,
     stop,
-    row_zero,
+    own,
     column,
     index,
     maximum,
@@ -169,7 +169,7 @@ def _absorb(
             maximum[i] = new
             continue
         if band.shape[1]:
-            at = row_zero + i - reach - column  # column of the first offset, in this tile
+            at = own[i] - reach - column  # column of the first offset, in this tile
             for t in range(max(0, first - at), min(band.shape[1], last - at)):
                 band[i, t] = scores[i, at + t]
         p, p_score, p_square, p_index = _row_sums(row, new, index[first:last])
@@ -181,7 +181,7 @@ def _absorb(
         factor[i] = rescale
         if bins.shape[1]:
             bins[i] *= _F(rescale)
-            _add_bins(scores[i], first, last, p, row_zero + i - column, edges, bins[i])
+            _add_bins(scores[i], first, last, p, own[i] - column, edges, bins[i])
         before = total[i] * rescale
         if before > 0:
             score[i] = rescale * (score[i] + (np.float64(old) - np.float64(new)) * total[i])
@@ -205,7 +205,7 @@ def absorb_compiled(
     stop: Tensor,
     bins: tuple[int, ...],
     *,
-    row: int,
+    own: Tensor,
     column: int,
     shows_scores: bool = False,
 ) -> Tensor:
@@ -215,7 +215,7 @@ def absorb_compiled(
         scores.numpy(),
         start.numpy(),
         stop.numpy(),
-        row,
+        own.numpy(),
         column,
         _INDEX,
         state.maximum.numpy(),
@@ -231,3 +231,129 @@ def absorb_compiled(
         np.finfo(_F).min if shows_scores else _F(-np.inf),
     )
     return factor
+
+
+@njit(**_OPTIONS)
+def _row_weights(row, level):
+    total = _F(0)
+    largest = _F(0)
+    for j in range(row.shape[0]):
+        distance = row[j] - level
+        below = _maximum(distance, _F(-87))
+        p = _exp(below) if distance > _F(-87) else _F(0)
+        total += p
+        largest = _maximum(largest, p)
+    return total, largest
+
+
+@njit(**_OPTIONS)
+def _blocks(scores, start, stop, level, column, size, total, largest):
+    queries, keys = scores.shape
+    for i in range(queries):
+        if level[i] == np.inf:
+            continue
+        first = min(max(start[i] - column, 0), keys)
+        last = max(min(stop[i] - column, keys), first)
+        for low in range(first - first % size, last, size):
+            sums, most = _row_weights(scores[i, max(low, first) : min(low + size, last)], level[i])
+            total[i // size, low // size] += sums
+            largest[i // size, low // size] = max(largest[i // size, low // size], most)
+
+
+def block_compiled(
+    scores: Tensor,
+    start: Tensor,
+    stop: Tensor,
+    level: Tensor,
+    column: int,
+    size: int,
+    total: Tensor,
+    largest: Tensor,
+) -> None:
+    """Add a tile of scores of one head, and of whole blocks or within one, to its blocks: see `_blocks`.
+
+    `level` is the log-sum-exp of each row; `total` and `largest` begin at the tile's first block.
+    """
+    tensors = (scores, start, stop, level)
+    _blocks(*(tensor.numpy() for tensor in tensors), column, size, total.numpy(), largest.numpy())
+
+
+@njit(**_OPTIONS)
+def _band(query, key, start, stop, level, band):
+    reach = band.shape[1] // 2
+    for i in range(query.shape[0]):
+        if level[i] == np.inf:
+            continue
+        for j in range(max(start[i], i - reach), min(stop[i], i + reach + 1)):
+            score = _F(0)
+            for column in range(query.shape[1]):
+                score += query[i, column] * key[j, column]
+            band[i, j - i + reach] = math.exp(score - level[i])
+
+
+def band_compiled(
+    query: Tensor, key: Tensor, start: Tensor, stop: Tensor, level: Tensor, band: Tensor
+) -> None:
+    """Weights of one head at the offsets of `band`, ``(query, offset)``, which is filled; `query` is scaled.
+
+    `level` is the log-sum-exp of each row, infinity for rows to leave out.
+    """
+    _band(*(tensor.numpy() for tensor in (query, key, start, stop, level, band)))
+
+
+@njit(**_OPTIONS)
+def _row_exp(row, level, factor):
+    """Replace scores by weights, exp(score - level)."""
+    for j in range(row.shape[0]):
+        distance = row[j] - level
+        p = _exp(_maximum(distance, _F(-87))) if distance > _F(-87) else _F(0)
+        row[j] = p * factor
+
+
+@njit(**_OPTIONS)
+def _add_row(row, into):
+    for j in range(row.shape[0]):
+        into[j] += row[j]
+
+
+@njit(**_OPTIONS)
+def _sums(scores, start, stop, level, factor, column, by_key, by_offset):
+    queries, keys = scores.shape
+    for i in range(queries):
+        first = min(max(start[i] - column, 0), keys)
+        last = max(min(stop[i] - column, keys), first)
+        if level[i] == np.inf or first == last:
+            continue
+        row = scores[i, first:last]
+        _row_exp(row, level[i], factor[i])
+        if by_key.shape[0]:
+            _add_row(row, by_key[first:last])
+        if by_offset.shape[0]:
+            lowest = queries - 1 - i
+            _add_row(row, by_offset[lowest + first : lowest + last])
+
+
+def sums_compiled(
+    scores: Tensor,
+    start: Tensor,
+    stop: Tensor,
+    level: Tensor,
+    factor: Tensor,
+    column: int,
+    by_key: Tensor | None,
+    by_offset: Tensor | None,
+) -> None:
+    """Add the weights of a tile of one head to the sums of its keys and of its offsets, float64.
+
+    `level` is the log-sum-exp of each row, and `factor` what is left of it; `by_key` begins at the tile's first key,
+    `by_offset` at the offset of its lower left corner.
+    """
+    queries, keys = scores.shape
+    columns = np.zeros(0 if by_key is None else keys, _F)
+    diagonals = np.zeros(0 if by_offset is None else queries + keys - 1, _F)
+    tensors = (scores, start, stop, level, factor)
+    _sums(*(tensor.numpy() for tensor in tensors), column, columns, diagonals)
+    if by_key is not None:
+        by_key.numpy()[:keys] += columns
+    if by_offset is not None:
+        by_offset.numpy()[: len(diagonals)] += diagonals

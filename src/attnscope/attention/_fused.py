@@ -12,6 +12,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from attnscope.attention._at_offsets import weights_at_offsets
 from attnscope.attention._call import AttentionCall, Need, RowMeasures
 from attnscope.attention._finite import told
 from attnscope.attention._tiles import batched_tiles
@@ -30,6 +31,8 @@ def can_fuse(call: AttentionCall, need: Need) -> str | None:
     """
     if need.bins:
         return "bins of offsets move with the row, and value columns do not"
+    if call.positions is not None:
+        return "queries stand at places of their own"
     if call.softcap is not None or call.bias is not None or call.sinks is not None:
         return "soft caps, biases and learned sinks change the scores inside the kernel"
     if need.largest:
@@ -157,31 +160,6 @@ def _packed_passes(call: AttentionCall, need: Need) -> tuple[Tensor, RowMeasures
     if need.columns is not None:
         measures["columns"] = found["columns"].double()
     if need.band is not None:
-        measures["band"] = band_weights(call, log_sum_exp, need.band)
+        offsets = range(-need.band, need.band + 1)
+        measures["band"] = weights_at_offsets(call, log_sum_exp, offsets).float()
     return found["value"], RowMeasures(**measures)
-
-
-def band_weights(call: AttentionCall, log_sum_exp: Tensor, band: int) -> Tensor:
-    """Weights at the offsets ``-band..band`` from queries, keys and log-sum-exp: n (2 band + 1) d work.
-
-    Returns ``(batch, head, query, offset)``, float32, 0 where the offset leaves the text or is masked.
-    """
-    batch, heads, queries, _ = call.query.shape
-    keys = call.key.shape[2]
-    key = call.key.float().repeat_interleave(call.group, dim=1)
-    query = call.query.float() * call.scale
-    start, stop = (bound[:, None] for bound in call.extent)
-    weights = torch.zeros(batch, heads, queries, 2 * band + 1, device=query.device)
-    for column, offset in enumerate(range(-band, band + 1)):
-        first, last = max(0, -offset), min(queries, keys - offset)
-        if first >= last:
-            continue
-        scores = (query[:, :, first:last] * key[:, :, first + offset : last + offset]).sum(-1)
-        at = torch.arange(first + offset, last + offset, device=query.device)
-        seen = (at >= start[..., first:last]) & (at < stop[..., first:last])
-        if call.mask is not None and not call.is_contiguous:
-            diagonal = torch.diagonal(call.mask, offset, dim1=-2, dim2=-1)
-            seen = seen & diagonal[..., : last - first]
-        level = torch.exp(scores - log_sum_exp[..., first:last])
-        weights[..., first:last, column] = torch.where(seen, level, 0.0).float()
-    return weights

@@ -79,7 +79,7 @@ class Absorb(Protocol):
         stop: Tensor,
         bins: tuple[int, ...],
         *,
-        row: int,
+        own: Tensor,
         column: int,
     ) -> Tensor: ...
 
@@ -91,17 +91,17 @@ def absorb(
     stop: Tensor,
     bins: tuple[int, ...],
     *,
-    row: int,
+    own: Tensor,
     column: int,
 ) -> Tensor:
     """Absorb a tile in PyTorch: see `Absorb`."""
-    queries, keys = scores.shape[-2:]
+    keys = scores.shape[-1]
     index = torch.arange(column, column + keys, device=scores.device)
     scores.masked_fill_((index < start[..., None]) | (index >= stop[..., None]), -math.inf)
     band = state.band.shape[-1] // 2
-    if state.band.shape[-1] and column - band <= row + queries - 1 and row <= column + keys - 1 + band:
+    if state.band.shape[-1]:
         offsets = torch.arange(-band, band + 1, device=scores.device)
-        at = torch.arange(row, row + queries, device=scores.device)[:, None] + offsets - column
+        at = own[..., None] + offsets - column
         inside = (at >= 0) & (at < keys)
         found = scores.gather(-1, at.clamp(0, keys - 1).expand(*scores.shape[:-1], -1))
         state.band.copy_(torch.where(inside, found, state.band))
@@ -132,16 +132,15 @@ def absorb(
     state.maximum.copy_(maximum)
     rescale = rescale.to(scores.dtype)
     if bins:
-        state.bins.mul_(rescale[..., None]).add_(_by_bin(scores, bins, row - column))
+        state.bins.mul_(rescale[..., None]).add_(_by_bin(scores, bins, own - column))
     return rescale
 
 
-def _by_bin(scores: Tensor, bins: tuple[int, ...], shift: int) -> Tensor:
-    """Sums over the bins of offsets, of a tile whose first query stands `shift` tokens right of its first key."""
-    queries, keys = scores.shape[-2:]
+def _by_bin(scores: Tensor, bins: tuple[int, ...], own: Tensor) -> Tensor:
+    """Sums over the bins of offsets, of a tile whose queries stand so many tokens right of its first key."""
+    keys = scores.shape[-1]
     edges = torch.from_numpy(segments(bins)).to(scores.device)
-    own = torch.arange(shift, shift + queries, device=scores.device)
-    at = (own[:, None] + edges).clamp(0, keys).expand(*scores.shape[:-1], -1)
+    at = (own[..., None] + edges).clamp(0, keys).expand(*scores.shape[:-1], -1)
     sums = torch.nn.functional.pad(scores.cumsum(-1), (1, 0)).gather(-1, at).diff(dim=-1)
     return torch.cat([sums[..., : len(bins)], sums[..., len(bins) + 1 :]], dim=-1)
 
@@ -151,8 +150,8 @@ class Operands:
     """What a sweep works on: any leading dimensions, one head or all of them.
 
     ``query (..., query, width)`` times the scale, ``key (..., key, width)``, ``value (..., key, value_width)``,
-    ``columns (..., key, column)``, ``mask`` and ``bias (..., query, key)``, ``start`` and ``stop (..., query)``;
-    `bins` as in `Need`.
+    ``columns (..., key, column)``, ``mask`` and ``bias (..., query, key)``, ``start``, ``stop`` and
+    ``positions (..., query)``; `bins` as in `Need`.
     """
 
     query: Tensor
@@ -160,6 +159,7 @@ class Operands:
     value: Tensor
     start: Tensor
     stop: Tensor
+    positions: Tensor
     columns: Tensor | None
     mask: Tensor | None
     bias: Tensor | None
@@ -183,6 +183,7 @@ def sweep(operands: Operands, rows: range, take: Absorb, into: Sums) -> None:
     """Attend for one block of queries, tile by tile, adding up in the block's part of `into`."""
     block = slice(rows.start, rows.stop)
     start, stop = operands.start[..., block], operands.stop[..., block]
+    own = operands.positions[..., block]
     sums = into.rows(block)
     first, last = int(start.min()), int(stop.max())
     buffer: Tensor | None = None
@@ -191,9 +192,7 @@ def sweep(operands: Operands, rows: range, take: Absorb, into: Sums) -> None:
         if buffer is not None and buffer.shape[-1] != keys.stop - column:
             buffer = None
         buffer = scores = operands.scores(block, keys, buffer)
-        rescale = take(scores, sums.state, start, stop, operands.bins, row=rows.start, column=column)[
-            ..., None
-        ]
+        rescale = take(scores, sums.state, start, stop, operands.bins, own=own, column=column)[..., None]
         _add(sums.output, rescale, scores, operands.value[..., keys, :])
         if operands.columns is not None and sums.columns is not None:
             _add(sums.columns, rescale, scores, operands.columns[..., keys, :])
@@ -251,7 +250,7 @@ class Sums:
         most = (stop - start).clamp_min(1).double().log()[:, None]  # ln of the keys that may be seen
         entropy = torch.minimum((torch.log(total) - state.score / total).clamp_min_(0.0), most)
         level = torch.where(there, log_sum_exp, 0.0).to(state.band.dtype)[..., None]
-        index = torch.arange(total.shape[-1], device=total.device)
+        index = call.query_positions[:, None]
         rows = RowMeasures(
             log_sum_exp=log_sum_exp,
             mass=mass,
@@ -286,33 +285,44 @@ def plain_tiles(call: AttentionCall, need: Need) -> tuple[Tensor, RowMeasures]:
 
 def batched_tiles(call: AttentionCall, need: Need) -> tuple[Tensor, RowMeasures]:
     """As `plain_tiles`, for finite queries, keys and values."""
-    batch, heads, queries, _ = call.query.shape
+    queries = call.query.shape[2]
     dtype = torch.promote_types(call.query.dtype, torch.float32)
-    kv_heads = call.key.shape[1]
+    sums = Sums.empty(call, need, dtype)
+    grouped = sums.view(partial(by_group, call))
+    step = rows_at_once(call)
+    operands = batched_operands(call, dtype, need)
+    for first in range(0, queries, step):
+        sweep(operands, range(first, min(first + step, queries)), absorb, grouped)
+    return sums.finish(call)
 
-    def by_group(tensor: Tensor | None, dim: int = 1) -> Tensor | None:  # head -> kv_head, group
-        if tensor is None:
-            return None
-        return tensor.unflatten(dim, (kv_heads, -1) if tensor.shape[dim] == heads else (1, 1))
 
-    query = (call.query.to(dtype) * call.scale).unflatten(1, (kv_heads, -1))
-    start, stop = (bound[:, None, None] for bound in call.extent)
-    operands = Operands(
-        query=query,
+def batched_operands(call: AttentionCall, dtype: torch.dtype, need: Need | None = None) -> Operands:
+    """All heads at once: ``(batch, kv_head, group, ...)`` each, or 1 where heads share something."""
+    start, stop, positions = (each[:, None, None] for each in (*call.extent, call.query_positions))
+    columns = None if need is None else need.columns
+    return Operands(
+        query=by_group(call, call.query.to(dtype) * call.scale),
         key=call.key.to(dtype)[:, :, None],
         value=call.value.to(dtype)[:, :, None],
         start=start,
         stop=stop,
-        columns=None if need.columns is None else need.columns.to(dtype)[:, None, None],
-        mask=None if call.is_contiguous else by_group(call.mask),
-        bias=by_group(call.bias),
+        positions=positions,
+        columns=None if columns is None else columns.to(dtype)[:, None, None],
+        mask=None if call.is_contiguous or call.mask is None else by_group(call, call.mask),
+        bias=None if call.bias is None else by_group(call, call.bias),
         softcap=call.softcap,
-        bins=need.bins,
+        bins=() if need is None else need.bins,
     )
-    sums = Sums.empty(call, need, dtype)
-    grouped = sums.view(lambda tensor: tensor.unflatten(1, (kv_heads, -1)))
-    limit = PLAIN_TILE if query.is_cuda else PLAIN_TILE >> 5
-    step = max(16, limit // (batch * heads * KEY_TILE))
-    for first in range(0, queries, step):
-        sweep(operands, range(first, min(first + step, queries)), absorb, grouped)
-    return sums.finish(call)
+
+
+def by_group(call: AttentionCall, tensor: Tensor) -> Tensor:
+    """A view with the heads, dimension 1, as ``(kv_head, group)``."""
+    shared = tensor.shape[1] != call.query.shape[1]
+    return tensor.unflatten(1, (1, 1) if shared else (call.key.shape[1], -1))
+
+
+def rows_at_once(call: AttentionCall) -> int:
+    """How many queries of all heads make a tile."""
+    batch, heads = call.query.shape[:2]
+    limit = PLAIN_TILE if call.query.is_cuda else PLAIN_TILE >> 5
+    return max(16, limit // (batch * heads * KEY_TILE))

@@ -21,7 +21,7 @@ from ._heuristics import (
 from ._inner import Bridge, Envoy, inner_model
 from ._load import LoadedModel, load_model
 from ._loading import AS_SAVED, DTYPES, Loading, usable_device
-from ._module_calls import PassObserver, calls_inside
+from ._module_calls import ModuleCalls, PassObserver, calls_inside
 from ._notes import capture_notes
 from ._padding import padding_difference
 from ._pictured import PicturedModel, load_pictured_model, puts_images_into_texts
@@ -49,6 +49,7 @@ __all__ = [
     "Envoy",
     "LoadedModel",
     "Loading",
+    "ModuleCalls",
     "Observer",
     "PassObserver",
     "PicturedModel",

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
-from attnscope.attention import AttentionCall, Extent, extent_of
+from attnscope.attention import AttentionCall, Extent, extent_of, output_of
 from attnscope.capture._heuristics import is_attention, other_states
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ class Site:
 
 
 #: What looks at each attention call, and returns its output.
-Observer = Callable[[Site, AttentionCall], Tensor]
+Observer = Callable[[Site, AttentionCall], Tensor | None]
 
 
 class Watch:
@@ -72,12 +72,23 @@ class Watch:
             known = self.mask_extents[mask.data_ptr()] = mask, extent_of(mask)
         return known[1]
 
-    def observe(self, site: Site, call: AttentionCall, shown: Tensor | None = None) -> Tensor:
-        """Show a call to the observer, and what it returns (or `shown`) to whoever looks at outputs."""
+    def observe(
+        self,
+        site: Site,
+        call: AttentionCall,
+        shown: Tensor | None = None,
+        own: Callable[[], Tensor] | None = None,
+    ) -> Tensor:
+        """Show a call to the observer, and what it returns (or `shown`) to whoever looks at outputs.
+
+        Where it returns None, the output is what `own` gives, the model's own attention.
+        """
         self.calls += 1
         self.is_observing = True
         try:
             output = self.observer(site, call)
+            if output is None:
+                output = output_of(call) if own is None else own()
         finally:
             self.is_observing = False
         if self.look is not None:

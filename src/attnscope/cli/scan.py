@@ -58,11 +58,25 @@ _Until = Annotated[
         show_default="at the end of the corpus",
     ),
 ]
+_Rows = Annotated[
+    int | None,
+    typer.Option(
+        help="Number of queries of each window that are measured, drawn at random: estimates, at the cost of the "
+        "model's own pass.",
+        show_default="all",
+    ),
+]
 _Band = Annotated[
     int | None,
     typer.Option(
         help="Largest offset of the profiles.",
         show_default="10 tokens; of images 3 rows and columns of patches",
+    ),
+]
+_Observation = Annotated[
+    int,
+    typer.Option(
+        help="Queries at the end of each window over which the statistics recent_... are.",
     ),
 ]
 _Texts = Annotated[
@@ -97,14 +111,6 @@ _Chat = Annotated[
 ]
 _ChatTemplate = Annotated[
     Path | None, typer.Option(help="Jinja file that writes chats out.", show_default="the tokenizer's own")
-]
-_Task = Annotated[
-    str | None,
-    typer.Option(
-        metavar="I/N|env",
-        help="Part of the scan that this process does, of N that share a folder; env asks torchrun or a Slurm array.",
-        show_default="all of it",
-    ),
 ]
 _Ray = Annotated[
     str | None,
@@ -153,7 +159,7 @@ def scan(
     target: _Target = None,
     out: options.Out = None,
     repair: options.Repair = False,
-    task: _Task = None,
+    task: options.Task = None,
     ray: _Ray = None,
     workers: _Workers = None,
     ray_gpus: _RayGpus = None,
@@ -171,7 +177,9 @@ def scan(
     batch_size: _BatchSize = None,
     pool: _Pool = None,
     until: _Until = None,
+    rows: _Rows = None,
     band: _Band = None,
+    observation: _Observation = 32,
     clusters: _Clusters = None,
     seed: options.Seed = 0,
     field: options.Field = None,
@@ -209,6 +217,7 @@ def scan(
         "batch_size": batch_size,
         "statistics": statistics,
         "band": band,
+        "observation": observation,
         "clusters": clusters,
         "seed": seed,
         "field": field,
@@ -231,6 +240,7 @@ def scan(
         task,
         pool,
         until,
+        rows,
         by,
     )
     plain = not any(asked_apart)
@@ -250,6 +260,7 @@ def scan(
             ray_gpus=ray_gpus,
             pool=pool,
             until=until,
+            rows=rows,
             revision=revision,
             trust_remote_code=trust_remote_code,
             groups=named,
@@ -269,7 +280,7 @@ def scan(
         if question is not None:
             question.note(Path(results.encoding["source"]), json.loads(results.attrs["signature"]))
     folder = Path(results.encoding["source"])
-    page = _draw(results, folder, formats, heads) if report else None
+    page = draw(results, folder, formats, heads) if report else None
     if as_json:
         emit(json_text(as_dict(results, folder)) + "\n")
     elif as_csv:
@@ -322,14 +333,15 @@ def _known(question: Question, place: Place, shown: Sequence[tuple[int, int]] | 
     return None
 
 
-def _draw(
+def draw(
     results: xr.Dataset, folder: Path, formats: tuple[str, ...], heads: list[tuple[int, int]]
 ) -> Path | None:
+    """Draw the page and the figures of a finished scan, unless they lie there already."""
     from attnscope.store import RunFolder
 
     with RunFolder(folder, json.loads(results.attrs["signature"])) as run:
 
-        def draw(place: Path) -> None:
+        def write(place: Path) -> None:
             from attnscope.figures import write_scan_figures
             from attnscope.report import write_report
             from attnscope.statistics import SAMPLE
@@ -338,4 +350,4 @@ def _draw(
             write_scan_figures(results, sample, place / "figures", formats)
             write_report(results, sample, place / PAGE)
 
-        return draw_views(run, [formats, heads], draw)
+        return draw_views(run, [formats, heads], write)

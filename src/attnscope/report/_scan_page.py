@@ -10,17 +10,18 @@ from attnscope.figures.reading import HIGH, LOW
 from attnscope.report._contrast_content import contrast_data
 from attnscope.report._embed import script_json, write_page
 from attnscope.report._group_content import group_data, group_rows
+from attnscope.report._received import pack_received
 from attnscope.report._scan_content import flatten, page_data, parsed, pieces_note
 from attnscope.report._scan_images import patch_data, picture_data, view_data
 from attnscope.report._window import pack_windows
-from attnscope.statistics import NOTES, numbering_note, unit_of
+from attnscope.statistics import notes_of, numbering_note, unit_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     import xarray as xr
 
-_SCRIPTS = ("draw.js", "patches.js", "window.js", "page.js")
+_SCRIPTS = ("draw.js", "patches.js", "window.js", "received.js", "page.js")
 
 
 def write_report(result: xr.Dataset, sample: xr.Dataset | None, path: Path | str) -> Path:
@@ -71,10 +72,12 @@ def write_report(result: xr.Dataset, sample: xr.Dataset | None, path: Path | str
     data["groups"] = group_data(result)
     data["unit"] = unit_of(result)
     data["patches"] = patch_data(result)
-    window = None
+    window = received = None
     if sample is not None:
         _check_same_heads(result, sample)
         window = pack_windows(sample)
+        shown = [[len(text["tokens"]) for text in texts] for texts in window.shared["windows"]]
+        received = pack_received(sample, shown)
         data["window"] = window.shared | {"pictures": picture_data(sample), "views": view_data(sample)}
     signature = parsed(result.attrs.get("signature", "{}"))
     summary = parsed(result.attrs.get("summary", "{}"))
@@ -103,6 +106,7 @@ def write_report(result: xr.Dataset, sample: xr.Dataset | None, path: Path | str
         has_patches=data["patches"] is not None,
         images=result.attrs.get("reads") == "images",
         window=data.get("window"),
+        has_received=received is not None,
         pieces=pieces_note(
             token for texts in window.shared["windows"] for text in texts for token in text["tokens"]
         )
@@ -111,13 +115,15 @@ def write_report(result: xr.Dataset, sample: xr.Dataset | None, path: Path | str
         quantiles=f"{LOW * 100:.0f}–{HIGH * 100:.0f}%",
         summary=list(flatten(summary)) if summary else [],
         data=script_json(data),
-        packed=script_json({"maps": window.maps, "tiles": window.tiles}) if window else None,
+        packed=script_json({"maps": window.maps, "tiles": window.tiles, "received": received})
+        if window
+        else None,
     )
 
 
 def _notes(result: xr.Dataset, layer_names: Sequence[str]) -> str:
     """What a reader has to know of how the model was read."""
-    said = [str(result.attrs[note]) for note in (*NOTES, "kinds") if note in result.attrs]
+    said = [*notes_of(result).values(), str(result.attrs.get("kinds", ""))]
     return " ".join(filter(None, [*said, numbering_note(layer_names)]))
 
 

@@ -103,7 +103,7 @@ def _pack(one: Map) -> str:
     key, first = one.key[kept], np.diff(query[kept], prepend=-1) > 0
     step = np.where(first, key, np.diff(key, prepend=0))
     planes = (*_bytes(count), encode(one.rest + beyond), *_bytes(step), codes[kept])
-    return _deflated(planes)
+    return deflated(planes)
 
 
 def _tiles(sample: xr.Dataset, shared: dict[str, Any]) -> dict[str, str]:
@@ -117,7 +117,7 @@ def _tiles(sample: xr.Dataset, shared: dict[str, Any]) -> dict[str, str]:
         rows, columns = -(-queries // tile), -(-keys // tile)
         in_row = np.minimum(tile, queries - tile * np.arange(rows))
         planes = totals[layer, head, :rows, :columns] / in_row[:, None], largest[layer, head, :rows, :columns]
-        found[str(index)] = _deflated([encode(plane) for plane in planes])
+        found[str(index)] = deflated([encode(plane) for plane in planes])
     return found
 
 
@@ -126,5 +126,6 @@ def _bytes(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return (values & 0xFF).astype(np.uint8), (values >> 8).astype(np.uint8)
 
 
-def _deflated(planes: Any) -> str:
+def deflated(planes: Any) -> str:
+    """Bytes of arrays, compressed, as text."""
     return base64.b64encode(zlib.compress(b"".join(plane.tobytes() for plane in planes), 9)).decode("ascii")

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from attnscope.errors import AttnscopeError
+from attnscope.statistics._received_shares import effective, top
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
     from attnscope.statistics._rows import Rows
 
 EQUAL = "equal_"  # begins the name of what equal weights over the visible tokens give
+ERROR = "_error"  # ends the name of the standard error of what is estimated from some rows
+FREEDOM = "_freedom"  # ends the name of the degrees of freedom of that standard error
 BY_GROUP = "_by_group"  # ends the name of a statistic of the queries of each group of tokens
 
 
@@ -55,11 +58,13 @@ class Statistic:
     reduce
         Rows -> ``(batch, head)``, or with more dimensions.
     needs
-        Names of the fields of `Need`; ``band`` and ``columns`` among them.
+        Names of the fields of `Need`, ``band`` and ``columns`` among them, and of `SECOND_PASS`; or ``blocks``.
     along
         Names of the dimensions behind these two.
     has_equal
         Whether a result says beside it what equal weights would give.
+    by_default
+        Whether it is measured where nothing was chosen.
     """
 
     words: Wording
@@ -67,6 +72,62 @@ class Statistic:
     needs: tuple[str, ...] = ()
     along: tuple[str, ...] = field(default=(), kw_only=True)
     has_equal: bool = field(default=False, kw_only=True)
+    by_default: bool = field(default=True, kw_only=True)
+
+    @property
+    def is_row_wise(self) -> bool:
+        """Whether it is had of the rows of one pass."""
+        return not SECOND_PASS & set(self.needs)
+
+
+#: What `needs` may name beside fields of `Need`: sums over queries, which take a second pass over the scores.
+SECOND_PASS = frozenset({"received", "recent", "offset_sum"})
+
+
+def _within(distance: int) -> Statistic:
+    """Weight on what is near, however far the band reaches: bins end at powers of 2."""
+    return Statistic(
+        Wording(
+            f"Weight within {distance:,} tokens",
+            "share",
+            f"Of the weight on tokens, what lies at most {distance:,} to either side; the rest lies beyond.",
+        ),
+        lambda rows: rows.within(distance),
+        ("band", "bins"),
+        has_equal=True,
+        by_default=False,
+    )
+
+
+def _of_keys(prefix: str, what: str, of: str) -> dict[str, Statistic]:
+    """How the weight is shared out among the keys, from what each of them receives."""
+
+    def statistic(name: str, units: str, reading: str, reduce: Callable[[Tensor], Tensor]) -> Statistic:
+        words = Wording(name + of, units, reading)
+        return Statistic(
+            words, lambda rows: reduce(getattr(rows, what)), (what,), has_equal=True, by_default=False
+        )
+
+    return {
+        f"{prefix}top_key": statistic(
+            "Share of all weight on the key that receives most",
+            "share",
+            "1: all queries look at one token; near its equal weights': no token stands out.",
+            lambda received: top(received, 1),
+        ),
+        f"{prefix}top_10_keys": statistic(
+            "Share of all weight on the 10 keys that receive most",
+            "share",
+            "What a cache of 10 keys, the best for this head and window, would keep.",
+            lambda received: top(received, 10),
+        ),
+        f"{prefix}effective_keys": statistic(
+            "Effective number of keys, exp of the entropy of what they receive",
+            "tokens",
+            "1: all weight is on one key; n: all n keys receive alike.",
+            effective,
+        ),
+    }
 
 
 STATISTICS: dict[str, Statistic] = {
@@ -149,11 +210,40 @@ STATISTICS: dict[str, Statistic] = {
         lambda rows: 1.0 - rows.mean_of("collision"),
         ("collision",),
     ),
+    "block_recall": Statistic(
+        Wording("Weight that the best 5, 10, 25% of the blocks of each row of blocks hold", "share"),
+        lambda rows: rows.blocks.recall(),
+        ("blocks",),
+        along=("kept",),
+        has_equal=True,
+        by_default=False,
+    ),
+    "map_block_recall": Statistic(
+        Wording("Weight that the best 5, 10, 25% of the blocks of the whole map hold", "share"),
+        lambda rows: rows.blocks.map_recall(),
+        ("blocks",),
+        along=("kept",),
+        has_equal=True,
+        by_default=False,
+    ),
     "learned_sink": Statistic(
-        Wording("Weight on a learned sink, on no token", "share"), lambda rows: 1.0 - rows.mass
+        Wording("Weight on a learned sink, on no token", "share"),
+        lambda rows: 1.0 - rows.mass,
+        by_default=False,
+    ),
+    **{f"within_{distance}": _within(distance) for distance in (64, 256, 1024, 4096)},
+    **_of_keys("", "received", ""),
+    **_of_keys("recent_", "recent", ", of the last queries (the observation window)"),
+    "offset_sum": Statistic(
+        Wording("Sum of the weights at every offset", "tokens"),
+        lambda rows: rows.offset_sum,
+        ("offset_sum",),
+        along=("every_offset",),
+        has_equal=True,
+        by_default=False,
     ),
 }
-DEFAULT = tuple(name for name in STATISTICS if name != "learned_sink")
+DEFAULT = tuple(name for name, statistic in STATISTICS.items() if statistic.by_default)
 
 #: What is measured where the tokens are in groups, beside what is chosen by name.
 OF_GROUPS: dict[str, Statistic] = {
@@ -175,14 +265,14 @@ KNOWN = STATISTICS | OF_GROUPS
 
 
 def by_group(names: Sequence[str]) -> list[str]:
-    """Which of these statistics are had of the queries of each group too: those of one number a head.
+    """Which of these statistics are had of the queries of each group too: those of one number a head, from its rows.
 
     Examples
     --------
     >>> by_group(["profile", "entropy", "group_weight"])
     ['entropy']
     """
-    return [name for name in names if not KNOWN[name].along]
+    return [name for name in names if not KNOWN[name].along and KNOWN[name].is_row_wise]
 
 
 #: What is measured of a vision encoder's patches, beside those `OF_ANY_TOKENS`; see `images.measure_patches`.
@@ -265,11 +355,15 @@ def wording(name: str) -> Wording:
     if name in SUMMARIES:
         return SUMMARIES[name]
     own = name.removeprefix(EQUAL).removesuffix(BY_GROUP)
+    own = own.removesuffix(ERROR).removesuffix(FREEDOM)
     words = KNOWN[own].words if own in KNOWN else PATCH_STATISTICS.get(own)
     if words is None:
         return Wording(name.replace("_", " "))
     of = ", by group of queries" if name.endswith(BY_GROUP) else ""
     of += ", of equal weights" if name.startswith(EQUAL) else ""
+    of += ", standard error from the rows drawn" if name.endswith(ERROR) else ""
+    if name.endswith(FREEDOM):
+        return Wording(f"{words.long_name}{of}, degrees of freedom of the standard error")
     return replace(words, long_name=words.long_name + of)
 
 

@@ -93,13 +93,16 @@ def collected(passes: Sequence[MeasuredPass], names: Sequence[str], band: int) -
     return results
 
 
+_SIDES = {"offset_bin", "every_offset"}
+
+
 def _alike(every: Sequence[dict[str, Tensor]], own: Sequence[dict[str, Tensor]]) -> list[dict[str, Tensor]]:
-    """Layers with as many bins as the one that has most: bins double, so what is missing lies outside, and is 0."""
-    binned = [name for name in own[0] if "offset_bin" in STATISTICS[name.removeprefix(EQUAL)].along]
-    most = max((one[name].shape[-1] for one in every for name in binned), default=0)
+    """Layers with as many offsets, or bins, as the one that has most: what is missing lies outside, and is 0."""
+    sided = [name for name in own[0] if _SIDES & {*STATISTICS[name.removeprefix(EQUAL)].along}]
+    most = {name: max(one[name].shape[-1] for one in every) for name in sided}
 
     def widened(name: str, value: Tensor) -> Tensor:
-        missing = (most - value.shape[-1]) // 2
-        return torch.nn.functional.pad(value, (missing, missing)) if name in binned else value
+        missing = (most[name] - value.shape[-1]) // 2 if name in most else 0
+        return torch.nn.functional.pad(value, (missing, missing)) if missing else value
 
     return [{name: widened(name, value) for name, value in one.items()} for one in own]

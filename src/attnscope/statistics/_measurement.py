@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import islice
 
+import numpy as np
 import torch
 import xarray as xr
 from torch import Tensor, nn
@@ -37,7 +38,9 @@ from attnscope.statistics._labelled import labelled
 from attnscope.statistics._pass import StatisticsObserver
 from attnscope.statistics._pools import in_pools, joined, pooled
 from attnscope.statistics._reading import Reading
+from attnscope.statistics._row_samples import RowSample, rows_note
 from attnscope.statistics._sample import (
+    KEYS,
     ROWS,
     WEIGHTS,
     WINDOWS,
@@ -46,6 +49,7 @@ from attnscope.statistics._sample import (
     shown_heads,
     tile_size,
 )
+from attnscope.statistics._second_pass import OBSERVATION
 from attnscope.statistics._words import WordReading
 
 _PADDED = 64  # tokens that tell whether padding matters
@@ -72,9 +76,13 @@ class Measurement:
         words: WordedWindows | None = None,
         pool: int | None = None,
         seed: int = 0,
+        rows: int | None = None,
+        observation: int = OBSERVATION,
     ) -> None:
         self.words = words
+        self.observation = observation
         self.pool, self.seed = pool, seed
+        self.rows = rows
         self.team = Team.of(loaded.model)
         self.groups = groups
         self.loaded, self.windows, self.names, self.band = loaded, windows, names, band
@@ -217,6 +225,8 @@ class Measurement:
             self.loaded.model, inputs, text=window_name(self.first, 0), weights_suffice=True
         )
         self.notes |= capture_notes(self.loaded.model)
+        if self.rows is not None:
+            self.notes["rows"] = rows_note(self.rows, self.names)
         if "way" in self.notes:
             self._say_what_is_seen()
         if should_look_back(self.loaded.model) and any(site.kind == "self" for site in self.sites):
@@ -265,8 +275,17 @@ class Measurement:
     def _measure(self, batch: Sequence[Window], first: int) -> xr.Dataset:
         reading = self._reading(batch)
         words = WordReading.of(batch, device_of(self.loaded.model)) if batch[0].words else None
+        sample = None if self.rows is None else RowSample(self.rows, self.seed, first)
         observer = StatisticsObserver(
-            self.names, self.band, reading, self.reach, len(self.groups), words, self._every_head
+            self.names,
+            self.band,
+            reading,
+            self.reach,
+            len(self.groups),
+            words,
+            sample,
+            self._every_head,
+            self.observation,
         )
         with watching(self.loaded.model, observer, weights_suffice=True):
             forward(
@@ -279,12 +298,15 @@ class Measurement:
         sizes = {"length": measured.text}
         if self.first.target is not None:
             sizes["target_length"] = measured.target
+        counts = {name: text.valid.sum(1).cpu().numpy() for name, text in sizes.items()}
+        if self.rows is not None:
+            counts["sampled_rows"] = np.minimum(counts["length"], self.rows)
         return labelled(
             observer.stacked(),
             self.sites,
             self.band,
             self.reach,
-            {name: text.valid.sum(1).cpu().numpy() for name, text in sizes.items()},
+            counts,
             [(window.source, window.start) for window in batch],
             first,
             self.groups,
@@ -314,16 +336,27 @@ class Measurement:
             layers_done += 1
             self._tell(begun + (1 - begun) * layers_done / passes)
 
+        numbers = sum(max(len(one), len(one.target or one)) for one in shown) * len(self.sites) * heads
+
+        def receiving(of_window: Sequence[tuple[int, int]]) -> Callable[[tuple[int, int]], bool]:
+            return lambda place: numbers <= KEYS or place in of_window
+
         observed: list[MapObserver] = []
         left = WEIGHTS
         for window, of_window in zip(self.shown, listed, strict=False):
             tile = tile_size(others, longest) if others and not observed else 0
             room = 2 * left // (len(self.shown) - len(observed) + 1)
             words = WordReading.of([window], device_of(model)) if window.words else None
-            observer = MapObserver(of_window, room // team.size, tile, layer_done, words, self._first_head)
+            observer = MapObserver(
+                of_window, room // team.size, tile, layer_done, words, self._first_head, receiving(of_window)
+            )
             with watching(model, observer, weights_suffice=True):
                 model(**self._reading([window]).inputs(model))
             observer.maps, observer.tiles = team.together(observer.maps), team.together(observer.tiles)
+            observer.received, observer.equal = (
+                team.together(observer.received),
+                team.together(observer.equal),
+            )
             left -= sum(len(keys) for _, keys, _, _ in observer.maps.values())
             observed.append(observer)
         kinds = [site.kind for site in self.sites]

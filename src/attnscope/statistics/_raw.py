@@ -172,7 +172,7 @@ def _watch_text(
     observe: Callable[[Site, AttentionCall, WordReading | None], Tensor],
 ) -> Window:
     """Run the first window of a text with an observer; it is returned, by words where these were asked for."""
-    first = _first_window(loaded, text, target, window_length(loaded, window))
+    first = first_window(loaded, text, target, window_length(loaded, window))
     merging = None
     if words is not None:
         first = next(iter(WordedWindows([first], word_rule_of(words))))
@@ -190,7 +190,8 @@ def _watch_text(
     return in_words(first)
 
 
-def _first_window(loaded: LoadedModel, text: Sources, target: Sources, length: int) -> Window:
+def first_window(loaded: LoadedModel, text: Sources, target: Sources, length: int) -> Window:
+    """The first window of the texts, with what a decoder reads beside it."""
     corpus, other = texts_and_targets(
         text, target, by_line=target is not None, blank_lines=target is not None
     )

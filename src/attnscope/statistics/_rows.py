@@ -17,7 +17,9 @@ from attnscope.statistics._catalogue import BY_GROUP, KNOWN, by_group
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from attnscope.statistics._blocks import BlockSums
     from attnscope.statistics._group_places import Places
+    from attnscope.statistics._second_pass import SecondPass
 
 Measured = TypeVar("Measured")
 FIRST, SPECIAL = 0, 1  # value columns: indicator of the first real key, and of special tokens
@@ -63,6 +65,8 @@ class Rows:
         ``(batch,)``: real tokens on either side.
     groups
         The groups of the tokens, where they are in some.
+    second
+        What a second pass over the scores gave.
     """
 
     measures: RowMeasures
@@ -70,10 +74,41 @@ class Rows:
     queries: Tensor
     keys: Tensor
     groups: GroupMarks | None = None
+    second: SecondPass | None = None
+
+    @property
+    def blocks(self) -> BlockSums:
+        """The weights in blocks."""
+        return _there(_there(self.second).blocks)
+
+    @property
+    def received(self) -> Tensor:
+        """``(batch, head, key)``: the weights on each key, summed over rows."""
+        return _there(_there(self.second).received)
+
+    @property
+    def recent(self) -> Tensor:
+        """``(batch, head, key)``: the same over the last rows, those of the observation window."""
+        return _there(_there(self.second).recent)
+
+    @property
+    def offset_sum(self) -> Tensor:
+        """``(batch, head, offset)``: tr_t at every offset."""
+        return _there(_there(self.second).offsets)
+
+    def total(self, values: Tensor) -> Tensor:
+        """Sum over the counted rows of ``(batch, head, query, ...)``: ``(batch, head, ...)``, float64."""
+        counted = self.counted[(...,) + (None,) * (values.ndim - self.counted.ndim)]
+        return values.where(counted, 0.0).sum(2, dtype=torch.float64)
+
+    @cached_property
+    def count(self) -> Tensor:
+        """How many rows are counted, ``(batch, head)``."""
+        return self.total(self.counted.double())
 
     def mean(self, values: Tensor) -> Tensor:
         """Mean over the counted rows: ``(batch, head)``; NaN where there is none."""
-        return values.double().where(self.counted, 0.0).sum(-1) / self.counted.sum(-1)
+        return self.total(values.double()) / self.count
 
     @cached_property
     def band_sum(self) -> Tensor:
@@ -81,14 +116,13 @@ class Rows:
 
         See docs/mathematics.md, Offset profile.
         """
-        band = _there(self.measures.band)
-        return band.where(self.counted[..., None], 0.0).sum(2, dtype=torch.float64)
+        return self.total(_there(self.measures.band))
 
     @cached_property
     def bin_sum(self) -> Tensor:
         """``(batch, head, bin)``: the weights in each bin, summed over rows; near bins are read off the band."""
         band, bins = self.band_sum, _there(self.measures.bins)
-        far = bins.where(self.counted[..., None], 0.0).sum(2, dtype=torch.float64)
+        far = self.total(bins)
         reach = band.shape[-1] // 2
         near = [
             band[..., first + reach : last + reach + 1].sum(-1)
@@ -98,6 +132,12 @@ class Rows:
         # the pass counts far bins alone, farthest left to farthest right: the near ones belong in their middle
         left, right = far.split(far.shape[-1] // 2, dim=-1)
         return torch.cat([left, torch.stack(near, -1), right], dim=-1)
+
+    def within(self, distance: int) -> Tensor:
+        """``(batch, head)``: share of the weight on tokens that lies no farther away than a power of two."""
+        sums = self.bin_sum
+        beyond = max(0, sums.shape[-1] - len(bin_ranges(0, distance))) // 2
+        return sums[..., beyond : sums.shape[-1] - beyond].sum(-1) / sums.sum(-1)
 
     def pairs(self, band: int) -> Tensor:
         """How many (query, key) pairs of real tokens lie at each offset: T - abs(t) in self-attention."""
@@ -115,7 +155,7 @@ class Rows:
     @property
     def outside(self) -> Tensor:
         """``(batch, head)``: share of the weight beyond the band."""
-        inside = self.band_sum.sum(-1) / self.counted.sum(-1)
+        inside = self.band_sum.sum(-1) / self.count
         return (self.mass - inside).clamp_min(0.0)
 
     @property
@@ -246,11 +286,13 @@ def reduce_call(
     query_valid: Tensor,
     key_valid: Tensor,
     groups: GroupMarks | None = None,
+    second: SecondPass | None = None,
 ) -> dict[str, Tensor]:
     """Statistics of one attention call: ``(batch, head)`` or with more dimensions, float64.
 
     `query_valid` and `key_valid` are ``(batch, query)`` and ``(batch, key)``, True on real tokens; `groups` says in
-    which group each is: then statistics of one number a head are had by group of queries too.
+    which group each is: then statistics of one number a head are had by group of queries too. `second` is what a second
+    pass gave.
 
     Examples
     --------
@@ -264,7 +306,7 @@ def reduce_call(
     4.0
     """
     counted = query_valid[:, None] & (rows.mass > 0)
-    reduced = Rows(rows, counted, query_valid.sum(1), key_valid.sum(1), groups)
+    reduced = Rows(rows, counted, query_valid.sum(1), key_valid.sum(1), groups, second)
     found = {name: KNOWN[name].reduce(reduced) for name in names}
     if groups is None:
         return found

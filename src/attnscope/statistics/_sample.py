@@ -11,19 +11,21 @@ import numpy as np
 import torch
 import xarray as xr
 
-from attnscope.attention import attend, output_of
+from attnscope.attention import Need, attend, measure, received
 from attnscope.errors import AttnscopeError
+from attnscope.statistics._equal import equal_rows
 from attnscope.statistics._ranking import rank_heads
+from attnscope.statistics._second_pass import evenly
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from torch import Tensor
 
-    from attnscope.attention import AttentionCall
+    from attnscope.attention import AttentionCall, RowMeasures
     from attnscope.capture import Site
     from attnscope.corpus import Window
-    from attnscope.statistics._words import WordReading
+    from attnscope.statistics._words import MergedCall, WordReading
 
     Place = tuple[int, int]  # layer, head
 
@@ -39,6 +41,9 @@ _OCTAVES = 20  # below 1: weights that count
 _FINE = 19  # bits of a float's mantissa that do not matter: weights are counted in 16 levels an octave,
 _ONE = 127 << 4  # of which this is the weight 1
 _ROWS_AT_ONCE = 512
+KEYS = (
+    1 << 23
+)  # numbers of what keys receive, over all heads and windows: of more, listed heads alone have them
 
 
 def shown_heads(results: xr.Dataset, asked: Sequence[Place], tokens: int, windows: int = 1) -> list[Place]:
@@ -89,6 +94,8 @@ class MapObserver:
         The window by words, where these are shown instead of tokens.
     first_head
         From a site and its heads here to the number of the first, where other processes have those before.
+    receiving
+        Of which heads what each key receives is taken; of none by default.
     """
 
     listed: Sequence[Place]
@@ -97,21 +104,26 @@ class MapObserver:
     layer_done: Callable[[], None]
     words: WordReading | None = None
     first_head: Callable[[Site, int], int] | None = None
+    receiving: Callable[[Place], bool] | None = None
     maps: dict[Place, tuple[np.ndarray, ...]] = field(
         default_factory=dict[tuple[int, int], tuple[np.ndarray, ...]]
     )
     tiles: dict[Place, tuple[np.ndarray, np.ndarray]] = field(
         default_factory=dict[tuple[int, int], tuple[np.ndarray, np.ndarray]]
     )
+    received: dict[Place, np.ndarray] = field(default_factory=dict[tuple[int, int], np.ndarray])
+    equal: dict[int, np.ndarray] = field(default_factory=dict[int, np.ndarray])
 
     def __call__(self, site: Site, call: AttentionCall) -> Tensor:
-        output = output_of(call)
+        output, rows = measure(call, Need())
         merged = None if self.words is None else self.words.merged(site.kind, call)
         call = call if merged is None else merged.call
         heads = call.query.shape[1]
         first = 0 if self.first_head is None else self.first_head(site, heads)
-        for head in range(heads):
-            place = site.index, first + head
+        places = [(site.index, first + head) for head in range(heads)]
+        if self.receiving is not None and any(map(self.receiving, places)):
+            self._receive(places, call, rows if merged is None else None, merged)
+        for head, place in enumerate(places):
             if place in self.listed:
                 self.maps[place] = largest_weights(
                     call, head, self.room // (len(self.listed) - len(self.maps))
@@ -121,6 +133,24 @@ class MapObserver:
                 self.tiles[place] = in_tiles(call, head, self.tile)
         self.layer_done()
         return output
+
+    def _receive(
+        self,
+        places: Sequence[Place],
+        call: AttentionCall,
+        rows: RowMeasures | None,
+        merged: MergedCall | None,
+    ) -> None:
+        """What each key receives, and what it would of equal weights."""
+        level = (measure(call, Need())[1] if rows is None else rows).log_sum_exp
+        if merged is not None:  # rows of words that sum to less
+            level = level - merged.mass.log()
+        for head, sums in enumerate(received(call, level)[0].float().cpu().numpy()):
+            if self.receiving is not None and self.receiving(places[head]):
+                self.received[places[head]] = sums
+        even = evenly(call) if merged is None else merged.equal
+        level = equal_rows(call, Need()) if merged is None else measure(even, Need())[1]
+        self.equal[places[0][0]] = received(even, level.log_sum_exp)[0, 0].float().cpu().numpy()
 
 
 def weight_rows(
@@ -229,6 +259,10 @@ def sample_dataset(
     attribute ``tile`` tokens on a side; NaN for heads that are listed. ``token`` and ``special (window, query)`` are of
     the text; with a decoder beside the encoder, ``target_token`` and ``target_special`` are of what it reads.
     ``tokens`` and ``target_tokens (window)`` say how many tokens there are: beyond, rows are padding.
+
+    ``received (window, layer, head, position)`` is what each key receives from all queries, ``equal_received (window,
+    layer, position)`` what it would of equal weights, and ``position_token``, ``target_position_token (window,
+    position)`` name all tokens, also where maps show the first ones alone.
     """
     places = [(window, place) for window, one in enumerate(observed) for place in one.maps]
     maps = [observed[window].maps[place] for window, place in places]
@@ -280,7 +314,38 @@ def sample_dataset(
                 f"{side}tokens": ("window", [len(text) for text in of_windows]),
             }
         )
-    return sample
+    return sample.merge(_received(observed, texts, len(kinds), heads))
+
+
+def _received(
+    observed: Sequence[MapObserver], texts: dict[str, list[Window]], layers: int, heads: int
+) -> xr.Dataset:
+    if not any(one.received for one in observed):
+        return xr.Dataset()
+    longest = max(len(keys) for one in observed for keys in one.received.values())
+    sums = np.full((len(observed), layers, heads, longest), np.nan, np.float32)
+    equal = sums[:, :, 0].copy()
+    for window, one in enumerate(observed):
+        for (layer, head), keys in one.received.items():
+            sums[window, layer, head, : len(keys)] = keys
+        for layer, keys in one.equal.items():
+            equal[window, layer, : len(keys)] = keys
+    named = {
+        f"{side}position_token": (
+            ("window", "position"),
+            np.array([[*text.tokens, *[""] * longest][:longest] for text in of_windows], dtype=object),
+        )
+        for side, of_windows in texts.items()
+    }
+    words = {"long_name": "Sum of the weights on each key, over all queries", "units": "queries"}
+    of_equal = words | {"long_name": words["long_name"] + ", of equal weights"}
+    return xr.Dataset(
+        {
+            "received": (("window", "layer", "head", "position"), sums, words),
+            "equal_received": (("window", "layer", "position"), equal, of_equal),
+        },
+        coords=named,
+    )
 
 
 def _tiles(observer: MapObserver, layers: int, heads: int) -> dict[str, tuple[tuple[str, ...], np.ndarray]]:

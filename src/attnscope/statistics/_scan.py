@@ -23,6 +23,7 @@ from attnscope.progress import Tell
 from attnscope.statistics._asked import Asked
 from attnscope.statistics._by_workers import scan_by_workers
 from attnscope.statistics._scan_texts import OfTexts, scan_texts
+from attnscope.statistics._second_pass import OBSERVATION
 from attnscope.statistics.images import scan_images
 from attnscope.statistics.pictured import scan_pictured
 from attnscope.statistics.sounds import scan_sounds
@@ -55,8 +56,10 @@ def scan(
     batch_size: int | None = None,
     pool: int | None = None,
     until: float | None = None,
+    rows: int | None = None,
     statistics: Sequence[str] | str | None = None,
     band: int | None = None,
+    observation: int = OBSERVATION,
     clusters: int | None = None,
     seed: int = 0,
     field: str | None = None,
@@ -132,13 +135,21 @@ def scan(
     until
         Width of the widest 95% interval of any head's mean share (by documents; over all statistics that are shares of
         weight) at which the scan ends, looked at after 4, 8, 16, ... batches. By default all is measured.
+    rows
+        Queries of each window to measure, drawn at random (an even number, of `seed`): the model attends by PyTorch's
+        fused kernel, and what is not had of all queries by their log-sum-exp is an estimate, with its standard error
+        beside it (``entropy_error``). See docs/long-contexts.md.
     statistics
         Names from ``attnscope.statistics.STATISTICS``, as a list or as one string with commas between; by default
-        all but ``learned_sink``, which few models have. The kinds of heads need ``band_sum``, ``bin_sum``, ``entropy``,
+        all but ``learned_sink``, which few models have, those of distances, and those that cost a second pass over the
+        scores (docs/received.md). The kinds of heads need ``band_sum``, ``bin_sum``, ``entropy``,
         ``first_token``, ``special_tokens`` and ``mean_offset``; with `clusters` the first is enough.
     band
         Largest offset of the band: offsets ``-band..band``, by default 10 tokens. Of images, in rows and in columns of
         patches, by default 3.
+    observation
+        Queries at the end of each window over which ``recent_top_key``, ``recent_top_10_keys`` and
+        ``recent_effective_keys`` are: the observation window of SnapKV and the like.
     clusters, seed
         Number of kinds of heads, found by k-means over profiles, as the papers do; and the seed of that. By default
         kinds are named by what is measured of each head, and are as many as there are: see `summarize`.
@@ -241,14 +252,16 @@ def scan(
         batch_size=batch_size,
         pool=pool,
         until=until,
+        rows=rows,
         statistics=statistics,
         band=band,
+        observation=observation,
         seed=seed,
         show=show,
         progress=progress,
         loading=Loading(revision, device, dtype, trust_remote_code, placement, tp_plan),
     )
-    of_results = {"pool": pool, "until": until, "ray": ray}
+    of_results = {"pool": pool, "until": until, "rows": rows, "ray": ray}
     sense = sense_of(model, texts, field=field, revision=revision)
     if isinstance(sense, PicturedTexts):
         kept_apart = ("groups", "chat", "chat_template")

@@ -1,5 +1,5 @@
 from ._grid import Grid, grid_of
-from ._kinds import NEEDED, summarize_images
+from ._kinds import NEEDED, kinds_of_images, summarize_images
 from ._measurement import ImageMeasurement
 from ._offsets import offset_name
 from ._patches import equal_call, measure_patches
@@ -15,6 +15,7 @@ __all__ = [
     "grid_of",
     "jpeg",
     "jpeg_of",
+    "kinds_of_images",
     "measure_patches",
     "offset_name",
     "patch_peaks",

@@ -57,6 +57,7 @@ class PicturedMeasurement:
         template: str | None,
     ) -> None:
         self.model, self.texts, self.template = model, list(islice(texts, asked.limit)), template
+        self.observation = asked.observation
         self.names, self.progress = names, asked.progress or tell_nobody
         self.tiles = Tiles(model)
         self.notes: dict[str, str] = {}
@@ -171,7 +172,9 @@ class PicturedMeasurement:
 
     def _measure(self, number: int) -> xr.Dataset:
         reading, window = self._read(number), self.placed[number].window
-        observer = StatisticsObserver(self.names, self.band, reading, self.reach, len(self.grouping.names))
+        observer = StatisticsObserver(
+            self.names, self.band, reading, self.reach, len(self.grouping.names), observation=self.observation
+        )
         self._run(reading, observer, window.source)
         results = labelled(
             observer.stacked(),

@@ -49,6 +49,7 @@ class SoundMeasurement:
     ) -> None:
         self.speech, self.sounds, self.said, self.limit = speech, sounds, said, asked.limit
         self.names, self.progress = names, asked.progress or tell_nobody
+        self.observation = asked.observation
         self.notes: dict[str, str] = {}
         self.team = Team()
         counts: list[tuple[int, int]] = []
@@ -116,7 +117,9 @@ class SoundMeasurement:
     @torch.no_grad()
     def _measure(self, piece: Piece, number: int) -> xr.Dataset:
         reading, _ = read_piece(piece, self.speech)
-        observer = StatisticsObserver(self.names, self.band, reading, self.reach)
+        observer = StatisticsObserver(
+            self.names, self.band, reading, self.reach, observation=self.observation
+        )
         model = self.speech.model
         with watching(model, observer, weights_suffice=True):
             forward(

@@ -12,8 +12,8 @@ from attnscope.errors import AttnscopeError
 from attnscope.statistics._asked import BY_DEFAULT, Asked
 from attnscope.statistics._catalogue import choose
 from attnscope.statistics._keep import measured
-from attnscope.statistics._places import NEEDED
-from attnscope.statistics._summary import summarize
+from attnscope.statistics._second_pass import settings_of
+from attnscope.statistics._summary import kinds_of
 from attnscope.statistics.sounds._measurement import SoundMeasurement
 from attnscope.store import short_hash, tokenizer_sha256
 
@@ -67,6 +67,7 @@ def scan_sounds(
     name, has_decoder = type(speech.loaded.model).__name__, speech.loaded.model.config.is_encoder_decoder
     job = SoundMeasurement(speech, sounds, said, names, asked)
     settings = {"limit": asked.limit, "statistics": list(names), "band": job.band, "seed": asked.seed}
+    settings |= settings_of(names, asked.observation)
     reader = {"features": speech.processing()}
     if speech.tokenizer is not None and texts is not None:
         reader["sha256"] = tokenizer_sha256(speech.tokenizer)
@@ -85,8 +86,7 @@ def scan_sounds(
             else "No transcripts: the encoder alone was measured."
         )
         attributes["decoder"] = read
-    kinds = summarize if set(NEEDED) <= set(names) else None
-    return measured(job, asked, signature, kinds, attributes)
+    return measured(job, asked, signature, kinds_of(settings), attributes)
 
 
 def loaded_for(

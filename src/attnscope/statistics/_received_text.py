@@ -1,0 +1,143 @@
+"""What each token of one text receives."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+import xarray as xr
+from torch import Tensor
+
+from attnscope.attention import AttentionCall, Need, measure, output_of
+from attnscope.attention import received as received_by
+from attnscope.capture import (
+    LoadedModel,
+    Site,
+    borrowed,
+    device_of,
+    forward,
+    layer_coordinates,
+    load_model,
+    watching,
+)
+from attnscope.checks import check_whole
+from attnscope.errors import AttnscopeError
+from attnscope.statistics._raw import first_window
+from attnscope.statistics._scan_texts import window_length
+from attnscope.store import padded_heads
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from transformers import PreTrainedModel
+
+    from attnscope.corpus import Sources
+
+
+@torch.no_grad()
+def received(
+    model: str | Path | PreTrainedModel | LoadedModel | None = None,
+    text: Sources = None,
+    *,
+    target: Sources = None,
+    layer: int | None = None,
+    head: int | None = None,
+    last: int | None = None,
+    tokenizer: Any = None,
+    window: int | None = None,
+    device: str | None = None,
+) -> xr.DataArray:
+    r"""Attention received by each token of a text: :math:`\sum_i A_{ij}` over all queries, or over the last ones.
+
+    Exact, and in a memory that grows with the length of the text, not with its square: fit for the longest window.
+
+    Parameters
+    ----------
+    model, tokenizer, device
+        See `attnscope.scan`.
+    text
+        The text, or token ids; of several, and of a long one, the first window is taken.
+    target
+        What the decoder of an encoder-decoder reads; by default what the encoder reads.
+    layer, head
+        Which layer and head; by default all. Attention calls are counted from 0.
+    last
+        The last so many queries alone, the observation window of methods that drop keys (SnapKV, Li et al. 2024).
+    window
+        Tokens of the window; by default what the model takes.
+
+    Returns
+    -------
+    xarray.DataArray
+        ``(layer, head, key)``, in queries, float64, without the dimension of what was chosen; coordinate ``key_token``.
+        It adds up to the number of queries (less, where a head has a learned sink).
+
+    Raises
+    ------
+    AttnscopeError
+        If there is no such layer or head, or `last` is below 1.
+
+    Examples
+    --------
+    >>> found = received("bundled", "The tide comes in twice a day.", layer=0, head=3)
+    >>> found.dims, round(float(found.sum()), 4) == found.sizes["key"]
+    (('key',), True)
+    >>> most = found.sortby(found, ascending=False)[:2]  # the keys that receive most
+    >>> most.key_token.shape
+    (2,)
+    """
+    check_whole(0, layer=layer, head=head)
+    check_whole(1, last=last)
+    loaded = (
+        model
+        if isinstance(model, LoadedModel)
+        else load_model("bundled" if model is None else model, tokenizer=tokenizer, device=device)
+    )
+    read = first_window(loaded, text, target, window_length(loaded, window))
+    beside = read.target or read
+    found: dict[int, tuple[Site, np.ndarray]] = {}
+
+    def observe(site: Site, call: AttentionCall) -> Tensor:
+        if layer is not None and site.index != layer:
+            return output_of(call)
+        heads = call.query.shape[1]
+        if head is not None and head >= heads:
+            raise AttnscopeError(
+                f"there is no head {head} in layer {site.index}: it has {heads}, counted from 0"
+            )
+        output, rows = measure(call, Need())
+        sums = received_by(call, rows.log_sum_exp, last=last)[0]
+        found[site.index] = site, (sums if head is None else sums[head : head + 1]).cpu().numpy()
+        return output
+
+    inputs = {"input_ids": torch.tensor([list(read.ids)], device=device_of(loaded.model))}
+    has_decoder = bool(loaded.model.config.is_encoder_decoder)
+    if has_decoder:
+        inputs["decoder_input_ids"] = torch.tensor([list(beside.ids)], device=device_of(loaded.model))
+    with borrowed(loaded.model), watching(loaded.model, observe):
+        forward(loaded.model, inputs, lambda _: read.source)
+    if layer is not None and not found:
+        raise AttnscopeError(
+            f"there is no attention layer {layer}: give a smaller number; they are counted from 0"
+        )
+    layers = [found[index] for index in sorted(found)]
+    sides = {site.kind == "causal" and has_decoder for site, _ in layers}
+    if len({sums.shape[1] for _, sums in layers}) > 1 or (len(sides) > 1 and beside is not read):
+        raise AttnscopeError(
+            "the layers of this encoder-decoder have keys of two texts: choose one (layer=), or leave out target"
+        )
+    keys = beside if sides == {True} else read
+    array = xr.DataArray(
+        padded_heads([sums for _, sums in layers]),
+        dims=("layer", "head", "key"),
+        coords={
+            **layer_coordinates([site for site, _ in layers]),
+            "key_token": ("key", np.array(keys.tokens, dtype=object)),
+        },
+        name="received",
+        attrs={"long_name": "Sum of the weights on each key", "units": "queries"},
+    )
+    array = array.assign_coords(head=np.arange(array.sizes["head"]) if head is None else [head])
+    chosen = ({"layer": 0} if layer is not None else {}) | ({} if head is None else {"head": 0})
+    return array.isel(chosen)

@@ -1,0 +1,126 @@
+"""What is had by a second pass over the scores: sums over keys and over all offsets."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from attnscope.attention import AttentionCall, received, weight_sums
+from attnscope.statistics._catalogue import KNOWN, SECOND_PASS
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Sequence
+
+    from attnscope.statistics._blocks import BlockSums
+
+OBSERVATION = 32  # queries, as SnapKV has them
+
+
+@dataclass(frozen=True, eq=False)
+class SecondPass:
+    """Sums of the weights over the queries of one attention call; None where not asked for.
+
+    Attributes
+    ----------
+    received
+        ``(batch, head, key)``: what each key receives from all queries that are real tokens.
+    recent
+        The same from the last of them alone, the observation window.
+    offsets
+        ``(batch, head, offset)``: the weights at every offset.
+    blocks
+        The weights in blocks.
+    """
+
+    received: Tensor | None = None
+    recent: Tensor | None = None
+    offsets: Tensor | None = None
+    blocks: BlockSums | None = None
+
+
+@dataclass(frozen=True)
+class Asking:
+    """What is asked of a second pass.
+
+    Attributes
+    ----------
+    needs
+        Which of `SECOND_PASS`.
+    observation
+        Queries at the end of each text whose weights `recent` sums.
+    reach
+        Largest offset: what lies beyond is left out.
+
+    Examples
+    --------
+    >>> from attnscope.attention import Need, measure
+    >>> x = torch.zeros(1, 1, 3, 8)
+    >>> call = AttentionCall(x, x, x, scale=1.0, causal=True)
+    >>> lse = measure(call, Need())[1].log_sum_exp
+    >>> sums = Asking({"recent"}, observation=1, reach=2).of(call, lse, torch.tensor([[True, True, False]]))
+    >>> sums.recent[0, 0].tolist()
+    [0.5, 0.5, 0.0]
+    """
+
+    needs: Collection[str]
+    observation: int
+    reach: int
+
+    @classmethod
+    def for_names(cls, names: Sequence[str], observation: int, reach: int) -> Asking:
+        """What these statistics need."""
+        return cls({need for name in names for need in KNOWN[name].needs}, observation, reach)
+
+    def of(self, call: AttentionCall, log_sum_exp: Tensor, valid: Tensor) -> SecondPass:
+        """Sums over the `valid` queries, ``(batch, query)``, of a call with this log-sum-exp."""
+        wanted = SECOND_PASS & set(self.needs)
+        if not wanted:
+            return SecondPass()
+        sums = weight_sums(
+            call, log_sum_exp, valid, received="received" in wanted, offsets="offset_sum" in wanted
+        )
+        recent = received(call, log_sum_exp, valid, self.observation) if "recent" in wanted else None
+        return SecondPass(sums.received, recent, self._centred(call, sums.offsets))
+
+    def of_equal(self, call: AttentionCall, log_sum_exp: Tensor, valid: Tensor) -> SecondPass:
+        """The same of equal weights over whatever the first head may see: one head."""
+        return self.of(evenly(call), log_sum_exp, valid) if SECOND_PASS & set(self.needs) else SecondPass()
+
+    def _centred(self, call: AttentionCall, offsets: Tensor | None) -> Tensor | None:
+        """From ``-reach`` to ``reach``; 0 where the text has no such offset."""
+        if offsets is None:
+            return None
+        sides = (self.reach - size + 1 for size in (call.query.shape[2], call.key.shape[2]))
+        return torch.nn.functional.pad(offsets, tuple(sides))
+
+
+def settings_of(names: Sequence[str], observation: int) -> dict[str, int]:
+    """What a signature says of the observation window: nothing where no statistic is over it.
+
+    Examples
+    --------
+    >>> settings_of(["entropy"], 32), settings_of(["recent_top_key"], 32)
+    ({}, {'observation': 32})
+    """
+    return {"observation": observation} if "recent" in Asking.for_names(names, observation, 0).needs else {}
+
+
+def evenly(call: AttentionCall) -> AttentionCall:
+    """A call of one head with equal weights over whatever the first head may see.
+
+    Examples
+    --------
+    >>> x = torch.randn(1, 2, 3, 8)
+    >>> evenly(AttentionCall(x, x, x, scale=1.0)).query.shape
+    torch.Size([1, 1, 3, 1])
+    """
+    query, key, value = (torch.zeros_like(side[:, :1, :, :1]) for side in (call.query, call.key, call.value))
+    bias = None
+    if call.bias is not None:
+        forbids = call.bias[:, :1] <= torch.finfo(call.bias.dtype).min / 2
+        bias = torch.zeros_like(call.bias[:, :1]).masked_fill(forbids, -torch.inf)
+    mask = None if call.mask is None else call.mask[:, :1]
+    return replace(call, query=query, key=key, value=value, mask=mask, bias=bias, softcap=None, sinks=None)

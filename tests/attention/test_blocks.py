@@ -1,0 +1,70 @@
+"""Sums and maxima of blocks, held against those of the explicit weights."""
+
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+
+from attnscope import AttnscopeError
+from attnscope.attention import AttentionCall, Need, block_weights, measure
+from tests.attention.oracle import oracle
+from tests.attention.test_measure import CALLS
+
+
+def by_definition(weights, size):
+    cuts = [weights.split(size, dim=2)[i].split(size, dim=3) for i in range(-(-weights.shape[2] // size))]
+    total = torch.stack([torch.stack([cell.sum((2, 3)) for cell in row], -1) for row in cuts], -2)
+    return total, torch.stack([torch.stack([cell.amax((2, 3)) for cell in row], -1) for row in cuts], -2)
+
+
+def wide(call):
+    """The same in float64, which the compiled loop does not take."""
+    tensors = {name: getattr(call, name) for name in ("query", "key", "value", "bias", "sinks")}
+    return replace(call, **{name: one.double() for name, one in tensors.items() if one is not None})
+
+
+@pytest.mark.parametrize("change", [lambda call: call, wide], ids=["compiled", "in PyTorch"])
+@pytest.mark.parametrize("name", CALLS)
+def test_blocks_are_sums_and_maxima_of_the_weights(name, change):
+    call = change(CALLS[name])
+    log_sum_exp = measure(call, Need())[1].log_sum_exp
+    *_, weights = oracle(call, 0)
+    for size in (64, 600):  # of whole tiles, and of several
+        blocks = block_weights(call, log_sum_exp, size)
+        total, largest = by_definition(weights, size)
+        torch.testing.assert_close(blocks.total.double(), total, atol=1e-5, rtol=1e-5)
+        torch.testing.assert_close(blocks.largest.double(), largest, atol=1e-6, rtol=1e-5)
+
+
+def small(dtype=torch.float32):
+    x = torch.randn(1, 2, 6, 4, generator=torch.Generator().manual_seed(1), dtype=dtype)
+    return AttentionCall(x, x, x, 1.0, causal=True)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_rows_are_left_out_and_rows_of_nan_tell(dtype):
+    call = small(dtype)
+    log_sum_exp = measure(call, Need())[1].log_sum_exp
+    log_sum_exp[..., 3] = math.inf
+    blocks = block_weights(call, log_sum_exp, 2)
+    torch.testing.assert_close(blocks.total.sum(-1), torch.tensor([[[2.0, 1.0, 2.0]] * 2]))
+    log_sum_exp[0, 1, 5] = math.nan
+    assert block_weights(call, log_sum_exp, 2).total.isnan().any(-1).tolist() == [
+        [[False] * 3, [False, False, True]]
+    ]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_rows_that_may_look_nowhere_have_no_weight(dtype):
+    call = small(dtype)
+    bias = torch.zeros(1, 1, 6, 6, dtype=dtype)
+    bias[..., 1, :] = -math.inf
+    call = replace(call, bias=bias, mask=torch.arange(6)[:, None].ne(4).expand(1, 1, 6, 6))
+    blocks = block_weights(call, measure(call, Need())[1].log_sum_exp, 1)
+    torch.testing.assert_close(blocks.total.sum(-1)[0, 0], torch.tensor([1.0, 0, 1, 1, 0, 1]))
+
+
+def test_a_size_below_one_is_refused():
+    with pytest.raises(AttnscopeError, match="size of a block is 0: expected 1 or more"):
+        block_weights(small(), torch.zeros(1, 2, 6), 0)
