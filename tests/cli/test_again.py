@@ -163,6 +163,10 @@ def _remove(name):
 def test_what_was_measured_is_not_loaded_again(same, more):
     said, loaded = same(*SCAN, *more)
     assert (said.returncode, loaded) == (0, False)
+    of_tables = "--json" not in more and "--csv" not in more
+    assert (
+        "a head's kind is the one that it has in most of them" in " ".join(said.stdout.split())
+    ) == of_tables
 
 
 def test_views_are_drawn_again_without_the_model(same):

@@ -12,6 +12,7 @@ from rich.text import Text
 
 from attnscope.cli.output import emit, new_console, printable, progress_bar
 from attnscope.progress import Progress
+from tests.cli.command import attnscope
 
 COMMAND = [sys.executable, "-m", "attnscope"]
 ESCAPES = "\x1b]52;c;cm0=\x07\x1b[2J\x9b31m\r\x08\u202etxt\u2066\x7f"
@@ -139,3 +140,13 @@ def test_the_bar_shows_what_is_done_its_share_and_what_is_told(capsys, monkeypat
         show(Progress("train", 0.5, {"update": 1200, "loss": 2.34567}))
     shown = capsys.readouterr().err
     assert all(part in shown for part in ("train", "50%", "left", "update 1,200  loss 2.346"))
+
+
+def test_of_processes_that_share_a_model_one_tells_what_is_wrong(tmp_path, monkeypatch):
+    shared = ("scan", "nowhere", "--tp-plan", "auto")
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    silent = attnscope(*shared, cwd=tmp_path)
+    assert (silent.returncode, silent.stderr) == (2, "")
+    assert "nowhere" in attnscope("scan", "nowhere", cwd=tmp_path).stderr  # a task of its own tells of itself
+    monkeypatch.setenv("LOCAL_RANK", "0")
+    assert "nowhere" in attnscope(*shared, cwd=tmp_path).stderr

@@ -138,6 +138,7 @@ def parameters_of(model: nn.Module) -> Generator[tuple[str, Tensor]]:
 
 def _not_placed(error: Exception) -> AttnscopeError:
     return AttnscopeError(
-        f"the layers cannot be placed as device_map and max_memory say ({reason_of(error)}): weights that layers share "
-        "may have to stay together. Give other sizes (--max-memory), or in Python a map of your own"
+        f"the layers cannot be placed as device_map and max_memory say ({reason_of(error)}). Layers that share a "
+        "matrix (embedding and output, where weights are tied) are not parted by transformers: give other sizes "
+        "(--max-memory), or in Python a map that keeps them together"
     )

@@ -113,12 +113,19 @@ def _run() -> int:
     except Exception as error:
         known = error if isinstance(error, AttnscopeError) else out_of_memory(error)
         if known is not None:
-            tell(f"attnscope: {known}")
+            if not _is_told_by_another():
+                tell(f"attnscope: {known}")
             return 2
         if isinstance(error, OSError):
             return _unwritten(error)
         raise
     return 0
+
+
+def _is_told_by_another() -> bool:
+    """Whether the first process of this machine runs the same command, and says the same: tensor parallelism."""
+    shared = any(word.partition("=")[0] == "--tp-plan" for word in sys.argv)
+    return shared and os.environ.get("LOCAL_RANK", "0") != "0"
 
 
 def _unwritten(error: OSError) -> int:

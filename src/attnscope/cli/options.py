@@ -119,7 +119,8 @@ MaxMemory = Annotated[
     str | None,
     typer.Option(
         metavar="0=10GiB,cpu=30GiB",
-        help="Memory of each GPU, by its number, and of the machine that --device-map may fill.",
+        help="Most that --device-map may fill: of each GPU, by its number, and of the machine's memory (cpu). What is "
+        "left of the model stays on the disk.",
         show_default="all that is free",
     ),
 ]

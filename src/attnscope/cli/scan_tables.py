@@ -135,7 +135,8 @@ def print_tables(results: xr.Dataset) -> None:
         console.print(note, style="dim", highlight=False, markup=False)
     if numbering := numbering_note(results.layer_name.values.tolist()):
         console.print(numbering, style="dim", highlight=False, markup=False)
-    for kind, rows in rank_heads(results).items():
+    ranked = rank_heads(results)
+    for kind, rows in ranked.items():
         what, where = (_MEANING_OF_IMAGES if _is_of_images(results) else _MEANING)[kind]
         if rows:
             console.print(f"\nmost {kind} heads: {what}", style="bold", highlight=False)
@@ -146,6 +147,13 @@ def print_tables(results: xr.Dataset) -> None:
                 f"\nno {kind} head: none has {least} of its weight {where} and twice what equal weights give"
             )
             console.print(none, style="bold", highlight=False)
+    if sizes["text"] > 1 and any(row["label"] for rows in ranked.values() for row in rows):
+        each = _entries(results)
+        console.print(
+            f"Weights and offsets are of the mean over all {each}; a head's kind is the one that it has in most of "
+            "them.",
+            style="dim",
+        )
     if "group_weight" in results:
         print_groups(results, console)
     if "by" in results.coords:
@@ -153,6 +161,13 @@ def print_tables(results: xr.Dataset) -> None:
     kinds = results.attrs["kinds"] if "kinds" in results.attrs else _missing(results)
     console.print(f"\n{kinds}", highlight=False, markup=False)
     console.print("A weight is a mixing coefficient, not an explanation.", style="dim")
+
+
+def _entries(results: xr.Dataset) -> str:
+    """What each entry of ``text`` is, in the plural."""
+    from attnscope._documents import called_in
+
+    return "pools" if "window_count" in results else called_in(results.attrs)["windows"]
 
 
 def _is_of_images(results: xr.Dataset) -> bool:
