@@ -1,8 +1,12 @@
-"""Head ablation and attribution patching beside TransformerLens, on the same tiny GPT-2: equal numbers, and the time.
+"""What TransformerLens says of heads beside what we say, on the same tiny random models.
 
-python benchmarks/peer_heads.py model peer                  # writes a random GPT-2 and token ids into the folder
+python benchmarks/peer_heads.py model peer                  # writes the models and token ids into the folder
 PEER/bin/python benchmarks/peer_heads.py theirs peer        # in an environment of its own: pip install transformer_lens
 python benchmarks/peer_heads.py ours peer                   # compares
+
+Head ablation and attribution patching on a GPT-2: equal numbers, and the time. The scores of `head_detector` on a model
+of each of 28 families, on tokens said twice and on tokens that come again here and there, with every setting; and the
+roles of `attnscope roles` that are the same patterns on tokens said twice. `--only ablation` or `detector` does one.
 """
 
 from __future__ import annotations
@@ -17,6 +21,63 @@ import torch
 
 _LAYERS, _HEADS, _TEXTS, _TOKENS, _VOCABULARY = 6, 8, 8, 64, 512
 
+_WORDS, _PERIOD = 64, 20
+_WIDE = {
+    "hidden_size": 32,
+    "num_attention_heads": 4,
+    "num_hidden_layers": 2,
+    "intermediate_size": 48,
+    "vocab_size": _WORDS,
+    "max_position_embeddings": 96,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+    "pad_token_id": 0,
+}
+_SHARED = {**_WIDE, "num_key_value_heads": 2, "head_dim": 8}
+_NEAR = {**_SHARED, "sliding_window": 30}
+_GPT = {"n_embd": 32, "n_head": 4, "n_layer": 2, "n_positions": 96, "vocab_size": _WORDS}
+_YARN = {"rope_type": "yarn", "rope_theta": 1e4, "factor": 2.0, "original_max_position_embeddings": 48}
+#: By the name of the family in transformers: what a tiny config of it says.
+_FAMILIES: dict[str, dict[str, Any]] = {
+    "gpt2": _GPT,
+    "gpt_bigcode": _GPT,
+    "gptj": {**_GPT, "rotary_dim": 8},
+    "codegen": {**_GPT, "rotary_dim": 8, "n_ctx": 96},
+    "gpt_neo": {
+        "hidden_size": 32,
+        "num_layers": 2,
+        "num_heads": 4,
+        "vocab_size": _WORDS,
+        "max_position_embeddings": 96,
+        "attention_types": [[["global", "local"], 1]],
+        "window_size": 30,
+    },
+    "gpt_neox": _WIDE,
+    "opt": {**_WIDE, "ffn_dim": 48, "word_embed_proj_dim": 32},
+    "bloom": {"hidden_size": 32, "n_head": 4, "n_layer": 2, "vocab_size": _WORDS},
+    "falcon": {**_WIDE, "new_decoder_architecture": False, "multi_query": True},
+    "mpt": {"d_model": 32, "n_heads": 4, "n_layers": 2, "max_seq_len": 96, "vocab_size": _WORDS},
+    "llama": _SHARED,
+    "mistral": _NEAR,
+    "mixtral": {**_SHARED, "num_local_experts": 2},
+    "qwen2": _SHARED,
+    "qwen3": _SHARED,
+    "gemma": _SHARED,
+    "gemma2": {**_NEAR, "query_pre_attn_scalar": 8},
+    "gemma3_text": {**_NEAR, "query_pre_attn_scalar": 8},
+    "phi": _WIDE,
+    "phi3": _SHARED,
+    "stablelm": _SHARED,
+    "starcoder2": _SHARED,
+    "olmo": _SHARED,
+    "olmo2": _SHARED,
+    "granite": _SHARED,
+    "cohere": _SHARED,
+    "gpt_oss": {**_NEAR, "num_local_experts": 2, "num_experts_per_tok": 1, "rope_parameters": _YARN},
+    "bert": _WIDE,
+}
+_PATTERNS = ("previous_token_head", "duplicate_token_head", "induction_head")
+
 
 def main() -> None:
     """One of the three steps."""
@@ -25,9 +86,16 @@ def main() -> None:
     )
     parser.add_argument("step", choices=("model", "theirs", "ours"))
     parser.add_argument("folder", type=Path)
+    parser.add_argument("--only", choices=("ablation", "detector"))
     given = parser.parse_args()
     torch.set_num_threads(1)
-    {"model": make, "theirs": theirs, "ours": ours}[given.step](given.folder)
+    steps = {
+        "ablation": {"model": make, "theirs": theirs, "ours": ours},
+        "detector": {"model": make_families, "theirs": detect_theirs, "ours": detect_ours},
+    }
+    for part, functions in steps.items():
+        if given.only in {None, part}:
+            functions[given.step](given.folder)
 
 
 def make(folder: Path) -> None:
@@ -143,6 +211,113 @@ def ours(folder: Path) -> None:
         )
     print(
         f"ours {seconds:.2f} s, TransformerLens {peer['seconds']:.2f} s: {peer['seconds'] / seconds:.1f} times as fast"
+    )
+
+
+def make_families(folder: Path) -> None:
+    """A tiny model of each family, with weights large enough for sharp heads, and a tokenizer; and two texts."""
+    from tokenizers import Tokenizer
+    from tokenizers.models import WordLevel
+    from transformers import AutoConfig, PreTrainedTokenizerFast
+
+    marks = dict(zip(("unk_token", "bos_token", "eos_token"), ("t0", "t1", "t2"), strict=True))
+    words = WordLevel({f"t{number}": number for number in range(_WORDS)}, unk_token=marks["unk_token"])
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=Tokenizer(words), **marks)
+    for name, settings in _FAMILIES.items():
+        torch.manual_seed(0)
+        model = _class_of(name).from_config(AutoConfig.for_model(name, **settings)).eval()
+        for parameter in model.parameters():
+            if parameter.ndim > 1:
+                torch.nn.init.normal_(parameter, std=0.3)
+        model.save_pretrained(folder / "families" / name)
+        tokenizer.save_pretrained(folder / "families" / name)
+    said = (3 + torch.randperm(_WORDS - 3)[:_PERIOD]).tolist()
+    again = torch.randint(3, 12, (2 * _PERIOD,)).tolist()
+    texts = {"twice": [1, *said, *said], "again": [1, *again]}
+    (folder / "texts.json").write_text(json.dumps(texts), encoding="utf-8")
+
+
+def _class_of(name: str) -> Any:
+    from transformers import AutoModelForCausalLM, AutoModelForMaskedLM
+
+    return AutoModelForMaskedLM if name == "bert" else AutoModelForCausalLM
+
+
+def _settings(folder: Path) -> list[tuple[str, str, dict[str, bool], list[int]]]:
+    """Everything that is asked of each model: name, pattern, what is excluded, token ids."""
+    texts = json.loads((folder / "texts.json").read_text(encoding="utf-8"))
+    return [
+        (
+            f"{text} {pattern} {bos} {current}",
+            pattern,
+            {"exclude_bos": bos, "exclude_current_token": current},
+            ids,
+        )
+        for text, ids in texts.items()
+        for pattern in _PATTERNS
+        for bos in (False, True)
+        for current in (False, True)
+    ]
+
+
+def detect_theirs(folder: Path) -> None:
+    """TransformerLens' `detect_head` on every model, text and setting."""
+    from transformer_lens.head_detector import detect_head
+    from transformer_lens.model_bridge import TransformerBridge
+
+    scores: dict[str, dict[str, Any]] = {}
+    for name in _FAMILIES:
+        place = folder / "families" / name
+        model = _class_of(name).from_pretrained(place, attn_implementation="eager").eval()
+        bridge: Any = TransformerBridge.boot_transformers(str(place), hf_model=model, device="cpu")
+        for key, pattern, excluded, ids in _settings(folder):
+            bridge.to_tokens = lambda _, ids=ids: torch.tensor([ids])
+            scores.setdefault(name, {})[key] = detect_head(bridge, key, pattern, **excluded).tolist()
+    (folder / "detected.json").write_text(json.dumps(scores), encoding="utf-8")
+
+
+def detect_ours(folder: Path) -> None:
+    """Ours, beside theirs; and the roles on tokens said twice, which are the same but for what is divided by."""
+    import numpy as np
+
+    from attnscope.capture import load_model
+    from attnscope.detection import pattern_scores
+    from attnscope.detection._measured import measured, sites_of
+    from attnscope.detection._probes import Probe, plain_window
+    from attnscope.detection._seen import SeenTwice
+
+    theirs = json.loads((folder / "detected.json").read_text(encoding="utf-8"))
+    apart, of_roles, largest = {}, [], 0.0
+    for name in _FAMILIES:
+        model = load_model(folder / "families" / name, device="cpu").model
+        apart[name] = 0.0
+        for key, pattern, excluded, ids in _settings(folder):
+            other = np.array(theirs[name][key])
+            largest = max(largest, float(other.max()))
+            own = pattern_scores(model, ids, pattern, **excluded).values
+            apart[name] = max(apart[name], float(np.abs(own - other).max()))
+        ids = _settings(folder)[0][3]
+        probe = Probe(
+            "repeated", (plain_window(ids, "twice"),), lambda _, call: SeenTwice.of(call, 1, _PERIOD)
+        )
+        made = measured(
+            model,
+            sites_of(model, probe),
+            [probe],
+            ["duplicate_token", "induction"],
+            lambda _: None,
+            with_equal=False,
+        )
+        for role in ("duplicate_token", "induction"):
+            if name != "gpt_oss" and not np.isnan(made[role].values).all():  # there rows sum to less than 1
+                other = np.array(theirs[name][f"twice {role}_head False False"])
+                of_roles.append(float(np.abs(made[role].values[0] * _PERIOD / len(ids) - other).max()))
+    for name, value in apart.items():
+        print(f"{name:12} largest difference {value:.1e}")
+    count = len(_settings(folder))
+    print(
+        f"head_detector, {len(apart)} families, {count} scores of each head: largest difference "
+        f"{max(apart.values()):.1e}, largest score {largest:.3f}; roles on tokens said twice: {max(of_roles):.1e}"
     )
 
 

@@ -19,7 +19,7 @@ import xarray as xr
 
 from attnscope.results._nodes import Node
 from attnscope.results._zarr import write_zarr
-from attnscope.statistics import WINDOWS
+from attnscope.statistics import HEADS, WINDOWS, heads_of_run, load_heads
 from attnscope.store import RunFolder
 
 SCALARS = (
@@ -106,6 +106,20 @@ def main() -> None:
             print(f"{kind}: {size / windows:,.0f} bytes a window, {a_million:.1f} GB for a million")
         print(f"together {sum(sizes.values()) / windows * MILLION / 1e9:.1f} GB for a million windows")
         print(f"written in {wrote / given.pools * 1000:.0f} ms a pool of {given.pool} windows")
+        began = time.perf_counter()
+        found = heads_of_run(run)
+        each = (time.perf_counter() - began) / given.pools * MILLION / given.pool
+        with run:
+            run.save(HEADS, found)
+        print(f"what all come to is made once in {each:.0f} s for a million windows")
+        began = time.perf_counter()
+        summary = load_heads(run)
+        seconds = time.perf_counter() - began
+        size = Path(place, "run", f"{HEADS}.zarr.zip").stat().st_size / 1e6
+        print(
+            f"and read in {seconds:.2f} s, however many windows there are: "
+            f"{len(summary or ())} variables, {size:.0f} MB"
+        )
         began = time.perf_counter()
         run.results()
         each = (time.perf_counter() - began) / given.pools

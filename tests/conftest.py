@@ -1,5 +1,6 @@
 """What all tests share: shapes checked at run time, the folders of real data and models."""
 
+import gc
 import os
 from pathlib import Path
 
@@ -27,6 +28,13 @@ install(
 )
 
 _BESIDE = Path(__file__).parents[2] / "shared"
+
+
+def pytest_collection_finish():
+    """Leave what imports and collection made out of every collection of garbage: a tenth of the tests' time."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(20_000, 20, 50)
 
 
 @pytest.fixture

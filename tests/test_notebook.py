@@ -20,10 +20,11 @@ def results():
         "intervene": attnscope.intervene(texts=TEXTS, ablations=["zero"], steps=0, why=False),
         "patch": attnscope.patch(),
         "explain": attnscope.explain(limit=2, window=24),
+        "roles": attnscope.roles(texts=TEXTS, only="previous_token", controls="none"),
     }
 
 
-@pytest.mark.parametrize("command", ["scan", "diff", "intervene", "patch", "explain"])
+@pytest.mark.parametrize("command", ["scan", "diff", "intervene", "patch", "explain", "roles"])
 def test_each_result_has_a_summary_with_a_picture_and_a_page(results, command):
     shown = results[command].attnscope
     assert shown.command == command

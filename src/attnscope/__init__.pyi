@@ -1,12 +1,14 @@
-from . import faithfulness, mechanism, results, zoo
+from . import detection, faithfulness, mechanism, results, zoo
 from ._expect import expect
 from .comparison import compare
+from .detection import roles
 from .difference import contrasts, diff
 from .errors import AttnscopeError
 from .faithfulness import intervene, patch
 from .mechanism import explain
 from .results import open_run, runs
 from .statistics import measure_weights, received, scan, watch, weights
+from .statistics.generation import generate
 from .training import train
 from .translation import translate
 from .translation.alignment import align
@@ -20,10 +22,12 @@ __all__ = [
     "align",
     "compare",
     "contrasts",
+    "detection",
     "diff",
     "expect",
     "explain",
     "faithfulness",
+    "generate",
     "intervene",
     "measure_weights",
     "mechanism",
@@ -31,6 +35,7 @@ __all__ = [
     "patch",
     "received",
     "results",
+    "roles",
     "runs",
     "scan",
     "score",

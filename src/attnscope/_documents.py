@@ -1,6 +1,7 @@
 """What intervals are over: documents, whose windows are not independent, or windows where there are too few."""
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -20,6 +21,25 @@ def units_of(documents: Sequence[Hashable]) -> tuple[Sequence[Hashable], str]:
     if len(set(documents)) >= LEAST:
         return documents, "documents"
     return range(len(documents)), "windows"
+
+
+def called_in(attributes: Mapping[str, Any]) -> dict[str, str]:
+    """What documents and windows are called in results that have these attributes.
+
+    Examples
+    --------
+    >>> called_in({"reads": "images"})["documents"], called_in({})["windows"]
+    ('images', 'windows')
+    """
+    return _CALLED.get(str(attributes.get("reads")), _OF_TEXTS)
+
+
+_OF_TEXTS = {"documents": "documents", "windows": "windows"}
+_CALLED = {
+    "images": {"documents": "images", "windows": "images"},
+    "sounds": {"documents": "sounds", "windows": "windows"},
+    "texts with images": {"documents": "texts", "windows": "texts"},
+}
 
 
 def mean_by_document(values: np.ndarray, documents: Sequence[Hashable]) -> tuple[np.ndarray, np.ndarray, int]:

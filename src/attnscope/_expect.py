@@ -63,7 +63,7 @@ class Measured:
         if np.isnan(end):
             raise AttnscopeError(
                 f"the {self.said} is {self.mean:.3g} without an interval, so nothing can be expected of it: scan 6 "
-                "windows or more"
+                f"{self.over.partition(' ')[2] or 'windows'} or more"
             )
         return end
 
@@ -87,25 +87,52 @@ class Expectation:
     def __repr__(self) -> str:
         return f"<head {self.layer}.{self.head} over {self.run.sizes['text']} texts>"
 
-    def looks_at(self, offset: int) -> Measured:
+    def looks_at(self, offset: int | tuple[int, int]) -> Measured:
         """Mean weight at an offset, key position minus query position: -1 is the token before.
 
-        It is the mean over the pairs of tokens that have the offset (`profile`), a little more than the share of all
-        weight there, which the tables of `scan` give.
+        Of images an offset is so many rows down and so many columns to the right: ``(0, -1)`` is the patch to the left.
+        It is the mean over the pairs of tokens, or patches, that have the offset (`profile`, `patch_profile`), a little
+        more than the share of all weight there, which the tables of `scan` give.
 
         Raises
         ------
         AttnscopeError
             If the scan has no profile, or its band ends before that offset.
         """
-        values = self._of("profile")
-        if offset not in values.offset.values:
-            raise AttnscopeError(
-                f"offset {offset} lies outside the band of the scan, {int(values.offset[0])} to "
-                f"{int(values.offset[-1])}: scan with a larger --band"
-            )
+        of_images = "row_offset" in self.run.dims
+        axes = ("row_offset", "column_offset") if of_images else ("offset",)
+        place = offset if isinstance(offset, tuple) else (offset,)
+        if len(place) != len(axes):
+            form = "rows down and columns to the right, as (0, -1)" if of_images else "one number, as -1"
+            raise AttnscopeError(f"the offset is {offset}; of this scan expected {form}")
+        values = self._of("patch_profile" if of_images else "profile")
+        for axis, step in zip(axes, place, strict=True):
+            if step not in values[axis].values:
+                raise AttnscopeError(
+                    f"offset {offset} lies outside the band of the scan, {int(values[axis][0])} to "
+                    f"{int(values[axis][-1])}: scan with a larger --band"
+                )
+        at = dict(zip(axes, place, strict=True))
         return self._measured(
-            f"mean weight of head {self.layer}.{self.head} at offset {offset}", values.sel(offset=offset)
+            f"mean weight of head {self.layer}.{self.head} at offset {offset}", values.sel(at)
+        )
+
+    def group_weight(self, query: str, key: str) -> Measured:
+        """Mean weight of the tokens of one group on all tokens of another, as ``("text", "image")``.
+
+        Raises
+        ------
+        AttnscopeError
+            If the scan has no groups, or none of that name.
+        """
+        values = self._of("group_weight")
+        known = [str(name) for name in values.group_query.values]
+        for name in (query, key):
+            if name not in known:
+                raise AttnscopeError(f"there is no group {name!r}; choose from {', '.join(known)}")
+        return self._measured(
+            f"weight of head {self.layer}.{self.head} from {query} to {key}",
+            values.sel(group_query=query, group_key=key),
         )
 
     def statistic(self, name: str) -> Measured:
@@ -118,7 +145,9 @@ class Expectation:
         """
         values = self._of(name)
         if values.dims != ("text",):
-            raise AttnscopeError(f"{name} has more than one number a head: see looks_at for offsets")
+            raise AttnscopeError(
+                f"{name} has more than one number a head: see looks_at for offsets, group_weight for groups"
+            )
         return self._measured(f"{name} of head {self.layer}.{self.head}", values)
 
     @property
@@ -143,7 +172,7 @@ class Expectation:
         return self.run[name].sel(layer=self.layer, head=self.head)
 
     def _measured(self, said: str, values: xr.DataArray) -> Measured:
-        from attnscope._documents import units_of
+        from attnscope._documents import called_in, units_of
         from attnscope.faithfulness.arrays import by_document
 
         documents: Sequence[Hashable] = (
@@ -156,7 +185,7 @@ class Expectation:
             raise AttnscopeError(f"no text has a {said}: longer windows are needed")
         found = by_document(values.values[known], units)
         units_said = str(values.attrs.get("units", "1"))
-        over = f"{len(set(units))} {called}"
+        over = f"{len(set(units))} {called_in(self.run.attrs)[called]}"
         return Measured(said, float(found.mean), float(found.low), float(found.high), units_said, over)
 
 

@@ -63,7 +63,7 @@ class Shown:
 
     @property
     def command(self) -> str:
-        """The command that gives such results: scan, explain, intervene, patch, diff.
+        """The command that gives such results: scan, explain, intervene, patch, diff, roles.
 
         Raises
         ------
@@ -93,10 +93,12 @@ class Shown:
 
         write: dict[str, Callable[[Any, Path], Path]] = {
             "scan": lambda result, path: report.write_report(result, None, path),
+            "generate": report.write_generation_report,
             "explain": report.write_explain_report,
             "intervene": report.write_intervention_report,
             "patch": report.write_patch_report,
             "diff": report.write_difference_report,
+            "roles": report.write_roles_report,
         }
         with tempfile.TemporaryDirectory() as folder:
             place = Path(folder) / "report.html"
@@ -142,6 +144,13 @@ def _of_scan(result: xr.Dataset) -> list[str]:
     return lines
 
 
+def _of_generate(result: xr.Dataset) -> list[str]:
+    from attnscope._turning import said_of_turns, turns
+
+    shape = f"{result.sizes['layer']} layers of {result.sizes['head']} heads"
+    return [f"{shape} over {int(result.length.sum())} new tokens", said_of_turns(turns(result))]
+
+
 def _of_explain(tree: xr.DataTree) -> list[str]:
     from attnscope.mechanism import cause, foretold, mask_note, rank_heads, summary
 
@@ -166,12 +175,20 @@ def _of_diff(result: xr.Dataset) -> list[str]:
     return headline(result)
 
 
+def _of_roles(result: xr.Dataset) -> list[str]:
+    from attnscope.detection import headline
+
+    return headline(result)
+
+
 _SUMMARIES: dict[str, Callable[[Any], list[str]]] = {
     "scan": _of_scan,
+    "generate": _of_generate,
     "explain": _of_explain,
     "intervene": _of_intervene,
     "patch": _of_patch,
     "diff": _of_diff,
+    "roles": _of_roles,
 }
 
 
@@ -199,6 +216,10 @@ def _figures(command: str, result: Any) -> Iterator[Figure]:
         from attnscope.figures.difference import change_maps
 
         yield change_maps(result)
+    elif command == "roles":
+        from attnscope.figures.roles import role_maps
+
+        yield role_maps(result)
 
 
 xr.register_dataset_accessor("attnscope")(Shown)

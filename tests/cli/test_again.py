@@ -2,12 +2,14 @@
 
 import errno
 import fcntl
+import json
 import shutil
 import subprocess
 import sys
 from contextlib import ExitStack
 
 import pytest
+from transformers import AutoTokenizer
 
 from attnscope.bundled import MODEL
 from attnscope.cli import again
@@ -16,6 +18,9 @@ from attnscope.errors import AttnscopeError
 from attnscope.statistics import _scan_texts
 from attnscope.store import OwnedFolder, _signature, manifest_of
 from tests.cli.command import attnscope
+from tests.pictured import save_pictured_model, write_pictured
+from tests.pictures import save_vision_model, write_pictures
+from tests.sounds import SAID, save_whisper, write_sounds
 
 SCAN = ("scan", "model", "texts", "--limit", "3", "--window", "32")
 RUN = ("--out", "run")
@@ -308,3 +313,127 @@ def test_pytorch_is_not_even_imported(here, more):
     found = subprocess.run(words, cwd=here, capture_output=True, text=True, check=True)
     assert found.stderr.splitlines()[-1] == "[]"
     assert "positional" in found.stdout or "peak_offset" in found.stdout
+
+
+@pytest.fixture(scope="module")
+def senses(tmp_path_factory):
+    """Models that read images, sounds, texts with images and chats, and what they read."""
+    place = tmp_path_factory.mktemp("senses") / "here"
+    place.mkdir()
+    write_pictures(place / "photos", 2)
+    save_vision_model("vit", place / "vit")
+    write_sounds(place / "said")
+    for number, said in enumerate(SAID):
+        (place / "said" / f"{number}.txt").write_text(said)
+    save_whisper(place / "whisper")
+    write_pictured(place / "pictured")
+    save_pictured_model("llava", place / "llava")
+    tokenizer = AutoTokenizer.from_pretrained(MODEL)
+    tokenizer.chat_template = "{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}"
+    shutil.copytree(MODEL, place / "chatty")
+    tokenizer.save_pretrained(place / "chatty")
+    chat = [{"role": "user", "content": "Is the tide out?"}, {"role": "assistant", "content": "It is."}]
+    (place / "chats.jsonl").write_text("\n".join(json.dumps({"messages": chat}) for _ in range(2)))
+    return place
+
+
+@pytest.mark.parametrize(
+    ("words", "change"),
+    [
+        (("vit", "photos"), _flip("photos/1.jpg")),
+        (("whisper", "said"), _edit("said/1.txt", b"again", b"later")),
+        (("llava", "pictured/texts.jsonl"), _flip("pictured/2.png")),
+        (("chatty", "chats.jsonl"), _edit("chats.jsonl", b"tide", b"tidE")),
+        (("chatty", "chats.jsonl"), _edit("chatty/chat_template.jinja", b"[", b"<")),
+    ],
+)
+def test_images_sounds_and_chats_are_not_read_by_the_model_again(senses, monkeypatch, words, change):
+    command = ("scan", *words, "--no-report", "--json")
+    first = attnscope(*command, cwd=senses)
+    assert first.returncode == 0, first.stderr
+    with monkeypatch.context() as patch:
+        patch.setattr("attnscope.statistics.scan", lambda *_, **__: pytest.fail("the model is asked"))
+        assert attnscope(*command, cwd=senses).stdout == first.stdout
+    before = {path: path.read_bytes() for path in senses.rglob("*") if path.is_file()}
+    asked = []
+    module = sys.modules["attnscope.cli.scan"]  # a function of the package has its name
+    monkeypatch.setattr(module, "_measured", lambda *given, **_: asked.append(given) or 1 / 0)
+    try:
+        change(senses)
+        with pytest.raises(ZeroDivisionError):
+            attnscope(*command, cwd=senses)
+    finally:
+        for path, content in before.items():
+            path.write_bytes(content)
+    assert asked
+
+
+def test_a_template_that_writes_the_date_is_asked_each_day(senses):
+    name = senses / "chatty" / "chat_template.jinja"
+    template = name.read_text()
+    name.write_text(template + "{# strftime_now #}")
+    try:
+        found = Question.of(
+            str(senses / "chatty"),
+            [senses / "chats.jsonl"],
+            command="scan",
+            tokenizer=None,
+            device="cpu",
+            field=None,
+            by_line=False,
+        )
+    finally:
+        name.write_text(template)
+    assert found is None
+
+
+EXPLAIN = ("explain", "model", "texts", "--limit", "3", "--window", "32", "--out", "why")
+
+
+@pytest.fixture
+def explained(here, monkeypatch):
+    """A finished explanation, and what is asked of the model from here on."""
+    (here / "texts" / "a.txt").write_text("The tide comes in twice a day. " * 40)
+    first = attnscope(*EXPLAIN, cwd=here)
+    assert first.returncode == 0, first.stderr
+    asked = []
+    module = sys.modules["attnscope.cli.explain"]  # a function of the package has its name
+    monkeypatch.setattr(module, "_analysed", lambda *given, **_: asked.append(given) or 1 / 0)
+
+    def ask(*more):
+        try:
+            said = attnscope(*EXPLAIN, *more, cwd=here)
+        except ZeroDivisionError:
+            said = None
+        loaded, asked[:] = bool(asked), []
+        return said, loaded
+
+    return first, ask
+
+
+def test_an_explanation_is_not_made_again(explained, here):
+    first, ask = explained
+    page = (here / "why" / "report.html").read_bytes()
+    said, loaded = ask()
+    assert (said.stdout, loaded) == (first.stdout, False)
+    assert "already finished in why" in said.stderr
+    assert (here / "why" / "report.html").read_bytes() == page
+    assert ask("--layer", "1")[1] is False
+    for more in (
+        ("--layer", "9"),
+        ("--band", "5"),
+        ("--interventions",),
+        ("--paper",),
+        ("--also", "texts"),
+        ("--repair",),
+    ):
+        assert ask(*more)[1], more
+    with OwnedFolder(here / "why", "explain") as run:
+        own = run.state["analyses"]
+        run.write({}, analyses=own | {"asked": ["paper"]})
+    assert ask()[1]  # other analyses were made there since
+    with OwnedFolder(here / "why", "explain") as run:
+        run.write({}, analyses=own)
+    assert not ask()[1]
+    (here / "texts" / "a.txt").write_text("The tide goes out twice a day. " * 40)
+    assert ask()[1]

@@ -8,7 +8,7 @@ import huggingface_hub.constants
 import pytest
 from tests.cli.command import attnscope
 
-from attnscope.corpus import Corpus
+from attnscope.corpus import Corpus, are_chats
 from attnscope.errors import AttnscopeError
 
 
@@ -65,3 +65,18 @@ def test_scan_takes_a_dataset(folder, tmp_path):
     gone = attnscope("scan", "bundled", "datasets:nobody/nothing:test", "--no-report", cwd=tmp_path)
     assert gone.returncode == 2
     assert "datasets:nobody/nothing:test: cannot be read" in gone.stderr
+
+
+def test_chats_of_a_dataset_are_read_as_chats(tmp_path):
+    place = tmp_path / "talks"
+    place.mkdir()
+    chats = [
+        [{"role": "user", "content": f"Tide {number}?"}, {"role": "assistant", "content": "Low."}]
+        for number in (0, 1)
+    ]
+    (place / "train.jsonl").write_text("".join(json.dumps({"messages": chat}) + "\n" for chat in chats))
+    named = Path(f"datasets:{place}:train")
+    assert are_chats(named)
+    corpus = Corpus.from_sources(named, chats=True)
+    assert [json.loads(text.content) for text in corpus] == chats
+    assert [text.name for text in corpus] == [f"{place}:train:1", f"{place}:train:2"]

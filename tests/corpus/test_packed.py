@@ -2,6 +2,7 @@
 
 import bz2
 import gzip
+import json
 import lzma
 from pathlib import Path
 
@@ -12,7 +13,7 @@ import pytest
 
 import attnscope
 from attnscope import AttnscopeError
-from attnscope.corpus import Corpus
+from attnscope.corpus import Corpus, are_chats
 from attnscope.corpus._compressed import unpacked
 
 LINES = b"".join(b'{"text": "Number %d of the tide.", "id": %d}\n' % (n, n) for n in range(3000))
@@ -111,3 +112,37 @@ def test_a_scan_reads_them(tmp_path):
     plain = attnscope.scan(texts=TEXTS[:5])
     found = attnscope.scan(texts=tmp_path / "a.parquet", limit=5)
     np.testing.assert_array_equal(found.entropy, plain.entropy)
+
+
+CHATS = [
+    [
+        {"role": "user", "content": f"Is tide {number} out?"},
+        {"role": "assistant", "content": "It is.", "name": "A"},
+    ]
+    for number in range(3)
+]
+
+
+def test_tables_of_chats_are_those_of_json_lines(tmp_path):
+    lines, table = tmp_path / "a.jsonl", tmp_path / "a.parquet"
+    lines.write_text("".join(json.dumps({"conversations": chat}) + "\n" for chat in CHATS))
+    rows = pa.table({"id": [0, 1, 2], "conversations": CHATS})
+    pyarrow.parquet.write_table(rows, table)
+    with pa.ipc.new_stream(tmp_path / "a.arrow", rows.schema) as stream:
+        stream.write_table(rows)
+    assert are_chats(table)
+    expected = [text for _, text in contents(lines, chats=True)]
+    assert [text for _, text in contents(table, chats=True)] == expected
+    assert [text for _, text in contents(tmp_path / "a.arrow", chats=True)] == expected
+    assert [text for _, text in contents(table, chats=True, field="conversations")] == expected
+    assert '"name"' not in json.loads(expected[0])[0]
+
+
+def test_a_table_with_texts_is_no_table_of_chats(tmp_path):
+    path = tmp_path / "a.parquet"
+    pyarrow.parquet.write_table(pa.table({"text": ["The tide."] * 3, "messages": CHATS}), path)
+    assert not are_chats(path)
+    with pytest.raises(AttnscopeError, match="column 'text' holds string; expected lists of messages"):
+        contents(path, chats=True, field="text")
+    with pytest.raises(AttnscopeError, match="no column 'talks'"):
+        contents(path, chats=True, field="talks")

@@ -12,6 +12,7 @@ from attnscope.bundled import MODEL
 from attnscope.capture import load_model
 from attnscope.difference import changes_of, headline
 from tests.cli.command import attnscope as command
+from tests.pictures import SIDE, looking_vit
 
 WIDTH = 32  # of a head
 
@@ -91,3 +92,26 @@ def test_what_cannot_be_compared_is_refused(scans, tmp_path):
     ):
         with pytest.raises(AttnscopeError, match=says):
             attnscope.diff(first, first, **options)
+
+
+def test_heads_of_vision_encoders_are_matched_by_patches():
+    shifts = ((0, -1), (-1, 0), (1, 1), (0, 1))
+    pixels = torch.rand(6, 3, SIDE, SIDE, generator=torch.Generator().manual_seed(0))
+    first, other = (
+        attnscope.scan(looking_vit(order, sharpness=sharp), pixels, device="cpu")
+        for order, sharp in ((shifts, 60.0), (shifts[::-1], 12.0))
+    )
+    found = attnscope.diff(first, other, heads="profile")
+    assert found.partner.values.tolist() == [[3, 2, 1, 0]]
+    assert bool(found.changed.sel(statistic="entropy").all())
+    assert "over 6 images" in headline(found)[0]
+
+
+def test_models_that_cut_images_otherwise_are_refused():
+    pixels = torch.rand(6, 3, SIDE, SIDE, generator=torch.Generator().manual_seed(0))
+    seen = attnscope.scan(looking_vit(((0, -1), (-1, 0))), pixels, device="cpu")
+    other = seen.assign(rows=seen.rows + 1)
+    with pytest.raises(AttnscopeError, match=r"cut the same images into different tokens .rows: 4 and 5"):
+        attnscope.diff(seen, other)
+    with pytest.raises(AttnscopeError, match="different images"):
+        attnscope.diff(seen, attnscope.scan(looking_vit(((0, -1), (-1, 0))), pixels[:5], device="cpu"))

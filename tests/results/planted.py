@@ -4,6 +4,7 @@ import numpy as np
 import xarray as xr
 
 from attnscope.store import RunFolder
+from attnscope.tasks import Share, Task
 
 SIGNATURE = {
     "model": {"name": "小さな[bold]模型", "class": "Bert", "sha256": "ab" * 32},
@@ -85,3 +86,29 @@ def explained_run(path):
         also = [{"file": "also-0", "model": "other", "identity": "x"}]
         run.finish(analyses=told, attributes={"model": "m", "signature": run.signature.to_json()}, also=also)
     return path
+
+
+#: A scan whose kinds are found from profiles alone, by tasks
+WHOLE = {
+    "command": "scan",
+    **SIGNATURE,
+    "settings": SIGNATURE["settings"] | {"statistics": ["band_sum"], "clusters": 2, "seed": 0},
+}
+UNITS = (range(4), range(4, 8), range(8, 12), range(12, 14))
+
+
+def profiles(unit):
+    """What clusters are found from."""
+    return piece(unit.start, len(unit))[["band_sum"]].assign(length=("text", [8] * len(unit)))
+
+
+def part_of(run, number, count, *, until=None):
+    """What a task leaves: all that is its own; or, where it was killed, what it had until then."""
+    task = Task(number, count)
+    with RunFolder(task.folder(run), WHOLE) as part:
+        share = Share(task, part)
+        for unit in UNITS[:until]:
+            if not share(unit):
+                part.append(profiles(unit), unit.start)
+        if until is None:
+            share.finish(attributes={"model": "m", "padding": "One at a time."})

@@ -6,8 +6,8 @@ import attnscope
 from attnscope import AttnscopeError
 from attnscope.mechanism import rank_heads, summary
 from attnscope.results import describe, settings_of
-from attnscope.statistics._tasks import Task
 from attnscope.store import MANIFEST, OwnedFolder, RunFolder, Signature
+from attnscope.tasks import Task
 from tests.results.planted import SIGNATURE, piece, scan_run
 
 

@@ -11,8 +11,8 @@ import pytest
 import attnscope
 from attnscope import AttnscopeError
 from attnscope.results import run_at, runs
-from attnscope.statistics._tasks import Task
 from attnscope.store import MANIFEST, OwnedFolder, RunFolder
+from attnscope.tasks import Task
 from tests.results.planted import SIGNATURE, explained_run, piece, scan_run
 
 

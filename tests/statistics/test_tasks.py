@@ -11,10 +11,11 @@ import pytest
 import attnscope
 from attnscope import AttnscopeError, open_run
 from attnscope.bundled import TEXT
-from attnscope.statistics import _keep, _tasks
+from attnscope.results import merge
+from attnscope.statistics import _keep
 from attnscope.statistics._measurement import Measurement
-from attnscope.statistics._tasks import Task, parts_of, task_of
 from attnscope.store import RunFolder, is_finished, unpacked
+from attnscope.tasks import Parts, Task, parts_of, task_of
 from tests.process import Started
 
 SIZES = {"window": 32, "batch_size": 4, "limit": 60}
@@ -32,7 +33,7 @@ def whole(tmp_path_factory):
 
 @pytest.fixture(autouse=True)
 def small_units(monkeypatch):
-    monkeypatch.setattr(_tasks, "UNIT", 3)
+    monkeypatch.setattr(_keep, "UNIT", 3)
 
 
 def sample(folder):
@@ -103,6 +104,26 @@ def test_a_unit_that_was_stopped_in_its_middle_is_completed_by_another_count(who
     for number in (1, 2):
         scan(out, f"{number}/3")
     assert scan(out, "3/3").identical(whole)
+
+
+@pytest.mark.parametrize("more", [{}, {"pool": 8}], ids=["windows", "pools"])
+def test_merge_gives_what_the_last_task_would_have_given(more, whole, tmp_path, monkeypatch):
+    out = tmp_path / "run"
+    scan(out, "1/2", **more)
+
+    def stop(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Parts, "gather", stop)
+        with pytest.raises(KeyboardInterrupt):
+            scan(out, "2/2", **more)
+    assert not is_finished(out)
+    merge(out)
+    assert open_run(out).identical(scan(tmp_path / "whole", **more) if more else whole)
+    if more:
+        windows = [open_run(tmp_path / name, part="windows") for name in ("run", "whole")]
+        assert windows[0].identical(windows[1])
 
 
 def test_who_is_late_by_a_moment_leaves_it_to_the_other(whole, tmp_path):

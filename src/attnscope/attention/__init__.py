@@ -11,7 +11,9 @@ from attnscope.attention._measure import Engine, attend_in_full, choose_engine, 
 from attnscope.attention._of_weights import call_of_weights, with_mass
 from attnscope.attention._received import last_of, received
 from attnscope.attention._reference import attend, causal_mask, masked_softmax, padding_mask, window_mask
+from attnscope.attention._row_weights import RowWeights, row_weights
 from attnscope.attention._sampled import measure_sampled
+from attnscope.attention._some import of_queries, weights_at
 from attnscope.attention._tiles import plain_tiles
 from attnscope.attention._triton import can_triton, triton_tiles
 from attnscope.attention._weight_sums import WeightSums, exchanged, weight_sums
@@ -58,6 +60,7 @@ __all__ = [
     "RelativeBias",
     "Rotation",
     "RowMeasures",
+    "RowWeights",
     "Score",
     "ScoreTerms",
     "SelfAttention",
@@ -90,6 +93,7 @@ __all__ = [
     "masked_softmax",
     "measure",
     "measure_sampled",
+    "of_queries",
     "offsets",
     "output_of",
     "padding_mask",
@@ -99,6 +103,7 @@ __all__ = [
     "received",
     "rotation",
     "rotation_rates",
+    "row_weights",
     "scaled_dot_score",
     "segments",
     "sinusoidal_shift",
@@ -107,6 +112,7 @@ __all__ = [
     "t5_buckets",
     "triton_tiles",
     "weight_sums",
+    "weights_at",
     "weights_at_offsets",
     "window_mask",
     "with_mass",

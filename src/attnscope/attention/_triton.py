@@ -151,17 +151,14 @@ def _launched(call: AttentionCall, need: Need) -> tuple[Tensor, RowMeasures]:
     from attnscope.attention._triton_kernels import attend_rows  # Triton is loaded when it is first needed
 
     query, key, value = (_with_unit_stride(side) for side in (call.query, call.key, call.value))
-    batch, heads, queries, width = query.shape
+    batch, heads, queries, _ = query.shape
     keys, value_width = value.shape[2:]
     device = query.device
     mask = None if call.mask is None or call.is_contiguous else call.mask.view(torch.uint8)
     start, stop = (None, None) if call.mask is None else (bound.contiguous() for bound in call.extent)
     marks = None if need.columns is None else need.columns.float().expand(batch, -1, -1).transpose(1, 2)
     columns = 0 if marks is None else marks.shape[1]
-    is_crowded = mask is not None or call.bias is not None or columns > SUMMED
-    widest = max(width, value_width)
-    launch = _INTERPRETED if is_interpreted() else launch_of(widest, query.dtype, is_crowded=is_crowded)
-    band = 0 if need.band is None else need.band
+    fixed = _fixed(call, need, columns)
 
     def results(*sizes: int, dtype: torch.dtype = torch.float32) -> Tensor:
         return torch.empty(batch, heads, queries, *sizes, dtype=dtype, device=device)
@@ -170,8 +167,8 @@ def _launched(call: AttentionCall, need: Need) -> tuple[Tensor, RowMeasures]:
     rows = torch.empty(7, batch, heads, queries, dtype=torch.float64, device=device)
     column_sums = None if need.columns is None else results(columns)
     bin_sums = results(2 * len(need.bins)) if need.bins else None
-    band_weights = None if need.band is None else results(2 * band + 1)
-    grid = (-(-queries // launch.queries) * batch * heads,)
+    band_weights = None if need.band is None else results(2 * need.band + 1)
+    grid = (-(-queries // fixed["QUERY_TILE"]) * batch * heads,)
     kernel = cast("Any", attend_rows)[grid]  # Triton has no types for it
     with torch.cuda.device(device) if device.type == "cuda" else nullcontext():
         kernel(
@@ -197,31 +194,14 @@ def _launched(call: AttentionCall, need: Need) -> tuple[Tensor, RowMeasures]:
             queries,
             keys,
             2 * len(need.bins) + 1,
-            band,
+            need.band or 0,
             query.stride()[:3],
             key.stride()[:3],
             value.stride()[:3],
             _strides(mask, batch, heads),
             _strides(call.bias, batch, heads),
             queries if start is not None and len(start) > 1 else 0,
-            CAUSAL=call.causal,
-            ENTROPY=need.entropy,
-            COLLISION=need.collision,
-            OFFSETS=need.offsets or need.variance,
-            VARIANCE=need.variance,
-            COLUMNS=columns,
-            SUMMED=SUMMED,
-            width=width,
-            value_width=value_width,
-            QUERY_TILE=launch.queries,
-            KEY_TILE=launch.keys,
-            BIN_TILE=1 << (2 * len(need.bins)).bit_length(),
-            BAND_TILE=32,
-            UPCAST=is_interpreted(),
-            PRECISION="tf32x3" if query.dtype == torch.float32 else "tf32",
-            num_warps=launch.warps,
-            num_stages=launch.stages,
-            enable_fp_fusion=True,  # a multiplication and an addition in one
+            **fixed,
         )
     return output, RowMeasures(
         log_sum_exp=rows[0],
@@ -235,6 +215,34 @@ def _launched(call: AttentionCall, need: Need) -> tuple[Tensor, RowMeasures]:
         bins=bin_sums,
         band=band_weights,
     )
+
+
+def _fixed(call: AttentionCall, need: Need, columns: int) -> dict[str, Any]:
+    """What the kernel is compiled for: one of these changed, and it is compiled again."""
+    width, value_width = call.query.shape[-1], call.value.shape[-1]
+    is_crowded = not (call.mask is None or call.is_contiguous) or call.bias is not None or columns > SUMMED
+    widest = max(width, value_width)
+    launch = _INTERPRETED if is_interpreted() else launch_of(widest, call.query.dtype, is_crowded=is_crowded)
+    return {
+        "CAUSAL": call.causal,
+        "ENTROPY": need.entropy,
+        "COLLISION": need.collision,
+        "OFFSETS": need.offsets or need.variance,
+        "VARIANCE": need.variance,
+        "COLUMNS": columns,
+        "SUMMED": SUMMED,
+        "width": width,
+        "value_width": value_width,
+        "QUERY_TILE": launch.queries,
+        "KEY_TILE": launch.keys,
+        "BIN_TILE": 1 << (2 * len(need.bins)).bit_length(),
+        "BAND_TILE": 32,
+        "UPCAST": is_interpreted(),
+        "PRECISION": "tf32x3" if call.query.dtype == torch.float32 else "tf32",
+        "num_warps": launch.warps,
+        "num_stages": launch.stages,
+        "enable_fp_fusion": True,  # a multiplication and an addition in one
+    }
 
 
 def _with_unit_stride(side: Tensor) -> Tensor:

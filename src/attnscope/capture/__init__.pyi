@@ -21,7 +21,7 @@ from ._heuristics import (
 from ._inner import Bridge, Envoy, inner_model
 from ._load import LoadedModel, load_model
 from ._loading import AS_SAVED, DTYPES, Loading, usable_device
-from ._module_calls import PassObserver, calls_inside
+from ._module_calls import ModuleCalls, PassObserver, calls_inside
 from ._notes import capture_notes
 from ._padding import padding_difference
 from ._pictured import PicturedModel, load_pictured_model, puts_images_into_texts
@@ -30,12 +30,13 @@ from ._positions import position_table_length, stored_positions
 from ._quantised import plain
 from ._quiet import quiet
 from ._registry import attnscope_attention
+from ._senses import Sense, refuse_senses, sense_of
 from ._signature import signature_of
 from ._sites import layer_coordinates
 from ._team import Team
 from ._verify import TOLERANCE, pooling_heads, verify
 from ._vision import VisionModel, load_vision_model, reads_images
-from ._watch import Site
+from ._watch import Observer, Site
 from ._watching import Capture, capture_of, watching
 
 __all__ = [
@@ -48,10 +49,13 @@ __all__ = [
     "Envoy",
     "LoadedModel",
     "Loading",
+    "ModuleCalls",
+    "Observer",
     "PassObserver",
     "PicturedModel",
     "Placement",
     "SeenCall",
+    "Sense",
     "Site",
     "SpeechModel",
     "Team",
@@ -93,7 +97,9 @@ __all__ = [
     "quiet",
     "reads_images",
     "reads_sounds",
+    "refuse_senses",
     "sees_ahead",
+    "sense_of",
     "should_look_back",
     "signature_of",
     "stored_positions",

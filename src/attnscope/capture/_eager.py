@@ -154,7 +154,7 @@ def _observe(watch: Watch, way: EagerWay, weights: Tensor) -> None:
         raise UncapturedError(
             f"layer {site.index} ({site.name}): the weights of a row sum to {float(wrong.flatten()[0]):.4f}, not to 1"
         )
-    watch.observe(site, call_of_weights(weights), shown=total)
+    watch.observe(site, call_of_weights(weights), shown=total, own=lambda: total)
 
 
 def looks_like_weights(tensor: Tensor) -> bool:

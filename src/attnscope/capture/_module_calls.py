@@ -45,7 +45,7 @@ class PassObserver:
 
 
 @contextmanager
-def calls_inside(module: nn.Module, observer: PassObserver) -> Generator[None]:
+def calls_inside(module: nn.Module, observer: PassObserver) -> Generator[ModuleCalls]:
     """Give every attention call inside `module` to `observer`, without any change of what the module returns.
 
     The ``forward`` of each submodule is wrapped, so that the name of the running one is known, and a torch function
@@ -53,19 +53,24 @@ def calls_inside(module: nn.Module, observer: PassObserver) -> Generator[None]:
     that may take a fast path around both are run twice where they might: once for the observer on the slow path, and
     once as they are. ``flex_attention`` runs as it does without ``torch.compile``.
 
+    Yields
+    ------
+    ModuleCalls
+        Which modules run now; what its `aside` covers is not seen.
+
     Raises
     ------
     AttnscopeError
         If calls inside the module cannot be seen (scripted, compiled, data parallel), or it is watched already.
     """
     _refuse(module)
-    watched = _Watched(observer)
+    watched = ModuleCalls(observer)
     before = {part: part.__dict__.get("forward") for part in module.modules()}
     try:
         for name, part in module.named_modules():
             part.__dict__["forward"] = watched.wrap(name or type(module).__name__, part)
         with flex_attention_seen(watched.flex):
-            yield
+            yield watched
     finally:
         for part, own in before.items():
             part.__dict__.pop("forward", None)
@@ -73,13 +78,19 @@ def calls_inside(module: nn.Module, observer: PassObserver) -> Generator[None]:
                 part.__dict__["forward"] = own
 
 
-class _Watched:
-    """The modules that run now, from the outermost to the innermost."""
+class ModuleCalls:
+    """The modules that run now, from the outermost to the innermost.
+
+    Examples
+    --------
+    See `calls_inside`.
+    """
 
     def __init__(self, observer: PassObserver) -> None:
         self.observer = observer
         self.running: list[str] = []
         self.calls = 0
+        self.is_aside = False
         self.in_fast = self.in_flex = False
         self.mode = _Mode(self.see)
 
@@ -89,6 +100,10 @@ class _Watched:
 
         @wraps(inner)
         def forward(*args: Any, **options: Any) -> Any:
+            if self.is_aside:
+                return inner(*args, **options)
+            if not self.running:
+                _refuse_cache(name, options.get("past_key_values"))
             with self.within(name):
                 if may_be_fast and not self.in_fast and not module.training:
                     return self.twice(inner, args, options)
@@ -96,6 +111,15 @@ class _Watched:
 
         setattr(forward, _MARK, True)
         return forward
+
+    @contextmanager
+    def aside(self) -> Generator[None]:
+        """Let modules run within as if nobody watched them: somebody else does."""
+        self.is_aside = True
+        try:
+            yield
+        finally:
+            self.is_aside = False
 
     @contextmanager
     def within(self, name: str) -> Generator[None]:
@@ -176,6 +200,16 @@ class _Mode(TorchFunctionMode):
         elif func is functional.multi_head_attention_forward:
             self.see(of_multi_head(*args, **options))
         return output
+
+
+def _refuse_cache(name: str, cache: Any) -> None:
+    """Refuse a pass over keys of earlier passes: its queries would be taken for the first tokens of a text."""
+    length = getattr(cache, "get_seq_length", None)
+    if length is not None and (int(length()) > 0 or getattr(cache, "is_compileable", False)):
+        raise AttnscopeError(
+            f"{name} is given a cache of keys, so that the places of its queries are not known: leave past_key_values "
+            "out, or call generate() within the context"
+        )
 
 
 def _refuse(module: nn.Module) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
@@ -110,10 +111,13 @@ class _Mode(TorchFunctionMode):
         return output if options["query"].ndim == output.ndim else output[:, 0], None
 
     def product(self, *given: Any, **named: Any) -> Tensor:
-        return self.observe(call_of_product(*given, **named), is_cross=False)
+        own = partial(functional.scaled_dot_product_attention, *given, **named)
+        return self.observe(call_of_product(*given, **named), is_cross=False, own=own)
 
-    def observe(self, call: AttentionCall, *, is_cross: bool) -> Tensor:
+    def observe(
+        self, call: AttentionCall, *, is_cross: bool, own: Callable[[], Tensor] | None = None
+    ) -> Tensor:
         module = self.running[-1]
         is_cross = is_cross or id(module) in self.watch.cross or call.query.shape[2] != call.key.shape[2]
         kind = "cross" if is_cross else "self" if sees_ahead(call) else "causal"
-        return self.watch.observe(Site(self.watch.calls, self.watch.names[id(module)], kind), call)
+        return self.watch.observe(Site(self.watch.calls, self.watch.names[id(module)], kind), call, own=own)

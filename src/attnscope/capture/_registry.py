@@ -15,6 +15,7 @@ from weakref import WeakSet, ref
 import torch
 from torch import Tensor, nn
 from transformers import AttentionInterface, AttentionMaskInterface
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
 from attnscope.attention import AttentionCall, output_of
@@ -96,7 +97,23 @@ def attnscope_attention(
         if _looks_causal(module, call, is_causal=is_causal)
         else "self",
     )
-    output = watch.observe(site, call)
+
+    def own() -> Tensor:
+        if softcap is not None or s_aux is not None:  # PyTorch's function knows neither
+            return output_of(call)
+        attended, _ = sdpa_attention_forward(
+            module,
+            query,
+            key,
+            value,
+            attention_mask,
+            scaling=scaling,
+            is_causal=call.causal,
+            position_bias=position_bias,
+        )
+        return attended.transpose(1, 2)
+
+    output = watch.observe(site, call, own=own)
     return output.transpose(1, 2).contiguous(), None
 
 

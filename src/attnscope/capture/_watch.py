@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from attnscope.attention import AttentionCall, Extent, extent_of
+from torch import Tensor
+
+from attnscope.attention import AttentionCall, Extent, extent_of, output_of
 from attnscope.capture._heuristics import is_attention, other_states
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator
+    from collections.abc import Generator
     from weakref import ref
 
-    from torch import Tensor, nn
+    from torch import nn
     from transformers import PreTrainedModel
 
-    Observer = Callable[["Site", AttentionCall], Tensor]
     Look = Callable[["Site", Tensor], None]
 
 
@@ -36,6 +38,10 @@ class Site:
     index: int
     name: str
     kind: str  # "self", "causal" or "cross"
+
+
+#: What looks at each attention call, and returns its output.
+Observer = Callable[[Site, AttentionCall], Tensor | None]
 
 
 class Watch:
@@ -66,12 +72,23 @@ class Watch:
             known = self.mask_extents[mask.data_ptr()] = mask, extent_of(mask)
         return known[1]
 
-    def observe(self, site: Site, call: AttentionCall, shown: Tensor | None = None) -> Tensor:
-        """Show a call to the observer, and what it returns (or `shown`) to whoever looks at outputs."""
+    def observe(
+        self,
+        site: Site,
+        call: AttentionCall,
+        shown: Tensor | None = None,
+        own: Callable[[], Tensor] | None = None,
+    ) -> Tensor:
+        """Show a call to the observer, and what it returns (or `shown`) to whoever looks at outputs.
+
+        Where it returns None, the output is what `own` gives, the model's own attention.
+        """
         self.calls += 1
         self.is_observing = True
         try:
             output = self.observer(site, call)
+            if output is None:
+                output = output_of(call) if own is None else own()
         finally:
             self.is_observing = False
         if self.look is not None:

@@ -56,7 +56,8 @@ def watching(model: PreTrainedModel, observer: Observer, *, weights_suffice: boo
     model
         In eval mode.
     observer
-        Called with a `Site` and an `attnscope.attention.AttentionCall`.
+        Called with a `Site` and an `attnscope.attention.AttentionCall`. Where it returns None, the output is what
+        PyTorch's own attention gives.
     weights_suffice
         Whether the observer asks for no more than weights. Then also models are watched of which `verify` found that
         they never ask the registry: their calls have no queries, keys and values (see

@@ -19,10 +19,13 @@ from attnscope.cli.compare import compare
 from attnscope.cli.diff import diff
 from attnscope.cli.explain import explain
 from attnscope.cli.export import export
+from attnscope.cli.generate import generate
 from attnscope.cli.intervene import intervene
 from attnscope.cli.ls import ls
+from attnscope.cli.merge import merge
 from attnscope.cli.output import abandon, prepare, tell
 from attnscope.cli.patch import patch
+from attnscope.cli.roles import roles
 from attnscope.cli.scan import scan
 from attnscope.cli.score import score
 from attnscope.cli.show import show
@@ -39,12 +42,15 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
-    help="Where every attention head of a model looks (scan), why it looks there (explain), and whether it matters "
-    "(intervene); what carries the difference between two texts (patch); what changed between two models (diff); "
-    "what one head computes (walk); which runs there are, what they hold, and their arrays for other tools (ls, "
-    "show, export); the attention lineage to train, translate with, score, align and compare.",
+    help="Where every attention head of a model looks (scan), also while it writes (generate), which published roles "
+    "heads have (roles), why they look there (explain), and whether it matters (intervene); what carries the "
+    "difference between two texts (patch); what changed between two models (diff); what one head computes (walk); "
+    "which runs there are, what they hold, their arrays for other tools, and those of many processes put together (ls, "
+    "show, export, merge); the attention lineage to train, translate with, score, align and compare.",
 )
 app.command()(scan)
+app.command()(generate)
+app.command()(roles)
 app.command()(explain)
 app.command()(intervene)
 app.command()(patch)
@@ -53,6 +59,7 @@ app.command()(walk)
 app.command()(ls)
 app.command()(show)
 app.command()(export)
+app.command()(merge)
 app.command()(with_settings(train))
 app.command()(translate)
 app.command()(score)

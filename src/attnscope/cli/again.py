@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from attnscope.bundled import MODEL
+from attnscope.cli.given_files import GivenFiles
 from attnscope.cli.options import BUNDLED
-from attnscope.corpus.texts import Corpus
 from attnscope.errors import AttnscopeError
 from attnscope.store import OwnedFolder, RunFolder, file_state, manifest_of, package_versions
 
@@ -32,23 +32,23 @@ _INDEX = "model.safetensors.index.json"
 
 @dataclass(frozen=True, eq=False)
 class Question:
-    """What is asked of a model and texts that lie in files here.
+    """What is asked of a model and texts, images or sounds that lie in files here.
 
     Attributes
     ----------
     arguments
         All that results depend on, but the files.
     folders
-        Of the model, and of the tokenizer where it has its own.
-    corpus
-        The texts.
+        Of the model, of the tokenizer where it has its own, and of other models that are asked for beside it.
+    given
+        What is read.
     files
         All files of the folders, and their state at the first look.
     """
 
     arguments: dict[str, Any]
     folders: tuple[Path, ...]
-    corpus: Corpus
+    given: GivenFiles
     files: dict[Path, tuple[int, ...]]
 
     @classmethod
@@ -57,44 +57,48 @@ class Question:
         model: str,
         texts: Sequence[object] | None,
         *,
+        command: str,
         tokenizer: str | None,
         device: str | None,
         field: str | None,
         by_line: bool,
+        also: Sequence[str] = (),
         **arguments: Any,
     ) -> Question | None:
         """Take a command's arguments; None where only loading tells what they stand for.
 
         So do names on the hub, links, weights in a folder within, texts that can be read once or lie
-        elsewhere, and a GPU.
+        elsewhere, templates that write the date, and a GPU.
         """
-        if not all(isinstance(one, Path) for one in texts or ()):
+        places = [one for one in texts or () if isinstance(one, Path)]
+        if len(places) != len(texts or ()):
             return None
-        folders = (
-            MODEL if model == BUNDLED else Path(model),
-            *([] if tokenizer is None else [Path(tokenizer)]),
-        )
+        named = [model, *([] if tokenizer is None else [tokenizer]), *also]
+        folders = tuple(MODEL if name == BUNDLED else Path(name) for name in named)
         arguments |= {"name": folders[0].name, "folders": [str(one.absolute()) for one in folders]}
-        arguments |= {"field": field, "by_line": by_line}
+        arguments |= {"field": field, "by_line": by_line, "has_tokenizer": tokenizer is not None}
+        arguments |= {"command": command}
         with suppress(AttnscopeError, OSError, ValueError, TypeError, AttributeError):
             if model and _is_processor(device) and all(map(_is_plain, folders)):
-                corpus = Corpus.from_sources(texts, field=field, by_line=by_line)
-                return None if corpus.streams else cls(arguments, folders, corpus, _states(folders))
+                given = GivenFiles.of(places or None, named=field, by_line=by_line)
+                if given is None or (given.has_template and any(map(_writes_the_date, folders))):
+                    return None
+                return cls(arguments, folders, given, _states(folders))
         return None
 
     def key(self) -> str:
         """What tells most questions apart at once: arguments, versions, names and sizes of files."""
         sizes = [[str(path.absolute()), path.stat().st_size] for path in self.files]
-        return _digest([self.arguments, package_versions(), sizes])
+        return _digest([self.arguments, package_versions(*self.given.packages), sizes])
 
     def digest(self) -> str:
         """What tells all questions apart: the content of everything too."""
-        return _digest([self.key(), list(map(_sha256, self.files)), self.corpus.sha256()])
+        return _digest([self.key(), list(map(_sha256, self.files)), self.given.digests()])
 
     def is_answered_by(self, state: dict[str, Any]) -> bool:
         """Whether a run of that state is finished, and was an answer to this."""
         asked = state.get("asked", {}).get(self.key()) if state.get("complete") else None
-        return asked is not None and asked == self.digest()
+        return asked is not None and asked == _digest([self.digest(), *_made(state)])
 
     def found(self, place: Place) -> RunFolder | None:
         """The run that answers this, where the command would find it.
@@ -104,7 +108,8 @@ class Question:
         AttnscopeError, OSError
             If something cannot be read.
         """
-        usual = Path("attnscope-runs").glob(f"{escape(self.arguments['name'])}-*")
+        command, name = self.arguments["command"], self.arguments["name"]
+        usual = Path("attnscope-runs").glob(f"{f'{command}-' * (command != 'scan')}{escape(name)}-*")
         for folder in usual if place.asked is None else [place.asked]:
             manifest = manifest_of(folder)
             if manifest is not None and self.is_answered_by(manifest["state"]):
@@ -116,16 +121,27 @@ class Question:
     def note(self, folder: Path, signature: dict[str, Any]) -> None:
         """Let the finished run of that folder know what it answers, unless something changed since it was asked."""
         with suppress(AttnscopeError, OSError):  # it is only that the next answer takes longer
-            known = signature["settings"]["device"], signature["corpus"]["sha256"]
-            if known != ("cpu", self.corpus.sha256()):
+            if signature["settings"]["device"] != "cpu":
                 return
-            asked = {self.key(): self.digest()}
-            if _states(self.folders) != self.files:
+            key, digest = self.key(), self.digest()
+            if not self.given.were_read_by(signature) or _states(self.folders) != self.files:
                 return
             with OwnedFolder(folder, signature["command"]) as run:
                 before = run.state.get("asked", {})
+                asked = {key: _digest([digest, *_made(run.state)])}
                 if run.state.get("complete") and before | asked != before:
                     run.write({}, asked=before | asked)
+
+
+def _made(state: dict[str, Any]) -> list[Any]:
+    """What a later command may have made otherwise in the same run: the analyses of an explanation."""
+    return [state[name] for name in ("analyses", "also") if name in state]
+
+
+def _writes_the_date(folder: Path) -> bool:
+    """Whether a chat template there says something else each day."""
+    files = [*folder.glob("*.json"), *folder.glob("*.jinja")]
+    return any(b"strftime_now" in file.read_bytes() for file in files)
 
 
 def _is_processor(device: str | None) -> bool:

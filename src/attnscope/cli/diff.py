@@ -73,13 +73,14 @@ def diff(
 
 
 def _print(found: xr.Dataset, rows: list[Change]) -> None:
+    from attnscope._documents import called_in
     from attnscope.difference import headline
 
     console = new_console()
     heads, texts = found.sizes["layer"] * found.sizes["head"], int(found.attrs["texts"])
     console.print(
         f"{found.attrs['before']} and {found.attrs['after']}: {count(found.sizes['statistic'], 'statistic')} of "
-        f"{count(heads, 'head')} over {count(texts, 'window')}",
+        f"{count(heads, 'head')} over {count(texts, called_in(found.attrs)['windows'].removesuffix('s'))}",
         highlight=False,
         markup=False,
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -10,12 +11,14 @@ import typer
 
 from attnscope.cli import options
 from attnscope.cli.explain_tables import as_dict, print_csv, print_tables
-from attnscope.cli.output import emit, json_text, new_console, progress_bar
+from attnscope.cli.output import emit, json_text, new_console, progress_bar, working
 from attnscope.cli.place import PAGE, Place, draw_views, usual_folder
 from attnscope.store import named
 
 if TYPE_CHECKING:
     import xarray as xr
+
+    from attnscope.cli.again import Question
 
 _SHOWN_IN_FIGURES = 4  # heads, where none was asked for; of a layer that was asked for, twice as many
 
@@ -106,36 +109,47 @@ def explain(
     """Why does every head look there? Take queries and keys apart into positions, content and waves."""
     options.refuse_two_formats(as_json=as_json, as_csv=as_csv)
     formats = options.formats_of(figures)
-    texts = {"field": field, "by_line": by_line}
     place = Place(out, usual_folder("explain"), ("paper.zarr.zip",) if paper else ())
-    with progress_bar("explain") as show:
-        tree = _analysed(
-            model,
-            text or None,
-            targets=target or None,
-            out=place,
-            repair=repair,
-            tokenizer=tokenizer,
-            window=window,
-            limit=limit,
-            band=band,
-            frequencies=_frequencies(frequencies),
-            completion=completion,
-            also=also or [],
-            layer=layer,
-            head=head,
-            intervene=interventions,
-            paper=paper,
-            published_as=published_as,
-            relearn=relearn,
-            seed=seed,
-            device=device,
-            dtype=dtype,
-            revision=revision,
-            trust_remote_code=trust_remote_code,
-            progress=show,
-            **texts,
-        )
+    settings: dict[str, Any] = {
+        "tokenizer": tokenizer,
+        "window": window,
+        "limit": limit,
+        "band": band,
+        "frequencies": _frequencies(frequencies),
+        "completion": completion,
+        "also": also or [],
+        "intervene": interventions,
+        "paper": paper,
+        "published_as": published_as,
+        "seed": seed,
+        "field": field,
+        "by_line": by_line,
+        "device": device,
+        "dtype": dtype,
+    }
+    from attnscope.cli.again import Question
+
+    plain = not any((target, repair, relearn, revision, trust_remote_code))
+    question = Question.of(model, text or None, command="explain", **settings) if plain else None
+    tree = None if question is None else _known(question, place, layer, head)
+    if tree is None:
+        with progress_bar("explain") as show:
+            tree = _analysed(
+                model,
+                text or None,
+                targets=target or None,
+                out=place,
+                repair=repair,
+                layer=layer,
+                head=head,
+                relearn=relearn,
+                revision=revision,
+                trust_remote_code=trust_remote_code,
+                progress=show,
+                **settings,
+            )
+        if question is not None:
+            question.note(Path(tree.attrs["run"]), json.loads(tree.attrs["signature"]))
     heads = _heads_to_show(tree, layer, head)
     folder = Path(tree.attrs["run"])
     if "relearned" in tree.children:
@@ -174,6 +188,25 @@ def _analysed(
     return run_explain(model, text, more=more, longest=longest, **settings)
 
 
+def _known(question: Question, place: Place, layer: int | None, head: int | None) -> xr.DataTree | None:
+    """An explanation that is there already; None where the model is needed, if only to say what is wrong."""
+    from attnscope.errors import AttnscopeError
+    from attnscope.mechanism import load_explanation
+
+    with suppress(AttnscopeError, OSError):
+        run = question.found(place)
+        if run is None:
+            return None
+        with run:
+            if not run.complete:
+                return None
+            tree = load_explanation(run)
+        _heads_to_show(tree, layer, head)
+        working()
+        return tree
+    return None
+
+
 def _heads_to_show(tree: xr.DataTree, layer: int | None, head: int | None) -> list[tuple[int, int]]:
     from attnscope.mechanism import best_heads
 
@@ -204,11 +237,12 @@ def _frequencies(given: str | None) -> tuple[int, int] | None:
 def _draw(
     tree: xr.DataTree, folder: Path, heads: list[tuple[int, int]], formats: tuple[str, ...]
 ) -> Path | None:
-    from attnscope.figures.explain import explain_figures, write_explain_figures
-    from attnscope.report import write_explain_report
     from attnscope.store import RunFolder
 
     def draw(place: Path) -> None:
+        from attnscope.figures.explain import explain_figures, write_explain_figures
+        from attnscope.report import write_explain_report
+
         figures = dict(explain_figures(tree, heads))
         write_explain_figures(tree, place / "figures", heads, figures, formats)
         write_explain_report(tree, place / PAGE, heads, figures)

@@ -45,6 +45,8 @@ _AGREE = (
 
 def _print_text_tables(tree: xr.DataTree) -> None:
     """Tables of text that analyses have, such as published numbers beside ours."""
+    if not json.loads(tree.attrs.get("more", "[]")):  # the analyses of explain itself have figures alone
+        return
     from rich.table import Table
     from rich.text import Text
 

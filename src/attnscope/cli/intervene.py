@@ -9,7 +9,7 @@ import typer
 
 from attnscope.cli import options
 from attnscope.cli.intervene_tables import as_dict, print_csv, print_tables
-from attnscope.cli.output import emit, json_text, progress_bar
+from attnscope.cli.output import emit, json_text, progress_bar, tell
 from attnscope.cli.place import Place, draw_page, usual_folder
 
 if TYPE_CHECKING:
@@ -65,6 +65,7 @@ def intervene(
     target: _Target = None,
     out: options.Out = None,
     repair: options.Repair = False,
+    task: options.Task = None,
     device: options.Device = None,
     dtype: options.Dtype = None,
     window: _Window = None,
@@ -108,6 +109,7 @@ def intervene(
             targets=target or None,
             out=place,
             repair=repair,
+            task=task,
             tokenizer=tokenizer,
             window=window,
             limit=limit,
@@ -133,6 +135,9 @@ def intervene(
             trust_remote_code=trust_remote_code,
             progress=show,
         )
+    if "task" in tree.attrs:  # another process keeps and prints the results
+        tell(tree.attrs["task"])
+        return
     folder = Path(tree.attrs["run"])
     page = _draw(tree, formats) if report else None
     if as_json:

@@ -77,6 +77,14 @@ Repair = Annotated[
     bool,
     typer.Option("--repair", help="Repair of a finished run: what was damaged is measured again."),
 ]
+Task = Annotated[
+    str | None,
+    typer.Option(
+        metavar="I/N|env",
+        help="Part of the run that this process does, of N that share a folder; env asks torchrun or a Slurm array.",
+        show_default="all of it",
+    ),
+]
 Device = Annotated[
     str | None, typer.Option(help="Device: cpu, cuda, ...", show_default="cuda if there is one")
 ]

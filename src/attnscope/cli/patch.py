@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from attnscope.cli import options
-from attnscope.cli.output import emit, json_text, progress_bar
+from attnscope.cli.output import emit, json_text, progress_bar, tell
 from attnscope.cli.patch_tables import as_dict, print_csv, print_tables
 from attnscope.cli.place import Place, draw_page, usual_folder
 
@@ -66,6 +66,7 @@ def patch(
     receiver: _Receiver = None,
     out: options.Out = None,
     repair: options.Repair = False,
+    task: options.Task = None,
     device: options.Device = None,
     dtype: options.Dtype = None,
     batch_size: _BatchSize = None,
@@ -94,6 +95,7 @@ def patch(
             wrong=wrong,
             out=place,
             repair=repair,
+            task=task,
             tokenizer=tokenizer,
             what=what,  # pyright: ignore[reportArgumentType] checked there
             by_position=by_position,
@@ -109,6 +111,9 @@ def patch(
             trust_remote_code=trust_remote_code,
             progress=show,
         )
+    if "task" in tree.attrs:  # another process keeps and prints the results
+        tell(tree.attrs["task"])
+        return
     folder = Path(tree.attrs["run"])
     page = _draw(tree, formats) if report else None
     if as_json:

@@ -58,6 +58,14 @@ _Until = Annotated[
         show_default="at the end of the corpus",
     ),
 ]
+_Rows = Annotated[
+    int | None,
+    typer.Option(
+        help="Number of queries of each window that are measured, drawn at random: estimates, at the cost of the "
+        "model's own pass.",
+        show_default="all",
+    ),
+]
 _Band = Annotated[
     int | None,
     typer.Option(
@@ -103,14 +111,6 @@ _Chat = Annotated[
 ]
 _ChatTemplate = Annotated[
     Path | None, typer.Option(help="Jinja file that writes chats out.", show_default="the tokenizer's own")
-]
-_Task = Annotated[
-    str | None,
-    typer.Option(
-        metavar="I/N|env",
-        help="Part of the scan that this process does, of N that share a folder; env asks torchrun or a Slurm array.",
-        show_default="all of it",
-    ),
 ]
 _Ray = Annotated[
     str | None,
@@ -159,7 +159,7 @@ def scan(
     target: _Target = None,
     out: options.Out = None,
     repair: options.Repair = False,
-    task: _Task = None,
+    task: options.Task = None,
     ray: _Ray = None,
     workers: _Workers = None,
     ray_gpus: _RayGpus = None,
@@ -177,6 +177,7 @@ def scan(
     batch_size: _BatchSize = None,
     pool: _Pool = None,
     until: _Until = None,
+    rows: _Rows = None,
     band: _Band = None,
     observation: _Observation = 32,
     clusters: _Clusters = None,
@@ -239,11 +240,12 @@ def scan(
         task,
         pool,
         until,
+        rows,
         by,
     )
     plain = not any(asked_apart)
     signed = {"groups": _signed(named), "words": _signed_words(words_of)}
-    question = Question.of(model, text or None, **signed, **settings) if plain else None
+    question = Question.of(model, text or None, command="scan", **signed, **settings) if plain else None
     results = None if question is None else _known(question, place, shown)
     if results is None:
         results = _measured(
@@ -258,6 +260,7 @@ def scan(
             ray_gpus=ray_gpus,
             pool=pool,
             until=until,
+            rows=rows,
             revision=revision,
             trust_remote_code=trust_remote_code,
             groups=named,
@@ -277,7 +280,7 @@ def scan(
         if question is not None:
             question.note(Path(results.encoding["source"]), json.loads(results.attrs["signature"]))
     folder = Path(results.encoding["source"])
-    page = _draw(results, folder, formats, heads) if report else None
+    page = draw(results, folder, formats, heads) if report else None
     if as_json:
         emit(json_text(as_dict(results, folder)) + "\n")
     elif as_csv:
@@ -330,14 +333,15 @@ def _known(question: Question, place: Place, shown: Sequence[tuple[int, int]] | 
     return None
 
 
-def _draw(
+def draw(
     results: xr.Dataset, folder: Path, formats: tuple[str, ...], heads: list[tuple[int, int]]
 ) -> Path | None:
+    """Draw the page and the figures of a finished scan, unless they lie there already."""
     from attnscope.store import RunFolder
 
     with RunFolder(folder, json.loads(results.attrs["signature"])) as run:
 
-        def draw(place: Path) -> None:
+        def write(place: Path) -> None:
             from attnscope.figures import write_scan_figures
             from attnscope.report import write_report
             from attnscope.statistics import SAMPLE
@@ -346,4 +350,4 @@ def _draw(
             write_scan_figures(results, sample, place / "figures", formats)
             write_report(results, sample, place / PAGE)
 
-        return draw_views(run, [formats, heads], draw)
+        return draw_views(run, [formats, heads], write)

@@ -77,15 +77,20 @@ def _received(results: xr.Dataset, folder: Path) -> list[dict[str, Any]] | None:
 
 def print_csv(results: xr.Dataset) -> None:
     """One line for each head: means over texts, and the signature that names the run's folder."""
-    from attnscope.statistics import majority_names, peaks
+    from attnscope.statistics import intervals, majority_names, peaks
     from attnscope.statistics.images import patch_peaks
     from attnscope.store import Signature
 
     means = {
         name: values.mean("text", skipna=True).values
         for name, values in results.data_vars.items()
-        if values.dims == ("text", "layer", "head") and name != "label"
+        if values.dims == ("text", "layer", "head")
+        and name != "label"
+        and not str(name).endswith(("_error", "_freedom"))
     }
+    if "sampled_rows" in results:
+        half = intervals(results)
+        means |= {f"{name}_interval": half[name].values for name in [*means] if name in half}
     means |= group_columns(results) if "group_weight" in results else {}
     found = patch_peaks(results) if "patch_profile" in results else peaks(results)
     means |= {str(name): values.values for name, values in (found or {}).items()}
@@ -116,7 +121,7 @@ _MEANING_OF_IMAGES = {
 
 def print_tables(results: xr.Dataset) -> None:
     """The rankings of heads, and what kinds there are."""
-    from attnscope.statistics import LEAST_SHARE, LOCAL, NOTES, numbering_note, rank_heads
+    from attnscope.statistics import LEAST_SHARE, LOCAL, notes_of, numbering_note, rank_heads
 
     console = new_console()
     sizes = results.sizes
@@ -126,9 +131,8 @@ def print_tables(results: xr.Dataset) -> None:
         highlight=False,
         markup=False,
     )
-    for note in NOTES:
-        if note in results.attrs:
-            console.print(results.attrs[note], style="dim", highlight=False, markup=False)
+    for note in notes_of(results).values():
+        console.print(note, style="dim", highlight=False, markup=False)
     if numbering := numbering_note(results.layer_name.values.tolist()):
         console.print(numbering, style="dim", highlight=False, markup=False)
     for kind, rows in rank_heads(results).items():

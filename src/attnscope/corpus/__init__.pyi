@@ -14,7 +14,7 @@ from .pairs import LinePairs, TargetTokenizer, shifted
 from .pictured import PicturedText, PicturedTexts, pictured_of
 from .sounds import Sound, Sounds, sounds_of
 from .texts import Corpus, Text
-from .windows import Window, Windows, cut_windows, window_name
+from .windows import Frame, Window, Windows, cut_windows, window_name
 
 __all__ = [
     "PLACE",
@@ -25,6 +25,7 @@ __all__ = [
     "Corpus",
     "EncodedTexts",
     "Expanded",
+    "Frame",
     "GroupedWindows",
     "Grouping",
     "Groups",

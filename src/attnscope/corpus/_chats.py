@@ -10,11 +10,13 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
+from attnscope.corpus._columns import TABLES
 from attnscope.corpus._compressed import inner_suffix, unpacked
+from attnscope.corpus._datasets import first_row, names_a_dataset
 from attnscope.corpus._given import kept
 from attnscope.corpus._messages import group_of_role, is_chat, messages_of
 from attnscope.corpus.files import decode_utf8, json_objects, read_blocks, read_bytes
-from attnscope.corpus.texts import Corpus, Text
+from attnscope.corpus.texts import Corpus, Text, chat_field
 from attnscope.corpus.windows import Frame, Window, check_limit, cut_windows
 from attnscope.errors import AttnscopeError, reason_of
 from attnscope.remote import Url, is_url
@@ -41,7 +43,7 @@ class Chats:
     Parameters
     ----------
     given
-        A path, or several, of JSON Lines; or lists of messages.
+        A path, or several, of JSON Lines, of tables with a column of messages, or of data sets; or lists of messages.
     field
         Which field of a line holds the messages; by default ``messages`` or ``conversations``.
     template
@@ -73,8 +75,8 @@ class Chats:
             template = decode_utf8(read_bytes(template), str(template))
         self._template = template
 
-    def read_with(self, tokenizer: Any) -> "ChatTexts":
-        """The chats as this tokenizer's template writes them.
+    def read_with(self, tokenizer: Any, *, to_answer: bool = False) -> "ChatTexts":
+        """The chats as this tokenizer's template writes them; `to_answer`, up to where the assistant begins to speak.
 
         Raises
         ------
@@ -86,7 +88,7 @@ class Chats:
                 "the texts are chats, and the tokenizer has no chat template: give one, a Jinja file "
                 "(--chat-template FILE)"
             )
-        return ChatTexts(self._corpus, tokenizer, self._template)
+        return ChatTexts(self._corpus, tokenizer, self._template, to_answer)
 
 
 @dataclass(frozen=True)
@@ -101,6 +103,8 @@ class ChatTexts:
         Whose template is taken.
     template : str, optional
         Another template.
+    to_answer : bool
+        Whether chats end where the assistant begins to speak: what it says last is left out.
 
     Examples
     --------
@@ -119,6 +123,7 @@ class ChatTexts:
     corpus: Corpus
     tokenizer: Any
     template: str | None = None
+    to_answer: bool = False
 
     def __iter__(self) -> Iterator[Text]:
         """Each chat as it is written out."""
@@ -151,7 +156,16 @@ class ChatTexts:
     def written(self) -> Iterator[tuple[str, str, list[Region]]]:
         """Name, text and contents of each chat."""
         for chat in self.corpus:
-            text, regions = written_out(json.loads(chat.content), chat.name, self.tokenizer, self.template)
+            messages = json.loads(chat.content)
+            while self.to_answer and messages and group_of_role(messages[-1]["role"]) == "assistant":
+                messages.pop()
+            if not messages:
+                raise AttnscopeError(
+                    f"{chat.name}: nobody but the assistant speaks, so there is nothing to answer"
+                )
+            text, regions = written_out(
+                messages, chat.name, self.tokenizer, self.template, to_answer=self.to_answer
+            )
             yield chat.name, text, regions
 
 
@@ -198,6 +212,10 @@ def are_chats(given: object, field: str | None = None) -> bool:
         first = Url(first)
     if not isinstance(first, Path | Url):
         return is_chat(first)
+    if field is None and isinstance(first, Path) and names_a_dataset(first):
+        return is_chat(first_row(first))
+    if field is None and first.suffix.lower() in TABLES and (isinstance(first, Url) or first.is_file()):
+        return chat_field(first) is not None
     if (
         field is not None
         or inner_suffix(first) != ".jsonl"
@@ -209,7 +227,12 @@ def are_chats(given: object, field: str | None = None) -> bool:
 
 
 def written_out(
-    messages: list[dict[str, Any]], name: str, tokenizer: Any, template: str | None = None
+    messages: list[dict[str, Any]],
+    name: str,
+    tokenizer: Any,
+    template: str | None = None,
+    *,
+    to_answer: bool = False,
 ) -> tuple[str, list[Region]]:
     """A chat as a template writes it, and where the contents of its messages lie.
 
@@ -230,7 +253,9 @@ def written_out(
         {**message, "content": mark(number)} if message.get("content") else message
         for number, message in enumerate(messages)
     ]
-    text, skeleton = (_applied(one, name, tokenizer, template) for one in (messages, marked))
+    text, skeleton = (
+        _applied(one, name, tokenizer, template, to_answer=to_answer) for one in (messages, marked)
+    )
     said = [(str(message.get("content") or ""), group_of_role(message["role"])) for message in messages]
     return text, regions_between(text, skeleton, said, name)
 
@@ -304,9 +329,13 @@ def roles_of(spans: tuple[tuple[int, int], ...], regions: list[Region]) -> tuple
     return tuple(found)
 
 
-def _applied(messages: list[dict[str, Any]], name: str, tokenizer: Any, template: str | None) -> str:
+def _applied(
+    messages: list[dict[str, Any]], name: str, tokenizer: Any, template: str | None, *, to_answer: bool
+) -> str:
     try:
-        text = tokenizer.apply_chat_template(messages, chat_template=template, tokenize=False)
+        text = tokenizer.apply_chat_template(
+            messages, chat_template=template, tokenize=False, add_generation_prompt=to_answer
+        )
     except Exception as error:  # templates are programs: whatever theirs raises
         raise AttnscopeError(
             f"{name}: the chat template refuses it ({reason_of(error)}): {_ADVICE}"

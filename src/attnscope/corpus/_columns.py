@@ -1,10 +1,11 @@
 """Columns of text in Parquet and Arrow files, a batch of rows at a time."""
 
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from attnscope.corpus._messages import without_nothing
 from attnscope.corpus._opening import opened, shown
 from attnscope.errors import AttnscopeError, reason_of
 from attnscope.remote import Url
@@ -39,6 +40,39 @@ def column(path: Path | Url, field: str) -> Iterator[str]:
     ...     list(column(path, "text"))
     ['One.', '', 'Two.']
     """
+    for value in _values(path, field, lambda schema: _check_field(path, schema, field)):
+        yield value or ""
+
+
+def chat_column(path: Path | Url, field: str) -> Iterator[list[Any]]:
+    """The lists of messages in one column, row after row; what is null has none.
+
+    What a message does not have is null in a table, and left out here.
+
+    Raises
+    ------
+    AttnscopeError
+        As `column` does; if the column holds no lists.
+    """
+    for value in _values(path, field, lambda schema: _check_lists(path, schema, field)):
+        yield without_nothing({field: value or []})[field]
+
+
+def list_columns(path: Path | Url) -> dict[str, bool]:
+    """The names of all columns, and whether each holds lists.
+
+    Raises
+    ------
+    AttnscopeError
+        If pyarrow is not installed, or the file is of another kind.
+    """
+    found: list[Any] = []
+    next(_values(path, "", found.append), None)
+    return {one.name: _is_list(one.type) for schema in found for one in schema}
+
+
+def _values(path: Path | Url, field: str, check: Callable[[Any], None]) -> Iterator[Any]:
+    """What one column holds, once its schema was checked; nothing without a column of that name."""
     try:
         import pyarrow as pa
     except ImportError as error:
@@ -47,23 +81,24 @@ def column(path: Path | Url, field: str) -> Iterator[str]:
             "pip install 'attnscope[data]'"
         ) from error
     try:
-        for batch in _batches(path, field):
+        for batch in _batches(path, field, check):
             for value in batch.column(field):
-                yield value.as_py() or ""
+                yield value.as_py()
     except (pa.ArrowException, OSError) as error:
         raise AttnscopeError(
             f"{shown(path)}: not a {path.suffix} file, or damaged ({reason_of(error)}): make it anew"
         ) from error
 
 
-def _batches(path: Path | Url, field: str) -> Iterator[Any]:
+def _batches(path: Path | Url, field: str, check: Callable[[Any], None]) -> Iterator[Any]:
     import pyarrow as pa
     from pyarrow import ipc, parquet
 
     if path.suffix.lower() == ".parquet":
         with _opened(path) as given, parquet.ParquetFile(given) as file:
-            _check_field(path, file.schema_arrow, field)
-            yield from file.iter_batches(_ROWS, columns=[field])
+            check(file.schema_arrow)
+            if field in file.schema_arrow.names:
+                yield from file.iter_batches(_ROWS, columns=[field])
         return
     with (
         _opened(path) as given,
@@ -74,12 +109,14 @@ def _batches(path: Path | Url, field: str) -> Iterator[Any]:
         except pa.ArrowInvalid:  # a stream, as datasets are saved
             source.seek(0)
             stream = ipc.open_stream(source)
-            _check_field(path, stream.schema, field)
-            yield from stream
+            check(stream.schema)
+            if field in stream.schema.names:
+                yield from stream
             return
-        _check_field(path, file.schema, field)
-        for number in range(file.num_record_batches):
-            yield file.get_batch(number)
+        check(file.schema)
+        if field in file.schema.names:
+            for number in range(file.num_record_batches):
+                yield file.get_batch(number)
 
 
 @contextmanager
@@ -110,3 +147,22 @@ def _check_field(path: Path | Url, schema: Any, field: str) -> None:
         raise AttnscopeError(
             f"{shown(path)}: column {field!r} holds {kind}; expected strings. The columns found are: {known}"
         )
+
+
+def _check_lists(path: Path | Url, schema: Any, field: str) -> None:
+    known = ", ".join(f"{one.name!r} ({one.type})" for one in schema)
+    if field not in schema.names:
+        raise AttnscopeError(
+            f"{shown(path)}: no column {field!r}; the columns found are: {known}. Name one as `field` (--field)"
+        )
+    kind = schema.field(field).type
+    if not _is_list(kind):
+        raise AttnscopeError(
+            f"{shown(path)}: column {field!r} holds {kind}; expected lists of messages. The columns found are: {known}"
+        )
+
+
+def _is_list(kind: Any) -> bool:
+    import pyarrow.types as kinds
+
+    return kinds.is_list(kind) or kinds.is_large_list(kind)

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from attnscope.corpus._messages import messages_of, without_nothing
 from attnscope.errors import AttnscopeError, reason_of
 
 PREFIX = "datasets:"
@@ -41,6 +42,45 @@ def dataset_rows(path: Path, field: str) -> Iterator[str]:
         If the package datasets is not installed, there is no such data set, configuration, split or column of
         strings, or several splits and no name of one.
     """
+    for number, row in enumerate(_rows(path), start=1):
+        if field not in row:
+            raise AttnscopeError(
+                f"{path}: no column {field!r}; the columns found are: {', '.join(map(repr, row))}. Name one as "
+                "`field` (--field)"
+            )
+        if not isinstance(row[field], str | None):
+            raise AttnscopeError(
+                f"{path}: column {field!r} holds {type(row[field]).__name__} in row {number}; expected strings: "
+                "name another as `field` (--field)"
+            )
+        yield row[field] or ""
+
+
+def dataset_chats(path: Path, field: str | None = None) -> Iterator[list[dict[str, Any]]]:
+    """The messages of the chats of a data set, as they stream in.
+
+    Parameters
+    ----------
+    path
+        See `dataset_rows`.
+    field
+        Name of the column; by default ``messages`` or ``conversations``.
+
+    Raises
+    ------
+    AttnscopeError
+        As `dataset_rows` does; if a row is no chat.
+    """
+    for number, row in enumerate(_rows(path), start=1):
+        yield messages_of(without_nothing(row), f"{path}, row {number}", field)
+
+
+def first_row(path: Path) -> dict[str, Any]:
+    """The first row of a data set; empty where it has none."""
+    return without_nothing(next(_rows(path), {}))
+
+
+def _rows(path: Path) -> Iterator[dict[str, Any]]:
     name, config, split = _parts(path)
     try:
         import datasets
@@ -53,18 +93,7 @@ def dataset_rows(path: Path, field: str) -> Iterator[str]:
         if split is None:
             split = _only_split(path, datasets.get_dataset_split_names(name, config))
         rows: Any = datasets.load_dataset(name, config, split=split, streaming=True)
-        for number, row in enumerate(rows, start=1):
-            if field not in row:
-                raise AttnscopeError(
-                    f"{path}: no column {field!r}; the columns found are: {', '.join(map(repr, row))}. Name one as "
-                    "`field` (--field)"
-                )
-            if not isinstance(row[field], str | None):
-                raise AttnscopeError(
-                    f"{path}: column {field!r} holds {type(row[field]).__name__} in row {number}; expected strings: "
-                    "name another as `field` (--field)"
-                )
-            yield row[field] or ""
+        yield from rows
 
 
 def _parts(path: Path) -> tuple[str, str | None, str | None]:

@@ -72,6 +72,27 @@ def is_chat(value: object) -> bool:
     )
 
 
+def without_nothing(row: Mapping[str, Any]) -> dict[str, Any]:
+    """A row of a table whose messages have no part that is null: a table has a place for every part of any message.
+
+    Examples
+    --------
+    >>> without_nothing({"messages": [{"role": "user", "content": "Hi", "name": None}]})
+    {'messages': [{'role': 'user', 'content': 'Hi'}]}
+    """
+    return {
+        name: [
+            {key: part for key, part in cast("Mapping[str, Any]", one).items() if part is not None}
+            if isinstance(one, Mapping)
+            else one
+            for one in cast("list[Any]", value)
+        ]
+        if isinstance(value, list)
+        else value
+        for name, value in row.items()
+    }
+
+
 def group_of_role(role: str) -> str:
     """The role by its usual name.
 

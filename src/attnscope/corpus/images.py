@@ -1,17 +1,18 @@
 """Images as a corpus: files, folders, Pillow's images, arrays of pixels, or what an image processor gives."""
 
+from __future__ import annotations
+
 import hashlib
 import io
 import stat
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, TypeGuard, cast
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from attnscope.corpus._datasets import names_a_dataset
 from attnscope.corpus._names import Names
@@ -21,12 +22,17 @@ from attnscope.corpus.files import files_below
 from attnscope.corpus.texts import SUFFIXES as TEXT_SUFFIXES
 from attnscope.errors import AttnscopeError, explaining
 
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    _Item = tuple[str, Path] | np.ndarray | Tensor
+
 SUFFIXES = (".png", ".jpg", ".jpeg", ".webp")
 _CHANNELS = (1, 3, 4)
 _RGB = 3
 _PROCESSED = "pixel_values"
-_HALVES = (torch.float16, torch.bfloat16)
 _TO_8_BITS = 65535 / 255
+_HALF = 2  # bytes
 _WIDE = {"I": "whole ones of 32 bits", "F": "floats"}  # modes of Pillow's that it cuts off at 255
 
 
@@ -62,7 +68,7 @@ class Images:
     ([('image 1', (8, 8, 3))], 1)
     """
 
-    def __init__(self, items: "Sequence[_Item]", *, beside_text: bool = False) -> None:
+    def __init__(self, items: Sequence[_Item], *, beside_text: bool = False) -> None:
         objects = [item for item in items if not isinstance(item, tuple)]
         self._items: list[tuple[str, Unchanged | np.ndarray | Tensor]] = []
         numbers = count(1)
@@ -83,7 +89,12 @@ class Images:
     @property
     def is_processed(self) -> bool:
         """Whether they are ``pixel_values`` already, so that no image processor is needed."""
-        return all(isinstance(item, Tensor) for _, item in self._items)
+        return all(_is_tensor(item) for _, item in self._items)
+
+    @property
+    def files(self) -> list[Path]:
+        """Those of them that are files."""
+        return [Path(str(item.path)) for _, item in self._items if isinstance(item, Unchanged)]
 
     def sha256(self) -> str:
         """Hash names and contents in order: of files their bytes, of arrays type, shape and numbers.
@@ -99,14 +110,11 @@ class Images:
             if isinstance(item, Unchanged):
                 kind, data = "file", item.read()
             else:
-                array = item.cpu().numpy() if isinstance(item, Tensor) else item
+                array = item.cpu().numpy() if _is_tensor(item) else item
                 kind, data = f"{array.dtype}{array.shape}", np.ascontiguousarray(array).tobytes()
             for part in (name.encode(), kind.encode(), data):
                 digest.update(len(part).to_bytes(8, "big") + part)
         return digest.hexdigest()
-
-
-_Item = tuple[str, Path] | np.ndarray | Tensor
 
 
 def images_of(given: Any) -> Images | None:
@@ -126,6 +134,7 @@ def images_of(given: Any) -> Images | None:
 
     Examples
     --------
+    >>> import torch
     >>> images_of(["The tide is out."]) is None, len(images_of(torch.zeros(2, 3, 8, 8)))
     (True, 2)
     """
@@ -147,9 +156,15 @@ def images_of(given: Any) -> Images | None:
         for several, _ in found
         for item in several
     ]
-    if len({isinstance(item, Tensor) for item in items}) > 1:
+    if len({_is_tensor(item) for item in items}) > 1:
         raise AttnscopeError("pixel_values stand beside images that no processor has read: give either")
     return Images(items, beside_text=any(text for _, text in found))
+
+
+def _is_tensor(given: object) -> TypeGuard[Tensor]:
+    """Whether this is one of PyTorch's, which is not imported to ask."""
+    torch: Any = sys.modules.get("torch")
+    return torch is not None and isinstance(given, torch.Tensor)
 
 
 def _items_of(given: Any) -> tuple[Sequence[_Item], bool]:
@@ -159,7 +174,7 @@ def _items_of(given: Any) -> tuple[Sequence[_Item], bool]:
     if type(given).__module__.partition(".")[0] == "PIL":
         with explaining("an image of Pillow's cannot be read", "Convert it to RGB, or leave it out"):
             return [_rgb(given)], False
-    if isinstance(given, Tensor | np.ndarray):
+    if isinstance(given, np.ndarray) or _is_tensor(given):
         return _in_array(given), False
     return [], False
 
@@ -180,16 +195,17 @@ def _in_array(given: Tensor | np.ndarray) -> Sequence[_Item]:
     if given.ndim not in (3, 4):
         return []
     several = given if given.ndim == 4 else given[None]  # noqa: PLR2004
-    if isinstance(several, Tensor):
+    if _is_tensor(several):
         several = several.detach().cpu()
         # NumPy does not know all types of floats
-        several = several.float() if several.dtype in _HALVES else several
-        array = several.numpy()
+        array = (several.float() if several.dtype.itemsize == _HALF else several).numpy()
     else:
-        array = several
+        array = np.asarray(several)
     if array.dtype == np.uint8 and array.shape[-1] == _RGB:
         return list(array)
     if array.dtype.kind == "f" and array.shape[1] in _CHANNELS:
+        import torch
+
         return list(torch.tensor(array))
     raise AttnscopeError(
         f"an array of shape {tuple(given.shape)} and type {given.dtype} is no image that is known: expected pixels "

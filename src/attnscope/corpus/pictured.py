@@ -73,6 +73,11 @@ class PicturedTexts:
     def __iter__(self) -> Iterator[PicturedText]:
         return iter(self._items)
 
+    @property
+    def files(self) -> list[Path]:
+        """The files of all images."""
+        return [file for item in self._items for file in item.images.files]
+
     def sha256(self) -> str:
         """Hash names, texts and images in order.
 

@@ -86,6 +86,17 @@ class Sounds:
         for item in self._items:
             yield item if isinstance(item, Sound) else _read(*item)
 
+    def _beside(self) -> list[Path | None]:
+        """Where the transcript of each would lie."""
+        files = [None if isinstance(item, Sound) else item[1].path for item in self._items]
+        return [file.with_suffix(".txt") if isinstance(file, Path) else None for file in files]
+
+    @property
+    def files(self) -> list[Path]:
+        """Those of them that are files, and the transcripts beside them."""
+        sounds = [Path(str(item[1].path)) for item in self._items if not isinstance(item, Sound)]
+        return sounds + [place for place in self._beside() if place is not None and place.is_file()]
+
     def transcripts(self) -> list[str] | None:
         """What is said, from ``name.txt`` beside each ``name.wav``; None where none has one.
 
@@ -94,8 +105,7 @@ class Sounds:
         AttnscopeError
             If some have one and others have not.
         """
-        files = [None if isinstance(item, Sound) else item[1].path for item in self._items]
-        places = [file.with_suffix(".txt") if isinstance(file, Path) else None for file in files]
+        places = self._beside()
         there = [place is not None and place.is_file() for place in places]
         if not any(there):
             return None

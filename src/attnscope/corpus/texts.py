@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from attnscope.bundled import TEXT
-from attnscope.corpus._columns import TABLES, column
+from attnscope.corpus._columns import TABLES, chat_column, column, list_columns
 from attnscope.corpus._compressed import COMPRESSED, inner_suffix, unpacked
-from attnscope.corpus._datasets import PREFIX, dataset_rows, names_a_dataset
+from attnscope.corpus._datasets import PREFIX, dataset_chats, dataset_rows, names_a_dataset
 from attnscope.corpus._given import each, kept
 from attnscope.corpus._messages import CHAT_FIELDS, messages_of
 from attnscope.corpus._names import Names
@@ -298,10 +298,22 @@ class _Rows:
 
     def __init__(self, path: Path, field: str) -> None:
         self.path, self.field = path, field
+        self._chats: Spool | None = None
 
     def texts(self) -> Iterator[Text]:
+        return self._named(self._spool)
+
+    def chats(self, field: str | None) -> Iterator[Text]:
+        """The messages of each row, as JSON."""
+        if self._chats is None:
+            self._chats = Spool()
+            for messages in dataset_chats(self.path, field):
+                self._chats.add(json.dumps(messages, ensure_ascii=False))
+        return self._named(self._chats)
+
+    def _named(self, contents: Spool) -> Iterator[Text]:
         name = str(self.path).removeprefix(PREFIX)
-        for number, content in enumerate(self._spool, start=1):
+        for number, content in enumerate(contents, start=1):
             yield Text(f"{name}:{number}", content)
 
     @cached_property
@@ -373,12 +385,23 @@ class _Column:
         self.name, self.file, self.field = name, Unchanged(path), field
 
     def texts(self) -> Iterator[Text]:
-        for _ in self.file.blocks():
-            pass  # which refuses a file that is another one than before
+        self._check()
         for number, content in enumerate(column(self.file.path, self.field), start=1):
             name = f"{self.name}:{number}"
             check_characters(content, name)
             yield Text(name, content)
+
+    def objects(self, field: str) -> Iterator[tuple[int, dict[str, Any]]]:
+        """As chats: `field`, or the first of the usual ones that there is."""
+        self._check()
+        path = self.file.path
+        named = field if field not in CHAT_FIELDS else chat_field(path) or field
+        for number, messages in enumerate(chat_column(path, named), start=1):
+            yield number, {named: messages}
+
+    def _check(self) -> None:
+        for _ in self.file.blocks():
+            pass  # which refuses a file that is another one than before
 
 
 @dataclass(frozen=True)
@@ -398,12 +421,15 @@ class _Lines:
 
 @dataclass(frozen=True)
 class _Chats:
-    """A file or stream with one chat a line: each text is its messages, as JSON."""
+    """A file, table or stream with one chat a line or row: each text is its messages, as JSON."""
 
-    whole: _JsonLines | _Stream
+    whole: "_JsonLines | _Stream | _Column | _Rows"
     field: str | None
 
     def texts(self) -> Iterator[Text]:
+        if isinstance(self.whole, _Rows):
+            yield from self.whole.chats(self.field)
+            return
         for number, value in self.whole.objects(self.field or CHAT_FIELDS[0]):
             name = f"{self.whole.name}:{number}"
             yield Text(name, json.dumps(messages_of(value, name, self.field), ensure_ascii=False))
@@ -466,12 +492,20 @@ def _no_text_but_url(given: str) -> str:
     )
 
 
+def chat_field(path: Path | Url) -> str | None:
+    """The column of a table that holds chats: none where it holds texts."""
+    columns = list_columns(path)
+    named = (name for name in CHAT_FIELDS if columns.get(name))
+    return None if "text" in columns else next(named, None)
+
+
 def _chats(source: _Source, path: Path | Url, field: str | None) -> _Source:
-    if isinstance(source, _JsonLines | _Stream):
+    if isinstance(source, _JsonLines | _Stream | _Column | _Rows):
         return _Chats(source, field)
     name = shown(Url(path) if isinstance(path, str) else path)
     raise AttnscopeError(
-        f"{name}: chats are read from JSON Lines (.jsonl), one a line: leave out other files"
+        f"{name}: chats are read from JSON Lines (.jsonl), tables (.parquet, .arrow) and data sets, one a line or row: "
+        "leave out other files"
     )
 
 

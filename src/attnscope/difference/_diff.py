@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, get_args
 import numpy as np
 import xarray as xr
 
-from attnscope._documents import units_of
+from attnscope._documents import called_in, units_of
 from attnscope.checks import check_kind, check_real, check_seed
 from attnscope.difference._changes import LEAST, LEVEL, changes_by_document
 from attnscope.difference._matching import Matching, match_heads
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     Scan = str | Path | xr.Dataset
 
 _SAME = ("corpus", "target", "tokenizer")  # what both scans must have read
+_READERS = {"images": "image processor", "sounds": "feature extractor", "texts with images": "processor"}
 _SETTINGS = ("window", "stride", "limit", "band")  # which windows, and which offsets
 
 
@@ -37,7 +38,7 @@ def diff(
 ) -> xr.Dataset:
     """Hold two scans of the same corpus against each other: checkpoints of one training, a model and its tuned form.
 
-    Both models read the same windows, so every text is compared with itself.
+    Both models read the same windows, so every text is compared with itself; so is every image and every sound.
 
     Parameters
     ----------
@@ -147,12 +148,14 @@ def _opened(given: Scan) -> xr.Dataset:
 
 
 def _check_same(first: xr.Dataset, second: xr.Dataset, own: Signature, other: Signature) -> None:
+    reads = str(first.attrs.get("reads", "texts"))
+    reader, called = _READERS.get(reads, "tokenizer"), called_in(first.attrs)["windows"]
     for part in _SAME:
         if getattr(own, part) != getattr(other, part):
-            what = {"corpus": "texts", "target": "targets"}.get(part, part)
+            what = {"corpus": reads, "target": "targets", "tokenizer": reader}[part]
             raise AttnscopeError(
-                f"the two scans have different {what}: heads are compared on the same windows of the same texts; scan "
-                "both models on one corpus, with one tokenizer"
+                f"the two scans have different {what}: heads are compared on the same {called} of the same {reads}; "
+                f"scan both models on one corpus, with one {reader}"
             )
     for name in _SETTINGS:
         values = [(one.settings or {}).get(name) for one in (own, other)]
@@ -162,12 +165,34 @@ def _check_same(first: xr.Dataset, second: xr.Dataset, own: Signature, other: Si
             )
     if any(first.sizes[dim] != second.sizes[dim] for dim in ("layer", "head", "text")):
         shapes = [
-            f"{one.sizes['layer']} x {one.sizes['head']} heads, {one.sizes['text']} texts"
+            f"{one.sizes['layer']} x {one.sizes['head']} heads, {one.sizes['text']} {called}"
             for one in (first, second)
         ]
         raise AttnscopeError(
             f"the models have {shapes[0]} and {shapes[1]}: only models of one shape are compared"
         )
+    _check_cut(first, second, reads)
+
+
+def _check_cut(first: xr.Dataset, second: xr.Dataset, reads: str) -> None:
+    """Refuse models that make other tokens of the same images or sounds."""
+    for name in ("length", "rows", "columns"):
+        if (name in first) != (name in second) or (
+            name in first and not np.array_equal(first[name].values, second[name].values)
+        ):
+            shown = [int(one[name].values[0]) if name in one else "none" for one in (first, second)]
+            raise AttnscopeError(
+                f"the models cut the same {reads} into different tokens ({name}: {shown[0]} and {shown[1]} of the "
+                "first that is read): offsets are not the same in both; compare models that cut alike"
+            )
+
+
+def _profiles(scan: xr.Dataset) -> np.ndarray | None:
+    """Mean profiles over texts, ``(layer, head, offset)``; of images all offsets in rows and columns."""
+    if "patch_profile" in scan:
+        ordered = scan.patch_profile.transpose("text", "layer", "head", "row_offset", "column_offset")
+        return ordered.mean("text").values.reshape(*ordered.shape[1:3], -1)
+    return scan.profile.mean("text").values if "profile" in scan else None
 
 
 def _common(first: xr.Dataset, second: xr.Dataset, asked: Sequence[str] | None) -> list[str]:
@@ -194,14 +219,15 @@ def _compared(
     shape = (first.sizes["layer"], first.sizes["head"])
     partner, rule = np.broadcast_to(np.arange(shape[1]), shape).copy(), "number"
     distance = np.full(shape, np.nan)
-    if "profile" in first and "profile" in second:
-        profiles = [one.profile.mean("text").values for one in (first, second)]
-        partner, rule = match_heads(*profiles, matching=heads, seed=seed)
+    profiles = [_profiles(one) for one in (first, second)]
+    if profiles[0] is not None and profiles[1] is not None:
+        partner, rule = match_heads(profiles[0], profiles[1], matching=heads, seed=seed)
         moved = np.take_along_axis(profiles[1], partner[..., None], 1)
         distance = np.abs(moved - profiles[0]).sum(-1) / 2
     elif heads == "profile":
         raise AttnscopeError(
-            "heads cannot be matched by profile: the scans have none; scan with --statistics profile"
+            "heads cannot be matched by profile: the scans have none; scan with --statistics profile (of images "
+            "patch_profile)"
         )
     values = [
         np.stack([one[name].transpose("text", *grid).values for name in names], 1) for one in (first, second)
@@ -246,6 +272,7 @@ def _compared(
         attrs={
             "texts": first.sizes["text"],
             "documents": len(set(documents)),
+            "reads": str(first.attrs.get("reads", "texts")),
             "intervals_over": units_of(documents)[1],
             "tested": int(len(set(units_of(documents)[0])) >= LEAST),
             "matching": rule,

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 import xarray as xr
 
+from attnscope._documents import called_in
+
 
 @dataclass(frozen=True)
 class Change:
@@ -78,9 +80,8 @@ def headline(found: xr.Dataset) -> list[str]:
     heads = {(row.layer, row.head) for row in rows}
     moved = {(row.layer, row.head) for row in changed}
     unit = str(found.attrs["intervals_over"])
-    over = (
-        f"{found.attrs['documents']} documents" if unit == "documents" else f"{found.attrs['texts']} windows"
-    )
+    called = called_in(found.attrs)
+    over = f"{found.attrs['documents' if unit == 'documents' else 'texts']} {called[unit]}"
     if not found.attrs["tested"]:
         return [f"Nothing is told from 0: {over} say next to nothing of others. Give 6 or more."]
     rate = f"{float(found.attrs['level']):.0%}"
@@ -90,7 +91,7 @@ def headline(found: xr.Dataset) -> list[str]:
             f"told from 0 (false discovery rate {rate}, over {over})."
         )
     ]
-    if unit == "windows":
+    if unit == called[unit] == "windows":
         sentences.append("The windows are of few documents: this says nothing of other documents.")
     if changed:
         parts = [

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import xarray as xr
 
 from attnscope.bundled import MODEL
-from attnscope.capture import LoadedModel, borrowing, load_model, signature_of
+from attnscope.capture import LoadedModel, borrowing, load_model, refuse_senses, signature_of
 from attnscope.checks import check_seed, check_whole
 from attnscope.corpus import Sources, texts_and_targets
 from attnscope.errors import AttnscopeError
@@ -22,7 +23,8 @@ from attnscope.faithfulness._together import checked_sets
 from attnscope.faithfulness.passes import ABLATIONS, Ablation
 from attnscope.progress import Tell, tell_nobody
 from attnscope.statistics import window_length
-from attnscope.store import RunFolder, Signature, keeping_elsewhere
+from attnscope.store import RunFolder, Signature, is_finished, keeping_elsewhere
+from attnscope.tasks import by_task, pending, task_in
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -43,6 +45,7 @@ def intervene(
     tokenizer: Tokenizer = None,
     out: str | Path | Callable[[Signature], Path] | None = None,
     repair: bool = False,
+    task: str | None = None,
     window: int | None = None,
     limit: int = DEFAULT_TEXTS,
     batch_size: int | None = None,
@@ -83,6 +86,9 @@ def intervene(
         stopped goes on.
     repair
         Whether to measure again what was damaged in a finished run; else such a run is refused.
+    task
+        Which part of the effects this process measures, as in `attnscope.scan`: every N-th batch. The last one to
+        finish makes what stands beside them.
     window
         Tokens of a window; by default what the model takes, at most 512.
     limit
@@ -141,7 +147,7 @@ def intervene(
     >>> found["effects"].loss_change.dims
     ('text', 'ablation', 'layer', 'head')
     """
-    chosen = _checked(ablations)
+    chosen, part = _checked(ablations), task_in(task, out)
     check_whole(1, limit=limit, window=window, batch_size=batch_size, variants=variants, band=band)
     check_whole(0, steps=steps)
     check_seed(seed)
@@ -150,6 +156,8 @@ def intervene(
         "by_line": by_line or targets is not None,
         "blank_lines": targets is not None,
     }
+    inner = model.model if isinstance(model, LoadedModel) else MODEL if model is None else model
+    refuse_senses("intervene", inner, texts, field=field, revision=revision)
     corpus, target = texts_and_targets(texts, targets, **lines)
     loaded = (
         model
@@ -210,11 +218,28 @@ def intervene(
         tree = xr.DataTree.from_dict({"effects": measured, **parts})
         tree.attrs = attributes | {"skipped": json.dumps(skipped)}
         return tree
-    with RunFolder(Path(out(signature) if callable(out) else out), signature, repair=repair) as run:
-        if not run.complete:
-            parts, skipped = job.parts(job.effects(run), StoredParts(run))
-            run.finish(parts=list(parts), attributes=attributes | {"skipped": json.dumps(skipped)})
-        return load_intervention(run)
+    folder = Path(out(signature) if callable(out) else out)
+    if part is not None and not is_finished(folder):
+        tree = by_task(
+            part,
+            folder,
+            signature,
+            job.measure,
+            partial(_in_folder, job, attributes),
+            attributes,
+            repair=repair,
+        )
+        return xr.DataTree(xr.Dataset(attrs=pending(part, folder, signature))) if tree is None else tree
+    with RunFolder(folder, signature, repair=repair) as run:
+        return _in_folder(job, attributes, run)
+
+
+def _in_folder(job: InterventionJob, attributes: dict[str, str], run: RunFolder) -> xr.DataTree:
+    """What the run lacks is measured and kept; the tree is read from it, as a later call will."""
+    if not run.complete:
+        parts, skipped = job.parts(job.effects(run), StoredParts(run))
+        run.finish(parts=list(parts), attributes=attributes | {"skipped": json.dumps(skipped)})
+    return load_intervention(run)
 
 
 def _checked(ablations: Sequence[str]) -> tuple[Ablation, ...]:

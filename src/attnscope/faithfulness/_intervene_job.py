@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import xarray as xr
@@ -54,17 +54,25 @@ class InterventionJob:
 
     def effects(self, run: RunFolder | None) -> xr.Dataset:
         """Effects on single texts, those that the run has not measured; all of them are returned."""
+        if run is None:
+            return _joined(list(self._effects(lambda _: False)))
+        self.measure(run, run.holds)
+        return run.results()
+
+    def measure(self, run: RunFolder, done: Callable[[range], bool]) -> None:
+        """Add effects on single texts to a run, but those that are done."""
+        for part in self._effects(done):
+            run.append(part, int(part.text[0]))
+
+    def _effects(self, done: Callable[[range], bool]) -> Iterator[xr.Dataset]:
         total = len(self.asked.windows)
 
         def tell(done: int) -> None:
             self.tell(Progress("heads taken out", self._of_effects * done / total, {"windows": done}))
 
-        options: dict[str, Any] = {"variants": self.variants, "steps": self.steps, "tell": tell}
-        if run is None:
-            return _joined(list(effects(self.asked, self.ablations, **options)))
-        for part in effects(self.asked, self.ablations, done=run.holds, **options):
-            run.append(part, int(part.text[0]))
-        return run.results()
+        return effects(
+            self.asked, self.ablations, done=done, variants=self.variants, steps=self.steps, tell=tell
+        )
 
     def parts(
         self, measured: xr.Dataset, stored: StoredParts

@@ -20,7 +20,8 @@ from attnscope.faithfulness._runs import DIRECTIONS, Direction, check_apart
 from attnscope.faithfulness._stored import StoredParts, stored_tree
 from attnscope.faithfulness.passes import Pair, PairTexts, given_pairs
 from attnscope.progress import Tell, tell_nobody
-from attnscope.store import RunFolder, Signature, keeping_elsewhere
+from attnscope.store import RunFolder, Signature, is_finished, keeping_elsewhere
+from attnscope.tasks import by_task, pending, task_in
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -42,6 +43,7 @@ def patch(
     tokenizer: Tokenizer = None,
     out: str | Path | Callable[[Signature], Path] | None = None,
     repair: bool = False,
+    task: str | None = None,
     what: str = "heads",
     by_position: bool = False,
     direction: str | None = None,
@@ -73,6 +75,8 @@ def patch(
         Answers of all pairs that have none of their own.
     out, repair
         See `attnscope.intervene`. Batches of pairs are written as they come; a run that was stopped goes on.
+    task
+        Which part of the pairs this process patches, as in `attnscope.scan`: every N-th batch.
     what
         ``heads``: each head's output. ``residual``: the residual stream after each block, at each position.
     by_position
@@ -115,6 +119,7 @@ def patch(
     >>> {name: int(place) for name, place in best.argmax(...).items()}, bool(best.max() > 0.4)
     ({'layer': 0, 'head': 3}, True)
     """
+    part = task_in(task, out)
     path = _receiver(receiver, what, by_position=by_position)
     towards = direction or ("denoising" if path is None else "noising")
     chosen: What = _among("what", what, WHATS)
@@ -166,16 +171,28 @@ def patch(
         tree = xr.DataTree.from_dict({"pairs": measured, **_parts(measured, StoredParts(None), seed)})
         tree.attrs = attributes
         return tree
-    with RunFolder(Path(out(signature) if callable(out) else out), signature, repair=repair) as run:
+
+    def measure(run: RunFolder, done: Callable[[range], bool]) -> None:
+        first = 0
+        for numbers, encoded in batches:
+            place = range(first, first + len(numbers))
+            if not done(place):
+                run.append(job.measured(numbers, encoded, skips).rename(pair="text"), first)
+            first = place.stop
+
+    def in_folder(run: RunFolder) -> xr.DataTree:
         if not run.complete:
-            first = 0
-            for numbers, encoded in batches:
-                if not run.holds(range(first, first + len(numbers))):
-                    run.append(job.measured(numbers, encoded, skips).rename(pair="text"), first)
-                first += len(numbers)
+            measure(run, run.holds)
             parts = _parts(_of_run(run), StoredParts(run), seed)
             run.finish(parts=list(parts), attributes=attributes)
         return load_patching(run)
+
+    folder = Path(out(signature) if callable(out) else out)
+    if part is not None and not is_finished(folder):
+        tree = by_task(part, folder, signature, measure, in_folder, attributes, repair=repair)
+        return xr.DataTree(xr.Dataset(attrs=pending(part, folder, signature))) if tree is None else tree
+    with RunFolder(folder, signature, repair=repair) as run:
+        return in_folder(run)
 
 
 def load_patching(run: RunFolder) -> xr.DataTree:

@@ -15,7 +15,15 @@ import xarray as xr
 from jaxtyping import Float
 
 from attnscope.bundled import MODEL
-from attnscope.capture import LoadedModel, borrowing, decoder_note, decoder_start, load_model, signature_of
+from attnscope.capture import (
+    LoadedModel,
+    borrowing,
+    decoder_note,
+    decoder_start,
+    load_model,
+    refuse_senses,
+    signature_of,
+)
 from attnscope.checks import check_seed, check_whole
 from attnscope.corpus import Corpus, Sources, Texts, Window, shifted, texts_and_targets
 from attnscope.errors import AttnscopeError
@@ -127,6 +135,7 @@ def explain(
     >>> bool(found["verdict"].agree.sel(layer=0).any())
     True
     """
+    refuse_senses("explain", MODEL if model is None else model, texts, field=field, revision=revision)
     corpus, target = texts_and_targets(texts, targets, field=field, by_line=by_line)
     check_whole(
         1, limit=limit, window=window, band=band, intervention_texts=intervention_texts, longest=longest

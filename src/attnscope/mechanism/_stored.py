@@ -76,7 +76,8 @@ def load_explanation(run: RunFolder) -> xr.DataTree:
         analyses[f"also/{number}"] = table.assign_attrs(model=other["model"], identity=other["identity"])
     tree = xr.DataTree.from_dict(analyses)
     skipped = json.dumps(dict(finished["skipped"]))
-    tree.attrs = run.state["attributes"] | {"skipped": skipped, "run": str(run.path)}
+    more = json.dumps(finished["asked"])
+    tree.attrs = run.state["attributes"] | {"skipped": skipped, "more": more, "run": str(run.path)}
     return tree
 
 

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 import xarray as xr
 from jaxtyping import Bool, Float
 
-from attnscope.mechanism.evidence import Evidence, Layer
 from attnscope.store import stacked
+
+if TYPE_CHECKING:
+    from attnscope.mechanism.evidence import Evidence, Layer
 
 ERROR = 0.01  # probability that one head or more of a model without preferences seems to have one
 SAME = 0.5  # tokens: readings that lie closer together find the same offset

@@ -20,6 +20,7 @@ from attnscope.figures.reading import (
     wording,
 )
 from attnscope.report._embed import numbers
+from attnscope.statistics import intervals
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -134,6 +135,8 @@ def _statistic(result: xr.Dataset, name: str) -> dict[str, Any]:
         "signed": words.signed,
         "mean": numbers(mean_over_texts(variable).ravel()),
     }
+    if f"{name}_error" in result and "text" in variable.dims:
+        entry["within"] = numbers(intervals(result)[name].transpose("layer", "head").values.ravel())
     if "text" in variable.dims:
         low, high = quantiles_over_texts(variable)
         entry["low"], entry["high"] = numbers(low.ravel()), numbers(high.ravel())

@@ -14,7 +14,7 @@ from attnscope.report._received import pack_received
 from attnscope.report._scan_content import flatten, page_data, parsed, pieces_note
 from attnscope.report._scan_images import patch_data, picture_data, view_data
 from attnscope.report._window import pack_windows
-from attnscope.statistics import NOTES, numbering_note, unit_of
+from attnscope.statistics import notes_of, numbering_note, unit_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -123,7 +123,7 @@ def write_report(result: xr.Dataset, sample: xr.Dataset | None, path: Path | str
 
 def _notes(result: xr.Dataset, layer_names: Sequence[str]) -> str:
     """What a reader has to know of how the model was read."""
-    said = [str(result.attrs[note]) for note in (*NOTES, "kinds") if note in result.attrs]
+    said = [*notes_of(result).values(), str(result.attrs.get("kinds", ""))]
     return " ".join(filter(None, [*said, numbering_note(layer_names)]))
 
 

@@ -84,8 +84,11 @@ function describe(index) {
   const s = data.statistics[state.statistic];
   if (s.mean[index] === null) return "no value";
   const spread = s.low ? ` (middle ${share(data.quantiles[1] - data.quantiles[0])} of texts: ${say(s.low[index])} to ${say(s.high[index])})` : "";
-  return `${s.name} ${say(s.mean[index])} ${s.units}${spread}`;
+  return `${s.name} ${sayMean(s, index)} ${s.units}${spread}`;
 }
+
+/** The mean of a head; with half of its 95% interval, where it is an estimate from some rows. */
+const sayMean = (s, index) => say(s.mean[index]) + (s.within?.[index] ? ` ± ${say(s.within[index], 2)}` : "");
 
 function paintGrid() {
   const labels = state.mode === "labels", statistic = data.statistics[state.statistic];
@@ -224,7 +227,7 @@ function drawGroups(index) {
 
 function drawNumbers(index) {
   byId("numbers").tBodies[0].replaceChildren(...data.statistics.map((s, i) => html("tr", i === state.statistic ? { class: "chosen" } : {},
-    html("th", { scope: "row", title: s.help }, `${s.name} `, html("span", { class: "count" }, s.units)), html("td", { class: "number" }, say(s.mean[index])),
+    html("th", { scope: "row", title: s.help }, `${s.name} `, html("span", { class: "count" }, s.units)), html("td", { class: "number" }, sayMean(s, index)),
     html("td", { class: "number" }, s.low && s.low[index] !== null ? `${say(s.low[index])} to ${say(s.high[index])}` : ""))));
 }
 

@@ -42,6 +42,12 @@ def _of_scan(results: xr.Dataset) -> list[str]:
     return [str(results.attrs.get("kinds", ""))]
 
 
+def _of_generation(results: xr.Dataset) -> list[str]:
+    from attnscope._turning import said_of_turns, turns
+
+    return [f"{said_of_turns(turns(results))}."]
+
+
 def _of_explanation(tree: xr.DataTree) -> list[str]:
     from attnscope.mechanism import cause, foretold, mask_note, rank_heads, summary
 
@@ -64,6 +70,12 @@ def _of_difference(changes: xr.Dataset) -> list[str]:
     from attnscope.difference import headline
 
     return headline(changes)
+
+
+def _of_roles(result: xr.Dataset) -> list[str]:
+    from attnscope.detection import headline
+
+    return headline(result)
 
 
 def _of_training(results: xr.Dataset) -> list[str]:
@@ -95,10 +107,12 @@ def _of_comparison(tree: xr.DataTree) -> list[str]:
 
 _HEADLINES: dict[str, Callable[[Any], list[str]]] = {
     "scan": _of_scan,
+    "generate": _of_generation,
     "explain": _of_explanation,
     "intervene": _of_intervention,
     "patch": _of_patching,
     "diff": _of_difference,
+    "roles": _of_roles,
     "train": _of_training,
     "align": _of_alignment,
     "compare": _of_comparison,

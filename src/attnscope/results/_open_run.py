@@ -15,7 +15,7 @@ from attnscope.store import MANIFEST, VIEWS, OwnedFolder, RunFolder, damage, man
 if TYPE_CHECKING:
     from attnscope.translation.alignment import Aligned
 
-_OF_TEXTS = {"scan", "explain", "intervene", "patch", "diff"}
+_OF_TEXTS = {"scan", "generate", "roles", "explain", "intervene", "patch", "diff"}
 
 
 def open_run(path: str | Path, *, part: str | None = None) -> xr.Dataset | xr.DataTree | Aligned:
@@ -24,17 +24,18 @@ def open_run(path: str | Path, *, part: str | None = None) -> xr.Dataset | xr.Da
     Parameters
     ----------
     path
-        Folder of a run of ``scan``, ``explain``, ``intervene``, ``patch``, ``diff``, ``align``, ``compare`` or
-        ``train``; or its URL in an object store, as a string.
+        Folder of a run of ``scan``, ``generate``, ``roles``, ``explain``, ``intervene``, ``patch``, ``diff``,
+        ``align``, ``compare`` or ``train``; or its URL in an object store, as a string.
     part
-        ``"windows"`` opens what a scan with pools keeps of every window, instead of its pools.
+        ``"windows"`` opens what a scan with pools keeps of every window, instead of its pools; ``"heads"`` what all of
+        them come to, head by head (see `attnscope.statistics.over_documents`), for which no pool is read.
 
     Returns
     -------
     xarray.Dataset, xarray.DataTree or attnscope.translation.alignment.Aligned
-        What `attnscope.scan`, `attnscope.diff` and `attnscope.train` (a Dataset), `attnscope.explain`,
-        `attnscope.intervene`, `attnscope.patch` and `attnscope.compare` (a DataTree) and `attnscope.align` (an
-        `Aligned`) returned. Nothing is measured or trained anew, and no model is loaded.
+        What `attnscope.scan`, `attnscope.generate`, `attnscope.roles`, `attnscope.diff` and `attnscope.train` (a
+        Dataset), `attnscope.explain`, `attnscope.intervene`, `attnscope.patch` and `attnscope.compare` (a DataTree) and
+        `attnscope.align` (an `Aligned`) returned. Nothing is measured or trained anew, and no model is loaded.
 
     Raises
     ------
@@ -65,8 +66,10 @@ def _opened(folder: Path, part: str | None) -> xr.Dataset | xr.DataTree | Aligne
     if not is_complete(manifest):
         raise unfinished(folder, command)
     if command in _OF_TEXTS:
+        if part is not None:
+            return _part_of(RunFolder(folder, state["signature"]), part)
         with RunFolder(folder, state["signature"]) as run:
-            return _of_texts(run) if part is None else _part_of(run, part)
+            return _of_texts(run)
     if part is not None:
         raise AttnscopeError(f"{folder} has no part {part!r}: only scans with pools have parts")
     owned = OwnedFolder(folder, command).look()
@@ -77,11 +80,14 @@ def _opened(folder: Path, part: str | None) -> xr.Dataset | xr.DataTree | Aligne
 
 
 def _part_of(run: RunFolder, part: str) -> xr.Dataset:
-    from attnscope.statistics import WINDOWS
+    from attnscope.statistics import HEADS, WINDOWS, load_heads
 
-    found = run.apart(WINDOWS) if part == WINDOWS else None
+    run.look()  # only what is read is checked: a large run would take minutes
+    found = run.apart(WINDOWS) if part == WINDOWS else load_heads(run) if part == HEADS else None
     if found is None:
-        raise AttnscopeError(f"{run.path} has no part {part!r}; a scan with --pool has the part {WINDOWS!r}")
+        raise AttnscopeError(
+            f"{run.path} has no part {part!r}; a scan with --pool has the parts {WINDOWS!r} and {HEADS!r}"
+        )
     return found
 
 
@@ -114,10 +120,18 @@ def _of_texts(run: RunFolder) -> xr.Dataset | xr.DataTree:
         from attnscope.statistics import load_scan
 
         return load_scan(run)
+    if run.command == "generate":
+        from attnscope.statistics.generation import load_generation
+
+        return load_generation(run)
     if run.command == "diff":
         from attnscope.difference import load_difference
 
         return load_difference(run)
+    if run.command == "roles":
+        from attnscope.detection import load_roles
+
+        return load_roles(run)
     if run.command == "intervene":
         from attnscope.faithfulness import load_intervention
 

@@ -78,7 +78,8 @@ class Run:
         if self.damage:
             return "damaged"
         settings = {} if self.signature is None else self.signature.settings or {}
-        unit = "pair" if self.command == "patch" else "pool" if settings.get("pool") else "window"
+        unit = {"patch": "pair", "generate": "prompt"}.get(self.command, "window")
+        unit = "pool" if settings.get("pool") else unit
         measured = f"{self.windows:,} {unit}{'s' * (self.windows != 1)}" if self.windows else ""
         if self.complete:
             return f"all {measured}" if measured else "complete"

@@ -21,11 +21,14 @@ from ._independence import (
     label_shares,
     sign_agreement,
 )
+from ._keep import rows_of_part
 from ._kinds import LEAST_SHARE, LOCAL
 from ._labels import SHARP, Clustering, cluster_profiles, direction, name_profile
+from ._merged import finish_scan
 from ._numbering import numbering_note
 from ._of_matrices import measure_weights
 from ._of_windows import statistics_of
+from ._over_documents import heads_of_run, over_documents
 from ._pass import StatisticsObserver
 from ._places import NEEDED
 from ._pools import in_pools, pooled
@@ -33,16 +36,19 @@ from ._ranking import majority_names, peaks, rank_heads
 from ._raw import weights
 from ._reading import Reading
 from ._received_text import received
+from ._row_samples import intervals
 from ._rows import indicator_columns, reduce_call
 from ._sample import weight_rows
 from ._scan import scan
 from ._scan_texts import window_length
 from ._stored import (
+    HEADS,
     NOTES,
     SAMPLE,
     WINDOWS,
     default_out,
     keeps_maps_of,
+    load_heads,
     load_scan,
     notes_of,
     scan_pieces,
@@ -54,6 +60,7 @@ from ._watched import Seen, watch
 
 __all__ = [
     "DEFAULT",
+    "HEADS",
     "LEAST_SHARE",
     "LOCAL",
     "NEEDED",
@@ -84,25 +91,31 @@ __all__ = [
     "default_out",
     "direction",
     "effective_labels",
+    "finish_scan",
+    "heads_of_run",
     "in_pools",
     "independence",
     "indicator_columns",
+    "intervals",
     "intraclass_correlation",
     "keeps_maps_of",
     "key_side",
     "label_information",
     "label_shares",
+    "load_heads",
     "load_scan",
     "majority_names",
     "measure_weights",
     "name_profile",
     "notes_of",
     "numbering_note",
+    "over_documents",
     "peaks",
     "pooled",
     "rank_heads",
     "received",
     "reduce_call",
+    "rows_of_part",
     "scan",
     "scan_pieces",
     "sign_agreement",

@@ -12,9 +12,10 @@ from attnscope.checks import check_real, check_seed, check_whole
 from attnscope.errors import AttnscopeError
 from attnscope.progress import Tell
 from attnscope.remote import refuse_path_of_url
+from attnscope.statistics._row_samples import RowSample
 from attnscope.statistics._second_pass import OBSERVATION
-from attnscope.statistics._tasks import task_of
 from attnscope.store import Signature
+from attnscope.tasks import task_in
 
 BAND = 10  # tokens
 
@@ -55,6 +56,7 @@ class Asked:
     task: str | None = None
     pool: int | None = None
     until: float | None = None
+    rows: int | None = None
     show: Sequence[tuple[int, int]] | None = None
     progress: Tell | None = None
     loading: Loading = AS_SAVED
@@ -69,6 +71,12 @@ class Asked:
             observation=self.observation,
         )
         check_seed(self.seed)
+        if self.rows is not None:
+            RowSample(self.rows)
+            if self.pool is not None:
+                raise AttnscopeError(
+                    "rows (--rows) are drawn of single windows: leave out rows or pool (--pool)"
+                )
         if self.until is not None:
             check_real(0.0, 1.0, until=self.until)
             if self.task is not None:
@@ -79,10 +87,7 @@ class Asked:
                 raise AttnscopeError(
                     "until (--until) does not go with tp_plan (--tp-plan): leave out one of them"
                 )
-        if self.task is not None:
-            task_of(self.task)
-            if self.out is None:
-                raise AttnscopeError("a task (--task) is a part of a run folder: name it with out")
+        task_in(self.task, self.out)
 
     def band_within(self, reach: int, where: str) -> int:
         """Largest offset of the band, where `reach` is the largest that there is: the one asked for, or 10 at most.

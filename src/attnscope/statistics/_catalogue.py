@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from attnscope.statistics._rows import Rows
 
 EQUAL = "equal_"  # begins the name of what equal weights over the visible tokens give
+ERROR = "_error"  # ends the name of the standard error of what is estimated from some rows
+FREEDOM = "_freedom"  # ends the name of the degrees of freedom of that standard error
 BY_GROUP = "_by_group"  # ends the name of a statistic of the queries of each group of tokens
 
 
@@ -56,7 +58,7 @@ class Statistic:
     reduce
         Rows -> ``(batch, head)``, or with more dimensions.
     needs
-        Names of the fields of `Need`, ``band`` and ``columns`` among them, and of `SECOND_PASS`.
+        Names of the fields of `Need`, ``band`` and ``columns`` among them, and of `SECOND_PASS`; or ``blocks``.
     along
         Names of the dimensions behind these two.
     has_equal
@@ -208,6 +210,22 @@ STATISTICS: dict[str, Statistic] = {
         lambda rows: 1.0 - rows.mean_of("collision"),
         ("collision",),
     ),
+    "block_recall": Statistic(
+        Wording("Weight that the best 5, 10, 25% of the blocks of each row of blocks hold", "share"),
+        lambda rows: rows.blocks.recall(),
+        ("blocks",),
+        along=("kept",),
+        has_equal=True,
+        by_default=False,
+    ),
+    "map_block_recall": Statistic(
+        Wording("Weight that the best 5, 10, 25% of the blocks of the whole map hold", "share"),
+        lambda rows: rows.blocks.map_recall(),
+        ("blocks",),
+        along=("kept",),
+        has_equal=True,
+        by_default=False,
+    ),
     "learned_sink": Statistic(
         Wording("Weight on a learned sink, on no token", "share"),
         lambda rows: 1.0 - rows.mass,
@@ -348,11 +366,15 @@ def wording(name: str) -> Wording:
     if name in SUMMARIES:
         return SUMMARIES[name]
     own = name.removeprefix(EQUAL).removesuffix(BY_GROUP)
+    own = own.removesuffix(ERROR).removesuffix(FREEDOM)
     words = KNOWN[own].words if own in KNOWN else PATCH_STATISTICS.get(own)
     if words is None:
         return Wording(name.replace("_", " "))
     of = ", by group of queries" if name.endswith(BY_GROUP) else ""
     of += ", of equal weights" if name.startswith(EQUAL) else ""
+    of += ", standard error from the rows drawn" if name.endswith(ERROR) else ""
+    if name.endswith(FREEDOM):
+        return Wording(f"{words.long_name}{of}, degrees of freedom of the standard error")
     return replace(words, long_name=words.long_name + of)
 
 

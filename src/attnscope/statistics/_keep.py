@@ -9,12 +9,20 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 import xarray as xr
 
-from attnscope.statistics._pools import in_order, joined, pools_alone, stretches, windows_alone
+from attnscope.statistics._over_documents import heads_of_run
+from attnscope.statistics._pools import (
+    in_order,
+    joined,
+    pools_alone,
+    stretches,
+    windows_alone,
+    windows_of_pools,
+)
 from attnscope.statistics._profile import without_profile
-from attnscope.statistics._stored import SAMPLE, SUMMARY, WINDOWS, keeps_maps_of, load_scan
-from attnscope.statistics._tasks import Share, drop_parts, gather, parts_with_all, said, task_of
+from attnscope.statistics._stored import HEADS, SAMPLE, SUMMARY, WINDOWS, keeps_maps_of, load_scan
 from attnscope.statistics._until import Enough
-from attnscope.store import InUseError, RunFolder, is_finished
+from attnscope.store import RunFolder, is_finished
+from attnscope.tasks import Share, by_task, pending, task_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -24,9 +32,11 @@ if TYPE_CHECKING:
     from attnscope.statistics._asked import Asked
     from attnscope.store import Signature
 
+UNIT = 16  # batches that one process measures before the next has its turn
 FLUSH_BYTES = 1 << 26  # results wait in memory for at most so many bytes,
 FLUSH_SECONDS = float(os.environ.get("ATTNSCOPE_FLUSH_SECONDS", "5"))  # so many seconds,
-FLUSH_SHARE = 0.02  # or this share of the time that the run took so far: a long run has few pieces
+FLUSH_SHARE = 0.02  # or this share of the time that the run took so far: a long run has few pieces,
+FLUSH_MOST = 60.0  # but no more seconds than that: a kill costs about a unit
 
 
 @dataclass(frozen=True)
@@ -96,23 +106,37 @@ def _part(
 ) -> xr.Dataset:
     """Do one task of a run; where all others are done, put their parts together."""
     task = task_of(str(asked.task))
-    with RunFolder(task.folder(folder), signature, repair=asked.repair) as part:
-        if not part.complete:
-            share = Share(task, part, by_pool=asked.pool is not None)
-            _keep(part, job.batches(share))
-            share.finish()
-    parts = parts_with_all(folder, signature)
-    if not parts:
-        return said(task, signature, folder)
-    try:
-        run = RunFolder(folder, signature, repair=asked.repair).__enter__()
-    except InUseError:  # another one that was done at the same moment
-        return said(task, signature, folder)
-    with run:
-        gather(run, parts)
-        results = _in_folder(run, job, kinds, attributes, asked, whole=True)
-    drop_parts(folder)
-    return results
+
+    said = dict(attributes)
+
+    def measure(part: RunFolder, share: Share) -> None:
+        _keep(part, job.batches(share))
+        said.update(job.notes)
+
+    results = by_task(
+        task,
+        folder,
+        signature,
+        measure,
+        lambda run: _in_folder(run, job, kinds, attributes, asked, whole=True),
+        said,
+        unit=UNIT if asked.pool is None else 1,
+        repair=asked.repair,
+        rows=rows_of_part,
+    )
+    if results is not None:
+        return results
+    told = pending(task, folder, signature)
+    nothing = xr.Dataset(attrs={name: told[name] for name in ("signature", "task")})
+    nothing.encoding["source"] = told["run"]
+    return nothing
+
+
+def rows_of_part(part: RunFolder, piece: range, chosen: slice) -> tuple[xr.Dataset, dict[str, xr.Dataset]]:
+    """Some texts of a piece; of pools, with their windows."""
+    whole, windows = part.piece(piece), part.apart(WINDOWS, piece)
+    apart = {} if windows is None else {WINDOWS: windows_of_pools(windows, whole, chosen)}
+    return whole.isel(text=chosen), apart
 
 
 def _in_folder(
@@ -131,9 +155,7 @@ def _in_folder(
             held = Held(tuple(run.pieces))
             done = held if team.size == 1 else lambda texts: team.agreed(lambda: held(texts))
             _keep(run, _batches(job, asked, run, done))
-        if kinds is not None:
-            run.save(SUMMARY, kinds(run.results()))
-        run.finish(attributes=attributes | job.notes)
+        end(run, kinds, attributes | job.notes)
     results = load_scan(run)
     keeps = show is None or not run.is_writable() or keeps_maps_of(run, show)
     if show is not None and not team.agreed(lambda: keeps):
@@ -141,6 +163,15 @@ def _in_folder(
         if sample is not None:
             run.save(SAMPLE, sample)
     return results
+
+
+def end(run: RunFolder, kinds: Callable[[xr.Dataset], xr.Dataset] | None, attributes: dict[str, str]) -> None:
+    """Keep what all texts of a run come to, and mark it as complete."""
+    if kinds is not None:
+        run.save(SUMMARY, kinds(run.results()))
+    if "pool" in (run.signature.settings or {}):
+        run.save(HEADS, heads_of_run(run))
+    run.finish(attributes=attributes)
 
 
 def _batches(
@@ -175,7 +206,7 @@ def _keep(run: RunFolder, batches: Iterable[xr.Dataset]) -> None:
             waiting.append(results)
             now = time.monotonic()
             full = sum(one.nbytes for one in waiting) >= FLUSH_BYTES
-            if full or now - last > max(FLUSH_SECONDS, FLUSH_SHARE * (now - began)):
+            if full or now - last > max(FLUSH_SECONDS, min(FLUSH_MOST, FLUSH_SHARE * (now - began))):
                 ready, waiting = waiting, []
                 _flush(run, ready)
                 last = time.monotonic()

@@ -8,6 +8,7 @@ import numpy as np
 import xarray as xr
 
 from attnscope.capture import layer_coordinates
+from attnscope.statistics._blocks import KEPT
 from attnscope.statistics._catalogue import wording
 from attnscope.statistics._pass import dimensions
 from attnscope.statistics._rows import bin_coordinates
@@ -68,6 +69,7 @@ def labelled(
             **layer_coordinates(sites),
             "head": np.arange(heads),
             "offset": np.arange(-band, band + 1),
+            **({"kept": list(KEPT)} if any("kept" in dimensions(name) for name in arrays) else {}),
             **({} if "bin_sum" not in arrays else bin_coordinates(band, reach)),
             **({} if "offset_sum" not in arrays else {"every_offset": np.arange(-reach, reach + 1)}),
             **{side: np.array(groups, dtype=object) for side in ("group_query", "group_key") if groups},

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import islice
 
+import numpy as np
 import torch
 import xarray as xr
 from torch import Tensor, nn
@@ -37,6 +38,7 @@ from attnscope.statistics._labelled import labelled
 from attnscope.statistics._pass import StatisticsObserver
 from attnscope.statistics._pools import in_pools, joined, pooled
 from attnscope.statistics._reading import Reading
+from attnscope.statistics._row_samples import RowSample, rows_note
 from attnscope.statistics._sample import (
     KEYS,
     ROWS,
@@ -74,11 +76,13 @@ class Measurement:
         words: WordedWindows | None = None,
         pool: int | None = None,
         seed: int = 0,
+        rows: int | None = None,
         observation: int = OBSERVATION,
     ) -> None:
         self.words = words
         self.observation = observation
         self.pool, self.seed = pool, seed
+        self.rows = rows
         self.team = Team.of(loaded.model)
         self.groups = groups
         self.loaded, self.windows, self.names, self.band = loaded, windows, names, band
@@ -221,6 +225,8 @@ class Measurement:
             self.loaded.model, inputs, text=window_name(self.first, 0), weights_suffice=True
         )
         self.notes |= capture_notes(self.loaded.model)
+        if self.rows is not None:
+            self.notes["rows"] = rows_note(self.rows, self.names)
         if "way" in self.notes:
             self._say_what_is_seen()
         if should_look_back(self.loaded.model) and any(site.kind == "self" for site in self.sites):
@@ -269,6 +275,7 @@ class Measurement:
     def _measure(self, batch: Sequence[Window], first: int) -> xr.Dataset:
         reading = self._reading(batch)
         words = WordReading.of(batch, device_of(self.loaded.model)) if batch[0].words else None
+        sample = None if self.rows is None else RowSample(self.rows, self.seed, first)
         observer = StatisticsObserver(
             self.names,
             self.band,
@@ -276,8 +283,9 @@ class Measurement:
             self.reach,
             len(self.groups),
             words,
-            heads_of=self._every_head,
-            observation=self.observation,
+            sample,
+            self._every_head,
+            self.observation,
         )
         with watching(self.loaded.model, observer, weights_suffice=True):
             forward(
@@ -290,12 +298,15 @@ class Measurement:
         sizes = {"length": measured.text}
         if self.first.target is not None:
             sizes["target_length"] = measured.target
+        counts = {name: text.valid.sum(1).cpu().numpy() for name, text in sizes.items()}
+        if self.rows is not None:
+            counts["sampled_rows"] = np.minimum(counts["length"], self.rows)
         return labelled(
             observer.stacked(),
             self.sites,
             self.band,
             self.reach,
-            {name: text.valid.sum(1).cpu().numpy() for name, text in sizes.items()},
+            counts,
             [(window.source, window.start) for window in batch],
             first,
             self.groups,

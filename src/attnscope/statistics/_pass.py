@@ -9,21 +9,24 @@ import numpy as np
 import torch
 
 from attnscope.attention import measure, output_of, with_mass
-from attnscope.statistics._catalogue import BY_GROUP, EQUAL, KNOWN
+from attnscope.statistics._blocks import BlockSums
+from attnscope.statistics._catalogue import BY_GROUP, EQUAL, ERROR, FREEDOM, KNOWN
 from attnscope.statistics._equal import equal_rows
 from attnscope.statistics._group_places import Places
+from attnscope.statistics._row_samples import sampled_statistics
 from attnscope.statistics._rows import FIRST, GroupMarks, indicator_columns, plan, reduce_call
-from attnscope.statistics._second_pass import OBSERVATION, Asking
+from attnscope.statistics._second_pass import OBSERVATION, Asking, SecondPass
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from torch import Tensor
 
-    from attnscope.attention import AttentionCall
+    from attnscope.attention import AttentionCall, Need, RowMeasures
     from attnscope.capture import Site
     from attnscope.corpus import Batch
     from attnscope.statistics._reading import Reading
+    from attnscope.statistics._row_samples import RowSample
     from attnscope.statistics._words import WordReading
 
 
@@ -41,6 +44,8 @@ class StatisticsObserver:
         How many groups the tokens are in; 0 for none.
     words
         The same windows by words, where these are measured instead of tokens.
+    sample
+        Which rows are measured, where some stand for all.
     heads_of
         From a site and what is measured of its heads here to that of all its heads, where other processes have some.
     observation
@@ -55,6 +60,7 @@ class StatisticsObserver:
     reach: int = 0
     groups: int = 0
     words: WordReading | None = None
+    sample: RowSample | None = None
     heads_of: Callable[[Site, dict[str, Tensor]], dict[str, Tensor]] | None = None
     observation: int = OBSERVATION
     measured: dict[int, dict[str, Tensor]] = field(default_factory=dict)
@@ -83,7 +89,9 @@ class StatisticsObserver:
         key_valid, special, key_groups = _marks(keys, call.key)
         groups = GroupMarks(query_groups, key_groups, self.groups) if self.groups else None
         marks = Marks(query_valid, key_valid, special, groups)
-        return measure_call(call, self.names, self.band, self.reach, marks, mass, equal, self.observation)
+        return measure_call(
+            call, self.names, self.band, self.reach, marks, mass, equal, self.sample, self.observation
+        )
 
     def stacked(self) -> dict[str, np.ndarray]:
         """``(batch, layer, head[, offset])`` each; see `stacked`."""
@@ -111,6 +119,7 @@ def measure_call(
     marks: Marks,
     mass: Tensor | None = None,
     equal: AttentionCall | None = None,
+    sample: RowSample | None = None,
     observation: int = OBSERVATION,
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """Output and statistics of one attention call, ``(batch, head, ...)`` each; with `mass`, of rows scaled to it.
@@ -119,24 +128,44 @@ def measure_call(
     """
     columns = indicator_columns(marks.keys, marks.special, marks.groups)
     need = plan(names, band, columns, reach)
-    output, rows = measure(call, need)
-    rows = rows if mass is None else with_mass(rows, mass)
-    groups = marks.groups
-    if groups is not None and "place_group_weight" in names:
-        places = Places.of(call, need, columns[..., FIRST] > 0, groups.columns(groups.keys))
-        groups = replace(groups, places=places)
     asking = Asking.for_names(names, observation, reach)
-    # weights scaled to a mass are those of a larger log-sum-exp
-    level = rows.log_sum_exp if mass is None else rows.log_sum_exp - mass.log()
-    second = asking.of(call, level, marks.queries)
-    reduced = reduce_call(rows, names, marks.queries, marks.keys, groups, second)
+    even_blocks: BlockSums | None = None
+    if sample is None:
+        output, rows = measure(call, need)
+        # weights scaled to a mass are those of a larger log-sum-exp
+        level = rows.log_sum_exp if mass is None else rows.log_sum_exp - mass.log()
+        second = asking.of(call, level, marks.queries)
+        if "blocks" in asking.needs:
+            blocks, even_blocks = BlockSums.of(call, level, marks.queries, equal)
+            second = replace(second, blocks=blocks)
+        reduced = _of_all_rows(call, rows, need, names, marks, mass, second)
+    else:
+        output, reduced = sampled_statistics(call, need, names, (marks.queries, marks.keys), sample)
     if nulls := [name for name in names if KNOWN[name].has_equal]:
         even = equal_rows(call, need) if equal is None else measure(equal, need)[1]
         of = asking.of_equal if equal is None else asking.of
         second = of(call if equal is None else equal, even.log_sum_exp, marks.queries)
+        second = replace(second, blocks=even_blocks)
         of_equal = reduce_call(even, nulls, marks.queries, marks.keys, marks.groups, second)
         reduced |= {f"{EQUAL}{name}": value for name, value in of_equal.items()}
     return output, {name: value.cpu() for name, value in reduced.items()}
+
+
+def _of_all_rows(
+    call: AttentionCall,
+    rows: RowMeasures,
+    need: Need,
+    names: Sequence[str],
+    marks: Marks,
+    mass: Tensor | None,
+    second: SecondPass,
+) -> dict[str, Tensor]:
+    rows = rows if mass is None else with_mass(rows, mass)
+    groups = marks.groups
+    if groups is not None and need.columns is not None and "place_group_weight" in names:
+        first = need.columns[..., FIRST] > 0
+        groups = replace(groups, places=Places.of(call, need, first, groups.columns(groups.keys)))
+    return reduce_call(rows, names, marks.queries, marks.keys, groups, second)
 
 
 def stacked(measured: Sequence[dict[str, Tensor]]) -> dict[str, np.ndarray]:
@@ -180,7 +209,8 @@ def dimensions(name: str) -> tuple[str, ...]:
     >>> dimensions("equal_entropy")
     ('text', 'layer')
     """
-    along = KNOWN[name.removeprefix(EQUAL).removesuffix(BY_GROUP)].along
+    own = name.removeprefix(EQUAL).removesuffix(BY_GROUP).removesuffix(ERROR).removesuffix(FREEDOM)
+    along = KNOWN[own].along
     along += ("group_query",) if name.endswith(BY_GROUP) else ()
     of_head = () if name.startswith(EQUAL) else ("head",)
     return ("text", "layer", *of_head, *along)

@@ -67,7 +67,7 @@ class Places:
     measured, equal
         Measured, and of equal weights.
     rows
-        ``(head,)``: rows that the shares are means over.
+        ``(head,)``: rows that the shares are means over; where some stand for all, those.
     kinds
         ``(head,)``: kind of attention of each, ``self``, ``causal`` or ``cross``.
     offsets
@@ -124,8 +124,9 @@ def places_of(results: xr.Dataset) -> Places:
     rows = np.repeat(own, heads).astype(float)
     measured = _shares(results, "", rows)
     equal = _shares(results, "equal_", own).map(lambda values: np.repeat(values, heads, 0))
+    told = np.repeat(results.get("told", results.rows).values.reshape(-1), heads).astype(float)
     kinds = np.tile(np.repeat(results.layer_kind.values.astype(str), heads), len(own) // layers)
-    return Places(measured, equal, rows, kinds, results.offset.values, _reaches(results))
+    return Places(measured, equal, told, kinds, results.offset.values, _reaches(results))
 
 
 def over_texts(results: xr.Dataset) -> xr.Dataset:
@@ -142,7 +143,8 @@ def over_texts(results: xr.Dataset) -> xr.Dataset:
         for name, one in found.items()
     }
     keep = ("layer_kind", "bin_first", "bin_last", "offset", "offset_bin")
-    return xr.Dataset(pooled | {"rows": rows.sum("text")}, {name: results[name] for name in keep})
+    pooled |= {name: results[name].sum("text") for name in ("rows", "told") if name in results}
+    return xr.Dataset(pooled, {name: results[name] for name in keep})
 
 
 def _shares(results: xr.Dataset, prefix: str, rows: np.ndarray) -> Shares:
@@ -194,6 +196,8 @@ def with_rows(results: xr.Dataset, rows: xr.DataArray) -> xr.Dataset:
     if "layer_kind" not in results.coords:
         results = results.assign_coords(layer_kind=("layer", ["self"] * results.sizes["layer"]))
     rows = rows.transpose("text", "layer").drop_vars("layer", errors="ignore")
+    if "sampled_rows" in results:
+        results = results.assign(told=np.minimum(rows, results.sampled_rows))
     mean_key = results.mean_offset + (rows - 1) / 2
     if "columns_left" in results:
         return results.assign(rows=rows)

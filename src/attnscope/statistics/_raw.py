@@ -1,4 +1,4 @@
-"""Raw weights of chosen heads over one text."""
+"""Raw weights of chosen heads over one text, image or sound."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from torch import Tensor
 from attnscope.attention import AttentionCall, attend_in_full, output_of
 from attnscope.capture import (
     LoadedModel,
+    Loading,
     Site,
     borrowed,
     decoder_start,
@@ -21,6 +22,7 @@ from attnscope.capture import (
     forward,
     layer_coordinates,
     load_model,
+    sense_of,
     watching,
 )
 from attnscope.checks import check_whole
@@ -34,12 +36,14 @@ from attnscope.corpus import (
     word_rule_of,
 )
 from attnscope.errors import AttnscopeError
+from attnscope.statistics._asked import Asked
+from attnscope.statistics._first import first_of
 from attnscope.statistics._scan_texts import window_length
 from attnscope.statistics._words import WordReading
 from attnscope.store import padded_heads
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from transformers import PreTrainedModel
 
@@ -60,16 +64,18 @@ def weights(
     words: Words | None = None,
     device: str | None = None,
 ) -> xr.DataArray:
-    """Attention weights as a matrix: for a close look at some heads over one text.
+    """Attention weights as a matrix: for a close look at some heads over one text, image or sound.
 
     Parameters
     ----------
     model, tokenizer, device
         See `attnscope.scan`.
     text
-        The text, or token ids; of several, and of a long one, the first window is taken.
+        The text, or token ids; of several, and of a long one, the first window is taken. Or an image, a sound, a text
+        with images, in the forms that `attnscope.scan` takes; of several the first.
     target
-        What the decoder of an encoder-decoder reads; by default what the encoder reads.
+        What the decoder of an encoder-decoder reads; by default what the encoder reads. Of a sound its transcript; by
+        default the one beside it.
     layer, head
         Which layer and head; by default all. Attention calls are counted from 0.
     window
@@ -81,12 +87,14 @@ def weights(
     -------
     xarray.DataArray
         A, ``(layer, head, query, key)``, float32, without the dimension of what was chosen; coordinates ``query_token``
-        and ``key_token``. Rows add up to 1 (less, where a head has a learned sink).
+        and ``key_token``: of images ``r0c0`` for the patch in row 0 and column 0, of sounds the second at which a frame
+        begins. Rows add up to 1 (less, where a head has a learned sink).
 
     Raises
     ------
     AttnscopeError
-        If there is no such layer or head, or the weights take more than 1 GiB.
+        If there is no such layer or head, its layer attends in windows of an image, or the weights take more than 1
+        GiB.
 
     Examples
     --------
@@ -97,58 +105,89 @@ def weights(
     (1, 1.0)
     """
     check_whole(0, layer=layer, head=head)
-    loaded = (
-        model
-        if isinstance(model, LoadedModel)
-        else load_model("bundled" if model is None else model, tokenizer=tokenizer, device=device)
+    found: dict[int, tuple[Site, np.ndarray]] = {}
+
+    def observe(site: Site, call: AttentionCall, merging: WordReading | None = None) -> Tensor:
+        if layer is not None and site.index != layer:
+            return output_of(call)
+        _check(site, call, head, len(found))
+        output = output_of(call)
+        matrix = attend_in_full(call)[1] if merging is None else merging.weights(site, call)
+        own = matrix[0] if head is None else matrix[0, head : head + 1]
+        found[site.index] = (site, own.float().cpu().numpy())
+        return output
+
+    inner = model.model if isinstance(model, LoadedModel) else "bundled" if model is None else model
+    sense = None if text is None else sense_of(inner, text)
+    if sense is None:
+        loaded = (
+            model if isinstance(model, LoadedModel) else load_model(inner, tokenizer=tokenizer, device=device)
+        )
+        read = _watch_text(loaded, text, target, window, words, observe)
+    else:
+        if window is not None or words is not None:
+            raise AttnscopeError(
+                "window and words are of texts, and these are not plain texts: leave them out"
+            )
+        asked = Asked(limit=1, processor=tokenizer, loading=Loading(device=device))
+        read = first_of(inner, sense, asked, target).watch_first(observe)
+    if layer is not None and not found:
+        raise AttnscopeError(
+            f"there is no attention layer {layer}: give a smaller number; they are counted from 0"
+        )
+    return _labelled(
+        [found[index] for index in sorted(found)],
+        read,
+        read.target or read,
+        one_layer=layer is not None,
+        head=head,
     )
+
+
+def _check(site: Site, call: AttentionCall, head: int | None, layers: int) -> None:
+    """Refuse a head that is not there, weights that take too much room, and layers that attend piece by piece."""
+    batch, heads, queries = call.query.shape[:3]
+    keys = call.key.shape[2]
+    if batch != 1:
+        raise AttnscopeError(
+            f"layer {site.index} ({site.name}) attends in {batch} windows of {queries} places, so that there is no one "
+            "matrix: choose another layer; attnscope.scan measures such layers by their rows"
+        )
+    if head is not None and head >= heads:
+        raise AttnscopeError(f"there is no head {head} in layer {site.index}: it has {heads}, counted from 0")
+    needed = (layers + 1) * (1 if head is not None else heads) * queries * keys * 4
+    if needed > LIMIT or heads * queries * keys * 4 > LIMIT:
+        raise AttnscopeError(
+            f"the weights of {queries} tokens take more than {LIMIT >> 30} GiB: choose a layer and a head, or a "
+            "smaller window; attnscope.scan measures long texts without their matrix"
+        )
+
+
+def _watch_text(
+    loaded: LoadedModel,
+    text: Sources,
+    target: Sources,
+    window: int | None,
+    words: Words | None,
+    observe: Callable[[Site, AttentionCall, WordReading | None], Tensor],
+) -> Window:
+    """Run the first window of a text with an observer; it is returned, by words where these were asked for."""
     first = first_window(loaded, text, target, window_length(loaded, window))
     merging = None
     if words is not None:
         first = next(iter(WordedWindows([first], word_rule_of(words))))
         merging = WordReading.of([first], device_of(loaded.model))
     beside = first.target or first
-    found: dict[int, tuple[Site, np.ndarray]] = {}
-
-    def observe(site: Site, call: AttentionCall) -> Tensor:
-        if layer is not None and site.index != layer:
-            return output_of(call)
-        heads, queries, keys = call.query.shape[1], call.query.shape[2], call.key.shape[2]
-        if head is not None and head >= heads:
-            raise AttnscopeError(
-                f"there is no head {head} in layer {site.index}: it has {heads}, counted from 0"
-            )
-        share = 1 if head is not None else heads
-        needed = (len(found) + 1) * share * queries * keys * 4
-        if needed > LIMIT or heads * queries * keys * 4 > LIMIT:
-            raise AttnscopeError(
-                f"the weights of {queries} tokens take more than {LIMIT >> 30} GiB: choose a layer and a head, or a "
-                "smaller window; attnscope.scan measures long texts without their matrix"
-            )
-        if merging is None:
-            output, matrix = attend_in_full(call)
-        else:
-            output, matrix = output_of(call), merging.weights(site, call)
-        own = matrix[0] if head is None else matrix[0, head : head + 1]
-        found[site.index] = (site, own.float().cpu().numpy())
-        return output
-
     inputs = {"input_ids": torch.tensor([list(first.ids)], device=device_of(loaded.model))}
     if loaded.model.config.is_encoder_decoder:
         inputs["decoder_input_ids"] = torch.tensor([list(beside.ids)], device=device_of(loaded.model))
-    with borrowed(loaded.model), torch.no_grad(), watching(loaded.model, observe):
+    with (
+        borrowed(loaded.model),
+        torch.no_grad(),
+        watching(loaded.model, lambda site, call: observe(site, call, merging)),
+    ):
         forward(loaded.model, inputs, lambda _: first.source)
-        if layer is not None and not found:
-            raise AttnscopeError(
-                f"there is no attention layer {layer}: give a smaller number; they are counted from 0"
-            )
-    return _labelled(
-        [found[index] for index in sorted(found)],
-        in_words(first),
-        in_words(beside),
-        one_layer=layer is not None,
-        head=head,
-    )
+    return in_words(first)
 
 
 def first_window(loaded: LoadedModel, text: Sources, target: Sources, length: int) -> Window:
@@ -174,9 +213,10 @@ def _labelled(
     shapes = {matrix.shape[1:] for _, matrix in found}
     if len(shapes) > 1:
         raise AttnscopeError(
-            "the layers of this encoder-decoder have matrices of several sizes: choose one (layer=), or leave out "
+            "the layers have matrices of several sizes, as encoder and decoder have: choose one (layer=), or leave out "
             "target"
         )
+    ((rows, columns),) = shapes
     sites = [site for site, _ in found]
     kind = sites[0].kind
     on_decoder = beside is not read and kind != "self"
@@ -187,8 +227,8 @@ def _labelled(
         dims=("layer", "head", "query", "key"),
         coords={
             **layer_coordinates(sites),
-            "query_token": ("query", np.array(queries.tokens, dtype=object)),
-            "key_token": ("key", np.array(keys.tokens, dtype=object)),
+            "query_token": ("query", _names(queries, rows)),
+            "key_token": ("key", _names(keys, columns)),
         },
         name="weights",
         attrs={"long_name": "Attention weight", "units": "share"},
@@ -196,3 +236,9 @@ def _labelled(
     array = array.assign_coords(head=np.arange(array.sizes["head"]) if head is None else [head])
     chosen = ({"layer": 0} if one_layer else {}) | ({} if head is None else {"head": 0})
     return array.isel(chosen)
+
+
+def _names(window: Window, count: int) -> np.ndarray:
+    """Of the tokens; their numbers where a layer attends over other places than these (pooled patches)."""
+    names = window.tokens if len(window.tokens) == count else map(str, range(count))
+    return np.array(list(names), dtype=object)

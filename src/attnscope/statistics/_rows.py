@@ -17,6 +17,7 @@ from attnscope.statistics._catalogue import BY_GROUP, KNOWN, by_group
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from attnscope.statistics._blocks import BlockSums
     from attnscope.statistics._group_places import Places
     from attnscope.statistics._second_pass import SecondPass
 
@@ -76,6 +77,11 @@ class Rows:
     second: SecondPass | None = None
 
     @property
+    def blocks(self) -> BlockSums:
+        """The weights in blocks."""
+        return _there(_there(self.second).blocks)
+
+    @property
     def received(self) -> Tensor:
         """``(batch, head, key)``: the weights on each key, summed over rows."""
         return _there(_there(self.second).received)
@@ -90,9 +96,19 @@ class Rows:
         """``(batch, head, offset)``: tr_t at every offset."""
         return _there(_there(self.second).offsets)
 
+    def total(self, values: Tensor) -> Tensor:
+        """Sum over the counted rows of ``(batch, head, query, ...)``: ``(batch, head, ...)``, float64."""
+        counted = self.counted[(...,) + (None,) * (values.ndim - self.counted.ndim)]
+        return values.where(counted, 0.0).sum(2, dtype=torch.float64)
+
+    @cached_property
+    def count(self) -> Tensor:
+        """How many rows are counted, ``(batch, head)``."""
+        return self.total(self.counted.double())
+
     def mean(self, values: Tensor) -> Tensor:
         """Mean over the counted rows: ``(batch, head)``; NaN where there is none."""
-        return values.double().where(self.counted, 0.0).sum(-1) / self.counted.sum(-1)
+        return self.total(values.double()) / self.count
 
     @cached_property
     def band_sum(self) -> Tensor:
@@ -100,14 +116,13 @@ class Rows:
 
         See docs/mathematics.md, Offset profile.
         """
-        band = _there(self.measures.band)
-        return band.where(self.counted[..., None], 0.0).sum(2, dtype=torch.float64)
+        return self.total(_there(self.measures.band))
 
     @cached_property
     def bin_sum(self) -> Tensor:
         """``(batch, head, bin)``: the weights in each bin, summed over rows; near bins are read off the band."""
         band, bins = self.band_sum, _there(self.measures.bins)
-        far = bins.where(self.counted[..., None], 0.0).sum(2, dtype=torch.float64)
+        far = self.total(bins)
         reach = band.shape[-1] // 2
         near = [
             band[..., first + reach : last + reach + 1].sum(-1)
@@ -150,7 +165,7 @@ class Rows:
     @property
     def outside(self) -> Tensor:
         """``(batch, head)``: share of the weight beyond the band."""
-        inside = self.band_sum.sum(-1) / self.counted.sum(-1)
+        inside = self.band_sum.sum(-1) / self.count
         return (self.mass - inside).clamp_min(0.0)
 
     @property

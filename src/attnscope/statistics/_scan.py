@@ -15,11 +15,9 @@ from attnscope.capture import (
     Loading,
     Placement,
     borrowing,
-    puts_images_into_texts,
-    reads_images,
-    reads_sounds,
+    sense_of,
 )
-from attnscope.corpus import Groups, Sources, Words, images_of, kept, pictured_of, sounds_of
+from attnscope.corpus import Groups, Images, PicturedTexts, Sounds, Sources, Words, kept
 from attnscope.errors import AttnscopeError
 from attnscope.progress import Tell
 from attnscope.statistics._asked import Asked
@@ -58,6 +56,7 @@ def scan(
     batch_size: int | None = None,
     pool: int | None = None,
     until: float | None = None,
+    rows: int | None = None,
     statistics: Sequence[str] | str | None = None,
     band: int | None = None,
     observation: int = OBSERVATION,
@@ -136,6 +135,10 @@ def scan(
     until
         Width of the widest 95% interval of any head's mean share (by documents; over all statistics that are shares of
         weight) at which the scan ends, looked at after 4, 8, 16, ... batches. By default all is measured.
+    rows
+        Queries of each window to measure, drawn at random (an even number, of `seed`): the model attends by PyTorch's
+        fused kernel, and what is not had of all queries by their log-sum-exp is an estimate, with its standard error
+        beside it (``entropy_error``). See docs/long-contexts.md.
     statistics
         Names from ``attnscope.statistics.STATISTICS``, as a list or as one string with commas between; by default
         all but ``learned_sink``, which few models have, those of distances, and those that cost a second pass over the
@@ -249,6 +252,7 @@ def scan(
         batch_size=batch_size,
         pool=pool,
         until=until,
+        rows=rows,
         statistics=statistics,
         band=band,
         observation=observation,
@@ -257,24 +261,20 @@ def scan(
         progress=progress,
         loading=Loading(revision, device, dtype, trust_remote_code, placement, tp_plan),
     )
-    of_results = {"pool": pool, "until": until, "ray": ray}
-    pictured = pictured_of(texts, field)
-    if pictured is not None and pictured.beside_images and reads_images(model, revision):
-        pictured = pictured if puts_images_into_texts(model, revision) else None
-    if pictured is not None:
+    of_results = {"pool": pool, "until": until, "rows": rows, "ray": ray}
+    sense = sense_of(model, texts, field=field, revision=revision)
+    if isinstance(sense, PicturedTexts):
         kept_apart = ("groups", "chat", "chat_template")
         of_windows = {name: value for name, value in of_texts.items() if name not in kept_apart}
         _refuse_of_texts("texts with images", batch_size=batch_size, **of_results, **of_windows)
-        return scan_pictured(model, pictured, asked, groups=groups, chat_template=chat_template)
-    images = images_of(texts)
-    if images is not None and (not images.beside_text or reads_images(model, revision)):
+        return scan_pictured(model, sense, asked, groups=groups, chat_template=chat_template)
+    if isinstance(sense, Images):
         _refuse_of_texts("images", **of_results, **of_texts)
-        return scan_images(model, images, asked)
-    sounds = sounds_of(texts)
-    if sounds is not None and (not sounds.beside_text or reads_sounds(model, revision)):
+        return scan_images(model, sense, asked)
+    if isinstance(sense, Sounds):
         of_sounds = {name: value for name, value in of_texts.items() if name != "targets"}
         _refuse_of_texts("sounds", batch_size=batch_size, **of_results, **of_sounds)
-        return scan_sounds(model, sounds, asked, targets=targets)
+        return scan_sounds(model, sense, asked, targets=targets)
     if cluster is not None:
         return scan_by_workers(model, texts, asked, of_texts, cluster)
     return scan_texts(model, texts, asked, of_texts)

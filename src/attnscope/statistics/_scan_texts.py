@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypedDict
 
@@ -37,13 +36,12 @@ from attnscope.corpus import (
 )
 from attnscope.errors import AttnscopeError
 from attnscope.statistics._asked import BAND, Asked
-from attnscope.statistics._catalogue import OF_GROUPS, choose
+from attnscope.statistics._catalogue import OF_GROUPS, SECOND_PASS, STATISTICS, choose
 from attnscope.statistics._keep import measured
 from attnscope.statistics._measurement import Measurement
-from attnscope.statistics._places import NEEDED
 from attnscope.statistics._second_pass import settings_of
 from attnscope.statistics._sides import grouping_for, read_sides
-from attnscope.statistics._summary import summarize
+from attnscope.statistics._summary import kinds_of
 from attnscope.store import Signature
 
 if TYPE_CHECKING:
@@ -135,7 +133,6 @@ def prepared(
     """
     names = choose(asked.statistics)
     band = asked.band or BAND
-    has_kinds = set(NEEDED) <= set(names) or (clusters is not None and "band_sum" in names)
     check_whole(1, window=window, stride=stride)
     check_whole(2, clusters=clusters)
     corpus, target = read_sides(
@@ -153,6 +150,14 @@ def prepared(
         raise AttnscopeError("groups of tokens are not measured of pools: leave out groups or pool (--pool)")
     if by is not None and asked.pool is not None:
         raise AttnscopeError("pools hold windows of all kinds together: leave out by (--by) or pool (--pool)")
+    if asked.rows is not None and (grouping is not None or words is not None):
+        raise AttnscopeError(
+            "groups of tokens and words are measured of all rows: leave out rows (--rows), or groups and words"
+        )
+    if asked.rows is not None and (
+        whole := [name for name in names if {*SECOND_PASS, "blocks"} & {*STATISTICS[name].needs}]
+    ):
+        raise AttnscopeError(f"{whole[0]} is measured of all rows: leave out rows (--rows), or {whole[0]}")
     rule = None if words is None else word_rule_of(words)
     loaded = load_model(model, tokenizer=asked.processor, in_parts=True, **vars(asked.loading))
     length = window_length(loaded, window)
@@ -185,6 +190,7 @@ def prepared(
         words=worded,
         pool=asked.pool,
         seed=asked.seed,
+        rows=asked.rows,
         observation=asked.observation,
     )
     job.check()
@@ -200,6 +206,7 @@ def prepared(
     }
     settings |= settings_of(names, asked.observation)
     settings |= {} if asked.pool is None else {"pool": asked.pool}
+    settings |= {} if asked.rows is None else {"rows": asked.rows}
     settings |= {} if asked.until is None else {"until": asked.until}
     settings |= {} if by is None else {"by": by}
     settings |= {} if grouping is None else {"groups": grouping.signature}
@@ -207,8 +214,7 @@ def prepared(
     settings |= {} if rule is None else {"words": rule.signature, "merging": "queries averaged, keys summed"}
     signature = signature_of("scan", loaded, corpus, target, settings)
     attributes = {"model": loaded.name, **decoder_note(loaded.model, with_target=target is not None)}
-    kinds = partial(summarize, clusters=clusters, seed=asked.seed) if has_kinds else None
-    return Prepared(job, signature, attributes, kinds)
+    return Prepared(job, signature, attributes, kinds_of(settings))
 
 
 def _windows(

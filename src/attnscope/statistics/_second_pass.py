@@ -14,6 +14,8 @@ from attnscope.statistics._catalogue import KNOWN, SECOND_PASS
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
+    from attnscope.statistics._blocks import BlockSums
+
 OBSERVATION = 32  # queries, as SnapKV has them
 
 
@@ -29,11 +31,14 @@ class SecondPass:
         The same from the last of them alone, the observation window.
     offsets
         ``(batch, head, offset)``: the weights at every offset.
+    blocks
+        The weights in blocks.
     """
 
     received: Tensor | None = None
     recent: Tensor | None = None
     offsets: Tensor | None = None
+    blocks: BlockSums | None = None
 
 
 @dataclass(frozen=True)

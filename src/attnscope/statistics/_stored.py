@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from attnscope.statistics._catalogue import BY_GROUP, EQUAL
 from attnscope.statistics._profile import with_profile
+from attnscope.statistics._row_samples import intervals_note
 from attnscope.store import RunFolder, Signature
 
 if TYPE_CHECKING:
@@ -31,8 +32,10 @@ NOTES = (
     "words",
     "pool",
     "until",
+    "cached",
+    "rows",
 )  # attributes that tell a reader what is not as expected
-SUMMARY, SAMPLE, WINDOWS = "summary", "sample", "windows"
+SUMMARY, SAMPLE, WINDOWS, HEADS = "summary", "sample", "windows", "heads"
 
 
 def unit_of(results: xr.Dataset) -> str:
@@ -51,12 +54,32 @@ def unit_of(results: xr.Dataset) -> str:
 
 def notes_of(results: xr.Dataset) -> dict[str, str]:
     """What tells a reader what is not as expected, by name."""
-    return {name: str(results.attrs[name]) for name in NOTES if name in results.attrs}
+    notes = {name: str(results.attrs[name]) for name in NOTES if name in results.attrs}
+    if "rows" in notes:
+        notes["rows"] += intervals_note(results)
+    return notes
 
 
 def load_scan(run: RunFolder) -> xr.Dataset:
     """What `scan` returns, from the folder of a finished run."""
     return _returned(run, run.results(), run.load(SUMMARY))
+
+
+def load_heads(run: RunFolder) -> xr.Dataset | None:
+    """What all texts of a finished scan with pools come to, head by head, with their kinds; no pool is read.
+
+    None where the run keeps no such thing.
+    """
+    heads, summary = run.load(HEADS), run.load(SUMMARY)
+    if heads is None:
+        return None
+    if summary is not None:
+        heads = heads.merge(
+            summary.drop_dims("text", errors="ignore"), compat="override", combine_attrs="no_conflicts"
+        )
+    return heads.assign_attrs(
+        {"signature": run.signature.to_json(), "model": run.signature.name} | run.state.get("attributes", {})
+    )
 
 
 def scan_pieces(run: RunFolder) -> Iterator[xr.Dataset]:
@@ -79,6 +102,7 @@ def _returned(run: RunFolder, results: xr.Dataset, summary: xr.Dataset | None) -
         *(f"{EQUAL}{name}" for name in names),
         "length",
         "target_length",
+        "sampled_rows",
         "rows",
         "columns",
         "frames",

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -124,6 +125,20 @@ def summarize(results: xr.Dataset, *, clusters: int | None = None, seed: int = 0
     summary.attrs["summary"] = json.dumps(_without_nan(numbers))
     summary.attrs["kinds"] = counted(names, majority, clusters)
     return summary
+
+
+def kinds_of(settings: Mapping[str, Any]) -> Callable[[xr.Dataset], xr.Dataset] | None:
+    """What finds the kinds of heads in the results of a scan with these settings; None where it cannot.
+
+    Examples
+    --------
+    >>> kinds_of({"statistics": ["entropy"]}) is None
+    True
+    """
+    names, clusters = set(settings["statistics"]), settings.get("clusters")
+    if set(NEEDED) <= names or (clusters is not None and "band_sum" in names):
+        return partial(summarize, clusters=clusters, seed=settings.get("seed", 0))
+    return None
 
 
 @dataclass(frozen=True, eq=False)

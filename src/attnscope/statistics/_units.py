@@ -14,9 +14,9 @@ import xarray as xr
 
 from attnscope.errors import explaining
 from attnscope.statistics._asked import Asked
+from attnscope.statistics._keep import UNIT
 from attnscope.statistics._pools import stretches
 from attnscope.statistics._scan_texts import OfTexts, prepared
-from attnscope.statistics._tasks import UNIT
 from attnscope.store import Signature
 
 if TYPE_CHECKING:

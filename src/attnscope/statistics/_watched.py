@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, cast
+from functools import wraps
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import nn
+from transformers import GenerationMixin, PreTrainedModel
 
 from attnscope.capture import TOLERANCE, PassObserver, calls_inside, check_finite
 from attnscope.checks import check_kind, check_whole
@@ -14,14 +16,16 @@ from attnscope.errors import AttnscopeError
 from attnscope.statistics._catalogue import EQUAL, choose
 from attnscope.statistics._collected import MeasuredPass, collected
 from attnscope.statistics._pass import Marks, measure_call
+from attnscope.statistics.generation import GenerationCall, Written, generation_dataset
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Sequence
+    from collections.abc import Callable, Generator, Sequence
 
     import xarray as xr
     from torch import Tensor
 
-    from attnscope.capture import SeenCall, Site
+    from attnscope.capture import ModuleCalls, SeenCall, Site
+    from attnscope.statistics.generation import GivenSpans
 
 
 class Seen:
@@ -37,19 +41,27 @@ class Seen:
         self._passes: list[MeasuredPass] = []
         self._now = MeasuredPass()
         self._without = 0  # passes in which nothing was seen
+        self._written: list[Written] = []
 
     def __len__(self) -> int:
-        """How many texts were read."""
-        return sum(one.texts for one in self._passes)
+        """How many texts were read, or written by ``generate()``."""
+        return sum(one.texts for one in self._passes) + len(self._written)
 
     def result(self) -> xr.Dataset:
-        """All passes so far, as `attnscope.scan` gives them; see `watch`.
+        """All passes so far, as `attnscope.scan` gives them, or all texts that ``generate()`` wrote; see `watch`.
 
         Raises
         ------
         AttnscopeError
-            If no attention call was seen.
+            If no attention call was seen, or both plain passes and ``generate()``.
         """
+        if self._written:
+            if self._passes:
+                raise AttnscopeError(
+                    f"both plain passes and generate() of {self._module} were seen, which give different results: "
+                    "watch anew for each"
+                )
+            return generation_dataset(self._written).assign_attrs(model=self._module, capture="generate()")
         if not self._passes:
             found = f"{self._without} passes without one" if self._without else "no pass"
             raise AttnscopeError(
@@ -96,7 +108,7 @@ class Seen:
             before = "was not there" if expected is None else "was {}, {}, {} heads".format(*expected)
             raise AttnscopeError(
                 f"{where}, {site.kind} attention of {heads} heads, {before} in the first pass: passes are read in "
-                "different ways. Switch a cache of keys off, and watch anew for each way"
+                "different ways. Switch a cache of keys off (or let generate() keep it), and watch anew for each way"
             )
 
     def _done(self, calls: int) -> None:
@@ -117,7 +129,11 @@ class Seen:
 
 @contextmanager
 def watch(
-    module: nn.Module, *, statistics: Sequence[str] | str | None = None, band: int = 10
+    module: nn.Module,
+    *,
+    statistics: Sequence[str] | str | None = None,
+    band: int = 10,
+    spans: GivenSpans | None = None,
 ) -> Generator[Seen]:
     """Measure the attention inside any PyTorch module, while you call it in your own way.
 
@@ -130,7 +146,11 @@ def watch(
     module
         In eval mode: attention that drops weights is refused. It need not come from Hugging Face.
     statistics, band
-        See `attnscope.scan`.
+        See `attnscope.scan`; not for ``generate()``.
+    spans
+        For ``generate()``: parts of the prompt by name, each as its first token and the one after the last
+        (``{"question": (3, 12)}``), a slice, or a list of tokens; one such mapping for all prompts, a list with one
+        for each, or a function that makes one of the token ids of a prompt. Padding is not counted.
 
     Yields
     ------
@@ -139,6 +159,7 @@ def watch(
         ``layer_name`` the submodule that called. ``length`` counts the real tokens: a token at which nothing may look
         (or that ``key_padding_mask`` names) is padding. No token is known as special. Where queries and keys are
         not of the same number, or not the same states in ``nn.MultiheadAttention``, the layer is of the kind ``cross``.
+        Of ``generate()`` it is another Dataset, over ``sequence, step, layer, head``: see Notes.
 
     Raises
     ------
@@ -153,6 +174,12 @@ def watch(
     modules of PyTorch with a fast path (``nn.TransformerEncoder``, ...) are run twice. ``flex_attention`` runs as it
     does without ``torch.compile``, and its ``score_mod`` must take all scores of a call at once.
 
+    ``generate()`` of a model of transformers, called within, is measured token by token: a step is a token that was
+    written, and its numbers are those of the query from which it was chosen, the token before it. They are what one
+    full pass over the final text gives, whatever cache keeps the keys; with beams each token is looked up in the beam
+    that wrote it. ``span_weight`` is the weight on the prompt, on each named span of it, and on the model's own output;
+    ``equal_span_weight`` what equal weights over the same keys give. See docs/generation.md.
+
     Examples
     --------
     >>> module = nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, 16, batch_first=True), 3).eval()
@@ -165,8 +192,52 @@ def watch(
     check_kind("a torch.nn.Module", nn.Module, module=module)
     check_whole(1, band=band)
     seen = Seen(module, choose(statistics), band)
-    with calls_inside(module, PassObserver(seen._see, seen._done, seen._lost)):  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
+    observer = PassObserver(seen._see, seen._done, seen._lost)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
+    with calls_inside(module, observer) as calls, _generating(module, calls, spans, seen._written.extend):  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
         yield seen
+
+
+@contextmanager
+def _generating(
+    module: nn.Module,
+    calls: ModuleCalls,
+    spans: GivenSpans | None,
+    keep: Callable[[Sequence[Written]], None],
+) -> Generator[None]:
+    """Watch ``generate()`` of each model of transformers within a module, where it is called from outside."""
+
+    def wrapped(model: PreTrainedModel) -> Callable[..., Any]:
+        inner: Any = model.generate
+
+        @wraps(inner)
+        def generate(*given: Any, **named: Any) -> Any:
+            if calls.running:
+                raise AttnscopeError(
+                    f"{calls.running[-1]} calls generate() of {type(model).__name__} within its own pass: watch that "
+                    "model, and call its generate() yourself"
+                )
+            with calls.aside():
+                output, texts = GenerationCall(model, inner, given, named).run(spans)
+            keep(texts)
+            return output
+
+        return generate
+
+    models = [
+        part
+        for part in module.modules()
+        if isinstance(part, PreTrainedModel) and isinstance(part, GenerationMixin)
+    ]
+    before = {model: model.__dict__.get("generate") for model in models}
+    try:
+        for model in models:
+            model.__dict__["generate"] = wrapped(model)
+        yield
+    finally:
+        for model, own in before.items():
+            model.__dict__.pop("generate", None)
+            if own is not None:
+                model.__dict__["generate"] = own
 
 
 def _refuse_blind(where: str, measured: dict[str, Tensor], first: int) -> None:

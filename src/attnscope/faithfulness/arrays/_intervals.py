@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Bool, Float
-from scipy import stats
+from scipy.special import ndtr, stdtrit
 
 from attnscope._documents import LEAST
 
@@ -86,7 +86,7 @@ def by_document(
         unknown = np.full(shape, np.nan)
         return Interval(mean.reshape(shape), unknown, unknown, shown.reshape(shape))
     means = (drawn @ sums) / drawn_sizes[:, None]
-    tail = stats.norm.cdf(np.sqrt(count / (count - 1)) * stats.t.ppf((1 - LEVEL) / 2, count - 1))
+    tail = ndtr(np.sqrt(count / (count - 1)) * stdtrit(count - 1, (1 - LEVEL) / 2))
     low, high = np.quantile(means, [tail, 1 - tail], axis=0)
     return Interval(mean.reshape(shape), low.reshape(shape), high.reshape(shape), shown.reshape(shape))
 

@@ -8,7 +8,7 @@ import xarray as xr
 from jaxtyping import Bool, Float, Int
 
 from attnscope.errors import AttnscopeError
-from attnscope.mechanism.arrays._checks import agree, labelled, series
+from attnscope.mechanism.arrays._checks import Labelled, agree, labelled, series
 from attnscope.mechanism.arrays._decomposition import reparametrize
 from attnscope.mechanism.arrays._fisher import fisher_g
 from attnscope.mechanism.arrays._fourier import largest_mean, largest_quantile, null_scale, transform
@@ -100,37 +100,25 @@ def query_key_waves(
         for _ in range(permutations)
     ]
     importance = parts.values * np.linalg.norm(query, axis=0) * np.linalg.norm(key, axis=0)
-    cycles = f"cycles per {len(values)} tokens"
     shared = np.bincount(parts.group, minlength=1)[parts.group] > 1
+    chosen = np.argsort(-importance, kind="stable")[:curves]
+    partners = _partners(frequency[:columns], phase[:columns], periodic)
     variables = {
         "singular_value": labelled("column", parts.values, "singular value of W_Q W_K^T"),
         "importance": labelled("column", importance, "Frobenius norm of the column's part of the scores"),
         "group": labelled("column", parts.group, "group of nearly equal singular values"),
         "near_degenerate": labelled("column", shared, "shares its singular value"),
         "periodic": labelled("column", periodic, "query and key are waves"),
-        "partner": labelled(
-            "column", _partners(frequency[:columns], phase[:columns], periodic), "other of the pair"
-        ),
+        "partner": labelled("column", partners, "other of the pair"),
         "periodic_columns": labelled("", int(periodic.sum()), "columns whose query and key are waves"),
         "null_periodic_columns": labelled(
             "permutation", np.array(null, dtype=np.int64), "the same, rows permuted"
         ),
+        "curve_column": labelled("curve", chosen, "singular column"),
     }
-    chosen = np.argsort(-importance, kind="stable")[:curves]
-    variables["curve_column"] = labelled("curve", chosen, "singular column")
     for name, side in (("query", slice(columns)), ("key", slice(columns, None))):
-        variables[f"{name}_curve"] = labelled(
-            "curve position", _standardised(both[:, side][:, chosen]).T, f"{name} along the text"
-        )
-        variables[f"{name}_frequency"] = labelled(
-            "column", frequency[side], f"strongest frequency of the {name}", cycles
-        )
-        variables[f"{name}_g"] = labelled("column", g[side], f"Fisher's g of the {name}")
-        variables[f"{name}_p"] = labelled(
-            "column", probability[side], f"its probability in white noise ({name})"
-        )
-        variables[f"{name}_phase"] = labelled(
-            "column", phase[side], f"phase of the {name} at its peak", "radians"
+        variables |= _of_side(
+            name, both[:, side], frequency[side], g[side], probability[side], phase[side], chosen
         )
     return xr.Dataset(
         variables,
@@ -147,6 +135,27 @@ def query_key_waves(
             "dropped": parts.dropped,
         },
     )
+
+
+def _of_side(
+    name: str,
+    values: np.ndarray,
+    frequency: np.ndarray,
+    g: np.ndarray,
+    probability: np.ndarray,
+    phase: np.ndarray,
+    chosen: np.ndarray,
+) -> dict[str, Labelled]:
+    """The variables of the queries, or of the keys: of every column, and the curves of those chosen."""
+    cycles = f"cycles per {len(values)} tokens"
+    curves = _standardised(values[:, chosen]).T
+    return {
+        f"{name}_curve": labelled("curve position", curves, f"{name} along the text"),
+        f"{name}_frequency": labelled("column", frequency, f"strongest frequency of the {name}", cycles),
+        f"{name}_g": labelled("column", g, f"Fisher's g of the {name}"),
+        f"{name}_p": labelled("column", probability, f"its probability in white noise ({name})"),
+        f"{name}_phase": labelled("column", phase, f"phase of the {name} at its peak", "radians"),
+    }
 
 
 def maximum_spectrum(columns: Float[np.ndarray, "position column"]) -> xr.Dataset:

@@ -1,5 +1,6 @@
 from ._grid import Grid, grid_of
-from ._kinds import NEEDED, summarize_images
+from ._kinds import NEEDED, kinds_of_images, summarize_images
+from ._measurement import ImageMeasurement
 from ._offsets import offset_name
 from ._patches import equal_call, measure_patches
 from ._picture import jpeg, jpeg_of
@@ -9,10 +10,12 @@ from ._scan import scan_images
 __all__ = [
     "NEEDED",
     "Grid",
+    "ImageMeasurement",
     "equal_call",
     "grid_of",
     "jpeg",
     "jpeg_of",
+    "kinds_of_images",
     "measure_patches",
     "offset_name",
     "patch_peaks",

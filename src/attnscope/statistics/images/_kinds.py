@@ -6,7 +6,9 @@ and chance would put there. Only the places are others.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import xarray as xr
@@ -33,6 +35,11 @@ class _Places:
     @property
     def candidates(self) -> np.ndarray:
         return np.concatenate([self.single, self.lines, self.near], axis=1)
+
+
+def kinds_of_images(settings: Mapping[str, Any]) -> Callable[[xr.Dataset], xr.Dataset] | None:
+    """What finds the kinds of heads in the results of a scan with these settings; None where it cannot."""
+    return summarize_images if set(NEEDED) <= set(settings["statistics"]) else None
 
 
 def summarize_images(results: xr.Dataset) -> xr.Dataset:

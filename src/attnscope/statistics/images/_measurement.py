@@ -10,7 +10,6 @@ import torch
 import xarray as xr
 
 from attnscope.capture import (
-    Site,
     Team,
     VisionModel,
     capture_notes,
@@ -41,7 +40,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from attnscope.attention import AttentionCall
+    from attnscope.capture import Observer
     from attnscope.statistics._asked import Asked
 
 _TOKENS = 2048  # at a time
@@ -158,11 +157,17 @@ class ImageMeasurement:
             yield batch, torch.cat(pixels)
 
     @torch.no_grad()
-    def _run(
-        self, batch: Sequence[Image], pixels: Tensor, observer: Callable[[Site, AttentionCall], Tensor]
-    ) -> None:
+    def _run(self, batch: Sequence[Image], pixels: Tensor, observer: Observer) -> None:
         with watching(self.vision.model, observer, weights_suffice=True):
             forward(self.vision.model, {"pixel_values": pixels}, lambda number: batch[number].name)
+
+    def watch_first(self, observer: Observer) -> Window:
+        """Run the first image with an observer; it is returned as a page shows it, without tokens if it has no grid."""
+        image = next(iter(self.images))
+        pixels = self.vision.pixels(image)
+        self._run([image], pixels, observer)
+        grid = self._grid(image, pixels)
+        return Window((), (), (), image.name, 0, ()) if grid is None else _window(image.name, grid)
 
     def _measure(self, batch: Sequence[Image], pixels: Tensor, first: int) -> xr.Dataset:
         grid = self._grid(batch[0], pixels)

@@ -9,7 +9,7 @@ from attnscope.capture import load_vision_model, signature_of
 from attnscope.statistics._asked import BY_DEFAULT, Asked
 from attnscope.statistics._catalogue import OF_ANY_TOKENS, PATCH_STATISTICS, choose
 from attnscope.statistics._keep import measured
-from attnscope.statistics.images._kinds import NEEDED, summarize_images
+from attnscope.statistics.images._kinds import kinds_of_images
 from attnscope.statistics.images._measurement import ImageMeasurement
 
 if TYPE_CHECKING:
@@ -87,5 +87,4 @@ def scan_images(
         "scan", vision.loaded, images, None, settings, reader=reader, packages=("pillow",)
     )
     attributes = {"model": vision.loaded.name, "reads": "images"}
-    kinds = summarize_images if set(NEEDED) <= set(job.names) else None
-    return measured(job, asked, signature, kinds, attributes)
+    return measured(job, asked, signature, kinds_of_images(settings), attributes)

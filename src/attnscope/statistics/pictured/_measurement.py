@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from attnscope.attention import AttentionCall
-    from attnscope.capture import PicturedModel, Site
+    from attnscope.capture import Observer, PicturedModel, Site
     from attnscope.corpus import PicturedText, PicturedTexts, Window
     from attnscope.statistics._asked import Asked
 
@@ -159,12 +159,16 @@ class PicturedMeasurement:
         return PicturedReading.of_one(self.placed[number].window, given, device_of(self.model.loaded.model))
 
     @torch.no_grad()
-    def _run(
-        self, reading: PicturedReading, observer: Callable[[Site, AttentionCall], Tensor], name: str
-    ) -> None:
+    def _run(self, reading: PicturedReading, observer: Observer, name: str) -> None:
         model = self.model.loaded.model
         with watching(self.model.decoder, observer, weights_suffice=True):
             forward(model, reading.inputs(model), lambda _: name)
+
+    def watch_first(self, observer: Observer) -> Window:
+        """Run the first text with an observer; it is returned as a page shows it."""
+        window = self.placed[0].window
+        self._run(self._read(0), observer, window.source)
+        return window
 
     def _measure(self, number: int) -> xr.Dataset:
         reading, window = self._read(number), self.placed[number].window

@@ -12,9 +12,8 @@ from attnscope.errors import AttnscopeError
 from attnscope.statistics._asked import BY_DEFAULT, Asked
 from attnscope.statistics._catalogue import OF_GROUPS, choose
 from attnscope.statistics._keep import measured
-from attnscope.statistics._places import NEEDED
 from attnscope.statistics._second_pass import settings_of
-from attnscope.statistics._summary import summarize
+from attnscope.statistics._summary import kinds_of
 from attnscope.statistics.pictured._measurement import PicturedMeasurement
 from attnscope.store import short_hash, tokenizer_sha256
 
@@ -92,5 +91,4 @@ def scan_pictured(
         "scan", pictured.loaded, texts, None, settings, reader=reader, packages=("pillow",)
     )
     attributes = {"model": pictured.loaded.name, "reads": "texts with images"}
-    kinds = summarize if set(NEEDED) <= set(names) else None
-    return measured(job, asked, signature, kinds, attributes)
+    return measured(job, asked, signature, kinds_of(settings), attributes)

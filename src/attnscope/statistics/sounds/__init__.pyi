@@ -1,3 +1,4 @@
-from ._scan import scan_sounds
+from ._measurement import SoundMeasurement
+from ._scan import loaded_for, scan_sounds
 
-__all__ = ["scan_sounds"]
+__all__ = ["SoundMeasurement", "loaded_for", "scan_sounds"]

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from attnscope.attention import AttentionCall
-    from attnscope.capture import Site
+    from attnscope.capture import Observer, Site
     from attnscope.corpus import Sounds, Window
     from attnscope.statistics._asked import Asked
 
@@ -136,6 +136,14 @@ class SoundMeasurement:
             [(piece.source, piece.start)],
             number,
         )
+
+    @torch.no_grad()
+    def watch_first(self, observer: Observer) -> Window:
+        """Run the first piece with an observer; it is returned as a page shows it."""
+        reading, window = read_piece(next(self.pieces()), self.speech)
+        with watching(self.speech.model, observer, weights_suffice=True):
+            self.speech.model(**reading.inputs(self.speech.model))
+        return window
 
     @torch.no_grad()
     def sample(self, results: xr.Dataset, asked: Sequence[tuple[int, int]]) -> xr.Dataset | None:

@@ -12,9 +12,8 @@ from attnscope.errors import AttnscopeError
 from attnscope.statistics._asked import BY_DEFAULT, Asked
 from attnscope.statistics._catalogue import choose
 from attnscope.statistics._keep import measured
-from attnscope.statistics._places import NEEDED
 from attnscope.statistics._second_pass import settings_of
-from attnscope.statistics._summary import summarize
+from attnscope.statistics._summary import kinds_of
 from attnscope.statistics.sounds._measurement import SoundMeasurement
 from attnscope.store import short_hash, tokenizer_sha256
 
@@ -64,19 +63,8 @@ def scan_sounds(
         For anything that the caller can mend: see the message.
     """
     names = choose(asked.statistics)
-    texts = _transcripts(sounds, targets)
-    speech = load_speech_model(
-        model,
-        processor=asked.processor,
-        with_decoder=texts is not None,
-        or_encoder=targets is None,
-        loading=asked.loading,
-    )
+    speech, texts, said, unread = loaded_for(model, sounds, asked, targets)
     name, has_decoder = type(speech.loaded.model).__name__, speech.loaded.model.config.is_encoder_decoder
-    unread, texts = (None, texts) if has_decoder else (texts, None)
-    said = None if texts is None else _said(texts, speech)
-    if said is not None:
-        _refuse_long(sounds, speech.longest)
     job = SoundMeasurement(speech, sounds, said, names, asked)
     settings = {"limit": asked.limit, "statistics": list(names), "band": job.band, "seed": asked.seed}
     settings |= settings_of(names, asked.observation)
@@ -89,7 +77,7 @@ def scan_sounds(
     if texts is not None:
         signature = replace(signature, target={"sha256": short_hash(texts)})
     attributes = {"model": speech.loaded.name, "reads": "sounds"}
-    if unread is not None:
+    if unread:
         attributes["decoder"] = f"The transcripts beside the sounds were not read: {name} has no decoder."
     if has_decoder:
         read = (
@@ -98,8 +86,36 @@ def scan_sounds(
             else "No transcripts: the encoder alone was measured."
         )
         attributes["decoder"] = read
-    kinds = summarize if set(NEEDED) <= set(names) else None
-    return measured(job, asked, signature, kinds, attributes)
+    return measured(job, asked, signature, kinds_of(settings), attributes)
+
+
+def loaded_for(
+    model: str | Path | PreTrainedModel | Bridge | Envoy,
+    sounds: Sounds,
+    asked: Asked,
+    targets: Sources,
+) -> tuple[SpeechModel, list[str] | None, list[Window] | None, bool]:
+    """The model, the transcripts that its decoder reads, as texts and as windows, and whether some are not read.
+
+    Raises
+    ------
+    AttnscopeError
+        For anything that the caller can mend: see the message.
+    """
+    texts = _transcripts(sounds, targets)
+    speech = load_speech_model(
+        model,
+        processor=asked.processor,
+        with_decoder=texts is not None,
+        or_encoder=targets is None,
+        loading=asked.loading,
+    )
+    if not speech.loaded.model.config.is_encoder_decoder:
+        return speech, None, None, texts is not None
+    said = None if texts is None else _said(texts, speech)
+    if said is not None:
+        _refuse_long(sounds, speech.longest)
+    return speech, texts, said, False
 
 
 def _transcripts(sounds: Sounds, targets: Sources) -> list[str] | None:

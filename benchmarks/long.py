@@ -1,0 +1,157 @@
+"""Long windows: time and memory of a scan beside the model's own pass, and beside writing all weights out.
+
+    python benchmarks/long.py ../shared/models/stories260K-llama ../shared/data/wikitext-2/train.txt
+    python benchmarks/long.py random TEXT --lengths 2048 8192 32768 --rows 128
+
+One window of each length, each way in a process of its own, of two threads: `plain`, the model's pass with PyTorch's
+fused attention; `scan`, with the default statistics of all queries; `rows`, of some; `eager`, with
+``output_attentions=True``, the whole-matrix way, until it needs more memory than `--most` MiB. Positions beyond those
+that the model was trained on are rescaled (linear scaling of the rotary angles): its numbers there are those of a model
+that was not made for such lengths; its times and its memory are as of any. Memory is the highest above the loaded
+model, which has read a short window before.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import resource
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, LlamaConfig
+
+from attnscope.bundled import MODEL
+from attnscope.capture import forward, watching
+from attnscope.corpus import Corpus, collate, cut_windows
+from attnscope.statistics import DEFAULT, Reading, StatisticsObserver
+from attnscope.statistics._row_samples import RowSample
+
+WAYS = ("plain", "scan", "rows", "eager")
+WARM = 64  # tokens that load what is loaded once
+
+
+def model_of(name: str, length: int, attention: str):
+    if name == "random":
+        torch.manual_seed(0)
+        config = LlamaConfig(
+            vocab_size=4096,
+            hidden_size=256,
+            intermediate_size=688,
+            num_hidden_layers=4,
+            num_attention_heads=4,
+            num_key_value_heads=2,
+            max_position_embeddings=length,
+        )
+        return AutoModelForCausalLM.from_config(config, attn_implementation=attention).eval()
+    config = AutoConfig.from_pretrained(name)
+    known = config.max_position_embeddings
+    if length > known:
+        theta = (getattr(config, "rope_parameters", None) or {}).get("rope_theta", 10000.0)
+        config.rope_parameters = {"rope_type": "linear", "factor": length / known, "rope_theta": theta}
+        config.max_position_embeddings = length
+    return AutoModelForCausalLM.from_pretrained(name, config=config, attn_implementation=attention).eval()
+
+
+def window_of(name: str, text: Path, length: int):
+    tokenizer = AutoTokenizer.from_pretrained(MODEL if name == "random" else name)
+    cut = next(iter(cut_windows(Corpus.from_sources([text]), tokenizer, length=length, limit=1)))
+    if len(cut) < length:
+        sys.exit(f"{text} has {len(cut)} tokens in one document, and {length} are wanted")
+    return cut
+
+
+def run(model, batch, way: str, rows: int) -> None:
+    length = batch.input_ids.shape[1]
+    if way == "eager":
+        model(input_ids=batch.input_ids, output_attentions=True, use_cache=False)
+    elif way == "plain":
+        model(input_ids=batch.input_ids, use_cache=False, logits_to_keep=1)
+    else:
+        sample = RowSample(rows) if way == "rows" else None
+        observer = StatisticsObserver(DEFAULT, 10, Reading(batch, batch), length - 1, sample=sample)
+        with watching(model, observer):
+            forward(model, {"input_ids": batch.input_ids, "logits_to_keep": 1}, str)
+        observer.stacked()
+
+
+def resident(name: str) -> float:
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return float(next(line.split()[1] for line in lines if line.startswith(name))) / 1024
+
+
+@torch.no_grad()
+def one_way(options: argparse.Namespace) -> None:
+    """Print seconds and MiB of one way at one length."""
+    torch.set_num_threads(2)
+    length = options.lengths[0]
+    if options.way == "eager":
+        most = options.most << 20
+        resource.setrlimit(resource.RLIMIT_DATA, (most, most))
+    model = model_of(options.model, length, "eager" if options.way == "eager" else "sdpa")
+    batch = collate([window_of(options.model, options.text, length)], 0)
+    short = type(batch)(batch.input_ids[:, :WARM], batch.valid[:, :WARM], batch.special[:, :WARM])
+    run(model, short, options.way, options.rows)
+    Path("/proc/self/clear_refs").write_text("5")  # the peak starts anew from here
+    before, began = resident("VmRSS"), time.perf_counter()
+    run(model, batch, options.way, options.rows)
+    print(json.dumps([time.perf_counter() - began, resident("VmHWM") - before]))
+
+
+def told(options: argparse.Namespace, way: str, length: int) -> list[float] | None:
+    """Seconds and MiB in a process of its own; None where it fails for want of memory."""
+    command = [
+        sys.executable,
+        __file__,
+        options.model,
+        str(options.text),
+        "--lengths",
+        str(length),
+        "--way",
+        way,
+    ]
+    command += ["--rows", str(options.rows), "--most", str(options.most)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode == 0:
+        return json.loads(done.stdout.splitlines()[-1])
+    if "allocate" in done.stderr or "MemoryError" in done.stderr or done.returncode < 0:
+        return None
+    sys.exit(done.stderr)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("model")
+    parser.add_argument("text", type=Path)
+    parser.add_argument("--lengths", type=int, nargs="+", default=[512, 2048, 8192, 32768])
+    parser.add_argument("--rows", type=int, default=128)
+    parser.add_argument("--most", type=int, default=8192, help="MiB that the whole-matrix way may take")
+    parser.add_argument("--way", choices=WAYS, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.way is not None:
+        one_way(options)
+        return
+    print(f"| tokens | {' | '.join(f'{way}, s | MiB' for way in WAYS)} |", flush=True)
+    print(f"|---|{'---|' * 2 * len(WAYS)}")
+    failed = False
+    for length in options.lengths:
+        cells: list[str] = []
+        for way in WAYS:
+            found = None if way == "eager" and failed else told(options, way, length)
+            failed |= found is None
+            cells += (
+                ["failed", f"> {options.most}"] if found is None else [f"{found[0]:.1f}", f"{found[1]:.0f}"]
+            )
+        print(f"| {length} | {' | '.join(cells)} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()

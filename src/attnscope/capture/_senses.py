@@ -1,0 +1,89 @@
+"""What a model is given to read: texts, or images, sounds, texts with images."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from attnscope.capture._hearing import reads_sounds
+from attnscope.capture._pictured import puts_images_into_texts
+from attnscope.capture._vision import reads_images
+from attnscope.corpus import Images, PicturedTexts, Sounds, images_of, pictured_of, sounds_of
+from attnscope.errors import AttnscopeError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from transformers import PreTrainedModel
+
+    from attnscope.capture._inner import Bridge, Envoy
+
+    Model = str | Path | PreTrainedModel | Bridge | Envoy
+
+Sense = Images | Sounds | PicturedTexts
+
+
+def sense_of(
+    model: Model, given: Any, *, field: str | None = None, revision: str | None = None
+) -> Sense | None:
+    """Images, sounds or texts with images, where that is what a model reads of what is given; None for plain texts.
+
+    A folder that holds texts beside images or sounds is what the model reads of it.
+
+    Raises
+    ------
+    AttnscopeError
+        If something of it cannot be read, or does not belong together.
+
+    Examples
+    --------
+    >>> from attnscope.bundled import MODEL
+    >>> sense_of(MODEL, ["The tide is out."]) is None
+    True
+    """
+    pictured = pictured_of(given, field)
+    if pictured is not None and not (pictured.beside_images and reads_images(model, revision)):
+        return pictured
+    if pictured is not None and puts_images_into_texts(model, revision):
+        return pictured
+    images = images_of(given)
+    if images is not None and (not images.beside_text or reads_images(model, revision)):
+        return images
+    sounds = sounds_of(given)
+    if sounds is not None and (not sounds.beside_text or reads_sounds(model, revision)):
+        return sounds
+    return None
+
+
+def refuse_senses(
+    command: str,
+    model: Model,
+    given: Any,
+    *,
+    field: str | None = None,
+    revision: str | None = None,
+) -> None:
+    """Refuse images, sounds and texts with images for what reads plain texts alone.
+
+    Raises
+    ------
+    AttnscopeError
+        Says what was found, and what reads it.
+
+    Examples
+    --------
+    >>> from attnscope.bundled import MODEL
+    >>> refuse_senses("explain", MODEL, ["The tide is out."])
+    """
+    sense = None if given is None else sense_of(model, given, field=field, revision=revision)
+    if sense is None:
+        return
+    what = _NAMES[type(sense)]
+    plain = ", or name the field of the text (--field text) to read that alone" * isinstance(
+        sense, PicturedTexts
+    )
+    raise AttnscopeError(
+        f"found {what}, and {command} reads texts alone: scan, attnscope.weights and diff take {what}{plain}"
+    )
+
+
+_NAMES = {Images: "images", Sounds: "sounds", PicturedTexts: "texts with images"}

@@ -1,0 +1,108 @@
+"""What a command was given to read, as far as files here tell it: texts, chats, images, sounds, with their contents."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from attnscope.corpus import are_chats, images_of, pictured_of, sounds_of
+from attnscope.corpus.files import files_below
+from attnscope.corpus.texts import Corpus
+from attnscope.errors import AttnscopeError
+from attnscope.store import file_state, short_hash
+
+if TYPE_CHECKING:
+    from attnscope.corpus import Images, PicturedTexts, Sounds
+
+
+@dataclass(frozen=True, eq=False)
+class GivenFiles:
+    """All that a model may read of what was given, whichever it reads.
+
+    Attributes
+    ----------
+    texts
+        As texts, or as chats; None where there is no text.
+    images, sounds, pictured
+        As images, as sounds with the transcripts beside them, as texts with images; None where there are none.
+    is_chat
+        Whether the texts are chats.
+    paths
+        Every file, but those of the bundled sample.
+    states
+        Of these at the first look.
+    """
+
+    texts: Corpus | None
+    images: Images | None
+    sounds: Sounds | None
+    pictured: PicturedTexts | None
+    is_chat: bool
+    paths: tuple[Path, ...]
+    states: dict[Path, tuple[int, ...]] = field(default_factory=dict[Path, tuple[int, ...]])
+
+    @classmethod
+    def of(cls, given: Sequence[Path] | None, *, named: str | None, by_line: bool) -> GivenFiles | None:
+        """Look at what lies there; None where something can be read only once.
+
+        Raises
+        ------
+        AttnscopeError, OSError
+            If something is not there, or cannot be read.
+        """
+        places = list(given or ())
+        pictured = pictured_of(places, named) if places else None
+        images = images_of(places) if places else None
+        sounds = sounds_of(places) if places else None
+        is_chat = pictured is None and bool(places) and are_chats(places, named)
+        texts = None
+        if pictured is None:
+            with suppress(AttnscopeError):  # no texts there
+                texts = Corpus.from_sources(
+                    given, field=named, by_line=by_line and not is_chat, chats=is_chat
+                )
+        if texts is None and images is None and sounds is None and pictured is None:
+            return None
+        if texts is not None and texts.streams:
+            return None
+        beside = [file for one in (images, sounds, pictured) if one is not None for file in one.files]
+        paths = tuple(dict.fromkeys([*_below(places), *beside]))
+        found = cls(texts, images, sounds, pictured, is_chat, paths)
+        found.states.update({path: file_state(path) for path in paths})
+        return found
+
+    @property
+    def packages(self) -> tuple[str, ...]:
+        """Packages that read these, beside the usual ones."""
+        pillow = ("pillow",) if self.images is not None or self.pictured is not None else ()
+        return (*pillow, "scipy") if self.sounds is not None else pillow
+
+    @property
+    def has_template(self) -> bool:
+        """Whether a chat template may write them out."""
+        return self.is_chat or self.pictured is not None
+
+    def digests(self) -> dict[str, str]:
+        """Hash of the contents in each form in which they may be read."""
+        forms = {"texts": self.texts, "images": self.images, "sounds": self.sounds, "pictured": self.pictured}
+        found = {name: one.sha256() for name, one in forms.items() if one is not None}
+        said = None if self.sounds is None else self.sounds.transcripts()
+        return found if said is None else {**found, "said": short_hash(said)}
+
+    def were_read_by(self, signature: dict[str, Any]) -> bool:
+        """Whether a run of that signature read these contents, and no file changed since the first look."""
+        digests = self.digests()
+        known = signature["corpus"]["sha256"] in digests.values()
+        if self.images is None and self.sounds is None and self.has_template:
+            known = True  # written out by a template: the files say whether they are the same
+        if signature.get("target") is not None:
+            known = known and signature["target"]["sha256"] == digests.get("said")
+        return known and self.states == {path: file_state(path) for path in self.paths}
+
+
+def _below(places: Sequence[Path]) -> Iterator[Path]:
+    for place in places:
+        yield from files_below(place) if place.is_dir() else [place]

@@ -1,0 +1,207 @@
+"""`attnscope roles`: parse, call, print."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from attnscope.cli import options
+from attnscope.cli.intervene_tables import as_cell, finite
+from attnscope.cli.output import csv_text, emit, json_text, new_console, progress_bar
+from attnscope.cli.place import Place, draw_page, usual_folder
+from attnscope.store import named
+
+if TYPE_CHECKING:
+    import xarray as xr
+    from rich.table import Table
+
+    from attnscope.detection import RoleCount
+
+_READ = (
+    "heads: whose score reaches the threshold that the source gives; beside it as many of the same model with weights "
+    "that know nothing; equal: the score of equal weights. Where no threshold is published, the highest score of the "
+    "controls stands in parentheses. above: heads above every head of all controls; of a model that knows nothing it "
+    "would be about one head, or half a head with two controls."
+)
+
+
+def roles(
+    model: options.Model = options.BUNDLED,
+    text: options.Texts = None,
+    only: Annotated[
+        str | None,
+        typer.Option(help="Roles to look for, with commas between; list names them all.", show_default="all"),
+    ] = None,
+    needles: Annotated[
+        Path | None,
+        typer.Option(
+            help="File of needles for retrieval heads: JSON Lines with needle and question in each line.",
+            show_default="three sentences in English",
+        ),
+    ] = None,
+    controls: Annotated[
+        str,
+        typer.Option(help="Weights that know nothing, with commas between: initialised, shuffled; or none."),
+    ] = "initialised,shuffled",
+    out: options.Out = None,
+    repair: options.Repair = False,
+    device: options.Device = None,
+    dtype: options.Dtype = None,
+    window: Annotated[
+        int | None,
+        typer.Option(
+            help="Tokens of a window, and of a prompt.", show_default="the model's length, at most 512"
+        ),
+    ] = None,
+    limit: Annotated[int, typer.Option(help="Largest number of windows.")] = 32,
+    batch_size: Annotated[
+        int | None, typer.Option(help="Windows at a time.", show_default="about 2,048 tokens' worth")
+    ] = None,
+    seed: options.Seed = 0,
+    field: options.Field = None,
+    by_line: options.ByLine = False,
+    tokenizer: options.Tokenizer = None,
+    revision: options.Revision = None,
+    trust_remote_code: options.TrustRemoteCode = False,
+    report: options.Report = True,
+    figures: options.Figures = options.USUAL_FIGURES,
+    as_json: options.AsJson = False,
+    as_csv: options.AsCsv = False,
+) -> None:
+    """Which published roles do heads have? Each score beside equal weights and weights that know nothing."""
+    options.refuse_two_formats(as_json=as_json, as_csv=as_csv)
+    formats = options.formats_of(figures)
+    if only == "list":
+        _list()
+        return
+    place = Place(out, usual_folder("roles"))
+    from attnscope.detection import roles as run_roles
+
+    with progress_bar("roles") as show:
+        result = run_roles(
+            model,
+            text or None,
+            out=place,
+            repair=repair,
+            tokenizer=tokenizer,
+            only=only,
+            needles=needles,
+            controls=controls,
+            window=window,
+            limit=limit,
+            batch_size=batch_size,
+            seed=seed,
+            field=field,
+            by_line=by_line,
+            device=device,
+            dtype=dtype,
+            revision=revision,
+            trust_remote_code=trust_remote_code,
+            progress=show,
+        )
+    folder = Path(result.attrs["run"])
+    page = _draw(result, formats) if report else None
+    if as_json:
+        emit(json_text(as_dict(result, folder)) + "\n")
+    elif as_csv:
+        emit(csv_text(_rows(result)))
+    else:
+        _print(result)
+        place.say(folder, page)
+
+
+def _list() -> None:
+    from attnscope.detection import ROLES
+
+    console = new_console()
+    for role in ROLES.values():
+        console.print(f"{role.name}: {role.definition}", highlight=False, markup=False)
+        console.print(f"  {role.source}", style="dim", highlight=False, markup=False)
+
+
+def as_dict(result: xr.Dataset, folder: Path) -> dict[str, Any]:
+    """What ``--json`` prints."""
+    from attnscope.detection import counts_of, headline, skipped_of
+
+    heads = [dict(zip(_rows(result)[0], row, strict=True)) for row in _rows(result)[1:]]
+    return {
+        "signature": json.loads(result.attrs["signature"]),
+        "says": headline(result),
+        "roles": finite([asdict(row) for row in counts_of(result)]),
+        "heads": finite(heads),
+        "skipped": skipped_of(result),
+        "run": named(folder),
+    }
+
+
+def _rows(result: xr.Dataset) -> list[list[Any]]:
+    """A heading, and a row for each head and role."""
+    controls = [str(name) for name in result.control.values] if "control" in result.coords else []
+    columns = ("score", "low", "high", "windows_reached")
+    table: list[list[Any]] = [["layer", "head", "role", *columns, "equal", *controls]]
+    for role in map(str, result.role.values):
+        part = result.sel(role=role)
+        for row, layer in enumerate(result.layer.values):
+            for head in range(result.sizes["head"]):
+                values = [float(part[name].values[row, head]) for name in columns]
+                if values[0] != values[0]:
+                    continue
+                values.append(float(part["equal"].values[row]))
+                values += [
+                    float(part["control_score"].sel(control=name).values[row, head]) for name in controls
+                ]
+                table.append([int(layer), head, role, *map(as_cell, values)])
+    return table
+
+
+def _print(result: xr.Dataset) -> None:
+    from attnscope.detection import counts_of, skipped_of
+
+    console = new_console()
+    notes = json.loads(result.attrs["notes"])
+    least, most = notes["tokens"]
+    tokens = f"{least} to {most}" if least < most else str(most)
+    read = [f"{notes['text']} windows of {tokens} tokens"] if "text" in notes else []
+    read += [f"{notes['repeated']} texts of random tokens said twice"] if "repeated" in notes else []
+    read += [f"{notes['needle']} of {notes['prompts']} needles given back"] if "needle" in notes else []
+    console.print(f"{result.attrs['model']}: {', '.join(read)}", highlight=False, markup=False)
+    console.print(_table(counts_of(result)))
+    for name, reason in skipped_of(result).items():
+        console.print(f"no {name}: {reason}", style="dim", highlight=False, markup=False)
+    console.print(_READ, style="dim", highlight=False, markup=False)
+
+
+def _table(rows: list[RoleCount]) -> Table:
+    from rich import box
+    from rich.table import Table
+
+    controls = list(rows[0].controls)
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=0)
+    table.add_column("role", no_wrap=True)
+    for heading in ("from", "heads", *controls, *(["above"] if controls else []), "highest", "equal"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for row in rows:
+        beside = [
+            f"({highest:.2f})" if count is None else str(count) for count, highest in row.controls.values()
+        ]
+        table.add_row(
+            row.title,
+            "" if row.threshold is None else f"{row.threshold:g}",
+            f"{'–' if row.reached is None else row.reached} of {row.heads}",
+            *beside,
+            *([str(row.above)] if controls else []),
+            f"{row.layer}.{row.head} {row.best:.2f}",
+            f"{row.equal:.2f}",
+        )
+    return table
+
+
+def _draw(result: xr.Dataset, formats: tuple[str, ...]) -> Path | None:
+    from attnscope.figures.roles import role_figures
+    from attnscope.report import write_roles_report
+
+    return draw_page(result, formats, role_figures, write_roles_report)

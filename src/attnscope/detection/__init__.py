@@ -1,0 +1,5 @@
+"""Roles of attention heads by their published definitions, each score beside what chance gives."""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -1,0 +1,200 @@
+"""What the scores of windows come to: means with intervals, their nulls beside them, and in sentences."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import xarray as xr
+
+from attnscope._documents import units_of
+from attnscope.detection._catalogue import ROLES
+from attnscope.detection._measured import EQUAL
+from attnscope.mechanism.evidence import interval, resampled
+
+_DRAWS = 1000
+
+
+@dataclass(frozen=True)
+class RoleCount:
+    """How many heads have a role, and how many would with weights that know nothing.
+
+    Attributes
+    ----------
+    name, title, definition, source, threshold
+        Of the role.
+    heads
+        Heads that it is asked of.
+    reached
+        Heads whose mean score reaches the threshold; None without one.
+    best, layer, head, low, high
+        The highest score, whose it is, and its 95% interval.
+    equal
+        What equal weights give, at most.
+    controls
+        Of each control: its heads that reach the threshold (None without one), and its highest score.
+    above
+        Heads whose score is higher than that of every head of every control; None without controls. Of h heads that
+        know nothing it would be h / (k h + 1) in the mean, beside k controls.
+    """
+
+    name: str
+    title: str
+    definition: str
+    source: str
+    threshold: float | None
+    heads: int
+    reached: int | None
+    best: float
+    layer: int
+    head: int
+    low: float
+    high: float
+    equal: float
+    controls: Mapping[str, tuple[int | None, float]]
+    above: int | None
+
+
+def summed_up(
+    own: xr.Dataset, controls: Mapping[str, xr.Dataset], documents: Sequence[str], seed: int
+) -> xr.Dataset:
+    """Scores of all heads from those of windows; see `roles`.
+
+    Parameters
+    ----------
+    own, controls
+        From `measured`: of the model, and of each control.
+    documents
+        Of each window of the corpus.
+    seed
+        Seed of the bootstrap.
+    """
+    names = [name for name in ROLES if name in own]
+    cells = ("role", "layer", "head")
+    columns: dict[str, list[np.ndarray]] = {}
+    for name in names:
+        scores = own[name].values
+        kind = ROLES[name].probe
+        units = list(units_of(documents)[0]) if kind == "text" else list(range(len(scores)))
+        mean, low, high = _with_interval(scores, units, seed)
+        columns.setdefault("score", []).append(mean)
+        columns.setdefault("low", []).append(low)
+        columns.setdefault("high", []).append(high)
+        threshold = ROLES[name].threshold
+        share = np.full_like(mean, np.nan) if threshold is None else (scores >= threshold).mean(0)
+        columns.setdefault("windows_reached", []).append(np.where(np.isnan(mean), np.nan, share))
+        columns.setdefault("equal", []).append(own[EQUAL + name].values.mean(0))
+    words = {
+        "score": "Score, mean over windows",
+        "low": "Lower end of its 95% interval",
+        "high": "Upper end of its 95% interval",
+        "windows_reached": "Share of the windows in which the score reaches the threshold",
+        "equal": "Score of equal weights over what each query may see",
+    }
+    variables: dict[str, Any] = {
+        name: (
+            cells[:2] if name == "equal" else cells,
+            np.stack(values),
+            {"long_name": words[name], "units": "share"},
+        )
+        for name, values in columns.items()
+    }
+    if controls:
+        of_controls = [np.stack([one[name].values.mean(0) for name in names]) for one in controls.values()]
+        said = {"long_name": "Score with weights that know nothing", "units": "share"}
+        variables["control_score"] = (("control", *cells), np.stack(of_controls), said)
+    thresholds = [np.nan if ROLES[name].threshold is None else ROLES[name].threshold for name in names]
+    variables["threshold"] = ("role", np.array(thresholds, float), {"long_name": "Published threshold"})
+    texts = {
+        part: ("role", np.array([getattr(ROLES[name], part) for name in names], dtype=object))
+        for part in ("title", "definition", "source", "probe")
+    }
+    made = xr.Dataset(variables, {"role": names, **{name: own[name] for name in own.coords}, **texts})
+    return made.assign_coords(control=list(controls)) if controls else made
+
+
+def _with_interval(
+    scores: np.ndarray, units: Sequence[Any], seed: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Mean over windows and its interval by the bootstrap over units, each a ratio of sums."""
+    numbers = {unit: number for number, unit in enumerate(dict.fromkeys(units))}
+    member = np.zeros((len(numbers), len(units)))
+    member[[numbers[unit] for unit in units], range(len(units))] = 1.0
+    draws = resampled(len(numbers), _DRAWS, seed) @ member
+    return interval(scores, draws / draws.sum(1, keepdims=True))
+
+
+def counts_of(found: xr.Dataset) -> list[RoleCount]:
+    """How many heads have each role, beside its nulls.
+
+    Parameters
+    ----------
+    found
+        From `roles`.
+    """
+    rows: list[RoleCount] = []
+    for name in map(str, found.role.values):
+        part = found.sel(role=name)
+        score = part["score"].values
+        threshold = None if np.isnan(part["threshold"]) else float(part["threshold"])
+        controls = {
+            str(control): part["control_score"].sel(control=control).values
+            for control in (found.control.values if "control" in found.coords else ())
+        }
+        layer, head = np.unravel_index(np.nanargmax(score), score.shape)
+        highest = max((float(np.nanmax(values)) for values in controls.values()), default=np.nan)
+        rows.append(
+            RoleCount(
+                name=name,
+                title=str(part.title.item()),
+                definition=str(part.definition.item()),
+                source=str(part.source.item()),
+                threshold=threshold,
+                heads=int(np.isfinite(score).sum()),
+                reached=_reaching(score, threshold),
+                best=float(score[layer, head]),
+                layer=int(found.layer.values[layer]),
+                head=int(head),
+                low=float(part["low"].values[layer, head]),
+                high=float(part["high"].values[layer, head]),
+                equal=float(np.nanmax(part["equal"].values)),
+                controls={
+                    control: (_reaching(values, threshold), float(np.nanmax(values)))
+                    for control, values in controls.items()
+                },
+                above=int((score > highest).sum()) if controls else None,
+            )
+        )
+    return rows
+
+
+def _reaching(scores: np.ndarray, threshold: float | None) -> int | None:
+    return None if threshold is None else int((scores >= threshold).sum())
+
+
+def headline(found: xr.Dataset) -> list[str]:
+    """How many heads have each role, in sentences, beside as many with weights that know nothing."""
+    said: list[str] = []
+    for row in counts_of(found):
+        names = " or ".join(row.controls)
+        if row.reached is None:
+            beside = f"; {row.above} above every head with {names} weights" if row.controls else ""
+            said.append(
+                f"{row.title}: no published threshold; the highest of {row.heads} heads is {row.layer}.{row.head} with "
+                f"{row.best:.2f}, equal weights give {row.equal:.2f}{beside}."
+            )
+            continue
+        counts = ", ".join(f"{count} with {name} weights" for name, (count, _) in row.controls.items())
+        said.append(
+            f"{row.title}: {row.reached} of {row.heads} heads at {row.threshold:g} or more"
+            f"{f'; {counts}' if counts else ''}."
+        )
+    return [*said, *(f"no {name}: {reason}." for name, reason in skipped_of(found).items())]
+
+
+def skipped_of(found: xr.Dataset) -> dict[str, str]:
+    """Roles that were not looked for, and why."""
+    return json.loads(str(found.attrs.get("skipped", "{}")))

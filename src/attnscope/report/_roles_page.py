@@ -1,0 +1,50 @@
+"""Writing the page of the roles of heads."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from attnscope.detection import counts_of, skipped_of
+from attnscope.figures.roles import READINGS, role_figures
+from attnscope.report._embed import pictures, write_page
+from attnscope.report._scan_content import parsed
+
+if TYPE_CHECKING:
+    import xarray as xr
+    from matplotlib.figure import Figure
+
+
+def write_roles_report(
+    result: xr.Dataset, path: Path | str, figures: Mapping[str, Figure] | None = None
+) -> Path:
+    """Write the results of `attnscope.roles` as one HTML page that needs no network and no other file.
+
+    Parameters
+    ----------
+    result
+        From `attnscope.roles`.
+    path
+        The file to write; its folder is made if needed.
+    figures
+        From `role_figures`, if they were drawn already.
+
+    Returns
+    -------
+    Path
+        The file written.
+    """
+    drawn = dict(role_figures(result)) if figures is None else figures
+    rows = counts_of(result)
+    return write_page(
+        Path(path),
+        "roles.html.j2",
+        styles=("page.css", "explain.css", "intervene.css"),
+        signature=parsed(str(result.attrs["signature"])),
+        model=str(result.attrs["model"]),
+        pictures=pictures(drawn, READINGS),
+        rows=rows,
+        controls=list(rows[0].controls),
+        skipped=skipped_of(result),
+    )

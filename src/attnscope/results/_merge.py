@@ -1,0 +1,107 @@
+"""Putting together what the tasks of a run have measured, where none of them did."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from attnscope.checks import check_kind
+from attnscope.errors import AttnscopeError
+from attnscope.results._run_list import known_run
+from attnscope.statistics import finish_scan, rows_of_part
+from attnscope.store import InUseError, RunFolder, is_finished, named, staged
+from attnscope.tasks import Parts, parts_of
+
+
+@dataclass(frozen=True)
+class Merged:
+    """What became of the parts of a run.
+
+    Attributes
+    ----------
+    path
+        The run.
+    command
+        Whose run it is.
+    texts
+        How many texts (windows, pools, pairs) it has.
+    tasks
+        How many parts there were; 0 where the run was whole before.
+    complete
+        Whether it is finished. What `explain`, `intervene` and `patch` make of all texts together needs the model:
+        their command, given again, makes it.
+    """
+
+    path: Path
+    command: str
+    texts: int
+    tasks: int
+    complete: bool
+
+
+def merge(path: str | Path) -> Merged:
+    """Put together what the tasks of a run have measured, as the last of them to finish does.
+
+    For runs whose last task was stopped before it did so, and for parts that were copied from several machines:
+    ``RUN.tasks/1-of-4``, ``RUN.tasks/2-of-4``, ... beside ``RUN``. May be called at any time and again, also while
+    tasks run.
+
+    Parameters
+    ----------
+    path
+        Folder of the run, whether it is there already or not; or its URL in an object store, as a string.
+
+    Raises
+    ------
+    AttnscopeError
+        If units are missing (it says which), another process is putting the run together, a part is damaged or of
+        another run, or there are no parts.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> import attnscope
+    >>> with tempfile.TemporaryDirectory() as place:
+    ...     _ = attnscope.scan(texts=["The tide is out."], out=Path(place) / "run", task="2/2")
+    ...     merge(Path(place) / "run")
+    Traceback (most recent call last):
+    ...
+    attnscope.errors.AttnscopeError: ...run is not whole: 1 of 1 units is missing (1): give the command of ...
+    """
+    check_kind("a folder", str, Path, path=path)
+    with staged(path) as folder:
+        return _merged(folder)
+
+
+def _merged(folder: Path) -> Merged:
+    parts = Parts(folder)
+    if parts.signature is None:
+        return _without_parts(folder)
+    own = RunFolder(folder, parts.signature)
+    own.look()
+    if not own.complete and (lacking := parts.said_lacking(own)):
+        raise AttnscopeError(f"{named(folder)} is not whole: {lacking}")
+    with _opened(own) as run:
+        if not run.complete:
+            parts.gather(run, rows_of_part)
+            if run.command == "scan":
+                finish_scan(run, parts.attributes)
+        parts.drop()
+        return Merged(folder, run.command, run.texts, len(parts.folders), run.complete)
+
+
+def _opened(run: RunFolder) -> RunFolder:
+    try:
+        return run.__enter__()
+    except InUseError:
+        raise InUseError(f"another process is putting {named(run.path)} together: wait for it") from None
+
+
+def _without_parts(folder: Path) -> Merged:
+    if not is_finished(folder):
+        raise AttnscopeError(
+            f"{named(parts_of(folder))} holds no parts of a run: expected folders such as 1-of-4 there, which --task "
+            "makes"
+        )
+    run = known_run(folder)
+    return Merged(folder, run.command, run.windows, 0, complete=True)

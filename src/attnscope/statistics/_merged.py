@@ -1,0 +1,36 @@
+"""The end of a scan whose texts are all measured, without its model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import xarray as xr
+
+from attnscope.statistics._keep import end
+from attnscope.statistics._stored import load_scan
+from attnscope.statistics._summary import kinds_of
+from attnscope.statistics.images import kinds_of_images
+
+if TYPE_CHECKING:
+    from attnscope.store import RunFolder
+
+_KINDS: dict[str, Callable[[Mapping[str, Any]], Callable[[xr.Dataset], xr.Dataset] | None]] = {
+    "images": kinds_of_images
+}
+
+
+def finish_scan(run: RunFolder, attributes: dict[str, str]) -> xr.Dataset:
+    """Name the kinds of heads, and mark the run as complete; the attention that its page shows needs the model.
+
+    Parameters
+    ----------
+    run
+        Opened; it has all texts.
+    attributes
+        Of the results, as a task that came to its end left them.
+    """
+    if not run.complete:
+        kinds = _KINDS.get(attributes.get("reads", ""), kinds_of)(run.signature.settings or {})
+        end(run, kinds, attributes)
+    return load_scan(run)

@@ -1,0 +1,85 @@
+"""How a process does its task, and puts all together where it is the last."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+from attnscope.store import InUseError, RunFolder
+from attnscope.tasks._parts import Parts, Rows, plain_rows
+from attnscope.tasks._share import Share
+
+if TYPE_CHECKING:
+    from attnscope.store import Signature
+    from attnscope.tasks._task import Task
+
+Whole = TypeVar("Whole")
+
+
+def by_task(
+    task: Task,
+    folder: Path,
+    signature: Signature,
+    measure: Callable[[RunFolder, Share], object],
+    whole: Callable[[RunFolder], Whole],
+    attributes: dict[str, str],
+    *,
+    unit: int = 1,
+    repair: bool = False,
+    rows: Rows = plain_rows,
+) -> Whole | None:
+    """Do one task of a run; where all others are done, put their parts together.
+
+    Parameters
+    ----------
+    task, folder, signature
+        Which one, of which run.
+    measure
+        Adds to the task's part what its share does not pass over, asked of every batch in turn.
+    whole
+        Makes the results of the run, once it has all texts.
+    attributes
+        Of the results, as they are when all is measured.
+    unit
+        How many batches are a unit.
+    repair
+        Whether to measure again what was damaged in a part that was finished.
+    rows
+        Reads some texts of a part, with what is kept apart of them.
+
+    Returns
+    -------
+    What `whole` returns; None where others have still to do theirs, or are putting all together now.
+
+    Raises
+    ------
+    AttnscopeError
+        A part is damaged, in use, or of another run.
+    """
+    with RunFolder(task.folder(folder), signature, repair=repair) as part:
+        if not part.complete:
+            share = Share(task, part, unit)
+            measure(part, share)
+            share.finish(attributes=attributes)
+    parts = Parts(folder, signature)
+    if not parts.is_whole():
+        return None
+    try:
+        run = RunFolder(folder, signature, repair=repair).__enter__()
+    except InUseError:  # another one that was done at the same moment
+        return None
+    with run:
+        parts.gather(run, rows)
+        made = whole(run)
+    parts.drop()
+    return made
+
+
+def pending(task: Task, folder: Path, signature: Signature) -> dict[str, str]:
+    """Attributes of what a task returns that is done before others are: no results yet, and where they will be."""
+    note = (
+        f"Task {task.number} of {task.count} is done. The last one to finish puts the parts together; where one was "
+        "stopped, give its command again."
+    )
+    return {"signature": signature.to_json(), "task": note, "run": str(folder)}

@@ -1,0 +1,172 @@
+"""The parts of a run that tasks keep beside it: what they lack together, and how they become the run."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from attnscope.errors import AttnscopeError
+from attnscope.store import InUseError, RunFolder, Signature, folders_beside, manifest_of, remove_folder
+from attnscope.tasks._share import STARTS, TEXTS
+from attnscope.tasks._task import parts_of
+
+if TYPE_CHECKING:
+    import xarray as xr
+
+#: What a part has of some texts: the part, one of its pieces, and which rows of that; what is kept apart, by kind.
+Rows: TypeAlias = "Callable[[RunFolder, range, slice], tuple[xr.Dataset, dict[str, xr.Dataset]]]"
+_FEW = 12  # units that are named
+
+
+def plain_rows(part: RunFolder, piece: range, chosen: slice) -> tuple[xr.Dataset, dict[str, xr.Dataset]]:
+    """Some texts of a piece, of which nothing is kept apart."""
+    return part.piece(piece).isel(text=chosen), {}
+
+
+class Parts:
+    """The parts of one run, as they are now.
+
+    Parameters
+    ----------
+    run
+        The run's folder, which need not be there.
+    signature
+        Of the run; by default that of the first part.
+
+    Raises
+    ------
+    AttnscopeError
+        A part is of another run.
+    """
+
+    def __init__(self, run: Path, signature: Signature | None = None) -> None:
+        self.run, self.signature = run, signature
+        self.folders: list[RunFolder] = []
+        for path in folders_beside(parts_of(run), "*-of-*"):
+            self.signature = self.signature or _signature(path)
+            if self.signature is not None:
+                self.folders.append(_part(path, self.signature))
+
+    @property
+    def done(self) -> list[RunFolder]:
+        """Those whose tasks came to their end."""
+        return [part for part in self.folders if part.complete and TEXTS in part.state]
+
+    @property
+    def texts(self) -> int:
+        """How many texts there are in all; 0 where no task has come to its end, and so nobody knows."""
+        return max((int(part.state[TEXTS]) for part in self.done), default=0)
+
+    @property
+    def attributes(self) -> dict[str, str]:
+        """What the first that is done says of the results."""
+        return self.done[0].state.get("attributes", {}) if self.done else {}
+
+    def lacking(self, run: RunFolder | None = None) -> list[range]:
+        """Texts that no part has, nor the run."""
+        there = [piece for part in (*self.folders, *([run] if run else [])) for piece in part.pieces]
+        return list(_gaps(there, 0, self.texts))
+
+    def is_whole(self) -> bool:
+        """Whether all texts are there."""
+        return bool(self.texts) and not self.lacking()
+
+    def gather(self, run: RunFolder, rows: Rows = plain_rows) -> None:
+        """Take what the parts have into the run, each text once.
+
+        Raises
+        ------
+        AttnscopeError
+            A part is damaged.
+        """
+        for part in self.folders:
+            for texts in part.pieces:
+                for lacking in list(_gaps(list(run.pieces), texts.start, texts.stop)):
+                    found, apart = rows(
+                        part, texts, slice(lacking.start - texts.start, lacking.stop - texts.start)
+                    )
+                    run.append(found, lacking.start, **apart)
+
+    def drop(self) -> None:
+        """Take the parts away, as the run has all that they have; but none to which a process is writing."""
+        held: list[RunFolder] = []
+        try:
+            for part in self.folders:
+                part.lock()
+                held.append(part)
+        except InUseError:
+            return
+        finally:
+            for part in held:
+                part.__exit__(None, None, None)
+        remove_folder(parts_of(self.run))
+
+    def said_lacking(self, run: RunFolder | None = None) -> str:
+        """What there is not, by units, and whose tasks they are; empty where nothing is missing."""
+        if self.texts and not self.lacking(run):
+            return ""
+        known = sorted((part.path.name for part in self.folders), key=_numbers)
+        if not self.texts:
+            return (
+                f"none of its tasks ({', '.join(known)}) has come to its end, so nobody knows how many units there "
+                "are: let one end, or give its command again"
+            )
+        starts: Sequence[int] = next(part.state[STARTS] for part in self.done)
+        lacking = sorted(
+            {
+                unit
+                for gap in self.lacking(run)
+                for unit in range(bisect_right(starts, gap.start) - 1, bisect_right(starts, gap.stop - 1))
+            }
+        )
+        count = Counter(_numbers(name)[1] for name in known).most_common(1)[0][0]
+        tasks = sorted({unit % count + 1 for unit in lacking})
+        named = ", ".join(str(unit + 1) for unit in lacking[:_FEW]) + ", ..." * (len(lacking) > _FEW)
+        again = ", ".join(f"--task {task}/{count}" for task in tasks[:_FEW]) + ", ..." * (len(tasks) > _FEW)
+        return (
+            f"{len(lacking)} of {len(starts)} units {'is' if len(lacking) == 1 else 'are'} missing ({named}): give the "
+            f"command of {again} again, or wait for {'it' if len(tasks) == 1 else 'them'}"
+        )
+
+
+def _part(path: Path, signature: Signature) -> RunFolder:
+    """A part of the run that has this signature."""
+    part = RunFolder(path, signature)
+    part.look()
+    differing = Signature.of(part.state.get("signature", {})).differences(signature)
+    if part.state and differing:
+        raise AttnscopeError(
+            f"{path} is a part of another run: its {differing[0]}. Choose a new folder with --out"
+        )
+    return part
+
+
+def _signature(path: Path) -> Signature | None:
+    """The signature of a part; None where nothing says so yet."""
+    manifest = manifest_of(path)
+    parts: Any = None if manifest is None else manifest["state"].get("signature")
+    return None if parts is None else Signature.of(parts)
+
+
+def _numbers(name: str) -> tuple[int, int]:
+    """Number and count of a part, from its folder's name."""
+    number, _, count = name.partition("-of-")
+    with suppress(ValueError):
+        return int(number), int(count)
+    return 0, 1
+
+
+def _gaps(pieces: Sequence[range], start: int, stop: int) -> Iterator[range]:
+    """The texts from `start` to `stop` that are in none of the pieces."""
+    for texts in sorted(pieces, key=lambda texts: texts.start):
+        if texts.start >= stop:
+            break
+        if texts.start > start:
+            yield range(start, texts.start)
+        start = max(start, texts.stop)
+    if start < stop:
+        yield range(start, stop)

@@ -1,0 +1,46 @@
+"""What one task has to do of all that there is."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from attnscope.store import RunFolder
+    from attnscope.tasks._task import Task
+
+TEXTS, STARTS = (
+    "texts",
+    "units",
+)  # in the state of a part that is done: texts in all, and the first of each unit
+
+
+class Share:
+    """What one task has to do: told of each batch in turn, it says which are not its own or done already.
+
+    Parameters
+    ----------
+    task
+        Which one.
+    run
+        Its part of the run.
+    unit
+        How many batches are a unit.
+    """
+
+    def __init__(self, task: Task, run: RunFolder, unit: int = 1) -> None:
+        self.task, self.run, self.unit = task, run, unit
+        self.batches = self.texts = 0
+        self.starts: list[int] = []
+
+    def __call__(self, texts: range) -> bool:
+        """Whether to pass over the next batch."""
+        if self.batches % self.unit == 0:
+            self.starts.append(texts.start)
+        mine = self.task.does(self.batches // self.unit)
+        self.batches += 1
+        self.texts = texts.stop
+        return not mine or self.run.holds(texts)
+
+    def finish(self, **state: Any) -> None:
+        """All of it is measured."""
+        self.run.finish(**{TEXTS: self.texts, STARTS: self.starts}, **state)

@@ -1,0 +1,170 @@
+"""`roles` on models whose heads are known, on a model that knows nothing, and on what cannot be asked."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+
+import attnscope
+from attnscope import AttnscopeError
+from attnscope.capture import load_model
+from attnscope.corpus import texts_of, windows_of
+from attnscope.detection import ROLES, counts_of, headline, needles_of, skipped_of
+from attnscope.detection._probes import delimiters_of
+from attnscope.zoo import build
+from tests.cli.command import attnscope as command
+
+
+def of_animal(name, **asked):
+    animal = build(name)
+    texts = [" ".join(f"t{token}" for token in row) for row in animal.ids[:8].tolist()]
+    return animal, attnscope.roles(
+        animal.model, texts, tokenizer=animal.tokenizer, window=animal.ids.shape[1], **asked
+    )
+
+
+def planted(animal, words):
+    return next(
+        (layer, head)
+        for layer, call in enumerate(animal.roles)
+        for head, role in enumerate(call)
+        if words in role
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "words", "role"),
+    [
+        ("previous-decoder-2", "looks at offset -1 and says", "previous_token"),
+        ("next-encoder-1", "looks at offset 1 and says", "next_token"),
+        ("duplicate-decoder-1", "duplicate-token head", "duplicate_token"),
+        ("induction-decoder-1", "previous-token head", "previous_token"),
+        ("induction-decoder-2", "induction head", "induction"),
+        ("sinks-encoder-1", "sink", "first_token"),
+    ],
+)
+def test_a_planted_head_has_the_highest_score_of_its_role(name, words, role):
+    animal, result = of_animal(name, only=role, controls="none")
+    score = result["score"].sel(role=role).values
+    place = planted(animal, words)
+    assert score[place] > 0.8
+    rivals = [
+        score[layer, head]
+        for layer, call in enumerate(animal.roles)
+        for head, said in enumerate(call)
+        if words not in said
+    ]
+    assert score[place] > max(rivals) + 0.2
+
+
+def test_an_induction_head_is_a_retrieval_head_where_the_needle_begins_the_question():
+    animal = build("induction-decoder-2")
+    hay = " ".join(f"t{token}" for token in (3, 4, 5, 6, 7, 8, 9, 10))
+    result = attnscope.roles(
+        animal.model,
+        [f"t1 {hay}"],
+        tokenizer=animal.tokenizer,
+        window=animal.ids.shape[1],
+        only="retrieval",
+        needles=[{"needle": "t15 t12 t17 t14", "prompt": "t15"}],
+    )
+    score = result["score"].sel(role="retrieval")
+    assert json.loads(result.attrs["notes"])["needle"] >= 3
+    assert float(score[planted(animal, "induction head")]) >= 0.75  # the first of four tokens is asked
+    row = counts_of(result)[0]
+    assert (row.layer, row.head) == planted(animal, "induction head")
+    assert row.above >= 1
+
+
+def test_weights_that_know_nothing_give_what_equal_weights_give_and_the_model_stays_as_it_is():
+    before = build("previous-decoder-2").model.state_dict()
+    only = "previous_token, sink, induction"
+    animal, result = of_animal("previous-decoder-2", only=only)
+    assert all(torch.equal(values, before[name]) for name, values in animal.model.state_dict().items())
+    drawn = result["control_score"].sel(control="initialised", role="previous_token")
+    equal = result["equal"].sel(role="previous_token")
+    assert float(np.abs(drawn - equal).max()) < 0.05
+    said = headline(result)
+    assert (
+        "previous token: 1 of 8 heads at 0.5 or more; 0 with initialised weights, 0 with shuffled weights."
+        in said
+    )
+    assert result.identical(of_animal("previous-decoder-2", only=only)[1])
+
+
+def test_what_makes_no_sense_for_a_model_is_left_out_with_the_reason():
+    skipped = skipped_of(attnscope.roles(limit=2, controls="none"))
+    assert "every layer sees both sides" in skipped["induction"]
+    assert set(skipped) == {"streaming", "induction", "retrieval"}
+    _, result = of_animal("previous-decoder-1", controls="none")
+    assert "no layer sees later tokens" in skipped_of(result)["next_token"]
+    assert "has no room for a needle" in skipped_of(result)["retrieval"]
+    with pytest.raises(AttnscopeError, match="none of these roles can be looked for"):
+        attnscope.roles(only="induction")
+
+
+def test_a_mark_behind_a_line_is_a_delimiter():
+
+    loaded = load_model("bundled")
+    window = next(iter(windows_of(texts_of(["Out, and in.\nOut."]), loaded.tokenizer, length=32)))
+    marked = "".join(token for token, mark in zip(window.tokens, delimiters_of(window), strict=True) if mark)
+    assert marked.replace(" ", "") == ",.\n.</s>"
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    place = tmp_path_factory.mktemp("roles")
+    options = ("--only", "previous_token,next_token", "--limit", 2, "--controls", "shuffled", "--out", "run")
+    said = command("roles", *options, "--window", 32, cwd=place)
+    assert said.returncode == 0, said.stderr
+    return place, (*options, "--window", 32), said.stdout
+
+
+def test_the_command_prints_a_table_and_leaves_a_run_that_opens_again(run):
+    place, options, said = run
+    assert "previous token" in said
+    assert "1 of 12" in said
+    page = (place / "run" / "report.html").read_text(encoding="utf-8")
+    assert 'id="role-maps"' in page
+    assert "Clark et al. 2019" in page
+    result = attnscope.open_run(place / "run")
+    assert result["score"].sel(role="next_token").argmax(...)["head"] == 1
+    given = json.loads(command("roles", *options, "--json", cwd=place).stdout)
+    assert [row["name"] for row in given["roles"]] == ["previous_token", "next_token"]
+    rows = command("roles", *options, "--csv", cwd=place).stdout.splitlines()
+    assert len(rows) == 1 + 2 * 12
+    assert "previous token: 1 of 12 heads" in command("show", "run", cwd=place).stdout.replace("\n", " ")
+    assert "roles" in command("ls", cwd=place).stdout
+
+
+def test_all_roles_are_listed_with_their_sources(tmp_path):
+    said = command("roles", "--only", "list", cwd=tmp_path).stdout
+    assert all(f"{name}: " in said for name in ROLES)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (("--only", "mover"), "there is no role 'mover': choose from previous_token"),
+        (("--controls", "permuted"), "there is no control 'permuted'"),
+        (("--needles", "absent.jsonl"), "absent.jsonl"),
+        (("--limit", "0"), "limit"),
+    ],
+)
+def test_bad_input_is_refused_in_a_line(options, says, tmp_path):
+    said = command("roles", *options, cwd=tmp_path)
+    assert (said.returncode, says in said.stderr) == (2, True), said.stderr
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.usefixtures("no_types")
+def test_needles_that_are_none_are_refused():
+    for given, says in (
+        ([{"needle": "A pie."}], "needle 1: expected a needle and a question"),
+        (["A pie."], "needle 1: expected a needle and a question"),
+        ([{"needle": "A pie.", "question": "What?", "real_needle": "cake"}], "no part of the needle"),
+    ):
+        with pytest.raises(AttnscopeError, match=says):
+            needles_of(given)

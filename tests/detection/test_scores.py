@@ -1,0 +1,158 @@
+"""Scores without a matrix are those of the matrix: every role and every pattern, on eager attention's own weights."""
+
+import numpy as np
+import pytest
+import torch
+
+from attnscope import AttnscopeError
+from attnscope.detection import ROLES, pattern_scores
+from attnscope.detection._measured import measured, sites_of
+from attnscope.detection._needles import Answered, _seen
+from attnscope.detection._probes import Probe, plain_window
+from attnscope.detection._seen import Reach, SeenText, SeenTwice
+from tests.families import tiny
+
+REACH = Reach(near=3, sinks=2, recent=6)
+PERIOD, BEGINS = 10, 1
+FAMILIES = ("gpt2", "gemma2", "gpt_oss", "bert", "t5", "bloom")
+GENERATOR = np.random.default_rng(0)
+TEXT = GENERATOR.integers(3, 60, 24).tolist()
+MARKS = GENERATOR.random(24) < 0.3
+WORDS = GENERATOR.permutation(np.arange(3, 60))[:PERIOD].tolist()
+TWICE = [1, *WORDS, *WORDS]
+ANSWERED = Answered((1, *range(20, 35), 25, 26, 27, 28), needle=(6, 7, 8, 9), said=(26, 27, 29))
+
+
+def matrices(model, ids):
+    """What the model's own eager attention gives: by kind of layer, in the order of its calls."""
+    given = {"input_ids": torch.tensor([ids])}
+    if model.config.is_encoder_decoder:
+        given["decoder_input_ids"] = given["input_ids"]
+    before = model.config._attn_implementation
+    model.set_attn_implementation("eager")
+    with torch.no_grad():
+        out = model(**given, output_attentions=True)
+    model.set_attn_implementation(before)
+    if model.config.is_encoder_decoder:
+        pairs = zip(out.decoder_attentions, out.cross_attentions, strict=True)
+        layers = [*out.encoder_attentions, *(matrix for pair in pairs for matrix in pair)]
+    else:
+        layers = out.attentions
+    return [layer[0].double().numpy() for layer in layers]
+
+
+def by_hand(name, weights):
+    """The definitions, written out over matrices (head, query, key)."""
+    count = weights.shape[-1]
+    offset = np.arange(count) - np.arange(count)[:, None]
+    seen = (weights > 0).any(0)
+    if name == "sink":
+        late = seen.sum(0) < count / 2
+        return np.where(late, 0.0, weights.sum(1) / seen.sum(0).clip(1)).max(-1)
+    if name == "streaming":
+        kept = (np.arange(count) < REACH.sinks) | (offset > -REACH.recent)
+        return (weights * kept).sum(-1)[:, REACH.sinks + REACH.recent :].mean(-1)
+    if name in {"duplicate_token", "induction"}:
+        after = int(name == "induction")
+        again = range(BEGINS + PERIOD, BEGINS + 2 * PERIOD)
+        return np.mean([weights[:, place, place - PERIOD + after] for place in again], 0)
+    if (
+        name == "retrieval"
+    ):  # at places 17, 18, 19 it says 26, 27, 29; the needle holds 25 to 28, at places 6 to 9
+        top = weights[:, 17:20].argmax(-1)
+        return ((top[:, 0] == 7).astype(float) + (top[:, 1] == 8)) / 4
+    pairs = {
+        "previous_token": offset == -1,
+        "next_token": offset == 1,
+        "current_token": offset == 0,
+        "first_token": np.broadcast_to(np.arange(count) == 0, offset.shape),
+        "local": np.abs(offset) <= REACH.near,
+        "delimiter": np.broadcast_to(MARKS, offset.shape),
+    }[name]
+    return (weights * pairs).sum((1, 2)) / count
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_role_is_scored_as_the_matrix_says(family):
+    model = tiny(family)
+    marks = torch.tensor(MARKS)[None]
+    probes = [
+        Probe("text", (plain_window(TEXT, "text"),), lambda _, call: SeenText.of(call, marks, REACH)),
+        Probe(
+            "repeated", (plain_window(TWICE, "twice"),), lambda _, call: SeenTwice.of(call, BEGINS, PERIOD)
+        ),
+        Probe("needle", (plain_window(ANSWERED.ids, "prompt"),), lambda _, call: _seen(ANSWERED, call)),
+    ]
+    sites = sites_of(model, probes[0])
+    made = measured(model, sites, probes, list(ROLES), lambda _: None, with_equal=True)
+    for probe in probes:
+        layers = matrices(model, list(probe.windows[0].ids))
+        assert len(layers) == len(sites)
+        for name in (name for name in ROLES if ROLES[name].probe == probe.kind):
+            for site, weights in zip(sites, layers, strict=True):
+                score = made[name].isel({probe.kind: 0, "layer": site.index}).values
+                equal = made[f"equal_{name}"].isel({probe.kind: 0, "layer": site.index}).values
+                if site.kind not in ROLES[name].layers:
+                    assert np.isnan(score).all()
+                    assert np.isnan(equal)
+                    continue
+                np.testing.assert_allclose(score, by_hand(name, weights), atol=2e-6, err_msg=name)
+                if name != "retrieval":  # the largest of equal weights is no single key
+                    even = (weights > 0).any(0, keepdims=True) / (weights > 0).any(0).sum(-1, keepdims=True)
+                    np.testing.assert_allclose(equal, by_hand(name, even)[0], atol=2e-6, err_msg=name)
+
+
+def test_equal_weights_copy_as_often_as_a_key_drawn_at_random():
+    model = tiny("gpt2")
+    probe = Probe("needle", (plain_window(ANSWERED.ids, "prompt"),), lambda _, call: _seen(ANSWERED, call))
+    made = measured(model, sites_of(model, probe), [probe], ["retrieval"], lambda _: None, with_equal=True)
+    np.testing.assert_allclose(made.equal_retrieval.values, (1 / 18 + 1 / 19) / 4)
+
+
+def lens_pattern(ids, name):
+    """The matrices of TransformerLens' head_detector, from tokens alone."""
+    count = len(ids)
+    if name == "previous_token_head":
+        return np.eye(count, k=-1)
+    same = np.tril(np.equal.outer(ids, ids), -1).astype(float)
+    if name == "duplicate_token_head":
+        return same
+    return np.tril(np.hstack([np.zeros((count, 1)), same[:, :-1]]))
+
+
+@pytest.mark.parametrize("family", ["gpt2", "gemma2", "bert", "bloom"])
+@pytest.mark.parametrize("name", ["previous_token_head", "duplicate_token_head", "induction_head"])
+def test_patterns_are_those_of_the_head_detector(family, name):
+    model = tiny(family)
+    ids = [1, *np.random.default_rng(1).integers(3, 9, 20).tolist()]  # of few kinds: many are said again
+    pattern = lens_pattern(ids, name)
+    for bos, current in ((False, False), (True, False), (False, True), (True, True)):
+        expected = []
+        for weights in matrices(model, ids):
+            left = weights.copy()
+            if bos:
+                left[:, :, 0] = 0
+            if current:
+                left[:, range(len(ids)), range(len(ids))] = 0
+            expected.append((left * pattern).sum((1, 2)) / left.sum((1, 2)))
+        scores = pattern_scores(model, ids, name, exclude_bos=bos, exclude_current_token=current)
+        np.testing.assert_allclose(scores.values, expected, atol=1e-6)
+
+
+def test_on_tokens_said_twice_patterns_are_diagonals_but_for_their_corner_pairs():
+    # with one token before: the query P has nothing to repeat, and the query P - 1 neither
+    for name, offset, corner in (
+        ("duplicate_token_head", PERIOD, [(PERIOD, 0)]),
+        ("induction_head", PERIOD - 1, [(PERIOD - 1, 0), (PERIOD, 1)]),
+    ):
+        diagonal = np.eye(len(TWICE), k=-offset)
+        extra = np.argwhere(diagonal != lens_pattern(TWICE, name))
+        assert [tuple(pair) for pair in extra.tolist()] == corner
+    extra = np.argwhere(np.eye(2 * PERIOD, k=1 - PERIOD) != lens_pattern(TWICE[1:], "induction_head"))
+    assert extra.tolist() == [[PERIOD - 1, 0]]  # and without, of induction one pair alone
+    assert (np.eye(2 * PERIOD, k=-PERIOD) == lens_pattern(TWICE[1:], "duplicate_token_head")).all()
+
+
+def test_an_unknown_pattern_is_refused():
+    with pytest.raises(AttnscopeError, match="choose from previous_token_head"):
+        pattern_scores("bundled", [1, 2, 3], "name_mover_head")

@@ -1,0 +1,79 @@
+"""Raw weights of images, sounds and texts with images are transformers' own."""
+
+import numpy as np
+import pytest
+import torch
+from transformers import AutoModelForImageTextToText, AutoModelForSpeechSeq2Seq, AutoTokenizer
+
+import attnscope
+from attnscope import AttnscopeError
+from attnscope.capture import Loading, load_pictured_model, load_speech_model
+from attnscope.corpus import pictured_of, sounds_of
+from tests.pictured import picture, save_pictured_model
+from tests.pictures import SIDE, vision_model
+from tests.sounds import SAID, save_whisper, write_sounds
+
+PIXELS = torch.rand(2, 3, SIDE, SIDE, generator=torch.Generator().manual_seed(0))
+
+
+def test_of_an_image_from_patch_to_patch():
+    model, _ = vision_model("vit")
+    found = attnscope.weights(model, PIXELS, layer=1)
+    model.set_attn_implementation("eager")
+    with torch.no_grad():
+        eager = model(PIXELS[:1], output_attentions=True).attentions
+    np.testing.assert_allclose(found, eager[1][0], atol=1e-5)
+    assert found.key_token.values[:3].tolist() == ["[class]", "r0c0", "r0c1"]
+
+
+def test_of_a_sound_from_a_token_of_its_transcript_to_seconds(tmp_path):
+    sounds = write_sounds(tmp_path / "sounds")
+    (tmp_path / "sounds" / "0.txt").write_text(SAID[0])
+    whisper = save_whisper(tmp_path / "whisper")
+    found = attnscope.weights(whisper, sounds / "0.wav", layer=3, head=1)
+    assert found.layer_kind.item() == "cross"
+    assert found.key_token.values[1] == "0.02s"
+    model = AutoModelForSpeechSeq2Seq.from_pretrained(whisper, attn_implementation="eager").eval()
+    reader = load_speech_model(whisper, loading=Loading(device="cpu"))
+    (sound,) = sounds_of([sounds / "0.wav"])
+    given = reader.hear(sound.at_rate(reader.rate), "0.wav").given
+    ids = [model.config.decoder_start_token_id, *_ids(whisper, SAID[0])]
+    with torch.no_grad():
+        eager = model(**given, decoder_input_ids=torch.tensor([ids]), output_attentions=True).cross_attentions
+    np.testing.assert_allclose(found, eager[0][0, 1, : len(found)], atol=1e-5)
+
+
+def _ids(folder, text):
+    return AutoTokenizer.from_pretrained(folder)(text, add_special_tokens=False).input_ids
+
+
+def test_of_a_text_with_an_image_the_image_is_read(tmp_path):
+    folder = save_pictured_model("llava", tmp_path / "llava")
+    line = {"text": "<image> What?", "images": [picture(0)]}
+    found = attnscope.weights(folder, [line], layer=1)
+    (item,) = pictured_of([line])
+    _, given = load_pictured_model(folder, loading=Loading(device="cpu")).read(item)
+    model = AutoModelForImageTextToText.from_pretrained(folder, attn_implementation="eager").eval()
+    with torch.no_grad():
+        eager = model(**given, output_attentions=True).attentions
+    np.testing.assert_allclose(found, eager[1][0], atol=1e-5)
+    assert "r3c3" in "".join(found.key_token.values)
+
+
+def test_what_is_no_one_matrix_is_refused():
+    model, _ = vision_model("swin")
+    with pytest.raises(AttnscopeError, match="attends in 4 windows of 16 places"):
+        attnscope.weights(model, PIXELS, layer=0)
+    with pytest.raises(AttnscopeError, match="window and words are of texts"):
+        attnscope.weights(model, PIXELS, window=8)
+    with pytest.raises(AttnscopeError, match="target is of texts"):
+        attnscope.weights(model, PIXELS, target=["What?"])
+
+
+@pytest.mark.parametrize("verb", [attnscope.explain, attnscope.intervene])
+def test_verbs_that_read_texts_alone_refuse_them_by_name(verb):
+    with pytest.raises(AttnscopeError, match=f"found images, and {verb.__name__} reads texts alone: scan, "):
+        verb(vision_model("vit")[0], PIXELS)
+    line = {"text": "<image> What?", "images": [picture(0)]}
+    with pytest.raises(AttnscopeError, match=r"found texts with images, .* the field of the text"):
+        verb("bundled", [line])

@@ -1,0 +1,86 @@
+"""Who turns to its own output: a planted head, noise, and heads that only look close by."""
+
+import numpy as np
+import xarray as xr
+
+from attnscope._turning import said_of_turns, turns
+from attnscope.statistics.generation._places import by_places
+from attnscope.statistics.generation._rows import BINS, RANGES
+
+STEPS, GIVEN = 24, 30
+
+
+def rows(share):
+    """Weights of a head at each step, ``(step, key)``, from `share(query, key)`."""
+    weights = np.zeros((STEPS, GIVEN + STEPS))
+    for step in range(STEPS):
+        query = GIVEN - 1 + step
+        own = share(query, np.arange(query + 1))
+        weights[step, : query + 1] = own / own.sum()
+    return weights
+
+
+def measured(weights):
+    """What is measured of heads with these weights, ``(head, step, key)``, and the span of their own output."""
+    query = GIVEN - 1 + np.arange(STEPS)
+    offset = np.arange(weights.shape[-1]) - query[:, None]
+    bins = np.stack([((offset >= first) & (offset <= last)) * weights for first, last in RANGES], -1).sum(-2)
+    columns = np.stack(
+        [np.arange(weights.shape[-1]) < GIVEN, np.arange(weights.shape[-1]) >= GIVEN], 1
+    ).astype(float)
+    found = {
+        BINS: bins.swapaxes(0, 1)[:, None],
+        "first_token": weights[..., 0].T[:, None],
+        "equal_entropy": np.log(query + 1.0)[:, None, None],
+    }
+    return by_places(found, columns, GIVEN)[:, 0, :, 1].T, weights @ columns[:, 1]
+
+
+def test_places_foretell_heads_that_know_nothing_else():
+    """Decay with the distance, the first token, the token before, all alike: each bin holds one weight or nearly so."""
+    heads = [
+        lambda query, key: np.ones(len(key)),
+        lambda query, key: np.where(key == 0, 20.0, 1.0),
+        lambda query, key: np.where(query - key == 1, 30.0, 1.0),
+        lambda query, key: 0.9 ** (query - key),
+    ]
+    places, own = measured(np.stack([rows(head) for head in heads]))
+    np.testing.assert_allclose(places[:3], own[:3], atol=1e-3)
+    np.testing.assert_allclose(places[3], own[3], atol=0.02)
+    turning = rows(lambda query, key: np.where(key >= GIVEN, 1.0 + (query - GIVEN + 1) / 2, 1.0))
+    places, own = measured(turning[None])
+    assert own[0, -1] - places[0, -1] > 0.1
+
+
+def result(own, places, texts=12):
+    dims = ("sequence", "step", "layer", "head", "span")
+    equal = np.broadcast_to(np.linspace(0, 0.4, STEPS)[None, :, None, None], (texts, STEPS, 1, 1))
+    return xr.Dataset(
+        {
+            "span_weight": (dims, own[:, :, None, :, None]),
+            "place_span_weight": (dims, places[:, :, None, :, None]),
+            "equal_span_weight": ([name for name in dims if name != "head"], equal),
+            "length": ("sequence", np.full(texts, STEPS)),
+        },
+        {"span": ["own output"], "layer": [0], "head": np.arange(own.shape[2])},
+    )
+
+
+def test_one_head_that_turns_is_told_from_those_that_do_not():
+    generator = np.random.default_rng(0)
+    grown = np.linspace(0, 0.6, STEPS)[None, :, None]
+    places = np.broadcast_to(grown, (12, STEPS, 20))
+    own = places + generator.normal(0, 0.05, (12, STEPS, 20))
+    assert not any(row.beyond_chance for row in turns(result(own, places)))
+    own[..., 7] += np.linspace(0, 0.2, STEPS)
+    found = turns(result(own, places))
+    assert [row.head for row in found if row.beyond_chance] == [7]
+    assert found[0].head == 7
+    assert 0.1 < found[0].low < found[0].turn < found[0].high < 0.2
+    assert "1 head of 20 turns" in said_of_turns(found)
+
+
+def test_few_texts_and_short_ones_say_nothing():
+    places = np.zeros((3, STEPS, 2))
+    assert all(row.beyond_chance is None for row in turns(result(places, places, texts=3)))
+    assert turns(result(places, places, texts=3).assign(length=("sequence", [5, 5, 5]))) == []
