@@ -71,6 +71,10 @@ def test_every_offset_has_its_diagonal_and_distances_their_share(measured):
         every = found.offset_sum[text]
         near = every.isel(every_offset=away <= 64).sum("every_offset") / every.sum("every_offset")
         np.testing.assert_allclose(found.within_64[text], near, rtol=1e-5)
+        apart = np.abs(np.arange(130)[:, None] - np.arange(130))
+        for name, matrix in (("attention_distance", weights[text]), ("equal_attention_distance", even[text])):
+            expected = (matrix * apart).sum((-2, -1)) / matrix.sum((-2, -1))
+            np.testing.assert_allclose(found[name][text], expected, rtol=1e-5)
     np.testing.assert_allclose(found.within_256, 1.0)
 
 

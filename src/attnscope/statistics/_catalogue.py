@@ -81,7 +81,7 @@ class Statistic:
 
 
 #: What `needs` may name beside fields of `Need`: sums over queries, which take a second pass over the scores.
-SECOND_PASS = frozenset({"received", "recent", "offset_sum"})
+SECOND_PASS = frozenset({"received", "recent", "offset_sum", "distance"})
 
 
 def _within(distance: int) -> Statistic:
@@ -232,6 +232,17 @@ STATISTICS: dict[str, Statistic] = {
         by_default=False,
     ),
     **{f"within_{distance}": _within(distance) for distance in (64, 256, 1024, 4096)},
+    "attention_distance": Statistic(
+        Wording(
+            "Mean distance between query and key, Σ A |i − j| / Σ A",
+            "tokens",
+            "Of the weight on tokens, to either side; read it beside that of equal weights.",
+        ),
+        lambda rows: rows.attention_distance,
+        ("offsets", "distance"),
+        has_equal=True,
+        by_default=False,
+    ),
     **_of_keys("", "received", ""),
     **_of_keys("recent_", "recent", ", of the last queries (the observation window)"),
     "offset_sum": Statistic(

@@ -139,6 +139,16 @@ class Rows:
         beyond = max(0, sums.shape[-1] - len(bin_ranges(0, distance))) // 2
         return sums[..., beyond : sums.shape[-1] - beyond].sum(-1) / sums.sum(-1)
 
+    @property
+    def attention_distance(self) -> Tensor:
+        """``(batch, head)``: mean distance of the weight; where no row looks right, by its mean offset."""
+        offsets = _there(self.second).offsets
+        if offsets is None:
+            return -self.mean(self.measures.mass * _there(self.measures.mean_offset)) / self.mass
+        reach = offsets.shape[-1] // 2
+        away = torch.arange(-reach, reach + 1, device=offsets.device).abs().double()
+        return offsets @ away / offsets.sum(-1)
+
     def pairs(self, band: int) -> Tensor:
         """How many (query, key) pairs of real tokens lie at each offset: T - abs(t) in self-attention."""
         offset = torch.arange(-band, band + 1, device=self.keys.device)

@@ -79,15 +79,18 @@ class Asking:
         wanted = SECOND_PASS & set(self.needs)
         if not wanted:
             return SecondPass()
-        sums = weight_sums(
-            call, log_sum_exp, valid, received="received" in wanted, offsets="offset_sum" in wanted
-        )
+        offsets = "offset_sum" in wanted or ("distance" in wanted and not _looks_back(call))
+        sums = weight_sums(call, log_sum_exp, valid, received="received" in wanted, offsets=offsets)
         recent = received(call, log_sum_exp, valid, self.observation) if "recent" in wanted else None
         return SecondPass(sums.received, recent, self._centred(call, sums.offsets))
 
     def of_equal(self, call: AttentionCall, log_sum_exp: Tensor, valid: Tensor) -> SecondPass:
         """The same of equal weights over whatever the first head may see: one head."""
-        return self.of(evenly(call), log_sum_exp, valid) if SECOND_PASS & set(self.needs) else SecondPass()
+        if not SECOND_PASS & set(self.needs):
+            return SecondPass()
+        # equal weights have no mean offset to tell the distance by
+        every = replace(self, needs={*self.needs} | ({"offset_sum"} if "distance" in self.needs else set()))
+        return every.of(evenly(call), log_sum_exp, valid)
 
     def _centred(self, call: AttentionCall, offsets: Tensor | None) -> Tensor | None:
         """From ``-reach`` to ``reach``; 0 where the text has no such offset."""
@@ -95,6 +98,11 @@ class Asking:
             return None
         sides = (self.reach - size + 1 for size in (call.query.shape[2], call.key.shape[2]))
         return torch.nn.functional.pad(offsets, tuple(sides))
+
+
+def _looks_back(call: AttentionCall) -> bool:
+    """Whether no query may look at a later key."""
+    return bool((call.extent[1] <= call.query_positions + 1).all())
 
 
 def settings_of(names: Sequence[str], observation: int) -> dict[str, int]:
