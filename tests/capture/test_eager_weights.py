@@ -79,6 +79,7 @@ def test_one_layers_matrix_is_the_most_that_a_model_holds():
     shape, held = (1, model.config.n_head, length, length), []
 
     def observe(site, call):
+        gc.collect()  # what only a circle of references holds is let go
         own = call.bias.untyped_storage().data_ptr()
         matrices = {
             one.untyped_storage().data_ptr()

@@ -7,7 +7,7 @@ import torch
 from transformers import PretrainedConfig
 
 from attnscope._caller import same_random_numbers
-from attnscope.attention import RowMeasures
+from attnscope.attention import BLOCK, RowMeasures
 from attnscope.attention._bins import far_starts
 from attnscope.capture import capture_notes, capture_of, is_attention, main_output, verify, watching
 from attnscope.capture._eager import without_cache
@@ -16,9 +16,11 @@ from attnscope.corpus import Batch
 from attnscope.errors import AttnscopeError, reason_of
 from attnscope.mechanism.evidence import position_scheme, position_tables, projections
 from attnscope.statistics import STATISTICS, reduce_call
+from attnscope.statistics._blocks import BlockSums
 from attnscope.statistics._pass import StatisticsObserver
 from attnscope.statistics._reading import Reading
 from attnscope.statistics._rows import indicator_columns
+from attnscope.statistics._second_pass import OBSERVATION, SecondPass
 from tests.attention.oracle import from_weights
 from tests.every_family.given import inputs_of
 from tests.every_family.making import NoModelError, tiny_model
@@ -186,11 +188,22 @@ def _apart(found, weights):
     columns = indicator_columns(valid[1], special).double()[:, None]
     measured = from_weights(weights, BAND, far_starts(BAND, REACH))
     rows = RowMeasures(log_sum_exp=measured["mass"], columns=weights @ columns, **measured)
-    wanted = reduce_call(rows, NAMES, *valid)
+    wanted = reduce_call(rows, NAMES, *valid, second=_second_pass(weights))
     return max(
         float(((found[name] - wanted[name]).abs() / wanted[name].abs().clamp_min(1)).nan_to_num(0).max())
         for name in NAMES
     )
+
+
+def _second_pass(weights):
+    """Sums over queries, over diagonals and over blocks, of the weights themselves."""
+    queries, keys = weights.shape[-2:]
+    offsets = [weights.diagonal(t, -2, -1).sum(-1) for t in range(-REACH, REACH + 1)]
+    padded = torch.nn.functional.pad(weights, (0, -keys % BLOCK, 0, -queries % BLOCK))
+    total = padded.unflatten(-1, (-1, BLOCK)).sum(-1).unflatten(-2, (-1, BLOCK)).sum(-2)
+    blocks = BlockSums(total, (total > 0).any(1, keepdim=True))
+    recent = weights[:, :, -OBSERVATION:].sum(2)
+    return SecondPass(weights.sum(2), recent, torch.stack(offsets, -1), blocks)
 
 
 def eager_weights(model, given):

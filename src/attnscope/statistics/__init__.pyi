@@ -36,7 +36,7 @@ from ._ranking import majority_names, peaks, rank_heads
 from ._raw import weights
 from ._reading import Reading
 from ._received_text import received
-from ._row_samples import intervals
+from ._row_intervals import intervals
 from ._rows import indicator_columns, reduce_call
 from ._sample import weight_rows
 from ._scan import scan

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from attnscope.statistics._catalogue import BY_GROUP, EQUAL
 from attnscope.statistics._profile import with_profile
-from attnscope.statistics._row_samples import intervals_note
+from attnscope.statistics._row_intervals import intervals_note
 from attnscope.store import RunFolder, Signature
 
 if TYPE_CHECKING:
