@@ -422,7 +422,7 @@ def test_an_explanation_is_not_made_again(explained, here):
     assert (said.stdout, loaded) == (first.stdout, False)
     assert "already finished in why" in said.stderr
     assert (here / "why" / "report.html").read_bytes() == page
-    assert ask("--layer", "1")[1] is False
+    assert ask("--layer", "1", "--no-report")[1] is False
     for more in (
         ("--layer", "9"),
         ("--band", "5"),
