@@ -13,6 +13,8 @@ import torch
 
 from tests.shapes import install
 
+gc.disable()  # until all is collected: nothing of what is imported becomes garbage
+
 if not torch.cuda.is_available():  # before Triton is imported: kernels run on the CPU, in its interpreter
     os.environ.setdefault("TRITON_INTERPRET", "1")
 
@@ -34,6 +36,7 @@ def pytest_collection_finish():
     """Leave what imports and collection made out of every collection of garbage: a tenth of the tests' time."""
     gc.collect()
     gc.freeze()
+    gc.enable()
     gc.set_threshold(20_000, 20, 50)
 
 

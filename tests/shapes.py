@@ -10,6 +10,7 @@ import functools
 import inspect
 import types
 import typing
+from collections import Counter
 from dataclasses import is_dataclass
 from unittest.mock import patch
 
@@ -20,12 +21,18 @@ from jaxtyping import AbstractArray, _import_hook, config
 _CONTEXT = jaxtyping.jaxtyped("context")  # one object for all calls: it holds nothing
 _FIRST = 50  # calls of each function that are checked, in each process,
 _ONE_IN = 20  # and then so many
+_NESTED = 5  # definitions of a nested function that are checked: beartype compiles a checker for each of them
+
+_defined: Counter[types.CodeType] = Counter()
 
 
 def install(modules):
     """Check every call of a function of these modules, which are not imported yet."""
     jaxtyping.jaxtyped = checked  # by which name the import hook decorates
     _import_hook._JaxtypingLoader.exec_module = _exec_module
+    names = frozenset(modules)
+    # jaxtyping's own compares each module that anything imports with all of ours, one after the other
+    _import_hook._JaxtypingFinder.should_instrument = lambda _finder, name: name in names
     jaxtyping.install_import_hook(modules, None)
 
 
@@ -48,6 +55,10 @@ def checked(decorated=None, *, typechecker=None):
         if is_dataclass(decorated) and "__init__" in vars(decorated):
             decorated.__init__ = checked(decorated.__init__)
         return decorated
+    if "<locals>" in decorated.__qualname__:
+        _defined[decorated.__code__] += 1
+        if _defined[decorated.__code__] > _NESTED:
+            return decorated
     calls, checking, has_shapes = 0, None, False
 
     @functools.wraps(decorated)

@@ -1,6 +1,7 @@
 """Heads made of waves, whose shift is known."""
 
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 
@@ -31,6 +32,7 @@ def waves(length, frequencies):
     return np.hstack([np.cos(angle), np.sin(angle)])
 
 
+@cache  # nothing writes to what it gives
 def planted(
     *,
     width=96,

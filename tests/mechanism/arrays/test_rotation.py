@@ -1,5 +1,7 @@
 """The rotation between queries and keys, its completions, the shift it amounts to, and controls."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 from scipy.linalg import expm, null_space, subspace_angles
@@ -203,20 +205,20 @@ def test_the_cross_spectrum_is_the_dft_of_the_circular_trace():
 
 
 MODELS = {
-    "clean": small(),
-    "noise": small(noise=0.05, content=0.3),
-    "to the right": small(offset=3),
-    "none": small(offset=0),
-    "far": small(offset=-25),
-    "roberta": roberta(),
-    "roberta, noise": roberta(noise=0.05, content=0.3),
+    "clean": small,
+    "noise": partial(small, noise=0.05, content=0.3),
+    "to the right": partial(small, offset=3),
+    "none": partial(small, offset=0),
+    "far": partial(small, offset=-25),
+    "roberta": roberta,
+    "roberta, noise": partial(roberta, noise=0.05, content=0.3),
 }
 
 
 @pytest.mark.parametrize("name", MODELS)
 def test_the_shift_is_recovered_at_every_planted_frequency(name):
     """Mechanism F14. Beyond the wrap-around limit of a single frequency too ("far")."""
-    model = MODELS[name]
+    model = MODELS[name]()
     found = cross_spectrum(model.inputs, model.query, model.key)
     at = found.sel(frequency=list(model.frequencies))
     tolerance = 1e-10 if name in {"clean", "to the right", "none", "far", "roberta"} else 0.05
