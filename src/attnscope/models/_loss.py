@@ -92,24 +92,29 @@ class _FusedCrossEntropy(torch.autograd.Function):
         grad_weight = torch.zeros_like(weight, dtype=torch.float32) if keep else None
         total = torch.zeros((), dtype=torch.float32, device=hidden.device)
         vocabulary = len(weight)
-        rows = max(1, _CELLS // vocabulary)
+        rows = min(max(1, _CELLS // vocabulary), len(hidden))
+        # Memory is taken once: a new block of it costs more time than what is computed in it.
+        made = hidden_low.new_empty(rows, vocabulary)
+        logits_of, shares_of = (hidden.new_empty(rows, vocabulary, dtype=torch.float32) for _ in range(2))
+        more = torch.empty_like(weight_low)
         with torch.autocast(device, enabled=False):
             for start in range(0, len(hidden), rows):
                 part = slice(start, start + rows)
-                logits = (hidden_low[part] @ weight_low.T).float()
                 wanted = labels[part, None]
-                norm = logits.logsumexp(1, keepdim=True)
+                low_logits, logits, shares = (one[: len(wanted)] for one in (made, logits_of, shares_of))
+                logits.copy_(torch.mm(hidden_low[part], weight_low.T, out=low_logits))
+                torch.softmax(logits, 1, out=shares)  # the largest of them is never 0
+                norm = logits.amax(1, keepdim=True) - shares.amax(1, keepdim=True).log()
                 total += (norm - (1 - smoothing) * logits.gather(1, wanted)).sum()
                 if smoothing:
                     total -= smoothing / vocabulary * logits.sum()
                 if grad_hidden is not None and grad_weight is not None:
-                    gradient = logits.sub_(norm).exp_()
                     if smoothing:
-                        gradient -= smoothing / vocabulary
-                    gradient.scatter_add_(1, wanted, torch.full_like(norm, smoothing - 1))
-                    gradient = gradient.to(low)
-                    grad_hidden[part] = gradient @ weight_low
-                    grad_weight += gradient.T @ hidden_low[part]
+                        shares -= smoothing / vocabulary
+                    shares.scatter_add_(1, wanted, torch.full_like(norm, smoothing - 1))
+                    gradient = low_logits.copy_(shares)
+                    torch.mm(gradient, weight_low, out=grad_hidden[part])
+                    grad_weight += torch.mm(gradient.T, hidden_low[part], out=more)
         ctx.save_for_backward(grad_hidden, grad_weight)
         ctx.dtypes = hidden.dtype, weight.dtype
         return total

@@ -14,6 +14,7 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from attnscope.attention import AdditiveScore, BilinearScore, DotScore, Score, look, scaled_dot_score
 from attnscope.models._arguments import check_padding, refuse_unheeded
+from attnscope.models._dropout import Dropout
 from attnscope.models._layers import written_out
 from attnscope.models._translator import Decoded, Translator
 from attnscope.models.configs import RecurrentConfig
@@ -66,7 +67,7 @@ class RecurrentEncoder(nn.Module):
             bidirectional=True,
             dropout=config.dropout if config.encoder_layers > 1 else 0.0,
         )
-        self.dropout = nn.Dropout(config.dropout)
+        self.dropout = Dropout(config.dropout)
 
     def forward(
         self,
@@ -195,7 +196,7 @@ class RecurrentDecoder(nn.Module):
         self.readout = nn.Linear(
             config.decoder_width + annotation + config.embedding_width, config.embedding_width
         )
-        self.dropout = nn.Dropout(config.dropout)
+        self.dropout = Dropout(config.dropout)
 
     def start(
         self,
