@@ -10,7 +10,7 @@ _load, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
 
 
 def __getattr__(name: str) -> Any:
-    found = _load(name)
+    loaded = _load(name)
     if name in __all__:
         from attnscope import _notebook  # noqa: F401 from here on, results show themselves  # pyright: ignore[reportUnusedImport]
-    return found
+    return loaded

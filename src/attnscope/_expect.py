@@ -166,7 +166,9 @@ class Expectation:
     def _of(self, name: str) -> xr.DataArray:
         if name not in self.run or not {"text", "layer", "head"} <= set(self.run[name].dims):
             known = [
-                str(one) for one in self.run.data_vars if {"text", "layer", "head"} <= set(self.run[one].dims)
+                str(name)
+                for name in self.run.data_vars
+                if {"text", "layer", "head"} <= set(self.run[name].dims)
             ]
             raise AttnscopeError(f"the scan has no {name}; choose from {', '.join(known)}")
         return self.run[name].sel(layer=self.layer, head=self.head)
@@ -183,10 +185,17 @@ class Expectation:
         units = [document for document, there in zip(drawn, known, strict=True) if there]
         if not units:
             raise AttnscopeError(f"no text has a {said}: longer windows are needed")
-        found = by_document(values.values[known], units)
+        over_documents = by_document(values.values[known], units)
         units_said = str(values.attrs.get("units", "1"))
         over = f"{len(set(units))} {called_in(self.run.attrs)[called]}"
-        return Measured(said, float(found.mean), float(found.low), float(found.high), units_said, over)
+        return Measured(
+            said,
+            float(over_documents.mean),
+            float(over_documents.low),
+            float(over_documents.high),
+            units_said,
+            over,
+        )
 
 
 def expect(run: str | Path | xr.Dataset, *, layer: int, head: int) -> Expectation:
@@ -218,12 +227,12 @@ def expect(run: str | Path | xr.Dataset, *, layer: int, head: int) -> Expectatio
 
     check_kind("a scan", str, Path, xr.Dataset, run=run)
     check_whole(0, layer=layer, head=head)
-    found = run if isinstance(run, xr.Dataset) else open_run(run)
-    if not isinstance(found, xr.Dataset) or not {"text", "layer", "head"} <= set(found.dims):
+    opened = run if isinstance(run, xr.Dataset) else open_run(run)
+    if not isinstance(opened, xr.Dataset) or not {"text", "layer", "head"} <= set(opened.dims):
         raise AttnscopeError("found no scan; expected what attnscope.scan returns, or the folder of its run")
     for name, number in (("layer", layer), ("head", head)):
-        if number not in found[name].values:
+        if number not in opened[name].values:
             raise AttnscopeError(
-                f"there is no {name} {number}: the scan has {', '.join(map(str, found[name].values))}"
+                f"there is no {name} {number}: the scan has {', '.join(map(str, opened[name].values))}"
             )
-    return Expectation(found, layer, head)
+    return Expectation(opened, layer, head)

@@ -68,8 +68,8 @@ class GroupPair:
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON, which knows no NaN."""
-        found = asdict(self) | {"above": self.above}
-        return {key: None if value != value else value for key, value in found.items()}  # noqa: PLR0124
+        values = asdict(self) | {"above": self.above}
+        return {key: None if value != value else value for key, value in values.items()}  # noqa: PLR0124
 
 
 @dataclass(frozen=True, eq=False)
@@ -141,7 +141,7 @@ def group_pairs(results: xr.Dataset) -> list[GroupPair]:
         else range(results.sizes["text"])
     )
     told = _beyond_chance(results, means, units_of(sources)[0])
-    found: list[GroupPair] = []
+    pairs: list[GroupPair] = []
     for i, query in enumerate(results.group_query.values):
         for j, key in enumerate(results.group_key.values):
             own = means.above[:, :, i, j]
@@ -149,7 +149,7 @@ def group_pairs(results: xr.Dataset) -> list[GroupPair]:
                 continue
             layer, head = (int(place) for place in np.unravel_index(np.nanargmax(own), own.shape))
             weight, equal, places = (
-                float(one[layer, head, i, j]) for one in (means.weight, means.equal, means.places)
+                float(part[layer, head, i, j]) for part in (means.weight, means.equal, means.places)
             )
             null = "equal_group_weight" if equal >= places else "place_group_weight"
             at = {"layer": layer, "head": head, "group_query": i, "group_key": j}
@@ -157,7 +157,7 @@ def group_pairs(results: xr.Dataset) -> list[GroupPair]:
             there = np.isfinite(each)
             drawn, called = units_of([source for source, known in zip(sources, there, strict=True) if known])
             interval = by_document(each[there], drawn)
-            found.append(
+            pairs.append(
                 GroupPair(
                     str(query),
                     str(key),
@@ -174,7 +174,7 @@ def group_pairs(results: xr.Dataset) -> list[GroupPair]:
                     None if told is None else bool(told[layer, head, i, j]),
                 )
             )
-    return sorted(found, key=lambda pair: -pair.above)
+    return sorted(pairs, key=lambda pair: -pair.above)
 
 
 def said_of(pairs: Sequence[GroupPair]) -> str:

@@ -154,7 +154,11 @@ def _of_generate(result: xr.Dataset) -> list[str]:
 def _of_explain(tree: xr.DataTree) -> list[str]:
     from attnscope.mechanism import cause, foretold, mask_note, rank_heads, summary
 
-    return [one for one in (*summary(rank_heads(tree)), foretold(tree), cause(tree), mask_note(tree)) if one]
+    return [
+        sentence
+        for sentence in (*summary(rank_heads(tree)), foretold(tree), cause(tree), mask_note(tree))
+        if sentence
+    ]
 
 
 def _of_intervene(tree: xr.DataTree) -> list[str]:
@@ -197,7 +201,7 @@ def _figures(command: str, result: Any) -> Iterator[Figure]:
     if command == "scan":
         from attnscope.figures.scan import overview
 
-        name = next((one for one in ("max_weight", "outside", "entropy") if one in result), None)
+        name = next((name for name in ("max_weight", "outside", "entropy") if name in result), None)
         if name is not None:
             yield overview(result, name)
     elif command == "explain" and "verdict" in result.children:

@@ -88,10 +88,8 @@ def check_kind(expected: str, *kinds: type, **given: Any) -> None:
     for name, value in given.items():
         if value is not None and not isinstance(value, kinds):
             kind = type(value).__name__
-            found = (
-                f"{shortly(value)} ({kind})" if isinstance(value, str | int | float) else f"of type {kind}"
-            )
-            raise AttnscopeError(f"{name} is {found}; expected {expected}")
+            said = f"{shortly(value)} ({kind})" if isinstance(value, str | int | float) else f"of type {kind}"
+            raise AttnscopeError(f"{name} is {said}; expected {expected}")
 
 
 def check_formats(formats: Sequence[str]) -> tuple[str, ...]:

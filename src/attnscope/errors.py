@@ -65,7 +65,7 @@ def out_of_memory(error: BaseException) -> AttnscopeError | None:
     >>> out_of_memory(ValueError("no number")) is None
     True
     """
-    known = next((one for one in _chain(error) if _tells_of_memory(one)), None)
+    known = next((cause for cause in _chain(error) if _tells_of_memory(cause)), None)
     if known is None:
         return None
     reason = f" ({reason_of(known)})" if str(known) else ""

@@ -105,11 +105,11 @@ def _finite_scores(call: AttentionCall, text: int, head: int, rows: slice) -> Te
 
 
 def _marked(rows: RowMeasures, strange: Tensor) -> RowMeasures:
-    found = {field.name: getattr(rows, field.name) for field in fields(rows)}
+    measures = {field.name: getattr(rows, field.name) for field in fields(rows)}
     return RowMeasures(
         **{
             name: value.masked_fill(strange.view(*strange.shape, *[1] * (value.ndim - 3)), torch.nan)
-            for name, value in found.items()
+            for name, value in measures.items()
             if value is not None
         }
     )

@@ -139,7 +139,7 @@ def _packed_passes(call: AttentionCall, need: Need) -> tuple[Tensor, RowMeasures
     passes = [fused_attention(call, packed[..., cut]) for cut in plan_passes(packed.shape[-1], width)]
     log_sum_exp = passes[0][1]
     sums = torch.cat([output for output, _ in passes], dim=-1)
-    found = dict(zip(wanted, sums.split([part.shape[-1] for part in wanted.values()], dim=-1), strict=True))
+    parts = dict(zip(wanted, sums.split([part.shape[-1] for part in wanted.values()], dim=-1), strict=True))
     there = log_sum_exp > -torch.inf
     measures: dict[str, Tensor] = {"log_sum_exp": log_sum_exp, "mass": there.double()}
     query = call.query.double()
@@ -147,19 +147,19 @@ def _packed_passes(call: AttentionCall, need: Need) -> tuple[Tensor, RowMeasures
         # H = lse - sum_j A_ij s_ij, with scores from centred keys and the lse moved alike (mechanism of J3)
         mean_key = call.key.double().mean(2).repeat_interleave(call.group, dim=1)
         level = log_sum_exp - call.scale * (query @ mean_key[..., None]).squeeze(-1)
-        entropy = level - call.scale * (query * found["key"].double()).sum(-1)
+        entropy = level - call.scale * (query * parts["key"].double()).sum(-1)
         seen = (call.extent[1] - call.extent[0]).clamp_min(1).double().log()[:, None]
         measures["entropy"] = torch.where(there, torch.minimum(entropy.clamp_min(0), seen), 0.0)
     if need.offsets:
-        high, low = found["index"].double().unbind(-1)
+        high, low = parts["index"].double().unbind(-1)
         index = torch.arange(query.shape[2], device=query.device)
         measures["mean_offset"] = torch.where(there, 256 * high + low - index, 0.0)
     if need.collision:
         squares = fused_attention(call, scale=2 * call.scale)[1]
         measures["collision"] = torch.where(there, torch.exp(squares - 2 * log_sum_exp), 0.0)
     if need.columns is not None:
-        measures["columns"] = found["columns"].double()
+        measures["columns"] = parts["columns"].double()
     if need.band is not None:
         offsets = range(-need.band, need.band + 1)
         measures["band"] = weights_at_offsets(call, log_sum_exp, offsets).float()
-    return found["value"], RowMeasures(**measures)
+    return parts["value"], RowMeasures(**measures)

@@ -134,7 +134,7 @@ def attend_in_full(
     if call.causal:
         past = causal_mask(call.query.shape[2], call.key.shape[2], call.query.device)
         mask = past if mask is None else mask & past
-    key, value = (one.to(wide).repeat_interleave(call.group, 1) for one in (call.key, call.value))
+    key, value = (tensor.to(wide).repeat_interleave(call.group, 1) for tensor in (call.key, call.value))
     output, weights = attend(
         call.query.to(wide),
         key,

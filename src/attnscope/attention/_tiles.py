@@ -103,8 +103,8 @@ def absorb(
         offsets = torch.arange(-band, band + 1, device=scores.device)
         at = own[..., None] + offsets - column
         inside = (at >= 0) & (at < keys)
-        found = scores.gather(-1, at.clamp(0, keys - 1).expand(*scores.shape[:-1], -1))
-        state.band.copy_(torch.where(inside, found, state.band))
+        near = scores.gather(-1, at.clamp(0, keys - 1).expand(*scores.shape[:-1], -1))
+        state.band.copy_(torch.where(inside, near, state.band))
 
     maximum = torch.maximum(state.maximum, scores.amax(-1))
     shift = torch.where(maximum == -math.inf, 0.0, maximum)  # rows that have seen nothing yet

@@ -143,7 +143,7 @@ def _passes(call: AttentionCall, need: Need) -> tuple[Tensor, RowMeasures]:
     cuts = plan_passes(need.columns.shape[-1], COLUMNS_AT_ONCE)
     output, rows = _launched(call, replace(need, columns=need.columns[..., cuts[0]]))
     others = [_launched(call, Need(columns=need.columns[..., cut]))[1] for cut in cuts[1:]]
-    columns = torch.cat([one.columns for one in (rows, *others) if one.columns is not None], -1)
+    columns = torch.cat([part.columns for part in (rows, *others) if part.columns is not None], -1)
     return output, replace(rows, columns=columns)
 
 

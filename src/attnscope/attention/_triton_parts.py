@@ -139,9 +139,9 @@ def with_bins(
         binned = closed(binned, maximum, opened, number, largest, IN_NATS, BIN_TILE)
         binned += tl.where(segment == first, part[:, None], 0.0)
         offset = at[None, :] - row[:, None]
-        for one in range(first + 1, last + 1):
-            beyond = tl.sum(tl.where(offset >= tl.load(edges + one), p, 0.0), 1)[:, None]
-            binned += tl.where(segment == one, beyond, tl.where(segment == one - 1, -beyond, 0.0))
+        for edge in range(first + 1, last + 1):
+            beyond = tl.sum(tl.where(offset >= tl.load(edges + edge), p, 0.0), 1)[:, None]
+            binned += tl.where(segment == edge, beyond, tl.where(segment == edge - 1, -beyond, 0.0))
         maximum = largest
         opened = tl.zeros_like(opened)
         number = last

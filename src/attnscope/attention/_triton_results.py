@@ -135,7 +135,7 @@ def write_band(
     for nearest in range(-band, band + 1, BAND_TILE):
         offset = nearest + tl.arange(0, BAND_TILE)[None, :]
         at = row[:, None] + offset
-        found = tl.zeros((QUERY_TILE, BAND_TILE), tl.float32)
+        on_band = tl.zeros((QUERY_TILE, BAND_TILE), tl.float32)
         left = tl.maximum(first_row + nearest, tiles[0] * KEY_TILE)
         right = tl.minimum(first_row + QUERY_TILE + nearest + BAND_TILE, tiles[1] * KEY_TILE)
         for column in range(left, right, KEY_TILE):
@@ -143,8 +143,8 @@ def write_band(
             products = tl.dot(query, tl.trans(k), input_precision=PRECISION)
             local = at - column
             here = tl.gather(products, tl.minimum(tl.maximum(local, 0), KEY_TILE - 1), 1)
-            found = tl.where((local >= 0) & (local < KEY_TILE), here, found)
-        scores, _seen = scored(found, row[:, None], at, bounds, mask, bias, factors, queries, keys, True)
+            on_band = tl.where((local >= 0) & (local < KEY_TILE), here, on_band)
+        scores, _seen = scored(on_band, row[:, None], at, bounds, mask, bias, factors, queries, keys, True)
         tl.store(
             band_weights + place[:, None] * (2 * band + 1) + offset + band,
             tl.exp2(fallen(scores, shift, factors[0], IN_NATS)) * weight,

@@ -92,17 +92,17 @@ def weight_sums(
     level = _levels(log_sum_exp, counted)
     by_kernel = received and _can_exchange(call)
     nothing = call.query.new_zeros(0, dtype=torch.float64)
-    found = WeightSums(
+    sums = WeightSums(
         nothing.new_zeros(batch, heads, keys) if received and not by_kernel else None,
         nothing.new_zeros(batch, heads, queries + keys - 1) if offsets else None,
     )
-    if found.received is not None or found.offsets is not None:
+    if sums.received is not None or sums.offsets is not None:
         on_cpu = call.query.device.type == "cpu" and call.query.dtype != torch.float64
-        (_by_head if on_cpu else _batched)(call, level, found)
+        (_by_head if on_cpu else _batched)(call, level, sums)
     if by_kernel:
-        found = replace(found, received=triton_tiles(exchanged(call, level), Need())[1].log_sum_exp.exp())
+        sums = replace(sums, received=triton_tiles(exchanged(call, level), Need())[1].log_sum_exp.exp())
     strange = level.isnan().any(-1, keepdim=True)
-    parts = (found.received, found.offsets)
+    parts = (sums.received, sums.offsets)
     return WeightSums(*(None if part is None else part.masked_fill_(strange, torch.nan) for part in parts))
 
 
@@ -213,8 +213,8 @@ def _batched(call: AttentionCall, level: Tensor, into: WeightSums) -> None:
             columns[..., keys] += weights.sum(-2, dtype=torch.float64)
         if diagonals is not None:
             first = keys.start - rows.stop + queries
-            found = _diagonals(weights)
-            diagonals[..., first : first + found.shape[-1]] += found
+            diagonal_sums = _diagonals(weights)
+            diagonals[..., first : first + diagonal_sums.shape[-1]] += diagonal_sums
 
 
 def _diagonals(weights: Tensor) -> Tensor:

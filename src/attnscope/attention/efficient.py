@@ -248,7 +248,7 @@ def _causal_linear(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
     length = query.shape[-2]
     padding = -length % _LINEAR_BLOCK
     query, key, value = (
-        F.pad(one, (0, 0, 0, padding)).unflatten(-2, (-1, _LINEAR_BLOCK)) for one in (query, key, value)
+        F.pad(states, (0, 0, 0, padding)).unflatten(-2, (-1, _LINEAR_BLOCK)) for states in (query, key, value)
     )
     of_block = key.transpose(-2, -1) @ value
     before = of_block.cumsum(-3) - of_block

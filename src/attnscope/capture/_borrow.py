@@ -66,7 +66,10 @@ def borrowing(verb: Callable[P, R]) -> Callable[P, R]:
 
     @wraps(verb)
     def borrower(*arguments: P.args, **named: P.kwargs) -> R:
-        given = [one.model if isinstance(one, LoadedModel) else one for one in (*arguments, *named.values())]
+        given = [
+            argument.model if isinstance(argument, LoadedModel) else argument
+            for argument in (*arguments, *named.values())
+        ]
         with ExitStack() as stack:
             for model in map(inner_model, given):
                 if isinstance(model, PreTrainedModel):

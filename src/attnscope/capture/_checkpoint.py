@@ -75,14 +75,14 @@ class Checkpoint:
         AttnscopeError
             If a file is corrupt.
         """
-        found: dict[str, Any] = {}
+        slices: dict[str, Any] = {}
         with ExitStack() as opened:
             for path in self.weights:
                 with explaining(f"{path} is corrupt", "Fetch the file again"):
                     # read, not mapped: who writes into the file later changes no number of ours
                     file = opened.enter_context(safe_open(path, framework="pt", backend="pread"))
-                    found |= {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118
-            yield found
+                    slices |= {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118
+            yield slices
 
 
 def _weights(repository: Repository, config: dict[str, Any]) -> tuple[Path, ...]:

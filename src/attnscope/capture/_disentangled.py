@@ -92,7 +92,7 @@ def _second(
         distances = module.pos_dropout(rel_embeddings)
         bias = module.disentangled_attention_bias(flat[0], flat[1], relative_pos, distances, terms)
         bias = bias.view(-1, heads, *bias.shape[-2:])
-    query, key, value = (one.view(-1, heads, *one.shape[-2:]) for one in flat)
+    query, key, value = (table.view(-1, heads, *table.shape[-2:]) for table in flat)
     scaling = (query.shape[-1] * terms) ** -0.5
     output, _weights = attend(
         module, query, key, value, attention_mask.bool(), scaling=scaling, is_causal=False, position_bias=bias

@@ -112,7 +112,10 @@ def eager(model: PreTrainedModel) -> Generator[None]:
 
     def ask(start: nn.Module) -> Any:
         known = inspect.signature(start.forward)
-        takes = any(one.name == _ASKED or one.kind is one.VAR_KEYWORD for one in known.parameters.values())
+        takes = any(
+            parameter.name == _ASKED or parameter.kind is parameter.VAR_KEYWORD
+            for parameter in known.parameters.values()
+        )
         asked = ({_ASKED: True} if takes else {}) | without_cache(start)
 
         def hook(_: nn.Module, arguments: Any, options: dict[str, Any]) -> Any:
@@ -185,7 +188,7 @@ def _at(output: Any, path: Path, name: str) -> Tensor:
 def _without(output: Any, taken: list[ref[Tensor]]) -> Any:
     """An output whose weights are a zero of the same shape, which takes no memory; all else as it was."""
     if isinstance(output, Tensor):
-        gone = any(one() is output for one in taken)
+        gone = any(output_of() is output for output_of in taken)
         return output.new_zeros(()).expand(output.shape) if gone else output
     if type(output) is tuple:
         return tuple(_without(part, taken) for part in cast("tuple[Any, ...]", output))

@@ -56,15 +56,15 @@ def eager_way(model: PreTrainedModel, inputs: dict[str, Any]) -> EagerWay:
             raise UncapturedError(f"{name} has no weights from token to token ({place}): {reason}")
     short = _short(inputs)
     tokens = short["input_ids"].shape[1] if "input_ids" in short else None
-    found, silent = _shown(model, short, tokens, frozenset())
+    seen, silent = _shown(model, short, tokens, frozenset())
     if (
         silent
     ):  # LXMERT asks a module for its weights in one place and not in another: the dropout within has them
-        found, _ = _shown(model, short, tokens, silent)
+        seen, _ = _shown(model, short, tokens, silent)
     return EagerWay(
-        {one.source: one.place for one in found},
-        tuple(one.attention for one in found),
-        tuple(_kind(one, is_cross=one.is_cross) for one in found),
+        {matrix.source: matrix.place for matrix in seen},
+        tuple(matrix.attention for matrix in seen),
+        tuple(_kind(matrix, is_cross=matrix.is_cross) for matrix in seen),
     )
 
 
@@ -76,25 +76,25 @@ def _shown(
     with (
         explaining(f"{name} fails when it attends eagerly", "Its weights cannot be taken"),
         eager(model),
-        _gathering(model, tokens, silent) as (found, told),
+        _gathering(model, tokens, silent) as (seen, told),
         torch.enable_grad(),
         _with_graph(model),
     ):
         output = model(**short)
-        if not found:
+        if not seen:
             raise UncapturedError(
                 f"{name} returns no attention weights, eagerly or otherwise: no row sums to 1"
             )
-        _check_used(name, output, found)
-    for one in _check_reported(name, output, found):
-        one.is_cross = True
-    return found, frozenset(one for one, answers in told.items() if len(answers) > 1)
+        _check_used(name, output, seen)
+    for matrix in _check_reported(name, output, seen):
+        matrix.is_cross = True
+    return seen, frozenset(place for place, answers in told.items() if len(answers) > 1)
 
 
-def _kind(one: _Found, *, is_cross: bool) -> str:
+def _kind(matrix: _Found, *, is_cross: bool) -> str:
     """A layer that sees no later token is causal, whatever its module says."""
-    queries, keys = one.weights.shape[-2:]
-    looks_back = queries == keys and queries > 1 and not bool(one.weights.triu(1).any())
+    queries, keys = matrix.weights.shape[-2:]
+    looks_back = queries == keys and queries > 1 and not bool(matrix.weights.triu(1).any())
     return "cross" if is_cross else "causal" if looks_back else "self"
 
 
@@ -104,8 +104,8 @@ def _short(inputs: dict[str, Any]) -> dict[str, Any]:
         return inputs
     longest = inputs["input_ids"].shape[1]
     return {
-        name: one[:1, :_TOKENS] if name.endswith(("input_ids", "attention_mask")) else one[:1]
-        for name, one in inputs.items()
+        name: tensor[:1, :_TOKENS] if name.endswith(("input_ids", "attention_mask")) else tensor[:1]
+        for name, tensor in inputs.items()
         if longest
     }
 
@@ -118,7 +118,7 @@ def _gathering(
 
     And for each attention module whether it returned weights: a set with both answers where calls differ.
     """
-    found: list[_Found] = []
+    seen: list[_Found] = []
     told: dict[str, set[bool]] = {}
     running: list[
         tuple[str, bool, int]
@@ -126,7 +126,7 @@ def _gathering(
 
     def enter(name: str) -> Any:
         def hook(_: nn.Module, __: Any, arguments: dict[str, Any]) -> None:
-            running.append((name, other_states(arguments) is not None, len(found)))
+            running.append((name, other_states(arguments) is not None, len(seen)))
 
         return hook
 
@@ -144,14 +144,14 @@ def _gathering(
             if is_attention(module):
                 before = running.pop()[2]
                 told.setdefault(name, set()).add(bool(given))
-                inner = [one for one in found[before:] if one.is_of_attention]
+                inner = [matrix for matrix in seen[before:] if matrix.is_of_attention]
                 if (
                     given or inner
                 ):  # what stands within an attention module counts where nothing else is known
-                    found[before:] = inner
-                for one in given:
-                    one.is_of_attention = True
-            found.extend(one for one in given if not any(_is_one(one, other) for other in found))
+                    seen[before:] = inner
+                for matrix in given:
+                    matrix.is_of_attention = True
+            seen.extend(matrix for matrix in given if not any(_is_one(matrix, other) for other in seen))
 
         return hook
 
@@ -163,16 +163,16 @@ def _gathering(
         if is_attention(module) or name.startswith(within):
             hooks.append(module.register_forward_hook(look(name)))
     try:
-        yield found, told
+        yield seen, told
     finally:
         for hook in hooks:
             hook.remove()
 
 
-def _is_one(one: _Found, other: _Found) -> bool:
+def _is_one(matrix: _Found, other: _Found) -> bool:
     """Whether weights are the very same, or a copy that a module made of those of a module within it."""
-    return one.returned.data_ptr() == other.returned.data_ptr() or (
-        other.source.startswith(f"{one.source}.") and _same(one.weights, other.weights)
+    return matrix.returned.data_ptr() == other.returned.data_ptr() or (
+        other.source.startswith(f"{matrix.source}.") and _same(matrix.weights, other.weights)
     )
 
 
@@ -184,42 +184,46 @@ def _tensors(output: Any, path: Path = ()) -> Iterator[tuple[Path, Tensor]]:
             yield from _tensors(part, (*path, index))
 
 
-def _same(one: Tensor, other: Tensor) -> bool:
-    return one.shape == other.shape and torch.equal(one, other)
+def _same(tensor: Tensor, other: Tensor) -> bool:
+    return tensor.shape == other.shape and torch.equal(tensor, other)
 
 
 @contextmanager
 def _with_graph(model: PreTrainedModel) -> Generator[None]:
     """Let all that is computed be traced back to its sources."""
-    before = [(one, one.requires_grad) for one in model.parameters() if one.is_floating_point()]
+    before = [
+        (parameter, parameter.requires_grad)
+        for parameter in model.parameters()
+        if parameter.is_floating_point()
+    ]
     try:
-        for one, _ in before:
-            one.requires_grad_(True)
+        for parameter, _ in before:
+            parameter.requires_grad_(True)
         yield
     finally:
-        for one, wanted in before:
-            one.requires_grad_(wanted)
+        for parameter, wanted in before:
+            parameter.requires_grad_(wanted)
 
 
-def _check_used(name: str, output: Any, found: list[_Found]) -> None:
+def _check_used(name: str, output: Any, seen: list[_Found]) -> None:
     """Refuse weights that a layer made beside what it computed (Falcon's, where it does not attend eagerly)."""
-    reached = _nodes([one for field, one in _fields(output) if "attentions" not in field])
-    for one in found:
-        node: Any = one.returned.grad_fn
+    reached = _nodes([tensor for field, tensor in _fields(output) if "attentions" not in field])
+    for matrix in seen:
+        node: Any = matrix.returned.grad_fn
         for _ in range(_STEPS):
             if node is None or "Softmax" in node.name() or node in reached:
                 break
             node = next((before for before, _ in node.next_functions if before is not None), None)
         if node not in reached:
             raise UncapturedError(
-                f"{name} returns weights that it does not use ({one.attention}): its output is computed from others"
+                f"{name} returns weights that it does not use ({matrix.attention}): its output is computed from others"
             )
 
 
 def _nodes(outputs: list[Tensor]) -> set[Any]:
     """Everything in the graph of some outputs."""
     reached: set[Any] = set()
-    left: list[Any] = [one.grad_fn for one in outputs if one.grad_fn is not None]
+    left: list[Any] = [tensor.grad_fn for tensor in outputs if tensor.grad_fn is not None]
     while left:
         node = left.pop()
         if node not in reached:
@@ -240,13 +244,13 @@ def _fields(output: Any, name: str = "") -> Iterator[tuple[str, Tensor]]:
             yield from _fields(part, name)
 
 
-def _check_reported(name: str, output: Any, found: list[_Found]) -> list[_Found]:
+def _check_reported(name: str, output: Any, seen: list[_Found]) -> list[_Found]:
     """Hold what was found against the model's own answer to ``output_attentions=True``; say which look across."""
     cross: list[_Found] = []
     for field, tensor in _fields(output):
         if "attentions" not in field or not looks_like_weights(tensor.detach()):
             continue  # SqueezeBERT returns scores
-        fitting = [one for one in found if _is_reported(tensor, one)]
+        fitting = [matrix for matrix in seen if _is_reported(tensor, matrix)]
         if not fitting:
             raise UncapturedError(
                 f"{name} says that it has attention ({field.strip()}) that no module of it returns"
@@ -256,15 +260,15 @@ def _check_reported(name: str, output: Any, found: list[_Found]) -> list[_Found]
     return cross
 
 
-def _is_reported(tensor: Tensor, one: _Found) -> bool:
+def _is_reported(tensor: Tensor, matrix: _Found) -> bool:
     """Whether a tensor is what was found, as returned, in the usual order, or without the first tokens (a prompt)."""
     if (
-        tensor.data_ptr() == one.returned.data_ptr()
-        or _same(tensor, one.returned)
-        or _same(tensor, one.weights)
+        tensor.data_ptr() == matrix.returned.data_ptr()
+        or _same(tensor, matrix.returned)
+        or _same(tensor, matrix.weights)
     ):
         return True
-    if tensor.numel() == one.returned.numel():
-        return torch.equal(tensor.flatten().sort().values, one.returned.flatten().sort().values)
+    if tensor.numel() == matrix.returned.numel():
+        return torch.equal(tensor.flatten().sort().values, matrix.returned.flatten().sort().values)
     queries, keys = tensor.shape[-2:]
-    return _same(tensor, one.weights[..., -queries:, -keys:])
+    return _same(tensor, matrix.weights[..., -queries:, -keys:])

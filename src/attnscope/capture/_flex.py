@@ -87,7 +87,7 @@ def call_of_flex(
     """
     batch, heads, queries, width = query.shape
     keys = key.shape[2]
-    key, value = (one.expand(batch, -1, -1, -1).detach() for one in (key, value))
+    key, value = (states.expand(batch, -1, -1, -1).detach() for states in (key, value))
     wide = torch.promote_types(query.dtype, torch.float32)
     shared = key.repeat_interleave(heads // key.shape[1], 1).to(wide)
     scores = (width**-0.5 if scale is None else scale) * query.detach().to(wide) @ shared.mT

@@ -80,14 +80,14 @@ def _class_of(config: Any, repository: Repository, *, trust_remote_code: bool) -
         )
     for name in named:
         for place in (transformers, models):  # whoever imports models also registers its configurations
-            found = getattr(place, name, None)
-            if isinstance(found, type) and issubclass(found, PreTrainedModel) and _takes(found, config):
-                return found
+            maker = getattr(place, name, None)
+            if isinstance(maker, type) and issubclass(maker, PreTrainedModel) and _takes(maker, config):
+                return maker
     code: Any = getattr(config, "auto_map", None) if trust_remote_code else None
     for auto in _AUTO_CLASSES:
         if code and auto in code:
-            found = get_class_from_dynamic_module(code[auto], repository.source, revision=repository.commit)
-            return add_generation_mixin_to_remote_model(found)
+            maker = get_class_from_dynamic_module(code[auto], repository.source, revision=repository.commit)
+            return add_generation_mixin_to_remote_model(maker)
     known: Any = MODEL_MAPPING.get(type(config), None)
     if known is None:
         raise AttnscopeError(
@@ -113,8 +113,8 @@ def _saved_type(config: Any, tensors: dict[str, Any]) -> Any:
     """The type that the config says, else that of the first tensor of real numbers."""
     if config.dtype is not None:
         return config.dtype
-    types = (_REAL.get(one.get_dtype()) for one in tensors.values())
-    return next((one for one in types if one is not None), torch.float32)
+    types = (_REAL.get(tensor.get_dtype()) for tensor in tensors.values())
+    return next((kind for kind in types if kind is not None), torch.float32)
 
 
 def _generation(checkpoint: Checkpoint) -> GenerationConfig:
@@ -144,7 +144,9 @@ def _refuse_gaps(model: PreTrainedModel, report: dict[str, Any], source: str) ->
                 f"the checkpoint {source} {what} {keys[0]}{more}, which {type(model).__name__} needs: "
                 "it would be filled with random numbers. Is the file whole, and config.json the right one?"
             )
-    lists = {name: len(one) for name, one in model.named_modules() if isinstance(one, torch.nn.ModuleList)}
+    lists = {
+        name: len(module) for name, module in model.named_modules() if isinstance(module, torch.nn.ModuleList)
+    }
     beyond = [
         key
         for key in sorted(report["unexpected_keys"])

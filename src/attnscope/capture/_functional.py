@@ -75,10 +75,10 @@ def call_of_product(
             "(batch, head, query, width), from which heads and texts can be told"
         )
     shared = max(key.shape[1], value.shape[1])
-    batch = max(one.shape[0] for one in (query, key, value))
+    batch = max(states.shape[0] for states in (query, key, value))
     heads = max(query.shape[1], shared)
     query = query.expand(batch, heads, -1, -1)
-    key, value = (one.expand(batch, shared, -1, -1) for one in (key, value))
+    key, value = (states.expand(batch, shared, -1, -1) for states in (key, value))
     mask = bias = None
     if attn_mask is not None:
         spread = attn_mask[(None,) * (_FOUR - attn_mask.ndim)]
@@ -200,15 +200,15 @@ def call_of_multi_head(options: dict[str, Any]) -> tuple[AttentionCall, bool]:
     is_cross = states[0] is not states[1] and not (
         states[0].shape == states[1].shape and torch.equal(states[0], states[1])
     )
-    states = [one if one.ndim == 3 else one[:, None] for one in states]  # noqa: PLR2004
+    states = [side if side.ndim == 3 else side[:, None] for side in states]  # noqa: PLR2004
     if options.get("use_separate_proj_weight", False):
         matrices = [options[f"{name}_proj_weight"] for name in "qkv"]
     else:
         matrices = options["in_proj_weight"].chunk(3)
     biases = (None,) * 3 if options["in_proj_bias"] is None else options["in_proj_bias"].chunk(3)
     query, key, value = (
-        functional.linear(one, matrix, bias).unflatten(-1, (options["num_heads"], -1)).permute(1, 2, 0, 3)
-        for one, matrix, bias in zip(states, matrices, biases, strict=True)
+        functional.linear(side, matrix, bias).unflatten(-1, (options["num_heads"], -1)).permute(1, 2, 0, 3)
+        for side, matrix, bias in zip(states, matrices, biases, strict=True)
     )
     bias = None
     for name in ("attn_mask", "key_padding_mask"):

@@ -193,4 +193,4 @@ def reads_sounds(source: str | Path | PreTrainedModel | Bridge | Envoy, revision
         return False
     config = Repository.of(str(inner), revision).read("config.json") or {}
     named = (getattr(transformers, str(name), None) for name in config.get("architectures") or ())
-    return any(getattr(one, "main_input_name", "") in {_FEATURES, _WAVE} for one in named)
+    return any(getattr(module, "main_input_name", "") in {_FEATURES, _WAVE} for module in named)

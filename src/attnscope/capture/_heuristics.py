@@ -188,7 +188,7 @@ def main_output(output: Any) -> Tensor:
             return main_output(getattr(output, field))
     parts = output.to_tuple() if hasattr(output, "to_tuple") else output
     real = [
-        one for one in parts if isinstance(one, Tensor) and one.is_floating_point()
+        part for part in parts if isinstance(part, Tensor) and part.is_floating_point()
     ]  # a codec gives codes first
     return real[0] if real else main_output(parts[0])
 
@@ -269,7 +269,7 @@ def patch_size_of(config: Any) -> tuple[int, int] | None:
     if isinstance(size, int):
         return size, size
     pair = tuple(size) if isinstance(size, list | tuple) else ()
-    return (pair[0], pair[1]) if len(pair) == 2 and all(isinstance(one, int) for one in pair) else None  # noqa: PLR2004
+    return (pair[0], pair[1]) if len(pair) == 2 and all(isinstance(side, int) for side in pair) else None  # noqa: PLR2004
 
 
 def image_token_of(config: Any) -> int | None:
@@ -277,8 +277,8 @@ def image_token_of(config: Any) -> int | None:
 
     Under another name a model of vision and language is refused, as one that puts no images into its text.
     """
-    found = (getattr(config, name, None) for name in ("image_token_id", "image_token_index"))
-    return next((one for one in found if isinstance(one, int)), None)
+    numbers = (getattr(config, name, None) for name in ("image_token_id", "image_token_index"))
+    return next((number for number in numbers if isinstance(number, int)), None)
 
 
 def merged_side(image_processor: Any) -> int:
@@ -286,8 +286,8 @@ def merged_side(image_processor: Any) -> int:
 
     Under another name a grid has more places than the image has tokens, and no map is drawn.
     """
-    found = (getattr(image_processor, name, None) for name in ("merge_size", "spatial_merge_size"))
-    return next((one for one in found if isinstance(one, int)), 1)
+    sizes = (getattr(image_processor, name, None) for name in ("merge_size", "spatial_merge_size"))
+    return next((size for size in sizes if isinstance(size, int)), 1)
 
 
 def has_class_token(embeddings: nn.Module) -> bool:

@@ -58,12 +58,12 @@ def inner_model(source: object) -> object:
         held: object = getattr(source, name, None)
         if held is None or held is source:
             continue
-        found = inner_model(held)
-        if isinstance(found, PreTrainedModel):
-            if any(parameter.is_meta for parameter in found.parameters()):
+        inner = inner_model(held)
+        if isinstance(inner, PreTrainedModel):
+            if any(parameter.is_meta for parameter in inner.parameters()):
                 raise AttnscopeError(
-                    f"{type(source).__name__} holds a {type(found).__name__} whose weights are not loaded yet: load "
+                    f"{type(source).__name__} holds a {type(inner).__name__} whose weights are not loaded yet: load "
                     "them first (nnsight: dispatch=True)"
                 )
-            return found
+            return inner
     return source

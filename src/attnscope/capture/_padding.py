@@ -47,12 +47,12 @@ def padding_difference(
     """
     with watching(model, lambda _, call: output_of(call), weights_suffice=True):
         batch = main_output(model(**together))
-        single = [main_output(model(**one)) for one in alone]
+        single = [main_output(model(**inputs)) for inputs in alone]
     largest = 0.0
     for row, expected in enumerate(single):
         length = expected.shape[1] if expected.ndim > 2 else 1  # noqa: PLR2004 (batch, position, ...), or one for a text
-        found = batch[row, :length] if expected.ndim > 2 else batch[row : row + 1]  # noqa: PLR2004
-        difference = (found.double() - expected[0].double()).abs().max()
+        own = batch[row, :length] if expected.ndim > 2 else batch[row : row + 1]  # noqa: PLR2004
+        difference = (own.double() - expected[0].double()).abs().max()
         scale = TOLERANCE.get(expected.dtype, 1e-4) * max(1e-6, float(expected.double().abs().max()))
         largest = max(largest, float(difference.nan_to_num(torch.inf)) / scale)
     return largest

@@ -82,7 +82,7 @@ class PicturedModel:
             quiet(),
             explaining(f"{item.name}: the processor cannot take it", "Are the images large enough?"),
         ):
-            found = self.processor(
+            read = self.processor(
                 text=[text],
                 images=_pillow(item) or None,
                 return_tensors="pt",
@@ -90,7 +90,7 @@ class PicturedModel:
                 return_text_replacement_offsets=True,
                 add_special_tokens=not (begins and text.startswith(begins)),
             )
-        given = dict(found)
+        given = dict(read)
         spans = [(int(start), int(end)) for start, end in given.pop("offset_mapping")[0]]
         told: Any = given.pop("text_replacement_offsets", [])
         replaced: list[dict[str, Any]] = list(told[0]) if len(told) else []
@@ -108,7 +108,9 @@ class PicturedModel:
         regions = (
             None
             if contents is None
-            else tuple(one._replace(start=gained(one.start), end=gained(one.end)) for one in contents)
+            else tuple(
+                content._replace(start=gained(content.start), end=gained(content.end)) for content in contents
+            )
         )
         return (
             Expanded(
@@ -116,7 +118,7 @@ class PicturedModel:
                 text=expanded,
                 ids=tuple(given["input_ids"][0].tolist()),
                 spans=tuple(spans),
-                images=tuple((first, last) for first, last in (one["new_span"] for one in replaced)),
+                images=tuple((first, last) for first, last in (part["new_span"] for part in replaced)),
                 image_id=self.image_id,
                 contents=regions,
             ),
@@ -176,9 +178,9 @@ class PicturedModel:
             lambda _, call: output_of(call) if call.key.shape[-1] else call.query,
             weights_suffice=True,
         ):
-            found = self.run(given)
-        limit = TOLERANCE.get(found.dtype, 1e-4) * max(1e-6, float(own.double().abs().max()))
-        difference = float((own.double() - found.double()).abs().max())
+            output = self.run(given)
+        limit = TOLERANCE.get(output.dtype, 1e-4) * max(1e-6, float(own.double().abs().max()))
+        difference = float((own.double() - output.double()).abs().max())
         if not difference <= limit:
             raise AttnscopeError(
                 f"{kind} gives another output while its decoder is watched ({difference:.1e})"
@@ -275,13 +277,13 @@ def _expanded(text: str, replaced: list[dict[str, Any]]) -> tuple[str, Any]:
     """The text with what was put in, and from a character of the one to that of the other."""
     parts: list[str] = []
     last = 0
-    for one in replaced:
-        start, end = one["span"]
-        parts += [text[last:start], one["replacement"]]
+    for part in replaced:
+        start, end = part["span"]
+        parts += [text[last:start], part["replacement"]]
         last = end
 
     def gained(place: int) -> int:
-        before = [one for one in replaced if one["span"][1] <= place]
+        before = [part for part in replaced if part["span"][1] <= place]
         return place + (before[-1]["new_span"][1] - before[-1]["span"][1] if before else 0)
 
     return "".join((*parts, text[last:])), gained

@@ -108,7 +108,9 @@ def device_of(model: nn.Module) -> torch.device:
     device: Any = getattr(hook, "execution_device", None)
     if device is not None:
         return torch.device(device)
-    return next((one.device for one in model.parameters() if not one.is_meta), torch.device("cpu"))
+    return next(
+        (parameter.device for parameter in model.parameters() if not parameter.is_meta), torch.device("cpu")
+    )
 
 
 def parameters_of(model: nn.Module) -> Generator[tuple[str, Tensor]]:

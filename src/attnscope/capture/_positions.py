@@ -88,7 +88,8 @@ def position_table_length(model: PreTrainedModel) -> int | None:
     64
     """
     return min(
-        (len(one.tensor) - one.reserved for one in stored_positions(model) if one.of_words), default=None
+        (len(table.tensor) - table.reserved for table in stored_positions(model) if table.of_words),
+        default=None,
     )
 
 

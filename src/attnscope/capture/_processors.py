@@ -42,9 +42,9 @@ def load_processor(repository: Repository, model: PreTrainedModel, *, trust_remo
         raise AttnscopeError(
             f"{_CONFIGS[0]} of {source} names another checkpoint to be read (audio_tokenizer): take that out"
         )
-    found = (getattr(transformers, str(config.get("processor_class")), None) for config in configs)
+    makers = (getattr(transformers, str(config.get("processor_class")), None) for config in configs)
     usual: Any = PROCESSOR_MAPPING.get(type(model.config), None)
-    maker: Any = next((one for one in found if one is not None), usual)
+    maker: Any = next((maker for maker in makers if maker is not None), usual)
     with explaining(f"the processor of {source} cannot be loaded", advice):
         known = hasattr(maker, "get_attributes")  # which says where a package is missing
     if not known or not issubclass(maker, ProcessorMixin):

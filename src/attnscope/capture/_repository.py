@@ -57,20 +57,20 @@ class Repository:
             _refuse_damaged(Path(source))
             return cls(source, Path(source))
         try:
-            found = cached_file(
+            file = cached_file(
                 source, "config.json", revision=revision, _raise_exceptions_for_missing_entries=False
             ) or cached_file(source, "tokenizer_config.json", revision=revision)
         except Exception as error:
             raise AttnscopeError(
                 f"there is no folder {source}, and the hub gave no model of that name: {reason_of(error)}"
             ) from error
-        return cls(source, Path(str(found)).parent, Path(str(found)).parent.name)
+        return cls(source, Path(str(file)).parent, Path(str(file)).parent.name)
 
     def find(self, name: str) -> Path | None:
         """The file of that name, fetched from the hub if need be; None where there is none."""
         if self.commit is None:
-            found = self.folder / name
-            return found if found.is_file() else None
+            file = self.folder / name
+            return file if file.is_file() else None
         with explaining(f"{name} of {self.source} cannot be fetched", "Try again"):
             at = cached_file(
                 self.source, name, revision=self.commit, _raise_exceptions_for_missing_entries=False
@@ -79,10 +79,10 @@ class Repository:
 
     def take(self, name: str) -> Path | None:
         """Find a file whose content decides about the model: part of `sha256`, and not to change from now on."""
-        found = self.find(name)
-        if found is not None:
-            self.taken.setdefault(found, file_state(found))
-        return found
+        file = self.find(name)
+        if file is not None:
+            self.taken.setdefault(file, file_state(file))
+        return file
 
     def read(self, name: str) -> dict[str, Any] | None:
         """Take the JSON object in the file of that name; None where there is none.
@@ -96,10 +96,12 @@ class Repository:
         if path is None:
             return None
         with explaining(f"{path} is not JSON that can be read", "Fetch it again"):
-            found = json.loads(path.read_bytes())
-        if not isinstance(found, dict):
-            raise AttnscopeError(f"{path} holds a {type(found).__name__}: expected a JSON object of settings")
-        return found
+            settings = json.loads(path.read_bytes())
+        if not isinstance(settings, dict):
+            raise AttnscopeError(
+                f"{path} holds a {type(settings).__name__}: expected a JSON object of settings"
+            )
+        return settings
 
     def within(self, name: str, named_in: str = "the folder") -> Path:
         """Take a file that must be there, and lie in the folder in truth.
@@ -111,13 +113,13 @@ class Repository:
         """
         plain = PurePosixPath(name.replace("\\", "/"))
         outside = plain.is_absolute() or ".." in plain.parts
-        found = None if outside else self.take(name)
+        file = None if outside else self.take(name)
         what = f"{name[:200]} of {self.source} (named in {named_in})"
-        if outside or (found is not None and not self._holds(found)):
+        if outside or (file is not None and not self._holds(file)):
             raise AttnscopeError(f"{what} lies outside the folder: put the file itself into {self.folder}")
-        if found is None:
+        if file is None:
             raise AttnscopeError(f"{what} is not there: fetch it, or the whole model, again")
-        return found
+        return file
 
     def _holds(self, path: Path) -> bool:
         """Whether a file lies in the folder in truth; links of a hub's snapshot may lead to its repository's blobs."""

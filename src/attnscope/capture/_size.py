@@ -38,7 +38,7 @@ def no_larger_than(tensors: dict[str, Any], config: dict[str, Any]) -> Generator
     AttnscopeError
         If the model has many times the tensors or the numbers that the weights have.
     """
-    held = sum(math.prod(one.get_shape()) for one in tensors.values())
+    held = sum(math.prod(tensor.get_shape()) for tensor in tensors.values())
     packed = any(name == "quantization_config" and value for name, value in every_setting(config))
     most = _TENSORS + _TIMES * len(tensors), _NUMBERS + _TIMES * (_PACKED if packed else 1) * held
     seen = [0, 0]

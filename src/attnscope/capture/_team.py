@@ -67,8 +67,8 @@ class Team:
             return make()
         box = [make() if self.leads else None]
         dist.broadcast_object_list(box, dist.get_global_rank(self.group, 0), self.group)
-        found: Any = box[0]
-        return found
+        told: Any = box[0]
+        return told
 
     def has_part(self, module: nn.Module, heads: int, whole: int | None) -> bool:
         """Whether the `heads` that this process sees of a layer are a part, where the whole has so many."""
@@ -82,12 +82,12 @@ class Team:
         dist.all_gather(parts, own, self.group)
         return torch.cat(parts, dim=1).to(value.device)
 
-    def together(self, found: dict[Any, Any]) -> dict[Any, Any]:
+    def together(self, own: dict[Any, Any]) -> dict[Any, Any]:
         """What all processes have, by its keys."""
         if self.size == 1:
-            return found
+            return own
         boxes: list[Any] = [None] * self.size
-        dist.all_gather_object(boxes, found, self.group)
+        dist.all_gather_object(boxes, own, self.group)
         return {key: value for box in boxes for key, value in box.items()}
 
 

@@ -188,12 +188,12 @@ def _verified(
             watching(model, observe, weights_suffice=True),
             same_random_numbers(),
         ):
-            found = forward(model, inputs, called, None if valid is None else lambda _: valid)
+            made = forward(model, inputs, called, None if valid is None else lambda _: valid)
     if not sites:
         raise _nothing_seen(model)
     unseen = sorted(module for module in ran if not any(_related(module, other) for other in seen))
     # a layer, rather than what holds it
-    unseen = [one for one in unseen if not any(other.startswith(f"{one}.") for other in unseen)]
+    unseen = [name for name in unseen if not any(other.startswith(f"{name}.") for other in unseen)]
     if unseen:
         raise UncapturedError(
             f"{name} has an attention layer that was not captured ({unseen[0]}, of class "
@@ -202,8 +202,8 @@ def _verified(
         )
     expected = main_output(own)
     check_finite(f"{name} with its own attention", expected, called, valid)
-    _check_output(name, expected, found, valid)
-    return sites, found
+    _check_output(name, expected, made, valid)
+    return sites, made
 
 
 def _nothing_seen(model: PreTrainedModel) -> AttnscopeError:
@@ -278,13 +278,13 @@ def _has_projections(module: nn.Module) -> bool:
     return any(parameter.ndim >= 2 for parameter in module.parameters())  # noqa: PLR2004
 
 
-def _check_output(name: str, expected: Tensor, found: Tensor, valid: Tensor | None) -> None:
+def _check_output(name: str, expected: Tensor, output: Tensor, valid: Tensor | None) -> None:
     if valid is not None and expected.ndim == 3 and expected.shape[:2] == valid.shape:  # noqa: PLR2004
-        expected, found = expected[valid], found[valid]
-    limit = TOLERANCE.get(found.dtype, 1e-4)
-    expected, found = expected.double(), found.double()
+        expected, output = expected[valid], output[valid]
+    limit = TOLERANCE.get(output.dtype, 1e-4)
+    expected, output = expected.double(), output.double()
     scale = max(1e-6, float(expected.abs().max()))
-    difference = float((expected - found).abs().max()) / scale
+    difference = float((expected - output).abs().max()) / scale
     if not difference <= limit:
         raise OtherOutputError(
             f"{name} gives another output through the captured attention (largest difference {difference:.1e} "

@@ -101,8 +101,8 @@ def load_vision_model(
     ''
     """
     loaded = load_model(source, need_tokenizer=False, **vars(loading))
-    found = _reader(loaded.model)
-    if found is None:
+    reader = _reader(loaded.model)
+    if reader is None:
         plain, pictured = what_is_read(loaded.model), image_token_of(loaded.model.config) is not None
         other = "texts with images (JSON Lines)" if pictured else plain
         raise AttnscopeError(
@@ -114,7 +114,7 @@ def load_vision_model(
             source, processor, _WHAT, revision=loading.revision, more=", or images as pixel_values"
         )
         processor = load_image_processor(place, trust_remote_code=loading.trust_remote_code)
-    name, model = found
+    name, model = reader
     return VisionModel(loaded, model, name, processor if need_processor else None)
 
 
@@ -134,7 +134,9 @@ def reads_images(source: str | Path | PreTrainedModel | Bridge | Envoy, revision
         return False
     config = Repository.of(str(inner), revision).read("config.json") or {}
     named = (getattr(transformers, str(name), None) for name in config.get("architectures") or ())
-    return "vision_config" in config or any(getattr(one, "main_input_name", "") == _READS for one in named)
+    return "vision_config" in config or any(
+        getattr(module, "main_input_name", "") == _READS for module in named
+    )
 
 
 def _reader(model: PreTrainedModel) -> tuple[str, PreTrainedModel] | None:

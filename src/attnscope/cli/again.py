@@ -70,12 +70,12 @@ class Question:
         So do names on the hub, links, weights in a folder within, texts that can be read once or lie
         elsewhere, templates that write the date, and a GPU.
         """
-        places = [one for one in texts or () if isinstance(one, Path)]
+        places = [place for place in texts or () if isinstance(place, Path)]
         if len(places) != len(texts or ()):
             return None
         named = [model, *([] if tokenizer is None else [tokenizer]), *also]
         folders = tuple(MODEL if name == BUNDLED else Path(name) for name in named)
-        arguments |= {"name": folders[0].name, "folders": [str(one.absolute()) for one in folders]}
+        arguments |= {"name": folders[0].name, "folders": [str(place.absolute()) for place in folders]}
         arguments |= {"field": field, "by_line": by_line, "has_tokenizer": tokenizer is not None}
         arguments |= {"command": command}
         with suppress(AttnscopeError, OSError, ValueError, TypeError, AttributeError):
@@ -159,7 +159,9 @@ def _is_plain(folder: Path) -> bool:
         if (folder / name).is_file():
             named |= json.loads((folder / name).read_bytes())
     shards = named.get("weight_map", {}).values()
-    elsewhere = "transformers_weights" in named or any("/" in str(one) or "\\" in str(one) for one in shards)
+    elsewhere = "transformers_weights" in named or any(
+        "/" in str(shard) or "\\" in str(shard) for shard in shards
+    )
     return folder.is_dir() and not elsewhere and not any(path.is_symlink() for path in folder.iterdir())
 
 

@@ -20,8 +20,8 @@ def contrasts_dict(results: xr.Dataset) -> dict[str, Any]:
     field = field_of(results)
     if len(set(results.by.values)) == 1:
         return {"field": field, "says": [_alone(results)], "differences": []}
-    found = contrasts(results)
-    return {"field": field, "says": contrasts_said(found), "differences": contrast_rows(found)}
+    tested = contrasts(results)
+    return {"field": field, "says": contrasts_said(tested), "differences": contrast_rows(tested)}
 
 
 def print_contrasts(results: xr.Dataset, console: Console) -> None:
@@ -33,12 +33,12 @@ def print_contrasts(results: xr.Dataset, console: Console) -> None:
     if len(set(results.by.values)) == 1:
         console.print(f"\n{_alone(results)}", style="bold", highlight=False, markup=False)
         return
-    found = contrasts(results)
-    first, *others = contrasts_said(found)
+    tested = contrasts(results)
+    first, *others = contrasts_said(tested)
     console.print(f"\n{first}", style="bold", highlight=False, markup=False)
     for sentence in others:
         console.print(sentence, highlight=False, markup=False)
-    rows = [row for row in contrast_rows(found) if row["differs"]]
+    rows = [row for row in contrast_rows(tested) if row["differs"]]
     if not rows:
         return
     table = Table()

@@ -58,35 +58,36 @@ def diff(
     from attnscope.difference import diff as run_diff
 
     chosen = None if statistics is None else [name.strip() for name in statistics.split(",")]
-    found = run_diff(before, after, statistics=chosen, heads=heads, level=level, out=place, seed=seed)  # pyright: ignore[reportArgumentType]
-    folder = Path(found.attrs["run"])
-    page = _draw(found, formats) if report else None
-    rows = changes_of(found)
+    compared = run_diff(before, after, statistics=chosen, heads=heads, level=level, out=place, seed=seed)  # pyright: ignore[reportArgumentType]
+    folder = Path(compared.attrs["run"])
+    page = _draw(compared, formats) if report else None
+    rows = changes_of(compared)
     if as_json:
-        said = {"signature": json.loads(found.attrs["signature"]), "says": headline(found)}
+        said = {"signature": json.loads(compared.attrs["signature"]), "says": headline(compared)}
         emit(json_text(said | {"changes": [_plain(row) for row in rows], "run": str(folder)}) + "\n")
     elif as_csv:
         emit(csv_text([list(asdict(rows[0])), *(list(_plain(row).values()) for row in rows)]))
     else:
-        _print(found, rows)
+        _print(compared, rows)
         place.say(folder, page)
 
 
-def _print(found: xr.Dataset, rows: list[Change]) -> None:
+def _print(compared: xr.Dataset, rows: list[Change]) -> None:
     from attnscope._documents import called_in
     from attnscope.difference import headline
 
     console = new_console()
-    heads, texts = found.sizes["layer"] * found.sizes["head"], int(found.attrs["texts"])
+    heads, texts = compared.sizes["layer"] * compared.sizes["head"], int(compared.attrs["texts"])
+    window = called_in(compared.attrs)["windows"].removesuffix("s")
     console.print(
-        f"{found.attrs['before']} and {found.attrs['after']}: {count(found.sizes['statistic'], 'statistic')} of "
-        f"{count(heads, 'head')} over {count(texts, called_in(found.attrs)['windows'].removesuffix('s'))}",
+        f"{compared.attrs['before']} and {compared.attrs['after']}: {count(compared.sizes['statistic'], 'statistic')} "
+        f"of {count(heads, 'head')} over {count(texts, window)}",
         highlight=False,
         markup=False,
     )
-    for sentence in headline(found):
+    for sentence in headline(compared):
         console.print(sentence, style="bold", highlight=False, markup=False)
-    console.print(_table(rows[:_SHOWN], matched=found.attrs["matching"] == "profile"))
+    console.print(_table(rows[:_SHOWN], matched=compared.attrs["matching"] == "profile"))
     if len(rows) > _SHOWN:
         console.print(f"and {len(rows) - _SHOWN} more: --csv lists all", highlight=False)
     console.print(_READ, style="dim", highlight=False, markup=False)
@@ -124,8 +125,8 @@ def _plain(row: Change) -> dict[str, Any]:
     return {name: None if value != value else value for name, value in asdict(row).items()}  # noqa: PLR0124
 
 
-def _draw(found: xr.Dataset, formats: tuple[str, ...]) -> Path | None:
+def _draw(compared: xr.Dataset, formats: tuple[str, ...]) -> Path | None:
     from attnscope.figures.difference import difference_figures
     from attnscope.report import write_difference_report
 
-    return draw_page(found, formats, difference_figures, write_difference_report)
+    return draw_page(compared, formats, difference_figures, write_difference_report)

@@ -214,9 +214,9 @@ def _heads_to_show(tree: xr.DataTree, layer: int | None, head: int | None) -> li
     return best_heads(tree, layer=layer, head=head, count=number)
 
 
-def _print_relearned(found: xr.Dataset, folder: Path) -> None:
+def _print_relearned(relearned: xr.Dataset, folder: Path) -> None:
     """How far the loss fell, on standard error."""
-    losses, kept = found.loss.values, named(folder / "relearned")
+    losses, kept = relearned.loss.values, named(folder / "relearned")
     said = f"relearned positions: loss {losses[0]:.3f} -> {losses[-1]:.3f}; model kept in {kept}"
     new_console(errors=True).print(said, highlight=False, markup=False, soft_wrap=True)
 

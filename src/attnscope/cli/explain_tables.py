@@ -218,19 +218,19 @@ def _yes(value: bool) -> str:
     return "yes" if value else "no"
 
 
-def _table_of_changes(found: xr.Dataset, rows: Sequence[HeadVerdict]) -> Table:
+def _table_of_changes(content: xr.Dataset, rows: Sequence[HeadVerdict]) -> Table:
     """The weight of the first heads at their offsets, before and after every change of their input."""
     from rich.table import Table
 
     table = Table(title="weight at the offset t*, before and after a change", title_justify="left")
     table.add_column("layer.head\nt*")
-    heads = [found.sel(layer=row.layer, head=row.head) for row in rows]
-    for row, one in zip(rows, heads, strict=True):
-        place = _number(float(one.target), "+.0f")
+    heads = [content.sel(layer=row.layer, head=row.head) for row in rows]
+    for row, values in zip(rows, heads, strict=True):
+        place = _number(float(values.target), "+.0f")
         table.add_column(f"{row.layer}.{row.head}\n{place}", justify="right")
-    table.add_row("before", *(f"{float(one.mass_before):.3f}" for one in heads), end_section=True)
-    for name in found.change.values:
-        table.add_row(name, *(f"{float(one.mass_after.sel(change=name)):.3f}" for one in heads))
+    table.add_row("before", *(f"{float(values.mass_before):.3f}" for values in heads), end_section=True)
+    for name in content.change.values:
+        table.add_row(name, *(f"{float(values.mass_after.sel(change=name)):.3f}" for values in heads))
     return table
 
 

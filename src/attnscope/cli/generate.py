@@ -150,11 +150,11 @@ def generate(
 
 def _spans(given: list[str]) -> dict[str, str]:
     spans: dict[str, str] = {}
-    for one in given:
-        name, equals, pattern = one.partition("=")
+    for text in given:
+        name, equals, pattern = text.partition("=")
         if not equals or not name.strip() or not pattern:
             raise AttnscopeError(
-                f"--span is {one!r:.60}; expected a name and a pattern, as document='<doc>...</doc>'"
+                f"--span is {text!r:.60}; expected a name and a pattern, as document='<doc>...</doc>'"
             )
         spans[name.strip()] = pattern
     return spans

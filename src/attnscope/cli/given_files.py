@@ -68,11 +68,11 @@ class GivenFiles:
             return None
         if texts is not None and texts.streams:
             return None
-        beside = [file for one in (images, sounds, pictured) if one is not None for file in one.files]
+        beside = [file for form in (images, sounds, pictured) if form is not None for file in form.files]
         paths = tuple(dict.fromkeys([*_below(places), *beside]))
-        found = cls(texts, images, sounds, pictured, is_chat, paths)
-        found.states.update({path: file_state(path) for path in paths})
-        return found
+        files = cls(texts, images, sounds, pictured, is_chat, paths)
+        files.states.update({path: file_state(path) for path in paths})
+        return files
 
     @property
     def packages(self) -> tuple[str, ...]:
@@ -88,9 +88,9 @@ class GivenFiles:
     def digests(self) -> dict[str, str]:
         """Hash of the contents in each form in which they may be read."""
         forms = {"texts": self.texts, "images": self.images, "sounds": self.sounds, "pictured": self.pictured}
-        found = {name: one.sha256() for name, one in forms.items() if one is not None}
+        digests = {name: form.sha256() for name, form in forms.items() if form is not None}
         said = None if self.sounds is None else self.sounds.transcripts()
-        return found if said is None else {**found, "said": short_hash(said)}
+        return digests if said is None else {**digests, "said": short_hash(said)}
 
     def were_read_by(self, signature: dict[str, Any]) -> bool:
         """Whether a run of that signature read these contents, and no file changed since the first look."""

@@ -87,5 +87,5 @@ def print_groups(results: xr.Dataset, console: Console) -> None:
 
 def _without_nan(values: Any) -> Any:
     if isinstance(values, list):
-        return [_without_nan(one) for one in values]  # pyright: ignore[reportUnknownVariableType]
+        return [_without_nan(item) for item in values]  # pyright: ignore[reportUnknownVariableType]
     return None if values != values else values  # noqa: PLR0124

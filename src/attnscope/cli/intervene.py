@@ -119,7 +119,7 @@ def intervene(
             steps=steps,
             search=search,
             curves=curves,
-            together=[options.heads_of("--together", one) for one in together or ()],
+            together=[options.heads_of("--together", names) for names in together or ()],
             forbid_offsets=forbid_offset or (),
             forbid_first=forbid_first,
             forbid_tokens=forbid_token or (),

@@ -65,12 +65,12 @@ def as_dict(tree: xr.DataTree, folder: Path) -> dict[str, Any]:
 def _together_rows(tree: xr.DataTree) -> list[dict[str, Any]]:
     if "together" not in tree.children:
         return []
-    found = tree["together"].to_dataset().drop_vars(["loss_change", "source"]).transpose("set", "ablation")
+    sets = tree["together"].to_dataset().drop_vars(["loss_change", "source"]).transpose("set", "ablation")
     return [
         {"heads": str(name), "ablation": str(ablation)}
-        | {str(key): value.values[place, row].item() for key, value in found.data_vars.items()}
-        for place, name in enumerate(found["set"].values)
-        for row, ablation in enumerate(found.ablation.values)
+        | {str(key): value.values[place, row].item() for key, value in sets.data_vars.items()}
+        for place, name in enumerate(sets["set"].values)
+        for row, ablation in enumerate(sets.ablation.values)
     ]
 
 
@@ -81,12 +81,12 @@ def print_csv(tree: xr.DataTree) -> None:
 
     signature = Signature.from_json(tree.attrs["signature"]).short
     table: list[list[Any]] = []
-    for row in sorted(verdicts(tree), key=lambda one: (one.layer, one.head)):
+    for row in sorted(verdicts(tree), key=lambda row: (row.layer, row.head)):
         plain = asdict(row)
         effects = plain.pop("effects")
         effects["shuffled"] = plain.pop("shuffled") or dict.fromkeys(_ENDS)
         effects["forbidden"] = plain.pop("forbidden") or dict.fromkeys(_ENDS)
-        plain |= {f"{name}_{key}": value for name, one in effects.items() for key, value in one.items()}
+        plain |= {f"{name}_{key}": value for name, effect in effects.items() for key, value in effect.items()}
         plain |= {"matters": row.matters, "signature": signature}
         if not table:
             table.append(list(plain))
@@ -164,8 +164,8 @@ def _table(rows: list[HeadVerdict]) -> Table:
         cells = [f"{row.layer}.{row.head}", *([row.attention] if crossing else []), row.kind]
         cells += [peak, f"{row.peak_weight:.2f}", *([share] if why else [])]
         changes = [*([row.shuffled] if shuffled else []), *row.effects.values()]
-        found = [f"{row.searched or 0:+.3f}"] if searched else []
-        table.add_row(*cells, *(_change(one) for one in changes), *found)
+        last = [f"{row.searched or 0:+.3f}"] if searched else []
+        table.add_row(*cells, *(_change(change) for change in changes), *last)
     return table
 
 
@@ -178,7 +178,7 @@ def _forbidden_table(rows: list[HeadVerdict]) -> Table:
     for heading in ("head", "weight forbidden", "loss", "95% interval"):
         table.add_column(heading, justify="right")
     known = [(row, row.forbidden) for row in rows if row.forbidden is not None]
-    for row, effect in sorted(known, key=lambda one: -abs(one[1].mean))[:_FEW]:
+    for row, effect in sorted(known, key=lambda item: -abs(item[1].mean))[:_FEW]:
         interval = f"{effect.low:+.3f} to {effect.high:+.3f}" if np.isfinite(effect.low) else ""
         name = f"{row.layer}.{row.head}"
         table.add_row(name, f"{row.forbidden_weight or 0:.3f}", _change(effect), interval)
@@ -200,14 +200,14 @@ def _together_table(rows: list[dict[str, Any]]) -> Table:
         "95% interval",
     ):
         table.add_column(heading, justify="left" if heading in {"heads", "ablation"} else "right")
-    for one in rows:
-        low, high = one["between_low"], one["between_high"]
+    for row in rows:
+        low, high = row["between_low"], row["between_high"]
         table.add_row(
-            one["heads"],
-            one["ablation"],
-            f"{one['effect']:+.3f}{'*' if one['shown'] else ' '}",
-            f"{one['alone']:+.3f}",
-            f"{one['between']:+.3f}{'*' if one['between_shown'] else ' '}",
+            row["heads"],
+            row["ablation"],
+            f"{row['effect']:+.3f}{'*' if row['shown'] else ' '}",
+            f"{row['alone']:+.3f}",
+            f"{row['between']:+.3f}{'*' if row['between_shown'] else ' '}",
             f"{low:+.3f} to {high:+.3f}" if np.isfinite(low) else "",
         )
     return table
@@ -225,7 +225,7 @@ def as_cell(value: Any) -> Any:
 def finite(value: Any) -> Any:
     """NaN becomes null, which JSON knows."""
     if isinstance(value, dict):
-        return {name: finite(one) for name, one in value.items()}
+        return {name: finite(item) for name, item in value.items()}
     if isinstance(value, list):
-        return [finite(one) for one in value]
+        return [finite(item) for item in value]
     return None if isinstance(value, float) and not np.isfinite(value) else value

@@ -40,22 +40,22 @@ def ls(
     """Which runs are there? Command, model, texts, how far, how large; no model is loaded."""
     from attnscope.results import runs
 
-    found = runs(*folder or ())
+    listed = runs(*folder or ())
     if as_json:
-        emit(json_text([as_dict(run) for run in found]) + "\n")
+        emit(json_text([as_dict(run) for run in listed]) + "\n")
         return
     console = new_console()
-    if not found:
+    if not listed:
         where = ", ".join(map(str, folder or ())) or "attnscope-runs and the current folder"
         console.print(f"no runs in {where}", highlight=False, markup=False, soft_wrap=True)
         return
-    table = _table(found)
+    table = _table(listed)
     if console.measure(table, options=console.options.update(max_width=_ANY)).maximum <= console.width:
         console.print(table)
     else:
-        for line in _lines(found):
+        for line in _lines(listed):
             console.print(line, highlight=False)
-    for run in found:
+    for run in listed:
         if run.damage:
             console.print(run.damage, highlight=False, markup=False)
 
@@ -103,7 +103,7 @@ def when_text(when: datetime) -> str:
     return f"{when:%b} {when.day:2d} " + (f"{when:%H:%M}" if recent else f"{when:%Y}".rjust(5))
 
 
-def _table(found: list[Run]) -> Table:
+def _table(listed: list[Run]) -> Table:
     """One line for each run."""
     from rich import box
     from rich.table import Table
@@ -113,20 +113,20 @@ def _table(found: list[Run]) -> Table:
     table.add_column("run")
     for heading in _HEADINGS:
         table.add_column(heading, justify="right" if heading == "size" else "left")
-    for run in found:
+    for run in listed:
         table.add_row(Text(str(run.path)), *_cells(run))
     return table
 
 
-def _lines(found: list[Run]) -> Iterator[RenderableType]:
+def _lines(listed: list[Run]) -> Iterator[RenderableType]:
     """Two lines for each run: path and model, and all else in columns."""
     from rich.cells import cell_len
     from rich.table import Table
     from rich.text import Text
 
-    rows = [[Text(heading, style="bold") for heading in _HEADINGS], *map(_cells, found)]
-    names = [Text("run  model", style="bold"), *(Text(str(run.path)) for run in found)]
-    for name, run in zip(names[1:], found, strict=True):
+    rows = [[Text(heading, style="bold") for heading in _HEADINGS], *map(_cells, listed)]
+    names = [Text("run  model", style="bold"), *(Text(str(run.path)) for run in listed)]
+    for name, run in zip(names[1:], listed, strict=True):
         name.append(f"  {run.model}", style="dim")
     columns = list(zip(*rows, strict=True))
     del columns[_MODEL]
@@ -147,6 +147,6 @@ def _cells(run: Run) -> list[Text]:
     size = "" if run.damage else size_text(run.bytes)
     told = (run.command, run.model, run.corpus, run.progress, when_text(run.when), size)
     signature = "" if run.signature is None else run.signature.short
-    cells = [Text(one) for one in (*told, signature)]
+    cells = [Text(part) for part in (*told, signature)]
     cells[_HEADINGS.index("how far")].stylize(style)
     return cells

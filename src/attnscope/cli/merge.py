@@ -31,45 +31,45 @@ def merge(
 
     formats = options.formats_of(figures)
     working()
-    found = run_merge(run)
-    page = _page(found, formats) if report else None
-    _print(found, page)
+    merged = run_merge(run)
+    page = _page(merged, formats) if report else None
+    _print(merged, page)
 
 
-def _page(found: Merged, formats: tuple[str, ...]) -> Path | None:
+def _page(merged: Merged, formats: tuple[str, ...]) -> Path | None:
     """The page of a scan, unless it has one already."""
     from attnscope.cli.place import PAGE
     from attnscope.cli.scan import draw
     from attnscope.statistics import load_scan
     from attnscope.store import RunFolder, manifest_of
 
-    if found.command != "scan" or not found.complete:
+    if merged.command != "scan" or not merged.complete:
         return None
-    if (found.path / PAGE).is_file():
-        return found.path / PAGE
-    manifest = manifest_of(found.path) or {}
-    with RunFolder(found.path, manifest["state"]["signature"]) as run:
+    if (merged.path / PAGE).is_file():
+        return merged.path / PAGE
+    manifest = manifest_of(merged.path) or {}
+    with RunFolder(merged.path, manifest["state"]["signature"]) as run:
         results = load_scan(run)
-    return draw(results, found.path, formats, [])
+    return draw(results, merged.path, formats, [])
 
 
-def _print(found: Merged, page: Path | None) -> None:
+def _print(merged: Merged, page: Path | None) -> None:
     from attnscope.store import named
 
-    where, out = named(found.path), new_console()
+    where, out = named(merged.path), new_console()
 
     def line(text: str) -> None:
         out.print(text, highlight=False, markup=False, soft_wrap=True)
 
-    texts = count(found.texts, "text")
+    texts = count(merged.texts, "text")
     line(
-        f"{where}: {texts} of {count(found.tasks, 'task')}"
-        if found.tasks
+        f"{where}: {texts} of {count(merged.tasks, 'task')}"
+        if merged.tasks
         else f"{where}: {texts}, whole before"
     )
     if page is not None:
-        line(f"report:  {where}/{page.relative_to(found.path)}")
-    if not found.complete:
+        line(f"report:  {where}/{page.relative_to(merged.path)}")
+    if not merged.complete:
         tell(
-            f"what {found.command} makes of all texts together needs the model: give its command again, without --task"
+            f"what {merged.command} makes of all texts together needs the model: give its command again, without --task"
         )

@@ -158,15 +158,15 @@ def memory_of(given: str | None) -> dict[int | str, str] | None:
     """What each device may take, from ``0=10GiB,cpu=30GiB``."""
     if given is None:
         return None
-    found: dict[int | str, str] = {}
+    sizes: dict[int | str, str] = {}
     for part in given.split(","):
         device, equals, size = part.strip().partition("=")
         if not equals or not size or not (device == "cpu" or device.isdecimal()):
             raise AttnscopeError(
                 f"--max-memory is {given!r:.60}; expected devices and sizes, as in 0=10GiB,cpu=30GiB"
             )
-        found[device if device == "cpu" else int(device)] = size
-    return found
+        sizes[device if device == "cpu" else int(device)] = size
+    return sizes
 
 
 def rule_or_file(given: str | None, known: tuple[str, ...]) -> str | Path | None:
@@ -205,12 +205,12 @@ def heads_of(flag: str, given: str | None) -> list[tuple[int, int]]:
     """
     from attnscope.errors import AttnscopeError
 
-    found: list[tuple[int, int]] = []
+    heads: list[tuple[int, int]] = []
     for name in given.split(",") if given else []:
         layer, _, head = name.strip().partition(".")
         if not (layer.isdecimal() and head.isdecimal()):
             raise AttnscopeError(
                 f"{flag} is {given!r}: give heads as layer.head, with commas between, as in 3.6,10.5"
             )
-        found.append((int(layer), int(head)))
-    return found
+        heads.append((int(layer), int(head)))
+    return heads

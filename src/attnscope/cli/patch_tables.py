@@ -60,8 +60,8 @@ def print_csv(tree: xr.DataTree) -> None:
         plain = {name: value for name, value in plain.items() if value is not None}
         plain |= {
             name if end == "mean" else f"{name}_{end}": value
-            for name, one in effects.items()
-            for end, value in one.items()
+            for name, effect in effects.items()
+            for end, value in effect.items()
             if end != "shown"
         }
         plain |= {"shown": row.effect.shown}
@@ -124,8 +124,8 @@ def _table(rows: list[PatchedPlace]) -> Table:
 def _agreement(tree: xr.DataTree) -> dict[str, dict[str, float]]:
     if "agreement" not in tree.children:
         return {}
-    found = tree["agreement"].to_dataset()
+    agreement = tree["agreement"].to_dataset()
     return {
-        str(name): {str(key): float(found[key].sel(estimator=name)) for key in found.data_vars}
-        for name in found.estimator.values
+        str(name): {str(key): float(agreement[key].sel(estimator=name)) for key in agreement.data_vars}
+        for name in agreement.estimator.values
     }

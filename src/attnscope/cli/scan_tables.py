@@ -27,9 +27,11 @@ def list_statistics() -> None:
         f"{name:26}{_with_units(statistic.words)}" + (" (not by default)" if name not in DEFAULT else "")
         for name, statistic in STATISTICS.items()
     ]
-    lines += [f"{name:26}{_with_units(one.words)} (with --groups)" for name, one in OF_GROUPS.items()]
+    lines += [
+        f"{name:26}{_with_units(statistic.words)} (with --groups)" for name, statistic in OF_GROUPS.items()
+    ]
     lines += [f"{'..._by_group':26}each of one number a head, of the queries of each group (with --groups)"]
-    nulls = [name for name, one in (STATISTICS | OF_GROUPS).items() if one.has_equal]
+    nulls = [name for name, statistic in (STATISTICS | OF_GROUPS).items() if statistic.has_equal]
     equal = [f"{f'equal_{name}':26}{name}, of equal weights over what a token may see" for name in nulls]
     summaries = [f"{name:26}{_with_units(words)}" for name, words in SUMMARIES.items()]
     more = "found beside them, not to be asked for by name:"
@@ -92,8 +94,8 @@ def print_csv(results: xr.Dataset) -> None:
         half = intervals(results)
         means |= {f"{name}_interval": half[name].values for name in [*means] if name in half}
     means |= group_columns(results) if "group_weight" in results else {}
-    found = patch_peaks(results) if "patch_profile" in results else peaks(results)
-    means |= {str(name): values.values for name, values in (found or {}).items()}
+    highest = patch_peaks(results) if "patch_profile" in results else peaks(results)
+    means |= {str(name): values.values for name, values in (highest or {}).items()}
     kinds = majority_names(results)
     signature = Signature.from_json(results.attrs["signature"]).short
     table = [["layer", "head", "layer_name", "layer_kind", "label", *means, "signature"]]

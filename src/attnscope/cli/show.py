@@ -85,27 +85,27 @@ def _print_damage(console: Console, damaged: list[str], files: int) -> None:
 
 
 def _print_variables(console: Console, variables: list[Variable]) -> None:
-    for node, members in groupby(variables, key=lambda one: one.node):
+    for node, members in groupby(variables, key=lambda variable: variable.node):
         own = list(members)
-        results = [one for one in own if not one.coordinate]
-        labels = [f"{one.name}{_units(one)}" for one in own if one.coordinate]
+        results = [variable for variable in own if not variable.coordinate]
+        labels = [f"{variable.name}{_units(variable)}" for variable in own if variable.coordinate]
         _heading(console, f"Variables of {node}" if node else "Variables")
         by_sizes: dict[tuple[tuple[str, int], ...], list[Variable]] = {}
-        for one in results:
-            by_sizes.setdefault(tuple(one.sizes.items()), []).append(one)
+        for variable in results:
+            by_sizes.setdefault(tuple(variable.sizes.items()), []).append(variable)
         for sizes, group in by_sizes.items():
             _line(console, f"  {_sizes(dict(sizes))}")
-            console.print(_grid((f"    {one.name}", _meaning(one)) for one in group))
+            console.print(_grid((f"    {variable.name}", _meaning(variable)) for variable in group))
         if labels:
             console.print(_grid([("  labelled by", ", ".join(labels))]))
 
 
-def _meaning(one: Variable) -> str:
-    return f"{one.long_name}{_units(one)}" or one.dtype
+def _meaning(variable: Variable) -> str:
+    return f"{variable.long_name}{_units(variable)}" or variable.dtype
 
 
-def _units(one: Variable) -> str:
-    return "" if one.units in {"", "1"} else f" [{one.units}]"
+def _units(variable: Variable) -> str:
+    return "" if variable.units in {"", "1"} else f" [{variable.units}]"
 
 
 def _sizes(sizes: dict[str, int]) -> str:
@@ -146,7 +146,7 @@ def _plain(told: Description) -> dict[str, Any]:
         "notes": told.notes,
         "parts": [as_dict(part) for part in told.parts],
         "files": {kind: {"files": number, "bytes": size} for kind, (number, size) in told.files.items()},
-        "variables": [vars(one) | {"sizes": dict(one.sizes)} for one in told.variables],
+        "variables": [vars(variable) | {"sizes": dict(variable.sizes)} for variable in told.variables],
         "report": None if told.page is None else str(told.page),
         "damaged": told.damaged,
         "unread": told.unread or None,

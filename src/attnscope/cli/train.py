@@ -112,7 +112,7 @@ def with_settings(command: Callable[..., None]) -> Callable[..., None]:
 def _kind(annotation: Any) -> tuple[Any, tuple[str, ...]]:
     """The type that a flag is read as, and the words that it may be."""
     if get_origin(annotation) in {Union, UnionType}:
-        annotation = next(one for one in get_args(annotation) if one is not NoneType)
+        annotation = next(kind for kind in get_args(annotation) if kind is not NoneType)
     if get_origin(annotation) is Literal:
         return str, get_args(annotation)
     return annotation, ()

@@ -107,19 +107,19 @@ def _lines(
 ) -> list[str]:
     if as_json:
         rows = [
-            {"source": source, "translations": [_as_json(one) for one in several]}
+            {"source": source, "translations": [_as_json(translation) for translation in several]}
             for source, several in zip(sources, translations, strict=True)
         ]
         return [json.dumps(row, ensure_ascii=False) for row in rows]
     if n_best == 1:
         return [several[0].text for several in translations]
     return [
-        f"{number} ||| {one.text} ||| {one.score:.4f}"
+        f"{number} ||| {translation.text} ||| {translation.score:.4f}"
         for number, several in enumerate(translations)
-        for one in several
+        for translation in several
     ]
 
 
-def _as_json(one: Translation) -> dict[str, str | float | int | None]:
-    score = None if math.isnan(one.score) else one.score
-    return {"text": one.text, "score": score, "left_out": one.left_out}
+def _as_json(translation: Translation) -> dict[str, str | float | int | None]:
+    score = None if math.isnan(translation.score) else translation.score
+    return {"text": translation.text, "score": score, "left_out": translation.left_out}

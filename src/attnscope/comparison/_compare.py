@@ -116,7 +116,7 @@ def compare(
     asked = read_systems(systems, out)
     text = read_test_text(asked, texts, targets, join=join)
     shown = _shown_pair(text, line)
-    length_in = length_in or ("words" if any(" " in one for one in text.source) else "characters")
+    length_in = length_in or ("words" if any(" " in line for line in text.source) else "characters")
     validated = asked[0].config or read_config()
 
     def scored(hypotheses: dict[str, Sequence[str]], resamples: int) -> xr.Dataset:
@@ -175,10 +175,10 @@ def length_limits(sources: Sequence[str], length_in: str = "words") -> list[int]
     >>> length_limits(["a " * n for n in range(1, 61)])
     [10, 20, 30, 40, 50]
     """
-    lengths = [len(one.split()) if length_in == "words" else len("".join(one.split())) for one in sources]
+    lengths = [len(line.split()) if length_in == "words" else len("".join(line.split())) for line in sources]
     reach = float(np.quantile(lengths, 0.98))  # the very longest few do not make a bucket
     wide = next(
-        one * 10**power for power in range(9) for one in (1, 2, 5) if reach <= _BUCKETS * one * 10**power
+        step * 10**power for power in range(9) for step in (1, 2, 5) if reach <= _BUCKETS * step * 10**power
     )
     return [limit for limit in range(wide, wide * _BUCKETS, wide) if limit < reach] or [wide]
 
@@ -207,7 +207,9 @@ def _by_system(systems: Sequence[System], outputs: dict[str, SystemOutput], text
             f"alignment_{name}": [output.aligned.get(name, np.nan) for output in outputs.values()]
             for name in ("error_rate", "precision", "recall")
         }
-    return xr.Dataset({name: ("system", one) for name, one in values.items()}, {"system": list(outputs)})
+    return xr.Dataset(
+        {name: ("system", numbers) for name, numbers in values.items()}, {"system": list(outputs)}
+    )
 
 
 def _alignment(text: ParallelText, shown: int, outputs: dict[str, SystemOutput]) -> xr.Dataset:

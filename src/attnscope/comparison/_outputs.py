@@ -184,7 +184,7 @@ class SystemOutputs:
             best = best_aligning_head(loaded.model, loaded.tokenizer, self.text)
         record: dict[str, Any] = {
             "signature": self._signature(loaded),
-            "parameters": sum(one.numel() for one in loaded.model.parameters()),
+            "parameters": sum(parameter.numel() for parameter in loaded.model.parameters()),
             "seconds": seconds,
             "cut": sum(several[0].left_out > 0 for several in translations),
             "threads": torch.get_num_threads(),

@@ -72,15 +72,17 @@ def read_systems(
     if systems is None:
         systems = PRESETS
     pairs = (
-        systems.items() if isinstance(systems, Mapping) else ((_called(Path(one)), one) for one in systems)
+        systems.items()
+        if isinstance(systems, Mapping)
+        else ((_called(Path(system)), system) for system in systems)
     )
     named: list[tuple[str, str | Path | TrainConfig]] = list(pairs)
     if not named:
         raise AttnscopeError("there is no system to compare: give YAML files of settings, or trained folders")
     named_systems: dict[str, System] = {}
-    for name, one in named:
+    for name, given in named:
         own = _unique(name, list(named_systems))
-        named_systems[own] = _read(own, one, out)
+        named_systems[own] = _read(own, given, out)
     return list(named_systems.values())
 
 
@@ -95,17 +97,19 @@ def is_trained(config: TrainConfig, folder: Path) -> bool:
     return finished_metrics(config, OwnedFolder(folder, "train").look()) is not None
 
 
-def _read(name: str, one: str | Path | TrainConfig, out: Path) -> System:
+def _read(name: str, given: str | Path | TrainConfig, out: Path) -> System:
     if Path(name).name != name or name.startswith(".") or not name.isprintable():
         raise AttnscopeError(
             f"a system cannot be called {name!r}, as files are named by it: rename the file or folder, or give a "
             "name in Python's mapping"
         )
     own = out / SYSTEMS / name
-    check_kind("a file of settings, a trained folder or a TrainConfig", str, Path, TrainConfig, **{name: one})
-    if isinstance(one, TrainConfig):
-        return System(name, own, _of_translation(one, name), given=False)
-    path = Path(one)
+    check_kind(
+        "a file of settings, a trained folder or a TrainConfig", str, Path, TrainConfig, **{name: given}
+    )
+    if isinstance(given, TrainConfig):
+        return System(name, own, _of_translation(given, name), given=False)
+    path = Path(given)
     if not path.exists():
         raise AttnscopeError(
             f"{path}: no such file or folder: give YAML files of settings, or trained folders"

@@ -66,8 +66,8 @@ class Chats:
         if is_chat(given):
             given = [given]
         items = cast("list[Any]", given) if isinstance(given, list) else [given]
-        if any(isinstance(one, list | Mapping) for one in items):
-            chats = [messages_of(one, f"text {number}", field) for number, one in enumerate(items, 1)]
+        if any(isinstance(item, list | Mapping) for item in items):
+            chats = [messages_of(item, f"text {number}", field) for number, item in enumerate(items, 1)]
             self._corpus = Corpus.from_sources([json.dumps(chat, ensure_ascii=False) for chat in chats])
         else:
             self._corpus = Corpus.from_sources(given, field=field, chats=True)
@@ -254,7 +254,7 @@ def written_out(
         for number, message in enumerate(messages)
     ]
     text, skeleton = (
-        _applied(one, name, tokenizer, template, to_answer=to_answer) for one in (messages, marked)
+        _applied(several, name, tokenizer, template, to_answer=to_answer) for several in (messages, marked)
     )
     said = [(str(message.get("content") or ""), group_of_role(message["role"])) for message in messages]
     return text, regions_between(text, skeleton, said, name)
@@ -303,7 +303,7 @@ def regions_between(text: str, skeleton: str, said: Sequence[tuple[str, str]], n
             f"{name}: the chat template does not write message {len(regions) + 1} or what is around it in the same way "
             f"whatever it says, so that its tokens cannot be told from the template's own: {_ADVICE}"
         )
-    left_out = [one for number, one in enumerate(said) if one[0].strip() and number not in numbers]
+    left_out = [part for number, part in enumerate(said) if part[0].strip() and number not in numbers]
     if left_out:
         content, role = left_out[0]
         raise AttnscopeError(
@@ -321,12 +321,12 @@ def roles_of(spans: tuple[tuple[int, int], ...], regions: list[Region]) -> tuple
     ('template', 'user', 'template')
     """
     ends = [region.end for region in regions]
-    found: list[str] = []
+    roles: list[str] = []
     for start, end in spans:
         place = bisect_left(ends, start + 1)  # the first content that ends behind the token's beginning
         inside = place < len(regions) and regions[place].start < max(end, start + 1)
-        found.append(regions[place].role if inside else TEMPLATE)
-    return tuple(found)
+        roles.append(regions[place].role if inside else TEMPLATE)
+    return tuple(roles)
 
 
 def _applied(

@@ -66,9 +66,9 @@ def list_columns(path: Path | Url) -> dict[str, bool]:
     AttnscopeError
         If pyarrow is not installed, or the file is of another kind.
     """
-    found: list[Any] = []
-    next(_values(path, "", found.append), None)
-    return {one.name: _is_list(one.type) for schema in found for one in schema}
+    schemas: list[Any] = []
+    next(_values(path, "", schemas.append), None)
+    return {column.name: _is_list(column.type) for schema in schemas for column in schema}
 
 
 def _values(path: Path | Url, field: str, check: Callable[[Any], None]) -> Iterator[Any]:
@@ -136,7 +136,7 @@ def _opened(path: Path | Url) -> Generator[Any]:
 def _check_field(path: Path | Url, schema: Any, field: str) -> None:
     import pyarrow.types as kinds
 
-    known = ", ".join(f"{one.name!r} ({one.type})" for one in schema)
+    known = ", ".join(f"{column.name!r} ({column.type})" for column in schema)
     place = schema.get_field_index(field)
     if place < 0:
         raise AttnscopeError(
@@ -150,7 +150,7 @@ def _check_field(path: Path | Url, schema: Any, field: str) -> None:
 
 
 def _check_lists(path: Path | Url, schema: Any, field: str) -> None:
-    known = ", ".join(f"{one.name!r} ({one.type})" for one in schema)
+    known = ", ".join(f"{column.name!r} ({column.type})" for column in schema)
     if field not in schema.names:
         raise AttnscopeError(
             f"{shown(path)}: no column {field!r}; the columns found are: {known}. Name one as `field` (--field)"

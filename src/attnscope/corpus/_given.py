@@ -35,8 +35,8 @@ def each(given: Any) -> Iterator[str | Path | Url]:
     ...
     attnscope.errors.AttnscopeError: item 2 of the texts is None; expected a string or a pathlib.Path: leave it out
     """
-    found = kept(given)
-    many = found if isinstance(found, list | Iterator) else [found]
+    texts = kept(given)
+    many = texts if isinstance(texts, list | Iterator) else [texts]
     for number, item in enumerate(cast("Iterable[Any]", many), start=1):
         yield _text(item, number)
 
@@ -122,8 +122,8 @@ def _text(item: Any, number: int) -> str | Path | Url:
 
 
 def _no_column(table: object, names: Iterable[Any]) -> str:
-    found = ", ".join(repr(name) for name in names) or "none"
+    listed = ", ".join(repr(name) for name in names) or "none"
     return (
-        f"the texts are {kind(table)} with the keys or columns {found}; {_EXPECTED}: give one of its columns, such as "
+        f"the texts are {kind(table)} with the keys or columns {listed}; {_EXPECTED}: give one of its columns, such as "
         "table['text']"
     )

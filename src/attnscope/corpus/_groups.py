@@ -106,9 +106,9 @@ class Grouping:
         names = [str(name) if isinstance(name, str) else name for name in cast("Iterable[Any]", given)]
         wrong = [name for name in names if not isinstance(name, str)]
         if wrong or len(names) != len(unit):
-            found = f"{wrong[0]!r:.60}" if wrong else f"{len(names)} names for {len(unit)} tokens"
+            said = f"{wrong[0]!r:.60}" if wrong else f"{len(names)} names for {len(unit)} tokens"
             raise AttnscopeError(
-                f"the function of groups gives {found} in {window_name(window, number)}; expected a string for each "
+                f"the function of groups gives {said} in {window_name(window, number)}; expected a string for each "
                 "token"
             )
         return [names[word] for word in window.words] if window.words else names
@@ -194,11 +194,11 @@ def kinds_of(window: Window) -> list[str]:
     >>> kinds_of(window)
     ['special', 'word start', 'word rest', 'number', 'punctuation', 'word start', 'space']
     """
-    found: list[str] = []
+    kinds: list[str] = []
     for token, special in zip(window.tokens, window.special, strict=True):
-        in_word = bool(found) and found[-1] in {WORD_START, WORD_REST}
-        found.append(SPECIAL if special else _kind_of(token, in_word=in_word))
-    return found
+        in_word = bool(kinds) and kinds[-1] in {WORD_START, WORD_REST}
+        kinds.append(SPECIAL if special else _kind_of(token, in_word=in_word))
+    return kinds
 
 
 def check_names(names: Sequence[str]) -> None:
@@ -275,8 +275,8 @@ def _rule(value: Mapping[str, Any], where: str) -> tuple[str, list[str], list[st
     """Name, tokens and kinds of one line."""
     name, tokens, kinds = value.get("group"), value.get("tokens", []), value.get("kinds", [])
     unknown = value.keys() - {"group", "tokens", "kinds"}
-    lists = all(isinstance(one, list) for one in (tokens, kinds))
-    strings = lists and all(isinstance(one, str) for one in (*tokens, *kinds))
+    lists = all(isinstance(part, list) for part in (tokens, kinds))
+    strings = lists and all(isinstance(name, str) for name in (*tokens, *kinds))
     if unknown or not isinstance(name, str) or not strings or not (tokens or kinds):
         raise AttnscopeError(
             f"{where}: expected a group, and its tokens or kinds in a list, as in "

@@ -50,7 +50,8 @@ def messages_of(chat: object, where: str, field: str | None = None) -> list[dict
     if not isinstance(chat, list) or not chat:
         raise AttnscopeError(f"{where}: expected a list of messages, one at least, as the chat")
     return [
-        _message(one, f"{where}, message {number}") for number, one in enumerate(cast("list[Any]", chat), 1)
+        _message(message, f"{where}, message {number}")
+        for number, message in enumerate(cast("list[Any]", chat), 1)
     ]
 
 
@@ -82,10 +83,10 @@ def without_nothing(row: Mapping[str, Any]) -> dict[str, Any]:
     """
     return {
         name: [
-            {key: part for key, part in cast("Mapping[str, Any]", one).items() if part is not None}
-            if isinstance(one, Mapping)
-            else one
-            for one in cast("list[Any]", value)
+            {key: part for key, part in cast("Mapping[str, Any]", item).items() if part is not None}
+            if isinstance(item, Mapping)
+            else item
+            for item in cast("list[Any]", value)
         ]
         if isinstance(value, list)
         else value
@@ -107,14 +108,14 @@ def group_of_role(role: str) -> str:
 def _message(message: Any, where: str) -> dict[str, Any]:
     if not isinstance(message, Mapping):
         raise AttnscopeError(f'{where}: expected an object as {{"role": "user", "content": "..."}}')
-    found = {str(key): value for key, value in cast("Mapping[Any, Any]", message).items()}
-    if "role" not in found and "from" in found:
-        role, content = found.pop("from"), found.pop("value", None)
-        found = {"role": _ROLES.get(str(role), role), "content": content} | found
-    role, content = found.get("role"), found.get("content")
+    fields = {str(key): value for key, value in cast("Mapping[Any, Any]", message).items()}
+    if "role" not in fields and "from" in fields:
+        role, content = fields.pop("from"), fields.pop("value", None)
+        fields = {"role": _ROLES.get(str(role), role), "content": content} | fields
+    role, content = fields.get("role"), fields.get("content")
     if not isinstance(role, str) or group_of_role(role) not in _KNOWN:
         raise AttnscopeError(f"{where}: has the role {role!r:.40}; expected one of {', '.join(_KNOWN)}")
     if content is not None and not isinstance(content, str):
         raise AttnscopeError(f"{where}: its content is no string; expected text alone, no pictures or sound")
     check_characters(content or "", where)
-    return found
+    return fields

@@ -40,7 +40,9 @@ def shown(path: Path | Url | str) -> str:
     >>> print(shown(Path("caf\udce9\n.txt")))
     caf\xe9\n.txt
     """
-    return "".join(_escaped(one) if unicodedata.category(one) in _HIDDEN else one for one in str(path))
+    return "".join(
+        _escaped(letter) if unicodedata.category(letter) in _HIDDEN else letter for letter in str(path)
+    )
 
 
 def file_mode(path: Path) -> int:

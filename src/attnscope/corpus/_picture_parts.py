@@ -27,7 +27,7 @@ def has_images(value: object) -> bool:
         return False
     named = (value.get(name) for name in _FIELDS)
     return any(
-        len(one) > 0 if isinstance(one, str | list | tuple) else one is not None for one in named
+        len(value) > 0 if isinstance(value, str | list | tuple) else value is not None for value in named
     ) or any(
         _kind(part) == "image"
         for message in _messages(cast("Mapping[str, Any]", value))
@@ -72,17 +72,17 @@ def chat_of(value: Mapping[str, Any], where: str) -> tuple[list[dict[str, Any]],
     """
     beside, chat = sources_of(value, where), _messages(value)
     split = [
-        _parts(one, f"{where}, message {number}") if isinstance(one, Mapping) else []
-        for number, one in enumerate(chat, start=1)
+        _parts(message, f"{where}, message {number}") if isinstance(message, Mapping) else []
+        for number, message in enumerate(chat, start=1)
     ]
     plain = [
-        {**one, "content" if "role" in one else "value": "".join(_texts(parts))}
-        if isinstance(one, Mapping)
-        else one
-        for one, parts in zip(chat, split, strict=True)
+        {**message, "content" if "role" in message else "value": "".join(_texts(parts))}
+        if isinstance(message, Mapping)
+        else message
+        for message, parts in zip(chat, split, strict=True)
     ]
     left, images, places = list(beside), list[Any](), 0
-    found: list[dict[str, Any]] = []
+    messages: list[dict[str, Any]] = []
     for message, parts in zip(
         messages_of(plain, where), split, strict=True
     ):  # which refuses what is no message
@@ -93,14 +93,14 @@ def chat_of(value: Mapping[str, Any], where: str) -> tuple[list[dict[str, Any]],
                 images += [own] if own is not None else left[:1]
                 left = left if own is not None else left[1:]
         bare = [{"type": "image"} if part["type"] == "image" else part for part in parts]
-        found.append({**message, "content": bare})
+        messages.append({**message, "content": bare})
     if left or places != len(images):
         given = f"{len(images) + len(left)} image{'s' * (len(images) + len(left) != 1)}"
         raise AttnscopeError(
             f"{where}: has {given}, and {places} place{'s' * (places != 1)} for images in its messages: put "
             f"{PLACE} (or a part of type image) where each belongs"
         )
-    return found, images
+    return messages, images
 
 
 def _texts(parts: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -122,7 +122,7 @@ def _parts(message: Mapping[str, Any], where: str) -> list[dict[str, Any]]:
     if content is None:
         return []
     if isinstance(content, list):
-        return [_part(one, where) for one in cast("list[Any]", content)]
+        return [_part(given, where) for given in cast("list[Any]", content)]
     if not isinstance(content, str):
         raise AttnscopeError(
             f"{where}: its content is {str(content)!r:.40}; expected a string, or a list of parts"
@@ -134,10 +134,10 @@ def _parts(message: Mapping[str, Any], where: str) -> list[dict[str, Any]]:
     return parts
 
 
-def _part(one: Any, where: str) -> dict[str, Any]:
-    if isinstance(one, str):
-        return {"type": "text", "text": one}
-    kind, part = _kind(one), cast("Mapping[str, Any]", one)
+def _part(given: Any, where: str) -> dict[str, Any]:
+    if isinstance(given, str):
+        return {"type": "text", "text": given}
+    kind, part = _kind(given), cast("Mapping[str, Any]", given)
     if kind == "image":
         return {**part, "type": kind}
     if kind != "text":

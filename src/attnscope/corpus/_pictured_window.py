@@ -83,10 +83,10 @@ def pictured_window(expanded: Expanded, tokenizer: Any, places: Mapping[int, str
     for first, last in expanded.images:
         for token, (start, end) in enumerate(spans):
             special[token] = special[token] or first <= start < end <= last
-    for token, one in enumerate(special):
-        tokens[token] = names[token] if one and spans[token][0] == spans[token][1] else tokens[token]
+    for token, is_special in enumerate(special):
+        tokens[token] = names[token] if is_special and spans[token][0] == spans[token][1] else tokens[token]
     if expanded.contents is None:
-        roles = [SPECIAL if one else TEXT for one in special]
+        roles = [SPECIAL if is_special else TEXT for is_special in special]
     else:
         roles = list(roles_of(tuple(spans), list(expanded.contents)))
     for image, pieces in enumerate(expanded.image_tokens(), start=1):

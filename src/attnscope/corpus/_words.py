@@ -155,7 +155,7 @@ def word_rule_of(given: Words) -> WordRule:
     if given == "unicode":
         return WordRule(given, _by_unicode)
     if given == "space":
-        return WordRule(given, lambda text: [one.span() for one in _SPACE.finditer(text)])
+        return WordRule(given, lambda text: [word.span() for word in _SPACE.finditer(text)])
     raise AttnscopeError(f"there is no rule of words {given!r}: choose unicode or space, or a file")
 
 
@@ -205,17 +205,17 @@ def _shown(window: Window, tokens: list[int]) -> str:
 def _numbered(window: Window, words: list[Span]) -> tuple[tuple[int, ...], int]:
     """The number of the word of each token, from 0, and how many tokens reach over the end of a word into another."""
     starts = [start for start, _ in words]
-    found: list[int] = []
+    numbers: list[int] = []
     across, before, waiting = 0, -1, False
     for (start, end), special in zip(window.spans, window.special, strict=True):
         first = -1 if special else _first_word(starts, words, start, end)
         if first >= 0 and first + 1 < len(words) and words[first + 1][0] < end:
             across += 1
-        follows = found and not special and (waiting or (first >= 0 and first == before))
-        found.append(found[-1] if follows else (found[-1] + 1 if found else 0))
+        follows = numbers and not special and (waiting or (first >= 0 and first == before))
+        numbers.append(numbers[-1] if follows else (numbers[-1] + 1 if numbers else 0))
         waiting = not special and not window.text[start:end].strip(" ")
         before = first
-    return tuple(found), across
+    return tuple(numbers), across
 
 
 def _first_word(starts: list[int], words: list[Span], start: int, end: int) -> int:
@@ -228,7 +228,7 @@ def _first_word(starts: list[int], words: list[Span], start: int, end: int) -> i
 
 
 def _by_unicode(text: str) -> list[Span]:
-    ends = [one.start() for one in _UNICODE.finditer(text)]
+    ends = [word.start() for word in _UNICODE.finditer(text)]
     return [(start, end) for start, end in pairwise(ends) if not text[start:end].isspace()]
 
 

@@ -182,21 +182,21 @@ def texts_and_targets(texts: Sources, targets: Sources, **options: Any) -> tuple
     ...
     attnscope.errors.AttnscopeError: a target is given and no text that it translates: give the source text too
     """
-    found = texts_of(texts, **options)
+    read = texts_of(texts, **options)
     if targets is None:
-        return found, None
+        return read, None
     if texts is None:
         raise AttnscopeError("a target is given and no text that it translates: give the source text too")
     target = texts_of(targets, **options)
-    if isinstance(found, EncodedTexts) or isinstance(target, EncodedTexts):
+    if isinstance(read, EncodedTexts) or isinstance(target, EncodedTexts):
         raise AttnscopeError(
             "found token ids beside a target; expected text on both sides: give strings or files"
         )
-    if all(any(map(is_standard_input, one.streams)) for one in (found, target)):
+    if all(any(map(is_standard_input, side.streams)) for side in (read, target)):
         raise AttnscopeError(
             "standard input (-) can be the text or the target, not both: name a file for one"
         )
-    return found, target
+    return read, target
 
 
 def windows_of(
@@ -264,7 +264,7 @@ def _rows(given: Any) -> list[Sequence[Any]]:
     many = kept(given)
     if not isinstance(many, list):
         raise AttnscopeError(f"the token ids are {kind(given)}; expected a tensor, or lists of whole numbers")
-    rows: list[Any] = [_plain(one) for one in cast("list[Any]", many)]
+    rows: list[Any] = [_plain(row) for row in cast("list[Any]", many)]
     rows = [rows] if rows and isinstance(rows[0], Number) else rows
     for number, row in enumerate(rows, start=1):
         if not isinstance(row, list | tuple):
@@ -275,11 +275,11 @@ def _rows(given: Any) -> list[Sequence[Any]]:
 def _row(items: Sequence[Any], number: int) -> tuple[int, ...]:
     if not items:
         raise AttnscopeError(f"text {number} has no token: leave it out")
-    row: list[Any] = [_plain(one) for one in items]
-    for one in row:
-        if isinstance(one, bool) or not isinstance(one, Integral) or int(one) < 0:
+    row: list[Any] = [_plain(token) for token in items]
+    for token in row:
+        if isinstance(token, bool) or not isinstance(token, Integral) or int(token) < 0:
             raise AttnscopeError(
-                f"text {number} holds {one!r:.60}; expected token ids, which are whole numbers from 0, in one row"
+                f"text {number} holds {token!r:.60}; expected token ids, which are whole numbers from 0, in one row"
             )
     return tuple(map(int, row))
 
@@ -287,7 +287,9 @@ def _row(items: Sequence[Any], number: int) -> tuple[int, ...]:
 def _check_beside(given: Mapping[str, Any]) -> None:
     """Other inputs of a model would change what it does, and are not read."""
     for name in given.keys() - _BESIDE:
-        zeros = name == "token_type_ids" and not any(_plain(one) for row in _rows(given[name]) for one in row)
+        zeros = name == "token_type_ids" and not any(
+            _plain(token) for row in _rows(given[name]) for token in row
+        )
         if not zeros:
             raise AttnscopeError(
                 f"found {name!r} beside the token ids; only input_ids and attention_mask are read: leave it out if "
@@ -307,8 +309,8 @@ def _unpadded(rows: list[tuple[int, ...]], masks: list[Sequence[Any]]) -> list[t
 
 def _unmasked(row: tuple[int, ...], items: Sequence[Any], number: int) -> tuple[int, ...]:
     """The tokens that are no padding."""
-    mask = [_plain(one) for one in items]
-    ones = [place for place, one in enumerate(mask) if one == 1]
+    mask = [_plain(item) for item in items]
+    ones = [place for place, item in enumerate(mask) if item == 1]
     if len(mask) != len(row) or len(ones) + mask.count(0) != len(mask):
         raise AttnscopeError(
             f"the attention_mask of text {number} does not fit; expected a 0 or 1 for each token"

@@ -190,14 +190,14 @@ def value_field(value: dict[str, Any], field: str, where: str) -> str:
     >>> value_field({"text": "One.", "year": 1901}, "year", "a.jsonl, line 1")
     '1901'
     """
-    found = value.get(field)
-    if found is None or isinstance(found, (list, dict)) or str(found).strip() == "":
-        kind = "no value" if found is None or isinstance(found, str) else f"a JSON {_kind(found)}"
+    content = value.get(field)
+    if content is None or isinstance(content, (list, dict)) or str(content).strip() == "":
+        kind = "no value" if content is None or isinstance(content, str) else f"a JSON {_kind(content)}"
         raise AttnscopeError(
             f"{where}: field {field!r} (--by) holds {kind}; expected a word or a number in each line, by which texts "
             "are held apart"
         )
-    said = str(found).lower() if isinstance(found, bool) else str(found)
+    said = str(content).lower() if isinstance(content, bool) else str(content)
     check_characters(said, where)
     return said
 

@@ -141,24 +141,24 @@ def images_of(given: Any) -> Images | None:
     if isinstance(given, Mapping) and _PROCESSED in given:
         given = cast("Mapping[str, Any]", given)[_PROCESSED]
     many = cast("list[Any]", given if isinstance(given, list | tuple) else [given])
-    found = [_items_of(one) for one in many]
-    if not any(items for items, _ in found):
+    read = [_items_of(item) for item in many]
+    if not any(items for items, _ in read):
         return None
-    for number, (one, (items, _)) in enumerate(zip(many, found, strict=True), start=1):
+    for number, (entry, (items, _)) in enumerate(zip(many, read, strict=True), start=1):
         if not items:
             raise AttnscopeError(
-                f"item {number} is {shown(str(one))[:100]!r}, which is no image, beside others that are: expected "
+                f"item {number} is {shown(str(entry))[:100]!r}, which is no image, beside others that are: expected "
                 f"images alone ({', '.join(SUFFIXES)}, or objects)"
             )
     names = Names()
     items = [
         (names.new(item[0]), item[1]) if isinstance(item, tuple) else item
-        for several, _ in found
+        for several, _ in read
         for item in several
     ]
     if len({_is_tensor(item) for item in items}) > 1:
         raise AttnscopeError("pixel_values stand beside images that no processor has read: give either")
-    return Images(items, beside_text=any(text for _, text in found))
+    return Images(items, beside_text=any(text for _, text in read))
 
 
 def _is_tensor(given: object) -> TypeGuard[Tensor]:

@@ -152,7 +152,7 @@ class LinePairs:
         target_tokenizer = TargetTokenizer(self._tokenizer)
         around_text, around_target = Frame.of(self._tokenizer), Frame.of(target_tokenizer)
         for text, target in zip(self._texts, self._targets, strict=False):  # `check` counts them
-            blank = [not one.content.strip() for one in (text, target)]
+            blank = [not side.content.strip() for side in (text, target)]
             if any(blank) and not all(blank):
                 name, here, there = (
                     (text.name, "text", "target") if blank[0] else (target.name, "target", "text")

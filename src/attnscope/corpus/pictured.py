@@ -122,23 +122,23 @@ def pictured_of(given: object, field: str | None = None) -> PicturedTexts | None
     if field is not None:
         return None
     many = cast("list[Any]", given if isinstance(given, list | tuple) else [given])
-    files = [_files_at(one) if isinstance(one, Path) else [] for one in many]
+    files = [_files_at(item) if isinstance(item, Path) else [] for item in many]
     if not any(map(has_images, many)) and not any(
         _has_pictured_lines(file) for each in files for file, _ in each
     ):
         return None
     names = Names()
-    found: list[PicturedText] = []
-    for number, (one, each) in enumerate(zip(many, files, strict=True), start=1):
-        if isinstance(one, Path) and not each:
-            file_mode(one)
-            raise _beside(one)
+    read: list[PicturedText] = []
+    for number, (item, each) in enumerate(zip(many, files, strict=True), start=1):
+        if isinstance(item, Path) and not each:
+            file_mode(item)
+            raise _beside(item)
         for file, name in each:
-            found += _in_file(file, names.new(name))
-        if not isinstance(one, Path):
-            found.append(_of(one, f"text {number}", None))
-    folders = [one for one in many if isinstance(one, Path) and one.is_dir()]
-    return PicturedTexts(found, beside_images=bool(folders) and images_of(folders) is not None)
+            read += _in_file(file, names.new(name))
+        if not isinstance(item, Path):
+            read.append(_of(item, f"text {number}", None))
+    folders = [item for item in many if isinstance(item, Path) and item.is_dir()]
+    return PicturedTexts(read, beside_images=bool(folders) and images_of(folders) is not None)
 
 
 def _files_at(path: Path) -> list[tuple[Path, str]]:
@@ -187,7 +187,7 @@ def _of(value: object, name: str, folder: Path | None) -> PicturedText:
     if isinstance(text, str):
         check_characters(text, name)
         return PicturedText(name, text, (), _images(sources_of(named, name), name, folder))
-    if not any(named.get(one) for one in CHAT_FIELDS):
+    if not any(named.get(field) for field in CHAT_FIELDS):
         raise AttnscopeError(f"{name}: expected a text (with {PLACE} where an image stands) or messages")
     messages, sources = chat_of(named, name)
     return PicturedText(name, None, tuple(messages), _images(sources, name, folder))
@@ -195,23 +195,23 @@ def _of(value: object, name: str, folder: Path | None) -> PicturedText:
 
 def _images(sources: Sequence[Any], name: str, folder: Path | None) -> Images:
     """The images that one text names; paths in a file count from its folder."""
-    found = [_image(source, name, folder) for source in sources]
-    return Images([]) if not found else cast("Images", images_of(found))
+    paths = [_image(source, name, folder) for source in sources]
+    return Images([]) if not paths else cast("Images", images_of(paths))
 
 
 def _image(source: Any, name: str, folder: Path | None) -> Any:
     """One of them, if it is an image."""
-    one = source
+    path = source
     if isinstance(source, str | Path):
         if "://" in str(source) or str(source).startswith("data:"):
             raise AttnscopeError(
                 f"{name}: the image {str(source)!r:.80} is an address: fetch it, and name the file"
             )
-        one = Path(source) if folder is None else folder / source
-        if not _is_file(one):
-            raise AttnscopeError(f"{name}: there is no image {shown(one)[:200]}: check the path")
+        path = Path(source) if folder is None else folder / source
+        if not _is_file(path):
+            raise AttnscopeError(f"{name}: there is no image {shown(path)[:200]}: check the path")
     try:
-        images = images_of([one])
+        images = images_of([path])
     except AttnscopeError as error:
         raise AttnscopeError(f"{name}: {error}") from error
     if images is None or len(images) != 1 or images.is_processed:
@@ -219,7 +219,7 @@ def _image(source: Any, name: str, folder: Path | None) -> Any:
             f"{name}: found what is no image that can be read here; expected paths (.png, .jpg, .webp), Pillow's "
             "images or arrays of pixels (row, column, 3) of uint8"
         )
-    return one
+    return path
 
 
 def _is_file(path: Path) -> bool:

@@ -76,7 +76,7 @@ class Sounds:
     """
 
     def __init__(self, items: "Sequence[Sound | tuple[str, Path]]", *, beside_text: bool = False) -> None:
-        self._items = [one if isinstance(one, Sound) else (one[0], Unchanged(one[1])) for one in items]
+        self._items = [item if isinstance(item, Sound) else (item[0], Unchanged(item[1])) for item in items]
         self.beside_text = beside_text
 
     def __len__(self) -> int:
@@ -110,7 +110,9 @@ class Sounds:
         if not any(there):
             return None
         if not all(there):
-            name = next(self._name(item) for item, found in zip(self._items, there, strict=True) if not found)
+            name = next(
+                self._name(item) for item, is_there in zip(self._items, there, strict=True) if not is_there
+            )
             raise AttnscopeError(
                 f"{name} has no transcript (.txt) beside it, and others have: add it, or take the others away"
             )
@@ -156,29 +158,29 @@ def sounds_of(given: Any) -> Sounds | None:
     """
     many = cast("list[Any]", given if isinstance(given, list | tuple) else [given])
     items: list[Sound | tuple[str, Path]] = []
-    found: list[bool] = []
+    there: list[bool] = []
     beside_text = False
     distinct = Names()
-    for one in many:
+    for item in many:
         before = len(items)
-        if isinstance(one, Mapping) and {"array", "sampling_rate"} <= one.keys():
-            items.append(_of_array(cast("Mapping[str, Any]", one), len(items) + 1))
-        elif isinstance(one, Path) and not is_standard_input(one) and not names_a_dataset(one):
-            folder = stat.S_ISDIR(file_mode(one))
-            files = files_below(one) if folder else [one]
-            names = [file.relative_to(one).as_posix() if folder else file.name for file in files]
+        if isinstance(item, Mapping) and {"array", "sampling_rate"} <= item.keys():
+            items.append(_of_array(cast("Mapping[str, Any]", item), len(items) + 1))
+        elif isinstance(item, Path) and not is_standard_input(item) and not names_a_dataset(item):
+            folder = stat.S_ISDIR(file_mode(item))
+            files = files_below(item) if folder else [item]
+            names = [file.relative_to(item).as_posix() if folder else file.name for file in files]
             items += [
                 (distinct.new(name), file)
                 for name, file in zip(names, files, strict=True)
                 if file.suffix.lower() == SUFFIX
             ]
             beside_text |= any(file.suffix.lower() == ".txt" for file in files)
-        found.append(len(items) > before)
+        there.append(len(items) > before)
     if not items:
         return None
-    if not all(found):
+    if not all(there):
         raise AttnscopeError(
-            f"item {1 + found.index(False)} is no sound, beside others that are: expected {SUFFIX} files alone"
+            f"item {1 + there.index(False)} is no sound, beside others that are: expected {SUFFIX} files alone"
         )
     return Sounds(items, beside_text=beside_text)
 

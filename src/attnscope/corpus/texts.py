@@ -158,7 +158,7 @@ class Corpus:
         ...     [(text.name, text.content) for text in Corpus.from_sources([Path(folder)], field="body")]
         [('a.jsonl:1', 'One.'), ('a.jsonl:2', 'Two.')]
         """
-        found: list[_Source] = []
+        opened_sources: list[_Source] = []
         strings, names = 0, Names()
         given = TEXT if sources is None else kept(sources)
         only_once = isinstance(given, Iterator)
@@ -170,8 +170,10 @@ class Corpus:
                 url = source if isinstance(source, Url) else Url(str(source))
                 opened = _open_url(url, field, names)
                 if by is not None and not chats:
-                    opened = [_held_apart(one, by, shown(url)) for one in opened]
-                found.extend(_as_asked(opened, url, field, chats=chats, lines=by_line, blank=blank_lines))
+                    opened = [_held_apart(source, by, shown(url)) for source in opened]
+                opened_sources.extend(
+                    _as_asked(opened, url, field, chats=chats, lines=by_line, blank=blank_lines)
+                )
             elif isinstance(source, str):
                 strings += 1
                 name = f"text {strings}"
@@ -185,35 +187,39 @@ class Corpus:
                     )
                 refuse_file_name(source, name)
                 text = _String(name, source)
-                last = found[-1] if found else None
+                last = opened_sources[-1] if opened_sources else None
                 if only_once and isinstance(last, _Strings):
                     last.add(source)
                 else:
-                    found.append(_Strings(source, strings) if only_once else text)
+                    opened_sources.append(_Strings(source, strings) if only_once else text)
             else:
                 opened = _open_path(source, "text" if field is None else field, names)
                 if by is not None and not chats:
-                    opened = [_held_apart(one, by, shown(source)) for one in opened]
-                found.extend(_as_asked(opened, source, field, chats=chats, lines=by_line, blank=blank_lines))
-        corpus = cls(found)
+                    opened = [_held_apart(part, by, shown(source)) for part in opened]
+                opened_sources.extend(
+                    _as_asked(opened, source, field, chats=chats, lines=by_line, blank=blank_lines)
+                )
+        corpus = cls(opened_sources)
         if sum(map(is_standard_input, corpus.streams)) > 1:
             raise AttnscopeError(
                 "standard input is given more than once, and can be read only once: give it once"
             )
-        if field is not None and not any(isinstance(source, (*_OF_RECORDS, _Chats)) for source in found):
+        if field is not None and not any(
+            isinstance(source, (*_OF_RECORDS, _Chats)) for source in opened_sources
+        ):
             raise AttnscopeError(
                 f"field {field!r} is given for .jsonl files, tables and data sets, and no source is one: "
                 "leave it out, or name a .jsonl, .parquet or .arrow file"
             )
-        if all(isinstance(source, _String) and not source.content.strip() for source in found):
-            raise _no_text(len(found))
+        if all(isinstance(source, _String) and not source.content.strip() for source in opened_sources):
+            raise _no_text(len(opened_sources))
         return corpus
 
     @property
     def streams(self) -> list[Path]:
         """What of it can be read only once."""
-        wholes = (one.whole if isinstance(one, _Lines | _Chats) else one for one in self._sources)
-        return [one.path for one in wholes if isinstance(one, _Stream)]
+        wholes = (source.whole if isinstance(source, _Lines | _Chats) else source for source in self._sources)
+        return [stream.path for stream in wholes if isinstance(stream, _Stream)]
 
     def __iter__(self) -> Iterator[Text]:
         """Yield the texts in order; blank ones too, as long as not all of them are blank."""
@@ -470,17 +476,17 @@ def _as_asked(
     opened: list[_Source], given: Path | Url, field: str | None, *, chats: bool, lines: bool, blank: bool
 ) -> Iterator[_Source]:
     """Files as chats or by line, where that is asked for."""
-    for one in opened:
+    for source in opened:
         if chats:
-            yield _chats(one, given, field)
+            yield _chats(source, given, field)
         else:
-            yield _Lines(one, blank) if lines and not isinstance(one, _OF_RECORDS) else one
+            yield _Lines(source, blank) if lines and not isinstance(source, _OF_RECORDS) else source
 
 
 def _refuse_mixed(given: Any) -> None:
     """Refuse URLs beside strings that are texts: among texts, a link may be one of them."""
-    texts = [one for one in given if isinstance(one, str)] if isinstance(given, list) else []
-    urls = [one for one in texts if is_url(one)]
+    texts = [text for text in given if isinstance(text, str)] if isinstance(given, list) else []
+    urls = [text for text in texts if is_url(text)]
     if urls and len(urls) < len(texts):
         raise AttnscopeError(_no_text_but_url(urls[0]))
 
@@ -536,11 +542,11 @@ def _open_url(url: Url, field: str | None, names: Names) -> list[_Source]:
         if files is None
         else [(file, file.inner.strip("/")[start:]) for file in files if holds_text(file)]
     )
-    found = [_open_file(file, names.new(name), field or "text") for file, name in named]
-    for one in found:
-        if isinstance(one, _JsonLines):
-            one.text_alone = field is None
-    return found or _refuse_empty(url)
+    sources = [_open_file(file, names.new(name), field or "text") for file, name in named]
+    for source in sources:
+        if isinstance(source, _JsonLines):
+            source.text_alone = field is None
+    return sources or _refuse_empty(url)
 
 
 def _open_file(path: Path | Url, name: str, field: str) -> _Source:
@@ -569,7 +575,7 @@ def holds_text(file: Path | Url) -> bool:
 
 
 def _no_text(count: int) -> AttnscopeError:
-    found = f"found nothing but white space (texts: {count})" if count else "found no text at all"
+    said = f"found nothing but white space (texts: {count})" if count else "found no text at all"
     return AttnscopeError(
-        f"no text: {found}; expected at least one word: give a string or a file that has some"
+        f"no text: {said}; expected at least one word: give a string or a file that has some"
     )

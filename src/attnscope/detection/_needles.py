@@ -158,7 +158,7 @@ def needle_probe(
     prompts = len(needles) * len(_DEPTHS)
     if not answers:
         return None, prompts
-    texts = tuple(plain_window(one.ids, f"prompt {number + 1}") for number, one in enumerate(answers))
+    texts = tuple(plain_window(answer.ids, f"prompt {number + 1}") for number, answer in enumerate(answers))
     return Probe("needle", texts, lambda numbers, call: _seen(answers[numbers[0]], call), 1), prompts
 
 
@@ -188,7 +188,10 @@ def _asked(
             "an answer: give a larger --window, or shorter needles"
         )
     text = [
-        token for one in windows for token, special in zip(one.ids, one.special, strict=True) if not special
+        token
+        for window in windows
+        for token, special in zip(window.ids, window.special, strict=True)
+        if not special
     ]
     hay = list(islice(cycle(text), room))
     cut = round(depth * room)

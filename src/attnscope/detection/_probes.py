@@ -63,7 +63,7 @@ def text_probe(windows: Sequence[Window], length: int, reach: Reach, batch_size:
         If none is long enough.
     """
     full = [window for window in windows if len(window) == length]
-    kept = full if 2 * len(full) >= len(windows) else [one for one in windows if len(one) >= _LEAST]
+    kept = full if 2 * len(full) >= len(windows) else [window for window in windows if len(window) >= _LEAST]
     if not kept:
         raise AttnscopeError(
             f"found no window of {_LEAST} tokens or more; expected some, so that places mean something: give longer "

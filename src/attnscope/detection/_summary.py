@@ -103,7 +103,9 @@ def summed_up(
         for name, values in columns.items()
     }
     if controls:
-        of_controls = [np.stack([one[name].values.mean(0) for name in names]) for one in controls.values()]
+        of_controls = [
+            np.stack([control[name].values.mean(0) for name in names]) for control in controls.values()
+        ]
         said = {"long_name": "Score with weights that know nothing", "units": "share"}
         variables["control_score"] = (("control", *cells), np.stack(of_controls), said)
     thresholds = [np.nan if ROLES[name].threshold is None else ROLES[name].threshold for name in names]
@@ -127,7 +129,7 @@ def _with_interval(
     return interval(scores, draws / draws.sum(1, keepdims=True))
 
 
-def counts_of(found: xr.Dataset) -> list[RoleCount]:
+def counts_of(roles: xr.Dataset) -> list[RoleCount]:
     """How many heads have each role, beside its nulls.
 
     Parameters
@@ -136,13 +138,13 @@ def counts_of(found: xr.Dataset) -> list[RoleCount]:
         From `roles`.
     """
     rows: list[RoleCount] = []
-    for name in map(str, found.role.values):
-        part = found.sel(role=name)
+    for name in map(str, roles.role.values):
+        part = roles.sel(role=name)
         score = part["score"].values
         threshold = None if np.isnan(part["threshold"]) else float(part["threshold"])
         controls = {
             str(control): part["control_score"].sel(control=control).values
-            for control in (found.control.values if "control" in found.coords else ())
+            for control in (roles.control.values if "control" in roles.coords else ())
         }
         layer, head = np.unravel_index(np.nanargmax(score), score.shape)
         highest = max((float(np.nanmax(values)) for values in controls.values()), default=np.nan)
@@ -156,7 +158,7 @@ def counts_of(found: xr.Dataset) -> list[RoleCount]:
                 heads=int(np.isfinite(score).sum()),
                 reached=_reaching(score, threshold),
                 best=float(score[layer, head]),
-                layer=int(found.layer.values[layer]),
+                layer=int(roles.layer.values[layer]),
                 head=int(head),
                 low=float(part["low"].values[layer, head]),
                 high=float(part["high"].values[layer, head]),
@@ -175,10 +177,10 @@ def _reaching(scores: np.ndarray, threshold: float | None) -> int | None:
     return None if threshold is None else int((scores >= threshold).sum())
 
 
-def headline(found: xr.Dataset) -> list[str]:
+def headline(roles: xr.Dataset) -> list[str]:
     """How many heads have each role, in sentences, beside as many with weights that know nothing."""
     said: list[str] = []
-    for row in counts_of(found):
+    for row in counts_of(roles):
         names = " or ".join(row.controls)
         if row.reached is None:
             beside = f"; {row.above} above every head with {names} weights" if row.controls else ""
@@ -192,9 +194,9 @@ def headline(found: xr.Dataset) -> list[str]:
             f"{row.title}: {row.reached} of {row.heads} heads at {row.threshold:g} or more"
             f"{f'; {counts}' if counts else ''}."
         )
-    return [*said, *(f"no {name}: {reason}." for name, reason in skipped_of(found).items())]
+    return [*said, *(f"no {name}: {reason}." for name, reason in skipped_of(roles).items())]
 
 
-def skipped_of(found: xr.Dataset) -> dict[str, str]:
+def skipped_of(roles: xr.Dataset) -> dict[str, str]:
     """Roles that were not looked for, and why."""
-    return json.loads(str(found.attrs.get("skipped", "{}")))
+    return json.loads(str(roles.attrs.get("skipped", "{}")))

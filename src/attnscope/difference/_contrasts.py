@@ -70,8 +70,8 @@ def contrasts(results: xr.Dataset, *, level: float = LEVEL) -> xr.Dataset:
         raise AttnscopeError(f"all texts have the same value, {values[0]!r}: there is nothing to hold apart")
     names = [
         str(name)
-        for name, one in results.data_vars.items()
-        if set(one.dims) == {"text", *_GRID} and name != "label" and one.dtype.kind == "f"
+        for name, values in results.data_vars.items()
+        if set(values.dims) == {"text", *_GRID} and name != "label" and values.dtype.kind == "f"
     ]
     if not names:
         raise AttnscopeError(
@@ -80,13 +80,13 @@ def contrasts(results: xr.Dataset, *, level: float = LEVEL) -> xr.Dataset:
     stacked = np.stack([results[name].transpose("text", *_GRID).values for name in names], 1)
     flat = stacked.reshape(len(stacked), -1)
     documents = np.unique(results.source.values.astype(str), return_inverse=True)[1]
-    found = [_welch(flat, documents, labels == value) for value in values]
+    tests = [_welch(flat, documents, labels == value) for value in values]
     if len(values) == 2:  # noqa: PLR2004 the second says what the first says: one of them is tested
-        found[1] = replace(found[1], p=np.full_like(found[1].p, np.nan))
+        tests[1] = replace(tests[1], p=np.full_like(tests[1].p, np.nan))
     shape = (len(names), len(values), *stacked.shape[2:])
 
     def of(name: str) -> np.ndarray:
-        columns = np.stack([getattr(one, name) for one in found]).reshape(len(values), *stacked.shape[1:])
+        columns = np.stack([getattr(test, name) for test in tests]).reshape(len(values), *stacked.shape[1:])
         return np.moveaxis(columns, 0, 1)
 
     p = of("p")
@@ -155,29 +155,29 @@ def field_of(results: xr.Dataset) -> str:
     return str(signature.get("settings", {}).get("by", "by"))
 
 
-def contrast_rows(found: xr.Dataset) -> list[dict[str, object]]:
+def contrast_rows(tested: xr.Dataset) -> list[dict[str, object]]:
     """Every difference that is known, those told from 0 first, the largest of each first."""
     rows: list[dict[str, object]] = []
-    for index in np.argwhere(np.isfinite(found.p.values)):
+    for index in np.argwhere(np.isfinite(tested.p.values)):
         statistic, by, layer, head = (int(number) for number in index)
         at = {"statistic": statistic, "by": by, "layer": layer, "head": head}
         rows.append(
             {
                 "layer": layer,
                 "head": head,
-                "statistic": str(found.statistic.values[statistic]),
-                "by": str(found.by.values[by]),
+                "statistic": str(tested.statistic.values[statistic]),
+                "by": str(tested.by.values[by]),
                 **{
-                    name: float(found[name].isel(at))
+                    name: float(tested[name].isel(at))
                     for name in ("mean", "others", "difference", "low", "high", "size", "p")
                 },
-                "differs": bool(found.differs.isel(at)),
+                "differs": bool(tested.differs.isel(at)),
             }
         )
     return sorted(rows, key=lambda row: (not row["differs"], -abs(float(str(row["size"])))))
 
 
-def contrasts_said(found: xr.Dataset) -> list[str]:
+def contrasts_said(tested: xr.Dataset) -> list[str]:
     """What differs, in sentences that say how sure they are.
 
     Examples
@@ -193,23 +193,23 @@ def contrasts_said(found: xr.Dataset) -> list[str]:
     listed = ", ".join(
         f"{value} ({texts} windows of {documents} documents)"
         for value, texts, documents in zip(
-            found.by.values, found.texts.values, found.documents.values, strict=True
+            tested.by.values, tested.texts.values, tested.documents.values, strict=True
         )
     )
-    said = [f"{found.attrs['field']}: {listed}."]
-    known, differs = np.isfinite(found.p.values), found.differs.values
+    said = [f"{tested.attrs['field']}: {listed}."]
+    known, differs = np.isfinite(tested.p.values), tested.differs.values
     if not known.any():
         return [*said, f"Nothing is told apart: each value, and all others, need {LEAST} documents or more."]
     heads, every = differs.any((0, 1)).sum(), known.any((0, 1)).sum()
-    rate = f"{float(found.attrs['level']):.0%}"
+    rate = f"{float(tested.attrs['level']):.0%}"
     said.append(
         f"{heads} of {every} heads differ in some statistic between a value and all others: {differs.sum()} of "
         f"{known.sum()} differences are told from 0 (false discovery rate {rate}, by documents)."
     )
-    lengths = found.length.values
+    lengths = tested.length.values
     if np.isfinite(lengths).all() and lengths.max() > _UNLIKE * lengths.min():
         each = ", ".join(
-            f"{value} {length:.0f}" for value, length in zip(found.by.values, lengths, strict=True)
+            f"{value} {length:.0f}" for value, length in zip(tested.by.values, lengths, strict=True)
         )
         said.append(
             f"Windows differ in length (tokens in the mean: {each}), and statistics with it: a difference need not "

@@ -85,8 +85,8 @@ def diff(
         raise AttnscopeError(
             f"heads (--heads) are {heads!r}; expected one of {', '.join(get_args(Matching))}"
         )
-    first, second = (_opened(one) for one in (before, after))
-    own, other = (Signature.from_json(one.attrs["signature"]) for one in (first, second))
+    first, second = (_opened(run) for run in (before, after))
+    own, other = (Signature.from_json(run.attrs["signature"]) for run in (first, second))
     _check_same(first, second, own, other)
     names = _common(first, second, statistics)
     signature = Signature(
@@ -119,10 +119,10 @@ def load_difference(run: RunFolder) -> xr.Dataset:
     AttnscopeError
         If it is gone.
     """
-    found = run.load("changes")
-    if found is None:
+    changes = run.load("changes")
+    if changes is None:
         raise AttnscopeError(f"{run.path} has no changes: give the same command again, which makes them anew")
-    return found.assign_attrs(run=str(run.path))
+    return changes.assign_attrs(run=str(run.path))
 
 
 def _opened(given: Scan) -> xr.Dataset:
@@ -158,15 +158,15 @@ def _check_same(first: xr.Dataset, second: xr.Dataset, own: Signature, other: Si
                 f"scan both models on one corpus, with one {reader}"
             )
     for name in _SETTINGS:
-        values = [(one.settings or {}).get(name) for one in (own, other)]
+        values = [(settings.settings or {}).get(name) for settings in (own, other)]
         if values[0] != values[1]:
             raise AttnscopeError(
                 f"the two scans differ in --{name}: {values[0]} and {values[1]}; scan both alike"
             )
     if any(first.sizes[dim] != second.sizes[dim] for dim in ("layer", "head", "text")):
         shapes = [
-            f"{one.sizes['layer']} x {one.sizes['head']} heads, {one.sizes['text']} {called}"
-            for one in (first, second)
+            f"{run.sizes['layer']} x {run.sizes['head']} heads, {run.sizes['text']} {called}"
+            for run in (first, second)
         ]
         raise AttnscopeError(
             f"the models have {shapes[0]} and {shapes[1]}: only models of one shape are compared"
@@ -180,7 +180,7 @@ def _check_cut(first: xr.Dataset, second: xr.Dataset, reads: str) -> None:
         if (name in first) != (name in second) or (
             name in first and not np.array_equal(first[name].values, second[name].values)
         ):
-            shown = [int(one[name].values[0]) if name in one else "none" for one in (first, second)]
+            shown = [int(side[name].values[0]) if name in side else "none" for side in (first, second)]
             raise AttnscopeError(
                 f"the models cut the same {reads} into different tokens ({name}: {shown[0]} and {shown[1]} of the "
                 "first that is read): offsets are not the same in both; compare models that cut alike"
@@ -219,7 +219,7 @@ def _compared(
     shape = (first.sizes["layer"], first.sizes["head"])
     partner, rule = np.broadcast_to(np.arange(shape[1]), shape).copy(), "number"
     distance = np.full(shape, np.nan)
-    profiles = [_profiles(one) for one in (first, second)]
+    profiles = [_profiles(run) for run in (first, second)]
     if profiles[0] is not None and profiles[1] is not None:
         partner, rule = match_heads(profiles[0], profiles[1], matching=heads, seed=seed)
         moved = np.take_along_axis(profiles[1], partner[..., None], 1)
@@ -230,11 +230,11 @@ def _compared(
             "patch_profile)"
         )
     values = [
-        np.stack([one[name].transpose("text", *grid).values for name in names], 1) for one in (first, second)
+        np.stack([run[name].transpose("text", *grid).values for name in names], 1) for run in (first, second)
     ]
     values[1] = np.take_along_axis(values[1], np.broadcast_to(partner, values[1].shape), -1)
     documents = first.source.values.tolist()
-    found = changes_by_document(values[1] - values[0], documents, level=level, seed=seed)
+    changes = changes_by_document(values[1] - values[0], documents, level=level, seed=seed)
     before = values[0].mean(0)
     spread = np.nanstd(before.reshape(len(names), -1), 1)[:, None, None]
     cells = ("statistic", *grid)
@@ -242,18 +242,18 @@ def _compared(
         {
             "before": (cells, before, {"long_name": "Mean over texts, first model"}),
             "after": (cells, values[1].mean(0), {"long_name": "Mean over texts, second model"}),
-            "change": (cells, found.mean, {"long_name": "Change"}),
-            "change_low": (cells, found.low, {"long_name": "Lower end of its 95% interval"}),
-            "change_high": (cells, found.high, {"long_name": "Upper end of its 95% interval"}),
-            "p": (cells, found.p, {"long_name": "Chance of so large a change", "units": "1"}),
+            "change": (cells, changes.mean, {"long_name": "Change"}),
+            "change_low": (cells, changes.low, {"long_name": "Lower end of its 95% interval"}),
+            "change_high": (cells, changes.high, {"long_name": "Upper end of its 95% interval"}),
+            "p": (cells, changes.p, {"long_name": "Chance of so large a change", "units": "1"}),
             "changed": (
                 cells,
-                found.changed,
+                changes.changed,
                 {"long_name": "Told from 0 at the false discovery rate", "units": "1"},
             ),
             "size": (
                 cells,
-                np.divide(found.mean, spread, out=np.zeros_like(before), where=spread > 0),
+                np.divide(changes.mean, spread, out=np.zeros_like(before), where=spread > 0),
                 {"long_name": "Change in standard deviations between heads", "units": "1"},
             ),
             "partner": (grid, partner, {"long_name": "Head of the second model", "units": "1"}),

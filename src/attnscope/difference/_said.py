@@ -45,46 +45,48 @@ class Change:
     changed: bool
 
 
-def changes_of(found: xr.Dataset) -> list[Change]:
+def changes_of(difference: xr.Dataset) -> list[Change]:
     """All changes, those that are told from 0 first, the largest of each first."""
     rows: list[Change] = []
-    for number, name in enumerate(found.statistic.values):
-        for row, layer in enumerate(found.layer.values):
-            for head in range(found.sizes["head"]):
+    for number, name in enumerate(difference.statistic.values):
+        for row, layer in enumerate(difference.layer.values):
+            for head in range(difference.sizes["head"]):
                 at = {"statistic": number, "layer": row, "head": head}
-                one = {key: float(found[key].isel(at)) for key in ("before", "after", "change", "size", "p")}
-                if np.isnan(one["before"]):
+                numbers = {
+                    key: float(difference[key].isel(at)) for key in ("before", "after", "change", "size", "p")
+                }
+                if np.isnan(numbers["before"]):
                     continue
                 rows.append(
                     Change(
                         int(layer),
                         head,
-                        int(found.partner.values[row, head]),
+                        int(difference.partner.values[row, head]),
                         str(name),
-                        str(found.units.values[number]),
-                        low=float(found.change_low.isel(at)),
-                        high=float(found.change_high.isel(at)),
-                        changed=bool(found.changed.isel(at)),
-                        **one,
+                        str(difference.units.values[number]),
+                        low=float(difference.change_low.isel(at)),
+                        high=float(difference.change_high.isel(at)),
+                        changed=bool(difference.changed.isel(at)),
+                        **numbers,
                     )
                 )
     return sorted(rows, key=lambda row: (not row.changed, -abs(row.size)))
 
 
-def headline(found: xr.Dataset) -> list[str]:
+def headline(difference: xr.Dataset) -> list[str]:
     """What the changes come to, in sentences that say how sure they are."""
-    rows = changes_of(found)
+    rows = changes_of(difference)
     if all(row.change == 0 for row in rows):
         return ["Nothing differs: both scans have the same numbers everywhere."]
     changed = [row for row in rows if row.changed]
     heads = {(row.layer, row.head) for row in rows}
     moved = {(row.layer, row.head) for row in changed}
-    unit = str(found.attrs["intervals_over"])
-    called = called_in(found.attrs)
-    over = f"{found.attrs['documents' if unit == 'documents' else 'texts']} {called[unit]}"
-    if not found.attrs["tested"]:
+    unit = str(difference.attrs["intervals_over"])
+    called = called_in(difference.attrs)
+    over = f"{difference.attrs['documents' if unit == 'documents' else 'texts']} {called[unit]}"
+    if not difference.attrs["tested"]:
         return [f"Nothing is told from 0: {over} say next to nothing of others. Give 6 or more."]
-    rate = f"{float(found.attrs['level']):.0%}"
+    rate = f"{float(difference.attrs['level']):.0%}"
     sentences = [
         (
             f"{len(moved)} of {len(heads)} heads changed in some statistic: {len(changed)} of {len(rows)} changes are "
@@ -96,7 +98,7 @@ def headline(found: xr.Dataset) -> list[str]:
     if changed:
         parts = [
             f"{name} {sum(row.statistic == name for row in changed)}"
-            for name in dict.fromkeys(map(str, found.statistic.values))
+            for name in dict.fromkeys(map(str, difference.statistic.values))
         ]
         sentences.append(f"Heads changed, by statistic: {'; '.join(parts)}.")
         first = changed[0]
@@ -104,10 +106,10 @@ def headline(found: xr.Dataset) -> list[str]:
             f"Most, for its statistic: {first.statistic} of head {first.layer}.{first.head}, {first.before:.3g} to "
             f"{first.after:.3g} ({first.size:+.1f} standard deviations between heads).".replace("-", "−")
         )
-    if found.attrs["matching"] == "number":
+    if difference.attrs["matching"] == "number":
         sentences.append("Each head is compared with the one of its number.")
     else:
-        other = int((found.partner.values != found["head"].values).sum())
+        other = int((difference.partner.values != difference["head"].values).sum())
         sentences.append(
             "Heads are matched by their offset profiles: those of one number are no more alike than by chance, or it "
             f"was asked for ({other} have another number)."

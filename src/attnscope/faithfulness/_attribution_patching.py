@@ -76,13 +76,13 @@ def estimated(
     summed = (3,) if by_position else (2, 3)
     layers: list[np.ndarray] = []
     for call, (patched, donor) in enumerate(zip(own, others, strict=True)):
-        gradient = torch.stack([one[call] for one in slopes]).mean(0)
+        gradient = torch.stack([step[call] for step in slopes]).mean(0)
         layers.append(((donor - patched) * gradient).sum(summed).double().cpu().numpy())
-    found = np.moveaxis(padded_heads(layers, axis=1), 0, 1)
+    estimates = np.moveaxis(padded_heads(layers, axis=1), 0, 1)
     dims = ("pair", "layer", "head", *(["position"] if by_position else []))
     attrs = {"long_name": "Change of the answer minus the wrong answer, estimated", "units": "logits"}
     return xr.Dataset(
-        {"estimate": (dims, found, attrs)},
-        coords={**layer_coordinates(sites), "head": np.arange(found.shape[2])},
+        {"estimate": (dims, estimates, attrs)},
+        coords={**layer_coordinates(sites), "head": np.arange(estimates.shape[2])},
         attrs={"steps": steps, "direction": direction},
     )

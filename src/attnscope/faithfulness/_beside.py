@@ -41,14 +41,14 @@ def where_heads_look(loaded: LoadedModel, windows: list[Window], *, band: int = 
         ``entropy``, ``first_token``, ... ``(layer, head[, offset])``.
     """
     results = statistics_of(loaded, windows, band=band)
-    found = xr.Dataset(
+    beside = xr.Dataset(
         {name: results[name].mean("text", keep_attrs=True) for name in _MEANS if name in results}
     )
     names = majority_names(results)
     if names is not None:
-        found["kind"] = (("layer", "head"), np.array(names, dtype=object))
+        beside["kind"] = (("layer", "head"), np.array(names, dtype=object))
     top = peaks(results)
-    return found if top is None else found.merge(top, combine_attrs="override")
+    return beside if top is None else beside.merge(top, combine_attrs="override")
 
 
 def why_heads_look(
@@ -109,19 +109,19 @@ def trust_in_weights(
     )
     shortest = min(map(len, given.windows))
     try:
-        found = contribution_profiles(
+        contributions = contribution_profiles(
             given, kinds=["norms", "effective"], band=min(band, max(1, shortest - 1))
         )
     except AttnscopeError as error:
         return None, str(error)
-    profile = found.profile_norms.mean("text")
+    profile = contributions.profile_norms.mean("text")
     top = profile.fillna(-1).argmax("offset")
     known = profile.notnull().any("offset")
     return xr.Dataset(
         {
-            "norm_offset": found.offset[top].drop_vars("offset").astype(float).where(known),
+            "norm_offset": contributions.offset[top].drop_vars("offset").astype(float).where(known),
             "norm_weight": profile.max("offset"),
-            "null_share": found.null_share.mean("text"),
-            "identifiable": found.identifiable.mean("text"),
+            "null_share": contributions.null_share.mean("text"),
+            "identifiable": contributions.identifiable.mean("text"),
         }
     ), ""

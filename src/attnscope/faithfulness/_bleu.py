@@ -92,9 +92,9 @@ def bleu_without_heads(
         stands_in = torch.zeros(1) if means is None else means.of(layer)[head]
         systems[f"{layer}.{head}"] = _translated(inquiry, texts, beams, (names[layer], head), stands_in)
         tell(done + 1)
-    found = score(systems, list(targets))
+    scores = score(systems, list(targets))
     layers, columns = np.array([(-1, -1), *chosen]).T
-    return found.assign_coords(layer=("system", layers), head=("system", columns)).assign_attrs(
+    return scores.assign_coords(layer=("system", layers), head=("system", columns)).assign_attrs(
         ablation=ablation
     )
 

@@ -114,7 +114,7 @@ def _of_batch(
         ]
     changes = {name: _stacked([layer[name] for layer in layers]) for name in ("loss", "kl", "accuracy")}
     heads = ("text", "ablation", "layer", "head")
-    found: dict[str, _Variable] = {
+    variables: dict[str, _Variable] = {
         "loss_change": (heads, changes["loss"] - _column(scores["loss"])),
         "kl": (heads, changes["kl"]),
         "accuracy_change": (heads, changes["accuracy"] - _column(scores["accuracy"])),
@@ -122,7 +122,7 @@ def _of_batch(
         "questions": ("text", (asked.labels >= 0).sum(1).cpu().numpy()),
     }
     if steps:
-        found["importance"], found["estimate"] = _estimates(inquiry, asked, stands_in, steps)
+        variables["importance"], variables["estimate"] = _estimates(inquiry, asked, stands_in, steps)
     coordinates = {
         "text": np.arange(place.start, place.stop),
         "source": ("text", np.array(inquiry.documents[place], dtype=object)),
@@ -131,7 +131,7 @@ def _of_batch(
         "head": np.arange(changes["loss"].shape[-1]),
         **({"estimator": list(ESTIMATES)} if steps else {}),
     }
-    dataset = xr.Dataset(found, coords=coordinates)
+    dataset = xr.Dataset(variables, coords=coordinates)
     for name, (words, units) in _WORDS.items():
         if name in dataset:
             dataset[name].attrs = {"long_name": words, "units": units}
@@ -167,38 +167,38 @@ def _estimates(
 ) -> tuple[_Variable, _Variable]:
     """Importance ``(text, layer, head)``, and estimates ``(text, estimator, ablation, layer, head)``."""
     gradients = HeadGradients(inquiry.model)
-    found = gradients.of(asked)
+    outputs = gradients.of(asked)
     middles = [(step + 0.5) / steps for step in range(steps)]  # the midpoint rule
     first_order, integrated, by_input = [], [], []
     for ablation, others in stands_in.items():
-        first_order.append(_stacked(attribution(found, others)))
+        first_order.append(_stacked(attribution(outputs, others)))
         along = [gradients.of(asked, gates_towards(others, share)) for share in middles]
-        slopes = [_gate_gradient(one, others, share) for one, share in zip(along, middles, strict=True)]
+        slopes = [_gate_gradient(step, others, share) for step, share in zip(along, middles, strict=True)]
         integrated.append(np.mean(slopes, 0))
         if ablation == "resample":
             moved = [gradients.of(asked, towards_donor=share) for share in middles]
             mean = [
-                (output, torch.stack([one[call][1] for one in moved]).mean(0))
-                for call, (output, _) in enumerate(found)
+                (output, torch.stack([step[call][1] for step in moved]).mean(0))
+                for call, (output, _) in enumerate(outputs)
             ]
             by_input.append(_stacked(attribution(mean, others)))
         else:
             by_input.append(np.full_like(first_order[-1], np.nan))
-    estimates = np.stack([np.stack(one, 1) for one in (first_order, integrated, by_input)], 1)
+    estimates = np.stack([np.stack(steps, 1) for steps in (first_order, integrated, by_input)], 1)
     return (
-        (("text", "layer", "head"), _stacked(importance(found))),
+        (("text", "layer", "head"), _stacked(importance(outputs))),
         (("text", "estimator", "ablation", "layer", "head"), estimates),
     )
 
 
 def _gate_gradient(
-    found: Sequence[tuple[Tensor, Tensor]], others: Sequence[Tensor], share: float
+    outputs: Sequence[tuple[Tensor, Tensor]], others: Sequence[Tensor], share: float
 ) -> np.ndarray:
     r"""Derivative of the loss in each head's gate, where every gate stands at `share`.
 
     What goes on is :math:`O + s(O' - O)`, so :math:`O' - O` is what lies between it and O' over :math:`1-s`.
     """
-    remaining = [(output, gradient / (1 - share)) for output, gradient in found]
+    remaining = [(output, gradient / (1 - share)) for output, gradient in outputs]
     return _stacked(attribution(remaining, others))
 
 

@@ -55,5 +55,5 @@ def embedding_leaves(model: PreTrainedModel, inputs: dict[str, Tensor]) -> Gener
     try:
         yield leaves
     finally:
-        for one in hooks:
-            one.remove()
+        for handle in hooks:
+            handle.remove()

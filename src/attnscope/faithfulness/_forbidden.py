@@ -72,7 +72,11 @@ def check_rule(rule: Forbidden, windows: Sequence[Window]) -> None:
     """
     longest = max(max(len(window), len(window.target or ())) for window in windows)
     ids = {
-        token for window in windows for one in (window, window.target) if one is not None for token in one.ids
+        token
+        for window in windows
+        for side in (window, window.target)
+        if side is not None
+        for token in side.ids
     }
     if rule.first or any(abs(offset) < longest for offset in rule.offsets) or ids & {*rule.tokens}:
         return
@@ -102,16 +106,16 @@ def without_forbidden(
         head)``; their means ``effect`` and ``forbidden_weight`` ``(layer, head)``, with ``effect_low`` and
         ``effect_high``, the 95% interval over documents (or windows), and ``shown``, as in `heads_of`.
     """
-    found = knock_out(inquiry, rule, renormalise=renormalise, tell=tell)
-    documents = found.source.values.tolist()
+    knocked = knock_out(inquiry, rule, renormalise=renormalise, tell=tell)
+    documents = knocked.source.values.tolist()
     units, called = units_of(documents)
-    mean, low, high, shown = by_document(found.loss_change.values, units, seed=seed)
+    mean, low, high, shown = by_document(knocked.loss_change.values, units, seed=seed)
     dims, nats = ("layer", "head"), {"units": "nats"}
     words = "Change of the loss where the head may not look there"
-    weight = found.weight.mean("text", skipna=False).assign_attrs(
+    weight = knocked.weight.mean("text", skipna=False).assign_attrs(
         long_name="Share of all weight that is forbidden", units="share"
     )
-    return found.assign(
+    return knocked.assign(
         effect=(dims, mean, {"long_name": words, **nats}),
         effect_low=(dims, low, {"long_name": "Lower end of its 95% interval", **nats}),
         effect_high=(dims, high, {"long_name": "Upper end of its 95% interval", **nats}),

@@ -138,7 +138,7 @@ def inputs_of(model: PreTrainedModel, window: AnyWindow) -> dict[str, Tensor]:
     read = {"input_ids": window}
     if model.config.is_encoder_decoder:
         read["decoder_input_ids"] = getattr(window, "target", None) or window
-    return {name: torch.tensor([list(ids_of(one))], device=model.device) for name, one in read.items()}
+    return {name: torch.tensor([list(ids_of(text))], device=model.device) for name, text in read.items()}
 
 
 def _mask_id(tokenizer: Any) -> int | None:

@@ -28,7 +28,7 @@ def document_draws(documents: Sequence[str], draws: int, seed: int) -> Float[np.
 
 
 def with_intervals(
-    found: xr.Dataset, names: Sequence[str], documents: Sequence[str], *, draws: int = 1000, seed: int = 0
+    effects: xr.Dataset, names: Sequence[str], documents: Sequence[str], *, draws: int = 1000, seed: int = 0
 ) -> xr.Dataset:
     """Add to each variable its mean over texts and the percentile interval of a bootstrap over documents.
 
@@ -56,7 +56,7 @@ def with_intervals(
     several = len(set(documents)) >= LEAST
     added: dict[str, xr.DataArray] = {}
     for name in names:
-        values = found[name].transpose("text", ...)
+        values = effects[name].transpose("text", ...)
         known = np.isfinite(values.values)
         flat = np.where(known, values.values, 0.0).reshape(len(values), -1)
         count = known.reshape(len(values), -1).astype(np.float64)
@@ -73,4 +73,4 @@ def with_intervals(
             said = {"mean": "mean over texts", "low": "2.5 % point", "high": "97.5 % point"}[end]
             attrs = values.attrs | {"long_name": f"{values.attrs.get('long_name', name)}, {said}"}
             added[f"{name}_{end}"] = like.copy(data=part.reshape(like.shape)).assign_attrs(attrs)
-    return found.assign(added)
+    return effects.assign(added)

@@ -89,11 +89,11 @@ class InterventionJob:
             self.tell(Progress("why they look there", self._of_effects + 0.03))
             for name, make in (("why", self._why), ("trust", self._trust)):
                 kept = None if stored.run is None else stored.run.load(name)
-                found, reason = (kept, "") if kept is not None else make(windows)
-                if found is None:
+                part, reason = (kept, "") if kept is not None else make(windows)
+                if part is None:
                     skipped[name] = reason
                 else:
-                    stored.get(name, lambda found=found: found)
+                    stored.get(name, lambda kept=part: kept)
             stored.get("shuffled", lambda: shuffled_weights(self.asked, seed=self.seed))
         rule = self.rule
         if rule is not None:

@@ -127,14 +127,14 @@ def knock_out(
                     shares.append([unknown])
                     continue
                 queries, keys = asked.reading.sides(site.kind)
-                found = _Knocked(rule, queries.valid, keys.input_ids, renormalise=renormalise)
+                knocked = _Knocked(rule, queries.valid, keys.input_ids, renormalise=renormalise)
                 parts: list[Tensor] = []
                 for first in range(0, heads[call], most):
                     some = range(first, min(first + most, heads[call]))
-                    logits = passes.run({call: found.edit(some)}, len(some))
+                    logits = passes.run({call: knocked.edit(some)}, len(some))
                     parts.append((asked.scores(logits)["loss"] - loss).T)
                 of_texts.append(parts)
-                shares.append([found.share])
+                shares.append([knocked.share])
         sites = passes.sites
         changes.append(_joined(of_texts, heads))
         weights.append(_joined(shares, heads))
@@ -185,5 +185,7 @@ class _Knocked:
 
 def _joined(parts: list[list[Tensor]], heads: list[int]) -> np.ndarray:
     """``(text, layer, head)``."""
-    flat = torch.cat([torch.cat([one.cpu() for one in layer], 1) for layer in parts], 1).double().numpy()
+    flat = (
+        torch.cat([torch.cat([tensor.cpu() for tensor in layer], 1) for layer in parts], 1).double().numpy()
+    )
     return np.stack([of_layers(row, heads) for row in flat])

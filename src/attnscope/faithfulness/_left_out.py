@@ -80,12 +80,12 @@ def leave_one_out(
     def run(some: Sequence[int]) -> Tensor:
         nonlocal hidden
         hidden = torch.tensor(some)
-        several = {key: one.expand(len(some), *one.shape[1:]) for key, one in inputs.items()}
+        several = {key: tensor.expand(len(some), *tensor.shape[1:]) for key, tensor in inputs.items()}
         with watching(model, observe):
             return log_probabilities(forward(model, several, lambda _: name), positions).exp()
 
     whole = run([-1])
     largest = max(largest, whole.numel())
     size = max(1, _NUMBERS_AT_ONCE // largest)
-    found = [(run(chosen[at : at + size]) - whole).abs().sum(-1) / 2 for at in range(0, len(chosen), size)]
-    return torch.cat(found) if found else whole.new_zeros(0, whole.shape[1])
+    changes = [(run(chosen[at : at + size]) - whole).abs().sum(-1) / 2 for at in range(0, len(chosen), size)]
+    return torch.cat(changes) if changes else whole.new_zeros(0, whole.shape[1])

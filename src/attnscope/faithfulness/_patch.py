@@ -207,9 +207,9 @@ def load_patching(run: RunFolder) -> xr.DataTree:
 
 
 def _among(name: str, value: str, known: tuple[Name, ...]) -> Name:
-    for one in known:
-        if one == value:
-            return one
+    for choice in known:
+        if choice == value:
+            return choice
     raise AttnscopeError(f"{name} (--{name}) is {shortly(value)}; expected {' or '.join(known)}")
 
 
@@ -232,10 +232,10 @@ def _receiver(given: object, what: str, *, by_position: bool) -> tuple[int, int]
         raise AttnscopeError(
             "a receiver (--receiver) is for paths from head to head; leave out what residual and by position"
         )
-    found = _RECEIVER.fullmatch(given) if isinstance(given, str) else None
-    if found is not None:
-        return int(found[1]), int(found[2])
-    if isinstance(given, tuple | list) and [type(one) for one in given] == [int, int]:
+    match = _RECEIVER.fullmatch(given) if isinstance(given, str) else None
+    if match is not None:
+        return int(match[1]), int(match[2])
+    if isinstance(given, tuple | list) and [type(item) for item in given] == [int, int]:
         return given[0], given[1]
     raise AttnscopeError(f"the receiver (--receiver) is {shortly(given)}; expected layer.head, such as 3.6")
 

@@ -59,15 +59,15 @@ class PatchJob:
                 f"pairs have {min(lengths)} to {max(lengths)} tokens; expected all as long, so that a position means "
                 "the same in all: give those of one length at a time, or patch heads at all positions"
             )
-        found: list[tuple[list[int], EncodedPairs]] = []
+        batches: list[tuple[list[int], EncodedPairs]] = []
         for length in sorted(set(lengths)):
-            same = [number for number, one in enumerate(lengths, 1) if one == length]
+            same = [number for number, size in enumerate(lengths, 1) if size == length]
             most = size or max(1, _TOKENS // length)
             for first in range(0, len(same), most):
                 numbers = same[first : first + most]
                 some = [self.pairs[number - 1] for number in numbers]
-                found.append((numbers, encoded_pairs(self.loaded, some, numbers)))
-        return found
+                batches.append((numbers, encoded_pairs(self.loaded, some, numbers)))
+        return batches
 
     def check(self, batches: Sequence[tuple[list[int], EncodedPairs]]) -> bool:
         """Refuse a model whose heads cannot be patched; whether passes may leave out what does not differ."""
@@ -85,7 +85,7 @@ class PatchJob:
     def measured(self, numbers: list[int], encoded: EncodedPairs, skips: bool) -> xr.Dataset:
         """Differences and estimates of one batch."""
         if self.receiver is not None:
-            found = patched_through(
+            patched_pairs = patched_through(
                 self.loaded,
                 encoded,
                 self.receiver,
@@ -94,7 +94,7 @@ class PatchJob:
                 skips=skips,
             )
         else:
-            found = patched(
+            patched_pairs = patched(
                 self.loaded,
                 encoded,
                 what=self.what,
@@ -111,21 +111,21 @@ class PatchJob:
                 ).estimate
                 for steps in by_name.values()
             ]
-            found["estimate"] = xr.concat(estimates, "estimator").transpose("pair", "estimator", ...)
-            found = found.assign_coords(estimator=list(by_name))
+            patched_pairs["estimate"] = xr.concat(estimates, "estimator").transpose("pair", "estimator", ...)
+            patched_pairs = patched_pairs.assign_coords(estimator=list(by_name))
         self._done += len(numbers)
         self.tell(Progress("patching", self._done / len(self.pairs), {"pairs": self._done}))
-        return found.assign_coords(self._labels(numbers, encoded)).assign_attrs(
+        return patched_pairs.assign_coords(self._labels(numbers, encoded)).assign_attrs(
             rounding=TOLERANCE[self.loaded.model.dtype], what=self.what
         )
 
     def _labels(self, numbers: list[int], encoded: EncodedPairs) -> dict[str, object]:
         """Number, texts and answers of each pair; its tokens, where there are positions."""
         some = [self.pairs[number - 1] for number in numbers]
-        found: dict[str, object] = {"pair": numbers}
+        labels: dict[str, object] = {"pair": numbers}
         for name in ("clean", "corrupted", "answer", "wrong"):
-            found[f"{name}_text"] = ("pair", np.array([getattr(one, name) for one in some], dtype=object))
+            labels[f"{name}_text"] = ("pair", np.array([getattr(pair, name) for pair in some], dtype=object))
         if self.by_position:
             for name, tokens in (("clean", encoded.tokens), ("corrupted", encoded.corrupted_tokens)):
-                found[f"{name}_token"] = (("pair", "position"), np.array(tokens, dtype=object))
-        return found
+                labels[f"{name}_token"] = (("pair", "position"), np.array(tokens, dtype=object))
+        return labels

@@ -79,20 +79,20 @@ def patched_places(tree: xr.DataTree) -> list[PatchedPlace]:
     >>> patched_places(patch(steps=0))[0].name
     '0.3'
     """
-    found = tree["patched"].to_dataset()
-    dims = found.effect.dims
-    labels = {str(name): found[name].values for name in dims}
-    tokens = found.token.values if "token" in found.coords else None
-    estimators = found.estimator.values.tolist() if "estimate" in found else []
+    places = tree["patched"].to_dataset()
+    dims = places.effect.dims
+    labels = {str(name): places[name].values for name in dims}
+    tokens = places.token.values if "token" in places.coords else None
+    estimators = places.estimator.values.tolist() if "estimate" in places else []
     ends = {
-        name: [found[f"{name}{end}"].values for end in ("", "_low", "_high")]
+        name: [places[f"{name}{end}"].values for end in ("", "_low", "_high")]
         for name in ("effect", "recovered")
     }
     rows: list[PatchedPlace] = []
-    for cell in np.argwhere(np.isfinite(found.effect.values)):
-        at = tuple(int(one) for one in cell)
+    for cell in np.argwhere(np.isfinite(places.effect.values)):
+        at = tuple(int(index) for index in cell)
         place = {name: int(labels[str(name)][index]) for name, index in zip(dims, at, strict=True)}
-        told = bool(found.shown.values[at])
+        told = bool(places.shown.values[at])
         both = [
             Effect(float(mean[at]), float(low[at]), float(high[at]), told)
             for mean, low, high in ends.values()
@@ -107,12 +107,12 @@ def patched_places(tree: xr.DataTree) -> list[PatchedPlace]:
                 effect=both[0],
                 recovered=both[1],
                 estimates={
-                    name: float(found.estimate.values[(number, *at)])
+                    name: float(places.estimate.values[(number, *at)])
                     for number, name in enumerate(estimators)
                 },
             )
         )
-    return sorted(rows, key=lambda one: -abs(one.effect.mean))
+    return sorted(rows, key=lambda place: -abs(place.effect.mean))
 
 
 def patch_headline(tree: xr.DataTree) -> list[str]:
@@ -164,13 +164,17 @@ def what_is_done(tree: xr.DataTree) -> str:
     """What was put where, in one sentence."""
     pairs = tree["pairs"].to_dataset()
     what = {"heads": "one head's output", "residual": "the residual stream after one block, at one position"}
-    one, other = ("clean", "corrupted") if pairs.attrs["direction"] == "denoising" else ("corrupted", "clean")
+    source, other = (
+        ("clean", "corrupted") if pairs.attrs["direction"] == "denoising" else ("corrupted", "clean")
+    )
     said = what[pairs.attrs["what"]]
     if "receiver" in pairs.attrs:
         through = pairs.attrs["receiver"]
-        return f"Patched: what {said} of the {one} run changes in head {through} alone, in the {other} run."
+        return (
+            f"Patched: what {said} of the {source} run changes in head {through} alone, in the {other} run."
+        )
     where = ", at one position" if "position" in pairs.dims and pairs.attrs["what"] == "heads" else ""
-    return f"Patched: {said}{where}, of the {one} run into the {other} one."
+    return f"Patched: {said}{where}, of the {source} run into the {other} one."
 
 
 def said_share(share: Effect) -> str:
@@ -190,11 +194,11 @@ def said_share(share: Effect) -> str:
 def _estimates_said(tree: xr.DataTree) -> list[str]:
     if "agreement" not in tree.children:
         return []
-    found = tree["agreement"].to_dataset()
+    agreement = tree["agreement"].to_dataset()
     parts: list[str] = []
-    for name in found.estimator.values.tolist():
+    for name in agreement.estimator.values.tolist():
         value, low, high, chance = (
-            float(found[key].sel(estimator=name))
+            float(agreement[key].sel(estimator=name))
             for key in ("rank_correlation", "rank_correlation_low", "rank_correlation_high", "chance")
         )
         if np.isfinite(value):

@@ -54,26 +54,26 @@ def patched_of(pairs: xr.Dataset, *, seed: int = 0) -> xr.Dataset:
     plain = by_document(change.values, each, seed=seed)
     share = by_document(change.values, each, over=gaps, seed=seed)
     dims = change.dims[1:]
-    found: dict[str, xr.DataArray | tuple[tuple[object, ...], np.ndarray, dict[str, str]]] = {}
+    variables: dict[str, xr.DataArray | tuple[tuple[object, ...], np.ndarray, dict[str, str]]] = {}
     for name, part, words, units in (
         ("effect", plain, "Change of answer minus wrong answer", "logits"),
         ("recovered", share, "Way from the patched run to the other", "share"),
     ):
-        found[name] = (dims, part.mean, {"long_name": words, "units": units})
+        variables[name] = (dims, part.mean, {"long_name": words, "units": units})
         for end, said in (("low", "Lower"), ("high", "Upper")):
             value: np.ndarray = getattr(part, end)
-            found[f"{name}_{end}"] = (
+            variables[f"{name}_{end}"] = (
                 dims,
                 value,
                 {"long_name": f"{said} end of its 95% interval", "units": units},
             )
     together = {"long_name": "Effect told from 0, all places together", "units": "1"}
-    found["shown"] = (dims, plain.shown, together)
+    variables["shown"] = (dims, plain.shown, together)
     if "estimate" in pairs:
-        found["estimate"] = pairs.estimate.mean("pair", keep_attrs=True, skipna=False)
-    kept = {name: one for name, one in pairs.coords.items() if "pair" not in one.dims}
+        variables["estimate"] = pairs.estimate.mean("pair", keep_attrs=True, skipna=False)
+    kept = {name: values for name, values in pairs.coords.items() if "pair" not in values.dims}
     attrs = {"pairs": pairs.sizes["pair"], "direction": pairs.attrs["direction"]}
-    whole = xr.Dataset(found, coords=kept, attrs=attrs)
+    whole = xr.Dataset(variables, coords=kept, attrs=attrs)
     if "clean_token" in pairs.coords:
         labels = position_labels(pairs.clean_token.values.tolist(), pairs.corrupted_token.values.tolist())
         whole = whole.assign_coords(token=("position", np.array(labels, dtype=object)))

@@ -83,12 +83,14 @@ def activation_patch(
     ('pair', 'layer', 'head')
     """
     encoded = encoded_pairs(loaded, pairs)
-    found = patched(
+    pairs_patched = patched(
         loaded, encoded, what=what, by_position=by_position, direction=direction, variants=variants
     )
-    if "position" in found.dims:
-        found = found.assign_coords(token=("position", np.array(encoded.labels(), dtype=object)))
-    return with_recovered(found).assign_attrs(model=loaded.name)
+    if "position" in pairs_patched.dims:
+        pairs_patched = pairs_patched.assign_coords(
+            token=("position", np.array(encoded.labels(), dtype=object))
+        )
+    return with_recovered(pairs_patched).assign_attrs(model=loaded.name)
 
 
 def patched(
@@ -105,12 +107,12 @@ def patched(
     with both_runs(loaded, encoded, direction, skips=skips) as runs:
         most = runs.variants(variants)
         if what == "residual":
-            found = _states(runs, most)
-            coords = {"block": np.arange(found.shape[1])}
-            return differences(runs, ("block", "position"), found, direction, coords)
-        found = _heads(runs, most, by_position=by_position)
+            values = _states(runs, most)
+            coords = {"block": np.arange(values.shape[1])}
+            return differences(runs, ("block", "position"), values, direction, coords)
+        values = _heads(runs, most, by_position=by_position)
         dims = ("layer", "head", *(["position"] if by_position else []))
-        return differences(runs, dims, found, direction, head_coordinates(runs))
+        return differences(runs, dims, values, direction, head_coordinates(runs))
 
 
 def _heads(runs: Runs, most: int, *, by_position: bool) -> np.ndarray:

@@ -67,8 +67,8 @@ def path_patch(
     >>> bool(path_patch(loaded, pairs, receiver=(1, 0)).difference.sel(layer=1).isnull().all())
     True
     """
-    found = patched_through(loaded, encoded_pairs(loaded, pairs), receiver, direction=direction)
-    return with_recovered(found).assign_attrs(model=loaded.name)
+    through = patched_through(loaded, encoded_pairs(loaded, pairs), receiver, direction=direction)
+    return with_recovered(through).assign_attrs(model=loaded.name)
 
 
 def patched_through(
@@ -106,8 +106,8 @@ def patched_through(
                 logits = runs.passes.run({layer: put_in}, len(senders))
                 flat[:, place : place + len(senders)] = encoded.difference(logits).T.double().cpu().numpy()
                 place += len(senders)
-        found = np.stack([of_layers(row, heads) for row in flat])
-        whole = differences(runs, ("layer", "head"), found, direction, head_coordinates(runs))
+        values = np.stack([of_layers(row, heads) for row in flat])
+        whole = differences(runs, ("layer", "head"), values, direction, head_coordinates(runs))
     return whole.assign_attrs(receiver=f"{layer}.{head}")
 
 

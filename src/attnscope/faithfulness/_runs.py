@@ -69,7 +69,7 @@ def both_runs(
 
 
 def differences(
-    runs: Runs, dims: Sequence[str], found: np.ndarray, direction: Direction, coords: Mapping[str, Any]
+    runs: Runs, dims: Sequence[str], values: np.ndarray, direction: Direction, coords: Mapping[str, Any]
 ) -> xr.Dataset:
     """What was measured of each pair, ``(pair, *dims)``, beside the two runs as they are."""
     ends = (runs.source, runs.base) if direction == "denoising" else (runs.base, runs.source)
@@ -77,7 +77,7 @@ def differences(
     logits = {"units": "logits"}
     return xr.Dataset(
         {
-            "difference": (("pair", *dims), found, {"long_name": "Answer minus wrong answer", **logits}),
+            "difference": (("pair", *dims), values, {"long_name": "Answer minus wrong answer", **logits}),
             "clean": ("pair", clean, {"long_name": "The same of the clean run", **logits}),
             "corrupted": ("pair", corrupted, {"long_name": "The same of the corrupted run", **logits}),
         },
@@ -92,13 +92,13 @@ def head_coordinates(runs: Runs) -> dict[str, Any]:
     return {**layer_coordinates(runs.passes.sites), "head": np.arange(widest)}
 
 
-def ends_of(found: xr.Dataset) -> tuple[xr.DataArray, xr.DataArray]:
+def ends_of(pairs: xr.Dataset) -> tuple[xr.DataArray, xr.DataArray]:
     """Of each pair, the difference of answers in the run that activations come from, and in the one they go into."""
-    ends = found.clean, found.corrupted
-    return ends if found.attrs["direction"] == "denoising" else (ends[1], ends[0])
+    ends = pairs.clean, pairs.corrupted
+    return ends if pairs.attrs["direction"] == "denoising" else (ends[1], ends[0])
 
 
-def with_recovered(found: xr.Dataset) -> xr.Dataset:
+def with_recovered(pairs: xr.Dataset) -> xr.Dataset:
     """Add how far the mean over pairs went from the run that was patched (0) to the other (1).
 
     Raises
@@ -113,16 +113,16 @@ def with_recovered(found: xr.Dataset) -> xr.Dataset:
     >>> with_recovered(found.assign_attrs(direction="denoising")).recovered.values.tolist()
     [0.5]
     """
-    check_apart(found)
-    source, base = (float(end.mean()) for end in ends_of(found))
-    recovered = (found.difference.mean("pair", skipna=False) - base) / (source - base)
+    check_apart(pairs)
+    source, base = (float(end.mean()) for end in ends_of(pairs))
+    recovered = (pairs.difference.mean("pair", skipna=False) - base) / (source - base)
     attrs = {"long_name": "Way from the patched run to the other", "units": "share"}
-    return found.assign(recovered=recovered.assign_attrs(attrs))
+    return pairs.assign(recovered=recovered.assign_attrs(attrs))
 
 
-def check_apart(found: xr.Dataset) -> None:
+def check_apart(pairs: xr.Dataset) -> None:
     """Refuse pairs of which the model says the same, clean or corrupted."""
-    source, base = ends_of(found)
+    source, base = ends_of(pairs)
     if not abs(float((source - base).mean())) > 1e-6 * float((abs(source) + abs(base)).mean()):
         raise AttnscopeError(
             "clean and corrupted texts give the same difference of answers, so nothing can be brought back: give pairs "

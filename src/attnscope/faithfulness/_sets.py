@@ -48,7 +48,7 @@ def changes_by_sets(
     places = inquiry.slices() if places is None else places
     means = inquiry.means() if ablation == "mean" and means is None else means
     bounds = np.cumsum([0, *inquiry.heads])
-    found: list[np.ndarray] = []
+    changes: list[np.ndarray] = []
     for place, of_batch in zip(places, sets, strict=True):
         asked = inquiry.batch(place)
         with stacked_passes(inquiry.model, skips=inquiry.skips) as passes, torch.no_grad():
@@ -70,9 +70,9 @@ def changes_by_sets(
                     parts.append(torch.zeros(len(some), len(asked)))
                     continue
                 parts.append(asked.scores(passes.run(edits, len(some)))["loss"] - loss)
-        found.append(torch.cat(parts).T.double().cpu().numpy())
+        changes.append(torch.cat(parts).T.double().cpu().numpy())
         tell(place.stop)
-    return np.concatenate(found)
+    return np.concatenate(changes)
 
 
 def search_heads(
@@ -111,7 +111,7 @@ def search_heads(
     places = inquiry.slices()
     sets = [random_sets((passes, place.stop - place.start), count, removed, generator) for place in places]
     changes = changes_by_sets(inquiry, sets, ablation, tell=tell)
-    rows = np.concatenate([one.transpose(1, 0, 2).reshape(-1, count) for one in sets])
+    rows = np.concatenate([layer.transpose(1, 0, 2).reshape(-1, count) for layer in sets])
     documents = np.repeat(np.array(inquiry.documents, dtype=object), passes)
     effects = sparse_effects(rows, changes.reshape(-1), documents.tolist())
     return xr.Dataset(

@@ -87,9 +87,9 @@ def shuffled_weights(
             before = passes.plain(
                 asked.reading.inputs(inquiry.model), asked.places, inquiry.name(place.start)
             )
-            found = [_of_call(passes, asked, before, call, place.start, seed) for call in range(len(heads))]
+            calls = [_of_call(passes, asked, before, call, place.start, seed) for call in range(len(heads))]
         for name, values in parts.items():
-            flat = np.concatenate([one[name] for one in found], 1)
+            flat = np.concatenate([call[name] for call in calls], 1)
             values.append(np.stack([of_layers(row, heads) for row in flat]))
         documents += inquiry.documents[place]
         tell(place.stop)

@@ -52,22 +52,22 @@ def heads_of(effects: xr.Dataset, *, seed: int = 0) -> xr.Dataset:
         by_document(effects.loss_change.sel(ablation=name).values, units, seed=seed)
         for name in effects.ablation.values
     ]
-    mean, low, high, shown = (np.stack(one) for one in zip(*parts, strict=True))
+    mean, low, high, shown = (np.stack(part) for part in zip(*parts, strict=True))
     nats = {"units": "nats"}
-    found = xr.Dataset(
+    heads = xr.Dataset(
         {
             "effect": (dims, mean, {"long_name": "Change of the loss without the head", **nats}),
             "effect_low": (dims, low, {"long_name": "Lower end of its 95% interval", **nats}),
             "effect_high": (dims, high, {"long_name": "Upper end of its 95% interval", **nats}),
             "shown": (dims, shown, {"long_name": "Effect told from 0, all heads together", "units": "1"}),
         },
-        coords={name: one for name, one in effects.coords.items() if "text" not in one.dims},
+        coords={name: values for name, values in effects.coords.items() if "text" not in values.dims},
         attrs={"documents": len(set(documents)), "texts": len(documents), "intervals_over": called},
     )
     for name in ("kl", "accuracy_change", "estimate", "importance"):
         if name in effects:
-            found[name] = effects[name].mean("text", keep_attrs=True)
-    return found
+            heads[name] = effects[name].mean("text", keep_attrs=True)
+    return heads
 
 
 def agreement_of(effects: xr.Dataset, *, seed: int = 0) -> xr.Dataset:
@@ -100,8 +100,8 @@ def agreement_of(effects: xr.Dataset, *, seed: int = 0) -> xr.Dataset:
             else:
                 estimated = effects.estimate.sel(estimator=name, ablation=ablation).values
                 measured_size = False
-            found = order_agreement(estimated, measured, weights, seed=seed, size=measured_size)
-            for end, value in zip(values, found, strict=True):
+            agreement = order_agreement(estimated, measured, weights, seed=seed, size=measured_size)
+            for end, value in zip(values, agreement, strict=True):
                 values[end][row, column] = value
     return xr.Dataset(
         {
@@ -148,13 +148,13 @@ def _flat(values: np.ndarray) -> np.ndarray:
 def _correlation(
     estimated: np.ndarray, measured: np.ndarray, weight: np.ndarray | None, *, size: bool
 ) -> float:
-    one, other = (
+    first, other = (
         part.mean(0) if weight is None else weight @ part / weight.sum() for part in (estimated, measured)
     )
     other = np.abs(other) if size else other
-    if not (np.ptp(one) and np.ptp(other)):
+    if not (np.ptp(first) and np.ptp(other)):
         return float("nan")
-    return float(np.corrcoef(stats.rankdata(one), stats.rankdata(other))[0, 1])
+    return float(np.corrcoef(stats.rankdata(first), stats.rankdata(other))[0, 1])
 
 
 def unit_draws(documents: Sequence[Hashable], seed: int, draws: int = 200) -> np.ndarray:

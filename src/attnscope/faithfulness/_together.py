@@ -41,19 +41,19 @@ def checked_sets(together: Sequence[Heads], cells: Heads) -> list[list[tuple[int
     [[(0, 1), (0, 0)]]
     """
     known = set(cells)
-    found: list[list[tuple[int, int]]] = []
+    sets: list[list[tuple[int, int]]] = []
     for heads in together:
         chosen = list(dict.fromkeys((int(layer), int(head)) for layer, head in heads))
         for layer, head in chosen:
             if (layer, head) not in known:
                 raise AttnscopeError(
                     f"there is no head {layer}.{head} to take out (--together): layers go from 0 to "
-                    f"{max(known)[0]}, heads from 0 to {max(one for _, one in known)}"
+                    f"{max(known)[0]}, heads from 0 to {max(effect for _, effect in known)}"
                 )
         if not chosen:
             raise AttnscopeError("found a set without heads (--together); expected heads, as in 0.1,0.3")
-        found.append(chosen)
-    return found
+        sets.append(chosen)
+    return sets
 
 
 def taken_together(
@@ -102,7 +102,7 @@ def taken_together(
     alone = np.stack([sum(single[..., layer, head] for layer, head in heads) for heads in sets], -1)
     units, called = units_of(inquiry.documents)
     dims = ("ablation", "set")
-    found: dict[str, object] = {
+    variables: dict[str, object] = {
         "loss_change": (
             ("text", *dims),
             changes,
@@ -118,10 +118,10 @@ def taken_together(
         parts = by_document(values, units, seed=seed)
         shown = "shown" if name == "effect" else f"{name}_shown"
         for key, value in zip((name, f"{name}_low", f"{name}_high", shown), parts, strict=True):
-            found[key] = (dims, value, {"units": "1" if key == shown else "nats"})
+            variables[key] = (dims, value, {"units": "1" if key == shown else "nats"})
     names = [" ".join(f"{layer}.{head}" for layer, head in heads) for heads in sets]
     return xr.Dataset(
-        found,
+        variables,
         coords={
             "source": ("text", np.array(inquiry.documents, dtype=object)),
             "ablation": list(ablations),

@@ -91,13 +91,13 @@ class HeadVerdict:
     @property
     def matters(self) -> int:
         """1 where every ablation is shown to raise the loss, -1 where every one is shown to lower it, else 0."""
-        signs = {np.sign(one.mean) if one.shown else 0 for one in self.effects.values()}
+        signs = {np.sign(effect.mean) if effect.shown else 0 for effect in self.effects.values()}
         return int(signs.pop()) if len(signs) == 1 else 0
 
     @property
     def largest(self) -> float:
         """Size of the largest effect, nats."""
-        return max((abs(one.mean) for one in self.effects.values()), default=0.0)
+        return max((abs(effect.mean) for effect in self.effects.values()), default=0.0)
 
 
 def verdicts(tree: xr.DataTree) -> list[HeadVerdict]:
@@ -122,13 +122,13 @@ def verdicts(tree: xr.DataTree) -> list[HeadVerdict]:
     shuffled = tree["shuffled"].to_dataset() if "shuffled" in tree.children else None
     search = tree["search"].to_dataset() if "search" in tree.children else None
     kinds = heads.layer_kind.values.tolist()
-    found: list[HeadVerdict] = []
+    rows: list[HeadVerdict] = []
     for row, layer in enumerate(heads.layer.values.tolist()):
         for head in range(heads.sizes["head"]):
             if np.isnan(heads.effect.values[0, row, head]):
                 continue
             at = {"layer": row, "head": head}
-            found.append(
+            rows.append(
                 HeadVerdict(
                     layer=int(layer),
                     head=head,
@@ -152,7 +152,7 @@ def verdicts(tree: xr.DataTree) -> list[HeadVerdict]:
                     forbidden_weight=_of(forbidden, "forbidden_weight", layer, head),
                 )
             )
-    return sorted(found, key=lambda one: -one.largest)
+    return sorted(rows, key=lambda row: -row.largest)
 
 
 def headline(tree: xr.DataTree) -> list[str]:
@@ -191,11 +191,11 @@ def _search_said(tree: xr.DataTree, rows: Sequence[HeadVerdict]) -> list[str]:
     """Which heads a search by random sets finds, and how they lie beside those taken out alone."""
     if "search" not in tree.children:
         return []
-    found = tree["search"].attrs
+    search = tree["search"].attrs
     first = sorted((row for row in rows if row.searched), key=lambda row: -abs(row.searched or 0))[:_FOUND]
-    removed = int(found["removed"])
+    removed = int(search["removed"])
     sets = f"{removed} heads at once" if removed > 1 else "one head at once, as the model is small"
-    said = f"Search by random sets ({found['passes']} passes, {sets}): "
+    said = f"Search by random sets ({search['passes']} passes, {sets}): "
     if not first:
         return [f"{said}no head is needed to account for what they change."]
     named = ", ".join(f"{row.layer}.{row.head} ({row.searched:+.3f})".replace("-", "−") for row in first)
@@ -207,7 +207,7 @@ def _shown(rows: Sequence[HeadVerdict], under: str, over: str) -> list[str]:
     worse, better = (sum(row.matters == sign for row in rows) for sign in (1, -1))
     rest = len(rows) - worse - better
     counted = f"rises in {worse} of {len(rows)} head{'s' * (len(rows) != 1)} and falls in {better}"
-    some = sum(row.matters == 0 and any(one.shown for one in row.effects.values()) for row in rows)
+    some = sum(row.matters == 0 and any(effect.shown for effect in row.effects.values()) for row in rows)
     others = f"; for {some} it is shown under some of them" * (some > 0)
     others += f"; for the other {rest - some} no effect is shown" * (rest > some)
     sentences = [
@@ -252,20 +252,20 @@ def _forbidden_said(tree: xr.DataTree, rows: Sequence[HeadVerdict]) -> list[str]
     """How many heads the predictions need to look where they may not."""
     if "forbidden" not in tree.children:
         return []
-    found = tree["forbidden"].to_dataset()
-    named = _listed([str(one).replace("-", "−") for one in found.attrs["forbid"]])
-    scaled = "the rest scaled up" if found.attrs["renormalise"] else "the rest as it is"
+    forbidden = tree["forbidden"].to_dataset()
+    named = _listed([str(place).replace("-", "−") for place in forbidden.attrs["forbid"]])
+    scaled = "the rest scaled up" if forbidden.attrs["renormalise"] else "the rest as it is"
     known = [(row, row.forbidden) for row in rows if row.forbidden is not None]
-    shown = [one.mean for _, one in known if one.shown]
+    shown = [effect.mean for _, effect in known if effect.shown]
     idle = sum((row.forbidden_weight or 0) < HARDLY for row, _ in known)
     sentences: list[str] = []
-    if np.isfinite(found.effect_low.values).any():
+    if np.isfinite(forbidden.effect_low.values).any():
         rises = sum(mean > 0 for mean in shown)
         sentences.append(
             f"Where one head may not look at {named} ({scaled}), the loss rises in {rises} of {len(known)} and falls "
             f"in {len(shown) - rises}; {idle} put less than {HARDLY:.0%} of their weight there, and can hardly change."
         )
-    first, effect = max(known, key=lambda one: abs(one[1].mean))
+    first, effect = max(known, key=lambda item: abs(item[1].mean))
     sentences.append(
         f"Most changes where head {first.layer}.{first.head} may not look at {named}: {said_effect(effect)} nats; "
         f"{first.forbidden_weight:.0%} of its weight lies there."
@@ -276,12 +276,12 @@ def _forbidden_said(tree: xr.DataTree, rows: Sequence[HeadVerdict]) -> list[str]
 def _estimates_said(tree: xr.DataTree) -> list[str]:
     if "agreement" not in tree.children:
         return []
-    found = tree["agreement"].to_dataset()
-    ablation = "mean" if "mean" in found.ablation.values else str(found.ablation.values[0])
+    agreement = tree["agreement"].to_dataset()
+    ablation = "mean" if "mean" in agreement.ablation.values else str(agreement.ablation.values[0])
     parts: list[str] = []
     for name in ("attribution", "integrated", "importance"):
-        one = found.sel(estimator=name, ablation=ablation)
-        value, chance = float(one.rank_correlation), float(one.chance)
+        estimates = agreement.sel(estimator=name, ablation=ablation)
+        value, chance = float(estimates.rank_correlation), float(estimates.chance)
         if np.isfinite(value):
             doubt = "" if chance < _SURE else f" (a random order ranks them as well in {chance:.0%} of cases)"
             parts.append(f"{_NAMES[name]} {value:.2f}{doubt}".replace("-", "−"))
@@ -298,15 +298,19 @@ _NAMES = {
 
 
 def _effect(heads: xr.Dataset, ablation: int, at: dict[str, int]) -> Effect:
-    one = heads.isel({"ablation": ablation, **at})
-    return Effect(float(one.effect), float(one.effect_low), float(one.effect_high), bool(one.shown))
+    values = heads.isel({"ablation": ablation, **at})
+    return Effect(
+        float(values.effect), float(values.effect_low), float(values.effect_high), bool(values.shown)
+    )
 
 
-def _forbidden(found: xr.Dataset | None, at: dict[str, int]) -> Effect | None:
-    if found is None or not np.isfinite(found.effect.isel(at)):
+def _forbidden(forbidden: xr.Dataset | None, at: dict[str, int]) -> Effect | None:
+    if forbidden is None or not np.isfinite(forbidden.effect.isel(at)):
         return None
-    one = found.isel(at)
-    return Effect(float(one.effect), float(one.effect_low), float(one.effect_high), bool(one.shown))
+    values = forbidden.isel(at)
+    return Effect(
+        float(values.effect), float(values.effect_low), float(values.effect_high), bool(values.shown)
+    )
 
 
 def _shuffled(shuffled: xr.Dataset | None, layer: int, head: int) -> Effect | None:

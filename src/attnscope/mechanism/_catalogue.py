@@ -66,16 +66,16 @@ def known_analyses() -> Mapping[str, Analysis]:
     >>> known_analyses()["waves"].title
     'Waves in queries and keys'
     """
-    found = {analysis.name: analysis for analysis in ANALYSES}
+    known = {analysis.name: analysis for analysis in ANALYSES}
     for entry in entry_points(group=GROUP):
         for analysis in entry.load():
-            if analysis.name in found:
+            if analysis.name in known:
                 raise AttnscopeError(
                     f"{entry.value} adds an analysis {analysis.name!r}, and there is one of that name: "
                     "expected another name; uninstall that package, or tell its authors"
                 )
-            found[analysis.name] = analysis
-    return found
+            known[analysis.name] = analysis
+    return known
 
 
 def analyses_of(tree: xr.DataTree) -> list[Analysis]:

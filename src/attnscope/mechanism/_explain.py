@@ -261,8 +261,8 @@ class OtherTable:
     def analysed(self) -> xr.Dataset:
         """Spectrum and principal components of the table alone."""
         spectrum = amplitude_spectrum(self.rows).drop_dims("column")
-        found = spectrum.merge(principal_components(self.rows), combine_attrs="override")
-        return found.assign_attrs(model=self.name, identity=self._identity)
+        analysis = spectrum.merge(principal_components(self.rows), combine_attrs="override")
+        return analysis.assign_attrs(model=self.name, identity=self._identity)
 
 
 def _check_settings(length: int, band: int, frequencies: tuple[int, int] | None) -> None:
@@ -291,6 +291,6 @@ def with_targets(windows: list[Window], target: Corpus, loaded: LoadedModel, len
     start = decoder_start(loaded.model)
     said = equal_windows(target, loaded, length, len(windows), target=True)
     return [
-        replace(window, target=shifted(one, loaded.tokenizer, start))
-        for window, one in zip(windows, said, strict=False)
+        replace(window, target=shifted(words, loaded.tokenizer, start))
+        for window, words in zip(windows, said, strict=False)
     ]

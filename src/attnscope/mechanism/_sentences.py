@@ -175,7 +175,9 @@ def layer_numbers(tree: xr.DataTree) -> str:
         return ""
     content = tree["position_content"].to_dataset()
     return (
-        numbering_note([str(one) for one in content["layer_name"].values]) if "layer_name" in content else ""
+        numbering_note([str(name) for name in content["layer_name"].values])
+        if "layer_name" in content
+        else ""
     )
 
 
@@ -228,7 +230,7 @@ scores are read before the mask.
     if widest == verdict.sizes["layer"]:
         return ""
     first, *others = by_reach
-    aside = "; ".join(f"layers {', '.join(by_reach[one])}: {one}" for one in others)
+    aside = "; ".join(f"layers {', '.join(by_reach[reason])}: {reason}" for reason in others)
     said = f"The mask lets heads look at offsets {first}{f' ({aside})' if aside else ''}."
     read = any(name in verdict and bool(np.isfinite(verdict[name]).any()) for name in READINGS)
     said += " Peaks are looked for there alone" + "; scores are read before the mask" * read

@@ -27,8 +27,8 @@ def weight_peaks(evidence: Evidence) -> xr.Dataset:
     (see `Reach.level`), over all heads and offsets of the model; ``prefers``, whether it does; ``lowest_offset`` and
     ``highest_offset``, what the mask allows.
     """
-    tests = sum(one.band_sums[0].size for one in evidence.layers)
-    heads = max(one.heads for one in evidence.layers)
+    tests = sum(layer.band_sums[0].size for layer in evidence.layers)
+    heads = max(layer.heads for layer in evidence.layers)
     parts = [_of_layer(layer, ERROR / tests).reindex(head=np.arange(heads)) for layer in evidence.layers]
     peaks = stacked(parts, "layer", [layer.site.index for layer in evidence.layers])
     peaks["prefers"] = (peaks.peak_weight > peaks.weight_level) & np.isfinite(peaks.offset_of_weights)
@@ -38,7 +38,7 @@ def weight_peaks(evidence: Evidence) -> xr.Dataset:
         ("weight_level", "Mean weight that chance gives at that offset", "weight"),
     ):
         peaks[name].attrs = {"long_name": long_name, "units": units}
-    lowest, highest = zip(*[one.reach.offsets for one in evidence.layers], strict=True)
+    lowest, highest = zip(*[layer.reach.offsets for layer in evidence.layers], strict=True)
     return peaks.assign_coords(
         lowest_offset=("layer", list(lowest)),
         highest_offset=("layer", list(highest)),
@@ -63,7 +63,7 @@ def _of_layer(layer: Layer, chance: float) -> xr.Dataset:
     )
 
 
-def judged(found: xr.Dataset) -> xr.Dataset:
+def judged(readings_of: xr.Dataset) -> xr.Dataset:
     """Add whether each head is positional, whether its readings agree, and how often those of other heads would.
 
     Parameters
@@ -95,15 +95,15 @@ def judged(found: xr.Dataset) -> xr.Dataset:
     >>> found.agree.values.tolist(), found.chance.values.tolist()
     ([True, True, False], [0.5, 0.5, 0.6666666666666666])
     """
-    share = found.get("position_share")
+    share = readings_of.get("position_share")
     by_position = True if share is None else share > MOST
-    weights = found.offset_of_weights.values
-    readings = np.stack([found[name].values for name in READINGS], -1)
-    return found.assign(
-        positional=found.prefers & by_position,
-        agree=(found.prefers.dims, _near(weights, readings)),
+    weights = readings_of.offset_of_weights.values
+    readings = np.stack([readings_of[name].values for name in READINGS], -1)
+    return readings_of.assign(
+        positional=readings_of.prefers & by_position,
+        agree=(readings_of.prefers.dims, _near(weights, readings)),
         chance=(
-            found.prefers.dims,
+            readings_of.prefers.dims,
             _by_accident(weights.ravel(), readings.reshape(-1, len(READINGS))).reshape(weights.shape),
             {"long_name": "Chance that another head's scores would agree", "units": "share"},
         ),

@@ -105,7 +105,7 @@ def _whole_vectors(
     if mask is None:
         mask = torch.ones(1, 1, queries, keys, dtype=torch.bool)
         mask = mask.tril(keys - queries) if causal else mask
-    key, value = (nn.functional.pad(one, (0, 0, 0, more)) for one in (key, value))
+    key, value = (nn.functional.pad(states, (0, 0, 0, more)) for states in (key, value))
     hidden = False if mask.dtype == torch.bool else float("-inf")
     return key, value, nn.functional.pad(mask, (0, more), value=hidden)
 

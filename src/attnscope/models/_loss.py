@@ -101,7 +101,9 @@ class _FusedCrossEntropy(torch.autograd.Function):
             for start in range(0, len(hidden), rows):
                 part = slice(start, start + rows)
                 wanted = labels[part, None]
-                low_logits, logits, shares = (one[: len(wanted)] for one in (made, logits_of, shares_of))
+                low_logits, logits, shares = (
+                    buffer[: len(wanted)] for buffer in (made, logits_of, shares_of)
+                )
                 logits.copy_(torch.mm(hidden_low[part], weight_low.T, out=low_logits))
                 torch.softmax(logits, 1, out=shares)  # the largest of them is never 0
                 norm = logits.amax(1, keepdim=True) - shares.amax(1, keepdim=True).log()

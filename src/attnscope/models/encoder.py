@@ -62,10 +62,10 @@ class EncoderForMaskedLM(PreTrainedModel):
         one. Arguments that are not heeded are refused.
         """
         refuse_unheeded(others)
-        found = self.encoder(input_ids, attention_mask, output_attentions=output_attentions)
-        logits = self.lm_head(found[0])
+        encoded = self.encoder(input_ids, attention_mask, output_attentions=output_attentions)
+        logits = self.lm_head(encoded[0])
         loss = None if labels is None else mean_cross_entropy(logits, labels, num_items_in_batch)
-        return MaskedLMOutput(loss=loss, logits=logits, attentions=found.attentions)
+        return MaskedLMOutput(loss=loss, logits=logits, attentions=encoded.attentions)
 
     def summed_loss(
         self,

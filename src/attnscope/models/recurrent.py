@@ -110,7 +110,7 @@ class RecurrentCache:
 
     def reorder_cache(self, beam_idx: Tensor) -> None:
         """Follow the chosen beams; what was made of the source is the same for all beams of a sentence."""
-        self.state = tuple(one.index_select(0, beam_idx) for one in self.state)
+        self.state = tuple(part.index_select(0, beam_idx) for part in self.state)
         self.context = self.context.index_select(0, beam_idx)
 
 

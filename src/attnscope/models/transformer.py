@@ -245,4 +245,4 @@ class TransformerForConditionalGeneration(Translator):
 
 def _made(weights: tuple[Tensor | None, ...]) -> tuple[Tensor, ...] | None:
     """None where attention is fused and never makes its weights."""
-    return tuple(one for one in weights if one is not None) or None
+    return tuple(layer for layer in weights if layer is not None) or None

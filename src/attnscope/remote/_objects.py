@@ -87,9 +87,9 @@ class Objects:
         """All objects, by their path in this folder."""
         with explained(self.url), suppress(FileNotFoundError):
             self._store.invalidate_cache()
-            found = patiently(lambda: [str(one) for one in self._store.find(self._at(under))])
+            paths = patiently(lambda: [str(path) for path in self._store.find(self._at(under))])
             start = PurePosixPath(self._path)
-            return [str(PurePosixPath(one).relative_to(start)) for one in found if not one.endswith("/")]
+            return [str(PurePosixPath(path).relative_to(start)) for path in paths if not path.endswith("/")]
         return []
 
     def has(self, name: str) -> bool:

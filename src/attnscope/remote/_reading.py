@@ -63,8 +63,8 @@ def files_below(url: Url) -> list[Url] | None:
         if _info(url)["type"] != "directory":
             return None
         store, path = url.place()
-        found = patiently(lambda: [str(one) for one in store.find(path)])
-    names = [PurePosixPath(one).relative_to(PurePosixPath(path)) for one in found if not one.endswith("/")]
+        paths = patiently(lambda: [str(file) for file in store.find(path)])
+    names = [PurePosixPath(file).relative_to(PurePosixPath(path)) for file in paths if not file.endswith("/")]
     seen = [name for name in names if name.parts and not any(part.startswith(".") for part in name.parts)]
     return [url.child(str(name)) for name in sorted(seen, key=lambda name: name.parts)]
 

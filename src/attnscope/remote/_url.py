@@ -46,8 +46,8 @@ def refuse_path_of_url(path: Path) -> None:
     ...
     attnscope.errors.AttnscopeError: s3:/bucket/a.txt is a URL as a pathlib.Path, which ...
     """
-    found = _COLLAPSED.match(str(path))
-    if found and found[1].lower() in _schemes() and not _is_here(path):
+    match = _COLLAPSED.match(str(path))
+    if match and match[1].lower() in _schemes() and not _is_here(path):
         shown = Url(str(path).replace(":/", "://", 1))
         raise AttnscopeError(
             f"{str(shown).replace('://', ':/', 1)} is a URL as a pathlib.Path, which keeps one slash only: give the "
@@ -94,10 +94,10 @@ class Url:
 
     def __str__(self) -> str:
         """Without anything that may be secret."""
-        scheme, found, rest = self.address.partition("://")
+        scheme, divider, rest = self.address.partition("://")
         body, query = _cut(rest, web=scheme.lower() in _WEB)
         host, slash, path = body.partition("/")
-        return f"{scheme}{found}{host.rpartition('@')[2]}{slash}{path}{'?' + _HIDDEN if query else ''}"
+        return f"{scheme}{divider}{host.rpartition('@')[2]}{slash}{path}{'?' + _HIDDEN if query else ''}"
 
     @property
     def scheme(self) -> str:

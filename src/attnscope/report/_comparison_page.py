@@ -52,7 +52,7 @@ def write_comparison_report(tree: xr.DataTree, path: Path | str) -> Path:
         headings=_headings(scores),
         systems=[_system(tree, str(name)) for name in scores["system"].values],
         known="alignment_error_rate" in scores,
-        cut={str(one["system"].item()): int(one) for one in scores["sentences_cut"] if one},
+        cut={str(system["system"].item()): int(system) for system in scores["sentences_cut"] if system},
         pictures={name: picture(figure) for name, figure in comparison_figures(tree).items()},
         line=alignment.attrs["line"],
         source=" ".join(map(str, alignment["source"].values)),
@@ -61,8 +61,8 @@ def write_comparison_report(tree: xr.DataTree, path: Path | str) -> Path:
 
 
 def _headings(scores: xr.Dataset) -> list[str]:
-    found = ["Parameters", "BLEU", "95% interval", "p", "chrF", "Training, min", "Tokens/s", "Sentences/s"]
-    return [*found, "AER, %"] if "alignment_error_rate" in scores else found
+    headings = ["Parameters", "BLEU", "95% interval", "p", "chrF", "Training, min", "Tokens/s", "Sentences/s"]
+    return [*headings, "AER, %"] if "alignment_error_rate" in scores else headings
 
 
 def _system(tree: xr.DataTree, name: str) -> dict[str, Any]:

@@ -23,16 +23,16 @@ def contrast_data(result: xr.Dataset) -> dict[str, Any] | None:
     """
     if "by" not in result.coords or len(set(result.by.values)) < 2:  # noqa: PLR2004
         return None
-    found = contrasts(result)
-    rows = [row for row in contrast_rows(found) if row["differs"]]
+    tested = contrasts(result)
+    rows = [row for row in contrast_rows(tested) if row["differs"]]
     return {
         "field": field_of(result),
-        "says": contrasts_said(found),
+        "says": contrasts_said(tested),
         "all": len(rows),
         "rows": [
             {
                 "head": f"{row['layer']}.{row['head']}",
-                "statistic": str(found.long_name.sel(statistic=row["statistic"]).item()),
+                "statistic": str(tested.long_name.sel(statistic=row["statistic"]).item()),
                 "by": row["by"],
                 "numbers": [_number(row[name]) for name in ("mean", "others")],
                 "difference": f"{row['difference']:+.3f}".replace("-", "−"),

@@ -19,7 +19,7 @@ _LISTED = 300  # changes in the table; the CSV has all
 
 
 def write_difference_report(
-    found: xr.Dataset, path: Path | str, figures: Mapping[str, Figure] | None = None
+    difference: xr.Dataset, path: Path | str, figures: Mapping[str, Figure] | None = None
 ) -> Path:
     """Write the results of `attnscope.diff` as one HTML page that needs no network and no other file.
 
@@ -48,20 +48,22 @@ def write_difference_report(
     >>> "Nothing differs" in page
     True
     """
-    drawn = dict(difference_figures(found)) if figures is None else figures
-    rows = changes_of(found)
+    drawn = dict(difference_figures(difference)) if figures is None else figures
+    rows = changes_of(difference)
     return write_page(
         Path(path),
         "difference.html.j2",
         styles=("page.css", "explain.css", "intervene.css"),
         scripts=("sort.js",),
-        signature=parsed(str(found.attrs["signature"])),
-        before=str(found.attrs["before"]),
-        after=str(found.attrs["after"]),
-        headline=headline(found),
+        signature=parsed(str(difference.attrs["signature"])),
+        before=str(difference.attrs["before"]),
+        after=str(difference.attrs["after"]),
+        headline=headline(difference),
         pictures=pictures(drawn, READINGS),
         rows=rows[:_LISTED],
         left_out=max(0, len(rows) - _LISTED),
-        matched=found.attrs["matching"] == "profile",
-        names=dict(zip(map(str, found.statistic.values), map(str, found.long_name.values), strict=True)),
+        matched=difference.attrs["matching"] == "profile",
+        names=dict(
+            zip(map(str, difference.statistic.values), map(str, difference.long_name.values), strict=True)
+        ),
     )

@@ -109,9 +109,9 @@ def _says(section: SectionRecord, tree: xr.DataTree) -> str:
     return section.says
 
 
-def text_tables(tree: xr.DataTree, found: Sequence[Section]) -> list[TextTable]:
+def text_tables(tree: xr.DataTree, shown: Sequence[Section]) -> list[TextTable]:
     """Tables of text that analyses have, each beneath its section."""
-    there = {picture.name for section in found for picture in section.pictures}
+    there = {picture.name for section in shown for picture in section.pictures}
     made: list[TextTable] = []
     for analysis in analyses_of(tree):
         if analysis.table is None or analysis.section is None:
@@ -138,22 +138,26 @@ def table(tree: xr.DataTree) -> tuple[list[tuple[str, str, str]], list[list[tupl
 
 def headline(tree: xr.DataTree) -> list[str]:
     """What the table comes to, in sentences: those of the terminal."""
-    return [one for one in (*summary(rank_heads(tree)), foretold(tree), cause(tree), mask_note(tree)) if one]
+    return [
+        sentence
+        for sentence in (*summary(rank_heads(tree)), foretold(tree), cause(tree), mask_note(tree))
+        if sentence
+    ]
 
 
 def forms(tree: xr.DataTree) -> list[tuple[str, str, str, str]]:
     """For each layer: its number, the form of its scores, how well they are reproduced, and what is amiss."""
     if "forms" not in tree.children:
         return []
-    found = tree["forms"].to_dataset()
+    forms_of = tree["forms"].to_dataset()
     return [
         (
             str(int(layer)),
-            str(found["form"].values[row]),
-            f"{float(found['error'].values[row]):.1e}".replace("-", "−").replace("nan", ""),
-            str(found["reason"].values[row]),
+            str(forms_of["form"].values[row]),
+            f"{float(forms_of['error'].values[row]):.1e}".replace("-", "−").replace("nan", ""),
+            str(forms_of["reason"].values[row]),
         )
-        for row, layer in enumerate(found["layer"].values)
+        for row, layer in enumerate(forms_of["layer"].values)
     ]
 
 

@@ -68,9 +68,9 @@ def write_explain_report(
     ('<!doctype html>', True)
     """
     chosen = best_heads(tree) if heads is None else list(heads)
-    found = sections(tree, chosen, figures)
+    shown = sections(tree, chosen, figures)
     columns, rows = table(tree)
-    if not found and not rows:
+    if not shown and not rows:
         raise AttnscopeError("The explanation holds no analysis that a page could show.")
     signature = parsed(tree.attrs.get("signature", "{}"))
     return write_page(
@@ -84,8 +84,8 @@ def write_explain_report(
         decoder=" ".join(filter(None, [str(tree.attrs.get("decoder", "")), layer_numbers(tree)])),
         headline=headline(tree),
         heads=[f"{layer}.{head}" for layer, head in chosen],
-        sections=found,
-        tables=text_tables(tree, found),
+        sections=shown,
+        tables=text_tables(tree, shown),
         columns=columns,
         rows=rows,
         skipped=skipped(tree),

@@ -92,7 +92,7 @@ def _text(text: xr.Dataset) -> dict[str, Any]:
     order = ("step", "layer", "head", "span")
     tokens = [str(token) for token in text.text_token.values]
     given = int(text.prompt_length)
-    found: dict[str, Any] = {
+    packed: dict[str, Any] = {
         "name": str(text.source.item()),
         "given": given,
         "steps": steps,
@@ -105,8 +105,8 @@ def _text(text: xr.Dataset) -> dict[str, Any]:
         "entropy": numbers(own.entropy.transpose("step", "layer", "head").values.round(3)),
     }
     if "source_token" in text:
-        found["source"] = [str(token) for token in text.source_token.values if token]
-    return found
+        packed["source"] = [str(token) for token in text.source_token.values if token]
+    return packed
 
 
 def _bytes(shares: np.ndarray) -> str:

@@ -109,18 +109,18 @@ def _listed_rule(tree: xr.DataTree) -> str:
     """Where heads may not look, in words; empty where nothing was forbidden."""
     if "forbidden" not in tree.children:
         return ""
-    return ", ".join(str(one).replace("-", "−") for one in tree["forbidden"].attrs["forbid"])
+    return ", ".join(str(place).replace("-", "−") for place in tree["forbidden"].attrs["forbid"])
 
 
 def _together(tree: xr.DataTree) -> list[list[_Cell]]:
     """Chosen sets of heads: a row for each and each ablation."""
     if "together" not in tree.children:
         return []
-    found = tree["together"].to_dataset().transpose("set", "ablation", ...)
+    sets = tree["together"].to_dataset().transpose("set", "ablation", ...)
     rows: list[list[_Cell]] = []
-    for place, name in enumerate(found["set"].values):
-        for row, ablation in enumerate(found.ablation.values):
-            cell = found.isel({"set": place, "ablation": row})
+    for place, name in enumerate(sets["set"].values):
+        for row, ablation in enumerate(sets.ablation.values):
+            cell = sets.isel({"set": place, "ablation": row})
             lost, between = (
                 Effect(
                     float(cell[key]), float(cell[f"{key}_low"]), float(cell[f"{key}_high"]), bool(cell[shown])
@@ -128,7 +128,7 @@ def _together(tree: xr.DataTree) -> list[list[_Cell]]:
                 for key, shown in (("effect", "shown"), ("between", "between_shown"))
             )
             alone = float(cell.alone)
-            names = [_Cell(str(one), str(one)) for one in (name, ablation)]
+            names = [_Cell(str(cell_text), str(cell_text)) for cell_text in (name, ablation)]
             rows.append([*names, _change(lost), _Cell(_signed(alone, 3), alone), _change(between)])
     return rows
 
@@ -199,7 +199,7 @@ def _row(tree: xr.DataTree, row: HeadVerdict, *, causes: bool, trusted: bool, ba
             _number(row.null_share),
             _change(row.shuffled),
         ]
-    cells += [_change(one) for one in row.effects.values()]
+    cells += [_change(effect) for effect in row.effects.values()]
     if row.searched is not None:
         cells.append(_Cell(_signed(row.searched, 3), row.searched))
     if barred:

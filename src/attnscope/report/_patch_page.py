@@ -112,9 +112,9 @@ def _row(row: PatchedPlace) -> list[_Cell]:
         token = row.token or ""
         cells += [_Cell(str(row.position), float(row.position)), _Cell(token, token, "left")]
     told = "shown" if row.effect.shown else "open"
-    for one, form in ((row.effect, "+.3f"), (row.recovered, ".1%")):
-        interval = f"{one.low:{form}} to {one.high:{form}}" if math.isfinite(one.low) else ""
-        cells.append(_Cell(_said(one.mean, form), one.mean, told, interval.replace("-", "−")))
+    for effect, form in ((row.effect, "+.3f"), (row.recovered, ".1%")):
+        interval = f"{effect.low:{form}} to {effect.high:{form}}" if math.isfinite(effect.low) else ""
+        cells.append(_Cell(_said(effect.mean, form), effect.mean, told, interval.replace("-", "−")))
     return cells + [_Cell(_said(value, "+.3f"), value) for value in row.estimates.values()]
 
 
@@ -124,10 +124,10 @@ def _pairs(pairs: xr.Dataset) -> list[_PairRow]:
         some.pair.values.tolist(),
         some.clean_text.values.tolist(),
         some.corrupted_text.values.tolist(),
-        [with_marked_spaces(str(one)) for one in some.answer_text.values],
-        [with_marked_spaces(str(one)) for one in some.wrong_text.values],
-        [_said(float(one), "+.2f") for one in some.clean.values],
-        [_said(float(one), "+.2f") for one in some.corrupted.values],
+        [with_marked_spaces(str(text)) for text in some.answer_text.values],
+        [with_marked_spaces(str(text)) for text in some.wrong_text.values],
+        [_said(float(value), "+.2f") for value in some.clean.values],
+        [_said(float(value), "+.2f") for value in some.corrupted.values],
     ]
     return [_PairRow(*row) for row in zip(*columns, strict=True)]
 

@@ -34,7 +34,7 @@ def pack_received(sample: xr.Dataset, shown: list[list[int]]) -> dict[str, Any] 
     sizes = sample.sizes
     room = _ROOM // max(1, sizes["window"] * sizes["layer"] * sizes["head"])
     points = min(POINTS, max(_FEWEST, room))
-    found: dict[str, Any] = {"heads": {}, "equal": {}, "contexts": {}, "keys": {}}
+    packed: dict[str, Any] = {"heads": {}, "equal": {}, "contexts": {}, "keys": {}}
     for window, layer in np.ndindex(sizes["window"], sizes["layer"]):
         equal = sample.equal_received.values[window, layer].astype(np.float64)
         keys = int(np.isfinite(equal).sum())
@@ -44,19 +44,19 @@ def pack_received(sample: xr.Dataset, shown: list[list[int]]) -> dict[str, Any] 
         side = key_side(sample, layer)
         tokens = sample[f"{side}position_token"].values[window].tolist()
         number = int(side != "")
-        found["equal"][f"{window}.{layer}"] = _line(even, points)
-        found["keys"][f"{window}.{layer}"] = keys
+        packed["equal"][f"{window}.{layer}"] = _line(even, points)
+        packed["keys"][f"{window}.{layer}"] = keys
         for head in range(sizes["head"]):
             share = _share(sample.received.values[window, layer, head, :keys].astype(np.float64))
             if not np.isfinite(share).all():
                 continue
             top = top_places(share)
             listed = [[int(key), round(float(share[key]), 6), round(float(even[key]), 6)] for key in top]
-            found["heads"][f"{window}.{layer * sizes['head'] + head}"] = [*_line(share, points), listed]
+            packed["heads"][f"{window}.{layer * sizes['head'] + head}"] = [*_line(share, points), listed]
             for key in top:
                 if key >= shown[window][number]:
-                    found["contexts"][f"{window}.{number}.{key}"] = context(tokens, int(key))
-    return found
+                    packed["contexts"][f"{window}.{number}.{key}"] = context(tokens, int(key))
+    return packed
 
 
 def _share(received: np.ndarray) -> np.ndarray:

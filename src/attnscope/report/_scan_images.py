@@ -51,11 +51,11 @@ def view_data(sample: xr.Dataset) -> list[list[dict[str, Any]]] | None:
     """For each window the images in its text: rows, columns, and the tokens that lie in them, row by row."""
     if "view_of" not in sample.variables:
         return None
-    found: list[list[dict[str, Any]]] = [[] for _ in range(sample.sizes["window"])]
+    views: list[list[dict[str, Any]]] = [[] for _ in range(sample.sizes["window"])]
     for view, window in enumerate(sample["view_window"].values.tolist()):
         picture = str(sample["view_picture"].values[view])
         tokens = np.flatnonzero(sample["view_of"].values[window] == view)
-        found[window].append(
+        views[window].append(
             {
                 "name": str(sample["view_name"].values[view]),
                 "source": f"data:image/jpeg;base64,{picture}" if picture else "",
@@ -64,4 +64,4 @@ def view_data(sample: xr.Dataset) -> list[list[dict[str, Any]]] | None:
                 "tokens": tokens[np.argsort(sample["view_place"].values[window][tokens])].tolist(),
             }
         )
-    return found
+    return views

@@ -129,9 +129,11 @@ def _notes(result: xr.Dataset, layer_names: Sequence[str]) -> str:
 
 def _check_same_heads(result: xr.Dataset, sample: xr.Dataset) -> None:
     for dim in ("layer", "head"):
-        found, expected = sample.sizes.get(dim), result.sizes.get(dim)
-        if found != expected:
-            raise AttnscopeError(f"The sample has {found} {dim}s and the result {expected}: they must agree.")
+        sampled, expected = sample.sizes.get(dim), result.sizes.get(dim)
+        if sampled != expected:
+            raise AttnscopeError(
+                f"The sample has {sampled} {dim}s and the result {expected}: they must agree."
+            )
 
 
 def _total(result: xr.Dataset, name: str) -> int | None:

@@ -57,9 +57,9 @@ def pack_windows(sample: xr.Dataset) -> Windows:
         for window in range(sample.sizes["window"])
     ]
     packed: dict[str, tuple[str, float]] = {}
-    for one in maps(sample):
-        index = layers.index(one.layer) * len(heads) + heads.index(one.head)
-        packed[f"{one.window}.{index}"] = _pack(one), round(one.share, 4)
+    for shown in maps(sample):
+        index = layers.index(shown.layer) * len(heads) + heads.index(shown.head)
+        packed[f"{shown.window}.{index}"] = _pack(shown), round(shown.share, 4)
     shared = {
         "windows": texts,
         "sides": [[names.index(side) for side in sides(sample, layer)] for layer in layers],
@@ -95,21 +95,21 @@ def _text(sample: xr.Dataset, side: str) -> dict[str, Any]:
     }
 
 
-def _pack(one: Map) -> str:
-    query, codes = one.query, encode(one.weight.astype(np.float64))
-    kept = (codes > 0) & (one.key < _MOST_KEYS)
-    beyond = np.bincount(query[~kept], weights=one.weight[~kept], minlength=len(one.count))
-    count = np.bincount(query[kept], minlength=len(one.count))
-    key, first = one.key[kept], np.diff(query[kept], prepend=-1) > 0
+def _pack(shown: Map) -> str:
+    query, codes = shown.query, encode(shown.weight.astype(np.float64))
+    kept = (codes > 0) & (shown.key < _MOST_KEYS)
+    beyond = np.bincount(query[~kept], weights=shown.weight[~kept], minlength=len(shown.count))
+    count = np.bincount(query[kept], minlength=len(shown.count))
+    key, first = shown.key[kept], np.diff(query[kept], prepend=-1) > 0
     step = np.where(first, key, np.diff(key, prepend=0))
-    planes = (*_bytes(count), encode(one.rest + beyond), *_bytes(step), codes[kept])
+    planes = (*_bytes(count), encode(shown.rest + beyond), *_bytes(step), codes[kept])
     return deflated(planes)
 
 
 def _tiles(sample: xr.Dataset, shared: dict[str, Any]) -> dict[str, str]:
     tile = shared["tile"]
     totals, largest = (sample[name].values.astype(np.float64) for name in ("tile_sum", "tile_max"))
-    found: dict[str, str] = {}
+    tiles: dict[str, str] = {}
     for index, (layer, head) in enumerate(np.ndindex(totals.shape[:2])):
         if np.isnan(totals[layer, head]).any():
             continue
@@ -117,8 +117,8 @@ def _tiles(sample: xr.Dataset, shared: dict[str, Any]) -> dict[str, str]:
         rows, columns = -(-queries // tile), -(-keys // tile)
         in_row = np.minimum(tile, queries - tile * np.arange(rows))
         planes = totals[layer, head, :rows, :columns] / in_row[:, None], largest[layer, head, :rows, :columns]
-        found[str(index)] = deflated([encode(plane) for plane in planes])
-    return found
+        tiles[str(index)] = deflated([encode(plane) for plane in planes])
+    return tiles
 
 
 def _bytes(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -141,7 +141,7 @@ def describe(path: str | Path, *, verify: bool = False) -> Description:
             headline, notes = headline_of(run.command, opened), notes_of(opened)
         else:
             nodes = _nodes_there(owned)
-        variables = [one for node in nodes for one in _variables(node)]
+        variables = [variable for node in nodes for variable in _variables(node)]
     except AttnscopeError as error:
         unread = str(error)
     return Description(
@@ -198,12 +198,12 @@ def _nodes_there(folder: OwnedFolder) -> list[Node]:
     """The arrays of an unfinished run: its first piece with the size of all, and what was made of them."""
     pieces = sorted(name for name in folder.files if name.startswith(PIECES))
     others = [name for name in folder.files if name.endswith(SUFFIX) and "/" not in name]
-    found = {name.removesuffix(SUFFIX): name for name in sorted(others)}
-    found |= {"": pieces[0]} if pieces else {}
+    nodes = {name.removesuffix(SUFFIX): name for name in sorted(others)}
+    nodes |= {"": pieces[0]} if pieces else {}
     texts = sum(len(texts_of(name)) for name in pieces)
     return [
         Node(name, lambda file=file: iter([unpacked(folder.read(file))]), 0 if name else texts)
-        for name, file in sorted(found.items())
+        for name, file in sorted(nodes.items())
     ]
 
 
@@ -229,10 +229,10 @@ def _variables(node: Node) -> list[Variable]:
 
 def _kinds(folder: OwnedFolder) -> dict[str, tuple[int, int]]:
     """How many files there are of each kind, and how large they are."""
-    found: dict[str, tuple[int, int]] = {}
+    kinds: dict[str, tuple[int, int]] = {}
     for name, checksum in sorted(folder.files.items()):
         prefix = next((prefix for prefix in _KINDS if name.startswith(prefix)), "")
         kind = _KINDS[prefix] if prefix else "arrays" if name.endswith(SUFFIX) else f"{name.split('/')[0]}"
-        number, size = found.get(kind, (0, 0))
-        found[kind] = number + 1, size + checksum.size
-    return found
+        number, size = kinds.get(kind, (0, 0))
+        kinds[kind] = number + 1, size + checksum.size
+    return kinds

@@ -119,8 +119,8 @@ def _whole(path: Path) -> Generator[Path]:
     with explained(f"write {path}", _SAFE):
         try:
             yield new
-            for one in (*new.rglob("*"), new):
-                sync(one)
+            for inside in (*new.rglob("*"), new):
+                sync(inside)
             _refuse_present(path)
             new.rename(path)
             sync(path.parent)
@@ -164,8 +164,8 @@ def _write_node(node: Node, folder: Path, to: str, tell: Callable[[float], None]
                 if dims not in files:
                     file = f"{_file_name('_'.join(dims)) or 'scalars'}.{to}"
                     told = {
-                        str(name): {str(key): _plain(value) for key, value in one.attrs.items()}
-                        for name, one in piece[names].variables.items()
+                        str(name): {str(key): _plain(value) for key, value in variable.attrs.items()}
+                        for name, variable in piece[names].variables.items()
                     }
                     files[dims] = stack.enter_context(
                         _TABLES[to](folder / file, told | {"": about["attributes"]})
@@ -207,5 +207,5 @@ def _plain(value: Any) -> Any:
     """An attribute as JSON holds it, which knows no NaN."""
     plain = value.tolist() if isinstance(value, np.generic | np.ndarray) else value
     if isinstance(plain, list):
-        return [_plain(one) for one in plain]
+        return [_plain(item) for item in plain]
     return None if isinstance(plain, float) and not math.isfinite(plain) else plain

@@ -83,8 +83,8 @@ def datasets_of(opened: xr.Dataset | xr.DataTree | Aligned) -> dict[str, xr.Data
     if isinstance(opened, xr.Dataset):
         return {"": opened}
     tree = opened if isinstance(opened, xr.DataTree) else tree_of_alignment(opened)
-    found = {node.path.strip("/"): node.to_dataset() for node in tree.subtree}
-    return {name: dataset for name, dataset in found.items() if dataset.data_vars}
+    datasets = {node.path.strip("/"): node.to_dataset() for node in tree.subtree}
+    return {name: dataset for name, dataset in datasets.items() if dataset.data_vars}
 
 
 def tree_of_alignment(aligned: Aligned) -> xr.DataTree:

@@ -83,12 +83,12 @@ def _part_of(run: RunFolder, part: str) -> xr.Dataset:
     from attnscope.statistics import HEADS, WINDOWS, load_heads
 
     run.look()  # only what is read is checked: a large run would take minutes
-    found = run.apart(WINDOWS) if part == WINDOWS else load_heads(run) if part == HEADS else None
-    if found is None:
+    apart = run.apart(WINDOWS) if part == WINDOWS else load_heads(run) if part == HEADS else None
+    if apart is None:
         raise AttnscopeError(
             f"{run.path} has no part {part!r}; a scan with --pool has the parts {WINDOWS!r} and {HEADS!r}"
         )
-    return found
+    return apart
 
 
 def read_run(run: Run) -> xr.Dataset | xr.DataTree | Aligned:

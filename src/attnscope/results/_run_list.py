@@ -119,11 +119,11 @@ def runs(*folders: str | Path) -> list[Run]:
         check_kind("a folder", str, Path, folder=folder)
         if not Path(folder).is_dir():
             raise AttnscopeError(f"there is no folder {folder}: give one that holds runs, or is one")
-    found: dict[Path, Run] = {}
+    listed: dict[Path, Run] = {}
     for folder in map(Path, folders or USUAL):
         for run in _below(folder):
-            found.setdefault(run.path.absolute(), run)
-    return sorted(found.values(), key=lambda run: run.when, reverse=True)
+            listed.setdefault(run.path.absolute(), run)
+    return sorted(listed.values(), key=lambda run: run.when, reverse=True)
 
 
 def run_at(folder: Path) -> Run | None:
@@ -227,8 +227,12 @@ def _signature(folder: Path, manifest: Mapping[str, Any]) -> Signature | None:
 def parts_of_run(run: Path) -> list[Run]:
     """What the tasks of a scan have, that lies beside its folder."""
     places = sorted(run.with_name(run.name + TASKS).glob("*-of-*")) if run.name else []
-    found = [_of_manifest(one) for one in places if _PART.fullmatch(one.name) and (one / MANIFEST).is_file()]
-    return [part for part in found if part is not None and not part.damage]
+    parts = [
+        _of_manifest(place)
+        for place in places
+        if _PART.fullmatch(place.name) and (place / MANIFEST).is_file()
+    ]
+    return [part for part in parts if part is not None and not part.damage]
 
 
 def _tasks(part: Path) -> int:

@@ -20,10 +20,10 @@ def tables_of(dataset: xr.Dataset) -> dict[tuple[str, ...], list[str]]:
     >>> tables_of(xr.Dataset({"a": ("text", [1]), "b": (("text", "head"), [[1]]), "c": ("text", [2])}))
     {('text',): ['a', 'c'], ('text', 'head'): ['b']}
     """
-    found: dict[frozenset[str], list[str]] = {}
+    by_dims: dict[frozenset[str], list[str]] = {}
     for name, values in dataset.data_vars.items():
-        found.setdefault(frozenset(map(str, values.dims)), []).append(str(name))
-    return {tuple(map(str, dataset[names[0]].dims)): names for names in found.values()}
+        by_dims.setdefault(frozenset(map(str, values.dims)), []).append(str(name))
+    return {tuple(map(str, dataset[names[0]].dims)): names for names in by_dims.values()}
 
 
 def rows_of(

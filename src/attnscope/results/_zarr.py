@@ -64,7 +64,7 @@ def _joined(parts: Sequence[xr.Dataset], along: str) -> xr.Dataset:
 def _rows_of(dataset: xr.Dataset, along: str) -> int:
     """How many texts of the largest variable fit a shard."""
     rows = dataset.sizes[along]
-    largest = max(one.nbytes / rows for one in dataset.variables.values() if along in one.dims)
+    largest = max(variable.nbytes / rows for variable in dataset.variables.values() if along in variable.dims)
     return max(1, int(SHARD / largest))
 
 
@@ -73,14 +73,16 @@ def _write(block: xr.Dataset, node: Node, path: Path, *, first: bool) -> None:
     whole = storable(block)
     group = node.name or None
     if not first:
-        whole = whole.drop_vars([name for name, one in whole.variables.items() if node.along not in one.dims])
+        whole = whole.drop_vars(
+            [name for name, variable in whole.variables.items() if node.along not in variable.dims]
+        )
         _stored(whole, path, group, mode="a", append_dim=node.along)
         return
     rows = _rows_of(block, node.along) if node.along in block.dims else 0
     encoding = {
-        str(name): _cut(one, node.along, rows)
-        for name, one in whole.variables.items()
-        if node.along in one.dims and one.size
+        str(name): _cut(variable, node.along, rows)
+        for name, variable in whole.variables.items()
+        if node.along in variable.dims and variable.size
     }
     _stored(whole, path, group, mode="a", encoding=encoding)
 

@@ -88,9 +88,9 @@ class ByWorkers:
 
     def sample(self, results: xr.Dataset, asked: Sequence[tuple[int, int]]) -> xr.Dataset | None:
         """The attention over the first texts."""
-        (found,) = self.crew.hand_out(lambda _: partial(_sample, results, tuple(asked)), 1)
+        (sampled,) = self.crew.hand_out(lambda _: partial(_sample, results, tuple(asked)), 1)
         self.tell(Progress("scan", 1.0))
-        return found
+        return sampled
 
 
 class _Agreed:
@@ -122,10 +122,10 @@ def _refuse_read_once(sources: Any) -> None:
         raise AttnscopeError(
             "texts of a generator are not sent to workers (--ray): write them to a file, and give its path"
         )
-    for one in sources if isinstance(sources, list) else [sources]:
-        if isinstance(one, Path) and (is_standard_input(one) or _is_pipe(one)):
+    for source in sources if isinstance(sources, list) else [sources]:
+        if isinstance(source, Path) and (is_standard_input(source) or _is_pipe(source)):
             raise AttnscopeError(
-                f"{one} is read once, and each worker (--ray) reads all texts: write it to a file"
+                f"{source} is read once, and each worker (--ray) reads all texts: write it to a file"
             )
 
 

@@ -403,6 +403,6 @@ def choose(
         names = [name.strip() for name in names.split(",")]
     unknown = [name for name in names if name not in known]
     if unknown or not names:
-        found = f"there is no statistic {unknown[0]!r}" if unknown else "no statistic was named"
-        raise AttnscopeError(f"{found}: choose from {', '.join(known)}")
+        said = f"there is no statistic {unknown[0]!r}" if unknown else "no statistic was named"
+        raise AttnscopeError(f"{said}: choose from {', '.join(known)}")
     return tuple(name for name in known if name in set(names))

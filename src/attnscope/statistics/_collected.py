@@ -63,30 +63,30 @@ def collected(passes: Sequence[MeasuredPass], names: Sequence[str], band: int) -
 
     Layers that have other numbers of queries than the first have them in ``queries (text, layer)``.
     """
-    reach = max(one.reach for one in passes)
-    layered = any(not torch.equal(own, one.queries[0]) for one in passes for own in one.queries)
+    reach = max(run.reach for run in passes)
+    layered = any(not torch.equal(own, run.queries[0]) for run in passes for own in run.queries)
     parts: list[xr.Dataset] = []
     first = 0
-    for one in passes:
-        sources = [(f"text {first + number + 1}", 0) for number in range(one.texts)]
+    for run in passes:
+        sources = [(f"text {first + number + 1}", 0) for number in range(run.texts)]
         part = labelled(
-            stacked(_alike([layer for each in passes for layer in each.measured], one.measured)),
-            one.sites,
+            stacked(_alike([layer for each in passes for layer in each.measured], run.measured)),
+            run.sites,
             band,
             reach,
-            {"length": one.queries[0].numpy()},
+            {"length": run.queries[0].numpy()},
             sources,
             first,
         )
         if layered:
-            own = np.stack([counts.numpy() for counts in one.queries], axis=1)
+            own = np.stack([counts.numpy() for counts in run.queries], axis=1)
             part["queries"] = (
                 ("text", "layer"),
                 own,
                 {"long_name": "Queries of a layer", "units": "tokens"},
             )
         parts.append(part)
-        first += one.texts
+        first += run.texts
     results = joined(parts)
     if set(NEEDED) <= set(names):
         results = results.merge(summarize(results), combine_attrs="no_conflicts")
@@ -99,10 +99,10 @@ _SIDES = {"offset_bin", "every_offset"}
 def _alike(every: Sequence[dict[str, Tensor]], own: Sequence[dict[str, Tensor]]) -> list[dict[str, Tensor]]:
     """Layers with as many offsets, or bins, as the one that has most: what is missing lies outside, and is 0."""
     sided = [name for name in own[0] if _SIDES & {*STATISTICS[name.removeprefix(EQUAL)].along}]
-    most = {name: max(one[name].shape[-1] for one in every) for name in sided}
+    most = {name: max(layer[name].shape[-1] for layer in every) for name in sided}
 
     def widened(name: str, value: Tensor) -> Tensor:
         missing = (most[name] - value.shape[-1]) // 2 if name in most else 0
         return torch.nn.functional.pad(value, (missing, missing)) if missing else value
 
-    return [{name: widened(name, value) for name, value in one.items()} for one in own]
+    return [{name: widened(name, value) for name, value in layer.items()} for layer in own]

@@ -140,7 +140,7 @@ def compare_call(call: AttentionCall, forms: Mapping[str, Form] | None = None, b
             raise AttnscopeError(
                 f"the call has {name}, which the efficient forms do not: take plain dot-product attention"
             )
-    key, value = (one.repeat_interleave(call.group, dim=1).double() for one in (call.key, call.value))
+    key, value = (states.repeat_interleave(call.group, dim=1).double() for states in (call.key, call.value))
     query = call.query.double() * (call.scale * math.sqrt(call.query.shape[-1]))
     return compare_forms(query, key, value, forms, band, causal=causal)
 
@@ -181,7 +181,7 @@ def _statistics(
     reduced = reduce_call(_rows(weights, band, indicator_columns(other, ~other)), _SHARED, own, other)
     reduced["weight_moved"] = (weights - full).abs().sum(-1).mean(-1) / 2
     reduced["output_error"] = (output - expected).flatten(2).norm(dim=-1) / expected.flatten(2).norm(dim=-1)
-    return {name: one.double().cpu().numpy() for name, one in reduced.items()}
+    return {name: values.double().cpu().numpy() for name, values in reduced.items()}
 
 
 def _rows(weights: Tensor, band: int, columns: Tensor) -> RowMeasures:
@@ -205,7 +205,7 @@ def _labelled(measured: list[dict[str, np.ndarray]], names: list[str], band: int
     variables = {
         name: (
             ("form", "text", "head", "offset")[: measured[0][name].ndim + 1],
-            np.stack([one[name] for one in measured]),
+            np.stack([text[name] for text in measured]),
             said.attributes,
         )
         for name, said in words.items()

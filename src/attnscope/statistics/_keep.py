@@ -205,7 +205,7 @@ def _keep(run: RunFolder, batches: Iterable[xr.Dataset]) -> None:
         for results in batches:
             waiting.append(results)
             now = time.monotonic()
-            full = sum(one.nbytes for one in waiting) >= FLUSH_BYTES
+            full = sum(batch.nbytes for batch in waiting) >= FLUSH_BYTES
             if full or now - last > max(FLUSH_SECONDS, min(FLUSH_MOST, FLUSH_SHARE * (now - began))):
                 ready, waiting = waiting, []
                 _flush(run, ready)

@@ -140,9 +140,9 @@ class Measurement:
         return pooled(joined(batches), number, self.seed)
 
     def _measure_batch(self, batch: Sequence[Window]) -> xr.Dataset:
-        found = self._measure(batch, self.seen)
+        results = self._measure(batch, self.seen)
         self.pass_over(batch)
-        return found
+        return results
 
     def pass_over(self, batch: Sequence[Window]) -> None:
         """Count the windows of a batch, and tell how far the scan is."""
@@ -158,7 +158,7 @@ class Measurement:
 
     def _count_unknown(self, batch: Sequence[Window]) -> None:
         unknown = getattr(self.loaded.tokenizer, "unk_token_id", None)
-        for window in (side for one in batch for side in (one, one.target) if side is not None):
+        for window in (side for pair in batch for side in (pair, pair.target) if side is not None):
             self.tokens += len(window)
             self.unknown += 0 if unknown is None else window.ids.count(unknown)
 
@@ -198,14 +198,13 @@ class Measurement:
         pad_id = pad if pad is not None else tokenizer.eos_token_id or 0
         return Reading.of(batch, pad_id, device_of(self.loaded.model))
 
-    def _every_head(self, site: Site, found: dict[str, Tensor]) -> dict[str, Tensor]:
+    def _every_head(self, site: Site, own: dict[str, Tensor]) -> dict[str, Tensor]:
         """The heads of all processes, where this one has a part; of equal weights there is one."""
-        heads = next(value.shape[1] for name, value in found.items() if not name.startswith(EQUAL))
+        heads = next(value.shape[1] for name, value in own.items() if not name.startswith(EQUAL))
         if not self.team.has_part(self._module(site), heads, self._all_heads()):
-            return found
+            return own
         return {
-            name: value if name.startswith(EQUAL) else self.team.joined(value)
-            for name, value in found.items()
+            name: value if name.startswith(EQUAL) else self.team.joined(value) for name, value in own.items()
         }
 
     def _first_head(self, site: Site, heads: int) -> int:
@@ -320,7 +319,7 @@ class Measurement:
         model, team = self.loaded.model, self.team
         heads = team.agreed(lambda: results.sizes["head"])
         shown = [in_words(window) for window in self.shown]
-        longest = min(ROWS, max(max(len(one), len(one.target or one)) for one in shown))
+        longest = min(ROWS, max(max(len(window), len(window.target or window)) for window in shown))
         listed = team.agreed(
             lambda: [
                 shown_heads(results, asked, longest, windows) for windows in (1, *[WINDOWS] * (WINDOWS - 1))
@@ -336,7 +335,9 @@ class Measurement:
             layers_done += 1
             self._tell(begun + (1 - begun) * layers_done / passes)
 
-        numbers = sum(max(len(one), len(one.target or one)) for one in shown) * len(self.sites) * heads
+        numbers = (
+            sum(max(len(window), len(window.target or window)) for window in shown) * len(self.sites) * heads
+        )
 
         def receiving(of_window: Sequence[tuple[int, int]]) -> Callable[[tuple[int, int]], bool]:
             return lambda place: numbers <= KEYS or place in of_window

@@ -28,9 +28,9 @@ def numbering_note(names: Sequence[str]) -> str:
     """
     matches = [re.match(r"(.*?\.)?(\d+)(?=\.|$)", name) for name in names]
     stacks = {re.sub(r"\d+", "#", name) for name in names}
-    own = [int(one[2]) for one in matches if one is not None]
+    own = [int(match[2]) for match in matches if match is not None]
     if len(stacks) != 1 or len(own) != len(names) or own == list(range(len(own))) or own != sorted(set(own)):
         return ""
-    said = [f"{number} is {one[0]}" for number, one in enumerate(matches) if one is not None]
+    said = [f"{number} is {match[0]}" for number, match in enumerate(matches) if match is not None]
     rest = ", and so on" if len(said) > _NAMED else ""
     return f"Layers are counted by attention: {', '.join(said[:_NAMED])}{rest}."

@@ -86,7 +86,7 @@ def measure_weights(
     longest = max(max(layer.shape[2:]) for layer in layers)
     lengths = _lengths(lengths, tokens, texts, longest)
     marked = _special(special, lengths)
-    one = MeasuredPass()
+    run = MeasuredPass()
     for index, layer in enumerate(layers):
         where = f"layer {index} of the weights"
         if layer.shape[0] != texts:
@@ -105,9 +105,9 @@ def measure_weights(
         _, measured = measure_call(
             call_of_weights(shares), names, band, reach, Marks(queries, keys, mark), mass
         )
-        one.add(Site(index, f"layer {index}", kind), measured, queries, reach)
-    found = collected([one], names, band).assign_attrs(capture="weights")
-    return found if tokens is None else found.assign_coords(token=(("text", "position"), _padded(tokens)))
+        run.add(Site(index, f"layer {index}", kind), measured, queries, reach)
+    results = collected([run], names, band).assign_attrs(capture="weights")
+    return results if tokens is None else results.assign_coords(token=(("text", "position"), _padded(tokens)))
 
 
 def _layers(weights: Any) -> list[Tensor]:
@@ -120,7 +120,7 @@ def _layers(weights: Any) -> list[Tensor]:
             )
         weights = list(weights)
     check_kind("a list over layers of (batch, head, query, key)", list, tuple, weights=weights)
-    found: list[Tensor] = []
+    tensors: list[Tensor] = []
     for index, layer in enumerate(cast("Sequence[Any]", weights)):
         check_kind("a torch tensor or a NumPy array", torch.Tensor, np.ndarray, **{f"layer {index}": layer})
         tensor = torch.as_tensor(layer)
@@ -129,10 +129,10 @@ def _layers(weights: Any) -> list[Tensor]:
                 f"layer {index} of the weights has the shape {tuple(tensor.shape)} in {tensor.dtype}; expected "
                 "(batch, head, query, key) of real numbers, none of them 0 long"
             )
-        found.append(tensor)
-    if not found:
+        tensors.append(tensor)
+    if not tensors:
         raise AttnscopeError("the weights hold no layer; expected at least one (batch, head, query, key)")
-    return found
+    return tensors
 
 
 def _lengths(

@@ -186,8 +186,8 @@ def _of_windows(short: xr.Dataset) -> xr.Dataset:
     """Statistics of windows under the names that pools have for them."""
     names = {
         str(name): str(name).removeprefix(OF_WINDOW)
-        for name, one in short.data_vars.items()
-        if one.dims == ("window", "layer", "head")
+        for name, variable in short.data_vars.items()
+        if variable.dims == ("window", "layer", "head")
     }
     return short[[*names]].rename(names | {"window": "text"})
 
@@ -201,15 +201,17 @@ class _Gathered:
 
     def add(self, piece: xr.Dataset, documents: list[str]) -> None:
         """Count the texts of a piece."""
-        for name, one in _statistics(piece):
-            sums, _ = self.parts.setdefault(name, (DocumentSums(), one.isel(text=0, drop=True)))
-            values = one.transpose("text", ...).values
+        for name, statistic in _statistics(piece):
+            sums, _ = self.parts.setdefault(name, (DocumentSums(), statistic.isel(text=0, drop=True)))
+            values = statistic.transpose("text", ...).values
             sums.add(values.reshape(len(values), -1).astype(np.float64), documents)
-        self.coords = {name: one for name, one in piece.coords.items() if "text" not in one.dims}
+        self.coords = {
+            name: coordinate for name, coordinate in piece.coords.items() if "text" not in coordinate.dims
+        }
 
     def dataset(self, *, components: bool) -> xr.Dataset:
         """All of them, and where it is asked for what varies between documents."""
-        found: dict[str, xr.DataArray] = {}
+        means: dict[str, xr.DataArray] = {}
         texts = documents = 0
         for name, (sums, like) in self.parts.items():
             said = {"": sums.mean(), ERROR: sums.error()}
@@ -217,25 +219,29 @@ class _Gathered:
                 said |= sums.components()
             texts, documents = sums.texts, sums.documents
             for end, values in said.items():
-                found[name + end] = like.copy(data=values.reshape(like.shape)).assign_attrs(_words(like, end))
-        whole = xr.Dataset(found, attrs={"texts": texts, "documents": documents})
+                means[name + end] = like.copy(data=values.reshape(like.shape)).assign_attrs(_words(like, end))
+        whole = xr.Dataset(means, attrs={"texts": texts, "documents": documents})
         return whole.assign_coords(
-            {name: one for name, one in self.coords.items() if set(one.dims) <= set(whole.dims)}
+            {
+                name: coordinate
+                for name, coordinate in self.coords.items()
+                if set(coordinate.dims) <= set(whole.dims)
+            }
         )
 
 
 def _statistics(piece: xr.Dataset) -> Iterator[tuple[str, xr.DataArray]]:
     """What is measured of every head in every text."""
-    for given, one in piece.data_vars.items():
+    for given, values in piece.data_vars.items():
         name = str(given)
-        of_heads = {"text", "layer", "head"} <= set(one.dims)
+        of_heads = {"text", "layer", "head"} <= set(values.dims)
         if (
             of_heads
-            and one.dtype.kind == "f"
+            and values.dtype.kind == "f"
             and not name.startswith((DRAWN, EQUAL))
             and not name.endswith(VARIANCE)
         ):
-            yield name, one
+            yield name, values
 
 
 def _words(like: xr.DataArray, end: str) -> dict[str, Any]:

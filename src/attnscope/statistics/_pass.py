@@ -69,11 +69,11 @@ class StatisticsObserver:
         words = self.words
         merged = None if words is None else words.merged(site.kind, call)
         if words is None or merged is None:
-            output, found = self._measured(self.reading, site, call)
+            output, numbers = self._measured(self.reading, site, call)
         else:
             output = output_of(call)
-            _, found = self._measured(words.words, site, merged.call, merged.mass, merged.equal)
-        self.measured[site.index] = found if self.heads_of is None else self.heads_of(site, found)
+            _, numbers = self._measured(words.words, site, merged.call, merged.mass, merged.equal)
+        self.measured[site.index] = numbers if self.heads_of is None else self.heads_of(site, numbers)
         return output
 
     def _measured(
@@ -173,10 +173,10 @@ def stacked(measured: Sequence[dict[str, Tensor]]) -> dict[str, np.ndarray]:
 
     What equal weights give has no dimension of heads.
     """
-    heads = max(next(iter(one.values())).shape[1] for one in measured)
+    heads = max(next(iter(layer.values())).shape[1] for layer in measured)
     arrays: dict[str, np.ndarray] = {}
     for name in measured[0]:
-        layers = [one[name].numpy() for one in measured]
+        layers = [layer[name].numpy() for layer in measured]
         if name.startswith(EQUAL):
             arrays[name] = np.concatenate(layers, axis=1)
             continue

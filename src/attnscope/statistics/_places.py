@@ -107,8 +107,8 @@ class Places:
 
 
 def _most_frequent(names: np.ndarray) -> str:
-    found, counts = np.unique(names, return_counts=True)
-    return str(found[counts.argmax()])
+    values, counts = np.unique(names, return_counts=True)
+    return str(values[counts.argmax()])
 
 
 def places_of(results: xr.Dataset) -> Places:
@@ -133,14 +133,12 @@ def over_texts(results: xr.Dataset) -> xr.Dataset:
     """The same of all rows of all texts together."""
     rows = results.rows
     names = (*NEEDED, "columns_left")
-    found = {
-        name: results[name] for name in (*names, *(f"equal_{name}" for name in names)) if name in results
-    }
+    sums = {name: results[name] for name in (*names, *(f"equal_{name}" for name in names)) if name in results}
     pooled = {
-        name: one.sum("text")
+        name: values.sum("text")
         if name.endswith("_sum")
-        else (one * rows).sum("text", skipna=False) / rows.sum("text")
-        for name, one in found.items()
+        else (values * rows).sum("text", skipna=False) / rows.sum("text")
+        for name, values in sums.items()
     }
     keep = ("layer_kind", "bin_first", "bin_last", "offset", "offset_bin")
     pooled |= {name: results[name].sum("text") for name in ("rows", "told") if name in results}

@@ -75,34 +75,34 @@ def pooled(results: xr.Dataset, number: int, seed: int) -> xr.Dataset:
     rows = rows_of(results)
     drawn = int(np.random.default_rng([seed, number]).integers(results.sizes["text"]))
     results = _with_columns_left(results)
-    found: dict[str, Any] = {}
+    variables: dict[str, Any] = {}
     for given, values in results.data_vars.items():
         name = str(given)
         if name in _SIZES or name.endswith(_SUMS):
-            found[name] = values.sum("text", skipna=False, keep_attrs=True)
+            variables[name] = values.sum("text", skipna=False, keep_attrs=True)
         elif name == "profile":
             pairs = pairs_of(results)
-            found["pairs"] = pairs.sum("text")
-            found[name] = _weighted(values.fillna(0), pairs).where(values.notnull().any("text"))
+            variables["pairs"] = pairs.sum("text")
+            variables[name] = _weighted(values.fillna(0), pairs).where(values.notnull().any("text"))
         elif "text" in values.dims:
             mean = _weighted(values, rows)
-            found[name] = mean
+            variables[name] = mean
             if values.dims == ("text", "layer", "head") and not name.startswith(EQUAL):
                 apart = _weighted((values - mean) ** 2, rows)
                 long_name = f"{wording(name).long_name}, variance over windows"
-                found[f"{name}{VARIANCE}"] = apart.assign_attrs(long_name=long_name)
-                found[f"{OF_WINDOW}{name}"] = (
+                variables[f"{name}{VARIANCE}"] = apart.assign_attrs(long_name=long_name)
+                variables[f"{OF_WINDOW}{name}"] = (
                     values.astype(np.float32).rename(text="window").assign_attrs(values.attrs)
                 )
         else:
-            found[name] = values
+            variables[name] = values
     for name in IN_FULL:
         if name in results:
-            found[f"{DRAWN}{name}"] = results[name].isel(text=drawn)
-    whole = xr.Dataset({name: values.variable for name, values in found.items()})
+            variables[f"{DRAWN}{name}"] = results[name].isel(text=drawn)
+    whole = xr.Dataset({name: values.variable for name, values in variables.items()})
     whole = whole.assign({f"{DRAWN}length": results.length[drawn], "window_count": results.sizes["text"]})
-    kept = {name: one for name, one in results.coords.items() if "text" not in one.dims}
-    texts = [name for name, one in whole.data_vars.items() if "window" not in one.dims]
+    kept = {name: values for name, values in results.coords.items() if "text" not in values.dims}
+    texts = [name for name, values in whole.data_vars.items() if "window" not in values.dims]
     whole = whole.assign({name: whole[name].expand_dims("text") for name in texts})
     if {"profile", "band_sum"} <= set(whole):
         whole["profile"] = profile_of(whole)
@@ -128,18 +128,18 @@ def _with_columns_left(results: xr.Dataset) -> xr.Dataset:
     """What `with_rows` finds of each window cannot be found of their mean: it is kept."""
     if "mean_offset" not in results:
         return results
-    found = with_rows(results, queries(results)).columns_left
-    return results.assign(columns_left=found.assign_attrs(long_name="", units=""))
+    left = with_rows(results, queries(results)).columns_left
+    return results.assign(columns_left=left.assign_attrs(long_name="", units=""))
 
 
 def windows_alone(results: xr.Dataset) -> xr.Dataset:
     """What is kept of every window, along ``window``."""
-    return results[[name for name, one in results.data_vars.items() if "window" in one.dims]]
+    return results[[name for name, values in results.data_vars.items() if "window" in values.dims]]
 
 
 def pools_alone(results: xr.Dataset) -> xr.Dataset:
     """What is kept of each pool, or of each window where there are no pools, along ``text``."""
-    return results.drop_vars([name for name, one in results.variables.items() if "window" in one.dims])
+    return results.drop_vars([name for name, values in results.variables.items() if "window" in values.dims])
 
 
 def windows_of_pools(windows: xr.Dataset, pools: xr.Dataset, chosen: slice) -> xr.Dataset:
@@ -151,12 +151,16 @@ def windows_of_pools(windows: xr.Dataset, pools: xr.Dataset, chosen: slice) -> x
 def joined(parts: Sequence[xr.Dataset]) -> xr.Dataset:
     """Batches, or pools, as one Dataset."""
     whole = xr.concat(
-        [pools_alone(one) for one in parts], "text", data_vars="minimal", coords="minimal", compat="override"
+        [pools_alone(part) for part in parts],
+        "text",
+        data_vars="minimal",
+        coords="minimal",
+        compat="override",
     )
     if "window" not in parts[0].dims:
         return whole
     windows = xr.concat(
-        [windows_alone(one) for one in parts],
+        [windows_alone(part) for part in parts],
         "window",
         data_vars="minimal",
         coords="minimal",
@@ -167,7 +171,7 @@ def joined(parts: Sequence[xr.Dataset]) -> xr.Dataset:
 
 def in_order(parts: Iterable[xr.Dataset]) -> list[xr.Dataset]:
     """Batches, or pools, one text after the other."""
-    return sorted(parts, key=lambda one: int(one.text[0]))
+    return sorted(parts, key=lambda pool: int(pool.text[0]))
 
 
 def stretches(parts: Iterable[xr.Dataset]) -> Iterator[xr.Dataset]:

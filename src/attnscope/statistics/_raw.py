@@ -105,16 +105,16 @@ def weights(
     (1, 1.0)
     """
     check_whole(0, layer=layer, head=head)
-    found: dict[int, tuple[Site, np.ndarray]] = {}
+    by_layer: dict[int, tuple[Site, np.ndarray]] = {}
 
     def observe(site: Site, call: AttentionCall, merging: WordReading | None = None) -> Tensor:
         if layer is not None and site.index != layer:
             return output_of(call)
-        _check(site, call, head, len(found))
+        _check(site, call, head, len(by_layer))
         output = output_of(call)
         matrix = attend_in_full(call)[1] if merging is None else merging.weights(site, call)
         own = matrix[0] if head is None else matrix[0, head : head + 1]
-        found[site.index] = (site, own.float().cpu().numpy())
+        by_layer[site.index] = (site, own.float().cpu().numpy())
         return output
 
     inner = model.model if isinstance(model, LoadedModel) else "bundled" if model is None else model
@@ -131,12 +131,12 @@ def weights(
             )
         asked = Asked(limit=1, processor=tokenizer, loading=Loading(device=device))
         read = first_of(inner, sense, asked, target).watch_first(observe)
-    if layer is not None and not found:
+    if layer is not None and not by_layer:
         raise AttnscopeError(
             f"there is no attention layer {layer}: give a smaller number; they are counted from 0"
         )
     return _labelled(
-        [found[index] for index in sorted(found)],
+        [by_layer[index] for index in sorted(by_layer)],
         read,
         read.target or read,
         one_layer=layer is not None,
@@ -203,27 +203,27 @@ def first_window(loaded: LoadedModel, text: Sources, target: Sources, length: in
 
 
 def _labelled(
-    found: Sequence[tuple[Site, np.ndarray]],
+    layers: Sequence[tuple[Site, np.ndarray]],
     read: Window,
     beside: Window,
     *,
     one_layer: bool,
     head: int | None,
 ) -> xr.DataArray:
-    shapes = {matrix.shape[1:] for _, matrix in found}
+    shapes = {matrix.shape[1:] for _, matrix in layers}
     if len(shapes) > 1:
         raise AttnscopeError(
             "the layers have matrices of several sizes, as encoder and decoder have: choose one (layer=), or leave out "
             "target"
         )
     ((rows, columns),) = shapes
-    sites = [site for site, _ in found]
+    sites = [site for site, _ in layers]
     kind = sites[0].kind
     on_decoder = beside is not read and kind != "self"
     queries = beside if on_decoder else read
     keys = beside if on_decoder and kind != "cross" else read
     array = xr.DataArray(
-        padded_heads([matrix for _, matrix in found]),
+        padded_heads([matrix for _, matrix in layers]),
         dims=("layer", "head", "query", "key"),
         coords={
             **layer_coordinates(sites),

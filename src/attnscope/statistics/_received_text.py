@@ -96,7 +96,7 @@ def received(
     )
     read = first_window(loaded, text, target, window_length(loaded, window))
     beside = read.target or read
-    found: dict[int, tuple[Site, np.ndarray]] = {}
+    weights: dict[int, tuple[Site, np.ndarray]] = {}
 
     def observe(site: Site, call: AttentionCall) -> Tensor:
         if layer is not None and site.index != layer:
@@ -108,7 +108,7 @@ def received(
             )
         output, rows = measure(call, Need())
         sums = received_by(call, rows.log_sum_exp, last=last)[0]
-        found[site.index] = site, (sums if head is None else sums[head : head + 1]).cpu().numpy()
+        weights[site.index] = site, (sums if head is None else sums[head : head + 1]).cpu().numpy()
         return output
 
     inputs = {"input_ids": torch.tensor([list(read.ids)], device=device_of(loaded.model))}
@@ -117,11 +117,11 @@ def received(
         inputs["decoder_input_ids"] = torch.tensor([list(beside.ids)], device=device_of(loaded.model))
     with borrowed(loaded.model), watching(loaded.model, observe):
         forward(loaded.model, inputs, lambda _: read.source)
-    if layer is not None and not found:
+    if layer is not None and not weights:
         raise AttnscopeError(
             f"there is no attention layer {layer}: give a smaller number; they are counted from 0"
         )
-    layers = [found[index] for index in sorted(found)]
+    layers = [weights[index] for index in sorted(weights)]
     sides = {site.kind == "causal" and has_decoder for site, _ in layers}
     if len({sums.shape[1] for _, sums in layers}) > 1 or (len(sides) > 1 and beside is not read):
         raise AttnscopeError(

@@ -163,9 +163,9 @@ def sampled_statistics(
     device = call.query.device
     output, every, some = measure_sampled(call, need, draw.queries.to(device))
     of_all = [name for name in names if set(KNOWN[name].needs) <= OF_ALL_ROWS]
-    found = reduce_call(every, of_all, *valid)
+    exact = reduce_call(every, of_all, *valid)
     others = [name for name in names if name not in of_all]
-    return output, found | estimates(some, others, draw, lengths, valid[1].sum(1))
+    return output, exact | estimates(some, others, draw, lengths, valid[1].sum(1))
 
 
 def estimates(
@@ -178,19 +178,19 @@ def estimates(
     weight, spread = (each.to(rows.mass.device) for each in (draw.weight, draw.spread))
     counted = (weight > 0)[:, None] & (rows.mass > 0)
     standing = SampledRows(rows, counted, queries, keys, weight=weight, spread=spread)
-    found: dict[str, Tensor] = {}
+    intervals: dict[str, Tensor] = {}
     for name in names:
         estimate, *neighbours = KNOWN[name].reduce(standing)
         variances = (torch.stack(neighbours) - estimate).square()
         variance = variances.sum(0)
         # each of the variances has one degree of freedom (Satterthwaite 1946); its square is 3 times too large
         freedom = 3 * variance**2 / variances.square().sum(0).clamp_min(torch.finfo(torch.float64).tiny) - 2
-        found |= {
+        intervals |= {
             name: estimate,
             f"{name}{ERROR}": variance.sqrt(),
             f"{name}{FREEDOM}": freedom.clamp(1, len(variances)),
         }
-    return found
+    return intervals
 
 
 def rows_note(count: int, names: Sequence[str]) -> str:

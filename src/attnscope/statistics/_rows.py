@@ -317,14 +317,14 @@ def reduce_call(
     """
     counted = query_valid[:, None] & (rows.mass > 0)
     reduced = Rows(rows, counted, query_valid.sum(1), key_valid.sum(1), groups, second)
-    found = {name: KNOWN[name].reduce(reduced) for name in names}
+    reduced_to = {name: KNOWN[name].reduce(reduced) for name in names}
     if groups is None:
-        return found
+        return reduced_to
     members = [
         replace(reduced, counted=counted & (groups.queries == number)[:, None])
         for number in range(groups.count)
     ]
-    return found | {
+    return reduced_to | {
         f"{name}{BY_GROUP}": torch.stack([KNOWN[name].reduce(rows) for rows in members], -1)
         for name in by_group(names)
     }

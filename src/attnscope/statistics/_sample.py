@@ -264,22 +264,22 @@ def sample_dataset(
     layer, position)`` what it would of equal weights, and ``position_token``, ``target_position_token (window,
     position)`` name all tokens, also where maps show the first ones alone.
     """
-    places = [(window, place) for window, one in enumerate(observed) for place in one.maps]
+    places = [(window, place) for window, observer in enumerate(observed) for place in observer.maps]
     maps = [observed[window].maps[place] for window, place in places]
     texts = {"": list(windows)} | (
-        {"target_": [one.target or one for one in windows]} if with_decoder else {}
+        {"target_": [window.target or window for window in windows]} if with_decoder else {}
     )
     queries = max(len(text) for side in texts.values() for text in side)
-    rows = max([min(queries, ROWS), *(len(one[0]) for one in maps)])
+    rows = max([min(queries, ROWS), *(len(parts[0]) for parts in maps)])
 
     def padded(part: int, dtype: type) -> np.ndarray:
         whole = np.zeros((len(maps), rows), dtype)
-        for row, one in zip(whole, maps, strict=True):
-            row[: len(one[part])] = one[part]
+        for row, parts in zip(whole, maps, strict=True):
+            row[: len(parts[part])] = parts[part]
         return whole
 
     def entries(part: int, dtype: type) -> np.ndarray:
-        return np.concatenate([np.zeros(0, dtype), *(one[part] for one in maps)]).astype(dtype)
+        return np.concatenate([np.zeros(0, dtype), *(parts[part] for parts in maps)]).astype(dtype)
 
     sample = xr.Dataset(
         {
@@ -296,8 +296,8 @@ def sample_dataset(
             "window_of": ("map", np.array([window for window, _ in places], dtype=np.int64)),
             "layer_of": ("map", np.array([layer for _, (layer, _) in places], dtype=np.int64)),
             "head_of": ("map", np.array([head for _, (_, head) in places], dtype=np.int64)),
-            "source": ("window", np.array([one.source for one in windows], dtype=object)),
-            "start": ("window", np.array([one.start for one in windows])),
+            "source": ("window", np.array([window.source for window in windows], dtype=object)),
+            "start": ("window", np.array([window.start for window in windows])),
         },
         attrs={"asked": json.dumps([list(place) for place in asked]), "tile": observed[0].tile},
     )
@@ -320,15 +320,15 @@ def sample_dataset(
 def _received(
     observed: Sequence[MapObserver], texts: dict[str, list[Window]], layers: int, heads: int
 ) -> xr.Dataset:
-    if not any(one.received for one in observed):
+    if not any(sample.received for sample in observed):
         return xr.Dataset()
-    longest = max(len(keys) for one in observed for keys in one.received.values())
+    longest = max(len(keys) for sample in observed for keys in sample.received.values())
     sums = np.full((len(observed), layers, heads, longest), np.nan, np.float32)
     equal = sums[:, :, 0].copy()
-    for window, one in enumerate(observed):
-        for (layer, head), keys in one.received.items():
+    for window, sample in enumerate(observed):
+        for (layer, head), keys in sample.received.items():
             sums[window, layer, head, : len(keys)] = keys
-        for layer, keys in one.equal.items():
+        for layer, keys in sample.equal.items():
             equal[window, layer, : len(keys)] = keys
     named = {
         f"{side}position_token": (

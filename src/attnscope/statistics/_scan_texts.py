@@ -102,8 +102,8 @@ def scan_texts(
         For anything that the caller can mend: see the message.
     """
     show = asked.out is not None and asked.show is not None
-    found = prepared(model, texts, asked, show=show, **of_texts)
-    return measured(found.job, asked, found.signature, found.kinds, found.attributes)
+    ready = prepared(model, texts, asked, show=show, **of_texts)
+    return measured(ready.job, asked, ready.signature, ready.kinds, ready.attributes)
 
 
 def prepared(

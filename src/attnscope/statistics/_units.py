@@ -71,7 +71,7 @@ class Units:
             if not self._each(lambda _, batch: self.job.pass_over(batch)):
                 return None
         before, windows = self.said(), 0
-        found: list[xr.Dataset] = []
+        batches: list[xr.Dataset] = []
 
         def measure(texts: range, batch: Sequence[Window]) -> None:
             nonlocal windows
@@ -79,11 +79,11 @@ class Units:
             if done(texts):
                 self.job.pass_over(batch)
             else:
-                found.append(self.job.measure(batch, texts.start))
+                batches.append(self.job.measure(batch, texts.start))
 
         if not self._each(measure):
             return None
-        return Measured(tuple(stretches(found)), max(0.0, self.said() - before), windows)
+        return Measured(tuple(stretches(batches)), max(0.0, self.said() - before), windows)
 
     def notes(self) -> dict[str, str]:
         """What is said of the scan when all texts are read."""
@@ -143,7 +143,7 @@ class Recipe:
             shares[0] = progress.share
 
         asked = replace(self.asked, progress=hear)
-        found = prepared(self.model, self.texts, asked, show=self.show, **self.of_texts)
+        ready = prepared(self.model, self.texts, asked, show=self.show, **self.of_texts)
         size = UNIT if asked.pool is None else 1
-        units = Units(found.job, size, lambda: shares[0])
-        return units, Opened(found.signature, found.attributes, found.kinds)
+        units = Units(ready.job, size, lambda: shares[0])
+        return units, Opened(ready.signature, ready.attributes, ready.kinds)

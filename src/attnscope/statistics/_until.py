@@ -37,8 +37,8 @@ def widest_interval(results: xr.Dataset) -> float:
     True
     """
     shares = [
-        one.transpose("text", "layer", "head").values.reshape(results.sizes["text"], -1)
-        for one in _shares(results).data_vars.values()
+        values.transpose("text", "layer", "head").values.reshape(results.sizes["text"], -1)
+        for values in _shares(results).data_vars.values()
     ]
     units, _ = units_of(results.source.values.tolist())
     _, error, count = mean_by_document(np.concatenate(shares, 1), units)
@@ -120,8 +120,8 @@ def _shares(results: xr.Dataset) -> xr.Dataset:
     """The statistics that are shares, one a head."""
     names = [
         name
-        for name, one in results.data_vars.items()
-        if set(one.dims) == {"text", "layer", "head"} and one.attrs.get("units") == "share"
+        for name, values in results.data_vars.items()
+        if set(values.dims) == {"text", "layer", "head"} and values.attrs.get("units") == "share"
     ]
     if not names:
         raise AttnscopeError(

@@ -45,7 +45,7 @@ class Seen:
 
     def __len__(self) -> int:
         """How many texts were read, or written by ``generate()``."""
-        return sum(one.texts for one in self._passes) + len(self._written)
+        return sum(seen.texts for seen in self._passes) + len(self._written)
 
     def result(self) -> xr.Dataset:
         """All passes so far, as `attnscope.scan` gives them, or all texts that ``generate()`` wrote; see `watch`.
@@ -63,9 +63,9 @@ class Seen:
                 )
             return generation_dataset(self._written).assign_attrs(model=self._module, capture="generate()")
         if not self._passes:
-            found = f"{self._without} passes without one" if self._without else "no pass"
+            said = f"{self._without} passes without one" if self._without else "no pass"
             raise AttnscopeError(
-                f"no attention call of {self._module} was seen ({found}). Call the module within the context; "
+                f"no attention call of {self._module} was seen ({said}). Call the module within the context; "
                 "attention that it writes out itself, by softmax and products, is not seen: give its weights to "
                 "attnscope.measure_weights"
             )
@@ -262,7 +262,7 @@ def _shown(seen: SeenCall) -> Tensor:
 
 def _check_output(where: str, ours: Tensor, theirs: Tensor, valid: Tensor) -> None:
     """Refuse a call whose arguments do not give the module's own output."""
-    own, other = (one.transpose(1, 2)[valid].double() for one in (ours, theirs))
+    own, other = (output.transpose(1, 2)[valid].double() for output in (ours, theirs))
     if not len(own):
         return
     away, largest = float((own - other).abs().amax()), float(other.abs().amax())

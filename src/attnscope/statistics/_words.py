@@ -137,7 +137,7 @@ def _words(call: AttentionCall, queries: Tensor, keys: Tensor, heads: range) -> 
     """Shares of each word's weight on each, ``(batch, head, word, word)``, and what they are shares of."""
     words = [int(side.max()) + 1 for side in (queries, keys)]
     wide = torch.promote_types(call.query.dtype, torch.float32)
-    found = torch.zeros(
+    merged = torch.zeros(
         len(queries), len(heads), words[0] + 1, words[1] + 1, dtype=wide, device=queries.device
     )
     rows = torch.zeros(len(queries), len(heads), words[0] + 1, dtype=wide, device=queries.device)
@@ -147,12 +147,12 @@ def _words(call: AttentionCall, queries: Tensor, keys: Tensor, heads: range) -> 
             for weights in weight_rows(call, head, len(own), _ROWS, text=text):
                 at = own[first : first + len(weights)]
                 on_words = weights.new_zeros(len(weights), words[1] + 1).index_add_(1, others, weights)
-                found[text, head].index_add_(0, at, on_words.to(wide))
+                merged[text, head].index_add_(0, at, on_words.to(wide))
                 rows[text, head].index_add_(0, at, (weights.sum(-1) > 0).to(wide))
                 first += len(weights)
-    found = found[..., :-1, :-1] / rows[..., :-1, None].clamp_min(1)
-    mass = found.sum(-1, dtype=torch.float64)
-    shares = found / torch.where(mass > 0, mass, 1.0)[..., None].to(wide)
+    merged = merged[..., :-1, :-1] / rows[..., :-1, None].clamp_min(1)
+    mass = merged.sum(-1, dtype=torch.float64)
+    shares = merged / torch.where(mass > 0, mass, 1.0)[..., None].to(wide)
     return shares, torch.where((mass - 1).abs() < 1e-5, 1.0, mass)  # noqa: PLR2004 no learned sink
 
 

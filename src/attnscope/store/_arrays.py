@@ -40,13 +40,13 @@ def unpacked(content: bytes) -> xr.Dataset:
     store: Any = MemoryStore(parts)
     dataset = xr.load_dataset(store, engine="zarr", consolidated=False)
     strings = {
-        name: (one.dims, one.values.astype(object), one.attrs)
-        for name, one in dataset.variables.items()
-        if one.dtype.kind == "T"
+        name: (variable.dims, variable.values.astype(object), variable.attrs)
+        for name, variable in dataset.variables.items()
+        if variable.dtype.kind == "T"
     }
     whole = dataset.assign_coords(
-        {name: one for name, one in strings.items() if name in dataset.coords}
-    ).assign({name: one for name, one in strings.items() if name not in dataset.coords})
+        {name: variable for name, variable in strings.items() if name in dataset.coords}
+    ).assign({name: variable for name, variable in strings.items() if name not in dataset.coords})
     ordered = {name: whole.variables[name] for name in sorted(whole.data_vars, key=str)}
     return xr.Dataset(ordered, whole.coords, whole.attrs)  # Zarr lists names in another order in each process
 

@@ -80,10 +80,10 @@ class Mirror:
         path = self.path / name
         path.parent.mkdir(parents=True, exist_ok=True)
         new = path.with_name(f".attnscope-{path.name}")
-        found = self.objects.fetch(name, new)
-        if found:
+        is_there = self.objects.fetch(name, new)
+        if is_there:
             new.replace(path)
-        return found
+        return is_there
 
     def names(self) -> list[str]:
         """What lies at the top of the folder there, but for what is only at work."""

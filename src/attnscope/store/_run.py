@@ -108,7 +108,7 @@ class RunFolder(OwnedFolder):
         """
         name = piece_name(range(first, first + results.sizes["text"]))
         with explained("write results", f"The {self.texts} texts before are safe. {_GO_ON}"):
-            contents = {_apart(name, kind): packed(one) for kind, one in apart.items()}
+            contents = {_apart(name, kind): packed(arrays) for kind, arrays in apart.items()}
             self.write({name: packed(results), **contents})
 
     def results(self) -> xr.Dataset:

@@ -86,10 +86,10 @@ class Parts:
         for part in self.folders:
             for texts in part.pieces:
                 for lacking in list(_gaps(list(run.pieces), texts.start, texts.stop)):
-                    found, apart = rows(
+                    measured, apart = rows(
                         part, texts, slice(lacking.start - texts.start, lacking.stop - texts.start)
                     )
-                    run.append(found, lacking.start, **apart)
+                    run.append(measured, lacking.start, **apart)
 
     def drop(self) -> None:
         """Take the parts away, as the run has all that they have; but none to which a process is writing."""

@@ -63,10 +63,10 @@ def task_of(given: str) -> Task:
     """
     if given == "env":
         return _of_environment()
-    found = _IN_NUMBERS.fullmatch(given)
-    if found is None or not 1 <= int(found[1]) <= int(found[2]):
+    matched = _IN_NUMBERS.fullmatch(given)
+    if matched is None or not 1 <= int(matched[1]) <= int(matched[2]):
         raise AttnscopeError(f"task (--task) is {given[:40]!r}; expected I/N with I from 1 to N, or env")
-    return Task(int(found[1]), int(found[2]))
+    return Task(int(matched[1]), int(matched[2]))
 
 
 def task_in(given: str | None, out: object) -> Task | None:

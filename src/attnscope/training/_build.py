@@ -35,7 +35,7 @@ def build_model(config: TrainConfig, vocabulary: int) -> Any:
     'none'
     """
     with torch.device("meta"):  # its sizes alone
-        parameters = sum(one.numel() for one in _new(config, vocabulary).parameters())
+        parameters = sum(parameter.numel() for parameter in _new(config, vocabulary).parameters())
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     needed = parameters * _TRAINED
     if needed > memory:

@@ -130,14 +130,14 @@ class Checkpoints:
         total: dict[str, Tensor] = {}
         for update in updates:
             place = self.folder.path / f"{_PLACE}{update:08d}"
-            for name, one in load_file(place / "model.safetensors").items():
-                total[name] = total.get(name, torch.zeros((), dtype=torch.float64)) + one.double()
-        return {name: (one / len(updates)).float() for name, one in total.items()}
+            for name, tensor in load_file(place / "model.safetensors").items():
+                total[name] = total.get(name, torch.zeros((), dtype=torch.float64)) + tensor.double()
+        return {name: (tensor / len(updates)).float() for name, tensor in total.items()}
 
 
 def weights_of(model: nn.Module) -> dict[str, Tensor]:
     """Every parameter once, by name."""
-    return {name: one.detach().cpu().contiguous() for name, one in model.named_parameters()}
+    return {name: parameter.detach().cpu().contiguous() for name, parameter in model.named_parameters()}
 
 
 def _moments(model: nn.Module, optimizer: Optimizer) -> dict[str, Tensor]:

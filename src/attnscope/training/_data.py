@@ -155,7 +155,9 @@ class MaskedWindows(TrainingData):
         """Windows that start there, with some tokens masked."""
         whole = self._masked(self.train_ids, members, seed)
         rows = np.array_split(np.arange(len(members)), count)
-        return [{name: one[part] for name, one in whole.items()} if len(part) else None for part in rows]
+        return [
+            {name: values[part] for name, values in whole.items()} if len(part) else None for part in rows
+        ]
 
     def validation(self) -> list[Batch]:
         """All of the held-out text, window by window, masked the same way each time."""
@@ -169,7 +171,7 @@ class MaskedWindows(TrainingData):
 
     def _masked(self, ids: np.ndarray, starts: np.ndarray, seed: int) -> Batch:
         body = torch.from_numpy(ids[starts[:, None] + np.arange(self.body)])
-        first, last = (torch.full((len(starts), 1), one) for one in self.ends)
+        first, last = (torch.full((len(starts), 1), end) for end in self.ends)
         window = torch.cat([first, body, last], 1)
         draw = torch.Generator().manual_seed(seed)
         chosen = torch.rand(window.shape, generator=draw) < self.config.mask_share

@@ -258,7 +258,7 @@ class Training:
         return torch.autocast(self.device.type, torch.bfloat16) if low else nullcontext()
 
     def _to_device(self, batch: Batch) -> Batch:
-        return {name: one.to(self.device, non_blocking=True) for name, one in batch.items()}
+        return {name: tensor.to(self.device, non_blocking=True) for name, tensor in batch.items()}
 
     def _tell(self, since: _Since) -> None:
         state = self.state
@@ -292,7 +292,7 @@ class Training:
         else:
             state.waiting += 1
         if self.log is not None:
-            self.log.write(state.update, **{f"valid_{name}": one for name, one in state.metrics.items()})
+            self.log.write(state.update, **{f"valid_{name}": value for name, value in state.metrics.items()})
             saved = vars(state) | {"since": vars(self._since)}
             before = max(self.config.keep, self.config.average) - 1
             keep = {state.best_update, *self.checkpoints.updates()[::-1][:before]}
@@ -318,7 +318,7 @@ class Training:
                 translations = translate_lines(
                     self.model, self.data.tokenizer, valid.source, beams=1, overlong="cut"
                 )
-            made = [one[0].text for one in translations]
+            made = [ranks[0].text for ranks in translations]
             bleu = BLEU(tokenize=self.config.bleu_tokenizer, lowercase=self.config.lowercase)
             metrics["bleu"] = bleu.corpus_score(made, [valid.target]).score
         return metrics
@@ -467,8 +467,8 @@ def decayed(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
     >>> [len(group["params"]) for group in decayed(nn.Sequential(nn.Linear(2, 3), nn.LayerNorm(3)), 0.1)]
     [1, 3]
     """
-    matrices = [one for one in model.parameters() if one.ndim > 1]
-    vectors = [one for one in model.parameters() if one.ndim <= 1]
+    matrices = [parameter for parameter in model.parameters() if parameter.ndim > 1]
+    vectors = [parameter for parameter in model.parameters() if parameter.ndim <= 1]
     return [
         {"params": matrices, "weight_decay": weight_decay},
         {"params": vectors, "weight_decay": 0.0},

@@ -33,12 +33,14 @@ class Processes:
         """Add up the gradients of all processes, in one message."""
         if self.world == 1:
             return
-        parameters = [one for one in model.parameters() if one.requires_grad]
+        parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
         flat = torch.cat(
-            [(torch.zeros_like(one) if one.grad is None else one.grad).flatten() for one in parameters]
+            [(torch.zeros_like(each) if each.grad is None else each.grad).flatten() for each in parameters]
         )
         distributed.all_reduce(flat)
-        for parameter, part in zip(parameters, flat.split([one.numel() for one in parameters]), strict=True):
+        for parameter, part in zip(
+            parameters, flat.split([each.numel() for each in parameters]), strict=True
+        ):
             parameter.grad = part.view_as(parameter).clone()
 
     def sum(self, values: Tensor) -> Tensor:

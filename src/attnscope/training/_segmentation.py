@@ -89,5 +89,5 @@ class Segmenter:
     def _find_possible(self, tokens: tuple[int, ...]) -> list[tuple[int, int]]:
         """Where two tokens can be merged, and into which one: the merge that was learned first comes first."""
         pairs = enumerate(pairwise(tokens))
-        found = sorted((*self._merges[pair], place) for place, pair in pairs if pair in self._merges)
-        return [(place, token) for _, token, place in found]
+        possible = sorted((*self._merges[pair], place) for place, pair in pairs if pair in self._merges)
+        return [(place, token) for _, token, place in possible]

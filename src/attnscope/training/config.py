@@ -257,8 +257,8 @@ def read_config(path: Path | None = None, **overrides: Any) -> TrainConfig:
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"]))
-        found = f"{where} is {shortly(first['input'])}: " if where else ""
-        raise AttnscopeError(f"{found}{first['msg'].removeprefix('Value error, ')}") from None
+        place = f"{where} is {shortly(first['input'])}: " if where else ""
+        raise AttnscopeError(f"{place}{first['msg'].removeprefix('Value error, ')}") from None
     if {*values, *overrides} != {*TrainConfig.model_fields}:  # all of them are of another configuration
         refuse_other_models(values, config.model)
     return config

@@ -120,5 +120,5 @@ def is_unsegmented(lines: Iterable[str]) -> bool:
     """
     words = [word for line in islice(lines, _LOOKED_AT) for word in line.split()]
     letters = [letter for word in words for letter in word if letter.isalpha()]
-    spaceless = [one for one in letters if unicodedata.name(one, "").startswith(_WITHOUT_SPACES)]
+    spaceless = [letter for letter in letters if unicodedata.name(letter, "").startswith(_WITHOUT_SPACES)]
     return len(spaceless) > len(letters) / 2 and len(letters) > _LONG_WORD * len(words)

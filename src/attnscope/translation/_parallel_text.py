@@ -171,7 +171,7 @@ def _without_empty(pairs: Iterable[tuple[str, str]], place: Path) -> ParallelTex
 def _pairs_of_two(source: Path, target: Path) -> Iterator[tuple[str, str]]:
     folders = stat.S_ISDIR(file_mode(source)), stat.S_ISDIR(file_mode(target))
     if folders == (False, False):
-        objects = next((one for one in (source, target) if one.suffix.lower() == ".jsonl"), None)
+        objects = next((path for path in (source, target) if path.suffix.lower() == ".jsonl"), None)
         if objects is not None:
             raise AttnscopeError(
                 f"{shown(objects)}: JSON Lines of both sides stand alone; found another file beside it: give it as the "
@@ -205,22 +205,22 @@ def _pairs_of_one(place: Path, sides: tuple[str, str]) -> Iterator[tuple[str, st
         yield from _pairs_of_objects(place, sides)
         return
     files = files_below(place)
-    found = False
+    some = False
     for file in files:
         if file.suffix.lower() == ".jsonl":
-            found = True
+            some = True
             yield from _pairs_of_objects(file, sides)
         elif file.suffix in {f".{side}" for side in sides}:
-            found = True
+            some = True
             partners = [file.with_suffix(f".{side}") for side in sides]
-            missing = next((one for one in partners if one not in files), None)
+            missing = next((path for path in partners if path not in files), None)
             if missing:
                 raise AttnscopeError(
                     f"{shown(file)}: its partner {shown(missing.name)} is not there: add it, or remove this one"
                 )
             if file == partners[0]:
                 yield from _pairs_of_files(*partners)
-    if not found:
+    if not some:
         raise AttnscopeError(
             f"{shown(place)}: no .jsonl file and no pair of files NAME.{sides[0]}, NAME.{sides[1]} in this folder: "
             "name its sides, or two files"

@@ -157,22 +157,22 @@ def generate_task(
             "1 <= shortest <= longest"
         )
     generator = random.Random(seed)
-    found: dict[str, _Phrase] = {}
+    by_source: dict[str, _Phrase] = {}
     for _ in range(PATIENCE * pairs):
         phrase = _sentence(generator, generator.randint(shortest, longest))
         source = " ".join(phrase.words)
         if (zlib.crc32(source.encode()) % HELD_OUT == 0) == held_out:
-            found[source] = phrase
-        if len(found) == pairs:
+            by_source[source] = phrase
+        if len(by_source) == pairs:
             break
     else:
         raise AttnscopeError(
-            f"found only {len(found)} different sentences of {shortest} to {longest} words; expected {pairs}: "
+            f"found only {len(by_source)} different sentences of {shortest} to {longest} words; expected {pairs}: "
             "ask for fewer pairs, or for longer sentences"
         )
-    phrases = found.values()
+    phrases = by_source.values()
     return TaskText(
-        list(found),
+        list(by_source),
         [" ".join(NOTATION[phrase.words[place]] for place in phrase.order) for phrase in phrases],
         alignments=[tuple((place, at) for at, place in enumerate(phrase.order)) for phrase in phrases],
     )

@@ -199,7 +199,7 @@ def translate_lines(
     if overlong == "cut":
         for number, ids in enumerate(encoded):
             left_out = max(0, len(ids) - longest)
-            joined[number] = [replace(one, left_out=left_out) for one in joined[number]]
+            joined[number] = [replace(translation, left_out=left_out) for translation in joined[number]]
     return joined
 
 
@@ -303,7 +303,7 @@ def _join(
         else:
             joined.append(
                 [
-                    Translation(" ".join(one.text for one in ranks), sum(one.score for one in ranks))
+                    Translation(" ".join(part.text for part in ranks), sum(part.score for part in ranks))
                     for ranks in zip(*parts, strict=True)
                 ]
                 or [Translation("", 0.0)]

@@ -115,7 +115,7 @@ def heading(walk: Walk, language: str = "en") -> tuple[str, tuple[str, ...]]:
 def _place_in_decoder(walk: Walk, wording: dict[str, str]) -> str:
     """Which of an encoder-decoder's layers are of what kind."""
     layers = {
-        kind: ", ".join(str(layer) for layer, one in enumerate(walk.kinds) if one == kind)
+        kind: ", ".join(str(layer) for layer, own in enumerate(walk.kinds) if own == kind)
         for kind in ("self", "causal", "cross")
     }
     return wording["kinds"].format(this=wording[f"kind.{walk.kind}"], layer=walk.layer, **layers)
@@ -153,11 +153,11 @@ class _Writer:
 
     def steps(self) -> list[Step]:
         """All of them."""
-        found = [self._input(), self._projections(), self._products(), self._division(), self._mask()]
-        found += [self._softmax(), self._sum()]
+        steps = [self._input(), self._projections(), self._products(), self._division(), self._mask()]
+        steps += [self._softmax(), self._sum()]
         if not self.walk.is_toy:
-            found = [self._tokens(), *found, self._heads(), self._result()]
-        return [*found, self._check()]
+            steps = [self._tokens(), *steps, self._heads(), self._result()]
+        return [*steps, self._check()]
 
     def _step(
         self, title: str, formulas: tuple[str, str], text: list[str], tables: list[Table] | None = None

@@ -106,7 +106,7 @@ def visible(token: str) -> str:
     ('␣it', '␣␣', 'a⏎')
     """
     shown = re.sub(r"\r\n?|\n", "⏎", with_marked_spaces(token)) or "∅"
-    return "".join(one if one.isprintable() else f"U+{ord(one):04X}" for one in shown)
+    return "".join(letter if letter.isprintable() else f"U+{ord(letter):04X}" for letter in shown)
 
 
 def spoken(token: str) -> str:

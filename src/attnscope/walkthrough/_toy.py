@@ -68,6 +68,6 @@ def walk_toy(*, token: int = 0, seed: int = 0) -> Walk:
         keys=names,
         token=check_number("token", token, _TOKENS),
         arrays=arrays,
-        errors={name: difference(arrays[name].values, one) for name, one in own.items()},
+        errors={name: difference(arrays[name].values, array) for name, array in own.items()},
         texts=_TEXTS,
     )

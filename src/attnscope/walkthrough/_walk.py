@@ -191,7 +191,7 @@ def walk_inputs(
         model=name or type(model).__name__,
         module=site.name,
         layer=layer,
-        kinds=tuple(one.kind for one, _ in layers),
+        kinds=tuple(site.kind for site, _ in layers),
         head=head,
         heads=heads,
         kv_heads=seen.call.key.shape[1],
@@ -217,17 +217,17 @@ class _Seen:
 
 
 def _look(model: PreTrainedModel, inputs: dict[str, Any], wanted: Site) -> _Seen:
-    found: list[_Seen] = []
+    seen: list[_Seen] = []
 
     def observe(site: Site, call: AttentionCall, own: Tensor, other: Tensor) -> Tensor:
         output = output_of(call)
         if site == wanted:
-            found.append(_Seen(call, (own, other), output))
+            seen.append(_Seen(call, (own, other), output))
         return output
 
     with watching_inputs(model, observe):
         model(**inputs)
-    return found[0]
+    return seen[0]
 
 
 @dataclass(frozen=True, eq=False)
@@ -241,7 +241,7 @@ class _Parts:
     errors: dict[str, float]
 
     @classmethod
-    def of(cls, seen: _Seen, found: Projections, head: int) -> _Parts:
+    def of(cls, seen: _Seen, projected: Projections, head: int) -> _Parts:
         call = seen.call
         X = _numbers(seen.states[0][0])
         memory = X if seen.states[1] is seen.states[0] else _numbers(seen.states[1][0])
@@ -252,20 +252,20 @@ class _Parts:
             "V": _numbers(call.value[0, other]),
         }
         matrices: dict[str, tuple[np.ndarray, np.ndarray]] = {}
-        if found.form in {"bilinear", "rope"}:
-            W_Q, b_Q, W_K, b_K = found.of_head(head)
+        if projected.form in {"bilinear", "rope"}:
+            W_Q, b_Q, W_K, b_K = projected.of_head(head)
             matrices = {"Q": (W_Q, b_Q), "K": (W_K, b_K)}
         if (
-            found.value is not None
-            and found.value_bias is not None
-            and found.value.shape[1] == memory.shape[1]
+            projected.value is not None
+            and projected.value_bias is not None
+            and projected.value.shape[1] == memory.shape[1]
         ):
-            matrices["V"] = (found.value[other], found.value_bias[other])
+            matrices["V"] = (projected.value[other], projected.value_bias[other])
         own, errors, scale = dict(captured), {}, call.scale
         for symbol, (matrix, bias) in matrices.items():
             made = (X if symbol == "Q" else memory) @ matrix + bias
-            if found.rotation is not None and symbol != "V":
-                made = _turned(made, found.rotation)
+            if projected.rotation is not None and symbol != "V":
+                made = _turned(made, projected.rotation)
             # some models divide the query, not the scores: the factor moves to the scale
             factor = 1.0 if symbol == "V" else _factor(captured[symbol], made)
             own[symbol], scale = made, scale * factor
@@ -326,7 +326,7 @@ def _own_result(
 ) -> np.ndarray:
     """What the output projection gives when the model runs on its own attention."""
     same = [
-        one for one, found in layers if found.names.get("output") == name
+        site for site, made in layers if made.names.get("output") == name
     ]  # a module may serve several layers
     with _outputs_of(model.get_submodule(name)) as given:
         model(**inputs)

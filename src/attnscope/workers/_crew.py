@@ -100,14 +100,16 @@ class Crew:
         self._number, self._lost, self._tries = {}, set(), Counter()
         following, end = 0, count
         while True:
-            for worker in sorted(self._asked, key=lambda one: (len(self._asked[one]), -self._reached[one])):
+            for worker in sorted(
+                self._asked, key=lambda unit: (len(self._asked[unit]), -self._reached[unit])
+            ):
                 while len(self._asked[worker]) < AT_ONCE:
                     number = self._next(worker, following, end)
                     if number is None:
                         break
                     following = max(following, number + 1)
                     self._ask(worker, number, request(number))
-            if end is not None and following >= end and not any(one < end for one in self._open()):
+            if end is not None and following >= end and not any(unit < end for unit in self._open()):
                 return
             event = self._heard()
             if isinstance(event, Answered) and event.ticket in self._number:

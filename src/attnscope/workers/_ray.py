@@ -117,8 +117,8 @@ class RayEngine:
         return 1.0 if self._ray.cluster_resources().get("GPU", 0.0) >= 1 else 0.0
 
     def _room(self, gpus: float) -> int:
-        found = [node["Resources"] for node in self._ray.nodes() if node["Alive"]]
-        room = sum(self.cluster.room(one.get("CPU", 0.0), one.get("GPU", 0.0), gpus) for one in found)
+        nodes = [node["Resources"] for node in self._ray.nodes() if node["Alive"]]
+        room = sum(self.cluster.room(node.get("CPU", 0.0), node.get("GPU", 0.0), gpus) for node in nodes)
         if not room:
             raise AttnscopeError(
                 f"Ray at {self.cluster.address} has no machine with a core and {gpus:g} GPUs, which each worker takes: "

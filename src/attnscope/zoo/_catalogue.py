@@ -132,7 +132,7 @@ def build(name: str) -> Animal:
             "such as 'induction-decoder-1', or another number"
         )
     form, number = read["form"], int(read["number"]) - 1
-    architectures = [one for one in ARCHITECTURES[form] if one not in kind.without]
+    architectures = [architecture for architecture in ARCHITECTURES[form] if architecture not in kind.without]
     seed = zlib.crc32(name.encode())
     noise = kind.noises[seed % len(kind.noises)]
     setting = Setting(form, architectures[number % len(architectures)], noise, seed)
@@ -190,8 +190,8 @@ class Zoo(Sequence[Animal]):
     @overload
     def __getitem__(self, index: slice) -> Zoo: ...
     def __getitem__(self, index: int | slice) -> Animal | Zoo:
-        found = self.names[index]
-        return build(found) if isinstance(found, str) else Zoo(found)
+        chosen = self.names[index]
+        return build(chosen) if isinstance(chosen, str) else Zoo(chosen)
 
     def __iter__(self) -> Iterator[Animal]:
         return map(build, self.names)

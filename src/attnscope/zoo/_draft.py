@@ -81,10 +81,10 @@ class Draft:
     @property
     def groups(self) -> Int[np.ndarray, " vocabulary"]:
         """Number of each token's group; the three special tokens have one each."""
-        found = np.arange(self.vocabulary)
+        groups = np.arange(self.vocabulary)
         for ids in self.ids.values():
-            found[ids] = ids[0]
-        return found
+            groups[ids] = ids[0]
+        return groups
 
     def reading_calls(self, count: int = 1) -> list[int]:
         """Calls, in order, for heads that hand over from one to the next, the last of them to the answer.
@@ -141,11 +141,11 @@ class Draft:
     def words(self, ids: Ids) -> Int[np.ndarray, "text token"]:
         """Texts of random words after a start token; no word stands beside itself."""
         count = self.length - 1
-        found = np.empty((TEXTS, count), dtype=np.int64)
-        found[:, 0] = self.rng.integers(len(ids), size=TEXTS)
+        words = np.empty((TEXTS, count), dtype=np.int64)
+        words[:, 0] = self.rng.integers(len(ids), size=TEXTS)
         for place in range(1, count):  # a step of 1 or more around the circle of words
-            found[:, place] = (found[:, place - 1] + self.rng.integers(1, len(ids), TEXTS)) % len(ids)
-        return np.hstack([np.full((TEXTS, 1), START), ids[found]])
+            words[:, place] = (words[:, place - 1] + self.rng.integers(1, len(ids), TEXTS)) % len(ids)
+        return np.hstack([np.full((TEXTS, 1), START), ids[words]])
 
     def finish(self) -> Plan:
         """Fill every call with heads that do not matter, in random order."""

@@ -33,7 +33,7 @@ def _induction(setting: Setting, notes: int) -> tuple[Draft, Task]:
     draft = Draft(setting, {"word": 16}, slots=1, lengths=(12, 17) if is_pair else (20, 32))
     words = draft.ids["word"]
     ids, labels, target, asked, steps = _followed(draft) if is_pair else _repeated(draft)
-    found, *others = (marked(draft.length, asked, key) for key in steps)
+    first, *others = (marked(draft.length, asked, key) for key in steps)
     early, late = draft.reading_calls(2)
     for _ in range(notes):
         noting = draft.plant(
@@ -56,8 +56,8 @@ def _induction(setting: Setting, notes: int) -> tuple[Draft, Task]:
         look,
         draft.moving("token", words, "answer", gain=GAIN),
     )
-    draft.must_look(copies, found)
-    return draft, Task(ids, labels, np.logical_or.reduce([found, *others]), target)
+    draft.must_look(copies, first)
+    return draft, Task(ids, labels, np.logical_or.reduce([first, *others]), target)
 
 
 _Drawn = tuple[np.ndarray, np.ndarray, np.ndarray | None, np.ndarray, list[np.ndarray]]

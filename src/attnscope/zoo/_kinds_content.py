@@ -107,7 +107,7 @@ def duplicate(setting: Setting) -> tuple[Draft, Task]:
     same = (ids[:, :, None] == ids[:, None]) & ~itself
     if draft.is_causal:
         same &= np.tri(draft.length, dtype=bool)
-    found = same.any(2)
+    is_repeated = same.any(2)
     look = draft.matching("token", "token", words, 24.0) + draft.at(0, nats=-30.0) + draft.toward(START, 14.0)
     move = draft.moving("token", words, "answer", np.full(len(words), yes), GAIN)
     move += draft.moving("token", np.array([START]), "answer", np.array([no]), GAIN)
@@ -118,8 +118,8 @@ def duplicate(setting: Setting) -> tuple[Draft, Task]:
         move,
     )
     draft.must_look(head, same)
-    labels = asking(np.where(found, yes, no), np.broadcast_to(np.arange(draft.length) > 0, ids.shape))
-    return draft, Task(ids, labels, same | (found[:, :, None] & itself))
+    labels = asking(np.where(is_repeated, yes, no), np.broadcast_to(np.arange(draft.length) > 0, ids.shape))
+    return draft, Task(ids, labels, same | (is_repeated[:, :, None] & itself))
 
 
 def diffuse(setting: Setting) -> tuple[Draft, Task]:

@@ -64,7 +64,7 @@ class Waves(Positions):
         count = min(_MOST, len(possible))
         tries = [np.sort(rng.choice(possible, count, replace=False)) for _ in range(_TRIES)]
         apart = np.arange(1, length)
-        peaks = [np.cos(2 * np.pi * np.outer(apart, one) / length).mean(1).max() for one in tries]
+        peaks = [np.cos(2 * np.pi * np.outer(apart, step) / length).mean(1).max() for step in tries]
         self.frequencies = tries[int(np.argmin(peaks))]
 
     def kernel(self, offset: Float[np.ndarray, "*any"]) -> Float[np.ndarray, "*any"]:

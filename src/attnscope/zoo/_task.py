@@ -46,9 +46,9 @@ def marked(
     >>> marked(3, np.array([1, 2]), np.array([0, 1]))[0].astype(int).tolist()
     [[0, 0, 0], [1, 0, 0], [0, 1, 0]]
     """
-    found = np.zeros((TEXTS, length, length), dtype=bool)
-    found[np.arange(TEXTS)[:, None], queries, keys] = True
-    return found
+    marks = np.zeros((TEXTS, length, length), dtype=bool)
+    marks[np.arange(TEXTS)[:, None], queries, keys] = True
+    return marks
 
 
 def at_offset(
@@ -63,12 +63,12 @@ def at_offset(
     [[0, 0, 0], [1, 0, 0], [0, 1, 0]]
     """
     text, query = asked.nonzero()
-    found = np.zeros((*asked.shape, asked.shape[1]), dtype=bool)
+    marks = np.zeros((*asked.shape, asked.shape[1]), dtype=bool)
     if mirror is not None:
-        found[text, query, mirror - query] = True
+        marks[text, query, mirror - query] = True
     for offset in offsets:
-        found[text, query, query + offset] = True
-    return found
+        marks[text, query, query + offset] = True
+    return marks
 
 
 def at_key(

@@ -83,10 +83,10 @@ def weights_of(plan: Plan, rng: np.random.Generator) -> Weights:
         query, key, value, output = ([part[number] for part in parts] for number in range(4))
         calls.append(
             Projections(
-                np.hstack([inward(one) for one in query]),
-                np.hstack([inward(one) for one in key]),
-                np.hstack([inward(one) for one in value]),
-                np.vstack([outward(one) for one in output]),
+                np.hstack([inward(vector) for vector in query]),
+                np.hstack([inward(vector) for vector in key]),
+                np.hstack([inward(vector) for vector in value]),
+                np.vstack([outward(vector) for vector in output]),
             )
         )
     table = plan.positions.table(plan.space)

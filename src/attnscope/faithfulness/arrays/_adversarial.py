@@ -120,8 +120,8 @@ class _Row:
 
     def furthest(self, starts: int, generator: np.random.Generator) -> Float[np.ndarray, " key"]:
         costs = [self.weights, *generator.normal(size=(starts, self.weights.size))]
-        found = [self._climbed(self._solved(cost)) for cost in costs]
-        return max(found, key=self._distance)
+        reached = [self._climbed(self._solved(cost)) for cost in costs]
+        return max(reached, key=self._distance)
 
     def _climbed(self, point: Float[np.ndarray, " key"]) -> Float[np.ndarray, " key"]:
         """Follow the tangent of the distance from vertex to vertex."""
@@ -137,12 +137,12 @@ class _Row:
 
     def _solved(self, cost: Float[np.ndarray, " key"]) -> Float[np.ndarray, " key"]:
         """The vertex of least cost; the row's own weights, which are allowed, where none costs less."""
-        found = linprog(
+        solution = linprog(
             cost, A_eq=self.basis.T, b_eq=self.kept, bounds=(0, None), method="highs", options=_FINE
         )
-        if found.x is None:
+        if solution.x is None:
             return self.weights
-        point = self._exact(np.maximum(found.x, 0.0))
+        point = self._exact(np.maximum(solution.x, 0.0))
         return (
             point if cost @ point < cost @ self.weights - _MOVED * np.abs(cost).max() * 1e-3 else self.weights
         )
@@ -152,7 +152,7 @@ class _Row:
         support = point > _LEAST
         exact = np.zeros_like(point)
         exact[support], _ = nnls(self.basis[support].T, self.kept)
-        errors = [np.abs(one @ self.basis - self.kept).max() for one in (exact, point)]
+        errors = [np.abs(weights @ self.basis - self.kept).max() for weights in (exact, point)]
         return exact if errors[0] <= errors[1] else point
 
 

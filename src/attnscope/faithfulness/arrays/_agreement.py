@@ -51,14 +51,14 @@ def rank_agreement(
     for axis, what in enumerate(("queries", "keys")):
         agree(what, "weights", weights.shape[axis], "importance", importance.shape[axis])
     counted = visible_keys(weights, allowed) & np.isfinite(importance)
-    found = np.full((2, len(weights)), np.nan)
+    ranks = np.full((2, len(weights)), np.nan)
     for query, keys in enumerate(counted):
-        one, other = weights[query, keys], importance[query, keys]
-        if keys.sum() >= FEWEST and np.ptp(one) > 0 and np.ptp(other) > 0:
-            found[:, query] = kendalltau(one, other)
+        own, other = weights[query, keys], importance[query, keys]
+        if keys.sum() >= FEWEST and np.ptp(own) > 0 and np.ptp(other) > 0:
+            ranks[:, query] = kendalltau(own, other)
     return xr.Dataset(
         {
-            "tau": labelled("query", found[0], "Kendall's tau-b of weights and importance"),
-            "p_value": labelled("query", found[1], "chance that a random order agrees as much"),
+            "tau": labelled("query", ranks[0], "Kendall's tau-b of weights and importance"),
+            "p_value": labelled("query", ranks[1], "chance that a random order agrees as much"),
         }
     )

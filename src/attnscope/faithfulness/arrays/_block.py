@@ -118,9 +118,9 @@ def block_parts(
     check_real(0.0, epsilon=epsilon)
     width = output.shape[2]
     given = {"bias": bias, "gain": gain, "shift": shift}
-    for name, one in given.items():
-        if one is not None:
-            agree("columns", name, len(finite(name, one)), "W_O", width)
+    for name, given_part in given.items():
+        if given_part is not None:
+            agree("columns", name, len(finite(name, given_part)), "W_O", width)
     if norm is None and (gain is not None or shift is not None):
         raise AttnscopeError(
             "found a gain or shift and no norm: say norm='layer' or norm='rms', or leave them out"
@@ -185,7 +185,7 @@ def block_norms(parts: BlockParts, *, same_tokens: bool = True) -> xr.Dataset:
     index = np.arange(len(each))
     keep = each[index, index] if same_tokens else parts.residual
     mix = each.sum(1) - (keep if same_tokens else 0.0)
-    sizes = [np.linalg.norm(one, axis=-1) for one in (mix, keep)]
+    sizes = [np.linalg.norm(part, axis=-1) for part in (mix, keep)]
     with np.errstate(invalid="ignore"):
         ratio = sizes[0] / (sizes[0] + sizes[1])
     return xr.Dataset(

@@ -58,7 +58,7 @@ def agree(what: str, first: str, size: int, second: str, other: int) -> None:
         )
 
 
-def same_sums(one: Float[np.ndarray, "*batch outcome"], other: Float[np.ndarray, "*others"]) -> None:
+def same_sums(first: Float[np.ndarray, "*batch outcome"], other: Float[np.ndarray, "*others"]) -> None:
     """Raise unless rows that are to be compared hold as much weight.
 
     Examples
@@ -68,7 +68,7 @@ def same_sums(one: Float[np.ndarray, "*batch outcome"], other: Float[np.ndarray,
     ...
     attnscope.errors.AttnscopeError: found rows that sum to 1 and 0.5; distances are of rows with equal sums: ...
     """
-    sums = np.broadcast_arrays(one.sum(-1), other.sum(-1))
+    sums = np.broadcast_arrays(first.sum(-1), other.sum(-1))
     apart = np.abs(sums[0] - sums[1]) > _SAME_SUM
     if apart.any():
         here, there = (float(each[apart].flat[0]) for each in sums)

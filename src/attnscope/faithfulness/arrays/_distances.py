@@ -70,8 +70,8 @@ def jensen_shannon(
     """
     p, q = _pair(p, q)
     middle = (p + q) / 2
-    found = (rel_entr(p, middle).sum(-1) + rel_entr(q, middle).sum(-1)) / 2
-    return np.asarray(np.maximum(found, 0.0))
+    divergence = (rel_entr(p, middle).sum(-1) + rel_entr(q, middle).sum(-1)) / 2
+    return np.asarray(np.maximum(divergence, 0.0))
 
 
 def _pair(p: np.ndarray, q: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -80,7 +80,7 @@ def effective_attention(
         rank[rows], kept[rows] = basis.shape[1], (part**2).sum(1)
         expected[rows] = _permuted_power(power[rows], weights[rows].sum(1), basis)
     with np.errstate(invalid="ignore", divide="ignore"):
-        shares = [np.where(power > 0, 1 - one / power, np.nan).clip(0, 1) for one in (kept, expected)]
+        shares = [np.where(power > 0, 1 - part / power, np.nan).clip(0, 1) for part in (kept, expected)]
     return xr.Dataset(
         {
             "weights": labelled("query key", effective, "effective weight"),

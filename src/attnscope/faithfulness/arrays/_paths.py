@@ -49,11 +49,11 @@ def rollout(
     """
     check_real(0.0, 1.0, residual=residual)
     weights = _square(non_negative("weights", weights))
-    rolled, found = np.eye(weights.shape[1]), []
+    rolled, layers = np.eye(weights.shape[1]), []
     for layer in weights:
         rolled = residual * rolled + (1 - residual) * layer @ rolled
-        found.append(rolled)
-    return np.stack(found)
+        layers.append(rolled)
+    return np.stack(layers)
 
 
 def gradient_attention(
@@ -100,11 +100,11 @@ def gradient_attention(
             "gradients as weights"
         )
     each = _square(np.maximum(weights * gradients, 0.0).mean(1))
-    relevance, found = np.eye(each.shape[1]), []
+    relevance, layers = np.eye(each.shape[1]), []
     for layer in each:
         relevance = relevance + layer @ relevance
-        found.append(relevance)
-    return np.stack(found)
+        layers.append(relevance)
+    return np.stack(layers)
 
 
 def attention_flow(

@@ -110,19 +110,19 @@ def find_blocks(model: PreTrainedModel, inputs: dict[str, Any]) -> list[Block]:
     with hearing(chosen, history.events), watching_inputs(model, observe):
         forward(model, inputs, lambda _: "the text", with_head=False)
     wide = torch.promote_types(model.dtype, torch.float32)
-    found: list[Block] = []
+    blocks: list[Block] = []
     for number, (site, known) in enumerate(matrices.items()):
         if known.output is None or known.output_bias is None:
             reason = "no linear layer reads what the heads give side by side, so that W_O is not known"
-            found.append(Block(site, reason=reason))
+            blocks.append(Block(site, reason=reason))
             continue
         output, bias = (
-            torch.from_numpy(one).to(device=model.device, dtype=wide)
-            for one in (known.output, known.output_bias)
+            torch.from_numpy(matrix).to(device=model.device, dtype=wide)
+            for matrix in (known.output, known.output_bias)
         )
         around = history.around(number, known.names["output"])
-        found.append(Block(site, output, bias, **around))
-    return found
+        blocks.append(Block(site, output, bias, **around))
+    return blocks
 
 
 @contextmanager
@@ -132,7 +132,10 @@ def hearing(modules: dict[str, nn.Module], events: list[Event]) -> Generator[Non
 
     def enter(name: str) -> Any:
         def hook(module: nn.Module, arguments: tuple[Any, ...], options: dict[str, Any]) -> None:
-            given = next((one for one in arguments[:1] if isinstance(one, Tensor)), options.get(OWN_STATES))
+            given = next(
+                (argument for argument in arguments[:1] if isinstance(argument, Tensor)),
+                options.get(OWN_STATES),
+            )
             if isinstance(given, Tensor):
                 events.append(Event(name, module, given))
                 running.setdefault(id(module), []).append(events[-1])
@@ -223,7 +226,7 @@ class _History:
         for event in self.events[at + 1 :]:
             if event.given.shape == norm.given.shape:
                 for kept, answer in ((norm.returned, True), (norm.given, False)):
-                    if any(_same(event.given, one + kept) for one in made):
+                    if any(_same(event.given, part + kept) for part in made):
                         return answer
             if event.returned is not None and event.returned.shape == norm.given.shape:
                 made.append(event.returned)
@@ -243,8 +246,8 @@ def shaped(tensor: Tensor, like: Tensor) -> Tensor | None:
     return tensor.reshape(like.shape)
 
 
-def _same(one: Tensor, other: Tensor) -> bool:
-    if one.shape != other.shape:
+def _same(tensor: Tensor, other: Tensor) -> bool:
+    if tensor.shape != other.shape:
         return False
-    limit = ROUNDING.get(one.dtype, 2e-5)
-    return float((one - other).abs().max()) <= limit * float(other.abs().max())
+    limit = ROUNDING.get(tensor.dtype, 2e-5)
+    return float((tensor - other).abs().max()) <= limit * float(other.abs().max())

@@ -104,9 +104,9 @@ class Weights:
 class Norms:
     r"""Sizes :math:`\lVert\alpha_{ij}f(x_j)\rVert`, as shares of each row; W_O is known."""
 
-    def __init__(self, one: Record, band: int) -> None:
-        self.profile = Profile(one.call, band)
-        self.size = given_by_heads(one).norm(dim=-1)[:, None]
+    def __init__(self, record: Record, band: int) -> None:
+        self.profile = Profile(record.call, band)
+        self.size = given_by_heads(record).norm(dim=-1)[:, None]
 
     def add(self, rows: slice, tile: Tensor) -> None:
         """Read some rows."""
@@ -124,9 +124,9 @@ class Gradient:
     output of a head is enough.
     """
 
-    def __init__(self, one: Record, by_output: Float[Tensor, "head query value_width"], band: int) -> None:
-        self.profile = Profile(one.call, band)
-        self.values = values_of(one.call)[0]
+    def __init__(self, record: Record, by_output: Float[Tensor, "head query value_width"], band: int) -> None:
+        self.profile = Profile(record.call, band)
+        self.values = values_of(record.call)[0]
         self.by_output = by_output.to(self.values.dtype)
         self.mean: list[Tensor] = []
 

@@ -62,21 +62,21 @@ def chosen_kinds(kinds: Sequence[Kind | str] | None) -> list[Kind]:
     known: dict[str, Kind] = {kind: kind for kind in KINDS}
     unknown = [kind for kind in kinds or () if kind not in known]
     if unknown or (kinds is not None and not kinds):
-        found = f"there is no kind {unknown[0]!r}" if unknown else "no kind was named"
-        raise AttnscopeError(f"{found}: choose from {', '.join(KINDS)}")
+        said = f"there is no kind {unknown[0]!r}" if unknown else "no kind was named"
+        raise AttnscopeError(f"{said}: choose from {', '.join(KINDS)}")
     return [kind for kind in KINDS if kinds is None or kind in kinds]
 
 
 def assembled(records: Sequence[Record], layers: Sequence[dict[str, np.ndarray]], band: int) -> xr.Dataset:
     """What was found in each layer of one text, labelled; NaN where a layer lacks it."""
-    names = [one for one in _VARIABLES if any(one in layer for layer in layers)]
+    names = [name for name in _VARIABLES if any(name in layer for layer in layers)]
     variables: dict[str, Any] = {}
-    for one in names:
-        dims, long_name, units = _VARIABLES[one]
-        like = next(layer[one] for layer in layers if one in layer)
+    for name in names:
+        dims, long_name, units = _VARIABLES[name]
+        like = next(layer[name] for layer in layers if name in layer)
         rows = [
             layer.get(
-                one,
+                name,
                 np.full(
                     (records[at].call.query.shape[1], *like.shape[1:]) if "head" in dims else like.shape,
                     np.nan,
@@ -85,12 +85,12 @@ def assembled(records: Sequence[Record], layers: Sequence[dict[str, np.ndarray]]
             for at, layer in enumerate(layers)
         ]
         values = padded_heads(rows) if "head" in dims else np.stack(rows)
-        variables[one] = (dims, values[None], {"long_name": long_name, "units": units})
-    heads = max(one.call.query.shape[1] for one in records)
+        variables[name] = (dims, values[None], {"long_name": long_name, "units": units})
+    heads = max(record.call.query.shape[1] for record in records)
     coords: dict[str, Any] = {
-        **layer_coordinates(one.site for one in records),
+        **layer_coordinates(record.site for record in records),
         "offset": np.arange(-band, band + 1),
     }
-    coords |= {"head": np.arange(heads)} if any("head" in _VARIABLES[one][0] for one in names) else {}
+    coords |= {"head": np.arange(heads)} if any("head" in _VARIABLES[name][0] for name in names) else {}
     coords |= {"of": list(MIXING)} if "mixing_ratio" in names else {}
     return xr.Dataset(variables, coords)

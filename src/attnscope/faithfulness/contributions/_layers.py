@@ -26,28 +26,28 @@ class BlockNorms:
     products of what the heads make of token j: no array of the model's width is made for each pair.
     """
 
-    def __init__(self, one: Record, band: int) -> None:
-        self.one, self.profile = one, Profile(one.call, band)
-        given = given_by_heads(one)
-        norm = one.block.norm
+    def __init__(self, record: Record, band: int) -> None:
+        self.one, self.profile = record, Profile(record.call, band)
+        given = given_by_heads(record)
+        norm = record.block.norm
         self.given = given if norm is None else norm.of(given)  # (head, key, width)
         self.products = torch.einsum("hkw,gkw->khg", self.given, self.given)
-        self.residual = residual_part(one)
-        self.same_tokens = one.site.kind != "cross"
+        self.residual = residual_part(record)
+        self.same_tokens = record.site.kind != "cross"
 
     def rows(self, rows: slice, tile: Tensor) -> Float[Tensor, "row key"]:
         """Norms of some rows; the residual is within the diagonal, but in cross-attention in no column."""
         assert self.one.scale is not None  # noqa: S101 the block is known
         by_key = tile.to(self.products.dtype).permute(2, 0, 1)  # (key, head, row)
         squared = ((self.products @ by_key) * by_key).sum(1).T
-        found = squared.clamp_min(0).sqrt() * self.one.scale[rows]
+        norms = squared.clamp_min(0).sqrt() * self.one.scale[rows]
         if self.same_tokens:
             index = torch.arange(rows.start, rows.stop, device=tile.device)
             own = torch.einsum(
                 "hi,hiw->iw", own_weights(rows, tile).to(self.given.dtype), self.given[:, rows]
             )
-            found[index - rows.start, index] = (own * self.one.scale[rows] + self.residual[rows]).norm(dim=-1)
-        return found
+            norms[index - rows.start, index] = (own * self.one.scale[rows] + self.residual[rows]).norm(dim=-1)
+        return norms
 
     def add(self, rows: slice, tile: Tensor) -> None:
         """Read some rows."""
@@ -65,10 +65,10 @@ class BlockNorms:
 class Mixing:
     """How much of what comes out is other tokens', by what is taken into account (`MIXING`)."""
 
-    def __init__(self, one: Record) -> None:
-        self.one = one
-        self.given = given_by_heads(one) if one.block.output is not None else None
-        self.same_tokens = one.site.kind != "cross"
+    def __init__(self, record: Record) -> None:
+        self.one = record
+        self.given = given_by_heads(record) if record.block.output is not None else None
+        self.same_tokens = record.site.kind != "cross"
         self.ratios: dict[str, list[Tensor]] = {name: [] for name in MIXING}
 
     def add(self, rows: slice, tile: Tensor) -> None:
@@ -103,13 +103,13 @@ class Mixing:
         return {"mixing_ratio": np.array(means)}
 
 
-def residual_part(one: Record) -> Float[Tensor, "query width"]:
+def residual_part(record: Record) -> Float[Tensor, "query width"]:
     """What the residual connection gives to the block's output."""
-    assert one.residual is not None  # noqa: S101 asked only where the block is known
-    assert one.scale is not None  # noqa: S101
-    if one.block.norm is None or one.block.form == "normalised attention":
-        return one.residual
-    return one.block.norm.of(one.residual) * one.scale
+    assert record.residual is not None  # noqa: S101 asked only where the block is known
+    assert record.scale is not None  # noqa: S101
+    if record.block.norm is None or record.block.form == "normalised attention":
+        return record.residual
+    return record.block.norm.of(record.residual) * record.scale
 
 
 def own_weights(rows: slice, tile: Float[Tensor, "head row key"]) -> Float[Tensor, "head row"]:

@@ -69,9 +69,9 @@ def fitted(
 def _candidates(module: nn.Module, given: Tensor) -> Iterator[LinearNorm]:
     wide = torch.promote_types(given.dtype, torch.float32)
     width = given.shape[-1]
-    own = [one.detach().to(wide) for one in module.parameters() if one.shape == (width,)]
-    one, zero = (torch.full((width,), float(value), dtype=wide, device=given.device) for value in (1, 0))
+    own = [parameter.detach().to(wide) for parameter in module.parameters() if parameter.shape == (width,)]
+    ones, zero = (torch.full((width,), float(value), dtype=wide, device=given.device) for value in (1, 0))
     for is_centred in (True, False):
-        for gain in (*own, *(one + each for each in own), one):  # Gemma's weight is what is added to 1
+        for gain in (*own, *(ones + each for each in own), ones):  # Gemma's weight is what is added to 1
             for shift in (zero, *own):
                 yield LinearNorm(is_centred, gain, shift)

@@ -77,9 +77,9 @@ class OneText:
                 with_head=not self.headless,
             )
         self.unfollowed = cannot_follow(self.sides, self.records)
-        check_matrices((one.call for one in self.records), self.name, in_a_graph=False)
+        check_matrices((record.call for record in self.records), self.name, in_a_graph=False)
         with torch.no_grad():
-            self.weights = [weights_of(one.call)[0] for one in self.records]
+            self.weights = [weights_of(record.call)[0] for record in self.records]
         self.positions = torch.zeros(0, dtype=torch.int64)
         self.predicted, self.outcomes = torch.zeros(0, 0), list[int]()
         if not self.headless:
@@ -88,7 +88,7 @@ class OneText:
     @property
     def kinds(self) -> list[str]:
         """Of each attention call."""
-        return [one.site.kind for one in self.records]
+        return [record.site.kind for record in self.records]
 
     def _predict(self, output: Tensor, outcomes: Sequence[int] | None) -> None:
         of_text = output.ndim == 2  # noqa: PLR2004 one prediction of the whole text
@@ -102,7 +102,7 @@ class OneText:
         best = self.predicted.argmax(-1).tolist()
         self.outcomes = best if outcomes is None else list(outcomes)
         known = self.predicted.shape[-1]
-        if len(self.outcomes) != len(best) or not all(0 <= one < known for one in self.outcomes):
+        if len(self.outcomes) != len(best) or not all(0 <= outcome < known for outcome in self.outcomes):
             raise AttnscopeError(
                 f"found outcomes {self.outcomes[:5]} for {len(best)} places; expected one for each, from 0 to "
                 f"{known - 1}"
@@ -111,9 +111,9 @@ class OneText:
     def _numbered(self, places: Sequence[int] | None) -> list[int]:
         known = self.sides.predicting.stop - self.sides.predicting.start
         chosen = list(range(known)) if places is None else list(places)
-        for one in chosen:
-            if not 0 <= one < known:
-                raise AttnscopeError(f"there is no place {one}: places are counted from 0 to {known - 1}")
+        for place in chosen:
+            if not 0 <= place < known:
+                raise AttnscopeError(f"there is no place {place}: places are counted from 0 to {known - 1}")
         if not chosen:
             raise AttnscopeError("no place was named: give at least one in places, or leave it out for all")
         return chosen

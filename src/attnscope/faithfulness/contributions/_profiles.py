@@ -119,11 +119,11 @@ def contribution_profiles(
         blocks = find_blocks(given.model, {name: ids[:, :_FOR_MATCHING] for name, ids in first.items()})
         run = Run(given.model, blocks, chosen, band, asked=asked)
         run.refuse(lacks_predictions(given.model, first) if "gradient" in chosen else "", "gradient")
-        found: list[xr.Dataset] = []
-        for number, one in enumerate(given.windows):
-            found.append(run.text(inputs_of(given.model, one), window_name(one, number)))
+        profiles: list[xr.Dataset] = []
+        for number, own_window in enumerate(given.windows):
+            profiles.append(run.text(inputs_of(given.model, own_window), window_name(own_window, number)))
             tell(Progress("what weights miss", (number + 1) / len(given.windows)))
-    whole = xr.concat(found, "text", data_vars="all", coords="minimal", compat="override", join="override")
+    whole = xr.concat(profiles, "text", data_vars="all", coords="minimal", compat="override", join="override")
     return whole.assign_coords(
-        text=np.arange(len(found)), source=("text", np.array(given.documents, dtype=object))
+        text=np.arange(len(profiles)), source=("text", np.array(given.documents, dtype=object))
     ).assign_attrs(model=given.name, skipped=run.skipped)

@@ -110,84 +110,86 @@ def record(
     >>> tuple(one.output.shape), tuple(one.residual.shape), torch.is_grad_enabled() and one.output.requires_grad
     ((1, 2, 3, 4), (3, 8), False)
     """
-    found: list[Record] = []
+    records: list[Record] = []
     events: list[Event] = []
     marks: list[int] = []
 
     def observe(_: Site, call: AttentionCall) -> Tensor:
-        if len(found) >= len(blocks):
+        if len(records) >= len(blocks):
             raise AttnscopeError(
                 f"{name} makes more attention calls than the first text did ({len(blocks)}): its layers cannot be told "
                 "apart"
             )
         if differentiable:
-            check_matrices([*(one.call for one in found), call], name, in_a_graph=True)
+            check_matrices([*(each.call for each in records), call], name, in_a_graph=True)
             output = attended(call)[0]
             if not output.requires_grad:
                 output.requires_grad_()
         else:
             output = output_by_rows(call)
         marks.append(len(events))
-        block = blocks[len(found)]
-        found.append(Record(block, _detached(call), output, reason=block.reason))
+        block = blocks[len(records)]
+        records.append(Record(block, _detached(call), output, reason=block.reason))
         return output
 
-    wanted = {one for block in blocks for one in (block.projection, block.reader, block.normaliser) if one}
+    wanted = {
+        module for block in blocks for module in (block.projection, block.reader, block.normaliser) if module
+    }
     modules = {module: model.get_submodule(module) for module in wanted}
     with torch.set_grad_enabled(differentiable), hearing(modules, events), watching(model, observe):
         output = forward(model, inputs, lambda _: name, with_head=with_head)
-    for number, one in enumerate(found):
-        if one.block.form is not None:
+    for number, each in enumerate(records):
+        if each.block.form is not None:
             stop = marks[number + 1] if number + 1 < len(marks) else len(events)
-            _fill(one, events[marks[number] : stop], name)
-    return found, output
+            _fill(each, events[marks[number] : stop], name)
+    return records, output
 
 
-def _fill(one: Record, events: list[Event], name: str) -> None:
+def _fill(record: Record, events: list[Event], name: str) -> None:
     """Residual and output of a block, and the check that its parts sum to it."""
-    block = one.block
+    block = record.block
     heard = {event.name: event for event in reversed(events)}
     made, read = heard[block.projection].returned, heard[block.reader].given
-    wide = torch.promote_types(one.call.query.dtype, torch.float32)
+    wide = torch.promote_types(record.call.query.dtype, torch.float32)
     read = None if made is None else shaped(read, made)
     if made is None or read is None:
-        one.reason = "what its heads add up to has another shape than in the first text"
+        record.reason = "what its heads add up to has another shape than in the first text"
         return
     made, read = made.detach()[0].to(wide), read.detach()[0].to(wide)
-    one.scale = torch.ones_like(made[:, :1])
-    one.given, one.residual = read, read - made
+    record.scale = torch.ones_like(made[:, :1])
+    record.given, record.residual = read, read - made
     if block.norm is not None:
         event = heard[block.normaliser]
         assert event.returned is not None  # noqa: S101 a norm
         through, normalised = (side.detach()[0].to(wide) for side in (event.given, event.returned))
-        one.scale = block.norm.scale(through, normalised)
+        record.scale = block.norm.scale(through, normalised)
         if block.form == "normalised sum":
-            one.given = normalised
+            record.given = normalised
         else:
-            one.residual = read - normalised
-    limit = ROUNDING.get(one.call.query.dtype, 2e-5)
-    error = float((_sum(one) - one.given).abs().max()) / max(float(one.given.abs().max()), 1e-30)
+            record.residual = read - normalised
+    limit = ROUNDING.get(record.call.query.dtype, 2e-5)
+    error = float((_sum(record) - record.given).abs().max()) / max(float(record.given.abs().max()), 1e-30)
     if not error <= limit:
-        one.reason = (
+        record.reason = (
             f"in {name}, heads, residual and normalisation do not sum to what the block gives (largest difference "
             f"{error:.1e} of the largest value, allowed {limit:.0e})"
         )
 
 
-def _sum(one: Record) -> Tensor:
+def _sum(record: Record) -> Tensor:
     """All parts of a block together."""
-    block, norm = one.block, one.block.norm
+    block, norm = record.block, record.block.norm
     assert block.output is not None  # noqa: S101 known where the form is
     assert block.bias is not None  # noqa: S101
-    assert one.residual is not None  # noqa: S101 filled before
-    assert one.scale is not None  # noqa: S101
-    weighed = one.output.detach()[0].to(block.output.dtype)
+    assert record.residual is not None  # noqa: S101 filled before
+    assert record.scale is not None  # noqa: S101
+    weighed = record.output.detach()[0].to(block.output.dtype)
     made = torch.einsum("hqr,hrw->qw", weighed, block.output) + block.bias
     if norm is None:
-        return made + one.residual
+        return made + record.residual
     if block.form == "normalised sum":
-        return norm.of(made + one.residual) * one.scale + norm.shift
-    return norm.of(made) * one.scale + norm.shift + one.residual
+        return norm.of(made + record.residual) * record.scale + norm.shift
+    return norm.of(made) * record.scale + norm.shift + record.residual
 
 
 def _detached(call: AttentionCall) -> AttentionCall:
@@ -204,7 +206,7 @@ def _detached(call: AttentionCall) -> AttentionCall:
     )
 
 
-def given_by_heads(one: Record) -> Float[Tensor, "head key width"]:
+def given_by_heads(record: Record) -> Float[Tensor, "head key width"]:
     r"""What each key would give through each head, were its weight 1: :math:`f_h(x_j) = (x_j W_V + b_V) W_O`.
 
     Examples
@@ -214,5 +216,5 @@ def given_by_heads(one: Record) -> Float[Tensor, "head key width"]:
     >>> given_by_heads(Record(block, AttentionCall(x, x, x, scale=1.0), x)).shape
     torch.Size([1, 2, 3])
     """
-    assert one.block.output is not None  # noqa: S101 asked only where it is known
-    return values_of(one.call)[0].to(one.block.output.dtype) @ one.block.output
+    assert record.block.output is not None  # noqa: S101 asked only where it is known
+    return values_of(record.call)[0].to(record.block.output.dtype) @ record.block.output

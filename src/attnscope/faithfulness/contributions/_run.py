@@ -90,7 +90,9 @@ class Run:
     @property
     def skipped(self) -> str:
         """What was left out, in which layers, and why."""
-        numbered = {one: f" (layers {', '.join(map(str, layers))})" for one, layers in self.reasons.items()}
+        numbered = {
+            reason: f" (layers {', '.join(map(str, layers))})" for reason, layers in self.reasons.items()
+        }
         return "; ".join(
             f"{kind}{numbered[kind, reason] if layers else ''}: {reason}"
             for (kind, reason), layers in self.reasons.items()
@@ -104,7 +106,7 @@ class Run:
         )
         by_output = gradients(records, logits) if with_gradient else []
         with torch.no_grad():
-            return self._measured(records, [one.detach() for one in by_output], sides_of(inputs))
+            return self._measured(records, [tensor.detach() for tensor in by_output], sides_of(inputs))
 
     def _measured(self, records: Sequence[Record], by_output: Sequence[Tensor], sides: Sides) -> xr.Dataset:
         rolled, relevance = Rollout(sides), Relevance(sides)
@@ -114,37 +116,37 @@ class Run:
         if reason:
             self._tell("rollout", reason)
         layers: list[dict[str, np.ndarray]] = []
-        for number, one in enumerate(records):
-            if one.reason and not one.block.reason:
-                self._tell("block_norms", one.reason, one.site)
+        for number, each in enumerate(records):
+            if each.reason and not each.block.reason:
+                self._tell("block_norms", each.reason, each.site)
             mean = Mean()
-            gradient = Gradient(one, by_output[number][0], self.band) if by_output else None
-            readers: list[Reader] = self._readers(one)
+            gradient = Gradient(each, by_output[number][0], self.band) if by_output else None
+            readers: list[Reader] = self._readers(each)
             readers += [mean] if "rollout" in self.kinds and follows else []
             readers += [] if gradient is None else [gradient]
-            found = read_weights(one.call, readers)
+            read = read_weights(each.call, readers)
             if "rollout" in self.kinds and follows:
-                found["profile_rollout"] = self._along(one, rolled.step(one.site.kind, mean.matrix()))
+                read["profile_rollout"] = self._along(each, rolled.step(each.site.kind, mean.matrix()))
             if gradient is not None and follows:
-                grown = relevance.step(one.site.kind, gradient.matrix())
-                found["profile_relevance"] = self._along(one, shares(grown))
-            layers.append(found)
+                grown = relevance.step(each.site.kind, gradient.matrix())
+                read["profile_relevance"] = self._along(each, shares(grown))
+            layers.append(read)
         return assembled(records, layers, self.band)
 
-    def _readers(self, one: Record) -> list[Reader]:
+    def _readers(self, each: Record) -> list[Reader]:
         possible: dict[Kind, Callable[[], Reader]] = {
-            "weights": lambda: Weights(one.call, self.band),
-            "effective": lambda: EffectiveProfile(one.call, self.band),
+            "weights": lambda: Weights(each.call, self.band),
+            "effective": lambda: EffectiveProfile(each.call, self.band),
         }
-        if one.block.output is not None:
-            possible["norms"] = lambda: Norms(one, self.band)
-        if not one.reason:
-            possible["block_norms"] = lambda: BlockNorms(one, self.band)
+        if each.block.output is not None:
+            possible["norms"] = lambda: Norms(each, self.band)
+        if not each.reason:
+            possible["block_norms"] = lambda: BlockNorms(each, self.band)
         readers = [possible[kind]() for kind in self.kinds if kind in possible]
-        return [*readers, Mixing(one)] if {"norms", "block_norms"} & set(self.kinds) else readers
+        return [*readers, Mixing(each)] if {"norms", "block_norms"} & set(self.kinds) else readers
 
-    def _along(self, one: Record, matrix: Tensor) -> np.ndarray:
-        profile = Profile(one.call, self.band)
+    def _along(self, each: Record, matrix: Tensor) -> np.ndarray:
+        profile = Profile(each.call, self.band)
         profile.add(slice(0, len(matrix)), matrix)
         return profile.mean()
 
@@ -173,5 +175,5 @@ def gradients(records: Sequence[Record], logits: Tensor) -> list[Tensor]:
     if not records:
         return []
     best = log_probabilities(logits).amax(-1).sum()
-    outputs = [one.output for one in records]
+    outputs = [each.output for each in records]
     return list(torch.autograd.grad(best, outputs, allow_unused=True, materialize_grads=True))

@@ -24,12 +24,12 @@ def cannot_follow(sides: Sides, records: Sequence[Record]) -> str:
     >>> cannot_follow(Sides(2, 0), [])
     ''
     """
-    for one in records:
-        sizes = tuple(side.stop - side.start for side in sides.of(one.site.kind))
-        shape = one.call.query.shape[2], one.call.key.shape[2]
+    for each in records:
+        sizes = tuple(side.stop - side.start for side in sides.of(each.site.kind))
+        shape = each.call.query.shape[2], each.call.key.shape[2]
         if shape != sizes:
             return (
-                f"layer {one.site.index} ({one.site.name}) has {shape[0]} queries and {shape[1]} keys, not one for "
+                f"layer {each.site.index} ({each.site.name}) has {shape[0]} queries and {shape[1]} keys, not one for "
                 "each token of its text, so that layers cannot be multiplied"
             )
     return ""

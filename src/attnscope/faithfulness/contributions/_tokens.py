@@ -109,24 +109,24 @@ def token_contributions(
     given = given_texts(model, text, targets=target, tokenizer=tokenizer, window=window, limit=1)
     chosen = _chosen(kinds)
     with borrowed(given.model):
-        one = OneText(given, places, outcomes, differentiable=bool(_OF_GRADIENTS & set(chosen)))
+        of_text = OneText(given, places, outcomes, differentiable=bool(_OF_GRADIENTS & set(chosen)))
         scores: dict[str, np.ndarray] = {}
         skipped: list[str] = []
         for kind in chosen:
-            if not (reason := _lacks(one, kind, asked=kinds is not None)):
-                scores[kind] = _SCORES[kind](one)
+            if not (reason := _lacks(of_text, kind, asked=kinds is not None)):
+                scores[kind] = _SCORES[kind](of_text)
             elif kinds is not None:
                 raise AttnscopeError(f"{kind} is not defined here: {reason}. Leave it out")
             else:
                 skipped.append(f"{kind}: {reason}")
-    return _labelled(one, scores).assign_attrs(model=given.name, skipped="; ".join(skipped))
+    return _labelled(of_text, scores).assign_attrs(model=given.name, skipped="; ".join(skipped))
 
 
 def _chosen(kinds: Sequence[str] | None) -> list[str]:
     unknown = [kind for kind in kinds or () if kind not in TOKEN_KINDS]
     if unknown or (kinds is not None and not kinds):
-        found = f"there is no kind {unknown[0]!r}" if unknown else "no kind was named"
-        raise AttnscopeError(f"{found}: choose from {', '.join(TOKEN_KINDS)}")
+        said = f"there is no kind {unknown[0]!r}" if unknown else "no kind was named"
+        raise AttnscopeError(f"{said}: choose from {', '.join(TOKEN_KINDS)}")
     return [kind for kind in TOKEN_KINDS if kinds is None or kind in kinds]
 
 
@@ -142,39 +142,39 @@ _SCORES: dict[str, Callable[[OneText], Float[np.ndarray, "place token"]]] = {
     "gradient_attention": _gradient_scores.gradient_attention,
     "gradient": _gradient_scores.gradient,
     "gradient_input": _gradient_scores.gradient_input,
-    "leave_one_out": lambda one: (
-        leave_one_out(one.model, one.inputs, one.positions, one.name).T.double().cpu().numpy()
+    "leave_one_out": lambda text: (
+        leave_one_out(text.model, text.inputs, text.positions, text.name).T.double().cpu().numpy()
     ),
 }
 
 
-def _lacks(one: OneText, kind: str, *, asked: bool) -> str:
+def _lacks(text: OneText, kind: str, *, asked: bool) -> str:
     """Why a kind is not possible; empty where it is."""
-    if kind in _OF_PREDICTIONS and one.headless:
-        return one.headless
-    if kind in {"gradient", "gradient_input"} and len(one.leaves) < len(one.inputs):
-        return f"{type(one.model).__name__} looks its token ids up in no table that was seen"
+    if kind in _OF_PREDICTIONS and text.headless:
+        return text.headless
+    if kind in {"gradient", "gradient_input"} and len(text.leaves) < len(text.inputs):
+        return f"{type(text.model).__name__} looks its token ids up in no table that was seen"
     if kind.startswith("norms"):
-        return next((of.block.reason for of in one.records if of.block.output is None), "")
+        return next((of.block.reason for of in text.records if of.block.output is None), "")
     if kind.startswith("block_norms") and (
-        reason := next((of.reason for of in one.records if of.reason), "")
+        reason := next((of.reason for of in text.records if of.reason), "")
     ):
         return reason
-    if kind == "flow" and one.sides.tokens > FLOW_TOKENS:
-        return f"the text has {one.sides.tokens} tokens, and flow takes at most {FLOW_TOKENS}"
-    edges = len(one.records) * one.sides.tokens**2
-    seconds = _FLOW_SECONDS * edges * len(one.rows) * one.sides.tokens
+    if kind == "flow" and text.sides.tokens > FLOW_TOKENS:
+        return f"the text has {text.sides.tokens} tokens, and flow takes at most {FLOW_TOKENS}"
+    edges = len(text.records) * text.sides.tokens**2
+    seconds = _FLOW_SECONDS * edges * len(text.rows) * text.sides.tokens
     if kind == "flow" and seconds > _FLOW_ENOUGH and not asked:
         return (
-            f"it would take about {seconds / 60:.0f} minutes for {len(one.rows)} places: ask for it by name"
+            f"it would take about {seconds / 60:.0f} minutes for {len(text.rows)} places: ask for it by name"
         )
-    return one.unfollowed if kind in _THROUGH_LAYERS else ""
+    return text.unfollowed if kind in _THROUGH_LAYERS else ""
 
 
-def _labelled(one: OneText, scores: dict[str, np.ndarray]) -> xr.Dataset:
-    tokens = np.arange(one.sides.tokens)
-    values = np.stack(list(scores.values())) if scores else np.zeros((0, len(one.rows), len(tokens)))
-    found = xr.Dataset(
+def _labelled(text: OneText, scores: dict[str, np.ndarray]) -> xr.Dataset:
+    tokens = np.arange(text.sides.tokens)
+    values = np.stack(list(scores.values())) if scores else np.zeros((0, len(text.rows), len(tokens)))
+    scored = xr.Dataset(
         {
             "score": labelled(
                 "kind place token", values, "how much a token matters, by each kind", "of the kind"
@@ -183,15 +183,15 @@ def _labelled(one: OneText, scores: dict[str, np.ndarray]) -> xr.Dataset:
         {
             "kind": list(scores),
             "description": ("kind", [TOKEN_KINDS[kind] for kind in scores]),
-            "place": one.places,
+            "place": text.places,
             "token": tokens,
-            "side": ("token", np.where(tokens < one.sides.source, "source", "target")),
+            "side": ("token", np.where(tokens < text.sides.source, "source", "target")),
         },
     )
-    if one.headless:
-        return found
-    chance = one.predicted.detach().exp()[range(len(one.outcomes)), one.outcomes].double().cpu().numpy()
-    return found.assign(
-        outcome=labelled("place", np.array(one.outcomes), "outcome that is asked about", "id"),
+    if text.headless:
+        return scored
+    chance = text.predicted.detach().exp()[range(len(text.outcomes)), text.outcomes].double().cpu().numpy()
+    return scored.assign(
+        outcome=labelled("place", np.array(text.outcomes), "outcome that is asked about", "id"),
         probability=labelled("place", chance, "its probability", "share"),
     )

@@ -142,11 +142,11 @@ class EncodedPairs:
 
 def position_labels(clean: Sequence[Sequence[str]], corrupted: Sequence[Sequence[str]]) -> list[str]:
     """What to call each position of pairs that are all as long, ``(pair, position)``: see `EncodedPairs.labels`."""
-    found: list[str] = []
+    labels: list[str] = []
     for own, other in zip(zip(*clean, strict=True), zip(*corrupted, strict=True), strict=True):
         first = "/".join(dict.fromkeys(map(with_marked_spaces, (own[0], other[0]))))
-        found.append(first if len(set(zip(own, other, strict=True))) == 1 else f"{first}…")
-    return found
+        labels.append(first if len(set(zip(own, other, strict=True))) == 1 else f"{first}…")
+    return labels
 
 
 def token_count(pair: Pair, tokenizer: Any, number: int, *, masked: bool) -> int:
@@ -170,13 +170,13 @@ def _ids(tokenizer: Any, text: str, number: int, *, masked: bool) -> list[int]:
 def _place(both: list[list[int]], tokenizer: Any, number: int, *, masked: bool) -> int:
     if not masked:
         return len(both[0]) - 1
-    found = [np.flatnonzero(np.array(ids) == tokenizer.mask_token_id).tolist() for ids in both]
-    if len(found[0]) != 1 or found[0] != found[1]:
+    places = [np.flatnonzero(np.array(ids) == tokenizer.mask_token_id).tolist() for ids in both]
+    if len(places[0]) != 1 or places[0] != places[1]:
         raise AttnscopeError(
-            f"pair {number}: found {len(found[0])} and {len(found[1])} masks; expected one {tokenizer.mask_token} in "
+            f"pair {number}: found {len(places[0])} and {len(places[1])} masks; expected one {tokenizer.mask_token} in "
             "each text, at the same position"
         )
-    return int(found[0][0])
+    return int(places[0][0])
 
 
 def one_token(tokenizer: Any, word: str, what: str) -> int:

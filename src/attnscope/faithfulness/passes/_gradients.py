@@ -127,20 +127,20 @@ def answers_difference(gradients: HeadGradients, pairs: EncodedPairs, share: flo
         return pairs.difference(asked).sum()
 
     others = {} if share is None else {"input_ids": pairs.corrupted}
-    found = gradients.of_inputs({"input_ids": pairs.clean}, difference, others=others, share=share or 0.0)
-    return [gradient for _, gradient in found]
+    layers = gradients.of_inputs({"input_ids": pairs.clean}, difference, others=others, share=share or 0.0)
+    return [gradient for _, gradient in layers]
 
 
-def importance(found: Sequence[tuple[Tensor, Tensor]]) -> list[Float[np.ndarray, "text head"]]:
+def importance(layers: Sequence[tuple[Tensor, Tensor]]) -> list[Float[np.ndarray, "text head"]]:
     r"""Head importance of Michel et al. (2019), equation 2, for each text.
 
     :math:`|\langle O_h, \partial L/\partial O_h\rangle|`: the size of the loss's slope in a gate on the head, at 1.
     """
-    return [_summed(output * gradient).abs().double().cpu().numpy() for output, gradient in found]
+    return [_summed(output * gradient).abs().double().cpu().numpy() for output, gradient in layers]
 
 
 def attribution(
-    found: Sequence[tuple[Tensor, Tensor]], stands_in: Sequence[Tensor]
+    layers: Sequence[tuple[Tensor, Tensor]], stands_in: Sequence[Tensor]
 ) -> list[Float[np.ndarray, "text head"]]:
     r"""Attribution patching: the change of the loss to first order, where O' stands in for the heads' output.
 
@@ -149,7 +149,7 @@ def attribution(
     """
     return [
         _summed((other - output) * gradient).double().cpu().numpy()
-        for (output, gradient), other in zip(found, stands_in, strict=True)
+        for (output, gradient), other in zip(layers, stands_in, strict=True)
     ]
 
 

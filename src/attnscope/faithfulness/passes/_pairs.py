@@ -75,20 +75,20 @@ def read_pairs(*paths: Path, answer: str | None = None, wrong: str | None = None
     if len(paths) == 1:
         (path,) = paths
         objects = json_objects(path, "clean")
-        found = [pair_of(one, f"{shown(path)}, line {number}", usual) for number, one in objects]
+        pairs = [pair_of(fields, f"{shown(path)}, line {number}", usual) for number, fields in objects]
     elif len(paths) in {_SIDES, _ALL}:
-        found = _beside_each_other(paths, usual)
+        pairs = _beside_each_other(paths, usual)
     else:
         raise AttnscopeError(
             f"found {len(paths)} files of pairs; expected one of JSON Lines, two of texts (clean, corrupted), or four "
             "(answers and wrong answers too)"
         )
-    if not found:
+    if not pairs:
         raise AttnscopeError(
             f"{shown(paths[0])} holds no pair; expected one JSON object a line with {', '.join(_FIELDS)}, or texts "
             "line by line"
         )
-    return found
+    return pairs
 
 
 def pair_of(given: Pair | Mapping[str, Any], where: str, usual: Mapping[str, str | None]) -> Pair:

@@ -88,17 +88,17 @@ class Questions:
         real = self.labels != IGNORED
         right = self.labels.clamp(min=0)[..., None]
         known = None if before is None else _Before.of(before)
-        found: dict[str, list[Tensor]] = {}
-        for one in logits:  # one variant at a time, which the processor's cache may hold
-            wide = one.to(torch.promote_types(one.dtype, torch.float32))
+        by_name: dict[str, list[Tensor]] = {}
+        for variant in logits:  # one variant at a time, which the processor's cache may hold
+            wide = variant.to(torch.promote_types(variant.dtype, torch.float32))
             largest, answer = wide.amax(-1), wide.gather(-1, right)[..., 0]
             total = largest + (wide - largest[..., None]).exp_().sum(-1).log()
             scores = {"loss": total - answer, "accuracy": (answer == largest).to(wide.dtype)}
             if known is not None:
                 scores["kl"] = known.divergence(wide, total)
             for name, value in scores.items():
-                found.setdefault(name, []).append(_mean(value, real))
-        return {name: torch.stack(values) for name, values in found.items()}
+                by_name.setdefault(name, []).append(_mean(value, real))
+        return {name: torch.stack(values) for name, values in by_name.items()}
 
 
 @dataclass(frozen=True, eq=False)

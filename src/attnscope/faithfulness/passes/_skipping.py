@@ -57,12 +57,12 @@ def same_without_what_is_skipped(
             ]
             if inputs["input_ids"].shape[1] > _FEW_TOKENS and len(edits) > _FEW_CALLS:
                 edits = [edits[0], edits[len(edits) // 2], edits[-1]]
-            found = [passes.run(edit, 2) for edit in edits]
+            outputs = [passes.run(edit, 2) for edit in edits]
             blocks = range(len(passes.states)) if states else range(0)
-            found += [passes.run({}, 1, {block: torch.zeros_like}) for block in blocks]
-            logits.append(found)
+            outputs += [passes.run({}, 1, {block: torch.zeros_like}) for block in blocks]
+            logits.append(outputs)
     limit = TOLERANCE[model.dtype]
     return all(
-        float((one - other).abs().max()) <= limit * float(other.abs().max())
-        for one, other in zip(*logits, strict=True)
+        float((own - other).abs().max()) <= limit * float(other.abs().max())
+        for own, other in zip(*logits, strict=True)
     )

@@ -288,10 +288,10 @@ def blocks_of(model: nn.Module) -> list[nn.Module]:
     >>> blocks_of(model) == list(model.h)
     True
     """
-    found: list[nn.Module] = []
+    blocks: list[nn.Module] = []
     for module in model.children():
-        found += list(module) if isinstance(module, nn.ModuleList) else blocks_of(module)
-    return found
+        blocks += list(module) if isinstance(module, nn.ModuleList) else blocks_of(module)
+    return blocks
 
 
 def _output_layer(model: PreTrainedModel) -> nn.Module | None:

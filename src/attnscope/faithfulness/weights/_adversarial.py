@@ -108,16 +108,16 @@ def adversarial_test(
 
     def of_head(text: ReadText, layer: int, head: int, generator: np.random.Generator) -> dict[str, float]:
         search = Search(text, layer, head, bound)
-        found = search.furthest(search.climb(steps, generator))
+        furthest = search.furthest(search.climb(steps, generator))
         random = [
             search.furthest(permuted_weights(search.weights, generator, search.allowed)[None])[0]
             for _ in range(draws)
         ]
         return {
-            "weights_jsd": search.divergence(found[0]),
-            "weights_tvd": float(distance(search.weights, found[0]).mean()),
-            "tvd": found[1],
-            "weights_jsd_null": float(np.median([search.divergence(one) for one in random])),
+            "weights_jsd": search.divergence(furthest[0]),
+            "weights_tvd": float(distance(search.weights, furthest[0]).mean()),
+            "tvd": furthest[1],
+            "weights_jsd_null": float(np.median([search.divergence(weights) for weights in random])),
         }
 
     plan = Plan("adversarial_test", _VARIABLES, heads=heads, seed=seed, masked=masked, progress=progress)
@@ -174,13 +174,13 @@ class Search:
     ) -> tuple[Float[np.ndarray, "query key"], float]:
         """The furthest mixture of the head's own weights and others that keeps the bound, and the distance reached."""
         mixed = np.concatenate(
-            [[self.weights + share * (one - self.weights) for share in _SHARES] for one in several]
+            [[self.weights + share * (weights - self.weights) for share in _SHARES] for weights in several]
         )
         outputs = self.text.of_weights(self.layer, self.head, mixed)
         reached = self.text.effects(self.layer, self.head, outputs)["tvd"].mean(1)
         # the head's own weights move nothing, whatever the rounding of a batch says
         reached[len(_SHARES) - 1 :: len(_SHARES)] = 0.0
-        far = np.array([self.divergence(np.maximum(one, 0.0)) for one in mixed])
+        far = np.array([self.divergence(np.maximum(weights, 0.0)) for weights in mixed])
         chosen = int(np.where(reached <= self.bound, far, -1.0).argmax())
         return mixed[chosen], float(reached[chosen])
 

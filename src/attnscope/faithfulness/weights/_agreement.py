@@ -134,7 +134,7 @@ def compared(
     >>> round(found["tau_gradient"], 9), round(found["tau_leave_one_out"], 9), round(found["tau_between"], 9)
     (1.0, -1.0, -1.0)
     """
-    found: dict[str, float] = {}
+    numbers: dict[str, float] = {}
     kept = np.where(counted, weights, 0.0)
     for name, importance in zip(("gradient", "leave_one_out"), importances, strict=True):
         ranks = rank_agreement(kept, importance, counted)
@@ -143,13 +143,13 @@ def compared(
             continue
         size = counted.sum(1)[known]
         spread = np.sqrt((2 * (2 * size + 5) / (9 * size * (size - 1))).sum()) / known.sum()
-        found[f"tau_{name}"] = float(ranks.tau.values[known].mean())
-        found[f"tau_{name}_null"] = float(_POINT * spread)
-        found[f"significant_{name}"] = float((ranks.p_value.values[known] <= _ONE_IN_TWENTY).mean())
+        numbers[f"tau_{name}"] = float(ranks.tau.values[known].mean())
+        numbers[f"tau_{name}_null"] = float(_POINT * spread)
+        numbers[f"significant_{name}"] = float((ranks.p_value.values[known] <= _ONE_IN_TWENTY).mean())
     between = rank_agreement(np.where(counted, importances[0], 0.0), importances[1], counted).tau.values
     if np.isfinite(between).any():
-        found["tau_between"] = float(np.nanmean(between))
-    return found
+        numbers["tau_between"] = float(np.nanmean(between))
+    return numbers
 
 
 def _counted(visible: np.ndarray, places: Int[np.ndarray, " prediction"], *, own: bool) -> np.ndarray:

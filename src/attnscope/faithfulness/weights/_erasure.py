@@ -85,9 +85,9 @@ def erasure_test(
     (('text', 'layer', 'head', 'order', 'fraction'), ['attention', 'gradient', 'product', 'random'])
     """
     check_whole(1, draws=draws)
-    shares = [float(one) for one in fractions]
-    for one in shares:
-        check_real(0.0, 1.0, fractions=one)
+    shares = [float(share) for share in fractions]
+    for share in shares:
+        check_real(0.0, 1.0, fractions=share)
     if not shares or sorted(set(shares)) != shares:
         raise AttnscopeError(
             f"fractions are {shares[:5]}; expected numbers that rise, such as 0.1, 0.2, 0.5, 1.0"
@@ -99,14 +99,14 @@ def erasure_test(
     def of_head(text: ReadText, layer: int, head: int, generator: np.random.Generator) -> dict[str, Any]:
         weights, slope = text.weights(layer, head), text.by_weights(layer, head)
         known = {"attention": weights, "gradient": slope, "product": weights * slope}
-        found = {name: [_curve(text, layer, head, weights, by, shares)] for name, by in known.items()}
+        curves = {name: [_curve(text, layer, head, weights, by, shares)] for name, by in known.items()}
         random = [generator.random(weights.shape) for _ in range(draws)]
-        found["random"] = [_curve(text, layer, head, weights, by, shares) for by in random]
+        curves["random"] = [_curve(text, layer, head, weights, by, shares) for by in random]
         return {
-            "flipped": [np.mean([flips.mean(1) for flips, _ in found[name]], 0) for name in ORDERS],
-            "tvd": [np.mean([moved for _, moved in found[name]], 0) for name in ORDERS],
+            "flipped": [np.mean([flips.mean(1) for flips, _ in curves[name]], 0) for name in ORDERS],
+            "tvd": [np.mean([moved for _, moved in curves[name]], 0) for name in ORDERS],
             "fraction_to_flip": [
-                _first(np.hstack([flips for flips, _ in found[name]]), shares) for name in ORDERS
+                _first(np.hstack([flips for flips, _ in curves[name]]), shares) for name in ORDERS
             ],
         }
 
@@ -132,9 +132,9 @@ def _curve(
 ) -> tuple[Float[np.ndarray, "fraction prediction"], Float[np.ndarray, " fraction"]]:
     """Which predictions have flipped at each fraction or before, and how far all moved."""
     allowed = text.visible(layer, head)
-    several = np.stack([erased_weights(weights, importance, one, allowed) for one in fractions])
-    found = text.effects(layer, head, text.of_weights(layer, head, several))
-    return np.maximum.accumulate(found["flipped"], 0), found["tvd"].mean(1)
+    several = np.stack([erased_weights(weights, importance, share, allowed) for share in fractions])
+    effects = text.effects(layer, head, text.of_weights(layer, head, several))
+    return np.maximum.accumulate(effects["flipped"], 0), effects["tvd"].mean(1)
 
 
 def _first(flips: Float[np.ndarray, "fraction prediction"], fractions: Sequence[float]) -> float:

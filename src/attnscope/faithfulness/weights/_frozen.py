@@ -77,7 +77,7 @@ def frozen_test(
     given = given_texts(
         model, texts, targets=targets, tokenizer=tokenizer, window=window, limit=limit, by_line=by_line
     )
-    lengths = [(len(one), len(getattr(one, "target", None) or one)) for one in given.windows]
+    lengths = [(len(window), len(getattr(window, "target", None) or window)) for window in given.windows]
     documents = given.documents
 
     def donor_of(number: int) -> int | None:

@@ -59,10 +59,10 @@ def token_gradients(
             f"{type(text.model).__name__} looks its token ids up in no table that was seen, so that there is no "
             "gradient by its tokens: choose another test"
         )
-    found: list[np.ndarray] = []
-    for one in best:
+    gradients: list[np.ndarray] = []
+    for score in best:
         slopes = torch.autograd.grad(
-            one, leaves, retain_graph=True, allow_unused=True, materialize_grads=True
+            score, leaves, retain_graph=True, allow_unused=True, materialize_grads=True
         )
-        found.append(torch.cat([slope[0].norm(dim=-1) for slope in slopes]).double().cpu().numpy())
-    return np.stack(found)
+        gradients.append(torch.cat([slope[0].norm(dim=-1) for slope in slopes]).double().cpu().numpy())
+    return np.stack(gradients)

@@ -104,7 +104,7 @@ def over_heads(given: Given, plan: Plan, of_text: Callable[[ReadText, int], OfHe
     check_seed(plan.seed)
     check_real(0.0, 1.0, masked=plan.masked)
     tell = plan.progress or tell_nobody
-    found: dict[str, np.ndarray] = {}
+    values: dict[str, np.ndarray] = {}
     sites: list[Any] = []
     chosen: list[Head] = []
     with borrowed(given.model):
@@ -113,20 +113,20 @@ def over_heads(given: Given, plan: Plan, of_text: Callable[[ReadText, int], OfHe
         for number, window in enumerate(given.windows):
             mask_id = given.mask_id if plan.predicts else None
             text = ReadText(given.model, window, number, mask_id, masked=plan.masked)
-            if not found:
+            if not values:
                 sites = text.sites
                 counts = [call.query.shape[1] for call in text.calls]
                 chosen = _chosen(plan.heads, counts)
-                found = _empty(plan, len(given.windows), len(counts), max(counts))
+                values = _empty(plan, len(given.windows), len(counts), max(counts))
             test = of_text(text, number)
             for done, (layer, head) in enumerate(chosen):
                 if test is not None:
                     generator = np.random.default_rng((plan.seed, number, layer, head))
                     for name, value in test(text, layer, head, generator).items():
-                        found[name][number, layer, head] = value
+                        values[name][number, layer, head] = value
                 share = (number + (done + 1) / len(chosen)) / len(given.windows)
                 tell(Progress(plan.name.replace("_", " "), share))
-    return _labelled(given, plan, found, sites)
+    return _labelled(given, plan, values, sites)
 
 
 def _chosen(heads: Sequence[Head] | None, counts: Sequence[int]) -> list[Head]:
@@ -134,10 +134,10 @@ def _chosen(heads: Sequence[Head] | None, counts: Sequence[int]) -> list[Head]:
     if heads is None:
         return every
     known = set(every)
-    for one in heads:
-        if tuple(one) not in known:
+    for asked in heads:
+        if tuple(asked) not in known:
             raise AttnscopeError(
-                f"there is no head {'.'.join(map(str, one))}: layers go from 0 to {len(counts) - 1}, heads from 0 to "
+                f"there is no head {'.'.join(map(str, asked))}: layers go from 0 to {len(counts) - 1}, heads from 0 to "
                 f"{max(counts) - 1}"
             )
     if not heads:
@@ -152,12 +152,12 @@ def _empty(plan: Plan, texts: int, layers: int, heads: int) -> dict[str, np.ndar
     }
 
 
-def _labelled(given: Given, plan: Plan, found: dict[str, np.ndarray], sites: Sequence[Any]) -> xr.Dataset:
+def _labelled(given: Given, plan: Plan, values: dict[str, np.ndarray], sites: Sequence[Any]) -> xr.Dataset:
     result = xr.Dataset(
         {
             name: (
                 ("text", "layer", "head", *more),
-                found[name],
+                values[name],
                 {"long_name": long_name, "units": units},
             )
             for name, (long_name, units, *more) in plan.variables.items()
@@ -166,7 +166,7 @@ def _labelled(given: Given, plan: Plan, found: dict[str, np.ndarray], sites: Seq
             "text": np.arange(len(given.windows)),
             "source": ("text", np.array(given.documents, dtype=object)),
             **layer_coordinates(sites),
-            "head": np.arange(next(iter(found.values())).shape[2]),
+            "head": np.arange(next(iter(values.values())).shape[2]),
             **plan.coordinates,
         },
     ).assign_attrs(model=given.name, test=plan.name, seed=plan.seed)

@@ -151,7 +151,7 @@ class ReadText:
             parts[1].append(jensen_shannon(after.exp(), before.exp()))
             parts[2].append((after.argmax(-1) != before.argmax(-1)).double())
         names = ("tvd", "jsd", "flipped")
-        return {name: torch.cat(one).double().cpu().numpy() for name, one in zip(names, parts, strict=True)}
+        return {name: torch.cat(part).double().cpu().numpy() for name, part in zip(names, parts, strict=True)}
 
     def by_weights(self, layer: int, head: int) -> Float[np.ndarray, "query key"]:
         """Derivative of the sum of the predictions' log probabilities, each of its likeliest outcome, by A."""
@@ -171,7 +171,9 @@ class ReadText:
                 output[:, head] = outputs.to(output.dtype)
             return output
 
-        several = {name: one.expand(len(outputs), *one.shape[1:]) for name, one in self.inputs.items()}
+        several = {
+            name: tensor.expand(len(outputs), *tensor.shape[1:]) for name, tensor in self.inputs.items()
+        }
         with torch.set_grad_enabled(outputs.requires_grad), watching(self.model, observe):
             return log_probabilities(forward(self.model, several, lambda _: self.name), self.positions)
 

@@ -106,8 +106,8 @@ def permutation_test(
     def of_head(text: ReadText, layer: int, head: int, generator: np.random.Generator) -> dict[str, float]:
         weights, allowed = text.weights(layer, head), text.visible(layer, head)
         several = np.stack([permuted_weights(weights, generator, allowed) for _ in range(draws)])
-        found = replaced(text, layer, head, weights, several, generator)
-        return found | {"max_weight": float(weights.max(1).mean())}
+        numbers = replaced(text, layer, head, weights, several, generator)
+        return numbers | {"max_weight": float(weights.max(1).mean())}
 
     variables = EFFECTS | {"max_weight": ("Largest weight of a row, mean over rows", "share")}
     plan = Plan("permutation_test", variables, heads=heads, seed=seed, masked=masked, progress=progress)
@@ -195,10 +195,10 @@ def replaced(
     True
     """
     outputs = text.of_weights(layer, head, several)
-    found = text.effects(layer, head, outputs)
+    effects = text.effects(layer, head, outputs)
     random = text.effects(layer, head, same_size(outputs, text.output(layer, head), generator, draws))
-    medians = {name: float(np.median(values.mean(1))) for name, values in found.items()}
-    moved = [float(total_variation(weights, one).mean()) for one in several]
+    medians = {name: float(np.median(values.mean(1))) for name, values in effects.items()}
+    moved = [float(total_variation(weights, other).mean()) for other in several]
     return medians | {
         "tvd_null": float(np.median(random["tvd"].mean(1))),
         "weights_tvd": float(np.median(moved)),

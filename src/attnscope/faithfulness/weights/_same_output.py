@@ -92,17 +92,17 @@ def same_output_test(
         chosen = np.unique(np.linspace(0, len(weights) - 1, min(rows, len(weights))).round().astype(int))
         own, seen = weights[chosen], allowed[chosen]
         random = permuted_weights(own, generator, seen)
-        found, null = (
-            adversarial_weights(one, values, objective=objective, allowed=seen, seed=seed)
-            for one in (own, random)
+        own_search, null = (
+            adversarial_weights(matrix, values, objective=objective, allowed=seen, seed=seed)
+            for matrix in (own, random)
         )
         return {
-            "weights_tvd": float(found.tvd.mean()),
-            "weights_jsd": float(found.jsd.mean()),
-            "top_before": float(found.top_before.mean()),
-            "top_after": float(found.top_after.mean()),
-            "free": float(found.is_free.mean()),
-            "output_error": float(found.output_error.max()),
+            "weights_tvd": float(own_search.tvd.mean()),
+            "weights_jsd": float(own_search.jsd.mean()),
+            "top_before": float(own_search.top_before.mean()),
+            "top_after": float(own_search.top_after.mean()),
+            "free": float(own_search.is_free.mean()),
+            "output_error": float(own_search.output_error.max()),
             "weights_tvd_null": float(null.tvd.mean()),
             "free_null": float(null.is_free.mean()),
         }

@@ -129,7 +129,9 @@ def tables_of_models(tree: xr.DataTree) -> Figure | None:
     True
     """
     models = _tables(tree)
-    return position_spectrum({name: one[0] for name, one in models.items()}) if len(models) > 1 else None
+    return (
+        position_spectrum({name: tables[0] for name, tables in models.items()}) if len(models) > 1 else None
+    )
 
 
 def components_of_models(tree: xr.DataTree) -> Figure | None:
@@ -142,22 +144,24 @@ def components_of_models(tree: xr.DataTree) -> Figure | None:
     True
     """
     models = _tables(tree)
-    return position_components({name: one[1] for name, one in models.items()}) if len(models) > 1 else None
+    return (
+        position_components({name: tables[1] for name, tables in models.items()}) if len(models) > 1 else None
+    )
 
 
 def _tables(tree: xr.DataTree) -> dict[str, tuple[xr.Dataset, xr.Dataset]]:
     """Spectrum and components of the tables of all models that are compared, by a name of their own."""
     if "also" not in tree.children:
         return {}
-    found = [
-        (str(one.attrs["model"]), one.to_dataset(), one.to_dataset())
-        for one in tree["also"].children.values()
+    tables = [
+        (str(node.attrs["model"]), node.to_dataset(), node.to_dataset())
+        for node in tree["also"].children.values()
     ]
     if "position_spectrum" in tree.children:
         own = tree["position_spectrum"].to_dataset().sel(kind="positions")
-        found = [(str(tree.attrs["model"]), own, tree["position_pca"].to_dataset()), *found]
+        tables = [(str(tree.attrs["model"]), own, tree["position_pca"].to_dataset()), *tables]
     known: dict[str, tuple[xr.Dataset, xr.Dataset]] = {}
-    for name, spectrum, components in found:
+    for name, spectrum, components in tables:
         again = sum(other.split(" (")[0] == name for other in known)
         known[f"{name} ({again + 1})" if again else name] = spectrum, components
     return known
@@ -166,9 +170,9 @@ def _tables(tree: xr.DataTree) -> dict[str, tuple[xr.Dataset, xr.Dataset]]:
 def _there(result: xr.Dataset, heads: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
     """The heads that an analysis has values of: not all are defined in every layer."""
     layers, columns = axis_values(result, "layer"), axis_values(result, "head")
-    found = [(layer, head) for layer, head in heads if layer in layers and head in columns]
+    known = [(layer, head) for layer, head in heads if layer in layers and head in columns]
     drawn = next((name for name in ("profile", "kernel") if name in result), None)
     if drawn is None:
-        return found
-    part = [result[drawn].sel(layer=layer, head=head).values for layer, head in found]
-    return [head for head, values in zip(found, part, strict=True) if np.isfinite(values).any()]
+        return known
+    part = [result[drawn].sel(layer=layer, head=head).values for layer, head in known]
+    return [head for head, values in zip(known, part, strict=True) if np.isfinite(values).any()]

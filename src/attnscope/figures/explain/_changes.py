@@ -121,11 +121,11 @@ def interventions(changes: xr.Dataset, heads: Sequence[tuple[int, int]]) -> Figu
 
 
 def _legend(grid: np.ndarray) -> tuple[list[Artist], list[str]]:
-    found: dict[str, Artist] = {}
+    handles: dict[str, Artist] = {}
     for axes in grid.ravel():
         for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
-            found.setdefault(label, handle)
-    return list(found.values()), list(found)
+            handles.setdefault(label, handle)
+    return list(handles.values()), list(handles)
 
 
 def _draw_change(axes: Axes, part: xr.Dataset, row: int, offset: np.ndarray) -> None:
@@ -136,7 +136,7 @@ def _draw_change(axes: Axes, part: xr.Dataset, row: int, offset: np.ndarray) -> 
     if "profile_by_id" in after and np.isfinite(after["profile_by_id"].values).any():
         by_id = after["profile_by_id"].values
         curve(axes, offset, by_id, ALONE, label="After, by position id", linewidth=1.0, linestyle="--")
-    value, low, high = (float(one) for one in with_interval(after, "mass_change"))
+    value, low, high = (float(part) for part in with_interval(after, "mass_change"))
     if np.isfinite(value):
         text = f"{value:+.2f}" + (f" [{low:+.2f}, {high:+.2f}]" if "mass_change_low" in after else "")
         axes.text(

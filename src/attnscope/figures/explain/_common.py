@@ -101,7 +101,7 @@ def curve(
 def with_interval(result: xr.Dataset, name: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """A variable with the ends of its interval; the value itself where it has none."""
     ends = [result[name + end] if name + end in result else result[name] for end in ("", "_low", "_high")]
-    mean, low, high = (np.asarray(one.values, dtype=float) for one in ends)
+    mean, low, high = (np.asarray(end.values, dtype=float) for end in ends)
     return mean, low, high
 
 

@@ -121,7 +121,7 @@ def position_content(content: xr.Dataset, heads: Sequence[tuple[int, int]]) -> F
 
 
 def _draw_bars(axes: Axes, part: xr.Dataset, name: str, terms: list[str]) -> None:
-    value, low, high = (np.nan_to_num(one) for one in with_interval(part, name))
+    value, low, high = (np.nan_to_num(bound) for bound in with_interval(part, name))
     place = np.arange(len(terms))
     colours = [_COLOURS.get(term, OTHERS[row % len(OTHERS)]) for row, term in enumerate(terms)]
     axes.bar(place, value, color=colours, width=0.7)
@@ -132,11 +132,11 @@ def _draw_bars(axes: Axes, part: xr.Dataset, name: str, terms: list[str]) -> Non
     axes.tick_params(axis="x", length=0)
     bottom, top = min(0.0, float(low.min()), float(value.min())), max(float(high.max()), float(value.max()))
     room = 0.2 * max(top - bottom, 1e-12)
-    for x, (one, end) in enumerate(zip(value, high, strict=True)):
+    for x, (height, end) in enumerate(zip(value, high, strict=True)):
         axes.text(
             x,
-            max(end, one, 0) + 0.15 * room,
-            f"{one:.2f}".replace("-0.00", "0.00").replace("-", "−"),
+            max(end, height, 0) + 0.15 * room,
+            f"{height:.2f}".replace("-0.00", "0.00").replace("-", "−"),
             ha="center",
             va="bottom",
             fontsize=6.5,

@@ -77,11 +77,11 @@ def shift_controls(controls: xr.Dataset) -> Figure:
         for index, ((layer, head), axes) in enumerate(zip(pairs, panels, strict=True)):
             part = one_head(controls, layer, head)
             _draw(axes[0], axes[1], part, rows)
-            for one in axes:
-                one.set(ylim=(len(_ROWS) - 0.5, -0.5))
-                one.set_yticks(range(len(_ROWS)), _ROWS if is_leftmost(index) else [])
-                one.tick_params(axis="y", length=0)
-                one.grid(axis="y", color="0.92", linewidth=0.6)
+            for panel in axes:
+                panel.set(ylim=(len(_ROWS) - 0.5, -0.5))
+                panel.set_yticks(range(len(_ROWS)), _ROWS if is_leftmost(index) else [])
+                panel.tick_params(axis="y", length=0)
+                panel.grid(axis="y", color="0.92", linewidth=0.6)
             axes[0].set_title(f"Layer {layer}, head {head}", loc="left")
         legend_above(figure, panels[0][0], 3)
     return figure

@@ -80,9 +80,9 @@ def scheme_kernel(kernel: xr.Dataset, heads: Sequence[tuple[int, int]]) -> Figur
         for index, ((layer, head), axes) in enumerate(zip(pairs, panels, strict=True)):
             part = one_head(kernel, layer, head)
             _draw_curves(axes[0], part)
-            found = (tokens(float(part[f"offset_of_{name}"]), 0) for name in ("weights", "kernel"))
+            offsets = (tokens(float(part[f"offset_of_{name}"]), 0) for name in ("weights", "kernel"))
             axes[0].set_title(
-                f"Layer {layer}, head {head}\n" + "weights {}, scheme {}".format(*found), loc="left"
+                f"Layer {layer}, head {head}\n" + "weights {}, scheme {}".format(*offsets), loc="left"
             )
             if is_leftmost(index):
                 axes[0].set_ylabel("Score, nats")
@@ -123,6 +123,6 @@ def _draw_pairs(axes: Axes, part: xr.Dataset) -> None:
     axes.plot(period[known], share[known], "o", color=ALONE, markersize=3, mew=0)
     axes.set_xscale("log")
     if known.sum() <= _FEW:
-        axes.set_xticks(period[known], [f"{one:,.0f}" for one in period[known]])
+        axes.set_xticks(period[known], [f"{tokens_of:,.0f}" for tokens_of in period[known]])
         axes.xaxis.set_minor_locator(NullLocator())
     axes.set_xlabel("Tokens for one turn", color=INK)

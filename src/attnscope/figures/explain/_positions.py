@@ -72,12 +72,12 @@ def position_spectrum(spectra: xr.Dataset | Models) -> Figure:
     models = _by_model(
         spectra, ("mean", "lower_quartile", "upper_quartile", "null_mean"), "position_spectrum"
     )
-    rows = [[(name, kind, part) for kind, part in _kinds(one)] for name, one in models.items()]
+    rows = [[(name, kind, part) for kind, part in _kinds(table)] for name, table in models.items()]
     if max(map(len, rows)) == 1:
         flat = [panel for row in rows for panel in row]
         rows = [flat[first : first + _SIDE_BY_SIDE] for first in range(0, len(flat), _SIDE_BY_SIDE)]
     columns = max(map(len, rows))
-    same = len({_positions(one) for one in models.values()}) == 1
+    same = len({_positions(table) for table in models.values()}) == 1
     with look():
         figure = Figure(figsize=(3.5 * columns, 2.2 * len(rows) + 0.3), layout="constrained")
         for row, panels in enumerate(rows):
@@ -101,8 +101,8 @@ def _by_model(given: xr.Dataset | Models, needs: tuple[str, ...], purpose: str) 
     models: dict[str, xr.Dataset] = {"": given} if isinstance(given, xr.Dataset) else dict(given)
     if not models:
         raise AttnscopeError(f"{purpose} needs at least one model, but found none.")
-    for one in models.values():
-        require(one, needs, purpose=purpose)
+    for table in models.values():
+        require(table, needs, purpose=purpose)
     return models
 
 
@@ -210,8 +210,8 @@ def position_components(components: xr.Dataset | Models) -> Figure:
         figure = Figure(figsize=(3.6, 2.6), layout="constrained")
         axes = figure.add_subplot()
         last = 16
-        for index, (name, one) in enumerate(models.items()):
-            share = one["cumulative_share"].values
+        for index, (name, table) in enumerate(models.items()):
+            share = table["cumulative_share"].values
             number = np.arange(1, len(share) + 1)
             colour = MEASURED if len(models) == 1 else colormaps["viridis"](index / len(models))
             axes.plot(

@@ -78,8 +78,8 @@ def verdict_grid(verdict: xr.Dataset) -> Figure:
 
 def _agreeing(verdict: xr.Dataset) -> np.ndarray:
     """Positional heads whose readings agree: those that are counted."""
-    found = verdict["agree"].astype(bool) & verdict["positional"].astype(bool)
-    return found.transpose("layer", "head").values
+    agreeing = verdict["agree"].astype(bool) & verdict["positional"].astype(bool)
+    return agreeing.transpose("layer", "head").values
 
 
 def _grid(
@@ -250,7 +250,7 @@ def peak_agreement(correlations: xr.Dataset) -> Figure:
         left.set_title("Heads with their peaks at one offset", loc="left")
         right.axhline(0, color="0.6", linewidth=0.6)
         right.plot(np.repeat(at, rank.shape[1]), rank.ravel(), "o", color=MEASURED, alpha=0.45, ms=4, mew=0)
-        middle = [np.median(one[np.isfinite(one)]) if np.isfinite(one).any() else np.nan for one in rank]
+        middle = [np.median(head[np.isfinite(head)]) if np.isfinite(head).any() else np.nan for head in rank]
         right.hlines(middle, at - 0.3, at + 0.3, color=ALONE, linewidth=1.5)
         right.set_ylim(-1.05, 1.05)
         right.set_title("Rank correlation of the two profiles", loc="left")

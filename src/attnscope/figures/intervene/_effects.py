@@ -101,11 +101,11 @@ def effect_intervals(tree: xr.DataTree) -> Figure:
             marker, colour = _MARKS[name]
             places = np.arange(len(rows)) + (step - (len(names) - 1) / 2) * 0.22
             effects = [row.effects[name] for row in rows]
-            for place, one in zip(places, effects, strict=True):
-                if np.isfinite(one.low):
-                    axes.plot([one.low, one.high], [place, place], color=colour, linewidth=1.1)
+            for place, effect in zip(places, effects, strict=True):
+                if np.isfinite(effect.low):
+                    axes.plot([effect.low, effect.high], [place, place], color=colour, linewidth=1.1)
             axes.plot(
-                [one.mean for one in effects],
+                [effect.mean for effect in effects],
                 places,
                 marker,
                 color=colour,

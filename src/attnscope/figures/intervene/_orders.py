@@ -79,12 +79,12 @@ def removal_curves(curves: xr.Dataset) -> Figure:
         figure = Figure(figsize=(5.8, 3.3), layout="constrained")
         axes = figure.subplots()
         for name, own in zip(curves.order.values, _cycled(curves.sizes["order"]), strict=True):
-            found = by_document(curves.loss_change.sel(order=name).values, units)
+            change = by_document(curves.loss_change.sel(order=name).values, units)
             colour, dashes = ("0.55", "--") if name == "random" else (own, "-")
-            line = axes.plot(removed, found.mean, dashes, color=colour, linewidth=1.2, label=str(name))[0]
+            line = axes.plot(removed, change.mean, dashes, color=colour, linewidth=1.2, label=str(name))[0]
             line.set(marker="o", markersize=2.5)
             if name in {"effect", "random"}:
-                axes.fill_between(removed, found.low, found.high, color=colour, alpha=0.18, linewidth=0)
+                axes.fill_between(removed, change.low, change.high, color=colour, alpha=0.18, linewidth=0)
         axes.set_xscale("log", base=2)
         axes.set_xticks(removed, [str(count) for count in removed])
         axes.minorticks_off()

@@ -23,14 +23,14 @@ def estimate_points(tree: xr.DataTree) -> Figure:
     tree
         From `attnscope.patch`, with estimates.
     """
-    found, agreement = tree["patched"].to_dataset(), tree["agreement"].to_dataset()
-    names = found.estimator.values.tolist()
-    measured = found.effect.values.ravel()
+    patched, agreement = tree["patched"].to_dataset(), tree["agreement"].to_dataset()
+    names = patched.estimator.values.tolist()
+    measured = patched.effect.values.ravel()
     with look():
         figure = Figure(figsize=(2.6 * len(names) + 0.4, 2.8), layout="constrained")
         panels = np.atleast_1d(figure.subplots(1, len(names)))
         for axes, name, title in zip(panels, names, estimator_names(names), strict=True):
-            estimated = found.estimate.sel(estimator=name).values.ravel()
+            estimated = patched.estimate.sel(estimator=name).values.ravel()
             axes.axline((0, 0), slope=1, color="0.75", linewidth=0.8)
             axes.plot(measured, estimated, "o", color=LEFT, markersize=2.8, alpha=0.75, mew=0)
             own = agreement.sel(estimator=name)

@@ -40,11 +40,11 @@ def recovered_map(tree: xr.DataTree) -> Figure:
     >>> recovered_map(patch(steps=0)).axes[0].get_xlabel()
     'Head'
     """
-    found = tree["patched"].to_dataset()
-    found = found.isel({name: np.arange(size) for name, size in _drawn(found).items()})
-    values, shown, rows, title = _as_grid(found)
+    patched = tree["patched"].to_dataset()
+    patched = patched.isel({name: np.arange(size) for name, size in _drawn(patched).items()})
+    values, shown, rows, title = _as_grid(patched)
     high, wide = values.shape
-    by_position = "position" in found.dims
+    by_position = "position" in patched.dims
     cell = float(np.clip((6.0 if by_position else 3.0) / max(high, wide), 0.14, 0.42))  # inches
     largest = float(np.nanmax(np.abs(values)))
     reach = min(1.0, largest) or 1.0
@@ -60,7 +60,7 @@ def recovered_map(tree: xr.DataTree) -> Figure:
         axes.set_yticks(range(0, high, step), rows[::step])
         axes.set_ylabel(title)
         if by_position:
-            _name_positions(axes, found.token.values.tolist())
+            _name_positions(axes, patched.token.values.tolist())
         else:
             axes.set_xticks(range(0, wide, max(1, wide // 8)))
             axes.set_xlabel("Head")
@@ -100,27 +100,27 @@ def recovered_intervals(tree: xr.DataTree) -> Figure:
     return figure
 
 
-def _drawn(found: xr.Dataset) -> dict[str, int]:
+def _drawn(patched: xr.Dataset) -> dict[str, int]:
     """Layers of which something was measured: of a path, those below the receiver."""
-    if "layer" not in found.dims:
+    if "layer" not in patched.dims:
         return {}
-    known = np.isfinite(found.effect.values).reshape(found.sizes["layer"], -1).any(1)
+    known = np.isfinite(patched.effect.values).reshape(patched.sizes["layer"], -1).any(1)
     return {"layer": int(np.flatnonzero(known)[-1]) + 1}
 
 
-def _as_grid(found: xr.Dataset) -> tuple[np.ndarray, np.ndarray, list[str], str]:
+def _as_grid(patched: xr.Dataset) -> tuple[np.ndarray, np.ndarray, list[str], str]:
     """Values and what is told from 0, ``(row, column)``, with names of the rows and what they are."""
-    values, shown = found.recovered.values, found.shown.values
-    if "block" in found.dims:
-        return values, shown, [str(one) for one in found.block.values], "Block"
-    layers = [str(one) for one in found.layer.values]
-    if "position" not in found.dims:
+    values, shown = patched.recovered.values, patched.shown.values
+    if "block" in patched.dims:
+        return values, shown, [str(block) for block in patched.block.values], "Block"
+    layers = [str(layer) for layer in patched.layer.values]
+    if "position" not in patched.dims:
         return values, shown, layers, "Layer"
-    names = [f"{layer}.{head}" for layer in layers for head in found["head"].values]
-    flat, told = (one.reshape(len(names), -1) for one in (values, shown))
+    names = [f"{layer}.{head}" for layer in layers for head in patched["head"].values]
+    flat, told = (part.reshape(len(names), -1) for part in (values, shown))
     largest = np.abs(np.nan_to_num(flat)).max(1)
     chosen = np.sort(np.argsort(-largest, kind="stable")[:_ROWS])
-    return flat[chosen], told[chosen], [names[one] for one in chosen], "Head"
+    return flat[chosen], told[chosen], [names[place] for place in chosen], "Head"
 
 
 def _name_positions(axes: Axes, tokens: list[str]) -> None:

@@ -76,7 +76,7 @@ def _figures(result: xr.Dataset, sample: xr.Dataset | None) -> Iterator[tuple[st
         if leading:
             yield "groups", group_maps(result, list(leading)[:_OF_GROUPS])
     if "profile" in result:
-        listed = None if sample is None else {(one.layer, one.head) for one in maps(sample)}
+        listed = None if sample is None else {(shown.layer, shown.head) for shown in maps(sample)}
         heads = _sharpest(result, listed)
         yield "profiles", profile_curves(result, heads)
         if sample is not None:

@@ -63,20 +63,20 @@ def maps(sample: xr.Dataset) -> Iterator[Map]:
 def first_rows(sample: xr.Dataset, heads: Sequence[tuple[int, int]], rows: int) -> xr.Dataset:
     """The first rows of some heads in the first window, as `attnscope.figures.weight_maps` takes them."""
     layers, columns = (sorted({head[i] for head in heads}) for i in (0, 1))
-    found = {(one.layer, one.head): one for one in maps(sample) if one.window == 0}
+    by_head = {(shown.layer, shown.head): shown for shown in maps(sample) if shown.window == 0}
     shape = (len(layers), len(columns), rows)
-    chosen = [found[head] for head in heads]
-    ranks = max(int(one.count[:rows].max(initial=1)) for one in chosen)
+    chosen = [by_head[head] for head in heads]
+    ranks = max(int(shown.count[:rows].max(initial=1)) for shown in chosen)
     key, weight = np.zeros((*shape, ranks), np.int64), np.zeros((*shape, ranks), np.float32)
     rest = np.zeros(shape, np.float32)
-    for one in chosen:
-        at = layers.index(one.layer), columns.index(one.head)
+    for shown in chosen:
+        at = layers.index(shown.layer), columns.index(shown.head)
         for row, (count, first) in enumerate(
-            zip(one.count[:rows], np.cumsum(one.count) - one.count, strict=False)
+            zip(shown.count[:rows], np.cumsum(shown.count) - shown.count, strict=False)
         ):
-            key[*at, row, :count] = one.key[first : first + count]
-            weight[*at, row, :count] = one.weight[first : first + count]
-        rest[at][: len(one.rest)] = one.rest[:rows]
+            key[*at, row, :count] = shown.key[first : first + count]
+            weight[*at, row, :count] = shown.weight[first : first + count]
+        rest[at][: len(shown.rest)] = shown.rest[:rows]
     dims = ("layer", "head", "query", "rank")
     of_window = [str(name) for name in sample.coords if "window" in sample[name].dims]
     texts = (

@@ -241,14 +241,14 @@ def alignments_side_by_side(alignment: xr.Dataset) -> Figure:
     'additive: layer 0, head 0'
     """
     weights = {
-        f"{drawable(str(system), longest=20)}: {read_from}": one
-        for system, read_from, one in zip(
+        f"{drawable(str(system), longest=20)}: {read_from}": weights
+        for system, read_from, weights in zip(
             alignment["system"].values,
             alignment["read_from"].values,
             alignment["weights"].values,
             strict=True,
         )
-        if not np.isnan(one).any()
+        if not np.isnan(weights).any()
     }
     if not weights:
         raise AttnscopeError("no system has attention: there is no alignment to draw")
@@ -262,12 +262,12 @@ def alignments_side_by_side(alignment: xr.Dataset) -> Figure:
 def comparison_figures(tree: xr.DataTree) -> dict[str, Figure]:
     """All figures that a comparison has something for, by name."""
     scores, curves, alignment = (tree[name].to_dataset() for name in ("scores", "curves", "alignment"))
-    found = {"bleu": score_intervals(scores), "length": score_by_length(scores)}
+    figures = {"bleu": score_intervals(scores), "length": score_by_length(scores)}
     if curves.sizes["validation"]:
-        found["learning"] = learning_curve_figure(curves)
+        figures["learning"] = learning_curve_figure(curves)
     if not bool(np.isnan(alignment["weights"]).all()):
-        found["alignment"] = alignments_side_by_side(alignment)
-    return found
+        figures["alignment"] = alignments_side_by_side(alignment)
+    return figures
 
 
 def write_comparison_figures(tree: xr.DataTree, folder: Path, formats: Sequence[str] = FORMATS) -> list[Path]:

@@ -67,7 +67,7 @@ def of_heads(evidence: Evidence, *, mode: Mode = "centre_k", columns: int = _COL
         states, query, key = inputs_of(layer, head)
         half = layer.band_sums[0].shape[-1] // 2
         parts = reparametrize(query, key)
-        found = correlation_of_head(
+        correlation = correlation_of_head(
             states @ parts.query,
             states @ parts.key,
             parts.values,
@@ -75,10 +75,10 @@ def of_heads(evidence: Evidence, *, mode: Mode = "centre_k", columns: int = _COL
             near=half,
             offsets=layer.reach.offsets,
         )
-        near = found.trace_mean.sel(offset=slice(-half, half)).values
+        near = correlation.trace_mean.sel(offset=slice(-half, half)).values
         weights = layer.profiles.mean(0)[head]
         agreement = profile_agreement(weights, near, band=half, offsets=layer.reach.offsets)
-        leading = found.isel(column=slice(columns))
+        leading = correlation.isel(column=slice(columns))
         leading = leading.assign_coords(column=np.arange(leading.sizes["column"]))  # ranks may differ
         return leading.merge(agreement, combine_attrs="drop")
 

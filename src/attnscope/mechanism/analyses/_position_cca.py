@@ -73,8 +73,8 @@ def by_layer(evidence: Evidence, *, variance: float = 0.999) -> xr.Dataset:
         )
 
     with ThreadPoolExecutor(torch.get_num_threads()) as pool:
-        found = list(pool.map(of_layer, evidence.layers))
-    return stacked(found, "layer", [layer.site.index for layer in evidence.layers])
+        layers = list(pool.map(of_layer, evidence.layers))
+    return stacked(layers, "layer", [layer.site.index for layer in evidence.layers])
 
 
 POSITION_CCA = Analysis(

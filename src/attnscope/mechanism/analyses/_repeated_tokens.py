@@ -137,7 +137,7 @@ def _weights(
     study: Study, rows: list[list[int]], count: int
 ) -> dict[Site, Float[np.ndarray, "text head place"]]:
     """Mean weight from the second half to each place, of every self-attention."""
-    found: dict[Site, list[np.ndarray]] = {}
+    by_site: dict[Site, list[np.ndarray]] = {}
 
     def observe(site: Site, call: AttentionCall) -> Tensor:
         output, weights = attend_in_full(call)
@@ -146,7 +146,7 @@ def _weights(
                 weights.diagonal(after - count, dim1=2, dim2=3)[..., -count:].mean(-1)
                 for after in _PLACES.values()
             ]
-            found.setdefault(site, []).append(
+            by_site.setdefault(site, []).append(
                 np.stack([place.double().cpu().numpy() for place in places], -1)
             )
         return output
@@ -154,7 +154,7 @@ def _weights(
     with watching(study.model, observe):
         for _, batch in batches(token_ids(rows)):
             read(study.model, batch)
-    return {site: np.concatenate(parts) for site, parts in found.items()}
+    return {site: np.concatenate(parts) for site, parts in by_site.items()}
 
 
 REPEATED_TOKENS = Analysis(

@@ -71,15 +71,15 @@ def agree(what: str, first: str, size: int, second: str, other: int) -> None:
         )
 
 
-def choose(name: str, found: str, known: tuple[str, ...]) -> None:
+def choose(name: str, given: str, known: tuple[str, ...]) -> None:
     """Raise unless a mode is known.
 
     Examples
     --------
     >>> choose("mode", "paper", ("paper", "centre_k"))
     """
-    if found not in known:
-        raise AttnscopeError(f"{name} is {found!r}; expected one of {', '.join(map(repr, known))}")
+    if given not in known:
+        raise AttnscopeError(f"{name} is {given!r}; expected one of {', '.join(map(repr, known))}")
 
 
 def in_band(length: int, band: tuple[int, int] | None, lowest: int = 3) -> Bool[np.ndarray, " frequency"]:

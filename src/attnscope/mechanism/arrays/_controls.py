@@ -79,16 +79,16 @@ def shift_controls(
     for draw in range(draws):
         query, key = (haar(len(weight), len(size), rng) for weight in (query_weight, key_weight))
         cases[f"random {draw}"] = (values, query * size, key)
-    found: list[xr.Dataset] = []
+    controls: list[xr.Dataset] = []
     offset = np.nan
     where: dict[str, Any] = {"band": band, "offsets": offsets}
     for case in cases.values():
         spectrum, angles = cross_spectrum(*case, **where), phase_map(*case, **where, bins=1)
         weight = spectrum.cross_amplitude.where(spectrum.in_band, 0.0)
-        offset = float(spectrum.band_offset) if not found else offset
+        offset = float(spectrum.band_offset) if not controls else offset
         coherence = spectrum.coherence.fillna(0.0)
         agreement = np.cos(spectrum.phase + 2 * np.pi * spectrum.frequency * offset / len(values))
-        found.append(
+        controls.append(
             xr.Dataset(
                 {
                     "band_offset": spectrum.band_offset,
@@ -105,4 +105,4 @@ def shift_controls(
                 }
             )
         )
-    return xr.concat(found, xr.Variable("control", list(cases)), combine_attrs="drop")
+    return xr.concat(controls, xr.Variable("control", list(cases)), combine_attrs="drop")

@@ -130,12 +130,12 @@ def cross_correlation(
         "quarter_period": labelled("column", quarter, "quarter period of q's strongest wave", "tokens"),
         "is_spike": labelled("column", peaks.width[:, 0] < quarter, "near peak too narrow for the wave"),
     }
-    for prefix, dims, one in (("peak", "column range", peaks), ("trace_peak", "range", trace_peaks.first())):
+    for prefix, dims, peak in (("peak", "column range", peaks), ("trace_peak", "range", trace_peaks.first())):
         variables |= {
-            f"{prefix}_offset": labelled(dims, one.offset, "offset of the peak", "tokens"),
-            f"{prefix}_refined": labelled(dims, one.refined, "offset of the peak between tokens", "tokens"),
-            f"{prefix}_height": labelled(dims, one.height, "height of the peak"),
-            f"{prefix}_width": labelled(dims, one.width, "width of the peak at half height", "tokens"),
+            f"{prefix}_offset": labelled(dims, peak.offset, "offset of the peak", "tokens"),
+            f"{prefix}_refined": labelled(dims, peak.refined, "offset of the peak between tokens", "tokens"),
+            f"{prefix}_height": labelled(dims, peak.height, "height of the peak"),
+            f"{prefix}_width": labelled(dims, peak.width, "width of the peak at half height", "tokens"),
         }
     return xr.Dataset(
         variables,

@@ -90,9 +90,9 @@ def _decimal_tail(x: float, bins: int, largest: float) -> float:
     """The same sum with digits to spare; ``largest`` is the decimal logarithm of its largest term."""
     with localcontext() as context:
         context.prec = 40 + max(0, int(largest)) + int(log10(bins))
-        exact, total, one, choose = Decimal(x), Decimal(0), Decimal(1), 1
+        exact, total, unit, choose = Decimal(x), Decimal(0), Decimal(1), 1
         for k in range(1, bins + 1):
-            base = one - k * exact
+            base = unit - k * exact
             if base <= 0:
                 break
             choose = choose * (bins - k + 1) // k

@@ -58,8 +58,8 @@ def rayleigh_quantile(scale: Float[np.ndarray, " column"], share: float) -> floa
     if still >= share:
         return 0.0
     rest = (share - still) / (1 - still)
-    one = float(np.sqrt(-np.log1p(-rest)))
-    low, high = float(alive.min()) * one, float(alive.max()) * one
+    quantile = float(np.sqrt(-np.log1p(-rest)))
+    low, high = float(alive.min()) * quantile, float(alive.max()) * quantile
     return low if low == high else _root(lambda a: _below(a, alive).mean() - rest, low, high)
 
 

@@ -213,7 +213,7 @@ def completion_range(
     ]
     names = [name for name, _, _ in runs]
     return xr.concat(
-        [found[["line_shift", "share_near"]] for found in maps],
+        [drawn[["line_shift", "share_near"]] for drawn in maps],
         xr.Variable("completion", names),
         combine_attrs="drop",
     )

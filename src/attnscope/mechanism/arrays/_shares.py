@@ -26,7 +26,7 @@ def covariance_share(terms: Float[np.ndarray, "*batch term offset"]) -> Float[np
         return covariance(terms, total) / np.where(variance > 0, variance, np.nan)
 
 
-def covariance(one: np.ndarray, other: np.ndarray) -> np.ndarray:
+def covariance(own: np.ndarray, other: np.ndarray) -> np.ndarray:
     """Over the last axis, NaN left out of both.
 
     Examples
@@ -34,11 +34,11 @@ def covariance(one: np.ndarray, other: np.ndarray) -> np.ndarray:
     >>> covariance(np.array([0.0, 2.0, np.nan]), np.array([0.0, 1.0, 5.0]))
     array(0.5)
     """
-    known = np.isfinite(one) & np.isfinite(other)
+    known = np.isfinite(own) & np.isfinite(other)
     count = np.maximum(known.sum(-1, keepdims=True), 1)
-    one, other = (np.where(known, side, 0.0) for side in np.broadcast_arrays(one, other))
-    one, other = (np.where(known, side - side.sum(-1, keepdims=True) / count, 0.0) for side in (one, other))
-    return np.asarray((one * other).sum(-1) / count[..., 0])
+    own, other = (np.where(known, side, 0.0) for side in np.broadcast_arrays(own, other))
+    own, other = (np.where(known, side - side.sum(-1, keepdims=True) / count, 0.0) for side in (own, other))
+    return np.asarray((own * other).sum(-1) / count[..., 0])
 
 
 def without_own(of_means: np.ndarray, own: np.ndarray, texts: int) -> np.ndarray:

@@ -191,7 +191,7 @@ def gather(
         if site.kind == "cross" or rows.band is None:
             return output
         if site.index not in layers:
-            matrices = next(one for other, one in matrices_of.items() if other.index == site.index)
+            matrices = next(matrices for other, matrices in matrices_of.items() if other.index == site.index)
             sample = states[0].double().cpu().numpy()
             moments = StateMoments.zeros(length, states.shape[-1])
             layers[site.index] = Layer(site, matrices, moments, sample, Reach.of(call, band))
@@ -248,7 +248,7 @@ def _words(windows: Sequence[Any], ids: Tensor) -> np.ndarray:
 def _check_asked(layers: dict[int, Layer], layer: int | None, head: int | None) -> None:
     if layer is not None and layer not in layers:
         raise _no_layer(layer, sorted(layers))
-    heads = [one.heads for index, one in layers.items() if layer in {None, index}]
+    heads = [layer_of.heads for index, layer_of in layers.items() if layer in {None, index}]
     check_range("head", None if head is None else [head], max(heads, default=0))
 
 
@@ -268,6 +268,6 @@ def check_range(name: str, chosen: Sequence[int] | None, known: int) -> None:
     ...
     attnscope.errors.AttnscopeError: there is no head 7: heads are counted from 0 to 3
     """
-    for one in chosen or []:
-        if not 0 <= one < known:
-            raise AttnscopeError(f"there is no {name} {one}: {name}s are counted from 0 to {known - 1}")
+    for number in chosen or []:
+        if not 0 <= number < known:
+            raise AttnscopeError(f"there is no {name} {number}: {name}s are counted from 0 to {known - 1}")

@@ -109,10 +109,10 @@ def capture_inputs(
     >>> [x.shape for x in capture_inputs(BertModel(config).eval(), [5, 6, 7]).values()]
     [(3, 8), (3, 8)]
     """
-    found: dict[Site, np.ndarray] = {}
+    inputs: dict[Site, np.ndarray] = {}
 
     def observe(site: Site, call: AttentionCall, query_states: Tensor, key_states: Tensor) -> Tensor:
-        found[site] = (key_states if key_side else query_states)[0].double().cpu().numpy()
+        inputs[site] = (key_states if key_side else query_states)[0].double().cpu().numpy()
         return output_of(call)
 
     with watching_inputs(model, observe):
@@ -120,7 +120,7 @@ def capture_inputs(
             forward(model, window, lambda _: "the text")
         else:
             read(model, token_ids([window]))
-    return found
+    return inputs
 
 
 @contextmanager
@@ -244,7 +244,9 @@ def changing_input(
 
 
 def _states(arguments: tuple[Any, ...], options: dict[str, Any]) -> tuple[Tensor | None, Tensor | None]:
-    own = next((one for one in arguments[:1] if isinstance(one, Tensor)), options.get(OWN_STATES))
+    own = next(
+        (argument for argument in arguments[:1] if isinstance(argument, Tensor)), options.get(OWN_STATES)
+    )
     other = other_states(options)
     return own, own if other is None else other
 

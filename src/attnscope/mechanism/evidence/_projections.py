@@ -264,7 +264,9 @@ class _Recorder:
         """Rotations of this model: as its own module gave them, else RoPE in its plain form."""
         length, width = call.query.shape[2], call.query.shape[3]
         fitting = [
-            one for one in self.rotations if one.cos.shape[0] >= length and 2 * one.cos.shape[1] <= width
+            rotation
+            for rotation in self.rotations
+            if rotation.cos.shape[0] >= length and 2 * rotation.cos.shape[1] <= width
         ]
         plain = [_to(rotation(length, width, layout=layout), call.query) for layout in ("half", "pairs")]
         return [*fitting, *plain]
@@ -303,9 +305,9 @@ class _Search:
 
     def match(self, target: Tensor, *, groups: int | None, plain: bool = False) -> _Match | None:
         """Find where `target` ``(batch, head, position, r)`` comes from."""
-        found = self._linear(target, groups, [None])
-        if found is not None or plain:
-            return found
+        match = self._linear(target, groups, [None])
+        if match is not None or plain:
+            return match
         return self._linear(target, groups, self.rotations) or self._norm(target, groups)
 
     def _linear(self, target: Tensor, groups: int | None, turns: Sequence[Rotation | None]) -> _Match | None:
@@ -329,13 +331,13 @@ class _Search:
         for norm in self.norms:
             if norm.returned.numel() != target.numel():
                 continue
-            after, before = (_by_head(one, target.shape) for one in (norm.returned, norm.given))
+            after, before = (_by_head(states, target.shape) for states in (norm.returned, norm.given))
             for turn in (None, *self.rotations):
                 if _factor(target, after if turn is None else turn(after)) is None:
                     continue
-                found = self._linear(before, groups, [None])
-                if found is not None:
-                    return _Match(found.event, found.columns, found.factor, turn, norm.name)
+                match = self._linear(before, groups, [None])
+                if match is not None:
+                    return _Match(match.event, match.columns, match.factor, turn, norm.name)
         return None
 
 
@@ -410,7 +412,7 @@ def _assemble(
     turn = None
     if form in {"rope", "normalised"} and query is not None:
         turn = query.rotation
-    found = Projections(
+    made = Projections(
         site=site,
         form=form,
         reason=reason,
@@ -429,12 +431,12 @@ def _assemble(
         group=call.group,
     )
     if form not in {"bilinear", "rope"}:
-        return found
-    error = _error(found, call, states)
+        return made
+    error = _error(made, call, states)
     if error > 10 * _SAME.get(call.query.dtype, 2e-5):
         worse = f"its scores differ from those captured by {error:.0e} of the largest"
-        return replace(found, form="unknown", reason=worse, error=error)
-    return replace(found, error=error)
+        return replace(made, form="unknown", reason=worse, error=error)
+    return replace(made, error=error)
 
 
 def _width(module: nn.Module) -> int:
@@ -463,18 +465,18 @@ def _form(matches: dict[str, _Match | None], states: tuple[Tensor, Tensor]) -> t
     return ("bilinear" if query.rotation is None else "rope"), ""
 
 
-def _error(found: Projections, call: AttentionCall, states: tuple[Tensor, Tensor]) -> float:
+def _error(made: Projections, call: AttentionCall, states: tuple[Tensor, Tensor]) -> float:
     """Largest difference between scores from X and the matrices and those captured, as a share of the largest."""
     worst = largest = 0.0
     # one text is enough: the match before held on all
-    own, other = (one[0].double().cpu().numpy() for one in states)
+    own, other = (side[0].double().cpu().numpy() for side in states)
     for head in range(call.query.shape[1]):
-        W_Q, b_Q, W_K, b_K = found.of_head(head)
+        W_Q, b_Q, W_K, b_K = made.of_head(head)
         query, key = (torch.from_numpy(side) for side in (own @ W_Q + b_Q, other @ W_K + b_K))
-        if found.rotation is not None:
-            turn = Rotation(found.rotation.cos.cpu(), found.rotation.sin.cpu(), found.rotation.layout)
+        if made.rotation is not None:
+            turn = Rotation(made.rotation.cos.cpu(), made.rotation.sin.cpu(), made.rotation.layout)
             query, key = turn(query), turn(key)
-        mine = found.scale * query @ key.T
+        mine = made.scale * query @ key.T
         theirs = (
             call.scale * call.query[0, head].double().cpu() @ call.key[0, head // call.group].double().cpu().T
         )

@@ -266,7 +266,7 @@ def replaced_positions(
     >>> bool(torch.equal(model.wpe.weight, before))
     True
     """
-    tensors = {one.name: (one.tensor, one.reserved) for one in stored_positions(model)}
+    tensors = {table.name: (table.tensor, table.reserved) for table in stored_positions(model)}
     for name, rows in replacements.items():
         if name not in tensors:
             raise AttnscopeError(

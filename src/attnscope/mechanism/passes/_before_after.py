@@ -64,14 +64,14 @@ class BeforeAfter:
     def _stacked(self, name: str, what: str) -> np.ndarray:
         """``(text, layer, head, ...)``, NaN where there is no such number."""
         order = sorted(self.sites)
-        found = self.parts.get((name, what), {})
+        layers = self.parts.get((name, what), {})
         like = self.parts["", "profile"]
-        texts, heads = sum(map(len, like[order[0]])), max(one[0].shape[1] for one in like.values())
+        texts, heads = sum(map(len, like[order[0]])), max(values[0].shape[1] for values in like.values())
         rest = () if what == "output" else (2 * self.band + 1,)
         stacked = np.full((texts, len(order), heads, *rest), np.nan)
         for row, index in enumerate(order):
-            if index in found:
-                layer = np.concatenate(found[index])
+            if index in layers:
+                layer = np.concatenate(layers[index])
                 stacked[:, row, : layer.shape[1]] = layer
         return stacked
 
@@ -92,7 +92,7 @@ class BeforeAfter:
         index = (at + self.band)[..., None]
         mass = np.take_along_axis(before, index[None], -1)[..., 0]
         mass_after = np.take_along_axis(after, index[None, None], -1)[..., 0]
-        found: dict[str, Any] = {
+        variables: dict[str, Any] = {
             "target": (("layer", "head"), at, {"long_name": "offset", "units": "tokens"})
         }
         heads = ("layer", "head")
@@ -107,11 +107,11 @@ class BeforeAfter:
             ("mass_change", mass_after - mass[:, None], ("change", *heads)),
             ("output_change", output, ("change", *heads)),
         ):
-            for end, one in zip(("", "_low", "_high"), interval(values, weights), strict=True):
-                found[name + end] = (dims, one)
+            for end, part in zip(("", "_low", "_high"), interval(values, weights), strict=True):
+                variables[name + end] = (dims, part)
         sites = [self.sites[index] for index in sorted(self.sites)]
         return xr.Dataset(
-            found,
+            variables,
             coords={
                 "change": list(names),
                 **layer_coordinates(sites),
@@ -123,7 +123,7 @@ class BeforeAfter:
 
 def _relative(after: Tensor, before: Tensor) -> Tensor:
     """Norm of the change of each head's output, ``(batch, head)``, as a share of the norm before."""
-    change, norm = ((one.double().flatten(2)).norm(dim=-1) for one in (after - before, before))
+    change, norm = ((states.double().flatten(2)).norm(dim=-1) for states in (after - before, before))
     return torch.where(change > 0, change / norm, 0.0)
 
 

@@ -260,11 +260,15 @@ class _Profiles:
     def dataset(self, weights: np.ndarray, seed: int) -> xr.Dataset:
         profiles = {name: self._stacked(name) for name in ("before", "expected", "after")}
         dims = ("layer", "head", "offset")
-        found: dict[str, object] = {}
+        variables: dict[str, object] = {}
         for name, values in profiles.items():
-            for end, one in zip(("", "_low", "_high"), interval(values, weights), strict=True):
-                found[f"profile_{name}{end}"] = (dims, one, {"long_name": "mean weight", "units": "weight"})
-        found |= {
+            for end, part in zip(("", "_low", "_high"), interval(values, weights), strict=True):
+                variables[f"profile_{name}{end}"] = (
+                    dims,
+                    part,
+                    {"long_name": "mean weight", "units": "weight"},
+                )
+        variables |= {
             name: ((), value, {"units": "1"})
             for name, value in _fits(
                 profiles["before"], profiles["expected"], profiles["after"], weights, seed
@@ -272,7 +276,7 @@ class _Profiles:
         }
         sites = [self.sites[index] for index in sorted(self.sites)]
         return xr.Dataset(
-            found,
+            variables,
             coords={
                 **layer_coordinates(sites),
                 "head": np.arange(profiles["before"].shape[2]),
@@ -286,7 +290,7 @@ def _fits(
 ) -> dict[str, float]:
     """How well the changes ``(text, layer, head, offset)`` were foretold, and how well other heads' would have been."""
     real = ~np.isnan(before).all((0, -1))  # layers may have fewer heads than others
-    measured, foretold = (np.nan_to_num(one - before)[:, real] for one in (after, expected))
+    measured, foretold = (np.nan_to_num(profile - before)[:, real] for profile in (after, expected))
     here, there = measured.mean(0), foretold.mean(0)
     fit = _fit(here, there)
     drawn = [_fit(np.tensordot(draw, measured, 1), np.tensordot(draw, foretold, 1)) for draw in weights]

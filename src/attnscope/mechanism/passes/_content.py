@@ -164,8 +164,8 @@ def position_content(
         else:
             with watching(model, second.observe):
                 read(model, ids[text : text + 1])
-    found = _dataset(first, second, resampled(len(ids), draws, seed), of_means=method == "means")
-    return found.assign_attrs(method=method, texts=len(ids), length=ids.length)
+    content = _dataset(first, second, resampled(len(ids), draws, seed), of_means=method == "means")
+    return content.assign_attrs(method=method, texts=len(ids), length=ids.length)
 
 
 def shapley_values(values: Float[np.ndarray, " coalition"]) -> Float[np.ndarray, " player"]:
@@ -184,14 +184,14 @@ def shapley_values(values: Float[np.ndarray, " coalition"]) -> Float[np.ndarray,
     array([2., 3.])
     """
     players = int(math.log2(len(values)))
-    found = np.zeros(players)
+    shapley = np.zeros(players)
     for player in range(players):
         for coalition in range(len(values)):
             if not coalition >> player & 1:
                 size = coalition.bit_count()
                 weight = math.factorial(size) * math.factorial(players - size - 1) / math.factorial(players)
-                found[player] += weight * (values[coalition | 1 << player] - values[coalition])
-    return found
+                shapley[player] += weight * (values[coalition | 1 << player] - values[coalition])
+    return shapley
 
 
 @dataclass(eq=False)
@@ -256,13 +256,13 @@ class _SecondPass:
 
     def observe(self, site: Site, call: AttentionCall) -> Tensor:
         output = output_of(call)
-        if any(one.index == site.index for one in self.sites):
+        if any(each_site.index == site.index for each_site in self.sites):
             self.add(site, call)
         return output
 
     def add(self, site: Site, call: AttentionCall) -> None:
         """Take apart one layer of one text."""
-        target = self.target[[one.index for one in self.sites].index(site.index)]
+        target = self.target[[site.index for site in self.sites].index(site.index)]
         self.calls.setdefault(site.index, call)
         for name, values in self._layer(call, self.splitter(site, call), target).items():
             self.found.setdefault(name, {}).setdefault(site.index, []).append(values)
@@ -271,7 +271,7 @@ class _SecondPass:
         """``(head, ...)`` each. A coalition of terms is attention with joined queries and keys: no matrix is held."""
         biases = [without_bias(call), call] if self.biased else [call]
         profiles = [
-            mean_profile(coalition, self.band)[0] for one in biases for coalition in sides.coalitions(one)
+            mean_profile(coalition, self.band)[0] for bias in biases for coalition in sides.coalitions(bias)
         ]
         traces = [score_traces(term, self.band)[0].cpu() for term in sides.terms(call)]
         if self.biased:
@@ -280,7 +280,7 @@ class _SecondPass:
         worth = torch.stack([profile[heads, target[: len(heads)] + self.band] for profile in profiles])
         return {
             "trace": torch.stack(traces, 1).numpy(),
-            "shapley": np.stack([shapley_values(one) for one in worth.double().cpu().numpy().T]),
+            "shapley": np.stack([shapley_values(of_head) for of_head in worth.double().cpu().numpy().T]),
             "mass": worth[-1].cpu().numpy(),
             "mass_none": worth[0].cpu().numpy(),
             # coalitions are numbered by the bits of their members, and PP is the first
@@ -297,10 +297,10 @@ class _SecondPass:
 def _stacked(layers: Sequence[np.ndarray], heads: int) -> np.ndarray:
     """Join layers along axis 1; NaN where one has fewer heads."""
     shape = (layers[0].shape[0], len(layers), heads, *layers[0].shape[2:])
-    found = np.full(shape, np.nan)
+    stacked = np.full(shape, np.nan)
     for number, layer in enumerate(layers):
-        found[:, number, : layer.shape[1]] = layer
-    return found
+        stacked[:, number, : layer.shape[1]] = layer
+    return stacked
 
 
 def _forbidden(second: _SecondPass) -> np.ndarray:
@@ -313,11 +313,11 @@ def _dataset(first: _FirstPass, second: _SecondPass, weights: np.ndarray, *, of_
     terms = (*TERMS, *([BIAS] if second.biased else []))
     trace = second.stacked("trace")
     trace[np.broadcast_to(_forbidden(second)[None, :, :, None], trace.shape)] = np.nan
-    found: dict[str, Any] = {}
+    variables: dict[str, Any] = {}
 
     def add(name: str, values: np.ndarray, dims: tuple[str, ...], long_name: str, units: str) -> None:
-        for end, one in zip(("", "_low", "_high"), interval(values, weights), strict=True):
-            found[name + end] = (("layer", "head", *dims), one, {"long_name": long_name, "units": units})
+        for end, part in zip(("", "_low", "_high"), interval(values, weights), strict=True):
+            variables[name + end] = (("layer", "head", *dims), part, {"long_name": long_name, "units": units})
 
     add("trace", trace, ("term", "offset"), "sum of scores at an offset", "nats")
     add("shapley", second.stacked("shapley"), ("term",), "share of the weight at the target offset", "weight")
@@ -325,23 +325,27 @@ def _dataset(first: _FirstPass, second: _SecondPass, weights: np.ndarray, *, of_
     add("profile", first.profiles(), ("offset",), "mean weight at an offset", "weight")
     for name, long_name in (("mass_none", "without any term"), ("profile_position", "of position alone")):
         dims = ("layer", "head", *(("offset",) if name == "profile_position" else ()))
-        found[name] = (
+        variables[name] = (
             dims,
             second.stacked(name).mean(0),
             {"long_name": f"mean weight {long_name}", "units": "weight"},
         )
     key_only = second.stacked("key_only").mean(0)
     key_only[np.broadcast_to(_forbidden(second), key_only.shape)] = np.nan
-    found["key_only"] = (
+    variables["key_only"] = (
         ("layer", "head", "offset"),
         key_only,
         {"long_name": "trace of the key-only bias", "units": "nats"},
     )
-    found["target"] = (("layer", "head"), second.target, {"long_name": "offset explained", "units": "tokens"})
+    variables["target"] = (
+        ("layer", "head"),
+        second.target,
+        {"long_name": "offset explained", "units": "tokens"},
+    )
     pairs = _pairs(second)
     if of_means:
         split = split_halves(trace)
-        found["trace_split"] = (
+        variables["trace_split"] = (
             ("layer", "head", "offset"),
             split,
             {"long_name": "trace of PP, two halves", "units": "nats"},
@@ -350,13 +354,13 @@ def _dataset(first: _FirstPass, second: _SecondPass, weights: np.ndarray, *, of_
     else:
         drawn = np.stack([_exact_shares(np.tensordot(draw, trace, 1) / pairs) for draw in weights])
         shares = (_exact_shares(trace.mean(0) / pairs), *np.quantile(drawn, [0.025, 0.975], axis=0))
-    for end, one in zip(("", "_low", "_high"), shares, strict=True):
-        of_terms, position = one[..., :-1], one[..., -1]
+    for end, parts in zip(("", "_low", "_high"), shares, strict=True):
+        of_terms, position = parts[..., :-1], parts[..., -1]
         about = {"long_name": "share of the variance over offsets", "units": "share"}
-        found["share" + end] = (("layer", "head", "term"), of_terms, about)
-        found["position_share" + end] = (("layer", "head"), position, about)
+        variables["share" + end] = (("layer", "head", "term"), of_terms, about)
+        variables["position_share" + end] = (("layer", "head"), position, about)
     return xr.Dataset(
-        found,
+        variables,
         coords={
             **layer_coordinates(sites),
             "head": np.arange(trace.shape[2]),
@@ -421,8 +425,8 @@ def _shares_of_means(trace: np.ndarray, split: np.ndarray, pairs: np.ndarray) ->
         return np.stack([*of_terms, position], -1)
 
     def without(text: int, kept: list[int]) -> np.ndarray:
-        one, others = trace[text], texts - 1
-        moved = one[..., 0, :] - (one[..., 1, :] + one[..., 2, :]) / others + one[..., 3, :] / others**2
+        own, others = trace[text], texts - 1
+        moved = own[..., 0, :] - (own[..., 1, :] + own[..., 2, :]) / others + own[..., 3, :] / others**2
         products = trace[kept][..., : len(TERMS), :].sum(-2).mean(0)
         return shares(without_own(moved, products, others), kept)
 

@@ -189,7 +189,7 @@ def _first(states: Tensor) -> Tensor:
     return (states[0] if states.ndim > 2 else states).double().cpu()  # noqa: PLR2004
 
 
-def _close(found: Tensor, expected: Tensor) -> bool:
-    if found.shape != expected.shape:
+def _close(own: Tensor, expected: Tensor) -> bool:
+    if own.shape != expected.shape:
         return False
-    return float((found - expected).abs().max()) <= _SAME * float(expected.abs().max())
+    return float((own - expected).abs().max()) <= _SAME * float(expected.abs().max())

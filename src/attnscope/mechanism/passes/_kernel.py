@@ -101,9 +101,9 @@ def scheme_kernel(
     windows = list(windows)
     ids = token_ids(windows, least=2)
     rotations = {
-        site.index: one.rotation
-        for site, one in projections(model, model_inputs(model, ids[:1])).items()
-        if one.rotation is not None
+        site.index: made.rotation
+        for site, made in projections(model, model_inputs(model, ids[:1])).items()
+        if made.rotation is not None
     }
     layers: dict[int, _Layer] = {}
 
@@ -123,12 +123,12 @@ def scheme_kernel(
             "Choose an analysis that fits that"
         )
     rng = np.random.default_rng(seed)
-    found = [layers[index].judged(draws, rng) for index in sorted(layers)]
+    judged = [layers[index].judged(draws, rng) for index in sorted(layers)]
     schemes = {
         "rotation": any(layer.rotation is not None for layer in layers.values()),
         "bias": any(layer.biased for layer in layers.values()),
     }
-    return _stacked(found, [layers[index].site for index in sorted(layers)], band).assign_attrs(
+    return _stacked(judged, [layers[index].site for index in sorted(layers)], band).assign_attrs(
         scheme=" and ".join(name for name, there in schemes.items() if there),
         texts=len(ids),
         length=ids.length,
@@ -173,20 +173,20 @@ class _Layer:
         pairs = np.where(allowed & (pairs > 0), pairs, np.nan)
         profile = parts["profile"].mean(0) + 0 * pairs
         offset = _peaks(profile)
-        found = {
+        arrays = {
             "offset_of_weights": offset,
             "peak_weight": np.nanmax(profile[:, 1:-1], -1),
             "scores": (parts["scores"].mean(0) / pairs)[:, 1:-1],
         }
         if self.rotation is None and not self.biased:
-            return found
+            return arrays
         turning = None if self.rotation is None else _Turning.of(self.rotation, self.call, reach)
         account = _Account(parts, turning, pairs)
         kernel = account.kernel()
         inner = kernel[:, 1:-1]
         at = _peaks(kernel)
         share = jackknife(account.share(), account.texts, lambda _, kept: account.share(kept))
-        found |= {
+        arrays |= {
             "kernel": inner,
             "swing": np.nanmax(inner, -1) - np.nanmin(inner, -1),
             "offset_of_kernel": at,
@@ -196,7 +196,7 @@ class _Layer:
             ),
             **dict(zip(("share", "share_low", "share_high"), share, strict=True)),
         }
-        return found | account.by_pair()
+        return arrays | account.by_pair()
 
 
 @dataclass(frozen=True, eq=False)
@@ -322,19 +322,19 @@ _ABOUT: dict[str, tuple[tuple[str, ...], str, str]] = {
 }
 
 
-def _stacked(found: list[dict[str, np.ndarray]], sites: list[Site], band: int) -> xr.Dataset:
+def _stacked(layers: list[dict[str, np.ndarray]], sites: list[Site], band: int) -> xr.Dataset:
     """Join layers; NaN where one has no such number, or fewer heads or pairs."""
     variables: dict[str, Any] = {}
     for name, (dims, long_name, units) in _ABOUT.items():
-        there = [one[name] for one in found if name in one]
+        there = [layer[name] for layer in layers if name in layer]
         if not there:
             continue
-        size = np.max([one.shape for one in there], axis=0)
-        heads = max(one["peak_weight"].shape[0] for one in found)
-        whole = np.full((len(found), heads, *size[1:]), np.nan)
-        for number, one in enumerate(found):
-            if name in one:
-                whole[(number, *map(slice, one[name].shape))] = one[name]
+        size = np.max([values.shape for values in there], axis=0)
+        heads = max(layer["peak_weight"].shape[0] for layer in layers)
+        whole = np.full((len(layers), heads, *size[1:]), np.nan)
+        for number, layer in enumerate(layers):
+            if name in layer:
+                whole[(number, *map(slice, layer[name].shape))] = layer[name]
         variables[name] = (("layer", "head", *dims), whole, {"long_name": long_name, "units": units})
     return xr.Dataset(
         variables,

@@ -35,7 +35,7 @@ def profiles_of(
     >>> found[0][0].shape, sites[0].kind
     ((2, 2, 5), 'self')
     """
-    found: dict[int, list[np.ndarray]] = {}
+    by_layer: dict[int, list[np.ndarray]] = {}
     sites: dict[int, Site] = {}
 
     def observe(site: Site, call: AttentionCall) -> Tensor:
@@ -46,13 +46,15 @@ def profiles_of(
             key = chosen[:, None] + np.arange(-band, band + 1)
             pairs = ((key >= 0) & (key < call.key.shape[2])).sum(0)
             sums = rows.band[:, :, ::every].double().sum(2).cpu().numpy()
-            found.setdefault(site.index, []).append(np.where(pairs > 0, sums / np.maximum(pairs, 1), np.nan))
+            by_layer.setdefault(site.index, []).append(
+                np.where(pairs > 0, sums / np.maximum(pairs, 1), np.nan)
+            )
         return output
 
     with watching(model, observe):
         for _, batch in batches(token_ids(windows)):
             read(model, batch)
-    return found, sites
+    return by_layer, sites
 
 
 def stacked_profiles(
@@ -64,21 +66,23 @@ def stacked_profiles(
     """
     first = next(iter(parts.values()))
     texts = sum(map(len, next(iter(first.values()))))
-    heads = max(one[0].shape[1] for one in first.values())
+    heads = max(part[0].shape[1] for part in first.values())
     offsets = next(iter(first.values()))[0].shape[2]
-    found = np.full((len(parts), texts, len(sites), heads, offsets), np.nan)
+    stacked = np.full((len(parts), texts, len(sites), heads, offsets), np.nan)
     for number, by_call in enumerate(parts.values()):
         for row, index in enumerate(sorted(sites)):
             if index in by_call:
                 layer = np.concatenate(by_call[index])
-                found[number, :, row, : layer.shape[1]] = layer
+                stacked[number, :, row, : layer.shape[1]] = layer
     weights = resampled(texts, draws, seed)
     dims = ("variant", "layer", "head", "offset")
     arrays = {}
-    for name, values in (("profile", found), ("effect", found[:1] - found)):
-        for end, one in zip(("", "_low", "_high"), interval(np.moveaxis(values, 0, 1), weights), strict=True):
+    for name, values in (("profile", stacked), ("effect", stacked[:1] - stacked)):
+        for end, part in zip(
+            ("", "_low", "_high"), interval(np.moveaxis(values, 0, 1), weights), strict=True
+        ):
             attributes = {"long_name": f"mean weight at an offset ({name})", "units": "weight"}
-            arrays[name + end] = (dims, one, attributes)
+            arrays[name + end] = (dims, part, attributes)
     ordered = [sites[index] for index in sorted(sites)]
     return xr.Dataset(
         arrays,

@@ -88,13 +88,13 @@ def bias_effect(
         with_bias = with_bias or call.bias is not None
         return {"without_bias": without_bias(call)}
 
-    found = _profiles(model, windows, variants, band, draws, seed)
+    effects = _profiles(model, windows, variants, band, draws, seed)
     if not with_bias:
         raise AttnscopeError(
             f"{type(model).__name__} adds no bias to its scores: {position_scheme(model)}. "
             "Choose an analysis that fits that"
         )
-    return found
+    return effects
 
 
 @torch.no_grad()
@@ -150,9 +150,9 @@ def rotation_effect(
     windows = list(windows)
     ids = token_ids(windows)
     turns = {
-        site.index: one.rotation
-        for site, one in projections(model, model_inputs(model, ids[:1])).items()
-        if one.rotation is not None
+        site.index: made.rotation
+        for site, made in projections(model, model_inputs(model, ids[:1])).items()
+        if made.rotation is not None
     }
     if not turns:
         raise AttnscopeError(

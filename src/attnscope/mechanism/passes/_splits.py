@@ -68,7 +68,7 @@ class Sides:
                 yield _scoring(call, queries[3], keys[met[0]])
             else:
                 pairs = [(queries[side], keys[met[side - 1]]) for side in (1, 2) if met[side - 1]]
-                query, key = (torch.cat(one, -1) for one in zip(*pairs, strict=True))
+                query, key = (torch.cat(parts, -1) for parts in zip(*pairs, strict=True))
                 yield _scoring(call, query, key)
 
     def mean_query(self, call: AttentionCall) -> AttentionCall:
@@ -82,7 +82,7 @@ class Sides:
 def _choices(call: AttentionCall, position: Tensor, content: Tensor) -> list[Tensor]:
     """Nothing, position, content and both, in the type that is attended in."""
     whole = [torch.zeros_like(position), position, content, position + content]
-    return [one.to(_attended(call)).contiguous() for one in whole]
+    return [part.to(_attended(call)).contiguous() for part in whole]
 
 
 def _attended(call: AttentionCall) -> torch.dtype:
@@ -120,7 +120,7 @@ class MeanSplit:
 
     def __call__(self, site: Site, call: AttentionCall) -> Sides:
         query, key = (side[0].double() for side in (call.query, call.key))
-        query_mean, key_mean = (one / self.counts[site.index] for one in self.sums[site.index])
+        query_mean, key_mean = (part / self.counts[site.index] for part in self.sums[site.index])
         return Sides(query_mean, query - query_mean, key_mean, key - key_mean)
 
 
@@ -137,9 +137,9 @@ class ExactSplit:
 
     def prepare(self, tokens: Tokens) -> None:
         given = model_inputs(self.model, tokens)
-        self.splits = {site.index: one for site, one in first_layer_split(self.model, given).items()}
+        self.splits = {site.index: split for site, split in first_layer_split(self.model, given).items()}
         if not self.matrices:
-            self.matrices = {site.index: one for site, one in projections(self.model, given).items()}
+            self.matrices = {site.index: made for site, made in projections(self.model, given).items()}
 
     def __call__(self, site: Site, call: AttentionCall) -> Sides:
         if site.index not in self.splits:

@@ -61,10 +61,10 @@ def analyses(*, published_as: str | None = None) -> tuple[Analysis, ...]:
 
 
 def _subject(study: Study) -> Subject:
-    found = study.shared.get("yamamoto2023")
-    if not isinstance(found, Subject):
-        study.shared["yamamoto2023"] = found = Subject(study)
-    return found
+    subject = study.shared.get("yamamoto2023")
+    if not isinstance(subject, Subject):
+        study.shared["yamamoto2023"] = subject = Subject(study)
+    return subject
 
 
 def _shown(study: Study) -> list[Shown]:

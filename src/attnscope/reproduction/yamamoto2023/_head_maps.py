@@ -40,17 +40,17 @@ def head_maps(
     ({'shown': 2, 'query': 3, 'rank': 4}, True)
     """
     rows = min(rows, len(ids))
-    found: dict[tuple[int, int], np.ndarray] = {}
+    weights: dict[tuple[int, int], np.ndarray] = {}
 
     def observe(site: Site, call: AttentionCall) -> Tensor:
         for layer, head in heads:
             if layer == site.index:
-                found[layer, head] = torch.cat(list(weight_rows(call, head, rows))).cpu().numpy()
+                weights[layer, head] = torch.cat(list(weight_rows(call, head, rows))).cpu().numpy()
         return output_of(call)
 
     with watching(model, observe):
         read(model, token_ids([ids]))
-    weight = np.stack([found[one] for one in heads])
+    weight = np.stack([weights[head] for head in heads])
     dims = ("shown", "query", "rank")
     return xr.Dataset(
         {"key": (dims, np.broadcast_to(np.arange(weight.shape[-1]), weight.shape)), "weight": (dims, weight)},

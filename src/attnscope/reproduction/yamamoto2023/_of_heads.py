@@ -32,7 +32,7 @@ def clustered(subject: Subject) -> Finding:
 def few_labels(subject: Subject) -> Finding:
     shares, _, by_layer = subject.labels
     few = (shares >= RARE).sum(1) <= FEW_LABELS
-    found = 100 * few.mean()
+    percent = 100 * few.mean()
     layer = np.repeat(np.arange(len(by_layer)), by_layer) + 1
     head = np.concatenate([np.arange(count) for count in by_layer]) + 1
     others = [f"({a},{b})" for a, b, fine in zip(layer, head, few, strict=True) if not fine]
@@ -41,7 +41,7 @@ def few_labels(subject: Subject) -> Finding:
     of_directed = (
         f"; {100 * few[directed].mean():.0f}% of the {directed.sum()} directed" if directed.any() else ""
     )
-    return Finding(f"{found:.0f}% of {len(few)} heads{of_directed}", found, bool(found >= 90), note)  # noqa: PLR2004
+    return Finding(f"{percent:.0f}% of {len(few)} heads{of_directed}", percent, bool(percent >= 90), note)  # noqa: PLR2004
 
 
 def offset_of_weights(layer: int, head: int, wanted: int, least: float = 0.0) -> Callable[[Subject], Finding]:
@@ -76,35 +76,35 @@ def _peak(offset: float) -> str:
 
 def other_side(subject: Subject) -> Finding:
     sums = subject.profile(7, 5)
-    found = float(direction(sums))
-    return Finding(f"D={found:+.2f}, peak t={int(sums.argmax()) - len(sums) // 2:+d}", found, found > LEANS)
+    lean = float(direction(sums))
+    return Finding(f"D={lean:+.2f}, peak t={int(sums.argmax()) - len(sums) // 2:+d}", lean, lean > LEANS)
 
 
 def columns(subject: Subject) -> Finding:
-    found = subject.scores(1, 1)
-    if found.sizes["column"] < 6:  # noqa: PLR2004
+    scores = subject.scores(1, 1)
+    if scores.sizes["column"] < 6:  # noqa: PLR2004
         raise AttnscopeError(
-            f"head(1,1) has {found.sizes['column']} singular columns; columns 5 and 6 are asked"
+            f"head(1,1) has {scores.sizes['column']} singular columns; columns 5 and 6 are asked"
         )
-    peaks = found.peak_offset.sel(range="near").values[4:6].tolist()
-    refined = found.peak_corrected.values[4:6]
+    peaks = scores.peak_offset.sel(range="near").values[4:6].tolist()
+    refined = scores.peak_corrected.values[4:6]
     text = f"t={_peak(peaks[0])}, {_peak(peaks[1])} (between tokens {refined[0]:+.2f}, {refined[1]:+.2f})"
     return Finding(text, float(np.mean(peaks)), all(peak in {-3, -2} for peak in peaks))
 
 
 def lobes(subject: Subject) -> Finding:
     """How much of the columns' cross-covariance is left in their sum: at the peak, and 20 to 40 tokens away."""
-    found = subject.scores(1, 1)
+    scores = subject.scores(1, 1)
     place, number = subject.head(1, 1)
     values = reparametrize(*place.matrices(number, affine=False)).values
-    parts = values[:, None] * (found.covariance - found.covariance.mean("offset")).values
+    parts = values[:, None] * (scores.covariance - scores.covariance.mean("offset")).values
     left = np.abs(parts.sum(0)) / np.abs(parts).sum(0)
-    offset = found.offset.values
+    offset = scores.offset.values
     far = (np.abs(offset) >= LOBES[0]) & (np.abs(offset) <= LOBES[1])
     if not far.any():
         raise AttnscopeError(f"texts of {subject.length} tokens have no offsets near 30")
     text = f"left of the sum: {left[far].mean():.2f} at 20..40 tokens"
-    at = float(found.trace_peak_offset.sel(range="near"))
+    at = float(scores.trace_peak_offset.sel(range="near"))
     if np.isfinite(at):
         text += f", {left[offset == at][0]:.2f} at t={at:+.0f}"
     return Finding(text, float(left[far].mean()))
@@ -176,10 +176,10 @@ def score_clusters(subject: Subject) -> Finding:
 
 def relearned(subject: Subject) -> Finding:
     """Only where positions were learned anew in the same run."""
-    found = subject.study.results.get("relearned")
-    if found is None:
+    relearned = subject.study.results.get("relearned")
+    if relearned is None:
         raise AttnscopeError("needs training: --relearn does it")
-    loss = found.loss.values
-    samples, spacers, steps = (found.attrs[name] for name in ("samples", "spacers", "steps"))
+    loss = relearned.loss.values
+    samples, spacers, steps = (relearned.attrs[name] for name in ("samples", "spacers", "steps"))
     made = f"{samples:,} samples, {spacers} unknown tokens, {steps:,} steps"
     return Finding(f"{made}; loss {loss[0]:.2f} to {loss[-1]:.2f}", samples)

@@ -32,12 +32,12 @@ _TRIED = (
 
 def components(dims: int, published: float, tolerance: float) -> Callable[[Subject], Finding]:
     def share(table: np.ndarray, *, centred: bool = True) -> float:
-        found = principal_components(table, centred=centred).cumulative_share.values
-        return float(100 * found[min(dims, len(found)) - 1])
+        shares = principal_components(table, centred=centred).cumulative_share.values
+        return float(100 * shares[min(dims, len(shares)) - 1])
 
     def row(subject: Subject) -> Finding:
-        found = share(subject.table.rows)
-        holds = abs(found - published) <= tolerance
+        percent = share(subject.table.rows)
+        holds = abs(percent - published) <= tolerance
         note = ""
         if not holds:
             whole = _all_rows(subject)[: len(subject.table.rows)]
@@ -47,15 +47,15 @@ def components(dims: int, published: float, tolerance: float) -> Callable[[Subje
             }
             matched = [name for name, value in others.items() if abs(value - published) <= tolerance]
             note = f"matches with: {', '.join(matched)}" if matched else ""
-        return Finding(f"{found:.2f}%", found, holds, note)
+        return Finding(f"{percent:.2f}%", percent, holds, note)
 
     return row
 
 
 def _all_rows(subject: Subject) -> Float[np.ndarray, "position width"]:
     place, _, name = subject.table.name.rpartition(".")
-    found = getattr(subject.model.get_submodule(place), name)
-    tensor = found if isinstance(found, Tensor) else found.weight
+    held = getattr(subject.model.get_submodule(place), name)
+    tensor = held if isinstance(held, Tensor) else held.weight
     return tensor.detach().double().cpu().numpy().reshape(-1, tensor.shape[-1])
 
 
@@ -91,8 +91,8 @@ def _share_of_power(subject: Subject, chosen: Callable[[np.ndarray], np.ndarray]
 
 
 def fast_energy(subject: Subject) -> Finding:
-    found = 100 * _share_of_power(subject, lambda period: period < FASTEST_PERIOD)
-    return Finding(f"{found:.1f}% at shorter periods (white noise: 75%)", found, bool(found <= 10))  # noqa: PLR2004
+    percent = 100 * _share_of_power(subject, lambda period: period < FASTEST_PERIOD)
+    return Finding(f"{percent:.1f}% at shorter periods (white noise: 75%)", percent, bool(percent <= 10))  # noqa: PLR2004
 
 
 def words(subject: Subject) -> Finding:
@@ -103,9 +103,9 @@ def words(subject: Subject) -> Finding:
         special: Sequence[bool] = getattr(window, "special", [False] * len(inside))
         ids += [id_ for id_, is_special in zip(inside, special, strict=True) if not is_special]
     words = word_table(subject.model)[ids[: len(subject.table.rows)]]
-    found = amplitude_spectrum(words, detrend="linear")
-    passed = (found.fisher_p <= LEVEL / len(found.column)).values
-    frequencies = found.peak_frequency.values[passed]
+    spectrum = amplitude_spectrum(words, detrend="linear")
+    passed = (spectrum.fisher_p <= LEVEL / len(spectrum.column)).values
+    frequencies = spectrum.peak_frequency.values[passed]
     where = f", most often at f = {np.bincount(frequencies).argmax()}" if passed.any() else ""
     return Finding(
         f"{int(passed.sum())} of {len(passed)} columns pass over {len(words)} words{where}",
@@ -115,5 +115,5 @@ def words(subject: Subject) -> Finding:
 
 
 def slow_waves(subject: Subject) -> Finding:
-    found = 100 * _share_of_power(subject, lambda period: period > SLOW_PERIOD)
-    return Finding(f"{found:.1f}% of the energy at longer periods", found, bool(found >= 90))  # noqa: PLR2004
+    percent = 100 * _share_of_power(subject, lambda period: period > SLOW_PERIOD)
+    return Finding(f"{percent:.1f}% of the energy at longer periods", percent, bool(percent >= 90))  # noqa: PLR2004

@@ -167,10 +167,10 @@ class Relearning:
         )  # fmt: skip
         changed.requires_grad_(True).eval()
         used = len(samples[0]["input_ids"])
-        found = _dataset(self.table.rows[:used], position_table(changed).rows[:used], loss)
+        learned = _dataset(self.table.rows[:used], position_table(changed).rows[:used], loss)
         profiles = self._profiles(changed, band)
         maps = self._maps(changed, profiles)
-        return changed, found.merge(profiles, combine_attrs="override").merge(maps).assign_attrs(
+        return changed, learned.merge(profiles, combine_attrs="override").merge(maps).assign_attrs(
             model=self.loaded.name,
             spacers=self.spacers,
             steps=self.settings["max_steps"],
@@ -225,8 +225,8 @@ class Relearning:
         first = self.windows[0]
         ids = space_out([first.ids], self.spacers, self.unknown)[0]
         names = [name for token in first.tokens for name in (token, *["·"] * self.spacers)]
-        found = head_maps(changed, ids, names, heads, rows=(self.spacers + 1) * WORDS_SHOWN)
-        return found.rename(layer="shown_layer", head="shown_head")
+        maps = head_maps(changed, ids, names, heads, rows=(self.spacers + 1) * WORDS_SHOWN)
+        return maps.rename(layer="shown_layer", head="shown_head")
 
 
 def space_out(windows: Windows, spacers: int, spacer: int) -> list[list[int]]:
@@ -284,16 +284,16 @@ def _learned_table(loaded: LoadedModel) -> PositionTable:
 
 def _parameter(model: PreTrainedModel, name: str) -> torch.Tensor:
     """The tensor of the table of that name, whether an embedding's or a parameter of its own."""
-    found: Any = model.get_submodule(name.rpartition(".")[0])
-    found = getattr(found, name.rpartition(".")[2])
-    return found if isinstance(found, torch.Tensor) else found.weight
+    holder: Any = model.get_submodule(name.rpartition(".")[0])
+    holder = getattr(holder, name.rpartition(".")[2])
+    return holder if isinstance(holder, torch.Tensor) else holder.weight
 
 
 def _token(loaded: LoadedModel, kind: str) -> int:
-    found = getattr(loaded.tokenizer, f"{kind}_token_id", None)
-    if found is None:
+    token = getattr(loaded.tokenizer, f"{kind}_token_id", None)
+    if token is None:
         raise AttnscopeError(f"the tokenizer of {loaded.name} has no {kind} token, which relearning needs")
-    return int(found)
+    return int(token)
 
 
 def _windows(
@@ -306,14 +306,14 @@ def _windows(
             f"{spacers} spacers leave {tokens} of {length} positions for tokens; expected {FEWEST_TOKENS} or more: "
             "choose fewer spacers or a longer window"
         )
-    found = [
+    windows = [
         window
         for window in windows_of(corpus, loaded.tokenizer, length=tokens, limit=limit)
         if len(window) == tokens
     ]
-    if not found:
+    if not windows:
         raise AttnscopeError(f"no text holds a full window of {tokens} tokens: give longer texts")
-    return found
+    return windows
 
 
 def _sample(window: Window, spacers: int, unknown: int) -> Sample:
@@ -380,11 +380,11 @@ def _train(
 
 def _dataset(before: np.ndarray, after: np.ndarray, loss: dict[int, float]) -> xr.Dataset:
     spectra: Iterable[xr.Dataset] = (amplitude_spectrum(rows) for rows in (before, after))
-    found = xr.concat(
+    tables = xr.concat(
         list(spectra), "table", combine_attrs="override", data_vars="all", coords="minimal", compat="override"
     )
-    found = found.assign_coords(table=["before", "after"], step=("step", list(loss)))
-    return found.assign(
+    tables = tables.assign_coords(table=["before", "after"], step=("step", list(loss)))
+    return tables.assign(
         rows=labelled("table position column", np.stack([before, after]), "position table"),
         loss=labelled(
             "step", np.array(list(loss.values())), "masked-language-model loss", "nats per masked token"

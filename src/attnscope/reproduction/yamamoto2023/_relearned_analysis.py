@@ -68,12 +68,12 @@ def _relearn(study: Study, steps: int) -> xr.Dataset:
         study.tell(Progress(f"positions learned anew, step {done} of {steps}", study.share))
 
     relearning, run = _relearning(study, steps), study.stored.run
-    model, found = relearning.run(band=study.band, progress=tell)
+    model, relearned = relearning.run(band=study.band, progress=tell)
     if run is not None:
         advice = "Free some room and give the same command again"
         with explained("write the relearned model", advice), run.replacing("relearned/") as new:
             relearning.save(model, new / "relearned")
-    return found
+    return relearned
 
 
 RELEARNED = Analysis(

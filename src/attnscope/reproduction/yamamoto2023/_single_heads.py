@@ -61,20 +61,20 @@ def shown_heads(subject: Subject) -> list[Shown]:
     half = sums.shape[1] // 2
     sides = {-1: sums[:, :half], 1: sums[:, half + 1 :]}
     is_soft = np.maximum(sides[-1].max(1), sides[1].max(1)) < SHARP
-    found: list[Shown] = []
+    heads: list[Shown] = []
     for (layer, head), (side, soft) in NAMED_HEADS.items():
         lean = sides[side].sum(1) - sides[-side].sum(1)
         score = np.where(is_soft, lean, 0.0) if soft else np.where(lean > 0, sides[side].max(1), 0.0)
         if score.max() > 0:
-            found.append(Shown(f"{layer}.{head}", *everyone[int(score.argmax())]))
-    return found
+            heads.append(Shown(f"{layer}.{head}", *everyone[int(score.argmax())]))
+    return heads
 
 
 def stand_ins(subject: Subject, shown: Sequence[Shown]) -> str:
     """One line on which heads stand in for the papers' in a model of another shape than roberta-base; else nothing."""
     if is_shaped_like(subject.model, ROBERTA):
         return ""
-    places = {one.name: "{}.{}".format(*one.place) for one in shown}
+    places = {head.name: "{}.{}".format(*head.place) for head in shown}
     told = ", ".join(f"{places.get(f'{a}.{b}', 'none')} for head({a},{b})" for a, b in NAMED_HEADS)
     return f"the model is not shaped like {ROBERTA}; heads of its own stand in (layer.head, from 0): {told}"
 
@@ -84,8 +84,8 @@ def maps(subject: Subject, shown: Sequence[Shown]) -> xr.Dataset:
     first = subject.windows[0]
     ids = ids_of(first)
     tokens = getattr(first, "tokens", [str(id_) for id_ in ids])
-    found = head_maps(subject.model, ids, tokens, [one.place for one in shown], rows=TOKENS)
-    return found.assign_coords(named_head=("shown", _names(shown)))
+    shown_maps = head_maps(subject.model, ids, tokens, [head.place for head in shown], rows=TOKENS)
+    return shown_maps.assign_coords(named_head=("shown", _names(shown)))
 
 
 def series(subject: Subject, shown: Sequence[Shown]) -> xr.Dataset:
@@ -97,22 +97,22 @@ def series(subject: Subject, shown: Sequence[Shown]) -> xr.Dataset:
     if not is_shaped_like(subject.model, ROBERTA):
         counts = subject.waves.periodic_columns
         chosen = max(
-            _bilinear(shown), key=lambda one: int(counts.sel(layer=one.layer.site.index, head=one.head))
+            _bilinear(shown), key=lambda shown: int(counts.sel(layer=shown.layer.site.index, head=shown.head))
         )
     query, key = chosen.layer.matrices(chosen.head, affine=False)
-    found = query_key_waves(chosen.layer.sample, query, key, curves=COLUMNS, permutations=0)
+    waves = query_key_waves(chosen.layer.sample, query, key, curves=COLUMNS, permutations=0)
     layer, head = chosen.place
-    return found.expand_dims(layer=[layer], head=[head]).assign_coords(named_head=chosen.name)
+    return waves.expand_dims(layer=[layer], head=[head]).assign_coords(named_head=chosen.name)
 
 
 def phases(subject: Subject, shown: Sequence[Shown]) -> xr.Dataset:
     """Figure 6: phase maps on the first text and without biases, by ``completion`` (``lapack`` is the papers' own)."""
     low, high = (max(1, round(edge * subject.length / PAPER_LENGTH)) for edge in FIGURE_6)
 
-    def of_head(one: Shown) -> xr.Dataset:
-        query, key = one.layer.matrices(one.head, affine=False)
+    def of_head(shown: Shown) -> xr.Dataset:
+        query, key = shown.layer.matrices(shown.head, affine=False)
         by_completion = [
-            phase_map(one.layer.sample, query, key, completion=name, band=(low, high), seed=subject.seed)
+            phase_map(shown.layer.sample, query, key, completion=name, band=(low, high), seed=subject.seed)
             for name in COMPLETIONS
         ]
         names = xr.Variable("completion", list(COMPLETIONS))
@@ -124,9 +124,9 @@ def phases(subject: Subject, shown: Sequence[Shown]) -> xr.Dataset:
 def correlations(subject: Subject, shown: Sequence[Shown]) -> xr.Dataset:
     """Figure 7: cross-correlations of the leading columns and their weighted sum, in the papers' form."""
 
-    def of_head(one: Shown) -> xr.Dataset:
-        found = subject.correlation(one.layer, one.head).isel(column=slice(CURVES))
-        return found.assign_coords(column=np.arange(found.sizes["column"]))
+    def of_head(shown: Shown) -> xr.Dataset:
+        correlation = subject.correlation(shown.layer, shown.head).isel(column=slice(CURVES))
+        return correlation.assign_coords(column=np.arange(correlation.sizes["column"]))
 
     return _stacked(shown, of_head)
 
@@ -139,21 +139,21 @@ def scores(subject: Subject, shown: Sequence[Shown]) -> xr.Dataset:
         if is_shaped_like(subject.model, GPT2)
         else shown
     )
-    places = [one.place for one in named if one.layer.site.kind == "causal"]
-    found: dict[tuple[int, int], np.ndarray] = {}
+    places = [head.place for head in named if head.layer.site.kind == "causal"]
+    by_head: dict[tuple[int, int], np.ndarray] = {}
 
     def observe(site: Site, call: AttentionCall) -> Tensor:
         for layer, head in places:
             if layer == site.index:
                 query = call.query[0, head, :SCORED].double()
                 key = call.key[0, head // call.group, :SCORED].double()
-                found[layer, head] = (call.scale * query @ key.T).float().cpu().numpy()
+                by_head[layer, head] = (call.scale * query @ key.T).float().cpu().numpy()
         return output_of(call)
 
     with watching(subject.model, observe):
         read(subject.model, token_ids(subject.windows[:1]))
     return xr.Dataset(
-        {"score": (("shown", "query", "key"), np.stack([found[place] for place in places]))},
+        {"score": (("shown", "query", "key"), np.stack([by_head[place] for place in places]))},
         coords={
             "layer": ("shown", [layer for layer, _ in places]),
             "head": ("shown", [head for _, head in places]),
@@ -162,17 +162,17 @@ def scores(subject: Subject, shown: Sequence[Shown]) -> xr.Dataset:
 
 
 def _bilinear(shown: Sequence[Shown]) -> list[Shown]:
-    found = [one for one in shown if one.layer.projections.form == "bilinear"]
-    if not found:
+    bilinear = [head for head in shown if head.layer.projections.form == "bilinear"]
+    if not bilinear:
         raise AttnscopeError("no head that the figures show has scores that are bilinear in X")
-    return found
+    return bilinear
 
 
 def _stacked(shown: Sequence[Shown], of_head: Callable[[Shown], xr.Dataset]) -> xr.Dataset:
     """Heads one after the other along ``shown``."""
     there = _bilinear(shown)
-    found = xr.concat(
-        [of_head(one) for one in there],
+    stacked = xr.concat(
+        [of_head(head) for head in there],
         "shown",
         join="outer",
         combine_attrs="drop_conflicts",
@@ -180,11 +180,11 @@ def _stacked(shown: Sequence[Shown], of_head: Callable[[Shown], xr.Dataset]) -> 
         coords="different",
         compat="equals",
     )
-    layers, heads = zip(*[one.place for one in there], strict=True)
-    return found.assign_coords(
+    layers, heads = zip(*[head.place for head in there], strict=True)
+    return stacked.assign_coords(
         layer=("shown", list(layers)), head=("shown", list(heads)), named_head=("shown", _names(there))
     )
 
 
 def _names(shown: Sequence[Shown]) -> np.ndarray:
-    return np.array([one.name for one in shown], dtype=object)
+    return np.array([head.name for head in shown], dtype=object)

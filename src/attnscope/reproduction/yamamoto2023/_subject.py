@@ -80,8 +80,8 @@ class Subject:
 
     def result(self, name: str, make: Callable[[], xr.Dataset]) -> xr.Dataset:
         """An analysis that the study has made, or what is made in its place."""
-        found = self.study.results.get(name)
-        return make() if found is None else found
+        kept = self.study.results.get(name)
+        return make() if kept is None else kept
 
     @property
     def table(self) -> PositionTable:
@@ -195,20 +195,20 @@ def clustered_heads(evidence: Evidence, *, seed: int = 0) -> xr.Dataset:
 def clustered_scores(model: PreTrainedModel, windows: Windows, *, seed: int = 0) -> xr.Dataset:
     """Two clusters of the offset traces of all heads' scores, which a causal mask does not cut (EMNLP, appendix C)."""
     ids = token_ids(windows)
-    found: dict[int, list[np.ndarray]] = {}
+    by_layer: dict[int, list[np.ndarray]] = {}
 
     def observe(site: Site, call: AttentionCall, _: Tensor, __: Tensor) -> Tensor:
         output, _rows = measure(call, Need(band=1))
         if site.kind != "cross":
-            found.setdefault(site.index, []).extend(score_traces(call, SCORE_BAND).cpu().numpy())
+            by_layer.setdefault(site.index, []).extend(score_traces(call, SCORE_BAND).cpu().numpy())
         return output
 
     with watching_inputs(model, observe):
         for _, batch in batches(ids):
             read(model, batch)
-    traces = np.stack([np.stack(found[layer]) for layer in sorted(found)], 1) / ids.length
+    traces = np.stack([np.stack(by_layer[layer]) for layer in sorted(by_layer)], 1) / ids.length
     clustering = cluster_profiles(traces.reshape(-1, traces.shape[-1]), clusters=2, seed=seed)
-    labels = clustering.labels.reshape(len(ids), len(found), -1)
+    labels = clustering.labels.reshape(len(ids), len(by_layer), -1)
     names = [f"cluster {number + 1}" for number in range(len(clustering.names))]
     return xr.Dataset(
         {
@@ -221,7 +221,7 @@ def clustered_scores(model: PreTrainedModel, windows: Windows, *, seed: int = 0)
         },
         coords={
             "cluster": np.array(names, dtype=object),
-            "layer": sorted(found),
+            "layer": sorted(by_layer),
             "head": np.arange(labels.shape[2]),
             "offset": np.arange(-SCORE_BAND, SCORE_BAND + 1),
         },

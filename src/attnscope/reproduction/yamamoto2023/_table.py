@@ -113,10 +113,10 @@ def paper_lines(table: xr.Dataset) -> list[tuple[str, ...]]:
     """
     lines: list[tuple[str, ...]] = []
     for row in table["row"].values:
-        one = {str(name): str(values.item()) for name, values in table.sel(row=row).data_vars.items()}
-        verdict = f"{one['verdict']}: {one['note']}" if one["note"] else one["verdict"]
+        fields = {str(name): str(values.item()) for name, values in table.sel(row=row).data_vars.items()}
+        verdict = f"{fields['verdict']}: {fields['note']}" if fields["note"] else fields["verdict"]
         cells = ("quantity", "published", "source", "ours", "tolerance", "by_chance")
-        lines.append((str(row), *(one[name] for name in cells), verdict))
+        lines.append((str(row), *(fields[name] for name in cells), verdict))
     return lines
 
 

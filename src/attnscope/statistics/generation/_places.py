@@ -49,7 +49,7 @@ def by_places(measured: Mapping[str, np.ndarray], columns: np.ndarray, given: in
     [0.0, 0.333]
     """
     steps, layers, heads = measured["first_token"].shape
-    found = np.full((steps, layers, heads, columns.shape[1]), np.nan)
+    fitted = np.full((steps, layers, heads, columns.shape[1]), np.nan)
     query = given - 1 + np.arange(steps)
     for layer in range(layers):
         bins, first = measured[BINS][:, layer], measured["first_token"][:, layer]
@@ -59,8 +59,8 @@ def by_places(measured: Mapping[str, np.ndarray], columns: np.ndarray, given: in
         seen = np.rint(np.exp(measured[f"{EQUAL}entropy"][:, layer, 0])).astype(np.int64)
         counts, of_spans = _counts(query, seen, columns)
         weights = _weights(bins[:, known], first[:, known], query)
-        found[:, layer, known] = _fitted(weights, counts, of_spans)
-    return found
+        fitted[:, layer, known] = _fitted(weights, counts, of_spans)
+    return fitted
 
 
 def _counts(query: np.ndarray, seen: np.ndarray, columns: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

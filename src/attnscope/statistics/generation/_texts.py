@@ -188,23 +188,23 @@ def rows_of(observer: GenerationObserver) -> MeasuredRows:
     if not passes or observer.prompt is None:
         raise AttnscopeError("generate() made no pass that could be seen, so nothing was measured")
     known = list(passes[0].layers)
-    if not known or any(list(one.layers) != known or one.batch != passes[0].batch for one in passes):
+    if not known or any(list(seen.layers) != known or seen.batch != passes[0].batch for seen in passes):
         raise AttnscopeError(
             "the passes of generate() differ in their layers or sequences: which rows write the text is not known"
         )
     of_place: dict[int, int] = {}
     row = 0
-    for one in passes:
-        of_place |= {one.start + number: row + number for number in range(one.rows)}
-        row += one.rows
+    for seen in passes:
+        of_place |= {seen.start + number: row + number for number in range(seen.rows)}
+        row += seen.rows
     layers = [
         {
-            name: torch.cat([one.layers[layer][name] for one in passes], dim=2).cpu()
+            name: torch.cat([seen.layers[layer][name] for seen in passes], dim=2).cpu()
             for name in passes[0].layers[layer]
         }
         for layer in known
     ]
-    ids = [torch.full((one.batch, one.rows), -1) if one.ids is None else one.ids.cpu() for one in passes]
+    ids = [torch.full((seen.batch, seen.rows), -1) if seen.ids is None else seen.ids.cpu() for seen in passes]
     return MeasuredRows(
         observer.prompt, [observer.sites[layer] for layer in known], layers, torch.cat(ids, 1), of_place
     )

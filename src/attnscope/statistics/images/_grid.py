@@ -120,12 +120,12 @@ def grid_of(model: PreTrainedModel, pixels: Float[Tensor, "1 channel row column"
     if seen.shape[0] != len(probes):
         return f"its first layer attends in {seen.shape[0] / len(probes):g} windows of an image"
     changes = (seen[1:] - seen[:1]).abs().amax(-1)
-    found = [
+    places_of = [
         (change > _NOTHING * change.amax()).nonzero()[:, 0].tolist() if change.amax() > 0 else []
         for change in changes
     ]
-    first = found[0][0] if found[0] else 0
-    if found != [[first + row * columns + column] for row, column in places]:
+    first = places_of[0][0] if places_of[0] else 0
+    if places_of != [[first + row * columns + column] for row, column in places]:
         return "in its first layer a patch is not one token, or patches do not stand row by row"
     is_class = first > 0 and any(has_class_token(module) for module in model.modules())
     return Grid(rows, columns, first, seen.shape[1], 0 if is_class else None)
@@ -139,14 +139,14 @@ def _pattern(size: tuple[int, int], like: Tensor) -> Tensor:
 
 def _first_states(model: PreTrainedModel, pixels: Tensor) -> Tensor | None:
     """Keys and values of the first layer, ``(image, token, width)``; None where they are not seen."""
-    found: list[Tensor] = []
+    states: list[Tensor] = []
 
     def look(site: Site, call: AttentionCall) -> Tensor:
         if site.index == 0 and call.key.shape[-1]:
             both = torch.cat([call.key, call.value], -1)
-            found.append(both.transpose(1, 2).flatten(2).double())
+            states.append(both.transpose(1, 2).flatten(2).double())
         return output_of(call) if call.key.shape[-1] else call.query
 
     with watching(model, look, weights_suffice=True):
         model(pixel_values=pixels)
-    return found[0] if found else None
+    return states[0] if states else None

@@ -68,10 +68,10 @@ class ImageMeasurement:
         first = next(iter(images))
         pixels = vision.pixels(first)
         self._check(first, pixels)
-        found = grid_of(vision.model, pixels)
-        grid = self._grids[tuple(pixels.shape[1:])] = found if isinstance(found, Grid) else None
-        if not isinstance(found, Grid):
-            self._say_nowhere(found)
+        first_grid = grid_of(vision.model, pixels)
+        grid = self._grids[tuple(pixels.shape[1:])] = first_grid if isinstance(first_grid, Grid) else None
+        if not isinstance(first_grid, Grid):
+            self._say_nowhere(first_grid)
         self.names = _there(names, grid)
         self.band = _band(asked.band, grid)
         self.is_whole = grid is not None and self._is_whole(first, pixels)
@@ -124,13 +124,13 @@ class ImageMeasurement:
         if size not in self._grids:
             self._try(image, pixels[:1])
             known = any(self._grids.values())
-            found = grid_of(self.vision.model, pixels[:1]) if known else None
-            if isinstance(found, str):
+            new = grid_of(self.vision.model, pixels[:1]) if known else None
+            if isinstance(new, str):
                 raise AttnscopeError(
-                    f"{image.name}: no rows and columns of patches are found ({found}), and those of the images before "
+                    f"{image.name}: no rows and columns of patches are found ({new}), and those of the images before "
                     "were: leave it out"
                 )
-            self._grids[size] = found
+            self._grids[size] = new
         return self._grids[size]
 
     def batches(self, done: Callable[[range], bool] = lambda _: False) -> Iterator[xr.Dataset]:
@@ -147,12 +147,12 @@ class ImageMeasurement:
         batch: list[Image] = []
         pixels: list[Tensor] = []
         for image in islice(self.images, self.count):
-            one = self.vision.pixels(image)
-            if batch and (len(batch) == self.batch_size or one.shape != pixels[0].shape):
+            read = self.vision.pixels(image)
+            if batch and (len(batch) == self.batch_size or read.shape != pixels[0].shape):
                 yield batch, torch.cat(pixels)
                 batch, pixels = [], []
             batch.append(image)
-            pixels.append(one)
+            pixels.append(read)
         if batch:
             yield batch, torch.cat(pixels)
 
@@ -193,7 +193,7 @@ class ImageMeasurement:
                 "source": ("text", np.array([image.name for image in batch], dtype=object)),
                 **layer_coordinates(self.sites),
                 "head": np.arange(
-                    next(one.shape[2] for name, one in arrays.items() if not name.startswith(EQUAL))
+                    next(values.shape[2] for name, values in arrays.items() if not name.startswith(EQUAL))
                 ),
                 **({"row_offset": offsets, "column_offset": offsets} if profiled else {}),
             },
@@ -206,8 +206,8 @@ class ImageMeasurement:
             return None
         shown = list(islice(self.images, min(WINDOWS, self.count)))
         read = [self.vision.pixels(image) for image in shown]
-        found = [self._grid(image, pixels) for image, pixels in zip(shown, read, strict=True)]
-        grids = [grid for grid in found if grid is not None]
+        grids_of = [self._grid(image, pixels) for image, pixels in zip(shown, read, strict=True)]
+        grids = [grid for grid in grids_of if grid is not None]
         longest, heads = max(grid.tokens for grid in grids), results.sizes["head"]
         listed = [
             shown_heads(results, asked, longest, windows) for windows in (1, *[WINDOWS] * (WINDOWS - 1))
@@ -227,7 +227,7 @@ class ImageMeasurement:
         pictures = [jpeg(pixels[0], self.vision.processor) for pixels in read]
         return sample.assign_coords(
             picture=("window", np.array(pictures, dtype=object)),
-            grid=(("window", "of_grid"), np.array([[one.start, one.rows, one.columns] for one in grids])),
+            grid=(("window", "of_grid"), np.array([[grid.start, grid.rows, grid.columns] for grid in grids])),
         )
 
 

@@ -54,17 +54,19 @@ class PatchObserver:
         every = torch.ones(batch, call.query.shape[2], dtype=torch.bool, device=call.query.device)
         keys = torch.ones(batch, call.key.shape[2], dtype=torch.bool, device=call.query.device)
         of_rows = [name for name in self.names if name in STATISTICS]
-        output, found = measure_call(call, of_rows or ["entropy"], 0, 0, Marks(every, keys, ~keys))
-        found = {name: one for name, one in found.items() if name.removeprefix(EQUAL) in of_rows}
+        output, numbers = measure_call(call, of_rows or ["entropy"], 0, 0, Marks(every, keys, ~keys))
+        numbers = {name: values for name, values in numbers.items() if name.removeprefix(EQUAL) in of_rows}
         if batch != self.images:  # windows of each image, one after the other
-            found = {name: one.unflatten(0, (self.images, -1)).mean(1) for name, one in found.items()}
+            numbers = {
+                name: values.unflatten(0, (self.images, -1)).mean(1) for name, values in numbers.items()
+            }
         wanted = [name for name in self.names if name in PATCH_STATISTICS]
         if self._is_on_grid(call):
-            found |= self._of_patches(call, wanted)
+            numbers |= self._of_patches(call, wanted)
         else:
             self.elsewhere.append(site.index)
-            found |= self._missing(wanted, heads)
-        self.measured[site.index] = found
+            numbers |= self._missing(wanted, heads)
+        self.measured[site.index] = numbers
         return output
 
     def _is_on_grid(self, call: AttentionCall) -> bool:
@@ -90,10 +92,10 @@ class PatchObserver:
     def _missing(self, wanted: Sequence[str], heads: int) -> dict[str, Tensor]:
         """NaN for what a layer without rows and columns does not have."""
         width = 2 * self.band + 1
-        found: dict[str, Tensor] = {}
+        missing: dict[str, Tensor] = {}
         for name in wanted:
             beyond = (width, width) if name == "patch_profile" else ()
-            found[name] = torch.full((self.images, heads, *beyond), torch.nan, dtype=torch.float64)
+            missing[name] = torch.full((self.images, heads, *beyond), torch.nan, dtype=torch.float64)
             if name in HAVE_EQUAL:
-                found[f"{EQUAL}{name}"] = found[name][:, :1]
-        return found
+                missing[f"{EQUAL}{name}"] = missing[name][:, :1]
+        return missing

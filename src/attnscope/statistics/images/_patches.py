@@ -103,7 +103,7 @@ def equal_call(call: AttentionCall) -> AttentionCall:
         if bool(forbidden.any()):
             bias = torch.zeros_like(call.bias[:, :1]).masked_fill(forbidden, -torch.inf)
     mask = None if call.mask is None else call.mask[:, :1]
-    batch = max([1, *(len(one) for one in (bias, mask) if one is not None)])
+    batch = max([1, *(len(tensor) for tensor in (bias, mask) if tensor is not None)])
 
     def nothing(tokens: int) -> Tensor:
         return call.query.new_zeros(batch, 1, tokens, 1)
@@ -117,7 +117,8 @@ def _weights_of_row(call: AttentionCall, grid: Grid, row: int) -> Tensor:
     first = grid.start + row * grid.columns
     part = slice(first, first + grid.columns)
     cut = {
-        name: None if (one := getattr(call, name)) is None else one[..., part, :] for name in ("mask", "bias")
+        name: None if (tensor := getattr(call, name)) is None else tensor[..., part, :]
+        for name in ("mask", "bias")
     }
     return attend_in_full(replace(call, query=call.query[..., part, :], **cut))[1]
 

@@ -49,7 +49,7 @@ def patch_peaks(results: xr.Dataset) -> xr.Dataset:
     )
     stacked = shares.stack(place=("row_offset", "column_offset"))
     best = stacked.argmax("place").values
-    found = {
+    peaks = {
         "peak_row_offset": (stacked.row_offset.values[best], "patches"),
         "peak_column_offset": (stacked.column_offset.values[best], "patches"),
         "peak_weight": (stacked.max("place").values, "share"),
@@ -57,7 +57,7 @@ def patch_peaks(results: xr.Dataset) -> xr.Dataset:
     return xr.Dataset(
         {
             name: (("layer", "head"), np.where(known.values, values.astype(float), np.nan), {"units": units})
-            for name, (values, units) in found.items()
+            for name, (values, units) in peaks.items()
         }
     )
 
@@ -85,7 +85,7 @@ def rank_patch_heads(results: xr.Dataset, top: int = 5) -> dict[str, list[dict[s
     away = shares.where((shares.row_offset != 0) | (shares.column_offset != 0))
     away = _beyond(away, equal, LEAST_SHARE)
     near = {"row_offset": abs(shares.row_offset) <= 1, "column_offset": abs(shares.column_offset) <= 1}
-    about, of_equal = (one.isel(near).sum(("row_offset", "column_offset")) for one in (shares, equal))
+    about, of_equal = (grid.isel(near).sum(("row_offset", "column_offset")) for grid in (shares, equal))
     sinks = [
         _beyond(_mean(results[name]), _mean(results[f"equal_{name}"]), LEAST_SHARE)
         for name in ("class_token", "registers")

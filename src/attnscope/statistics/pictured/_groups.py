@@ -62,12 +62,12 @@ def grouping_of_pictured(
             for role, name in zip(window.roles, given, strict=True)
         ]
 
-    found = replace(asked, signature=f"pictured {asked.signature}", rule=rule)
+    grouping = replace(asked, signature=f"pictured {asked.signature}", rule=rule)
     if asked.names:
         names = (*images, *(name if name not in images else _taken(name) for name in asked.names))
         check_names(names)
-        return replace(found, names=names)
-    return found.over(windows)
+        return replace(grouping, names=names)
+    return grouping.over(windows)
 
 
 def _taken(name: str) -> NoReturn:

@@ -65,10 +65,10 @@ class PicturedMeasurement:
         if not self.texts:
             raise AttnscopeError("no text: expected at least one, with its images")
         placed = [self._place(item) for item in self.texts]
-        windows, images = image_groups([one.window for one in placed])
+        windows, images = image_groups([each.window for each in placed])
         self.grouping = grouping_of_pictured(grouping, windows, images)
         windows = list(GroupedWindows(windows, self.grouping))
-        self.placed = [replace(one, window=window) for one, window in zip(placed, windows, strict=True)]
+        self.placed = [replace(each, window=window) for each, window in zip(placed, windows, strict=True)]
         self.images = max(len(item.images) for item in self.texts)
         self.reach = max(map(len, windows)) - 1
         self.band = asked.band_within(self.reach, f"texts of {self.reach + 1} tokens")
@@ -86,8 +86,8 @@ class PicturedMeasurement:
     def sha256(self) -> str:
         """Hash of what the decoder reads of the texts: chats as the template writes them, too."""
         digest = hashlib.sha256(b"read")
-        for one in self.placed:
-            window = one.window
+        for placed in self.placed:
+            window = placed.window
             digest.update(
                 json.dumps([window.ids, window.tokens, window.special, window.roles]).encode() + b"\n"
             )
@@ -107,7 +107,7 @@ class PicturedMeasurement:
         return Placed(window, expanded.image_tokens(), tiles)
 
     def _say_tiles(self) -> None:
-        told = [tile for one in self.placed for tile in one.tiles]
+        told = [tile for placed in self.placed for tile in placed.tiles]
         grids = sorted({(tile.rows, tile.columns) for tile in told})
         shown = ", ".join(f"{rows} x {columns}" for rows, columns in grids[:3]) + ", ..." * (len(grids) > 3)  # noqa: PLR2004
         if told:

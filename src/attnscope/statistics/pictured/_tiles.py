@@ -94,17 +94,17 @@ class Tiles:
             return []
         grids: Any = given.get("image_grid_thw")
         if grids is not None:
-            found = self._by_grids(pieces, grids.tolist())
-            self.told |= {"processor"} if found else set()
+            tiles = self._by_grids(pieces, grids.tolist())
+            self.told |= {"processor"} if tiles else set()
         else:
-            found = self._by_pixels(pieces, given)
-            self.told |= {"pixels"} if found else set()
-        return found
+            tiles = self._by_pixels(pieces, given)
+            self.told |= {"pixels"} if tiles else set()
+        return tiles
 
     def _by_grids(self, pieces: list[list[int]], grids: list[list[int]]) -> list[Tile]:
         """The processor tells frames, rows and columns of patches, of which the model merges squares."""
         side = merged_side(self.model.processor.image_processor)
-        found: list[Tile] = []
+        tiles: list[Tile] = []
         if len(grids) != len(pieces):
             return self._not_known(f"the processor tells {len(grids)} grids of {len(pieces)} images")
         for number, (tokens, (frames, rows, columns)) in enumerate(zip(pieces, grids, strict=True), start=1):
@@ -113,8 +113,8 @@ class Tiles:
                 return self._not_known(
                     f"image {number} has {len(tokens)} tokens, and by its grid {frames} x {rows} x {columns}"
                 )
-            found.append(Tile(number, 0, rows, columns, tuple(tokens), -1))
-        return found
+            tiles.append(Tile(number, 0, rows, columns, tuple(tokens), -1))
+        return tiles
 
     def _by_pixels(self, pieces: list[list[int]], given: dict[str, Any]) -> list[Tile]:
         """As many tokens in a row of the image as its shape says, if each changes with the pixels of its place."""
@@ -136,7 +136,7 @@ class Tiles:
                 for image, tokens in enumerate(pieces, start=1)
                 for first in range(0, len(tokens), size)
             ]
-        found: list[Tile] = []
+        tiles: list[Tile] = []
         for source, (image, number, tokens) in enumerate(parts):
             height, width = pixels[source].shape[-2:]
             rows = round((len(tokens) * height / width) ** 0.5)
@@ -145,15 +145,15 @@ class Tiles:
                 return self._not_known(
                     f"{len(tokens)} tokens fill no rows and columns of {height} x {width} pixels"
                 )
-            found.append(Tile(image, number, rows, columns, tuple(tokens), source))
-        for tile in found:
+            tiles.append(Tile(image, number, rows, columns, tuple(tokens), source))
+        for tile in tiles:
             if len(tile.tokens) not in self._probed:
                 self._probed[len(tile.tokens)] = self._follows(tile, given)
             if not self._probed[len(tile.tokens)]:
                 return self._not_known(
                     "its image tokens do not follow the pixels of their places (a resampler?)"
                 )
-        return found
+        return tiles
 
     def _follows(self, tile: Tile, given: dict[str, Any]) -> bool:
         """Whether, where the pixels of one place change, the token of that place changes most."""
@@ -191,23 +191,25 @@ def pixels_of(given: dict[str, Any]) -> list[Tensor] | None:
     sizes: Any = given.get("image_sizes")
     if sizes is None or len(sizes) != len(flat):
         return flat
-    shapes = [tuple(int(one) for one in size) for size in sizes]
+    shapes = [tuple(int(side) for side in size) for size in sizes]
     fit = all(
-        height <= one.shape[1] and width <= one.shape[2]
-        for one, (height, width) in zip(flat, shapes, strict=True)
+        height <= image.shape[1] and width <= image.shape[2]
+        for image, (height, width) in zip(flat, shapes, strict=True)
     )
     return (
-        [one[:, :height, :width] for one, (height, width) in zip(flat, shapes, strict=True)] if fit else flat
+        [image[:, :height, :width] for image, (height, width) in zip(flat, shapes, strict=True)]
+        if fit
+        else flat
     )
 
 
 def _changed(values: Tensor, tile: Tile, row: int, column: int, pixels: list[Tensor] | None) -> Tensor:
     """The same pixels with others at one place of a tile."""
     changed = values.clone()
-    one = changed.flatten(0, values.ndim - _IMAGES)[tile.source]  # a view
-    height, width = (one if pixels is None else pixels[tile.source]).shape[-2:]
+    image = changed.flatten(0, values.ndim - _IMAGES)[tile.source]  # a view
+    height, width = (image if pixels is None else pixels[tile.source]).shape[-2:]
     down = slice(row * height // tile.rows, (row + 1) * height // tile.rows)
     right = slice(column * width // tile.columns, (column + 1) * width // tile.columns)
-    place = one[:, down, right]
+    place = image[:, down, right]
     place += torch.randn(place.shape, generator=torch.Generator().manual_seed(0)).to(place)
     return changed

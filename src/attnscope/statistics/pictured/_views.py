@@ -35,15 +35,15 @@ def image_sizes(placed: Placed, images: int) -> dict[str, Any]:
     images
         The most that a text has.
     """
-    found = {name: np.full((1, images), -1) for name in _OF_IMAGES}
+    sizes = {name: np.full((1, images), -1) for name in _OF_IMAGES}
     for image, tokens in enumerate(placed.images):
         tiles = [tile for tile in placed.tiles if tile.image == image + 1]
         known = (tokens[0] if tokens else -1, len(tokens))
         shape = (len(tiles), tiles[0].rows, tiles[0].columns) if tiles else ()
         for name, value in zip(_OF_IMAGES, (*known, *shape), strict=False):
-            found[name][0, image] = value
+            sizes[name][0, image] = value
     return {
-        name: (("text", "image"), found[name], {"long_name": f"of images: {words}", "units": ""})
+        name: (("text", "image"), sizes[name], {"long_name": f"of images: {words}", "units": ""})
         for name, words in _OF_IMAGES.items()
     }
 
@@ -62,26 +62,26 @@ def with_views(
     """
     of = np.full((len(placed), sample.sizes["query"]), -1)
     place = of.copy()
-    found: list[tuple[int, Tile, str]] = []
-    for window, one in enumerate(placed):
+    views: list[tuple[int, Tile, str]] = []
+    for window, window_tiles in enumerate(placed):
         pixels = pixels_of(given[window])
-        for tile in one.tiles:
+        for tile in window_tiles.tiles:
             tokens = np.array([token for token in tile.tokens if token < of.shape[1]], dtype=int)
-            of[window, tokens], place[window, tokens] = len(found), np.arange(len(tokens))
+            of[window, tokens], place[window, tokens] = len(views), np.arange(len(tokens))
             picture = (
                 jpeg(pixels[tile.source], processor)
                 if pixels is not None and tile.source >= 0
                 else jpeg_of(originals[window][tile.image - 1], tile.columns / tile.rows)
             )
-            found.append((window, tile, picture))
-    if not found:
+            views.append((window, tile, picture))
+    if not views:
         return sample
     return sample.assign_coords(
         view_of=(("window", "query"), of),
         view_place=(("window", "query"), place),
-        view_name=("view", np.array([tile.name for _, tile, _ in found], dtype=object)),
-        view_picture=("view", np.array([picture for _, _, picture in found], dtype=object)),
-        view_window=("view", np.array([window for window, _, _ in found])),
-        view_rows=("view", np.array([tile.rows for _, tile, _ in found])),
-        view_columns=("view", np.array([tile.columns for _, tile, _ in found])),
+        view_name=("view", np.array([tile.name for _, tile, _ in views], dtype=object)),
+        view_picture=("view", np.array([picture for _, _, picture in views], dtype=object)),
+        view_window=("view", np.array([window for window, _, _ in views])),
+        view_rows=("view", np.array([tile.rows for _, tile, _ in views])),
+        view_columns=("view", np.array([tile.columns for _, tile, _ in views])),
     )

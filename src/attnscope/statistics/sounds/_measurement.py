@@ -150,7 +150,7 @@ class SoundMeasurement:
         """The attention over the first pieces."""
         read = [read_piece(piece, self.speech) for piece in islice(self.pieces(), WINDOWS)]
         windows = [window for _, window in read]
-        longest = min(ROWS, max(max(len(one), len(one.target or one)) for one in windows))
+        longest = min(ROWS, max(max(len(window), len(window.target or window)) for window in windows))
         listed = [
             shown_heads(results, asked, longest, windows) for windows in (1, *[WINDOWS] * (WINDOWS - 1))
         ]

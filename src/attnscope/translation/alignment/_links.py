@@ -109,7 +109,7 @@ def links(weights: Float[np.ndarray, "target source"], rule: str = "argmax", thr
 
 
 def score_alignments(
-    found: Sequence[Links], sure: Sequence[Links], possible: Sequence[Links]
+    aligned: Sequence[Links], sure: Sequence[Links], possible: Sequence[Links]
 ) -> AlignmentScore:
     """Compare links with people's over a corpus: AER, precision and recall.
 
@@ -138,9 +138,9 @@ def score_alignments(
     >>> score_alignments([frozenset(a)], [frozenset(s)], [frozenset(p)])
     AlignmentScore(error_rate=0.4, precision=0.6666666666666666, recall=0.5, links=3)
     """
-    check_parallel({"the alignment": found, "the sure links": sure, "the possible links": possible})
+    check_parallel({"the alignment": aligned, "the sure links": sure, "the possible links": possible})
     made = wanted = hits = right = 0
-    for a, s, p in zip(found, sure, possible, strict=True):
+    for a, s, p in zip(aligned, sure, possible, strict=True):
         made, wanted = made + len(a), wanted + len(s)
         hits, right = hits + len(a & s), right + len(a & (p | s))
     return AlignmentScore(
@@ -151,7 +151,7 @@ def score_alignments(
     )
 
 
-def alignment_error_rate(found: Sequence[Links], sure: Sequence[Links], possible: Sequence[Links]) -> float:
+def alignment_error_rate(aligned: Sequence[Links], sure: Sequence[Links], possible: Sequence[Links]) -> float:
     """AER alone, of `score_alignments`.
 
     Examples
@@ -161,7 +161,7 @@ def alignment_error_rate(found: Sequence[Links], sure: Sequence[Links], possible
     >>> alignment_error_rate(gold, gold, gold)
     0.0
     """
-    return score_alignments(found, sure, possible).error_rate
+    return score_alignments(aligned, sure, possible).error_rate
 
 
 def _ratio(part: int, whole: int) -> float:

@@ -84,8 +84,8 @@ def _parts(pair: ShownPair) -> dict[str, Any]:
 def _shown(parts: dict[str, Any], alignments: list[Links]) -> ShownPair:
     words = WordAlignment(parts["source"], parts["target"], np.array(parts["weights"], dtype=np.float64))
     sure, possible = (frozenset((int(i), int(j)) for i, j in parts[name]) for name in ("sure", "possible"))
-    found = alignments[parts["line"] - 1]
-    return ShownPair(parts["line"], words, found, sure, possible, _number(parts["error_rate"]))
+    links = alignments[parts["line"] - 1]
+    return ShownPair(parts["line"], words, links, sure, possible, _number(parts["error_rate"]))
 
 
 def _score(parts: dict[str, Any]) -> AlignmentScore:
@@ -103,9 +103,9 @@ def _heads(values: dict[str, Any]) -> xr.Dataset:
 def _without_nan(value: Any) -> Any:
     """The same with null for NaN, which JSON does not know."""
     if isinstance(value, dict):
-        return {name: _without_nan(one) for name, one in value.items()}
+        return {name: _without_nan(item) for name, item in value.items()}
     if isinstance(value, list):
-        return [_without_nan(one) for one in value]
+        return [_without_nan(item) for item in value]
     return None if isinstance(value, float) and math.isnan(value) else value
 
 

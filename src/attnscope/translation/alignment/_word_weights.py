@@ -365,7 +365,7 @@ def _inputs(
     ids, mask = _padded(sources, fill)
     labels, _ = _padded(targets, -100)
     given = {"input_ids": ids, "attention_mask": mask, "labels": labels}
-    return {name: one.to(model.device) for name, one in given.items()}
+    return {name: tensor.to(model.device) for name, tensor in given.items()}
 
 
 def _padded(rows: list[list[int]], fill: int) -> tuple[torch.Tensor, torch.Tensor]:

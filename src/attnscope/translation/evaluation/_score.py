@@ -166,7 +166,7 @@ def _several(texts: Any, name: str) -> list[Lines]:
     if isinstance(texts, str | Path):
         return [texts]
     given = list(texts)
-    return [given] if given and all(isinstance(one, str) for one in given) else given
+    return [given] if given and all(isinstance(line, str) for line in given) else given
 
 
 def _systems(hypotheses: Any) -> dict[str, Sequence[str]]:
