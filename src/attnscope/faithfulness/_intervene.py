@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import xarray as xr
 
@@ -151,14 +151,11 @@ def intervene(
     check_whole(1, limit=limit, window=window, batch_size=batch_size, variants=variants, band=band)
     check_whole(0, steps=steps)
     check_seed(seed)
-    lines: dict[str, Any] = {
-        "field": field,
-        "by_line": by_line or targets is not None,
-        "blank_lines": targets is not None,
-    }
     inner = model.model if isinstance(model, LoadedModel) else MODEL if model is None else model
     refuse_senses("intervene", inner, texts, field=field, revision=revision)
-    corpus, target = texts_and_targets(texts, targets, **lines)
+    corpus, target = texts_and_targets(
+        texts, targets, field=field, by_line=by_line or targets is not None, blank_lines=targets is not None
+    )
     loaded = load_model(
         model,
         tokenizer=tokenizer,
@@ -174,7 +171,7 @@ def intervene(
     rule = rule_of(forbid_offsets, forbid_tokens, loaded.tokenizer, first=forbid_first)
     if rule is not None:
         check_rule(rule, asked.windows)
-    forbid = said_rule(forbid_offsets, forbid_tokens, first=forbid_first)
+    forbid, told = said_rule(forbid_offsets, forbid_tokens, first=forbid_first), progress or tell_nobody
     settings = {
         "window": length,
         "limit": limit,
@@ -191,31 +188,22 @@ def intervene(
         "seed": seed,
     }
     job = InterventionJob(
-        asked,
-        chosen,
-        variants,
-        steps,
-        search,
-        curves,
-        why,
-        band,
-        seed,
-        progress or tell_nobody,
-        rule,
-        forbid,
-        renormalise,
-        sets,
+        asked, chosen, variants, steps, search, curves, why, band, seed, told, rule, forbid, renormalise, sets
     )
     signature = signature_of("intervene", loaded, corpus, target, settings)
     attributes = {"signature": signature.to_json(), "model": loaded.name, "asked": asked.kind}
     if out is None:
-        measured = job.effects(None)
-        parts, skipped = job.parts(measured, StoredParts(None))
-        tree = xr.DataTree.from_dict({"effects": measured, **parts})
-        tree.attrs = attributes | {"skipped": json.dumps(skipped)}
-        return tree
+        return _in_memory(job, attributes)
     whole = partial(_in_folder, job, attributes)
     return kept_tree(out, signature, part, job.measure, whole, attributes, repair=repair)
+
+
+def _in_memory(job: InterventionJob, attributes: dict[str, str]) -> xr.DataTree:
+    measured = job.effects(None)
+    parts, skipped = job.parts(measured, StoredParts(None))
+    tree = xr.DataTree.from_dict({"effects": measured, **parts})
+    tree.attrs = attributes | {"skipped": json.dumps(skipped)}
+    return tree
 
 
 def _in_folder(job: InterventionJob, attributes: dict[str, str], run: RunFolder) -> xr.DataTree:

@@ -139,17 +139,8 @@ def patch(
     )
     if what == "residual" or path is not None:
         steps = 0
-    job = PatchJob(
-        loaded,
-        given,
-        chosen,
-        by_position or chosen == "residual",
-        course,
-        path,
-        steps,
-        variants,
-        progress or tell_nobody,
-    )
+    apart, told = by_position or chosen == "residual", progress or tell_nobody
+    job = PatchJob(loaded, given, chosen, apart, course, path, steps, variants, told)
     batches = job.batches(batch_size)
     skips = job.check(batches)
     settings = {

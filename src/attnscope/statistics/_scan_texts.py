@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, TypedDict
+from typing import TYPE_CHECKING, Any, TypedDict
 
 import xarray as xr
 
@@ -48,6 +48,8 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
     from attnscope.capture import Bridge, Envoy
+    from attnscope.corpus._groups import Grouping
+    from attnscope.corpus._words import WordRule
 
 LONGEST_DEFAULT = 2048  # tokens: a longer window must be asked for
 
@@ -183,31 +185,51 @@ def prepared(
         observation=asked.observation,
     )
     job.check()
-    settings = {
-        "window": length,
-        "stride": stride,
+    settings = _settings(
+        job,
+        asked,
+        grouping,
+        rule,
+        names=names,
+        window=length,
+        stride=stride,
+        band=band,
+        clusters=clusters,
+        by=by,
+    )
+    signature = signature_of("scan", loaded, corpus, target, settings)
+    attributes = {"model": loaded.name, **decoder_note(loaded.model, with_target=target is not None)}
+    return Prepared(job, signature, attributes, kinds_of(settings))
+
+
+def _settings(
+    job: Measurement,
+    asked: Asked,
+    grouping: Grouping | None,
+    rule: WordRule | None,
+    *,
+    names: Sequence[str],
+    **plain: object,
+) -> dict[str, Any]:
+    """What the numbers depend on beside the model and the texts."""
+    of_all = {
         "limit": asked.limit,
         "batch_size": job.batch_size,
         "statistics": list(names),
-        "band": band,
-        "clusters": clusters,
         "seed": asked.seed,
+        **{name: plain.pop(name) for name in ("window", "stride", "band", "clusters")},
     }
-    seldom = {
+    seldom = plain | {
         "pool": asked.pool,
         "rows": asked.rows,
         "until": asked.until,
-        "by": by,
         "groups": None if grouping is None else grouping.signature,
         "tensor_parallel": None if job.team.size == 1 else job.team.size,
         "words": None if rule is None else rule.signature,
         "merging": None if rule is None else "queries averaged, keys summed",
     }
-    settings |= settings_of(names, asked.observation)
-    settings |= {name: value for name, value in seldom.items() if value is not None}
-    signature = signature_of("scan", loaded, corpus, target, settings)
-    attributes = {"model": loaded.name, **decoder_note(loaded.model, with_target=target is not None)}
-    return Prepared(job, signature, attributes, kinds_of(settings))
+    given = {name: value for name, value in seldom.items() if value is not None}
+    return of_all | settings_of(names, asked.observation) | given
 
 
 def _refuse_together(
