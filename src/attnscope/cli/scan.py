@@ -152,6 +152,41 @@ _Show = Annotated[
     ),
 ]
 
+_Limit = Annotated[int | None, typer.Option(help="Largest number of windows or images.", show_default="all")]
+
+# What Python's `scan` takes by the same names: of the first a finished run knows what they were; with one of the second
+# the command asks more than that.
+_PLAIN = [
+    "tokenizer",
+    "window",
+    "stride",
+    "limit",
+    "batch_size",
+    "statistics",
+    "band",
+    "observation",
+    "clusters",
+    "seed",
+    "field",
+    "by_line",
+    "device",
+    "dtype",
+]
+_APART = [
+    "repair",
+    "revision",
+    "trust_remote_code",
+    "chat",
+    "chat_template",
+    "device_map",
+    "tp_plan",
+    "task",
+    "pool",
+    "until",
+    "rows",
+    "by",
+]
+
 
 def scan(
     model: options.Model = options.BUNDLED,
@@ -171,9 +206,7 @@ def scan(
     statistics: _Statistics = None,
     window: _Window = None,
     stride: _Stride = None,
-    limit: Annotated[
-        int | None, typer.Option(help="Largest number of windows or images.", show_default="all")
-    ] = None,
+    limit: _Limit = None,
     batch_size: _BatchSize = None,
     pool: _Pool = None,
     until: _Until = None,
@@ -199,6 +232,7 @@ def scan(
     as_csv: options.AsCsv = False,
 ) -> None:
     """Where does every head look? Stream texts, images or sounds through a model; measure every attention head."""
+    given = dict(locals())
     if statistics == "list":
         list_statistics()
         return
@@ -209,69 +243,31 @@ def scan(
     formats = options.formats_of(figures)
     heads = options.heads_of("--show", show)
     shown = heads if report else None
-    settings: dict[str, Any] = {
-        "tokenizer": tokenizer,
-        "window": window,
-        "stride": stride,
-        "limit": limit,
-        "batch_size": batch_size,
-        "statistics": statistics,
-        "band": band,
-        "observation": observation,
-        "clusters": clusters,
-        "seed": seed,
-        "field": field,
-        "by_line": by_line,
-        "device": device,
-        "dtype": dtype,
-    }
+    settings = {name: given[name] for name in _PLAIN}
+    apart = {name: given[name] for name in _APART} | {"targets": target or None}
     place = Place(out, default_out)
     named = options.rule_or_file(groups, options.GROUPS)
     words_of = options.rule_or_file(words, options.WORDS)
-    asked_apart = (
-        target,
-        repair,
-        revision,
-        trust_remote_code,
-        chat,
-        chat_template,
-        device_map,
-        tp_plan,
-        task,
-        pool,
-        until,
-        rows,
-        by,
-    )
-    plain = not any(asked_apart)
     signed = {"groups": _signed(named), "words": _signed_words(words_of)}
-    question = Question.of(model, text or None, command="scan", **signed, **settings) if plain else None
+    question = (
+        Question.of(model, text or None, command="scan", **signed, **settings)
+        if not any(apart.values())
+        else None
+    )
     results = None if question is None else _known(question, place, shown)
     if results is None:
         results = _measured(
             model,
             text or None,
-            targets=target or None,
             out=place,
-            repair=repair,
-            task=task,
             ray=ray,
             workers=workers,
             ray_gpus=ray_gpus,
-            pool=pool,
-            until=until,
-            rows=rows,
-            revision=revision,
-            trust_remote_code=trust_remote_code,
             groups=named,
-            chat=chat,
-            chat_template=chat_template,
             words=words_of,
-            by=by,
-            device_map=device_map,
             max_memory=options.memory_of(max_memory),
-            tp_plan=tp_plan,
             show=shown,
+            **apart,
             **settings,
         )
         if not results.data_vars:  # another process keeps and prints them
@@ -279,8 +275,12 @@ def scan(
             return
         if question is not None:
             question.note(Path(results.encoding["source"]), json.loads(results.attrs["signature"]))
+    page = draw(results, Path(results.encoding["source"]), formats, heads) if report else None
+    _print(results, place, page, as_json=as_json, as_csv=as_csv)
+
+
+def _print(results: xr.Dataset, place: Place, page: Path | None, *, as_json: bool, as_csv: bool) -> None:
     folder = Path(results.encoding["source"])
-    page = draw(results, folder, formats, heads) if report else None
     if as_json:
         emit(json_text(as_dict(results, folder)) + "\n")
     elif as_csv:

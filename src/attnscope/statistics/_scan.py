@@ -218,8 +218,7 @@ def scan(
     >>> bool((found.band_sum.sum("offset") / found.length + found.outside - 1 < 1e-6).all())
     True
     """
-    texts = kept(texts) if isinstance(texts, Iterator) else texts
-    model = MODEL if model is None else model
+    texts, model = kept(texts) if isinstance(texts, Iterator) else texts, MODEL if model is None else model
     of_texts: OfTexts = {
         "targets": targets,
         "window": window,
@@ -233,16 +232,9 @@ def scan(
         "words": words,
         "by": by,
     }
-    if max_memory is not None and device_map is None:
-        raise AttnscopeError(
-            "max_memory (--max-memory) says nothing without device_map (--device-map): give both"
-        )
-    if task is not None and tp_plan is not None:
-        raise AttnscopeError("task (--task) does not go with tp_plan (--tp-plan): leave out one of them")
     cluster = _cluster(ray, workers, ray_gpus, task=task, tp_plan=tp_plan, until=until)
     if task == "env" and device is None and "LOCAL_RANK" in os.environ and torch.cuda.is_available():
         device = f"cuda:{os.environ['LOCAL_RANK']}"
-    placement = None if device_map is None else Placement(device_map, max_memory)
     asked = Asked(
         processor=tokenizer,
         out=out,
@@ -259,25 +251,53 @@ def scan(
         seed=seed,
         show=show,
         progress=progress,
-        loading=Loading(revision, device, dtype, trust_remote_code, placement, tp_plan),
+        loading=Loading(
+            revision, device, dtype, trust_remote_code, _placement(device_map, max_memory), tp_plan
+        ),
     )
-    of_results = {"pool": pool, "until": until, "rows": rows, "ray": ray}
     sense = sense_of(model, texts, field=field, revision=revision)
-    if isinstance(sense, PicturedTexts):
-        kept_apart = ("groups", "chat", "chat_template")
-        of_windows = {name: value for name, value in of_texts.items() if name not in kept_apart}
-        _refuse_of_texts("texts with images", batch_size=batch_size, **of_results, **of_windows)
-        return scan_pictured(model, sense, asked, groups=groups, chat_template=chat_template)
+    if sense is not None:
+        return _scan_sense(model, sense, asked, of_texts, ray=ray)
+    if cluster is None:
+        return scan_texts(model, texts, asked, of_texts)
+    return scan_by_workers(model, texts, asked, of_texts, cluster)
+
+
+def _scan_sense(
+    model: str | Path | PreTrainedModel | Bridge | Envoy,
+    sense: PicturedTexts | Images | Sounds,
+    asked: Asked,
+    of_texts: OfTexts,
+    *,
+    ray: str | None,
+) -> xr.Dataset:
+    """Scan what is not text alone; refuse what texts alone have."""
+    of_results = {"pool": asked.pool, "until": asked.until, "rows": asked.rows, "ray": ray}
     if isinstance(sense, Images):
         _refuse_of_texts("images", **of_results, **of_texts)
         return scan_images(model, sense, asked)
     if isinstance(sense, Sounds):
         of_sounds = {name: value for name, value in of_texts.items() if name != "targets"}
-        _refuse_of_texts("sounds", batch_size=batch_size, **of_results, **of_sounds)
-        return scan_sounds(model, sense, asked, targets=targets)
-    if cluster is not None:
-        return scan_by_workers(model, texts, asked, of_texts, cluster)
-    return scan_texts(model, texts, asked, of_texts)
+        _refuse_of_texts("sounds", batch_size=asked.batch_size, **of_results, **of_sounds)
+        return scan_sounds(model, sense, asked, targets=of_texts["targets"])
+    kept_apart = ("groups", "chat", "chat_template")
+    of_windows = {name: value for name, value in of_texts.items() if name not in kept_apart}
+    _refuse_of_texts("texts with images", batch_size=asked.batch_size, **of_results, **of_windows)
+    return scan_pictured(
+        model, sense, asked, groups=of_texts["groups"], chat_template=of_texts["chat_template"]
+    )
+
+
+def _placement(
+    device_map: str | Mapping[str, Any] | None, max_memory: Mapping[int | str, int | str] | None
+) -> Placement | None:
+    if device_map is not None:
+        return Placement(device_map, max_memory)
+    if max_memory is not None:
+        raise AttnscopeError(
+            "max_memory (--max-memory) says nothing without device_map (--device-map): give both"
+        )
+    return None
 
 
 def _cluster(
@@ -290,6 +310,8 @@ def _cluster(
     until: float | None,
 ) -> Cluster | None:
     """Whose workers measure; None for this process."""
+    if task is not None and tp_plan is not None:
+        raise AttnscopeError("task (--task) does not go with tp_plan (--tp-plan): leave out one of them")
     if ray is None:
         if workers is not None or gpus is not None:
             raise AttnscopeError(
