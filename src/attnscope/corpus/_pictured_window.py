@@ -50,7 +50,7 @@ class Expanded:
 
         Examples
         --------
-        >>> Expanded("text 1", "##a", (9, 9, 3), ((0, 1), (1, 2), (2, 3)), ((0, 2),), {9}).image_tokens()
+        >>> Expanded("text 1", "##a", (9, 9, 3), ((0, 1), (1, 2), (2, 3)), ((0, 2),), frozenset({9})).image_tokens()
         [[0, 1]]
         """
         return self._tokens_in(self.images)
@@ -139,7 +139,8 @@ def picture_groups(windows: Sequence[Window]) -> tuple[list[Window], list[str]]:
     Examples
     --------
     >>> def window(*roles):
-    ...     return Window((9,) * len(roles), (False,) * len(roles), (), "text 1", 0, roles=roles)
+    ...     count = len(roles)
+    ...     return Window((9,) * count, (False,) * count, ((0, 1),) * count, "text 1", 0, ("",) * count, roles=roles)
     >>> picture_groups([window("image 1", "text")])[1]
     ['image']
     >>> picture_groups([window("video 1 frame 1", "video 1 frame 2", "text")])[1]
