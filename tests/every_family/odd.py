@@ -145,7 +145,7 @@ NOTES = {"granite_swa": _SINKS, "granitemoe_swa": _SINKS, "wavlm": _MEAN}
 
 # Why a family is not tried, where the first error does not say it.
 _SESSION = "it reads a session of a video, which changes with each pass"
-_SHARED = "it reads the keys and values of another model's layers"
+_SHARED = "transformers refuses its configuration, of which all layers share another model's keys and values"
 REASONS = {
     "dinat": "it needs the package natten",
     "edgetam_video": _SESSION,
