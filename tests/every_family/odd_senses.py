@@ -67,9 +67,14 @@ _LONG = {
     )
     for way, size in zip(("longratio", "midratio", "shortratio"), map(sides, (7, 5, 3)), strict=True)
 }
-_INTRACLASS = {"intraclass_block_config": _LONG | dict.fromkeys(("reduce_channel", "return_channel"), [1, 1, 0])}
+_INTRACLASS = {
+    "intraclass_block_config": _LONG | {f"{one}_channel": [1, 1, 0] for one in ("reduce", "return")}
+}
 _STAGES = {
-    "block_configs": [[[3, 96, 96, 1, True]], [[3, 96, 96, 2, False]], [[3, 96, 192, 2, True]], [[3, 192, 384, 2, False]]],
+    "block_configs": [
+        [[3, before, after, stride, True]]
+        for before, after, stride in ((96, 96, 1), (96, 96, 2), (96, 192, 2), (192, 384, 2))
+    ],
     "out_features": [f"stage{one}" for one in range(1, 5)],
 }
 _VIDEO = {"vision_config": {"architecture": "vit_tiny_patch16_224", "model_args": {"depth": 2}}}
