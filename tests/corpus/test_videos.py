@@ -73,6 +73,14 @@ def test_what_is_no_video_is_refused(given, said):
     assert len(str(caught.value)) < 400
 
 
+def test_a_film_itself_is_refused(tmp_path):
+    (tmp_path / "a.mp4").write_bytes(bytes(9))
+    with pytest.raises(
+        AttnscopeError, match=r"in JSON Lines, .*: a\.mp4 is a film|a\.mp4 is a film, which is not decoded"
+    ):
+        pictured_of(tmp_path / "a.mp4")
+
+
 def test_frames_must_be_of_one_size():
     with pytest.raises(AttnscopeError, match="have 4 x 4 and 8 x 4 pixels: expected one size"):
         video({"text": "<video>", "video": [*frames(1, 4, 4), *frames(1, 8, 4)]}).pixels()

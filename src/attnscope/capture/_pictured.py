@@ -263,7 +263,8 @@ def load_pictured_model(
             f"{type(processor).__name__} has no video processor, and these texts have videos: load it with torchvision "
             "installed, or give frames as images"
         )
-    pieces = frozenset({image_id, video_token_of(model.config)} - {None})
+    video_id = video_token_of(model.config)
+    pieces = frozenset({image_id} if video_id is None else {image_id, video_id})
     return PicturedModel(replace(loaded, tokenizer=tokenizer), decoder, processor, pieces)
 
 

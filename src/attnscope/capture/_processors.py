@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import transformers
 from transformers import AutoVideoProcessor, ProcessorMixin
 from transformers.models.auto.processing_auto import PROCESSOR_MAPPING
-from transformers.utils import is_torchvision_available
+from transformers.utils.import_utils import is_torchvision_available
 
 from attnscope.capture._quiet import quiet
 from attnscope.capture._repository import Repository, asking_trust

@@ -119,9 +119,11 @@ def is_film(path: Path) -> bool:
 
 def film_refused(path: Path, where: str) -> AttnscopeError:
     """A film is not decoded here, and which frames a model reads of it matters: say how to take them out."""
+    named = f"{where}: " if where else ""
+    line = "" if where else ', in a line of JSON Lines, {"text": "<video> What?", "video": "frames"}'
     return AttnscopeError(
-        f"{where}: {shown(path)[:200]} is a film, which is not decoded here: give the folder of its frames, of 2 a "
-        f"second for example (mkdir frames && ffmpeg -i {shown(path.name)[:100]} -vf fps=2 frames/%05d.png)"
+        f"{named}{shown(path)[:200]} is a film, which is not decoded here: give the folder of its frames, of 2 a second "
+        f"for example (mkdir frames && ffmpeg -i {shown(path.name)[:100]} -vf fps=2 frames/%05d.png){line}"
     )
 
 

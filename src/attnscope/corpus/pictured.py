@@ -15,7 +15,7 @@ from attnscope.corpus._messages import CHAT_FIELDS
 from attnscope.corpus._names import Names
 from attnscope.corpus._opening import file_mode, is_standard_input, shown
 from attnscope.corpus._picture_parts import IMAGE, PLACES, VIDEO, chat_of, has_pictures, sources_of
-from attnscope.corpus._videos import Video, video_of
+from attnscope.corpus._videos import Video, film_refused, is_film, video_of
 from attnscope.corpus.files import check_characters, files_below, json_objects, read_blocks
 from attnscope.corpus.images import Images, images_of
 from attnscope.corpus.texts import holds_text
@@ -128,7 +128,8 @@ def pictured_of(given: object, field: str | None = None) -> PicturedTexts | None
     Raises
     ------
     AttnscopeError
-        A line has no text, an image is not there or is none, or places do not agree with images or videos.
+        A film is given, a line has no text, an image is not there or is none, or places do not agree with images or
+        videos.
 
     Examples
     --------
@@ -138,6 +139,9 @@ def pictured_of(given: object, field: str | None = None) -> PicturedTexts | None
     if field is not None:
         return None
     many = cast("list[Any]", given if isinstance(given, list | tuple) else [given])
+    film = next((item for item in many if isinstance(item, Path) and is_film(item) and item.is_file()), None)
+    if film is not None:
+        raise film_refused(film, "")
     files = [_files_at(item) if isinstance(item, Path) else [] for item in many]
     if not any(map(has_pictures, many)) and not any(
         _has_pictured_lines(file) for each in files for file, _ in each
