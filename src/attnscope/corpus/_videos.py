@@ -122,8 +122,8 @@ def film_refused(path: Path, where: str) -> AttnscopeError:
     named = f"{where}: " if where else ""
     line = "" if where else ', in a line of JSON Lines, {"text": "<video> What?", "video": "frames"}'
     return AttnscopeError(
-        f"{named}{shown(path)[:200]} is a film, which is not decoded here: give the folder of its frames, of 2 a second "
-        f"for example (mkdir frames && ffmpeg -i {shown(path.name)[:100]} -vf fps=2 frames/%05d.png){line}"
+        f"{named}{shown(path)[:200]} is a film, which is not decoded here: give the folder of its frames, of 2 a "
+        f"second for example (mkdir frames && ffmpeg -i {shown(path.name)[:100]} -vf fps=2 frames/%05d.png){line}"
     )
 
 
