@@ -2,6 +2,7 @@
 
 import gc
 import os
+from importlib.util import find_spec
 from pathlib import Path
 
 if "PYTEST_XDIST_WORKER" in os.environ:  # before PyTorch is imported: there are as many workers as cores
@@ -17,6 +18,13 @@ gc.disable()  # until all is collected: nothing of what is imported becomes garb
 
 if not torch.cuda.is_available():  # before Triton is imported: kernels run on the CPU, in its interpreter
     os.environ.setdefault("TRITON_INTERPRET", "1")
+
+if find_spec("torchvision") is not None and not torch.cuda.is_available():
+    # before transformers imports it: PyPI's wheel has its operators for CUDA alone, and no test calls them
+    for operator in ("nms", "qnms"):
+        torch.library.define(
+            f"torchvision::{operator}", "(Tensor boxes, Tensor scores, float limit) -> Tensor"
+        )
 
 _SOURCE = Path(__file__).parents[1] / "src"
 install(

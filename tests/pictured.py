@@ -13,7 +13,8 @@ from attnscope.bundled import MODEL
 SIDE, PATCH = 32, 8  # pixels: 4 x 4 patches
 TEMPLATE = (
     "{% for m in messages %}[{{ m.role }}]{% for part in m.content %}"
-    "{% if part.type == 'image' %}MARK{% else %}{{ part.text }}{% endif %}{% endfor %}\n{% endfor %}"
+    "{% if part.type == 'image' %}MARK{% elif part.type == 'video' %}FILM"
+    "{% else %}{{ part.text }}{% endif %}{% endfor %}\n{% endfor %}"
 )
 _DECODER = {
     "hidden_size": 32,
@@ -31,6 +32,13 @@ _VISION = {
     "image_size": SIDE,
     "patch_size": PATCH,
 }
+_QWEN2_5_VISION = {
+    "hidden_size": 16,
+    "out_hidden_size": 32,
+    "intermediate_size": 32,
+    "window_size": 4 * PATCH,
+    "fullatt_block_indexes": [1],
+}
 FAMILIES = ("llava", "qwen2_vl", "idefics3", "internvl")
 
 
@@ -44,10 +52,14 @@ def tokenizer_with(*tokens):
 def save_pictured_model(family, folder):
     """A model and its processor in a folder."""
     torch.manual_seed(0)
-    model, processor = _MAKERS[family]()
+    return saved(*_MAKERS[family](), folder)
+
+
+def saved(model, processor, folder):
+    """The same of a model and its processor, with weights that are far from equal."""
     for name, weight in model.named_parameters():
         if name.endswith(("q_proj.weight", "k_proj.weight", "embed_tokens.weight", "qkv.weight")):
-            torch.nn.init.normal_(weight, std=0.5)  # so that weights are far from equal
+            torch.nn.init.normal_(weight, std=0.5)
     model.save_pretrained(folder)
     save_processor(processor, folder)
     return folder
@@ -57,12 +69,13 @@ def save_processor(parts, folder):
     """What a processor is made of, as its `save_pretrained` writes it, but the part for videos, which needs more."""
     settings, images, tokenizer = parts
     images.save_pretrained(folder)
-    tokenizer.chat_template = TEMPLATE.replace("MARK", settings.pop("mark"))
+    mark = settings.pop("mark")
+    tokenizer.chat_template = TEMPLATE.replace("MARK", mark).replace("FILM", mark.replace("image", "video"))
     tokenizer.save_pretrained(folder)
     (folder / "processor_config.json").write_text(json.dumps(settings))
 
 
-def _text_config(tokenizer, decoder=None):
+def text_config(tokenizer, decoder=None):
     return (decoder or _DECODER) | {
         "vocab_size": len(tokenizer),
         "pad_token_id": tokenizer.pad_token_id,
@@ -75,7 +88,7 @@ def _llava(decoder=None):
     tokenizer = tokenizer_with("<image>")
     config = transformers.LlavaConfig(
         vision_config=transformers.CLIPVisionConfig(**_VISION),
-        text_config=transformers.LlamaConfig(**_text_config(tokenizer, decoder)),
+        text_config=transformers.LlamaConfig(**text_config(tokenizer, decoder)),
         image_token_index=tokenizer.convert_tokens_to_ids("<image>"),
         vision_feature_layer=-1,
     )
@@ -91,19 +104,18 @@ def _llava(decoder=None):
     return transformers.LlavaForConditionalGeneration(config), (settings, images, tokenizer)
 
 
-def _qwen2_vl():
+def _qwen2_vl(version="2"):
     tokenizer = tokenizer_with("<|vision_start|>", "<|vision_end|>", "<|image_pad|>", "<|video_pad|>")
     ids = tokenizer.convert_tokens_to_ids
     rope = {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [1, 1, 2]}
-    config = transformers.Qwen2VLConfig(
-        text_config=_text_config(tokenizer) | {"rope_parameters": rope},
+    name = {"2": "Qwen2VL", "2.5": "Qwen2_5_VL"}[version]
+    config = getattr(transformers, f"{name}Config")(
+        text_config=text_config(tokenizer) | {"rope_parameters": rope},
         vision_config={
             "depth": 2,
-            "embed_dim": 16,
-            "hidden_size": 32,
             "num_heads": 2,
             "patch_size": PATCH,
-            "mlp_ratio": 2,
+            **(_QWEN2_5_VISION if version == "2.5" else {"embed_dim": 16, "hidden_size": 32, "mlp_ratio": 2}),
         },
         image_token_id=ids("<|image_pad|>"),
         video_token_id=ids("<|video_pad|>"),
@@ -113,8 +125,8 @@ def _qwen2_vl():
     images = transformers.Qwen2VLImageProcessorPil(
         patch_size=PATCH, size={"shortest_edge": 16 * 16, "longest_edge": 64 * 64}
     )
-    settings = {"processor_class": "Qwen2VLProcessor", "mark": "<|vision_start|><|image_pad|><|vision_end|>"}
-    return transformers.Qwen2VLForConditionalGeneration(config), (settings, images, tokenizer)
+    settings = {"processor_class": f"{name}Processor", "mark": "<|vision_start|><|image_pad|><|vision_end|>"}
+    return getattr(transformers, f"{name}ForConditionalGeneration")(config), (settings, images, tokenizer)
 
 
 def _idefics3(split=True):
@@ -124,7 +136,7 @@ def _idefics3(split=True):
     )
     config = transformers.Idefics3Config(
         vision_config=_VISION,
-        text_config=transformers.LlamaConfig(**_text_config(tokenizer)),
+        text_config=transformers.LlamaConfig(**text_config(tokenizer)),
         image_token_id=tokenizer.convert_tokens_to_ids("<image>"),
         scale_factor=2,
         pad_token_id=tokenizer.pad_token_id,
@@ -153,7 +165,7 @@ def _internvl():
     marks = {"start_image_token": "<img>", "end_image_token": "</img>", "video_token": "<video>"}
     tokenizer = _named(context_image_token="<IMG_CONTEXT>", **marks)
     config = transformers.InternVLConfig(
-        text_config={**_text_config(tokenizer), "model_type": "qwen2"},
+        text_config={**text_config(tokenizer), "model_type": "qwen2"},
         vision_config={**_VISION, "image_size": [SIDE] * 2, "patch_size": [PATCH] * 2},
         image_token_id=tokenizer.convert_tokens_to_ids("<IMG_CONTEXT>"),
         downsample_ratio=0.5,
@@ -168,7 +180,7 @@ def _gemma3():
     tokenizer = _named(image_token="<soft>", boi_token="<boi>", eoi_token="<eoi>")
     ids = tokenizer.convert_tokens_to_ids
     config = transformers.Gemma3Config(
-        text_config={**_text_config(tokenizer), "head_dim": 8, "sliding_window": 16},
+        text_config={**text_config(tokenizer), "head_dim": 8, "sliding_window": 16},
         vision_config={**_VISION, "model_type": "siglip_vision_model"},
         mm_tokens_per_image=4,
         image_token_index=ids("<soft>"),
@@ -187,6 +199,7 @@ def _gemma3():
 _MAKERS = {
     "llava": _llava,
     "qwen2_vl": _qwen2_vl,
+    "qwen2_5_vl": lambda: _qwen2_vl("2.5"),
     "idefics3": _idefics3,
     "internvl": _internvl,
     "gemma3": _gemma3,

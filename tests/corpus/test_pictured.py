@@ -83,8 +83,8 @@ def test_the_hash_knows_images_and_texts(folder):
     [
         ({"text": "<image>", "images": [3]}, "text 1: found what is no image"),
         (
-            {"messages": [{"role": "user", "content": [{"type": "video"}]}], "image": "a"},
-            "a part of type 'video'",
+            {"messages": [{"role": "user", "content": [{"type": "audio"}]}], "image": "a"},
+            "a part of type 'audio'",
         ),
         ({"messages": [{"role": "poet", "content": "<image>"}], "image": "a"}, "has the role 'poet'"),
         (

@@ -264,6 +264,10 @@ ASKED = {
             1, config.audio_config.num_mel_bins, LENGTH * config.audio_length_per_tok
         ),
     },
+    "voxtral_realtime_text": lambda config: {
+        "input_ids": _words(),
+        "t_cond": torch.randn(1, 1, config.hidden_size),
+    },
     "wav2vec2-bert": lambda config: _bands(64, config.feature_projection_input_dim),
     "xcodec": _random(input_values=(1, 1, 3200)),
     "xcodec2": _random(input_values=(1, 1, 3200), input_features=(1, 10, 160)),

@@ -1,5 +1,7 @@
 """A tiny random model of any family."""
 
+from importlib import import_module
+
 import torch
 from transformers import CONFIG_MAPPING
 from transformers.models.auto import modeling_auto
@@ -27,13 +29,22 @@ def model_class(config_class):
     """The class that says most of a family: a language model, or else the body; None if it has none of its own."""
     for name in (*_FIRST, *_OTHERS):
         mapping = getattr(modeling_auto, name)
-        found = mapping.get(config_class, None)
+        found = _named(mapping, config_class)
         found = found[0] if isinstance(found, (tuple, list)) else found
         if found is None or found.config_class not in {None, config_class}:
             continue
         if found.forward is not torch.nn.Module.forward:
             return found
     return None
+
+
+def _named(mapping, config_class):
+    """The class of a mapping; of one that its module does not export, from where it is defined."""
+    try:
+        return mapping.get(config_class, None)
+    except ValueError:
+        name = mapping._model_mapping[config_class.model_type]
+        return getattr(import_module(config_class.__module__.replace("configuration_", "modeling_")), name)
 
 
 def tiny_model(family):

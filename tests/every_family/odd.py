@@ -145,7 +145,7 @@ NOTES = {"granite_swa": _SINKS, "granitemoe_swa": _SINKS, "wavlm": _MEAN}
 
 # Why a family is not tried, where the first error does not say it.
 _SESSION = "it reads a session of a video, which changes with each pass"
-_SHARED = "it reads the keys and values of another model's layers"
+_SHARED = "transformers refuses its configuration, of which all layers share another model's keys and values"
 REASONS = {
     "dinat": "it needs the package natten",
     "edgetam_video": _SESSION,
@@ -153,11 +153,7 @@ REASONS = {
     "gemma4_unified_assistant": _SHARED,
     "higgs_audio_v2_tokenizer": "it needs the package torchaudio",
     "layoutlmv2": "it needs the package detectron2",
-    "pp_ocrv5_server_det": "its default configuration has no intraclass_block_config",
-    "pp_ocrv6_medium_det": "its default configuration has no intraclass_block_config",
-    "pp_ocrv6_small_det": "its default configuration does not fit together",
     "sam2_video": _SESSION,
     "sam3_tracker_video": _SESSION,
     "sam3_video": _SESSION,
-    "voxtral_realtime_text": "transformers names a class of it that is not there",
 }

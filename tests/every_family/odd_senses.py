@@ -58,6 +58,25 @@ _SAM3 = {
         "fpn_hidden_size": 64,
     },
 }
+_LONG = {
+    f"{one}_{way}": [[size[0], size[1]], [1, 1], [size[0] // 2, size[1] // 2]]
+    for one, sides in (
+        ("vertical_long_to_small_conv", lambda side: (side, 1)),
+        ("horizontal_small_to_long_conv", lambda side: (1, side)),
+        ("symmetric_conv_long", lambda side: (side, side)),
+    )
+    for way, size in zip(("longratio", "midratio", "shortratio"), map(sides, (7, 5, 3)), strict=True)
+}
+_INTRACLASS = {
+    "intraclass_block_config": _LONG | {f"{one}_channel": [1, 1, 0] for one in ("reduce", "return")}
+}
+_STAGES = {
+    "block_configs": [
+        [[3, before, after, stride, True]]
+        for before, after, stride in ((96, 96, 1), (96, 96, 2), (96, 192, 2), (192, 384, 2))
+    ],
+    "out_features": [f"stage{one}" for one in range(1, 5)],
+}
 _VIDEO = {"vision_config": {"architecture": "vit_tiny_patch16_224", "model_args": {"depth": 2}}}
 _EDGE = {
     "vision_config": {
@@ -127,7 +146,8 @@ SENSES = {
     "moonshine_streaming": {"num_key_value_heads": 4},
     "musicgen": {"audio_encoder": {"upsampling_ratios": [4, 2]}},
     "neucodec": {"quantization_dim": 128},
-    "omdet-turbo": {"text_projection_in_dim": 64},
+    "omdet-turbo": dict.fromkeys(("text_projection_in_dim", "text_projection_out_dim", "class_embed_dim"), 64)
+    | dict.fromkeys(("d_model", "encoder_hidden_dim", "decoder_hidden_dim"), 256),
     "owlv2": {"text_config": {"max_position_embeddings": 64}},
     "owlvit": {"text_config": {"max_position_embeddings": 64}},
     "pe_audio_video": {"audio_video_config": {"video_config": _VIDEO}},
@@ -146,6 +166,9 @@ SENSES = {
             "image_size": 128,
         }
     },
+    "pp_ocrv5_server_det": _INTRACLASS | {"kernel_list": [3, 2, 2], "scale_factor_list": [1, 2, 4, 8]},
+    "pp_ocrv6_medium_det": _INTRACLASS | {"backbone_config": _STAGES, "scale_factor_list": [1, 2, 4, 8]},
+    "pp_ocrv6_small_det": {"layer_list_out_channels": [96, 96, 192, 384], "backbone_config": _STAGES},
     "prompt_depth_anything": {"reassemble_hidden_size": 64, "backbone_config": {"image_size": 56}},
     "rf_detr": {"backbone_config": {"image_size": 112, "window_block_indexes": [0, 2]}},
     "sam": _SAM,
@@ -181,7 +204,7 @@ SENSES = {
     "videoprism": {"vision_config": {"image_size": 36, "num_frames": 2}},
     "videoprism_vision_model": {"image_size": 36, "num_frames": 2},
     "vision-text-dual-encoder": {"vision_config": {"image_size": 64, "pooler_output_size": 64}},
-    "vits": {"flow_size": 64},
+    "vits": {"flow_size": 64, "use_stochastic_duration_prediction": False},
     "vjepa2": {"crop_size": 64, "frames_per_clip": 4, "pred_hidden_size": 48, "pred_num_attention_heads": 4},
     "xcodec": {"codebook_dim": 128},
     "xcodec2": {"quantization_dim": 128},

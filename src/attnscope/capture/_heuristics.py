@@ -281,6 +281,12 @@ def image_token_of(config: Any) -> int | None:
     return next((number for number in numbers if isinstance(number, int)), None)
 
 
+def video_token_of(config: Any) -> int | None:
+    """The token that stands for a piece of a video; None where the config names none, or frames are images to it."""
+    numbers = (getattr(config, name, None) for name in ("video_token_id", "video_token_index"))
+    return next((number for number in numbers if isinstance(number, int)), None)
+
+
 def merged_side(image_processor: Any) -> int:
     """How many patches on a side a decoder reads as one piece of an image, where the processor tells grids of patches.
 

@@ -7,13 +7,14 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from transformers import PreTrainedModel
 
 from attnscope.attention import output_of
 from attnscope.capture._beside import hash_of_settings, repository_beside
 from attnscope.capture._eager import without_cache
-from attnscope.capture._heuristics import image_token_of, main_output
+from attnscope.capture._heuristics import image_token_of, main_output, video_token_of
 from attnscope.capture._inner import inner_model
 from attnscope.capture._load import LoadedModel, load_model
 from attnscope.capture._loading import AS_SAVED, Loading
@@ -23,7 +24,7 @@ from attnscope.capture._quiet import quiet
 from attnscope.capture._repository import Repository
 from attnscope.capture._verify import TOLERANCE, verify
 from attnscope.capture._watching import watching
-from attnscope.corpus import PLACE, Expanded, written_in_parts
+from attnscope.corpus import IMAGE, PLACES, VIDEO, Expanded, written_in_parts
 from attnscope.errors import AttnscopeError, explaining
 
 if TYPE_CHECKING:
@@ -46,37 +47,31 @@ class PicturedModel:
         What of it reads the text with the images in it: its layers are measured.
     processor
         What puts images into a text.
-    image_id
-        The token that stands for a piece of an image.
+    pieces
+        The tokens that stand for a piece of an image or of a frame.
     """
 
     loaded: LoadedModel
     decoder: PreTrainedModel
     processor: Any
-    image_id: int
+    pieces: frozenset[int]
 
     def read(self, item: PicturedText, template: str | None = None) -> tuple[Expanded, dict[str, Any]]:
-        """What the processor makes of a text with images: its tokens, and the arguments of the forward pass.
+        """What the processor makes of a text with images or videos: its tokens, and the forward pass's arguments.
 
         Raises
         ------
         AttnscopeError
-            If the places for images are not as many as the images, the template refuses the chat, or the processor
+            If the places for images or videos are not as many as these, the template refuses the chat, or the processor
             what it is given.
         """
         text, contents = item.text, None
-        own = _mark_of(self.processor)
         if text is None:
             text, contents = written_in_parts(item, self.processor, template)
-        elif own != PLACE:
-            text = text.replace(PLACE, own)
-        places = text.count(own)
-        if places != len(item.images):
-            form = PLACE if own == PLACE else f"{PLACE} or {own}"
-            raise AttnscopeError(
-                f"{item.name}: has {len(item.images)} image{'s' * (len(item.images) != 1)}, and its text {places} "
-                f"place{'s' * (places != 1)} for images: write {form} where each belongs"
-            )
+        for kind, given in ((IMAGE, item.images), (VIDEO, item.videos)):
+            text = self._marked(text, kind, len(given), item)
+        places = len(item.images) + len(item.videos)
+        videos = _videos(item)
         begins = self.loaded.tokenizer.bos_token
         with (
             quiet(),
@@ -85,6 +80,7 @@ class PicturedModel:
             read = self.processor(
                 text=[text],
                 images=_pillow(item) or None,
+                **videos,
                 return_tensors="pt",
                 return_offsets_mapping=True,
                 return_text_replacement_offsets=True,
@@ -96,8 +92,8 @@ class PicturedModel:
         replaced: list[dict[str, Any]] = list(told[0]) if len(told) else []
         if len(replaced) != places:
             raise AttnscopeError(
-                f"{type(self.processor).__name__} does not tell what it writes for an image: models are measured whose "
-                "processor does (LLaVA, Qwen-VL, Idefics3, InternVL, Gemma3, ...)"
+                f"{type(self.processor).__name__} does not tell what it writes for {VIDEO if item.videos else IMAGE}s: "
+                "models are measured whose processor does (LLaVA, Qwen-VL, Idefics3, InternVL, Gemma3, ...)"
             )
         expanded, gained = _expanded(text, replaced)
         if max((end for _, end in spans), default=0) > len(expanded):
@@ -118,12 +114,32 @@ class PicturedModel:
                 text=expanded,
                 ids=tuple(given["input_ids"][0].tolist()),
                 spans=tuple(spans),
-                images=tuple((first, last) for first, last in (part["new_span"] for part in replaced)),
-                image_id=self.image_id,
+                images=_written(replaced, IMAGE),
+                videos=_written(replaced, VIDEO),
+                pieces=self.pieces,
                 contents=regions,
             ),
             {name: self._placed(value) for name, value in given.items()},
         )
+
+    def _marked(self, text: str, kind: str, count: int, item: PicturedText) -> str:
+        """The text with the model's own mark in each place of a kind, of which there must be as many as given."""
+        own, place = _mark_of(self.processor, kind), PLACES[kind]
+        if own is None and not count:
+            return text
+        if own is None:
+            raise AttnscopeError(
+                f"{item.name}: {type(self.processor).__name__} reads no {kind}s: give frames as images"
+            )
+        marked = text.replace(place, own) if item.text is not None and own != place else text
+        places = marked.count(own)
+        if places != count:
+            form = place if own == place else f"{place} or {own}"
+            raise AttnscopeError(
+                f"{item.name}: has {count} {kind}{'s' * (count != 1)}, and its text {places} "
+                f"place{'s' * (places != 1)} for {kind}s: write {form} where each belongs"
+            )
+        return marked
 
     def _placed(self, value: Any) -> Any:
         if not isinstance(value, torch.Tensor):
@@ -194,8 +210,8 @@ class PicturedModel:
             for name, value in vars(self.processor).items()
             if isinstance(value, str | int | float | bool | dict | list | None)
         }
-        images = self.processor.image_processor.to_dict()
-        return hash_of_settings(settings, images)
+        readers = (getattr(self.processor, f"{kind}_processor", None) for kind in (IMAGE, VIDEO))
+        return hash_of_settings(settings, *(reader.to_dict() for reader in readers if reader is not None))
 
 
 class _SeenError(Exception):
@@ -207,6 +223,7 @@ def load_pictured_model(
     *,
     processor: Any = None,
     loading: Loading = AS_SAVED,
+    videos: bool = False,
 ) -> PicturedModel:
     """Load a model of vision and language with the processor beside it.
 
@@ -216,6 +233,8 @@ def load_pictured_model(
         See `load_model`.
     processor
         Its processor or the processor's folder; by default the one beside the model.
+    videos
+        Whether videos are to be read too.
 
     Raises
     ------
@@ -233,13 +252,20 @@ def load_pictured_model(
         )
     if processor is None or isinstance(processor, str | Path):
         place = repository_beside(source, processor, "processor", revision=loading.revision)
-        processor = load_processor(place, model, trust_remote_code=loading.trust_remote_code)
+        processor = load_processor(place, model, trust_remote_code=loading.trust_remote_code, videos=videos)
     tokenizer: Any = getattr(processor, "tokenizer", None)
     if getattr(processor, "image_token", None) is None or not getattr(tokenizer, "is_fast", False):
         raise AttnscopeError(
             f"{type(processor).__name__} is no processor of {name}: expected one with image_token and a fast tokenizer"
         )
-    return PicturedModel(replace(loaded, tokenizer=tokenizer), decoder, processor, image_id)
+    if videos and getattr(processor, "video_processor", None) is None:
+        raise AttnscopeError(
+            f"{type(processor).__name__} has no video processor, and these texts have videos: load it with torchvision "
+            "installed, or give frames as images"
+        )
+    video_id = video_token_of(model.config)
+    pieces = frozenset({image_id} if video_id is None else {image_id, video_id})
+    return PicturedModel(replace(loaded, tokenizer=tokenizer), decoder, processor, pieces)
 
 
 def puts_images_into_texts(
@@ -262,9 +288,35 @@ def puts_images_into_texts(
     return image_token_of(SimpleNamespace(**config)) is not None
 
 
-def _mark_of(processor: Any) -> str:
-    """What stands for an image in a text that a processor takes."""
-    return str(getattr(processor.image_token, "content", processor.image_token))
+def _mark_of(processor: Any, kind: str) -> str | None:
+    """What stands for an image or a video in a text that a processor takes; None where it takes none."""
+    mark = getattr(processor, f"{kind}_token", None)
+    return None if mark is None else str(getattr(mark, "content", mark))
+
+
+def _written(replaced: list[dict[str, Any]], kind: str) -> tuple[tuple[int, int], ...]:
+    """The characters that were put in for each image, or each video."""
+    spans = (part["new_span"] for part in replaced if part["type"] == kind)
+    return tuple((first, last) for first, last in spans)
+
+
+def _videos(item: PicturedText) -> dict[str, Any]:
+    """What a processor is given of videos: all frames, and when they were taken where that is known."""
+    if not item.videos:
+        return {}
+    told = [
+        {
+            "total_num_frames": len(video.frames),
+            "frames_indices": list(range(len(video.frames))),
+            "fps": video.rate,
+        }
+        for video in item.videos
+    ]
+    settings = {"do_sample_frames": False, "input_data_format": "channels_first", "video_metadata": told}
+    return {
+        "videos": [np.ascontiguousarray(video.pixels().transpose(0, 3, 1, 2)) for video in item.videos],
+        "videos_kwargs": settings,
+    }
 
 
 def _pillow(item: PicturedText) -> list[Any]:

@@ -1,4 +1,4 @@
-"""Processors: what puts images into a text, with an image processor and a tokenizer."""
+"""Processors: what puts images and videos into a text, with a processor of each and a tokenizer."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import transformers
-from transformers import ProcessorMixin
+from transformers import AutoVideoProcessor, ProcessorMixin
 from transformers.models.auto.processing_auto import PROCESSOR_MAPPING
+from transformers.utils.import_utils import is_torchvision_available
 
 from attnscope.capture._quiet import quiet
 from attnscope.capture._repository import Repository, asking_trust
@@ -22,8 +23,17 @@ _CONFIGS = ("processor_config.json", "preprocessor_config.json", "tokenizer_conf
 _PARTS = ("image_processor", "tokenizer")  # of a processor, that are asked; videos and sounds are not
 
 
-def load_processor(repository: Repository, model: PreTrainedModel, *, trust_remote_code: bool) -> Any:
-    """The processor of a repository; without what it has for videos and sounds, which needs more packages.
+def load_processor(
+    repository: Repository, model: PreTrainedModel, *, trust_remote_code: bool, videos: bool = False
+) -> Any:
+    """The processor of a repository; without what it has for sounds, and for videos only where they are asked for.
+
+    Parameters
+    ----------
+    repository, model, trust_remote_code
+        See `load_model`.
+    videos
+        Whether it must read videos, by transformers' own video processor, which needs torchvision.
 
     Raises
     ------
@@ -55,10 +65,29 @@ def load_processor(repository: Repository, model: PreTrainedModel, *, trust_remo
         "image_processor": load_image_processor(repository, trust_remote_code=trust_remote_code),
         "tokenizer": load_tokenizer(replace(repository, taken={}), trust_remote_code=trust_remote_code),
     }
+    if videos:
+        has["video_processor"] = _video_processor(repository, maker, trust_remote_code=trust_remote_code)
     with quiet(), explaining(f"the processor of {source} cannot be loaded", advice), asking_trust(source):
         settings, more = maker.get_processor_dict(source, revision=repository.commit)
         lean: Any = type(maker.__name__, (maker,), {"check_argument_for_proper_class": _check_part})
         return lean.from_args_and_dict([has.get(part) for part in maker.get_attributes()], settings, **more)
+
+
+def _video_processor(repository: Repository, maker: Any, *, trust_remote_code: bool) -> Any:
+    """What reads videos, if the processor has a part for that."""
+    if "video_processor" not in maker.get_attributes():
+        raise AttnscopeError(f"{maker.__name__} reads no videos: give frames as images")
+    if not is_torchvision_available():
+        raise AttnscopeError(
+            f"videos are read by the model's own video processor, and that of {maker.__name__} needs torchvision: "
+            "pip install 'attnscope[video]', or give frames as images"
+        )
+    what = f"the video processor of {repository.source} cannot be loaded"
+    advice = "Are its files whole, and is torchvision the one for this PyTorch?"
+    with quiet(), explaining(what, advice), asking_trust(repository.source):
+        return AutoVideoProcessor.from_pretrained(
+            repository.source, revision=repository.commit, trust_remote_code=trust_remote_code
+        )
 
 
 def _check_part(_: Any, name: str, part: Any) -> None:

@@ -3,10 +3,11 @@ from ._chats import Chats, ChatTexts, are_chats
 from ._given import kept
 from ._groups import ROLES, GroupedWindows, Grouping, Groups, check_names, grouping_of
 from ._opening import file_mode, is_standard_input, shown
-from ._picture_parts import PLACE
+from ._picture_parts import IMAGE, PLACES, VIDEO
 from ._pictured_chats import written_in_parts
-from ._pictured_window import Expanded, image_groups, pictured_window
+from ._pictured_window import Expanded, picture_groups, pictured_window
 from ._shown import IdNames, split_character, with_marked_spaces
+from ._videos import Video
 from ._words import WordedWindows, Words, in_words, word_rule_of
 from .encoded import EncodedTexts, Sources, Texts, texts_and_targets, texts_of, windows_of
 from .images import Image, Images, images_of
@@ -17,8 +18,10 @@ from .texts import Corpus, Text
 from .windows import Frame, Window, Windows, cut_windows, window_name
 
 __all__ = [
-    "PLACE",
+    "IMAGE",
+    "PLACES",
     "ROLES",
+    "VIDEO",
     "Batch",
     "ChatTexts",
     "Chats",
@@ -41,6 +44,7 @@ __all__ = [
     "TargetTokenizer",
     "Text",
     "Texts",
+    "Video",
     "Window",
     "Windows",
     "WordedWindows",
@@ -51,11 +55,11 @@ __all__ = [
     "cut_windows",
     "file_mode",
     "grouping_of",
-    "image_groups",
     "images_of",
     "in_words",
     "is_standard_input",
     "kept",
+    "picture_groups",
     "pictured_of",
     "pictured_window",
     "shifted",

@@ -1,34 +1,37 @@
-"""A text with images as a window: which tokens are images, whose, and what each is called."""
+"""A text with images or videos as a window: which tokens are theirs, of which frame, and what each is called."""
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from attnscope.corpus._chats import Region, roles_of
+from attnscope.corpus._picture_parts import IMAGE, VIDEO
 from attnscope.corpus._shown import shown_tokens
 from attnscope.corpus._tokens import special_ids, without_added_spaces
 from attnscope.corpus.windows import Window
 
-TEXT, SPECIAL, IMAGE = "text", "special", "image"
-_MOST_APART = 8  # images of one text that are groups of their own
+TEXT, SPECIAL, FRAME = "text", "special", "frame"
+_MOST_APART = 8  # images and videos, or frames, of one text that are groups of their own
+_ROLE = re.compile(f"({IMAGE}|{VIDEO}) ([0-9]+)(?: {FRAME} ([0-9]+))?")
 
 
 @dataclass(frozen=True)
 class Expanded:
-    """What a processor made of a text with images.
+    """What a processor made of a text with images or videos.
 
     Attributes
     ----------
     name
         Of the text.
     text
-        What the tokenizer read: each place of an image as the processor writes it out.
+        What the tokenizer read: each place of an image or a video as the processor writes it out.
     ids, spans
         Of each token: its number, its first character and one past its last.
-    images
-        The characters that the processor wrote for each image: first, and one past the last.
-    image_id
-        The token that stands for a piece of an image.
+    images, videos
+        The characters that the processor wrote for each image and each video: first, and one past the last.
+    pieces
+        The tokens that stand for a piece of an image or of a frame.
     contents
         Of a chat, the contents of its messages; None for a text.
     """
@@ -38,32 +41,46 @@ class Expanded:
     ids: tuple[int, ...]
     spans: tuple[tuple[int, int], ...]
     images: tuple[tuple[int, int], ...]
-    image_id: int
+    pieces: frozenset[int]
     contents: tuple[Region, ...] | None = None
+    videos: tuple[tuple[int, int], ...] = ()
 
     def image_tokens(self) -> list[list[int]]:
         """The tokens that are pieces of each image, in order.
 
         Examples
         --------
-        >>> Expanded("text 1", "##a", (9, 9, 3), ((0, 1), (1, 2), (2, 3)), ((0, 2),), 9).image_tokens()
+        >>> Expanded("text 1", "##a", (9, 9, 3), ((0, 1), (1, 2), (2, 3)), ((0, 2),), frozenset({9})).image_tokens()
         [[0, 1]]
         """
+        return self._tokens_in(self.images)
+
+    def video_tokens(self) -> list[list[int]]:
+        """The tokens that are pieces of each video, in order."""
+        return self._tokens_in(self.videos)
+
+    def _tokens_in(self, written: Sequence[tuple[int, int]]) -> list[list[int]]:
         return [
             [
                 token
                 for token, (start, end) in enumerate(self.spans)
-                if self.ids[token] == self.image_id and first <= start < end <= last
+                if self.ids[token] in self.pieces and first <= start < end <= last
             ]
-            for first, last in self.images
+            for first, last in written
         ]
 
 
-def pictured_window(expanded: Expanded, tokenizer: Any, places: Mapping[int, str]) -> Window:
+def pictured_window(
+    expanded: Expanded,
+    tokenizer: Any,
+    places: Mapping[int, str],
+    frames: Sequence[Sequence[Sequence[int]]] = (),
+) -> Window:
     """The window of a text with images; `roles` says what each token is.
 
-    That is ``image 1``, ``image 2``, ... for the pieces of images; of a chat the role of who says the token, or
-    ``template``; else ``special`` (marks that the processor writes about an image are special too) or ``text``.
+    That is ``image 1``, ``image 2``, ... for the pieces of images, ``video 1 frame 1``, ... for those of videos, or
+    ``video 1`` where frames are not known; of a chat the role of who says the token, or ``template``; else ``special``
+    (marks that the processor writes about an image are special too) or ``text``.
 
     Parameters
     ----------
@@ -73,6 +90,8 @@ def pictured_window(expanded: Expanded, tokenizer: Any, places: Mapping[int, str
         Its tokenizer.
     places
         What to show for tokens that are pieces of images; others are numbered.
+    frames
+        Of each video, the tokens of each frame; none where they are not known.
     """
     names = [str(name) for name in tokenizer.convert_ids_to_tokens(list(expanded.ids))]
     spans = without_added_spaces(expanded.text, names, expanded.spans)
@@ -80,7 +99,7 @@ def pictured_window(expanded: Expanded, tokenizer: Any, places: Mapping[int, str
     tokens = list(shown_tokens(expanded.text, names, spans, written))
     known = special_ids(tokenizer) | set(tokenizer.all_special_ids) - {tokenizer.unk_token_id}
     special = [token in known for token in expanded.ids]
-    for first, last in expanded.images:
+    for first, last in (*expanded.images, *expanded.videos):
         for token, (start, end) in enumerate(spans):
             special[token] = special[token] or first <= start < end <= last
     for token, is_special in enumerate(special):
@@ -89,10 +108,17 @@ def pictured_window(expanded: Expanded, tokenizer: Any, places: Mapping[int, str
         roles = [SPECIAL if is_special else TEXT for is_special in special]
     else:
         roles = list(roles_of(tuple(spans), list(expanded.contents)))
-    for image, pieces in enumerate(expanded.image_tokens(), start=1):
-        for number, token in enumerate(pieces, start=1):
-            special[token], roles[token] = False, f"{IMAGE} {image}"
-            tokens[token] = places.get(token, f"{IMAGE} {image} piece {number}")
+    pieces = {f"{IMAGE} {number}": tokens for number, tokens in enumerate(expanded.image_tokens(), start=1)}
+    for video, whole in enumerate(expanded.video_tokens(), start=1):
+        apart = frames[video - 1] if video <= len(frames) else ()
+        pieces |= {
+            f"{VIDEO} {video} {FRAME} {number}": list(own) for number, own in enumerate(apart, start=1)
+        }
+        pieces |= {} if apart else {f"{VIDEO} {video}": whole}
+    for name, own in pieces.items():
+        for number, token in enumerate(own, start=1):
+            special[token], roles[token] = False, name
+            tokens[token] = places.get(token, f"{name} piece {number}")
     return Window(
         ids=expanded.ids,
         special=tuple(special),
@@ -104,26 +130,50 @@ def pictured_window(expanded: Expanded, tokenizer: Any, places: Mapping[int, str
     )
 
 
-def image_groups(windows: Sequence[Window]) -> tuple[list[Window], list[str]]:
-    """Windows whose images have the names of groups, and these: ``image`` where no text has several, or many have.
+def picture_groups(windows: Sequence[Window]) -> tuple[list[Window], list[str]]:
+    """Windows whose images and frames have the names of groups, and these names.
+
+    Images are groups of their own where a text has several, at most 8; else they are ``image``. So are videos. Where no
+    text has more than one video, and it has at most 8 frames, the frames are groups: ``frame 1``, ``frame 2``, ...
 
     Examples
     --------
-    >>> window = Window((9, 3), (False, False), ((0, 1), (1, 2)), "text 1", 0, ("", "a"), roles=("image 1", "text"))
-    >>> image_groups([window])[1]
+    >>> def window(*roles):
+    ...     count = len(roles)
+    ...     return Window((9,) * count, (False,) * count, ((0, 1),) * count, "text 1", 0, ("",) * count, roles=roles)
+    >>> picture_groups([window("image 1", "text")])[1]
     ['image']
+    >>> picture_groups([window("video 1 frame 1", "video 1 frame 2", "text")])[1]
+    ['frame 1', 'frame 2']
     """
-    most = max((_number(role) for window in windows for role in set(window.roles)), default=0)
-    if 1 < most <= _MOST_APART:
-        return list(windows), [f"{IMAGE} {number}" for number in range(1, most + 1)]
-    merged = [
-        replace(window, roles=tuple(IMAGE if _number(role) else role for role in window.roles))
-        for window in windows
-    ]
-    return merged, [IMAGE] if most else []
+    parsed = [_parsed(role) for role in {role for window in windows for role in window.roles}]
+    images, videos = (
+        max((number for kind, number, _ in parsed if kind == wanted), default=0) for wanted in (IMAGE, VIDEO)
+    )
+    frames = max((frame for *_, frame in parsed), default=0)
+    framed = videos == 1 and frames > 1 and all(frame for kind, _, frame in parsed if kind == VIDEO)
+    of_image = [f"{IMAGE} {number}" for number in range(1, images + 1)]
+    of_video = [f"{VIDEO} {number}" for number in range(1, videos + 1)]
+    of_frame = [f"{FRAME} {number}" for number in range(1, frames + 1)]
+    images_apart = 1 < images <= _MOST_APART
+    kept_images = of_image if images_apart else [IMAGE] * (images > 0)
+    left = _MOST_APART - len(kept_images) + (not images_apart and images > 0)
+    frames_apart, videos_apart = framed and frames <= left, 1 < videos <= left
+    kept_videos = of_frame if frames_apart else of_video if videos_apart else [VIDEO] * (videos > 0)
+
+    def named(role: str) -> str:
+        kind, number, frame = _parsed(role)
+        if kind == IMAGE:
+            return role if images_apart else IMAGE
+        if kind == VIDEO:
+            return f"{FRAME} {frame}" if frames_apart else f"{VIDEO} {number}" if videos_apart else VIDEO
+        return role
+
+    renamed = [replace(window, roles=tuple(map(named, window.roles))) for window in windows]
+    return renamed, [*kept_images, *kept_videos]
 
 
-def _number(role: str) -> int:
-    """Of an image, from 1; 0 for what is none."""
-    kind, _, number = role.partition(" ")
-    return int(number) if kind == IMAGE and number else 0
+def _parsed(role: str) -> tuple[str, int, int]:
+    """Kind, number and frame, each from 1, 0 for none; the role itself for what is neither image nor video."""
+    told = _ROLE.fullmatch(role)
+    return (told[1], int(told[2]), int(told[3] or 0)) if told else (role, 0, 0)

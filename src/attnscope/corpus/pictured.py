@@ -1,4 +1,4 @@
-"""Texts and chats with images, as models of vision and language read them."""
+"""Texts and chats with images or videos, as models of vision and language read them."""
 
 import hashlib
 import json
@@ -14,28 +14,32 @@ from attnscope.corpus._datasets import names_a_dataset
 from attnscope.corpus._messages import CHAT_FIELDS
 from attnscope.corpus._names import Names
 from attnscope.corpus._opening import file_mode, is_standard_input, shown
-from attnscope.corpus._picture_parts import PLACE, chat_of, has_images, sources_of
+from attnscope.corpus._picture_parts import IMAGE, PLACES, VIDEO, chat_of, has_pictures, sources_of
+from attnscope.corpus._videos import Video, film_refused, is_film, video_of
 from attnscope.corpus.files import check_characters, files_below, json_objects, read_blocks
 from attnscope.corpus.images import Images, images_of
 from attnscope.corpus.texts import holds_text
 from attnscope.errors import AttnscopeError
 
-_NAME = b'"image'  # how the names of fields and parts begin that hold an image
+_NAMES = (b'"image', b'"video')  # how the names of fields and parts begin that hold an image or a video
 
 
 @dataclass(frozen=True, eq=False)
 class PicturedText:
-    """A text or a chat, and its images.
+    """A text or a chat, and its images and videos.
 
     Attributes
     ----------
     name
         By which results refer to it.
     text
-        With ``<image>`` where an image stands, or a model's own mark for it; None for a chat.
+        With ``<image>`` where an image stands and ``<video>`` where a video does, or a model's own mark for it; None
+        for a chat.
     messages
         Of a chat: ``role`` and ``content`` each, the content a list of parts as chat templates read them.
     images
+        In the order of their places.
+    videos
         In the order of their places.
     """
 
@@ -43,6 +47,7 @@ class PicturedText:
     text: str | None
     messages: tuple[dict[str, Any], ...]
     images: Images
+    videos: tuple[Video, ...] = ()
 
     def pixels(self) -> list[np.ndarray]:
         """RGB of each image, ``(row, column, 3)`` of 8 bits."""
@@ -74,9 +79,19 @@ class PicturedTexts:
         return iter(self._items)
 
     @property
+    def has_videos(self) -> bool:
+        """Whether any of them has a video."""
+        return any(item.videos for item in self._items)
+
+    @property
     def files(self) -> list[Path]:
         """The files of all images."""
-        return [file for item in self._items for file in item.images.files]
+        return [
+            file
+            for item in self._items
+            for images in (item.images, *(video.frames for video in item.videos))
+            for file in images.files
+        ]
 
     def sha256(self) -> str:
         """Hash names, texts and images in order.
@@ -90,29 +105,31 @@ class PicturedTexts:
         """
         digest = hashlib.sha256(b"pictured")
         for item in self._items:
-            digest.update(
-                json.dumps([item.name, item.text, item.messages, item.images.sha256()], default=str).encode()
-                + b"\n"
-            )
+            parts = [item.name, item.text, item.messages, item.images.sha256()]
+            parts += [(video.frames.sha256(), video.rate) for video in item.videos]
+            digest.update(json.dumps(parts, default=str).encode() + b"\n")
         return digest.hexdigest()
 
 
 def pictured_of(given: object, field: str | None = None) -> PicturedTexts | None:
-    """Take texts with images; None where what is given holds no image beside a text.
+    """Take texts with images or videos; None where what is given holds neither beside a text.
 
     Parameters
     ----------
     given
         Objects with ``text``, or ``messages`` (``conversations``), and with ``image`` or ``images``: paths, Pillow's
-        images, or arrays of pixels ``(row, column, 3)`` of 8 bits. Or a path of JSON Lines with such objects, of which
-        one at least has an image, or of a folder of them; paths in a file count from its own folder.
+        images, or arrays of pixels ``(row, column, 3)`` of 8 bits; or with ``video`` or ``videos``, each a folder of
+        frames, a list of images or an array ``(frame, row, column, 3)``, and ``fps``, their frames a second. Or a
+        path of JSON Lines with such objects, of which one at least has one of these, or of a folder of them; paths in a
+        file count from its own folder.
     field
         Where a field of the text is named, the text alone is read, and this gives None.
 
     Raises
     ------
     AttnscopeError
-        A line has no text, an image is not there or is none, or places and images do not agree.
+        A film is given, a line has no text, an image is not there or is none, or places do not agree with images or
+        videos.
 
     Examples
     --------
@@ -122,8 +139,11 @@ def pictured_of(given: object, field: str | None = None) -> PicturedTexts | None
     if field is not None:
         return None
     many = cast("list[Any]", given if isinstance(given, list | tuple) else [given])
+    film = next((item for item in many if isinstance(item, Path) and is_film(item) and item.is_file()), None)
+    if film is not None:
+        raise film_refused(film, "")
     files = [_files_at(item) if isinstance(item, Path) else [] for item in many]
-    if not any(map(has_images, many)) and not any(
+    if not any(map(has_pictures, many)) and not any(
         _has_pictured_lines(file) for each in files for file, _ in each
     ):
         return None
@@ -156,10 +176,10 @@ def _has_pictured_lines(path: Path) -> bool:
         return False
     before = b""
     for block in unpacked(path, read_blocks(path)):
-        if _NAME in before + block:
+        if any(name in before + block for name in _NAMES):
             lines = json_objects(path, "text", unpacked(path, read_blocks(path)))
-            return any(has_images(value) for _, value in lines)
-        before = block[-len(_NAME) :]
+            return any(has_pictures(value) for _, value in lines)
+        before = block[-len(_NAMES[0]) :]
     return False
 
 
@@ -186,11 +206,16 @@ def _of(value: object, name: str, folder: Path | None) -> PicturedText:
     text: Any = named.get("text")
     if isinstance(text, str):
         check_characters(text, name)
-        return PicturedText(name, text, (), _images(sources_of(named, name), name, folder))
-    if not any(named.get(field) for field in CHAT_FIELDS):
-        raise AttnscopeError(f"{name}: expected a text (with {PLACE} where an image stands) or messages")
-    messages, sources = chat_of(named, name)
-    return PicturedText(name, None, tuple(messages), _images(sources, name, folder))
+        messages, sources = [], {kind: sources_of(named, name, kind) for kind in (IMAGE, VIDEO)}
+    elif any(named.get(field) for field in CHAT_FIELDS):
+        text = None
+        messages, sources = chat_of(named, name)
+    else:
+        raise AttnscopeError(
+            f"{name}: expected a text (with {' or '.join(PLACES.values())} where one stands) or messages"
+        )
+    videos = tuple(video_of(source, named.get("fps"), name, folder) for source in sources[VIDEO])
+    return PicturedText(name, text, tuple(messages), _images(sources[IMAGE], name, folder), videos)
 
 
 def _images(sources: Sequence[Any], name: str, folder: Path | None) -> Images:

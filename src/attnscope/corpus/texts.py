@@ -17,7 +17,7 @@ from attnscope.corpus._given import each, kept
 from attnscope.corpus._messages import CHAT_FIELDS, messages_of
 from attnscope.corpus._names import Names
 from attnscope.corpus._opening import STANDARD_INPUT, file_mode, is_standard_input, shown
-from attnscope.corpus._picture_parts import has_images
+from attnscope.corpus._picture_parts import has_pictures
 from attnscope.corpus._spool import Spool
 from attnscope.corpus._unchanged import Unchanged
 from attnscope.corpus.files import (
@@ -371,7 +371,7 @@ class _JsonLines:
     def texts(self) -> Iterator[Text]:
         for number, value in self.objects(self.field):
             where = f"{shown(self.file.path)}, line {number}"
-            if self.text_alone and has_images(value):
+            if self.text_alone and has_pictures(value):
                 raise AttnscopeError(
                     f"{where}: names an image, and texts with images are read from files here alone: copy them, or "
                     "name the field of the text (--field)"

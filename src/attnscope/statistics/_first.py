@@ -38,7 +38,9 @@ def first_of(
     if isinstance(sense, PicturedTexts | Images) and targets is not None:
         raise AttnscopeError("target is of texts and sounds, and these are neither: leave it out")
     if isinstance(sense, PicturedTexts):
-        pictured = load_pictured_model(model, processor=asked.processor, loading=asked.loading)
+        pictured = load_pictured_model(
+            model, processor=asked.processor, loading=asked.loading, videos=sense.has_videos
+        )
         return PicturedMeasurement(pictured, sense, _NAMES, asked, None, None)
     if isinstance(sense, Images):
         vision = load_vision_model(

@@ -29,6 +29,7 @@ NOTES = (
     "patches",
     "sounds",
     "pictures",
+    "videos",
     "words",
     "pool",
     "until",
@@ -111,6 +112,11 @@ def _returned(run: RunFolder, results: xr.Dataset, summary: xr.Dataset | None) -
         "image_tiles",
         "image_rows",
         "image_columns",
+        "video_first",
+        "video_tokens",
+        "video_frames",
+        "video_rows",
+        "video_columns",
     ]
     others = [name for name in results.data_vars if name not in known]
     results = results[[*(name for name in known if name in results), *others]]

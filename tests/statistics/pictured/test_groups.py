@@ -3,7 +3,7 @@
 import pytest
 
 from attnscope import AttnscopeError
-from attnscope.corpus import Window, grouping_of, image_groups
+from attnscope.corpus import Window, grouping_of, picture_groups
 from attnscope.statistics.pictured._groups import grouping_of_pictured
 
 
@@ -14,11 +14,29 @@ def window(*roles):
 
 def test_many_images_are_one_group():
     names = [f"image {number}" for number in range(1, 10)]
-    [merged], groups = image_groups([window(*names, "text")])
+    [merged], groups = picture_groups([window(*names, "text")])
     assert groups == ["image"]
     assert merged.roles == ("image",) * 9 + ("text",)
-    assert image_groups([window(*names[:8], "text")])[1] == names[:8]
-    assert image_groups([window("text")])[1] == []
+    assert picture_groups([window(*names[:8], "text")])[1] == names[:8]
+    assert picture_groups([window("text")])[1] == []
+
+
+def test_frames_are_groups_where_there_are_few_of_one_video():
+    few = [f"video 1 frame {number}" for number in range(1, 8)]
+    own = [name.removeprefix("video 1 ") for name in few]
+    [renamed], groups = picture_groups([window("image 1", *few, "text")])
+    assert groups == ["image", *own]
+    assert renamed.roles == ("image", *own, "text")
+    more = [*few, "video 1 frame 8", "video 1 frame 9"]
+    [merged], groups = picture_groups([window(*more, "text")])
+    assert groups == ["video"]
+    assert merged.roles == ("video",) * 9 + ("text",)
+    assert picture_groups([window("video 1"), window(*few)])[1] == [
+        "video"
+    ]  # where frames of one are not known
+    assert picture_groups([window("image 1", "image 2", "video 1 frame 1", "video 2 frame 1")])[1] == [
+        *("image 1", "image 2", "video 1", "video 2")
+    ]
 
 
 def test_texts_and_chats_may_stand_together():

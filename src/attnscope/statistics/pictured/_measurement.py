@@ -13,7 +13,7 @@ import torch
 
 from attnscope.attention import output_of
 from attnscope.capture import Team, capture_notes, configured_length, device_of, forward, sees_ahead, watching
-from attnscope.corpus import GroupedWindows, Grouping, image_groups, pictured_window
+from attnscope.corpus import IMAGE, VIDEO, GroupedWindows, Grouping, picture_groups, pictured_window
 from attnscope.errors import AttnscopeError
 from attnscope.progress import Progress, tell_nobody
 from attnscope.statistics._labelled import labelled
@@ -28,10 +28,11 @@ from attnscope.statistics._sample import (
     shown_heads,
     tile_size,
 )
+from attnscope.statistics.pictured._frames import Frames
 from attnscope.statistics.pictured._groups import grouping_of_pictured
 from attnscope.statistics.pictured._reading import PicturedReading, Placed
 from attnscope.statistics.pictured._tiles import Tiles
-from attnscope.statistics.pictured._views import image_sizes, with_views
+from attnscope.statistics.pictured._views import picture_sizes, with_views
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -60,20 +61,24 @@ class PicturedMeasurement:
         self.model, self.texts, self.template = model, list(islice(texts, asked.limit)), template
         self.observation = asked.observation
         self.names, self.progress = names, asked.progress or tell_nobody
-        self.tiles = Tiles(model)
+        self.tiles, self.frames = Tiles(model), Frames(model)
         self.notes: dict[str, str] = {}
         self.team = Team()
         if not self.texts:
-            raise AttnscopeError("no text: expected at least one, with its images")
+            raise AttnscopeError("no text: expected at least one, with its images or videos")
         placed = [self._place(item) for item in self.texts]
-        windows, images = image_groups([each.window for each in placed])
-        self.grouping = grouping_of_pictured(grouping, windows, images)
+        windows, pictures = picture_groups([each.window for each in placed])
+        self.grouping = grouping_of_pictured(grouping, windows, pictures)
         windows = list(GroupedWindows(windows, self.grouping))
         self.placed = [replace(each, window=window) for each, window in zip(placed, windows, strict=True)]
         self.images = max(len(item.images) for item in self.texts)
+        self.videos = max(len(item.videos) for item in self.texts)
         self.reach = max(map(len, windows)) - 1
         self.band = asked.band_within(self.reach, f"texts of {self.reach + 1} tokens")
-        first = max(range(len(windows)), key=lambda number: min(1, len(self.texts[number].images)))
+        first = max(
+            range(len(windows)),
+            key=lambda number: bool(self.placed[number].images or self.placed[number].videos),
+        )
         _, given = model.read(self.texts[first], template)
         self.sites = model.verify(given, self.texts[first].name)
         self.notes |= capture_notes(model.decoder)
@@ -100,28 +105,49 @@ class PicturedMeasurement:
         if most is not None and 0 < most < len(expanded.ids):
             raise AttnscopeError(
                 f"{item.name} has {len(expanded.ids):,} tokens with its images, and the model takes {most:,}: give "
-                "smaller or fewer images, or less text"
+                "smaller or fewer images or frames, or less text"
             )
-        tiles = tuple(self.tiles.of(expanded, given))
+        frames, of_frames = self.frames.of(expanded, given, len(item.images))
+        tiles = (*self.tiles.of(expanded, given), *of_frames)
         names = {token: name for tile in tiles for token, name in tile.names.items()}
-        window = pictured_window(expanded, self.model.loaded.tokenizer, names)
-        return Placed(window, expanded.image_tokens(), tiles)
+        window = pictured_window(expanded, self.model.loaded.tokenizer, names, frames)
+        return Placed(window, expanded.image_tokens(), expanded.video_tokens(), tiles)
 
     def _say_tiles(self) -> None:
-        told = [tile for placed in self.placed for tile in placed.tiles]
+        for kind, key, tellers in ((IMAGE, "pictures", self.tiles), (VIDEO, "videos", self.frames)):
+            self._say_tiles_of(kind, key, tellers)
+
+    def _say_tiles_of(self, kind: str, key: str, tellers: Tiles | Frames) -> None:
+        told = [tile for placed in self.placed for tile in placed.tiles if tile.kind == kind]
+        part = "each frame" if kind == VIDEO else "an image"
         grids = sorted({(tile.rows, tile.columns) for tile in told})
         shown = ", ".join(f"{rows} x {columns}" for rows, columns in grids[:3]) + ", ..." * (len(grids) > 3)  # noqa: PLR2004
         if told:
             how = (
                 "by the grids that the processor tells"
-                if self.tiles.told == {"processor"}
+                if tellers.told == {"processor"}
                 else "found by changing pixels place by place"
             )
-            self.notes["pictures"] = f"Rows and columns of image tokens: {shown} ({how})."
-        if self.tiles.unknown:
-            self.notes["pictures"] = " ".join(
-                [self.notes.get("pictures", ""), f"No map over an image: {self.tiles.unknown}."]
+            self.notes[key] = f"Rows and columns of {kind} tokens: {shown} ({how})." + self._together() * (
+                kind == VIDEO
+            )
+        if tellers.unknown:
+            self.notes[key] = " ".join(
+                [self.notes.get(key, ""), f"No map over {part}: {tellers.unknown}."]
             ).strip()
+
+    def _together(self) -> str:
+        """How many frames that were given are read as one, where that is not 1."""
+        shares = {
+            len(video.frames) / steps
+            for placed, text in zip(self.placed, self.texts, strict=True)
+            for number, video in enumerate(text.videos, start=1)
+            if (steps := sum((tile.kind, tile.image) == (VIDEO, number) for tile in placed.tiles))
+        }
+        most = max(shares, default=1)
+        return f" A frame is a step of up to {-(-most // 1):g} frames that were given, read as one." * (
+            most > 1
+        )
 
     @torch.no_grad()
     def _check_places(self, window: Window, given: dict[str, Any]) -> None:
@@ -187,7 +213,7 @@ class PicturedMeasurement:
             number,
             self.grouping.names,
         )
-        return results.assign(image_sizes(self.placed[number], self.images))
+        return results.assign(picture_sizes(self.placed[number], self.images, self.videos))
 
     def sample(self, results: xr.Dataset, asked: Sequence[tuple[int, int]]) -> xr.Dataset | None:
         """The attention over the first texts, and their images."""
@@ -213,7 +239,7 @@ class PicturedMeasurement:
         return with_views(
             sample,
             [self.placed[number] for number in shown],
-            [self.texts[number].pixels() for number in shown],
+            [self.texts[number] for number in shown],
             pixels,
-            self.model.processor.image_processor,
+            {kind: getattr(self.model.processor, f"{kind}_processor", None) for kind in (IMAGE, VIDEO)},
         )

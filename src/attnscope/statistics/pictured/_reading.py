@@ -41,8 +41,9 @@ class PicturedReading(Reading):
 
 @dataclass(frozen=True)
 class Placed:
-    """A window, the tokens of each of its images, and their rows and columns where they are known."""
+    """A window, the tokens of each of its images and videos, and frames, rows and columns where known."""
 
     window: Window
     images: list[list[int]]
+    videos: list[list[int]]
     tiles: tuple[Tile, ...]

@@ -54,8 +54,9 @@ def scan_pictured(
     -------
     xarray.Dataset
         As of text with groups. Beside it, per text and image, ``image_first``, ``image_tokens``, ``image_tiles``,
-        ``image_rows`` and ``image_columns``, -1 where not known. The attribute ``pictures`` says how rows and columns
-        are known, or why not.
+        ``image_rows`` and ``image_columns``, of videos ``video_first``, ``video_tokens``, ``video_frames``,
+        ``video_rows`` and ``video_columns``, -1 where not known. The attributes ``pictures`` and ``videos`` say how
+        rows and columns are known, or why not.
 
     Raises
     ------
@@ -71,7 +72,9 @@ def scan_pictured(
         else chat_template
     )
     grouping = None if groups is None else grouping_of(groups)
-    pictured = load_pictured_model(model, processor=asked.processor, loading=asked.loading)
+    pictured = load_pictured_model(
+        model, processor=asked.processor, loading=asked.loading, videos=texts.has_videos
+    )
     job = PicturedMeasurement(pictured, texts, names, asked, grouping, template)
     settings = {
         "limit": asked.limit,

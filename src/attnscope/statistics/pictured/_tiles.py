@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from attnscope.capture import merged_side
+from attnscope.corpus import IMAGE, VIDEO
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from attnscope.capture import PicturedModel
     from attnscope.corpus import Expanded
 
+PIXELS, OF_VIDEOS = "pixel_values", "pixel_values_videos"
 _IMAGES, _TILED = 4, 5  # dimensions of pixels: (image, channel, row, column), or tiles of images
 _PLACES = 5  # that are changed one after another: the corners and the middle
 _RIGHT = 4  # of these that must be told by the token that changes most
@@ -22,18 +24,23 @@ _RIGHT = 4  # of these that must be told by the token that changes most
 
 @dataclass(frozen=True)
 class Tile:
-    """An image, or a part of one that is read by itself, as tokens in rows and columns.
+    """An image, a frame of a video, or a part of an image that is read by itself, as tokens in rows and columns.
 
     Attributes
     ----------
     image, number
-        Of the image in its text and of the tile in its image, from 1; number 0 for a whole image.
+        Of the image (or the video) in its text and of the tile (or the frame) in it, from 1; number 0 for a whole
+        image.
     rows, columns
         Of tokens.
     tokens
         Row by row.
     source
         Number among the pixels that the model is given, from 0; -1 where these are no images, but patches in a row.
+    kind
+        ``image`` or ``video``.
+    key
+        Under which the model is given the pixels.
 
     Examples
     --------
@@ -47,11 +54,14 @@ class Tile:
     columns: int
     tokens: tuple[int, ...]
     source: int
+    kind: str = IMAGE
+    key: str = PIXELS
 
     @property
     def name(self) -> str:
         """What the tile is called."""
-        return f"image {self.image}" + (f" tile {self.number}" if self.number else "")
+        part = "frame" if self.kind == VIDEO else "tile"
+        return f"{self.kind} {self.image}" + (f" {part} {self.number}" if self.number else "")
 
     @property
     def names(self) -> dict[int, str]:
@@ -92,6 +102,8 @@ class Tiles:
         pieces = expanded.image_tokens()
         if not any(pieces):
             return []
+        if expanded.videos and "image_grid_thw" not in given and OF_VIDEOS not in given:
+            return self._not_known("the processor puts images and frames among the same pixels")
         grids: Any = given.get("image_grid_thw")
         if grids is not None:
             tiles = self._by_grids(pieces, grids.tolist())
@@ -138,24 +150,23 @@ class Tiles:
             ]
         tiles: list[Tile] = []
         for source, (image, number, tokens) in enumerate(parts):
-            height, width = pixels[source].shape[-2:]
-            rows = round((len(tokens) * height / width) ** 0.5)
-            columns = len(tokens) // max(1, rows)
-            if rows * columns != len(tokens) or rows * width != columns * height:
+            shape = rows_and_columns(len(tokens), pixels[source].shape[-2:])
+            if shape is None:
+                height, width = pixels[source].shape[-2:]
                 return self._not_known(
                     f"{len(tokens)} tokens fill no rows and columns of {height} x {width} pixels"
                 )
-            tiles.append(Tile(image, number, rows, columns, tuple(tokens), source))
+            tiles.append(Tile(image, number, *shape, tuple(tokens), source))
         for tile in tiles:
             if len(tile.tokens) not in self._probed:
-                self._probed[len(tile.tokens)] = self._follows(tile, given)
+                self._probed[len(tile.tokens)] = self.follows(tile, given)
             if not self._probed[len(tile.tokens)]:
                 return self._not_known(
                     "its image tokens do not follow the pixels of their places (a resampler?)"
                 )
         return tiles
 
-    def _follows(self, tile: Tile, given: dict[str, Any]) -> bool:
+    def follows(self, tile: Tile, given: dict[str, Any]) -> bool:
         """Whether, where the pixels of one place change, the token of that place changes most."""
         rows, columns = tile.rows - 1, tile.columns - 1
         places = {(0, 0), (0, columns), (rows, 0), (rows, columns), (rows // 2, columns // 2)}
@@ -164,7 +175,7 @@ class Tiles:
         for row, column in sorted(places):
             changed = {
                 **given,
-                "pixel_values": _changed(given["pixel_values"], tile, row, column, pixels_of(given)),
+                tile.key: _changed(given[tile.key], tile, row, column, pixels_of(given, tile.key)),
             }
             moved = (self._states(changed, tile) - before).norm(dim=-1)
             right += int(moved.argmax()) == row * tile.columns + column
@@ -179,16 +190,30 @@ class Tiles:
         return []
 
 
-def pixels_of(given: dict[str, Any]) -> list[Tensor] | None:
-    """The images or tiles that a model is given, ``(channel, row, column)``; None where they are patches in a row.
+def rows_and_columns(tokens: int, pixels: tuple[int, int] | torch.Size) -> tuple[int, int] | None:
+    """So many tokens in rows and columns of the shape of an image, ``(row, column)``; None where they do not fill them.
+
+    Examples
+    --------
+    >>> rows_and_columns(8, (16, 32)), rows_and_columns(9, (16, 32))
+    ((2, 4), None)
+    """
+    height, width = pixels
+    rows = round((tokens * height / width) ** 0.5)
+    columns = tokens // max(1, rows)
+    return (rows, columns) if rows * columns == tokens and rows * width == columns * height else None
+
+
+def pixels_of(given: dict[str, Any], key: str = PIXELS) -> list[Tensor] | None:
+    """The images, tiles or frames that a model is given, ``(channel, row, column)``; None for patches in a row.
 
     Images of several sizes lie in the corner of the largest.
     """
-    values: Any = given.get("pixel_values")
+    values: Any = given.get(key)
     if not isinstance(values, torch.Tensor) or values.ndim not in (_IMAGES, _TILED):
         return None
     flat = list(values.flatten(0, values.ndim - _IMAGES))
-    sizes: Any = given.get("image_sizes")
+    sizes: Any = given.get("image_sizes") if key == PIXELS else None
     if sizes is None or len(sizes) != len(flat):
         return flat
     shapes = [tuple(int(side) for side in size) for size in sizes]

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from attnscope.corpus import IMAGE, VIDEO
 from attnscope.statistics.images import jpeg, jpeg_of
 from attnscope.statistics.pictured._tiles import Tile, pixels_of
 
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
 
     import xarray as xr
 
+    from attnscope.corpus import PicturedText
     from attnscope.statistics.pictured._reading import Placed
 
 _OF_IMAGES = {
@@ -25,35 +27,52 @@ _OF_IMAGES = {
 }
 
 
-def image_sizes(placed: Placed, images: int) -> dict[str, Any]:
-    """Where the tokens of each image of a text lie, ``(text, image)``; -1 where there is no image, or it is not known.
+_OF_VIDEOS = {
+    "video_first": "first token",
+    "video_tokens": "tokens",
+    "video_frames": "frames that are read by themselves",
+    "video_rows": "rows of tokens in each frame",
+    "video_columns": "columns of tokens in each frame",
+}
+
+
+def picture_sizes(placed: Placed, images: int, videos: int) -> dict[str, Any]:
+    """Where the tokens of each image and video of a text lie; -1 where there is none, or it is not known.
 
     Parameters
     ----------
     placed
         The text.
-    images
+    images, videos
         The most that a text has.
     """
-    sizes = {name: np.full((1, images), -1) for name in _OF_IMAGES}
-    for image, tokens in enumerate(placed.images):
-        tiles = [tile for tile in placed.tiles if tile.image == image + 1]
+    of_images = _sizes(placed, IMAGE, placed.images, images, _OF_IMAGES) if images else {}
+    return of_images | (_sizes(placed, VIDEO, placed.videos, videos, _OF_VIDEOS) if videos else {})
+
+
+def _sizes(
+    placed: Placed, kind: str, pieces: list[list[int]], most: int, named: dict[str, str]
+) -> dict[str, Any]:
+    """Of one kind, ``(text, image)`` or ``(text, video)``."""
+    sizes = {name: np.full((1, most), -1) for name in named}
+    for image, tokens in enumerate(pieces):
+        tiles = [tile for tile in placed.tiles if (tile.kind, tile.image) == (kind, image + 1)]
         known = (tokens[0] if tokens else -1, len(tokens))
         shape = (len(tiles), tiles[0].rows, tiles[0].columns) if tiles else ()
-        for name, value in zip(_OF_IMAGES, (*known, *shape), strict=False):
+        for name, value in zip(named, (*known, *shape), strict=False):
             sizes[name][0, image] = value
     return {
-        name: (("text", "image"), sizes[name], {"long_name": f"of images: {words}", "units": ""})
-        for name, words in _OF_IMAGES.items()
+        name: (("text", kind), sizes[name], {"long_name": f"of {kind}s: {words}", "units": ""})
+        for name, words in named.items()
     }
 
 
 def with_views(
     sample: xr.Dataset,
     placed: Sequence[Placed],
-    originals: Sequence[Sequence[np.ndarray]],
+    texts: Sequence[PicturedText],
     given: Sequence[dict[str, Any]],
-    processor: Any,
+    processors: dict[str, Any],
 ) -> xr.Dataset:
     """The sample with its images.
 
@@ -64,14 +83,14 @@ def with_views(
     place = of.copy()
     views: list[tuple[int, Tile, str]] = []
     for window, window_tiles in enumerate(placed):
-        pixels = pixels_of(given[window])
         for tile in window_tiles.tiles:
             tokens = np.array([token for token in tile.tokens if token < of.shape[1]], dtype=int)
             of[window, tokens], place[window, tokens] = len(views), np.arange(len(tokens))
+            pixels = pixels_of(given[window], tile.key)
             picture = (
-                jpeg(pixels[tile.source], processor)
+                jpeg(pixels[tile.source], processors[tile.kind])
                 if pixels is not None and tile.source >= 0
-                else jpeg_of(originals[window][tile.image - 1], tile.columns / tile.rows)
+                else jpeg_of(_original(texts[window], window_tiles, tile), tile.columns / tile.rows)
             )
             views.append((window, tile, picture))
     if not views:
@@ -85,3 +104,13 @@ def with_views(
         view_rows=("view", np.array([tile.rows for _, tile, _ in views])),
         view_columns=("view", np.array([tile.columns for _, tile, _ in views])),
     )
+
+
+def _original(text: PicturedText, placed: Placed, tile: Tile) -> np.ndarray:
+    """What was given of a tile: an image, or of a video the first of the frames that are read in one."""
+    if tile.kind == IMAGE:
+        return text.pixels()[tile.image - 1]
+    frames = text.videos[tile.image - 1].pixels()
+    steps = sum((other.kind, other.image) == (VIDEO, tile.image) for other in placed.tiles)
+    together = -(-len(frames) // steps)
+    return frames[min(len(frames) - 1, (tile.number - 1) * together)]
