@@ -36,16 +36,20 @@ class Started:
         The folder that it is typed in.
     prepare
         Done before anything of attnscope is used, in the new process.
+    instead
+        A function that is called with these arguments, as words, in place of the command.
     environment
         Variables that are set there.
     """
 
-    def __init__(self, *arguments, cwd=".", prepare=None, **environment):
+    def __init__(self, *arguments, cwd=".", prepare=None, instead=None, **environment):
         self._place = Path(tempfile.mkdtemp())
         self._files = [self._place / name for name in ("out", "err")]
         words = [*map(str, arguments)]
         self._process = _SERVER.Process(
-            target=_run, args=(words, str(cwd), [*map(str, self._files)], environment, prepare), daemon=True
+            target=_run,
+            args=(words, str(cwd), [*map(str, self._files)], environment, prepare, instead),
+            daemon=True,
         )
         self._process.start()
 
@@ -74,7 +78,7 @@ class Started:
         return tuple(printed)
 
 
-def _run(words, cwd, files, environment, prepare):
+def _run(words, cwd, files, environment, prepare, instead):
     os.setsid()
     signal.signal(signal.SIGINT, signal.default_int_handler)  # whatever the shell of these tests heeds
     os.chdir(cwd)
@@ -84,6 +88,9 @@ def _run(words, cwd, files, environment, prepare):
     sys.argv = ["attnscope", *words]
     if prepare is not None:
         prepare()
+    if instead is not None:
+        instead(*words)
+        return
     from attnscope.cli import main
 
     main()

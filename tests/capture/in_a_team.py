@@ -1,6 +1,5 @@
-"""What each process of a team does: run by torchrun, with a model, a folder for the run, and one for what it says."""
+"""What each process of a team does, with a model, a folder for the run, and one for what it says."""
 
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +16,8 @@ def main(model, run, said):
     found = attnscope.scan(model, **given)
     rank = dist.get_rank()
     np.savez(
-        said / f"{rank}.npz", **{name: one.values for name, one in found.items() if one.dtype.kind == "f"}
+        Path(said) / f"{rank}.npz",
+        **{name: one.values for name, one in found.items() if one.dtype.kind == "f"},
     )
 
     def stop(progress):
@@ -35,7 +35,3 @@ def main(model, run, said):
     except AttnscopeError as error:
         print(error, flush=True)
     dist.destroy_process_group()
-
-
-if __name__ == "__main__":
-    main(sys.argv[1], Path(sys.argv[2]), Path(sys.argv[3]))

@@ -1,8 +1,6 @@
 """A model whose heads are shared out among two processes."""
 
-import subprocess
-import sys
-from pathlib import Path
+from socket import socket
 
 import numpy as np
 import pytest
@@ -11,8 +9,10 @@ import attnscope
 from attnscope import AttnscopeError, open_run
 from attnscope.capture import load_model
 from attnscope.store import unpacked
+from tests.capture import in_a_team
 from tests.capture.in_a_team import TEXTS
 from tests.families import tiny
+from tests.process import Started
 
 
 @pytest.fixture(scope="module")
@@ -24,10 +24,18 @@ def team(tmp_path_factory):
     model.resize_token_embeddings(len(tokenizer))
     model.save_pretrained(folder / "model")
     tokenizer.save_pretrained(folder / "model")
-    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone"]
-    script = [Path(__file__).with_name("in_a_team.py"), folder / "model", folder / "run", folder]
-    done = subprocess.run([*command, *script], capture_output=True, text=True, timeout=240, check=False)
-    assert done.returncode == 0, done.stderr
+    with socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    given = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    words = [folder / "model", folder / "run", folder]
+    processes = [  # with what torchrun sets
+        Started(*words, instead=in_a_team.main, RANK=rank, LOCAL_RANK=rank, OMP_NUM_THREADS="1", **given)
+        for rank in ("0", "1")
+    ]
+    said = [process.communicate(240) for process in processes]
+    assert [process.returncode for process in processes] == [0, 0], said
+    done = "".join(out for out, _ in said)
     return folder, done
 
 
@@ -44,9 +52,9 @@ def test_each_process_has_the_results_of_all_heads(team):
 
 def test_the_first_keeps_a_run_that_goes_on_where_it_stopped(team):
     folder, done = team
-    assert done.stdout.count("stopped") == 2
-    assert "rank 0 has True" in done.stdout
-    assert "rank 1 has False" in done.stdout
+    assert done.count("stopped") == 2
+    assert "rank 0 has True" in done
+    assert "rank 1 has False" in done
     whole = attnscope.scan(folder / "model", TEXTS, window=32, batch_size=1, groups="kinds", device="cpu")
     kept = open_run(folder / "run")
     np.testing.assert_allclose(kept.entropy, whole.entropy, rtol=1e-4)
@@ -63,7 +71,7 @@ def test_the_maps_are_of_all_heads(team):
 
 
 def test_what_cannot_put_heads_together_refuses_them(team):
-    assert team[1].stdout.count("are shared out among 2 processes (tp_plan)") == 2
+    assert team[1].count("are shared out among 2 processes (tp_plan)") == 2
 
 
 @pytest.mark.parametrize(
