@@ -32,10 +32,11 @@ from attnscope.mechanism._catalogue import ANALYSES
 from attnscope.mechanism._stored import StoredAnalyses, load_explanation
 from attnscope.mechanism._study import DEFAULT_TEXTS, Study, Tokenizer, equal_windows
 from attnscope.mechanism.arrays import Completion, amplitude_spectrum, in_band, principal_components
-from attnscope.mechanism.evidence import position_table
+from attnscope.mechanism.evidence import Sums, position_table, sums_of
 from attnscope.progress import Progress, Tell, tell_nobody
 from attnscope.statistics import window_length
-from attnscope.store import RunFolder, Signature, keeping_elsewhere
+from attnscope.store import InUseError, RunFolder, Signature, is_finished, keeping_elsewhere
+from attnscope.tasks import Parts, Share, do_share, pending, task_in
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -55,6 +56,7 @@ def explain(
     tokenizer: Tokenizer = None,
     out: str | Path | Callable[[Signature], Path] | None = None,
     repair: bool = False,
+    task: str | None = None,
     window: int | None = None,
     limit: int = DEFAULT_TEXTS,
     band: int = 10,
@@ -91,6 +93,9 @@ def explain(
         run that was stopped does the rest.
     repair
         Whether to make again what was damaged in a finished run; else such a run is refused.
+    task
+        Which part of the texts this process reads, as in `attnscope.scan`: every N-th unit of 16 batches. The last one
+        to finish makes the analyses, of which some read a few texts more.
     window
         Tokens of a window; all are equally long, shorter ones are left out. By default what the model takes.
     limit
@@ -135,6 +140,7 @@ def explain(
     >>> bool(found["verdict"].agree.sel(layer=0).any())
     True
     """
+    part = task_in(task, out)
     refuse_senses("explain", MODEL if model is None else model, texts, field=field, revision=revision)
     corpus, target = texts_and_targets(texts, targets, field=field, by_line=by_line)
     check_whole(
@@ -181,8 +187,27 @@ def explain(
         tree = xr.DataTree.from_dict(_made(study, more) | beside)
         tree.attrs = attributes | {"skipped": json.dumps(study.reasons)}
         return tree
-    with RunFolder(Path(out(signature) if callable(out) else out), signature, repair=repair) as run:
+    folder = Path(out(signature) if callable(out) else out)
+    parts = None
+    if part is not None and not is_finished(folder):
+        parts = do_share(part, folder, signature, partial(_read_share, study), attributes, repair=repair)
+        if not parts.is_whole():
+            return xr.DataTree(xr.Dataset(attrs=pending(part, folder, signature)))
+    run = RunFolder(folder, signature, repair=repair)
+    try:
+        run.__enter__()
+    except InUseError:  # by another task that was done at the same moment
+        if parts is None:
+            raise
+        return xr.DataTree(xr.Dataset(attrs=pending(part, folder, signature)))
+    with run:
         return _in_folder(run, study, more, others, attributes)
+
+
+def _read_share(study: Study, part: RunFolder, share: Share) -> None:
+    """A task's units of the pass over the texts."""
+    for sums in study.gather_units(share):
+        part.append(sums, int(sums.text[0]))
 
 
 def _settings(study: Study, length: int, more: Sequence[Analysis]) -> dict[str, Any]:
@@ -209,13 +234,24 @@ def _in_folder(
     """What the run lacks is made and kept; the tree is read from it, as a later call will."""
     study.stored = stored = StoredAnalyses(run)
     asked = [analysis.name for analysis in more]
+    parts = None if run.complete else Parts(run.path, run.signature)
+    if parts is not None and parts.is_whole():
+        study.kept_sums = partial(_sums_of_part, parts)
     if not stored.answers(asked):
         stored.finish(asked, list(_made(study, more)), study.reasons, attributes)
     for other in others:
         stored.get(other.file, other.analysed)
     stored.beside([other.named() for other in others])
+    if parts is not None:
+        parts.drop()
     study.tell(Progress("done", 1.0))
     return load_explanation(run)
+
+
+def _sums_of_part(parts: Parts, texts: range) -> dict[int, Sums] | None:
+    """What a task has read of a unit of texts."""
+    piece = parts.piece(texts)
+    return None if piece is None else sums_of(piece)
 
 
 def _made(study: Study, more: Sequence[Analysis]) -> dict[str, xr.Dataset]:

@@ -116,6 +116,16 @@ class Parts:
                     there.append(lacking)
         return in_a_row([pieces[first] for first in sorted(pieces)])
 
+    def piece(self, texts: range) -> xr.Dataset | None:
+        """What a part has of texts that it keeps as one piece; None where none does.
+
+        Raises
+        ------
+        AttnscopeError
+            It is damaged.
+        """
+        return next((part.piece(texts) for part in self.folders if texts in part.pieces), None)
+
     def drop(self) -> None:
         """Take the parts away, as the run has all that they have; but none to which a process is writing."""
         held: list[RunFolder] = []

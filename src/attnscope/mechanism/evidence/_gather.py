@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 
+UNIT = 16  # batches whose sums are made apart from others', whoever makes them
 _FOR_MATCHING = 32  # tokens are enough to tell which matrix gave which queries
 
 
@@ -139,7 +140,113 @@ class Evidence:
         return [layer for layer in self.layers if layer.projections.form == "bilinear"]
 
 
-@torch.no_grad()
+@dataclass(eq=False)
+class Sums:
+    """What of a layer is summed over some texts.
+
+    Attributes
+    ----------
+    moments, band_sums, has_bias
+        As in `Layer`.
+    """
+
+    moments: StateMoments
+    band_sums: list[Float[np.ndarray, "head offset"]] = field(default_factory=list)
+    has_bias: bool = False
+
+
+class Gathering:
+    """The pass over the texts, unit after unit: sums of each unit, and what they come to.
+
+    Parameters
+    ----------
+    model, windows, band, layer, head
+        See `gather`.
+    """
+
+    def __init__(
+        self, model: PreTrainedModel, windows: Windows, *, band: int, layer: int | None, head: int | None
+    ) -> None:
+        self.model, self.band, self.asked = model, band, (layer, head)
+        self.windows = list(windows)
+        self.ids = token_ids(self.windows, least=2)
+        first = model_inputs(model, self.ids[:1])
+        sites, _ = verify(model, first, text=self.ids.names[0])
+        check_self_attention(model, sites)
+        start = model_inputs(model, self.ids[:1].start(_FOR_MATCHING))
+        self.matrices_of = projections(model, start)
+        self.layers: dict[int, Layer] = {}
+
+    def units(self) -> list[range]:
+        """Texts of each unit."""
+        places = [place for place, _ in batches(self.ids)]
+        chosen = [places[first : first + UNIT] for first in range(0, len(places), UNIT)]
+        return [range(unit[0].start, unit[-1].stop) for unit in chosen]
+
+    @torch.no_grad()
+    def read(self, texts: range, progress: Callable[[int, int], None] | None = None) -> dict[int, Sums]:
+        """Run the texts of a unit through the model; sums by the number of the layer."""
+        if texts.start:
+            self._see_first()
+        sums: dict[int, Sums] = {}
+
+        def observe(site: Site, call: AttentionCall, states: Tensor, _: Tensor) -> Tensor:
+            output, rows = measure(call, Need(band=self.band))
+            if site.kind == "cross" or rows.band is None:
+                return output
+            if not texts.start and site.index not in self.layers:
+                self.layers[site.index] = self._layer(site, call, states)
+            if site.index not in sums:
+                sums[site.index] = Sums(StateMoments.zeros(self.ids.length, states.shape[-1]))
+            seen = sums[site.index]
+            seen.has_bias = seen.has_bias or call.bias is not None
+            add_states(seen.moments, states)
+            seen.band_sums += list(rows.band.double().sum(2).cpu().numpy())
+            return output
+
+        with watching_inputs(self.model, observe):
+            for place, batch in batches(self.ids[texts.start : texts.stop]):
+                read(self.model, batch)
+                if not texts.start + place.start:
+                    heads = {index: len(seen.band_sums[0]) for index, seen in sums.items()}
+                    _check_asked(heads, *self.asked)
+                if progress is not None:
+                    progress(texts.start + place.stop, len(self.ids))
+        return sums
+
+    def evidence(self, units: Iterable[dict[int, Sums]]) -> Evidence:
+        """What all units come to, in order."""
+        for unit in units:
+            self._see_first()
+            for index, sums in unit.items():
+                layer = self.layers[index]
+                layer.has_bias = layer.has_bias or sums.has_bias
+                layer.moments.merge(sums.moments)
+                layer.band_sums += sums.band_sums
+        tables = position_tables(self.model)
+        rows = len(tables[0].rows) if tables else self.ids.length
+        return Evidence(
+            layers=[self.layers[index] for index in sorted(self.layers)],
+            tables=tables,
+            words=word_table(self.model)[_words(self.windows, self.ids.ids)[:rows]],
+            texts=len(self.ids),
+            length=self.ids.length,
+            crosses=any(site.kind == "cross" for site in self.matrices_of),
+        )
+
+    def _see_first(self) -> None:
+        """Read the first batch, unless it was: samples and reach are of its first text, whoever reads the rest."""
+        if not self.layers:
+            self.read(range(next(batches(self.ids))[0].stop))
+
+    def _layer(self, site: Site, call: AttentionCall, states: Tensor) -> Layer:
+        """A layer as the first text shows it, without sums."""
+        matrices = next(matrices for other, matrices in self.matrices_of.items() if other.index == site.index)
+        sample = states[0].double().cpu().numpy()
+        moments = StateMoments.zeros(self.ids.length, states.shape[-1])
+        return Layer(site, matrices, moments, sample, Reach.of(call, self.band))
+
+
 def gather(
     model: PreTrainedModel,
     windows: Windows,
@@ -148,6 +255,7 @@ def gather(
     layer: int | None = None,
     head: int | None = None,
     progress: Callable[[int, int], None] | None = None,
+    kept: Callable[[range], dict[int, Sums] | None] = lambda _: None,
 ) -> Evidence:
     """Run all texts through the model once, and keep what does not grow with their number.
 
@@ -163,6 +271,8 @@ def gather(
         Will be asked for later: refused after the first texts if they do not exist.
     progress
         Called with texts done and texts in all.
+    kept
+        Gives the sums of a unit that another process has read; None where none has.
 
     Raises
     ------
@@ -177,47 +287,8 @@ def gather(
     >>> len(evidence.layers), evidence.layers[0].profiles.shape
     (2, (2, 2, 5))
     """
-    windows = list(windows)
-    ids = token_ids(windows, least=2)
-    first = model_inputs(model, ids[:1])
-    sites, _ = verify(model, first, text=ids.names[0])
-    check_self_attention(model, sites)
-    matrices_of = projections(model, model_inputs(model, ids[:1].start(_FOR_MATCHING)))
-    length = ids.length
-    layers: dict[int, Layer] = {}
-
-    def observe(site: Site, call: AttentionCall, states: Tensor, _: Tensor) -> Tensor:
-        output, rows = measure(call, Need(band=band))
-        if site.kind == "cross" or rows.band is None:
-            return output
-        if site.index not in layers:
-            matrices = next(matrices for other, matrices in matrices_of.items() if other.index == site.index)
-            sample = states[0].double().cpu().numpy()
-            moments = StateMoments.zeros(length, states.shape[-1])
-            layers[site.index] = Layer(site, matrices, moments, sample, Reach.of(call, band))
-        seen = layers[site.index]
-        seen.has_bias = seen.has_bias or call.bias is not None
-        add_states(seen.moments, states)
-        seen.band_sums += list(rows.band.double().sum(2).cpu().numpy())
-        return output
-
-    with watching_inputs(model, observe):
-        for place, batch in batches(ids):
-            read(model, batch)
-            if not place.start:
-                _check_asked(layers, layer, head)
-            if progress is not None:
-                progress(place.stop, len(ids))
-    tables = position_tables(model)
-    rows = len(tables[0].rows) if tables else length
-    return Evidence(
-        layers=[layers[index] for index in sorted(layers)],
-        tables=tables,
-        words=word_table(model)[_words(windows, ids.ids)[:rows]],
-        texts=len(ids),
-        length=length,
-        crosses=any(site.kind == "cross" for site in matrices_of),
-    )
+    gathering = Gathering(model, windows, band=band, layer=layer, head=head)
+    return gathering.evidence(kept(texts) or gathering.read(texts, progress) for texts in gathering.units())
 
 
 def check_self_attention(model: PreTrainedModel, sites: Sequence[Site]) -> None:
@@ -245,10 +316,10 @@ def _words(windows: Sequence[Any], ids: Tensor) -> np.ndarray:
     return ids.numpy()[~np.array(special, dtype=bool)]
 
 
-def _check_asked(layers: dict[int, Layer], layer: int | None, head: int | None) -> None:
-    if layer is not None and layer not in layers:
-        raise _no_layer(layer, sorted(layers))
-    heads = [layer_of.heads for index, layer_of in layers.items() if layer in {None, index}]
+def _check_asked(heads_of: dict[int, int], layer: int | None, head: int | None) -> None:
+    if layer is not None and layer not in heads_of:
+        raise _no_layer(layer, sorted(heads_of))
+    heads = [heads for index, heads in heads_of.items() if layer in {None, index}]
     check_range("head", None if head is None else [head], max(heads, default=0))
 
 
