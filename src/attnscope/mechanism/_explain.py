@@ -36,7 +36,7 @@ from attnscope.mechanism.evidence import Sums, position_table, sums_of
 from attnscope.progress import Progress, Tell, tell_nobody
 from attnscope.statistics import window_length
 from attnscope.store import InUseError, RunFolder, Signature, is_finished, keeping_elsewhere
-from attnscope.tasks import Parts, Share, do_share, pending, task_in
+from attnscope.tasks import Parts, Share, Task, do_share, pending, task_in
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -188,20 +188,33 @@ def explain(
         tree.attrs = attributes | {"skipped": json.dumps(study.reasons)}
         return tree
     folder = Path(out(signature) if callable(out) else out)
-    parts = None
-    if part is not None and not is_finished(folder):
-        parts = do_share(part, folder, signature, partial(_read_share, study), attributes, repair=repair)
-        if not parts.is_whole():
-            return xr.DataTree(xr.Dataset(attrs=pending(part, folder, signature)))
     run = RunFolder(folder, signature, repair=repair)
-    try:
-        run.__enter__()
-    except InUseError:  # by another task that was done at the same moment
-        if parts is None:
-            raise
-        return xr.DataTree(xr.Dataset(attrs=pending(part, folder, signature)))
+    if part is not None and not is_finished(folder):
+        ended = partial(_in_folder, study=study, more=more, others=others, attributes=attributes)
+        tree = _by_task(part, run, study, attributes, ended)
+        return xr.DataTree(xr.Dataset(attrs=pending(part, folder, signature))) if tree is None else tree
     with run:
         return _in_folder(run, study, more, others, attributes)
+
+
+def _by_task(
+    task: Task,
+    run: RunFolder,
+    study: Study,
+    attributes: dict[str, str],
+    ended: Callable[[RunFolder], xr.DataTree],
+) -> xr.DataTree | None:
+    """Do one task of the pass over the texts; where all others are done, end the run from what they have summed."""
+    measure = partial(_read_share, study)
+    parts = do_share(task, run.path, run.signature, measure, attributes, repair=run.repair)
+    if not parts.is_whole():
+        return None
+    try:
+        run.__enter__()
+    except InUseError:  # another one that was done at the same moment
+        return None
+    with run:
+        return ended(run)
 
 
 def _read_share(study: Study, part: RunFolder, share: Share) -> None:

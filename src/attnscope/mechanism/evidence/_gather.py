@@ -194,7 +194,7 @@ class Gathering:
             output, rows = measure(call, Need(band=self.band))
             if site.kind == "cross" or rows.band is None:
                 return output
-            if not texts.start and site.index not in self.layers:
+            if site.index not in self.layers:
                 self.layers[site.index] = self._layer(site, call, states)
             if site.index not in sums:
                 sums[site.index] = Sums(StateMoments.zeros(self.ids.length, states.shape[-1]))

@@ -21,10 +21,10 @@ def labelled_sums(sums: Mapping[int, Sums], texts: range) -> xr.Dataset:
 
     Examples
     --------
-    >>> sums = {3: Sums(StateMoments(2, np.ones((4, 5)), np.ones((5, 5))), [np.ones((1, 7))] * 2)}
+    >>> sums = {3: Sums(StateMoments(2, np.ones((4, 5)), np.ones((5, 5))), [np.ones((1, 7))] * 2, has_bias=True)}
     >>> made = labelled_sums(sums, range(6, 8))
     >>> made.band_sums_3.sizes["text"], sums_of(made)[3].moments.texts, sums_of(made)[3].has_bias
-    (2, 2, False)
+    (2, 2, True)
     """
     variables: dict[str, tuple[tuple[str, ...], np.ndarray]] = {}
     for index, layer in sums.items():
