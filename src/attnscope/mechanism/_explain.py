@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import xarray as xr
-from jaxtyping import Float
 
 from attnscope.bundled import MODEL
 from attnscope.capture import (
@@ -29,10 +26,11 @@ from attnscope.corpus import Corpus, Sources, Texts, Window, shifted, texts_and_
 from attnscope.errors import AttnscopeError
 from attnscope.mechanism._analysis import Analysis
 from attnscope.mechanism._catalogue import ANALYSES
+from attnscope.mechanism._other_table import OtherTable
 from attnscope.mechanism._stored import StoredAnalyses, load_explanation
 from attnscope.mechanism._study import DEFAULT_TEXTS, Study, Tokenizer, equal_windows
-from attnscope.mechanism.arrays import Completion, amplitude_spectrum, in_band, principal_components
-from attnscope.mechanism.evidence import Sums, position_table, sums_of
+from attnscope.mechanism.arrays import Completion, in_band
+from attnscope.mechanism.evidence import Sums, sums_of
 from attnscope.progress import Progress, Tell, tell_nobody
 from attnscope.statistics import window_length
 from attnscope.store import InUseError, RunFolder, Signature, is_finished, keeping_elsewhere
@@ -277,41 +275,6 @@ def _made(study: Study, more: Sequence[Analysis]) -> dict[str, xr.Dataset]:
     remarks = [name for name in study.reasons if name not in order]
     study.reasons = {name: study.reasons[name] for name in (*remarks, *order) if name in study.reasons}
     return {name: study.results[name] for name in order if name in study.results}
-
-
-@dataclass(frozen=True)
-class OtherTable:
-    """The position table of a model that is only compared by it."""
-
-    name: str
-    identity: dict[str, str]
-    rows: Float[np.ndarray, "position column"]
-
-    @classmethod
-    def of(cls, source: str | Path | PreTrainedModel, *, trust_remote_code: bool) -> OtherTable:
-        """Load the model and keep its table."""
-        device = "cpu" if isinstance(source, str | Path) else None
-        loaded = load_model(source, need_tokenizer=False, device=device, trust_remote_code=trust_remote_code)
-        return cls(loaded.name, loaded.identity, position_table(loaded.model).rows)
-
-    @property
-    def file(self) -> str:
-        """Its file in the run folder, by what its weights are: a run may be asked again with others."""
-        return f"also-{hashlib.sha256(self._identity.encode()).hexdigest()[:12]}"
-
-    @property
-    def _identity(self) -> str:
-        return json.dumps(self.identity, sort_keys=True)
-
-    def named(self) -> dict[str, str]:
-        """What the run notes of it."""
-        return {"file": self.file, "model": self.name, "identity": self._identity}
-
-    def analysed(self) -> xr.Dataset:
-        """Spectrum and principal components of the table alone."""
-        spectrum = amplitude_spectrum(self.rows).drop_dims("column")
-        analysis = spectrum.merge(principal_components(self.rows), combine_attrs="override")
-        return analysis.assign_attrs(model=self.name, identity=self._identity)
 
 
 def _check_settings(length: int, band: int, frequencies: tuple[int, int] | None) -> None:

@@ -1,4 +1,5 @@
-from ._gather import Evidence, Gathering, Layer, Sums, check_self_attention, gather
+from ._evidence import Evidence, Layer, Sums
+from ._gather import Gathering, check_self_attention, gather
 from ._inputs import capture_inputs, changing_input, input_moments, watching_inputs
 from ._kept_sums import labelled_sums, sums_of
 from ._projections import Projections, projections

@@ -1,26 +1,23 @@
-"""What every analysis of a model needs, gathered in one pass over the texts."""
+"""One pass over the texts, which gathers what every analysis of a model needs."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
-from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from jaxtyping import Float
 from torch import Tensor
 
 from attnscope.attention import AttentionCall, Need, measure
 from attnscope.capture import Site, verify
 from attnscope.errors import AttnscopeError
 from attnscope.mechanism.arrays import StateMoments
+from attnscope.mechanism.evidence._evidence import Evidence, Layer, Sums, check_range, no_layer
 from attnscope.mechanism.evidence._inputs import add_states, watching_inputs
-from attnscope.mechanism.evidence._projections import Projections, projections
+from attnscope.mechanism.evidence._projections import projections
 from attnscope.mechanism.evidence._reach import Reach
-from attnscope.mechanism.evidence._rows import pairs_at
-from attnscope.mechanism.evidence._tables import PositionTable, position_tables, word_table
+from attnscope.mechanism.evidence._tables import position_tables, word_table
 from attnscope.mechanism.evidence._tokens import Windows, batches, model_inputs, read, token_ids
 
 if TYPE_CHECKING:
@@ -29,130 +26,6 @@ if TYPE_CHECKING:
 
 UNIT = 16  # batches whose sums are made apart from others', whoever makes them
 _FOR_MATCHING = 32  # tokens are enough to tell which matrix gave which queries
-
-
-@dataclass(eq=False)
-class Layer:
-    """One attention layer over all texts.
-
-    Attributes
-    ----------
-    site
-        Which attention call.
-    projections
-        Its matrices, verified.
-    moments
-        Of X, the layer's input: position means and covariance.
-    sample
-        X of the first text, ``(position, width)``.
-    band_sums
-        ``(text, head, offset)``: weights summed along each offset.
-    has_bias
-        Whether a bias is added to the scores (T5, ALiBi).
-    reach
-        Of its mask: which offsets a query may look at.
-    """
-
-    site: Site
-    projections: Projections
-    moments: StateMoments
-    sample: Float[np.ndarray, "position width"]
-    reach: Reach
-    band_sums: list[Float[np.ndarray, "head offset"]] = field(default_factory=list)
-    has_bias: bool = False
-
-    @property
-    def profiles(self) -> Float[np.ndarray, "text head offset"]:
-        """Mean weight at each offset."""
-        sums = np.stack(self.band_sums)
-        return sums / pairs_at(len(self.sample), len(self.sample), sums.shape[-1] // 2)
-
-    @property
-    def heads(self) -> int:
-        """Query heads."""
-        return self.band_sums[0].shape[0]
-
-    def matrices(
-        self, head: int, *, affine: bool
-    ) -> tuple[Float[np.ndarray, "width r"], Float[np.ndarray, "width r"]]:
-        """W_Q and W_K of a head; with `affine`, biases are stacked below, for X with a column of ones."""
-        check_range("head", [head], self.heads)
-        query, query_bias, key, key_bias = self.projections.of_head(head)
-        if not affine:
-            return query, key
-        return np.vstack([query, query_bias]), np.vstack([key, key_bias])
-
-
-@dataclass(eq=False)
-class Evidence:
-    """All layers, the position table and the words of one text.
-
-    Attributes
-    ----------
-    layers
-        Self-attention layers, in the order of the calls.
-    tables
-        Position tables of the model; empty for RoPE and the like.
-    words
-        Word vectors of the texts, one after the other, as many as the first table has rows (or as the texts
-        have tokens): the control for the table.
-    texts, length
-        Number of texts, and tokens in each.
-    crosses
-        Whether the model has cross-attention too, whose queries and keys lie in different texts: it has no offsets, and
-        none of its layers is here.
-    """
-
-    layers: list[Layer]
-    tables: list[PositionTable]
-    words: Float[np.ndarray, "word word_width"]
-    texts: int
-    length: int
-    crosses: bool = False
-
-    def table_of(self, layer: Layer) -> PositionTable:
-        """The table that a layer's side of the model reads: an encoder and a decoder may each have one."""
-        place = layer.site.name.split(".")
-
-        def beside(table: PositionTable) -> int:
-            """How many modules hold both."""
-            pairs = zip(table.name.split("."), place, strict=False)
-            return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
-
-        return max(self.tables, key=beside)
-
-    def layer(self, index: int) -> Layer:
-        """The layer of that call.
-
-        Raises
-        ------
-        AttnscopeError
-            If there is none: the existing ones are named.
-        """
-        for layer in self.layers:
-            if layer.site.index == index:
-                return layer
-        raise _no_layer(index, [layer.site.index for layer in self.layers])
-
-    @property
-    def bilinear(self) -> list[Layer]:
-        """Layers whose score is exactly bilinear in X, where query and key waves are defined."""
-        return [layer for layer in self.layers if layer.projections.form == "bilinear"]
-
-
-@dataclass(eq=False)
-class Sums:
-    """What of a layer is summed over some texts.
-
-    Attributes
-    ----------
-    moments, band_sums, has_bias
-        As in `Layer`.
-    """
-
-    moments: StateMoments
-    band_sums: list[Float[np.ndarray, "head offset"]] = field(default_factory=list)
-    has_bias: bool = False
 
 
 class Gathering:
@@ -318,27 +191,6 @@ def _words(windows: Sequence[Any], ids: Tensor) -> np.ndarray:
 
 def _check_asked(heads_of: dict[int, int], layer: int | None, head: int | None) -> None:
     if layer is not None and layer not in heads_of:
-        raise _no_layer(layer, sorted(heads_of))
+        raise no_layer(layer, sorted(heads_of))
     heads = [heads for index, heads in heads_of.items() if layer in {None, index}]
     check_range("head", None if head is None else [head], max(heads, default=0))
-
-
-def _no_layer(index: int, known: Sequence[int]) -> AttnscopeError:
-    return AttnscopeError(
-        f"there is no self-attention layer {index}: choose from {', '.join(map(str, known))}"
-    )
-
-
-def check_range(name: str, chosen: Sequence[int] | None, known: int) -> None:
-    """Refuse a layer or head that does not exist.
-
-    Examples
-    --------
-    >>> check_range("head", [7], 4)
-    Traceback (most recent call last):
-    ...
-    attnscope.errors.AttnscopeError: there is no head 7: heads are counted from 0 to 3
-    """
-    for number in chosen or []:
-        if not 0 <= number < known:
-            raise AttnscopeError(f"there is no {name} {number}: {name}s are counted from 0 to {known - 1}")

@@ -8,7 +8,7 @@ import numpy as np
 import xarray as xr
 
 from attnscope.mechanism.arrays import StateMoments
-from attnscope.mechanism.evidence._gather import Sums
+from attnscope.mechanism.evidence._evidence import Sums
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
