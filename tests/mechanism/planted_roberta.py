@@ -32,6 +32,21 @@ FULL = Sizes(12, 12, 64, 512, 50265, (50, 44, 57, 38, 47, 33, 60, 27))
 SMALL = Sizes(3, 4, 32, 128, 600, (13, 11, 14, 10, 12, 8, 15, 7))
 
 
+def config_of(sizes):
+    """Of a RobertaForMaskedLM."""
+    return RobertaConfig(
+        vocab_size=sizes.vocabulary,
+        hidden_size=sizes.width,
+        num_hidden_layers=sizes.layers,
+        num_attention_heads=sizes.heads,
+        intermediate_size=4 * sizes.width,
+        max_position_embeddings=sizes.positions + 2,
+        type_vocab_size=1,
+        layer_norm_eps=1e-5,
+        initializer_range=0.01,
+    )
+
+
 def planted_roberta(sizes=SMALL, heads=HEADS, seed=0):
     """A RobertaForMaskedLM of which everything is random but the position table and the heads of these names.
 
@@ -40,19 +55,7 @@ def planted_roberta(sizes=SMALL, heads=HEADS, seed=0):
     Heads that the sizes do not have are left out.
     """
     torch.manual_seed(seed)
-    model = RobertaForMaskedLM(
-        RobertaConfig(
-            vocab_size=sizes.vocabulary,
-            hidden_size=sizes.width,
-            num_hidden_layers=sizes.layers,
-            num_attention_heads=sizes.heads,
-            intermediate_size=4 * sizes.width,
-            max_position_embeddings=sizes.positions + 2,
-            type_vocab_size=1,
-            layer_norm_eps=1e-5,
-            initializer_range=0.01,
-        )
-    ).eval()
+    model = RobertaForMaskedLM(config_of(sizes)).eval()
     rng = np.random.default_rng(seed)
     count = 2 * len(SHARES)
     random = rng.normal(size=(sizes.width, count + 1))
@@ -71,7 +74,7 @@ def planted_roberta(sizes=SMALL, heads=HEADS, seed=0):
         embeddings.token_type_embeddings.weight.zero_()
         embeddings.position_embeddings.weight[2:] = waves.flatten(1) @ basis
         chosen = {name: found for name, found in heads.items() if _has(sizes, *name)}
-        states = model(
+        states = model.roberta(  # no logits: they take longer than all layers
             torch.tensor([random_ids(sizes, 1, seed + 1)[0]]), output_hidden_states=True
         ).hidden_states
         for (layer, head), (offset, weight) in chosen.items():

@@ -41,6 +41,21 @@ def scan(*given, **more):
     return attnscope.scan(*(given or ("bundled", TEXT)), **({} if given else SIZES), **more)
 
 
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    """Scans of one process in folders, and what they returned, by their options."""
+    made = {}
+
+    def run(**more):
+        key = repr(more)
+        if key not in made:
+            out = tmp_path_factory.mktemp("whole") / "run"
+            made[key] = out, scan(out=out, show=[(1, 2)], **more)
+        return made[key]
+
+    return run
+
+
 def saved(tmp_path, model):
     model.save_pretrained(tmp_path / "model")
     small_tokenizer().save_pretrained(tmp_path / "model")
@@ -52,16 +67,17 @@ def saved(tmp_path, model):
     [{}, {"pool": 4}, {"groups": "kinds", "words": "unicode", "stride": 16, "clusters": 3}],
     ids=lambda more: "-".join(more) or "plain",
 )
-def test_the_arrays_are_those_of_one_process(more, tmp_path):
-    whole = scan(out=tmp_path / "whole", show=[(1, 2)], **more)
+def test_the_arrays_are_those_of_one_process(more, runs, tmp_path):
+    folder, whole = runs(**more)
     told = []
     given = {"ray": "local", "workers": 3, "progress": told.append}
     found = scan(out=tmp_path / "run", show=[(1, 2)], **given, **more)
     assert found.identical(whole)
-    sample, again = (unpacked((tmp_path / one / "sample.zarr.zip").read_bytes()) for one in ("whole", "run"))
+    both = folder, tmp_path / "run"
+    sample, again = (unpacked((place / "sample.zarr.zip").read_bytes()) for place in both)
     assert sample.identical(again)
     if "pool" in more:
-        short, again = (open_run(tmp_path / one, part="windows") for one in ("whole", "run"))
+        short, again = (open_run(place, part="windows") for place in both)
         assert short.identical(again)
     shares = [one.share for one in told]
     assert shares == sorted(shares)
@@ -70,8 +86,8 @@ def test_the_arrays_are_those_of_one_process(more, tmp_path):
     assert max(one.told.get("windows", 0) for one in told) == count
 
 
-def test_without_a_folder_too():
-    assert scan(ray="local", workers=2).identical(scan())
+def test_without_a_folder_too(runs):
+    assert scan(ray="local", workers=2).identical(runs()[1])
 
 
 def test_translations_lie_beside_their_sources(tmp_path):
@@ -81,12 +97,12 @@ def test_translations_lie_beside_their_sources(tmp_path):
 
 
 @pytest.mark.parametrize("first", ["workers", "one process"])
-def test_what_a_stopped_scan_has_measured_is_kept(first, tmp_path, monkeypatch):
+def test_what_a_stopped_scan_has_measured_is_kept(first, runs, tmp_path, monkeypatch):
     def stop(progress):
         if progress.told.get("windows", 0) > 30:
             raise KeyboardInterrupt
 
-    whole, out = scan(out=tmp_path / "whole"), tmp_path / "run"
+    whole, out = runs()[1], tmp_path / "run"
     by_workers = {"ray": "local", "workers": 2}
     with pytest.raises(KeyboardInterrupt):
         scan(out=out, progress=stop, **(by_workers if first == "workers" else {}))

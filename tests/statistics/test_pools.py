@@ -2,7 +2,9 @@
 
 import json
 import random
+from functools import cache
 from itertools import pairwise
+from shutil import copytree
 from types import SimpleNamespace
 
 import numpy as np
@@ -73,22 +75,35 @@ def rows_of(windows, kind):
     return windows.length if kind == "self" or "target_length" not in windows else windows.target_length
 
 
-def scans(name, corpus):
-    """A scan window by window, and the same in pools."""
-    if name == "bart":
-        given = (small_model("bart"), TEXTS)
-        more = {"targets": TARGETS, "tokenizer": small_tokenizer(), "band": 3}
-    elif name == "bundled":
-        given, more = ("bundled", corpus), {"window": 24}
-    else:
-        given, more = (tiny(name), corpus), {"window": 24, "tokenizer": small_tokenizer()}
-    more |= {"device": "cpu"} if isinstance(given[0], str) else {}
-    return attnscope.scan(*given, **more), attnscope.scan(*given, pool=SIZE, **more)
+@pytest.fixture(scope="module")
+def scans(corpus):
+    """A scan window by window, and the same in pools, by the name of a model."""
+
+    @cache
+    def both(name):
+        if name == "bart":
+            given = (small_model("bart"), TEXTS)
+            more = {"targets": TARGETS, "tokenizer": small_tokenizer(), "band": 3}
+        elif name == "bundled":
+            given, more = ("bundled", corpus), {"window": 24}
+        else:
+            given, more = (tiny(name), corpus), {"window": 24, "tokenizer": small_tokenizer()}
+        more |= {"device": "cpu"} if isinstance(given[0], str) else {}
+        return attnscope.scan(*given, **more), attnscope.scan(*given, pool=SIZE, **more)
+
+    return both
+
+
+@pytest.fixture(scope="module")
+def kept(corpus, tmp_path_factory):
+    """A finished run in pools, and what it returned."""
+    out = tmp_path_factory.mktemp("kept") / "run"
+    return out, attnscope.scan("bundled", corpus, window=24, pool=SIZE, device="cpu", out=out)
 
 
 @pytest.mark.parametrize("name", ["bundled", "gpt2", "llama", "bart"])
-def test_every_statistic_of_a_pool_is_of_all_rows_of_its_windows(name, corpus):
-    windows, pools = scans(name, corpus)
+def test_every_statistic_of_a_pool_is_of_all_rows_of_its_windows(name, scans):
+    windows, pools = scans(name)
     assert pools.window_count.sum() == windows.sizes["text"]
     ends = np.cumsum(pools.window_count.values)
     for pool, end in enumerate(ends):
@@ -129,9 +144,9 @@ def test_every_statistic_of_a_pool_is_of_all_rows_of_its_windows(name, corpus):
             np.testing.assert_allclose(pools.profile[pool, layer].values, expected, rtol=1e-5, atol=1e-6)
 
 
-def test_what_is_on_the_left_is_of_each_window_not_of_their_mean(corpus):
+def test_what_is_on_the_left_is_of_each_window_not_of_their_mean(scans):
     """It depends on a window's length and mean offset together: from means alone it would be another."""
-    windows, pools = scans("bundled", corpus)
+    windows, pools = scans("bundled")
     of_windows = with_rows(windows, windows.length).columns_left.values
     first = int(pools.window_count[0])
     expected = np.average(of_windows[:first], axis=0, weights=windows.length[:first])
@@ -141,19 +156,19 @@ def test_what_is_on_the_left_is_of_each_window_not_of_their_mean(corpus):
     assert np.abs(alone - expected).max() > 0.01
 
 
-def test_kinds_are_those_of_all_texts_together(corpus):
-    windows, pools = scans("bundled", corpus)
+def test_kinds_are_those_of_all_texts_together(scans):
+    windows, pools = scans("bundled")
     first = [0, 1, 2, 3]  # the bundled model's positional heads
     for name in (windows, pools):
         kinds = name.cluster.values[name.label_share.argmax("cluster").values][0]
         assert kinds[first].tolist() == ["offset -2", "next", "offset +2", "previous"]
 
 
-def test_windows_are_kept_in_short_and_one_of_each_pool_in_full(corpus, tmp_path):
-    windows, _ = scans("bundled", corpus)
-    pools = attnscope.scan("bundled", corpus, window=24, pool=SIZE, device="cpu", out=tmp_path / "run")
+def test_windows_are_kept_in_short_and_one_of_each_pool_in_full(scans, kept):
+    windows, _ = scans("bundled")
+    run, pools = kept
     assert "window" not in pools.dims
-    short = open_run(tmp_path / "run", part="windows")
+    short = open_run(run, part="windows")
     assert short.window.values.tolist() == windows.text.values.tolist()
     assert short.window_source.values.tolist() == windows.source.values.tolist()
     for name in ("entropy", "first_token", "mean_offset", "max_weight"):
@@ -175,22 +190,24 @@ def test_windows_are_kept_in_short_and_one_of_each_pool_in_full(corpus, tmp_path
 
 
 @pytest.mark.parametrize("count", [2, 3])
-def test_tasks_give_the_same_pools(count, corpus, tmp_path):
+def test_tasks_give_the_same_pools(count, corpus, kept, tmp_path):
     given = {"window": 24, "pool": SIZE, "device": "cpu"}
-    whole = attnscope.scan("bundled", corpus, out=tmp_path / "whole", **given)
+    whole_run, whole = kept
     attnscope.scan("bundled", corpus, out=tmp_path / "run", task="1/2", **given)  # another count: taken once
     for number in range(1, count + 1):
         found = attnscope.scan("bundled", corpus, out=tmp_path / "run", task=f"{number}/{count}", **given)
         if found.data_vars:
             break
     assert found.identical(whole)
-    short = [open_run(tmp_path / name, part="windows") for name in ("whole", "run")]
+    short = [open_run(run, part="windows") for run in (whole_run, tmp_path / "run")]
     assert short[0].identical(short[1])
 
 
-def test_what_is_lost_of_the_windows_is_measured_again(corpus, tmp_path):
+def test_what_is_lost_of_the_windows_is_measured_again(corpus, kept, tmp_path):
     given = {"window": 24, "pool": SIZE, "device": "cpu", "out": tmp_path / "run"}
-    whole, short = attnscope.scan("bundled", corpus, **given), open_run(tmp_path / "run", part="windows")
+    run, whole = kept
+    short = open_run(run, part="windows")
+    copytree(run, tmp_path / "run")
     next((tmp_path / "run" / "windows").iterdir()).unlink()
     with pytest.raises(AttnscopeError, match="--repair"):
         attnscope.scan("bundled", corpus, **given)

@@ -1,5 +1,6 @@
 """The attention that a scan keeps for its page: what is listed, what is in tiles, and when it is read at all."""
 
+import dataclasses
 import json
 
 import numpy as np
@@ -30,7 +31,7 @@ def matrix(call, head):
 
 def test_enough_of_the_mass_is_listed_and_nothing_larger_is_left_out(call, monkeypatch):
     monkeypatch.setattr(_sample, "_SMALL", 0)
-    counts, keys, weights, rest = _sample.largest_weights(call, 1, room=10**6)
+    counts, keys, weights, rest, _ = _sample.largest_weights(call, 1, room=10**6)
     full = matrix(call, 1)
     query = np.repeat(np.arange(300), counts)
     np.testing.assert_allclose(weights, full[query, keys], rtol=1e-5)
@@ -47,6 +48,43 @@ def test_a_map_keeps_to_its_room(call):
     counts, *_ = _sample.largest_weights(call, 0, room=4000)
     assert counts.sum() <= 4000 + 8 * 300
     assert counts.sum() > 2000
+
+
+def test_room_that_one_map_does_not_need_goes_to_the_others_in_any_order(call, monkeypatch):
+    monkeypatch.setattr(_sample, "_EACH_ROW", 2)
+    monkeypatch.setattr(_sample, "_SMALL", 0)
+    call = dataclasses.replace(call, scale=0.3)
+    sharp = dataclasses.replace(call, scale=1.0)
+    every = {(0, head): _sample.largest_weights(call, head, 10**6) for head in range(2)} | {
+        (1, head): _sample.largest_weights(sharp, head, 10**6) for head in range(2)
+    }
+    sizes = {place: len(parts[1]) for place, parts in every.items()}
+    assert max(sizes[1, head] for head in range(2)) < 5_000 < min(sizes[0, head] for head in range(2))
+    shared = {}
+    for order in (list(every), list(every)[::-1]):
+        maps = {}
+        for place in order:
+            maps[place] = every[place]
+            _sample.share_room([maps], 20_000)
+        shared[order[0]] = maps
+    for place, parts in shared[0, 0].items():
+        for ours, theirs in zip(parts, shared[1, 1][place], strict=True):
+            np.testing.assert_allclose(ours, theirs, rtol=1e-6)
+        counts, keys, weights, rest, few = parts
+        np.testing.assert_allclose(
+            np.bincount(np.repeat(np.arange(300), counts), weights) + rest, 1, atol=1e-5
+        )
+        assert len(keys) == len(weights) == len(few) == counts.sum()
+        assert counts.min() >= 1
+    maps = shared[0, 0]
+    assert all(len(maps[1, head][1]) == sizes[1, head] for head in range(2))
+    assert 19_900 < sum(len(parts[1]) for parts in maps.values()) <= 20_000 + 2 * 2 * 300
+    cut = maps[0, 0]
+    left = attend(*(part[0, 0] for part in (call.query, call.key, call.value)), call.allowed(0, 0), 0.3)[
+        1
+    ].numpy()
+    left[np.repeat(np.arange(300), cut[0]), cut[1]] = 0
+    assert left.max() <= cut[2][~cut[4]].min() * (1 + 1e-5)
 
 
 def test_tiles_are_sums_and_maxima(call):

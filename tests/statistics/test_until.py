@@ -39,9 +39,15 @@ def test_few_documents_count_by_window_and_few_windows_not_at_all():
     assert widest_interval(of_shares(values[:5], np.arange(5))) == np.inf
 
 
-def test_it_ends_where_the_intervals_are_narrow_enough():
+@pytest.fixture(scope="module")
+def unbroken(tmp_path_factory):
+    """A scan that nothing stopped but its own intervals, kept in a folder."""
+    return attnscope.scan("bundled", TEXT, until=0.06, out=tmp_path_factory.mktemp("until") / "run", **GIVEN)
+
+
+def test_it_ends_where_the_intervals_are_narrow_enough(unbroken):
     whole = attnscope.scan("bundled", TEXT, limit=100, **GIVEN)
-    found = attnscope.scan("bundled", TEXT, until=0.06, **GIVEN)
+    found = unbroken
     texts = found.sizes["text"]
     looks = [4 * 4, 8 * 4, 16 * 4, 32 * 4, 64 * 4]
     assert texts in looks[1:]
@@ -60,19 +66,18 @@ def test_all_is_read_where_it_is_never_enough():
 
 
 @pytest.mark.parametrize("windows", [10, 40, 58])
-def test_one_that_was_stopped_ends_at_the_same(windows, tmp_path, monkeypatch):
-    monkeypatch.setattr(_keep, "FLUSH_SECONDS", 0.0)
-    monkeypatch.setattr(_keep, "FLUSH_SHARE", 0.0)
-
+def test_one_that_was_stopped_ends_at_the_same(windows, unbroken, tmp_path, monkeypatch):
     def stop(progress):
         if progress.told["windows"] > windows:
             raise KeyboardInterrupt
 
-    given = {"until": 0.06, **GIVEN}
-    with pytest.raises(KeyboardInterrupt):
-        attnscope.scan("bundled", TEXT, out=tmp_path / "run", progress=stop, **given)
-    found = attnscope.scan("bundled", TEXT, out=tmp_path / "run", **given)
-    assert found.identical(attnscope.scan("bundled", TEXT, out=tmp_path / "other", **given))
+    given = {"until": 0.06, "out": tmp_path / "run", **GIVEN}
+    with monkeypatch.context() as patched:
+        patched.setattr(_keep, "FLUSH_SECONDS", 0.0)
+        patched.setattr(_keep, "FLUSH_SHARE", 0.0)
+        with pytest.raises(KeyboardInterrupt):
+            attnscope.scan("bundled", TEXT, progress=stop, **given)
+    assert attnscope.scan("bundled", TEXT, **given).identical(unbroken)
 
 
 def test_what_has_no_share_or_a_part_alone_is_refused(tmp_path):

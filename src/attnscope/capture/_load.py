@@ -58,7 +58,7 @@ class LoadedModel:
 
 
 def load_model(
-    source: str | Path | PreTrainedModel | Bridge | Envoy,
+    source: str | Path | PreTrainedModel | LoadedModel | Bridge | Envoy | None = None,
     *,
     tokenizer: Any = None,
     revision: str | None = None,
@@ -78,8 +78,9 @@ def load_model(
     Parameters
     ----------
     source
-        A folder, a hub id such as ``roberta-base``, ``bundled``, or a model that is already loaded; also inside
-        ``torch.compile``, a TransformerLens bridge or nnsight's ``LanguageModel``.
+        A folder, a hub id such as ``roberta-base``, ``bundled`` (the default), or a model that is already loaded; also
+        inside ``torch.compile``, a TransformerLens bridge or nnsight's ``LanguageModel``. A `LoadedModel` is returned
+        as it is.
     tokenizer
         Its tokenizer or the tokenizer's folder; by default the one beside the model. Of a model object too, where it
         was loaded from.
@@ -115,7 +116,10 @@ def load_model(
     >>> type(loaded.model).__name__
     'EncoderForMaskedLM'
     """
-    given, source = source, cast("str | Path | PreTrainedModel", inner_model(source))
+    if isinstance(source, LoadedModel):
+        return source
+    given = MODEL if source is None else source
+    source = cast("str | Path | PreTrainedModel", inner_model(given))
     check_kind("a model of transformers, a folder, or a hub id", str, Path, PreTrainedModel, model=source)
     source = MODEL if isinstance(source, str) and source == "bundled" else source
     if dtype is not None and dtype not in (*DTYPES, *INTEGERS):

@@ -160,6 +160,11 @@ def explain(
     if "relearned" in tree.children:
         _print_relearned(tree["relearned"].to_dataset(), folder)
     page = _draw(tree, folder, heads, formats) if report else None
+    _print(tree, place, page, as_json=as_json, as_csv=as_csv)
+
+
+def _print(tree: xr.DataTree, place: Place, page: Path | None, *, as_json: bool, as_csv: bool) -> None:
+    folder = Path(tree.attrs["run"])
     if as_json:
         emit(json_text(as_dict(tree, folder)) + "\n")
     elif as_csv:

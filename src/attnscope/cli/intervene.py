@@ -138,8 +138,12 @@ def intervene(
     if "task" in tree.attrs:  # another process keeps and prints the results
         tell(tree.attrs["task"])
         return
-    folder = Path(tree.attrs["run"])
     page = _draw(tree, formats) if report else None
+    _print(tree, place, page, as_json=as_json, as_csv=as_csv)
+
+
+def _print(tree: xr.DataTree, place: Place, page: Path | None, *, as_json: bool, as_csv: bool) -> None:
+    folder = Path(tree.attrs["run"])
     if as_json:
         emit(json_text(as_dict(tree, folder)) + "\n")
     elif as_csv:

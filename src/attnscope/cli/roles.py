@@ -28,39 +28,43 @@ _READ = (
     "would be about one head, or half a head with two controls."
 )
 
+_Only = Annotated[
+    str | None,
+    typer.Option(help="Roles to look for, with commas between; list names them all.", show_default="all"),
+]
+_Needles = Annotated[
+    Path | None,
+    typer.Option(
+        help="File of needles for retrieval heads: JSON Lines with needle and question in each line.",
+        show_default="three sentences in English",
+    ),
+]
+_Controls = Annotated[
+    str,
+    typer.Option(help="Weights that know nothing, with commas between: initialised, shuffled; or none."),
+]
+_Window = Annotated[
+    int | None,
+    typer.Option(help="Tokens of a window, and of a prompt.", show_default="the model's length, at most 512"),
+]
+_BatchSize = Annotated[
+    int | None, typer.Option(help="Windows at a time.", show_default="about 2,048 tokens' worth")
+]
+
 
 def roles(
     model: options.Model = options.BUNDLED,
     text: options.Texts = None,
-    only: Annotated[
-        str | None,
-        typer.Option(help="Roles to look for, with commas between; list names them all.", show_default="all"),
-    ] = None,
-    needles: Annotated[
-        Path | None,
-        typer.Option(
-            help="File of needles for retrieval heads: JSON Lines with needle and question in each line.",
-            show_default="three sentences in English",
-        ),
-    ] = None,
-    controls: Annotated[
-        str,
-        typer.Option(help="Weights that know nothing, with commas between: initialised, shuffled; or none."),
-    ] = "initialised,shuffled",
+    only: _Only = None,
+    needles: _Needles = None,
+    controls: _Controls = "initialised,shuffled",
     out: options.Out = None,
     repair: options.Repair = False,
     device: options.Device = None,
     dtype: options.Dtype = None,
-    window: Annotated[
-        int | None,
-        typer.Option(
-            help="Tokens of a window, and of a prompt.", show_default="the model's length, at most 512"
-        ),
-    ] = None,
+    window: _Window = None,
     limit: Annotated[int, typer.Option(help="Largest number of windows.")] = 32,
-    batch_size: Annotated[
-        int | None, typer.Option(help="Windows at a time.", show_default="about 2,048 tokens' worth")
-    ] = None,
+    batch_size: _BatchSize = None,
     seed: options.Seed = 0,
     field: options.Field = None,
     by_line: options.ByLine = False,

@@ -81,7 +81,7 @@ def pattern_scores(
     """
     if pattern not in PATTERNS:
         raise AttnscopeError(f"there is no pattern {shortly(pattern)}: choose from {', '.join(PATTERNS)}")
-    own = model if isinstance(model, LoadedModel) else load_model(model, need_tokenizer=False)
+    own = load_model(model, need_tokenizer=False)
     device = device_of(own.model)
     given = torch.tensor([list(ids)], device=device)
     inputs = {"input_ids": given}

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 import xarray as xr
 
-from attnscope.bundled import MODEL
 from attnscope.capture import LoadedModel, borrowing, load_model, signature_of
 from attnscope.checks import check_seed, check_whole
 from attnscope.corpus import Sources, Window, texts_of, windows_of
@@ -122,17 +121,13 @@ def roles(
     check_seed(seed)
     hidden = needles_of(needles)
     corpus = texts_of(texts, field=field, by_line=by_line)
-    loaded = (
-        model
-        if isinstance(model, LoadedModel)
-        else load_model(
-            MODEL if model is None else model,
-            tokenizer=tokenizer,
-            revision=revision,
-            device=device,
-            dtype=dtype,
-            trust_remote_code=trust_remote_code,
-        )
+    loaded = load_model(
+        model,
+        tokenizer=tokenizer,
+        revision=revision,
+        device=device,
+        dtype=dtype,
+        trust_remote_code=trust_remote_code,
     )
     length = window_length(loaded, window) if window else min(_LONGEST, window_length(loaded, None))
     settings = {

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from attnscope.capture import LoadedModel, decoder_start, load_model
+from attnscope.capture import decoder_start, load_model
 from attnscope.checks import check_whole
 from attnscope.corpus import EncodedTexts, LinePairs, Window, texts_and_targets, window_name, windows_of
 from attnscope.errors import AttnscopeError
@@ -109,11 +109,7 @@ def given_texts(
     )
     if isinstance(model, PreTrainedModel) and tokenizer is None and isinstance(corpus, EncodedTexts):
         return Given(model, list(corpus.rows[:limit]), type(model).__name__, None)
-    loaded = (
-        model
-        if isinstance(model, LoadedModel)
-        else load_model("bundled" if model is None else model, tokenizer=tokenizer)
-    )
+    loaded = load_model(model, tokenizer=tokenizer)
     length = window_length(loaded, window)
     if target is None or isinstance(corpus, EncodedTexts):
         windows = list(islice(windows_of(corpus, loaded.tokenizer, length=length, limit=limit), limit))

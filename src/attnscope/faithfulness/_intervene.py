@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import xarray as xr
 
@@ -18,13 +18,13 @@ from attnscope.errors import AttnscopeError
 from attnscope.faithfulness._forbidden import check_rule, rule_of, said_rule
 from attnscope.faithfulness._inquiry import inquiry
 from attnscope.faithfulness._intervene_job import InterventionJob
-from attnscope.faithfulness._stored import StoredParts, load_intervention
+from attnscope.faithfulness._stored import StoredParts, kept_tree, load_intervention
 from attnscope.faithfulness._together import checked_sets
 from attnscope.faithfulness.passes import ABLATIONS, Ablation
 from attnscope.progress import Tell, tell_nobody
 from attnscope.statistics import window_length
-from attnscope.store import RunFolder, Signature, is_finished, keeping_elsewhere
-from attnscope.tasks import by_task, pending, task_in
+from attnscope.store import RunFolder, Signature, keeping_elsewhere
+from attnscope.tasks import task_in
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -151,25 +151,18 @@ def intervene(
     check_whole(1, limit=limit, window=window, batch_size=batch_size, variants=variants, band=band)
     check_whole(0, steps=steps)
     check_seed(seed)
-    lines: dict[str, Any] = {
-        "field": field,
-        "by_line": by_line or targets is not None,
-        "blank_lines": targets is not None,
-    }
     inner = model.model if isinstance(model, LoadedModel) else MODEL if model is None else model
     refuse_senses("intervene", inner, texts, field=field, revision=revision)
-    corpus, target = texts_and_targets(texts, targets, **lines)
-    loaded = (
-        model
-        if isinstance(model, LoadedModel)
-        else load_model(
-            MODEL if model is None else model,
-            tokenizer=tokenizer,
-            revision=revision,
-            device=device,
-            dtype=dtype,
-            trust_remote_code=trust_remote_code,
-        )
+    corpus, target = texts_and_targets(
+        texts, targets, field=field, by_line=by_line or targets is not None, blank_lines=targets is not None
+    )
+    loaded = load_model(
+        model,
+        tokenizer=tokenizer,
+        revision=revision,
+        device=device,
+        dtype=dtype,
+        trust_remote_code=trust_remote_code,
     )
     length = window_length(loaded, window) if window else min(LONGEST, window_length(loaded, None))
     asked = inquiry(loaded, corpus, target, window=length, limit=limit, seed=seed, batch_size=batch_size)
@@ -178,7 +171,7 @@ def intervene(
     rule = rule_of(forbid_offsets, forbid_tokens, loaded.tokenizer, first=forbid_first)
     if rule is not None:
         check_rule(rule, asked.windows)
-    forbid = said_rule(forbid_offsets, forbid_tokens, first=forbid_first)
+    forbid, told = said_rule(forbid_offsets, forbid_tokens, first=forbid_first), progress or tell_nobody
     settings = {
         "window": length,
         "limit": limit,
@@ -194,44 +187,23 @@ def intervene(
         "band": band,
         "seed": seed,
     }
+    job = InterventionJob(
+        asked, chosen, variants, steps, search, curves, why, band, seed, told, rule, forbid, renormalise, sets
+    )
     signature = signature_of("intervene", loaded, corpus, target, settings)
     attributes = {"signature": signature.to_json(), "model": loaded.name, "asked": asked.kind}
-    job = InterventionJob(
-        asked,
-        chosen,
-        variants,
-        steps,
-        search,
-        curves,
-        why,
-        band,
-        seed,
-        progress or tell_nobody,
-        rule,
-        forbid,
-        renormalise,
-        sets,
-    )
     if out is None:
-        measured = job.effects(None)
-        parts, skipped = job.parts(measured, StoredParts(None))
-        tree = xr.DataTree.from_dict({"effects": measured, **parts})
-        tree.attrs = attributes | {"skipped": json.dumps(skipped)}
-        return tree
-    folder = Path(out(signature) if callable(out) else out)
-    if part is not None and not is_finished(folder):
-        tree = by_task(
-            part,
-            folder,
-            signature,
-            job.measure,
-            partial(_in_folder, job, attributes),
-            attributes,
-            repair=repair,
-        )
-        return xr.DataTree(xr.Dataset(attrs=pending(part, folder, signature))) if tree is None else tree
-    with RunFolder(folder, signature, repair=repair) as run:
-        return _in_folder(job, attributes, run)
+        return _in_memory(job, attributes)
+    whole = partial(_in_folder, job, attributes)
+    return kept_tree(out, signature, part, job.measure, whole, attributes, repair=repair)
+
+
+def _in_memory(job: InterventionJob, attributes: dict[str, str]) -> xr.DataTree:
+    measured = job.effects(None)
+    parts, skipped = job.parts(measured, StoredParts(None))
+    tree = xr.DataTree.from_dict({"effects": measured, **parts})
+    tree.attrs = attributes | {"skipped": json.dumps(skipped)}
+    return tree
 
 
 def _in_folder(job: InterventionJob, attributes: dict[str, str], run: RunFolder) -> xr.DataTree:

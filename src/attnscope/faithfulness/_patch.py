@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -17,11 +18,11 @@ from attnscope.faithfulness._patch_job import PatchJob
 from attnscope.faithfulness._patched import estimators_agreement, patched_of
 from attnscope.faithfulness._patching import WHATS, What
 from attnscope.faithfulness._runs import DIRECTIONS, Direction, check_apart
-from attnscope.faithfulness._stored import StoredParts, stored_tree
-from attnscope.faithfulness.passes import Pair, PairTexts, given_pairs
+from attnscope.faithfulness._stored import StoredParts, kept_tree, stored_tree
+from attnscope.faithfulness.passes import EncodedPairs, Pair, PairTexts, given_pairs
 from attnscope.progress import Tell, tell_nobody
-from attnscope.store import RunFolder, Signature, is_finished, keeping_elsewhere
-from attnscope.tasks import by_task, pending, task_in
+from attnscope.store import RunFolder, Signature, keeping_elsewhere
+from attnscope.tasks import task_in
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -128,31 +129,18 @@ def patch(
     check_whole(0, steps=steps)
     check_seed(seed)
     given = _pairs(pairs, model, answer, wrong)
-    loaded = (
-        model
-        if isinstance(model, LoadedModel)
-        else load_model(
-            MODEL if model is None else model,
-            tokenizer=tokenizer,
-            revision=revision,
-            device=device,
-            dtype=dtype,
-            trust_remote_code=trust_remote_code,
-        )
+    loaded = load_model(
+        model,
+        tokenizer=tokenizer,
+        revision=revision,
+        device=device,
+        dtype=dtype,
+        trust_remote_code=trust_remote_code,
     )
     if what == "residual" or path is not None:
         steps = 0
-    job = PatchJob(
-        loaded,
-        given,
-        chosen,
-        by_position or chosen == "residual",
-        course,
-        path,
-        steps,
-        variants,
-        progress or tell_nobody,
-    )
+    apart, told = by_position or chosen == "residual", progress or tell_nobody
+    job = PatchJob(loaded, given, chosen, apart, course, path, steps, variants, told)
     batches = job.batches(batch_size)
     skips = job.check(batches)
     settings = {
@@ -172,13 +160,7 @@ def patch(
         tree.attrs = attributes
         return tree
 
-    def measure(run: RunFolder, done: Callable[[range], bool]) -> None:
-        first = 0
-        for numbers, encoded in batches:
-            place = range(first, first + len(numbers))
-            if not done(place):
-                run.append(job.measured(numbers, encoded, skips).rename(pair="text"), first)
-            first = place.stop
+    measure = partial(_measure, job, batches, skips)
 
     def in_folder(run: RunFolder) -> xr.DataTree:
         if not run.complete:
@@ -187,12 +169,23 @@ def patch(
             run.finish(parts=list(parts), attributes=attributes)
         return load_patching(run)
 
-    folder = Path(out(signature) if callable(out) else out)
-    if part is not None and not is_finished(folder):
-        tree = by_task(part, folder, signature, measure, in_folder, attributes, repair=repair)
-        return xr.DataTree(xr.Dataset(attrs=pending(part, folder, signature))) if tree is None else tree
-    with RunFolder(folder, signature, repair=repair) as run:
-        return in_folder(run)
+    return kept_tree(out, signature, part, measure, in_folder, attributes, repair=repair)
+
+
+def _measure(
+    job: PatchJob,
+    batches: Sequence[tuple[list[int], EncodedPairs]],
+    skips: bool,
+    run: RunFolder,
+    done: Callable[[range], bool],
+) -> None:
+    """Add the batches to a run that are not done."""
+    first = 0
+    for numbers, encoded in batches:
+        place = range(first, first + len(numbers))
+        if not done(place):
+            run.append(job.measured(numbers, encoded, skips).rename(pair="text"), first)
+        first = place.stop
 
 
 def load_patching(run: RunFolder) -> xr.DataTree:

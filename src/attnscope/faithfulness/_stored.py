@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import xarray as xr
 
 from attnscope.errors import AttnscopeError
+from attnscope.store import RunFolder, is_finished
+from attnscope.tasks import by_task, pending
 
 if TYPE_CHECKING:
-    from attnscope.store import RunFolder
+    from attnscope.store import Signature
+    from attnscope.tasks import Share, Task
 
 
 class StoredParts:
@@ -42,6 +46,25 @@ class StoredParts:
                 stored = self.run.load(name) or stored  # as a later call will read it
         self.parts[name] = stored
         return stored
+
+
+def kept_tree(
+    out: str | Path | Callable[[Signature], Path],
+    signature: Signature,
+    task: Task | None,
+    measure: Callable[[RunFolder, Share], object],
+    whole: Callable[[RunFolder], xr.DataTree],
+    attributes: dict[str, str],
+    *,
+    repair: bool,
+) -> xr.DataTree:
+    """Results in a run folder, by this process alone (`whole`), or its task of them (see `by_task`)."""
+    folder = Path(out(signature) if callable(out) else out)
+    if task is None or is_finished(folder):
+        with RunFolder(folder, signature, repair=repair) as run:
+            return whole(run)
+    tree = by_task(task, folder, signature, measure, whole, attributes, repair=repair)
+    return xr.DataTree(xr.Dataset(attrs=pending(task, folder, signature))) if tree is None else tree
 
 
 def load_intervention(run: RunFolder) -> xr.DataTree:

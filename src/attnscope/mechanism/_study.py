@@ -256,17 +256,14 @@ def study(
     corpus = texts_of(texts)
     if isinstance(model, PreTrainedModel) and tokenizer is None and isinstance(corpus, EncodedTexts):
         return Study(model, corpus.rows[:limit], band=band)  # token ids and a model object need no tokenizer
-    if isinstance(model, LoadedModel):
-        loaded = model
-    else:
-        loaded = load_model(
-            "bundled" if model is None else model,
-            tokenizer=tokenizer,
-            device=device,
-            dtype=dtype,
-            revision=revision,
-            trust_remote_code=trust_remote_code,
-        )
+    loaded = load_model(
+        model,
+        tokenizer=tokenizer,
+        revision=revision,
+        device=device,
+        dtype=dtype,
+        trust_remote_code=trust_remote_code,
+    )
     length = window_length(loaded, window)
     return Study(
         loaded.model,

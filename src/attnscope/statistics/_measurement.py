@@ -46,6 +46,7 @@ from attnscope.statistics._sample import (
     WINDOWS,
     MapObserver,
     sample_dataset,
+    share_room,
     shown_heads,
     tile_size,
 )
@@ -343,13 +344,17 @@ class Measurement:
             return lambda place: numbers <= KEYS or place in of_window
 
         observed: list[MapObserver] = []
-        left = WEIGHTS
         for window, of_window in zip(self.shown, listed, strict=False):
             tile = tile_size(others, longest) if others and not observed else 0
-            room = 2 * left // (len(self.shown) - len(observed) + 1)
             words = WordReading.of([window], device_of(model)) if window.words else None
             observer = MapObserver(
-                of_window, room // team.size, tile, layer_done, words, self._first_head, receiving(of_window)
+                of_window,
+                WEIGHTS // team.size,
+                tile,
+                layer_done,
+                words,
+                self._first_head,
+                receiving(of_window),
             )
             with watching(model, observer, weights_suffice=True):
                 model(**self._reading([window]).inputs(model))
@@ -358,8 +363,8 @@ class Measurement:
                 team.together(observer.received),
                 team.together(observer.equal),
             )
-            left -= sum(len(keys) for _, keys, _, _ in observer.maps.values())
             observed.append(observer)
+            share_room([every.maps for every in observed], WEIGHTS)
         kinds = [site.kind for site in self.sites]
         decoder = model.config.is_encoder_decoder
         return sample_dataset(observed, shown, kinds, heads, asked, with_decoder=decoder)

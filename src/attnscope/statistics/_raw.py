@@ -120,9 +120,7 @@ def weights(
     inner = model.model if isinstance(model, LoadedModel) else "bundled" if model is None else model
     sense = None if text is None else sense_of(inner, text)
     if sense is None:
-        loaded = (
-            model if isinstance(model, LoadedModel) else load_model(inner, tokenizer=tokenizer, device=device)
-        )
+        loaded = load_model(model, tokenizer=tokenizer, device=device)
         read = _watch_text(loaded, text, target, window, words, observe)
     else:
         if window is not None or words is not None:

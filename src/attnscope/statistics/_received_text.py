@@ -89,11 +89,7 @@ def received(
     """
     check_whole(0, layer=layer, head=head)
     check_whole(1, last=last)
-    loaded = (
-        model
-        if isinstance(model, LoadedModel)
-        else load_model("bundled" if model is None else model, tokenizer=tokenizer, device=device)
-    )
+    loaded = load_model(model, tokenizer=tokenizer, device=device)
     read = first_window(loaded, text, target, window_length(loaded, window))
     beside = read.target or read
     weights: dict[int, tuple[Site, np.ndarray]] = {}

@@ -85,7 +85,7 @@ class MapObserver:
     listed
         Heads (layer, head).
     room
-        How many weights the maps of this window may list together; what one leaves goes to those that follow.
+        How many weights the maps of this window may list together; what some do not need goes to the others.
     tile
         Tokens on a side of a tile; 0 for no tiles.
     layer_done
@@ -125,10 +125,8 @@ class MapObserver:
             self._receive(places, call, rows if merged is None else None, merged)
         for head, place in enumerate(places):
             if place in self.listed:
-                self.maps[place] = largest_weights(
-                    call, head, self.room // (len(self.listed) - len(self.maps))
-                )
-                self.room -= len(self.maps[place][1])
+                self.maps[place] = largest_weights(call, head, self.room)
+                share_room([self.maps], self.room)
             elif self.tile:
                 self.tiles[place] = in_tiles(call, head, self.tile)
         self.layer_done()
@@ -184,18 +182,52 @@ def largest_weights(call: AttentionCall, head: int, room: int) -> tuple[np.ndarr
     Returns
     -------
     tuple of numpy.ndarray
-        How many weights each row lists; their keys, ascending within a row; the weights; what each row leaves out.
+        How many weights each row lists; their keys, ascending within a row; the weights; what each row leaves out;
+        which weights are among the few that every row lists.
     """
     least = _least_weight(call, head, room)
-    parts: list[tuple[Tensor, Tensor, Tensor, Tensor]] = []
+    parts: list[tuple[Tensor, ...]] = []
     for weights in weight_rows(call, head, ROWS):
-        kept = weights >= least
-        kept.scatter_(-1, weights.topk(min(_EACH_ROW, weights.shape[-1])).indices, value=True)
-        kept &= weights > 2.0**-_OCTAVES
+        few = torch.zeros_like(weights, dtype=torch.bool)
+        few.scatter_(-1, weights.topk(min(_EACH_ROW, weights.shape[-1])).indices, value=True)
+        kept = (few | (weights >= least)) & (weights > 2.0**-_OCTAVES)
         rest = (weights.sum(-1) - (weights * kept).sum(-1)).clamp_min(0)
-        parts.append((kept.sum(-1), kept.nonzero()[:, 1], weights[kept], rest))
-    counts, keys, weights, rest = (torch.cat(part).cpu().numpy() for part in zip(*parts, strict=True))
-    return counts.astype(np.int32), keys.astype(np.int32), weights, rest
+        parts.append((kept.sum(-1), kept.nonzero()[:, 1], weights[kept], rest, few[kept]))
+    counts, keys, weights, rest, few = (torch.cat(part).cpu().numpy() for part in zip(*parts, strict=True))
+    return counts.astype(np.int32), keys.astype(np.int32), weights, rest, few
+
+
+def share_room(maps: Sequence[dict[Place, tuple[np.ndarray, ...]]], room: int) -> None:
+    """Cut maps down to `room` weights together: each lists what it needs, or as much as any other that is cut.
+
+    The level to which they are cut only falls as maps are added, so that the order in which they come makes no
+    difference.
+    """
+    sizes = [len(parts[1]) for of_window in maps for parts in of_window.values()]
+    if sum(sizes) <= room:
+        return
+    level, left = 0, room
+    for number, size in enumerate(sorted(sizes)):
+        level = left // (len(sizes) - number)
+        if size > level:
+            break
+        left -= size
+    for of_window in maps:
+        for place, parts in of_window.items():
+            if len(parts[1]) > level:
+                of_window[place] = _cut(parts, level)
+
+
+def _cut(parts: tuple[np.ndarray, ...], size: int) -> tuple[np.ndarray, ...]:
+    """The `size` largest of a map's weights, and the few that every row lists."""
+    counts, keys, weights, rest, few = parts
+    largest = np.zeros(len(weights), bool)
+    largest[np.argpartition(weights, len(weights) - size)[len(weights) - size :]] = True
+    kept = largest | few
+    query = np.repeat(np.arange(len(counts)), counts)
+    left_out = np.bincount(query[~kept], weights[~kept], len(counts))
+    counts = np.bincount(query[kept], minlength=len(counts)).astype(np.int32)
+    return counts, keys[kept], weights[kept], (rest + left_out).astype(rest.dtype), few[kept]
 
 
 def _least_weight(call: AttentionCall, head: int, room: int) -> float:
@@ -212,7 +244,7 @@ def _least_weight(call: AttentionCall, head: int, room: int) -> float:
     enough = int((mass < ENOUGH * mass[-1]).sum()) + 1
     if int(count.sum()) <= _SMALL:
         enough = fits
-    return float(least[max(0, _ONE + 1 - min(fits, enough))])
+    return float(least[_ONE + 1 - max(1, min(fits, enough))])
 
 
 def in_tiles(call: AttentionCall, head: int, tile: int) -> tuple[np.ndarray, np.ndarray]:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, TypedDict
+from typing import TYPE_CHECKING, Any, TypedDict
 
 import xarray as xr
 
@@ -48,6 +48,8 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
     from attnscope.capture import Bridge, Envoy
+    from attnscope.corpus._groups import Grouping
+    from attnscope.corpus._words import WordRule
 
 LONGEST_DEFAULT = 2048  # tokens: a longer window must be asked for
 
@@ -146,18 +148,7 @@ def prepared(
         by=by,
     )
     grouping = grouping_for(groups, corpus)
-    if grouping is not None and asked.pool is not None:
-        raise AttnscopeError("groups of tokens are not measured of pools: leave out groups or pool (--pool)")
-    if by is not None and asked.pool is not None:
-        raise AttnscopeError("pools hold windows of all kinds together: leave out by (--by) or pool (--pool)")
-    if asked.rows is not None and (grouping is not None or words is not None):
-        raise AttnscopeError(
-            "groups of tokens and words are measured of all rows: leave out rows (--rows), or groups and words"
-        )
-    if asked.rows is not None and (
-        whole := [name for name in names if {*SECOND_PASS, "blocks"} & {*STATISTICS[name].needs}]
-    ):
-        raise AttnscopeError(f"{whole[0]} is measured of all rows: leave out rows (--rows), or {whole[0]}")
+    _refuse_together(asked, names, by, grouped=grouping is not None, worded=words is not None)
     rule = None if words is None else word_rule_of(words)
     loaded = load_model(model, tokenizer=asked.processor, in_parts=True, **vars(asked.loading))
     length = window_length(loaded, window)
@@ -194,27 +185,69 @@ def prepared(
         observation=asked.observation,
     )
     job.check()
-    settings = {
-        "window": length,
-        "stride": stride,
-        "limit": asked.limit,
-        "batch_size": job.batch_size,
-        "statistics": list(names),
-        "band": band,
-        "clusters": clusters,
-        "seed": asked.seed,
-    }
-    settings |= settings_of(names, asked.observation)
-    settings |= {} if asked.pool is None else {"pool": asked.pool}
-    settings |= {} if asked.rows is None else {"rows": asked.rows}
-    settings |= {} if asked.until is None else {"until": asked.until}
-    settings |= {} if by is None else {"by": by}
-    settings |= {} if grouping is None else {"groups": grouping.signature}
-    settings |= {} if job.team.size == 1 else {"tensor_parallel": job.team.size}
-    settings |= {} if rule is None else {"words": rule.signature, "merging": "queries averaged, keys summed"}
+    settings = _settings(
+        job,
+        asked,
+        grouping,
+        rule,
+        names=names,
+        window=length,
+        stride=stride,
+        band=band,
+        clusters=clusters,
+        by=by,
+    )
     signature = signature_of("scan", loaded, corpus, target, settings)
     attributes = {"model": loaded.name, **decoder_note(loaded.model, with_target=target is not None)}
     return Prepared(job, signature, attributes, kinds_of(settings))
+
+
+def _settings(
+    job: Measurement,
+    asked: Asked,
+    grouping: Grouping | None,
+    rule: WordRule | None,
+    *,
+    names: Sequence[str],
+    **plain: object,
+) -> dict[str, Any]:
+    """What the numbers depend on beside the model and the texts."""
+    of_all = {
+        "limit": asked.limit,
+        "batch_size": job.batch_size,
+        "statistics": list(names),
+        "seed": asked.seed,
+        **{name: plain.pop(name) for name in ("window", "stride", "band", "clusters")},
+    }
+    seldom = plain | {
+        "pool": asked.pool,
+        "rows": asked.rows,
+        "until": asked.until,
+        "groups": None if grouping is None else grouping.signature,
+        "tensor_parallel": None if job.team.size == 1 else job.team.size,
+        "words": None if rule is None else rule.signature,
+        "merging": None if rule is None else "queries averaged, keys summed",
+    }
+    given = {name: value for name, value in seldom.items() if value is not None}
+    return of_all | settings_of(names, asked.observation) | given
+
+
+def _refuse_together(
+    asked: Asked, names: Sequence[str], by: str | None, *, grouped: bool, worded: bool
+) -> None:
+    """Refuse what cannot be measured in one scan."""
+    if grouped and asked.pool is not None:
+        raise AttnscopeError("groups of tokens are not measured of pools: leave out groups or pool (--pool)")
+    if by is not None and asked.pool is not None:
+        raise AttnscopeError("pools hold windows of all kinds together: leave out by (--by) or pool (--pool)")
+    if asked.rows is None:
+        return
+    if grouped or worded:
+        raise AttnscopeError(
+            "groups of tokens and words are measured of all rows: leave out rows (--rows), or groups and words"
+        )
+    if whole := [name for name in names if {*SECOND_PASS, "blocks"} & {*STATISTICS[name].needs}]:
+        raise AttnscopeError(f"{whole[0]} is measured of all rows: leave out rows (--rows), or {whole[0]}")
 
 
 def _windows(

@@ -178,11 +178,16 @@ def generate(
         results = xr.concat([part for _, part in job.parts()], "sequence", **JOIN)
         return results.assign_attrs(attributes | job.checked)
     with RunFolder(Path(out(signature) if callable(out) else out), signature, repair=repair) as run:
-        if not run.complete:
-            for first, part in job.parts(run):
-                run.append(part.rename(sequence="text"), first)
-            run.finish(attributes=attributes | job.checked)
-        return load_generation(run)
+        return _in_folder(job, attributes, run)
+
+
+def _in_folder(job: _Job, attributes: dict[str, str], run: RunFolder) -> xr.Dataset:
+    """Write what the run lacks, and read all of it."""
+    if not run.complete:
+        for first, part in job.parts(run):
+            run.append(part.rename(sequence="text"), first)
+        run.finish(attributes=attributes | job.checked)
+    return load_generation(run)
 
 
 def load_generation(run: RunFolder) -> xr.Dataset:

@@ -28,6 +28,7 @@ from attnscope.statistics._sample import (
     WINDOWS,
     MapObserver,
     sample_dataset,
+    share_room,
     shown_heads,
     tile_size,
 )
@@ -214,14 +215,12 @@ class ImageMeasurement:
         ]
         others = len(self.sites) * heads - len(listed[0])
         observed: list[MapObserver] = []
-        left = WEIGHTS
         for image, pixels, of_image in zip(shown, read, listed, strict=False):
             tile = tile_size(others, longest) if others and not observed else 0
-            room = 2 * left // (len(shown) - len(observed) + 1)
-            observer = MapObserver(of_image, room, tile, lambda: None)
+            observer = MapObserver(of_image, WEIGHTS, tile, lambda: None)
             self._run([image], pixels, observer)
-            left -= sum(len(keys) for _, keys, _, _ in observer.maps.values())
             observed.append(observer)
+            share_room([every.maps for every in observed], WEIGHTS)
         windows = [_window(image.name, grid) for image, grid in zip(shown, grids, strict=True)]
         sample = sample_dataset(observed, windows, [site.kind for site in self.sites], heads, asked)
         pictures = [jpeg(pixels[0], self.vision.processor) for pixels in read]

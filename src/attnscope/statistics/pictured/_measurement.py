@@ -24,6 +24,7 @@ from attnscope.statistics._sample import (
     WINDOWS,
     MapObserver,
     sample_dataset,
+    share_room,
     shown_heads,
     tile_size,
 )
@@ -199,15 +200,13 @@ class PicturedMeasurement:
         others = len(self.sites) * results.sizes["head"] - len(listed[0])
         observed: list[MapObserver] = []
         pixels: list[dict[str, Any]] = []
-        left = WEIGHTS
         for number, of_window in zip(shown, listed, strict=False):
             tile = tile_size(others, longest) if others and not observed else 0
-            room = 2 * left // (len(shown) - len(observed) + 1)
-            observer = MapObserver(of_window, room, tile, lambda: None)
+            observer = MapObserver(of_window, WEIGHTS, tile, lambda: None)
             reading = self._read(number)
             self._run(reading, observer, windows[number].source)
-            left -= sum(len(keys) for _, keys, _, _ in observer.maps.values())
             observed.append(observer)
+            share_room([every.maps for every in observed], WEIGHTS)
             pixels.append(reading.given)
         kinds = [site.kind for site in self.sites]
         sample = sample_dataset(observed, windows, kinds, results.sizes["head"], asked)

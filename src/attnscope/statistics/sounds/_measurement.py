@@ -19,6 +19,7 @@ from attnscope.statistics._sample import (
     WINDOWS,
     MapObserver,
     sample_dataset,
+    share_room,
     shown_heads,
     tile_size,
 )
@@ -156,15 +157,14 @@ class SoundMeasurement:
         ]
         others = len(self.sites) * results.sizes["head"] - len(listed[0])
         observed: list[MapObserver] = []
-        left, model = WEIGHTS, self.speech.model
+        model = self.speech.model
         for (reading, _), of_window in zip(read, listed, strict=False):
             tile = tile_size(others, longest) if others and not observed else 0
-            room = 2 * left // (len(read) - len(observed) + 1)
-            observer = MapObserver(of_window, room, tile, lambda: None)
+            observer = MapObserver(of_window, WEIGHTS, tile, lambda: None)
             with watching(model, observer, weights_suffice=True):
                 model(**reading.inputs(model))
-            left -= sum(len(keys) for _, keys, _, _ in observer.maps.values())
             observed.append(observer)
+            share_room([every.maps for every in observed], WEIGHTS)
         kinds = [site.kind for site in self.sites]
         return sample_dataset(
             observed, windows, kinds, results.sizes["head"], asked, with_decoder=self.said is not None
