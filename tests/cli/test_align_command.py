@@ -80,6 +80,14 @@ def test_a_run_without_gold_leaves_nothing_of_an_earlier_one(system, monkeypatch
     assert not (out / "report.html").exists()
 
 
+def test_tasks_wait_for_each_other_and_the_last_one_draws(system, monkeypatch, capfd):
+    given = "--out", str(system / "run"), "--batch-size", "1", "--task"
+    assert run(monkeypatch, capfd, system, *given, "2/2") == ""
+    assert not (system / "run").exists()
+    assert "report: " in run(monkeypatch, capfd, system, *given, "1/2")
+    assert (system / "run" / "report.html").is_file()
+
+
 def test_a_folder_with_other_files_is_refused(system, refused):
     texts = [system / "source.txt", "--target", system / "target.txt"]
     for name in ("report.html", "links.txt", "figures/heads.svg"):

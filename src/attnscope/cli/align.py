@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,10 +11,9 @@ import typer
 
 from attnscope.cli import options
 from attnscope.cli.output import emit, json_text, new_console, progress_bar, tell
-from attnscope.cli.place import PAGE, count
+from attnscope.cli.place import PAGE, count, draw_views
 
 if TYPE_CHECKING:
-    from attnscope.store import OwnedFolder
     from attnscope.translation.alignment import Aligned
 
 _Model = Annotated[str, typer.Argument(help="Encoder-decoder: the folder of a trained system, or a hub id.")]
@@ -45,7 +43,14 @@ _Words = Annotated[
     str, typer.Option(help="Unit of alignment: space (what stands between spaces) or piece (a token).")
 ]
 _Rule = Annotated[str, typer.Option(help="Rule that makes links: argmax, intersection or threshold.")]
-_Out = Annotated[Path | None, typer.Option(help="Folder for links.txt, run.json, report.html and figures.")]
+_Out = Annotated[
+    Path | None,
+    typer.Option(
+        parser=options.run_folder,
+        help="Folder for links.txt, run.json, report.html and figures, here or in an object store.",
+        show_default="links on standard output",
+    ),
+]
 _AsJson = Annotated[bool, typer.Option("--json", help="JSON on standard output instead of links or tables.")]
 
 
@@ -63,6 +68,7 @@ def align(
     rule: _Rule = "argmax",
     threshold: Annotated[float, typer.Option(help="Least weight of a link under --rule threshold.")] = 0.2,
     out: _Out = None,
+    task: options.Task = None,
     pairs: Annotated[int, typer.Option(min=0, max=50, help="Sentence pairs that are drawn into --out.")] = 12,
     figures: options.Figures = options.USUAL_FIGURES,
     tokenizer: options.Tokenizer = None,
@@ -75,16 +81,13 @@ def align(
 ) -> None:
     """Which source word does each target word look at? Links in Pharaoh's format; error rates against people's."""
     from attnscope.errors import AttnscopeError
-    from attnscope.store import OwnedFolder
     from attnscope.translation.alignment import align as run_align
     from attnscope.translation.alignment import pharaoh
 
     formats = options.formats_of(figures)
     if str(text) == str(target) == "-":
         raise AttnscopeError("standard input (-) can be only one of the files")
-    with ExitStack() as opened:
-        folder = None if out is None else opened.enter_context(OwnedFolder(out, "align"))
-        show = opened.enter_context(progress_bar("align"))
+    with progress_bar("align") as show:
         aligned = run_align(
             model,
             text,
@@ -92,6 +95,8 @@ def align(
             gold=gold,
             gold_first=gold_first,
             tokenizer=tokenizer,
+            out=out,
+            task=task,
             layer=layer,
             head=head,
             end=end,
@@ -107,8 +112,11 @@ def align(
             trust_remote_code=trust_remote_code,
             progress=show,
         )
-        if folder is not None:
-            _write(aligned, folder, formats)
+    if aligned.task:  # another process keeps and prints the results
+        tell(aligned.task)
+        return
+    if out is not None:
+        _draw(aligned, out, formats)
     if out is not None and not aligned.pairs and (aligned.score is None or pairs > 0):
         _say_why_no_pictures(aligned, asked=pairs > 0)
     if as_json:
@@ -119,16 +127,13 @@ def align(
         _print_table(aligned, out)
 
 
-def _write(aligned: Aligned, folder: OwnedFolder, formats: tuple[str, ...]) -> None:
+def _draw(aligned: Aligned, out: Path, formats: tuple[str, ...]) -> None:
     from attnscope.figures import alignment_map, error_rate_grid, save_figure
     from attnscope.report import compared_heads, write_alignment_report
-    from attnscope.store import VIEWS, explained
-    from attnscope.translation.alignment import LINKS, RECORD, write_alignment
+    from attnscope.store import OwnedFolder
 
-    heads = compared_heads(aligned)
-    safe = "Choose another folder with --out, or free some room"
-    with explained(f"write to {folder.path}", safe), folder.replacing(LINKS, RECORD, *VIEWS) as new:
-        write_alignment(aligned, new)
+    def draw(new: Path) -> None:
+        heads = compared_heads(aligned)
         if aligned.score is not None or aligned.pairs:
             write_alignment_report(aligned, new / PAGE)
         if heads is not None:
@@ -145,6 +150,9 @@ def _write(aligned: Aligned, folder: OwnedFolder, formats: tuple[str, ...]) -> N
                 title=f"Line {pair.line}",
             )
             save_figure(figure, new / "figures" / f"pair-{pair.line}", formats)
+
+    with OwnedFolder(out, "align") as folder:
+        draw_views(folder, [formats], draw)
 
 
 def _say_why_no_pictures(aligned: Aligned, *, asked: bool) -> None:
@@ -185,7 +193,7 @@ def _print_table(aligned: Aligned, out: Path | None) -> None:
     from rich.table import Table
 
     from attnscope.report import compared_heads, whose
-    from attnscope.store import Signature
+    from attnscope.store import Signature, named
 
     console = new_console()
     heads = compared_heads(aligned)
@@ -222,6 +230,6 @@ def _print_table(aligned: Aligned, out: Path | None) -> None:
     cited = Signature.from_json(aligned.signature).format()
     console.print(f"signature: {cited}", highlight=False, markup=False, soft_wrap=True)
     if out is not None:
-        console.print(f"results: {out}", highlight=False, markup=False, soft_wrap=True)
+        console.print(f"results: {named(out)}", highlight=False, markup=False, soft_wrap=True)
         if aligned.score is not None or aligned.pairs:
-            console.print(f"report:  {out / PAGE}", highlight=False, markup=False, soft_wrap=True)
+            console.print(f"report:  {named(out)}/{PAGE}", highlight=False, markup=False, soft_wrap=True)

@@ -11,7 +11,7 @@ import typer
 
 from attnscope.cli import options
 from attnscope.cli.explain_tables import as_dict, print_csv, print_tables
-from attnscope.cli.output import emit, json_text, new_console, progress_bar, working
+from attnscope.cli.output import emit, json_text, new_console, progress_bar, tell, working
 from attnscope.cli.place import PAGE, Place, draw_views, usual_folder
 from attnscope.store import named
 
@@ -81,6 +81,7 @@ def explain(
     target: _Target = None,
     out: options.Out = None,
     repair: options.Repair = False,
+    task: options.Task = None,
     device: options.Device = None,
     dtype: options.Dtype = None,
     window: _Window = None,
@@ -140,6 +141,7 @@ def explain(
                 targets=target or None,
                 out=place,
                 repair=repair,
+                task=task,
                 layer=layer,
                 head=head,
                 relearn=relearn,
@@ -148,6 +150,9 @@ def explain(
                 progress=show,
                 **settings,
             )
+        if "task" in tree.attrs:  # another process keeps and prints the results
+            tell(tree.attrs["task"])
+            return
         if question is not None:
             question.note(Path(tree.attrs["run"]), json.loads(tree.attrs["signature"]))
     heads = _heads_to_show(tree, layer, head)

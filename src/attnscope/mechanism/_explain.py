@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import xarray as xr
-from jaxtyping import Float
 
 from attnscope.bundled import MODEL
 from attnscope.capture import (
@@ -29,13 +26,15 @@ from attnscope.corpus import Corpus, Sources, Texts, Window, shifted, texts_and_
 from attnscope.errors import AttnscopeError
 from attnscope.mechanism._analysis import Analysis
 from attnscope.mechanism._catalogue import ANALYSES
+from attnscope.mechanism._other_table import OtherTable
 from attnscope.mechanism._stored import StoredAnalyses, load_explanation
 from attnscope.mechanism._study import DEFAULT_TEXTS, Study, Tokenizer, equal_windows
-from attnscope.mechanism.arrays import Completion, amplitude_spectrum, in_band, principal_components
-from attnscope.mechanism.evidence import position_table
+from attnscope.mechanism.arrays import Completion, in_band
+from attnscope.mechanism.evidence import Sums, sums_of
 from attnscope.progress import Progress, Tell, tell_nobody
 from attnscope.statistics import window_length
-from attnscope.store import RunFolder, Signature, keeping_elsewhere
+from attnscope.store import InUseError, RunFolder, Signature, is_finished, keeping_elsewhere
+from attnscope.tasks import Parts, Share, Task, do_share, pending, task_in
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -55,6 +54,7 @@ def explain(
     tokenizer: Tokenizer = None,
     out: str | Path | Callable[[Signature], Path] | None = None,
     repair: bool = False,
+    task: str | None = None,
     window: int | None = None,
     limit: int = DEFAULT_TEXTS,
     band: int = 10,
@@ -91,6 +91,9 @@ def explain(
         run that was stopped does the rest.
     repair
         Whether to make again what was damaged in a finished run; else such a run is refused.
+    task
+        Which part of the texts this process reads, as in `attnscope.scan`: every N-th unit of 16 batches. The last one
+        to finish makes the analyses, of which some read a few texts more.
     window
         Tokens of a window; all are equally long, shorter ones are left out. By default what the model takes.
     limit
@@ -135,6 +138,7 @@ def explain(
     >>> bool(found["verdict"].agree.sel(layer=0).any())
     True
     """
+    part = task_in(task, out)
     refuse_senses("explain", MODEL if model is None else model, texts, field=field, revision=revision)
     corpus, target = texts_and_targets(texts, targets, field=field, by_line=by_line)
     check_whole(
@@ -181,8 +185,40 @@ def explain(
         tree = xr.DataTree.from_dict(_made(study, more) | beside)
         tree.attrs = attributes | {"skipped": json.dumps(study.reasons)}
         return tree
-    with RunFolder(Path(out(signature) if callable(out) else out), signature, repair=repair) as run:
+    folder = Path(out(signature) if callable(out) else out)
+    run = RunFolder(folder, signature, repair=repair)
+    if part is not None and not is_finished(folder):
+        ended = partial(_in_folder, study=study, more=more, others=others, attributes=attributes)
+        tree = _by_task(part, run, study, attributes, ended)
+        return xr.DataTree(xr.Dataset(attrs=pending(part, folder, signature))) if tree is None else tree
+    with run:
         return _in_folder(run, study, more, others, attributes)
+
+
+def _by_task(
+    task: Task,
+    run: RunFolder,
+    study: Study,
+    attributes: dict[str, str],
+    ended: Callable[[RunFolder], xr.DataTree],
+) -> xr.DataTree | None:
+    """Do one task of the pass over the texts; where all others are done, end the run from what they have summed."""
+    measure = partial(_read_share, study)
+    parts = do_share(task, run.path, run.signature, measure, attributes, repair=run.repair)
+    if not parts.is_whole():
+        return None
+    try:
+        run.__enter__()
+    except InUseError:  # another one that was done at the same moment
+        return None
+    with run:
+        return ended(run)
+
+
+def _read_share(study: Study, part: RunFolder, share: Share) -> None:
+    """A task's units of the pass over the texts."""
+    for sums in study.gather_units(share):
+        part.append(sums, int(sums.text[0]))
 
 
 def _settings(study: Study, length: int, more: Sequence[Analysis]) -> dict[str, Any]:
@@ -209,13 +245,24 @@ def _in_folder(
     """What the run lacks is made and kept; the tree is read from it, as a later call will."""
     study.stored = stored = StoredAnalyses(run)
     asked = [analysis.name for analysis in more]
+    parts = None if run.complete else Parts(run.path, run.signature)
+    if parts is not None and parts.is_whole():
+        study.kept_sums = partial(_sums_of_part, parts)
     if not stored.answers(asked):
         stored.finish(asked, list(_made(study, more)), study.reasons, attributes)
     for other in others:
         stored.get(other.file, other.analysed)
     stored.beside([other.named() for other in others])
+    if parts is not None:
+        parts.drop()
     study.tell(Progress("done", 1.0))
     return load_explanation(run)
+
+
+def _sums_of_part(parts: Parts, texts: range) -> dict[int, Sums] | None:
+    """What a task has read of a unit of texts."""
+    piece = parts.piece(texts)
+    return None if piece is None else sums_of(piece)
 
 
 def _made(study: Study, more: Sequence[Analysis]) -> dict[str, xr.Dataset]:
@@ -228,41 +275,6 @@ def _made(study: Study, more: Sequence[Analysis]) -> dict[str, xr.Dataset]:
     remarks = [name for name in study.reasons if name not in order]
     study.reasons = {name: study.reasons[name] for name in (*remarks, *order) if name in study.reasons}
     return {name: study.results[name] for name in order if name in study.results}
-
-
-@dataclass(frozen=True)
-class OtherTable:
-    """The position table of a model that is only compared by it."""
-
-    name: str
-    identity: dict[str, str]
-    rows: Float[np.ndarray, "position column"]
-
-    @classmethod
-    def of(cls, source: str | Path | PreTrainedModel, *, trust_remote_code: bool) -> OtherTable:
-        """Load the model and keep its table."""
-        device = "cpu" if isinstance(source, str | Path) else None
-        loaded = load_model(source, need_tokenizer=False, device=device, trust_remote_code=trust_remote_code)
-        return cls(loaded.name, loaded.identity, position_table(loaded.model).rows)
-
-    @property
-    def file(self) -> str:
-        """Its file in the run folder, by what its weights are: a run may be asked again with others."""
-        return f"also-{hashlib.sha256(self._identity.encode()).hexdigest()[:12]}"
-
-    @property
-    def _identity(self) -> str:
-        return json.dumps(self.identity, sort_keys=True)
-
-    def named(self) -> dict[str, str]:
-        """What the run notes of it."""
-        return {"file": self.file, "model": self.name, "identity": self._identity}
-
-    def analysed(self) -> xr.Dataset:
-        """Spectrum and principal components of the table alone."""
-        spectrum = amplitude_spectrum(self.rows).drop_dims("column")
-        analysis = spectrum.merge(principal_components(self.rows), combine_attrs="override")
-        return analysis.assign_attrs(model=self.name, identity=self._identity)
 
 
 def _check_settings(length: int, band: int, frequencies: tuple[int, int] | None) -> None:

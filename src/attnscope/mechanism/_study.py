@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import cached_property
 from pathlib import Path
@@ -21,9 +21,12 @@ from attnscope.mechanism._stored import StoredAnalyses
 from attnscope.mechanism.arrays import Completion
 from attnscope.mechanism.evidence import (
     Evidence,
+    Gathering,
     PositionTable,
+    Sums,
     Windows,
     gather,
+    labelled_sums,
     position_table,
     position_tables,
 )
@@ -107,6 +110,7 @@ class Study:
         self.intervention_texts, self.layer, self.head, self.seed = intervention_texts, layer, head, seed
         self.loaded, self.corpus, self.with_targets = loaded, corpus, with_targets
         self.stored = StoredAnalyses(None)
+        self.kept_sums: Callable[[range], dict[int, Sums] | None] = lambda _: None  # that others have read
         self.results: dict[str, xr.Dataset] = {}
         self.reasons: dict[str, str] = {}
         self.tell: Tell = tell_nobody
@@ -135,10 +139,22 @@ class Study:
                 band=self.band,
                 layer=self.layer,
                 head=self.head,
-                progress=lambda done, total: self.tell(Progress("reading the texts", READING * done / total)),
+                progress=self._tell_reading,
+                kept=self.kept_sums,
             )
         self.share = READING
         return evidence
+
+    def gather_units(self, done: Callable[[range], bool]) -> Iterator[xr.Dataset]:
+        """Sums of unit after unit of the texts, but those that are done, for `evidence` in another process."""
+        with borrowed(self.model):
+            gathering = Gathering(self.model, self.windows, band=self.band, layer=self.layer, head=self.head)
+            for texts in gathering.units():
+                if not done(texts):
+                    yield labelled_sums(gathering.read(texts, self._tell_reading), texts)
+
+    def _tell_reading(self, done: int, total: int) -> None:
+        self.tell(Progress("reading the texts", READING * done / total))
 
     def first(self, count: int | None = None) -> list[Window | Sequence[int]]:
         """Some windows, by default 8, for analyses that take several passes."""

@@ -12,6 +12,9 @@ from attnscope.statistics import finish_scan, rows_of_part
 from attnscope.store import InUseError, RunFolder, is_finished, named, staged
 from attnscope.tasks import Parts, parts_of
 
+#: Commands that take the parts as they are, with the model at hand.
+_WITH_MODEL = ("align", "explain")
+
 
 @dataclass(frozen=True)
 class Merged:
@@ -28,8 +31,8 @@ class Merged:
     tasks
         How many parts there were; 0 where the run was whole before.
     complete
-        Whether it is finished. What `explain`, `intervene` and `patch` make of all texts together needs the model:
-        their command, given again, makes it.
+        Whether it is finished. What `align`, `explain`, `intervene` and `patch` make of all texts together needs the
+        model: their command, given again, makes it.
     """
 
     path: Path
@@ -81,6 +84,8 @@ def _merged(folder: Path) -> Merged:
     own.look()
     if not own.complete and (lacking := parts.said_lacking(own)):
         raise AttnscopeError(f"{named(folder)} is not whole: {lacking}")
+    if own.command in _WITH_MODEL and not own.complete:
+        return Merged(folder, own.command, parts.texts, len(parts.folders), complete=False)
     with _opened(own) as run:
         if not run.complete:
             parts.gather(run, rows_of_part)

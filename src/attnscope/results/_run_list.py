@@ -36,7 +36,7 @@ class Run:
     complete
         Whether all of it is there.
     windows
-        Windows that are measured; of ``patch`` pairs, of a scan with ``--pool`` pools.
+        Windows that are measured; of ``align`` and ``patch`` pairs, of a scan with ``--pool`` pools.
     bytes
         Size of all files that attnscope wrote there; 0 where the manifest is damaged.
     when
@@ -78,7 +78,7 @@ class Run:
         if self.damage:
             return "damaged"
         settings = {} if self.signature is None else self.signature.settings or {}
-        unit = {"patch": "pair", "generate": "prompt"}.get(self.command, "window")
+        unit = {"align": "pair", "patch": "pair", "generate": "prompt"}.get(self.command, "window")
         unit = "pool" if settings.get("pool") else unit
         measured = f"{self.windows:,} {unit}{'s' * (self.windows != 1)}" if self.windows else ""
         if self.complete:

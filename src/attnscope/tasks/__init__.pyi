@@ -1,5 +1,5 @@
-from ._done import by_task, pending
-from ._parts import Parts, Rows
+from ._done import by_task, do_share, pending
+from ._parts import Parts, Rows, in_a_row
 from ._share import Share
 from ._task import Task, parts_of, task_in, task_of
 
@@ -9,6 +9,8 @@ __all__ = [
     "Share",
     "Task",
     "by_task",
+    "do_share",
+    "in_a_row",
     "parts_of",
     "pending",
     "task_in",

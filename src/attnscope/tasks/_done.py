@@ -57,12 +57,7 @@ def by_task(
     AttnscopeError
         A part is damaged, in use, or of another run.
     """
-    with RunFolder(task.folder(folder), signature, repair=repair) as part:
-        if not part.complete:
-            share = Share(task, part, unit)
-            measure(part, share)
-            share.finish(attributes=attributes)
-    parts = Parts(folder, signature)
+    parts = do_share(task, folder, signature, measure, attributes, unit=unit, repair=repair)
     if not parts.is_whole():
         return None
     try:
@@ -74,6 +69,25 @@ def by_task(
         made = whole(run)
     parts.drop()
     return made
+
+
+def do_share(
+    task: Task,
+    folder: Path,
+    signature: Signature,
+    measure: Callable[[RunFolder, Share], object],
+    attributes: dict[str, str],
+    *,
+    unit: int = 1,
+    repair: bool = False,
+) -> Parts:
+    """Do one task of a run, as `by_task` does, and say what parts there are then."""
+    with RunFolder(task.folder(folder), signature, repair=repair) as part:
+        if not part.complete:
+            share = Share(task, part, unit)
+            measure(part, share)
+            share.finish(attributes=attributes)
+    return Parts(folder, signature)
 
 
 def pending(task: Task, folder: Path, signature: Signature) -> dict[str, str]:

@@ -27,6 +27,13 @@ def plain_rows(part: RunFolder, piece: range, chosen: slice) -> tuple[xr.Dataset
     return part.piece(piece).isel(text=chosen), {}
 
 
+def in_a_row(pieces: Sequence[xr.Dataset]) -> xr.Dataset:
+    """Results of texts that follow each other as one Dataset."""
+    import xarray as xr
+
+    return xr.concat(list(pieces), "text", data_vars="minimal", coords="minimal", compat="override")
+
+
 class Parts:
     """The parts of one run, as they are now.
 
@@ -90,6 +97,34 @@ class Parts:
                         part, texts, slice(lacking.start - texts.start, lacking.stop - texts.start)
                     )
                     run.append(measured, lacking.start, **apart)
+
+    def results(self) -> xr.Dataset:
+        """What the parts have, each text once and in order, in memory.
+
+        Raises
+        ------
+        AttnscopeError
+            A part is damaged.
+        """
+        there: list[range] = []
+        pieces: dict[int, xr.Dataset] = {}
+        for part in self.folders:
+            for texts in part.pieces:
+                for lacking in list(_gaps(there, texts.start, texts.stop)):
+                    rows = slice(lacking.start - texts.start, lacking.stop - texts.start)
+                    pieces[lacking.start] = part.piece(texts).isel(text=rows)
+                    there.append(lacking)
+        return in_a_row([pieces[first] for first in sorted(pieces)])
+
+    def piece(self, texts: range) -> xr.Dataset | None:
+        """What a part has of texts that it keeps as one piece; None where none does.
+
+        Raises
+        ------
+        AttnscopeError
+            It is damaged.
+        """
+        return next((part.piece(texts) for part in self.folders if texts in part.pieces), None)
 
     def drop(self) -> None:
         """Take the parts away, as the run has all that they have; but none to which a process is writing."""

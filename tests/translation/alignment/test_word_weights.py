@@ -14,11 +14,7 @@ from transformers import (
 
 from attnscope.errors import AttnscopeError
 from attnscope.translation.alignment._links import links, pharaoh
-from attnscope.translation.alignment._word_weights import (
-    forced_alignment,
-    forced_alignment_of_heads,
-    word_weights,
-)
+from attnscope.translation.alignment._word_weights import Forcing, forced_alignment, word_weights
 from tests.translation.small_translators import (
     Blind,
     Reordering,
@@ -148,7 +144,8 @@ def test_weights_are_those_that_the_model_gives(kind, tokenizer):
 def test_heads_for_themselves_average_to_the_mean(tokenizer):
     model = small_model("bart")
     (mean,) = forced_alignment(model, tokenizer, SOURCES[:1], TARGETS[:1], end="keep")
-    (heads,) = forced_alignment_of_heads(model, tokenizer, SOURCES[:1], TARGETS[:1], end="keep")
+    (forced,) = Forcing(model, tokenizer, SOURCES[:1], TARGETS[:1]).pairs(range(1))
+    heads = forced.words_of_heads(end="keep", step="predicts")
     assert heads.weights.shape[:2] == (3, 2)
     np.testing.assert_allclose(heads.weights.mean((0, 1)), mean.weights, atol=10 * np.finfo(np.float32).eps)
 
@@ -242,13 +239,12 @@ def test_a_recurrent_models_weights_are_those_of_its_steps(tokenizer):
 
 
 @pytest.mark.parametrize("batch_size", [1, 3])
-@pytest.mark.parametrize("align", [forced_alignment, forced_alignment_of_heads])
-def test_a_line_on_which_the_model_overflows_is_refused(tokenizer, align, batch_size):
+def test_a_line_on_which_the_model_overflows_is_refused(tokenizer, batch_size):
     model = small_model("bart")
     model.model.encoder.embed_tokens = copy.deepcopy(model.model.encoder.embed_tokens)  # not the logits' too
     with torch.no_grad():
         model.model.encoder.embed_tokens.weight[tokenizer("c").input_ids[-2]] = torch.inf  # only in line 3
-    pairs = align(model, tokenizer, SOURCES, TARGETS, batch_size=batch_size)
+    pairs = forced_alignment(model, tokenizer, SOURCES, TARGETS, batch_size=batch_size)
     before = [next(pairs), next(pairs)]
     assert all(np.isfinite(pair.weights).all() for pair in before)
     refused = r"^line 3: layer 0 of the decoder's attention to the source gives NaN or infinity\. Look at the weights"

@@ -1,5 +1,7 @@
-from ._gather import Evidence, Layer, check_self_attention, gather
+from ._evidence import Evidence, Layer, Sums
+from ._gather import Gathering, check_self_attention, gather
 from ._inputs import capture_inputs, changing_input, input_moments, watching_inputs
+from ._kept_sums import labelled_sums, sums_of
 from ._projections import Projections, projections
 from ._rows import (
     bias_traces,
@@ -39,10 +41,12 @@ from ._tokens import (
 __all__ = [
     "TOKENS_AT_ONCE",
     "Evidence",
+    "Gathering",
     "Inputs",
     "Layer",
     "PositionTable",
     "Projections",
+    "Sums",
     "Tokens",
     "Windows",
     "batches",
@@ -56,6 +60,7 @@ __all__ = [
     "ids_of",
     "input_moments",
     "interval",
+    "labelled_sums",
     "mean_profile",
     "model_inputs",
     "offsets_seen",
@@ -70,6 +75,7 @@ __all__ = [
     "replaced_positions",
     "resampled",
     "score_traces",
+    "sums_of",
     "targets_of",
     "token_ids",
     "watching_inputs",

@@ -1,145 +1,125 @@
-"""What every analysis of a model needs, gathered in one pass over the texts."""
+"""One pass over the texts, which gathers what every analysis of a model needs."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from itertools import takewhile
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from jaxtyping import Float
 from torch import Tensor
 
 from attnscope.attention import AttentionCall, Need, measure
 from attnscope.capture import Site, verify
 from attnscope.errors import AttnscopeError
 from attnscope.mechanism.arrays import StateMoments
+from attnscope.mechanism.evidence._evidence import Evidence, Layer, Sums, check_range, no_layer
 from attnscope.mechanism.evidence._inputs import add_states, watching_inputs
-from attnscope.mechanism.evidence._projections import Projections, projections
+from attnscope.mechanism.evidence._projections import projections
 from attnscope.mechanism.evidence._reach import Reach
-from attnscope.mechanism.evidence._rows import pairs_at
-from attnscope.mechanism.evidence._tables import PositionTable, position_tables, word_table
+from attnscope.mechanism.evidence._tables import position_tables, word_table
 from attnscope.mechanism.evidence._tokens import Windows, batches, model_inputs, read, token_ids
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 
+UNIT = 16  # batches whose sums are made apart from others', whoever makes them
 _FOR_MATCHING = 32  # tokens are enough to tell which matrix gave which queries
 
 
-@dataclass(eq=False)
-class Layer:
-    """One attention layer over all texts.
+class Gathering:
+    """The pass over the texts, unit after unit: sums of each unit, and what they come to.
 
-    Attributes
+    Parameters
     ----------
-    site
-        Which attention call.
-    projections
-        Its matrices, verified.
-    moments
-        Of X, the layer's input: position means and covariance.
-    sample
-        X of the first text, ``(position, width)``.
-    band_sums
-        ``(text, head, offset)``: weights summed along each offset.
-    has_bias
-        Whether a bias is added to the scores (T5, ALiBi).
-    reach
-        Of its mask: which offsets a query may look at.
+    model, windows, band, layer, head
+        See `gather`.
     """
 
-    site: Site
-    projections: Projections
-    moments: StateMoments
-    sample: Float[np.ndarray, "position width"]
-    reach: Reach
-    band_sums: list[Float[np.ndarray, "head offset"]] = field(default_factory=list)
-    has_bias: bool = False
+    def __init__(
+        self, model: PreTrainedModel, windows: Windows, *, band: int, layer: int | None, head: int | None
+    ) -> None:
+        self.model, self.band, self.asked = model, band, (layer, head)
+        self.windows = list(windows)
+        self.ids = token_ids(self.windows, least=2)
+        first = model_inputs(model, self.ids[:1])
+        sites, _ = verify(model, first, text=self.ids.names[0])
+        check_self_attention(model, sites)
+        start = model_inputs(model, self.ids[:1].start(_FOR_MATCHING))
+        self.matrices_of = projections(model, start)
+        self.layers: dict[int, Layer] = {}
 
-    @property
-    def profiles(self) -> Float[np.ndarray, "text head offset"]:
-        """Mean weight at each offset."""
-        sums = np.stack(self.band_sums)
-        return sums / pairs_at(len(self.sample), len(self.sample), sums.shape[-1] // 2)
+    def units(self) -> list[range]:
+        """Texts of each unit."""
+        places = [place for place, _ in batches(self.ids)]
+        chosen = [places[first : first + UNIT] for first in range(0, len(places), UNIT)]
+        return [range(unit[0].start, unit[-1].stop) for unit in chosen]
 
-    @property
-    def heads(self) -> int:
-        """Query heads."""
-        return self.band_sums[0].shape[0]
+    @torch.no_grad()
+    def read(self, texts: range, progress: Callable[[int, int], None] | None = None) -> dict[int, Sums]:
+        """Run the texts of a unit through the model; sums by the number of the layer."""
+        if texts.start:
+            self._see_first()
+        sums: dict[int, Sums] = {}
 
-    def matrices(
-        self, head: int, *, affine: bool
-    ) -> tuple[Float[np.ndarray, "width r"], Float[np.ndarray, "width r"]]:
-        """W_Q and W_K of a head; with `affine`, biases are stacked below, for X with a column of ones."""
-        check_range("head", [head], self.heads)
-        query, query_bias, key, key_bias = self.projections.of_head(head)
-        if not affine:
-            return query, key
-        return np.vstack([query, query_bias]), np.vstack([key, key_bias])
+        def observe(site: Site, call: AttentionCall, states: Tensor, _: Tensor) -> Tensor:
+            output, rows = measure(call, Need(band=self.band))
+            if site.kind == "cross" or rows.band is None:
+                return output
+            if site.index not in self.layers:
+                self.layers[site.index] = self._layer(site, call, states)
+            if site.index not in sums:
+                sums[site.index] = Sums(StateMoments.zeros(self.ids.length, states.shape[-1]))
+            seen = sums[site.index]
+            seen.has_bias = seen.has_bias or call.bias is not None
+            add_states(seen.moments, states)
+            seen.band_sums += list(rows.band.double().sum(2).cpu().numpy())
+            return output
 
+        with watching_inputs(self.model, observe):
+            for place, batch in batches(self.ids[texts.start : texts.stop]):
+                read(self.model, batch)
+                if not texts.start + place.start:
+                    heads = {index: len(seen.band_sums[0]) for index, seen in sums.items()}
+                    _check_asked(heads, *self.asked)
+                if progress is not None:
+                    progress(texts.start + place.stop, len(self.ids))
+        return sums
 
-@dataclass(eq=False)
-class Evidence:
-    """All layers, the position table and the words of one text.
+    def evidence(self, units: Iterable[dict[int, Sums]]) -> Evidence:
+        """What all units come to, in order."""
+        for unit in units:
+            self._see_first()
+            for index, sums in unit.items():
+                layer = self.layers[index]
+                layer.has_bias = layer.has_bias or sums.has_bias
+                layer.moments.merge(sums.moments)
+                layer.band_sums += sums.band_sums
+        tables = position_tables(self.model)
+        rows = len(tables[0].rows) if tables else self.ids.length
+        return Evidence(
+            layers=[self.layers[index] for index in sorted(self.layers)],
+            tables=tables,
+            words=word_table(self.model)[_words(self.windows, self.ids.ids)[:rows]],
+            texts=len(self.ids),
+            length=self.ids.length,
+            crosses=any(site.kind == "cross" for site in self.matrices_of),
+        )
 
-    Attributes
-    ----------
-    layers
-        Self-attention layers, in the order of the calls.
-    tables
-        Position tables of the model; empty for RoPE and the like.
-    words
-        Word vectors of the texts, one after the other, as many as the first table has rows (or as the texts
-        have tokens): the control for the table.
-    texts, length
-        Number of texts, and tokens in each.
-    crosses
-        Whether the model has cross-attention too, whose queries and keys lie in different texts: it has no offsets, and
-        none of its layers is here.
-    """
+    def _see_first(self) -> None:
+        """Read the first batch, unless it was: samples and reach are of its first text, whoever reads the rest."""
+        if not self.layers:
+            self.read(range(next(batches(self.ids))[0].stop))
 
-    layers: list[Layer]
-    tables: list[PositionTable]
-    words: Float[np.ndarray, "word word_width"]
-    texts: int
-    length: int
-    crosses: bool = False
-
-    def table_of(self, layer: Layer) -> PositionTable:
-        """The table that a layer's side of the model reads: an encoder and a decoder may each have one."""
-        place = layer.site.name.split(".")
-
-        def beside(table: PositionTable) -> int:
-            """How many modules hold both."""
-            pairs = zip(table.name.split("."), place, strict=False)
-            return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
-
-        return max(self.tables, key=beside)
-
-    def layer(self, index: int) -> Layer:
-        """The layer of that call.
-
-        Raises
-        ------
-        AttnscopeError
-            If there is none: the existing ones are named.
-        """
-        for layer in self.layers:
-            if layer.site.index == index:
-                return layer
-        raise _no_layer(index, [layer.site.index for layer in self.layers])
-
-    @property
-    def bilinear(self) -> list[Layer]:
-        """Layers whose score is exactly bilinear in X, where query and key waves are defined."""
-        return [layer for layer in self.layers if layer.projections.form == "bilinear"]
+    def _layer(self, site: Site, call: AttentionCall, states: Tensor) -> Layer:
+        """A layer as the first text shows it, without sums."""
+        matrices = next(matrices for other, matrices in self.matrices_of.items() if other.index == site.index)
+        sample = states[0].double().cpu().numpy()
+        moments = StateMoments.zeros(self.ids.length, states.shape[-1])
+        return Layer(site, matrices, moments, sample, Reach.of(call, self.band))
 
 
-@torch.no_grad()
 def gather(
     model: PreTrainedModel,
     windows: Windows,
@@ -148,6 +128,7 @@ def gather(
     layer: int | None = None,
     head: int | None = None,
     progress: Callable[[int, int], None] | None = None,
+    kept: Callable[[range], dict[int, Sums] | None] = lambda _: None,
 ) -> Evidence:
     """Run all texts through the model once, and keep what does not grow with their number.
 
@@ -163,6 +144,8 @@ def gather(
         Will be asked for later: refused after the first texts if they do not exist.
     progress
         Called with texts done and texts in all.
+    kept
+        Gives the sums of a unit that another process has read; None where none has.
 
     Raises
     ------
@@ -177,47 +160,8 @@ def gather(
     >>> len(evidence.layers), evidence.layers[0].profiles.shape
     (2, (2, 2, 5))
     """
-    windows = list(windows)
-    ids = token_ids(windows, least=2)
-    first = model_inputs(model, ids[:1])
-    sites, _ = verify(model, first, text=ids.names[0])
-    check_self_attention(model, sites)
-    matrices_of = projections(model, model_inputs(model, ids[:1].start(_FOR_MATCHING)))
-    length = ids.length
-    layers: dict[int, Layer] = {}
-
-    def observe(site: Site, call: AttentionCall, states: Tensor, _: Tensor) -> Tensor:
-        output, rows = measure(call, Need(band=band))
-        if site.kind == "cross" or rows.band is None:
-            return output
-        if site.index not in layers:
-            matrices = next(matrices for other, matrices in matrices_of.items() if other.index == site.index)
-            sample = states[0].double().cpu().numpy()
-            moments = StateMoments.zeros(length, states.shape[-1])
-            layers[site.index] = Layer(site, matrices, moments, sample, Reach.of(call, band))
-        seen = layers[site.index]
-        seen.has_bias = seen.has_bias or call.bias is not None
-        add_states(seen.moments, states)
-        seen.band_sums += list(rows.band.double().sum(2).cpu().numpy())
-        return output
-
-    with watching_inputs(model, observe):
-        for place, batch in batches(ids):
-            read(model, batch)
-            if not place.start:
-                _check_asked(layers, layer, head)
-            if progress is not None:
-                progress(place.stop, len(ids))
-    tables = position_tables(model)
-    rows = len(tables[0].rows) if tables else length
-    return Evidence(
-        layers=[layers[index] for index in sorted(layers)],
-        tables=tables,
-        words=word_table(model)[_words(windows, ids.ids)[:rows]],
-        texts=len(ids),
-        length=length,
-        crosses=any(site.kind == "cross" for site in matrices_of),
-    )
+    gathering = Gathering(model, windows, band=band, layer=layer, head=head)
+    return gathering.evidence(kept(texts) or gathering.read(texts, progress) for texts in gathering.units())
 
 
 def check_self_attention(model: PreTrainedModel, sites: Sequence[Site]) -> None:
@@ -245,29 +189,8 @@ def _words(windows: Sequence[Any], ids: Tensor) -> np.ndarray:
     return ids.numpy()[~np.array(special, dtype=bool)]
 
 
-def _check_asked(layers: dict[int, Layer], layer: int | None, head: int | None) -> None:
-    if layer is not None and layer not in layers:
-        raise _no_layer(layer, sorted(layers))
-    heads = [layer_of.heads for index, layer_of in layers.items() if layer in {None, index}]
+def _check_asked(heads_of: dict[int, int], layer: int | None, head: int | None) -> None:
+    if layer is not None and layer not in heads_of:
+        raise no_layer(layer, sorted(heads_of))
+    heads = [heads for index, heads in heads_of.items() if layer in {None, index}]
     check_range("head", None if head is None else [head], max(heads, default=0))
-
-
-def _no_layer(index: int, known: Sequence[int]) -> AttnscopeError:
-    return AttnscopeError(
-        f"there is no self-attention layer {index}: choose from {', '.join(map(str, known))}"
-    )
-
-
-def check_range(name: str, chosen: Sequence[int] | None, known: int) -> None:
-    """Refuse a layer or head that does not exist.
-
-    Examples
-    --------
-    >>> check_range("head", [7], 4)
-    Traceback (most recent call last):
-    ...
-    attnscope.errors.AttnscopeError: there is no head 7: heads are counted from 0 to 3
-    """
-    for number in chosen or []:
-        if not 0 <= number < known:
-            raise AttnscopeError(f"there is no {name} {number}: {name}s are counted from 0 to {known - 1}")

@@ -1,4 +1,5 @@
-from ._align import MOST_WORDS, Aligned, ShownPair, align
+from ._align import align
+from ._aligned import MOST_WORDS, Aligned, ShownPair
 from ._links import (
     AlignmentScore,
     Gold,

@@ -270,3 +270,15 @@ def pharaoh(links: Iterable[tuple[int, int]]) -> str:
     '2-1 10-0'
     """
     return " ".join(f"{source}-{target}" for source, target in sorted(links))
+
+
+def links_of_line(line: str) -> Links:
+    """The links of a line that `pharaoh` wrote.
+
+    Examples
+    --------
+    >>> sorted(links_of_line("2-1 10-0"))
+    [(2, 1), (10, 0)]
+    """
+    pairs = (link.split("-") for link in line.split())
+    return frozenset((int(source), int(target)) for source, target in pairs)

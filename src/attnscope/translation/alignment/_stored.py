@@ -11,7 +11,7 @@ import numpy as np
 import xarray as xr
 
 from attnscope.store import Signature
-from attnscope.translation.alignment._align import Aligned, ShownPair
+from attnscope.translation.alignment._aligned import Aligned, ShownPair
 from attnscope.translation.alignment._links import AlignmentScore, Links, pharaoh, read_links
 from attnscope.translation.alignment._word_weights import WordAlignment
 

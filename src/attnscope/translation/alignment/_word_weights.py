@@ -201,32 +201,84 @@ def forced_alignment(
     >>> pair.weights.shape, pair.weights.sum(1).round(6).tolist()
     ((2, 3), [1.0, 1.0])
     """
-    for source, target, weights in _forced(model, tokenizer, sources, targets, words, batch_size, progress):
-        chosen = _choose(weights, layer, head)
-        yield _merged(source, target, chosen, end=end, step=step)
+    forcing = Forcing(model, tokenizer, sources, targets, words=words, batch_size=batch_size)
+    for pair in forcing.pairs(range(len(sources)), progress):
+        yield pair.words(layer, head, end=end, step=step)
 
 
-def forced_alignment_of_heads(
-    model: PreTrainedModel,
-    tokenizer: Any,
-    sources: Sequence[str],
-    targets: Sequence[str],
-    *,
-    end: str = "drop",
-    step: str = "predicts",
-    words: str = "space",
-    batch_size: int = 16,
-    progress: Callable[[int, int], None] | None = None,
-) -> Iterator[WordAlignment]:
-    """As `forced_alignment`, but with ``weights (layer, head, target, source)``: every head for itself."""
-    for source, target, weights in _forced(model, tokenizer, sources, targets, words, batch_size, progress):
-        yield _merged(source, target, weights, end=end, step=step)
+@dataclass(frozen=True, eq=False)
+class ForcedPair:
+    """A sentence pair as the model saw it: its tokens, and the weights ``(layer, head, n, m)`` between them."""
+
+    source: _Pieces
+    target: _Pieces
+    weights: np.ndarray
+
+    def words(self, layer: int | None, head: int | None, *, end: str, step: str) -> WordAlignment:
+        """Between words, of a layer and a head, or the mean over all."""
+        return self._merged(_choose(self.weights, layer, head), end, step)
+
+    def words_of_heads(self, *, end: str, step: str) -> WordAlignment:
+        """Between words, ``(layer, head, target, source)``: every head for itself."""
+        return self._merged(self.weights, end, step)
+
+    def _merged(self, weights: np.ndarray, end: str, step: str) -> WordAlignment:
+        source, target = self.source, self.target
+        sizes = (len(source.words), len(target.words))
+        merged = word_weights(weights, source.word, target.word, end=end, step=step, sizes=sizes)
+        return WordAlignment(source.words, target.words, merged)
 
 
-def _merged(source: _Pieces, target: _Pieces, weights: np.ndarray, *, end: str, step: str) -> WordAlignment:
-    sizes = (len(source.words), len(target.words))
-    merged = word_weights(weights, source.word, target.word, end=end, step=step, sizes=sizes)
-    return WordAlignment(source.words, target.words, merged)
+class Forcing:
+    """An encoder-decoder that is run over given translations, some lines at a time; see `forced_alignment`."""
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        tokenizer: Any,
+        sources: Sequence[str],
+        targets: Sequence[str],
+        *,
+        words: str = "space",
+        batch_size: int = 16,
+    ) -> None:
+        self.count = check_parallel({"the source": sources, "the target": targets})
+        if batch_size < 1:
+            raise AttnscopeError(f"batch_size must be at least 1, found {batch_size}")
+        if words not in {"space", "piece"}:
+            raise AttnscopeError(f"words {words!r} is not known: choose space or piece")
+        if not model.config.is_encoder_decoder:
+            raise AttnscopeError(
+                f"{type(model).__name__} is no encoder-decoder: alignments are read off the attention of a decoder to "
+                "an encoder"
+            )
+        if not getattr(tokenizer, "is_fast", False):
+            raise AttnscopeError(
+                "the tokenizer gives no character offsets: a fast one (tokenizer.json) is needed"
+            )
+        self.model, self.tokenizer, self.sources, self.targets = model, tokenizer, sources, targets
+        self.cut, self.batch_size = words, batch_size
+        self._checked = False
+
+    def pairs(self, lines: range, progress: Callable[[int, int], None] | None = None) -> Iterator[ForcedPair]:
+        """Those lines in batches, which begin anew at the first of them."""
+        for start in range(lines.start, lines.stop, self.batch_size):
+            stop = min(start + self.batch_size, lines.stop)
+            left = _cut(self.tokenizer, list(self.sources[start:stop]), self.cut, target=False)
+            right = _cut(self.tokenizer, list(self.targets[start:stop]), self.cut, target=True)
+            if not self._checked:
+                _check_capture(self.model, self.tokenizer, left, right, first=start + 1)
+                self._checked = True
+            attention = _cross_attention(self.model, self.tokenizer, left, right, first=start + 1)
+            for i, (source, target) in enumerate(zip(left, right, strict=True)):
+                weights = attention[:, i, :, : len(target.ids), : len(source.ids)]
+                strange = ~np.isfinite(weights).all((1, 2, 3))
+                if strange.any():
+                    where = f"layer {int(strange.argmax())} of the decoder's attention to the source"
+                    raise not_finite(f"line {start + i + 1}", where, self.model.dtype)
+                yield ForcedPair(source, target, weights)
+            if progress is not None:
+                progress(stop, self.count)
 
 
 def _choose(weights: np.ndarray, layer: int | None, head: int | None) -> np.ndarray:
@@ -236,48 +288,6 @@ def _choose(weights: np.ndarray, layer: int | None, head: int | None) -> np.ndar
             raise AttnscopeError(f"there is no {name} {number}: the decoder has {name}s 0 to {count - 1}")
     layers = weights.mean(0) if layer is None else weights[layer]
     return layers.mean(0) if head is None else layers[head]
-
-
-def _forced(
-    model: PreTrainedModel,
-    tokenizer: Any,
-    sources: Sequence[str],
-    targets: Sequence[str],
-    words: str,
-    batch_size: int,
-    progress: Callable[[int, int], None] | None,
-) -> Iterator[tuple[_Pieces, _Pieces, np.ndarray]]:
-    """For each pair its tokens and the weights (layer, head, n, m) between them."""
-    count = check_parallel({"the source": sources, "the target": targets})
-    if batch_size < 1:
-        raise AttnscopeError(f"batch_size must be at least 1, found {batch_size}")
-    if words not in {"space", "piece"}:
-        raise AttnscopeError(f"words {words!r} is not known: choose space or piece")
-    if not model.config.is_encoder_decoder:
-        raise AttnscopeError(
-            f"{type(model).__name__} is no encoder-decoder: alignments are read off the attention of a decoder to an "
-            "encoder"
-        )
-    if not getattr(tokenizer, "is_fast", False):
-        raise AttnscopeError(
-            "the tokenizer gives no character offsets: a fast one (tokenizer.json) is needed"
-        )
-    for start in range(0, count, batch_size):
-        chosen = slice(start, start + batch_size)
-        left = _cut(tokenizer, list(sources[chosen]), words, target=False)
-        right = _cut(tokenizer, list(targets[chosen]), words, target=True)
-        if not start:
-            _check_capture(model, tokenizer, left, right)
-        attention = _cross_attention(model, tokenizer, left, right, first=start + 1)
-        for i, (source, target) in enumerate(zip(left, right, strict=True)):
-            weights = attention[:, i, :, : len(target.ids), : len(source.ids)]
-            strange = ~np.isfinite(weights).all((1, 2, 3))
-            if strange.any():
-                where = f"layer {int(strange.argmax())} of the decoder's attention to the source"
-                raise not_finite(f"line {start + i + 1}", where, model.dtype)
-            yield source, target, weights
-        if progress is not None:
-            progress(min(start + batch_size, count), count)
 
 
 def _cut(tokenizer: Any, texts: list[str], words: str, *, target: bool) -> list[_Pieces]:
@@ -313,9 +323,11 @@ def _each(
     return word, [piece.strip() or piece for piece in pieces]
 
 
-def _check_capture(model: PreTrainedModel, tokenizer: Any, left: list[_Pieces], right: list[_Pieces]) -> None:
+def _check_capture(
+    model: PreTrainedModel, tokenizer: Any, left: list[_Pieces], right: list[_Pieces], first: int
+) -> None:
     """Refuse a model whose attention to the source is not seen as it is, on the start of the first pair with tokens."""
-    pairs = enumerate(zip(left, right, strict=True), start=1)
+    pairs = enumerate(zip(left, right, strict=True), start=first)
     chosen = next((pair for pair in pairs if pair[1][0].ids and pair[1][1].ids), None)
     if chosen is None:
         return
