@@ -35,6 +35,7 @@ from attnscope.corpus import (
 from attnscope.progress import Progress, Tell, tell_nobody
 from attnscope.statistics._catalogue import EQUAL
 from attnscope.statistics._labelled import labelled
+from attnscope.statistics._long_maps import long_block
 from attnscope.statistics._pass import StatisticsObserver
 from attnscope.statistics._pools import in_pools, joined, pooled
 from attnscope.statistics._reading import Reading
@@ -351,6 +352,9 @@ class Measurement:
             observer = MapObserver(
                 of_window, room // team.size, tile, layer_done, words, self._first_head, receiving(of_window)
             )
+            tokens = max(len(window), len(window.target or window))
+            if not observed and tokens > ROWS:
+                observer.block = long_block(len(self.sites) * heads, tokens)
             with watching(model, observer, weights_suffice=True):
                 model(**self._reading([window]).inputs(model))
             observer.maps, observer.tiles = team.together(observer.maps), team.together(observer.tiles)
@@ -358,6 +362,7 @@ class Measurement:
                 team.together(observer.received),
                 team.together(observer.equal),
             )
+            observer.blocks = team.together(observer.blocks)
             left -= sum(len(keys) for _, keys, _, _ in observer.maps.values())
             observed.append(observer)
         kinds = [site.kind for site in self.sites]
