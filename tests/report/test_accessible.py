@@ -1,12 +1,14 @@
-"""All six pages, on desktop and phone, light and dark: what a screen reader, a keyboard and weak eyes need."""
+"""The pages, on desktop and phone, light and dark: what a screen reader, a keyboard and weak eyes need."""
 
 import numpy as np
 import pytest
 
+import attnscope
 from attnscope.report import (
     write_alignment_report,
     write_comparison_report,
     write_explain_report,
+    write_generation_report,
     write_intervention_report,
     write_patch_report,
     write_report,
@@ -17,6 +19,7 @@ from tests.report.planted_intervention import planted_intervention
 from tests.report.planted_patching import planted_patching
 from tests.report.planted_result import planted, with_groups
 from tests.report.test_alignment_page import made as planted_alignment
+from tests.statistics.generation.writers import writer
 
 # rules of axe-core that these pages broke, checked without it
 EMPTY_HEADERS = """[...document.querySelectorAll('th, [role=columnheader], [role=rowheader]')]
@@ -40,12 +43,27 @@ COLOURS = """[...document.querySelectorAll('body *')].filter((one) => one.checkV
         return [getComputedStyle(one).color, getComputedStyle(behind).backgroundColor, one.textContent.trim()] })"""
 
 
+def in_blocks(sample):
+    """A sample with the map of its first window in blocks of 8 tokens, as of a long one."""
+    count = -(-int(sample.tokens[0]) // 8)
+    equal = np.full((sample.sizes["layer"], sample.sizes["head"], count, count), 8 / count)
+    dims = ("layer", "head", "block_query", "block_key")
+    return (
+        sample.assign(block_sum=(dims, equal), block_max=(dims, equal / 64))
+        .assign_coords(block_text=("block", ["some words"] * count))
+        .assign_attrs(block=8)
+    )
+
+
 @pytest.fixture(scope="module")
 def pages(tmp_path_factory):
     folder = tmp_path_factory.mktemp("pages")
+    model, tokenizer = writer()
+    generated = attnscope.generate(model, ["A boat is out."], tokenizer=tokenizer, new_tokens=2)
     made = planted(layers=2, heads=3, texts=4, tokens=40, rank=12)
     return {
-        "scan": write_report(with_groups(made.result), made.sample, folder / "scan.html"),
+        "generate": write_generation_report(generated, folder / "generate.html"),
+        "scan": write_report(with_groups(made.result), in_blocks(made.sample), folder / "scan.html"),
         "explain": write_explain_report(explanation(), folder / "explain.html"),
         "intervene": write_intervention_report(planted_intervention(), folder / "intervene.html"),
         "patch": write_patch_report(planted_patching(), folder / "patch.html"),
@@ -70,7 +88,7 @@ def contrast(one, other):
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [390, 1280])
-@pytest.mark.parametrize("name", ["scan", "explain", "patch", "compare", "align"])
+@pytest.mark.parametrize("name", ["scan", "generate", "explain", "patch", "compare", "align"])
 def test_headers_landmarks_scrolling_and_contrast(visit, pages, name, width, scheme):
     page = visit(pages[name], width=width, scheme=scheme)
     assert page.evaluate(EMPTY_HEADERS) == []

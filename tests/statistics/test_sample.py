@@ -11,7 +11,7 @@ import attnscope
 from attnscope.attention import AttentionCall, attend
 from attnscope.errors import AttnscopeError
 from attnscope.figures.scan._sample import maps
-from attnscope.statistics import _sample
+from attnscope.statistics import _long_maps, _measurement, _sample
 from attnscope.store import unpacked
 
 TEXT = "The tide comes in twice a day, and twice a day it goes out again. " * 20
@@ -122,6 +122,22 @@ def test_heads_that_are_asked_for_are_listed_where_there_is_no_room_for_all(tmp_
     np.testing.assert_allclose(sample.tile_sum.sel(layer=0).sum(("tile_query", "tile_key")), 128, rtol=1e-5)
     attnscope.scan(texts=[TEXT], out=tmp_path / "run", show=[(0, 3)])
     assert json.loads(kept(tmp_path / "run").attrs["asked"]) == [[0, 3]]
+
+
+def test_a_long_window_is_kept_in_blocks_to_its_end(tmp_path, monkeypatch):
+    monkeypatch.setattr(_measurement, "ROWS", 64)
+    monkeypatch.setattr(_long_maps, "SIDE", 16)
+    attnscope.scan(texts=[TEXT], out=tmp_path / "run", show=[])
+    sample = kept(tmp_path / "run")
+    assert sample.attrs["block"] == 8
+    assert sample.block_sum.shape == (3, 4, 16, 16)
+    for shown in (each for each in maps(sample) if each.window == 0):
+        full = np.zeros((128, 128))
+        full[shown.query, shown.key] = shown.weight
+        tiled = full.reshape(16, 8, 16, 8)
+        at = {"layer": shown.layer, "head": shown.head}
+        np.testing.assert_allclose(sample.block_sum.sel(at), tiled.sum((1, 3)), atol=1e-3)
+        np.testing.assert_allclose(sample.block_max.sel(at), tiled.max((1, 3)), atol=1e-5)
 
 
 def test_a_head_that_does_not_exist_is_refused(tmp_path):

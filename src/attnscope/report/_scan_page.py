@@ -10,6 +10,7 @@ from attnscope.figures.reading import HIGH, LOW
 from attnscope.report._contrast_content import contrast_data
 from attnscope.report._embed import script_json, write_page
 from attnscope.report._group_content import group_data, group_rows
+from attnscope.report._long_map import pack_long
 from attnscope.report._received import pack_received
 from attnscope.report._scan_content import flatten, page_data, parsed, pieces_note
 from attnscope.report._scan_images import patch_data, picture_data, view_data
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
     import xarray as xr
 
-_SCRIPTS = ("draw.js", "patches.js", "window.js", "received.js", "page.js")
+_SCRIPTS = ("draw.js", "patches.js", "window.js", "received.js", "long.js", "page.js")
 
 
 def write_report(result: xr.Dataset, sample: xr.Dataset | None, path: Path | str) -> Path:
@@ -72,12 +73,13 @@ def write_report(result: xr.Dataset, sample: xr.Dataset | None, path: Path | str
     data["groups"] = group_data(result)
     data["unit"] = unit_of(result)
     data["patches"] = patch_data(result)
-    window = received = None
+    window = received = long = None
     if sample is not None:
         _check_same_heads(result, sample)
         window = pack_windows(sample)
         shown = [[len(text["tokens"]) for text in texts] for texts in window.shared["windows"]]
         received = pack_received(sample, shown)
+        long = pack_long(sample)
         data["window"] = window.shared | {"pictures": picture_data(sample), "views": view_data(sample)}
     signature = parsed(result.attrs.get("signature", "{}"))
     summary = parsed(result.attrs.get("summary", "{}"))
@@ -107,6 +109,7 @@ def write_report(result: xr.Dataset, sample: xr.Dataset | None, path: Path | str
         images=result.attrs.get("reads") == "images",
         window=data.get("window"),
         has_received=received is not None,
+        has_long=long is not None,
         pieces=pieces_note(
             token for texts in window.shared["windows"] for text in texts for token in text["tokens"]
         )
@@ -115,7 +118,7 @@ def write_report(result: xr.Dataset, sample: xr.Dataset | None, path: Path | str
         quantiles=f"{LOW * 100:.0f}–{HIGH * 100:.0f}%",
         summary=list(flatten(summary)) if summary else [],
         data=script_json(data),
-        packed=script_json({"maps": window.maps, "tiles": window.tiles, "received": received})
+        packed=script_json({"maps": window.maps, "tiles": window.tiles, "received": received, "long": long})
         if window
         else None,
     )

@@ -358,6 +358,7 @@ async function loadMap() {
   paintMap();
   showToken(kept());
   await drawReceived();
+  await showLong();
   byId("window").dataset.head = state.head;
   byId("window").dataset.window = state.window;
 }

@@ -35,6 +35,7 @@ from attnscope.corpus import (
 from attnscope.progress import Progress, Tell, tell_nobody
 from attnscope.statistics._catalogue import EQUAL
 from attnscope.statistics._labelled import labelled
+from attnscope.statistics._long_maps import long_block
 from attnscope.statistics._pass import StatisticsObserver
 from attnscope.statistics._pools import in_pools, joined, pooled
 from attnscope.statistics._reading import Reading
@@ -356,6 +357,9 @@ class Measurement:
                 self._first_head,
                 receiving(of_window),
             )
+            tokens = max(len(window), len(window.target or window))
+            if not observed and tokens > ROWS:
+                observer.block = long_block(len(self.sites) * heads, tokens)
             with watching(model, observer, weights_suffice=True):
                 model(**self._reading([window]).inputs(model))
             observer.maps, observer.tiles = team.together(observer.maps), team.together(observer.tiles)
@@ -363,6 +367,7 @@ class Measurement:
                 team.together(observer.received),
                 team.together(observer.equal),
             )
+            observer.blocks = team.together(observer.blocks)
             observed.append(observer)
             share_room([every.maps for every in observed], WEIGHTS)
         kinds = [site.kind for site in self.sites]

@@ -14,6 +14,7 @@ import xarray as xr
 from attnscope.attention import Need, attend, measure, received
 from attnscope.errors import AttnscopeError
 from attnscope.statistics._equal import equal_rows
+from attnscope.statistics._long_maps import blocks_of, long_dataset
 from attnscope.statistics._ranking import rank_heads
 from attnscope.statistics._second_pass import evenly
 
@@ -96,6 +97,8 @@ class MapObserver:
         From a site and its heads here to the number of the first, where other processes have those before.
     receiving
         Of which heads what each key receives is taken; of none by default.
+    block
+        Tokens on a side of the blocks that all heads are kept in beside that, to the end of a long window; 0 for none.
     """
 
     listed: Sequence[Place]
@@ -105,12 +108,14 @@ class MapObserver:
     words: WordReading | None = None
     first_head: Callable[[Site, int], int] | None = None
     receiving: Callable[[Place], bool] | None = None
+    block: int = 0
     maps: dict[Place, tuple[np.ndarray, ...]] = field(
         default_factory=dict[tuple[int, int], tuple[np.ndarray, ...]]
     )
     tiles: dict[Place, tuple[np.ndarray, np.ndarray]] = field(
         default_factory=dict[tuple[int, int], tuple[np.ndarray, np.ndarray]]
     )
+    blocks: dict[Place, np.ndarray] = field(default_factory=dict[tuple[int, int], np.ndarray])
     received: dict[Place, np.ndarray] = field(default_factory=dict[tuple[int, int], np.ndarray])
     equal: dict[int, np.ndarray] = field(default_factory=dict[int, np.ndarray])
 
@@ -123,6 +128,10 @@ class MapObserver:
         places = [(site.index, first + head) for head in range(heads)]
         if self.receiving is not None and any(map(self.receiving, places)):
             self._receive(places, call, rows if merged is None else None, merged)
+        if self.block:
+            level = rows.log_sum_exp if merged is None else _level(call, None, merged)
+            kept = blocks_of(call, level, self.block)
+            self.blocks |= {place: kept[:, head] for head, place in enumerate(places)}
         for head, place in enumerate(places):
             if place in self.listed:
                 self.maps[place] = largest_weights(call, head, self.room)
@@ -140,15 +149,19 @@ class MapObserver:
         merged: MergedCall | None,
     ) -> None:
         """What each key receives, and what it would of equal weights."""
-        level = (measure(call, Need())[1] if rows is None else rows).log_sum_exp
-        if merged is not None:  # rows of words that sum to less
-            level = level - merged.mass.log()
+        level = _level(call, rows, merged)
         for head, sums in enumerate(received(call, level)[0].float().cpu().numpy()):
             if self.receiving is not None and self.receiving(places[head]):
                 self.received[places[head]] = sums
         even = evenly(call) if merged is None else merged.equal
         level = equal_rows(call, Need()) if merged is None else measure(even, Need())[1]
         self.equal[places[0][0]] = received(even, level.log_sum_exp)[0, 0].float().cpu().numpy()
+
+
+def _level(call: AttentionCall, rows: RowMeasures | None, merged: MergedCall | None) -> Tensor:
+    """The log-sum-exp of each row; of words, of rows that sum to less."""
+    level = (measure(call, Need())[1] if rows is None else rows).log_sum_exp
+    return level if merged is None else level - merged.mass.log()
 
 
 def weight_rows(
@@ -346,7 +359,9 @@ def sample_dataset(
                 f"{side}tokens": ("window", [len(text) for text in of_windows]),
             }
         )
-    return sample.merge(_received(observed, texts, len(kinds), heads))
+    first = {side: of_windows[0] for side, of_windows in texts.items()}
+    long = long_dataset(observed[0].blocks, observed[0].block, len(kinds), heads, first)
+    return sample.merge(_received(observed, texts, len(kinds), heads)).merge(long).assign_attrs(long.attrs)
 
 
 def _received(
