@@ -15,8 +15,22 @@ async function showLong() {
   const read = (part) => Float32Array.from(part, (c) => table[c]);
   long.map = { block, n: tokens[query], m: tokens[key], rows: Math.ceil(tokens[query] / block), columns: Math.ceil(tokens[key] / block),
     queries: texts[query], keys: texts[key], share: read(plain.subarray(0, half)), most: read(plain.subarray(half)) };
+  long.map.above = sumsAbove(long.map);
   byId("long-blocks").textContent = ` of ${block} × ${block} tokens; rows: queries, columns: keys`;
   pictureLong();
+}
+
+/** Of the blocks above and left of each corner of blocks, the weight: four corners then give that of any rectangle. */
+function sumsAbove({ block, n, rows, columns, share }) {
+  const wide = columns + 1, sums = new Float64Array((rows + 1) * wide);
+  for (let row = 0; row < rows; row++) {
+    const count = Math.min(block, n - row * block);
+    for (let column = 0, ofRow = 0; column < columns; column++) {
+      ofRow += count * share[row * columns + column];
+      sums[(row + 1) * wide + column + 1] = sums[row * wide + column + 1] + ofRow;
+    }
+  }
+  return sums;
 }
 
 /** One pixel a block; a zoom only scales it. */
@@ -58,16 +72,9 @@ function paintLong() {
 function sayLong() {
   const { map } = long, { left, top, width, height } = seenLong(), close = 1e-6;
   const rows = [Math.floor(top + close), Math.ceil(top + height - close)], columns = [Math.floor(left + close), Math.ceil(left + width - close)];
-  let held = 0, all = 0, queries = 0;
-  for (let row = 0; row < map.rows; row++) {
-    const count = Math.min(map.block, map.n - row * map.block), inView = row >= rows[0] && row < rows[1];
-    if (inView) queries += count;
-    for (let column = 0; column < map.columns; column++) {
-      const weight = count * map.share[row * map.columns + column];
-      all += weight;
-      if (inView && column >= columns[0] && column < columns[1]) held += weight;
-    }
-  }
+  const weight = (row, column) => map.above[row * (map.columns + 1) + column];
+  const held = weight(rows[1], columns[1]) - weight(rows[0], columns[1]) - weight(rows[1], columns[0]) + weight(rows[0], columns[0]);
+  const all = weight(map.rows, map.columns), queries = Math.min(map.n, rows[1] * map.block) - rows[0] * map.block;
   const span = ([from, to], tokens) => `${from * map.block}–${Math.min(to * map.block, tokens) - 1}`;
   byId("long-shown").textContent = `In view: queries ${span(rows, map.n)}, keys ${span(columns, map.m)}. They hold ${say(100 * Math.min(1, held / (queries || 1)))}% of the weight of these queries, and ${say(100 * Math.min(1, held / (all || 1)))}% of the whole window’s.`;
 }
