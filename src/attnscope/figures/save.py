@@ -5,8 +5,10 @@ from __future__ import annotations
 import io
 from pathlib import Path
 from typing import TYPE_CHECKING
+from weakref import WeakKeyDictionary
 
 from matplotlib import rc_context
+from matplotlib.figure import Figure
 from matplotlib.text import Text
 
 from attnscope.checks import FORMATS, check_formats
@@ -17,13 +19,32 @@ from attnscope.store import explained, write_output
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from matplotlib.figure import Figure
-
 _NO_DATE = {
     "svg": {"Date": None, "Creator": "attnscope"},
     "pdf": {"CreationDate": None, "Creator": "attnscope", "Producer": None},
     "png": {"Software": None},
 }
+
+
+_as_svg: WeakKeyDictionary[Figure, bytes] = WeakKeyDictionary()  # for the file and for the page
+
+
+def svg_of(figure: Figure) -> bytes:
+    """The figure as SVG, drawn again only where something in it has changed since.
+
+    Examples
+    --------
+    >>> figure = Figure()
+    >>> first = svg_of(figure)
+    >>> svg_of(figure) is first, figure.suptitle("Heads") and svg_of(figure) == first
+    (True, False)
+    """
+    drawn = _as_svg.get(figure)
+    if drawn is None or figure.stale:
+        with look():
+            _as_svg[figure] = drawn = _drawn(figure, "svg")
+        figure.stale = False  # saving itself changes it for a moment
+    return drawn
 
 
 def save_figure(figure: Figure, stem: Path | str, formats: Sequence[str] = FORMATS) -> list[Path]:
@@ -77,7 +98,12 @@ def save_figure(figure: Figure, stem: Path | str, formats: Sequence[str] = FORMA
 def _write(figure: Figure, path: Path) -> None:
     kind = path.suffix[1:]
     cff = kind == "pdf" and any(needs_cff(text.get_text()) for text in figure.findobj(Text))
-    drawn = io.BytesIO()  # a disk that is full within a PDF leaves no half of one
     with rc_context({"pdf.fonttype": 3 if cff else 42}):
-        figure.savefig(drawn, format=kind, dpi=200, metadata=_NO_DATE[kind])
-    write_output(path, drawn.getvalue())
+        # a disk that is full within a PDF leaves no half of one
+        write_output(path, svg_of(figure) if kind == "svg" else _drawn(figure, kind))
+
+
+def _drawn(figure: Figure, kind: str) -> bytes:
+    file = io.BytesIO()
+    figure.savefig(file, format=kind, dpi=200, metadata=_NO_DATE[kind])
+    return file.getvalue()

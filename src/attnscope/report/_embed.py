@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import io
 import json
 import math
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from attnscope.figures.style import look
+from attnscope.figures.save import svg_of
 from attnscope.store import explained, write_output
 
 if TYPE_CHECKING:
@@ -65,10 +64,7 @@ def picture(figure: Figure) -> tuple[str, int]:
     >>> source[:26], width
     ('data:image/svg+xml;base64,', 192)
     """
-    file = io.BytesIO()
-    with look():
-        figure.savefig(file, format="svg", metadata={"Date": None, "Creator": "attnscope"})
-    source = "data:image/svg+xml;base64," + base64.b64encode(file.getvalue()).decode("ascii")
+    source = "data:image/svg+xml;base64," + base64.b64encode(svg_of(figure)).decode("ascii")
     return source, round(float(figure.get_size_inches()[0]) * _PIXELS)
 
 
