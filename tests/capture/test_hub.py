@@ -6,12 +6,12 @@ import pickle
 import shutil
 
 import pytest
-from huggingface_hub import constants
+from huggingface_hub import constants, file_download
 from safetensors.torch import load_file, save_file
 
 from attnscope import AttnscopeError, scan
 from attnscope.bundled import MODEL
-from attnscope.capture import load_model
+from attnscope.capture import _hub, load_model
 from tests.capture.test_checkpoints import INDEX, Payload
 
 COMMITS = {"main": "a" * 40, "v1": "b" * 40}
@@ -141,3 +141,19 @@ def test_what_is_not_in_the_cache_is_named_in_a_line(cache):
     ) as caught:
         load_model("someone/other", device="cpu")
     assert len(str(caught.value).splitlines()) == 1
+
+
+def test_without_a_way_to_the_hub_it_is_not_asked(cache, monkeypatch):
+    """A mistyped name, and a model that is in the cache: no request is made, so that nothing is waited for."""
+    cache.add("main", bundled())
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(constants, "ENDPOINT", "https://hub.invalid")
+    monkeypatch.setattr(_hub, "getproxies", dict)
+    monkeypatch.setattr(
+        file_download, "get_hf_file_metadata", lambda *_, **__: pytest.fail("the hub was asked")
+    )
+    assert COMMITS["main"] in load_model("someone/model").identity.values()
+    with pytest.raises(
+        AttnscopeError, match="there is no folder nowhere, and the hub gave no model of that name"
+    ):
+        load_model("nowhere")

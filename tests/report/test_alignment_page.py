@@ -8,7 +8,7 @@ import xarray as xr
 
 from attnscope.errors import AttnscopeError
 from attnscope.report import _alignment_page, write_alignment_report
-from attnscope.translation.alignment._align import MOST_WORDS, Aligned, ShownPair
+from attnscope.translation.alignment._aligned import MOST_WORDS, Aligned, ShownPair
 from attnscope.translation.alignment._links import AlignmentScore
 from attnscope.translation.alignment._word_weights import WordAlignment
 

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from attnscope.capture._hub import out_of_reach
 from attnscope.capture._inner import inner_model
 from attnscope.capture._quiet import quiet
 from attnscope.capture._repository import Repository, asking_trust
@@ -102,7 +103,11 @@ def load_preprocessor(
     advice = "Are its files whole, and the right ones?"
     with quiet(), explaining(f"the {what} of {source} cannot be loaded", advice), asking_trust(source):
         return maker.from_pretrained(
-            source, revision=repository.commit, trust_remote_code=trust_remote_code, **options
+            source,
+            revision=repository.commit,
+            local_files_only=out_of_reach(),
+            trust_remote_code=trust_remote_code,
+            **options,
         )
 
 

@@ -18,6 +18,7 @@ from transformers.models.auto.modeling_auto import MODEL_MAPPING
 from attnscope import models
 from attnscope.capture._checkpoint import Checkpoint
 from attnscope.capture._heuristics import is_pooler
+from attnscope.capture._hub import out_of_reach
 from attnscope.capture._loading import DTYPES, Loading
 from attnscope.capture._repository import Repository, asking_trust
 from attnscope.capture._size import no_larger_than
@@ -44,7 +45,10 @@ def from_checkpoint(repository: Repository, loading: Loading) -> tuple[PreTraine
             for code in repository.folder.glob("*.py"):
                 repository.take(code.name)
         config = AutoConfig.from_pretrained(
-            source, revision=repository.commit, trust_remote_code=trust_remote_code
+            source,
+            revision=repository.commit,
+            local_files_only=out_of_reach(),
+            trust_remote_code=trust_remote_code,
         )
         maker = _class_of(config, repository, trust_remote_code=trust_remote_code)
         identity = repository.identity()

@@ -10,6 +10,7 @@ from transformers import AutoVideoProcessor, ProcessorMixin
 from transformers.models.auto.processing_auto import PROCESSOR_MAPPING
 from transformers.utils.import_utils import is_torchvision_available
 
+from attnscope.capture._hub import out_of_reach
 from attnscope.capture._quiet import quiet
 from attnscope.capture._repository import Repository, asking_trust
 from attnscope.capture._tokenizer import load_tokenizer
@@ -86,7 +87,10 @@ def _video_processor(repository: Repository, maker: Any, *, trust_remote_code: b
     advice = "Are its files whole, and is torchvision the one for this PyTorch?"
     with quiet(), explaining(what, advice), asking_trust(repository.source):
         return AutoVideoProcessor.from_pretrained(
-            repository.source, revision=repository.commit, trust_remote_code=trust_remote_code
+            repository.source,
+            revision=repository.commit,
+            local_files_only=out_of_reach(),
+            trust_remote_code=trust_remote_code,
         )
 
 

@@ -10,8 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from transformers.utils.hub import cached_file
-
+from attnscope.capture._hub import fetched, out_of_reach
 from attnscope.errors import AttnscopeError, explaining, reason_of
 from attnscope.store import MANIFEST, OwnedFolder, damage, file_state, manifest_of
 
@@ -57,14 +56,23 @@ class Repository:
             _refuse_damaged(Path(source))
             return cls(source, Path(source))
         try:
-            file = cached_file(
-                source, "config.json", revision=revision, _raise_exceptions_for_missing_entries=False
-            ) or cached_file(source, "tokenizer_config.json", revision=revision)
+            file = fetched(source, "config.json", revision) or fetched(
+                source, "tokenizer_config.json", revision
+            )
         except Exception as error:
             raise AttnscopeError(
                 f"there is no folder {source}, and the hub gave no model of that name: {reason_of(error)}"
             ) from error
-        return cls(source, Path(str(file)).parent, Path(str(file)).parent.name)
+        if file is None:
+            why = (
+                "it cannot be reached, and nothing of that name was fetched before"
+                if out_of_reach()
+                else "no config.json"
+            )
+            raise AttnscopeError(
+                f"there is no folder {source}, and the hub gave no model of that name: {why}"
+            )
+        return cls(source, file.parent, file.parent.name)
 
     def find(self, name: str) -> Path | None:
         """The file of that name, fetched from the hub if need be; None where there is none."""
@@ -72,10 +80,7 @@ class Repository:
             file = self.folder / name
             return file if file.is_file() else None
         with explaining(f"{name} of {self.source} cannot be fetched", "Try again"):
-            at = cached_file(
-                self.source, name, revision=self.commit, _raise_exceptions_for_missing_entries=False
-            )
-        return None if at is None else Path(at)
+            return fetched(self.source, name, self.commit)
 
     def take(self, name: str) -> Path | None:
         """Find a file whose content decides about the model: part of `sha256`, and not to change from now on."""

@@ -8,6 +8,7 @@ from typing import Any
 import transformers
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
+from attnscope.capture._hub import out_of_reach
 from attnscope.capture._quiet import quiet
 from attnscope.capture._repository import Repository, asking_trust
 from attnscope.capture._settings import check_settings
@@ -47,7 +48,10 @@ def load_tokenizer(repository: Repository, *, trust_remote_code: bool = False) -
     advice = "Are its files whole, and the right ones?"
     with quiet(), explaining(f"the tokenizer of {source} cannot be loaded", advice), asking_trust(source):
         tokenizer = AutoTokenizer.from_pretrained(
-            source, revision=repository.commit, trust_remote_code=trust_remote_code
+            source,
+            revision=repository.commit,
+            local_files_only=out_of_reach(),
+            trust_remote_code=trust_remote_code,
         )
         tokenizer(
             "", return_offsets_mapping=getattr(tokenizer, "is_fast", False)
