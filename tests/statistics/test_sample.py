@@ -76,6 +76,9 @@ def test_room_that_one_map_does_not_need_goes_to_the_others_in_any_order(call, m
         )
         assert len(keys) == len(weights) == len(few) == counts.sum()
         assert counts.min() >= 1
+    least = {(0, 0): every[0, 0]}
+    _sample.share_room([least], 100)  # less than the few of every row
+    assert least[0, 0][4].sum() == every[0, 0][4].sum() == len(least[0, 0][1])
     maps = shared[0, 0]
     assert all(len(maps[1, head][1]) == sizes[1, head] for head in range(2))
     assert 19_900 < sum(len(parts[1]) for parts in maps.values()) <= 20_000 + 2 * 2 * 300

@@ -47,7 +47,7 @@ def has_address(host: str) -> bool:
     >>> has_address("localhost"), has_address("nobody.invalid")
     (True, False)
     """
-    if getproxies():
+    if getproxies().keys() & {"http", "https", "all"}:
         return True
     try:
         socket.getaddrinfo(host, None)

@@ -11,8 +11,8 @@ import typer
 
 from attnscope.cli import options
 from attnscope.cli.explain_tables import as_dict, print_csv, print_tables
-from attnscope.cli.output import emit, json_text, new_console, progress_bar, tell, working
-from attnscope.cli.place import PAGE, Place, draw_views, usual_folder
+from attnscope.cli.output import new_console, progress_bar, tell, working
+from attnscope.cli.place import PAGE, Forms, Place, draw_views, usual_folder
 from attnscope.store import named
 
 if TYPE_CHECKING:
@@ -160,18 +160,7 @@ def explain(
     if "relearned" in tree.children:
         _print_relearned(tree["relearned"].to_dataset(), folder)
     page = _draw(tree, folder, heads, formats) if report else None
-    _print(tree, place, page, as_json=as_json, as_csv=as_csv)
-
-
-def _print(tree: xr.DataTree, place: Place, page: Path | None, *, as_json: bool, as_csv: bool) -> None:
-    folder = Path(tree.attrs["run"])
-    if as_json:
-        emit(json_text(as_dict(tree, folder)) + "\n")
-    elif as_csv:
-        print_csv(tree)
-    else:
-        print_tables(tree)
-        place.say(folder, page)
+    Forms(as_dict, print_csv, print_tables).show(tree, place, folder, page, as_json=as_json, as_csv=as_csv)
 
 
 def _analysed(

@@ -10,8 +10,8 @@ import typer
 
 from attnscope.cli import options
 from attnscope.cli.generate_tables import as_dict, print_csv, print_tables
-from attnscope.cli.output import emit, json_text, progress_bar
-from attnscope.cli.place import PAGE, Place, draw_views, usual_folder
+from attnscope.cli.output import progress_bar
+from attnscope.cli.place import PAGE, Forms, Place, draw_views, usual_folder
 from attnscope.errors import AttnscopeError
 
 if TYPE_CHECKING:
@@ -139,13 +139,7 @@ def generate(
         )
     folder = Path(results.encoding["source"])
     page = _draw(results, folder) if report else None
-    if as_json:
-        emit(json_text(as_dict(results, folder)) + "\n")
-    elif as_csv:
-        print_csv(results)
-    else:
-        print_tables(results)
-        place.say(folder, page)
+    Forms(as_dict, print_csv, print_tables).show(results, place, folder, page, as_json=as_json, as_csv=as_csv)
 
 
 def _spans(given: list[str]) -> dict[str, str]:

@@ -9,8 +9,8 @@ import typer
 
 from attnscope.cli import options
 from attnscope.cli.intervene_tables import as_dict, print_csv, print_tables
-from attnscope.cli.output import emit, json_text, progress_bar, tell
-from attnscope.cli.place import Place, draw_page, usual_folder
+from attnscope.cli.output import progress_bar, tell
+from attnscope.cli.place import Forms, Place, draw_page, usual_folder
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -138,19 +138,9 @@ def intervene(
     if "task" in tree.attrs:  # another process keeps and prints the results
         tell(tree.attrs["task"])
         return
-    page = _draw(tree, formats) if report else None
-    _print(tree, place, page, as_json=as_json, as_csv=as_csv)
-
-
-def _print(tree: xr.DataTree, place: Place, page: Path | None, *, as_json: bool, as_csv: bool) -> None:
     folder = Path(tree.attrs["run"])
-    if as_json:
-        emit(json_text(as_dict(tree, folder)) + "\n")
-    elif as_csv:
-        print_csv(tree)
-    else:
-        print_tables(tree)
-        place.say(folder, page)
+    page = _draw(tree, formats) if report else None
+    Forms(as_dict, print_csv, print_tables).show(tree, place, folder, page, as_json=as_json, as_csv=as_csv)
 
 
 def _draw(tree: xr.DataTree, formats: tuple[str, ...]) -> Path | None:

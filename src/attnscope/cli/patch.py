@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from attnscope.cli import options
-from attnscope.cli.output import emit, json_text, progress_bar, tell
+from attnscope.cli.output import progress_bar, tell
 from attnscope.cli.patch_tables import as_dict, print_csv, print_tables
-from attnscope.cli.place import Place, draw_page, usual_folder
+from attnscope.cli.place import Forms, Place, draw_page, usual_folder
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -116,13 +116,7 @@ def patch(
         return
     folder = Path(tree.attrs["run"])
     page = _draw(tree, formats) if report else None
-    if as_json:
-        emit(json_text(as_dict(tree, folder)) + "\n")
-    elif as_csv:
-        print_csv(tree)
-    else:
-        print_tables(tree)
-        place.say(folder, page)
+    Forms(as_dict, print_csv, print_tables).show(tree, place, folder, page, as_json=as_json, as_csv=as_csv)
 
 
 def _draw(tree: xr.DataTree, formats: tuple[str, ...]) -> Path | None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
-from attnscope.cli.output import new_console, tell
+from attnscope.cli.output import emit, json_text, new_console, tell
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -60,6 +61,35 @@ class Place:
             )
         if self.finished:
             tell(f"already finished in {where}: delete it or give another --out to measure again")
+
+
+@dataclass(frozen=True)
+class Forms:
+    """In which forms a command prints its results.
+
+    Attributes
+    ----------
+    record
+        Makes what is printed as JSON, from the results and their folder.
+    rows, tables
+        Print the results as CSV, and as tables.
+    """
+
+    record: Callable[[Any, Path], object]
+    rows: Callable[[Any], None]
+    tables: Callable[[Any], None]
+
+    def show(
+        self, results: object, place: Place, folder: Path, page: Path | None, *, as_json: bool, as_csv: bool
+    ) -> None:
+        """Print results as JSON or CSV; else as tables, and where everything lies."""
+        if as_json:
+            emit(json_text(self.record(results, folder)) + "\n")
+        elif as_csv:
+            self.rows(results)
+        else:
+            self.tables(results)
+            place.say(folder, page)
 
 
 def draw_views(folder: OwnedFolder, shown: object, draw: Callable[[Path], None]) -> Path | None:

@@ -11,8 +11,8 @@ import typer
 
 from attnscope.cli import options
 from attnscope.cli.intervene_tables import as_cell, finite
-from attnscope.cli.output import csv_text, emit, json_text, new_console, progress_bar
-from attnscope.cli.place import Place, draw_page, usual_folder
+from attnscope.cli.output import csv_text, emit, new_console, progress_bar
+from attnscope.cli.place import Forms, Place, draw_page, usual_folder
 from attnscope.store import named
 
 if TYPE_CHECKING:
@@ -109,13 +109,11 @@ def roles(
         )
     folder = Path(result.attrs["run"])
     page = _draw(result, formats) if report else None
-    if as_json:
-        emit(json_text(as_dict(result, folder)) + "\n")
-    elif as_csv:
-        emit(csv_text(_rows(result)))
-    else:
-        _print(result)
-        place.say(folder, page)
+    Forms(as_dict, _print_csv, _print).show(result, place, folder, page, as_json=as_json, as_csv=as_csv)
+
+
+def _print_csv(result: xr.Dataset) -> None:
+    emit(csv_text(_rows(result)))
 
 
 def _list() -> None:

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from attnscope.cli import options
-from attnscope.cli.output import emit, json_text, progress_bar, tell, working
-from attnscope.cli.place import PAGE, Place, draw_views
+from attnscope.cli.output import progress_bar, tell, working
+from attnscope.cli.place import PAGE, Forms, Place, draw_views
 from attnscope.cli.scan_tables import as_dict, list_statistics, print_csv, print_tables
 
 if TYPE_CHECKING:
@@ -232,7 +232,7 @@ def scan(
     as_csv: options.AsCsv = False,
 ) -> None:
     """Where does every head look? Stream texts, images or sounds through a model; measure every attention head."""
-    given = dict(locals())
+    given = dict(locals())  # what was typed, by name
     if statistics == "list":
         list_statistics()
         return
@@ -275,19 +275,9 @@ def scan(
             return
         if question is not None:
             question.note(Path(results.encoding["source"]), json.loads(results.attrs["signature"]))
-    page = draw(results, Path(results.encoding["source"]), formats, heads) if report else None
-    _print(results, place, page, as_json=as_json, as_csv=as_csv)
-
-
-def _print(results: xr.Dataset, place: Place, page: Path | None, *, as_json: bool, as_csv: bool) -> None:
     folder = Path(results.encoding["source"])
-    if as_json:
-        emit(json_text(as_dict(results, folder)) + "\n")
-    elif as_csv:
-        print_csv(results)
-    else:
-        print_tables(results)
-        place.say(folder, page)
+    page = draw(results, folder, formats, heads) if report else None
+    Forms(as_dict, print_csv, print_tables).show(results, place, folder, page, as_json=as_json, as_csv=as_csv)
 
 
 def _signed(groups: str | Path | None) -> str | None:
