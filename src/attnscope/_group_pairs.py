@@ -129,8 +129,8 @@ def group_pairs(results: xr.Dataset) -> list[GroupPair]:
     Examples
     --------
     >>> import attnscope
-    >>> found = attnscope.scan(limit=8, groups="kinds", statistics="entropy")
-    >>> marks = next(pair for pair in group_pairs(found) if (pair.query, pair.key) == ("word start", "special"))
+    >>> results = attnscope.scan(limit=8, groups="kinds", statistics="entropy")
+    >>> marks = next(pair for pair in group_pairs(results) if (pair.query, pair.key) == ("word start", "special"))
     >>> (marks.layer, marks.head), marks.weight > 10 * marks.equal
     ((1, 1), True)
     """

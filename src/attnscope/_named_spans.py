@@ -57,7 +57,7 @@ def span_uses(results: xr.Dataset) -> list[SpanUse]:
     --------
     >>> import xarray as xr
     >>> dims, weights = ("sequence", "step", "layer", "head", "span"), np.array([0.2, 0.6]).reshape(1, 1, 1, 2, 1)
-    >>> found = xr.Dataset(
+    >>> results = xr.Dataset(
     ...     {
     ...         "span_weight": (dims, weights),
     ...         "place_span_weight": (dims, weights / 2),
@@ -65,7 +65,7 @@ def span_uses(results: xr.Dataset) -> list[SpanUse]:
     ...     },
     ...     {"span": ["question"], "layer": [0], "head": [0, 1]},
     ... )
-    >>> [use] = span_uses(found)
+    >>> [use] = span_uses(results)
     >>> round(use.weight, 3), use.head, use.most, round(use.most_places, 3)
     (0.4, 1, 0.6, 0.3)
     """

@@ -87,7 +87,7 @@ def turns(results: xr.Dataset) -> list[Turn]:
     >>> import xarray as xr
     >>> own = np.linspace(0, 0.9, 9).reshape(1, 9, 1, 1, 1)
     >>> dims = ("sequence", "step", "layer", "head", "span")
-    >>> found = xr.Dataset(
+    >>> results = xr.Dataset(
     ...     {
     ...         "span_weight": (dims, own),
     ...         "place_span_weight": (dims, own / 2),
@@ -96,7 +96,7 @@ def turns(results: xr.Dataset) -> list[Turn]:
     ...     },
     ...     {"span": ["own output"], "layer": [0], "head": [0]},
     ... )
-    >>> [turn] = turns(found)
+    >>> [turn] = turns(results)
     >>> round(turn.own[0], 4), round(turn.own[1], 4), round(turn.turn, 4), turn.beyond_chance
     (0.1125, 0.7875, 0.3375, None)
     """

@@ -23,9 +23,16 @@ from attnscope.attention._triton_parts import (
     padded,
     scored,
     with_bins,
+    with_columns,
     with_moments,
 )
-from attnscope.attention._triton_results import write_band, write_bins, write_columns, write_rows
+from attnscope.attention._triton_results import (
+    write_band,
+    write_bins,
+    write_columns,
+    write_output,
+    write_rows,
+)
 
 
 @triton.jit
@@ -96,22 +103,73 @@ def _tile(
             bins_state, p, part, rescale, largest, at, row, column, first_row, edges, bins,
             IN_NATS, row.shape[0], KEY_TILE, BIN_TILE,
         )  # fmt: skip
-    if COLUMNS > SUMMED:
-        number = tl.arange(0, padded(COLUMNS))[None, :]
-        is_column = (at < keys)[:, None] & (number < COLUMNS)
-        c = tl.load(columns + number * keys + at[:, None], mask=is_column, other=0.0)
-        # in float32 whatever the type of the values is
-        marked = tl.dot(p, c, marked * rescale[:, None], input_precision="tf32x3")
-    elif COLUMNS > 0:
-        c = tl.load(columns + at, mask=at < keys, other=0.0)
-        mark = mark * rescale + tl.sum(p * c[None, :], 1)
-        if COLUMNS > 1:
-            c = tl.load(columns + keys + at, mask=at < keys, other=0.0)
-            second_mark = second_mark * rescale + tl.sum(p * c[None, :], 1)
-
+    mark, second_mark, marked = with_columns(
+        (mark, second_mark, marked), p, rescale, columns, at, keys, COLUMNS, SUMMED
+    )
     v = load_rows(value[0], at, value[1], keys, CHECKED, value_width, UPCAST)
     output = tl.dot(p.to(v.dtype), v, output * rescale[:, None], input_precision=PRECISION)
     return largest, before + part, score, square, moments, output, mark, second_mark, marked, bins_state
+
+
+@triton.jit
+def seen_by(start, stop, text_bounds, row, is_row, keys, CAUSAL: tl.constexpr):
+    """The first key that each row sees, and the end of those that it sees; none where there is no row."""
+    if start is not None:
+        low = tl.load(start + text_bounds + row, mask=is_row, other=0).to(tl.int32)
+        high = tl.load(stop + text_bounds + row, mask=is_row, other=0).to(tl.int32)
+    else:
+        low = row * 0
+        high = tl.where(is_row, tl.minimum(row + 1, keys) if CAUSAL else keys, 0)
+    return low, high
+
+
+@triton.jit
+def tiles_of(low, high, is_row, keys, KEY_TILE: tl.constexpr, PLAIN: tl.constexpr):
+    """The tiles that some row sees, first and end; and among them those of which every row sees all, where PLAIN."""
+    has_keys = high > low
+    first = tl.min(tl.where(has_keys, low, keys)) // KEY_TILE
+    last = tl.maximum(tl.cdiv(tl.max(tl.where(has_keys, high, 0)), KEY_TILE), first)
+    whole = last
+    whole_end = last
+    if PLAIN:
+        whole = tl.maximum(tl.minimum(tl.cdiv(tl.max(low), KEY_TILE), last), first)
+        whole_end = tl.maximum(tl.min(tl.where(is_row, high, keys)) // KEY_TILE, whole)
+    return first, last, whole, whole_end
+
+
+@triton.jit
+def matrix_of(matrix, strides, text, head):
+    """A mask or bias of one text and head: a pointer, or None, and the strides of query and key."""
+    at = (None, 0, 0)
+    if matrix is not None:
+        at = (matrix + text * strides[0] + head * strides[1], strides[2], strides[3])
+    return at
+
+
+@triton.jit
+def nothing_seen(
+    row,
+    value_width: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    SUMMED: tl.constexpr,
+    QUERY_TILE: tl.constexpr,
+    BIN_TILE: tl.constexpr,
+):
+    """The running sums of rows that have seen no key."""
+    zeros = tl.zeros((QUERY_TILE,), tl.float32)
+    return (
+        zeros + NOTHING,
+        zeros,
+        zeros,
+        zeros,
+        (zeros, zeros, row * 0),
+        tl.zeros((QUERY_TILE, padded(value_width)), tl.float32),
+        zeros,
+        zeros,
+        tl.zeros((QUERY_TILE, padded(COLUMNS) if COLUMNS > SUMMED else 1), tl.float32),
+        # no bin is open
+        (tl.zeros((QUERY_TILE, BIN_TILE), tl.float32), zeros + NOTHING, zeros, 0, NOWHERE + 0, 0),
+    )
 
 
 @triton.jit
@@ -173,31 +231,13 @@ def attend_rows(
     first_row = block * QUERY_TILE
     row = first_row + tl.arange(0, QUERY_TILE)
     is_row = row < queries
-    if start is not None:
-        low = tl.load(start + text * bound_text + row, mask=is_row, other=0).to(tl.int32)
-        high = tl.load(stop + text * bound_text + row, mask=is_row, other=0).to(tl.int32)
-    else:
-        low = row * 0
-        high = tl.where(is_row, tl.minimum(row + 1, keys) if CAUSAL else keys, 0)
-
-    # tiles that some row sees, and among them those of which every row sees all
-    has_keys = high > low
-    first = tl.min(tl.where(has_keys, low, keys)) // KEY_TILE
-    last = tl.maximum(tl.cdiv(tl.max(tl.where(has_keys, high, 0)), KEY_TILE), first)
-    whole = last
-    whole_end = last
-    if mask is None and bias is None:
-        whole = tl.maximum(tl.minimum(tl.cdiv(tl.max(low), KEY_TILE), last), first)
-        whole_end = tl.maximum(tl.min(tl.where(is_row, high, keys)) // KEY_TILE, whole)
+    low, high = seen_by(start, stop, text * bound_text, row, is_row, keys, CAUSAL)
+    first, last, whole, whole_end = tiles_of(low, high, is_row, keys, KEY_TILE, mask is None and bias is None)
 
     keyed = (key + text * key_strides[0] + head // group * key_strides[1], key_strides[2])
     valued = (value + text * value_strides[0] + head // group * value_strides[1], value_strides[2])
-    masked = (None, 0, 0)
-    if mask is not None:
-        masked = (mask + text * mask_strides[0] + head * mask_strides[1], mask_strides[2], mask_strides[3])
-    biased = (None, 0, 0)
-    if bias is not None:
-        biased = (bias + text * bias_strides[0] + head * bias_strides[1], bias_strides[2], bias_strides[3])
+    masked = matrix_of(mask, mask_strides, text, head)
+    biased = matrix_of(bias, bias_strides, text, head)
     if columns is not None:
         columns += text * COLUMNS * keys
     query += text * query_strides[0] + head * query_strides[1]
@@ -206,20 +246,7 @@ def attend_rows(
     sizes = (first_row, queries, keys, bins)
     bounds = (low[:, None], high[:, None])
 
-    zeros = tl.zeros((QUERY_TILE,), tl.float32)
-    state = (
-        zeros + NOTHING,
-        zeros,
-        zeros,
-        zeros,
-        (zeros, zeros, row * 0),
-        tl.zeros((QUERY_TILE, padded(value_width)), tl.float32),
-        zeros,
-        zeros,
-        tl.zeros((QUERY_TILE, padded(COLUMNS) if COLUMNS > SUMMED else 1), tl.float32),
-        # no bin is open
-        (tl.zeros((QUERY_TILE, BIN_TILE), tl.float32), zeros + NOTHING, zeros, 0, NOWHERE.value, 0),
-    )
+    state = nothing_seen(row, value_width, COLUMNS, SUMMED, QUERY_TILE, BIN_TILE)
     for step in range(first, last - (whole_end - whole)):
         column = tl.where(step < whole, step, step + whole_end - whole) * KEY_TILE
         state = _tile(
@@ -245,12 +272,7 @@ def attend_rows(
         bias is not None, ENTROPY, COLLISION, OFFSETS, VARIANCE,
     )  # fmt: skip
     weight = share.to(tl.float32)[:, None]
-    channel = tl.arange(0, padded(value_width))
-    tl.store(
-        output + place[:, None] * value_width + channel[None, :],
-        (mixed * weight).to(output.dtype.element_ty),
-        mask=is_row[:, None] & (channel < value_width)[None, :],
-    )
+    write_output(output, mixed, place, is_row, weight, value_width)
     if COLUMNS > 0:
         write_columns(column_sums, mark, second_mark, marked, place, is_row, weight, COLUMNS, SUMMED)
     if edges is not None:

@@ -158,3 +158,22 @@ def closed(binned, maximum, opened, number, largest, IN_NATS: tl.constexpr, BIN_
         since *= BITS
     segment = tl.arange(0, BIN_TILE)[None, :]
     return binned * tl.exp2(since)[:, None] + tl.where(segment == number, opened[:, None], 0.0)
+
+
+@triton.jit
+def with_columns(sums, p, rescale, columns, at, keys, COLUMNS: tl.constexpr, SUMMED: tl.constexpr):
+    """The running sums over marked keys; columns up to SUMMED are summed one by one, more are a matrix product."""
+    first, second, product = sums
+    if COLUMNS > SUMMED:
+        number = tl.arange(0, padded(COLUMNS))[None, :]
+        is_column = (at < keys)[:, None] & (number < COLUMNS)
+        c = tl.load(columns + number * keys + at[:, None], mask=is_column, other=0.0)
+        # in float32 whatever the type of the values is
+        product = tl.dot(p, c, product * rescale[:, None], input_precision="tf32x3")
+    elif COLUMNS > 0:
+        c = tl.load(columns + at, mask=at < keys, other=0.0)
+        first = first * rescale + tl.sum(p * c[None, :], 1)
+        if COLUMNS > 1:
+            c = tl.load(columns + keys + at, mask=at < keys, other=0.0)
+            second = second * rescale + tl.sum(p * c[None, :], 1)
+    return first, second, product

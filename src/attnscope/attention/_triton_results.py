@@ -67,6 +67,17 @@ def write_rows(
 
 
 @triton.jit
+def write_output(output, mixed, place, is_row, weight, value_width: tl.constexpr):
+    """Write the mixed values of rows, ``(text, head, query, channel)``."""
+    channel = tl.arange(0, padded(value_width))
+    tl.store(
+        output + place[:, None] * value_width + channel[None, :],
+        (mixed * weight).to(output.dtype.element_ty),
+        mask=is_row[:, None] & (channel < value_width)[None, :],
+    )
+
+
+@triton.jit
 def write_columns(
     column_sums,
     mark,

@@ -125,8 +125,8 @@ def block_sparse_attention(
     >>> from attnscope.attention import attend
     >>> x = torch.randn(2, 50, 4, generator=torch.Generator().manual_seed(0))
     >>> expected, _ = attend(x, x, x, block_sparse_mask(50, block=8, global_tokens=[0, 20]))
-    >>> found = block_sparse_attention(x, x, x, block=8, global_tokens=[0, 20])
-    >>> bool(torch.allclose(found, expected, atol=1e-6))
+    >>> output = block_sparse_attention(x, x, x, block=8, global_tokens=[0, 20])
+    >>> bool(torch.allclose(output, expected, atol=1e-6))
     True
     """
     check_operands(query, key, value)

@@ -17,8 +17,8 @@ def layer_coordinates(sites: Iterable[Site]) -> dict[str, tuple[str, np.ndarray]
     Examples
     --------
     >>> from attnscope.capture import Site
-    >>> found = layer_coordinates([Site(0, "encoder.layer.0.attention.self", "self")])
-    >>> {name: values.tolist() for name, (_, values) in found.items()}
+    >>> coordinates = layer_coordinates([Site(0, "encoder.layer.0.attention.self", "self")])
+    >>> {name: values.tolist() for name, (_, values) in coordinates.items()}
     {'layer': [0], 'layer_name': ['encoder.layer.0.attention.self'], 'layer_kind': ['self']}
     """
     sites = list(sites)

@@ -240,36 +240,24 @@ def scan(
     from attnscope.statistics import default_out
 
     options.refuse_two_formats(as_json=as_json, as_csv=as_csv)
-    formats = options.formats_of(figures)
-    heads = options.heads_of("--show", show)
+    formats, heads = options.formats_of(figures), options.heads_of("--show", show)
     shown = heads if report else None
     settings = {name: given[name] for name in _PLAIN}
     apart = {name: given[name] for name in _APART} | {"targets": target or None}
     place = Place(out, default_out)
-    named = options.rule_or_file(groups, options.GROUPS)
-    words_of = options.rule_or_file(words, options.WORDS)
-    signed = {"groups": _signed(named), "words": _signed_words(words_of)}
-    question = (
-        Question.of(model, text or None, command="scan", **signed, **settings)
-        if not any(apart.values())
-        else None
-    )
+    rules = {
+        "groups": options.rule_or_file(groups, options.GROUPS),
+        "words": options.rule_or_file(words, options.WORDS),
+    }
+    question = None
+    if not any(apart.values()):
+        question = Question.of(model, text or None, command="scan", **_signed(**rules), **settings)
     results = None if question is None else _known(question, place, shown)
     if results is None:
-        results = _measured(
-            model,
-            text or None,
-            out=place,
-            ray=ray,
-            workers=workers,
-            ray_gpus=ray_gpus,
-            groups=named,
-            words=words_of,
-            max_memory=options.memory_of(max_memory),
-            show=shown,
-            **apart,
-            **settings,
-        )
+        engine = {"ray": ray, "workers": workers, "ray_gpus": ray_gpus}
+        memory = options.memory_of(max_memory)
+        asked = {"out": place, "max_memory": memory, "show": shown} | engine | rules | apart | settings
+        results = _measured(model, text or None, **asked)
         if not results.data_vars:  # another process keeps and prints them
             tell(results.attrs.get("task", ""))
             return
@@ -280,18 +268,14 @@ def scan(
     Forms(as_dict, print_csv, print_tables).show(results, place, folder, page, as_json=as_json, as_csv=as_csv)
 
 
-def _signed(groups: str | Path | None) -> str | None:
-    """What groups depend on."""
-    from attnscope.corpus import grouping_of
+def _signed(groups: str | Path | None, words: str | Path | None) -> dict[str, str | None]:
+    """What groups and words depend on."""
+    from attnscope.corpus import grouping_of, word_rule_of
 
-    return None if groups is None else grouping_of(groups).signature
-
-
-def _signed_words(words: str | Path | None) -> str | None:
-    """What words depend on."""
-    from attnscope.corpus import word_rule_of
-
-    return None if words is None else word_rule_of(words).signature
+    return {
+        "groups": None if groups is None else grouping_of(groups).signature,
+        "words": None if words is None else word_rule_of(words).signature,
+    }
 
 
 def _measured(model: str, texts: list[options.PathOrUrl] | None, **settings: Any) -> xr.Dataset:

@@ -64,8 +64,8 @@ def changes_by_document(
     Examples
     --------
     >>> noise = np.random.default_rng(0).normal(0, 0.01, (40, 3))
-    >>> found = changes_by_document(noise + [0, 0, 0.02], range(40))
-    >>> found.changed.tolist()
+    >>> changes = changes_by_document(noise + [0, 0, 0.02], range(40))
+    >>> changes.changed.tolist()
     [False, False, True]
     """
     units, _ = units_of(documents)

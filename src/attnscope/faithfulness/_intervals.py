@@ -48,8 +48,8 @@ def with_intervals(
     Examples
     --------
     >>> values = xr.Dataset({"tvd": (("text", "head"), np.tile([[0.1, 0.0], [0.3, 0.0]], (4, 1)), {"units": "share"})})
-    >>> found = with_intervals(values, ["tvd"], list("abcdefgh"))
-    >>> [found[f"tvd_{end}"].values.round(3).tolist() for end in ("mean", "low", "high")]
+    >>> intervals = with_intervals(values, ["tvd"], list("abcdefgh"))
+    >>> [intervals[f"tvd_{end}"].values.round(3).tolist() for end in ("mean", "low", "high")]
     [[0.2, 0.0], [0.125, 0.0], [0.275, 0.0]]
     """
     weights = document_draws(documents, draws, seed)

@@ -143,8 +143,8 @@ def intervene(
 
     Examples
     --------
-    >>> found = intervene(limit=4, window=32, ablations=["zero"], steps=0, why=False)
-    >>> found["effects"].loss_change.dims
+    >>> effects = intervene(limit=4, window=32, ablations=["zero"], steps=0, why=False)
+    >>> effects["effects"].loss_change.dims
     ('text', 'ablation', 'layer', 'head')
     """
     chosen, part = _checked(ablations), task_in(task, out)

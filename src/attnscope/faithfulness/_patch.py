@@ -115,8 +115,8 @@ def patch(
 
     Examples
     --------
-    >>> found = patch(steps=0)
-    >>> best = found["patched"].recovered
+    >>> effects = patch(steps=0)
+    >>> best = effects["patched"].recovered
     >>> {name: int(place) for name, place in best.argmax(...).items()}, bool(best.max() > 0.4)
     ({'layer': 0, 'head': 3}, True)
     """

@@ -44,8 +44,8 @@ def patched_of(pairs: xr.Dataset, *, seed: int = 0) -> xr.Dataset:
     ...     },
     ...     attrs={"direction": "denoising", "rounding": 1e-4},
     ... )
-    >>> found = patched_of(pairs)
-    >>> found.shown.values.tolist(), found.recovered.values.round(1).tolist()
+    >>> shown = patched_of(pairs)
+    >>> shown.shown.values.tolist(), shown.recovered.values.round(1).tolist()
     ([False, True], [-0.0, 0.5])
     """
     source, base = ends_of(pairs)

@@ -109,8 +109,8 @@ def with_recovered(pairs: xr.Dataset) -> xr.Dataset:
     Examples
     --------
     >>> ends = {"clean": ("pair", [3.0, 1.0]), "corrupted": ("pair", [-1.0, -1.0])}
-    >>> found = xr.Dataset({"difference": (("pair", "head"), [[2.0], [-1.0]]), **ends})
-    >>> with_recovered(found.assign_attrs(direction="denoising")).recovered.values.tolist()
+    >>> results = xr.Dataset({"difference": (("pair", "head"), [[2.0], [-1.0]]), **ends})
+    >>> with_recovered(results.assign_attrs(direction="denoising")).recovered.values.tolist()
     [0.5]
     """
     check_apart(pairs)

@@ -134,8 +134,8 @@ def explain(
 
     Examples
     --------
-    >>> found = explain(limit=4)
-    >>> bool(found["verdict"].agree.sel(layer=0).any())
+    >>> tree = explain(limit=4)
+    >>> bool(tree["verdict"].agree.sel(layer=0).any())
     True
     """
     part = task_in(task, out)

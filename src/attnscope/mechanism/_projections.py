@@ -30,8 +30,8 @@ def projections(
     Examples
     --------
     >>> from attnscope import mechanism
-    >>> found = mechanism.projections("bundled")
-    >>> {matrices.form for matrices in found.values()}
+    >>> by_site = mechanism.projections("bundled")
+    >>> {matrices.form for matrices in by_site.values()}
     {'bilinear'}
     """
     given = study(model, texts, tokenizer=tokenizer, limit=2)

@@ -82,7 +82,7 @@ def judged(readings_of: xr.Dataset) -> xr.Dataset:
     Examples
     --------
     >>> head = lambda values: ("head", np.array(values))
-    >>> found = judged(
+    >>> verdict = judged(
     ...     xr.Dataset(
     ...         {
     ...             "prefers": head([True, True, True]),
@@ -92,7 +92,7 @@ def judged(readings_of: xr.Dataset) -> xr.Dataset:
     ...         }
     ...     )
     ... )
-    >>> found.agree.values.tolist(), found.chance.values.tolist()
+    >>> verdict.agree.values.tolist(), verdict.chance.values.tolist()
     ([True, True, False], [0.5, 0.5, 0.6666666666666666])
     """
     share = readings_of.get("position_share")

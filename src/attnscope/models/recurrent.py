@@ -281,8 +281,8 @@ class RecurrentForConditionalGeneration(Translator):
     >>> config = RecurrentConfig(vocab_size=9, embedding_width=4, encoder_width=3, decoder_width=6)
     >>> model = RecurrentForConditionalGeneration(config)
     >>> source, target = torch.tensor([[3, 4, 5, 2]]), torch.tensor([[6, 7, 2]])
-    >>> found = model(source, labels=target)
-    >>> found.logits.shape, found.cross_attentions[0].shape
+    >>> output = model(source, labels=target)
+    >>> output.logits.shape, output.cross_attentions[0].shape
     (torch.Size([1, 3, 9]), torch.Size([1, 1, 3, 4]))
     """
 

@@ -208,8 +208,8 @@ class TransformerForConditionalGeneration(Translator):
     >>> config = TransformerConfig(vocab_size=9, width=8, heads=2, feed_forward=16)
     >>> model = TransformerForConditionalGeneration(config)
     >>> model.set_attn_implementation("eager")
-    >>> found = model(torch.tensor([[3, 4, 5, 2]]), labels=torch.tensor([[6, 7, 2]]), output_attentions=True)
-    >>> found.logits.shape, len(found.cross_attentions), found.cross_attentions[0].shape
+    >>> output = model(torch.tensor([[3, 4, 5, 2]]), labels=torch.tensor([[6, 7, 2]]), output_attentions=True)
+    >>> output.logits.shape, len(output.cross_attentions), output.cross_attentions[0].shape
     (torch.Size([1, 3, 9]), 4, torch.Size([1, 2, 3, 4]))
     """
 

@@ -132,8 +132,8 @@ def independence(
     --------
     >>> rng = np.random.default_rng(0)
     >>> profiles = rng.random((5, 2, 3))
-    >>> found = independence(np.zeros((5, 2), int), profiles[..., 0], profiles, clusters=2, resamples=10)
-    >>> found["majority_share"]
+    >>> dependence = independence(np.zeros((5, 2), int), profiles[..., 0], profiles, clusters=2, resamples=10)
+    >>> dependence["majority_share"]
     Estimate(value=1.0, low=1.0, high=1.0)
     """
     sums = _Sums.of(labels, directions, profiles, clusters, documents)

@@ -102,8 +102,8 @@ def cluster_profiles(
     Examples
     --------
     >>> left, flat = [0.0, 0.9, 0.1, 0.0, 0.0], [0.1, 0.1, 0.1, 0.1, 0.1]
-    >>> found = cluster_profiles(np.array([left, flat, left]), clusters=2)
-    >>> [found.names[label] for label in found.labels]
+    >>> clusters = cluster_profiles(np.array([left, flat, left]), clusters=2)
+    >>> [clusters.names[label] for label in clusters.labels]
     ['next-to-left', 'flat', 'next-to-left']
     """
     distinct = len(np.unique(shares, axis=0))

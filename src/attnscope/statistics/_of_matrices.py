@@ -74,8 +74,8 @@ def measure_weights(
     Examples
     --------
     >>> previous = torch.eye(6)[[0, 0, 1, 2, 3, 4]]  # each token looks at the one before
-    >>> found = measure_weights([previous.expand(1, 2, 6, 6)], band=2)
-    >>> found.profile.sel(offset=-1).values.tolist(), found.layer_kind.item()
+    >>> statistics = measure_weights([previous.expand(1, 2, 6, 6)], band=2)
+    >>> statistics.profile.sel(offset=-1).values.tolist(), statistics.layer_kind.item()
     ([[[1.0, 1.0]]], 'causal')
     """
     names = choose(statistics)

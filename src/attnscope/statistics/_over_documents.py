@@ -153,8 +153,8 @@ def over_documents(results: xr.Dataset) -> xr.Dataset:
     ...     {"entropy": (("text", "layer", "head"), np.array([0.0, 2, 4, 6]).reshape(4, 1, 1))},
     ...     {"source": ("text", ["a", "a", "b", "b"])},
     ... )
-    >>> found = over_documents(values)
-    >>> [float(found[name].squeeze()) for name in ("entropy", "entropy_between", "entropy_within")]
+    >>> means = over_documents(values)
+    >>> [float(means[name].squeeze()) for name in ("entropy", "entropy_between", "entropy_within")]
     [3.0, 7.0, 2.0]
     """
     gathered = _Gathered()

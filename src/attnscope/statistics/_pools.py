@@ -180,7 +180,7 @@ def stretches(parts: Iterable[xr.Dataset]) -> Iterator[xr.Dataset]:
     Examples
     --------
     >>> parts = [xr.Dataset(coords={"text": texts}) for texts in ([4, 5], [0, 1], [2], [6])]
-    >>> [found.text.values.tolist() for found in stretches(parts)]
+    >>> [part.text.values.tolist() for part in stretches(parts)]
     [[0, 1, 2], [4, 5, 6]]
     """
     waiting: list[xr.Dataset] = []

@@ -49,13 +49,13 @@ def peaks(results: xr.Dataset) -> xr.Dataset | None:
     Examples
     --------
     >>> sums = [[[[1.0, 6.0, 2.0]]]]
-    >>> found = peaks(
+    >>> highest = peaks(
     ...     xr.Dataset(
     ...         {"band_sum": (("text", "layer", "head", "offset"), sums), "length": ("text", [10])},
     ...         coords={"offset": [-1, 0, 1]},
     ...     )
     ... )
-    >>> found.peak_offset.item(), found.peak_weight.item()
+    >>> highest.peak_offset.item(), highest.peak_weight.item()
     (0.0, 0.6)
     """
     shares = _shares(results)

@@ -98,10 +98,10 @@ def weights(
 
     Examples
     --------
-    >>> found = weights("bundled", "The tide comes in twice a day.", layer=0, head=3)
-    >>> found.dims, found.key_token.values[:3].tolist()
+    >>> matrix = weights("bundled", "The tide comes in twice a day.", layer=0, head=3)
+    >>> matrix.dims, matrix.key_token.values[:3].tolist()
     (('query', 'key'), ['<s>', ' The', ' t'])
-    >>> int(found[2].argmax("key")), round(float(found[2].sum()), 5)
+    >>> int(matrix[2].argmax("key")), round(float(matrix[2].sum()), 5)
     (1, 1.0)
     """
     check_whole(0, layer=layer, head=head)

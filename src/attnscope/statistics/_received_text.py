@@ -80,10 +80,10 @@ def received(
 
     Examples
     --------
-    >>> found = received("bundled", "The tide comes in twice a day.", layer=0, head=3)
-    >>> found.dims, round(float(found.sum()), 4) == found.sizes["key"]
+    >>> received_weights = received("bundled", "The tide comes in twice a day.", layer=0, head=3)
+    >>> received_weights.dims, round(float(received_weights.sum()), 4) == received_weights.sizes["key"]
     (('key',), True)
-    >>> most = found.sortby(found, ascending=False)[:2]  # the keys that receive most
+    >>> most = received_weights.sortby(received_weights, ascending=False)[:2]  # the keys that receive most
     >>> most.key_token.shape
     (2,)
     """

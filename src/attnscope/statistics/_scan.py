@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -212,10 +213,10 @@ def scan(
 
     Examples
     --------
-    >>> found = scan(texts=["The tide comes in twice a day, and twice a day it goes out again."])
-    >>> dict(found.profile.sizes)
+    >>> results = scan(texts=["The tide comes in twice a day, and twice a day it goes out again."])
+    >>> dict(results.profile.sizes)
     {'text': 1, 'layer': 3, 'head': 4, 'offset': 21}
-    >>> bool((found.band_sum.sum("offset") / found.length + found.outside - 1 < 1e-6).all())
+    >>> bool((results.band_sum.sum("offset") / results.length + results.outside - 1 < 1e-6).all())
     True
     """
     texts, model = kept(texts) if isinstance(texts, Iterator) else texts, MODEL if model is None else model
@@ -233,8 +234,8 @@ def scan(
         "by": by,
     }
     cluster = _cluster(ray, workers, ray_gpus, task=task, tp_plan=tp_plan, until=until)
-    if task == "env" and device is None and "LOCAL_RANK" in os.environ and torch.cuda.is_available():
-        device = f"cuda:{os.environ['LOCAL_RANK']}"
+    device = _own_device() if task == "env" and device is None else device
+    placement = _placement(device_map, max_memory)
     asked = Asked(
         processor=tokenizer,
         out=out,
@@ -251,16 +252,19 @@ def scan(
         seed=seed,
         show=show,
         progress=progress,
-        loading=Loading(
-            revision, device, dtype, trust_remote_code, _placement(device_map, max_memory), tp_plan
-        ),
+        loading=Loading(revision, device, dtype, trust_remote_code, placement, tp_plan),
     )
-    sense = sense_of(model, texts, field=field, revision=revision)
-    if sense is not None:
+    if (sense := sense_of(model, texts, field=field, revision=revision)) is not None:
         return _scan_sense(model, sense, asked, of_texts, ray=ray)
-    if cluster is None:
-        return scan_texts(model, texts, asked, of_texts)
-    return scan_by_workers(model, texts, asked, of_texts, cluster)
+    measure = scan_texts if cluster is None else partial(scan_by_workers, cluster=cluster)
+    return measure(model, texts, asked, of_texts)
+
+
+def _own_device() -> str | None:
+    """The GPU of this process, of those that torchrun has started on this machine; None where there are no GPUs."""
+    if "LOCAL_RANK" in os.environ and torch.cuda.is_available():
+        return f"cuda:{os.environ['LOCAL_RANK']}"
+    return None
 
 
 def _scan_sense(

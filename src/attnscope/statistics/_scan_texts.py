@@ -104,7 +104,7 @@ def scan_texts(
         For anything that the caller can mend: see the message.
     """
     show = asked.out is not None and asked.show is not None
-    ready = prepared(model, texts, asked, show=show, **of_texts)
+    ready = prepared(model, texts, asked, of_texts, show=show)
     return measured(ready.job, asked, ready.signature, ready.kinds, ready.attributes)
 
 
@@ -112,19 +112,9 @@ def prepared(
     model: str | Path | PreTrainedModel | Bridge | Envoy,
     texts: Sources,
     asked: Asked,
+    given: OfTexts,
     *,
     show: bool,
-    targets: Sources,
-    window: int | None,
-    stride: int | None,
-    field: str | None,
-    by_line: bool,
-    clusters: int | None,
-    groups: Groups | None,
-    chat: bool,
-    chat_template: str | Path | None,
-    words: Words | None,
-    by: str | None,
 ) -> Prepared:
     """Load the model and open the texts of a scan; `show` asks for the attention over the first windows.
 
@@ -133,25 +123,25 @@ def prepared(
     AttnscopeError
         For anything that the caller can mend: see the message.
     """
-    names = choose(asked.statistics)
-    band = asked.band or BAND
-    check_whole(1, window=window, stride=stride)
-    check_whole(2, clusters=clusters)
+    names, band, stride = choose(asked.statistics), asked.band or BAND, given["stride"]
+    check_whole(1, window=given["window"], stride=stride)
+    check_whole(2, clusters=given["clusters"])
     corpus, target = read_sides(
         texts,
-        targets,
-        field=field,
-        by_line=by_line,
+        given["targets"],
+        field=given["field"],
+        by_line=given["by_line"],
         stride=stride,
-        chat=chat,
-        chat_template=chat_template,
-        by=by,
+        chat=given["chat"],
+        chat_template=given["chat_template"],
+        by=given["by"],
     )
-    grouping = grouping_for(groups, corpus)
-    _refuse_together(asked, names, by, grouped=grouping is not None, worded=words is not None)
+    grouping = grouping_for(given["groups"], corpus)
+    words = given["words"]
+    _refuse_together(asked, names, given["by"], grouped=grouping is not None, worded=words is not None)
     rule = None if words is None else word_rule_of(words)
     loaded = load_model(model, tokenizer=asked.processor, in_parts=True, **vars(asked.loading))
-    length = window_length(loaded, window)
+    length = window_length(loaded, given["window"])
     if isinstance(corpus, Chats):
         corpus = corpus.read_with(loaded.tokenizer)
     windows, longest = _windows(corpus, target, loaded, length=length, stride=stride, limit=asked.limit)
@@ -185,18 +175,14 @@ def prepared(
         observation=asked.observation,
     )
     job.check()
-    settings = _settings(
-        job,
-        asked,
-        grouping,
-        rule,
-        names=names,
-        window=length,
-        stride=stride,
-        band=band,
-        clusters=clusters,
-        by=by,
-    )
+    plain = {
+        "window": length,
+        "stride": stride,
+        "band": band,
+        "clusters": given["clusters"],
+        "by": given["by"],
+    }
+    settings = _settings(job, asked, grouping, rule, names=names, **plain)
     signature = signature_of("scan", loaded, corpus, target, settings)
     attributes = {"model": loaded.name, **decoder_note(loaded.model, with_target=target is not None)}
     return Prepared(job, signature, attributes, kinds_of(settings))

@@ -69,16 +69,16 @@ def summarize(results: xr.Dataset, *, clusters: int | None = None, seed: int = 0
     Examples
     --------
     >>> left = np.tile([0.0, 8.0, 1.0, 1.0, 0.0], (4, 1, 1, 1))
-    >>> found = summarize(
+    >>> summary = summarize(
     ...     xr.Dataset(
     ...         {"band_sum": (("text", "layer", "head", "offset"), left), "length": ("text", [10] * 4)},
     ...         coords={"offset": [-2, -1, 0, 1, 2]},
     ...     ),
     ...     clusters=2,
     ... )
-    >>> found.cluster.values.tolist()
+    >>> summary.cluster.values.tolist()
     ['next-to-left']
-    >>> found.kinds
+    >>> summary.kinds
     '2 kinds were asked for, but no more than 1 profiles are different. Heads: next-to-left: 1.'
     """
     texts, layers, heads, offsets = results.band_sum.shape

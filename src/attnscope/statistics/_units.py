@@ -143,7 +143,7 @@ class Recipe:
             shares[0] = progress.share
 
         asked = replace(self.asked, progress=hear)
-        ready = prepared(self.model, self.texts, asked, show=self.show, **self.of_texts)
+        ready = prepared(self.model, self.texts, asked, self.of_texts, show=self.show)
         size = UNIT if asked.pool is None else 1
         units = Units(ready.job, size, lambda: shares[0])
         return units, Opened(ready.signature, ready.attributes, ready.kinds)

@@ -185,8 +185,8 @@ def watch(
     >>> module = nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, 16, batch_first=True), 3).eval()
     >>> with watch(module, band=2) as seen, torch.no_grad():
     ...     _ = module(torch.randn(4, 7, 8))
-    >>> found = seen.result()
-    >>> dict(found.profile.sizes), found.layer_name.values[0]
+    >>> results = seen.result()
+    >>> dict(results.profile.sizes), results.layer_name.values[0]
     ({'text': 4, 'layer': 3, 'head': 2, 'offset': 5}, 'layers.0.self_attn')
     """
     check_kind("a torch.nn.Module", nn.Module, module=module)

@@ -81,12 +81,12 @@ def walk(
 
     Examples
     --------
-    >>> found = walk(texts="The tide is out.", layer=1, head=2, device="cpu")
-    >>> found["weights"].shape == (len(found.tokens), len(found.tokens))
+    >>> steps = walk(texts="The tide is out.", layer=1, head=2, device="cpu")
+    >>> steps["weights"].shape == (len(steps.tokens), len(steps.tokens))
     True
-    >>> bool(np.allclose(found["weights"] @ found["V"], found["head_output"]))
+    >>> bool(np.allclose(steps["weights"] @ steps["V"], steps["head_output"]))
     True
-    >>> max(found.errors.values()) < 1e-4
+    >>> max(steps.errors.values()) < 1e-4
     True
     """
     check_kind("one sentence", str, texts=texts, targets=targets)
@@ -150,8 +150,8 @@ def walk_inputs(
     >>> from transformers import GPT2Config, GPT2Model
     >>> _ = torch.manual_seed(0)
     >>> model = GPT2Model(GPT2Config(n_embd=8, n_head=2, n_layer=1, vocab_size=9, n_positions=8)).eval()
-    >>> found = walk_inputs(model, {"input_ids": torch.tensor([[5, 6, 7, 8]])}, head=1)
-    >>> found.kind, found["allowed"][0].tolist()
+    >>> steps = walk_inputs(model, {"input_ids": torch.tensor([[5, 6, 7, 8]])}, head=1)
+    >>> steps.kind, steps["allowed"][0].tolist()
     ('causal', [True, False, False, False])
     """
     sites, _ = verify(model, inputs, text="the sentence")

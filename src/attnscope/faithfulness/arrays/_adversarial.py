@@ -79,8 +79,8 @@ def adversarial_weights(
     --------
     >>> rng = np.random.default_rng(0)
     >>> weights, values = rng.dirichlet(np.ones(32), 1), rng.normal(size=(32, 4))
-    >>> found = adversarial_weights(weights, values)
-    >>> found.top_before.item() > 0.1, found.top_after.item(), found.output_error.item() < 1e-9
+    >>> pair = adversarial_weights(weights, values)
+    >>> pair.top_before.item() > 0.1, pair.top_after.item(), pair.output_error.item() < 1e-9
     (True, 0.0, True)
     """
     if objective not in OBJECTIVES:

@@ -61,8 +61,8 @@ def effective_attention(
     --------
     Values of the first and last key are equal, so only their sum matters:
 
-    >>> found = effective_attention(np.array([[0.5, 0.5, 0.0]]), np.array([[1.0, 0.0], [0.0, 1.0], [1.0, 0.0]]))
-    >>> found.weights.values.round(9).tolist(), float(found.null_share.round(9).item()), found["rank"].values.tolist()
+    >>> other = effective_attention(np.array([[0.5, 0.5, 0.0]]), np.array([[1.0, 0.0], [0.0, 1.0], [1.0, 0.0]]))
+    >>> other.weights.values.round(9).tolist(), float(other.null_share.round(9).item()), other["rank"].values.tolist()
     ([[0.25, 0.5, 0.25]], 0.25, [2])
     """
     tolerance = _tolerance(values) if tolerance is None else tolerance
@@ -129,8 +129,8 @@ def identifiability(
 
     Examples
     --------
-    >>> found = identifiability(np.random.default_rng(0).normal(size=(128, 16)))
-    >>> found["rank"].item(), found.rank_with_ones.item(), found.free_dimensions.item()
+    >>> ranks = identifiability(np.random.default_rng(0).normal(size=(128, 16)))
+    >>> ranks["rank"].item(), ranks.rank_with_ones.item(), ranks.free_dimensions.item()
     (16, 17, 111)
     """
     tolerance = _tolerance(values) if tolerance is None else tolerance

@@ -62,8 +62,8 @@ def by_document(
     Examples
     --------
     >>> values = np.random.default_rng(0).normal([0.0, 5.0], 1.0, (40, 2))
-    >>> found = by_document(values, range(40))
-    >>> found.shown.tolist(), bool((found.low < found.mean).all())
+    >>> intervals = by_document(values, range(40))
+    >>> intervals.shown.tolist(), bool((intervals.low < intervals.mean).all())
     ([False, True], True)
     """
     flat = values.reshape(len(values), -1)

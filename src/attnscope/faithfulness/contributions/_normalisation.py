@@ -31,8 +31,8 @@ class LinearNorm:
     --------
     >>> norm = nn.LayerNorm(4).requires_grad_(False)
     >>> z = torch.tensor([[1.0, 2.0, 3.0, 6.0]])
-    >>> found = fitted(norm, z, norm(z))
-    >>> found.is_centred, bool(torch.allclose(found.of(z) * found.scale(z, norm(z)), norm(z)))
+    >>> norm_of = fitted(norm, z, norm(z))
+    >>> norm_of.is_centred, bool(torch.allclose(norm_of.of(z) * norm_of.scale(z, norm(z)), norm(z)))
     (True, True)
     """
 

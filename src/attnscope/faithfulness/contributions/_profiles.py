@@ -100,12 +100,12 @@ def contribution_profiles(
 
     Examples
     --------
-    >>> found = contribution_profiles("bundled", limit=1, kinds=["weights", "norms", "block_norms"], band=3)
-    >>> found.profile_norms.dims, found.profile_block_norms.dims
+    >>> profiles = contribution_profiles("bundled", limit=1, kinds=["weights", "norms", "block_norms"], band=3)
+    >>> profiles.profile_norms.dims, profiles.profile_block_norms.dims
     (('text', 'layer', 'head', 'offset'), ('text', 'layer', 'offset'))
-    >>> found.profile_weights.sel(layer=0).mean("text").idxmax("offset").values.tolist()
+    >>> profiles.profile_weights.sel(layer=0).mean("text").idxmax("offset").values.tolist()
     [-2.0, 1.0, 2.0, -1.0]
-    >>> found.profile_norms.sel(layer=0).mean("text").idxmax("offset").values.tolist()
+    >>> profiles.profile_norms.sel(layer=0).mean("text").idxmax("offset").values.tolist()
     [-2.0, 1.0, 2.0, -1.0]
     """
     check_whole(1, band=band)

@@ -99,10 +99,10 @@ def token_contributions(
     Examples
     --------
     >>> text = "The tide comes in twice a day."
-    >>> found = token_contributions("bundled", text, places=[3], kinds=["rollout", "flow"])
-    >>> dict(found.score.sizes), found.kind.values.tolist()
+    >>> contributions = token_contributions("bundled", text, places=[3], kinds=["rollout", "flow"])
+    >>> dict(contributions.score.sizes), contributions.kind.values.tolist()
     ({'kind': 2, 'place': 1, 'token': 16}, ['rollout', 'flow'])
-    >>> rolled, flowing = found.score
+    >>> rolled, flowing = contributions.score
     >>> bool((flowing >= rolled - 1e-9).all())
     True
     """

@@ -41,8 +41,8 @@ class HeadGradients:
     >>> ids = torch.tensor([[5, 6, 7]])
     >>> batch = Batch(ids, torch.ones_like(ids).bool(), torch.zeros_like(ids).bool())
     >>> asked = Questions(Reading(batch, batch), torch.tensor([[1]]), torch.tensor([[6]]), [])
-    >>> found = HeadGradients(BertForMaskedLM(config).eval()).of(asked)
-    >>> [gradient.shape for _, gradient in found]
+    >>> gradients = HeadGradients(BertForMaskedLM(config).eval()).of(asked)
+    >>> [gradient.shape for _, gradient in gradients]
     [torch.Size([1, 2, 3, 4]), torch.Size([1, 2, 3, 4])]
     """
 

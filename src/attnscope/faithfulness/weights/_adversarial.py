@@ -96,8 +96,8 @@ def adversarial_test(
 
     Examples
     --------
-    >>> found = adversarial_test("bundled", "The tide is out.", heads=[(2, 0)], steps=10, draws=1)
-    >>> bool(found.tvd.sel(layer=2, head=0).item() <= 0.05), bool(found.weights_jsd.sel(layer=2, head=0).item() > 0)
+    >>> test = adversarial_test("bundled", "The tide is out.", heads=[(2, 0)], steps=10, draws=1)
+    >>> bool(test.tvd.sel(layer=2, head=0).item() <= 0.05), bool(test.weights_jsd.sel(layer=2, head=0).item() > 0)
     (True, True)
     """
     check_real(0.0, 1.0, bound=bound)

@@ -88,8 +88,8 @@ def agreement_test(
 
     Examples
     --------
-    >>> found = agreement_test("bundled", "The tide comes in twice a day.", heads=[(0, 3)], predictions=2)
-    >>> bool(abs(found.tau_gradient.sel(layer=0, head=3)).item() <= 1)
+    >>> test = agreement_test("bundled", "The tide comes in twice a day.", heads=[(0, 3)], predictions=2)
+    >>> bool(abs(test.tau_gradient.sel(layer=0, head=3)).item() <= 1)
     True
     """
     check_whole(1, predictions=predictions)
@@ -130,8 +130,8 @@ def compared(
     Examples
     --------
     >>> weights = np.array([[0.1, 0.2, 0.3, 0.4]])
-    >>> found = compared(weights, (weights, -weights), np.ones((1, 4), dtype=bool))
-    >>> round(found["tau_gradient"], 9), round(found["tau_leave_one_out"], 9), round(found["tau_between"], 9)
+    >>> taus = compared(weights, (weights, -weights), np.ones((1, 4), dtype=bool))
+    >>> round(taus["tau_gradient"], 9), round(taus["tau_leave_one_out"], 9), round(taus["tau_between"], 9)
     (1.0, -1.0, -1.0)
     """
     numbers: dict[str, float] = {}

@@ -80,8 +80,8 @@ def erasure_test(
 
     Examples
     --------
-    >>> found = erasure_test("bundled", limit=1, heads=[(0, 3)], fractions=[0.5, 1.0], draws=1)
-    >>> found.flipped.dims, found.order.values.tolist()
+    >>> test = erasure_test("bundled", limit=1, heads=[(0, 3)], fractions=[0.5, 1.0], draws=1)
+    >>> test.flipped.dims, test.order.values.tolist()
     (('text', 'layer', 'head', 'order', 'fraction'), ['attention', 'gradient', 'product', 'random'])
     """
     check_whole(1, draws=draws)

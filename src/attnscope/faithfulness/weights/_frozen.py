@@ -68,8 +68,8 @@ def frozen_test(
     Examples
     --------
     >>> texts = ["The tide comes in twice a day.", "A boat lies on the mud by day."]
-    >>> found = frozen_test("bundled", texts, heads=[(0, 3), (2, 0)], draws=2)
-    >>> own, other = found.weights_tvd.isel(text=0).stack(at=("layer", "head")).dropna("at").values
+    >>> test = frozen_test("bundled", texts, heads=[(0, 3), (2, 0)], draws=2)
+    >>> own, other = test.weights_tvd.isel(text=0).stack(at=("layer", "head")).dropna("at").values
     >>> bool(own < 0.2 < other)  # the first looks at the previous token in every text
     True
     """

@@ -93,12 +93,12 @@ def over_heads(given: Given, plan: Plan, of_text: Callable[[ReadText, int], OfHe
     --------
     >>> from attnscope.faithfulness._given import given_texts
     >>> plan = Plan("largest_weight", {"largest": ("largest weight", "share")}, heads=[(0, 1)])
-    >>> found = over_heads(
+    >>> table = over_heads(
     ...     given_texts(texts="The tide is out."),
     ...     plan,
     ...     lambda text, _: lambda text, layer, head, generator: {"largest": text.weights(layer, head).max()},
     ... )
-    >>> found.largest.dims, found.largest_mean.dims, int(found.largest.notnull().sum())
+    >>> table.largest.dims, table.largest_mean.dims, int(table.largest.notnull().sum())
     (('text', 'layer', 'head'), ('layer', 'head'), 1)
     """
     check_seed(plan.seed)

@@ -94,8 +94,8 @@ def permutation_test(
 
     Examples
     --------
-    >>> found = permutation_test("bundled", limit=1, heads=[(0, 3)], draws=4)
-    >>> found.tvd.dims, bool(found.tvd.sel(layer=0, head=3).item() > 0)
+    >>> test = permutation_test("bundled", limit=1, heads=[(0, 3)], draws=4)
+    >>> test.tvd.dims, bool(test.tvd.sel(layer=0, head=3).item() > 0)
     (('text', 'layer', 'head'), True)
     """
     check_whole(1, draws=draws)
@@ -157,8 +157,8 @@ def uniform_test(
 
     Examples
     --------
-    >>> found = uniform_test("bundled", limit=1, heads=[(0, 3)], draws=2)
-    >>> bool(found.weights_tvd.sel(layer=0, head=3).item() > 0.1)
+    >>> test = uniform_test("bundled", limit=1, heads=[(0, 3)], draws=2)
+    >>> bool(test.weights_tvd.sel(layer=0, head=3).item() > 0.1)
     True
     """
     check_whole(1, draws=draws)
@@ -190,8 +190,8 @@ def replaced(
     --------
     >>> text = ReadText((given := given_texts(texts="The tide is out.")).model, given.windows[0], 0, given.mask_id)
     >>> weights = text.weights(0, 1)
-    >>> found = replaced(text, 0, 1, weights, weights[None], np.random.default_rng(0))
-    >>> bool(max(found.values()) < 1e-5)
+    >>> changes = replaced(text, 0, 1, weights, weights[None], np.random.default_rng(0))
+    >>> bool(max(changes.values()) < 1e-5)
     True
     """
     outputs = text.of_weights(layer, head, several)

@@ -76,8 +76,8 @@ def same_output_test(
 
     Examples
     --------
-    >>> found = same_output_test("bundled", limit=1, window=64, heads=[(2, 0)], rows=2)
-    >>> here = found.isel(text=0).sel(layer=2, head=0)
+    >>> test = same_output_test("bundled", limit=1, window=64, heads=[(2, 0)], rows=2)
+    >>> here = test.isel(text=0).sel(layer=2, head=0)
     >>> bool(here.top_after < here.top_before), bool(here.output_error < 1e-9), float(here.free)
     (True, True, 1.0)
     """

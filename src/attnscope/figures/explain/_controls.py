@@ -58,8 +58,8 @@ def shift_controls(controls: xr.Dataset) -> Figure:
     >>> from attnscope.figures.explain import shift_controls
     >>> from attnscope.mechanism import arrays
     >>> states, weight = np.random.default_rng(0).normal(size=(32, 6)), np.eye(6)[:, :2]
-    >>> found = arrays.shift_controls(states, weight, weight[::-1]).expand_dims(layer=[1], head=[3])
-    >>> shift_controls(found).axes[0].get_title(loc="left")
+    >>> controls = arrays.shift_controls(states, weight, weight[::-1]).expand_dims(layer=[1], head=[3])
+    >>> shift_controls(controls).axes[0].get_title(loc="left")
     'Layer 1, head 3'
     """
     require(controls, ("control", "coherence_at_offset", "band_offset"), purpose="shift_controls")

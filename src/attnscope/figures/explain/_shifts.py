@@ -70,8 +70,8 @@ def phase_maps(maps: xr.Dataset, heads: Sequence[tuple[int, int]]) -> Figure:
     >>> from attnscope.figures.explain import phase_maps
     >>> from attnscope.mechanism.arrays import phase_map
     >>> states, weight = np.random.default_rng(0).normal(size=(32, 6)), np.eye(6)[:, :2]
-    >>> found = phase_map(states, weight, np.eye(6)[:, 1:3]).expand_dims(["layer", "head"])
-    >>> len(phase_maps(found, [(0, 0)]).axes)
+    >>> phases = phase_map(states, weight, np.eye(6)[:, 1:3]).expand_dims(["layer", "head"])
+    >>> len(phase_maps(phases, [(0, 0)]).axes)
     1
     """
     pairs = the_heads(maps, heads, ("energy", "angle"), purpose="phase_maps")
@@ -199,8 +199,8 @@ def cross_correlations(
     >>> from attnscope.figures.explain import cross_correlations
     >>> from attnscope.mechanism.arrays import cross_correlation
     >>> query = np.random.default_rng(0).normal(size=(64, 2))
-    >>> found = cross_correlation(query, np.roll(query, -3, axis=0)).expand_dims(["layer", "head"])
-    >>> len(cross_correlations(found, [(0, 0)]).axes)
+    >>> correlations = cross_correlation(query, np.roll(query, -3, axis=0)).expand_dims(["layer", "head"])
+    >>> len(cross_correlations(correlations, [(0, 0)]).axes)
     2
     """
     pairs = the_heads(correlations, heads, ("correlation", "trace"), purpose="cross_correlations")
@@ -288,8 +288,8 @@ def cross_spectrum_offsets(spectra: xr.Dataset, heads: Sequence[tuple[int, int]]
     >>> from attnscope.figures.explain import cross_spectrum_offsets
     >>> from attnscope.mechanism.arrays import cross_spectrum
     >>> states = np.random.default_rng(0).normal(size=(32, 4))
-    >>> found = cross_spectrum(states, np.eye(4), np.eye(4)).expand_dims(["layer", "head"])
-    >>> cross_spectrum_offsets(found, [(0, 0)]).axes[0].get_title(loc="right")
+    >>> offsets = cross_spectrum(states, np.eye(4), np.eye(4)).expand_dims(["layer", "head"])
+    >>> cross_spectrum_offsets(offsets, [(0, 0)]).axes[0].get_title(loc="right")
     'offset 0'
     """
     needs = ("offset", "cross_amplitude", "coherence", "band_offset", "band_offset_chance")

@@ -184,8 +184,8 @@ def has_offsets(verdict: xr.Dataset) -> np.ndarray:
     --------
     >>> import xarray as xr
     >>> one = (("layer", "head"), np.ones((1, 2)))
-    >>> found = {name: one for name in _WAYS} | {"prefers": (("layer", "head"), np.array([[True, False]]))}
-    >>> has_offsets(xr.Dataset(found)).tolist()
+    >>> variables = {name: one for name in _WAYS} | {"prefers": (("layer", "head"), np.array([[True, False]]))}
+    >>> has_offsets(xr.Dataset(variables)).tolist()
     [[True, False]]
     """
     known = verdict["prefers"].astype(bool)

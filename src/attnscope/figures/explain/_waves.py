@@ -68,8 +68,8 @@ def wave_columns(waves: xr.Dataset, heads: Sequence[tuple[int, int]], columns: i
     >>> from attnscope.mechanism.arrays import query_key_waves
     >>> angle = 2 * np.pi * np.outer(np.arange(64), [5, 9]) / 64
     >>> states = np.hstack([np.cos(angle), np.sin(angle)])
-    >>> found = query_key_waves(states, np.diag([2.0, 1, 2, 1]), np.eye(4)).expand_dims(["layer", "head"])
-    >>> wave_columns(found, [(0, 0)]).axes[0].get_title(loc="left")
+    >>> waves = query_key_waves(states, np.diag([2.0, 1, 2, 1]), np.eye(4)).expand_dims(["layer", "head"])
+    >>> wave_columns(waves, [(0, 0)]).axes[0].get_title(loc="left")
     'Layer 0, head 0: 4 of 4'
     """
     needs = ("query_frequency", "key_frequency", "periodic", "partner", "importance")
@@ -319,8 +319,8 @@ def wave_curves(waves: xr.Dataset, heads: Sequence[tuple[int, int]], tokens: int
     >>> from attnscope.mechanism.arrays import query_key_waves
     >>> angle = 2 * np.pi * np.outer(np.arange(64), [5, 9]) / 64
     >>> states = np.hstack([np.cos(angle), np.sin(angle)])
-    >>> found = query_key_waves(states, np.diag([2.0, 1, 2, 1]), np.eye(4)).expand_dims(["layer", "head"])
-    >>> wave_curves(found, [(0, 0)]).axes[0].get_title(loc="right")
+    >>> waves = query_key_waves(states, np.diag([2.0, 1, 2, 1]), np.eye(4)).expand_dims(["layer", "head"])
+    >>> wave_curves(waves, [(0, 0)]).axes[0].get_title(loc="right")
     'column 0: 5 cycles'
     """
     needs = ("query_curve", "key_curve", "curve_column", "periodic", "query_frequency")

@@ -48,8 +48,8 @@ def group_maps(result: xr.Dataset, heads: Sequence[tuple[int, int]]) -> Figure:
     Examples
     --------
     >>> import attnscope
-    >>> found = attnscope.scan(limit=2, groups="kinds", statistics="entropy")
-    >>> [axes.get_title() for axes in group_maps(found, [(2, 1)]).axes[:3]]
+    >>> results = attnscope.scan(limit=2, groups="kinds", statistics="entropy")
+    >>> [axes.get_title() for axes in group_maps(results, [(2, 1)]).axes[:3]]
     ['Head 2.1', 'Its places alone', 'Equal weights']
     """
     require(result, ("group_weight", "place_group_weight", "equal_group_weight"), purpose="group_maps")

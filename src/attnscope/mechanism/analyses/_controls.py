@@ -73,8 +73,8 @@ def shift_controls(
     Examples
     --------
     >>> from attnscope import mechanism
-    >>> found = mechanism.shift_controls("bundled", limit=2, heads=[(0, 1)], draws=1)
-    >>> found.sizes["layer"], found.sizes["head"]
+    >>> controls = mechanism.shift_controls("bundled", limit=2, heads=[(0, 1)], draws=1)
+    >>> controls.sizes["layer"], controls.sizes["head"]
     (1, 1)
     """
     given = study(model, texts, tokenizer=tokenizer, window=window, limit=limit)

@@ -58,8 +58,8 @@ def position_spectrum(
     Examples
     --------
     >>> from attnscope import mechanism
-    >>> found = mechanism.position_spectrum("bundled")
-    >>> found["mean"].dims, found.sizes["frequency"]
+    >>> spectra = mechanism.position_spectrum("bundled")
+    >>> spectra["mean"].dims, spectra.sizes["frequency"]
     (('frequency',), 65)
     """
     rows = table_of_model(model, part)

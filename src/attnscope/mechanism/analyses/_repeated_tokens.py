@@ -81,8 +81,8 @@ def repeated_tokens(
     Examples
     --------
     >>> from attnscope import mechanism
-    >>> found = mechanism.repeated_tokens("bundled", limit=2)
-    >>> found.induction.dims, float(found.induction.max().round(1))
+    >>> scores = mechanism.repeated_tokens("bundled", limit=2)
+    >>> scores.induction.dims, float(scores.induction.max().round(1))
     (('layer', 'head'), 0.1)
     """
     given = few_texts(model, texts, tokenizer=tokenizer, window=window, limit=limit)

@@ -49,8 +49,8 @@ def common_shift(
     >>> frequency = np.arange(33)
     >>> inside = (frequency > 0) & (frequency < 32)
     >>> cross = np.exp(2j * np.pi * frequency * 2 / 64)  # keys that run 2 tokens ahead
-    >>> found = common_shift(cross, inside, 64)
-    >>> found.offset, found.is_peak, round(found.concentration, 6), found.chance
+    >>> shift = common_shift(cross, inside, 64)
+    >>> shift.offset, shift.is_peak, round(shift.concentration, 6), shift.chance
     (-2.0, True, 1.0, 0.005)
     >>> common_shift(cross, inside, 64, offsets=(0, 63)).chance > 0.5  # the line is where the head may not look
     True

@@ -46,8 +46,8 @@ def principal_components(table: Float[np.ndarray, "position column"], *, centred
     A wave takes two dimensions:
 
     >>> angle = 2 * np.pi * 3 * np.arange(16) / 16
-    >>> found = principal_components(np.stack([np.cos(angle), np.sin(angle), 0 * angle], 1))
-    >>> found.cumulative_share.values.round(6).tolist()
+    >>> components = principal_components(np.stack([np.cos(angle), np.sin(angle), 0 * angle], 1))
+    >>> components.cumulative_share.values.round(6).tolist()
     [0.5, 1.0, 1.0]
     """
     columns = series("the table", table)
@@ -220,8 +220,8 @@ def canonical_correlations(
     >>> rng = np.random.default_rng(0)
     >>> table = rng.normal(size=(16, 4))
     >>> moments = StateMoments.zeros(16, 4).add(table + 0.01 * rng.normal(size=(50, 16, 4)))
-    >>> found = canonical_correlations(moments.position_mean, moments.covariance, table, 50)
-    >>> found.correlation.values.round(2).tolist()
+    >>> correlations = canonical_correlations(moments.position_mean, moments.covariance, table, 50)
+    >>> correlations.correlation.values.round(2).tolist()
     [1.0, 1.0, 1.0, 1.0]
     """
     means, table = series("the position means", position_mean), series("the table", table)

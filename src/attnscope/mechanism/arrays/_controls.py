@@ -62,10 +62,10 @@ def shift_controls(
     >>> angle = 2 * np.pi * np.outer(np.arange(64), frequency) / 64
     >>> turn = np.diag(np.exp(2j * np.pi * frequency * 2 / 64))
     >>> key = np.block([[turn.real, turn.imag], [-turn.imag, turn.real]])
-    >>> found = shift_controls(np.hstack([np.cos(angle), np.sin(angle)]), np.eye(6), key)
-    >>> found.control.values.tolist(), round(float(found.shift_concentration[0]), 6)
+    >>> controls = shift_controls(np.hstack([np.cos(angle), np.sin(angle)]), np.eye(6), key)
+    >>> controls.control.values.tolist(), round(float(controls.shift_concentration[0]), 6)
     (['head', 'permuted 0', 'random 0'], 1.0)
-    >>> (found.coherence_at_offset > 0.5).values.tolist()
+    >>> (controls.coherence_at_offset > 0.5).values.tolist()
     [True, False, False]
     """
     values = series("X", inputs)

@@ -79,8 +79,8 @@ def cross_correlation(
     Examples
     --------
     >>> query = np.random.default_rng(0).normal(size=(64, 2))
-    >>> found = cross_correlation(query, np.roll(query, -3, axis=0))  # the key at i - 3 is the query at i
-    >>> found.peak_offset.sel(range="all").values.tolist()
+    >>> correlations = cross_correlation(query, np.roll(query, -3, axis=0))  # the key at i - 3 is the query at i
+    >>> correlations.peak_offset.sel(range="all").values.tolist()
     [-3.0, -3.0]
     """
     q, k = series("Q", query), series("K", key)
@@ -219,8 +219,8 @@ def profile_agreement(
 
     Examples
     --------
-    >>> found = profile_agreement(np.array([0.1, 0.6, 0.3]), np.array([-1.0, 5.0, 2.0]), band=1)
-    >>> bool(found.equal_argmax), float(found.spearman.round(6)), int(found.weight_argmax)
+    >>> agreement = profile_agreement(np.array([0.1, 0.6, 0.3]), np.array([-1.0, 5.0, 2.0]), band=1)
+    >>> bool(agreement.equal_argmax), float(agreement.spearman.round(6)), int(agreement.weight_argmax)
     (True, 1.0, 0)
     """
     first, second = (

@@ -80,8 +80,8 @@ def cross_spectrum(
     >>> angle = 2 * np.pi * np.outer(np.arange(64), frequency) / 64
     >>> turn = np.diag(np.exp(2j * np.pi * frequency * 2 / 64))  # k_i = q_(i + 2)
     >>> key = np.block([[turn.real, turn.imag], [-turn.imag, turn.real]])
-    >>> found = cross_spectrum(np.hstack([np.cos(angle), np.sin(angle)]), np.eye(6), key)
-    >>> found.offset.sel(frequency=frequency).values.round(6).tolist(), round(float(found.band_offset), 6)
+    >>> offsets = cross_spectrum(np.hstack([np.cos(angle), np.sin(angle)]), np.eye(6), key)
+    >>> offsets.offset.sel(frequency=frequency).values.round(6).tolist(), round(float(offsets.band_offset), 6)
     ([-2.0, -2.0, -2.0], -2.0)
     """
     values = series("X", inputs)

@@ -31,8 +31,8 @@ class Decomposition:
 
     Examples
     --------
-    >>> found = reparametrize(np.eye(4)[:, :3], np.eye(4)[:, :3] * [3.0, 2.0, 0.0])
-    >>> found.values.tolist(), found.dropped
+    >>> modes = reparametrize(np.eye(4)[:, :3], np.eye(4)[:, :3] * [3.0, 2.0, 0.0])
+    >>> modes.values.tolist(), modes.dropped
     ([3.0, 2.0], 1)
     """
 
@@ -75,8 +75,8 @@ def reparametrize(
     --------
     >>> rng = np.random.default_rng(0)
     >>> query, key, mix = rng.normal(size=(9, 4)), rng.normal(size=(9, 4)), rng.normal(size=(4, 4))
-    >>> found, again = reparametrize(query, key), reparametrize(query @ mix, key @ np.linalg.inv(mix).T)
-    >>> bool(np.allclose(found.query, again.query)), bool(np.allclose(found.values, again.values))
+    >>> modes, again = reparametrize(query, key), reparametrize(query @ mix, key @ np.linalg.inv(mix).T)
+    >>> bool(np.allclose(modes.query, again.query)), bool(np.allclose(modes.values, again.values))
     (True, True)
     """
     agree("columns", "W_Q", query_weight.shape[1], "W_K", key_weight.shape[1])

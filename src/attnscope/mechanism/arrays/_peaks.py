@@ -57,8 +57,8 @@ def find_peaks(
     Examples
     --------
     >>> hill = np.array([[0.0, 3.0, 4.0, 3.0, 0.0]])
-    >>> found = find_peaks(hill, np.arange(-2, 3))
-    >>> found.offset.tolist(), found.refined.tolist(), found.width.round(6).tolist()
+    >>> peaks = find_peaks(hill, np.arange(-2, 3))
+    >>> peaks.offset.tolist(), peaks.refined.tolist(), peaks.width.round(6).tolist()
     ([[0.0, 0.0]], [[0.0, 0.0]], [[2.666667, 2.666667]])
     >>> find_peaks(hill, np.arange(-2, 3), offsets=(-2, -1)).offset.tolist()  # the slope goes on to 0
     [[nan, nan]]

@@ -85,8 +85,8 @@ def phase_map(
     >>> angle = 2 * np.pi * np.outer(np.arange(64), frequency) / 64
     >>> turn = np.diag(np.exp(2j * np.pi * frequency * 2 / 64))  # k_i = q_(i + 2)
     >>> key = np.block([[turn.real, turn.imag], [-turn.imag, turn.real]])
-    >>> found = phase_map(np.hstack([np.cos(angle), np.sin(angle)]), np.eye(6), key)
-    >>> round(float(found.line_shift), 6), round(float(found.share_near), 6)
+    >>> phases = phase_map(np.hstack([np.cos(angle), np.sin(angle)]), np.eye(6), key)
+    >>> round(float(phases.line_shift), 6), round(float(phases.share_near), 6)
     (2.0, 1.0)
     """
     values = series("X", inputs)
@@ -144,8 +144,8 @@ def vector_energy(
 
     Examples
     --------
-    >>> found = head_rotation(np.eye(4)[:, :1], np.eye(4)[:, 1:2])
-    >>> vector_energy(np.ones((8, 4)), found)[:, 0].round(6).tolist()
+    >>> rotation = head_rotation(np.eye(4)[:, :1], np.eye(4)[:, 1:2])
+    >>> vector_energy(np.ones((8, 4)), rotation)[:, 0].round(6).tolist()
     [64.0, 0.0, 0.0, 0.0, 0.0]
     """
     return np.abs(transform(inputs) @ rotation.vectors) ** 2 * rotation.moduli
@@ -187,8 +187,8 @@ def completion_range(
     --------
     >>> rng = np.random.default_rng(0)
     >>> query, key = rng.normal(size=(6, 2)), rng.normal(size=(6, 2))
-    >>> found = completion_range(rng.normal(size=(32, 6)), query, key, draws=2)
-    >>> found.completion.values.tolist()
+    >>> turns = completion_range(rng.normal(size=(32, 6)), query, key, draws=2)
+    >>> turns.completion.values.tolist()
     ['minimal', 'haar 0', 'haar 1']
     """
     for completion in completions:

@@ -42,8 +42,8 @@ class Rotation:
 
     Examples
     --------
-    >>> found = head_rotation(np.eye(4)[:, :1], np.eye(4)[:, 1:2])  # turns e0 to e1
-    >>> sorted(np.degrees(found.angles).round(6).tolist()), found.parked
+    >>> rotation = head_rotation(np.eye(4)[:, :1], np.eye(4)[:, 1:2])  # turns e0 to e1
+    >>> sorted(np.degrees(rotation.angles).round(6).tolist()), rotation.parked
     ([-90.0, 90.0], 2)
     """
 
@@ -99,8 +99,8 @@ def head_rotation(
     --------
     >>> rng = np.random.default_rng(0)
     >>> query, key = rng.normal(size=(12, 3)), rng.normal(size=(12, 3))
-    >>> found = head_rotation(query, key)
-    >>> found.vectors.shape, found.parked, bool(np.allclose(found.moduli, 1))
+    >>> rotation = head_rotation(query, key)
+    >>> rotation.vectors.shape, rotation.parked, bool(np.allclose(rotation.moduli, 1))
     ((12, 6), 6, True)
     """
     choose("completion", completion, COMPLETIONS)
@@ -183,8 +183,8 @@ def haar(rows: int, columns: int, rng: np.random.Generator) -> Float[np.ndarray,
 
     Examples
     --------
-    >>> found = haar(5, 2, np.random.default_rng(0))
-    >>> bool(np.allclose(found.T @ found, np.eye(2)))
+    >>> turn = haar(5, 2, np.random.default_rng(0))
+    >>> bool(np.allclose(turn.T @ turn, np.eye(2)))
     True
     """
     basis, triangle = np.linalg.qr(rng.normal(size=(rows, columns)))

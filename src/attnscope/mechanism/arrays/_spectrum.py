@@ -70,8 +70,8 @@ def amplitude_spectrum(
     --------
     >>> position = np.arange(64)[:, None]
     >>> noise = np.random.default_rng(0).normal(0, 0.1, (64, 8))
-    >>> found = amplitude_spectrum(np.cos(2 * np.pi * 12 * position / 64) + noise)
-    >>> found.frequency[found.is_peak].values.tolist()
+    >>> spectrum = amplitude_spectrum(np.cos(2 * np.pi * 12 * position / 64) + noise)
+    >>> spectrum.frequency[spectrum.is_peak].values.tolist()
     [12]
     """
     columns = series("the table", table)
@@ -150,8 +150,8 @@ def fisher_g_test(columns: Float[np.ndarray, "position column"]) -> xr.Dataset:
     Examples
     --------
     >>> wave = np.cos(2 * np.pi * 5 * np.arange(64) / 64)[:, None]
-    >>> found = fisher_g_test(wave)
-    >>> int(found.peak_frequency[0]), round(float(found.fisher_g[0]), 6)
+    >>> test = fisher_g_test(wave)
+    >>> int(test.peak_frequency[0]), round(float(test.fisher_g[0]), 6)
     (5, 1.0)
     """
     columns = series("the columns", columns)

@@ -72,10 +72,10 @@ def query_key_waves(
     Examples
     --------
     >>> angle = 2 * np.pi * np.outer(np.arange(64), [5, 9]) / 64
-    >>> found = query_key_waves(np.hstack([np.cos(angle), np.sin(angle)]), np.diag([2.0, 1, 2, 1]), np.eye(4))
-    >>> found.query_frequency.values.tolist(), found.partner.values.tolist()
+    >>> waves = query_key_waves(np.hstack([np.cos(angle), np.sin(angle)]), np.diag([2.0, 1, 2, 1]), np.eye(4))
+    >>> waves.query_frequency.values.tolist(), waves.partner.values.tolist()
     ([5, 5, 9, 9], [1, 0, 3, 2])
-    >>> int(found.periodic_columns), bool(found.null_periodic_columns.mean() < 1)
+    >>> int(waves.periodic_columns), bool(waves.null_periodic_columns.mean() < 1)
     (4, True)
     """
     values = series("X", inputs)
@@ -186,8 +186,8 @@ def maximum_spectrum(columns: Float[np.ndarray, "position column"]) -> xr.Datase
     Examples
     --------
     >>> wave = np.cos(2 * np.pi * 3 * np.arange(16) / 16)
-    >>> found = maximum_spectrum(np.stack([wave, 2 * wave], 1))
-    >>> round(float(found.maximum[3]), 6), int(found.strongest_column[3])
+    >>> spectrum = maximum_spectrum(np.stack([wave, 2 * wave], 1))
+    >>> round(float(spectrum.maximum[3]), 6), int(spectrum.strongest_column[3])
     (16.0, 1)
     """
     values = series("the columns", columns)

@@ -49,8 +49,8 @@ def input_moments(model: PreTrainedModel, windows: Windows, layer: int) -> State
     --------
     >>> from transformers import BertConfig, BertModel
     >>> config = BertConfig(hidden_size=8, num_attention_heads=2, num_hidden_layers=2, intermediate_size=8)
-    >>> found = input_moments(BertModel(config).eval(), [[5, 6, 7], [7, 8, 9], [9, 6, 5]], 1)
-    >>> found.texts, found.position_mean.shape
+    >>> moments = input_moments(BertModel(config).eval(), [[5, 6, 7], [7, 8, 9], [9, 6, 5]], 1)
+    >>> moments.texts, moments.position_mean.shape
     (3, (3, 8))
     """
     ids = token_ids(windows, least=2)

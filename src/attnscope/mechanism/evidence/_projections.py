@@ -128,8 +128,8 @@ def projections(model: PreTrainedModel, inputs: Inputs) -> dict[Site, Projection
     >>> from transformers import GPT2Config, GPT2Model
     >>> _ = torch.manual_seed(0)
     >>> model = GPT2Model(GPT2Config(n_embd=8, n_head=2, n_layer=1, vocab_size=9, n_positions=8)).eval()
-    >>> (site, found), = projections(model, {"input_ids": torch.tensor([[5, 6, 7, 8]])}).items()
-    >>> found.form, found.query.shape, found.names["query"], found.error < 1e-5
+    >>> (site, matrices), = projections(model, {"input_ids": torch.tensor([[5, 6, 7, 8]])}).items()
+    >>> matrices.form, matrices.query.shape, matrices.names["query"], matrices.error < 1e-5
     ('bilinear', (2, 8, 4), 'h.0.attn.c_attn', True)
     """
     recorder = _Recorder()

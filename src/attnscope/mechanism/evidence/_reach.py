@@ -30,8 +30,8 @@ class Reach:
     --------
     >>> import torch
     >>> x = torch.zeros(1, 2, 4, 8)
-    >>> found = Reach.of(AttentionCall(x, x, x, scale=1.0, causal=True), band=2)
-    >>> found.offsets, found.even.round(2).tolist()
+    >>> reach = Reach.of(AttentionCall(x, x, x, scale=1.0, causal=True), band=2)
+    >>> reach.offsets, reach.even.round(2).tolist()
     ((-3, 0), [0.58, 1.08, 2.08, 0.0, 0.0])
     """
 

@@ -179,8 +179,8 @@ def band_removed(
     >>> from transformers import BertConfig, BertModel
     >>> config = BertConfig(hidden_size=8, num_attention_heads=2, num_hidden_layers=1, intermediate_size=8)
     >>> model = BertModel(config).eval()
-    >>> found = band_removed(model, [[5, 6, 7, 8] * 4], {0: np.zeros((2, 9), complex)}, (3, 4), band=2)
-    >>> bool(np.allclose(found.profile_before, found.profile_expected))
+    >>> effects = band_removed(model, [[5, 6, 7, 8] * 4], {0: np.zeros((2, 9), complex)}, (3, 4), band=2)
+    >>> bool(np.allclose(effects.profile_before, effects.profile_expected))
     True
     """
     ids = token_ids(list(windows))

@@ -128,10 +128,10 @@ def position_content(
     >>> from attnscope.capture import load_model
     >>> model = load_model(MODEL, device="cpu", need_tokenizer=False).model
     >>> texts = np.random.default_rng(0).integers(5, 500, (3, 16)).tolist()
-    >>> found = position_content(model, texts, layers=[0], band=4)
-    >>> dict(found.trace.sizes)
+    >>> parts = position_content(model, texts, layers=[0], band=4)
+    >>> dict(parts.trace.sizes)
     {'layer': 1, 'head': 4, 'term': 4, 'offset': 9}
-    >>> bool(np.allclose(found.shapley.sum("term"), found.mass - found.mass_none, atol=1e-5))
+    >>> bool(np.allclose(parts.shapley.sum("term"), parts.mass - parts.mass_none, atol=1e-5))
     True
     """
     if method not in {"means", "exact"}:

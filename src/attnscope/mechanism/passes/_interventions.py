@@ -117,8 +117,8 @@ def interventions(
     >>> from attnscope.capture import load_model
     >>> model = load_model(MODEL, device="cpu", need_tokenizer=False).model
     >>> texts = np.random.default_rng(0).integers(5, 500, (2, 16)).tolist()
-    >>> found = interventions(model, texts, ["words-shuffled", "positions-reversed"], band=4)
-    >>> dict(found.profile_after.sizes)
+    >>> effects = interventions(model, texts, ["words-shuffled", "positions-reversed"], band=4)
+    >>> dict(effects.profile_after.sizes)
     {'change': 2, 'layer': 3, 'head': 4, 'offset': 9}
     """
     windows = list(windows)

@@ -94,8 +94,8 @@ def scheme_kernel(
     >>> config = LlamaConfig(
     ...     hidden_size=8, num_attention_heads=2, num_hidden_layers=1, intermediate_size=8, vocab_size=9
     ... )
-    >>> found = scheme_kernel(LlamaModel(config).eval(), [[5, 6, 7, 8], [8, 5, 6, 5]], band=2)
-    >>> found.kernel.dims, found.kernel.isnull()[0, 0].values.tolist()  # it looks back only
+    >>> kernel = scheme_kernel(LlamaModel(config).eval(), [[5, 6, 7, 8], [8, 5, 6, 5]], band=2)
+    >>> kernel.kernel.dims, kernel.kernel.isnull()[0, 0].values.tolist()  # it looks back only
     (('layer', 'head', 'offset'), [False, False, False, True, True])
     """
     windows = list(windows)

@@ -31,8 +31,8 @@ def profiles_of(
     --------
     >>> from transformers import BertConfig, BertModel
     >>> config = BertConfig(hidden_size=8, num_attention_heads=2, num_hidden_layers=1, intermediate_size=8)
-    >>> found, sites = profiles_of(BertModel(config).eval(), [[5, 6, 7], [7, 8, 9]], 2)
-    >>> found[0][0].shape, sites[0].kind
+    >>> profiles, sites = profiles_of(BertModel(config).eval(), [[5, 6, 7], [7, 8, 9]], 2)
+    >>> profiles[0][0].shape, sites[0].kind
     ((2, 2, 5), 'self')
     """
     by_layer: dict[int, list[np.ndarray]] = {}

@@ -77,8 +77,8 @@ def bias_effect(
     --------
     >>> from transformers import T5Config, T5EncoderModel
     >>> config = T5Config(d_model=8, d_kv=4, num_heads=2, num_layers=1, d_ff=8, vocab_size=9)
-    >>> found = bias_effect(T5EncoderModel(config).eval(), [[5, 6, 7, 8]], band=2)
-    >>> found.profile.dims, found.effect.sel(variant="model").item(0)
+    >>> effects = bias_effect(T5EncoderModel(config).eval(), [[5, 6, 7, 8]], band=2)
+    >>> effects.profile.dims, effects.effect.sel(variant="model").item(0)
     (('variant', 'layer', 'head', 'offset'), 0.0)
     """
     with_bias = False
@@ -142,8 +142,8 @@ def rotation_effect(
     >>> config = LlamaConfig(
     ...     hidden_size=8, num_attention_heads=2, num_hidden_layers=1, intermediate_size=8, vocab_size=9
     ... )
-    >>> found = rotation_effect(LlamaModel(config).eval(), [[5, 6, 7, 8]], {"all": (0.0, float("inf"))}, band=2)
-    >>> found.variant.values.tolist(), bool(abs(found.effect.sel(variant="all")).max() < 1e-5)
+    >>> effects = rotation_effect(LlamaModel(config).eval(), [[5, 6, 7, 8]], {"all": (0.0, float("inf"))}, band=2)
+    >>> effects.variant.values.tolist(), bool(abs(effects.effect.sel(variant="all")).max() < 1e-5)
     (['model', 'all'], True)
     """
     periods = PERIODS if periods is None else periods

@@ -47,8 +47,8 @@ def relearned_table(relearned: xr.Dataset) -> Figure:
     --------
     >>> from attnscope.reproduction.yamamoto2023 import relearned_table
     >>> from attnscope.reproduction.yamamoto2023 import relearn_positions
-    >>> found = relearn_positions(steps=2, batch_size=2, limit=4)[1]
-    >>> [axes.get_title(loc="left") for axes in relearned_table(found).axes]
+    >>> relearned_run = relearn_positions(steps=2, batch_size=2, limit=4)[1]
+    >>> [axes.get_title(loc="left") for axes in relearned_table(relearned_run).axes]
     ['Spectrum of the position table', 'Loss while learning']
     """
     needs = ("mean", "lower_quartile", "upper_quartile", "null_mean", "loss")
@@ -91,8 +91,8 @@ def relearned_profiles(relearned: xr.Dataset) -> Figure:
     --------
     >>> from attnscope.reproduction.yamamoto2023 import relearned_profiles
     >>> from attnscope.reproduction.yamamoto2023 import relearn_positions
-    >>> found = relearn_positions(steps=2, batch_size=2, limit=4)[1]
-    >>> len(relearned_profiles(found).axes)
+    >>> relearned_run = relearn_positions(steps=2, batch_size=2, limit=4)[1]
+    >>> len(relearned_profiles(relearned_run).axes)
     4
     """
     require(relearned, ("profile", "shown_layer", "shown_head"), purpose="relearned_profiles")
@@ -119,8 +119,8 @@ def relearned_maps(relearned: xr.Dataset) -> Figure:
     --------
     >>> from attnscope.reproduction.yamamoto2023 import relearned_maps
     >>> from attnscope.reproduction.yamamoto2023 import relearn_positions
-    >>> found = relearn_positions(steps=2, batch_size=2, limit=4)[1]
-    >>> relearned_maps(found).axes[0].get_xlabel()
+    >>> relearned_run = relearn_positions(steps=2, batch_size=2, limit=4)[1]
+    >>> relearned_maps(relearned_run).axes[0].get_xlabel()
     'Key token (attended to)'
     """
     require(relearned, ("key", "weight", "shown_layer"), purpose="relearned_maps")

@@ -35,8 +35,8 @@ def head_maps(
     >>> from attnscope.bundled import MODEL
     >>> from attnscope.capture import load_model
     >>> model = load_model(MODEL, device="cpu", need_tokenizer=False).model
-    >>> found = head_maps(model, [2, 7, 8, 3], ["[CLS]", "a", "b", "[SEP]"], [(0, 2), (1, 0)], rows=3)
-    >>> dict(found.weight.sizes), bool(abs(found.weight.sum("rank") - 1).max() < 1e-6)
+    >>> maps = head_maps(model, [2, 7, 8, 3], ["[CLS]", "a", "b", "[SEP]"], [(0, 2), (1, 0)], rows=3)
+    >>> dict(maps.weight.sizes), bool(abs(maps.weight.sum("rank") - 1).max() < 1e-6)
     ({'shown': 2, 'query': 3, 'rank': 4}, True)
     """
     rows = min(rows, len(ids))

@@ -110,8 +110,8 @@ def relearn_positions(
 
     Examples
     --------
-    >>> relearned, found = relearn_positions(steps=2, batch_size=2, limit=4)
-    >>> found.table.values.tolist(), dict(found["mean"].sizes)
+    >>> relearned, relearned_run = relearn_positions(steps=2, batch_size=2, limit=4)
+    >>> relearned_run.table.values.tolist(), dict(relearned_run["mean"].sizes)
     (['before', 'after'], {'table': 2, 'frequency': 65})
     """
     loaded = load_model(MODEL if model is None else model, tokenizer=tokenizer, device=device)

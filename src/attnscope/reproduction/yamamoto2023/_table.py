@@ -75,10 +75,10 @@ def paper_table(
     >>> from attnscope.bundled import MODEL
     >>> from attnscope.capture import load_model
     >>> model = load_model(MODEL, device="cpu", need_tokenizer=False).model
-    >>> found = paper_table(model, np.random.default_rng(0).integers(5, 500, (2, 128)).tolist())
-    >>> found.verdict.sel(row=[1, 3, 9]).values.tolist()
+    >>> table = paper_table(model, np.random.default_rng(0).integers(5, 500, (2, 128)).tolist())
+    >>> table.verdict.sel(row=[1, 3, 9]).values.tolist()
     ['not comparable', 'descriptive', 'not run']
-    >>> str(found.note.sel(row=9).values)
+    >>> str(table.note.sel(row=9).values)
     'no head(8,9) in 3 layers of 4 heads'
     """
     position_table(model)  # or an error that says what the model has instead

@@ -69,8 +69,8 @@ def summarize_images(results: xr.Dataset) -> xr.Dataset:
     >>> from transformers import ViTConfig, ViTModel
     >>> import torch
     >>> config = ViTConfig(image_size=8, patch_size=2, hidden_size=8, num_attention_heads=2, num_hidden_layers=1)
-    >>> found = attnscope.scan(ViTModel(config), torch.zeros(1, 3, 8, 8))
-    >>> found.label.shape, found.kinds
+    >>> results = attnscope.scan(ViTModel(config), torch.zeros(1, 3, 8, 8))
+    >>> results.label.shape, results.kinds
     ((1, 1, 2), 'No kinds of heads beyond chance. Heads: uniform: 2.')
     """
     names = _names(results)

@@ -47,8 +47,8 @@ def measure_patches(call: AttentionCall, grid: Grid, band: int) -> dict[str, Ten
     --------
     >>> from attnscope.statistics.images import Grid
     >>> x = torch.zeros(1, 1, 5, 4)
-    >>> found = measure_patches(AttentionCall(x, x, x, scale=1.0), Grid(2, 2, 1, 5, 0), band=1)
-    >>> round(found["same_row"].item(), 6), round(found["patch_profile"][0, 0, 1, 0].item(), 6)
+    >>> statistics = measure_patches(AttentionCall(x, x, x, scale=1.0), Grid(2, 2, 1, 5, 0), band=1)
+    >>> round(statistics["same_row"].item(), 6), round(statistics["patch_profile"][0, 0, 1, 0].item(), 6)
     (0.4, 0.2)
     """
     rows, columns = grid.rows, grid.columns

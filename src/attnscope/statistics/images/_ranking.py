@@ -77,8 +77,8 @@ def rank_patch_heads(results: xr.Dataset, top: int = 5) -> dict[str, list[dict[s
     >>> profile[..., 1, 0] = 0.8  # one to the left
     >>> sizes = {"rows": ("text", [4]), "columns": ("text", [4])}
     >>> equal = {"equal_patch_profile": (("text", "layer", *dims[3:]), np.full((1, 1, 3, 3), 1 / 16))}
-    >>> found = rank_patch_heads(xr.Dataset({"patch_profile": (dims, profile)} | equal | sizes, offsets))
-    >>> found["positional"]
+    >>> ranking = rank_patch_heads(xr.Dataset({"patch_profile": (dims, profile)} | equal | sizes, offsets))
+    >>> ranking["positional"]
     [{'layer': 0, 'head': 0, 'value': 0.6, 'label': '', 'offset': 'left'}]
     """
     shares, equal = (_mean(patch_shares(results, prefix)) for prefix in ("", "equal_"))

@@ -64,8 +64,8 @@ def scan_images(
     >>> from attnscope.corpus import images_of
     >>> from transformers import ViTConfig, ViTModel
     >>> config = ViTConfig(image_size=8, patch_size=2, hidden_size=8, num_attention_heads=2, num_hidden_layers=1)
-    >>> found = scan_images(ViTModel(config), images_of(torch.zeros(1, 3, 8, 8)), Asked(band=1))
-    >>> dict(found.patch_profile.sizes)
+    >>> results = scan_images(ViTModel(config), images_of(torch.zeros(1, 3, 8, 8)), Asked(band=1))
+    >>> dict(results.patch_profile.sizes)
     {'text': 1, 'layer': 1, 'head': 2, 'row_offset': 3, 'column_offset': 3}
     """
     names = choose(asked.statistics, KNOWN, DEFAULT)
