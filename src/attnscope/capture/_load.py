@@ -26,7 +26,7 @@ from attnscope.capture._repository import Repository
 from attnscope.capture._team import check_shares, refuse_team
 from attnscope.capture._tokenizer import load_tokenizer, refuse_slow
 from attnscope.checks import check_kind
-from attnscope.corpus.texts import SUFFIXES
+from attnscope.corpus.file_names import SUFFIXES
 from attnscope.errors import AttnscopeError, explaining
 
 _UNIMPORTANT = ("_name_or_path", "transformers_version", "architectures")  # where a config came from

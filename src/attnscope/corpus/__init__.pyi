@@ -7,6 +7,7 @@ from ._picture_parts import IMAGE, PLACES, VIDEO
 from ._pictured_chats import written_in_parts
 from ._pictured_window import Expanded, picture_groups, pictured_window
 from ._shown import IdNames, split_character, with_marked_spaces
+from ._text import Text
 from ._videos import Video
 from ._words import WordedWindows, Words, in_words, word_rule_of
 from .encoded import EncodedTexts, Sources, Texts, texts_and_targets, texts_of, windows_of
@@ -14,7 +15,7 @@ from .images import Image, Images, images_of
 from .pairs import LinePairs, TargetTokenizer, shifted
 from .pictured import PicturedText, PicturedTexts, pictured_of
 from .sounds import Sound, Sounds, sounds_of
-from .texts import Corpus, Text
+from .texts import Corpus
 from .windows import Frame, Window, Windows, cut_windows, window_name
 
 __all__ = [

@@ -15,8 +15,10 @@ from attnscope.corpus._compressed import inner_suffix, unpacked
 from attnscope.corpus._datasets import first_row, names_a_dataset
 from attnscope.corpus._given import kept
 from attnscope.corpus._messages import group_of_role, is_chat, messages_of
+from attnscope.corpus._sources import chat_field
+from attnscope.corpus._text import Text
 from attnscope.corpus.files import decode_utf8, json_objects, read_blocks, read_bytes
-from attnscope.corpus.texts import Corpus, Text, chat_field
+from attnscope.corpus.texts import Corpus
 from attnscope.corpus.windows import Frame, Window, check_limit, cut_windows
 from attnscope.errors import AttnscopeError, reason_of
 from attnscope.remote import Url, is_url

@@ -18,8 +18,8 @@ from attnscope.corpus._datasets import names_a_dataset
 from attnscope.corpus._names import Names
 from attnscope.corpus._opening import file_mode, is_standard_input, shown
 from attnscope.corpus._unchanged import Unchanged
+from attnscope.corpus.file_names import SUFFIXES as TEXT_SUFFIXES
 from attnscope.corpus.files import files_below
-from attnscope.corpus.texts import SUFFIXES as TEXT_SUFFIXES
 from attnscope.errors import AttnscopeError, explaining
 
 if TYPE_CHECKING:

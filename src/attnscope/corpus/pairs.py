@@ -5,8 +5,9 @@ from dataclasses import replace
 from itertools import islice
 from typing import Any
 
+from attnscope.corpus._text import Text
 from attnscope.corpus._tokens import tokenize
-from attnscope.corpus.texts import Corpus, Text
+from attnscope.corpus.texts import Corpus
 from attnscope.corpus.windows import Frame, Window, check_limit
 from attnscope.errors import AttnscopeError
 

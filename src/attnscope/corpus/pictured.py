@@ -16,9 +16,9 @@ from attnscope.corpus._names import Names
 from attnscope.corpus._opening import file_mode, is_standard_input, shown
 from attnscope.corpus._picture_parts import IMAGE, PLACES, VIDEO, chat_of, has_pictures, sources_of
 from attnscope.corpus._videos import Video, film_refused, is_film, video_of
+from attnscope.corpus.file_names import holds_text
 from attnscope.corpus.files import check_characters, files_below, json_objects, read_blocks
 from attnscope.corpus.images import Images, images_of
-from attnscope.corpus.texts import holds_text
 from attnscope.errors import AttnscopeError
 
 _NAMES = (b'"image', b'"video')  # how the names of fields and parts begin that hold an image or a video

@@ -4,8 +4,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from attnscope.corpus._text import Text
 from attnscope.corpus._tokens import Token, tokenize
-from attnscope.corpus.texts import Text
 from attnscope.errors import AttnscopeError
 
 

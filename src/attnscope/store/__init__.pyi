@@ -1,7 +1,9 @@
 from ._arrays import packed, storable, unpacked
 from ._files import explained, file_state, json_bytes, sync, write_output
-from ._folder import MANIFEST, InUseError, OwnedFolder, damage, manifest_of
+from ._folder import OwnedFolder, damage
 from ._labelled import padded_heads, stacked
+from ._lock import InUseError
+from ._manifest import MANIFEST, manifest_of
 from ._mirror import folders_beside, keeping_elsewhere, named, naming_url, remove_folder, staged
 from ._names import PIECES, RUN, SUFFIX, TASKS, VIEWS, texts_of
 from ._run import RunFolder, is_finished

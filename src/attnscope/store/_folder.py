@@ -3,56 +3,30 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import shutil
 import stat
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import IO, TYPE_CHECKING, Any, TypeAlias
 
 from attnscope.errors import AttnscopeError
 from attnscope.remote import HeldError
 from attnscope.store._files import explained, json_bytes, new_file, sync
+from attnscope.store._lock import InUseError, locked
+from attnscope.store._manifest import MANIFEST, Checksum, digest_of, read_manifest
 from attnscope.store._mirror import mirror_of
-
-try:
-    import fcntl
-except ImportError:  # Windows: two commands in one folder are not told apart there
-    fcntl = None
 
 if TYPE_CHECKING:
     from collections.abc import Generator
     from types import TracebackType
 
-MANIFEST = "manifest.json"
 WORKPLACE = ".attnscope"  # lock and unfinished files
 _ANEW = "Give the command that wrote it again, with --repair if it has that option, to make it anew"
 
 #: What a file gets: its content, or a function that writes it to the path that it is given.
 Content: TypeAlias = bytes | Callable[[Path], Any]
-
-
-class InUseError(AttnscopeError):
-    """Another process is writing to a folder."""
-
-
-class Checksum(NamedTuple):
-    """Size and SHA-256 of a file, or of the beginning of one that grows."""
-
-    size: int
-    sha256: str
-
-    @classmethod
-    def of(cls, path: Path, size: int | None = None) -> Checksum:
-        """Read a file, or its first bytes."""
-        digest, done = hashlib.sha256(), 0
-        with path.open("rb") as file:
-            while block := file.read(1 << 20 if size is None else min(1 << 20, size - done)):
-                digest.update(block)
-                done += len(block)
-        return cls(done, digest.hexdigest())
 
 
 class OwnedFolder:
@@ -134,7 +108,7 @@ class OwnedFolder:
         while self._lock is None:
             self._made = not self.path.exists()
             (self.path / WORKPLACE).mkdir(parents=True, exist_ok=True)
-            self._lock = _locked(self.path / WORKPLACE / "lock")
+            self._lock = locked(self.path / WORKPLACE / "lock")
         try:
             if self._mirror is not None:
                 self._mirror.lock()
@@ -181,13 +155,13 @@ class OwnedFolder:
             self._mirror.look()
         if place.is_symlink() or (place.exists() and not place.is_dir()):
             raise AttnscopeError(f"{place} is no folder: remove it, or choose another folder with --out")
-        content = _read_manifest(manifest) if manifest.is_file() else None
+        content = read_manifest(manifest) if manifest.is_file() else None
         others: list[str] = []
         if content is None:
             others = self._mirror.names() if self._mirror else [entry.name for entry in _entries(self.path)]
             others = [name for name in others if name != WORKPLACE]
             if MANIFEST in others:  # another process has written it since we looked
-                content = _read_manifest(manifest)
+                content = read_manifest(manifest)
         if content is None:
             if others:
                 raise AttnscopeError(
@@ -403,7 +377,7 @@ class OwnedFolder:
             "undefined": sorted(self._undefined),
             "state": self.state,
         }
-        manifest = json_bytes(content | {"sha256": _digest(content)})
+        manifest = json_bytes(content | {"sha256": digest_of(content)})
         if self._mirror is not None:
             self._mirror.send(content["files"], manifest)
         new = new_file(self.path / WORKPLACE, manifest)
@@ -411,68 +385,10 @@ class OwnedFolder:
         sync(self.path)
 
 
-def manifest_of(folder: Path) -> dict[str, Any] | None:
-    """Read what a folder of ours says of itself; None where there is no such folder.
-
-    Raises
-    ------
-    AttnscopeError
-        If the manifest is damaged.
-    """
-    mirror = mirror_of(folder)
-    if mirror is not None:
-        mirror.look()
-    path = folder / MANIFEST
-    return _read_manifest(path) if path.is_file() else None
-
-
 def damage(path: Path, lost: str = "") -> AttnscopeError:
     """The error for a file of ours that is not what was written."""
     what = "is not what was written (its checksum differs)" if path.exists() else "is gone"
     return AttnscopeError(f"{path} {what}{lost}")
-
-
-def _locked(path: Path) -> IO[bytes] | None:
-    """The file at that path, locked; None where the one who had it before has just removed it."""
-    handle = os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), 0o666)
-    file = os.fdopen(handle, "r+b")
-    try:
-        if fcntl is not None:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        if path.exists() and path.stat().st_ino == os.fstat(handle).st_ino:
-            return file
-    except BlockingIOError as error:
-        file.close()
-        raise InUseError(
-            f"another command is writing to {path.parent.parent}: wait for it, or choose another folder with --out"
-        ) from error
-    except BaseException:
-        file.close()
-        raise
-    file.close()
-    return None
-
-
-def _read_manifest(path: Path) -> dict[str, Any] | None:
-    """The manifest, checked; None where it is another program's."""
-    try:
-        content: Any = json.loads(path.read_bytes())
-    except (ValueError, RecursionError):
-        content = None
-    except OSError as error:
-        raise AttnscopeError(f"{path} cannot be read ({error.strerror}): check its permissions") from error
-    if isinstance(content, dict) and content.pop("sha256", None) == _digest(content):
-        return content
-    if b'"attnscope"' in path.read_bytes():
-        raise AttnscopeError(
-            f"{path} is damaged, so that nothing in {path.parent} can be trusted: bring it back from a copy, or start "
-            "anew in another folder"
-        )
-    return None
-
-
-def _digest(content: Any) -> str:
-    return hashlib.sha256(json_bytes(content)).hexdigest()
 
 
 def _entries(folder: Path) -> list[os.DirEntry[str]]:

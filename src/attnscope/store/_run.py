@@ -12,7 +12,8 @@ import xarray as xr
 from attnscope.errors import AttnscopeError
 from attnscope.store._arrays import packed, unpacked
 from attnscope.store._files import explained, json_bytes
-from attnscope.store._folder import OwnedFolder, damage, manifest_of
+from attnscope.store._folder import OwnedFolder, damage
+from attnscope.store._manifest import manifest_of
 from attnscope.store._mirror import named
 from attnscope.store._names import PIECES, RUN, SUFFIX, VIEWS, piece_name, texts_of
 from attnscope.store._signature import Signature

@@ -10,8 +10,8 @@ from typing import Any, TypeAlias
 
 from attnscope.checks import check_kind
 from attnscope.corpus import is_standard_input, shown
+from attnscope.corpus.file_names import refuse_file_name
 from attnscope.corpus.files import decode_utf8, lines_of, read_bytes
-from attnscope.corpus.texts import refuse_file_name
 from attnscope.errors import AttnscopeError
 
 _WITHOUT_SPACES = ("CJK ", "HIRAGANA ", "KATAKANA ", "THAI ", "LAO ", "KHMER ", "MYANMAR ", "TIBETAN ")
