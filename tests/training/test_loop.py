@@ -18,9 +18,11 @@ from attnscope.store import OwnedFolder
 from attnscope.training._build import build_model
 from attnscope.training._data import read_data
 from attnscope.training._log import Log, read_log
-from attnscope.training._loop import Training, rate_of, train
+from attnscope.training._loop import Training
+from attnscope.training._optimization import rate_of
 from attnscope.training._presets import PRESETS
 from attnscope.training._processes import Processes
+from attnscope.training._train import train
 from attnscope.training.config import TrainConfig, read_config
 from attnscope.translation._translate import Translation
 from tests.process import Started, wait_until

@@ -46,11 +46,11 @@ from attnscope.statistics._sample import (
     WEIGHTS,
     WINDOWS,
     MapObserver,
-    sample_dataset,
     share_room,
     shown_heads,
     tile_size,
 )
+from attnscope.statistics._sample_dataset import sample_dataset
 from attnscope.statistics._second_pass import OBSERVATION
 from attnscope.statistics._words import WordReading
 

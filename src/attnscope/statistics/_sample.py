@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, field
 from itertools import zip_longest
 from typing import TYPE_CHECKING
@@ -14,7 +13,7 @@ import xarray as xr
 from attnscope.attention import Need, attend, measure, received
 from attnscope.errors import AttnscopeError
 from attnscope.statistics._equal import equal_rows
-from attnscope.statistics._long_maps import blocks_of, long_dataset
+from attnscope.statistics._long_maps import blocks_of
 from attnscope.statistics._ranking import rank_heads
 from attnscope.statistics._second_pass import evenly
 
@@ -25,7 +24,6 @@ if TYPE_CHECKING:
 
     from attnscope.attention import AttentionCall, RowMeasures
     from attnscope.capture import Site
-    from attnscope.corpus import Window
     from attnscope.statistics._words import MergedCall, WordReading
 
     Place = tuple[int, int]  # layer, head
@@ -285,125 +283,3 @@ def tile_size(heads: int, tokens: int) -> int:
     while heads * (min(tokens, ROWS) / tile) ** 2 > TILES:
         tile *= 2
     return tile
-
-
-def sample_dataset(
-    observed: Sequence[MapObserver],
-    windows: Sequence[Window],
-    kinds: Sequence[str],
-    heads: int,
-    asked: Sequence[Place],
-    *,
-    with_decoder: bool = False,
-) -> xr.Dataset:
-    """Gather the maps of some windows.
-
-    A map is one head in one window: ``layer_of``, ``head_of``, ``window_of (map)``. ``count (map, query)`` says how
-    many ``key`` and ``weight (entry)`` a row lists, map after map and row after row; ``rest (map, query)`` is what it
-    leaves out. ``tile_sum`` and ``tile_max (layer, head, tile_query, tile_key)`` are of the first window, in tiles of
-    attribute ``tile`` tokens on a side; NaN for heads that are listed. ``token`` and ``special (window, query)`` are of
-    the text; with a decoder beside the encoder, ``target_token`` and ``target_special`` are of what it reads.
-    ``tokens`` and ``target_tokens (window)`` say how many tokens there are: beyond, rows are padding.
-
-    ``received (window, layer, head, position)`` is what each key receives from all queries, ``equal_received (window,
-    layer, position)`` what it would of equal weights, and ``position_token``, ``target_position_token (window,
-    position)`` name all tokens, also where maps show the first ones alone.
-    """
-    places = [(window, place) for window, observer in enumerate(observed) for place in observer.maps]
-    maps = [observed[window].maps[place] for window, place in places]
-    texts = {"": list(windows)} | (
-        {"target_": [window.target or window for window in windows]} if with_decoder else {}
-    )
-    queries = max(len(text) for side in texts.values() for text in side)
-    rows = max([min(queries, ROWS), *(len(parts[0]) for parts in maps)])
-
-    def padded(part: int, dtype: type) -> np.ndarray:
-        whole = np.zeros((len(maps), rows), dtype)
-        for row, parts in zip(whole, maps, strict=True):
-            row[: len(parts[part])] = parts[part]
-        return whole
-
-    def entries(part: int, dtype: type) -> np.ndarray:
-        return np.concatenate([np.zeros(0, dtype), *(parts[part] for parts in maps)]).astype(dtype)
-
-    sample = xr.Dataset(
-        {
-            "count": (("map", "query"), padded(0, np.int32)),
-            "rest": (("map", "query"), padded(3, np.float32)),
-            "key": ("entry", entries(1, np.int32)),
-            "weight": ("entry", entries(2, np.float32)),
-            **_tiles(observed[0], len(kinds), heads),
-        },
-        coords={
-            "layer": np.arange(len(kinds)),
-            "head": np.arange(heads),
-            "layer_kind": ("layer", np.array(kinds, dtype=object)),
-            "window_of": ("map", np.array([window for window, _ in places], dtype=np.int64)),
-            "layer_of": ("map", np.array([layer for _, (layer, _) in places], dtype=np.int64)),
-            "head_of": ("map", np.array([head for _, (_, head) in places], dtype=np.int64)),
-            "source": ("window", np.array([window.source for window in windows], dtype=object)),
-            "start": ("window", np.array([window.start for window in windows])),
-        },
-        attrs={"asked": json.dumps([list(place) for place in asked]), "tile": observed[0].tile},
-    )
-    for side, of_windows in texts.items():
-        tokens = np.full((len(windows), rows), "", dtype=object)
-        special = np.zeros((len(windows), rows), dtype=bool)
-        for window, text in enumerate(of_windows):
-            shown = min(rows, len(text))
-            tokens[window, :shown], special[window, :shown] = text.tokens[:shown], text.special[:shown]
-        sample = sample.assign_coords(
-            {
-                f"{side}token": (("window", "query"), tokens),
-                f"{side}special": (("window", "query"), special),
-                f"{side}tokens": ("window", [len(text) for text in of_windows]),
-            }
-        )
-    first = {side: of_windows[0] for side, of_windows in texts.items()}
-    long = long_dataset(observed[0].blocks, observed[0].block, len(kinds), heads, first)
-    return sample.merge(_received(observed, texts, len(kinds), heads)).merge(long).assign_attrs(long.attrs)
-
-
-def _received(
-    observed: Sequence[MapObserver], texts: dict[str, list[Window]], layers: int, heads: int
-) -> xr.Dataset:
-    if not any(sample.received for sample in observed):
-        return xr.Dataset()
-    longest = max(len(keys) for sample in observed for keys in sample.received.values())
-    sums = np.full((len(observed), layers, heads, longest), np.nan, np.float32)
-    equal = sums[:, :, 0].copy()
-    for window, sample in enumerate(observed):
-        for (layer, head), keys in sample.received.items():
-            sums[window, layer, head, : len(keys)] = keys
-        for layer, keys in sample.equal.items():
-            equal[window, layer, : len(keys)] = keys
-    named = {
-        f"{side}position_token": (
-            ("window", "position"),
-            np.array([[*text.tokens, *[""] * longest][:longest] for text in of_windows], dtype=object),
-        )
-        for side, of_windows in texts.items()
-    }
-    words = {"long_name": "Sum of the weights on each key, over all queries", "units": "queries"}
-    of_equal = words | {"long_name": words["long_name"] + ", of equal weights"}
-    return xr.Dataset(
-        {
-            "received": (("window", "layer", "head", "position"), sums, words),
-            "equal_received": (("window", "layer", "position"), equal, of_equal),
-        },
-        coords=named,
-    )
-
-
-def _tiles(observer: MapObserver, layers: int, heads: int) -> dict[str, tuple[tuple[str, ...], np.ndarray]]:
-    if not observer.tiles:
-        return {}
-    shapes = [total.shape for total, _ in observer.tiles.values()]
-    shape = (2, layers, heads, max(rows for rows, _ in shapes), max(columns for _, columns in shapes))
-    whole = np.full(shape, np.nan, np.float32)
-    for (layer, head), both in observer.tiles.items():
-        for part, tiles in enumerate(both):
-            whole[part, layer, head] = 0
-            whole[part, layer, head, : tiles.shape[0], : tiles.shape[1]] = tiles
-    dims = ("layer", "head", "tile_query", "tile_key")
-    return {"tile_sum": (dims, whole[0]), "tile_max": (dims, whole[1])}

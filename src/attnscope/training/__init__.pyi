@@ -2,10 +2,10 @@ from ._aligning_head import attends, best_aligning_head
 from ._checkpoints import Checkpoints
 from ._data import HELD_OUT, MaskedWindows, read_data, read_pairs
 from ._log import read_log
-from ._loop import finished_metrics, train
 from ._presets import PRESETS
 from ._processes import is_first, threads_of_one
 from ._results import training_results
+from ._train import finished_metrics, train
 
 __all__ = [
     "HELD_OUT",

@@ -12,28 +12,22 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import xarray as xr
 from sacrebleu.metrics.bleu import BLEU
 from torch import nn
 from transformers import AutoTokenizer
 
-from attnscope._caller import own_random_numbers, own_threads
 from attnscope.capture import quiet, usable_device
-from attnscope.checks import check_kind
 from attnscope.errors import AttnscopeError
 from attnscope.progress import Progress, Tell, tell_nobody
 from attnscope.store import OwnedFolder, Signature, explained, package_versions, tokenizer_sha256
 from attnscope.training._aligning_head import best_aligning_head
-from attnscope.training._batches import IGNORED
 from attnscope.training._build import build_model
 from attnscope.training._checkpoints import Checkpoints
 from attnscope.training._data import Batch, Pairs, TrainingData, read_data
 from attnscope.training._log import LOG, Log
-from attnscope.training._presets import preset
-from attnscope.training._processes import Processes, processes, threads_of_one
-from attnscope.training._results import training_results
-from attnscope.training._schedules import learning_rate
-from attnscope.training.config import SETTINGS, TrainConfig, config_bytes, read_config, refuse_other_models
+from attnscope.training._optimization import decayed, multiplies_bfloat16, rate_of, target_tokens
+from attnscope.training._processes import Processes
+from attnscope.training.config import SETTINGS, TrainConfig, config_bytes
 from attnscope.translation import TaskText, translate_lines
 
 BETTER = {"bleu": 1.0, "loss": -1.0}
@@ -48,7 +42,7 @@ _MAY_CHANGE = {
     "average",
     "keep",
 }
-_NO_MATTER = dict.fromkeys(("threads", "device", "log_every", "tensorboard", "keep"))  # to the weights
+NO_MATTER = dict.fromkeys(("threads", "device", "log_every", "tensorboard", "keep"))  # to the weights
 _MODEL = ("model", "config.json", "generation_config.json")  # beginnings of the names of the model's files
 _log = logging.getLogger("attnscope")
 
@@ -353,7 +347,7 @@ class Training:
     def _signature(self) -> Signature:
         """What the weights depend on."""
         settings = self.config.model_dump(
-            mode="json", include=self.config.settings().keys() - _NO_MATTER.keys()
+            mode="json", include=self.config.settings().keys() - NO_MATTER.keys()
         )
         return Signature(
             "train",
@@ -377,146 +371,6 @@ class Training:
         with torch.no_grad():
             for name, mean in self.checkpoints.mean_weights(updates).items():
                 named[name].copy_(mean)
-
-
-@own_random_numbers()
-def train(
-    config: TrainConfig | Path | str | None = None,
-    out: Path | str = "attnscope-model",
-    *,
-    progress: Tell | None = None,
-    **settings: Any,
-) -> xr.Dataset:
-    """Train a model of the lineage: on parallel text, on plain text, or on the generated task.
-
-    Parameters
-    ----------
-    config
-        Settings, or a YAML file of them. Without them and without data: those of `presets` for this kind of model (by
-        default additive attention) on the generated task, learned in a few minutes on two cores.
-    out
-        Folder of the training; given again, it goes on where it was stopped.
-    progress
-        Called with a `Progress` for every line of the log: it tells of ``update``, ``loss`` (nats per target token,
-        since the line before), ``tokens/s`` and the metrics of the last validation (``validation loss``, ...).
-    **settings
-        Fields of `TrainConfig`, which take the place of those in `config`.
-
-    Returns
-    -------
-    xarray.Dataset
-        On the validation text at the end: ``loss`` (nats per token), for translation ``bleu`` (greedy), and on the
-        generated task, for a model with attention, ``aer``, the alignment error rate of its best head against the known
-        alignments (between 0 and 1; see `best_aligning_head`). The learning curve: ``validation_loss`` and
-        ``validation_bleu (validation_update)``; ``training_loss``, ``learning_rate``, ``tokens_per_second``, ``tokens``
-        (target tokens seen), ``seconds`` and ``epoch (training_update)``, an entry for each line of the log.
-        Attributes: ``signature``, ``model``, ``chosen`` (which weights were kept), ``left_out``;
-        ``.encoding["source"]`` holds the folder.
-
-    Raises
-    ------
-    AttnscopeError
-        For settings, texts and folders that do not fit: see the message.
-
-    Examples
-    --------
-    >>> import tempfile
-    >>> folder = tempfile.TemporaryDirectory()
-    >>> small = dict(task_pairs=100, vocabulary=320, encoder_width=4, decoder_width=8, updates=1, average=1)
-    >>> result = train(out=Path(folder.name) / "model", **small)
-    >>> result.loss.ndim, dict(result.training_loss.sizes), result.attrs["model"]
-    (0, {'training_update': 1}, 'recurrent')
-    >>> folder.cleanup()
-    """
-    check_kind("settings, or a YAML file of them", str, Path, TrainConfig, config=config)
-    check_kind("a folder", str, Path, out=out)
-    given = {name: value for name, value in settings.items() if value is not None}
-    if config is None and not {"source", "text"} & given.keys():
-        config = preset(given.get("model"), given.get("attention"))
-    if isinstance(config, TrainConfig):
-        config = read_config(**{**config.model_dump(), **given})
-        refuse_other_models(given, config.model)
-    else:
-        config = read_config(None if config is None else Path(config), **given)
-    folder = OwnedFolder(Path(out), "train")
-    threads = own_threads(config.threads or threads_of_one())
-    with (
-        threads,
-        processes(usable_device(config.device).type) as group,
-        folder if group.first else nullcontext(),
-    ):
-        if finished_metrics(config, folder.look()) is None:
-            Training(config, folder, group, progress).run()
-        return training_results(folder.look())
-
-
-def finished_metrics(config: TrainConfig, folder: OwnedFolder) -> dict[str, float] | None:
-    """What a finished training with these settings ended with, if all of it is whole; else None."""
-    if not folder.state.get("complete") or folder.damaged():
-        return None
-    before = TrainConfig(**folder.state["config"]).settings()
-    same = {**before, **_NO_MATTER} == {**config.settings(), **_NO_MATTER}
-    return folder.state["metrics"] if same else None
-
-
-def decayed(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
-    """Parameters as AdamW takes them: matrices and tables decay, biases and LayerNorms do not.
-
-    Examples
-    --------
-    >>> [len(group["params"]) for group in decayed(nn.Sequential(nn.Linear(2, 3), nn.LayerNorm(3)), 0.1)]
-    [1, 3]
-    """
-    matrices = [parameter for parameter in model.parameters() if parameter.ndim > 1]
-    vectors = [parameter for parameter in model.parameters() if parameter.ndim <= 1]
-    return [
-        {"params": matrices, "weight_decay": weight_decay},
-        {"params": vectors, "weight_decay": 0.0},
-    ]
-
-
-def target_tokens(batch: Batch) -> int:
-    """How many tokens a batch asks for.
-
-    Examples
-    --------
-    >>> target_tokens({"labels": torch.tensor([[5, 2], [2, -100]])})
-    3
-    """
-    return int((batch["labels"] != IGNORED).sum())
-
-
-def multiplies_bfloat16(device: str) -> bool:
-    """Whether the processor multiplies bfloat16 natively, so that it is faster than float32.
-
-    Examples
-    --------
-    >>> multiplies_bfloat16("meta")
-    False
-    """
-    if device == "cuda":
-        return torch.cuda.is_bf16_supported()
-    cpu: Any = torch.cpu
-    return device == "cpu" and (cpu._is_avx512_bf16_supported() or cpu._is_amx_tile_supported())  # noqa: SLF001
-
-
-def rate_of(config: TrainConfig, step: int) -> float:
-    """Learning rate of an update, from 1.
-
-    Examples
-    --------
-    >>> rate_of(TrainConfig(learning_rate=1.0, warmup=4), 16)
-    0.5
-    """
-    return learning_rate(
-        step,
-        config.schedule,
-        peak=config.learning_rate,
-        warmup=config.warmup,
-        last=config.updates,
-        width=config.decoder_width if config.model == "recurrent" else config.width,
-        cooldown=config.cooldown,
-    )
 
 
 def _same_training(config: TrainConfig, kept: TrainConfig, folder: Path, done: int) -> None:

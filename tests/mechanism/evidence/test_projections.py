@@ -11,7 +11,8 @@ from attnscope import AttnscopeError
 from attnscope.attention import Need, attend, measure
 from attnscope.capture import watching
 from attnscope.mechanism.evidence._inputs import capture_inputs
-from attnscope.mechanism.evidence._projections import _slices, projections
+from attnscope.mechanism.evidence._matching import slices_of
+from attnscope.mechanism.evidence._projections import projections
 from tests.families import MAKERS, inputs, tiny
 
 ROPE = {"modernbert", "gpt_neox", "llama", "mistral", "gemma2", "gpt_oss"}
@@ -175,7 +176,7 @@ def test_queries_of_a_group_may_lie_beside_their_keys_and_values():
         "value": (2, np.stack([one[3] for one in block])),
     }
     for role, (heads, columns) in layouts.items():
-        found = _slices(24, heads, 3, groups=2)
+        found = slices_of(24, heads, 3, groups=2)
         assert any(np.array_equal(one, columns) for one in found), role
 
 

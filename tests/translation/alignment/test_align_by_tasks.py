@@ -8,7 +8,7 @@ from attnscope import AttnscopeError, open_run
 from attnscope.results import merge
 from attnscope.tasks import parts_of
 from attnscope.translation.alignment import LINKS, RECORD, Gold, _kept, _work
-from attnscope.translation.alignment._word_weights import Forcing
+from attnscope.translation.alignment._forcing import Forcing
 from tests.translation.small_translators import small_model, small_tokenizer
 
 PAIRS = 5  # with batches of two, three units

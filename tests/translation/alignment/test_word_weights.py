@@ -13,8 +13,9 @@ from transformers import (
 )
 
 from attnscope.errors import AttnscopeError
+from attnscope.translation.alignment._forcing import Forcing, forced_alignment
 from attnscope.translation.alignment._links import links, pharaoh
-from attnscope.translation.alignment._word_weights import Forcing, forced_alignment, word_weights
+from attnscope.translation.alignment._word_weights import word_weights
 from tests.translation.small_translators import (
     Blind,
     Reordering,

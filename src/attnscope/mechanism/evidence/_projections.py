@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -14,16 +14,14 @@ from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
 
 from attnscope.attention import AttentionCall, Rotation, output_of, rotation
-from attnscope.capture import Site, forward, is_norm, is_rotary, plain
+from attnscope.capture import Site, forward, is_norm, is_rotary
 from attnscope.errors import AttnscopeError
 from attnscope.mechanism.evidence._inputs import watching_inputs
+from attnscope.mechanism.evidence._matching import SAME, Event, Match, Search, factor_of
 from attnscope.mechanism.evidence._tokens import Inputs
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
-
-# Largest difference of two computations of one number, as a share of the largest
-_SAME = {torch.float64: 1e-10, torch.float32: 2e-5, torch.float16: 5e-3, torch.bfloat16: 4e-2}
 
 
 @dataclass(frozen=True, eq=False)
@@ -149,52 +147,14 @@ def _without_cache(model: PreTrainedModel) -> dict[str, Any]:
 
 
 @dataclass(eq=False)
-class _Event:
-    """One linear layer or norm that ran."""
-
-    name: str
-    module: nn.Module
-    given: Tensor
-    returned: Tensor
-
-
-@dataclass(frozen=True, eq=False)
-class _Match:
-    """Where one of query, key and value comes from."""
-
-    event: _Event
-    columns: np.ndarray  # (head, r): of the linear layer's output
-    factor: float
-    rotation: Rotation | None = None
-    normalised: str = ""  # the norm in between
-
-    @property
-    def weight(self) -> np.ndarray:
-        """``(head, width, r)``."""
-        weight = self.event.module.weight
-        assert isinstance(weight, Tensor)  # noqa: S101 of a linear layer
-        whole = plain(weight).detach().double().cpu().numpy()
-        whole = whole if isinstance(self.event.module, Conv1D) else whole.T  # (in, out)
-        return np.ascontiguousarray(np.moveaxis(whole[:, self.columns], 1, 0))
-
-    @property
-    def bias(self) -> np.ndarray:
-        """``(head, r)``, zero where the layer has none."""
-        bias = self.event.module.bias
-        if not isinstance(bias, Tensor):
-            return np.zeros(self.columns.shape)
-        return bias.detach().double().cpu().numpy()[self.columns]
-
-
-@dataclass(eq=False)
 class _Recorder:
     """Watches the linear layers of one forward pass, and matches them at each attention call."""
 
     found: dict[Site, Projections] = field(default_factory=dict)
-    linears: list[_Event] = field(default_factory=list)
-    norms: list[_Event] = field(default_factory=list)
+    linears: list[Event] = field(default_factory=list)
+    norms: list[Event] = field(default_factory=list)
     rotations: list[Rotation] = field(default_factory=list)
-    waiting: tuple[Callable[[_Event | None], Projections], Tensor] | None = None  # for the output projection
+    waiting: tuple[Callable[[Event | None], Projections], Tensor] | None = None  # for the output projection
 
     def hooks(self, model: PreTrainedModel) -> Iterator[Any]:
         for name, module in model.named_modules():
@@ -205,10 +165,10 @@ class _Recorder:
             elif is_rotary(module):
                 yield module.register_forward_hook(self._note_rotation)
 
-    def _note(self, name: str, events: list[_Event], then: Callable[[_Event], None] | None = None) -> Any:
+    def _note(self, name: str, events: list[Event], then: Callable[[Event], None] | None = None) -> Any:
         def hook(module: nn.Module, arguments: tuple[Any, ...], returned: Any) -> None:
             if arguments and isinstance(arguments[0], Tensor) and isinstance(returned, Tensor):
-                event = _Event(name, module, arguments[0], returned)
+                event = Event(name, module, arguments[0], returned)
                 events.append(event)
                 if then is not None:
                     then(event)
@@ -219,10 +179,10 @@ class _Recorder:
         if isinstance(returned, tuple) and len(returned) == 2:  # noqa: PLR2004 cosines and sines
             self.rotations += _rotations(*returned)
 
-    def _look_for_output(self, event: _Event) -> None:
+    def _look_for_output(self, event: Event) -> None:
         if self.waiting is not None and event.given.numel() == self.waiting[1].numel():
             finish, output = self.waiting
-            if _factor(event.given.reshape(output.shape), output) == 1.0:
+            if factor_of(event.given.reshape(output.shape), output) == 1.0:
                 projections = finish(event)
                 self.found[projections.site] = projections
                 self.waiting = None
@@ -243,7 +203,7 @@ class _Recorder:
         within = site.name + "."
         linears = [event for event in self.linears if event.name.startswith(within)]
         norms = [event for event in self.norms if event.name.startswith(within)]
-        search = _Search(linears, norms, self._candidates(call))
+        search = Search(linears, norms, self._candidates(call))
         matches = {
             "query": search.match(call.query, groups=call.key.shape[1]),
             "key": search.match(call.key, groups=None),
@@ -251,7 +211,7 @@ class _Recorder:
         }
         output = output_of(call)
 
-        def finish(event: _Event | None) -> Projections:
+        def finish(event: Event | None) -> Projections:
             return _assemble(site, call, matches, event, (query_states, key_states), output.shape)
 
         self.found[site] = finish(None)  # keeps the order of the calls
@@ -295,105 +255,11 @@ def _rotations(cos: Any, sin: Any) -> Iterator[Rotation]:
         yield Rotation(cos.double(), sin.double(), layout)
 
 
-@dataclass(eq=False)
-class _Search:
-    """The linear layers and norms within one attention module, and the ways they can lead to a query or key."""
-
-    linears: list[_Event]
-    norms: list[_Event]
-    rotations: list[Rotation]
-
-    def match(self, target: Tensor, *, groups: int | None, plain: bool = False) -> _Match | None:
-        """Find where `target` ``(batch, head, position, r)`` comes from."""
-        match = self._linear(target, groups, [None])
-        if match is not None or plain:
-            return match
-        return self._linear(target, groups, self.rotations) or self._norm(target, groups)
-
-    def _linear(self, target: Tensor, groups: int | None, turns: Sequence[Rotation | None]) -> _Match | None:
-        batch, heads, length, width = target.shape
-        for event in self.linears:
-            if event.returned.numel() % (batch * length):
-                continue
-            returned = event.returned.reshape(batch, length, -1)
-            for columns in _slices(returned.shape[2], heads, width, groups):
-                candidate = returned[:, :, torch.from_numpy(columns).to(returned.device)].transpose(1, 2)
-                for turn in turns:
-                    if turn is not None and not _same_norms(candidate, target):
-                        continue
-                    factor = _factor(target, candidate if turn is None else turn(candidate))
-                    if factor is not None:
-                        return _Match(event, columns, factor, turn)
-        return None
-
-    def _norm(self, target: Tensor, groups: int | None) -> _Match | None:
-        """A norm between the linear layer and the query."""
-        for norm in self.norms:
-            if norm.returned.numel() != target.numel():
-                continue
-            after, before = (_by_head(states, target.shape) for states in (norm.returned, norm.given))
-            for turn in (None, *self.rotations):
-                if _factor(target, after if turn is None else turn(after)) is None:
-                    continue
-                match = self._linear(before, groups, [None])
-                if match is not None:
-                    return _Match(match.event, match.columns, match.factor, turn, norm.name)
-        return None
-
-
-def _by_head(tensor: Tensor, shape: torch.Size) -> Tensor:
-    """``(batch, head, position, r)``, whatever order the norm saw."""
-    batch, heads, length, width = shape
-    if tensor.shape == shape:
-        return tensor
-    return tensor.reshape(batch, length, heads, width).transpose(1, 2)
-
-
-def _same_norms(candidate: Tensor, target: Tensor) -> bool:
-    """Turning keeps norms up to one factor: a cheap look before every angle is tried.
-
-    Sines and cosines are often float32 whatever the model is, so the norms are kept no better than that.
-    """
-    limit = max(1e-5, 10 * _SAME.get(target.dtype, 2e-5))
-    return _factor(target.double().norm(dim=-1), candidate.double().norm(dim=-1), limit) is not None
-
-
-def _factor(target: Tensor, candidate: Tensor, limit: float | None = None) -> float | None:
-    """The number that makes `candidate` into `target`, None where there is none."""
-    limit = _SAME.get(target.dtype, 2e-5) if limit is None else limit
-    wide_target, wide = target.double(), candidate.double()
-    power = float((wide * wide).sum())
-    largest = float(wide_target.abs().max())
-    if power == 0 or largest == 0:  # a planted layer may be zero: zero is zero
-        return 1.0 if power == 0 and largest == 0 else None
-    factor = float((wide_target * wide).sum()) / power
-    if factor <= 0 or float((wide_target - factor * wide).abs().max()) > limit * largest:
-        return None
-    return 1.0 if abs(factor - 1) < limit else factor
-
-
-def _slices(out: int, heads: int, width: int, groups: int | None) -> Iterator[np.ndarray]:
-    """Columns ``(head, r)`` of a linear layer's output that could be one of query, key and value."""
-    whole = np.arange(heads * width).reshape(heads, width)
-    for start in range(0, out - heads * width + 1, width):  # side by side: q of all heads, then k, then v
-        yield start + whole
-    for blocks in {
-        heads,
-        groups or heads,
-    }:  # head by head (GPT-NeoX), or with the keys of a group after its queries
-        block = out // blocks
-        if out % blocks or block == heads // blocks * width or block < heads // blocks * width:
-            continue
-        inner = np.arange(heads // blocks * width).reshape(heads // blocks, width)
-        for start in range(0, block - inner.size + 1, width):
-            yield np.concatenate([block * number + start + inner for number in range(blocks)])
-
-
 def _assemble(
     site: Site,
     call: AttentionCall,
-    matches: dict[str, _Match | None],
-    output: _Event | None,
+    matches: dict[str, Match | None],
+    output: Event | None,
     states: tuple[Tensor, Tensor],
     shape: torch.Size,
 ) -> Projections:
@@ -405,7 +271,7 @@ def _assemble(
     if output is not None:
         names["output"] = output.name
         columns = np.arange(_width(output.module)).reshape(1, -1)
-        as_match = _Match(output, columns, 1.0)
+        as_match = Match(output, columns, 1.0)
         matrix = as_match.weight[0].reshape(heads, value_width, -1)
         bias = as_match.bias[0]
     factor = query.factor * key.factor if query and key and form in {"bilinear", "rope"} else 1.0
@@ -433,7 +299,7 @@ def _assemble(
     if form not in {"bilinear", "rope"}:
         return made
     error = _error(made, call, states)
-    if error > 10 * _SAME.get(call.query.dtype, 2e-5):
+    if error > 10 * SAME.get(call.query.dtype, 2e-5):
         worse = f"its scores differ from those captured by {error:.0e} of the largest"
         return replace(made, form="unknown", reason=worse, error=error)
     return replace(made, error=error)
@@ -445,13 +311,13 @@ def _width(module: nn.Module) -> int:
     return weight.shape[1] if isinstance(module, Conv1D) else weight.shape[0]
 
 
-def _form(matches: dict[str, _Match | None], states: tuple[Tensor, Tensor]) -> tuple[str, str]:
+def _form(matches: dict[str, Match | None], states: tuple[Tensor, Tensor]) -> tuple[str, str]:
     query, key = matches["query"], matches["key"]
     for role, match, own in (("query", query, states[0]), ("key", key, states[1])):
         if match is None:
             return "unknown", f"no linear layer gives its {role}"
         given = match.event.given
-        if given.numel() != own.numel() or _factor(given.reshape(own.shape), own) != 1.0:
+        if given.numel() != own.numel() or factor_of(given.reshape(own.shape), own) != 1.0:
             return (
                 "unknown",
                 f"its {role} comes from {match.event.name}, which does not read the layer's input",

@@ -23,15 +23,8 @@ from attnscope.errors import AttnscopeError, explaining
 from attnscope.progress import Progress, tell_nobody
 from attnscope.statistics._catalogue import EQUAL, PATCH_STATISTICS, wording
 from attnscope.statistics._pass import stacked
-from attnscope.statistics._sample import (
-    WEIGHTS,
-    WINDOWS,
-    MapObserver,
-    sample_dataset,
-    share_room,
-    shown_heads,
-    tile_size,
-)
+from attnscope.statistics._sample import WEIGHTS, WINDOWS, MapObserver, share_room, shown_heads, tile_size
+from attnscope.statistics._sample_dataset import sample_dataset
 from attnscope.statistics.images._grid import Grid, grid_of
 from attnscope.statistics.images._observer import PatchObserver
 from attnscope.statistics.images._picture import jpeg

@@ -23,11 +23,11 @@ from attnscope.statistics._sample import (
     WEIGHTS,
     WINDOWS,
     MapObserver,
-    sample_dataset,
     share_room,
     shown_heads,
     tile_size,
 )
+from attnscope.statistics._sample_dataset import sample_dataset
 from attnscope.statistics.pictured._frames import Frames
 from attnscope.statistics.pictured._groups import grouping_of_pictured
 from attnscope.statistics.pictured._reading import PicturedReading, Placed

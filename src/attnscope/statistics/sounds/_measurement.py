@@ -18,11 +18,11 @@ from attnscope.statistics._sample import (
     WEIGHTS,
     WINDOWS,
     MapObserver,
-    sample_dataset,
     share_room,
     shown_heads,
     tile_size,
 )
+from attnscope.statistics._sample_dataset import sample_dataset
 from attnscope.statistics.sounds._pieces import Piece, SoundReading, pieces_of, read_piece
 
 if TYPE_CHECKING:

@@ -1,5 +1,6 @@
 from ._align import align
 from ._aligned import MOST_WORDS, Aligned, ShownPair
+from ._forcing import forced_alignment
 from ._links import (
     AlignmentScore,
     Gold,
@@ -12,7 +13,7 @@ from ._links import (
     within,
 )
 from ._stored import LINKS, RECORD, load_alignment, write_alignment
-from ._word_weights import WordAlignment, forced_alignment, word_weights
+from ._word_weights import WordAlignment, word_weights
 
 __all__ = [
     "LINKS",

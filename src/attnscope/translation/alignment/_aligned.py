@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import xarray as xr
 
+from attnscope.translation.alignment._forcing import forced_alignment
 from attnscope.translation.alignment._links import (
     AlignmentScore,
     Gold,
@@ -15,7 +16,7 @@ from attnscope.translation.alignment._links import (
     score_alignments,
     within,
 )
-from attnscope.translation.alignment._word_weights import WordAlignment, forced_alignment
+from attnscope.translation.alignment._word_weights import WordAlignment
 from attnscope.translation.alignment._work import Work
 
 MOST_WORDS = 40  # of a sentence in a picture

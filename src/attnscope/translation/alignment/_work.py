@@ -13,8 +13,8 @@ from transformers import PreTrainedModel
 
 from attnscope.progress import Progress, Tell, tell_nobody
 from attnscope.store import Signature, package_versions, tokenizer_sha256
+from attnscope.translation.alignment._forcing import ForcedPair, Forcing
 from attnscope.translation.alignment._links import Gold, links, pharaoh
-from attnscope.translation.alignment._word_weights import ForcedPair, Forcing
 
 UNIT = 16  # batches that one process aligns before the next has its turn
 

@@ -1,0 +1,100 @@
+"""`train`: a training in a folder, begun or gone on with."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import xarray as xr
+
+from attnscope._caller import own_random_numbers, own_threads
+from attnscope.capture import usable_device
+from attnscope.checks import check_kind
+from attnscope.progress import Tell
+from attnscope.store import OwnedFolder
+from attnscope.training._loop import NO_MATTER, Training
+from attnscope.training._presets import preset
+from attnscope.training._processes import processes, threads_of_one
+from attnscope.training._results import training_results
+from attnscope.training.config import TrainConfig, read_config, refuse_other_models
+
+
+@own_random_numbers()
+def train(
+    config: TrainConfig | Path | str | None = None,
+    out: Path | str = "attnscope-model",
+    *,
+    progress: Tell | None = None,
+    **settings: Any,
+) -> xr.Dataset:
+    """Train a model of the lineage: on parallel text, on plain text, or on the generated task.
+
+    Parameters
+    ----------
+    config
+        Settings, or a YAML file of them. Without them and without data: those of `presets` for this kind of model (by
+        default additive attention) on the generated task, learned in a few minutes on two cores.
+    out
+        Folder of the training; given again, it goes on where it was stopped.
+    progress
+        Called with a `Progress` for every line of the log: it tells of ``update``, ``loss`` (nats per target token,
+        since the line before), ``tokens/s`` and the metrics of the last validation (``validation loss``, ...).
+    **settings
+        Fields of `TrainConfig`, which take the place of those in `config`.
+
+    Returns
+    -------
+    xarray.Dataset
+        On the validation text at the end: ``loss`` (nats per token), for translation ``bleu`` (greedy), and on the
+        generated task, for a model with attention, ``aer``, the alignment error rate of its best head against the known
+        alignments (between 0 and 1; see `best_aligning_head`). The learning curve: ``validation_loss`` and
+        ``validation_bleu (validation_update)``; ``training_loss``, ``learning_rate``, ``tokens_per_second``, ``tokens``
+        (target tokens seen), ``seconds`` and ``epoch (training_update)``, an entry for each line of the log.
+        Attributes: ``signature``, ``model``, ``chosen`` (which weights were kept), ``left_out``;
+        ``.encoding["source"]`` holds the folder.
+
+    Raises
+    ------
+    AttnscopeError
+        For settings, texts and folders that do not fit: see the message.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> folder = tempfile.TemporaryDirectory()
+    >>> small = dict(task_pairs=100, vocabulary=320, encoder_width=4, decoder_width=8, updates=1, average=1)
+    >>> result = train(out=Path(folder.name) / "model", **small)
+    >>> result.loss.ndim, dict(result.training_loss.sizes), result.attrs["model"]
+    (0, {'training_update': 1}, 'recurrent')
+    >>> folder.cleanup()
+    """
+    check_kind("settings, or a YAML file of them", str, Path, TrainConfig, config=config)
+    check_kind("a folder", str, Path, out=out)
+    given = {name: value for name, value in settings.items() if value is not None}
+    if config is None and not {"source", "text"} & given.keys():
+        config = preset(given.get("model"), given.get("attention"))
+    if isinstance(config, TrainConfig):
+        config = read_config(**{**config.model_dump(), **given})
+        refuse_other_models(given, config.model)
+    else:
+        config = read_config(None if config is None else Path(config), **given)
+    folder = OwnedFolder(Path(out), "train")
+    threads = own_threads(config.threads or threads_of_one())
+    with (
+        threads,
+        processes(usable_device(config.device).type) as group,
+        folder if group.first else nullcontext(),
+    ):
+        if finished_metrics(config, folder.look()) is None:
+            Training(config, folder, group, progress).run()
+        return training_results(folder.look())
+
+
+def finished_metrics(config: TrainConfig, folder: OwnedFolder) -> dict[str, float] | None:
+    """What a finished training with these settings ended with, if all of it is whole; else None."""
+    if not folder.state.get("complete") or folder.damaged():
+        return None
+    before = TrainConfig(**folder.state["config"]).settings()
+    same = {**before, **NO_MATTER} == {**config.settings(), **NO_MATTER}
+    return folder.state["metrics"] if same else None

@@ -1,0 +1,240 @@
+"""Where each target word looks, of an encoder-decoder that is run over given translations."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from attnscope.attention import AttentionCall, attend_in_full, output_of
+from attnscope.capture import Site, borrowed, not_finite, verify, watching
+from attnscope.errors import AttnscopeError, out_of_memory, reason_of
+from attnscope.translation._lines import check_parallel
+from attnscope.translation.alignment._pieces import Pieces, cut
+from attnscope.translation.alignment._word_weights import WordAlignment, word_weights
+
+_CHECKED = 16  # tokens of the first pair that tell whether the model's attention is captured
+
+
+def forced_alignment(
+    model: PreTrainedModel,
+    tokenizer: Any,
+    sources: Sequence[str],
+    targets: Sequence[str],
+    *,
+    layer: int | None = None,
+    head: int | None = None,
+    end: str = "drop",
+    step: str = "predicts",
+    words: str = "space",
+    batch_size: int = 16,
+    progress: Callable[[int, int], None] | None = None,
+) -> Iterator[WordAlignment]:
+    """Run an encoder-decoder over given translations and yield where each target word looks.
+
+    Parameters
+    ----------
+    model
+        Any encoder-decoder of Hugging Face whose attention can be captured (see `attnscope.capture.watching`). It is
+        run as in evaluation, with labels (teacher forcing), and left as it was.
+    tokenizer
+        Its tokenizer, a fast one.
+    sources, targets
+        Sentences, line i of one being the translation of line i of the other.
+    layer, head
+        Of the decoder, from 0; None takes the mean of all.
+    end, step
+        As in `word_weights`.
+    words
+        ``space``: what stands between spaces is a word, so Japanese or Chinese should come with spaces between words;
+        ``piece``: each token is a word. A token that reaches over a space belongs to the first word it touches.
+    batch_size
+        Pairs at a time.
+    progress
+        Called with how many pairs are done and how many there are.
+
+    Yields
+    ------
+    WordAlignment
+        With ``weights (target, source)``, one for each pair, in order.
+
+    Raises
+    ------
+    AttnscopeError
+        If line counts differ, the model is no encoder-decoder, its attention cannot be captured, it cannot take a
+        sentence as long, a layer or head does not exist, or the tokenizer is not a fast one.
+
+    Examples
+    --------
+    >>> from tokenizers import Tokenizer, models, pre_tokenizers, processors
+    >>> from transformers import BartConfig, BartForConditionalGeneration, PreTrainedTokenizerFast
+    >>> from attnscope.translation.alignment import forced_alignment
+    >>> words = ["<pad>", "<s>", "</s>", "<unk>", "ein", "Hund", "bellt", "a", "dog", "barks"]
+    >>> raw = Tokenizer(models.WordLevel({word: i for i, word in enumerate(words)}, "<unk>"))
+    >>> raw.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    >>> raw.post_processor = processors.TemplateProcessing("$A </s>", special_tokens=[("</s>", 2)])
+    >>> tokenizer = PreTrainedTokenizerFast(tokenizer_object=raw, pad_token="<pad>", eos_token="</s>")
+    >>> sizes = dict.fromkeys(("encoder_layers", "decoder_layers", "encoder_ffn_dim", "decoder_ffn_dim"), 2)
+    >>> heads = dict.fromkeys(("encoder_attention_heads", "decoder_attention_heads"), 1)
+    >>> config = BartConfig(vocab_size=10, d_model=4, **sizes, **heads)
+    >>> model = BartForConditionalGeneration(config)  # not trained
+    >>> pair = next(forced_alignment(model, tokenizer, ["ein Hund bellt"], ["a dog"], layer=1))
+    >>> pair.weights.shape, pair.weights.sum(1).round(6).tolist()
+    ((2, 3), [1.0, 1.0])
+    """
+    forcing = Forcing(model, tokenizer, sources, targets, words=words, batch_size=batch_size)
+    for pair in forcing.pairs(range(len(sources)), progress):
+        yield pair.words(layer, head, end=end, step=step)
+
+
+@dataclass(frozen=True, eq=False)
+class ForcedPair:
+    """A sentence pair as the model saw it: its tokens, and the weights ``(layer, head, n, m)`` between them."""
+
+    source: Pieces
+    target: Pieces
+    weights: np.ndarray
+
+    def words(self, layer: int | None, head: int | None, *, end: str, step: str) -> WordAlignment:
+        """Between words, of a layer and a head, or the mean over all."""
+        return self._merged(_choose(self.weights, layer, head), end, step)
+
+    def words_of_heads(self, *, end: str, step: str) -> WordAlignment:
+        """Between words, ``(layer, head, target, source)``: every head for itself."""
+        return self._merged(self.weights, end, step)
+
+    def _merged(self, weights: np.ndarray, end: str, step: str) -> WordAlignment:
+        source, target = self.source, self.target
+        sizes = (len(source.words), len(target.words))
+        merged = word_weights(weights, source.word, target.word, end=end, step=step, sizes=sizes)
+        return WordAlignment(source.words, target.words, merged)
+
+
+class Forcing:
+    """An encoder-decoder that is run over given translations, some lines at a time; see `forced_alignment`."""
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        tokenizer: Any,
+        sources: Sequence[str],
+        targets: Sequence[str],
+        *,
+        words: str = "space",
+        batch_size: int = 16,
+    ) -> None:
+        self.count = check_parallel({"the source": sources, "the target": targets})
+        if batch_size < 1:
+            raise AttnscopeError(f"batch_size must be at least 1, found {batch_size}")
+        if words not in {"space", "piece"}:
+            raise AttnscopeError(f"words {words!r} is not known: choose space or piece")
+        if not model.config.is_encoder_decoder:
+            raise AttnscopeError(
+                f"{type(model).__name__} is no encoder-decoder: alignments are read off the attention of a decoder to "
+                "an encoder"
+            )
+        if not getattr(tokenizer, "is_fast", False):
+            raise AttnscopeError(
+                "the tokenizer gives no character offsets: a fast one (tokenizer.json) is needed"
+            )
+        self.model, self.tokenizer, self.sources, self.targets = model, tokenizer, sources, targets
+        self.cut, self.batch_size = words, batch_size
+        self._checked = False
+
+    def pairs(self, lines: range, progress: Callable[[int, int], None] | None = None) -> Iterator[ForcedPair]:
+        """Those lines in batches, which begin anew at the first of them."""
+        for start in range(lines.start, lines.stop, self.batch_size):
+            stop = min(start + self.batch_size, lines.stop)
+            left = cut(self.tokenizer, list(self.sources[start:stop]), self.cut, target=False)
+            right = cut(self.tokenizer, list(self.targets[start:stop]), self.cut, target=True)
+            if not self._checked:
+                _check_capture(self.model, self.tokenizer, left, right, first=start + 1)
+                self._checked = True
+            attention = _cross_attention(self.model, self.tokenizer, left, right, first=start + 1)
+            for i, (source, target) in enumerate(zip(left, right, strict=True)):
+                weights = attention[:, i, :, : len(target.ids), : len(source.ids)]
+                strange = ~np.isfinite(weights).all((1, 2, 3))
+                if strange.any():
+                    where = f"layer {int(strange.argmax())} of the decoder's attention to the source"
+                    raise not_finite(f"line {start + i + 1}", where, self.model.dtype)
+                yield ForcedPair(source, target, weights)
+            if progress is not None:
+                progress(stop, self.count)
+
+
+def _choose(weights: np.ndarray, layer: int | None, head: int | None) -> np.ndarray:
+    """(n, m) from (layer, head, n, m)."""
+    for name, number, count in (("layer", layer, weights.shape[0]), ("head", head, weights.shape[1])):
+        if number is not None and not 0 <= number < count:
+            raise AttnscopeError(f"there is no {name} {number}: the decoder has {name}s 0 to {count - 1}")
+    layers = weights.mean(0) if layer is None else weights[layer]
+    return layers.mean(0) if head is None else layers[head]
+
+
+def _check_capture(
+    model: PreTrainedModel, tokenizer: Any, left: list[Pieces], right: list[Pieces], first: int
+) -> None:
+    """Refuse a model whose attention to the source is not seen as it is, on the start of the first pair with tokens."""
+    pairs = enumerate(zip(left, right, strict=True), start=first)
+    chosen = next((pair for pair in pairs if pair[1][0].ids and pair[1][1].ids), None)
+    if chosen is None:
+        return
+    line, (source, target) = chosen
+    inputs = _inputs(model, tokenizer, [source.ids[:_CHECKED]], [target.ids[:_CHECKED]])
+    with borrowed(model):
+        sites, _ = verify(model, inputs, text=f"line {line}", cross_only=True, weights_suffice=True)
+    if not any(site.kind == "cross" for site in sites):
+        raise AttnscopeError(
+            f"{type(model).__name__} has no attention of its decoder to the source, as far as is seen: nothing can be "
+            "aligned with it"
+        )
+
+
+def _cross_attention(
+    model: PreTrainedModel, tokenizer: Any, left: list[Pieces], right: list[Pieces], first: int
+) -> np.ndarray:
+    """(layer, pair, head, n, m) of one batch, padded on the right."""
+    layers: list[np.ndarray] = []
+
+    def observe(site: Site, call: AttentionCall) -> Tensor:
+        if site.kind != "cross":
+            return output_of(call)
+        output, weights = attend_in_full(call)
+        layers.append(weights.float().cpu().numpy())
+        return output
+
+    inputs = _inputs(model, tokenizer, [pieces.ids for pieces in left], [pieces.ids for pieces in right])
+    try:
+        with borrowed(model), torch.inference_mode(), watching(model, observe, weights_suffice=True):
+            model(**inputs)
+    except (IndexError, ValueError, RuntimeError) as error:
+        longest = max(range(len(left)), key=lambda i: max(len(left[i].ids), len(right[i].ids)))
+        raise out_of_memory(error) or AttnscopeError(
+            f"the model cannot take one of the pairs from line {first} to {first + len(left) - 1}; the longest is line "
+            f"{first + longest} ({len(left[longest].ids)} source and {len(right[longest].ids)} target tokens): "
+            f"{reason_of(error)}"
+        ) from error
+    return np.stack(layers)
+
+
+def _inputs(
+    model: PreTrainedModel, tokenizer: Any, sources: list[list[int]], targets: list[list[int]]
+) -> dict[str, Tensor]:
+    """Arguments of a forward pass that says the targets."""
+    fill = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else 0
+    ids, mask = _padded(sources, fill)
+    labels, _ = _padded(targets, -100)
+    given = {"input_ids": ids, "attention_mask": mask, "labels": labels}
+    return {name: tensor.to(model.device) for name, tensor in given.items()}
+
+
+def _padded(rows: list[list[int]], fill: int) -> tuple[torch.Tensor, torch.Tensor]:
+    longest = max(map(len, rows))
+    ids = torch.tensor([row + [fill] * (longest - len(row)) for row in rows])
+    mask = torch.tensor([[1] * len(row) + [0] * (longest - len(row)) for row in rows])
+    return ids, mask
