@@ -26,13 +26,7 @@ from attnscope.attention._triton_parts import (
     with_columns,
     with_moments,
 )
-from attnscope.attention._triton_results import (
-    write_band,
-    write_bins,
-    write_columns,
-    write_output,
-    write_rows,
-)
+from attnscope.attention._triton_results import write_band, write_sums
 
 
 @triton.jit
@@ -181,27 +175,12 @@ def attend_rows(
     bias,
     sinks,
     columns,
-    start,
-    stop,
+    extent,
     edges,
-    output,
-    rows,
-    column_sums,
-    bin_sums,
-    band_weights,
-    scale,
-    softcap,
-    heads,
-    group,
-    queries,
-    keys,
-    bins,
-    band,
-    query_strides,
-    key_strides,
-    value_strides,
-    mask_strides,
-    bias_strides,
+    written,
+    scales,
+    sizes,
+    strides,
     bound_text,
     CAUSAL: tl.constexpr,
     ENTROPY: tl.constexpr,
@@ -219,11 +198,17 @@ def attend_rows(
     UPCAST: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
-    """Attend for QUERY_TILE queries of one head of one text; `rows` is (7, text, head, query) of float64.
+    """Attend for QUERY_TILE queries of one head of one text.
 
-    Strides are of text, head, query or key, and key; `edges` are the first offsets of `bins` bins, and the end. Of the
-    columns up to SUMMED are summed one by one; more are a matrix product.
+    `extent` is the first key that each row sees, and the end; both move by `bound_text` from text to text. `written`
+    are the output, the rows (7, text, head, query) of float64, and the sums of columns, of bins and of the band.
+    Strides, of query, key, value, mask and bias, are of text, head, query or key, and key; `edges` are the first
+    offsets of the bins, and the end. Of the columns up to SUMMED are summed one by one; more are a matrix product.
     """
+    start, stop = extent
+    scale, softcap = scales
+    heads, group, queries, keys, bins, band = sizes
+    query_strides, key_strides, value_strides, mask_strides, bias_strides = strides
     blocks = tl.cdiv(queries, QUERY_TILE)
     pair = (tl.program_id(0) // blocks).to(tl.int64)
     block = blocks - 1 - tl.program_id(0) % blocks  # under a causal mask the last have most to do: they begin
@@ -243,14 +228,14 @@ def attend_rows(
     query += text * query_strides[0] + head * query_strides[1]
     q = load_rows(query, row, query_strides[2], queries, True, width, UPCAST)
     factors = ((scale if softcap is None else softcap) * BITS, scale, softcap)
-    sizes = (first_row, queries, keys, bins)
+    of_tile = (first_row, queries, keys, bins)
     bounds = (low[:, None], high[:, None])
 
     state = nothing_seen(row, value_width, COLUMNS, SUMMED, QUERY_TILE, BIN_TILE)
     for step in range(first, last - (whole_end - whole)):
         column = tl.where(step < whole, step, step + whole_end - whole) * KEY_TILE
         state = _tile(
-            state, q, keyed, valued, columns, edges, masked, biased, bounds, row, column, factors, sizes, True,
+            state, q, keyed, valued, columns, edges, masked, biased, bounds, row, column, factors, of_tile, True,
             ENTROPY, COLLISION, OFFSETS, VARIANCE, COLUMNS, SUMMED,
             width, value_width, KEY_TILE, BIN_TILE, UPCAST, PRECISION,
         )  # fmt: skip
@@ -258,27 +243,18 @@ def attend_rows(
         for step in range(whole, whole_end):
             column = step * KEY_TILE
             state = _tile(
-                state, q, keyed, valued, columns, edges, masked, biased, bounds, row, column, factors, sizes, False,
+                state, q, keyed, valued, columns, edges, masked, biased, bounds, row, column, factors, of_tile, False,
                 ENTROPY, COLLISION, OFFSETS, VARIANCE, COLUMNS, SUMMED,
                 width, value_width, KEY_TILE, BIN_TILE, UPCAST, PRECISION,
             )  # fmt: skip
-    maximum, total, score, square, moments, mixed, mark, second_mark, marked, bins_state = state
-
     place = pair * queries + row
     every = (tl.num_programs(0) // blocks).to(tl.int64) * queries
-    share = write_rows(
-        rows, None if sinks is None else sinks + head, place, every, row, is_row,
-        (maximum, total, score, square, moments), (low, high),
-        bias is not None, ENTROPY, COLLISION, OFFSETS, VARIANCE,
+    weight = write_sums(
+        state, written, None if sinks is None else sinks + head, edges, bins, place, every, row, is_row, (low, high),
+        bias is not None, ENTROPY, COLLISION, OFFSETS, VARIANCE, COLUMNS, SUMMED, value_width, BIN_TILE,
     )  # fmt: skip
-    weight = share.to(tl.float32)[:, None]
-    write_output(output, mixed, place, is_row, weight, value_width)
-    if COLUMNS > 0:
-        write_columns(column_sums, mark, second_mark, marked, place, is_row, weight, COLUMNS, SUMMED)
-    if edges is not None:
-        write_bins(bin_sums, bins, bins_state, maximum, place, is_row, weight, bias is not None, BIN_TILE)
-    if band_weights is not None:
+    if written[4] is not None:
         write_band(
-            band_weights, band, q, keyed, masked, biased, bounds, row, (first, last), place, maximum, weight,
-            factors, sizes, width, KEY_TILE, BAND_TILE, UPCAST, PRECISION,
+            written[4], band, q, keyed, masked, biased, bounds, row, (first, last), place, state[0], weight,
+            factors, of_tile, width, KEY_TILE, BAND_TILE, UPCAST, PRECISION,
         )  # fmt: skip

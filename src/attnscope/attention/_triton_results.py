@@ -117,6 +117,44 @@ def write_bins(
 
 
 @triton.jit
+def write_sums(
+    state,
+    written,
+    sink,
+    edges,
+    bins,
+    place,
+    every,
+    row,
+    is_row,
+    bounds,
+    IN_NATS: tl.constexpr,
+    ENTROPY: tl.constexpr,
+    COLLISION: tl.constexpr,
+    OFFSETS: tl.constexpr,
+    VARIANCE: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    SUMMED: tl.constexpr,
+    value_width: tl.constexpr,
+    BIN_TILE: tl.constexpr,
+):
+    """Write all that the running sums of rows hold, and return what turns p into a weight, of each row."""
+    maximum, total, score, square, moments, mixed, mark, second_mark, marked, bins_state = state
+    output, rows, column_sums, bin_sums, _band_weights = written
+    share = write_rows(
+        rows, sink, place, every, row, is_row, (maximum, total, score, square, moments), bounds,
+        IN_NATS, ENTROPY, COLLISION, OFFSETS, VARIANCE,
+    )  # fmt: skip
+    weight = share.to(tl.float32)[:, None]
+    write_output(output, mixed, place, is_row, weight, value_width)
+    if COLUMNS > 0:
+        write_columns(column_sums, mark, second_mark, marked, place, is_row, weight, COLUMNS, SUMMED)
+    if edges is not None:
+        write_bins(bin_sums, bins, bins_state, maximum, place, is_row, weight, IN_NATS, BIN_TILE)
+    return weight
+
+
+@triton.jit
 def write_band(
     band_weights,
     band,
