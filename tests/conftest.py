@@ -11,8 +11,12 @@ if "PYTEST_XDIST_WORKER" in os.environ:  # before PyTorch is imported: there are
 import jaxtyping
 import pytest
 import torch
+from threadpoolctl import threadpool_limits
 
 from tests.shapes import install
+
+if "PYTEST_XDIST_WORKER" in os.environ:  # plugins have loaded NumPy: two threads take ten times as long for an SVD
+    threadpool_limits(1)
 
 gc.disable()  # until all is collected: nothing of what is imported becomes garbage
 
