@@ -15,7 +15,9 @@ from threadpoolctl import threadpool_limits
 
 from tests.shapes import install
 
-if "PYTEST_XDIST_WORKER" in os.environ:  # plugins have loaded NumPy: two threads take ten times as long for an SVD
+if (
+    "PYTEST_XDIST_WORKER" in os.environ
+):  # plugins have loaded NumPy: two threads take ten times as long for an SVD
     threadpool_limits(1)
 
 gc.disable()  # until all is collected: nothing of what is imported becomes garbage

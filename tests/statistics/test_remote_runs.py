@@ -8,13 +8,19 @@ import time
 from pathlib import Path
 
 import pytest
+import xarray as xr
 
 import attnscope
 from attnscope import AttnscopeError, open_run
 from attnscope.remote import Objects, Url, _calls, _lease
+from attnscope.results import export
+from attnscope.statistics import _keep
 from attnscope.store import is_finished, staged
+from attnscope.tasks import Parts
 from tests.cli.command import attnscope as command
 from tests.process import Started
+from tests.translation.alignment.test_align_by_tasks import SOURCES, TARGETS
+from tests.translation.small_translators import small_model, small_tokenizer
 
 pytest.importorskip("moto.server")
 pytest.importorskip("s3fs")
@@ -138,7 +144,7 @@ def test_kills_at_any_moment_lose_nothing(tasks, proxy, whole, tmp_path):
 
 
 def test_tasks_meet_in_the_store(proxy, whole, monkeypatch):
-    monkeypatch.setattr("attnscope.statistics._tasks.UNIT", 3)
+    monkeypatch.setattr(_keep, "UNIT", 3)
     for task in ("3/3", "1/3"):
         found = scan(task=task)
         assert not found.data_vars
@@ -147,6 +153,43 @@ def test_tasks_meet_in_the_store(proxy, whole, monkeypatch):
     assert scan(task="2/3").identical(whole)
     assert Objects(Url(f"{RUN}.tasks")).names() == []
     assert open_run(RUN).identical(whole)
+
+
+def test_merge_ends_what_the_last_task_could_not(proxy, whole, tmp_path, monkeypatch):
+    monkeypatch.setattr(_keep, "UNIT", 3)
+    scan(task="1/2")
+
+    def stop(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Parts, "gather", stop)
+        with pytest.raises(KeyboardInterrupt):
+            scan(task="2/2")
+    merged = command("merge", RUN, cwd=tmp_path)
+    assert merged.returncode == 0, merged.stderr
+    assert open_run(RUN).identical(whole)
+    shown = command("show", RUN, "--verify", "--json", cwd=tmp_path)
+    assert shown.returncode == 0, shown.stderr
+    told = json.loads(shown.stdout)
+    assert (told["run"], told["complete"], told["damaged"]) == (RUN, True, [])
+    assert [run.place for run in attnscope.runs(RUN)] == [RUN]
+    made = export(RUN, "nc", out=tmp_path / "run.nc")
+    assert xr.load_dataset(made).entropy.identical(open_run(RUN).entropy)
+
+
+def test_what_was_aligned_is_as_here(proxy, tmp_path):
+    model, out = small_model("bart"), "s3://bucket/runs/aligned"
+    given = {"tokenizer": small_tokenizer(), "batch_size": 2}
+    here = attnscope.align(model, SOURCES, TARGETS, **given, out=tmp_path / "here")
+    for task in ("1/2", "2/2"):
+        there = attnscope.align(model, SOURCES, TARGETS, **given, out=out, task=task)
+    assert there.links == open_run(out).links == here.links
+    for name in ("links.txt", "run.json"):
+        assert Objects(Url(out)).read(name) == (tmp_path / "here" / name).read_bytes()
+    assert json.loads(command("show", out, "--json", cwd=tmp_path).stdout)["command"] == "align"
+    (listed,) = json.loads(command("ls", "s3://bucket/runs", "--json", cwd=tmp_path).stdout)
+    assert (listed["run"], listed["command"], listed["complete"]) == (out, "align", True)
 
 
 def test_another_that_writes_is_left_in_peace(proxy, tmp_path, monkeypatch):

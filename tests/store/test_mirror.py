@@ -61,6 +61,9 @@ def test_death_at_any_request_leaves_the_old_state_or_the_new(monkeypatch, store
             def dying(method, after=after, last=last):
                 def call(*given):
                     nonlocal place
+                    if "/claims/" in str(given[1]):  # a lease given back before is let go by a thread
+                        method(*given)
+                        return
                     place += 1
                     if place == last and not after:
                         raise _KilledError

@@ -32,7 +32,9 @@ def ls(
     folder: Annotated[
         list[Path] | None,
         typer.Argument(
-            help="Folders that hold runs, or are runs.", show_default="attnscope-runs and the current folder"
+            parser=options.run_folder,
+            help="Folders that hold runs, or are runs, here or in an object store.",
+            show_default="attnscope-runs and the current folder",
         ),
     ] = None,
     as_json: options.AsJson = False,
@@ -63,7 +65,7 @@ def ls(
 def as_dict(run: Run) -> dict[str, Any]:
     """A run as ``--json`` prints it."""
     return {
-        "run": str(run.path),
+        "run": run.place,
         "command": run.command or None,
         "model": run.model or None,
         "corpus": run.corpus or None,
@@ -114,7 +116,7 @@ def _table(listed: list[Run]) -> Table:
     for heading in _HEADINGS:
         table.add_column(heading, justify="right" if heading == "size" else "left")
     for run in listed:
-        table.add_row(Text(str(run.path)), *_cells(run))
+        table.add_row(Text(run.place), *_cells(run))
     return table
 
 
@@ -125,7 +127,7 @@ def _lines(listed: list[Run]) -> Iterator[RenderableType]:
     from rich.text import Text
 
     rows = [[Text(heading, style="bold") for heading in _HEADINGS], *map(_cells, listed)]
-    names = [Text("run  model", style="bold"), *(Text(str(run.path)) for run in listed)]
+    names = [Text("run  model", style="bold"), *(Text(run.place) for run in listed)]
     for name, run in zip(names[1:], listed, strict=True):
         name.append(f"  {run.model}", style="dim")
     columns = list(zip(*rows, strict=True))

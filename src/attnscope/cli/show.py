@@ -21,7 +21,13 @@ if TYPE_CHECKING:
 
     from attnscope.results import Description, Variable
 
-RunArgument = Annotated[Path, typer.Argument(help="Folder of a run, as attnscope ls names it.")]
+RunArgument = Annotated[
+    Path,
+    typer.Argument(
+        parser=options.run_folder,
+        help="Folder of a run, as attnscope ls names it, here or in an object store.",
+    ),
+]
 
 
 def show(
@@ -48,7 +54,7 @@ def _print(told: Description) -> None:
 
     console, run = new_console(), told.run
     parts = (run.command, run.progress, when_text(run.when).replace("  ", " "), size_text(run.bytes))
-    _line(console, f"{run.path}: {', '.join(parts)}")
+    _line(console, f"{run.place}: {', '.join(parts)}")
     if told.page is not None:
         _line(console, f"report: {told.page}")
     for sentence in told.headline:
@@ -147,7 +153,7 @@ def _plain(told: Description) -> dict[str, Any]:
         "parts": [as_dict(part) for part in told.parts],
         "files": {kind: {"files": number, "bytes": size} for kind, (number, size) in told.files.items()},
         "variables": [vars(variable) | {"sizes": dict(variable.sizes)} for variable in told.variables],
-        "report": None if told.page is None else str(told.page),
+        "report": told.page,
         "damaged": told.damaged,
         "unread": told.unread or None,
     }

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import xarray as xr
 
+from attnscope.checks import check_kind
 from attnscope.errors import AttnscopeError
 from attnscope.results._headline import headline_of, notes_of
 from attnscope.results._nodes import Node, in_memory, nodes_of
@@ -23,6 +24,7 @@ from attnscope.store import (
     OwnedFolder,
     Signature,
     manifest_of,
+    staged,
     texts_of,
     unpacked,
 )
@@ -86,7 +88,7 @@ class Description:
     parts
         Of a scan by several tasks, what each of them has.
     page
-        Its page, if it has one.
+        Path or URL of its page, if it has one.
     damaged
         Files that are not as they were written; None where that was not looked for.
     unread
@@ -99,7 +101,7 @@ class Description:
     files: Mapping[str, tuple[int, int]]
     variables: list[Variable]
     parts: list[Run]
-    page: Path | None
+    page: str | None
     damaged: list[str] | None
     unread: str
 
@@ -110,7 +112,7 @@ def describe(path: str | Path, *, verify: bool = False) -> Description:
     Parameters
     ----------
     path
-        Folder of the run, finished or not.
+        Folder of the run, finished or not; or its URL in an object store, as a string.
     verify
         Whether every file is read and held against its checksum. Without it only what is shown is checked.
 
@@ -129,7 +131,12 @@ def describe(path: str | Path, *, verify: bool = False) -> Description:
     >>> told.damaged, [one.units for one in told.variables if one.name == "entropy"]
     ([], ['nats'])
     """
-    folder = Path(path)
+    check_kind("a folder", str, Path, path=path)
+    with staged(path) as folder:
+        return _described(folder, verify)
+
+
+def _described(folder: Path, verify: bool) -> Description:
     run = known_run(folder)
     owned = OwnedFolder(folder, run.command)
     if manifest_of(folder) is not None:  # else only parts of it are there
@@ -151,7 +158,7 @@ def describe(path: str | Path, *, verify: bool = False) -> Description:
         _kinds(owned),
         variables,
         [] if run.complete else parts_of_run(folder),
-        folder / _PAGE if _PAGE in owned.files else None,
+        f"{run.place}/{_PAGE}" if _PAGE in owned.files else None,
         owned.damaged() if verify else None,
         unread,
     )

@@ -23,7 +23,7 @@ from attnscope.results._run_list import Run, known_run
 from attnscope.results._tables import rows_of, tables_of
 from attnscope.results._writers import CsvFile, ParquetFile, TableFile, Told, check_installed
 from attnscope.results._zarr import write_zarr
-from attnscope.store import explained, json_bytes, sync
+from attnscope.store import explained, json_bytes, staged, sync
 
 Format: TypeAlias = Literal["parquet", "csv", "nc", "zarr"]
 ABOUT = "about.json"
@@ -44,7 +44,7 @@ def export(
     Parameters
     ----------
     path
-        Folder of the run.
+        Folder of the run, or its URL in an object store, as a string.
     to
         ``parquet`` and ``csv`` give a folder of tidy tables: one file for all variables that share their dimensions,
         named after these (``text_layer_head.csv``; ``scalars.csv`` for those without), a row for each place, also one
@@ -94,7 +94,13 @@ def export(
     if to not in {*_TABLES, "nc", "zarr"}:
         raise AttnscopeError(f"to (--to) is {to!r:.40}; expected parquet, csv, nc or zarr")
     check_installed(to)
-    run = known_run(Path(path))
+    with staged(path) as folder:
+        return _exported(known_run(folder), to, out, variables, progress or tell_nobody)
+
+
+def _exported(
+    run: Run, to: Format, out: str | Path | None, variables: Sequence[str] | None, tell: Tell
+) -> Path:
     name = run.path.resolve().name
     usual = f"{name}.{to}" if to in {"nc", "zarr"} else f"{name}-{to}"
     made, names = Path(out or usual), None if variables is None else list(variables)
@@ -102,10 +108,9 @@ def export(
         if to == "nc":
             _write_netcdf(run, names, new)
         elif to == "zarr":
-            tell = progress or tell_nobody
             write_zarr(chosen(nodes_of(run), names), new, lambda share: tell(Progress("export", share)))
         else:
-            _write_tables(run, names, new, to, progress or tell_nobody)
+            _write_tables(run, names, new, to, tell)
     return made
 
 

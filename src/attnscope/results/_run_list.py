@@ -13,7 +13,20 @@ from typing import Any
 
 from attnscope.checks import check_kind
 from attnscope.errors import AttnscopeError
-from attnscope.store import MANIFEST, PIECES, RUN, TASKS, Signature, manifest_of, texts_of
+from attnscope.store import (
+    MANIFEST,
+    PIECES,
+    RUN,
+    TASKS,
+    OwnedFolder,
+    Signature,
+    folders_beside,
+    manifest_of,
+    named,
+    staged,
+    texts_of,
+    written_at,
+)
 
 USUAL = ("attnscope-runs", ".")
 #: Commands whose folders are never marked as complete: what they write appears at once, this file with it.
@@ -29,6 +42,8 @@ class Run:
     ----------
     path
         The folder. Of a scan by several tasks, whose parts lie beside it, it need not be there yet.
+    place
+        What it is known by: the path, or its URL in an object store.
     command
         ``scan``, ``explain``, ...; empty where the manifest is damaged.
     signature
@@ -48,6 +63,7 @@ class Run:
     """
 
     path: Path
+    place: str
     command: str
     signature: Signature | None
     complete: bool
@@ -93,7 +109,7 @@ def runs(*folders: str | Path) -> list[Run]:
     Parameters
     ----------
     *folders
-        Where to look; by default ``attnscope-runs`` and the current folder.
+        Where to look, here or by URL in an object store; by default ``attnscope-runs`` and the current folder.
 
     Returns
     -------
@@ -117,12 +133,15 @@ def runs(*folders: str | Path) -> list[Run]:
     """
     for folder in folders:
         check_kind("a folder", str, Path, folder=folder)
-        if not Path(folder).is_dir():
-            raise AttnscopeError(f"there is no folder {folder}: give one that holds runs, or is one")
     listed: dict[Path, Run] = {}
-    for folder in map(Path, folders or USUAL):
-        for run in _below(folder):
-            listed.setdefault(run.path.absolute(), run)
+    for folder in folders or map(Path, USUAL):
+        with staged(folder) as place:
+            if folders and not (place.is_dir() or folders_beside(place, "*")):
+                raise AttnscopeError(
+                    f"there is no folder {named(place)}: give one that holds runs, or is one"
+                )
+            for run in _below(place):
+                listed.setdefault(run.path.absolute(), run)
     return sorted(listed.values(), key=lambda run: run.when, reverse=True)
 
 
@@ -134,14 +153,13 @@ def run_at(folder: Path) -> Run | None:
     OSError
         If it cannot be read.
     """
-    manifest = folder / MANIFEST
-    own = _of_manifest(folder) if manifest.is_file() else None
+    own = _of_manifest(folder)
     if own is not None and (own.complete or own.damage):
         return own
     parts = parts_of_run(folder)
     if not parts:
         return own
-    whole = own or replace(parts[0], path=folder)
+    whole = own or replace(parts[0], path=folder, place=named(folder))
     return replace(
         whole,
         complete=False,
@@ -163,7 +181,7 @@ def known_run(folder: Path) -> Run:
     run = run_at(folder)
     if run is None:
         raise AttnscopeError(
-            f"{folder} holds no run of attnscope (no {MANIFEST}): give a folder that attnscope ls names"
+            f"{named(folder)} holds no run of attnscope (no {MANIFEST}): give a folder that attnscope ls names"
         )
     if run.damage:
         raise AttnscopeError(run.damage)
@@ -180,7 +198,7 @@ def _below(folder: Path) -> Iterator[Run]:
     """The run of a folder, and those of the folders in it."""
     children: list[Path] = []
     with suppress(OSError):
-        children = [child for child in sorted(folder.iterdir()) if child.is_dir()]
+        children = [child for child in folders_beside(folder, "*") if not child.is_file()]
     taken = [child.parent / child.name.removesuffix(TASKS) for child in children]
     for candidate in dict.fromkeys((folder, *taken)):
         with suppress(OSError):  # what may not be read is nobody's here
@@ -190,20 +208,25 @@ def _below(folder: Path) -> Iterator[Run]:
 
 
 def _of_manifest(folder: Path) -> Run | None:
-    when = datetime.fromtimestamp((folder / MANIFEST).stat().st_mtime).astimezone()
+    damage, seconds = "", None
     try:
         manifest = manifest_of(folder)
-        return None if manifest is None else _told(folder, manifest, when)
+        seconds = written_at(folder / MANIFEST)
+        if manifest is None or seconds is None:
+            return None
+        return _told(folder, manifest, datetime.fromtimestamp(seconds).astimezone())
     except AttnscopeError as error:
         damage = str(error)
     except (AttributeError, KeyError, TypeError, ValueError):  # whole, and yet no manifest that we know
         damage = f"{folder / MANIFEST} is not as this version of attnscope writes it: open it with the one that did"
-    return Run(folder, "", None, complete=False, windows=0, bytes=0, when=when, damage=damage)
+    when = datetime.fromtimestamp(seconds or written_at(folder / MANIFEST) or 0).astimezone()
+    return Run(folder, named(folder), "", None, complete=False, windows=0, bytes=0, when=when, damage=damage)
 
 
 def _told(folder: Path, manifest: Mapping[str, Any], when: datetime) -> Run:
     return Run(
         path=folder,
+        place=named(folder),
         command=str(manifest["command"]),
         signature=_signature(folder, manifest),
         complete=is_complete(manifest),
@@ -216,22 +239,16 @@ def _told(folder: Path, manifest: Mapping[str, Any], when: datetime) -> Run:
 def _signature(folder: Path, manifest: Mapping[str, Any]) -> Signature | None:
     parts = manifest["state"].get("signature")
     if parts is None and manifest["command"] in _WRITTEN_AT_ONCE and RUN in manifest["files"]:
-        try:
-            parts = json.loads((folder / RUN).read_bytes())
-        except (OSError, ValueError) as error:
-            raise AttnscopeError(f"{folder / RUN} is not what was written: {error}") from error
+        content = OwnedFolder(folder, manifest["command"]).look().read(RUN)
+        parts = json.loads(content)
         parts = parts.get("signature", parts)  # beside it stands what `align` found
     return None if parts is None else Signature.of(parts)
 
 
 def parts_of_run(run: Path) -> list[Run]:
     """What the tasks of a scan have, that lies beside its folder."""
-    places = sorted(run.with_name(run.name + TASKS).glob("*-of-*")) if run.name else []
-    parts = [
-        _of_manifest(place)
-        for place in places
-        if _PART.fullmatch(place.name) and (place / MANIFEST).is_file()
-    ]
+    places = folders_beside(run.with_name(run.name + TASKS), "*-of-*") if run.name else []
+    parts = [_of_manifest(place) for place in places if _PART.fullmatch(place.name)]
     return [part for part in parts if part is not None and not part.damage]
 
 

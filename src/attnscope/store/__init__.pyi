@@ -4,7 +4,15 @@ from ._folder import OwnedFolder, damage
 from ._labelled import padded_heads, stacked
 from ._lock import InUseError
 from ._manifest import MANIFEST, manifest_of
-from ._mirror import folders_beside, keeping_elsewhere, named, naming_url, remove_folder, staged
+from ._mirror import (
+    folders_beside,
+    keeping_elsewhere,
+    named,
+    naming_url,
+    remove_folder,
+    staged,
+    written_at,
+)
 from ._names import PIECES, RUN, SUFFIX, TASKS, VIEWS, texts_of
 from ._run import RunFolder, is_finished
 from ._signature import Signature, package_versions, short_hash, tokenizer_sha256
@@ -43,4 +51,5 @@ __all__ = [
     "tokenizer_sha256",
     "unpacked",
     "write_output",
+    "written_at",
 ]

@@ -168,6 +168,14 @@ def named(path: Path) -> str:
     return str(path) if objects is None else str(objects.url)
 
 
+def written_at(path: Path) -> float | None:
+    """When a file was written last, in seconds since 1970, here or in the store; None where there is none."""
+    objects = _objects_of(path.parent)
+    if objects is not None:
+        return objects.written(path.name)
+    return path.stat().st_mtime if path.is_file() else None
+
+
 def folders_beside(path: Path, pattern: str) -> list[Path]:
     """Folders that match a pattern in one, whether here or in the store that it stands for; sorted."""
     objects = _objects_of(path)
