@@ -155,11 +155,8 @@ def explain(
             return
         if question is not None:
             question.note(Path(tree.attrs["run"]), json.loads(tree.attrs["signature"]))
-    heads = _heads_to_show(tree, layer, head)
+    page = _draw(tree, _heads_to_show(tree, layer, head), formats, with_page=report)
     folder = Path(tree.attrs["run"])
-    if "relearned" in tree.children:
-        _print_relearned(tree["relearned"].to_dataset(), folder)
-    page = _draw(tree, folder, heads, formats) if report else None
     Forms(as_dict, print_csv, print_tables).show(tree, place, folder, page, as_json=as_json, as_csv=as_csv)
 
 
@@ -234,9 +231,16 @@ def _frequencies(given: str | None) -> tuple[int, int] | None:
 
 
 def _draw(
-    tree: xr.DataTree, folder: Path, heads: list[tuple[int, int]], formats: tuple[str, ...]
+    tree: xr.DataTree, heads: list[tuple[int, int]], formats: tuple[str, ...], *, with_page: bool
 ) -> Path | None:
+    """The page, where it is wanted; before that it is said what was relearned."""
     from attnscope.store import RunFolder
+
+    folder = Path(tree.attrs["run"])
+    if "relearned" in tree.children:
+        _print_relearned(tree["relearned"].to_dataset(), folder)
+    if not with_page:
+        return None
 
     def draw(place: Path) -> None:
         from attnscope.figures.explain import explain_figures, write_explain_figures

@@ -138,9 +138,8 @@ def intervene(
     if "task" in tree.attrs:  # another process keeps and prints the results
         tell(tree.attrs["task"])
         return
-    folder = Path(tree.attrs["run"])
-    page = _draw(tree, formats) if report else None
-    Forms(as_dict, print_csv, print_tables).show(tree, place, folder, page, as_json=as_json, as_csv=as_csv)
+    page, forms = _draw(tree, formats) if report else None, Forms(as_dict, print_csv, print_tables)
+    forms.show(tree, place, Path(tree.attrs["run"]), page, as_json=as_json, as_csv=as_csv)
 
 
 def _draw(tree: xr.DataTree, formats: tuple[str, ...]) -> Path | None:

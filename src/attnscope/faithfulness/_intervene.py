@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import xarray as xr
 
@@ -172,30 +172,31 @@ def intervene(
     if rule is not None:
         check_rule(rule, asked.windows)
     forbid, told = said_rule(forbid_offsets, forbid_tokens, first=forbid_first), progress or tell_nobody
-    settings = {
-        "window": length,
-        "limit": limit,
-        "batch_size": batch_size,
-        "ablations": list(chosen),
-        "steps": steps,
-        "search": search,
-        "curves": curves,
-        "together": ["+".join(f"{layer}.{head}" for layer, head in heads) for heads in sets] or None,
-        "forbid": forbid,
-        "renormalise": None if rule is None else renormalise,
-        "why": why,
-        "band": band,
-        "seed": seed,
-    }
     job = InterventionJob(
         asked, chosen, variants, steps, search, curves, why, band, seed, told, rule, forbid, renormalise, sets
     )
-    signature = signature_of("intervene", loaded, corpus, target, settings)
+    asked_for = {"window": length, "limit": limit, "batch_size": batch_size, "forbid": forbid}
+    signature = signature_of("intervene", loaded, corpus, target, asked_for | _settings(job))
     attributes = {"signature": signature.to_json(), "model": loaded.name, "asked": asked.kind}
     if out is None:
         return _in_memory(job, attributes)
     whole = partial(_in_folder, job, attributes)
     return kept_tree(out, signature, part, job.measure, whole, attributes, repair=repair)
+
+
+def _settings(job: InterventionJob) -> dict[str, Any]:
+    """What the numbers depend on beside model, texts and windows."""
+    return {
+        "ablations": list(job.ablations),
+        "steps": job.steps,
+        "search": job.search,
+        "curves": job.curves,
+        "together": ["+".join(f"{layer}.{head}" for layer, head in heads) for heads in job.together] or None,
+        "renormalise": None if job.rule is None else job.renormalise,
+        "why": job.why,
+        "band": job.band,
+        "seed": job.seed,
+    }
 
 
 def _in_memory(job: InterventionJob, attributes: dict[str, str]) -> xr.DataTree:

@@ -175,24 +175,29 @@ def explain(
     )
     for analysis in more:
         analysis.check(study)
+    study.tell = progress or tell_nobody
     others = [OtherTable.of(other, trust_remote_code=trust_remote_code) for other in also]
     signature = signature_of("explain", loaded, corpus, target, _settings(study, length, more))
     attributes = {"signature": signature.to_json(), "model": loaded.name}
     attributes |= decoder_note(loaded.model, with_target=target is not None)
-    study.tell = progress or tell_nobody
     if out is None:
-        beside = {f"also/{number}": other.analysed() for number, other in enumerate(others)}
-        tree = xr.DataTree.from_dict(_made(study, more) | beside)
-        tree.attrs = attributes | {"skipped": json.dumps(study.reasons)}
-        return tree
-    folder = Path(out(signature) if callable(out) else out)
-    run = RunFolder(folder, signature, repair=repair)
-    if part is not None and not is_finished(folder):
-        ended = partial(_in_folder, study=study, more=more, others=others, attributes=attributes)
+        return _in_memory(study, more, others, attributes)
+    run = RunFolder(Path(out(signature) if callable(out) else out), signature, repair=repair)
+    ended = partial(_in_folder, study=study, more=more, others=others, attributes=attributes)
+    if part is not None and not is_finished(run.path):
         tree = _by_task(part, run, study, attributes, ended)
-        return xr.DataTree(xr.Dataset(attrs=pending(part, folder, signature))) if tree is None else tree
+        return xr.DataTree(xr.Dataset(attrs=pending(part, run.path, signature))) if tree is None else tree
     with run:
-        return _in_folder(run, study, more, others, attributes)
+        return ended(run)
+
+
+def _in_memory(
+    study: Study, more: Sequence[Analysis], others: Sequence[OtherTable], attributes: dict[str, str]
+) -> xr.DataTree:
+    beside = {f"also/{number}": other.analysed() for number, other in enumerate(others)}
+    tree = xr.DataTree.from_dict(_made(study, more) | beside)
+    tree.attrs = attributes | {"skipped": json.dumps(study.reasons)}
+    return tree
 
 
 def _by_task(
