@@ -160,11 +160,11 @@ def holding(rows: Rows, length: int, count: int, draws: int) -> dict[str, Held]:
                 {f"{name}{end}": (dims, found[f"{name}{end}"].numpy()) for end in ("", *OF_ESTIMATES)}
             )
             truth = exact[name].numpy()
-            single = [intervals(part.isel(text=[text]))[name].values for text in range(windows)]
+            single = intervals(part.rename(text="window").expand_dims("text"))[name].values
             whole = intervals(part)[name].values
             told[name].append(
                 [
-                    *holds(np.stack(single), truth),
+                    *holds(single, truth),
                     *holds(whole, truth.mean(0)),
                     whole[..., 1] - whole[..., 0],
                 ]

@@ -147,7 +147,7 @@ def sizes_of(call: AttentionCall, every: RowMeasures, counted: Tensor, near: int
     >>> call = AttentionCall(x, x, x, scale=1.0, causal=True)
     >>> rows = measure(call, Need(band=1))[1]
     >>> sizes_of(call, rows, rows.mass > 0, near=1)[0, 0].round(decimals=2).tolist()
-    [0.0, 0.0, 0.3, 0.7]
+    [0.0, 0.0, 0.34, 0.66]
     """
     if every.band is None:
         return None
@@ -158,4 +158,4 @@ def sizes_of(call: AttentionCall, every: RowMeasures, counted: Tensor, near: int
     distance = torch.maximum(call.query_positions - start, stop - 1 - call.query_positions).clamp_min(0) + 1
     powers = [far * distance[:, None].double() ** power for power in range(3)]
     shares = [each / each.sum(-1, keepdim=True).clamp_min(_FLOOR) for each in powers]
-    return (sum(shares) / len(shares)).unflatten(1, (-1, call.group)).mean(2)
+    return torch.stack(shares).mean(0).unflatten(1, (-1, call.group)).mean(2)
