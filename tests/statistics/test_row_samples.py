@@ -211,6 +211,13 @@ def test_the_command_shows_intervals(tmp_path):
     assert notes[:40] in page
 
 
+def test_two_scans_are_compared_by_their_statistics_alone():
+    first, second = (attnscope.scan(texts=[TEXT], rows=64, seed=seed) for seed in (0, 1))
+    compared = attnscope.diff(first, second).statistic.values.tolist()
+    assert "entropy" in compared
+    assert not [name for name in compared if name.endswith(OF_ESTIMATES)]
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
