@@ -31,7 +31,7 @@ from attnscope.bundled import MODEL
 from attnscope.capture import forward, watching
 from attnscope.corpus import Corpus, collate, cut_windows
 from attnscope.statistics import DEFAULT, Reading, StatisticsObserver
-from attnscope.statistics._row_samples import RowSample
+from attnscope.statistics._row_draws import RowSample
 
 WAYS = ("plain", "scan", "rows", "eager")
 WARM = 64  # tokens that load what is loaded once

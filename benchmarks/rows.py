@@ -4,10 +4,11 @@
     python benchmarks/rows.py coverage random TEXT... --window 2048
     python benchmarks/rows.py cost --lengths 8192 32768 --rows 128
 
-`coverage`: every row of some windows is measured once; then rows are drawn many times, as `scan` draws them. Told is in
-which share of the draws the interval holds the mean over all rows, by statistic: of single windows, and of the mean
-over all windows; over all heads (of bins, those with some weight), and of the worst twentieth of the heads. `random` is
-a Llama of random weights.
+`coverage`: every row of some windows is measured once; then rows are drawn many times, as `scan` draws them. Told is,
+by statistic, in which share of the draws the interval holds the mean over all rows, where one is told; the same of the
+worst twentieth of the heads; and how often one is told: of single windows, and of the mean over all windows. Then the
+mean width of the latter, median over heads. Of bins: those that have to be estimated and hold more than 0.0001 of the
+weight. `random` is a Llama of random weights.
 `cost`: one attention layer of a Llama's shape, causal: fused attention; with all statistics of all rows; of some rows.
 Times are taken in turns; the share is (some rows - fused) / (all rows - fused), of the medians.
 """
@@ -17,8 +18,10 @@ from __future__ import annotations
 import argparse
 import os
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
+from typing import NamedTuple
 
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
@@ -30,8 +33,11 @@ from attnscope.attention import AttentionCall, Need, RowMeasures, far_starts, fu
 from attnscope.capture import LoadedModel, Site, load_model, watching
 from attnscope.corpus import Corpus, cut_windows
 from attnscope.statistics import DEFAULT, STATISTICS, intervals
+from attnscope.statistics._catalogue import OF_ESTIMATES
 from attnscope.statistics._pass import Marks, measure_call
-from attnscope.statistics._row_samples import OF_ALL_ROWS, RowSample, estimates
+from attnscope.statistics._row_draws import RowSample, sizes_of
+from attnscope.statistics._row_samples import OF_ALL_ROWS, KnownOfAll, estimates
+from attnscope.statistics._rows import reduce_call
 
 BAND = 10
 ESTIMATED = [name for name in DEFAULT if not set(STATISTICS[name].needs) <= OF_ALL_ROWS]
@@ -57,16 +63,23 @@ def random_llama() -> LoadedModel:
 
 
 @dataclass
+class Rows:
+    """All rows of one layer, of several windows, and the calls from which they came."""
+
+    calls: list[AttentionCall]
+    every: RowMeasures
+
+
+@dataclass
 class EveryRow:
     """Keeps the measures of all rows of all heads, call after call, by window."""
 
     reach: int
-    windows: list[list[RowMeasures]]
+    windows: list[list[Rows]]
 
     def __call__(self, _: Site, call: AttentionCall) -> torch.Tensor:
-        need = Need.everything(BAND, None, far_starts(BAND, self.reach))
-        output, rows = measure(call, need)
-        self.windows[-1].append(rows)
+        output, rows = measure(call, Need.everything(BAND, None, far_starts(BAND, self.reach)))
+        self.windows[-1].append(Rows([call], rows))
         return output
 
 
@@ -81,62 +94,117 @@ def coverage(model: str, texts: list[Path], window: int, windows: int, counts: l
         with watching(loaded.model, seen, weights_suffice=True):
             loaded.model(input_ids=torch.tensor([one.ids]))
     layers = [joined([each[layer] for each in seen.windows]) for layer in range(len(seen.windows[0]))]
-    print(f"{model}: {len(cut)} windows of {window} tokens, {draws} draws; share of the intervals that hold")
-    print(f"{'rows':>6} {'statistic':14} {'window':>8} {'worst 5%':>9} {'all':>8} {'worst 5%':>9}")
-    for count in counts:
-        told: dict[str, list[tuple[np.ndarray, np.ndarray]]] = {name: [] for name in ESTIMATED}
-        for rows in layers:
-            for name, holds in holding(rows, len(cut), window, count, draws).items():
-                told[name].append(holds)
-        for name, parts in told.items():
-            shares = [np.concatenate(part) for part in zip(*parts, strict=True)]
-            print(f"{count:>6} {name:14}", *(f"{share.mean():8.3f} {worst(share):9.3f}" for share in shares))
-
-
-def worst(share: np.ndarray) -> float:
-    return float(np.sort(share)[: max(1, len(share) // 20)].mean())
-
-
-def joined(parts: list[RowMeasures]) -> RowMeasures:
-    """Windows as a batch."""
-    names = [field.name for field in fields(RowMeasures) if getattr(parts[0], field.name) is not None]
-    return RowMeasures(**{name: torch.cat([getattr(part, name) for part in parts]) for name in names})
-
-
-def holding(
-    rows: RowMeasures, windows: int, length: int, count: int, draws: int
-) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-    """Share of the draws whose interval holds, of each window and head, and of each head's mean over windows."""
-    lengths = torch.full((windows,), length)
-    exact = estimates(
-        rows, ESTIMATED, RowSample(length + length % 2).draw([length] * windows), lengths, lengths
+    print(
+        f"{model}: {len(cut)} windows of {window} tokens, {draws} draws; share of the told intervals that hold"
     )
-    holds: dict[str, list[tuple[np.ndarray, np.ndarray]]] = {name: [] for name in ESTIMATED}
+    print(f"{'':21} {'one window':^26} {'all windows':^26}")
+    of_one = f"{'all':>8} {'worst 5%':>9} {'told':>7}"
+    print(f"{'rows':>6} {'statistic':14} {of_one} {of_one} {'width':>10}")
+    for count in counts:
+        found: dict[str, list[Held]] = {name: [] for name in ESTIMATED}
+        for rows in layers:
+            for name, held in holding(rows, window, count, draws).items():
+                found[name].append(held)
+        for name, parts in found.items():
+            print(f"{count:>6} {name:14}", *(said(shares) for shares in zip(*parts, strict=True)))
+
+
+def said(shares: Sequence[np.ndarray]) -> str:
+    """Of one window or of all: in which share the interval holds, where one is told."""
+    if shares[0].ndim == 1:
+        return f"{np.median(np.concatenate(shares)):10.4g}"
+    told, holds = np.concatenate(shares, axis=1)
+    worst = np.sort(holds[told > 0] / told[told > 0])
+    few = worst[: max(1, len(worst) // 20)].mean()
+    return f"{holds.sum() / told.sum():8.3f} {few:9.3f} {told.mean():7.1%}"
+
+
+def joined(parts: list[Rows]) -> Rows:
+    """Windows as a batch."""
+    every = [part.every for part in parts]
+    names = [field.name for field in fields(RowMeasures) if getattr(every[0], field.name) is not None]
+    measures = {name: torch.cat([getattr(each, name) for each in every]) for name in names}
+    return Rows([call for part in parts for call in part.calls], RowMeasures(**measures))
+
+
+class Held(NamedTuple):
+    """Of one statistic: shares of the draws in which an interval is told, and in which it is told and holds."""
+
+    single: np.ndarray  # (2, window and head)
+    whole: np.ndarray  # (2, head)
+    width: np.ndarray  # (head,): mean width of the interval of all windows, where one is told
+
+
+def holding(rows: Rows, length: int, count: int, draws: int) -> dict[str, Held]:
+    """How often intervals hold, of each window and head, and of each head's mean over windows."""
+    windows = len(rows.calls)
+    valid = (torch.ones(windows, length, dtype=torch.bool),) * 2
+    known = KnownOfAll.of(rows.every, valid)
+    exact = reduce_call(rows.every, ESTIMATED, *valid)
+    counted = rows.every.mass > 0
+    near = far_starts(BAND, length - 1)[0] - 1
+    sizes = torch.cat(
+        [
+            sizes_of(call, one_text(rows.every, text), counted[text : text + 1], near)
+            for text, call in enumerate(rows.calls)
+        ]
+    )
+    told: dict[str, list[list[np.ndarray]]] = {name: [] for name in ESTIMATED}
     for seed in range(draws):
-        draw = RowSample(count, seed).draw([length] * windows)
-        found = estimates(taken(rows, draw.queries), ESTIMATED, draw, lengths, lengths)
+        draw = RowSample(count, seed).draw([length] * windows, sizes)
+        queries = draw.of_heads(rows.every.mass.shape[1]).queries
+        found = estimates(taken(rows.every, queries), ESTIMATED, draw, known)
         for name in ESTIMATED:
             dims = ("text", "head", *STATISTICS[name].along)
             part = xr.Dataset(
-                {f"{name}{end}": (dims, found[f"{name}{end}"].numpy()) for end in ("", "_error", "_freedom")}
+                {f"{name}{end}": (dims, found[f"{name}{end}"].numpy()) for end in ("", *OF_ESTIMATES)}
             )
-            truth = xr.DataArray(exact[name].numpy(), dims=dims)
-            of_one = [intervals(part.isel(text=[text]))[name] for text in range(windows)]
-            single = abs(part[name] - truth) <= xr.concat(of_one, "text") + 1e-9
-            whole = abs((part[name] - truth).mean("text")) <= intervals(part)[name] + 1e-9
-            holds[name].append((single.values, whole.values))
-    shares: dict[str, tuple[np.ndarray, np.ndarray]] = {}
-    for name, parts in holds.items():
+            truth = exact[name].numpy()
+            single = intervals(part.rename(text="window").expand_dims("text"))[name].values
+            whole = intervals(part)[name].values
+            told[name].append(
+                [
+                    *holds(single, truth),
+                    *holds(whole, truth.mean(0)),
+                    whole[..., 1] - whole[..., 0],
+                ]
+            )
+    result: dict[str, Held] = {}
+    for name, parts in told.items():
         truth = exact[name].numpy()
         there = truth > 1e-4 * length if name == "bin_sum" else np.ones_like(truth, dtype=bool)
-        single, whole = (np.mean(part, 0) for part in zip(*parts, strict=True))
-        shares[name] = single[there], whole[there.all(0)]
-    return shares
+        if name == "bin_sum":  # near ones are known
+            there = there & (found[f"{name}_error"].numpy() > 0)
+        columns = [np.stack(column) for column in zip(*parts, strict=True)]
+        of_all = there.all(0)
+        with np.errstate(invalid="ignore"):
+            width = np.nansum(columns[4], 0) / np.isfinite(columns[4]).sum(0)
+        result[name] = Held(
+            np.stack([columns[0].mean(0)[there], columns[1].mean(0)[there]]),
+            np.stack([columns[2].mean(0)[of_all], columns[3].mean(0)[of_all]]),
+            width[of_all & np.isfinite(width)],
+        )
+    return result
+
+
+def holds(bounds: np.ndarray, truth: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Where an interval is told, and where it is told and holds."""
+    told = np.isfinite(bounds[..., 0])
+    inside = (bounds[..., 0] - 1e-9 <= truth) & (truth <= bounds[..., 1] + 1e-9)
+    return told, told & inside
+
+
+def one_text(rows: RowMeasures, text: int) -> RowMeasures:
+    return RowMeasures(
+        log_sum_exp=rows.log_sum_exp[text : text + 1],
+        mass=rows.mass[text : text + 1],
+        band=None if rows.band is None else rows.band[text : text + 1],
+    )
 
 
 def taken(rows: RowMeasures, queries: torch.Tensor) -> RowMeasures:
     def some(values: torch.Tensor) -> torch.Tensor:
-        index = queries[:, None, :].expand(-1, values.shape[1], -1)[(...,) + (None,) * (values.ndim - 3)]
+        index = queries[(...,) + (None,) * (values.ndim - 3)]
         return values.gather(2, index.expand(*index.shape[:3], *values.shape[3:]))
 
     names = [field.name for field in fields(RowMeasures) if getattr(rows, field.name) is not None]

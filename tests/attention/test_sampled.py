@@ -5,7 +5,7 @@ from dataclasses import fields, replace
 import pytest
 import torch
 
-from attnscope.attention import Need, RowMeasures, measure, measure_sampled
+from attnscope.attention import Need, RowMeasures, measure, measure_by_level, measure_rows
 from tests.attention.test_measure import BINS, CALLS, LENGTH
 
 NEED = Need.everything(10, torch.ones(2, LENGTH, 1) * (torch.arange(LENGTH) % 300 == 0)[:, None], BINS)
@@ -22,7 +22,7 @@ def need_of(call):
 
 
 def picked(measures, rows):
-    at = rows[:, None].expand(-1, measures.mass.shape[1], -1)
+    at = rows if rows.ndim == 3 else rows[:, None].expand(-1, measures.mass.shape[1], -1)
     values = {field.name: getattr(measures, field.name) for field in fields(RowMeasures)}
     return {
         name: value.gather(2, at[(...,) + (None,) * (value.ndim - 3)].expand(*at.shape, *value.shape[3:]))
@@ -44,14 +44,26 @@ def test_rows_taken_out_keep_their_measures(name, engine):
 @pytest.mark.parametrize("name", CALLS)
 def test_the_output_and_what_is_had_of_all_rows_are_those_of_the_pass_over_everything(name):
     call = CALLS[name]
-    output, every, some = measure_sampled(call, need_of(call), rows_of(call))
+    output, every = measure_by_level(call, need_of(call))
     expected, whole = measure(call, need_of(call))
     close = 2e-2 if call.query.dtype == torch.bfloat16 else 2e-6
     torch.testing.assert_close(output, expected, atol=close, rtol=close)
     for measured in ("log_sum_exp", "mass", "band", "columns"):
         wide = getattr(every, measured), getattr(whole, measured)
         torch.testing.assert_close(*wide, atol=5e-6, rtol=1e-5, msg=measured)
-    torch.testing.assert_close(some.entropy, picked(whole, rows_of(call))["entropy"], atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_each_key_head_has_rows_of_its_own(name):
+    call = CALLS[name]
+    last = call.query.shape[2] - 1
+    rows = torch.stack([(rows_of(call) + head).clamp_max(last) for head in range(call.key.shape[1])], 1)
+    need = replace(need_of(call), columns=None)
+    some = measure_rows(call, need, rows.expand(len(call.query), -1, -1))
+    whole = measure(call, need)[1]
+    of_heads = rows.repeat_interleave(call.group, 1)
+    for measured, value in picked(whole, of_heads).items():
+        torch.testing.assert_close(getattr(some, measured), value, atol=2e-3, rtol=2e-5, msg=measured)
 
 
 def test_a_number_that_is_not_finite_reaches_the_rows_that_it_reaches_else():
@@ -59,7 +71,7 @@ def test_a_number_that_is_not_finite_reaches_the_rows_that_it_reaches_else():
     key = call.key.clone()
     key[0, 1, 500] = torch.nan
     call = replace(call, key=key)
-    output, every, _ = measure_sampled(call, need_of(call), rows_of(call))
+    output, every = measure_by_level(call, need_of(call))
     expected, whole = measure(call, need_of(call))
     torch.testing.assert_close(output, expected, equal_nan=True, atol=2e-6, rtol=2e-6)
     assert every.log_sum_exp.isnan().equal(whole.log_sum_exp.isnan())

@@ -1,11 +1,14 @@
 """The page in a real browser: it loads nothing, says nothing on the console, and does what it offers."""
 
+import re
+
 import numpy as np
 import pytest
 import xarray as xr
 
 import attnscope
 from attnscope.report import write_comparison_report, write_report
+from attnscope.statistics import intervals
 from attnscope.store import unpacked
 from tests.report.planted_comparison import planted as planted_comparison
 from tests.report.planted_result import HOSTILE, in_tiles, planted, translated, with_groups
@@ -52,6 +55,21 @@ def test_a_click_fills_the_panel(visit, path, made):
         return new Set(new Uint32Array(paper.getImageData(0, 0, c.width, c.height).data.buffer)).size }"""
     assert page.evaluate(painted) > 20
     assert page.evaluate("location.hash") == "#1.2"
+
+
+def test_an_estimate_stands_with_its_interval_or_with_why_there_is_none(visit, made, tmp_path):
+    entropy = made.result.entropy
+    ends = {"_error": 0.1, "_freedom": 60.0, "_skewness": 0.0, "_effective_rows": 40.0}
+    result = made.result.assign({f"entropy{end}": entropy * 0 + value for end, value in ends.items()})
+    result.entropy_effective_rows.loc[{"layer": 0, "head": 0}] = np.nan  # no row that was drawn has any
+    page = visit(write_report(result, made.sample, tmp_path / "report.html"))
+    choose(page, 6)
+    low, high = intervals(result).entropy.values[1, 2]
+    said = page.text_content("#numbers tbody tr:first-child td")
+    found = re.search(r"\(95%: ([\d.]+) to ([\d.]+)\)", said)
+    assert [float(end) for end in found.groups()] == pytest.approx([low, high], rel=0.01)
+    choose(page, 0)
+    assert "no interval: too few rows" in page.text_content("#numbers tbody tr:first-child td")
 
 
 def test_groups_are_those_of_the_chosen_head(visit, made, tmp_path):

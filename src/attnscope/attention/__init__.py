@@ -12,7 +12,7 @@ from attnscope.attention._of_weights import call_of_weights, with_mass
 from attnscope.attention._received import last_of, received
 from attnscope.attention._reference import attend, causal_mask, masked_softmax, padding_mask, window_mask
 from attnscope.attention._row_weights import RowWeights, row_weights
-from attnscope.attention._sampled import measure_sampled
+from attnscope.attention._sampled import measure_by_level, measure_rows
 from attnscope.attention._some import of_queries, weights_at
 from attnscope.attention._tiles import plain_tiles
 from attnscope.attention._triton import can_triton, triton_tiles
@@ -92,7 +92,8 @@ __all__ = [
     "magnitude",
     "masked_softmax",
     "measure",
-    "measure_sampled",
+    "measure_by_level",
+    "measure_rows",
     "of_queries",
     "offsets",
     "output_of",

@@ -140,6 +140,48 @@ class AttentionCall:
             positions=self.query_positions.expand(len(queries), -1).gather(1, queries),
         )
 
+    def take_by_key_head(self, queries: Int[Tensor, "batch kv_head row"]) -> AttentionCall:
+        """Some queries of the heads of each key head, which become texts of a batch; no values are taken along.
+
+        The batch is ``(batch * kv_head,)`` long, each with the query heads that share its key head. Not for learned
+        sinks, which are numbers of heads.
+
+        Examples
+        --------
+        >>> x = torch.zeros(1, 2, 5, 4)
+        >>> call = AttentionCall(x, x, x, scale=0.5, causal=True)
+        >>> some = call.take_by_key_head(torch.tensor([[[1, 4], [0, 2]]]))
+        >>> some.query.shape, some.extent[1].tolist()
+        (torch.Size([2, 1, 2, 4]), [[2, 5], [1, 3]])
+        """
+        batch, heads = self.query.shape[:2]
+        kv_heads = queries.shape[1]
+        by_key_head = self.query.unflatten(1, (kv_heads, self.group))
+        index = queries[:, :, None, :, None].expand(-1, -1, self.group, -1, self.query.shape[3])
+
+        def of(pairs: Tensor | None) -> Tensor | None:
+            if pairs is None:
+                return None
+            texts = (
+                torch.arange(batch, device=pairs.device)
+                if len(pairs) > 1
+                else torch.zeros(batch, dtype=torch.long, device=pairs.device)
+            )
+            group = torch.arange(heads, device=pairs.device).view(1, kv_heads, -1, 1)
+            group = group if pairs.shape[1] > 1 else torch.zeros_like(group[:, :, :1])
+            return pairs[texts[:, None, None, None], group, queries[:, :, None]].flatten(0, 1)
+
+        places = self.query_positions.expand(batch, -1)[:, None].expand(-1, kv_heads, -1)
+        return replace(
+            self,
+            query=by_key_head.gather(3, index).flatten(0, 1),
+            key=self.key.flatten(0, 1)[:, None],
+            value=self.value[..., :0].flatten(0, 1)[:, None],
+            mask=of(self.mask),
+            bias=of(self.bias),
+            positions=places.gather(2, queries).flatten(0, 1),
+        )
+
     def allowed(self, text: int, head: int, rows: slice = slice(None)) -> Bool[Tensor, "query key"]:
         """Which keys these queries of one head of one text may look at: a bias of -inf or near it forbids."""
 

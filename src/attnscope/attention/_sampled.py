@@ -1,8 +1,9 @@
-"""The output by fused attention, some rows measured, and what the log-sum-exp tells of all rows."""
+"""The output by fused attention with what the log-sum-exp tells of all rows, and some rows measured."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import fields, replace
 
 import torch
 from jaxtyping import Int
@@ -20,14 +21,11 @@ _WEIGHTS = 1 << 22  # of marked keys that are held at once
 
 
 @torch.no_grad()
-def measure_sampled(
-    call: AttentionCall, need: Need, queries: Int[Tensor, "_ row"]
-) -> tuple[Tensor, RowMeasures, RowMeasures]:
-    r"""Attend by PyTorch's fused kernel; measure what is wanted of some rows, and of all rows what costs O(n).
+def measure_by_level(call: AttentionCall, need: Need) -> tuple[Tensor, RowMeasures]:
+    r"""Attend by PyTorch's fused kernel, and measure of every row what its log-sum-exp tells at a cost of O(n).
 
     The kernel gives the log-sum-exp of each row, and with it any single weight is
     :math:`A_{ij} = \exp(s_{ij} - \mathrm{lse}_i)`: so the band and the weight on marked keys are exact in every row.
-    Everything else is measured of the rows that are named, whose scores alone are made.
 
     Parameters
     ----------
@@ -35,9 +33,7 @@ def measure_sampled(
         The attention call. With a bias or a soft cap the output comes from the pass that measures all rows, and nothing
         is saved.
     need
-        What is wanted.
-    queries
-        ``(batch or 1, row)``: the rows, by their numbers.
+        What is wanted: of it, `band` and `columns` alone are looked at.
 
     Returns
     -------
@@ -45,31 +41,84 @@ def measure_sampled(
         ``(batch, head, query, value_width)``.
     every : RowMeasures
         ``log_sum_exp``, ``mass``, and ``band`` and ``columns`` where they are wanted, of every row.
-    some : RowMeasures
-        All that is wanted, of the rows named.
 
     Examples
     --------
     >>> x = torch.zeros(1, 1, 4, 8)
-    >>> call = AttentionCall(x, x, x, scale=1.0, causal=True)
-    >>> _, every, some = measure_sampled(call, Need(band=1, entropy=True), torch.tensor([[1, 3]]))
-    >>> every.band[0, 0, [0, 1, 3], 1].tolist(), some.entropy[0, 0].exp().round().tolist()
-    ([1.0, 0.5, 0.25], [2.0, 4.0])
+    >>> _, every = measure_by_level(AttentionCall(x, x, x, scale=1.0, causal=True), Need(band=1))
+    >>> every.band[0, 0, [0, 1, 3], 1].tolist()
+    [1.0, 0.5, 0.25]
     """
-    of_all = Need(band=need.band, columns=need.columns)
     fused = _fused(call) if _can_fuse(call) else None
     if fused is None:
-        output, every = measure(call, of_all)
-    else:
-        output, log_sum_exp, mass = fused
-        every = RowMeasures(
-            log_sum_exp=log_sum_exp,
-            mass=mass,
-            band=None if need.band is None else _band(call, log_sum_exp, need.band),
-            columns=None if need.columns is None else _columns(call, log_sum_exp, need.columns),
-        )
-    rows = call.take(queries)
-    return output, every, measure(replace(rows, value=rows.value[..., :0]), need)[1]
+        return measure(call, Need(band=need.band, columns=need.columns))
+    output, log_sum_exp, mass = fused
+    return output, RowMeasures(
+        log_sum_exp=log_sum_exp,
+        mass=mass,
+        band=None if need.band is None else _band(call, log_sum_exp, need.band),
+        columns=None if need.columns is None else _columns(call, log_sum_exp, need.columns),
+    )
+
+
+@torch.no_grad()
+def measure_rows(call: AttentionCall, need: Need, queries: Int[Tensor, "_ _ row"]) -> RowMeasures:
+    """Measure some rows, whose scores alone are made; each key head may have its own.
+
+    Parameters
+    ----------
+    call
+        The attention call.
+    need
+        What is wanted, without `columns`.
+    queries
+        ``(batch, kv_head, row)``: the rows, by their numbers, of the query heads that share a key head.
+
+    Returns
+    -------
+    RowMeasures
+        ``(batch, head, row, ...)`` each.
+
+    Examples
+    --------
+    >>> x = torch.zeros(1, 2, 4, 8)
+    >>> call = AttentionCall(x, x, x, scale=1.0, causal=True)
+    >>> rows = measure_rows(call, Need(entropy=True), torch.tensor([[[1, 3], [0, 2]]]))
+    >>> rows.entropy.exp().round().tolist()
+    [[[2.0, 4.0], [1.0, 3.0]]]
+    """
+    if call.sinks is not None:  # a logit for each head: these cannot stand as texts of a batch
+        parts = [
+            measure(_of_key_head(call, head).take(queries[:, head]), need)[1]
+            for head in range(queries.shape[1])
+        ]
+        return _each(parts, lambda values: torch.cat(values, 1))
+    rows = measure(call.take_by_key_head(queries), need)[1]
+    shape = call.query.shape[:2]
+    return _each([rows], lambda values: values[0].reshape(*shape, *values[0].shape[2:]))
+
+
+def _of_key_head(call: AttentionCall, head: int) -> AttentionCall:
+    """The query heads that share one key head."""
+    heads, own = slice(head * call.group, (head + 1) * call.group), slice(head, head + 1)
+
+    def of(pairs: Tensor | None) -> Tensor | None:
+        return pairs if pairs is None or pairs.shape[1] == 1 else pairs[:, heads]
+
+    return replace(
+        call,
+        query=call.query[:, heads],
+        key=call.key[:, own],
+        value=call.value[:, own, :, :0],
+        mask=of(call.mask),
+        bias=of(call.bias),
+        sinks=None if call.sinks is None else call.sinks[heads],
+    )
+
+
+def _each(parts: list[RowMeasures], merge: Callable[[list[Tensor]], Tensor]) -> RowMeasures:
+    there = [field.name for field in fields(RowMeasures) if getattr(parts[0], field.name) is not None]
+    return RowMeasures(**{name: merge([getattr(part, name) for part in parts]) for name in there})
 
 
 def _can_fuse(call: AttentionCall) -> bool:

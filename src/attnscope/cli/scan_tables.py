@@ -79,20 +79,19 @@ def _received(results: xr.Dataset, folder: Path) -> list[dict[str, Any]] | None:
 
 def print_csv(results: xr.Dataset) -> None:
     """One line for each head: means over texts, and the signature that names the run's folder."""
-    from attnscope.statistics import intervals, majority_names, peaks
+    from attnscope.statistics import intervals, majority_names, peaks, without_end
     from attnscope.statistics.images import patch_peaks
     from attnscope.store import Signature
 
     means = {
         name: values.mean("text", skipna=True).values
         for name, values in results.data_vars.items()
-        if values.dims == ("text", "layer", "head")
-        and name != "label"
-        and not str(name).endswith(("_error", "_freedom"))
+        if values.dims == ("text", "layer", "head") and name != "label" and without_end(str(name)) == name
     }
     if "sampled_rows" in results:
-        half = intervals(results)
-        means |= {f"{name}_interval": half[name].values for name in [*means] if name in half}
+        ends = intervals(results)
+        for name in [name for name in means if name in ends]:
+            means |= {f"{name}_{bound}": ends[name].sel(bound=bound).values for bound in ("low", "high")}
     means |= group_columns(results) if "group_weight" in results else {}
     highest = patch_peaks(results) if "patch_profile" in results else peaks(results)
     means |= {str(name): values.values for name, values in (highest or {}).items()}

@@ -14,6 +14,7 @@ from attnscope._documents import LEAST, mean_by_document
 from attnscope.checks import check_kind, check_real
 from attnscope.difference._changes import LEVEL
 from attnscope.errors import AttnscopeError
+from attnscope.statistics import without_end
 
 _GRID = ("layer", "head")
 _UNLIKE = 1.1  # how many times longer windows may be in the mean before it is said
@@ -72,6 +73,7 @@ def contrasts(results: xr.Dataset, *, level: float = LEVEL) -> xr.Dataset:
         str(name)
         for name, values in results.data_vars.items()
         if set(values.dims) == {"text", *_GRID} and name != "label" and values.dtype.kind == "f"
+        if without_end(str(name)) == name
     ]
     if not names:
         raise AttnscopeError(

@@ -14,7 +14,7 @@ from attnscope.checks import check_kind, check_real, check_seed
 from attnscope.difference._changes import LEAST, LEVEL, changes_by_document
 from attnscope.difference._matching import Matching, match_heads
 from attnscope.errors import AttnscopeError
-from attnscope.statistics import load_scan
+from attnscope.statistics import load_scan, without_end
 from attnscope.store import RunFolder, Signature, keeping_elsewhere, manifest_of
 
 if TYPE_CHECKING:
@@ -200,7 +200,7 @@ def _common(first: xr.Dataset, second: xr.Dataset, asked: Sequence[str] | None) 
     both = [
         str(name)
         for name in first.data_vars
-        if first[name].dims == cells and name in second and name != "label"
+        if first[name].dims == cells and name in second and name != "label" and without_end(str(name)) == name
     ]
     unknown = [name for name in asked or () if name not in both]
     if unknown or not both:

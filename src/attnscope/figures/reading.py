@@ -42,7 +42,7 @@ def statistics(result: xr.Dataset) -> list[str]:
         for name, variable in result.data_vars.items()
         if {"layer", "head"} <= set(variable.dims) <= {"text", "layer", "head"}
         and name not in {"label", "columns_left"}
-        and not str(name).endswith(("_variance", "_error", "_freedom"))
+        and not str(name).endswith(("_variance", "_error", "_freedom", "_skewness", "_effective_rows"))
         and variable.dtype.kind in "fiub"
     ]
 

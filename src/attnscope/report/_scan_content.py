@@ -136,7 +136,8 @@ def _statistic(result: xr.Dataset, name: str) -> dict[str, Any]:
         "mean": numbers(mean_over_texts(variable).ravel()),
     }
     if f"{name}_error" in result and "text" in variable.dims:
-        entry["within"] = numbers(intervals(result)[name].transpose("layer", "head").values.ravel())
+        ends = intervals(result)[name].transpose("bound", "layer", "head")
+        entry["within"] = [numbers(bound.ravel()) for bound in ends.values]
     if "text" in variable.dims:
         low, high = quantiles_over_texts(variable)
         entry["low"], entry["high"] = numbers(low.ravel()), numbers(high.ravel())

@@ -87,8 +87,13 @@ function describe(index) {
   return `${s.name} ${sayMean(s, index)} ${s.units}${spread}`;
 }
 
-/** The mean of a head; with half of its 95% interval, where it is an estimate from some rows. */
-const sayMean = (s, index) => say(s.mean[index]) + (s.within?.[index] ? ` ± ${say(s.within[index], 2)}` : "");
+/** The mean of a head; with its 95% interval, where it is an estimate from some rows. */
+const sayMean = (s, index) => {
+  if (!s.within) return say(s.mean[index]);
+  const [low, high] = s.within.map(ends => ends[index]);
+  if (low === null) return `${say(s.mean[index])} (no interval: too few rows)`;
+  return `${say(s.mean[index])}${low < high ? ` (95%: ${say(low)} to ${say(high)})` : ""}`;
+};
 
 function paintGrid() {
   const labels = state.mode === "labels", statistic = data.statistics[state.statistic];

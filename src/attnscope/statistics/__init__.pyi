@@ -7,6 +7,7 @@ from ._catalogue import (
     Statistic,
     Wording,
     choose,
+    without_end,
     wording,
 )
 from ._forms import Form, compare_call, compare_forms, usual_forms
@@ -129,5 +130,6 @@ __all__ = [
     "weight_rows",
     "weights",
     "window_length",
+    "without_end",
     "wording",
 ]

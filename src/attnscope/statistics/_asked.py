@@ -12,7 +12,7 @@ from attnscope.checks import check_real, check_seed, check_whole
 from attnscope.errors import AttnscopeError
 from attnscope.progress import Tell
 from attnscope.remote import refuse_path_of_url
-from attnscope.statistics._row_samples import RowSample
+from attnscope.statistics._row_draws import RowSample
 from attnscope.statistics._second_pass import OBSERVATION
 from attnscope.store import Signature
 from attnscope.tasks import task_in

@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 EQUAL = "equal_"  # begins the name of what equal weights over the visible tokens give
 ERROR = "_error"  # ends the name of the standard error of what is estimated from some rows
 FREEDOM = "_freedom"  # ends the name of the degrees of freedom of that standard error
+SKEWNESS = "_skewness"  # ends the name of the skewness of such an estimate
+EFFECTIVE = "_effective_rows"  # ends the name of the number of rows that such an estimate rests on
+OF_ESTIMATES = (ERROR, FREEDOM, SKEWNESS, EFFECTIVE)
 BY_GROUP = "_by_group"  # ends the name of a statistic of the queries of each group of tokens
 
 
@@ -366,16 +369,37 @@ def wording(name: str) -> Wording:
     if name in SUMMARIES:
         return SUMMARIES[name]
     own = name.removeprefix(EQUAL).removesuffix(BY_GROUP)
-    own = own.removesuffix(ERROR).removesuffix(FREEDOM)
+    own = without_end(own)
     words = KNOWN[own].words if own in KNOWN else PATCH_STATISTICS.get(own)
     if words is None:
         return Wording(name.replace("_", " "))
     of = ", by group of queries" if name.endswith(BY_GROUP) else ""
     of += ", of equal weights" if name.startswith(EQUAL) else ""
     of += ", standard error from the rows drawn" if name.endswith(ERROR) else ""
-    if name.endswith(FREEDOM):
-        return Wording(f"{words.long_name}{of}, degrees of freedom of the standard error")
+    for end, said in _ENDS.items():
+        if name.endswith(end):
+            return Wording(f"{words.long_name}{of}, {said}")
     return replace(words, long_name=words.long_name + of)
+
+
+def without_end(name: str) -> str:
+    """The name of the statistic of which a variable says how far its estimate may be off.
+
+    Examples
+    --------
+    >>> without_end("entropy_error"), without_end("entropy")
+    ('entropy', 'entropy')
+    """
+    for end in OF_ESTIMATES:
+        name = name.removesuffix(end)
+    return name
+
+
+_ENDS = {
+    FREEDOM: "degrees of freedom of the standard error",
+    SKEWNESS: "skewness of the estimate",
+    EFFECTIVE: "effective number of the rows drawn",
+}
 
 
 def choose(

@@ -39,7 +39,8 @@ from attnscope.statistics._long_maps import long_block
 from attnscope.statistics._pass import StatisticsObserver
 from attnscope.statistics._pools import in_pools, joined, pooled
 from attnscope.statistics._reading import Reading
-from attnscope.statistics._row_samples import RowSample, rows_note
+from attnscope.statistics._row_draws import RowSample
+from attnscope.statistics._row_samples import rows_note
 from attnscope.statistics._sample import (
     KEYS,
     ROWS,

@@ -10,7 +10,7 @@ import torch
 
 from attnscope.attention import measure, output_of, with_mass
 from attnscope.statistics._blocks import BlockSums
-from attnscope.statistics._catalogue import BY_GROUP, EQUAL, ERROR, FREEDOM, KNOWN
+from attnscope.statistics._catalogue import BY_GROUP, EQUAL, KNOWN, without_end
 from attnscope.statistics._equal import equal_rows
 from attnscope.statistics._group_places import Places
 from attnscope.statistics._row_samples import sampled_statistics
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from attnscope.capture import Site
     from attnscope.corpus import Batch
     from attnscope.statistics._reading import Reading
-    from attnscope.statistics._row_samples import RowSample
+    from attnscope.statistics._row_draws import RowSample
     from attnscope.statistics._words import WordReading
 
 
@@ -209,7 +209,7 @@ def dimensions(name: str) -> tuple[str, ...]:
     >>> dimensions("equal_entropy")
     ('text', 'layer')
     """
-    own = name.removeprefix(EQUAL).removesuffix(BY_GROUP).removesuffix(ERROR).removesuffix(FREEDOM)
+    own = without_end(name.removeprefix(EQUAL).removesuffix(BY_GROUP))
     along = KNOWN[own].along
     along += ("group_query",) if name.endswith(BY_GROUP) else ()
     of_head = () if name.startswith(EQUAL) else ("head",)

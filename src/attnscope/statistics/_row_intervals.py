@@ -1,46 +1,113 @@
-"""How far statistics from some rows may lie from those of all: intervals, from their standard errors."""
+"""How far statistics from some rows may lie from those of all: intervals, from what the drawn rows tell."""
 
 from __future__ import annotations
 
+import numpy as np
 import xarray as xr
 
-from attnscope.statistics._catalogue import ERROR, FREEDOM, wording
+from attnscope.statistics._catalogue import EFFECTIVE, ERROR, FREEDOM, SKEWNESS, wording
 
+FEWEST = 8  # effective rows: measured, intervals from fewer hold less often than they say
+_MOST_SKEW = 1.5  # of an estimate; what is found above it is an accident of few rows
+_LEAST_SKEW = 1e-6  # below it the transformation is the identity, and its inverse 0 / 0
 _OF_HEADS = 2  # dimensions: layer, head
 
 
 def intervals_note(results: xr.Dataset) -> str:
-    """How wide the intervals are, in words."""
-    widest = {
-        name: float(width.max()) for name, width in intervals(results).items() if width.ndim == _OF_HEADS
-    }
-    said = [f"{name} ± {width:.2g} {wording(str(name)).units}" for name, width in widest.items()]
-    return f" Widest 95% intervals of a head's mean over these windows: {', '.join(said)}." if said else ""
+    """How wide the intervals are, in words, and of how many heads none is told."""
+    bounds = {str(name): each for name, each in intervals(results).items() if each.ndim == 1 + _OF_HEADS}
+    widths = {name: each.sel(bound="high") - each.sel(bound="low") for name, each in bounds.items()}
+    said = [
+        f"{name} {float(width.max()):.2g} {wording(name).units}"
+        for name, width in widths.items()
+        if width.notnull().any()
+    ]
+    untold = [
+        f"{name} of {number} heads" for name, width in widths.items() if (number := int(width.isnull().sum()))
+    ]
+    note = f" Widest 95% intervals of a head's mean over these windows, from end to end: {', '.join(said)}."
+    none = f" No interval is told where fewer than {FEWEST} rows carry an estimate: {', '.join(untold)}."
+    return (note if said else "") + (none if untold else "")
 
 
 def intervals(results: xr.Dataset) -> xr.Dataset:
-    """Half widths of 95% intervals of the means over the windows that were read, by the rows drawn alone.
+    """95% intervals of the means over the windows that were read, by the rows drawn alone.
 
-    That is how far the scan of all rows of the same windows may lie away; degrees of freedom are added up by the
-    formula of Welch and Satterthwaite. How far other texts may lie away is another question, which their spread
-    answers.
+    That is how far the scan of all rows of the same windows may lie away. How far other texts may lie away is another
+    question, which their spread answers.
+
+    Variances and third moments of windows are added up, degrees of freedom by the formula of Welch and Satterthwaite.
+    The interval is that of Student's t with the skewness of the estimate taken out (Hall 1992): see `without_skewness`.
+
+    Parameters
+    ----------
+    results
+        What `scan` returns with `rows`: statistics, each with its ``_error``, ``_freedom``, ``_skewness`` and
+        ``_effective_rows``.
+
+    Returns
+    -------
+    xr.Dataset
+        The statistics' own dimensions without ``text``, and ``bound``, "low" and "high", in their own units. NaN where
+        an estimate rests on fewer than 8 effective rows (Kish 1965): a row that was not drawn may then hold as much as
+        all that were, and nothing in the sample tells.
 
     Examples
     --------
     >>> import xarray as xr
-    >>> error = {"entropy_error": (("text", "head"), [[0.03], [0.04]])}
-    >>> results = xr.Dataset(error | {"entropy_freedom": (("text", "head"), [[60.0], [60.0]])})
-    >>> round(intervals(results).entropy.item(), 3)
-    0.05
+    >>> ends = {"": 1.0, "_error": 0.05, "_freedom": 60.0, "_skewness": 0.0, "_effective_rows": 40.0}
+    >>> results = xr.Dataset({f"entropy{end}": (("text", "head"), [[value]]) for end, value in ends.items()})
+    >>> intervals(results).entropy.values.round(3).tolist()
+    [[0.9, 1.1]]
     """
     from scipy import stats  # only where rows were drawn: it takes half a second
 
-    half: dict[str, xr.DataArray] = {}
-    for name in [str(name).removesuffix(ERROR) for name in results.data_vars if str(name).endswith(ERROR)]:
+    told: dict[str, xr.DataArray] = {}
+    for name in [
+        str(name).removesuffix(EFFECTIVE) for name in results.data_vars if str(name).endswith(EFFECTIVE)
+    ]:
+        estimate = results[name]
         variances = results[f"{name}{ERROR}"] ** 2
         variance = variances.sum("text")
         spread = (variances**2 / results[f"{name}{FREEDOM}"]).sum("text")
         freedom = (variance**2 / spread.where(spread > 0)).fillna(1.0)
+        third = (results[f"{name}{SKEWNESS}"] * variances**1.5).sum("text")
+        skewness = (third / variance.where(variance > 0) ** 1.5).fillna(0.0)
         times = freedom.copy(data=stats.t.ppf(0.975, freedom.values))
-        half[name] = times * variance**0.5 / results.sizes["text"]
-    return xr.Dataset(half)
+        windows = estimate.notnull().sum("text")
+        error = variance**0.5 / windows.where(windows > 0)
+        mean, enough = estimate.mean("text"), _effective(results, name) >= FEWEST
+        ends = [
+            (mean - error * without_skewness(sign * times, skewness)).where(enough) for sign in (1.0, -1.0)
+        ]
+        told[name] = xr.concat(ends, xr.IndexVariable("bound", ["low", "high"])).transpose(..., "bound")
+    return xr.Dataset(told)
+
+
+def without_skewness(quantile: xr.DataArray, skewness: xr.DataArray) -> xr.DataArray:
+    r"""Quantile of (estimate - truth) / error, from that of Student's t and the skewness g of the estimate.
+
+    A skewed estimate and its error go up and down together. :math:`x + g x^2 / 3 + g^2 x^3 / 27 + g / 6` has no
+    skewness to first order, and grows with x (Hall 1992, On the removal of skewness by transformation, Journal of the
+    Royal Statistical Society B 54, 221-228); this is its inverse.
+
+    Examples
+    --------
+    >>> import xarray as xr
+    >>> two, skewness = xr.DataArray([2.0, -2.0]), xr.DataArray([0.5, 0.5])
+    >>> x = without_skewness(two, skewness)
+    >>> (x + skewness * x**2 / 3 + skewness**2 * x**3 / 27 + skewness / 6).values.round(9).tolist()
+    [2.0, -2.0]
+    """
+    known = skewness.clip(-_MOST_SKEW, _MOST_SKEW)
+    some = known.where(abs(known) > _LEAST_SKEW, _LEAST_SKEW)
+    return 3 / some * (np.cbrt(1 + some * (quantile - some / 6)) - 1)
+
+
+def _effective(results: xr.Dataset, name: str) -> xr.DataArray:
+    """As how many rows with parts alike those of all windows are; infinite where there is nothing to know."""
+    rows = results[f"{name}{EFFECTIVE}"]
+    parts = abs(results[name])
+    squares = (parts**2 / rows.where(rows > 0)).sum("text")
+    together = parts.sum("text") ** 2 / squares.where(squares > 0)
+    return together.where(squares > 0, rows.min("text"))

@@ -1,18 +1,17 @@
-"""Statistics from some queries of each window, drawn at random, with their standard errors."""
+"""Statistics from some queries of each window, drawn at random, with what their intervals need."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TYPE_CHECKING
 
-import numpy as np
 import torch
 
-from attnscope.attention import measure_sampled
-from attnscope.checks import check_whole
-from attnscope.errors import AttnscopeError
-from attnscope.statistics._catalogue import ERROR, FREEDOM, KNOWN, STATISTICS
-from attnscope.statistics._rows import Rows, reduce_call
+from attnscope.attention import bin_ranges, measure_by_level, measure_rows
+from attnscope.statistics._catalogue import EFFECTIVE, ERROR, FREEDOM, KNOWN, SKEWNESS, STATISTICS
+from attnscope.statistics._row_draws import RowSample, sizes_of
+from attnscope.statistics._rows import Rows, reduce_call, there
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -20,177 +19,211 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from attnscope.attention import AttentionCall, Need, RowMeasures
+    from attnscope.statistics._row_draws import Draw
 
-LEAST = 16  # rows of a window: with fewer, a standard error knows too little of itself
 OF_ALL_ROWS = frozenset({"band", "columns"})  # had of every row from its log-sum-exp
-
-
-@dataclass(frozen=True)
-class RowSample:
-    """How rows are drawn.
-
-    Attributes
-    ----------
-    rows
-        Of each window; an even number.
-    seed
-        Of the random numbers, with the number of the window.
-    first
-        Number of the first window of a batch.
-
-    Raises
-    ------
-    AttnscopeError
-        If `rows` is odd, or too small for an interval.
-    """
-
-    rows: int
-    seed: int = 0
-    first: int = 0
-
-    def __post_init__(self) -> None:
-        check_whole(LEAST, rows=self.rows)
-        if self.rows % 2:
-            raise AttnscopeError(
-                f"rows (--rows) is {self.rows}; expected an even number: they are drawn in pairs"
-            )
-
-    def draw(self, lengths: Sequence[int]) -> Draw:
-        """Draw rows of windows of these lengths: the same for every call on the same windows.
-
-        Two are drawn, without replacement, from each of `rows` / 2 strata: see `strata_edges`. Of a window with no more
-        than `rows` queries all are taken, and nothing is estimated.
-
-        Examples
-        --------
-        >>> draw = RowSample(rows=16).draw([100, 10])
-        >>> draw.queries[0].tolist()
-        [0, 1, 3, 4, 9, 12, 16, 18, 34, 39, 53, 58, 76, 78, 82, 88]
-        >>> draw.weight.sum(1).tolist(), draw.spread[1].tolist()
-        ([100.0, 10.0], [0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0])
-        """
-        strata = self.rows // 2
-        queries = np.zeros((len(lengths), self.rows), dtype=np.int64)
-        weight, spread = np.zeros((len(lengths), self.rows)), np.zeros((len(lengths), strata))
-        for text, length in enumerate(lengths):
-            if length <= self.rows:
-                queries[text, :length], weight[text, :length] = np.arange(length), 1.0
-                continue
-            random = np.random.default_rng([self.seed, self.first + text, length])
-            edges = strata_edges(length, strata)
-            size = np.diff(edges)
-            pair = random.integers(0, [size, size - 1])
-            pair[1] += pair[1] >= pair[0]  # another one of the same stratum
-            queries[text] = np.sort(edges[:-1] + pair, axis=0).T.reshape(-1)
-            weight[text] = np.repeat(size / 2, 2)
-            spread[text] = np.sqrt(1 - 2 / size)
-        return Draw(torch.from_numpy(queries), torch.from_numpy(weight), torch.from_numpy(spread))
-
-
-def strata_edges(length: int, strata: int) -> np.ndarray:
-    """First query of each stretch of neighbours from which two are drawn, and the end; short ones at the beginning.
-
-    Half of the draws are spread evenly over the window, half over the logarithm of the place: the first queries of a
-    causal model see few keys, and differ most from each other.
-
-    Examples
-    --------
-    >>> strata_edges(100, 8).tolist()
-    [0, 2, 6, 15, 27, 43, 61, 80, 100]
-    """
-    place = np.arange(length + 1)
-    density = place / length + np.log1p(place) / np.log1p(length)
-    edges = np.interp(np.arange(strata + 1) * 2 / strata, density, place).round().astype(int)
-    # two queries at least in each, counted from either end
-    least = 2 * np.arange(strata + 1)
-    edges = np.maximum.accumulate(edges - least) + least
-    return np.minimum(edges, length - least[::-1])
+_STEP = 2.0**-12  # of a row's part, by which its influence is found
 
 
 @dataclass(frozen=True, eq=False)
-class Draw:
-    """Rows that were drawn of some windows.
+class KnownOfAll:
+    """What is known of all rows, whichever are drawn.
 
     Attributes
     ----------
-    queries
-        ``(batch, row)``; neighbours 2h and 2h + 1 are of one stratum.
-    weight
-        ``(batch, row)``: how many rows each stands for; 0 where a window has no more.
-    spread
-        ``(batch, stratum)``: square root of the share of a stratum that was not drawn.
+    queries, keys
+        ``(batch,)``: real tokens on either side.
+    rows
+        ``(batch, head)``: how many rows are counted.
+    band
+        ``(batch, head, offset)``: the weights at each offset, summed over rows, if they are wanted.
     """
 
     queries: Tensor
-    weight: Tensor
-    spread: Tensor
+    keys: Tensor
+    rows: Tensor
+    band: Tensor | None
+
+    @classmethod
+    def of(cls, every: RowMeasures, valid: tuple[Tensor, Tensor]) -> KnownOfAll:
+        """From what was measured of every row; `valid` is of queries and keys, as in `reduce_call`."""
+        counted = valid[0][:, None] & (every.mass > 0)
+        band = every.band
+        if band is not None:
+            band = band.where(counted[..., None], 0.0).sum(2, dtype=torch.float64)
+        return cls(valid[0].sum(1), valid[1].sum(1), counted.sum(2), band)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class SampledRows(Rows):
     r"""Rows that stand for others.
 
-    A sum over all rows is estimated by :math:`\sum_h \frac{n_h}{2} (y_{h1} + y_{h2})`. To it, along a dimension before
-    all others, come as many neighbours as there are strata: the estimate with one stratum's difference
-    :math:`\sqrt{1 - 2 / n_h} \, \frac{n_h}{2} (y_{h1} - y_{h2})` added. The sum of their squared distances from it is
-    the usual unbiased estimate of its variance (Cochran 1977, Sampling techniques, section 5.4), and whatever smooth
-    function of sums a statistic is, the same holds of it in the limit (the delta method).
+    A sum over all rows is estimated by :math:`\sum_r w_r y_r`, with :math:`w_r = 1 / (N p_r)` for N draws of chance
+    :math:`p_r` (Hansen and Hurwitz 1943); a mean is divided by the estimated number of rows (Hajek 1971). To it, along
+    a dimension before all others, come as many neighbours as there are rows: the estimate with a small part of
+    :math:`w_r y_r` added. Whatever smooth function of sums a statistic is, what that moves is each row's influence (the
+    delta method).
+
+    Attributes
+    ----------
+    weight
+        ``(batch, head, row)``: :math:`w_r`.
+    is_drawn
+        ``(batch,)``: False where all rows of a window were taken, which have no influence.
+    known
+        What is known of all rows.
     """
 
     weight: Tensor
-    spread: Tensor
+    is_drawn: Tensor
+    known: KnownOfAll
 
     def total(self, values: Tensor) -> Tensor:
-        """Estimates of sums over all rows, ``(1 + stratum, batch, head, ...)``."""
+        """Estimates of sums over all rows, ``(1 + row, batch, head, ...)``."""
         more = (None,) * (values.ndim - 3)
         counted = values.double().where(self.counted[(..., *more)], 0.0)
-        weighted = counted * self.weight[(slice(None), None, slice(None), *more)]
-        first, second = weighted.unflatten(2, (-1, 2)).unbind(3)
-        away = (first - second) * self.spread[(slice(None), None, slice(None), *more)]
+        weighted = counted * self.weight[(..., *more)]
         estimate = weighted.sum(2)[None]
-        return torch.cat([estimate, estimate + away.movedim(2, 0)])
+        parts = weighted * self.is_drawn[(slice(None), None, None, *more)] * _STEP
+        return torch.cat([estimate, estimate + parts.movedim(2, 0)])
+
+    @cached_property
+    def band_sum(self) -> Tensor:
+        """That of all rows, which is known."""
+        band = there(self.known.band)
+        return band[None].expand(1 + self.weight.shape[-1], *band.shape)
+
+    @cached_property
+    def bin_sum(self) -> Tensor:
+        """``(1 + row, batch, head, bin)``: near bins are known, far ones the number of rows times a mean."""
+        far = self.total(there(self.measures.bins)) / self.count[..., None] * self.known.rows[..., None]
+        return self._with_near_bins(far)
+
+
+@dataclass(frozen=True, eq=False)
+class Influences:
+    """Drawn rows' parts in the error of an estimate.
+
+    Attributes
+    ----------
+    estimate
+        ``(batch, head, ...)``.
+    of_rows
+        ``(row, batch, head, ...)``: what each row moves it by.
+    share
+        ``(row, batch, head, ...)``: the share of all rows for which it stands.
+    """
+
+    estimate: Tensor
+    of_rows: Tensor
+    share: Tensor
+
+    def variance(self) -> tuple[Tensor, Tensor]:
+        """That of the estimate from the differences of the pairs, and its degrees of freedom.
+
+        Each difference has one degree of freedom (Satterthwaite 1946); its fourth power is 3 times too large.
+        """
+        first, second = self.of_rows.unflatten(0, (-1, 2)).unbind(1)
+        parts = (first - second).square()
+        variance = parts.sum(0)
+        freedom = 3 * variance**2 / parts.square().sum(0).clamp_min(torch.finfo(torch.float64).tiny) - 2
+        return variance, freedom.clamp(1, len(parts))
+
+    def third_moment(self) -> Tensor:
+        """The central one of the estimate, from neighbouring strata two by two.
+
+        A pair alone knows nothing of skewness. With m the mean of four and n = 4, n² / ((n - 1)(n - 2)) times the mean
+        of (u - m)³ is the unbiased third moment of each (Fisher 1929), and the sum of four has four of them.
+        """
+        fours = self.of_rows[: len(self.of_rows) // 4 * 4].unflatten(0, (-1, 4))
+        cubes = (fours - fours.mean(1, keepdim=True)).pow(3).sum((0, 1))
+        return cubes * (8 / 3) * (len(self.of_rows) / (4 * len(fours)))
+
+    def effective(self) -> Tensor:
+        """As how many rows with parts alike these are (Kish 1965): NaN where no row has any part."""
+        parts = self.of_rows + self.share * self.estimate
+        return parts.abs().sum(0).square() / parts.square().sum(0)
 
 
 def sampled_statistics(
     call: AttentionCall, need: Need, names: Sequence[str], valid: tuple[Tensor, Tensor], sample: RowSample
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    """Output and statistics of one call, those that need more than the log-sum-exp with a standard error each.
+    """Output and statistics of one call, those that need more than the log-sum-exp with what their intervals need.
 
     `valid` is of queries and keys, as in `reduce_call`.
     """
-    lengths = valid[0].sum(1)
-    draw = sample.draw(lengths.tolist())
-    device = call.query.device
-    output, every, some = measure_sampled(call, need, draw.queries.to(device))
+    output, every = measure_by_level(call, need)
+    known = KnownOfAll.of(every, valid)
+    counted = valid[0][:, None] & (every.mass > 0)
+    near = 0 if need.band is None else min(need.band, need.bins[0] - 1 if need.bins else need.band)
+    draw = sample.draw(known.queries.tolist(), sizes_of(call, every, counted, near))
     of_all = [name for name in names if set(KNOWN[name].needs) <= OF_ALL_ROWS]
     exact = reduce_call(every, of_all, *valid)
     others = [name for name in names if name not in of_all]
-    return output, exact | estimates(some, others, draw, lengths, valid[1].sum(1))
+    if not others:
+        return output, exact
+    queries = draw.queries.to(call.query.device).expand(-1, call.key.shape[1], -1)
+    some = measure_rows(call, replace(need, columns=None, band=None), queries)
+    found = estimates(some, others, draw, known)
+    if "bin_sum" in others:
+        found[f"bin_sum{EFFECTIVE}"].masked_fill_(_beyond(call, need, found["bin_sum"])[:, None], torch.inf)
+    return output, exact | found
 
 
-def estimates(
-    rows: RowMeasures, names: Sequence[str], draw: Draw, queries: Tensor, keys: Tensor
-) -> dict[str, Tensor]:
-    """Statistics of the rows that were drawn, each with its standard error and that one's degrees of freedom.
+def _beyond(call: AttentionCall, need: Need, bins: Tensor) -> Tensor:
+    """``(batch or 1, bin)``: those that no row reaches, whose weight is 0 for sure."""
+    start, stop = call.extent
+    left = (start - call.query_positions).amin(1)[:, None]
+    right = (stop - 1 - call.query_positions).amax(1)[:, None]
+    last = need.bins[-1]
+    ranges = torch.tensor(bin_ranges(need.band or 0, last), device=bins.device)
+    return (ranges[:, 1] < left) | (ranges[:, 0] > right)
 
-    `queries` and `keys` are how many there are in all, ``(batch,)``.
+
+def estimates(rows: RowMeasures, names: Sequence[str], draw: Draw, known: KnownOfAll) -> dict[str, Tensor]:
+    """Statistics of the rows that were drawn, each with what its interval needs: see `intervals`.
+
+    Parameters
+    ----------
+    rows
+        What was measured of the rows that were drawn.
+    names
+        Statistics.
+    draw
+        The rows.
+    known
+        Of all rows.
     """
-    weight, spread = (each.to(rows.mass.device) for each in (draw.weight, draw.spread))
-    counted = (weight > 0)[:, None] & (rows.mass > 0)
-    standing = SampledRows(rows, counted, queries, keys, weight=weight, spread=spread)
-    intervals: dict[str, Tensor] = {}
+    device = rows.mass.device
+    draw = draw.of_heads(rows.mass.shape[1])
+    weight, is_drawn = draw.weight.to(device), draw.is_drawn.to(device)
+    counted = (weight > 0) & (rows.mass > 0)
+    standing = SampledRows(
+        rows,
+        counted,
+        known.queries,
+        known.keys,
+        weight=weight,
+        is_drawn=is_drawn,
+        known=known,
+    )
+    share = (weight / weight.sum(-1, keepdim=True)).movedim(-1, 0)
+    found: dict[str, Tensor] = {}
     for name in names:
         estimate, *neighbours = KNOWN[name].reduce(standing)
-        variances = (torch.stack(neighbours) - estimate).square()
-        variance = variances.sum(0)
-        # each of the variances has one degree of freedom (Satterthwaite 1946); its square is 3 times too large
-        freedom = 3 * variance**2 / variances.square().sum(0).clamp_min(torch.finfo(torch.float64).tiny) - 2
-        intervals |= {
+        of_rows = (torch.stack(neighbours) - estimate) / _STEP
+        of = Influences(estimate, of_rows, share[(..., *(None,) * (estimate.ndim - 2))])
+        variance, freedom = of.variance()
+        found |= {
             name: estimate,
             f"{name}{ERROR}": variance.sqrt(),
-            f"{name}{FREEDOM}": freedom.clamp(1, len(variances)),
+            f"{name}{FREEDOM}": freedom,
+            f"{name}{SKEWNESS}": (of.third_moment() / variance.pow(1.5)).where(variance > 0, 0.0),
+            f"{name}{EFFECTIVE}": of.effective().where(
+                is_drawn[(..., *(None,) * (estimate.ndim - 1))], torch.inf
+            ),
         }
-    return intervals
+    return found
 
 
 def rows_note(count: int, names: Sequence[str]) -> str:

@@ -79,22 +79,22 @@ class Rows:
     @property
     def blocks(self) -> BlockSums:
         """The weights in blocks."""
-        return _there(_there(self.second).blocks)
+        return there(there(self.second).blocks)
 
     @property
     def received(self) -> Tensor:
         """``(batch, head, key)``: the weights on each key, summed over rows."""
-        return _there(_there(self.second).received)
+        return there(there(self.second).received)
 
     @property
     def recent(self) -> Tensor:
         """``(batch, head, key)``: the same over the last rows, those of the observation window."""
-        return _there(_there(self.second).recent)
+        return there(there(self.second).recent)
 
     @property
     def offset_sum(self) -> Tensor:
         """``(batch, head, offset)``: tr_t at every offset."""
-        return _there(_there(self.second).offsets)
+        return there(there(self.second).offsets)
 
     def total(self, values: Tensor) -> Tensor:
         """Sum over the counted rows of ``(batch, head, query, ...)``: ``(batch, head, ...)``, float64."""
@@ -116,13 +116,15 @@ class Rows:
 
         See docs/mathematics.md, Offset profile.
         """
-        return self.total(_there(self.measures.band))
+        return self.total(there(self.measures.band))
 
     @cached_property
     def bin_sum(self) -> Tensor:
         """``(batch, head, bin)``: the weights in each bin, summed over rows; near bins are read off the band."""
-        band, bins = self.band_sum, _there(self.measures.bins)
-        far = self.total(bins)
+        return self._with_near_bins(self.total(there(self.measures.bins)))
+
+    def _with_near_bins(self, far: Tensor) -> Tensor:
+        band = self.band_sum
         reach = band.shape[-1] // 2
         near = [
             band[..., first + reach : last + reach + 1].sum(-1)
@@ -142,9 +144,9 @@ class Rows:
     @property
     def attention_distance(self) -> Tensor:
         """``(batch, head)``: mean distance of the weight; where no row looks right, by its mean offset."""
-        offsets = _there(self.second).offsets
+        offsets = there(self.second).offsets
         if offsets is None:
-            return -self.mean(self.measures.mass * _there(self.measures.mean_offset)) / self.mass
+            return -self.mean(self.measures.mass * there(self.measures.mean_offset)) / self.mass
         reach = offsets.shape[-1] // 2
         away = torch.arange(-reach, reach + 1, device=offsets.device).abs().double()
         return offsets @ away / offsets.sum(-1)
@@ -176,12 +178,12 @@ class Rows:
     @property
     def first_token(self) -> Tensor:
         """``(batch, head)``: weight on the first real key."""
-        return self.mean(_there(self.measures.columns)[..., FIRST])
+        return self.mean(there(self.measures.columns)[..., FIRST])
 
     @property
     def special_tokens(self) -> Tensor:
         """``(batch, head)``: weight on special tokens."""
-        return self.mean(_there(self.measures.columns)[..., SPECIAL])
+        return self.mean(there(self.measures.columns)[..., SPECIAL])
 
     @property
     def group_weight(self) -> Tensor:
@@ -189,14 +191,14 @@ class Rows:
 
         Rows sum to 1 over key groups, less a learned sink. NaN where either group has no token in a text.
         """
-        on_keys = _there(self.measures.columns)[..., GROUPS:].double()
+        on_keys = there(self.measures.columns)[..., GROUPS:].double()
         return self._by_groups(self._members.mT @ on_keys.where(self.counted[..., None], 0.0))
 
     @property
     def place_group_weight(self) -> Tensor:
         """The same, of a head that has these weights at each place, whatever stands there; see `Places`."""
-        places = _there(_there(self.groups).places)
-        on_first = _there(self.measures.columns)[..., FIRST]
+        places = there(there(self.groups).places)
+        on_first = there(self.measures.columns)[..., FIRST]
         sums = places.sums(self.measures, on_first, self.counted)
         mass = self.measures.mass.double().where(self.counted, 0.0)
         return self._by_groups(places.fitted(sums, mass, self._members))
@@ -204,22 +206,22 @@ class Rows:
     @property
     def _members(self) -> Tensor:
         """Indicators of the groups of queries, ``(batch, head, query, group)``; of counted rows alone."""
-        groups = _there(self.groups)
+        groups = there(self.groups)
         return groups.columns(groups.queries).double()[:, None] * self.counted[..., None]
 
     def _by_groups(self, sums: Tensor) -> Tensor:
         """Means over queries from sums over them; NaN where either group is not there."""
-        groups = _there(self.groups)
+        groups = there(self.groups)
         rows = self._members.sum(2)[..., None]
         present = (rows > 0) & groups.columns(groups.keys).any(1)[:, None, None]
         return (sums / rows.clamp_min(1)).where(present, torch.nan)
 
     def mean_of(self, measure: str) -> Tensor:
         """``(batch, head)``: mean over rows of a field of `RowMeasures`."""
-        return self.mean(_there(getattr(self.measures, measure)))
+        return self.mean(there(getattr(self.measures, measure)))
 
 
-def _there(measured: Measured | None) -> Measured:
+def there(measured: Measured | None) -> Measured:
     if measured is None:  # the planner asked for it
         raise AttnscopeError("a statistic was reduced that was not measured")
     return measured
