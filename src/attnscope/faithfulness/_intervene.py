@@ -24,7 +24,7 @@ from attnscope.faithfulness.passes import ABLATIONS, Ablation
 from attnscope.progress import Tell, tell_nobody
 from attnscope.statistics import window_length
 from attnscope.store import RunFolder, Signature, keeping_elsewhere
-from attnscope.tasks import way_in
+from attnscope.tasks import Task, way_in
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -45,7 +45,7 @@ def intervene(
     tokenizer: Tokenizer = None,
     out: str | Path | Callable[[Signature], Path] | None = None,
     repair: bool = False,
-    task: str | None = None,
+    task: str | Task | None = None,
     ray: str | None = None,
     workers: int | None = None,
     ray_gpus: float | None = None,

@@ -34,7 +34,7 @@ from attnscope.mechanism.evidence import Sums, sums_of
 from attnscope.progress import Progress, Tell, tell_nobody
 from attnscope.statistics import window_length
 from attnscope.store import InUseError, RunFolder, Signature, is_finished, keeping_elsewhere
-from attnscope.tasks import Parts, Share, Task, do_share, pending, way_in
+from attnscope.tasks import Part, Parts, Share, Task, do_share, pending, way_in
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -54,7 +54,7 @@ def explain(
     tokenizer: Tokenizer = None,
     out: str | Path | Callable[[Signature], Path] | None = None,
     repair: bool = False,
-    task: str | None = None,
+    task: str | Task | None = None,
     ray: str | None = None,
     workers: int | None = None,
     ray_gpus: float | None = None,
@@ -220,7 +220,7 @@ def _by_task(
         return ended(run)
 
 
-def _read_share(study: Study, part: RunFolder, share: Share) -> None:
+def _read_share(study: Study, part: Part, share: Share) -> None:
     """A task's units of the pass over the texts."""
     for sums in study.gather_units(share):
         part.append(sums, int(sums.text[0]))

@@ -130,7 +130,7 @@ class _Unit:
 
 @dataclass(eq=False)
 class _InMemory:
-    """In place of a part of a run: it has what others hold, and takes what is measured."""
+    """A part of a run in memory: it has what others hold, and takes what is measured."""
 
     held: Sequence[range]
     pieces: list[tuple[int, xr.Dataset]] = field(default_factory=list["tuple[int, xr.Dataset]"])
@@ -146,7 +146,7 @@ class _InMemory:
 
 def _measured(number: int, held: Sequence[range], measure: Measure) -> _Unit | None:
     """A unit, counted from 0; None where there is no such unit."""
-    part: Any = _InMemory(held)
+    part = _InMemory(held)
     share = Share(Task(number + 1, _ALL), part)
     measure(part, share)
     if number >= len(share.starts):

@@ -87,7 +87,7 @@ def do_share(
         if not part.complete:
             share = Share(task, part, unit)
             measure(part, share)
-            share.finish(attributes=attributes)
+            part.finish(**share.state(), attributes=attributes)
     return Parts(folder, signature)
 
 

@@ -13,7 +13,7 @@ from attnscope.checks import check_real, check_whole
 from attnscope.errors import AttnscopeError
 from attnscope.progress import Tell, tell_nobody
 from attnscope.store import keeping_elsewhere
-from attnscope.tasks import way_in
+from attnscope.tasks import Task, way_in
 from attnscope.translation._lines import Lines, check_parallel, lines_of_text
 from attnscope.translation.alignment._aligned import Aligned, aligned_of
 from attnscope.translation.alignment._kept import in_memory, kept
@@ -32,7 +32,7 @@ def align(
     gold_first: int = 1,
     tokenizer: Any = None,
     out: str | Path | None = None,
-    task: str | None = None,
+    task: str | Task | None = None,
     ray: str | None = None,
     workers: int | None = None,
     ray_gpus: float | None = None,
