@@ -14,11 +14,11 @@ from attnscope.errors import AttnscopeError
 from attnscope.store import TASKS
 
 if TYPE_CHECKING:
-    from attnscope.store import Signature
-    from attnscope.tasks._share import Part, Share
+    from attnscope.store import RunFolder, Signature
+    from attnscope.tasks._share import Share
 
 #: Adds to a part of a run the units that a share does not pass over, asked of every batch in turn.
-Measure: TypeAlias = "Callable[[Part, Share], object]"
+Measure: TypeAlias = "Callable[[RunFolder, Share], object]"
 
 _IN_NUMBERS = re.compile(r"(\d{1,6})/(\d{1,6})")
 
