@@ -111,4 +111,4 @@ def part_of(run, number, count, *, until=None):
             if not share(unit):
                 part.append(profiles(unit), unit.start)
         if until is None:
-            share.finish(attributes={"model": "m", "padding": "One at a time."})
+            part.finish(**share.state(), attributes={"model": "m", "padding": "One at a time."})

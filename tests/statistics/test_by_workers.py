@@ -125,7 +125,7 @@ def test_what_a_stopped_scan_has_measured_is_kept(first, runs, tmp_path, monkeyp
 
 
 def test_workers_that_read_other_texts_are_refused():
-    agreed = _by_workers._Agreed()
+    agreed = _by_workers._agreeing()
     for sha in ("a", "a"):
         agreed(Opened(Signature("scan", corpus={"sha256": sha}), {}, None))
     with pytest.raises(

@@ -85,6 +85,22 @@ Task = Annotated[
         show_default="all of it",
     ),
 ]
+Ray = Annotated[
+    str | None,
+    typer.Option(
+        metavar="local|auto|HOST:PORT",
+        help="Ray whose actors measure: on this machine alone, on the cluster it is part of, or on the one of that "
+        "address.",
+        show_default="this process measures",
+    ),
+]
+Workers = Annotated[
+    int | None, typer.Option(help="Number of Ray's actors.", show_default="as many as there is room for")
+]
+RayGpus = Annotated[
+    float | None,
+    typer.Option(help="GPUs of each actor, or the part of one.", show_default="1 where there are any"),
+]
 Device = Annotated[
     str | None, typer.Option(help="Device: cpu, cuda, ...", show_default="cuda if there is one")
 ]

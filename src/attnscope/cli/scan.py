@@ -112,22 +112,6 @@ _Chat = Annotated[
 _ChatTemplate = Annotated[
     Path | None, typer.Option(help="Jinja file that writes chats out.", show_default="the tokenizer's own")
 ]
-_Ray = Annotated[
-    str | None,
-    typer.Option(
-        metavar="local|auto|HOST:PORT",
-        help="Ray whose actors measure: on this machine alone, on the cluster it is part of, or on the one of that "
-        "address.",
-        show_default="this process measures",
-    ),
-]
-_Workers = Annotated[
-    int | None, typer.Option(help="Number of Ray's actors.", show_default="as many as there is room for")
-]
-_RayGpus = Annotated[
-    float | None,
-    typer.Option(help="GPUs of each actor, or the part of one.", show_default="1 where there are any"),
-]
 _Words = Annotated[
     str | None,
     typer.Option(
@@ -195,9 +179,9 @@ def scan(
     out: options.Out = None,
     repair: options.Repair = False,
     task: options.Task = None,
-    ray: _Ray = None,
-    workers: _Workers = None,
-    ray_gpus: _RayGpus = None,
+    ray: options.Ray = None,
+    workers: options.Workers = None,
+    ray_gpus: options.RayGpus = None,
     device: options.Device = None,
     dtype: options.Dtype = None,
     device_map: options.DeviceMap = None,

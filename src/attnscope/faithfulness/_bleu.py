@@ -86,7 +86,7 @@ def bleu_without_heads(
             f"{inquiry.loaded.name} shares a layer's weights with others, so that while it translates its calls "
             "cannot be told apart: measure the loss instead (intervene)"
         )
-    means = inquiry.means() if ablation == "mean" else None
+    means = inquiry.means if ablation == "mean" else None
     systems = {WHOLE: _translated(inquiry, texts, beams, None, None)}
     for done, (layer, head) in enumerate(chosen):
         stands_in = torch.zeros(1) if means is None else means.of(layer)[head]

@@ -83,7 +83,7 @@ def effects(
         ``questions`` of each text. All are means over the tokens that the text is asked for.
     """
     places = [place for place in inquiry.slices() if not done(range(place.start, place.stop))]
-    means = inquiry.means() if "mean" in ablations and places else None
+    means = inquiry.means if "mean" in ablations and places else None
     for place in places:
         yield _of_batch(inquiry, place, ablations, means, variants, steps)
         tell(place.stop)

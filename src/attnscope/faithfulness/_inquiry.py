@@ -140,6 +140,7 @@ class Inquiry:
             passes.plain(self.batch(slice(0, 1)).reading.inputs(self.model))
             return passes.outputs
 
+    @cached_property
     @torch.no_grad()
     def means(self) -> HeadMeans:
         """Mean output of every head over all texts: one pass over them."""

@@ -24,7 +24,7 @@ from attnscope.faithfulness.passes import ABLATIONS, Ablation
 from attnscope.progress import Tell, tell_nobody
 from attnscope.statistics import window_length
 from attnscope.store import RunFolder, Signature, keeping_elsewhere
-from attnscope.tasks import task_in
+from attnscope.tasks import Task, way_in
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -45,7 +45,10 @@ def intervene(
     tokenizer: Tokenizer = None,
     out: str | Path | Callable[[Signature], Path] | None = None,
     repair: bool = False,
-    task: str | None = None,
+    task: str | Task | None = None,
+    ray: str | None = None,
+    workers: int | None = None,
+    ray_gpus: float | None = None,
     window: int | None = None,
     limit: int = DEFAULT_TEXTS,
     batch_size: int | None = None,
@@ -89,6 +92,8 @@ def intervene(
     task
         Which part of the effects this process measures, as in `attnscope.scan`: every N-th batch. The last one to
         finish makes what stands beside them.
+    ray, workers, ray_gpus
+        Have the same units measured by actors of Ray, as in `attnscope.scan`; `out` keeps them. See docs/clusters.md.
     window
         Tokens of a window; by default what the model takes, at most 512.
     limit
@@ -147,7 +152,7 @@ def intervene(
     >>> effects["effects"].loss_change.dims
     ('text', 'ablation', 'layer', 'head')
     """
-    chosen, part = _checked(ablations), task_in(task, out)
+    part, chosen = way_in(intervene, locals(), share=0.9), _checked(ablations)
     check_whole(1, limit=limit, window=window, batch_size=batch_size, variants=variants, band=band)
     check_whole(0, steps=steps)
     check_seed(seed)

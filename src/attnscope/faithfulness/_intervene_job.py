@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from attnscope.faithfulness._stored import StoredParts
     from attnscope.faithfulness.passes import Ablation
     from attnscope.store import RunFolder
+    from attnscope.tasks import Part
 
 
 @dataclass(eq=False)
@@ -59,7 +60,7 @@ class InterventionJob:
         self.measure(run, run.holds)
         return run.results()
 
-    def measure(self, run: RunFolder, done: Callable[[range], bool]) -> None:
+    def measure(self, run: Part, done: Callable[[range], bool]) -> None:
         """Add effects on single texts to a run, but those that are done."""
         for part in self._effects(done):
             run.append(part, int(part.text[0]))

@@ -46,7 +46,7 @@ def changes_by_sets(
         The batches; by default all.
     """
     places = inquiry.slices() if places is None else places
-    means = inquiry.means() if ablation == "mean" and means is None else means
+    means = inquiry.means if ablation == "mean" and means is None else means
     bounds = np.cumsum([0, *inquiry.heads])
     changes: list[np.ndarray] = []
     for place, of_batch in zip(places, sets, strict=True):

@@ -28,13 +28,13 @@ from attnscope.mechanism._analysis import Analysis
 from attnscope.mechanism._catalogue import ANALYSES
 from attnscope.mechanism._other_table import OtherTable
 from attnscope.mechanism._stored import StoredAnalyses, load_explanation
-from attnscope.mechanism._study import DEFAULT_TEXTS, Study, Tokenizer, equal_windows
+from attnscope.mechanism._study import DEFAULT_TEXTS, READING, Study, Tokenizer, equal_windows
 from attnscope.mechanism.arrays import Completion, in_band
 from attnscope.mechanism.evidence import Sums, sums_of
 from attnscope.progress import Progress, Tell, tell_nobody
 from attnscope.statistics import window_length
 from attnscope.store import InUseError, RunFolder, Signature, is_finished, keeping_elsewhere
-from attnscope.tasks import Parts, Share, Task, do_share, pending, task_in
+from attnscope.tasks import Part, Parts, Share, Task, do_share, pending, way_in
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -54,7 +54,10 @@ def explain(
     tokenizer: Tokenizer = None,
     out: str | Path | Callable[[Signature], Path] | None = None,
     repair: bool = False,
-    task: str | None = None,
+    task: str | Task | None = None,
+    ray: str | None = None,
+    workers: int | None = None,
+    ray_gpus: float | None = None,
     window: int | None = None,
     limit: int = DEFAULT_TEXTS,
     band: int = 10,
@@ -94,6 +97,8 @@ def explain(
     task
         Which part of the texts this process reads, as in `attnscope.scan`: every N-th unit of 16 batches. The last one
         to finish makes the analyses, of which some read a few texts more.
+    ray, workers, ray_gpus
+        Have the same units read by actors of Ray, as in `attnscope.scan`; `out` keeps them. See docs/clusters.md.
     window
         Tokens of a window; all are equally long, shorter ones are left out. By default what the model takes.
     limit
@@ -138,7 +143,7 @@ def explain(
     >>> bool(tree["verdict"].agree.sel(layer=0).any())
     True
     """
-    part = task_in(task, out)
+    part = way_in(explain, locals(), share=READING)
     refuse_senses("explain", MODEL if model is None else model, texts, field=field, revision=revision)
     corpus, target = texts_and_targets(texts, targets, field=field, by_line=by_line)
     check_whole(
@@ -220,7 +225,7 @@ def _by_task(
         return ended(run)
 
 
-def _read_share(study: Study, part: RunFolder, share: Share) -> None:
+def _read_share(study: Study, part: Part, share: Share) -> None:
     """A task's units of the pass over the texts."""
     for sums in study.gather_units(share):
         part.append(sums, int(sums.text[0]))

@@ -148,10 +148,13 @@ class Study:
     def gather_units(self, done: Callable[[range], bool]) -> Iterator[xr.Dataset]:
         """Sums of unit after unit of the texts, but those that are done, for `evidence` in another process."""
         with borrowed(self.model):
-            gathering = Gathering(self.model, self.windows, band=self.band, layer=self.layer, head=self.head)
-            for texts in gathering.units():
+            for texts in self._gathering.units():
                 if not done(texts):
-                    yield labelled_sums(gathering.read(texts, self._tell_reading), texts)
+                    yield labelled_sums(self._gathering.read(texts, self._tell_reading), texts)
+
+    @cached_property
+    def _gathering(self) -> Gathering:
+        return Gathering(self.model, self.windows, band=self.band, layer=self.layer, head=self.head)
 
     def _tell_reading(self, done: int, total: int) -> None:
         self.tell(Progress("reading the texts", READING * done / total))

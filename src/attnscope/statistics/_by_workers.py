@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import stat
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import xarray as xr
 
 from attnscope.capture import Team
-from attnscope.corpus import is_standard_input, kept
-from attnscope.errors import AttnscopeError
+from attnscope.corpus import kept
 from attnscope.progress import Progress, Tell, tell_nobody
 from attnscope.statistics._keep import measured
 from attnscope.statistics._units import Measured, Opened, Recipe, Units
+from attnscope.tasks import Agreed, check_sent
 from attnscope.workers import Crew, RayEngine
 
 if TYPE_CHECKING:
@@ -37,18 +36,7 @@ def scan_by_workers(
         What cannot be sent to a worker, and for anything that the caller can mend: see the message.
     """
     texts, of_texts["targets"] = kept(texts), kept(of_texts["targets"])
-    for name, given in {"model": model, "tokenizer": asked.processor}.items():
-        if given is not None and not isinstance(given, str | Path):
-            raise AttnscopeError(
-                f"the {name} is an object in this process, which is not sent to workers (--ray): give its folder or "
-                "hub id"
-            )
-    for sources in (texts, of_texts["targets"]):
-        _refuse_read_once(sources)
-    if asked.loading.device is not None and ":" in asked.loading.device:
-        raise AttnscopeError(
-            f"device (--device) is {asked.loading.device}, and Ray says which GPU a worker has: give cuda"
-        )
+    check_sent(model, asked.processor, asked.loading.device, texts, of_texts["targets"])
     recipe = Recipe(
         str(model),
         texts,
@@ -60,7 +48,7 @@ def scan_by_workers(
     tell = asked.progress or tell_nobody
     tell(Progress("start workers", 0.0))
     with RayEngine(cluster, recipe) as engine:
-        return measured_by(Crew(engine, engine.size, _Agreed()), asked, tell)
+        return measured_by(Crew(engine, engine.size, _agreeing()), asked, tell)
 
 
 def measured_by(crew: Crew, asked: Asked, tell: Tell) -> xr.Dataset:
@@ -93,19 +81,10 @@ class ByWorkers:
         return sampled
 
 
-class _Agreed:
+def _agreeing() -> Callable[[Opened], None]:
     """All workers must read the same."""
-
-    def __init__(self) -> None:
-        self.signature: Any = None
-
-    def __call__(self, opened: Opened) -> None:
-        self.signature = self.signature or opened.signature
-        differing = self.signature.differences(opened.signature)
-        if differing:
-            raise AttnscopeError(
-                f"workers do not agree: with one of them {differing[0]}. All need the same files and versions"
-            )
+    agreed = Agreed()
+    return lambda opened: agreed(opened.signature)
 
 
 def _measure(number: int, done: Callable[[range], bool], units: Units) -> Measured | None:
@@ -114,23 +93,3 @@ def _measure(number: int, done: Callable[[range], bool], units: Units) -> Measur
 
 def _sample(results: xr.Dataset, asked: Sequence[tuple[int, int]], units: Units) -> xr.Dataset:
     return units.job.sample(results, asked)
-
-
-def _refuse_read_once(sources: Any) -> None:
-    """Refuse what each worker would have to read, and one alone can."""
-    if isinstance(sources, Iterator):
-        raise AttnscopeError(
-            "texts of a generator are not sent to workers (--ray): write them to a file, and give its path"
-        )
-    for source in sources if isinstance(sources, list) else [sources]:
-        if isinstance(source, Path) and (is_standard_input(source) or _is_pipe(source)):
-            raise AttnscopeError(
-                f"{source} is read once, and each worker (--ray) reads all texts: write it to a file"
-            )
-
-
-def _is_pipe(path: Path) -> bool:
-    try:
-        return stat.S_ISFIFO(path.stat().st_mode)
-    except (OSError, ValueError):
-        return False

@@ -29,7 +29,7 @@ from attnscope.statistics.images import scan_images
 from attnscope.statistics.pictured import scan_pictured
 from attnscope.statistics.sounds import scan_sounds
 from attnscope.store import Signature, keeping_elsewhere
-from attnscope.workers import Cluster
+from attnscope.workers import cluster_of
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -233,7 +233,10 @@ def scan(
         "words": words,
         "by": by,
     }
-    cluster = _cluster(ray, workers, ray_gpus, task=task, tp_plan=tp_plan, until=until)
+    if task is not None and tp_plan is not None:
+        raise AttnscopeError("task (--task) does not go with tp_plan (--tp-plan): leave out one of them")
+    besides = {"task (--task)": task, "tp_plan (--tp-plan)": tp_plan, "until (--until)": until}
+    cluster = cluster_of(ray, workers, ray_gpus, besides=besides)
     device = _own_device() if task == "env" and device is None else device
     placement = _placement(device_map, max_memory)
     asked = Asked(
@@ -302,34 +305,6 @@ def _placement(
             "max_memory (--max-memory) says nothing without device_map (--device-map): give both"
         )
     return None
-
-
-def _cluster(
-    ray: str | None,
-    workers: int | None,
-    gpus: float | None,
-    *,
-    task: str | None,
-    tp_plan: str | None,
-    until: float | None,
-) -> Cluster | None:
-    """Whose workers measure; None for this process."""
-    if task is not None and tp_plan is not None:
-        raise AttnscopeError("task (--task) does not go with tp_plan (--tp-plan): leave out one of them")
-    if ray is None:
-        if workers is not None or gpus is not None:
-            raise AttnscopeError(
-                "workers (--workers) and ray_gpus (--ray-gpus) are of Ray: give ray (--ray) too"
-            )
-        return None
-    for flag, given in {
-        "task (--task)": task,
-        "tp_plan (--tp-plan)": tp_plan,
-        "until (--until)": until,
-    }.items():
-        if given is not None:
-            raise AttnscopeError(f"{flag} does not go with ray (--ray): leave out one of them")
-    return Cluster(ray, workers, gpus)
 
 
 def _refuse_of_texts(what: str, /, **given: object) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -12,12 +11,12 @@ from typing import TYPE_CHECKING
 import torch
 import xarray as xr
 
-from attnscope.errors import explaining
 from attnscope.statistics._asked import Asked
 from attnscope.statistics._keep import UNIT
 from attnscope.statistics._pools import stretches
 from attnscope.statistics._scan_texts import OfTexts, prepared
 from attnscope.store import Signature
+from attnscope.tasks import enter
 
 if TYPE_CHECKING:
     from attnscope.corpus import Sources, Window
@@ -132,10 +131,7 @@ class Recipe:
         AttnscopeError
             What `attnscope.scan` raises before it measures anything.
         """
-        with explaining(
-            f"{self.folder} is not there on a worker's machine", "Work on a disk that all machines share"
-        ):
-            os.chdir(self.folder)
+        enter(self.folder)
         torch.set_num_threads(1)
         shares = [0.0]
 

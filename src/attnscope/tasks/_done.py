@@ -82,11 +82,12 @@ def do_share(
     repair: bool = False,
 ) -> Parts:
     """Do one task of a run, as `by_task` does, and say what parts there are then."""
+    measure = task.measuring(measure, signature)
     with RunFolder(task.folder(folder), signature, repair=repair) as part:
         if not part.complete:
             share = Share(task, part, unit)
             measure(part, share)
-            share.finish(attributes=attributes)
+            part.finish(**share.state(), attributes=attributes)
     return Parts(folder, signature)
 
 

@@ -2,16 +2,30 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
-    from attnscope.store import RunFolder
+    import xarray as xr
+
     from attnscope.tasks._task import Task
 
 TEXTS, STARTS = (
     "texts",
     "units",
 )  # in the state of a part that is done: texts in all, and the first of each unit
+
+
+@runtime_checkable
+class Part(Protocol):
+    """What takes the results of some texts: a folder, or memory."""
+
+    def holds(self, texts: range) -> bool:
+        """Whether the results of these texts are there."""
+        ...
+
+    def append(self, results: xr.Dataset, first: int) -> None:
+        """Add the results of some texts, numbered from `first`."""
+        ...
 
 
 class Share:
@@ -27,7 +41,7 @@ class Share:
         How many batches are a unit.
     """
 
-    def __init__(self, task: Task, run: RunFolder, unit: int = 1) -> None:
+    def __init__(self, task: Task, run: Part, unit: int = 1) -> None:
         self.task, self.run, self.unit = task, run, unit
         self.batches = self.texts = 0
         self.starts: list[int] = []
@@ -41,6 +55,6 @@ class Share:
         self.texts = texts.stop
         return not mine or self.run.holds(texts)
 
-    def finish(self, **state: Any) -> None:
-        """All of it is measured."""
-        self.run.finish(**{TEXTS: self.texts, STARTS: self.starts}, **state)
+    def state(self) -> dict[str, Any]:
+        """What is noted of it when all of it is measured."""
+        return {TEXTS: self.texts, STARTS: self.starts}

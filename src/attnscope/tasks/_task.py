@@ -4,12 +4,21 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, TypeAlias
 
 from attnscope.errors import AttnscopeError
 from attnscope.store import TASKS
+
+if TYPE_CHECKING:
+    from attnscope.store import RunFolder, Signature
+    from attnscope.tasks._share import Share
+
+#: Adds to a part of a run the units that a share does not pass over, asked of every batch in turn.
+Measure: TypeAlias = "Callable[[RunFolder, Share], object]"
 
 _IN_NUMBERS = re.compile(r"(\d{1,6})/(\d{1,6})")
 
@@ -35,6 +44,10 @@ class Task:
     def does(self, unit: int) -> bool:
         """Whether a unit of the corpus, counted from 0, is this task's."""
         return unit % self.count == self.number - 1
+
+    def measuring(self, measure: Measure, signature: Signature) -> Measure:  # noqa: ARG002 for those who ask others
+        """What measures its units, of those that `measure` is told not to pass over: here, that itself."""
+        return measure
 
     def folder(self, run: Path) -> Path:
         """Where its part is kept, beside the run."""
@@ -69,7 +82,7 @@ def task_of(given: str) -> Task:
     return Task(int(matched[1]), int(matched[2]))
 
 
-def task_in(given: str | None, out: object) -> Task | None:
+def task_in(given: str | Task | None, out: object) -> Task | None:
     """Take a task of a run that is kept in a folder; None where a process does all of it.
 
     Raises
@@ -79,7 +92,7 @@ def task_in(given: str | None, out: object) -> Task | None:
     """
     if given is None:
         return None
-    task = task_of(given)
+    task = given if isinstance(given, Task) else task_of(given)
     if out is None:
         raise AttnscopeError("a task (--task) is a part of a run folder: name it with out")
     return task

@@ -1,4 +1,4 @@
-from ._cluster import Cluster
+from ._cluster import Cluster, cluster_of
 from ._crew import Crew
 from ._engine import Answered, Begin, Engine, Event, Lost, Ready, Request
 from ._ray import RayEngine
@@ -14,4 +14,5 @@ __all__ = [
     "RayEngine",
     "Ready",
     "Request",
+    "cluster_of",
 ]

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from attnscope.checks import check_real, check_whole, shortly
 from attnscope.errors import AttnscopeError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 LOCAL, HERE = "local", "auto"
 _HOST_AND_PORT = re.compile(r"[A-Za-z0-9._-]+:\d{1,5}")
@@ -65,3 +69,39 @@ class Cluster:
             return int(cpus)
         by_gpu = int(gpus) * int(1 / wanted + 1e-9) if wanted <= 1 else int(gpus // wanted)
         return min(int(cpus), by_gpu)
+
+
+def cluster_of(
+    ray: str | None, workers: int | None, gpus: float | None, *, besides: Mapping[str, object]
+) -> Cluster | None:
+    """Whose workers measure; None for this process.
+
+    Parameters
+    ----------
+    ray, workers, gpus
+        As they are given; see `Cluster`.
+    besides
+        What else was given, by name, which does not go with Ray.
+
+    Raises
+    ------
+    AttnscopeError
+        They do not go together, or are none.
+
+    Examples
+    --------
+    >>> cluster_of("local", 2, None, besides={"task (--task)": "1/2"})
+    Traceback (most recent call last):
+    ...
+    attnscope.errors.AttnscopeError: task (--task) does not go with ray (--ray): leave out one of them
+    """
+    if ray is None:
+        if workers is not None or gpus is not None:
+            raise AttnscopeError(
+                "workers (--workers) and ray_gpus (--ray-gpus) are of Ray: give ray (--ray) too"
+            )
+        return None
+    for flag, given in besides.items():
+        if given is not None:
+            raise AttnscopeError(f"{flag} does not go with ray (--ray): leave out one of them")
+    return Cluster(ray, workers, gpus)

@@ -62,7 +62,7 @@ class RayEngine:
         try:
             gpus = self._gpus()
             self.size = self.cluster.workers or self._room(gpus)
-            with explaining("what is scanned cannot be sent to workers", "Give folders and files by name"):
+            with explaining("what is asked for cannot be sent to workers", "Give folders and files by name"):
                 self._begin = self._ray.put(self.begin)
             self._kind = self._ray.remote(num_cpus=1, num_gpus=gpus, max_restarts=0)(_Holder)
         except BaseException:

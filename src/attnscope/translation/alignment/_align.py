@@ -13,7 +13,7 @@ from attnscope.checks import check_real, check_whole
 from attnscope.errors import AttnscopeError
 from attnscope.progress import Tell, tell_nobody
 from attnscope.store import keeping_elsewhere
-from attnscope.tasks import task_in
+from attnscope.tasks import Task, way_in
 from attnscope.translation._lines import Lines, check_parallel, lines_of_text
 from attnscope.translation.alignment._aligned import Aligned, aligned_of
 from attnscope.translation.alignment._kept import in_memory, kept
@@ -32,7 +32,10 @@ def align(
     gold_first: int = 1,
     tokenizer: Any = None,
     out: str | Path | None = None,
-    task: str | None = None,
+    task: str | Task | None = None,
+    ray: str | None = None,
+    workers: int | None = None,
+    ray_gpus: float | None = None,
     layer: int | None = None,
     head: int | None = None,
     end: str = "drop",
@@ -73,6 +76,8 @@ def align(
     task
         Which part of the pairs this process aligns, as in `attnscope.scan`: every N-th unit of 16 batches. The last one
         to finish puts the parts together; what the others return has no links and says so in `Aligned.task`.
+    ray, workers, ray_gpus
+        Have the same units aligned by actors of Ray, as in `attnscope.scan`; `out` keeps them. See docs/clusters.md.
     layer, head
         Of the decoder, from 0; None for the mean of all.
     end, step, words, batch_size
@@ -103,7 +108,7 @@ def align(
     Traceback (most recent call last):
     attnscope.errors.AttnscopeError: EncoderForMaskedLM is no encoder-decoder: ...
     """
-    part = task_in(task, out)
+    part = way_in(align, locals())
     check_whole(0, layer=layer, head=head, shown=shown)
     check_whole(1, batch_size=batch_size)
     check_whole(0, 1, gold_first=gold_first)

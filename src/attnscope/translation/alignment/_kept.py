@@ -6,14 +6,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from attnscope.store import VIEWS, InUseError, OwnedFolder, explained
-from attnscope.tasks import Parts, Share, Task, do_share, in_a_row, pending
+from attnscope.tasks import Part, Parts, Share, Task, do_share, in_a_row, pending
 from attnscope.translation.alignment._aligned import Aligned, aligned_of
 from attnscope.translation.alignment._stored import LINKS, RECORD, load_alignment, write_alignment
 
 if TYPE_CHECKING:
     import xarray as xr
 
-    from attnscope.store import RunFolder, Signature
+    from attnscope.store import Signature
     from attnscope.translation.alignment._work import Work
 
 _ASKED = "asked"  # in the folder's state: the signature of all that was asked for
@@ -45,7 +45,7 @@ def kept(work: Work, folder: Path, task: Task | None, shown: int) -> Aligned:
         with OwnedFolder(folder, "align") as owned:
             return _written(work, owned, asked, shown)
 
-    def measure(part: RunFolder, share: Share) -> None:
+    def measure(part: Part, share: Share) -> None:
         for links in work.units(share):
             part.append(links, int(links.text[0]))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -61,15 +62,18 @@ class Work:
             ``source_words`` and ``target_words (text)``, how many there are; ``links (text)`` of the layer and head
             asked for, ``links_of_heads (text, layer, head)`` where every head's are read.
         """
-        options = {name: self.run[name] for name in ("words", "batch_size")}
-        forcing = Forcing(self.model, self.tokenizer, self.sources, self.targets, **options)
         count, step = len(self.sources), UNIT * self.run["batch_size"]
         for start in range(0, count, step):
             lines = range(start, min(start + step, count))
             if not done(lines):
-                pairs = [self._linked(pair) for pair in forcing.pairs(lines, self._tell)]
+                pairs = [self._linked(pair) for pair in self._forcing.pairs(lines, self._tell)]
                 yield _labelled(pairs, lines)
         self._tell(count, count)
+
+    @cached_property
+    def _forcing(self) -> Forcing:
+        options = {name: self.run[name] for name in ("words", "batch_size")}
+        return Forcing(self.model, self.tokenizer, self.sources, self.targets, **options)
 
     def signature(self, layer: int | None, head: int | None, **settings: Any) -> Signature:
         """What links of that layer and head depend on."""

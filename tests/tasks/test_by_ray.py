@@ -1,0 +1,197 @@
+"""`explain`, `align` and `intervene` by workers that are lost: the results of one process, bit for bit."""
+
+import os
+import signal
+import sys
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+import xarray as xr
+
+import attnscope
+from attnscope import AttnscopeError
+from attnscope.mechanism import _explain
+from attnscope.mechanism.analyses import FORMS, SPECTRA, VERDICT
+from attnscope.mechanism.evidence import _gather
+from attnscope.store import Signature, is_finished
+from attnscope.tasks import Agreed, _by_ray, parts_of
+from attnscope.translation.alignment import LINKS, RECORD, _work
+from tests.translation.small_translators import small_model, small_tokenizer
+from tests.workers.simulated import Simulated
+
+WORDS = np.random.default_rng(0).choice(list("abcdefgh"), (9, 4))
+LINES = [" ".join(line) for line in WORDS]
+OPTIONS = {
+    "explain": {"limit": 6, "window": 12, "band": 4, "device": "cpu"},
+    "align": {"targets": LINES[::-1], "batch_size": 1, "shown": 2, "device": "cpu"},
+    "intervene": {"limit": 7, "window": 16, "batch_size": 2, "steps": 1, "why": False, "device": "cpu"},
+}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def few_analyses():
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(_explain, "ANALYSES", (FORMS, VERDICT, SPECTRA))
+        yield
+
+
+@pytest.fixture
+def small_units(monkeypatch):
+    """In this process; a process of Ray's has the usual ones."""
+    monkeypatch.setattr(_gather, "UNIT", 1)
+    monkeypatch.setattr("attnscope.mechanism.evidence._tokens.TOKENS_AT_ONCE", 24)
+    monkeypatch.setattr(_work, "UNIT", 2)
+
+
+@pytest.fixture(scope="module")
+def translator(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("translator")
+    small_model("bart").save_pretrained(folder)
+    small_tokenizer().save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture
+def call(translator):
+    def called(verb, out, **more):
+        model = translator if verb == "align" else "bundled"
+        texts = {"align": LINES, "explain": None, "intervene": None}[verb]
+        return getattr(attnscope, verb)(model, texts=texts, out=out, **OPTIONS[verb] | more)
+
+    return called
+
+
+def same(found: object, whole: object, folders: tuple[Path, Path]):
+    if isinstance(found, xr.DataTree) and isinstance(whole, xr.DataTree):
+        found, whole = found.copy(), whole.copy()
+        for tree in (found, whole):
+            del tree.attrs["run"]
+        return found.identical(whole)
+    return all(len({(folder / name).read_bytes() for folder in folders}) == 1 for name in (LINKS, RECORD))
+
+
+@pytest.fixture
+def here(monkeypatch, small_units):
+    """In place of Ray, workers in this process that die, and what they measured."""
+    measured, engines = [], []
+    own = _by_ray._measured
+
+    def noted(number, held, measure):
+        unit = own(number, held, measure)
+        measured.extend((number, first) for first, _ in (unit.pieces if unit else ()))
+        return unit
+
+    class Engine(Simulated):
+        def __init__(self, cluster, begin):
+            super().__init__(begin, seed=cluster.workers, deaths=2, size=cluster.workers)
+            engines.append(self)
+
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *_):
+            pass
+
+    monkeypatch.setattr(_by_ray, "RayEngine", Engine)
+    monkeypatch.setattr(_by_ray, "_measured", noted)
+    return measured, engines
+
+
+@pytest.mark.parametrize("verb", OPTIONS)
+def test_workers_that_are_lost_change_nothing(verb, call, here, tmp_path):
+    measured, engines = here
+    folders, told = (tmp_path / "whole", tmp_path / "run"), []
+    whole = call(verb, folders[0])
+    found = call(verb, folders[1], ray="local", workers=3, progress=told.append)
+    assert same(found, whole, folders)
+    assert engines[0].died == 2
+    assert len({*measured}) >= 3  # units, of which none was passed over
+    assert not parts_of(folders[1]).exists()
+    shares = [one.share for one in told]
+    assert shares == sorted(shares)
+    again = call(verb, folders[1], ray="local")  # finished: nobody is started
+    assert len(engines) == 1
+    assert same(again, whole, folders)
+
+
+@pytest.mark.parametrize("verb", OPTIONS)
+def test_a_command_that_was_stopped_goes_on(verb, call, here, tmp_path):
+    def stop(progress):
+        if progress.told.get("texts", 0) >= 4:
+            raise KeyboardInterrupt
+
+    measured, _ = here
+    folders = tmp_path / "whole", tmp_path / "run"
+    whole = call(verb, folders[0])
+    with pytest.raises(KeyboardInterrupt):
+        call(verb, folders[1], ray="local", workers=2, progress=stop)
+    assert not is_finished(folders[1])
+    kept = {int(piece.name.split("-")[0]) for piece in parts_of(folders[1]).glob("*/pieces/*")}
+    assert kept
+    measured.clear()
+    assert same(call(verb, folders[1], ray="local", workers=2), whole, folders)
+    assert measured
+    assert not kept & {first for _, first in measured}
+
+
+def test_workers_that_read_other_texts_are_refused():
+    agreed = Agreed(Signature("align", text={"source_sha256": "a"}))
+    agreed(Signature("align", text={"source_sha256": "a"}))
+    with pytest.raises(
+        AttnscopeError, match=r"workers do not agree: with one of them text\.source_sha256 is"
+    ):
+        agreed(Signature("align", text={"source_sha256": "b"}))
+
+
+@pytest.mark.parametrize("verb", OPTIONS)
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"ray": "nonsense"}, "ray .--ray. is 'nonsense'; expected local"),
+        ({"workers": 2}, "workers .--workers. and ray_gpus .--ray-gpus. are of Ray"),
+        ({"ray": "local", "task": "1/2"}, r"task \(--task\) does not go with ray"),
+        ({"ray": "local", "out": None}, r"is kept in a run folder: name it with out \(--out\)"),
+        ({"ray": "local", "device": "cuda:1"}, "Ray says which GPU a worker has: give cuda"),
+        ({"ray": "local", "tokenizer": small_tokenizer()}, "the tokenizer is an object in this process"),
+        ({"ray": "local", "texts": Path("-")}, "- is read once, and each worker"),
+    ],
+)
+def test_what_does_not_go_with_ray_is_refused(verb, given, said, tmp_path):
+    given = {"model": "bundled", "texts": LINES, "out": tmp_path / "run"} | OPTIONS[verb] | given
+    with pytest.raises(AttnscopeError, match=said):
+        getattr(attnscope, verb)(**given)
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("verb", OPTIONS)
+def test_without_ray_it_is_said_how_to_get_it(verb, call, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(AttnscopeError, match=r"needs the package ray.*pip install 'attnscope\[ray\]'"):
+        call(verb, tmp_path / "run", ray="local")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("verb", OPTIONS)
+def test_actors_that_are_killed_change_nothing(verb, call, tmp_path):
+    pytest.importorskip("ray")
+    killed = []
+
+    def kill(progress):
+        if progress.told.get("workers") and not killed:
+            actors = [one for one in psutil.Process().children(recursive=True) if "_Holder" in _line(one)]
+            killed.append(actors[0].pid)
+            os.kill(killed[0], signal.SIGKILL)
+
+    folders = tmp_path / "whole", tmp_path / "run"
+    run = partial(call, verb, **{"limit": 12} if verb == "intervene" else {})
+    whole = run(folders[0])
+    found = run(folders[1], ray="local", workers=2, progress=kill)
+    assert killed
+    assert same(found, whole, folders)
+
+
+def _line(process):
+    return " ".join(process.cmdline())
