@@ -106,8 +106,9 @@ def _tile(
 
 
 @triton.jit
-def seen_by(start, stop, text_bounds, row, is_row, keys, CAUSAL: tl.constexpr):
+def seen_by(extent, text_bounds, row, is_row, keys, CAUSAL: tl.constexpr):
     """The first key that each row sees, and the end of those that it sees; none where there is no row."""
+    start, stop = extent
     if start is not None:
         low = tl.load(start + text_bounds + row, mask=is_row, other=0).to(tl.int32)
         high = tl.load(stop + text_bounds + row, mask=is_row, other=0).to(tl.int32)
@@ -205,8 +206,6 @@ def attend_rows(
     Strides, of query, key, value, mask and bias, are of text, head, query or key, and key; `edges` are the first
     offsets of the bins, and the end. Of the columns up to SUMMED are summed one by one; more are a matrix product.
     """
-    start, stop = extent
-    scale, softcap = scales
     heads, group, queries, keys, bins, band = sizes
     query_strides, key_strides, value_strides, mask_strides, bias_strides = strides
     blocks = tl.cdiv(queries, QUERY_TILE)
@@ -216,9 +215,8 @@ def attend_rows(
     first_row = block * QUERY_TILE
     row = first_row + tl.arange(0, QUERY_TILE)
     is_row = row < queries
-    low, high = seen_by(start, stop, text * bound_text, row, is_row, keys, CAUSAL)
+    low, high = seen_by(extent, text * bound_text, row, is_row, keys, CAUSAL)
     first, last, whole, whole_end = tiles_of(low, high, is_row, keys, KEY_TILE, mask is None and bias is None)
-
     keyed = (key + text * key_strides[0] + head // group * key_strides[1], key_strides[2])
     valued = (value + text * value_strides[0] + head // group * value_strides[1], value_strides[2])
     masked = matrix_of(mask, mask_strides, text, head)
@@ -227,10 +225,9 @@ def attend_rows(
         columns += text * COLUMNS * keys
     query += text * query_strides[0] + head * query_strides[1]
     q = load_rows(query, row, query_strides[2], queries, True, width, UPCAST)
-    factors = ((scale if softcap is None else softcap) * BITS, scale, softcap)
+    factors = ((scales[0] if scales[1] is None else scales[1]) * BITS, scales[0], scales[1])
     of_tile = (first_row, queries, keys, bins)
     bounds = (low[:, None], high[:, None])
-
     state = nothing_seen(row, value_width, COLUMNS, SUMMED, QUERY_TILE, BIN_TILE)
     for step in range(first, last - (whole_end - whole)):
         column = tl.where(step < whole, step, step + whole_end - whole) * KEY_TILE

@@ -121,49 +121,41 @@ def explain(
         "band": band,
         "frequencies": _frequencies(frequencies),
         "completion": completion,
-        "also": also or [],
         "intervene": interventions,
-        "paper": paper,
-        "published_as": published_as,
-        "seed": seed,
-        "field": field,
-        "by_line": by_line,
-        "device": device,
-        "dtype": dtype,
     }
+    settings |= {"also": also or [], "paper": paper, "published_as": published_as, "seed": seed}
+    settings |= {"field": field, "by_line": by_line, "device": device, "dtype": dtype}
     from attnscope.cli.again import Question
 
     plain = not any((target, repair, relearn, revision, trust_remote_code))
     question = Question.of(model, text or None, command="explain", **settings) if plain else None
     tree = None if question is None else _known(question, place, layer, head)
     if tree is None:
-        with progress_bar("explain") as show:
-            tree = _analysed(
-                model,
-                text or None,
-                targets=target or None,
-                out=place,
-                repair=repair,
-                task=task,
-                ray=ray,
-                workers=workers,
-                ray_gpus=ray_gpus,
-                layer=layer,
-                head=head,
-                relearn=relearn,
-                revision=revision,
-                trust_remote_code=trust_remote_code,
-                progress=show,
-                **settings,
-            )
+        tree = _analysed(
+            model,
+            text or None,
+            targets=target or None,
+            out=place,
+            repair=repair,
+            layer=layer,
+            head=head,
+            relearn=relearn,
+            revision=revision,
+            trust_remote_code=trust_remote_code,
+            task=task,
+            ray=ray,
+            workers=workers,
+            ray_gpus=ray_gpus,
+            **settings,
+        )
         if "task" in tree.attrs:  # another process keeps and prints the results
             tell(tree.attrs["task"])
             return
         if question is not None:
             question.note(Path(tree.attrs["run"]), json.loads(tree.attrs["signature"]))
     page = _draw(tree, _heads_to_show(tree, layer, head), formats, with_page=report)
-    folder = Path(tree.attrs["run"])
-    Forms(as_dict, print_csv, print_tables).show(tree, place, folder, page, as_json=as_json, as_csv=as_csv)
+    forms, folder = Forms(as_dict, print_csv, print_tables), Path(tree.attrs["run"])
+    forms.show(tree, place, folder, page, as_json=as_json, as_csv=as_csv)
 
 
 def _analysed(
@@ -187,7 +179,8 @@ def _analysed(
     if paper:
         more += yamamoto2023.analyses(published_as=published_as)
     longest = yamamoto2023.LONGEST if paper else None
-    return run_explain(model, text, more=more, longest=longest, **settings)
+    with progress_bar("explain") as show:
+        return run_explain(model, text, more=more, longest=longest, progress=show, **settings)
 
 
 def _known(question: Question, place: Place, layer: int | None, head: int | None) -> xr.DataTree | None:

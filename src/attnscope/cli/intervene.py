@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -101,10 +101,17 @@ def intervene(
 ) -> None:
     """Does a head matter? Take every head out, one at a time, and measure what the predictions lose."""
     options.refuse_two_formats(as_json=as_json, as_csv=as_csv)
-    formats = options.formats_of(figures)
-    place = Place(out, usual_folder("intervene"))
+    formats, place = options.formats_of(figures), Place(out, usual_folder("intervene"))
     from attnscope.faithfulness import intervene as run_intervene
 
+    engine: dict[str, Any] = {"task": task, "ray": ray, "workers": workers, "ray_gpus": ray_gpus}
+    reading: dict[str, Any] = {
+        "field": field,
+        "by_line": by_line,
+        "device": device,
+        "dtype": dtype,
+        "seed": seed,
+    }
     with progress_bar("intervene") as show:
         tree = run_intervene(
             model,
@@ -112,10 +119,8 @@ def intervene(
             targets=target or None,
             out=place,
             repair=repair,
-            task=task,
-            ray=ray,
-            workers=workers,
-            ray_gpus=ray_gpus,
+            **engine,
+            **reading,
             tokenizer=tokenizer,
             window=window,
             limit=limit,
@@ -132,11 +137,6 @@ def intervene(
             renormalise=renormalise,
             why=why,
             band=band,
-            seed=seed,
-            field=field,
-            by_line=by_line,
-            device=device,
-            dtype=dtype,
             revision=revision,
             trust_remote_code=trust_remote_code,
             progress=show,

@@ -188,10 +188,22 @@ def explain(
     if out is None:
         return _in_memory(study, more, others, attributes)
     run = RunFolder(Path(out(signature) if callable(out) else out), signature, repair=repair)
+    return _kept(part, run, study, more, others, attributes)
+
+
+def _kept(
+    part: Task | None,
+    run: RunFolder,
+    study: Study,
+    more: Sequence[Analysis],
+    others: Sequence[OtherTable],
+    attributes: dict[str, str],
+) -> xr.DataTree:
+    """The explanation in its folder; of a task that is done before others are, where it will be."""
     ended = partial(_in_folder, study=study, more=more, others=others, attributes=attributes)
     if part is not None and not is_finished(run.path):
         tree = _by_task(part, run, study, attributes, ended)
-        return xr.DataTree(xr.Dataset(attrs=pending(part, run.path, signature))) if tree is None else tree
+        return xr.DataTree(xr.Dataset(attrs=pending(part, run.path, run.signature))) if tree is None else tree
     with run:
         return ended(run)
 

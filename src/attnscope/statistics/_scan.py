@@ -233,12 +233,9 @@ def scan(
         "words": words,
         "by": by,
     }
-    if task is not None and tp_plan is not None:
-        raise AttnscopeError("task (--task) does not go with tp_plan (--tp-plan): leave out one of them")
     besides = {"task (--task)": task, "tp_plan (--tp-plan)": tp_plan, "until (--until)": until}
     cluster = cluster_of(ray, workers, ray_gpus, besides=besides)
-    device = _own_device() if task == "env" and device is None else device
-    placement = _placement(device_map, max_memory)
+    placement = _placement(device_map, max_memory, task=task, tp_plan=tp_plan)
     asked = Asked(
         processor=tokenizer,
         out=out,
@@ -255,7 +252,7 @@ def scan(
         seed=seed,
         show=show,
         progress=progress,
-        loading=Loading(revision, device, dtype, trust_remote_code, placement, tp_plan),
+        loading=Loading(revision, _device_of(device, task), dtype, trust_remote_code, placement, tp_plan),
     )
     if (sense := sense_of(model, texts, field=field, revision=revision)) is not None:
         return _scan_sense(model, sense, asked, of_texts, ray=ray)
@@ -263,11 +260,11 @@ def scan(
     return measure(model, texts, asked, of_texts)
 
 
-def _own_device() -> str | None:
-    """The GPU of this process, of those that torchrun has started on this machine; None where there are no GPUs."""
-    if "LOCAL_RANK" in os.environ and torch.cuda.is_available():
+def _device_of(device: str | None, task: str | None) -> str | None:
+    """Where none is named, the GPU of this process, of those that torchrun has started on this machine."""
+    if device is None and task == "env" and "LOCAL_RANK" in os.environ and torch.cuda.is_available():
         return f"cuda:{os.environ['LOCAL_RANK']}"
-    return None
+    return device
 
 
 def _scan_sense(
@@ -296,8 +293,14 @@ def _scan_sense(
 
 
 def _placement(
-    device_map: str | Mapping[str, Any] | None, max_memory: Mapping[int | str, int | str] | None
+    device_map: str | Mapping[str, Any] | None,
+    max_memory: Mapping[int | str, int | str] | None,
+    *,
+    task: str | None,
+    tp_plan: str | None,
 ) -> Placement | None:
+    if task is not None and tp_plan is not None:
+        raise AttnscopeError("task (--task) does not go with tp_plan (--tp-plan): leave out one of them")
     if device_map is not None:
         return Placement(device_map, max_memory)
     if max_memory is not None:
