@@ -104,14 +104,8 @@ def intervene(
     formats, place = options.formats_of(figures), Place(out, usual_folder("intervene"))
     from attnscope.faithfulness import intervene as run_intervene
 
-    engine: dict[str, Any] = {"task": task, "ray": ray, "workers": workers, "ray_gpus": ray_gpus}
-    reading: dict[str, Any] = {
-        "field": field,
-        "by_line": by_line,
-        "device": device,
-        "dtype": dtype,
-        "seed": seed,
-    }
+    given: dict[str, Any] = {"task": task, "ray": ray, "workers": workers, "ray_gpus": ray_gpus}
+    given |= {"field": field, "by_line": by_line, "device": device, "dtype": dtype, "seed": seed}
     with progress_bar("intervene") as show:
         tree = run_intervene(
             model,
@@ -119,8 +113,7 @@ def intervene(
             targets=target or None,
             out=place,
             repair=repair,
-            **engine,
-            **reading,
+            **given,
             tokenizer=tokenizer,
             window=window,
             limit=limit,
