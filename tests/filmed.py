@@ -72,3 +72,47 @@ def _llava_onevision():
         "mark": "<image>",
     }
     return transformers.LlavaOnevisionForConditionalGeneration(config), (settings, images, tokenizer)
+
+
+#: Encoders of whole videos, which read no text.
+ENCODERS = ("videomae", "vivit", "timesformer", "vjepa2")
+FRAMES = 8
+
+
+def video_encoder(family, frames=FRAMES, attention_type="joint_space_time"):
+    """A tiny model with random weights, 4 x 4 patches a frame."""
+    torch.manual_seed(0)
+    common = {
+        "hidden_size": 24,
+        "num_attention_heads": 2,
+        "num_hidden_layers": 2,
+        "patch_size": 8,
+        "initializer_range": 0.5,  # so that weights are far from equal
+    }
+    sized = common | {"image_size": 32, "num_frames": frames, "intermediate_size": 32}
+    if family == "videomae":
+        config = transformers.VideoMAEConfig(**sized, tubelet_size=2)
+        model = transformers.VideoMAEForVideoClassification(config)
+    elif family == "vivit":
+        model = transformers.VivitModel(transformers.VivitConfig(**sized, tubelet_size=[2, 8, 8]))
+    elif family == "timesformer":
+        model = transformers.TimesformerModel(
+            transformers.TimesformerConfig(**sized, attention_type=attention_type)
+        )
+    else:
+        predictor = {"pred_hidden_size": 24, "pred_num_attention_heads": 2, "pred_num_hidden_layers": 1}
+        config = transformers.VJEPA2Config(
+            **common, **predictor, crop_size=32, frames_per_clip=frames, tubelet_size=2, mlp_ratio=2
+        )
+        model = transformers.VJEPA2Model(config)
+    return model.eval()
+
+
+def save_video_encoder(family, folder):
+    """A model and the processor that needs Pillow alone."""
+    from transformers.models.videomae.image_processing_pil_videomae import VideoMAEImageProcessorPil
+
+    video_encoder(family).save_pretrained(folder)
+    size = {"size": {"shortest_edge": 32}, "crop_size": {"height": 32, "width": 32}}
+    VideoMAEImageProcessorPil(**size).save_pretrained(folder)
+    return folder

@@ -37,6 +37,7 @@ def called_in(attributes: Mapping[str, Any]) -> dict[str, str]:
 _OF_TEXTS = {"documents": "documents", "windows": "windows"}
 _CALLED = {
     "images": {"documents": "images", "windows": "images"},
+    "videos": {"documents": "videos", "windows": "videos"},
     "sounds": {"documents": "sounds", "windows": "windows"},
     "texts with images": {"documents": "texts", "windows": "texts"},
 }

@@ -17,6 +17,7 @@ from ._heuristics import (
     named_scheme,
     other_states,
     patch_size_of,
+    tubelet_of,
 )
 from ._inner import Bridge, Envoy, inner_model
 from ._load import LoadedModel, load_model
@@ -35,6 +36,7 @@ from ._signature import signature_of
 from ._sites import layer_coordinates
 from ._team import Team
 from ._verify import TOLERANCE, pooling_heads, verify
+from ._video import VideoModel, load_video_model, reads_videos
 from ._vision import VisionModel, load_vision_model, reads_images
 from ._watch import Observer, Site
 from ._watching import Capture, capture_of, watching
@@ -59,6 +61,7 @@ __all__ = [
     "Site",
     "SpeechModel",
     "Team",
+    "VideoModel",
     "VisionModel",
     "attnscope_attention",
     "borrowed",
@@ -82,6 +85,7 @@ __all__ = [
     "load_model",
     "load_pictured_model",
     "load_speech_model",
+    "load_video_model",
     "load_vision_model",
     "main_output",
     "merged_side",
@@ -97,12 +101,14 @@ __all__ = [
     "quiet",
     "reads_images",
     "reads_sounds",
+    "reads_videos",
     "refuse_senses",
     "sees_ahead",
     "sense_of",
     "should_look_back",
     "signature_of",
     "stored_positions",
+    "tubelet_of",
     "usable_device",
     "verify",
     "watching",

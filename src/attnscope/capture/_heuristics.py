@@ -272,6 +272,32 @@ def patch_size_of(config: Any) -> tuple[int, int] | None:
     return (pair[0], pair[1]) if len(pair) == 2 and all(isinstance(side, int) for side in pair) else None  # noqa: PLR2004
 
 
+def frames_of(config: Any) -> int | None:
+    """Frames that an encoder of whole videos reads at a time, as its config says; None for what reads no videos.
+
+    Under another name such a model is taken for one that reads images or text, and refused as that.
+    """
+    counts = (getattr(config, name, None) for name in ("num_frames", "frames_per_clip"))
+    count = next((count for count in counts if isinstance(count, int) and count > 0), None)
+    return count if tubelet_of(config) is not None else None
+
+
+def tubelet_of(config: Any) -> tuple[int, int, int] | None:
+    """Frames, rows and columns of pixels in one token of a video; None where the config does not say.
+
+    Without a ``tubelet_size`` a token is of one frame.
+    """
+    size: Any = getattr(config, "tubelet_size", 1)
+    patch = patch_size_of(config)
+    if isinstance(size, list | tuple):
+        return (
+            (size[0], size[1], size[2])
+            if len(size) == 3 and all(isinstance(side, int) for side in size)  # noqa: PLR2004
+            else None
+        )
+    return (size, *patch) if isinstance(size, int) and patch is not None else None
+
+
 def image_token_of(config: Any) -> int | None:
     """The token that stands for a piece of an image in a text; None where the config names none.
 

@@ -1,4 +1,4 @@
-"""What a model is given to read: texts, or images, sounds, texts with images."""
+"""What a model is given to read: texts, or images, sounds, videos, texts with images."""
 
 from __future__ import annotations
 
@@ -6,8 +6,18 @@ from typing import TYPE_CHECKING, Any
 
 from attnscope.capture._hearing import reads_sounds
 from attnscope.capture._pictured import puts_images_into_texts
+from attnscope.capture._video import reads_videos
 from attnscope.capture._vision import reads_images
-from attnscope.corpus import Images, PicturedTexts, Sounds, images_of, pictured_of, sounds_of
+from attnscope.corpus import (
+    Images,
+    PicturedTexts,
+    Sounds,
+    Videos,
+    images_of,
+    pictured_of,
+    sounds_of,
+    videos_of,
+)
 from attnscope.errors import AttnscopeError
 
 if TYPE_CHECKING:
@@ -19,13 +29,13 @@ if TYPE_CHECKING:
 
     Model = str | Path | PreTrainedModel | Bridge | Envoy
 
-Sense = Images | Sounds | PicturedTexts
+Sense = Images | Sounds | PicturedTexts | Videos
 
 
 def sense_of(
     model: Model, given: Any, *, field: str | None = None, revision: str | None = None
 ) -> Sense | None:
-    """Images, sounds or texts with images, where that is what a model reads of what is given; None for plain texts.
+    """Images, sounds, videos or texts with images, where a model reads that of what is given; None for plain texts.
 
     A folder that holds texts beside images or sounds is what the model reads of it.
 
@@ -46,12 +56,33 @@ def sense_of(
     if pictured is not None and puts_images_into_texts(model, revision):
         return pictured
     images = images_of(given)
+    videos = _videos(model, given, images, revision) if field is None else None
+    if videos is not None:
+        return videos
     if images is not None and (not images.beside_text or reads_images(model, revision)):
         return images
     sounds = sounds_of(given)
     if sounds is not None and (not sounds.beside_text or reads_sounds(model, revision)):
         return sounds
     return None
+
+
+def _videos(model: Model, given: Any, images: Images | None, revision: str | None) -> Videos | None:
+    """What is given as videos, where the model reads these; images are the frames of a video then."""
+    if images is not None and not reads_videos(model, revision):
+        return None
+    videos = videos_of(given)
+    if images is not None and videos is None:
+        raise AttnscopeError(
+            "found images, and the model reads videos: give a folder of frames, a folder of such folders, or JSON "
+            "Lines with video"
+        )
+    if videos is not None and images is None and not reads_videos(model, revision):
+        raise AttnscopeError(
+            "found videos without a text, and the model reads none: take a video encoder (VideoMAE, ViViT, V-JEPA 2, "
+            "...), or give a text beside each"
+        )
+    return videos
 
 
 def refuse_senses(
@@ -86,4 +117,4 @@ def refuse_senses(
     )
 
 
-_NAMES = {Images: "images", Sounds: "sounds", PicturedTexts: "texts with images"}
+_NAMES = {Images: "images", Sounds: "sounds", PicturedTexts: "texts with images", Videos: "videos"}

@@ -1,4 +1,4 @@
-"""What a command was given to read, as far as files here tell it: texts, chats, images, sounds, with their contents."""
+"""What a command was given to read, as far as files here tell it, with their contents."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from attnscope.corpus import are_chats, images_of, pictured_of, sounds_of
+from attnscope.corpus import are_chats, images_of, pictured_of, sounds_of, videos_of
 from attnscope.corpus.files import files_below
 from attnscope.corpus.texts import Corpus
 from attnscope.errors import AttnscopeError
 from attnscope.store import file_state, short_hash
 
 if TYPE_CHECKING:
-    from attnscope.corpus import Images, PicturedTexts, Sounds
+    from attnscope.corpus import Images, PicturedTexts, Sounds, Videos
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,8 +26,9 @@ class GivenFiles:
     ----------
     texts
         As texts, or as chats; None where there is no text.
-    images, sounds, pictured
-        As images, as sounds with the transcripts beside them, as texts with images; None where there are none.
+    images, sounds, pictured, videos
+        As images, as sounds with the transcripts beside them, as texts with images, as videos; None where there are
+        none.
     is_chat
         Whether the texts are chats.
     paths
@@ -42,6 +43,7 @@ class GivenFiles:
     pictured: PicturedTexts | None
     is_chat: bool
     paths: tuple[Path, ...]
+    videos: Videos | None = None
     states: dict[Path, tuple[int, ...]] = field(default_factory=dict[Path, tuple[int, ...]])
 
     @classmethod
@@ -57,27 +59,32 @@ class GivenFiles:
         pictured = pictured_of(places, named) if places else None
         images = images_of(places) if places else None
         sounds = sounds_of(places) if places else None
+        videos = None
+        with suppress(AttnscopeError):  # not videos alone
+            videos = videos_of(places) if places and named is None else None
         is_chat = pictured is None and bool(places) and are_chats(places, named)
         texts = None
-        if pictured is None:
+        if pictured is None and (videos is None or images is not None):
             with suppress(AttnscopeError):  # no texts there
                 texts = Corpus.from_sources(
                     given, field=named, by_line=by_line and not is_chat, chats=is_chat
                 )
-        if texts is None and images is None and sounds is None and pictured is None:
+        forms = (images, sounds, pictured, videos)
+        if texts is None and all(form is None for form in forms):
             return None
         if texts is not None and texts.streams:
             return None
-        beside = [file for form in (images, sounds, pictured) if form is not None for file in form.files]
+        beside = [file for form in forms if form is not None for file in form.files]
         paths = tuple(dict.fromkeys([*_below(places), *beside]))
-        files = cls(texts, images, sounds, pictured, is_chat, paths)
+        files = cls(texts, images, sounds, pictured, is_chat, paths, videos)
         files.states.update({path: file_state(path) for path in paths})
         return files
 
     @property
     def packages(self) -> tuple[str, ...]:
         """Packages that read these, beside the usual ones."""
-        pillow = ("pillow",) if self.images is not None or self.pictured is not None else ()
+        seen = (self.images, self.pictured, self.videos)
+        pillow = ("pillow",) if any(form is not None for form in seen) else ()
         return (*pillow, "scipy") if self.sounds is not None else pillow
 
     @property
@@ -87,7 +94,13 @@ class GivenFiles:
 
     def digests(self) -> dict[str, str]:
         """Hash of the contents in each form in which they may be read."""
-        forms = {"texts": self.texts, "images": self.images, "sounds": self.sounds, "pictured": self.pictured}
+        forms = {
+            "texts": self.texts,
+            "images": self.images,
+            "sounds": self.sounds,
+            "pictured": self.pictured,
+            "videos": self.videos,
+        }
         digests = {name: form.sha256() for name, form in forms.items() if form is not None}
         said = None if self.sounds is None else self.sounds.transcripts()
         return digests if said is None else {**digests, "said": short_hash(said)}

@@ -84,7 +84,8 @@ _Texts = Annotated[
     typer.Argument(
         parser=options.path_or_url,
         help="Files or folders of text (UTF-8, .txt .md .jsonl, also .gz .bz2 .xz; .parquet .arrow), here or as URLs "
-        "(s3://BUCKET/CORPUS); - is standard input. Of a vision encoder, images (.png .jpg .webp); of Whisper, "
+        "(s3://BUCKET/CORPUS); - is standard input. Of a vision encoder, images (.png .jpg .webp); of a video encoder, "
+        "folders of frames, or JSON Lines with video; of Whisper, "
         "Wav2Vec2 and the like, sounds (.wav).",
     ),
 ]
@@ -215,7 +216,7 @@ def scan(
     as_json: options.AsJson = False,
     as_csv: options.AsCsv = False,
 ) -> None:
-    """Where does every head look? Stream texts, images or sounds through a model; measure every attention head."""
+    """Where does every head look? Stream texts, images, videos or sounds through a model; measure every head."""
     given = dict(locals())  # what was typed, by name
     if statistics == "list":
         list_statistics()

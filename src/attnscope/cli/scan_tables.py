@@ -188,6 +188,8 @@ def _said_corpus(results: xr.Dataset) -> str:
         if "image_tokens" in results:
             images = results.image_tokens.values[results.image_tokens.values > 0]
             tokens += f", {images.sum()} of {count(len(images), 'image')}"
+        if results.attrs.get("reads") == "videos":
+            return f"{count(texts, 'video')} ({tokens})"
         if "window_count" in results:
             return f"{count(int(results.window_count.sum()), 'window')} ({tokens}) in {count(texts, 'pool')}"
         return f"{count(texts, 'window')} ({tokens})"

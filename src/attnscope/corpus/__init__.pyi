@@ -16,6 +16,7 @@ from .pairs import LinePairs, TargetTokenizer, shifted
 from .pictured import PicturedText, PicturedTexts, pictured_of
 from .sounds import Sound, Sounds, sounds_of
 from .texts import Corpus
+from .videos import Clip, Videos, videos_of
 from .windows import Frame, Window, Windows, cut_windows, window_name
 
 __all__ = [
@@ -26,6 +27,7 @@ __all__ = [
     "Batch",
     "ChatTexts",
     "Chats",
+    "Clip",
     "Corpus",
     "EncodedTexts",
     "Expanded",
@@ -46,6 +48,7 @@ __all__ = [
     "Text",
     "Texts",
     "Video",
+    "Videos",
     "Window",
     "Windows",
     "WordedWindows",
@@ -69,6 +72,7 @@ __all__ = [
     "split_character",
     "texts_and_targets",
     "texts_of",
+    "videos_of",
     "window_name",
     "windows_of",
     "with_marked_spaces",

@@ -21,7 +21,12 @@ if TYPE_CHECKING:
     Scan = str | Path | xr.Dataset
 
 _SAME = ("corpus", "target", "tokenizer")  # what both scans must have read
-_READERS = {"images": "image processor", "sounds": "feature extractor", "texts with images": "processor"}
+_READERS = {
+    "images": "image processor",
+    "videos": "processor",
+    "sounds": "feature extractor",
+    "texts with images": "processor",
+}
 _SETTINGS = ("window", "stride", "limit", "band")  # which windows, and which offsets
 
 

@@ -1,16 +1,17 @@
-"""The first image, sound or text with images, ready for one watched pass: what raw weights are taken of."""
+"""The first image, sound, video or text with images, ready for one watched pass: what raw weights are taken of."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from attnscope.capture import load_pictured_model, load_vision_model
-from attnscope.corpus import Images, PicturedTexts
+from attnscope.capture import load_pictured_model, load_video_model, load_vision_model
+from attnscope.corpus import Images, PicturedTexts, Videos
 from attnscope.errors import AttnscopeError
 from attnscope.statistics.images import ImageMeasurement
 from attnscope.statistics.pictured import PicturedMeasurement
 from attnscope.statistics.sounds import SoundMeasurement, loaded_for
+from attnscope.statistics.videos import VideoMeasurement
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -26,8 +27,8 @@ _NAMES = ("entropy",)  # nothing is measured, and something must be asked for
 
 def first_of(
     model: str | Path | PreTrainedModel | Bridge | Envoy, sense: Sense, asked: Asked, targets: Sources = None
-) -> ImageMeasurement | PicturedMeasurement | SoundMeasurement:
-    """Load the model and check it on the first image, sound or text with images.
+) -> ImageMeasurement | PicturedMeasurement | SoundMeasurement | VideoMeasurement:
+    """Load the model and check it on the first image, sound, video or text with images.
 
     Raises
     ------
@@ -35,7 +36,7 @@ def first_of(
         What `attnscope.scan` raises of them.
     """
     asked = replace(asked, limit=1)
-    if isinstance(sense, PicturedTexts | Images) and targets is not None:
+    if isinstance(sense, PicturedTexts | Images | Videos) and targets is not None:
         raise AttnscopeError("target is of texts and sounds, and these are neither: leave it out")
     if isinstance(sense, PicturedTexts):
         pictured = load_pictured_model(
@@ -47,5 +48,10 @@ def first_of(
             model, processor=asked.processor, need_processor=not sense.is_processed, loading=asked.loading
         )
         return ImageMeasurement(vision, sense, _NAMES, asked)
+    if isinstance(sense, Videos):
+        filmed = load_video_model(
+            model, processor=asked.processor, need_processor=not sense.is_processed, loading=asked.loading
+        )
+        return VideoMeasurement(filmed, sense, _NAMES, asked)
     speech, _, said, _ = loaded_for(model, sense, asked, targets)
     return SoundMeasurement(speech, sense, said, _NAMES, asked)

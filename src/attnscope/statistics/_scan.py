@@ -18,7 +18,7 @@ from attnscope.capture import (
     borrowing,
     sense_of,
 )
-from attnscope.corpus import Groups, Images, PicturedTexts, Sounds, Sources, Words, kept
+from attnscope.corpus import Groups, Images, Sounds, Sources, Videos, Words, kept
 from attnscope.errors import AttnscopeError
 from attnscope.progress import Tell
 from attnscope.statistics._asked import Asked
@@ -28,13 +28,14 @@ from attnscope.statistics._second_pass import OBSERVATION
 from attnscope.statistics.images import scan_images
 from attnscope.statistics.pictured import scan_pictured
 from attnscope.statistics.sounds import scan_sounds
+from attnscope.statistics.videos import scan_videos
 from attnscope.store import Signature, keeping_elsewhere
 from attnscope.workers import cluster_of
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-    from attnscope.capture import Bridge, Envoy
+    from attnscope.capture import Bridge, Envoy, Sense
 
 
 @keeping_elsewhere
@@ -96,8 +97,10 @@ def scan(
         default the bundled sample. A file must not change before the scan has ended.
         Of a vision encoder, images: paths of ``.png``, ``.jpg`` or ``.webp`` files or of folders that hold them,
         Pillow's images, arrays of pixels ``(row, column, 3)`` of 8 bits, or ``pixel_values``: see
-        `attnscope.statistics.images`. Of Whisper, Wav2Vec2 and the like, sounds: ``.wav`` files or folders of them, or
-        ``{"array": samples, "sampling_rate": rate}``; see `attnscope.statistics.sounds`. Of a model of vision and
+        `attnscope.statistics.images`. Of a video encoder, folders of frames, JSON Lines with ``video``, or arrays
+        ``(frame, row, column, 3)``: see `attnscope.statistics.videos`. Of Whisper, Wav2Vec2 and the like, sounds:
+        ``.wav`` files or folders of them, or ``{"array": samples, "sampling_rate": rate}``; see
+        `attnscope.statistics.sounds`. Of a model of vision and
         language, objects with ``text`` (or ``messages``) and ``image`` or ``images``, or JSON Lines of them; see
         `attnscope.statistics.pictured`.
     targets
@@ -269,7 +272,7 @@ def _device_of(device: str | None, task: str | None) -> str | None:
 
 def _scan_sense(
     model: str | Path | PreTrainedModel | Bridge | Envoy,
-    sense: PicturedTexts | Images | Sounds,
+    sense: Sense,
     asked: Asked,
     of_texts: OfTexts,
     *,
@@ -280,6 +283,9 @@ def _scan_sense(
     if isinstance(sense, Images):
         _refuse_of_texts("images", **of_results, **of_texts)
         return scan_images(model, sense, asked)
+    if isinstance(sense, Videos):
+        _refuse_of_texts("videos", batch_size=asked.batch_size, **of_results, **of_texts)
+        return scan_videos(model, sense, asked)
     if isinstance(sense, Sounds):
         of_sounds = {name: value for name, value in of_texts.items() if name != "targets"}
         _refuse_of_texts("sounds", batch_size=asked.batch_size, **of_results, **of_sounds)
@@ -311,7 +317,7 @@ def _placement(
 
 
 def _refuse_of_texts(what: str, /, **given: object) -> None:
-    """Refuse arguments that images or sounds have no use for."""
+    """Refuse arguments that images, videos or sounds have no use for."""
     for name, value in given.items():
         if value is not None and value is not False:
             flag = "target" if name == "targets" else name.replace("_", "-")

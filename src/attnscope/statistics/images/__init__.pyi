@@ -1,4 +1,4 @@
-from ._grid import Grid, grid_of
+from ._grid import NOTHING, Grid, first_states, grid_of, pattern
 from ._kinds import NEEDED, kinds_of_images, summarize_images
 from ._measurement import ImageMeasurement
 from ._offsets import offset_name
@@ -9,9 +9,11 @@ from ._scan import scan_images
 
 __all__ = [
     "NEEDED",
+    "NOTHING",
     "Grid",
     "ImageMeasurement",
     "equal_call",
+    "first_states",
     "grid_of",
     "jpeg",
     "jpeg_of",
@@ -20,6 +22,7 @@ __all__ = [
     "offset_name",
     "patch_peaks",
     "patch_shares",
+    "pattern",
     "rank_patch_heads",
     "scan_images",
     "summarize_images",

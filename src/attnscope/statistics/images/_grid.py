@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from jaxtyping import Float
@@ -12,15 +12,15 @@ from attnscope.attention import output_of
 from attnscope.capture import has_class_token, patch_size_of, watching
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from torch import Tensor
     from transformers import PreTrainedModel
 
     from attnscope.attention import AttentionCall
     from attnscope.capture import Site
 
-_NOTHING = (
-    1e-3  # of the largest change: what a token that another patch makes may change by, through rounding
-)
+NOTHING = 1e-3  # of the largest change: what a token that another patch makes may change by, through rounding
 
 
 @dataclass(frozen=True)
@@ -111,17 +111,17 @@ def grid_of(model: PreTrainedModel, pixels: Float[Tensor, "1 channel row column"
     places = [(0, 0), (0, min(1, columns - 1)), (min(1, rows - 1), 0), (rows - 1, columns - 1)]
     probes = pixels.repeat(1 + len(places), 1, 1, 1)
     for probe, (row, column) in zip(probes[1:], places, strict=True):
-        probe[:, row * size[0] : (row + 1) * size[0], column * size[1] : (column + 1) * size[1]] += _pattern(
+        probe[:, row * size[0] : (row + 1) * size[0], column * size[1] : (column + 1) * size[1]] += pattern(
             size, probe
         )
-    seen = _first_states(model, probes)
+    seen = first_states(model, {"pixel_values": probes})
     if seen is None:
         return "its weights alone can be seen, which do not tell which token is which patch"
     if seen.shape[0] != len(probes):
         return f"its first layer attends in {seen.shape[0] / len(probes):g} windows of an image"
     changes = (seen[1:] - seen[:1]).abs().amax(-1)
     places_of = [
-        (change > _NOTHING * change.amax()).nonzero()[:, 0].tolist() if change.amax() > 0 else []
+        (change > NOTHING * change.amax()).nonzero()[:, 0].tolist() if change.amax() > 0 else []
         for change in changes
     ]
     first = places_of[0][0] if places_of[0] else 0
@@ -131,13 +131,13 @@ def grid_of(model: PreTrainedModel, pixels: Float[Tensor, "1 channel row column"
     return Grid(rows, columns, first, seen.shape[1], 0 if is_class else None)
 
 
-def _pattern(size: tuple[int, int], like: Tensor) -> Tensor:
+def pattern(size: tuple[int, int], like: Tensor) -> Tensor:
     """What is added to a patch: the same each time, and not even, as a model may take off the mean."""
     generator = torch.Generator().manual_seed(0)
     return torch.randn(like.shape[0], *size, generator=generator).to(like)
 
 
-def _first_states(model: PreTrainedModel, pixels: Tensor) -> Tensor | None:
+def first_states(model: PreTrainedModel, given: Mapping[str, Any]) -> Tensor | None:
     """Keys and values of the first layer, ``(image, token, width)``; None where they are not seen."""
     states: list[Tensor] = []
 
@@ -148,5 +148,5 @@ def _first_states(model: PreTrainedModel, pixels: Tensor) -> Tensor | None:
         return output_of(call) if call.key.shape[-1] else call.query
 
     with watching(model, look, weights_suffice=True):
-        model(pixel_values=pixels)
+        model(**given)
     return states[0] if states else None
