@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import traceback
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -10,6 +11,8 @@ if TYPE_CHECKING:
     from collections.abc import Generator, Iterator
 
 _LONGEST_REASON = 300
+_OURS = __name__.partition(".")[0]
+_NEEDED = ("torch", "transformers", "numpy", "xarray")  # without which nothing runs
 _NO_MEMORY = re.compile(
     r"out of memory|can.?t allocate memory|cannot allocate memory|not enough memory|bad_alloc|ALLOC_FAILED"
     r"|can.?t start new thread|could not create a primitive|failed to map segment",  # oneDNN, and libraries
@@ -72,6 +75,31 @@ def out_of_memory(error: BaseException) -> AttnscopeError | None:
     return AttnscopeError(
         f"memory ran out{reason}: try a smaller --batch-size, --batch-tokens or --window, or --dtype bfloat16"
     )
+
+
+def unimportable(error: BaseException) -> AttnscopeError | None:
+    """What to tell a user of whose packages one fails while it is imported; None for any other error.
+
+    Most often this is a torchvision that was made for another PyTorch, which transformers imports wherever it is
+    installed. The command line does this for every command.
+
+    Examples
+    --------
+    >>> unimportable(ValueError("no number")) is None
+    True
+    """
+    *_, first = _chain(error)
+    frames = (frame for frame, _ in traceback.walk_tb(first.__traceback__))
+    modules = [str(frame.f_globals.get("__name__")) for frame in frames if frame.f_code.co_name == "<module>"]
+    package = modules[-1].partition(".")[0] if modules else _OURS
+    if package in {_OURS, "__main__"}:
+        return None
+    advice = (
+        "Install it anew"
+        if package in _NEEDED
+        else f"Install the {package} that is made for the PyTorch here, or take it away: pip uninstall {package}"
+    )
+    return AttnscopeError(f"{package} is installed and cannot be imported: {reason_of(first)}.\n{advice}")
 
 
 def _chain(error: BaseException | None) -> Iterator[BaseException]:

@@ -32,7 +32,7 @@ from attnscope.cli.show import show
 from attnscope.cli.train import train, with_settings
 from attnscope.cli.translate import translate
 from attnscope.cli.walk import walk
-from attnscope.errors import AttnscopeError, out_of_memory
+from attnscope.errors import AttnscopeError, out_of_memory, unimportable
 
 _INTERRUPTED = 130
 
@@ -111,7 +111,7 @@ def _run() -> int:
             tell("attnscope: stopped")
         return code
     except Exception as error:
-        known = error if isinstance(error, AttnscopeError) else out_of_memory(error)
+        known = error if isinstance(error, AttnscopeError) else out_of_memory(error) or unimportable(error)
         if known is not None:
             if not _is_told_by_another():
                 tell(f"attnscope: {known}")
