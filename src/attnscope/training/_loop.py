@@ -25,7 +25,6 @@ from attnscope.training._build import build_model
 from attnscope.training._checkpoints import Checkpoints
 from attnscope.training._data import Batch, Pairs, TrainingData, read_data
 from attnscope.training._log import LOG, Log
-from attnscope.training._memory import give_back_memory
 from attnscope.training._optimization import decayed, multiplies_bfloat16, rate_of, target_tokens
 from attnscope.training._processes import Processes
 from attnscope.training.config import SETTINGS, TrainConfig, config_bytes
@@ -44,7 +43,6 @@ _MAY_CHANGE = {
     "keep",
 }
 NO_MATTER = dict.fromkeys(("threads", "device", "log_every", "tensorboard", "keep"))  # to the weights
-_TRIM_EVERY = 10  # updates, after which memory that is free is given back
 _MODEL = ("model", "config.json", "generation_config.json")  # beginnings of the names of the model's files
 _log = logging.getLogger("attnscope")
 
@@ -198,8 +196,6 @@ class Training:
         for members in batches[state.batch :]:
             before = time.monotonic()
             loss, tokens = self._update(members)
-            if state.update % _TRIM_EVERY == 0 and self.device.type == "cpu":
-                give_back_memory()
             seconds = time.monotonic() - before  # of training alone, not of validations
             since.loss, since.tokens = since.loss + loss, since.tokens + tokens
             since.updates, since.seconds = since.updates + 1, since.seconds + seconds
