@@ -189,7 +189,10 @@ by `python benchmarks/families.py`; all numbers and reasons are what came out.
 The commands read text, and `scan` reads images, sounds and texts with images too (docs/). Of models that read
 something else than text, the table shows what `attnscope.capture.watching` sees in Python, on random inputs; a head
 that pools what a vision encoder gives (SigLIP, AIMv2) stands aside. What draws random numbers draws the same in every
-pass. Families of timm were tried with timm and torchvision, which nothing else here needs.
+pass. A model that tracks objects through a video was tried on its second frame. Families of timm were tried with timm
+and torchvision, which nothing else here needs; for two families stand-ins took the place of detectron2's backbone of
+pictures and of torchaudio, where nothing attends, and for the assistants of Gemma 4 a check of transformers' was lifted
+that refuses every configuration of them (tests/every_family/stand_ins.py).
 
 *Largest difference*: over every statistic of `scan`, layer and head, between what was measured and the same computed
 from the weights that the model's own eager attention returns, relative where a value is above 1; empty where eager

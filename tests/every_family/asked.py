@@ -55,6 +55,20 @@ def _naflex(config):
     }
 
 
+def _states_of_another(config):
+    """What the model to be assisted has made: its last word, as `generate` gives it; its keys and values."""
+    kinds = config.text_config.layer_types
+    layers = [config.text_config.per_layer_config[number] for number in range(len(kinds))]
+    sizes = [(1, layer.num_key_value_heads, LENGTH, layer.head_dim) for layer in layers]
+    return {
+        "inputs_embeds": torch.randn(1, 1, 2 * config.backbone_hidden_size),
+        "position_ids": torch.tensor([[LENGTH - 1]]),
+        "shared_kv_states": {
+            kind: (torch.randn(size), torch.randn(size)) for kind, size in zip(kinds, sizes, strict=True)
+        },
+    }
+
+
 def _bands(frames, bands):
     return {"input_features": torch.randn(1, frames, bands)}
 
@@ -107,7 +121,9 @@ ASKED = {
         "audio_mel": torch.randn(1, 128, config.input_feat_size),
         "audio_mel_mask": torch.zeros(1, 128, dtype=torch.bool),
     },
+    "gemma4_assistant": _states_of_another,
     "gemma4_audio": lambda config: _bands(128, 128),
+    "gemma4_unified_assistant": _states_of_another,
     "gemma4_vision": lambda config: {
         "pixel_values": torch.randn(1, 36, 3 * config.patch_size**2),
         "pixel_position_ids": torch.stack(
@@ -117,6 +133,7 @@ ASKED = {
     "granite_speech5_ctc": lambda config: _bands(64, 320),
     "granite_speech5_encoder": lambda config: _bands(64, 320),
     "grounding-dino": _random(pixel_values=(1, 3, 64, 64), input_ids=LENGTH),
+    "higgs_audio_v2_tokenizer": _random(input_values=(1, 1, 9600)),
     "idefics": lambda config: {
         "input_ids": _words(),
         "pixel_values": torch.randn(
@@ -147,6 +164,11 @@ ASKED = {
     "kimi_k25_vision": lambda config: {
         "pixel_values": torch.randn(16, 3, config.patch_size, config.patch_size),
         "grid_thw": torch.tensor([[1, 4, 4]]),
+    },
+    "layoutlmv2": lambda _: {
+        "input_ids": _words(),
+        "bbox": torch.zeros(1, LENGTH, 4, dtype=torch.long),
+        "image": torch.rand(1, 3, 64, 64),
     },
     "kosmos-2": lambda config: {
         "input_ids": _words(),

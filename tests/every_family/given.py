@@ -6,6 +6,7 @@ from collections.abc import Iterator
 import torch
 
 from tests.every_family.asked import ASKED
+from tests.every_family.sessions import WITH_SESSION, session_of
 from tests.every_family.shrink import text_of
 
 LENGTH, TARGET, FRAMES = 24, 17, 256
@@ -20,6 +21,8 @@ def inputs_of(model):
     Exception
         What the model raised on the first attempt, if it takes none.
     """
+    if model.config.model_type in WITH_SESSION:
+        return session_of(model)
     first = None
     for given in _attempts(model):
         try:

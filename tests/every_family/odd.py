@@ -143,17 +143,17 @@ _SINKS = "its eager attention returns weights before its learned sinks take thei
 _MEAN = "its eager attention returns the mean over heads for each; ours are those of each head"
 NOTES = {"granite_swa": _SINKS, "granitemoe_swa": _SINKS, "wavlm": _MEAN}
 
-# Why a family is not tried, where the first error does not say it.
-_SESSION = "it reads a session of a video, which changes with each pass"
-_SHARED = "transformers refuses its configuration, of which all layers share another model's keys and values"
-REASONS = {
-    "dinat": "it needs the package natten",
-    "edgetam_video": _SESSION,
-    "gemma4_assistant": _SHARED,
-    "gemma4_unified_assistant": _SHARED,
-    "higgs_audio_v2_tokenizer": "it needs the package torchaudio",
-    "layoutlmv2": "it needs the package detectron2",
-    "sam2_video": _SESSION,
-    "sam3_tracker_video": _SESSION,
-    "sam3_video": _SESSION,
+# What the default configuration of a family must be given, as transformers refuses it without.
+_ALL_SHARED = {
+    "text_config": {
+        "hidden_size_per_layer_input": 0,
+        "vocab_size_per_layer_input": 0,
+        "num_hidden_layers": 2,
+        "num_kv_shared_layers": 2,
+        "layer_types": ["sliding_attention", "full_attention"],
+    }
 }
+DEFAULTS = dict.fromkeys(("gemma4_assistant", "gemma4_unified_assistant"), _ALL_SHARED)
+
+# Why a family is not tried, where the first error does not say it.
+REASONS = {"dinat": "transformers asks natten for natten2dqkrpb, which natten 0.21 no longer has"}

@@ -90,6 +90,50 @@ _EDGE = {
     "prompt_encoder_config": {"image_size": 128},
 }
 
+
+def _tracking(vision, size):
+    """A tracker of objects in a video: all as wide as its pictures' features, which is twice the width of a memory."""
+    inner = {"hidden_size": 128, "mlp_dim": 96, "iou_head_hidden_dim": 64}
+    wide = ("memory_encoder_hidden", "memory_attention_hidden")
+    narrow = ("memory_attention_feed_forward_hidden", "memory_attention_mlp_hidden")
+    return {
+        **{f"{name}_size": 128 for name in wide},
+        **{f"{name}_size": 96 for name in narrow},
+        "image_size": size,
+        "memory_attention_num_layers": 2,
+        "memory_attention_rope_feat_sizes": [8, 8],
+        "mask_downsampler_embed_dim": 128,
+        "memory_fuser_embed_dim": 128,
+        "memory_fuser_intermediate_dim": 96,
+        "mask_decoder_config": inner,
+        "prompt_encoder_config": {"hidden_size": 128, "image_size": size},
+        "vision_config": vision | {"fpn_hidden_size": 128},
+    }
+
+
+def _of_kinds(kind, backbone):
+    """EdgeTAM's pictures, of which its video's configuration does not know the kind."""
+    vision = _EDGE["vision_config"]
+    return vision | {
+        "model_type": kind,
+        "backbone_config": vision["backbone_config"] | {"model_type": backbone, "num_classes": 2},
+    }
+
+
+_DETECTOR = {
+    **{
+        f"{part}_config": {"hidden_size": 128}
+        for part in ("detr_encoder", "detr_decoder", "geometry_encoder", "mask_decoder")
+    },
+    "vision_config": _SAM3["vision_config"] | {"fpn_hidden_size": 128},
+}
+_EDGE_VIDEO = _tracking(_of_kinds("edgetam_vision_model", "timm_wrapper"), 128) | {
+    "memory_attention_rope_k_sizes": [4, 4],
+    "perceiver_resampler_num_attention_heads": 1,
+    "perceiver_resampler_num_latents": 16,
+    "perceiver_resampler_num_latents_2d": 16,
+}
+
 SENSES = {
     "swin2sr": {"depths": [1, 1], "num_heads": [6, 6], "image_size": 32},
     "muse_spark_audio": {"depths": [1, 1, 1, 1]},
@@ -126,14 +170,17 @@ SENSES = {
     "donut-swin": {"embed_dim": 24},
     "edgetam": _EDGE,
     "edgetam_vision_model": _EDGE["vision_config"],
+    "edgetam_video": _EDGE_VIDEO,
     "efficientloftr": {"hidden_size": 256, "num_attention_heads": 8, "num_key_value_heads": 8},
     "efficientnet": {"image_size": 64, "hidden_dim": 2560},
     "encodec": {"hidden_size": 128},
+    "higgs_audio_v2_tokenizer": {"sample_rate": 16_000},  # as its words' part: nothing is resampled
     "idefics": {"vision_config": {"image_size": 56, "embed_dim": 64}},
     "informer": _SERIES,
     "instructblip": _QUERIES,
     "instructblipvideo": _QUERIES | {"video_token_index": 99, "video_token_id": 99},
     "kosmos-2": {"vision_config": {"image_size": 56}, "latent_query_num": 8},
+    "layoutlmv2": {"coordinate_size": 12, "shape_size": 8},
     "lw_detr": {
         "projector_scale_factors": [1.0],
         "num_feature_levels": 1,
@@ -174,12 +221,24 @@ SENSES = {
     "sam": _SAM,
     "sam2": _SAM2,
     "sam2_hiera_det_model": {"hidden_size": 96},
+    "sam2_video": _tracking(_SAM2["vision_config"], 128),
     "sam2_vision_model": {"backbone_config": {"hidden_size": 96}},
     "sam3": _SAM3,
     "sam3_lite_text": _SAM3,
     "sam3_tracker": {
         "vision_config": _SAM3["vision_config"] | {"backbone_feature_sizes": [[32, 32], [16, 16], [8, 8]]},
         "prompt_encoder_config": {"image_size": 112},
+    },
+    "sam3_tracker_video": _tracking(_SAM3["vision_config"], 112),
+    "sam3_video": {
+        "detector_config": _DETECTOR,
+        "tracker_config": _tracking(_SAM3["vision_config"], 112),
+        "low_res_mask_size": 32,
+        "score_threshold_detection": 0.0,
+        "new_det_thresh": 0.0,
+        "det_nms_thresh": 0.0,
+        "hotstart_delay": 0,
+        "max_num_objects": 2,
     },
     "sam_hq": _SAM,
     "sapiens2": {"image_size": 64, "num_key_value_heads_per_layer": [4, 2]},

@@ -5,7 +5,7 @@ from typing import Any
 
 from transformers import CONFIG_MAPPING, PretrainedConfig
 
-from tests.every_family.odd import SETTINGS
+from tests.every_family.odd import DEFAULTS, SETTINGS
 
 WIDTH, INNER, HEADS, GROUPS, HEAD_WIDTH = 64, 96, 4, 2, 16
 WORDS, POSITIONS, LAYERS, EXPERTS, RANK = 100, 128, 2, 4, 16
@@ -60,7 +60,9 @@ _BY_SECTIONS = ("glm4", "glm_", "glmga", "colqwen", "paddleocr", "qwen2", "qwen3
 def tiny_config(family: str) -> PretrainedConfig:
     """The smallest configuration of a family that still has all its parts."""
     maker = CONFIG_MAPPING[family]
-    settings = _smaller(maker().to_dict(), by_sections=family.startswith(_BY_SECTIONS))
+    settings = _smaller(
+        maker(**DEFAULTS.get(family, {})).to_dict(), by_sections=family.startswith(_BY_SECTIONS)
+    )
     config = maker(**_merged(settings, SETTINGS.get(family, {})))
     for part in (config, text_of(config)):
         if not hasattr(part, "pad_token_id"):
@@ -153,5 +155,8 @@ def _merged(settings: dict, more: dict) -> dict:
     merged = dict(settings)
     for name, value in more.items():
         both = isinstance(value, dict) and isinstance(merged.get(name), dict)
+        kinds = [one.get("model_type") for one in (value, merged[name])] if both else [None]
+        if None not in kinds and kinds[0] != kinds[1]:
+            both = False  # a part of another kind takes nothing from the one in whose place it is
         merged[name] = _merged(merged[name], value) if both else value
     return merged

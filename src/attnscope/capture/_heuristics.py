@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
 
+from attnscope.errors import AttnscopeError
+
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from transformers import PreTrainedModel
 
@@ -42,7 +44,9 @@ def is_attention(module: nn.Module) -> bool:
     >>> is_attention(nn.MultiheadAttention(4, 1)), is_attention(nn.Linear(4, 4))
     (True, False)
     """
-    named = "Attention" in _class(module) and not _class(module).endswith("Output")  # what stands behind it
+    named = "Attention" in _class(module) and not _class(module).endswith(
+        ("Output", "MLP")
+    )  # what stands behind it
     return named and _class(module) not in _RUNNING and not takes_points(module)
 
 
@@ -180,17 +184,36 @@ def other_states(arguments: Mapping[str, Any]) -> Any:
 
 
 def main_output(output: Any) -> Tensor:
-    """The tensor of a model's output that everything before it leads to."""
+    """The tensor of a model's output that everything before it leads to.
+
+    Examples
+    --------
+    >>> import torch
+    >>> main_output({"ids": [], "masks": {1: torch.zeros(2)}})
+    tensor([0., 0.])
+    """
     if isinstance(output, Tensor):
         return output
     for field in _MAIN_OUTPUTS:
         if getattr(output, field, None) is not None:
             return main_output(getattr(output, field))
-    parts = output.to_tuple() if hasattr(output, "to_tuple") else output
-    real = [
-        part for part in parts if isinstance(part, Tensor) and part.is_floating_point()
-    ]  # a codec gives codes first
-    return real[0] if real else main_output(parts[0])
+    for tensor in _tensors(output):
+        return tensor
+    raise AttnscopeError(
+        f"found an output of type {type(output).__name__} without a tensor; expected one by which two ways of "
+        "attending can be compared: let the model return one"
+    )
+
+
+def _tensors(output: Any) -> Iterator[Tensor]:
+    """Of each level real numbers first, as a codec gives codes first; then what lies deeper."""
+    held = output.to_tuple() if hasattr(output, "to_tuple") else output
+    parts = list(held.values() if isinstance(held, dict) else held)
+    yield from (part for part in parts if isinstance(part, Tensor) and part.is_floating_point())
+    for part in parts:
+        if isinstance(part, dict | tuple | list):
+            yield from _tensors(part)
+    yield from (part for part in parts if isinstance(part, Tensor))
 
 
 # --- where positions are kept ---
