@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     import xarray as xr
 
+_NOUNS = {"images": "image", "videos": "video", "sounds": "window"}  # what is measured one at a time, if no text
 _SCRIPTS = ("draw.js", "patches.js", "window.js", "received.js", "long.js", "page.js")
 
 
@@ -72,6 +73,7 @@ def write_report(result: xr.Dataset, sample: xr.Dataset | None, path: Path | str
     data["quantiles"] = [LOW, HIGH]
     data["groups"] = group_data(result)
     data["unit"] = unit_of(result)
+    data["noun"] = _NOUNS.get(str(result.attrs.get("reads")), "text")
     data["patches"] = patch_data(result)
     window = received = long = None
     if sample is not None:
@@ -106,6 +108,7 @@ def write_report(result: xr.Dataset, sample: xr.Dataset | None, path: Path | str
         contrasts=contrast_data(result),
         pools=_total(result, "window_count"),
         has_patches=data["patches"] is not None,
+        noun=data["noun"],
         images=result.attrs.get("reads") == "images",
         window=data.get("window"),
         has_received=received is not None,

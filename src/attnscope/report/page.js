@@ -83,7 +83,7 @@ function describe(index) {
   }
   const s = data.statistics[state.statistic];
   if (s.mean[index] === null) return "no value";
-  const spread = s.low ? ` (middle ${share(data.quantiles[1] - data.quantiles[0])} of texts: ${say(s.low[index])} to ${say(s.high[index])})` : "";
+  const spread = s.low ? ` (middle ${share(data.quantiles[1] - data.quantiles[0])} of ${data.noun}s: ${say(s.low[index])} to ${say(s.high[index])})` : "";
   return `${s.name} ${sayMean(s, index)} ${s.units}${spread}`;
 }
 
@@ -181,7 +181,7 @@ function drawHead() {
   const index = state.head, layer = Math.floor(index / heads), main = majority(index), colour = main?.colour ?? "#0072b2";
   byId("head-title").textContent = at(index);
   byId("head-layer").textContent = [data.layerNames[layer], data.layerKinds[layer]].filter((t) => t && t !== String(data.layers[layer])).join(", ");
-  byId("head-label").replaceChildren(...(main ? [swatch(main.colour), " ", html("strong", {}, html("bdi", {}, main.name)), ` on ${share(main.share)} of texts`] : []));
+  byId("head-label").replaceChildren(...(main ? [swatch(main.colour), " ", html("strong", {}, html("bdi", {}, main.name)), ` on ${share(main.share)} of ${data.noun}s`] : []));
   if (data.profile) {
     const { offsets, mean, low, high } = data.profile;
     const cut = (values) => halved(offsets, values, [high[index], mean[index]]);
@@ -213,7 +213,7 @@ function drawShares(index) {
 
 function drawChosenDistribution(index, colour) {
   const s = data.statistics[state.statistic];
-  byId("distribution-title").replaceChildren(`${s.name} `, html("span", { class: "count" }, s.counts ? "over texts, and among all heads" : "among all heads"));
+  byId("distribution-title").replaceChildren(`${s.name} `, html("span", { class: "count" }, s.counts ? `over ${data.noun}s, and among all heads` : "among all heads"));
   drawDistribution(byId("distribution"), { counts: s.counts?.[index] ?? null, means: s.mean, value: s.mean[index], units: s.units, colour });
 }
 
