@@ -40,6 +40,24 @@ def test_pieces_cut_anywhere_give_the_error_of_all_at_once(pieces):
     assert sums.documents == count
 
 
+@pytest.mark.parametrize("columns", [1, 2, 7, 3000])
+def test_pieces_cut_anywhere_give_the_same_to_the_bit(columns):
+    """Pieces are cut by the clock and by tasks: what all texts come to must not depend on them."""
+    random = np.random.default_rng(columns)
+    documents = documents_of(random, 30, 9)
+    values = random.random((len(documents), columns))
+    values[random.random(values.shape) < 0.1] = np.nan
+    found = []
+    for pieces in (1, 2, 13, len(documents)):
+        sums = DocumentSums()
+        for some in np.array_split(np.arange(len(documents)), pieces):
+            sums.add(values[some], [documents[i] for i in some])
+        found.append({"mean": sums.mean(), "error": sums.error()} | sums.components())
+    for other in found[1:]:
+        for name, numbers in found[0].items():
+            np.testing.assert_array_equal(other[name], numbers)
+
+
 def test_the_ratio_of_the_mean_squares_is_that_of_scipy():
     random = np.random.default_rng(0)
     documents = documents_of(random, 9, 5)

@@ -3,7 +3,7 @@
 import json
 import random
 from functools import cache
-from itertools import pairwise
+from itertools import groupby, pairwise
 from shutil import copytree
 from types import SimpleNamespace
 
@@ -40,11 +40,15 @@ WORDS = [
 @pytest.mark.parametrize("seed", range(20))
 def test_pools_are_of_whole_documents_or_of_parts_of_one(seed):
     rng = random.Random(seed)
-    documents = [[SimpleNamespace(source=name)] * rng.choice([1, 1, 2, 3, 7, 20]) for name in range(12)]
+    documents = [
+        [SimpleNamespace(source=name, by="")] * rng.choice([1, 1, 2, 3, 5, 7, 20]) for name in range(12)
+    ]
     windows = [window for document in documents for window in document]
-    pools = list(in_pools(windows, SIZE))
+    numbered = list(in_pools(windows, SIZE))
+    assert [number for pool in numbered for number in pool] == list(range(len(windows)))
+    pools = [list(pool.values()) for pool in numbered]
     assert [window for pool in pools for window in pool] == windows
-    assert max(map(len, pools)) < 2 * SIZE
+    assert max(map(len, pools)) < 3 * SIZE - 1
     long = {document[0].source for document in documents if len(document) >= 2 * SIZE}
     sources = [{window.source for window in pool} for pool in pools]
     for before, after in pairwise(sources):
@@ -52,13 +56,52 @@ def test_pools_are_of_whole_documents_or_of_parts_of_one(seed):
 
 
 def test_a_small_pool_is_only_before_a_long_document_or_the_last():
-    windows = [SimpleNamespace(source=name) for name in "a" + "b" * 7 + "ccd"]
-    assert ["".join(one.source for one in pool) for pool in in_pools(windows, SIZE)] == [
+    windows = [SimpleNamespace(source=name, by="") for name in "a" + "b" * 7 + "ccd"]
+    assert ["".join(one.source for one in pool.values()) for pool in in_pools(windows, SIZE)] == [
         "a",
         "bbb",
         "bbbb",
         "ccd",
     ]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_pool_is_of_one_value_and_the_parts_of_a_document_follow_each_other(seed):
+    rng = random.Random(seed)
+    values = rng.choice([2, 5, 100])
+    documents = [
+        [SimpleNamespace(source=name, by=str(rng.randrange(values)))] * rng.choice([1, 1, 2, 3, 7])
+        for name in range(200)
+    ]
+    windows = [window for document in documents for window in document]
+    pools = list(in_pools(windows, SIZE))
+    assert sorted(number for pool in pools for number in pool) == list(range(len(windows)))
+    assert all(windows[number] is window for pool in pools for number, window in pool.items())
+    assert all(len({window.by for window in pool.values()}) == 1 for pool in pools)
+    assert all(list(pool) == sorted(pool) for pool in pools)
+    sources = [name for pool in pools for name in dict.fromkeys(one.source for one in pool.values())]
+    assert len({name for name, _ in groupby(sources)}) == sum(1 for _ in groupby(sources))
+    alone = [window for window in windows if window.by == "1"]
+    if values == 2:  # nothing is closed before its time: what others there are between makes no difference
+        of_value = [list(pool.values()) for pool in pools if next(iter(pool.values())).by == "1"]
+        assert of_value == [list(pool.values()) for pool in in_pools(alone, SIZE)]
+
+
+def test_windows_that_wait_are_as_few_whatever_the_number_of_values():
+    read = 0
+
+    def reading():
+        nonlocal read
+        for name in range(10_000):
+            read += 1
+            yield SimpleNamespace(source=name, by=str(name % 1000))
+
+    given = most = 0
+    for pool in in_pools(reading(), 10):
+        given += len(pool)
+        most = max(most, read - given)
+    assert given == 10_000
+    assert most <= 8 * 10 + 2
 
 
 @pytest.fixture(scope="module")

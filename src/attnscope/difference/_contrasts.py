@@ -14,7 +14,7 @@ from attnscope._documents import LEAST, mean_by_document
 from attnscope.checks import check_kind, check_real
 from attnscope.difference._changes import LEVEL
 from attnscope.errors import AttnscopeError
-from attnscope.statistics import without_end
+from attnscope.statistics import VARIANCE, without_end
 
 _GRID = ("layer", "head")
 _UNLIKE = 1.1  # how many times longer windows may be in the mean before it is said
@@ -42,7 +42,8 @@ def contrasts(results: xr.Dataset, *, level: float = LEVEL) -> xr.Dataset:
         ``difference``, ``low`` and ``high`` (95% interval), ``p``, ``differs``, and ``size``, the difference in
         standard deviations between heads. NaN where a value, or all others together, have fewer than 6 documents; of
         two values the first alone has a ``p``. Over ``by``: ``texts``, ``documents``, ``length``
-        (mean tokens of a text).
+        (mean tokens of a window). Of a scan in pools (``pool=``) texts are pools, a pool of several documents counts as
+        one, and ``windows`` counts their windows.
 
     Raises
     ------
@@ -73,7 +74,7 @@ def contrasts(results: xr.Dataset, *, level: float = LEVEL) -> xr.Dataset:
         str(name)
         for name, values in results.data_vars.items()
         if set(values.dims) == {"text", *_GRID} and name != "label" and values.dtype.kind == "f"
-        if without_end(str(name)) == name
+        if without_end(str(name)) == name and name != "columns_left" and not str(name).endswith(VARIANCE)
     ]
     if not names:
         raise AttnscopeError(
@@ -99,6 +100,7 @@ def contrasts(results: xr.Dataset, *, level: float = LEVEL) -> xr.Dataset:
     spread = np.nanstd(stacked.mean(0).reshape(len(names), -1), 1)[:, None, None, None]
     difference = of("mean") - of("others")
     cells = ("statistic", "by", *_GRID)
+    windows = results.window_count.values if "window_count" in results else np.ones(len(labels), dtype=int)
     lengths = results.length.values if "length" in results else np.full(len(labels), np.nan)
     return xr.Dataset(
         {name: (cells, of(name)) for name in ("mean", "others", "low", "high")}
@@ -112,7 +114,15 @@ def contrasts(results: xr.Dataset, *, level: float = LEVEL) -> xr.Dataset:
             ),
             "texts": ("by", [int((labels == value).sum()) for value in values]),
             "documents": ("by", [len(np.unique(documents[labels == value])) for value in values]),
-            "length": ("by", [float(lengths[labels == value].mean()) for value in values]),
+            "length": (
+                "by",
+                [float(lengths[labels == value].sum() / windows[labels == value].sum()) for value in values],
+            ),
+        }
+        | {
+            name: ("by", [int(windows[labels == value].sum()) for value in values])
+            for name in ("windows",)
+            if "window_count" in results
         },
         coords={
             "statistic": names,
@@ -192,16 +202,23 @@ def contrasts_said(tested: xr.Dataset) -> list[str]:
     >>> contrasts_said(contrasts(scan))[0]
     'by: en (8 windows of 8 documents), ja (8 windows of 8 documents).'
     """
+    pooled = "windows" in tested
     listed = ", ".join(
-        f"{value} ({texts} windows of {documents} documents)"
-        for value, texts, documents in zip(
-            tested.by.values, tested.texts.values, tested.documents.values, strict=True
+        f"{value} ({texts} pools of {parts} windows)"
+        if pooled
+        else f"{value} ({texts} windows of {parts} documents)"
+        for value, texts, parts in zip(
+            tested.by.values,
+            tested.texts.values,
+            tested["windows" if pooled else "documents"].values,
+            strict=True,
         )
     )
     said = [f"{tested.attrs['field']}: {listed}."]
     known, differs = np.isfinite(tested.p.values), tested.differs.values
     if not known.any():
-        return [*said, f"Nothing is told apart: each value, and all others, need {LEAST} documents or more."]
+        needed = f"{LEAST} pools of different documents" if pooled else f"{LEAST} documents"
+        return [*said, f"Nothing is told apart: each value, and all others, need {needed} or more."]
     heads, every = differs.any((0, 1)).sum(), known.any((0, 1)).sum()
     rate = f"{float(tested.attrs['level']):.0%}"
     said.append(

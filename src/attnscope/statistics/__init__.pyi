@@ -32,7 +32,7 @@ from ._of_windows import statistics_of
 from ._over_documents import heads_of_run, over_documents
 from ._pass import StatisticsObserver
 from ._places import NEEDED
-from ._pools import in_pools, pooled
+from ._pools import VARIANCE, in_pools, pooled
 from ._ranking import majority_names, peaks, rank_heads
 from ._raw import weights
 from ._reading import Reading
@@ -74,6 +74,7 @@ __all__ = [
     "STATISTICS",
     "SUMMARIES",
     "TOP",
+    "VARIANCE",
     "WINDOWS",
     "Clustering",
     "Estimate",

@@ -275,7 +275,17 @@ OF_GROUPS: dict[str, Statistic] = {
         along=("group_query", "group_key"),
     ),
 }
-KNOWN = STATISTICS | OF_GROUPS
+GROUP_ROWS = "group_rows"
+#: What is measured beside these where windows come in pools: what a mean over windows is weighted by.
+OF_POOLED_GROUPS: dict[str, Statistic] = {
+    GROUP_ROWS: Statistic(
+        Wording("Queries of each group", "tokens"),
+        lambda rows: rows.group_rows,
+        along=("group_query",),
+        has_equal=True,
+    ),
+}
+KNOWN = STATISTICS | OF_GROUPS | OF_POOLED_GROUPS
 
 
 def by_group(names: Sequence[str]) -> list[str]:

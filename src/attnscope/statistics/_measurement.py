@@ -97,6 +97,7 @@ class Measurement:
         self.again = sum(map(_characters, self.shown))  # what is read once more, for the page
         self.characters = corpus.characters()
         self.seen = 0
+        self.numbers: list[int] = []  # of the windows that the walk has come to
         self.sites: list[Site] = []
         self.notes: dict[str, str] = {}
         self.tokens = self.unknown = 0
@@ -114,10 +115,11 @@ class Measurement:
         self.share = 0.0
         self.seen = self.tokens = self.unknown = 0
         try:
-            for number, batch in enumerate(self._parts()):
-                windows = range(self.seen, self.seen + len(batch))
-                yield windows if self.pool is None else range(number, number + 1), batch
-                self.seen = windows.stop
+            for number, part in enumerate(self._parts()):
+                self.numbers = [*part]
+                texts = range(self.seen, self.seen + len(part))
+                yield texts if self.pool is None else range(number, number + 1), [*part.values()]
+                self.seen = texts.stop
         finally:  # also where enough is measured
             self._say_unknown()
             self._say_words()
@@ -126,24 +128,27 @@ class Measurement:
 
     def measure(self, batch: Sequence[Window], first: int) -> xr.Dataset:
         """Measure a batch, or a pool, of the walk."""
-        return self._measure_batch(batch) if self.pool is None else self._measure_pool(batch, first)
+        if self.pool is not None:
+            return self._measure_pool(batch, first)
+        return self._measure_batch(batch, self.numbers)
 
-    def _parts(self) -> Iterator[list[Window]]:
+    def _parts(self) -> Iterator[dict[int, Window]]:
+        """Batches, or pools: windows by their numbers."""
         if self.pool is None:
-            return _chunked(self.windows, self.batch_size)
+            return _chunked(enumerate(self.windows), self.batch_size)
         return in_pools(self.windows, self.pool)
 
     def _measure_pool(self, windows: Sequence[Window], number: int) -> xr.Dataset:
         first = self.seen
         batches: list[xr.Dataset] = []
-        for batch in _chunked(windows, self.batch_size):
-            batches.append(self._measure_batch(batch))
+        for batch in _chunked(zip(self.numbers, windows, strict=True), self.batch_size):
+            batches.append(self._measure_batch([*batch.values()], [*batch]))
             self.seen += len(batch)
         self.seen = first
-        return pooled(joined(batches), number, self.seed)
+        return pooled(joined(batches).assign_coords(text=self.numbers), number, self.seed)
 
-    def _measure_batch(self, batch: Sequence[Window]) -> xr.Dataset:
-        results = self._measure(batch, self.seen)
+    def _measure_batch(self, batch: Sequence[Window], numbers: Sequence[int]) -> xr.Dataset:
+        results = self._measure(batch, numbers)
         self.pass_over(batch)
         return results
 
@@ -187,9 +192,10 @@ class Measurement:
     def _say_pools(self) -> None:
         """Say that results are not of single windows."""
         if self.pool is not None:
+            apart = ", each of texts of one value" if self.first.by else ""
             self.notes["pool"] = (
-                f"Windows are in pools of {self.pool} or more, cut at documents: wherever it says texts, pools are "
-                "meant."
+                f"Windows are in pools of {self.pool} or more, cut at documents{apart}: wherever it says texts, pools "
+                "are meant."
             )
 
     def _tell(self, share: float) -> None:
@@ -274,10 +280,10 @@ class Measurement:
         return len(long) > 1 and padding_difference(model, self._reading(texts).inputs(model), alone) > 1
 
     @torch.no_grad()
-    def _measure(self, batch: Sequence[Window], first: int) -> xr.Dataset:
+    def _measure(self, batch: Sequence[Window], numbers: Sequence[int]) -> xr.Dataset:
         reading = self._reading(batch)
         words = WordReading.of(batch, device_of(self.loaded.model)) if batch[0].words else None
-        sample = None if self.rows is None else RowSample(self.rows, self.seed, first)
+        sample = None if self.rows is None else RowSample(self.rows, self.seed, numbers[0])
         observer = StatisticsObserver(
             self.names,
             self.band,
@@ -293,7 +299,7 @@ class Measurement:
             forward(
                 self.loaded.model,
                 reading.inputs(self.loaded.model),
-                lambda text: window_name(batch[text], first + text),
+                lambda text: window_name(batch[text], numbers[text]),
                 lambda kind: reading.sides(kind)[0].valid,
             )
         measured = reading if words is None else words.words
@@ -310,7 +316,7 @@ class Measurement:
             self.reach,
             counts,
             [(window.source, window.start) for window in batch],
-            first,
+            numbers[0],
             self.groups,
             "tokens" if words is None else "words",
             [window.by for window in batch] if batch[0].by else None,
@@ -388,12 +394,12 @@ def _characters(window: Window) -> int:
     return max(end for _, end in window.spans) - window.start
 
 
-def _chunked(windows: Iterable[Window], size: int) -> Iterator[list[Window]]:
-    batch: list[Window] = []
-    for window in windows:
-        batch.append(window)
+def _chunked(windows: Iterable[tuple[int, Window]], size: int) -> Iterator[dict[int, Window]]:
+    batch: dict[int, Window] = {}
+    for number, window in windows:
+        batch[number] = window
         if len(batch) == size:
             yield batch
-            batch = []
+            batch = {}
     if batch:
         yield batch

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import xarray as xr
 from scipy import stats
 
-from attnscope.statistics._catalogue import EQUAL
-from attnscope.statistics._pools import DRAWN, OF_WINDOW, VARIANCE
+from attnscope.statistics._catalogue import EQUAL, GROUP_ROWS
+from attnscope.statistics._pools import DRAWN, GROUP_PAIR_ROWS, OF_WINDOW, VARIANCE
 from attnscope.statistics._profile import with_profile
 from attnscope.statistics._stored import WINDOWS
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
 ERROR, BETWEEN, WITHIN = "_error", "_between", "_within"  # end the names of what is said of a statistic
 ICC, ICC_CHANCE = "_intraclass", "_intraclass_by_chance"
+_COUNTS = (GROUP_ROWS, GROUP_PAIR_ROWS)
 _LEVEL = 0.95  # of the null
 
 
@@ -50,21 +52,20 @@ class DocumentSums:
         apart = np.where(there, values - self._shift, 0.0)
         self.texts += len(names)
         self._count += there.sum(0)
-        self._sum += apart.sum(0)
-        self._squares += (apart**2).sum(0)
+        self._sum = _one_by_one(self._sum, apart)
+        self._squares = _one_by_one(self._squares, apart**2)
         starts = [i for i, name in enumerate(names) if i == 0 or name != names[i - 1]]
-        sums, counts = (np.add.reduceat(each, starts, 0) for each in (apart, there.astype(float)))
-        for start, total, count in zip(starts, sums, counts, strict=True):
-            if self._open is not None and self._open[0] == names[start]:
-                total, count = total + self._open[1], count + self._open[2]  # noqa: PLW2901
-            else:
+        for start, stop in pairwise([*starts, len(names)]):
+            if self._open is None or self._open[0] != names[start]:
                 self._close()
-            self._open = names[start], total, count
+                self._open = names[start], np.zeros(values.shape[1]), np.zeros(values.shape[1])
+            _, total, count = self._open
+            total = _one_by_one(total, apart[start:stop])
+            self._open = names[start], total, count + there[start:stop].sum(0)
 
     def _begin(self, values: np.ndarray) -> None:
-        seen = np.isfinite(values)
-        total = np.where(seen, values, 0.0).sum(0)
-        self._shift = total / np.maximum(1, seen.sum(0))  # near the mean, so that squares lose no digits
+        # near the mean, so that squares lose no digits, and the same however texts are cut into pieces
+        self._shift = np.where(np.isfinite(values[0]), values[0], 0.0)
         nothing = np.zeros(values.shape[1])
         self._count, self._sum, self._squares = nothing.copy(), nothing.copy(), nothing.copy()
         # over documents, of a sum S of n texts: how many, n^2, S^2 / n, S^2, S n
@@ -113,6 +114,16 @@ class DocumentSums:
                 ICC: apart / (apart + within),
                 ICC_CHANCE: (most - 1) / (most - 1 + size),
             }
+
+
+def _one_by_one(sums: np.ndarray, rows: np.ndarray) -> np.ndarray:
+    """Add rows to sums, one after the other: the same to the bit however they come in pieces."""
+    own = rows[0].copy()
+    rows[0] += sums
+    # NumPy adds rows in their order, but the numbers of a single column in pairs
+    total = rows.sum(0) if rows.shape[1] > 1 else np.add.accumulate(rows)[-1]
+    rows[0] = own
+    return total
 
 
 _SAYS = {
@@ -239,7 +250,7 @@ def _statistics(piece: xr.Dataset) -> Iterator[tuple[str, xr.DataArray]]:
             of_heads
             and values.dtype.kind == "f"
             and not name.startswith((DRAWN, EQUAL))
-            and not name.endswith(VARIANCE)
+            and not name.endswith((VARIANCE, *_COUNTS))
         ):
             yield name, values
 

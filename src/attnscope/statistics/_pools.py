@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import xarray as xr
 
-from attnscope.statistics._catalogue import EQUAL, wording
+from attnscope.statistics._catalogue import BY_GROUP, EQUAL, GROUP_ROWS, OF_GROUPS, wording
 from attnscope.statistics._places import with_rows
 from attnscope.statistics._profile import pairs_of, profile_of, rows_of
 from attnscope.statistics._ranking import queries
@@ -19,41 +19,64 @@ if TYPE_CHECKING:
 DRAWN = "drawn_"  # begins the names of what is kept in full of one window of each pool
 VARIANCE = "_variance"  # ends the name of a statistic's variance over the windows of a pool
 IN_FULL = ("band_sum", "bin_sum")
+GROUP_PAIR_ROWS = "group_pair_rows"
 OF_WINDOW = "window_"  # begins the names of what is kept of every window
 _SUMS = "_sum"
+_WAITING = 8  # pools of windows that wait, at most, in those of all values that are not full
 _SIZES = ("length", "target_length")
 
 
-def in_pools(windows: Iterable[Window], size: int) -> Iterator[list[Window]]:
-    """Windows that follow each other, at least `size` and fewer than twice as many, cut at documents.
+def in_pools(windows: Iterable[Window], size: int) -> Iterator[dict[int, Window]]:
+    """Windows, by their numbers, in pools of `size` at least and fewer than three times as many, cut at documents.
 
     A pool is of whole documents, or a part of one, so that documents tell which pools are independent of each other.
-    Fewer windows are in the pool before a document that makes pools of its own, and in the last.
+    Documents that are held apart by a field (`Window.by`) are in a pool of their own value, which stays open while
+    those of other values are read. Fewer windows are in the pool before a document that makes pools of its own, in the
+    last of each value, and where windows of 8 pools wait in those that are open: then the fullest is closed, so that
+    memory does not grow with the number of values.
 
     Examples
     --------
     >>> from types import SimpleNamespace
-    >>> windows = [SimpleNamespace(source=name) for name in "aabccccccdeeee"]
-    >>> ["".join(window.source for window in pool) for pool in in_pools(windows, 3)]
+    >>> def pools(documents, values):
+    ...     windows = [SimpleNamespace(source=name, by=values[name]) for name in documents]
+    ...     return ["".join(window.source for window in pool.values()) for pool in in_pools(windows, 3)]
+    >>> pools("aabccccccdeeee", dict.fromkeys("abcde", ""))
     ['aab', 'ccc', 'ccc', 'deeee']
+    >>> pools("aabcdeef", dict(a="en", b="ja", c="en", d="ja", e="en", f="ja"))
+    ['aac', 'bdf', 'ee']
     """
-    pool: list[Window] = []
-    document: list[Window] = []
-    for window in windows:
-        if document and window.source != document[-1].source:
-            pool, document = [*pool, *document], []
-            if len(pool) >= size:  # as the rest of a document always is that made pools of its own
-                yield pool
-                pool = []
-        document.append(window)
+    unfilled: dict[str, dict[int, Window]] = {}
+    for part, whole in _parts_of_documents(windows, size):
+        value = next(iter(part.values())).by
+        if not whole and value in unfilled:
+            yield unfilled.pop(value)
+        pool = unfilled.pop(value, {}) | part
+        if not whole or len(pool) >= size:
+            yield pool
+        else:
+            unfilled[value] = pool
+        while sum(map(len, unfilled.values())) > _WAITING * size:
+            yield unfilled.pop(max(unfilled, key=lambda value: len(unfilled[value])))
+    yield from unfilled.values()
+
+
+def _parts_of_documents(windows: Iterable[Window], size: int) -> Iterator[tuple[dict[int, Window], bool]]:
+    """Documents as they end, and before that what is `size` windows before the last; and whether it is the end."""
+    document: dict[int, Window] = {}
+    source = ""
+    for number, window in enumerate(windows):
+        if document and window.source != source:
+            yield document, True
+            document = {}
+        source = window.source
+        document[number] = window
         if len(document) == 2 * size:
-            if pool:
-                yield pool
-                pool = []
-            yield document[:size]
-            document = document[size:]
-    if pool or document:
-        yield [*pool, *document]
+            begun = [*document.items()]
+            yield dict(begun[:size]), False
+            document = dict(begun[size:])
+    if document:
+        yield document, True
 
 
 def pooled(results: xr.Dataset, number: int, seed: int) -> xr.Dataset:
@@ -61,7 +84,9 @@ def pooled(results: xr.Dataset, number: int, seed: int) -> xr.Dataset:
 
     Sums are summed, and means over rows are means over the rows of all windows. ``..._variance`` is the variance of a
     statistic over the windows, each weighted by its rows; ``window_...`` are the statistics of every window, float32,
-    and ``drawn_...`` sums of one window, drawn by the seed, alone.
+    and ``drawn_...`` sums of one window, drawn by the seed, alone. What is of the queries of a group of tokens is a
+    mean over those of all windows that have the groups: ``group_rows`` counts the queries of each group, and
+    ``group_pair_rows`` those of windows that have the group of keys too.
 
     Parameters
     ----------
@@ -78,8 +103,11 @@ def pooled(results: xr.Dataset, number: int, seed: int) -> xr.Dataset:
     variables: dict[str, Any] = {}
     for given, values in results.data_vars.items():
         name = str(given)
-        if name in _SIZES or name.endswith(_SUMS):
+        if name in _SIZES or name.endswith(_SUMS) or name.removeprefix(EQUAL) == GROUP_ROWS:
             variables[name] = values.sum("text", skipna=False, keep_attrs=True)
+        elif name.endswith(BY_GROUP) or name.removeprefix(EQUAL) in OF_GROUPS:
+            of = results[f"{EQUAL}{GROUP_ROWS}" if name.startswith(EQUAL) else GROUP_ROWS]
+            variables[name] = _weighted_where_known(values, of)
         elif name == "profile":
             pairs = pairs_of(results)
             variables["pairs"] = pairs.sum("text")
@@ -96,6 +124,16 @@ def pooled(results: xr.Dataset, number: int, seed: int) -> xr.Dataset:
                 )
         else:
             variables[name] = values
+    if "group_weight" in results:
+        known = results[GROUP_ROWS].where(results.group_weight.notnull(), 0).sum("text")
+        there = results[GROUP_ROWS].notnull().all("text")
+        variables[GROUP_PAIR_ROWS] = (
+            known.where(there)
+            .transpose(*variables["group_weight"].dims)
+            .assign_attrs(
+                long_name="Queries of a group in windows that have the group of keys", units="tokens"
+            )
+        )
     for name in IN_FULL:
         if name in results:
             variables[f"{DRAWN}{name}"] = results[name].isel(text=drawn)
@@ -107,12 +145,17 @@ def pooled(results: xr.Dataset, number: int, seed: int) -> xr.Dataset:
     if {"profile", "band_sum"} <= set(whole):
         whole["profile"] = profile_of(whole)
     window = {
-        f"{OF_WINDOW}{name}": ("window", results[name].values) for name in ("length", "source", "start")
+        f"{OF_WINDOW}{name}": ("window", results[name].values)
+        for name in ("length", "source", "start", "by")
+        if name in results.variables
+    }
+    of_first = {
+        name: ("text", results[name].values[:1])
+        for name in ("source", "start", "by")
+        if name in results.coords
     }
     return whole.assign_coords(
-        dict(kept)
-        | {"text": [number], "source": ("text", results.source.values[:1])}
-        | {"start": ("text", results.start.values[:1]), "window": results.text.values}
+        dict(kept) | {"text": [number], **of_first, "window": results.text.values}
     ).assign(window)
 
 
@@ -122,6 +165,14 @@ def _weighted(values: xr.DataArray, weights: xr.DataArray) -> xr.DataArray:
     mean = (values.drop_vars([*values.coords]) * weights).sum("text", skipna=False) / total
     dims = [dim for dim in values.dims if dim != "text"]
     return mean.transpose(*dims).assign_attrs(values.attrs)
+
+
+def _weighted_where_known(values: xr.DataArray, weights: xr.DataArray) -> xr.DataArray:
+    """Mean over the windows that have it; NaN where none has."""
+    known = weights.where(values.notnull(), 0)
+    total = known.sum("text")
+    mean = (values.fillna(0) * known).sum("text") / total.where(total > 0)
+    return mean.transpose(*(dim for dim in values.dims if dim != "text")).assign_attrs(values.attrs)
 
 
 def _with_columns_left(results: xr.Dataset) -> xr.Dataset:

@@ -195,6 +195,11 @@ class Rows:
         return self._by_groups(self._members.mT @ on_keys.where(self.counted[..., None], 0.0))
 
     @property
+    def group_rows(self) -> Tensor:
+        """How many rows are counted of each group, ``(batch, head, query group)``."""
+        return self._members.sum(2)
+
+    @property
     def place_group_weight(self) -> Tensor:
         """The same, of a head that has these weights at each place, whatever stands there; see `Places`."""
         places = there(there(self.groups).places)

@@ -135,7 +135,8 @@ def scan(
         Windows at a time; by default about 2,048 tokens' worth (with `targets`, of the longest line; of images too).
     pool
         Windows, at least, of a pool: statistics are then kept of pools, each as one entry of ``text``, and of windows
-        in short, so that a corpus of any size fits on a disk. See docs/clusters.md.
+        in short, so that a corpus of any size fits on a disk. With `by` a pool is of texts of one value. See
+        docs/clusters.md.
     until
         Width of the widest 95% interval of any head's mean share (by documents; over all statistics that are shares of
         weight) at which the scan ends, looked at after 4, 8, 16, ... batches. By default all is measured.
@@ -202,7 +203,8 @@ def scan(
         `targets` ``target_length``, the number of queries of the decoder's layers; per head ``label_share``,
         ``majority_share``, ... and per text and layer ``equal_band_sum``, ``equal_entropy``, ...: what equal weights
         over the visible tokens give. With `groups` also ``group_weight`` over ``group_query, group_key``, NaN where a
-        group is not in a text, and ``equal_group_weight``. In cross-attention, queries are target tokens and keys
+        group is not in a text, and ``equal_group_weight``; of a pool also ``group_rows`` and ``group_pair_rows``, the
+        queries that these are means over. In cross-attention, queries are target tokens and keys
         source tokens. The attribute ``signature`` holds, as JSON, all that the numbers depend on; ``decoder`` says what
         a decoder beside an encoder read, ``kinds`` how many heads are of which kind, ``capture`` in which way the model
         was captured (``registry`` or ``eager weights``), ``way``, ``places``, ``causality`` and ``padding`` what is not

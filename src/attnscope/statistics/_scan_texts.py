@@ -36,7 +36,7 @@ from attnscope.corpus import (
 )
 from attnscope.errors import AttnscopeError
 from attnscope.statistics._asked import BAND, Asked
-from attnscope.statistics._catalogue import OF_GROUPS, SECOND_PASS, STATISTICS, choose
+from attnscope.statistics._catalogue import OF_GROUPS, OF_POOLED_GROUPS, SECOND_PASS, STATISTICS, choose
 from attnscope.statistics._keep import measured
 from attnscope.statistics._measurement import Measurement
 from attnscope.statistics._second_pass import settings_of
@@ -138,7 +138,7 @@ def prepared(
     )
     grouping = grouping_for(given["groups"], corpus)
     words = given["words"]
-    _refuse_together(asked, names, given["by"], grouped=grouping is not None, worded=words is not None)
+    _refuse_together(asked, names, grouped=grouping is not None, worded=words is not None)
     rule = None if words is None else word_rule_of(words)
     loaded = load_model(model, tokenizer=asked.processor, in_parts=True, **vars(asked.loading))
     length = window_length(loaded, given["window"])
@@ -159,7 +159,7 @@ def prepared(
     job = Measurement(
         loaded,
         windows,
-        names,
+        names if grouping is None or asked.pool is None else (*names, *OF_POOLED_GROUPS),
         band,
         longest - 1,
         asked.batch_size or max(1, 2048 // longest),
@@ -218,14 +218,8 @@ def _settings(
     return of_all | settings_of(names, asked.observation) | given
 
 
-def _refuse_together(
-    asked: Asked, names: Sequence[str], by: str | None, *, grouped: bool, worded: bool
-) -> None:
+def _refuse_together(asked: Asked, names: Sequence[str], *, grouped: bool, worded: bool) -> None:
     """Refuse what cannot be measured in one scan."""
-    if grouped and asked.pool is not None:
-        raise AttnscopeError("groups of tokens are not measured of pools: leave out groups or pool (--pool)")
-    if by is not None and asked.pool is not None:
-        raise AttnscopeError("pools hold windows of all kinds together: leave out by (--by) or pool (--pool)")
     if asked.rows is None:
         return
     if grouped or worded:
