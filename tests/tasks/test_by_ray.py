@@ -1,4 +1,4 @@
-"""`explain`, `align` and `intervene` by workers that are lost: the results of one process, bit for bit."""
+"""`explain`, `align`, `intervene` and `patch` by workers that are lost: the results of one process, bit for bit."""
 
 import os
 import signal
@@ -28,6 +28,7 @@ OPTIONS = {
     "explain": {"limit": 6, "window": 12, "band": 4, "device": "cpu"},
     "align": {"targets": LINES[::-1], "batch_size": 1, "shown": 2, "device": "cpu"},
     "intervene": {"limit": 7, "window": 16, "batch_size": 2, "steps": 1, "why": False, "device": "cpu"},
+    "patch": {"batch_size": 2, "steps": 2, "device": "cpu"},
 }
 
 
@@ -58,8 +59,9 @@ def translator(tmp_path_factory):
 def call(translator):
     def called(verb, out, **more):
         model = translator if verb == "align" else "bundled"
-        texts = {"align": LINES, "explain": None, "intervene": None}[verb]
-        return getattr(attnscope, verb)(model, texts=texts, out=out, **OPTIONS[verb] | more)
+        return getattr(attnscope, verb)(
+            model, LINES if verb == "align" else None, out=out, **OPTIONS[verb] | more
+        )
 
     return called
 
@@ -161,6 +163,8 @@ def test_workers_that_read_other_texts_are_refused():
 )
 def test_what_does_not_go_with_ray_is_refused(verb, given, said, tmp_path):
     given = {"model": "bundled", "texts": LINES, "out": tmp_path / "run"} | OPTIONS[verb] | given
+    if verb == "patch":
+        given["pairs"] = given.pop("texts")
     with pytest.raises(AttnscopeError, match=said):
         getattr(attnscope, verb)(**given)
     assert not (tmp_path / "run").exists()

@@ -22,7 +22,7 @@ from attnscope.faithfulness._stored import StoredParts, kept_tree, stored_tree
 from attnscope.faithfulness.passes import EncodedPairs, Pair, PairTexts, given_pairs
 from attnscope.progress import Tell, tell_nobody
 from attnscope.store import RunFolder, Signature, keeping_elsewhere
-from attnscope.tasks import task_in
+from attnscope.tasks import Part, Task, way_in
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -44,7 +44,10 @@ def patch(
     tokenizer: Tokenizer = None,
     out: str | Path | Callable[[Signature], Path] | None = None,
     repair: bool = False,
-    task: str | None = None,
+    task: str | Task | None = None,
+    ray: str | None = None,
+    workers: int | None = None,
+    ray_gpus: float | None = None,
     what: str = "heads",
     by_position: bool = False,
     direction: str | None = None,
@@ -78,6 +81,8 @@ def patch(
         See `attnscope.intervene`. Batches of pairs are written as they come; a run that was stopped goes on.
     task
         Which part of the pairs this process patches, as in `attnscope.scan`: every N-th batch.
+    ray, workers, ray_gpus
+        Have the same units measured by actors of Ray, as in `attnscope.scan`; `out` keeps them. See docs/clusters.md.
     what
         ``heads``: each head's output. ``residual``: the residual stream after each block, at each position.
     by_position
@@ -120,7 +125,7 @@ def patch(
     >>> {name: int(place) for name, place in best.argmax(...).items()}, bool(best.max() > 0.4)
     ({'layer': 0, 'head': 3}, True)
     """
-    part = task_in(task, out)
+    part = way_in(patch, locals())
     path = _receiver(receiver, what, by_position=by_position)
     towards = direction or ("denoising" if path is None else "noising")
     chosen: What = _among("what", what, WHATS)
@@ -176,7 +181,7 @@ def _measure(
     job: PatchJob,
     batches: Sequence[tuple[list[int], EncodedPairs]],
     skips: bool,
-    run: RunFolder,
+    run: Part,
     done: Callable[[range], bool],
 ) -> None:
     """Add the batches to a run that are not done."""

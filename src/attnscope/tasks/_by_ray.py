@@ -199,7 +199,8 @@ def way_in(verb: Callable[..., object], given: Mapping[str, Any], *, share: floa
         return task_in(given["task"], given["out"])
     if given["out"] is None:
         raise AttnscopeError("what workers (--ray) measure is kept in a run folder: name it with out (--out)")
-    check_sent(given["model"], given["tokenizer"], given["device"], given["texts"], given["targets"])
+    read = [given[name] for name in ("texts", "targets", "pairs") if name in given]
+    check_sent(given["model"], given["tokenizer"], given["device"], *read)
     sent = {name: value for name, value in given.items() if name not in _OWN}
     return ByRay(1, 1, cluster, Beginning(verb, sent, Path.cwd()), given["progress"] or tell_nobody, share)
 
