@@ -17,6 +17,7 @@ from pathlib import Path
 import numpy as np
 import xarray as xr
 
+from attnscope.results import describe
 from attnscope.results._nodes import Node
 from attnscope.results._zarr import write_zarr
 from attnscope.statistics import HEADS, WINDOWS, heads_of_run, load_heads
@@ -88,7 +89,13 @@ def main() -> None:
     given = parser.parse_args()
     rng = np.random.default_rng(0)
     with tempfile.TemporaryDirectory() as place:
-        run = RunFolder(Path(place, "run"), {"command": "scan"})
+        run = RunFolder(
+            Path(place, "run"),
+            {
+                "command": "scan",
+                "settings": {"pool": given.pool, "statistics": ["band_sum", "bin_sum", *SCALARS]},
+            },
+        )
         began = time.perf_counter()
         with run:
             for number in range(given.pools):
@@ -120,6 +127,10 @@ def main() -> None:
             f"and read in {seconds:.2f} s, however many windows there are: "
             f"{len(summary or ())} variables, {size:.0f} MB"
         )
+        began = time.perf_counter()
+        describe(run.path)
+        seconds = time.perf_counter() - began
+        print(f"attnscope show tells of the run in {seconds:.2f} s, however many pools there are")
         began = time.perf_counter()
         run.results()
         each = (time.perf_counter() - began) / given.pools

@@ -1,11 +1,14 @@
 """What is said of a run: finished, unfinished, in parts, damaged."""
 
+import numpy as np
 import pytest
+import xarray as xr
 
 import attnscope
 from attnscope import AttnscopeError
 from attnscope.mechanism import rank_heads, summary
 from attnscope.results import describe, settings_of
+from attnscope.statistics import WINDOWS
 from attnscope.store import MANIFEST, OwnedFolder, RunFolder, Signature
 from attnscope.tasks import Task
 from tests.results.planted import SIGNATURE, piece, scan_run
@@ -26,6 +29,21 @@ def test_a_finished_scan(tmp_path):
     labels = [one.name for one in told.variables if one.coordinate]
     assert labels == ["cluster", "layer", "offset", "text", "layer_name", "source"]
     assert (told.page, told.damaged, told.unread) == (None, None, "")
+
+
+def test_one_piece_is_read_of_a_run_in_pools_however_many_there_are(tmp_path, monkeypatch):
+    signature = {"command": "scan", **SIGNATURE}
+    with RunFolder(tmp_path / "run", signature) as run:
+        for first in range(0, 12, 4):
+            short = xr.Dataset({"window_entropy": ("window", np.zeros(40, np.float32))})
+            run.append(piece(first, 4), first, **{WINDOWS: short})
+        run.finish(attributes={})
+    asked, own = [], OwnedFolder.read
+    monkeypatch.setattr(OwnedFolder, "read", lambda self, name: asked.append(name) or own(self, name))
+    told = describe(tmp_path / "run")
+    assert next(one for one in told.variables if one.name == "entropy").sizes["text"] == 12
+    assert told.files["windows of pools"][0] == 3
+    assert asked == ["pieces/000000000-000000003.zarr.zip"]
 
 
 def test_an_explanation_says_what_the_command_says(tmp_path):

@@ -173,7 +173,8 @@ def test_merge_ends_what_the_last_task_could_not(proxy, whole, tmp_path, monkeyp
     assert shown.returncode == 0, shown.stderr
     told = json.loads(shown.stdout)
     assert (told["run"], told["complete"], told["damaged"]) == (RUN, True, [])
-    assert [run.place for run in attnscope.runs(RUN)] == [RUN]
+    for place in (RUN, "s3://bucket"):
+        assert [run.place for run in attnscope.runs(place)] == [RUN]
     made = export(RUN, "nc", out=tmp_path / "run.nc")
     assert xr.load_dataset(made).entropy.identical(open_run(RUN).entropy)
 
@@ -188,7 +189,8 @@ def test_what_was_aligned_is_as_here(proxy, tmp_path):
     for name in ("links.txt", "run.json"):
         assert Objects(Url(out)).read(name) == (tmp_path / "here" / name).read_bytes()
     assert json.loads(command("show", out, "--json", cwd=tmp_path).stdout)["command"] == "align"
-    (listed,) = json.loads(command("ls", "s3://bucket/runs", "--json", cwd=tmp_path).stdout)
+    for place in ("s3://bucket/runs", "s3://bucket/runs/aligned"):
+        (listed,) = json.loads(command("ls", place, "--json", cwd=tmp_path).stdout)
     assert (listed["run"], listed["command"], listed["complete"]) == (out, "align", True)
 
 

@@ -57,6 +57,13 @@ def run_folder(given: str) -> Path:
     return stages.enter_context(staged(given)) if "://" in given else Path(given)
 
 
+def runs_folder(given: str) -> Path:
+    """The same where runs are looked for: also a whole bucket."""
+    from attnscope.store import staged
+
+    return stages.enter_context(staged(given, bucket=True)) if "://" in given else Path(given)
+
+
 Texts = Annotated[
     list[PathOrUrl] | None,
     typer.Argument(

@@ -20,6 +20,8 @@ class Objects:
     ----------
     url
         Its address.
+    bucket
+        Whether it may be a whole bucket, which is only looked at: a run needs a folder of its own.
 
     Raises
     ------
@@ -37,17 +39,17 @@ class Objects:
     []
     """
 
-    def __init__(self, url: Url) -> None:
+    def __init__(self, url: Url, *, bucket: bool = False) -> None:
         if url.scheme not in STORES:
             raise AttnscopeError(
                 f"{url}: no place for a run folder; expected a folder here or in an object store "
                 f"({', '.join(f'{scheme}://' for scheme in STORES)})"
             )
-        if len(PurePosixPath(url.inner).parts) < 2:  # noqa: PLR2004 bucket and folder
-            raise AttnscopeError(
-                f"{url}: names no folder; expected bucket and folder: {url.scheme}://BUCKET/RUN"
-            )
+        if len(PurePosixPath(url.inner).parts) < (1 if bucket else 2):
+            expected = "a bucket" if bucket else f"bucket and folder: {url.scheme}://BUCKET/RUN"
+            raise AttnscopeError(f"{url}: names no {'bucket' if bucket else 'folder'}; expected {expected}")
         self.url = url
+        self.is_bucket = len(PurePosixPath(url.inner).parts) == 1
         with explained(url):
             self._store, self._path = url.place()
 
@@ -90,6 +92,14 @@ class Objects:
             paths = patiently(lambda: [str(path) for path in self._store.find(self._at(under))])
             start = PurePosixPath(self._path)
             return [str(PurePosixPath(path).relative_to(start)) for path in paths if not path.endswith("/")]
+        return []
+
+    def folders(self) -> list[str]:
+        """Names of the folders in it; what is in these is not listed."""
+        with explained(self.url), suppress(FileNotFoundError):
+            self._store.invalidate_cache()
+            listed = patiently(lambda: self._store.ls(self._path, detail=True))
+            return sorted({PurePosixPath(one["name"]).name for one in listed if one["type"] == "directory"})
         return []
 
     def has(self, name: str) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -195,8 +195,9 @@ def _read(run: Run) -> tuple[list[Node], xr.Dataset | xr.DataTree | Aligned]:
     Windows of pools are left out: how many there are is known only when all are read.
     """
     if run.command == "scan":
-        nodes = nodes_of(run)
-        return nodes[:1], next(nodes[0].pieces())
+        node = nodes_of(run)[0]
+        first = next(node.pieces())
+        return [replace(node, pieces=lambda: iter([first]))], first
     opened = read_run(run)
     return in_memory(opened), opened
 

@@ -60,7 +60,7 @@ def nodes_of(run: Run) -> list[Node]:
         windows = Node(WINDOWS, lambda: _apart(folder, WINDOWS), along="window")
         return [
             Node("", lambda: scan_pieces(folder), folder.texts),
-            *([windows] if next(_apart(folder, WINDOWS), None) is not None else []),
+            *([windows] if any(name.startswith(f"{WINDOWS}/") for name in folder.files) else []),
         ]
     return in_memory(read_run(run))
 

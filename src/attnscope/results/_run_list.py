@@ -21,6 +21,8 @@ from attnscope.store import (
     OwnedFolder,
     Signature,
     folders_beside,
+    has_folder,
+    is_bucket,
     manifest_of,
     named,
     staged,
@@ -109,7 +111,8 @@ def runs(*folders: str | Path) -> list[Run]:
     Parameters
     ----------
     *folders
-        Where to look, here or by URL in an object store; by default ``attnscope-runs`` and the current folder.
+        Where to look, here or by URL in an object store, a whole bucket too; by default ``attnscope-runs`` and the
+        current folder.
 
     Returns
     -------
@@ -135,8 +138,8 @@ def runs(*folders: str | Path) -> list[Run]:
         check_kind("a folder", str, Path, folder=folder)
     listed: dict[Path, Run] = {}
     for folder in folders or map(Path, USUAL):
-        with staged(folder) as place:
-            if folders and not (place.is_dir() or folders_beside(place, "*")):
+        with staged(folder, bucket=True) as place:
+            if folders and not has_folder(place):
                 raise AttnscopeError(
                     f"there is no folder {named(place)}: give one that holds runs, or is one"
                 )
@@ -200,7 +203,8 @@ def _below(folder: Path) -> Iterator[Run]:
     with suppress(OSError):
         children = [child for child in folders_beside(folder, "*") if not child.is_file()]
     taken = [child.parent / child.name.removesuffix(TASKS) for child in children]
-    for candidate in dict.fromkeys((folder, *taken)):
+    own = [] if is_bucket(folder) else [folder]
+    for candidate in dict.fromkeys([*own, *taken]):
         with suppress(OSError):  # what may not be read is nobody's here
             run = run_at(candidate)
             if run is not None:

@@ -6,6 +6,8 @@ from ._lock import InUseError
 from ._manifest import MANIFEST, manifest_of
 from ._mirror import (
     folders_beside,
+    has_folder,
+    is_bucket,
     keeping_elsewhere,
     named,
     naming_url,
@@ -32,6 +34,8 @@ __all__ = [
     "explained",
     "file_state",
     "folders_beside",
+    "has_folder",
+    "is_bucket",
     "is_finished",
     "json_bytes",
     "keeping_elsewhere",

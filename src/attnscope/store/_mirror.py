@@ -116,13 +116,15 @@ def mirror_of(path: Path) -> Mirror | None:
 
 
 @contextmanager
-def staged(place: str | Path) -> Generator[Path]:
+def staged(place: str | Path, *, bucket: bool = False) -> Generator[Path]:
     """A folder here that stands for one in an object store while this lasts; any other place is itself.
 
     Parameters
     ----------
     place
         A URL as a string, or a folder here.
+    bucket
+        Whether a whole bucket may be looked at.
 
     Raises
     ------
@@ -147,7 +149,7 @@ def staged(place: str | Path) -> Generator[Path]:
     if url.scheme in ("file", "local"):
         yield Path(url.place()[1])
         return
-    objects = Objects(url)
+    objects = Objects(url, bucket=bucket)
     with tempfile.TemporaryDirectory(prefix="attnscope-", ignore_cleanup_errors=True) as folder:
         path = Path(os.path.realpath(folder)) / url.name
         _stages[path] = objects
@@ -181,8 +183,19 @@ def folders_beside(path: Path, pattern: str) -> list[Path]:
     objects = _objects_of(path)
     if objects is None:
         return sorted(path.glob(pattern))
-    tops = {PurePosixPath(name).parts[0] for name in objects.names()}
-    return sorted(path / top for top in tops if PurePosixPath(top).match(pattern))
+    return sorted(path / top for top in objects.folders() if PurePosixPath(top).match(pattern))
+
+
+def is_bucket(path: Path) -> bool:
+    """Whether a folder here stands for a whole bucket, which is no run and has nothing beside it."""
+    objects = _objects_of(path)
+    return objects is not None and objects.is_bucket
+
+
+def has_folder(path: Path) -> bool:
+    """Whether there is such a folder, here or in the store that it stands for."""
+    objects = _objects_of(path)
+    return path.is_dir() if objects is None else objects.has("")
 
 
 def remove_folder(path: Path) -> None:
