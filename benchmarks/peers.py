@@ -202,7 +202,9 @@ def _numbers(layers: list[Any]) -> tuple[Any, Any]:
     return profile.numpy(), entropy.numpy()
 
 
-def table(folder: Path, pythons: dict[str, str], rounds: int, memory: float) -> None:
+def table(
+    folder: Path, pythons: dict[str, str], rounds: int, memory: float, lengths: tuple[int, ...]
+) -> None:
     """All tools in turns; a tool that failed is not asked for more."""
     import numpy as np
 
@@ -212,7 +214,7 @@ def table(folder: Path, pythons: dict[str, str], rounds: int, memory: float) -> 
         "|---|---|---|---|---|---|---|",
         sep="\n",
     )
-    for length in LENGTHS:
+    for length in lengths:
         found: dict[str, list[dict[str, Any]]] = {peer: [] for peer in left}
         for _ in range(rounds):
             for peer in list(found):
@@ -285,11 +287,12 @@ if __name__ == "__main__":
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--memory", type=float, default=14.0)
     parser.add_argument("--peer", choices=PEERS)
-    parser.add_argument("--length", type=int)
+    parser.add_argument("--length", type=int, action="append")
     given = parser.parse_args()
     if given.step == "model":
         make(given.folder)
     elif given.step == "one":
-        print(json.dumps(measure(given.peer, given.folder, given.length)))
+        print(json.dumps(measure(given.peer, given.folder, given.length[0])))
     else:
-        table(given.folder, dict(one.split("=", 1) for one in given.python), given.rounds, given.memory)
+        pythons, lengths = dict(one.split("=", 1) for one in given.python), tuple(given.length or LENGTHS)
+        table(given.folder, pythons, given.rounds, given.memory, lengths)

@@ -22,7 +22,11 @@ if TYPE_CHECKING:
 
     import xarray as xr
 
-_NOUNS = {"images": "image", "videos": "video", "sounds": "window"}  # what is measured one at a time, if no text
+_NOUNS = {
+    "images": "image",
+    "videos": "video",
+    "sounds": "window",
+}  # what is measured one at a time, if no text
 _SCRIPTS = ("draw.js", "patches.js", "window.js", "received.js", "long.js", "page.js")
 
 
