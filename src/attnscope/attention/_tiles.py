@@ -36,8 +36,9 @@ class TileState:
 
     With ``p = exp(score - maximum)``: `total` = Σp, `score` = Σp (score - maximum), `square` = Σp²,
     `mean` and `spread` = mean key index and Σp (j - mean)² (Chan et al. 1979, merged tile by tile,
-    so that a narrow head far from index 0 loses no digits). `band` holds raw scores at the offsets, `bins` = Σp over
-    each bin of offsets.
+    so that a narrow head far from index 0 loses no digits). `largest_key` is the first key whose score is the maximum,
+    ``(..., query, 1)``, or 0 wide where it is not wanted; `band` holds raw scores at the offsets, `bins` = Σp over each
+    bin of offsets.
     """
 
     maximum: Tensor
@@ -46,6 +47,7 @@ class TileState:
     square: Tensor
     mean: Tensor
     spread: Tensor
+    largest_key: Tensor
     band: Tensor
     bins: Tensor
 
@@ -59,6 +61,7 @@ class TileState:
         return cls(
             like.new_full(shape, -math.inf),
             *zeros,
+            largest_key=torch.full((*shape, int(need.largest_key)), -1, device=like.device),
             band=like.new_full((*shape, width), -math.inf),
             bins=like.new_zeros(*shape, 2 * len(need.bins)),
         )
@@ -106,6 +109,10 @@ def absorb(
         near = scores.gather(-1, at.clamp(0, keys - 1).expand(*scores.shape[:-1], -1))
         state.band.copy_(torch.where(inside, near, state.band))
 
+    if state.largest_key.shape[-1]:
+        largest, first = scores.max(-1, keepdim=True)  # the first of several
+        is_larger = largest > state.maximum[..., None]
+        state.largest_key.copy_(torch.where(is_larger, first + column, state.largest_key))
     maximum = torch.maximum(state.maximum, scores.amax(-1))
     shift = torch.where(maximum == -math.inf, 0.0, maximum)  # rows that have seen nothing yet
     # where exp underflows to 0, the score is kept finite too: 0 * -inf would be NaN
@@ -258,6 +265,7 @@ class Sums:
             mean_offset=torch.where(there, state.mean - index, 0.0),
             offset_variance=state.spread / total,
             largest=share * there,
+            largest_key=state.largest_key[..., 0].double() if state.largest_key.shape[-1] else None,
             collision=state.square * share**2,
             band=state.band.sub_(level).exp_() if state.band.shape[-1] else None,
             bins=state.bins.mul_(share[..., None].to(state.bins.dtype)) if state.bins.shape[-1] else None,
