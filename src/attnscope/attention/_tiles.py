@@ -12,7 +12,7 @@ compiled twin in `_compiled`, which reads each score once while it is in the pro
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 QUERY_TILE, KEY_TILE = 512, 512  # 1 MiB of float32 scores: a usual second-level cache
+_FEW = 32  # marked keys of a tile, which are faster picked out than multiplied with all others
 PLAIN_TILE = 1 << 24  # scores in one tile of the batched pass
 
 
@@ -52,7 +53,17 @@ class TileState:
     bins: Tensor
 
     def view(self, cut: Callable[[Tensor], Tensor]) -> TileState:
-        return TileState(**{field.name: cut(getattr(self, field.name)) for field in fields(self)})
+        return TileState(
+            cut(self.maximum),
+            cut(self.total),
+            cut(self.score),
+            cut(self.square),
+            cut(self.mean),
+            cut(self.spread),
+            cut(self.largest_key),
+            cut(self.band),
+            cut(self.bins),
+        )
 
     @classmethod
     def empty(cls, shape: tuple[int, ...], need: Need, like: Tensor) -> TileState:
@@ -158,7 +169,8 @@ class Operands:
 
     ``query (..., query, width)`` times the scale, ``key (..., key, width)``, ``value (..., key, value_width)``,
     ``columns (..., key, column)``, ``mask`` and ``bias (..., query, key)``, ``start``, ``stop`` and
-    ``positions (..., query)``; `bins` as in `Need`.
+    ``positions (..., query)``; `bins` as in `Need`. `marked`, if it is known, are for each tile of keys those that
+    have a column that is not 0, or None where they are many.
     """
 
     query: Tensor
@@ -172,6 +184,7 @@ class Operands:
     bias: Tensor | None
     softcap: float | None
     bins: tuple[int, ...]
+    marked: tuple[Tensor | None, ...] | None = None
 
     def scores(self, rows: slice, keys: slice, buffer: Tensor | None) -> Tensor:
         """One tile of scores; `buffer` lends its memory where it fits."""
@@ -186,14 +199,17 @@ class Operands:
         return scores
 
 
-def sweep(operands: Operands, rows: range, take: Absorb, into: Sums) -> None:
-    """Attend for one block of queries, tile by tile, adding up in the block's part of `into`."""
+def sweep(operands: Operands, rows: range, take: Absorb, into: Sums, lent: Tensor | None = None) -> None:
+    """Attend for one block of queries, tile by tile, adding up in the block's part of `into`.
+
+    `lent` is memory for the scores of a whole tile, which is asked for once and not for each block.
+    """
     block = slice(rows.start, rows.stop)
     start, stop = operands.start[..., block], operands.stop[..., block]
     own = operands.positions[..., block]
     sums = into.rows(block)
     first, last = int(start.min()), int(stop.max())
-    buffer: Tensor | None = None
+    buffer = None if lent is None else lent[: len(rows)]
     for column in range(first - first % KEY_TILE, last, KEY_TILE):
         keys = slice(column, min(column + KEY_TILE, operands.key.shape[-2]))
         if buffer is not None and buffer.shape[-1] != keys.stop - column:
@@ -202,7 +218,28 @@ def sweep(operands: Operands, rows: range, take: Absorb, into: Sums) -> None:
         rescale = take(scores, sums.state, start, stop, operands.bins, own=own, column=column)[..., None]
         _add(sums.output, rescale, scores, operands.value[..., keys, :])
         if operands.columns is not None and sums.columns is not None:
-            _add(sums.columns, rescale, scores, operands.columns[..., keys, :])
+            columns = operands.columns[..., keys, :]
+            at = None if operands.marked is None else operands.marked[column // KEY_TILE]
+            if at is not None:  # first and special tokens: most tiles have none
+                scores, columns = scores[:, at], columns[at]
+            _add(sums.columns, rescale, scores, columns)
+
+
+def marked_keys(columns: Tensor) -> tuple[Tensor | None, ...]:
+    """Of each tile of keys those of which a column is not 0, ``(key, column)``; None where they are many.
+
+    Examples
+    --------
+    >>> columns = torch.zeros(600, 2)
+    >>> columns[[3, 7], 1] = 1.0
+    >>> [None if at is None else at.tolist() for at in marked_keys(columns)]
+    [[3, 7], []]
+    >>> marked_keys(torch.ones(600, 1))
+    (None, None)
+    """
+    tiles = (columns != 0).any(-1).split(KEY_TILE)
+    places = (tile.nonzero()[:, 0] for tile in tiles)
+    return tuple(at if len(at) <= _FEW else None for at in places)
 
 
 def _add(total: Tensor, rescale: Tensor, weights: Tensor, values: Tensor) -> None:
