@@ -55,7 +55,8 @@ class Compiled:
 def calls():
     """What a scan asks for, and each part of it that changes what is compiled."""
     x = torch.zeros(1, 4, 256, 64, dtype=torch.float16)
-    need = Need.everything(10, torch.zeros(1, 256, 2), BINS)
+    everything = Need.everything(10, torch.zeros(1, 256, 2), BINS)
+    need = replace(everything, largest_key=False)
     call = AttentionCall(x, x, x, 0.125)
     wide = torch.zeros(1, 4, 256, 128, dtype=torch.bfloat16)
     single = torch.zeros(1, 4, 256, 80)
@@ -64,6 +65,7 @@ def calls():
     some[..., 7, 3] = False
     return {
         "BERT": (call, need),
+        "BERT, and largest keys": (call, everything),
         "nothing but attention": (call, Need()),
         "Llama": (
             replace(AttentionCall(wide, wide[:, :2], wide[:, :2], 0.1), causal=True, mask=full),
@@ -71,7 +73,7 @@ def calls():
         ),
         "everything at once": (
             replace(call, mask=some, bias=torch.zeros(1, 4, 256, 256), softcap=50.0, sinks=torch.zeros(4)),
-            replace(need, columns=torch.zeros(1, 256, 20)),
+            replace(everything, columns=torch.zeros(1, 256, 20)),
         ),
         "float32, no power of two": (AttentionCall(single, single, single, 0.1, causal=True), need),
     }

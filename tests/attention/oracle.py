@@ -51,3 +51,40 @@ def from_weights(weights, band, bins=()):
         "collision": (weights**2).sum(-1),
         "band": torch.stack(columns, -1),
     }
+
+
+def check_largest_keys(found, weights, rounding):
+    """Keys of the largest weights: the very key, but for rows where another comes as near as rounding goes."""
+    largest, key = weights.max(-1)
+    seen = largest > 0
+    assert torch.equal(found == -1, ~seen)
+    chosen = weights.gather(-1, found.long().clamp_min(0)[..., None])[..., 0]
+    assert bool((chosen >= largest * (1 - rounding))[seen].all())
+    others = weights.scatter(-1, key[..., None], 0.0).amax(-1)
+    is_clear = seen & (others < largest * (1 - rounding))
+    assert is_clear.sum() > 0.2 * seen.sum()  # a soft cap makes many scores alike
+    assert torch.equal(found[is_clear], key[is_clear].double())
+
+
+def tied(queries, keys, heads=2):
+    """Queries and keys of whole numbers, whose scores are exact: every third key is one of seven, so that many tie."""
+    draws = torch.Generator().manual_seed(queries + keys)
+    query = torch.randint(-3, 4, (1, heads, queries, 16), generator=draws).float()
+    seven = torch.randint(-3, 4, (1, heads, 7, 16), generator=draws).float()
+    key = torch.randint(-1, 2, (1, heads, keys, 16), generator=draws).float()
+    key[:, :, ::3] = seven[:, :, torch.arange(0, keys, 3) % 7]
+    return query, key
+
+
+def first_of_the_largest(call):
+    """The first key of the largest score, of scores of whole numbers; -1 where a row may look nowhere."""
+    scores = (call.query @ call.key.mT).double() * call.scale
+    heads = range(call.query.shape[1])
+    allowed = torch.stack([call.allowed(0, head) for head in heads])[None]
+    scores = scores.masked_fill(~allowed, -torch.inf)
+    if call.bias is not None:
+        scores = scores + call.bias.double()
+    is_largest = allowed & (scores == scores.amax(-1, keepdim=True))
+    assert bool((is_largest.sum(-1) > 1).any())
+    first = torch.where(is_largest, torch.arange(scores.shape[-1]), scores.shape[-1]).amin(-1)
+    return first.where(allowed.any(-1), -1).double()

@@ -19,7 +19,7 @@ from attnscope.attention import (
     padding_mask,
     window_mask,
 )
-from tests.attention.oracle import oracle
+from tests.attention.oracle import check_largest_keys, first_of_the_largest, oracle, tied
 
 LENGTH = 700  # more than one tile on either side
 
@@ -101,6 +101,8 @@ def test_every_measure_equals_its_definition(name, engine):
             torch.testing.assert_close(
                 getattr(rows, measured).double(), value, atol=CLOSE[measured], rtol=1e-5, msg=measured
             )
+    if engine != "fused":
+        check_largest_keys(rows.largest_key, weights, 1e-5)
     wanted = weights @ columns.double()[:, None]
     torch.testing.assert_close(rows.columns, wanted, atol=5e-6, rtol=1e-5)
     assert {field for field in expected if getattr(rows, field) is None} <= {
@@ -108,6 +110,52 @@ def test_every_measure_equals_its_definition(name, engine):
         "offset_variance",
         "bins",
     }
+
+
+def ties():
+    query, key = tied(LENGTH, 1100)
+    call = AttentionCall(query, key, key, 0.25)
+    random = draw(1, 1, LENGTH, 1100) > 0.5
+    random[..., 5, :] = False
+    return {
+        "all keys": call,
+        "causal": replace(call, causal=True),
+        "window": replace(call, mask=window_mask(LENGTH, 1100, left=300, right=200)[None, None]),
+        "random mask": replace(call, mask=random),
+        "a bias of whole numbers": replace(call, bias=draw(1, 2, LENGTH, 1100).round()),
+        "equal scores": replace(call, query=0 * query, causal=True),
+        "equal scores, random mask": replace(call, query=0 * query, mask=random),
+        "some queries": replace(call, causal=True).take(torch.tensor([[3, 600, 650]])),
+    }
+
+
+TIES = ties()
+
+
+@pytest.mark.parametrize("engine", ["compiled", "plain"])
+@pytest.mark.parametrize("name", TIES)
+def test_of_equal_largest_weights_the_first_key_is_named(name, engine):
+    rows = measure(TIES[name], Need(largest_key=True), engine=engine)[1]
+    assert torch.equal(rows.largest_key, first_of_the_largest(TIES[name]))
+
+
+@pytest.mark.parametrize("engine", ["compiled", "plain"])
+def test_the_largest_key_is_found_beyond_a_learned_sink_and_known_of_no_nan(engine):
+    clean = CALLS["sinks"]
+    expected = measure(replace(clean, sinks=None), Need(largest_key=True), engine=engine)[1]
+    found = measure(clean, Need(largest_key=True), engine=engine)[1]
+    assert torch.equal(found.largest_key, expected.largest_key)
+    key = clean.key.clone()
+    key[0, 1, 9, 3] = math.nan
+    found = measure(replace(clean, key=key), Need(largest_key=True), engine=engine)[1]
+    assert found.largest_key[0, 1].isnan().tolist() == [False] * 9 + [True] * (LENGTH - 9)
+    assert torch.equal(found.largest_key[1], expected.largest_key[1])
+
+
+def test_the_largest_key_takes_no_memory_where_it_is_not_asked_for():
+    rows = measure(CALLS["plain"], Need(largest=True))[1]
+    assert rows.largest_key is None
+    assert "no row maximum" in (can_fuse(CALLS["plain"], Need(largest_key=True)) or "")
 
 
 @pytest.mark.parametrize("engine", ["compiled", "plain", "fused"])

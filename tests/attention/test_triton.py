@@ -26,7 +26,7 @@ from attnscope.attention import (
     t5_buckets,
     window_mask,
 )
-from tests.attention.oracle import oracle
+from tests.attention.oracle import check_largest_keys, first_of_the_largest, oracle, tied
 
 pytest.importorskip("triton")
 
@@ -128,6 +128,8 @@ def check(call, need, band=10):
             torch.testing.assert_close(
                 found.cpu().double(), value, atol=close, rtol=sharp * sharper, msg=name
             )
+    if need.largest_key:
+        check_largest_keys(rows.largest_key.cpu(), weights, 1e-5 * sharper)
     if need.columns is not None:
         wanted = weights @ need.columns.cpu().double()[:, None]
         torch.testing.assert_close(rows.columns.cpu(), wanted, atol=1e-5 * sharper, rtol=1e-5)
@@ -158,6 +160,7 @@ NEEDS = {
     "a band beyond the text": Need(band=N + 2),
     "entropy": Need(entropy=True),
     "collision": Need(collision=True),
+    "largest key": Need(largest_key=True),
     "offsets": Need(offsets=True),
     "variance": Need(variance=True),
     "many bins": Need(bins=(1, 2, 3, 5, 9, 17, 33, 65, 129, 257)),
@@ -174,6 +177,31 @@ def test_any_part_can_be_asked_for_alone(name):
     if need.columns is not None:
         need = replace(need, columns=need.columns.to(DEVICE))
     check(CALLS["causal"], need, band=need.band or 0)
+
+
+def ties():
+    query, key = tied(N, N + 33)
+    call = AttentionCall(query, key, key, 0.25)
+    random = draw(1, 1, N, N + 33) > 0.5
+    random[..., 5, :] = False
+    return {
+        "all keys": call,
+        "causal": replace(call, causal=True),
+        "window": replace(call, mask=window_mask(N, N + 33, left=70, right=50)[None, None]),
+        "random mask": replace(call, mask=random),
+        "a bias of whole numbers": replace(call, bias=draw(1, 2, N, N + 33).round()),
+        "equal scores": replace(call, query=0 * query, causal=True),
+    }
+
+
+TIES = ties()
+
+
+@pytest.mark.parametrize("name", TIES)
+def test_of_equal_largest_weights_the_first_key_is_named(name):
+    """Tiles that all rows see whole come last: a tie must not go to the one that came first."""
+    rows = measure(there(TIES[name]), Need(largest_key=True), engine="triton")[1]
+    assert torch.equal(rows.largest_key.cpu(), first_of_the_largest(TIES[name]))
 
 
 @pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")  # of NumPy, in the interpreter

@@ -1,5 +1,7 @@
 """The pages, on desktop and phone, light and dark: what a screen reader, a keyboard and weak eyes need."""
 
+import json
+
 import numpy as np
 import pytest
 
@@ -12,7 +14,10 @@ from attnscope.report import (
     write_intervention_report,
     write_patch_report,
     write_report,
+    write_roles_report,
 )
+from attnscope.statistics import SAMPLE
+from attnscope.store import RunFolder
 from tests.report.planted_comparison import planted as planted_comparison
 from tests.report.planted_explanation import explanation
 from tests.report.planted_intervention import planted_intervention
@@ -38,7 +43,7 @@ COLOURS = """[...document.querySelectorAll('body *')].filter((one) => one.checkV
     && [...one.childNodes].some((node) => node.nodeType === 3 && node.data.trim()))
     .map((one) => {
         let behind = one;
-        const solid = (node) => !/transparent|, 0\\)|\\/ 0\\)/.test(getComputedStyle(node).backgroundColor);
+        const solid = (node) => !/transparent|rgba\\(.*, 0\\)|\\/ 0\\)/.test(getComputedStyle(node).backgroundColor);
         while (behind.parentElement && !solid(behind)) behind = behind.parentElement;
         return [getComputedStyle(one).color, getComputedStyle(behind).backgroundColor, one.textContent.trim()] })"""
 
@@ -55,6 +60,14 @@ def in_blocks(sample):
     )
 
 
+def scanned_with_received(place):
+    """A scan whose page draws what keys receive and shows what equal weights give."""
+    text = "The tide comes in twice a day, and twice a day it goes out again. " * 4
+    result = attnscope.scan(texts=text, statistics="top_key,entropy,profile", out=place, show=[(0, 3)])
+    with RunFolder(place, json.loads(result.attrs["signature"])) as run:
+        return result, run.load(SAMPLE)
+
+
 @pytest.fixture(scope="module")
 def pages(tmp_path_factory):
     folder = tmp_path_factory.mktemp("pages")
@@ -69,6 +82,8 @@ def pages(tmp_path_factory):
         "patch": write_patch_report(planted_patching(), folder / "patch.html"),
         "compare": write_comparison_report(planted_comparison(), folder / "compare.html"),
         "align": write_alignment_report(planted_alignment(), folder / "align.html"),
+        "roles": write_roles_report(attnscope.roles(limit=2), folder / "roles.html"),
+        "received": write_report(*scanned_with_received(folder / "run"), folder / "received.html"),
     }
 
 
@@ -88,7 +103,9 @@ def contrast(one, other):
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [390, 1280])
-@pytest.mark.parametrize("name", ["scan", "generate", "explain", "patch", "compare", "align"])
+@pytest.mark.parametrize(
+    "name", ["scan", "received", "roles", "generate", "explain", "patch", "compare", "align"]
+)
 def test_headers_landmarks_scrolling_and_contrast(visit, pages, name, width, scheme):
     page = visit(pages[name], width=width, scheme=scheme)
     assert page.evaluate(EMPTY_HEADERS) == []
@@ -99,7 +116,7 @@ def test_headers_landmarks_scrolling_and_contrast(visit, pages, name, width, sch
     assert faint == []
 
 
-@pytest.mark.parametrize("name", ["explain", "patch", "compare", "align"])
+@pytest.mark.parametrize("name", ["explain", "patch", "compare", "align", "roles"])
 def test_figures_are_no_white_slabs_in_the_dark(visit, pages, name):
     page = visit(pages[name], scheme="dark")
     plate = page.locator(".plate").first

@@ -57,6 +57,22 @@ def test_a_click_fills_the_panel(visit, path, made):
     assert page.evaluate("location.hash") == "#1.2"
 
 
+def test_what_equal_weights_give_stands_beside_what_has_a_null(visit, path, made, tmp_path):
+    assert "Equal weights" not in visit(path).text_content("#numbers thead")
+    layers = np.linspace(1.0, 2.0, made.result.sizes["layer"])
+    even = xr.DataArray(layers, dims="layer") + xr.zeros_like(made.result.length, dtype=float)
+    page = visit(write_report(made.result.assign(equal_entropy=even), made.sample, tmp_path / "report.html"))
+    choose(page, 6)  # in layer 1
+    rows = page.eval_on_selector_all(
+        "#numbers tbody tr", "all => all.map(row => [...row.cells].map(cell => cell.textContent.trim()))"
+    )
+    at = page.eval_on_selector_all("#numbers th[scope=col]", "all => all.map(one => one.textContent)")
+    column = at.index("Equal weights")
+    assert [row[0].startswith("Entropy") for row in rows if row[column]] == [True]
+    assert float(rows[0][column]) == pytest.approx(layers[1], rel=0.01)
+    assert {len(row) for row in rows} == {len(at)}
+
+
 def test_an_estimate_stands_with_its_interval_or_with_why_there_is_none(visit, made, tmp_path):
     entropy = made.result.entropy
     ends = {"_error": 0.1, "_freedom": 60.0, "_skewness": 0.0, "_effective_rows": 40.0}

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from functools import lru_cache, partial
 from threading import Barrier
 
@@ -12,7 +14,7 @@ from torch import Tensor
 
 from attnscope.attention._call import AttentionCall, Need, RowMeasures
 from attnscope.attention._finite import told
-from attnscope.attention._tiles import QUERY_TILE, Operands, Sums, sweep
+from attnscope.attention._tiles import KEY_TILE, QUERY_TILE, Operands, Sums, marked_keys, sweep
 
 
 def compiled_tiles(call: AttentionCall, need: Need) -> tuple[Tensor, RowMeasures]:
@@ -43,15 +45,29 @@ def _tiles_by_head(call: AttentionCall, need: Need) -> tuple[Tensor, RowMeasures
     take = partial(absorb_compiled, shows_scores=_shows_scores(call))
     queries = call.query.shape[2]
     sums = Sums.empty(call, need, torch.float32)
+    marked = None if need.columns is None else [marked_keys(columns) for columns in need.columns]
 
     def work(text: int, head: int) -> None:
         operands = operands_of_head(call, text, head, need)
+        if marked is not None:
+            operands = replace(operands, marked=marked[text])
         part = sums.view(lambda tensor: tensor[text, head])
+        lent = _scores_of_a_tile()
         for first in range(0, queries, QUERY_TILE):
-            sweep(operands, range(first, min(first + QUERY_TILE, queries)), take, part)
+            sweep(operands, range(first, min(first + QUERY_TILE, queries)), take, part, lent)
 
     each_head(call, work)
     return sums.finish(call)
+
+
+_OWN = threading.local()
+
+
+def _scores_of_a_tile() -> Tensor:
+    """Memory that each thread keeps: to ask for it takes as long as a tenth of the tile, page by page."""
+    if not hasattr(_OWN, "scores"):
+        _OWN.scores = torch.empty(QUERY_TILE, KEY_TILE)
+    return _OWN.scores
 
 
 def operands_of_head(call: AttentionCall, text: int, head: int, need: Need | None = None) -> Operands:

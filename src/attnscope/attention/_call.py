@@ -239,9 +239,9 @@ class Need:
     ----------
     band
         Largest offset whose weights are wanted, or None for no band.
-    entropy, offsets, variance, largest, collision
-        Whether row entropies, mean offsets, their variances, largest weights and sums of squared
-        weights are wanted.
+    entropy, offsets, variance, largest, largest_key, collision
+        Whether row entropies, mean offsets, their variances, largest weights, the keys that have them, and sums of
+        squared weights are wanted.
     bins
         First offsets of bins on either side, ascending, whose weights are wanted: the bin that begins at 9 holds what
         lies before the next one, on the right and, apart, on the left (-9 and beyond). The last one has no end.
@@ -255,6 +255,7 @@ class Need:
     offsets: bool = False
     variance: bool = False
     largest: bool = False
+    largest_key: bool = False
     collision: bool = False
     bins: tuple[int, ...] = ()
     columns: Float[Tensor, "batch key column"] | None = None
@@ -282,6 +283,9 @@ class RowMeasures:
         Of ``key - query`` under the row's weights (renormalised where `mass` is below 1), tokens and tokens².
     largest
         Largest weight.
+    largest_key
+        Place among the keys of the one with the largest score, and so weight; of several, the first. Scores are
+        compared as the pass rounds them. -1 where a row may look nowhere.
     collision
         Sum of squared weights.
     band
@@ -303,6 +307,7 @@ class RowMeasures:
     mean_offset: Float[Tensor, "batch head query"] | None = None
     offset_variance: Float[Tensor, "batch head query"] | None = None
     largest: Float[Tensor, "batch head query"] | None = None
+    largest_key: Float[Tensor, "batch head query"] | None = None
     collision: Float[Tensor, "batch head query"] | None = None
     band: Float[Tensor, "batch head query offset"] | None = None
     bins: Float[Tensor, "batch head query bin"] | None = None

@@ -88,6 +88,15 @@ def _row_maximum(row, least):
 
 
 @njit(**_OPTIONS)
+def _first_with(row, largest, index):
+    """Index of the first score that is the largest: all are looked at, which is vector code, as a search is not."""
+    first = _F(-np.inf)
+    for j in range(row.shape[0]):
+        first = _maximum(first, -index[j] if row[j] == largest else _F(-np.inf))
+    return -first
+
+
+@njit(**_OPTIONS)
 def _row_sums(row, maximum, index):
     """Replace scores by p = exp(score - maximum); return Σp, Σp·(score - maximum), Σp², Σp·j."""
     total = _F(0)
@@ -149,6 +158,7 @@ def _absorb(
     square,
     mean,
     spread,
+    largest_key,
     band,
     bins,
     edges,
@@ -168,6 +178,8 @@ def _absorb(
             factor[i] = _F(1)
             maximum[i] = new
             continue
+        if largest_key.shape[1] and new > old:
+            largest_key[i, 0] = column + np.int64(_first_with(row, new, index[first:last]))
         if band.shape[1]:
             at = own[i] - reach - column  # column of the first offset, in this tile
             for t in range(max(0, first - at), min(band.shape[1], last - at)):
@@ -224,6 +236,7 @@ def absorb_compiled(
         state.square.numpy(),
         state.mean.numpy(),
         state.spread.numpy(),
+        state.largest_key.numpy(),
         state.band.numpy(),
         state.bins.numpy(),
         segments(bins),

@@ -35,7 +35,7 @@ def can_fuse(call: AttentionCall, need: Need) -> str | None:
         return "queries stand at places of their own"
     if call.softcap is not None or call.bias is not None or call.sinks is not None:
         return "soft caps, biases and learned sinks change the scores inside the kernel"
-    if need.largest:
+    if need.largest or need.largest_key:
         return "the kernel returns no row maximum"
     if need.variance:
         return "value columns cannot be centred on the query: a variance would lose its digits"

@@ -12,7 +12,7 @@ compiled twin in `_compiled`, which reads each score once while it is in the pro
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 QUERY_TILE, KEY_TILE = 512, 512  # 1 MiB of float32 scores: a usual second-level cache
+_FEW = 32  # marked keys of a tile, which are faster picked out than multiplied with all others
 PLAIN_TILE = 1 << 24  # scores in one tile of the batched pass
 
 
@@ -36,8 +37,9 @@ class TileState:
 
     With ``p = exp(score - maximum)``: `total` = Σp, `score` = Σp (score - maximum), `square` = Σp²,
     `mean` and `spread` = mean key index and Σp (j - mean)² (Chan et al. 1979, merged tile by tile,
-    so that a narrow head far from index 0 loses no digits). `band` holds raw scores at the offsets, `bins` = Σp over
-    each bin of offsets.
+    so that a narrow head far from index 0 loses no digits). `largest_key` is the first key whose score is the maximum,
+    ``(..., query, 1)``, or 0 wide where it is not wanted; `band` holds raw scores at the offsets, `bins` = Σp over each
+    bin of offsets.
     """
 
     maximum: Tensor
@@ -46,11 +48,22 @@ class TileState:
     square: Tensor
     mean: Tensor
     spread: Tensor
+    largest_key: Tensor
     band: Tensor
     bins: Tensor
 
     def view(self, cut: Callable[[Tensor], Tensor]) -> TileState:
-        return TileState(**{field.name: cut(getattr(self, field.name)) for field in fields(self)})
+        return TileState(
+            cut(self.maximum),
+            cut(self.total),
+            cut(self.score),
+            cut(self.square),
+            cut(self.mean),
+            cut(self.spread),
+            cut(self.largest_key),
+            cut(self.band),
+            cut(self.bins),
+        )
 
     @classmethod
     def empty(cls, shape: tuple[int, ...], need: Need, like: Tensor) -> TileState:
@@ -59,6 +72,7 @@ class TileState:
         return cls(
             like.new_full(shape, -math.inf),
             *zeros,
+            largest_key=torch.full((*shape, int(need.largest_key)), -1, device=like.device),
             band=like.new_full((*shape, width), -math.inf),
             bins=like.new_zeros(*shape, 2 * len(need.bins)),
         )
@@ -106,6 +120,10 @@ def absorb(
         near = scores.gather(-1, at.clamp(0, keys - 1).expand(*scores.shape[:-1], -1))
         state.band.copy_(torch.where(inside, near, state.band))
 
+    if state.largest_key.shape[-1]:
+        largest, first = scores.max(-1, keepdim=True)  # the first of several
+        is_larger = largest > state.maximum[..., None]
+        state.largest_key.copy_(torch.where(is_larger, first + column, state.largest_key))
     maximum = torch.maximum(state.maximum, scores.amax(-1))
     shift = torch.where(maximum == -math.inf, 0.0, maximum)  # rows that have seen nothing yet
     # where exp underflows to 0, the score is kept finite too: 0 * -inf would be NaN
@@ -151,7 +169,8 @@ class Operands:
 
     ``query (..., query, width)`` times the scale, ``key (..., key, width)``, ``value (..., key, value_width)``,
     ``columns (..., key, column)``, ``mask`` and ``bias (..., query, key)``, ``start``, ``stop`` and
-    ``positions (..., query)``; `bins` as in `Need`.
+    ``positions (..., query)``; `bins` as in `Need`. `marked`, if it is known, are for each tile of keys those that
+    have a column that is not 0, or None where they are many.
     """
 
     query: Tensor
@@ -165,6 +184,7 @@ class Operands:
     bias: Tensor | None
     softcap: float | None
     bins: tuple[int, ...]
+    marked: tuple[Tensor | None, ...] | None = None
 
     def scores(self, rows: slice, keys: slice, buffer: Tensor | None) -> Tensor:
         """One tile of scores; `buffer` lends its memory where it fits."""
@@ -179,14 +199,17 @@ class Operands:
         return scores
 
 
-def sweep(operands: Operands, rows: range, take: Absorb, into: Sums) -> None:
-    """Attend for one block of queries, tile by tile, adding up in the block's part of `into`."""
+def sweep(operands: Operands, rows: range, take: Absorb, into: Sums, lent: Tensor | None = None) -> None:
+    """Attend for one block of queries, tile by tile, adding up in the block's part of `into`.
+
+    `lent` is memory for the scores of a whole tile, which is asked for once and not for each block.
+    """
     block = slice(rows.start, rows.stop)
     start, stop = operands.start[..., block], operands.stop[..., block]
     own = operands.positions[..., block]
     sums = into.rows(block)
     first, last = int(start.min()), int(stop.max())
-    buffer: Tensor | None = None
+    buffer = None if lent is None else lent[: len(rows)]
     for column in range(first - first % KEY_TILE, last, KEY_TILE):
         keys = slice(column, min(column + KEY_TILE, operands.key.shape[-2]))
         if buffer is not None and buffer.shape[-1] != keys.stop - column:
@@ -195,7 +218,28 @@ def sweep(operands: Operands, rows: range, take: Absorb, into: Sums) -> None:
         rescale = take(scores, sums.state, start, stop, operands.bins, own=own, column=column)[..., None]
         _add(sums.output, rescale, scores, operands.value[..., keys, :])
         if operands.columns is not None and sums.columns is not None:
-            _add(sums.columns, rescale, scores, operands.columns[..., keys, :])
+            columns = operands.columns[..., keys, :]
+            at = None if operands.marked is None else operands.marked[column // KEY_TILE]
+            if at is not None:  # first and special tokens: most tiles have none
+                scores, columns = scores[:, at], columns[at]
+            _add(sums.columns, rescale, scores, columns)
+
+
+def marked_keys(columns: Tensor) -> tuple[Tensor | None, ...]:
+    """Of each tile of keys those of which a column is not 0, ``(key, column)``; None where they are many.
+
+    Examples
+    --------
+    >>> columns = torch.zeros(600, 2)
+    >>> columns[[3, 7], 1] = 1.0
+    >>> [None if at is None else at.tolist() for at in marked_keys(columns)]
+    [[3, 7], []]
+    >>> marked_keys(torch.ones(600, 1))
+    (None, None)
+    """
+    tiles = (columns != 0).any(-1).split(KEY_TILE)
+    places = (tile.nonzero()[:, 0] for tile in tiles)
+    return tuple(at if len(at) <= _FEW else None for at in places)
 
 
 def _add(total: Tensor, rescale: Tensor, weights: Tensor, values: Tensor) -> None:
@@ -258,6 +302,7 @@ class Sums:
             mean_offset=torch.where(there, state.mean - index, 0.0),
             offset_variance=state.spread / total,
             largest=share * there,
+            largest_key=state.largest_key[..., 0].double() if state.largest_key.shape[-1] else None,
             collision=state.square * share**2,
             band=state.band.sub_(level).exp_() if state.band.shape[-1] else None,
             bins=state.bins.mul_(share[..., None].to(state.bins.dtype)) if state.bins.shape[-1] else None,

@@ -164,7 +164,7 @@ def _launched(call: AttentionCall, need: Need) -> tuple[Tensor, RowMeasures]:
         return torch.empty(batch, heads, queries, *sizes, dtype=dtype, device=device)
 
     output = results(value_width, dtype=query.dtype)
-    rows = torch.empty(7, batch, heads, queries, dtype=torch.float64, device=device)
+    rows = torch.empty(8, batch, heads, queries, dtype=torch.float64, device=device)
     column_sums = None if need.columns is None else results(columns)
     bin_sums = results(2 * len(need.bins)) if need.bins else None
     band_weights = None if need.band is None else results(2 * need.band + 1)
@@ -199,6 +199,7 @@ def _launched(call: AttentionCall, need: Need) -> tuple[Tensor, RowMeasures]:
         collision=rows[4] if need.collision else None,
         mean_offset=rows[5] if need.offsets or need.variance else None,
         offset_variance=rows[6] if need.variance else None,
+        largest_key=rows[7] if need.largest_key else None,
         columns=None if column_sums is None else column_sums.double(),
         bins=bin_sums,
         band=band_weights,
@@ -217,6 +218,7 @@ def _fixed(call: AttentionCall, need: Need, columns: int) -> dict[str, Any]:
         "COLLISION": need.collision,
         "OFFSETS": need.offsets or need.variance,
         "VARIANCE": need.variance,
+        "KEYED": need.largest_key,
         "COLUMNS": columns,
         "SUMMED": SUMMED,
         "width": width,

@@ -24,6 +24,7 @@ from attnscope.attention._triton_parts import (
     scored,
     with_bins,
     with_columns,
+    with_key,
     with_moments,
 )
 from attnscope.attention._triton_results import write_band, write_sums
@@ -49,6 +50,7 @@ def _tile(
     COLLISION: tl.constexpr,
     OFFSETS: tl.constexpr,
     VARIANCE: tl.constexpr,
+    KEYED: tl.constexpr,
     COLUMNS: tl.constexpr,
     SUMMED: tl.constexpr,
     width: tl.constexpr,
@@ -59,7 +61,7 @@ def _tile(
     PRECISION: tl.constexpr,
 ):
     """Take the keys from `column` on into the running sums; CHECKED where some row may not see all of them."""
-    maximum, total, score, square, moments, output, mark, second_mark, marked, bins_state = state
+    maximum, largest_key, total, score, square, moments, output, mark, second_mark, marked, bins_state = state
     first_row, queries, keys, bins = sizes
     IN_NATS: tl.constexpr = bias[0] is not None  # pyright: ignore[reportAssignmentType]
     at = column + tl.arange(0, KEY_TILE)
@@ -70,8 +72,11 @@ def _tile(
     )
 
     largest = tl.max(scores, 1)
+    of_tile = largest
     if not IN_NATS:
         largest = largest * factors[0]
+    if KEYED:
+        largest_key = with_key(largest_key, maximum, largest, scores == of_tile[:, None], at)
     largest = tl.maximum(maximum, largest)
     shift = tl.where(largest == NOTHING, 0.0, largest)  # rows that have seen nothing yet
     below = fallen(scores, shift[:, None], factors[0], IN_NATS)
@@ -102,7 +107,9 @@ def _tile(
     )
     v = load_rows(value[0], at, value[1], keys, CHECKED, value_width, UPCAST)
     output = tl.dot(p.to(v.dtype), v, output * rescale[:, None], input_precision=PRECISION)
-    return largest, before + part, score, square, moments, output, mark, second_mark, marked, bins_state
+    return (
+        largest, largest_key, before + part, score, square, moments, output, mark, second_mark, marked, bins_state,
+    )  # fmt: skip
 
 
 @triton.jit
@@ -154,6 +161,7 @@ def nothing_seen(
     zeros = tl.zeros((QUERY_TILE,), tl.float32)
     return (
         zeros + NOTHING,
+        row * 0 + NOWHERE,
         zeros,
         zeros,
         zeros,
@@ -188,6 +196,7 @@ def attend_rows(
     COLLISION: tl.constexpr,
     OFFSETS: tl.constexpr,
     VARIANCE: tl.constexpr,
+    KEYED: tl.constexpr,
     COLUMNS: tl.constexpr,
     SUMMED: tl.constexpr,
     width: tl.constexpr,
@@ -202,7 +211,7 @@ def attend_rows(
     """Attend for QUERY_TILE queries of one head of one text.
 
     `extent` is the first key that each row sees, and the end; both move by `bound_text` from text to text. `written`
-    are the output, the rows (7, text, head, query) of float64, and the sums of columns, of bins and of the band.
+    are the output, the rows (8, text, head, query) of float64, and the sums of columns, of bins and of the band.
     Strides, of query, key, value, mask and bias, are of text, head, query or key, and key; `edges` are the first
     offsets of the bins, and the end. Of the columns up to SUMMED are summed one by one; more are a matrix product.
     """
@@ -233,7 +242,7 @@ def attend_rows(
         column = tl.where(step < whole, step, step + whole_end - whole) * KEY_TILE
         state = _tile(
             state, q, keyed, valued, columns, edges, masked, biased, bounds, row, column, factors, of_tile, True,
-            ENTROPY, COLLISION, OFFSETS, VARIANCE, COLUMNS, SUMMED,
+            ENTROPY, COLLISION, OFFSETS, VARIANCE, KEYED, COLUMNS, SUMMED,
             width, value_width, KEY_TILE, BIN_TILE, UPCAST, PRECISION,
         )  # fmt: skip
     if mask is None and bias is None:
@@ -241,14 +250,14 @@ def attend_rows(
             column = step * KEY_TILE
             state = _tile(
                 state, q, keyed, valued, columns, edges, masked, biased, bounds, row, column, factors, of_tile, False,
-                ENTROPY, COLLISION, OFFSETS, VARIANCE, COLUMNS, SUMMED,
+                ENTROPY, COLLISION, OFFSETS, VARIANCE, KEYED, COLUMNS, SUMMED,
                 width, value_width, KEY_TILE, BIN_TILE, UPCAST, PRECISION,
             )  # fmt: skip
     place = pair * queries + row
     every = (tl.num_programs(0) // blocks).to(tl.int64) * queries
     weight = write_sums(
         state, written, None if sinks is None else sinks + head, edges, bins, place, every, row, is_row, (low, high),
-        bias is not None, ENTROPY, COLLISION, OFFSETS, VARIANCE, COLUMNS, SUMMED, value_width, BIN_TILE,
+        bias is not None, ENTROPY, COLLISION, OFFSETS, VARIANCE, KEYED, COLUMNS, SUMMED, value_width, BIN_TILE,
     )  # fmt: skip
     if written[4] is not None:
         write_band(

@@ -80,6 +80,14 @@ def fallen(scores, maximum, unit, IN_NATS: tl.constexpr):
 
 
 @triton.jit
+def with_key(largest_key, maximum, largest, is_largest, at):
+    """The first key with the largest score so far; tiles may come in any order."""
+    here = tl.min(tl.where(is_largest, at[None, :], NOWHERE), 1)
+    kept = tl.where(maximum > largest, largest_key, tl.minimum(largest_key, here))
+    return tl.where(largest > maximum, here, kept)
+
+
+@triton.jit
 def with_moments(moments, before, rescale, part, p, column, VARIANCE: tl.constexpr, KEY_TILE: tl.constexpr):
     """Add a tile to the first and second moment of the key's place.
 

@@ -27,9 +27,10 @@ def write_rows(
     COLLISION: tl.constexpr,
     OFFSETS: tl.constexpr,
     VARIANCE: tl.constexpr,
+    KEYED: tl.constexpr,
 ):
     """Write the measures of rows, each ``(text, head, query)``, and return what turns p into a weight, in float64."""
-    maximum, total, score, square, moments = state
+    maximum, largest_key, total, score, square, moments = state
     there = maximum != NOTHING
     sum_of_p = tl.where(there, total, 1.0).to(tl.float64)
     log_total = tl.log(sum_of_p)
@@ -63,6 +64,8 @@ def write_rows(
         if VARIANCE:
             variance = second_moment.to(tl.float64) / sum_of_p - mean * mean
             tl.store(rows + 6 * every + place, tl.maximum(variance, 0.0), mask=is_row)
+    if KEYED:
+        tl.store(rows + 7 * every + place, tl.where(there, largest_key, -1).to(tl.float64), mask=is_row)
     return share
 
 
@@ -133,17 +136,18 @@ def write_sums(
     COLLISION: tl.constexpr,
     OFFSETS: tl.constexpr,
     VARIANCE: tl.constexpr,
+    KEYED: tl.constexpr,
     COLUMNS: tl.constexpr,
     SUMMED: tl.constexpr,
     value_width: tl.constexpr,
     BIN_TILE: tl.constexpr,
 ):
     """Write all that the running sums of rows hold, and return what turns p into a weight, of each row."""
-    maximum, total, score, square, moments, mixed, mark, second_mark, marked, bins_state = state
+    maximum, largest_key, total, score, square, moments, mixed, mark, second_mark, marked, bins_state = state
     output, rows, column_sums, bin_sums, _band_weights = written
     share = write_rows(
-        rows, sink, place, every, row, is_row, (maximum, total, score, square, moments), bounds,
-        IN_NATS, ENTROPY, COLLISION, OFFSETS, VARIANCE,
+        rows, sink, place, every, row, is_row, (maximum, largest_key, total, score, square, moments), bounds,
+        IN_NATS, ENTROPY, COLLISION, OFFSETS, VARIANCE, KEYED,
     )  # fmt: skip
     weight = share.to(tl.float32)[:, None]
     write_output(output, mixed, place, is_row, weight, value_width)

@@ -25,7 +25,7 @@ _READ = (
     "heads: whose score reaches the threshold that the source gives; beside it as many of the same model with weights "
     "that know nothing; equal: the score of equal weights. Where no threshold is published, the highest score of the "
     "controls stands in parentheses. above: heads above every head of all controls; of a model that knows nothing it "
-    "would be about one head, or half a head with two controls."
+    "would be about one head, or half a head with two controls. highest: layer.head and its score."
 )
 
 _Only = Annotated[
@@ -161,7 +161,7 @@ def _rows(result: xr.Dataset) -> list[list[Any]]:
 
 
 def _print(result: xr.Dataset) -> None:
-    from attnscope.detection import counts_of, skipped_of
+    from attnscope.detection import ROLES, counts_of, skipped_of
 
     console = new_console()
     notes = json.loads(result.attrs["notes"])
@@ -173,7 +173,8 @@ def _print(result: xr.Dataset) -> None:
     console.print(f"{result.attrs['model']}: {', '.join(read)}", highlight=False, markup=False)
     console.print(_table(counts_of(result)))
     for name, reason in skipped_of(result).items():
-        console.print(f"no {name}: {reason}", style="dim", highlight=False, markup=False)
+        title = ROLES[name].title if name in ROLES else name
+        console.print(f"no {title}: {reason}", style="dim", highlight=False, markup=False)
     console.print(_READ, style="dim", highlight=False, markup=False)
 
 
@@ -193,7 +194,7 @@ def _table(rows: list[RoleCount]) -> Table:
         table.add_row(
             row.title,
             "" if row.threshold is None else f"{row.threshold:g}",
-            f"{'–' if row.reached is None else row.reached} of {row.heads}",
+            "–" if row.reached is None else f"{row.reached} of {row.heads}",
             *beside,
             *([str(row.above)] if controls else []),
             f"{row.layer}.{row.head} {row.best:.2f}",

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from attnscope.detection import counts_of, skipped_of
+from attnscope.detection import ROLES, counts_of, skipped_of
 from attnscope.figures.roles import READINGS, role_figures
 from attnscope.report._embed import pictures, write_page
 from attnscope.report._scan_content import parsed
@@ -46,5 +46,8 @@ def write_roles_report(
         pictures=pictures(drawn, READINGS),
         rows=rows,
         controls=list(rows[0].controls),
-        skipped=skipped_of(result),
+        skipped={
+            ROLES[name].title if name in ROLES else name: reason
+            for name, reason in skipped_of(result).items()
+        },
     )

@@ -135,6 +135,9 @@ def _statistic(result: xr.Dataset, name: str) -> dict[str, Any]:
         "signed": words.signed,
         "mean": numbers(mean_over_texts(variable).ravel()),
     }
+    if (even := result.get(f"equal_{name}")) is not None:
+        even = even.mean("text") if "text" in even.dims else even
+        entry["equal"] = numbers(even.values.astype(float))  # one a layer
     if f"{name}_error" in result and "text" in variable.dims:
         ends = intervals(result)[name].transpose("bound", "layer", "head")
         entry["within"] = [numbers(bound.ravel()) for bound in ends.values]

@@ -105,6 +105,7 @@ def write_report(result: xr.Dataset, sample: xr.Dataset | None, path: Path | str
         layers=len(data["layers"]),
         heads=len(data["heads"]),
         statistics=data["statistics"],
+        has_equal=any("equal" in entry for entry in data["statistics"]),
         has_labels=data["labels"] is not None,
         clustered="clusters" in (summary or {}),
         has_profile=data["profile"] is not None,

@@ -230,9 +230,15 @@ function drawGroups(index) {
   byId("group-tables").replaceChildren(...[["This head", weight[index]], ["Its places alone", places[index]], ["Equal weights", equal[index]]].map(table));
 }
 
+function sayEqual(s, index) {
+  const even = s.equal?.[Math.floor(index / heads)] ?? null;
+  return even === null ? "" : say(even);
+}
+
 function drawNumbers(index) {
   byId("numbers").tBodies[0].replaceChildren(...data.statistics.map((s, i) => html("tr", i === state.statistic ? { class: "chosen" } : {},
     html("th", { scope: "row", title: s.help }, `${s.name} `, html("span", { class: "count" }, s.units)), html("td", { class: "number" }, sayMean(s, index)),
+    ...(data.statistics.some((one) => one.equal) ? [html("td", { class: "number" }, sayEqual(s, index))] : []),
     html("td", { class: "number" }, s.low && s.low[index] !== null ? `${say(s.low[index])} to ${say(s.high[index])}` : ""))));
 }
 

@@ -66,6 +66,8 @@ class Statistic:
         Names of the dimensions behind these two.
     has_equal
         Whether a result says beside it what equal weights would give.
+    of_equal, needs_of_equal
+        What these are reduced by, and what that needs, where it is not as of the head itself.
     by_default
         Whether it is measured where nothing was chosen.
     """
@@ -75,12 +77,22 @@ class Statistic:
     needs: tuple[str, ...] = ()
     along: tuple[str, ...] = field(default=(), kw_only=True)
     has_equal: bool = field(default=False, kw_only=True)
+    of_equal: Callable[[Rows], Tensor] | None = field(default=None, kw_only=True)
+    needs_of_equal: tuple[str, ...] = field(default=(), kw_only=True)
     by_default: bool = field(default=True, kw_only=True)
 
     @property
     def is_row_wise(self) -> bool:
-        """Whether it is had of the rows of one pass."""
-        return not SECOND_PASS & set(self.needs)
+        """Whether it is had of the rows of one pass, and what equal weights give too."""
+        return not SECOND_PASS & {*self.needs, *self.needs_of_equal}
+
+    def asks(self, *, equal: bool = False) -> tuple[str, ...]:
+        """What has to be measured for it, of the head or of equal weights."""
+        return self.needs if self.of_equal is None or not equal else self.needs_of_equal
+
+    def of(self, rows: Rows, *, equal: bool = False) -> Tensor:
+        """Its number of a head's rows, or of those of equal weights."""
+        return (self.reduce if self.of_equal is None or not equal else self.of_equal)(rows)
 
 
 #: What `needs` may name beside fields of `Need`: sums over queries, which take a second pass over the scores.
@@ -98,6 +110,26 @@ def _within(distance: int) -> Statistic:
         lambda rows: rows.within(distance),
         ("band", "bins"),
         has_equal=True,
+        by_default=False,
+    )
+
+
+def _of_largest(
+    name: str,
+    units: str,
+    reading: str,
+    reduce: Callable[[Rows], Tensor],
+    of_equal: Callable[[Rows], Tensor],
+    needs_of_equal: tuple[str, ...],
+) -> Statistic:
+    """Where a row's largest weight lies. Of equal weights each key has it as likely as it has the weight."""
+    return Statistic(
+        Wording(name, units, reading),
+        reduce,
+        ("largest_key",),
+        has_equal=True,
+        of_equal=of_equal,
+        needs_of_equal=needs_of_equal,
         by_default=False,
     )
 
@@ -246,6 +278,33 @@ STATISTICS: dict[str, Statistic] = {
         has_equal=True,
         by_default=False,
     ),
+    "largest_distance": _of_largest(
+        "Mean distance to the key with the largest weight",
+        "tokens",
+        "0: each query looks at itself most; as of equal weights: the largest weight may lie anywhere.",
+        lambda rows: rows.mean(rows.largest_offset.abs()),
+        lambda rows: rows.attention_distance,
+        ("offsets", "distance"),
+    ),
+    "largest_first": _of_largest(
+        "Queries whose largest weight is on the first token",
+        "share",
+        "1: every query looks at the first token most (a sink), however small the weight is.",
+        lambda rows: rows.largest_first,
+        lambda rows: rows.first_token,
+        ("columns",),
+    ),
+    **{
+        f"largest_{side}": _of_largest(
+            f"Queries whose largest weight is on the {side} token",
+            "share",
+            "0.9 or more: a positional head (Voita et al. 2019).",
+            lambda rows, offset=offset: rows.mean((rows.largest_offset == offset).double()),
+            lambda rows, offset=offset: rows.weight_at(offset),
+            ("band",),
+        )
+        for side, offset in (("previous", -1), ("next", 1))
+    },
     **_of_keys("", "received", ""),
     **_of_keys("recent_", "recent", ", of the last queries (the observation window)"),
     "offset_sum": Statistic(

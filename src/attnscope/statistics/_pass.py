@@ -142,11 +142,13 @@ def measure_call(
     else:
         output, reduced = sampled_statistics(call, need, names, (marks.queries, marks.keys), sample)
     if nulls := [name for name in names if KNOWN[name].has_equal]:
+        need = plan(nulls, band, columns, reach, equal=True)
+        asking = Asking.for_names(nulls, observation, reach, equal=True)
         even = equal_rows(call, need) if equal is None else measure(equal, need)[1]
         of = asking.of_equal if equal is None else asking.of
         second = of(call if equal is None else equal, even.log_sum_exp, marks.queries)
         second = replace(second, blocks=even_blocks)
-        of_equal = reduce_call(even, nulls, marks.queries, marks.keys, marks.groups, second)
+        of_equal = reduce_call(even, nulls, marks.queries, marks.keys, marks.groups, second, equal=True)
         reduced |= {f"{EQUAL}{name}": value for name, value in of_equal.items()}
     return output, {name: value.cpu() for name, value in reduced.items()}
 

@@ -11,7 +11,7 @@ import torch
 from attnscope.attention import bin_ranges, measure_by_level, measure_rows
 from attnscope.statistics._catalogue import EFFECTIVE, ERROR, FREEDOM, KNOWN, SKEWNESS, STATISTICS
 from attnscope.statistics._row_draws import RowSample, sizes_of
-from attnscope.statistics._rows import Rows, reduce_call, there
+from attnscope.statistics._rows import Rows, first_of, reduce_call, there
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -33,6 +33,8 @@ class KnownOfAll:
     ----------
     queries, keys
         ``(batch,)``: real tokens on either side.
+    first_key
+        ``(batch,)``: place of the first real key.
     rows
         ``(batch, head)``: how many rows are counted.
     band
@@ -41,6 +43,7 @@ class KnownOfAll:
 
     queries: Tensor
     keys: Tensor
+    first_key: Tensor
     rows: Tensor
     band: Tensor | None
 
@@ -51,7 +54,7 @@ class KnownOfAll:
         band = every.band
         if band is not None:
             band = band.where(counted[..., None], 0.0).sum(2, dtype=torch.float64)
-        return cls(valid[0].sum(1), valid[1].sum(1), counted.sum(2), band)
+        return cls(valid[0].sum(1), valid[1].sum(1), first_of(valid[1]), counted.sum(2), band)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -66,6 +69,8 @@ class SampledRows(Rows):
 
     Attributes
     ----------
+    drawn
+        ``(batch, head, row)``: the queries.
     weight
         ``(batch, head, row)``: :math:`w_r`.
     is_drawn
@@ -74,9 +79,15 @@ class SampledRows(Rows):
         What is known of all rows.
     """
 
+    drawn: Tensor
     weight: Tensor
     is_drawn: Tensor
     known: KnownOfAll
+
+    @property
+    def places(self) -> Tensor:
+        """Those of the queries that were drawn."""
+        return self.drawn
 
     def total(self, values: Tensor) -> Tensor:
         """Estimates of sums over all rows, ``(1 + row, batch, head, ...)``."""
@@ -203,6 +214,8 @@ def estimates(rows: RowMeasures, names: Sequence[str], draw: Draw, known: KnownO
         counted,
         known.queries,
         known.keys,
+        known.first_key,
+        drawn=draw.queries.to(device),
         weight=weight,
         is_drawn=is_drawn,
         known=known,

@@ -63,6 +63,8 @@ class Rows:
         rows that may look nowhere.
     queries, keys
         ``(batch,)``: real tokens on either side.
+    first_key
+        ``(batch,)``: place of the first real key.
     groups
         The groups of the tokens, where they are in some.
     second
@@ -73,6 +75,7 @@ class Rows:
     counted: Tensor
     queries: Tensor
     keys: Tensor
+    first_key: Tensor
     groups: GroupMarks | None = None
     second: SecondPass | None = None
 
@@ -186,6 +189,26 @@ class Rows:
         return self.mean(there(self.measures.columns)[..., SPECIAL])
 
     @property
+    def places(self) -> Tensor:
+        """``(batch or 1, head or 1, row)``: place of each row's query among the keys."""
+        return torch.arange(self.counted.shape[-1], device=self.counted.device)[None, None]
+
+    @property
+    def largest_offset(self) -> Tensor:
+        """``(batch, head, row)``: offset of the key with the largest weight."""
+        return there(self.measures.largest_key) - self.places
+
+    @property
+    def largest_first(self) -> Tensor:
+        """``(batch, head)``: share of the rows whose largest weight is on the first real key."""
+        is_first = there(self.measures.largest_key) == self.first_key[:, None, None]
+        return self.mean(is_first.double())
+
+    def weight_at(self, offset: int) -> Tensor:
+        """``(batch, head)``: mean over rows of the weight at an offset of the band."""
+        return self.band_sum[..., self.band_sum.shape[-1] // 2 + offset] / self.count
+
+    @property
     def group_weight(self) -> Tensor:
         """``(batch, head, query group, key group)``: mean over the rows of one group of the weight on another.
 
@@ -232,7 +255,7 @@ def there(measured: Measured | None) -> Measured:
     return measured
 
 
-def plan(names: Sequence[str], band: int, columns: Tensor, reach: int = 0) -> Need:
+def plan(names: Sequence[str], band: int, columns: Tensor, reach: int = 0, *, equal: bool = False) -> Need:
     """Pack what the statistics need into one request for one pass.
 
     Parameters
@@ -245,6 +268,8 @@ def plan(names: Sequence[str], band: int, columns: Tensor, reach: int = 0) -> Ne
         ``(batch, key, column)``: indicators of the first real key, of special tokens, and of groups if there are some.
     reach
         Largest offset that has a bin; what lies beyond is in the last one.
+    equal
+        Whether it is equal weights that will be measured.
 
     Examples
     --------
@@ -253,7 +278,7 @@ def plan(names: Sequence[str], band: int, columns: Tensor, reach: int = 0) -> Ne
     >>> need.band, need.entropy, need.largest, need.columns
     (5, True, False, None)
     """
-    wanted = {part for name in names for part in KNOWN[name].needs}
+    wanted = {part for name in names for part in KNOWN[name].asks(equal=equal)}
     return Need(
         band=band if "band" in wanted else None,
         columns=columns if "columns" in wanted else None,
@@ -261,6 +286,7 @@ def plan(names: Sequence[str], band: int, columns: Tensor, reach: int = 0) -> Ne
         offsets="offsets" in wanted,
         variance="variance" in wanted,
         largest="largest" in wanted,
+        largest_key="largest_key" in wanted,
         collision="collision" in wanted,
         bins=far_starts(band, reach) if "bins" in wanted else (),
     )
@@ -292,9 +318,20 @@ def indicator_columns(valid: Tensor, special: Tensor, groups: GroupMarks | None 
     [[[0.0, 0.0], [1.0, 1.0], [0.0, 0.0]]]
     """
     first = torch.zeros_like(special)
-    first.scatter_(1, valid.to(torch.uint8).argmax(1, keepdim=True), value=True)
+    first.scatter_(1, first_of(valid)[:, None], value=True)
     columns = torch.stack([first, special & valid], dim=-1).float()
     return columns if groups is None else torch.cat([columns, groups.columns(groups.keys)], dim=-1)
+
+
+def first_of(valid: Tensor) -> Tensor:
+    """Place of the first real token of each text, ``(batch,)``.
+
+    Examples
+    --------
+    >>> first_of(torch.tensor([[True, True], [False, True]])).tolist()
+    [0, 1]
+    """
+    return valid.to(torch.uint8).argmax(1)
 
 
 def reduce_call(
@@ -304,12 +341,14 @@ def reduce_call(
     key_valid: Tensor,
     groups: GroupMarks | None = None,
     second: SecondPass | None = None,
+    *,
+    equal: bool = False,
 ) -> dict[str, Tensor]:
     """Statistics of one attention call: ``(batch, head)`` or with more dimensions, float64.
 
     `query_valid` and `key_valid` are ``(batch, query)`` and ``(batch, key)``, True on real tokens; `groups` says in
     which group each is: then statistics of one number a head are had by group of queries too. `second` is what a second
-    pass gave.
+    pass gave; `equal` says that the rows are those of equal weights.
 
     Examples
     --------
@@ -323,8 +362,9 @@ def reduce_call(
     4.0
     """
     counted = query_valid[:, None] & (rows.mass > 0)
-    reduced = Rows(rows, counted, query_valid.sum(1), key_valid.sum(1), groups, second)
-    reduced_to = {name: KNOWN[name].reduce(reduced) for name in names}
+    sizes = query_valid.sum(1), key_valid.sum(1)
+    reduced = Rows(rows, counted, *sizes, first_of(key_valid), groups, second)
+    reduced_to = {name: KNOWN[name].of(reduced, equal=equal) for name in names}
     if groups is None:
         return reduced_to
     members = [
@@ -332,6 +372,6 @@ def reduce_call(
         for number in range(groups.count)
     ]
     return reduced_to | {
-        f"{name}{BY_GROUP}": torch.stack([KNOWN[name].reduce(rows) for rows in members], -1)
+        f"{name}{BY_GROUP}": torch.stack([KNOWN[name].of(rows, equal=equal) for rows in members], -1)
         for name in by_group(names)
     }

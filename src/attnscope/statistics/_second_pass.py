@@ -70,9 +70,10 @@ class Asking:
     reach: int
 
     @classmethod
-    def for_names(cls, names: Sequence[str], observation: int, reach: int) -> Asking:
-        """What these statistics need."""
-        return cls({need for name in names for need in KNOWN[name].needs}, observation, reach)
+    def for_names(cls, names: Sequence[str], observation: int, reach: int, *, equal: bool = False) -> Asking:
+        """What these statistics need, of heads or of equal weights."""
+        needs = {need for name in names for need in KNOWN[name].asks(equal=equal)}
+        return cls(needs, observation, reach)
 
     def of(self, call: AttentionCall, log_sum_exp: Tensor, valid: Tensor) -> SecondPass:
         """Sums over the `valid` queries, ``(batch, query)``, of a call with this log-sum-exp."""

@@ -80,8 +80,8 @@ def role_maps(result: xr.Dataset) -> Figure:
         for number, axes in enumerate(grid[:count]):
             part = result.isel(role=number)
             score, threshold = part["score"].values, float(part["threshold"])
-            axes.set_facecolor("0.9")
-            axes.imshow(score, cmap="viridis", norm=Normalize(0.0, 1.0), aspect="equal")
+            axes.set_facecolor("0.85")
+            axes.imshow(score, cmap="Blues", norm=Normalize(0.0, 1.0), aspect="equal")
             dots = np.argwhere(score >= threshold)
             size_of = float(np.clip(18 * cell, 2.5, 5))
             axes.plot(dots[:, 1], dots[:, 0], "o", color=MARK, markersize=size_of, mec="white", mew=0.6)
@@ -89,7 +89,7 @@ def role_maps(result: xr.Dataset) -> Figure:
             axes.set_xticks(range(0, heads, max(1, heads // 4)))
             steps = max(1, layers // 4)
             axes.set_yticks(range(0, layers, steps), [str(layer) for layer in result.layer.values[::steps]])
-            axes.spines[:].set_visible(False)
+            axes.spines[:].set(visible=True, color="0.8", linewidth=0.6)
             if number % columns == 0:
                 axes.set_ylabel("Layer")
             if number >= count - columns:

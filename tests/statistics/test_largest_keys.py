@@ -1,0 +1,177 @@
+"""Where the largest weight of each query lies, held against the weights that eager attention writes out."""
+
+import csv
+import io
+
+import numpy as np
+import pytest
+import torch
+
+import attnscope
+from attnscope.attention import AttentionCall, attend_in_full, causal_mask, padding_mask
+from attnscope.statistics._pass import Marks, measure_call
+from attnscope.statistics._row_draws import RowSample
+from attnscope.statistics._rows import GroupMarks
+from attnscope.statistics._words import merge_call
+from tests.cli.command import attnscope as run
+from tests.statistics.test_groups import CALLS, RIGHT, N
+
+NAMES = ("largest_distance", "largest_first", "largest_previous", "largest_next")
+LEFT = torch.arange(N)[None] >= torch.tensor([0, 7])[:, None]
+MASKS = CALLS | {"left padding, causal": {"mask": padding_mask(LEFT) & causal_mask(N, N)}}
+
+
+def real_tokens(name):
+    return LEFT if "left" in name else RIGHT if "padding" in name else torch.ones_like(RIGHT)
+
+
+def by_hand(weights, real):
+    """Of explicit weights, the key of each query by `argmax`; of equal ones, the mean over the keys that are seen."""
+    found = {name: np.full(weights.shape[:2], np.nan) for name in NAMES}
+    even = {name: np.full(weights.shape[0], np.nan) for name in NAMES}
+    away = np.arange(weights.shape[3]) - np.arange(weights.shape[2])[:, None]
+    for text in range(len(weights)):
+        first = int(np.flatnonzero(real[text])[0])
+        measures = {
+            "largest_distance": np.abs(away),
+            "largest_first": np.arange(weights.shape[3])[None].repeat(len(away), 0) == first,
+            "largest_previous": away == -1,
+            "largest_next": away == 1,
+        }
+        for name, measure in measures.items():
+            for head, matrix in enumerate(weights[text]):
+                rows = np.flatnonzero(np.asarray(real[text]) & (matrix.sum(1) > 0))
+                found[name][text, head] = np.mean([measure[i, matrix[i].argmax()] for i in rows])
+            seen = weights[text, 0] > 0
+            even[name][text] = np.mean([measure[i, seen[i]].mean() for i in rows])
+    return found, even
+
+
+@pytest.mark.parametrize("name", MASKS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])  # compiled tiles and plain ones
+def test_they_are_those_of_the_weights_under_every_mask(name, dtype):
+    generator = torch.Generator().manual_seed(1)
+    query, key = (torch.randn(2, 3, N, 4, generator=generator, dtype=dtype) for _ in range(2))
+    given = {k: v.to(dtype) if k in {"bias", "sinks"} else v for k, v in MASKS[name].items()}
+    call = AttentionCall(query, key, key, scale=0.7, **given)
+    real = real_tokens(name)
+    _, found = measure_call(call, NAMES, 2, N - 1, Marks(real, real, torch.zeros_like(real)))
+    expected, even = by_hand(attend_in_full(call)[1].double().numpy(), real.numpy())
+    for statistic in NAMES:
+        np.testing.assert_allclose(found[statistic], expected[statistic], atol=1e-12, err_msg=statistic)
+        np.testing.assert_allclose(
+            found[f"equal_{statistic}"][:, 0], even[statistic], rtol=1e-5, err_msg=statistic
+        )
+
+
+def test_of_weights_that_are_given_the_first_of_several_largest_counts():
+    weights = torch.tensor(
+        [[[1.0, 0, 0, 0], [0.5, 0.5, 0, 0], [0.2, 0.4, 0.4, 0], [0.25, 0.25, 0.25, 0.25]]],
+        dtype=torch.float64,
+    )
+    found = attnscope.measure_weights(weights[None, None], statistics=NAMES, band=1)
+    assert found.layer_kind.item() == "causal"
+    own = {name: float(found[name].item()) for name in NAMES}
+    # keys 0, 0, 1, 0
+    assert own == {
+        "largest_distance": (0 + 1 + 1 + 3) / 4,
+        "largest_first": 3 / 4,
+        "largest_previous": 2 / 4,
+        "largest_next": 0.0,
+    }
+    equal = {name: float(found[f"equal_{name}"].item()) for name in NAMES}
+    assert equal == pytest.approx(
+        {
+            "largest_distance": (0 + 1 / 2 + 3 / 3 + 6 / 4) / 4,
+            "largest_first": (1 + 1 / 2 + 1 / 3 + 1 / 4) / 4,
+            "largest_previous": (0 + 1 / 2 + 1 / 3 + 1 / 4) / 4,
+            "largest_next": 0.0,
+        }
+    )
+
+
+def test_of_the_queries_of_each_group():
+    generator = torch.Generator().manual_seed(4)
+    x = torch.randn(2, 3, N, 4, generator=generator)
+    call = AttentionCall(x, x.flip(1), x, scale=0.7, causal=True)
+    numbers = torch.randint(0, 2, (2, N), generator=generator)
+    real = torch.ones_like(RIGHT)
+    marks = Marks(real, real, ~real, GroupMarks(numbers, numbers, 2))
+    _, found = measure_call(call, NAMES, 2, N - 1, marks)
+    assert "largest_distance_by_group" not in found  # nor is the mean distance of equal weights
+    weights = attend_in_full(call)[1].double().numpy()
+    for group in range(2):
+        expected, even = by_hand(weights, (numbers == group).numpy() | (np.arange(N) == 0))
+        only = (numbers == group).numpy()
+        for name in ("largest_previous", "largest_next"):
+            for text in range(2):  # query 0, which looks at itself alone, is in one group or the other
+                count = only[text].sum()
+                share = count / (count + (not only[text, 0]))
+                np.testing.assert_allclose(
+                    found[f"{name}_by_group"][text, :, group], expected[name][text] / share, atol=1e-12
+                )
+                np.testing.assert_allclose(
+                    found[f"equal_{name}_by_group"][text, 0, group], even[name][text] / share, rtol=1e-5
+                )
+
+
+def test_from_word_to_word():
+    """The null is that of equal weights on tokens, of which some words have more."""
+    generator = torch.Generator().manual_seed(5)
+    x = torch.randn(2, 3, N, 4, generator=generator)
+    call = AttentionCall(x, x.flip(1), x, scale=0.7)
+    words = torch.randint(0, 2, (2, N), generator=generator).cumsum(1)
+    words -= words[:, :1]
+    merged = merge_call(call, words, words)
+    count = words.amax(1) + 1
+    real = torch.arange(merged.call.query.shape[2]) < count[:, None]
+    _, found = measure_call(
+        merged.call, NAMES, 2, int(count.max()) - 1, Marks(real, real, ~real), merged.mass, merged.equal
+    )
+    shares, even = (attend_in_full(each)[1].double().numpy() for each in (merged.call, merged.equal))
+    expected, _ = by_hand(shares, real.numpy())
+    for name in NAMES:
+        np.testing.assert_allclose(found[name], expected[name], atol=1e-12, err_msg=name)
+    for text, size in enumerate(count.tolist()):
+        matrix = even[text, 0, :size, :size]
+        away = np.arange(size) - np.arange(size)[:, None]
+        nulls = {
+            "largest_distance": (matrix * np.abs(away)).sum(1).mean(),
+            "largest_first": matrix[:, 0].mean(),
+            "largest_previous": np.trace(matrix, -1) / size,
+            "largest_next": np.trace(matrix, 1) / size,
+        }
+        for name, null in nulls.items():
+            np.testing.assert_allclose(found[f"equal_{name}"][text, 0], null, rtol=1e-5, err_msg=name)
+
+
+def test_of_some_rows_they_are_estimates_without_bias():
+    x = torch.randn(3, 1, 4, 600, 8, generator=torch.Generator().manual_seed(3))
+    near = -0.05 * (torch.arange(600) - torch.arange(600)[:, None]).abs().float()
+    call = AttentionCall(x[0], x[1, :, :2], x[2, :, :2], 0.5, causal=True, bias=near[None, None])
+    valid = torch.ones(1, 600, dtype=torch.bool)
+    marks = Marks(valid, valid, ~valid)
+    whole = measure_call(call, NAMES, 5, 599, marks)[1]
+    draws = [measure_call(call, NAMES, 5, 599, marks, sample=RowSample(64, seed))[1] for seed in range(100)]
+    for name in ("largest_distance", "largest_first", "largest_previous"):
+        drawn = torch.stack([draw[name] for draw in draws])
+        spread = drawn.std(0)
+        assert bool((spread > 0).all())
+        assert bool(((drawn.mean(0) - whole[name]).abs() < 4.5 * spread / 10).all())
+        said = torch.stack([draw[f"{name}_error"] for draw in draws]).square().mean(0).sqrt()
+        assert 0.8 < float((said / spread).mean()) < 1.2
+        torch.testing.assert_close(draws[0][f"equal_{name}"], whole[f"equal_{name}"])
+
+
+def test_a_previous_token_head_is_told_beside_its_null(tmp_path):
+    text = "The tide comes in twice a day, and twice a day it goes out again."
+    result = attnscope.scan(texts=text, statistics=NAMES)
+    own, equal = result.isel(text=0).sel(layer=0, head=3), result.isel(text=0).sel(layer=0)
+    assert float(own.largest_previous) > 0.9
+    assert float(equal.equal_largest_previous) < 0.2
+    assert float(own.largest_distance) < 1.5
+    (tmp_path / "notes.txt").write_text(text)
+    done = run("scan", "bundled", "notes.txt", "--statistics", ",".join(NAMES), "--csv", cwd=tmp_path)
+    rows = {(row["layer"], row["head"]): row for row in csv.DictReader(io.StringIO(done.stdout))}
+    for name in NAMES:
+        assert float(rows["0", "3"][name]) == pytest.approx(float(own[name]), rel=1e-4)
