@@ -3,8 +3,8 @@
     python benchmarks/families.py                   # all families: some 20 minutes on 2 cores
     python benchmarks/families.py bloom xlnet       # some, printed
 
-Each family is a tiny random model (tests/every_family), tried in a process of its own that may take 80 seconds and
-8 GiB of addresses. `--rows FILE` keeps what was found, line by line, and goes on from there.
+Each family is a tiny random model (tests/every_family), tried in a process of its own that may take 80 seconds of the
+processor and 8 GiB of addresses. `--rows FILE` keeps what was found, line by line, and goes on from there.
 """
 
 from __future__ import annotations
@@ -67,7 +67,9 @@ def in_process(family: str) -> Row:
         return Row(
             family,
             UNTRIED,
-            reason=late if ended == signal.SIGALRM else f"its process ended by signal {ended}",
+            reason=late
+            if ended in {signal.SIGALRM, signal.SIGPROF}
+            else f"its process ended by signal {ended}",
         )
     finally:
         process.join()
@@ -75,7 +77,8 @@ def in_process(family: str) -> Row:
 
 def _tell(family: str, send: Any) -> None:
     resource.setrlimit(resource.RLIMIT_AS, (ADDRESSES, ADDRESSES))
-    signal.alarm(SECONDS)
+    signal.setitimer(signal.ITIMER_PROF, SECONDS)  # of the processor: a busy machine makes no family untried
+    signal.alarm(10 * SECONDS)
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
     try:
         send.send(judge(family))

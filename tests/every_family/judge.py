@@ -28,7 +28,8 @@ from tests.every_family.odd import NOTES, REASONS
 from tests.every_family.stand_ins import stand_in
 
 BAND, REACH = 5, 23
-NAMES = tuple(STATISTICS)
+# rounding may choose another of two keys that weigh alike: these are held to the weights in tests/attention
+NAMES = tuple(name for name, statistic in STATISTICS.items() if "largest_key" not in statistic.needs)
 FAST, EAGER, REFUSED, NONE, UNTRIED = "fast", "eager", "refused", "no attention", "untried"
 PART = "part"  # of another: it has no model of its own
 

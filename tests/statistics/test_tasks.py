@@ -80,9 +80,9 @@ def test_one_that_was_stopped_goes_on(whole, tmp_path, monkeypatch):
     measured = []
     measure = Measurement._measure
 
-    def noted(self, batch, first):
-        measured.append(first)
-        return measure(self, batch, first)
+    def noted(self, batch, numbers):
+        measured.extend(numbers)
+        return measure(self, batch, numbers)
 
     monkeypatch.setattr(Measurement, "_measure", noted)
     assert scan(out, "1/2").identical(whole)
