@@ -46,11 +46,6 @@ install(
 _BESIDE = Path(__file__).parents[2] / "shared"
 
 
-def pytest_xdist_auto_num_workers():
-    """One more than there are cores: a worker waits a sixth of its time, for files, browsers and processes."""
-    return len(os.sched_getaffinity(0)) + 1
-
-
 def pytest_collection_finish():
     """Leave what imports and collection made out of every collection of garbage: a tenth of the tests' time."""
     gc.collect()
