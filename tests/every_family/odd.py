@@ -141,7 +141,10 @@ SETTINGS = SENSES | {
 
 _SINKS = "its eager attention returns weights before its learned sinks take their part; ours are those that mix values"
 _MEAN = "its eager attention returns the mean over heads for each; ours are those of each head"
-NOTES = {"granite_swa": _SINKS, "granitemoe_swa": _SINKS, "wavlm": _MEAN}
+_FORBIDDEN = (
+    "patches without bytes look nowhere; eager attention gives them equal weights, our sums over queries none"
+)
+NOTES = {"blt": _FORBIDDEN, "granite_swa": _SINKS, "granitemoe_swa": _SINKS, "wavlm": _MEAN}
 
 # What the default configuration of a family must be given, as transformers refuses it without.
 _ALL_SHARED = {
