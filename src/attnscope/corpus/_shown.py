@@ -23,16 +23,29 @@ def shown_tokens(
     `written` out in the text.
     """
     numbered = _Numbered(text, spans)
-    reached, previous = 0, "none"
+    known: dict[tuple[str, str, str, bool], str] = {}  # most tokens of a text were there before
+    reached, follows = 0, True
     for name, (start, end) in zip(names, spans, strict=True):
-        before = text[reached:start]
-        # an empty span is a space: one that the tokenizer cut off from its token, or one that it put in
-        shown = numbered.characters(start, end) or before or " "
-        covered = text[start:end]
-        left_out = before[-1:].isspace() and previous.strip(MARKS) != ""
-        begins = (left_out or marked(name, covered)) and not (covered == name and name in written)
-        yield visible_start(f" {shown}" if covered and begins and not shown[0].isspace() else shown)
-        reached, previous = max(reached, end), name
+        before, covered = text[reached:start], text[start:end]
+        key = (name, covered, before, follows)
+        if not numbered.shared.isdisjoint(range(start, end)):
+            yield _shown(name, covered, before, numbered.characters(start, end), written, follows=follows)
+        else:
+            if key not in known:
+                known[key] = _shown(name, covered, before, covered, written, follows=follows)
+            yield known[key]
+        reached, follows = max(reached, end), name.strip(MARKS) != ""
+
+
+def _shown(
+    name: str, covered: str, before: str, characters: str, written: frozenset[str], *, follows: bool
+) -> str:
+    """One token, of which the characters may be numbered, with what the tokenizer left out `before` it."""
+    # an empty span is a space: one that the tokenizer cut off from its token, or one that it put in
+    shown = characters or before or " "
+    left_out = follows and before[-1:].isspace()
+    begins = (left_out or marked(name, covered)) and not (covered == name and name in written)
+    return visible_start(f" {shown}" if covered and begins and not shown[0].isspace() else shown)
 
 
 class _Numbered:
@@ -44,8 +57,6 @@ class _Numbered:
         self.seen: Counter[int] = Counter()
 
     def characters(self, start: int, end: int) -> str:
-        if self.shared.isdisjoint(range(start, end)):
-            return self.text[start:end]
         return "".join(map(self._character, range(start, end)))
 
     def _character(self, place: int) -> str:

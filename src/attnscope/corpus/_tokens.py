@@ -69,15 +69,13 @@ def without_added_spaces(
 
     Where the text has a space of its own there, that one is the next token's: it begins with a mark too.
     """
-    result: list[tuple[int, int]] = []
-    for i, (start, end) in enumerate(spans):
+    result = [*spans]
+    for i, name in enumerate(names[:-1]):
+        if name not in SPACE_MARKS:
+            continue
+        start, end = spans[i]
         covered = text[start:end]
-        shared = i + 1 < len(spans) and spans[i + 1][0] == start
-        added = (
-            shared
-            and names[i] in SPACE_MARKS
-            and covered != names[i]
-            and (names[i + 1][:1] in SPACE_MARKS or not covered.isspace())
-        )
-        result.append((start, start) if added else (start, end))
+        shared = spans[i + 1][0] == start
+        if shared and covered != name and (names[i + 1][:1] in SPACE_MARKS or not covered.isspace()):
+            result[i] = (start, start)
     return result
