@@ -36,6 +36,13 @@ def small_units(monkeypatch):
     monkeypatch.setattr(_keep, "UNIT", 3)
 
 
+def raising(error):
+    def stop(*_):
+        raise error
+
+    return stop
+
+
 def sample(folder):
     return unpacked((folder / "sample.zarr.zip").read_bytes())
 
@@ -106,16 +113,25 @@ def test_a_unit_that_was_stopped_in_its_middle_is_completed_by_another_count(who
     assert scan(out, "3/3").identical(whole)
 
 
+@pytest.mark.parametrize("end", [merge, lambda out: scan(out, "2/2", pool=8)], ids=["merge", "again"])
+def test_what_was_noted_while_measuring_is_said_by_whoever_puts_the_parts_together(end, tmp_path, monkeypatch):
+    out = tmp_path / "run"
+    scan(out, "1/2", pool=8)
+    with monkeypatch.context() as patched:
+        patched.setattr(Parts, "gather", raising(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            scan(out, "2/2", pool=8)
+    end(out)
+    assert "Windows are in pools of 8" in open_run(out).attrs["pool"]
+    assert open_run(out).identical(scan(tmp_path / "whole", pool=8))
+
+
 @pytest.mark.parametrize("more", [{}, {"pool": 8}], ids=["windows", "pools"])
 def test_merge_gives_what_the_last_task_would_have_given(more, whole, tmp_path, monkeypatch):
     out = tmp_path / "run"
     scan(out, "1/2", **more)
-
-    def stop(*_):
-        raise KeyboardInterrupt
-
     with monkeypatch.context() as patched:
-        patched.setattr(Parts, "gather", stop)
+        patched.setattr(Parts, "gather", raising(KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
             scan(out, "2/2", **more)
     assert not is_finished(out)

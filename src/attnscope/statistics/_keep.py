@@ -22,7 +22,7 @@ from attnscope.statistics._profile import without_profile
 from attnscope.statistics._stored import HEADS, SAMPLE, SUMMARY, WINDOWS, keeps_maps_of, load_scan
 from attnscope.statistics._until import Enough
 from attnscope.store import RunFolder, is_finished
-from attnscope.tasks import Share, by_task, pending, task_of
+from attnscope.tasks import Parts, Share, by_task, pending, task_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -113,12 +113,17 @@ def _part(
         _keep(part, job.batches(share))
         said.update(job.notes)
 
+    def whole(run: RunFolder) -> xr.Dataset:
+        # a process that finds its part done has no notes of its own: the parts tell what was noted
+        told = attributes | Parts(folder, signature).attributes
+        return _in_folder(run, job, kinds, told, asked, whole=True)
+
     results = by_task(
         task,
         folder,
         signature,
         measure,
-        lambda run: _in_folder(run, job, kinds, attributes, asked, whole=True),
+        whole,
         said,
         unit=UNIT if asked.pool is None else 1,
         repair=asked.repair,
