@@ -8,7 +8,7 @@ import pytest
 import attnscope
 from attnscope import AttnscopeError, open_run
 from attnscope.bundled import TEXT
-from attnscope.statistics import _by_workers, _units
+from attnscope.statistics import _by_workers, _measurement
 from attnscope.statistics._measurement import Measurement
 from attnscope.statistics._units import Opened
 from attnscope.store import RunFolder, Signature, unpacked
@@ -34,7 +34,7 @@ def here(monkeypatch):
             pass
 
     monkeypatch.setattr(_by_workers, "RayEngine", Engine)
-    monkeypatch.setattr(_units, "UNIT", 3)
+    monkeypatch.setattr(_measurement, "UNIT", 3)
 
 
 def scan(*given, **more):

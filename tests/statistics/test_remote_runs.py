@@ -14,7 +14,7 @@ import attnscope
 from attnscope import AttnscopeError, open_run
 from attnscope.remote import Objects, Url, _calls, _lease
 from attnscope.results import export
-from attnscope.statistics import _keep
+from attnscope.statistics import _measurement
 from attnscope.store import is_finished, staged
 from attnscope.tasks import Parts
 from tests.cli.command import attnscope as command
@@ -144,7 +144,7 @@ def test_kills_at_any_moment_lose_nothing(tasks, proxy, whole, tmp_path):
 
 
 def test_tasks_meet_in_the_store(proxy, whole, monkeypatch):
-    monkeypatch.setattr(_keep, "UNIT", 3)
+    monkeypatch.setattr(_measurement, "UNIT", 3)
     for task in ("3/3", "1/3"):
         found = scan(task=task)
         assert not found.data_vars
@@ -156,7 +156,7 @@ def test_tasks_meet_in_the_store(proxy, whole, monkeypatch):
 
 
 def test_merge_ends_what_the_last_task_could_not(proxy, whole, tmp_path, monkeypatch):
-    monkeypatch.setattr(_keep, "UNIT", 3)
+    monkeypatch.setattr(_measurement, "UNIT", 3)
     scan(task="1/2")
 
     def stop(*_):

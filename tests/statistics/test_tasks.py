@@ -12,7 +12,7 @@ import attnscope
 from attnscope import AttnscopeError, open_run
 from attnscope.bundled import TEXT
 from attnscope.results import merge
-from attnscope.statistics import _keep
+from attnscope.statistics import _keep, _measurement
 from attnscope.statistics._measurement import Measurement
 from attnscope.store import RunFolder, is_finished, unpacked
 from attnscope.tasks import Parts, Task, parts_of, task_of
@@ -33,7 +33,7 @@ def whole(tmp_path_factory):
 
 @pytest.fixture(autouse=True)
 def small_units(monkeypatch):
-    monkeypatch.setattr(_keep, "UNIT", 3)
+    monkeypatch.setattr(_measurement, "UNIT", 3)
 
 
 def raising(error):
@@ -114,7 +114,9 @@ def test_a_unit_that_was_stopped_in_its_middle_is_completed_by_another_count(who
 
 
 @pytest.mark.parametrize("end", [merge, lambda out: scan(out, "2/2", pool=8)], ids=["merge", "again"])
-def test_what_was_noted_while_measuring_is_said_by_whoever_puts_the_parts_together(end, tmp_path, monkeypatch):
+def test_what_was_noted_while_measuring_is_said_by_whoever_puts_the_parts_together(
+    end, tmp_path, monkeypatch
+):
     out = tmp_path / "run"
     scan(out, "1/2", pool=8)
     with monkeypatch.context() as patched:

@@ -63,7 +63,7 @@ class ByWorkers:
     def __init__(self, crew: Crew, tell: Tell) -> None:
         self.crew, self.tell = crew, tell
         self.notes: dict[str, str] = {}
-        self.team = Team()
+        self.team, self.unit = Team(), 1
 
     def batches(self, done: Callable[[range], bool] = lambda _: False) -> Iterator[xr.Dataset]:
         """Units as they are measured, but those that are done, which must be told by what can be sent."""

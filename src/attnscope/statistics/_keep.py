@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from attnscope.statistics._asked import Asked
     from attnscope.store import Signature
 
-UNIT = 16  # batches that one process measures before the next has its turn
 FLUSH_BYTES = 1 << 26  # results wait in memory for at most so many bytes,
 FLUSH_SECONDS = float(os.environ.get("ATTNSCOPE_FLUSH_SECONDS", "5"))  # so many seconds,
 FLUSH_SHARE = 0.02  # or this share of the time that the run took so far: a long run has few pieces,
@@ -63,6 +62,11 @@ class Job(Protocol):
 
     notes: dict[str, str]
     team: Team
+
+    @property
+    def unit(self) -> int:
+        """Batches that one process measures before the next has its turn, as many in every process."""
+        ...
 
     def batches(self, done: Callable[[range], bool] = ...) -> Iterator[xr.Dataset]:
         """Measure batch after batch, but those that are done; in whatever order."""
@@ -125,7 +129,7 @@ def _part(
         measure,
         whole,
         said,
-        unit=UNIT if asked.pool is None else 1,
+        unit=job.unit,
         repair=asked.repair,
         rows=rows_of_part,
     )

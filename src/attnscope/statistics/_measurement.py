@@ -53,6 +53,7 @@ from attnscope.statistics._sample import (
 )
 from attnscope.statistics._sample_dataset import sample_dataset
 from attnscope.statistics._second_pass import OBSERVATION
+from attnscope.statistics._turns import UNIT, turn_of
 from attnscope.statistics._words import WordReading
 
 _PADDED = 64  # tokens that tell whether padding matters
@@ -101,6 +102,18 @@ class Measurement:
         self.sites: list[Site] = []
         self.notes: dict[str, str] = {}
         self.tokens = self.unknown = 0
+
+    @property
+    def unit(self) -> int:
+        """Batches, or pools, that one process measures before the next has its turn, as many in every process."""
+        windows = self.characters / max(1, _characters(self.first))
+        return turn_of(
+            self.loaded.model,
+            windows=windows if self.limit is None else min(windows, float(self.limit)),
+            length=len(self.first),
+            each=self.pool or self.batch_size,
+            least=UNIT if self.pool is None else 1,
+        )
 
     def batches(self, done: Callable[[range], bool] = lambda _: False) -> Iterator[xr.Dataset]:
         """Measure batch after batch, or pool after pool, but those that are done."""

@@ -12,7 +12,6 @@ import torch
 import xarray as xr
 
 from attnscope.statistics._asked import Asked
-from attnscope.statistics._keep import UNIT
 from attnscope.statistics._pools import stretches
 from attnscope.statistics._scan_texts import OfTexts, prepared
 from attnscope.store import Signature
@@ -53,13 +52,13 @@ class Opened:
 
 
 class Units:
-    """Batches of a scan, some at a time; or its pools, one at a time.
+    """Batches of a scan, or its pools, some at a time.
 
     Texts are read forward, and anew where an earlier unit is asked for than the last.
     """
 
-    def __init__(self, job: Measurement, size: int, said: Callable[[], float] = lambda: 0.0) -> None:
-        self.job, self.size, self.said = job, size, said
+    def __init__(self, job: Measurement, said: Callable[[], float] = lambda: 0.0) -> None:
+        self.job, self.size, self.said = job, job.unit, said
         self._start()
 
     def measure(self, unit: int, done: Callable[[range], bool] = lambda _: False) -> Measured | None:
@@ -140,6 +139,5 @@ class Recipe:
 
         asked = replace(self.asked, progress=hear)
         ready = prepared(self.model, self.texts, asked, self.of_texts, show=self.show)
-        size = UNIT if asked.pool is None else 1
-        units = Units(ready.job, size, lambda: shares[0])
+        units = Units(ready.job, lambda: shares[0])
         return units, Opened(ready.signature, ready.attributes, ready.kinds)

@@ -1,4 +1,4 @@
-from ._arrays import packed, storable, unpacked
+from ._arrays import in_a_row, packed, storable, unpacked
 from ._files import explained, file_state, json_bytes, sync, write_output
 from ._folder import OwnedFolder, damage
 from ._labelled import padded_heads, stacked
@@ -35,6 +35,7 @@ __all__ = [
     "file_state",
     "folders_beside",
     "has_folder",
+    "in_a_row",
     "is_bucket",
     "is_finished",
     "json_bytes",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import zipfile
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -49,6 +50,19 @@ def unpacked(content: bytes) -> xr.Dataset:
     ).assign({name: variable for name, variable in strings.items() if name not in dataset.coords})
     ordered = {name: whole.variables[name] for name in sorted(whole.data_vars, key=str)}
     return xr.Dataset(ordered, whole.coords, whole.attrs)  # Zarr lists names in another order in each process
+
+
+def in_a_row(pieces: Sequence[xr.Dataset], along: str = "text") -> xr.Dataset:
+    """Results of texts that follow each other as one dataset; `along` may be empty, for the first dimension there is.
+
+    Examples
+    --------
+    >>> piece = xr.Dataset({"length": ("text", [3, 4])})
+    >>> in_a_row([piece, piece]).length.values.tolist()
+    [3, 4, 3, 4]
+    """
+    dimension = along or next(iter(pieces[0].data_vars.values())).dims[0]
+    return xr.concat(list(pieces), dimension, data_vars="minimal", coords="minimal", compat="override")
 
 
 def storable(dataset: xr.Dataset) -> xr.Dataset:

@@ -10,7 +10,7 @@ from typing import Any
 import xarray as xr
 
 from attnscope.errors import AttnscopeError
-from attnscope.store._arrays import packed, unpacked
+from attnscope.store._arrays import in_a_row, packed, unpacked
 from attnscope.store._files import explained, json_bytes
 from attnscope.store._folder import OwnedFolder, damage
 from attnscope.store._manifest import manifest_of
@@ -117,7 +117,7 @@ class RunFolder(OwnedFolder):
         parts = [unpacked(self.read(name)) for name in self.pieces.values()]
         if not parts:
             raise AttnscopeError(f"{self.path} holds no results yet")
-        return xr.concat(parts, "text", data_vars="minimal", coords="minimal", compat="override")
+        return in_a_row(parts)
 
     def piece(self, texts: range) -> xr.Dataset:
         """The results of one of `pieces`, in memory."""
@@ -128,10 +128,7 @@ class RunFolder(OwnedFolder):
         wanted = self.pieces if texts is None else {texts: self.pieces[texts]}
         names = [_apart(name, kind) for name in wanted.values()]
         parts = [unpacked(self.read(name)) for name in names if name in self.files]
-        if not parts:
-            return None
-        along = next(iter(parts[0].data_vars.values())).dims[0]
-        return xr.concat(parts, along, data_vars="minimal", coords="minimal", compat="override")
+        return in_a_row(parts, "") if parts else None
 
     def save(self, name: str, dataset: xr.Dataset) -> None:
         """Write something that is computed from the results, whole or not at all."""

@@ -1,6 +1,6 @@
 from ._by_ray import Agreed, check_sent, enter, way_in
 from ._done import by_task, do_share, pending
-from ._parts import Parts, Rows, in_a_row
+from ._parts import Parts, Rows
 from ._share import Part, Share
 from ._task import Task, parts_of, task_in, task_of
 
@@ -15,7 +15,6 @@ __all__ = [
     "check_sent",
     "do_share",
     "enter",
-    "in_a_row",
     "parts_of",
     "pending",
     "task_in",

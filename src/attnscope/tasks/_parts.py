@@ -10,7 +10,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from attnscope.errors import AttnscopeError
-from attnscope.store import InUseError, RunFolder, Signature, folders_beside, manifest_of, remove_folder
+from attnscope.store import (
+    InUseError,
+    RunFolder,
+    Signature,
+    folders_beside,
+    in_a_row,
+    manifest_of,
+    remove_folder,
+)
 from attnscope.tasks._share import STARTS, TEXTS
 from attnscope.tasks._task import parts_of
 
@@ -20,18 +28,12 @@ if TYPE_CHECKING:
 #: What a part has of some texts: the part, one of its pieces, and which rows of that; what is kept apart, by kind.
 Rows: TypeAlias = "Callable[[RunFolder, range, slice], tuple[xr.Dataset, dict[str, xr.Dataset]]]"
 _FEW = 12  # units that are named
+PIECE_BYTES = 1 << 26  # of results, about, that are put together to one piece
 
 
 def plain_rows(part: RunFolder, piece: range, chosen: slice) -> tuple[xr.Dataset, dict[str, xr.Dataset]]:
     """Some texts of a piece, of which nothing is kept apart."""
     return part.piece(piece).isel(text=chosen), {}
-
-
-def in_a_row(pieces: Sequence[xr.Dataset]) -> xr.Dataset:
-    """Results of texts that follow each other as one Dataset."""
-    import xarray as xr
-
-    return xr.concat(list(pieces), "text", data_vars="minimal", coords="minimal", compat="override")
 
 
 class Parts:
@@ -90,13 +92,19 @@ class Parts:
         AttnscopeError
             A part is damaged.
         """
+        there, chosen = list(run.pieces), list[tuple[range, RunFolder, range]]()
         for part in self.folders:
             for texts in part.pieces:
-                for lacking in list(_gaps(list(run.pieces), texts.start, texts.stop)):
-                    measured, apart = rows(
-                        part, texts, slice(lacking.start - texts.start, lacking.stop - texts.start)
-                    )
-                    run.append(measured, lacking.start, **apart)
+                for lacking in list(_gaps(there, texts.start, texts.stop)):
+                    chosen.append((lacking, part, texts))
+                    there.append(lacking)
+        waiting = _Waiting(run)
+        for lacking, part, texts in sorted(chosen, key=lambda row: row[0].start):
+            measured, apart = rows(
+                part, texts, slice(lacking.start - texts.start, lacking.stop - texts.start)
+            )
+            waiting.add(lacking.start, measured, apart)
+        waiting.write()
 
     def results(self) -> xr.Dataset:
         """What the parts have, each text once and in order, in memory.
@@ -166,6 +174,32 @@ class Parts:
             f"{len(lacking)} of {len(starts)} units {'is' if len(lacking) == 1 else 'are'} missing ({named}): give the "
             f"command of {again} again, or wait for {'it' if len(tasks) == 1 else 'them'}"
         )
+
+
+class _Waiting:
+    """Results of texts that follow each other, until they are enough for a piece: few pieces are read faster."""
+
+    def __init__(self, run: RunFolder) -> None:
+        self.run = run
+        self.first = self.stop = self.bytes = 0
+        self.measured: list[xr.Dataset] = []
+        self.apart: dict[str, list[xr.Dataset]] = {}
+
+    def add(self, first: int, measured: xr.Dataset, apart: dict[str, xr.Dataset]) -> None:
+        if first != self.stop or self.bytes > PIECE_BYTES or {*apart} != {*self.apart}:
+            self.write()
+            self.first = self.stop = first
+        self.measured.append(measured)
+        for kind, arrays in apart.items():
+            self.apart.setdefault(kind, []).append(arrays)
+        self.bytes += sum(arrays.nbytes for arrays in (measured, *apart.values()))
+        self.stop += measured.sizes["text"]
+
+    def write(self) -> None:
+        if self.measured:
+            apart = {kind: in_a_row(arrays, "") for kind, arrays in self.apart.items()}
+            self.run.append(in_a_row(self.measured), self.first, **apart)
+        self.measured, self.apart, self.bytes = [], {}, 0
 
 
 def _part(path: Path, signature: Signature) -> RunFolder:

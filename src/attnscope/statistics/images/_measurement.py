@@ -25,6 +25,7 @@ from attnscope.statistics._catalogue import EQUAL, PATCH_STATISTICS, wording
 from attnscope.statistics._pass import stacked
 from attnscope.statistics._sample import WEIGHTS, WINDOWS, MapObserver, share_room, shown_heads, tile_size
 from attnscope.statistics._sample_dataset import sample_dataset
+from attnscope.statistics._turns import UNIT
 from attnscope.statistics.images._grid import Grid, grid_of
 from attnscope.statistics.images._observer import PatchObserver
 from attnscope.statistics.images._picture import jpeg
@@ -44,6 +45,8 @@ _LAYERS = 6  # that are named one by one
 
 class ImageMeasurement:
     """The forward passes of one scan of images."""
+
+    unit = UNIT
 
     def __init__(
         self,

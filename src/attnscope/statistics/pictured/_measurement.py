@@ -28,6 +28,7 @@ from attnscope.statistics._sample import (
     tile_size,
 )
 from attnscope.statistics._sample_dataset import sample_dataset
+from attnscope.statistics._turns import UNIT
 from attnscope.statistics.pictured._frames import Frames
 from attnscope.statistics.pictured._groups import grouping_of_pictured
 from attnscope.statistics.pictured._reading import PicturedReading, Placed
@@ -48,6 +49,8 @@ if TYPE_CHECKING:
 
 class PicturedMeasurement:
     """The forward passes of one scan of texts with images: each has a length of its own, and is read by itself."""
+
+    unit = UNIT
 
     def __init__(
         self,

@@ -23,6 +23,7 @@ from attnscope.statistics._sample import (
     tile_size,
 )
 from attnscope.statistics._sample_dataset import sample_dataset
+from attnscope.statistics._turns import UNIT
 from attnscope.statistics.sounds._pieces import Piece, SoundReading, pieces_of, read_piece
 
 if TYPE_CHECKING:
@@ -39,6 +40,8 @@ if TYPE_CHECKING:
 
 class SoundMeasurement:
     """The forward passes of one scan of sounds: pieces have lengths of their own, and are read one at a time."""
+
+    unit = UNIT
 
     def __init__(
         self,

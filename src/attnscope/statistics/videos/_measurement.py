@@ -25,6 +25,7 @@ from attnscope.statistics._sample import (
     tile_size,
 )
 from attnscope.statistics._sample_dataset import sample_dataset
+from attnscope.statistics._turns import UNIT
 from attnscope.statistics.pictured._reading import PicturedReading, Placed
 from attnscope.statistics.pictured._views import with_views
 from attnscope.statistics.videos._tubelets import Tubelets, tubelets_of
@@ -43,6 +44,8 @@ if TYPE_CHECKING:
 
 class VideoMeasurement:
     """The forward passes of one scan of videos: each is read by itself, and all have the same tubelets."""
+
+    unit = UNIT
 
     def __init__(self, model: VideoModel, videos: Videos, names: Sequence[str], asked: Asked) -> None:
         self.model, self.clips = model, list(islice(videos, asked.limit))

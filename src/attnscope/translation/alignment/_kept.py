@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from attnscope.store import VIEWS, InUseError, OwnedFolder, explained
-from attnscope.tasks import Part, Parts, Share, Task, do_share, in_a_row, pending
+from attnscope.store import VIEWS, InUseError, OwnedFolder, explained, in_a_row
+from attnscope.tasks import Part, Parts, Share, Task, do_share, pending
 from attnscope.translation.alignment._aligned import Aligned, aligned_of
 from attnscope.translation.alignment._stored import LINKS, RECORD, load_alignment, write_alignment
 
