@@ -25,7 +25,7 @@ def write_difference_report(
 
     Parameters
     ----------
-    found
+    difference
         From `attnscope.diff`.
     path
         The file to write; its folder is made if needed.

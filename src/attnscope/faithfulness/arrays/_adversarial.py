@@ -7,8 +7,9 @@ import xarray as xr
 from jaxtyping import Bool, Float
 from scipy.optimize import linprog, nnls
 
+from attnscope.array_checks import agree, finite
 from attnscope.errors import AttnscopeError
-from attnscope.faithfulness.arrays._checks import agree, finite, non_negative, visible_keys
+from attnscope.faithfulness.arrays._checks import non_negative, visible_keys
 from attnscope.faithfulness.arrays._distances import jensen_shannon, total_variation
 from attnscope.faithfulness.arrays._effective import column_basis
 from attnscope.mechanism.arrays import labelled

@@ -5,7 +5,8 @@ import xarray as xr
 from jaxtyping import Bool, Float
 from scipy.stats import kendalltau
 
-from attnscope.faithfulness.arrays._checks import agree, visible_keys
+from attnscope.array_checks import agree
+from attnscope.faithfulness.arrays._checks import visible_keys
 from attnscope.mechanism.arrays import labelled
 
 FEWEST = 3  # tokens: two are in order half of the time

@@ -7,9 +7,10 @@ import numpy as np
 import xarray as xr
 from jaxtyping import Float
 
+from attnscope.array_checks import agree, finite
 from attnscope.checks import check_real
 from attnscope.errors import AttnscopeError
-from attnscope.faithfulness.arrays._checks import agree, finite, non_negative
+from attnscope.faithfulness.arrays._checks import non_negative
 from attnscope.mechanism.arrays import labelled
 
 Norm = Literal["layer", "rms"]

@@ -3,8 +3,9 @@
 import numpy as np
 from jaxtyping import Bool, Float
 
+from attnscope.array_checks import agree, finite
 from attnscope.checks import check_real
-from attnscope.faithfulness.arrays._checks import agree, finite, non_negative, visible_keys
+from attnscope.faithfulness.arrays._checks import non_negative, visible_keys
 
 
 def permuted_weights(

@@ -3,27 +3,10 @@
 import numpy as np
 from jaxtyping import Bool, Float
 
+from attnscope.array_checks import agree, finite
 from attnscope.errors import AttnscopeError
 
 _SAME_SUM = 1e-4  # of two rows of weights in single precision
-
-
-def finite(name: str, array: Float[np.ndarray, "*any"]) -> Float[np.ndarray, "*any"]:
-    """The array in float64, or an error that counts what is not a number.
-
-    Examples
-    --------
-    >>> finite("values", np.ones(2, np.float32)).dtype
-    dtype('float64')
-    """
-    values = np.asarray(array, dtype=np.float64)
-    bad = values.size - int(np.isfinite(values).sum())
-    if bad:
-        raise AttnscopeError(
-            f"{name} has {bad} entries of {values.size} that are NaN or infinite; all must be finite. "
-            "Look for an overflow in half precision, and load the model in float32"
-        )
-    return values
 
 
 def non_negative(name: str, array: Float[np.ndarray, "*any"]) -> Float[np.ndarray, "*any"]:
@@ -42,20 +25,6 @@ def non_negative(name: str, array: Float[np.ndarray, "*any"]) -> Float[np.ndarra
             f"{name} has an entry of {values.min():.3g}; expected none below 0: give them after the softmax"
         )
     return values
-
-
-def agree(what: str, first: str, size: int, second: str, other: int) -> None:
-    """Raise unless two sizes are equal.
-
-    Examples
-    --------
-    >>> agree("keys", "weights", 8, "values", 8)
-    """
-    if size != other:
-        raise AttnscopeError(
-            f"found {size} {what} in {first} and {other} in {second}; they must be equal. "
-            "Take both from the same head and text"
-        )
 
 
 def same_sums(first: Float[np.ndarray, "*batch outcome"], other: Float[np.ndarray, "*others"]) -> None:

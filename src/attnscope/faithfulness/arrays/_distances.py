@@ -4,7 +4,8 @@ import numpy as np
 from jaxtyping import Float
 from scipy.special import rel_entr
 
-from attnscope.faithfulness.arrays._checks import agree, non_negative, same_sums
+from attnscope.array_checks import agree
+from attnscope.faithfulness.arrays._checks import non_negative, same_sums
 
 
 def total_variation(

@@ -6,7 +6,8 @@ import numpy as np
 import xarray as xr
 from jaxtyping import Bool, Float, Int
 
-from attnscope.faithfulness.arrays._checks import agree, finite, non_negative, visible_keys
+from attnscope.array_checks import agree, finite
+from attnscope.faithfulness.arrays._checks import non_negative, visible_keys
 from attnscope.mechanism.arrays import labelled
 
 

@@ -3,7 +3,8 @@
 import numpy as np
 from jaxtyping import Float
 
-from attnscope.faithfulness.arrays._checks import agree, finite, non_negative
+from attnscope.array_checks import agree, finite
+from attnscope.faithfulness.arrays._checks import non_negative
 
 
 def norm_weights(

@@ -6,9 +6,10 @@ import networkx as nx
 import numpy as np
 from jaxtyping import Float
 
+from attnscope.array_checks import agree, finite
 from attnscope.checks import check_real
 from attnscope.errors import AttnscopeError
-from attnscope.faithfulness.arrays._checks import agree, finite, non_negative
+from attnscope.faithfulness.arrays._checks import non_negative
 
 FLOW_TOKENS = 64  # a maximum flow through 12 layers of 64 tokens takes half a second, and a text has 4,096
 

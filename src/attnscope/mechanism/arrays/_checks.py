@@ -3,6 +3,7 @@
 import numpy as np
 from jaxtyping import Bool, Float
 
+from attnscope.array_checks import finite
 from attnscope.errors import AttnscopeError
 
 FEWEST = 4  # positions: with fewer there is no frequency between the mean and the fastest alternation
@@ -22,24 +23,6 @@ def labelled(dims: str, values: Values, long_name: str, units: str = "1") -> Lab
     return tuple(dims.split()), values, {"long_name": long_name, "units": units}
 
 
-def finite(name: str, array: Float[np.ndarray, "*any"]) -> Float[np.ndarray, "*any"]:
-    """The array in float64, or an error that counts what is not a number.
-
-    Examples
-    --------
-    >>> finite("table", np.ones(2, np.float32)).dtype
-    dtype('float64')
-    """
-    values = np.asarray(array, dtype=np.float64)
-    bad = values.size - int(np.isfinite(values).sum())
-    if bad:
-        raise AttnscopeError(
-            f"{name} has {bad} entries of {values.size} that are NaN or infinite; all must be finite. "
-            "Look for an overflow in half precision, and load the model in float32"
-        )
-    return values
-
-
 def series(
     name: str, array: Float[np.ndarray, "position column"], fewest: int = FEWEST
 ) -> Float[np.ndarray, "position column"]:
@@ -55,20 +38,6 @@ def series(
             f"{name} has {len(array)} positions; at least {fewest} are needed. Use a longer text or table"
         )
     return finite(name, array)
-
-
-def agree(what: str, first: str, size: int, second: str, other: int) -> None:
-    """Raise unless two sizes are equal.
-
-    Examples
-    --------
-    >>> agree("positions", "Q", 8, "K", 8)
-    """
-    if size != other:
-        raise AttnscopeError(
-            f"found {size} {what} in {first} and {other} in {second}; they must be equal. "
-            "Take both from the same head and text"
-        )
 
 
 def choose(name: str, given: str, known: tuple[str, ...]) -> None:

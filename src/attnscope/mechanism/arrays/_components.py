@@ -9,8 +9,9 @@ import numpy as np
 import xarray as xr
 from jaxtyping import Float
 
+from attnscope.array_checks import agree, finite
 from attnscope.errors import AttnscopeError
-from attnscope.mechanism.arrays._checks import agree, finite, labelled, series
+from attnscope.mechanism.arrays._checks import labelled, series
 
 _CLIPPED = 1e-6  # a correlation may pass 1 by rounding, not by more
 _GOOD = 0.01  # ... and by so much where the covariance itself is rounded

@@ -9,8 +9,9 @@ import numpy as np
 import xarray as xr
 from jaxtyping import Float
 
+from attnscope.array_checks import agree, finite
 from attnscope.errors import AttnscopeError
-from attnscope.mechanism.arrays._checks import agree, choose, finite, labelled, series
+from attnscope.mechanism.arrays._checks import choose, labelled, series
 from attnscope.mechanism.arrays._fisher import fisher_g
 from attnscope.mechanism.arrays._peaks import NEAR, RANGES, Offsets, Peaks, find_peaks
 

@@ -7,7 +7,8 @@ import numpy as np
 import xarray as xr
 from jaxtyping import Float
 
-from attnscope.mechanism.arrays._checks import agree, in_band, labelled, series, weighted_median
+from attnscope.array_checks import agree
+from attnscope.mechanism.arrays._checks import in_band, labelled, series, weighted_median
 from attnscope.mechanism.arrays._common_shift import CommonShift, common_shift, shifts_near
 from attnscope.mechanism.arrays._decomposition import reparametrize
 from attnscope.mechanism.arrays._fourier import transform

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Float, Int
 
-from attnscope.mechanism.arrays._checks import agree, finite
+from attnscope.array_checks import agree, finite
 
 NEAR = 1e-3  # relative gap below which two singular values define only a joint subspace
 

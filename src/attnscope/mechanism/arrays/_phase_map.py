@@ -9,8 +9,9 @@ import numpy as np
 import xarray as xr
 from jaxtyping import Bool, Float
 
+from attnscope.array_checks import agree
 from attnscope.errors import AttnscopeError
-from attnscope.mechanism.arrays._checks import agree, choose, in_band, labelled, series, weighted_median
+from attnscope.mechanism.arrays._checks import choose, in_band, labelled, series, weighted_median
 from attnscope.mechanism.arrays._common_shift import common_shift, shifts_near
 from attnscope.mechanism.arrays._fourier import transform
 from attnscope.mechanism.arrays._peaks import Offsets

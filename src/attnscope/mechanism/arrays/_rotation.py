@@ -8,7 +8,8 @@ import numpy as np
 from jaxtyping import Complex, Float
 from scipy.linalg import schur
 
-from attnscope.mechanism.arrays._checks import agree, choose
+from attnscope.array_checks import agree
+from attnscope.mechanism.arrays._checks import choose
 from attnscope.mechanism.arrays._decomposition import Decomposition, reparametrize
 
 _SAME_COSINE = 1e-8  # closer ones may have mixed in rounding

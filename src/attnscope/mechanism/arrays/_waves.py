@@ -7,8 +7,9 @@ import numpy as np
 import xarray as xr
 from jaxtyping import Bool, Float, Int
 
+from attnscope.array_checks import agree
 from attnscope.errors import AttnscopeError
-from attnscope.mechanism.arrays._checks import Labelled, agree, labelled, series
+from attnscope.mechanism.arrays._checks import Labelled, labelled, series
 from attnscope.mechanism.arrays._decomposition import reparametrize
 from attnscope.mechanism.arrays._fisher import fisher_g
 from attnscope.mechanism.arrays._fourier import largest_mean, largest_quantile, null_scale, transform
