@@ -19,6 +19,7 @@ from attnscope.attention import (
     padding_mask,
     window_mask,
 )
+from attnscope.attention._by_head import heads_of_tiles
 from tests.attention.oracle import check_largest_keys, first_of_the_largest, oracle, tied
 
 LENGTH = 700  # more than one tile on either side
@@ -28,20 +29,20 @@ def draw(*shape, seed=0):
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed + sum(shape)))
 
 
-def calls():
-    q, k, v = (draw(2, 4, LENGTH, 16, seed=seed) for seed in range(3))
-    right = torch.arange(LENGTH)[None] < torch.tensor([LENGTH, 300])[:, None]
-    left = torch.arange(LENGTH)[None] >= torch.tensor([0, 400])[:, None]
-    square = (2, 1, LENGTH, LENGTH)
+def calls(length, heads):
+    q, k, v = (draw(2, heads, length, 16, seed=seed) for seed in range(3))
+    right = torch.arange(length)[None] < torch.tensor([length, length // 2])[:, None]
+    left = torch.arange(length)[None] >= torch.tensor([0, length // 2])[:, None]
+    square = (2, 1, length, length)
     return {
         "plain": AttentionCall(q, k, v, 0.25),
         "causal": AttentionCall(q, k, v, 0.25, causal=True),
         "padding": AttentionCall(q, k, v, 0.25, mask=padding_mask(right).expand(square)),
         "left padding, causal": AttentionCall(
-            q, k, v, 0.25, mask=padding_mask(left) & causal_mask(LENGTH, LENGTH)
+            q, k, v, 0.25, mask=padding_mask(left) & causal_mask(length, length)
         ),
         "window": AttentionCall(
-            q, k, v, 0.25, mask=window_mask(LENGTH, LENGTH, left=20, right=20)[None, None]
+            q, k, v, 0.25, mask=window_mask(length, length, left=20, right=20)[None, None]
         ),
         "window per head": AttentionCall(
             q,
@@ -49,15 +50,15 @@ def calls():
             v,
             0.25,
             mask=torch.stack(
-                [window_mask(LENGTH, LENGTH, left=left, right=0) for left in (3, 20, 300, None)]
+                [window_mask(length, length, left=left, right=0) for left in (3, 20, 300, None, 0, 1)[:heads]]
             )[None],
         ),
         "random mask": AttentionCall(q, k, v, 0.25, mask=draw(*square) > 0.5),
         "random mask, causal": AttentionCall(q, k, v, 0.25, mask=draw(*square) > 0.5, causal=True),
-        "mask per head": AttentionCall(q, k, v, 0.25, mask=draw(2, 4, LENGTH, LENGTH) > 0.5),
-        "bias": AttentionCall(q, k, v, 0.25, bias=draw(1, 4, LENGTH, LENGTH)),
+        "mask per head": AttentionCall(q, k, v, 0.25, mask=draw(2, heads, length, length) > 0.5),
+        "bias": AttentionCall(q, k, v, 0.25, bias=draw(1, heads, length, length)),
         "soft cap": AttentionCall(4 * q, 4 * k, v, 0.25, softcap=5.0, causal=True),
-        "sinks": AttentionCall(q, k, v, 0.25, sinks=3 * draw(4), causal=True),
+        "sinks": AttentionCall(q, k, v, 0.25, sinks=3 * draw(heads), causal=True),
         "grouped queries": AttentionCall(q, k[:, :2], v[:, :2], 0.25, causal=True),
         "cross, narrow values": AttentionCall(q[:, :, :33], k, v[..., :7], 0.25),
         "one token": AttentionCall(q[:, :, :1], k[:, :, :1], v[:, :, :1], 0.25),
@@ -65,7 +66,8 @@ def calls():
     }
 
 
-CALLS = calls()
+CALLS = calls(LENGTH, 4)
+SHORT = calls(170, 6)  # four heads make a tile of the compiled pass, and then two
 # float32 against float64: a few units in the last place of the scores (|s| <= 30) or of the offsets (<= 700)
 CLOSE = {
     "mass": 1e-6,
@@ -83,7 +85,18 @@ BINS = (9, 17, 33, 65, 129)
 @pytest.mark.parametrize("engine", ["compiled", "plain", "fused"])
 @pytest.mark.parametrize("name", CALLS)
 def test_every_measure_equals_its_definition(name, engine):
-    call = CALLS[name]
+    check_measures(CALLS[name], engine)
+
+
+@pytest.mark.parametrize("name", SHORT)
+def test_several_heads_in_a_tile_are_measured_as_they_are_alone(name):
+    call = SHORT[name]
+    check_measures(call, "compiled")
+    if call.query.shape[2] == 170:
+        assert [heads.stop for heads in heads_of_tiles(call)] == [4, 6]
+
+
+def check_measures(call, engine):
     columns = draw(2, call.key.shape[2], 2)
     need = Need.everything(10, columns, BINS)
     if engine == "fused":

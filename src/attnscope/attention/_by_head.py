@@ -1,13 +1,15 @@
-"""The tile pass with its compiled inner loop, heads spread over threads."""
+"""The tile pass with its compiled inner loop, heads spread over threads; of short texts several heads make a tile."""
 
 from __future__ import annotations
 
+import math
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import lru_cache, partial
 from threading import Barrier
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -15,6 +17,10 @@ from torch import Tensor
 from attnscope.attention._call import AttentionCall, Need, RowMeasures
 from attnscope.attention._finite import told
 from attnscope.attention._tiles import KEY_TILE, QUERY_TILE, Operands, Sums, marked_keys, sweep
+
+TOGETHER = 1 << 17  # scores of a tile of several heads, at most,
+FEWEST = 4  # and heads, at least: a batched product of fewer is slower than one after the other
+Heads = TypeVar("Heads")
 
 
 def compiled_tiles(call: AttentionCall, need: Need) -> tuple[Tensor, RowMeasures]:
@@ -47,41 +53,69 @@ def _tiles_by_head(call: AttentionCall, need: Need) -> tuple[Tensor, RowMeasures
     sums = Sums.empty(call, need, torch.float32)
     marked = None if need.columns is None else [marked_keys(columns) for columns in need.columns]
 
-    def work(text: int, head: int) -> None:
-        operands = operands_of_head(call, text, head, need)
+    def work(text: int, heads: int | slice) -> None:
+        operands = _operands(call, text, heads, need)
         if marked is not None:
             operands = replace(operands, marked=marked[text])
-        part = sums.view(lambda tensor: tensor[text, head])
-        lent = _scores_of_a_tile()
+        part = sums.view(lambda tensor: tensor[text, heads])
+        lent = _scores_of_a_tile(operands)
         for first in range(0, queries, QUERY_TILE):
             sweep(operands, range(first, min(first + QUERY_TILE, queries)), take, part, lent)
 
-    each_head(call, work)
+    _in_threads([(text, heads) for text in range(len(call.query)) for heads in heads_of_tiles(call)], work)
     return sums.finish(call)
+
+
+def heads_of_tiles(call: AttentionCall) -> list[int] | list[slice]:
+    """The heads of each tile: of short texts several, as what a tile costs beside its scores is more than these.
+
+    That depends on the sizes of a head alone, not on threads or batch, so that results do not either.
+    """
+    count, queries, keys = call.query.shape[1], call.query.shape[2], call.key.shape[2]
+    together = TOGETHER // max(1, queries * keys)
+    if queries > QUERY_TILE or keys > KEY_TILE or together < FEWEST:
+        return list(range(count))
+    return [slice(first, min(first + together, count)) for first in range(0, count, together)]
 
 
 _OWN = threading.local()
 
 
-def _scores_of_a_tile() -> Tensor:
+def _scores_of_a_tile(operands: Operands) -> Tensor:
     """Memory that each thread keeps: to ask for it takes as long as a tenth of the tile, page by page."""
     if not hasattr(_OWN, "scores"):
-        _OWN.scores = torch.empty(QUERY_TILE, KEY_TILE)
-    return _OWN.scores
+        _OWN.scores = torch.empty(QUERY_TILE * KEY_TILE)
+    *heads, queries, _ = operands.query.shape
+    shape = (*heads, min(queries, QUERY_TILE), min(operands.key.shape[-2], KEY_TILE))
+    return _OWN.scores[: math.prod(shape)].view(shape)
 
 
-def operands_of_head(call: AttentionCall, text: int, head: int, need: Need | None = None) -> Operands:
+def operands_of_head(call: AttentionCall, text: int, head: int) -> Operands:
     """Those of one head of one text, in float32."""
+    return _operands(call, text, head, None)
+
+
+def _operands(call: AttentionCall, text: int, heads: int | slice, need: Need | None) -> Operands:
+    """Those of one head, or of some heads that follow each other."""
 
     def own(tensor: Tensor) -> Tensor:  # of a mask or bias that texts or heads may share
-        return tensor[min(text, len(tensor) - 1), min(head, tensor.shape[1] - 1)]
+        of_text = tensor[min(text, len(tensor) - 1)]
+        return of_text[0 if len(of_text) == 1 else heads]
+
+    def of_keys(tensor: Tensor) -> Tensor:
+        if call.group == 1:
+            return tensor[text, heads].float()
+        if isinstance(heads, int):
+            return tensor[text, heads // call.group].float()
+        shared = [head // call.group for head in range(heads.start, heads.stop)]
+        return tensor[text, shared].float()
 
     start, stop, positions = (each[min(text, len(each) - 1)] for each in (*call.extent, call.query_positions))
     columns = None if need is None else need.columns
     return Operands(
-        query=call.query[text, head].float() * call.scale,
-        key=call.key[text, head // call.group].float(),
-        value=call.value[text, head // call.group].float(),
+        query=call.query[text, heads].float() * call.scale,
+        key=of_keys(call.key),
+        value=of_keys(call.value),
         start=start,
         stop=stop,
         positions=positions,
@@ -95,12 +129,15 @@ def operands_of_head(call: AttentionCall, text: int, head: int, need: Need | Non
 
 def each_head(call: AttentionCall, work: Callable[[int, int], None]) -> None:
     """Work through the heads of every text, over as many threads as PyTorch uses."""
+    texts, heads = call.query.shape[:2]
+    _in_threads([(text, head) for text in range(texts) for head in range(heads)], work)
 
-    def in_thread(place: tuple[int, int]) -> None:
+
+def _in_threads(places: Sequence[tuple[int, Heads]], work: Callable[[int, Heads], None]) -> None:
+    def in_thread(place: tuple[int, Heads]) -> None:
         with torch.inference_mode():
             work(*place)
 
-    places = [(text, head) for text in range(call.query.shape[0]) for head in range(call.query.shape[1])]
     pool = _threads(torch.get_num_threads())
     for _ in map(in_thread, places) if pool is None else pool.map(in_thread, places):
         pass

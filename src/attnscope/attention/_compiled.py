@@ -221,8 +221,13 @@ def absorb_compiled(
     column: int,
     shows_scores: bool = False,
 ) -> Tensor:
-    """Absorb a tile of one head, ``(query, key)`` float32 on the CPU: see `_tiles.Absorb` and `_finite.told`."""
-    factor = scores.new_empty(scores.shape[0])
+    """Absorb a tile of one head, ``(query, key)``, or of some: float32, on the CPU; see `_tiles.Absorb` and `told`."""
+    factor = scores.new_empty(scores.shape[:-1])
+    if scores.ndim > 2:  # noqa: PLR2004 rows of several heads, one after the other
+        heads, rows = scores.shape[0], factor.numel()
+        scores = scores.view(rows, scores.shape[-1])
+        state = state.view(lambda tensor: tensor.view(rows, *tensor.shape[2:]))
+        start, stop, own = (tensor.repeat(heads) for tensor in (start, stop, own))
     _absorb(
         scores.numpy(),
         start.numpy(),
@@ -240,7 +245,7 @@ def absorb_compiled(
         state.band.numpy(),
         state.bins.numpy(),
         segments(bins),
-        factor.numpy(),
+        factor.view(-1).numpy(),
         np.finfo(_F).min if shows_scores else _F(-np.inf),
     )
     return factor

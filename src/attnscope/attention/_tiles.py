@@ -209,7 +209,7 @@ def sweep(operands: Operands, rows: range, take: Absorb, into: Sums, lent: Tenso
     own = operands.positions[..., block]
     sums = into.rows(block)
     first, last = int(start.min()), int(stop.max())
-    buffer = None if lent is None else lent[: len(rows)]
+    buffer = None if lent is None else lent[..., : len(rows), :]
     for column in range(first - first % KEY_TILE, last, KEY_TILE):
         keys = slice(column, min(column + KEY_TILE, operands.key.shape[-2]))
         if buffer is not None and buffer.shape[-1] != keys.stop - column:
@@ -221,7 +221,7 @@ def sweep(operands: Operands, rows: range, take: Absorb, into: Sums, lent: Tenso
             columns = operands.columns[..., keys, :]
             at = None if operands.marked is None else operands.marked[column // KEY_TILE]
             if at is not None:  # first and special tokens: most tiles have none
-                scores, columns = scores[:, at], columns[at]
+                scores, columns = scores[..., at], columns[at]
             _add(sums.columns, rescale, scores, columns)
 
 
@@ -246,6 +246,8 @@ def _add(total: Tensor, rescale: Tensor, weights: Tensor, values: Tensor) -> Non
     total.mul_(rescale)
     if total.ndim == 2:  # noqa: PLR2004 one head
         total.addmm_(weights, values)
+    elif total.ndim == values.ndim == 3:  # noqa: PLR2004 some heads
+        total.baddbmm_(weights, values)
     else:
         total.add_(weights @ values)
 
