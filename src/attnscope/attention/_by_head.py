@@ -18,8 +18,6 @@ from attnscope.attention._call import AttentionCall, Need, RowMeasures
 from attnscope.attention._finite import told
 from attnscope.attention._tiles import KEY_TILE, QUERY_TILE, Operands, Sums, marked_keys, sweep
 
-TOGETHER = 1 << 17  # scores of a tile of several heads, at most,
-FEWEST = 4  # and heads, at least: a batched product of fewer is slower than one after the other
 Heads = TypeVar("Heads")
 
 
@@ -72,8 +70,8 @@ def heads_of_tiles(call: AttentionCall) -> list[int] | list[slice]:
     That depends on the sizes of a head alone, not on threads or batch, so that results do not either.
     """
     count, queries, keys = call.query.shape[1], call.query.shape[2], call.key.shape[2]
-    together = TOGETHER // max(1, queries * keys)
-    if queries > QUERY_TILE or keys > KEY_TILE or together < FEWEST:
+    together = QUERY_TILE * KEY_TILE // max(1, queries * keys)
+    if queries > QUERY_TILE or keys > KEY_TILE or together == 1:
         return list(range(count))
     return [slice(first, min(first + together, count)) for first in range(0, count, together)]
 
