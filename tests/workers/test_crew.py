@@ -5,7 +5,7 @@ from itertools import pairwise
 import pytest
 
 from attnscope import AttnscopeError
-from attnscope.workers import Crew
+from attnscope.workers import Answered, Crew
 from tests.workers.simulated import Simulated
 
 COUNT = 20
@@ -82,6 +82,30 @@ def test_work_that_ends_every_worker_is_told():
     crew = Crew(Deadly(lambda: (Worker([]), None)), 2)
     with pytest.raises(AttnscopeError, match=r"were to do unit 0 ended.*memory.*--workers"):
         list(crew.hand_out(ask))
+
+
+def test_bad_luck_is_not_blamed_on_the_work_while_others_do_theirs():
+    unlucky = ask(0)
+
+    class Killing(Simulated):
+        """Whoever has the first piece dies, a dozen times, each time after somebody else has answered."""
+
+        answered = 0
+
+        def wait(self):
+            doomed = [worker for worker, queue in self.queues.items() if queue and queue[0][1] is unlucky]
+            if doomed and self.died < min(12, self.answered):
+                return self.die(doomed[0])
+            hidden = {worker: self.queues.pop(worker) for worker in doomed if self.died < 12}
+            event = super().wait()
+            self.queues |= hidden
+            self.answered += isinstance(event, Answered)
+            return event
+
+    engine = Killing(lambda: (Worker([]), None), size=2)
+    crew = Crew(engine, 2)
+    assert sorted(crew.hand_out(lambda number: ask(number) if number else unlucky)) == list(range(COUNT))
+    assert engine.died == 12
 
 
 def test_workers_that_never_begin_are_told():

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 AT_ONCE = (
     2  # what a worker has been asked for: one that it does, one that waits, so that it need not wait for us
 )
-TRIES = 8  # of one piece of work, before it is blamed for the end of those who did it
+TRIES = 8  # of one piece of work while nobody does any, before it is blamed for the end of those who did it
 
 
 class Crew:
@@ -95,7 +95,8 @@ class Crew:
         Raises
         ------
         AttnscopeError
-            The same piece of work was lost again and again, with those who did it; and what the work raises.
+            The same piece of work was lost again and again, with those who did it, and nobody did any other; and what
+            the work raises.
         """
         self._number, self._lost, self._tries = {}, set(), Counter()
         following, end = 0, count
@@ -117,6 +118,7 @@ class Crew:
                 if event.answer is None:
                     end = number if end is None else min(end, number)
                 else:
+                    self._tries.clear()  # workers can live here: those that were lost had bad luck, or still may have
                     yield event.answer
 
     def _next(self, worker: int, following: int, end: int | None) -> int | None:
