@@ -89,7 +89,7 @@ def test_every_measure_equals_its_definition(name, engine):
 
 
 @pytest.mark.parametrize("name", SHORT)
-def test_several_heads_in_a_tile_are_measured_as_they_are_alone(name):
+def test_several_heads_in_a_tile_equal_their_definitions_too(name):
     call = SHORT[name]
     check_measures(call, "compiled")
     if call.query.shape[2] == 250:

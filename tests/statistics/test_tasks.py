@@ -15,7 +15,7 @@ from attnscope.results import merge
 from attnscope.statistics import _keep, _measurement
 from attnscope.statistics._measurement import Measurement
 from attnscope.store import RunFolder, is_finished, unpacked
-from attnscope.tasks import Parts, Task, parts_of, task_of
+from attnscope.tasks import Parts, Task, _parts, parts_of, task_of
 from tests.process import Started
 
 SIZES = {"window": 32, "batch_size": 4, "limit": 60}
@@ -111,6 +111,21 @@ def test_a_unit_that_was_stopped_in_its_middle_is_completed_by_another_count(who
     for number in (1, 2):
         scan(out, f"{number}/3")
     assert scan(out, "3/3").identical(whole)
+
+
+@pytest.mark.parametrize("room", [1, 1 << 30])
+@pytest.mark.parametrize("more", [{}, {"pool": 8}], ids=["windows", "pools"])
+def test_units_are_put_together_to_pieces_as_large_as_may_be(room, more, whole, tmp_path, monkeypatch):
+    monkeypatch.setattr(_parts, "PIECE_BYTES", room)
+    for task in ("1/2", "2/2"):
+        results = scan(tmp_path / "run", task, **more)
+    expected = scan(tmp_path / "whole", **more) if more else whole
+    assert results.identical(expected)
+    if more:
+        one, other = (open_run(tmp_path / name, part="windows") for name in ("run", "whole"))
+        assert one.identical(other)
+    pieces = list((tmp_path / "run" / "pieces").iterdir())
+    assert (len(pieces) == 1) == (room > 1)
 
 
 @pytest.mark.parametrize("end", [merge, lambda out: scan(out, "2/2", pool=8)], ids=["merge", "again"])

@@ -63,7 +63,8 @@ class ByWorkers:
     def __init__(self, crew: Crew, tell: Tell) -> None:
         self.crew, self.tell = crew, tell
         self.notes: dict[str, str] = {}
-        self.team, self.unit = Team(), 1
+        self.team = Team()
+        self.unit = 1  # what the crew hands out is a unit already
 
     def batches(self, done: Callable[[range], bool] = lambda _: False) -> Iterator[xr.Dataset]:
         """Units as they are measured, but those that are done, which must be told by what can be sent."""
