@@ -12,10 +12,11 @@ KINDS = [
     {"model": "recurrent", "bpe_dropout": 0.3},
     {"model": "transformer", "accumulate": 2},
     {"model": "masked-lm"},
+    {"model": "transformer", "optimizer": "muon"},
 ]
 
 
-@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind["model"])
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: "-".join(map(str, kind.values())))
 def test_stopped_after_every_update_is_unbroken(kind, tmp_path, monkeypatch):
     monkeypatch.setattr(Training, "validate", lambda _: {"loss": 1.0})
     settings = kind | {"updates": 5, "dropout": 0.2}

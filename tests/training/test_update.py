@@ -19,7 +19,7 @@ def first_update(folder, **settings):
     with small_training(folder, **settings) as training:
         summed, count = training._update(training.data.epoch(0)[0])
     weights = dict(training.model.named_parameters())
-    gradients = {name: 10 * training.optimizer.state[one]["exp_avg"] for name, one in weights.items()}
+    gradients = {name: 10 * training.optimizers.state[one]["exp_avg"] for name, one in weights.items()}
     return summed / count, gradients, weights
 
 
@@ -40,7 +40,7 @@ def test_two_updates_are_those_of_plain_pytorch(clip, tmp_path):
             training.state.update += 1
             assert summed / count == pytest.approx(loss.item(), rel=1e-5)
     for one, other in zip(training.model.parameters(), model.parameters(), strict=True):
-        found, expected = training.optimizer.state[one]["exp_avg"], optimizer.state[other]["exp_avg"]
+        found, expected = training.optimizers.state[one]["exp_avg"], optimizer.state[other]["exp_avg"]
         torch.testing.assert_close(found, expected, atol=1e-6, rtol=1e-4)
 
 

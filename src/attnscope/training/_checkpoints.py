@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, MutableMapping
 from functools import partial
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
-from torch.optim import Optimizer
 
 from attnscope.store import OwnedFolder, explained
 
+#: What an optimizer remembers of each parameter, by name.
+Moments: TypeAlias = "MutableMapping[Tensor, dict[str, Tensor]]"
 _PLACE = "checkpoints/"
 _log = logging.getLogger("attnscope")
 
@@ -35,8 +36,8 @@ class Checkpoints:
     >>> folder = OwnedFolder(Path(place.name), "train")
     >>> with folder:
     ...     kept, layer = Checkpoints(folder), nn.Linear(2, 2)
-    ...     kept.save(10, layer, torch.optim.Adam(layer.parameters()), {"epoch": 0})
-    >>> kept.updates(), kept.load(10, layer, torch.optim.Adam(layer.parameters()))
+    ...     kept.save(10, layer, moments={}, state={"epoch": 0})
+    >>> kept.updates(), kept.load(10, layer, moments={})
     ([10], {'epoch': 0})
     >>> torch.equal(kept.mean_weights([10, 10])["bias"], layer.bias)
     True
@@ -54,7 +55,7 @@ class Checkpoints:
         self,
         update: int,
         model: nn.Module,
-        optimizer: Optimizer,
+        moments: Moments,
         state: dict[str, Any],
         *,
         keep: Iterable[int] | None = None,
@@ -64,7 +65,7 @@ class Checkpoints:
 
         Parameters
         ----------
-        update, model, optimizer, state
+        update, model, moments, state
             What is written.
         keep
             Updates of the checkpoints that stay beside it; all by default.
@@ -84,7 +85,7 @@ class Checkpoints:
             self.folder.write(
                 {
                     f"{place}model.safetensors": partial(save_file, weights_of(model)),
-                    f"{place}optimizer.safetensors": partial(save_file, _moments(model, optimizer)),
+                    f"{place}optimizer.safetensors": partial(save_file, _named(model, moments)),
                     f"{place}state.json": json.dumps(state).encode(),
                 },
                 remove=gone,
@@ -108,21 +109,16 @@ class Checkpoints:
                 after,
             )
 
-    def load(self, update: int, model: nn.Module, optimizer: Optimizer) -> dict[str, Any]:
-        """Bring model and optimizer to where they were, and return the state of the training."""
+    def load(self, update: int, model: nn.Module, moments: Moments) -> dict[str, Any]:
+        """Bring weights and moments to where they were, and return the state of the training."""
         place = self.folder.path / f"{_PLACE}{update:08d}"
-        moments = load_file(place / "optimizer.safetensors")
         named = dict(model.named_parameters())
         with torch.no_grad():
             for name, kept in load_file(place / "model.safetensors").items():
                 named[name].copy_(kept)
-        for name, parameter in named.items():
-            parts = ("step", "exp_avg", "exp_avg_sq")
-            if f"{name}/step" in moments:
-                optimizer.state[parameter] = {
-                    part: moments[f"{name}/{part}"].to(parameter.device if part != "step" else "cpu")
-                    for part in parts
-                }
+        for key, kept in load_file(place / "optimizer.safetensors").items():
+            name, _, part = key.rpartition("/")
+            moments.setdefault(named[name], {})[part] = kept.to(named[name].device)
         return json.loads((place / "state.json").read_text(encoding="utf-8"))
 
     def mean_weights(self, updates: list[int]) -> dict[str, Tensor]:
@@ -140,11 +136,11 @@ def weights_of(model: nn.Module) -> dict[str, Tensor]:
     return {name: parameter.detach().cpu().contiguous() for name, parameter in model.named_parameters()}
 
 
-def _moments(model: nn.Module, optimizer: Optimizer) -> dict[str, Tensor]:
+def _named(model: nn.Module, moments: Moments) -> dict[str, Tensor]:
     return {
         f"{name}/{part}": value.detach().cpu().contiguous()
         for name, parameter in model.named_parameters()
-        for part, value in optimizer.state.get(parameter, {}).items()
+        for part, value in moments.get(parameter, {}).items()
     }
 
 

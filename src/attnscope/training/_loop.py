@@ -25,7 +25,7 @@ from attnscope.training._build import build_model
 from attnscope.training._checkpoints import Checkpoints
 from attnscope.training._data import Batch, Pairs, TrainingData, read_data
 from attnscope.training._log import LOG, Log
-from attnscope.training._optimization import decayed, multiplies_bfloat16, rate_of, target_tokens
+from attnscope.training._optimization import Optimizers, multiplies_bfloat16, rate_of, target_tokens
 from attnscope.training._processes import Processes
 from attnscope.training.config import SETTINGS, TrainConfig, config_bytes
 from attnscope.translation import TaskText, translate_lines
@@ -110,12 +110,7 @@ class Training:
         self.data = self._prepare()
         torch.manual_seed(config.seed)
         self.model = build_model(config, len(self.data.tokenizer)).to(self.device)
-        self.optimizer = torch.optim.AdamW(
-            decayed(self.model, config.weight_decay),
-            lr=config.learning_rate,
-            betas=(0.9, config.adam_beta2),
-            fused=True,
-        )
+        self.optimizers = Optimizers(self.model, config)
         self._told: dict[str, float | int] = {}
         texts = self.data.sha256()
         own = torch.tensor(int(texts[:12], 16), device=self.device)
@@ -126,7 +121,7 @@ class Training:
         self.state, self._since = _State(texts=texts), _Since()
         kept = self.checkpoints.updates()
         if kept:
-            saved = self.checkpoints.load(kept[-1], self.model, self.optimizer)
+            saved = self.checkpoints.load(kept[-1], self.model, self.optimizers.state)
             self._since = _Since(**saved.pop("since"))
             self.state = _State(**saved)
         if self.state.texts != texts:
@@ -216,9 +211,6 @@ class Training:
         step = self.state.update + 1
         seed = self.config.seed * 1_000_003 + step
         config = self.config
-        rate = rate_of(config, step)
-        for group in self.optimizer.param_groups:
-            group["lr"] = rate
         self.model.train()
         parts = self.data.parts(members, self.group.world * config.accumulate, seed)
         count = sum(target_tokens(part) for part in parts if part is not None)
@@ -235,8 +227,7 @@ class Training:
             total += loss.detach().float()
         self.group.sum_gradients(self.model)
         nn.utils.clip_grad_norm_(self.model.parameters(), config.clip)
-        self.optimizer.step()
-        self.optimizer.zero_grad(set_to_none=True)
+        self.optimizers.step(rate_of(config, step))
         summed = float(self.group.sum(total))
         if not math.isfinite(summed):
             raise AttnscopeError(
@@ -263,7 +254,7 @@ class Training:
                 state.update,
                 loss=loss,
                 tokens_per_second=rate,
-                learning_rate=self.optimizer.param_groups[0]["lr"],
+                learning_rate=rate_of(self.config, state.update),
                 epoch=state.epoch,
                 tokens=state.tokens,
                 seconds=state.seconds,
@@ -290,7 +281,9 @@ class Training:
             saved = vars(state) | {"since": vars(self._since)}
             before = max(self.config.keep, self.config.average) - 1
             keep = {state.best_update, *self.checkpoints.updates()[::-1][:before]}
-            self.checkpoints.save(state.update, self.model, self.optimizer, saved, keep=keep, growing=[LOG])
+            self.checkpoints.save(
+                state.update, self.model, self.optimizers.state, saved, keep=keep, growing=[LOG]
+            )
         self.group.wait()
 
     def _is_done(self) -> bool:

@@ -121,9 +121,12 @@ class TrainConfig(BaseModel):
     cooldown: int = Field(
         0, ge=0, description="Updates at the end over which the learning rate also falls linearly to 0."
     )
-    weight_decay: float = Field(
-        0.0, ge=0, description="Weight decay of AdamW, on matrices and embedding tables."
+    optimizer: Literal["adamw", "muon"] = Field(
+        "adamw",
+        description="Optimizer; muon takes orthogonalised steps for the matrices of the layers, as large as AdamW's, "
+        "and AdamW's for all else.",
     )
+    weight_decay: float = Field(0.0, ge=0, description="Weight decay, on matrices and embedding tables.")
     adam_beta2: float = Field(0.98, gt=0, lt=1, description="Second decay rate of Adam (beta 2).")
     clip: float = Field(1.0, gt=0, description="Largest norm of the gradient; larger ones are clipped.")
     label_smoothing: float = Field(

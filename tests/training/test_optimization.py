@@ -1,0 +1,87 @@
+"""What the optimizers do to each kind of parameter."""
+
+import pytest
+import torch
+
+from attnscope.training._build import build_model
+from attnscope.training._optimization import Optimizers
+from attnscope.training.config import TrainConfig
+
+SMALL = {
+    "transformer": {"width": 16, "heads": 2, "feed_forward": 24, "layers": 1, "positions": "learned"},
+    "recurrent": {"embedding_width": 4, "encoder_width": 6, "decoder_width": 8},
+    "masked-lm": {"width": 16, "heads": 2, "feed_forward": 24, "layers": 1, "positions": "learned"},
+}
+RATE = 0.01
+
+
+def stepped(optimizer, kind, weight_decay=0.0):
+    """Names, weights before and after one step with drawn gradients, and these."""
+    torch.manual_seed(0)
+    config = TrainConfig(optimizer=optimizer, model=kind, weight_decay=weight_decay, **SMALL[kind])
+    model = build_model(config, 30)
+    tables = {id(module.weight) for module in model.modules() if isinstance(module, torch.nn.Embedding)}
+    optimizers, moved = Optimizers(model, config), {}
+    for name, parameter in model.named_parameters():
+        parameter.grad = torch.randn_like(parameter)
+        matrix = parameter.ndim == 2 and id(parameter) not in tables
+        moved[name] = (matrix, parameter.detach().clone(), parameter.grad.clone(), parameter)
+    optimizers.step(RATE)
+    assert all(parameter.grad is None for *_, parameter in moved.values())
+    return {
+        name: (matrix, grad, after.detach() - before) for name, (matrix, before, grad, after) in moved.items()
+    }
+
+
+def newton_schulz(values):
+    """What five steps of the quintic iteration make of singular values, by Jordan et al. 2024."""
+    values = values / values.norm()
+    for _ in range(5):
+        values = 3.4445 * values - 4.7750 * values**3 + 2.0315 * values**5
+    return values
+
+
+@pytest.mark.parametrize("kind", SMALL)
+def test_muon_turns_the_gradient_of_a_matrix_into_a_nearly_orthogonal_one(kind):
+    """The step has the gradient's singular vectors, and singular values as the iteration leaves them."""
+    furthest = {}
+    for optimizer in ("muon", "adamw"):
+        changes = {name: parts[1:] for name, parts in stepped(optimizer, kind).items() if parts[0]}
+        assert changes
+        for name, (gradient, change) in changes.items():
+            left, values, right = torch.linalg.svd(gradient, full_matrices=False)
+            along = -(left.T @ change @ right.T) / (RATE * 0.2 * max(change.shape) ** 0.5)
+            furthest[optimizer, name] = (along - newton_schulz(values).diag()).abs().max()
+    for name in changes:
+        assert (
+            furthest["muon", name] < 0.15
+        )  # the iteration is in bfloat16, and enlarges small values 500 times
+        assert furthest["adamw", name] > 0.5
+
+
+@pytest.mark.parametrize("kind", SMALL)
+def test_with_muon_tables_and_vectors_move_as_with_adamw(kind):
+    muon, adamw = stepped("muon", kind, 0.1), stepped("adamw", kind, 0.1)
+    others = [name for name, (matrix, *_) in muon.items() if not matrix]
+    assert any("embedding" in name for name in others)
+    assert any(muon[name][1].ndim == 1 for name in others)
+    for name in others:
+        torch.testing.assert_close(muon[name][2], adamw[name][2], atol=0, rtol=0)
+
+
+def test_both_move_a_matrix_as_far_by_root_mean_square():
+    """So that one learning rate serves both: about 0.2 of it with muon, as with AdamW once its means have settled."""
+    for name, (matrix, _, change) in stepped("muon", "transformer").items():
+        if matrix:
+            size = float(change.square().mean().sqrt()) / RATE
+            assert 0.1 < size < 0.25, name
+
+
+def test_weight_decay_of_muon_takes_its_share_of_matrices():
+    plain, decayed = stepped("muon", "transformer"), stepped("muon", "transformer", 0.5)
+    torch.manual_seed(0)
+    weights = dict(build_model(TrainConfig(**SMALL["transformer"]), 30).named_parameters())
+    for name, (matrix, _, change) in decayed.items():
+        if matrix:
+            taken = 0.5 * RATE * weights[name].detach()
+            torch.testing.assert_close(change, plain[name][2] - taken, atol=1e-6, rtol=0)
