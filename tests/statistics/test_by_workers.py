@@ -1,5 +1,6 @@
 """One scan by workers that are lost: the arrays of one process, bit for bit. Without Ray: it has tests of its own."""
 
+import json
 import os
 from pathlib import Path
 
@@ -8,6 +9,7 @@ import pytest
 import attnscope
 from attnscope import AttnscopeError, open_run
 from attnscope.bundled import TEXT
+from attnscope.corpus import Windows
 from attnscope.statistics import _by_workers, _measurement
 from attnscope.statistics._measurement import Measurement
 from attnscope.statistics._units import Opened
@@ -84,6 +86,44 @@ def test_the_arrays_are_those_of_one_process(more, runs, tmp_path):
     assert shares[-1] == 1
     count = int(found.window_count.sum()) if "pool" in more else found.sizes["text"]
     assert max(one.told.get("windows", 0) for one in told) == count
+
+
+@pytest.mark.parametrize("values", [["en"], ["en", "ja", "de"]], ids=["one value", "three in turns"])
+def test_pools_of_values_are_those_of_one_process(values, tmp_path):
+    """Where pools of several values are open at once, no unit begins where all before it is measured."""
+    lines = " ".join(path.read_text(encoding="utf-8") for path in sorted(TEXT.iterdir())).split(". ")
+    rows = [{"text": line, "by": values[number % len(values)]} for number, line in enumerate(lines[:40])]
+    path = tmp_path / "lines.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    given = SIZES | {"pool": 3, "by": "by"}
+    whole = attnscope.scan("bundled", path, **given)
+    assert attnscope.scan("bundled", path, **given, ray="local", workers=3).identical(whole)
+
+
+@pytest.mark.parametrize("more", [{}, {"pool": 4}], ids=["windows", "pools"])
+def test_what_others_measured_is_not_cut_again(more, monkeypatch):
+    """A worker that begins late, and each time it is asked for more, goes on from where a unit is known to begin."""
+    cut, passed = [], []
+    own, over = Windows._cut, Measurement.pass_over
+
+    def counted(windows, place):
+        for window in own(windows, place):
+            cut.append(window)
+            yield window
+
+    def noted(job, batch):
+        passed.extend(batch)
+        over(job, batch)
+
+    monkeypatch.setattr(Windows, "_cut", counted)
+    monkeypatch.setattr(Measurement, "pass_over", noted)
+    found = scan(ray="local", workers=3, **more)
+    jumping = len(cut), len(passed)
+    monkeypatch.setattr(Measurement, "standing", lambda _: None)
+    cut.clear(), passed.clear()
+    assert scan(ray="local", workers=3, **more).identical(found)
+    assert jumping[0] < 0.8 * len(cut)
+    assert jumping[1] < 0.8 * len(passed)
 
 
 def test_without_a_folder_too(runs):

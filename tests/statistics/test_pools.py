@@ -44,7 +44,7 @@ def test_pools_are_of_whole_documents_or_of_parts_of_one(seed):
         [SimpleNamespace(source=name, by="")] * rng.choice([1, 1, 2, 3, 5, 7, 20]) for name in range(12)
     ]
     windows = [window for document in documents for window in document]
-    numbered = list(in_pools(windows, SIZE))
+    numbered = list(in_pools(enumerate(windows), SIZE))
     assert [number for pool in numbered for number in pool] == list(range(len(windows)))
     pools = [list(pool.values()) for pool in numbered]
     assert [window for pool in pools for window in pool] == windows
@@ -57,7 +57,7 @@ def test_pools_are_of_whole_documents_or_of_parts_of_one(seed):
 
 def test_a_small_pool_is_only_before_a_long_document_or_the_last():
     windows = [SimpleNamespace(source=name, by="") for name in "a" + "b" * 7 + "ccd"]
-    assert ["".join(one.source for one in pool.values()) for pool in in_pools(windows, SIZE)] == [
+    assert ["".join(one.source for one in pool.values()) for pool in in_pools(enumerate(windows), SIZE)] == [
         "a",
         "bbb",
         "bbbb",
@@ -74,7 +74,7 @@ def test_a_pool_is_of_one_value_and_the_parts_of_a_document_follow_each_other(se
         for name in range(200)
     ]
     windows = [window for document in documents for window in document]
-    pools = list(in_pools(windows, SIZE))
+    pools = list(in_pools(enumerate(windows), SIZE))
     assert sorted(number for pool in pools for number in pool) == list(range(len(windows)))
     assert all(windows[number] is window for pool in pools for number, window in pool.items())
     assert all(len({window.by for window in pool.values()}) == 1 for pool in pools)
@@ -84,7 +84,7 @@ def test_a_pool_is_of_one_value_and_the_parts_of_a_document_follow_each_other(se
     alone = [window for window in windows if window.by == "1"]
     if values == 2:  # nothing is closed before its time: what others there are between makes no difference
         of_value = [list(pool.values()) for pool in pools if next(iter(pool.values())).by == "1"]
-        assert of_value == [list(pool.values()) for pool in in_pools(alone, SIZE)]
+        assert of_value == [list(pool.values()) for pool in in_pools(enumerate(alone), SIZE)]
 
 
 def test_windows_that_wait_are_as_few_whatever_the_number_of_values():
@@ -97,7 +97,7 @@ def test_windows_that_wait_are_as_few_whatever_the_number_of_values():
             yield SimpleNamespace(source=name, by=str(name % 1000))
 
     given = most = 0
-    for pool in in_pools(reading(), 10):
+    for pool in in_pools(enumerate(reading()), 10):
         given += len(pool)
         most = max(most, read - given)
     assert given == 10_000

@@ -17,7 +17,7 @@ from .pictured import PicturedText, PicturedTexts, pictured_of
 from .sounds import Sound, Sounds, sounds_of
 from .texts import Corpus
 from .videos import Clip, Videos, videos_of
-from .windows import Frame, Window, Windows, cut_windows, window_name
+from .windows import Cutting, Frame, Place, Window, Windows, cut_windows, window_name
 
 __all__ = [
     "IMAGE",
@@ -29,6 +29,7 @@ __all__ = [
     "Chats",
     "Clip",
     "Corpus",
+    "Cutting",
     "EncodedTexts",
     "Expanded",
     "Frame",
@@ -41,6 +42,7 @@ __all__ = [
     "LinePairs",
     "PicturedText",
     "PicturedTexts",
+    "Place",
     "Sound",
     "Sounds",
     "Sources",

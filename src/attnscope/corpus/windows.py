@@ -1,12 +1,16 @@
 """Windows: pieces of a text, as long as a model is to see them, with the characters behind every token."""
 
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any
 
 from attnscope.corpus._text import Text
 from attnscope.corpus._tokens import Token, tokenize
 from attnscope.errors import AttnscopeError
+
+_REMEMBERED = 100_000  # windows whose places are known: more than those that wait in pools
 
 
 @dataclass(frozen=True)
@@ -217,10 +221,23 @@ class Windows:
 
     def __iter__(self) -> Iterator[Window]:
         """Cut the corpus anew."""
-        self.dropped_tokens = count = 0
-        for text in self._corpus:
+        return self.beginning(Place())
+
+    def beginning(self, place: "Place") -> "Cutting":
+        """The windows from a place on; the texts before it are read, and not tokenized."""
+        return Cutting(self._cut(place))
+
+    def _cut(self, place: "Place") -> Iterator[tuple[Window, "Place"]]:
+        """The windows from a place on, each with its own place."""
+        self.dropped_tokens = 0
+        if place.windows == self._limit:
+            return
+        count = first = place.windows - place.within
+        for document, text in enumerate(islice(self._corpus, place.documents, None), place.documents):
+            first = count
             for tokens in self._stretches(tokenize(self._tokenizer, text.content)):
-                yield self._frame.around(tokens, text)
+                if count >= place.windows:
+                    yield self._frame.around(tokens, text), Place(count, document, count - first)
                 count += 1
                 if count == self._limit:
                     return
@@ -245,6 +262,58 @@ class Windows:
             yield waiting
         else:
             self.dropped_tokens += new
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a window begins, so that windows can be cut from there on.
+
+    Attributes
+    ----------
+    windows
+        How many come before it.
+    documents
+        How many texts come before its own.
+    within
+        How many windows of its own text come before it.
+    """
+
+    windows: int = 0
+    documents: int = 0
+    within: int = 0
+
+
+class Cutting(Iterator[Window]):
+    """Windows as they are cut, which remembers where those cut lately began. Made by `Windows.beginning`.
+
+    Examples
+    --------
+    >>> cutting = Cutting(iter([("first", Place()), ("second", Place(1, 0, 1)), ("third", Place(2, 5, 0))]))
+    >>> list(cutting)
+    ['first', 'second', 'third']
+    >>> cutting.place(1), cutting.place(3), cutting.place(9)
+    (Place(windows=1, documents=0, within=1), Place(windows=3, documents=5, within=1), None)
+    """
+
+    def __init__(self, cut: Iterator[tuple[Window, Place]]) -> None:
+        self._cut = cut
+        self._lately: deque[Place] = deque(maxlen=_REMEMBERED)
+
+    def __next__(self) -> Window:
+        """The next window."""
+        window, place = next(self._cut)
+        self._lately.append(place)
+        return window
+
+    def place(self, windows: int) -> Place | None:
+        """Where the window of this number begins, the one after the last included; None where that is forgotten."""
+        if not self._lately:
+            return None
+        last = self._lately[-1]
+        if windows == last.windows + 1:
+            return Place(windows, last.documents, last.within + 1)
+        back = windows - self._lately[0].windows
+        return self._lately[back] if 0 <= back < len(self._lately) else None
 
 
 @dataclass(frozen=True)

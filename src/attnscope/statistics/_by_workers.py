@@ -14,9 +14,9 @@ from attnscope.capture import Team
 from attnscope.corpus import kept
 from attnscope.progress import Progress, Tell, tell_nobody
 from attnscope.statistics._keep import measured
-from attnscope.statistics._units import Measured, Opened, Recipe, Units
+from attnscope.statistics._units import Begins, Measured, Opened, Recipe, Units
 from attnscope.tasks import Agreed, check_sent
-from attnscope.workers import Crew, RayEngine
+from attnscope.workers import Crew, RayEngine, Request
 
 if TYPE_CHECKING:
     from attnscope.corpus import Sources
@@ -69,7 +69,15 @@ class ByWorkers:
     def batches(self, done: Callable[[range], bool] = lambda _: False) -> Iterator[xr.Dataset]:
         """Units as they are measured, but those that are done, which must be told by what can be sent."""
         share, windows = 0.0, 0
-        for unit in self.crew.hand_out(lambda number: partial(_measure, number, done)):
+        begins: dict[int, Begins] = {}
+
+        def request(number: int) -> Request:
+            nearest = max((unit for unit in begins if unit <= number), default=None)
+            return partial(_measure, number, done, None if nearest is None else begins[nearest])
+
+        for unit in self.crew.hand_out(request):
+            if unit.following is not None:
+                begins[unit.following.unit] = unit.following
             yield from unit.results
             share, windows = min(1.0, share + unit.share), windows + unit.windows
             self.tell(Progress("scan", share, {"windows": windows, "workers": self.crew.ready}))
@@ -88,8 +96,10 @@ def _agreeing() -> Callable[[Opened], None]:
     return lambda opened: agreed(opened.signature)
 
 
-def _measure(number: int, done: Callable[[range], bool], units: Units) -> Measured | None:
-    return units.measure(number, done)
+def _measure(
+    number: int, done: Callable[[range], bool], known: Begins | None, units: Units
+) -> Measured | None:
+    return units.measure(number, done, known)
 
 
 def _sample(results: xr.Dataset, asked: Sequence[tuple[int, int]], units: Units) -> xr.Dataset:

@@ -26,8 +26,11 @@ from attnscope.capture import (
 )
 from attnscope.corpus import (
     ChatTexts,
+    Cutting,
+    Place,
     Texts,
     Window,
+    Windows,
     WordedWindows,
     in_words,
     window_name,
@@ -53,6 +56,7 @@ from attnscope.statistics._sample import (
 )
 from attnscope.statistics._sample_dataset import sample_dataset
 from attnscope.statistics._second_pass import OBSERVATION
+from attnscope.statistics._standing import Standing
 from attnscope.statistics._turns import UNIT, turn_of
 from attnscope.statistics._words import WordReading
 
@@ -97,7 +101,9 @@ class Measurement:
         self.first = self.shown[0] if show else next(iter(windows))
         self.again = sum(map(_characters, self.shown))  # what is read once more, for the page
         self.characters = corpus.characters()
-        self.seen = 0
+        self.seen = self.parts = 0
+        self.furthest = -1  # the largest number of a window that the walk has come to
+        self.cutting: Cutting | None = None
         self.numbers: list[int] = []  # of the windows that the walk has come to
         self.sites: list[Site] = []
         self.notes: dict[str, str] = {}
@@ -123,13 +129,21 @@ class Measurement:
             else:
                 yield self.measure(batch, texts.start)
 
-    def walk(self) -> Iterator[tuple[range, list[Window]]]:
-        """Read the texts anew: each batch, or pool, and its numbers; each is to be measured or passed over."""
-        self.share = 0.0
-        self.seen = self.tokens = self.unknown = 0
+    def walk(self, start: Standing | None = None) -> Iterator[tuple[range, list[Window]]]:
+        """Read the texts anew: each batch, or pool, and its numbers; each is to be measured or passed over.
+
+        From `start` on, if it is given, which `standing` said of an earlier walk.
+        """
+        self.share, self.seen, self.tokens, self.unknown, self.parts = 0.0, 0, 0, 0, 0
+        if start is not None:
+            self.share, self.tokens, self.unknown = start.share, start.tokens, start.unknown
+            self.seen, self.parts = start.place.windows, start.parts
+        self.furthest = self.seen - 1
+        self.notes.pop("unknown", None)
         try:
-            for number, part in enumerate(self._parts()):
-                self.numbers = [*part]
+            for number, part in enumerate(self._parts(start.place if start else Place()), self.parts):
+                self.numbers, self.parts = [*part], number + 1
+                self.furthest = max(self.furthest, *self.numbers)
                 texts = range(self.seen, self.seen + len(part))
                 yield texts if self.pool is None else range(number, number + 1), [*part.values()]
                 self.seen = texts.stop
@@ -139,17 +153,31 @@ class Measurement:
             self._say_pools()
         self._tell(self._of_all())
 
+    def standing(self) -> Standing | None:
+        """Where the walk stands behind its last batch, or pool, once that is measured or passed over.
+
+        None where that cannot be told: of windows that are not cut from texts alone, and where windows before it wait
+        in a pool.
+        """
+        windows = self.seen + len(self.numbers)
+        if self.cutting is None or self.furthest + 1 != windows:
+            return None
+        place = self.cutting.place(windows)
+        return place and Standing(self.parts, place, self.share, self.tokens, self.unknown)
+
     def measure(self, batch: Sequence[Window], first: int) -> xr.Dataset:
         """Measure a batch, or a pool, of the walk."""
         if self.pool is not None:
             return self._measure_pool(batch, first)
         return self._measure_batch(batch, self.numbers)
 
-    def _parts(self) -> Iterator[dict[int, Window]]:
-        """Batches, or pools: windows by their numbers."""
-        if self.pool is None:
-            return _chunked(enumerate(self.windows), self.batch_size)
-        return in_pools(self.windows, self.pool)
+    def _parts(self, start: Place) -> Iterator[dict[int, Window]]:
+        """Batches, or pools, from a place on: windows by their numbers."""
+        windows, self.cutting = self.windows, None
+        if isinstance(windows, Windows):
+            windows = self.cutting = windows.beginning(start)
+        numbered = enumerate(windows, start.windows)
+        return _chunked(numbered, self.batch_size) if self.pool is None else in_pools(numbered, self.pool)
 
     def _measure_pool(self, windows: Sequence[Window], number: int) -> xr.Dataset:
         first = self.seen

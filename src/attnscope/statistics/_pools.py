@@ -26,7 +26,7 @@ _WAITING = 8  # pools of windows that wait, at most, in those of all values that
 _SIZES = ("length", "target_length")
 
 
-def in_pools(windows: Iterable[Window], size: int) -> Iterator[dict[int, Window]]:
+def in_pools(numbered: Iterable[tuple[int, Window]], size: int) -> Iterator[dict[int, Window]]:
     """Windows, by their numbers, in pools of `size` at least and fewer than three times as many, cut at documents.
 
     A pool is of whole documents, or a part of one, so that documents tell which pools are independent of each other.
@@ -40,14 +40,14 @@ def in_pools(windows: Iterable[Window], size: int) -> Iterator[dict[int, Window]
     >>> from types import SimpleNamespace
     >>> def pools(documents, values):
     ...     windows = [SimpleNamespace(source=name, by=values[name]) for name in documents]
-    ...     return ["".join(window.source for window in pool.values()) for pool in in_pools(windows, 3)]
+    ...     return ["".join(window.source for window in pool.values()) for pool in in_pools(enumerate(windows), 3)]
     >>> pools("aabccccccdeeee", dict.fromkeys("abcde", ""))
     ['aab', 'ccc', 'ccc', 'deeee']
     >>> pools("aabcdeef", dict(a="en", b="ja", c="en", d="ja", e="en", f="ja"))
     ['aac', 'bdf', 'ee']
     """
     unfilled: dict[str, dict[int, Window]] = {}
-    for part, whole in _parts_of_documents(windows, size):
+    for part, whole in _parts_of_documents(numbered, size):
         value = next(iter(part.values())).by
         if not whole and value in unfilled:
             yield unfilled.pop(value)
@@ -61,11 +61,13 @@ def in_pools(windows: Iterable[Window], size: int) -> Iterator[dict[int, Window]
     yield from unfilled.values()
 
 
-def _parts_of_documents(windows: Iterable[Window], size: int) -> Iterator[tuple[dict[int, Window], bool]]:
+def _parts_of_documents(
+    numbered: Iterable[tuple[int, Window]], size: int
+) -> Iterator[tuple[dict[int, Window], bool]]:
     """Documents as they end, and before that what is `size` windows before the last; and whether it is the end."""
     document: dict[int, Window] = {}
     source = ""
-    for number, window in enumerate(windows):
+    for number, window in numbered:
         if document and window.source != source:
             yield document, True
             document = {}

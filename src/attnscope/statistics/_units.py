@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from attnscope.corpus import Sources, Window
     from attnscope.progress import Progress
     from attnscope.statistics._measurement import Measurement
+    from attnscope.statistics._standing import Standing
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,11 +36,22 @@ class Measured:
         Part of all work that the unit is.
     windows
         How many it has.
+    following
+        Where the next unit begins; None where that cannot be told.
     """
 
     results: tuple[xr.Dataset, ...]
     share: float
     windows: int
+    following: Begins | None
+
+
+@dataclass(frozen=True)
+class Begins:
+    """A unit, by its number from 0, and where it begins."""
+
+    unit: int
+    standing: Standing
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,17 +66,23 @@ class Opened:
 class Units:
     """Batches of a scan, or its pools, some at a time.
 
-    Texts are read forward, and anew where an earlier unit is asked for than the last.
+    Texts are read forward; from where a unit is known to begin, if that is nearer; and anew where an earlier unit is
+    asked for than the last.
     """
 
     def __init__(self, job: Measurement, said: Callable[[], float] = lambda: 0.0) -> None:
         self.job, self.size, self.said = job, job.unit, said
         self._start()
 
-    def measure(self, unit: int, done: Callable[[range], bool] = lambda _: False) -> Measured | None:
-        """What is not done of a unit, counted from 0; None where the texts end before."""
-        if unit < self.following:
-            self._start()
+    def measure(
+        self, unit: int, done: Callable[[range], bool] = lambda _: False, known: Begins | None = None
+    ) -> Measured | None:
+        """What is not done of a unit, counted from 0; None where the texts end before.
+
+        `known` is where this unit begins, or one before it.
+        """
+        if unit < self.following or (known is not None and known.unit > self.following):
+            self._start(known)
         while self.following < unit:
             if not self._each(lambda _, batch: self.job.pass_over(batch)):
                 return None
@@ -81,7 +99,9 @@ class Units:
 
         if not self._each(measure):
             return None
-        return Measured(tuple(stretches(batches)), max(0.0, self.said() - before), windows)
+        standing = self.job.standing()
+        following = None if standing is None else Begins(self.following, standing)
+        return Measured(tuple(stretches(batches)), max(0.0, self.said() - before), windows, following)
 
     def notes(self) -> dict[str, str]:
         """What is said of the scan when all texts are read."""
@@ -89,9 +109,9 @@ class Units:
             pass
         return self.job.notes
 
-    def _start(self) -> None:
-        self.following = 0
-        self.walk: Iterator[tuple[range, list[Window]]] = self.job.walk()
+    def _start(self, known: Begins | None = None) -> None:
+        self.following = 0 if known is None else known.unit
+        self.walk: Iterator[tuple[range, list[Window]]] = self.job.walk(known and known.standing)
 
     def _each(self, do: Callable[[range, list[Window]], object]) -> bool:
         """Do the same with each batch of the next unit; whether there was any."""
