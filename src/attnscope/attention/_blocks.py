@@ -109,7 +109,7 @@ def _by_head(call: AttentionCall, level: Tensor, size: int, total: Tensor, large
     def work(text: int, head: int) -> None:
         operands = operands_of_head(call, text, head)
         for rows, keys in _tiles(operands, size, QUERY_TILE):
-            scores = operands.scores(rows, keys, None)
+            scores = operands.scores(rows, keys)
             start, stop = operands.start[rows], operands.stop[rows]
             at = (text, head, slice(rows.start // size, None), slice(keys.start // size, None))
             block_compiled(
@@ -125,7 +125,7 @@ def _batched(call: AttentionCall, level: Tensor, size: int, total: Tensor, large
     operands = batched_operands(call, dtype)
     level, total, largest = (by_group(call, tensor) for tensor in (level, total, largest))
     for rows, keys in _tiles(operands, size, rows_at_once(call)):
-        weights = operands.scores(rows, keys, None).sub_(level[..., rows, None]).exp_()
+        weights = operands.scores(rows, keys).sub_(level[..., rows, None]).exp_()
         index = torch.arange(keys.start, keys.stop, device=weights.device)
         start, stop = operands.start[..., rows, None], operands.stop[..., rows, None]
         weights.masked_fill_((index < start) | (index >= stop) | (level[..., rows, None] == torch.inf), 0.0)

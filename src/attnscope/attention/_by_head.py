@@ -6,19 +6,17 @@ import math
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
-from functools import lru_cache, partial
+from dataclasses import dataclass
+from functools import lru_cache
 from threading import Barrier
-from typing import TypeVar
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from attnscope.attention._call import AttentionCall, Need, RowMeasures
 from attnscope.attention._finite import told
-from attnscope.attention._tiles import KEY_TILE, QUERY_TILE, Operands, Sums, marked_keys, sweep
-
-Heads = TypeVar("Heads")
+from attnscope.attention._tiles import KEY_TILE, QUERY_TILE, Operands, Sums, add_weighted, adjust, marked_keys
 
 
 def compiled_tiles(call: AttentionCall, need: Need) -> tuple[Tensor, RowMeasures]:
@@ -44,24 +42,143 @@ def _shows_scores(call: AttentionCall) -> bool:
 
 
 def _tiles_by_head(call: AttentionCall, need: Need) -> tuple[Tensor, RowMeasures]:
+    sums = Sums.empty(call, need, torch.float32)
+    parts, least = _parts(call, need, sums), _F_MIN if _shows_scores(call) else -math.inf
+    _in_threads(range(len(parts)), lambda number: _attend(parts[number], call, least, need.bins))
+    return sums.finish(call)
+
+
+_F_MIN = float(torch.finfo(torch.float32).min)
+
+
+@dataclass(frozen=True, eq=False)
+class _Part:
+    """One head of one text, or some that follow each other, in blocks of queries and tiles of keys.
+
+    All of it is cut out before threads begin: each cut gives up Python's lock for a moment, and threads would wait for
+    each other, at a short text, as long as they compute.
+
+    Attributes
+    ----------
+    query, output, column_sums, state, bounds
+        Of each block: queries, ``(..., query, width)``; sums of values and of columns; the running sums, and what the
+        queries may look at, with the rows of all heads one after the other.
+    key, value, columns, marked
+        Of each tile: keys, ``(..., width, key)``; values; columns ``(key, column)`` and which keys have any.
+    mask, bias
+        Of the part, ``(..., query, key)``.
+    """
+
+    query: Sequence[Tensor]
+    output: Sequence[Tensor]
+    column_sums: Sequence[Tensor]
+    state: Sequence[Sequence[np.ndarray]]
+    bounds: Sequence[_Bounds]
+    key: Sequence[Tensor]
+    value: Sequence[Tensor]
+    columns: Sequence[Tensor]
+    marked: Sequence[Tensor | None]
+    mask: Tensor | None
+    bias: Tensor | None
+
+
+def _parts(call: AttentionCall, need: Need, sums: Sums) -> list[_Part]:
+    """All heads of all texts."""
+    tiles = heads_of_tiles(call)
+    places = [(text, heads) for text in range(len(call.query)) for heads in tiles]
+    of_part = sums.tiles([1 if isinstance(heads, int) else heads.stop - heads.start for heads in tiles])
+    blocks = [slice(first, first + QUERY_TILE) for first in range(0, call.query.shape[2], QUERY_TILE)]
+    columns = [None] * len(call.query) if need.columns is None else [own.float() for own in need.columns]
+    marked = [None if own is None else marked_keys(own) for own in columns]
+    keys_of_tiles = call.key.transpose(-2, -1).split(KEY_TILE, -1), call.value.split(KEY_TILE, -2)
+    bounds_of: dict[tuple[int, int], list[_Bounds]] = {}
+    made: list[_Part] = []
+    for (text, heads), part in zip(places, of_part, strict=True):
+        together = 1 if isinstance(heads, int) else heads.stop - heads.start
+        if (text, together) not in bounds_of:
+            bounds_of[text, together] = _bounds(call, text, together, blocks)
+        key, value = ([_of_heads(call, tile[text], heads) for tile in side] for side in keys_of_tiles)
+        state = [each.numpy() for each in part.state.parts()]
+        own, at = columns[text], marked[text]
+        made.append(
+            _Part(
+                call.query[text, heads].split(QUERY_TILE, -2),
+                part.output.split(QUERY_TILE, -2),
+                () if part.columns is None else part.columns.split(QUERY_TILE, -2),
+                [[_rows(each, block, together) for each in state] for block in blocks],
+                bounds_of[text, together],
+                key,
+                value,
+                () if own is None else own.split(KEY_TILE),
+                () if at is None else at,
+                None if call.is_contiguous else _own(call.mask, text, heads),
+                _own(call.bias, text, heads),
+            )
+        )
+    return made
+
+
+@dataclass(frozen=True, eq=False)
+class _Bounds:
+    """Of the rows of a block: first key, the one after the last, own place; and the least and most of the first two."""
+
+    of_rows: tuple[np.ndarray, np.ndarray, np.ndarray]
+    first: int
+    last: int
+
+
+def _bounds(call: AttentionCall, text: int, together: int, blocks: Sequence[slice]) -> list[_Bounds]:
+    """Those of each block of one text, for so many heads, whose rows follow each other."""
+    start, stop, own = (
+        each[min(text, len(each) - 1)].numpy() for each in (*call.extent, call.query_positions)
+    )
+    return [
+        _Bounds(
+            (np.tile(start[block], together), np.tile(stop[block], together), np.tile(own[block], together)),
+            int(start[block].min()),
+            int(stop[block].max()),
+        )
+        for block in blocks
+    ]
+
+
+def _rows(state: np.ndarray, block: slice, together: int) -> np.ndarray:
+    """The rows of a block, those of all heads one after the other; shared with the whole."""
+    if together == 1:
+        return state[block]
+    return state.reshape(state.shape[0] * state.shape[1], *state.shape[2:])  # several heads are one block
+
+
+def _attend(part: _Part, call: AttentionCall, least: float, bins: tuple[int, ...]) -> None:
+    """Attend for one part, tile by tile, adding up in its sums, which are empty."""
     from attnscope.attention._compiled import absorb_compiled  # numba is loaded when it is first needed
 
-    take = partial(absorb_compiled, shows_scores=_shows_scores(call))
-    queries = call.query.shape[2]
-    sums = Sums.empty(call, need, torch.float32)
-    marked = None if need.columns is None else [marked_keys(columns) for columns in need.columns]
+    key, value = map(_single, (part.key, part.value))
+    for block, given in enumerate(part.query):
+        query = given.float() * call.scale
+        bounds = part.bounds[block]
+        rows = slice(block * QUERY_TILE, block * QUERY_TILE + query.shape[-2])
+        leftmost = bounds.first // KEY_TILE
+        for tile in range(leftmost, -(-bounds.last // KEY_TILE)):
+            scores = _scores_of_a_tile((*query.shape[:-1], key[tile].shape[-1]))
+            torch.matmul(query, key[tile], out=scores)
+            keys = slice(tile * KEY_TILE, tile * KEY_TILE + scores.shape[-1])
+            adjust(scores, call.softcap, part.bias, part.mask, rows, keys)
+            factor = absorb_compiled(scores, part.state[block], bounds.of_rows, bins, keys.start, least)
+            rescale = None if tile == leftmost else factor.view(*scores.shape[:-1], 1)
+            add_weighted(part.output[block], rescale, scores, value[tile])
+            if part.column_sums:
+                weights, columns, at = scores, part.columns[tile], part.marked[tile]
+                if at is not None:  # first and special tokens: most tiles have none
+                    weights, columns = (
+                        (scores[..., at], columns[at]) if len(at) else (scores[..., :0], columns[:0])
+                    )
+                add_weighted(part.column_sums[block], rescale, weights, columns)
 
-    def work(text: int, heads: int | slice) -> None:
-        operands = _operands(call, text, heads, need)
-        if marked is not None:
-            operands = replace(operands, marked=marked[text])
-        part = sums.view(lambda tensor: tensor[text, heads])
-        lent = _scores_of_a_tile(operands)
-        for first in range(0, queries, QUERY_TILE):
-            sweep(operands, range(first, min(first + QUERY_TILE, queries)), take, part, lent)
 
-    _in_threads([(text, heads) for text in range(len(call.query)) for heads in heads_of_tiles(call)], work)
-    return sums.finish(call)
+def _single(tiles: Sequence[Tensor]) -> Sequence[Tensor]:
+    """In float32."""
+    return tiles if tiles[0].dtype == torch.float32 else [tile.float() for tile in tiles]
 
 
 def heads_of_tiles(call: AttentionCall) -> list[int] | list[slice]:
@@ -71,7 +188,7 @@ def heads_of_tiles(call: AttentionCall) -> list[int] | list[slice]:
     """
     count, queries, keys = call.query.shape[1], call.query.shape[2], call.key.shape[2]
     together = QUERY_TILE * KEY_TILE // max(1, queries * keys)
-    if queries > QUERY_TILE or keys > KEY_TILE or together == 1:
+    if queries > QUERY_TILE or keys > KEY_TILE or 1 in {together, count}:
         return list(range(count))
     return [slice(first, min(first + together, count)) for first in range(0, count, together)]
 
@@ -79,66 +196,73 @@ def heads_of_tiles(call: AttentionCall) -> list[int] | list[slice]:
 _OWN = threading.local()
 
 
-def _scores_of_a_tile(operands: Operands) -> Tensor:
+def _scores_of_a_tile(shape: tuple[int, ...]) -> Tensor:
     """Memory that each thread keeps: to ask for it takes as long as a tenth of the tile, page by page."""
     if not hasattr(_OWN, "scores"):
-        _OWN.scores = torch.empty(QUERY_TILE * KEY_TILE)
-    *heads, queries, _ = operands.query.shape
-    shape = (*heads, min(queries, QUERY_TILE), min(operands.key.shape[-2], KEY_TILE))
-    return _OWN.scores[: math.prod(shape)].view(shape)
+        _OWN.scores, _OWN.shaped = torch.empty(QUERY_TILE * KEY_TILE), {}
+    if shape not in _OWN.shaped:
+        _OWN.shaped = {shape: _OWN.scores[: math.prod(shape)].view(shape)}
+    return _OWN.shaped[shape]
 
 
 def operands_of_head(call: AttentionCall, text: int, head: int) -> Operands:
     """Those of one head of one text, in float32."""
-    return _operands(call, text, head, None)
-
-
-def _operands(call: AttentionCall, text: int, heads: int | slice, need: Need | None) -> Operands:
-    """Those of one head, or of some heads that follow each other."""
-
-    def own(tensor: Tensor) -> Tensor:  # of a mask or bias that texts or heads may share
-        of_text = tensor[min(text, len(tensor) - 1)]
-        return of_text[0 if len(of_text) == 1 else heads]
-
-    def of_keys(tensor: Tensor) -> Tensor:
-        if call.group == 1:
-            return tensor[text, heads].float()
-        if isinstance(heads, int):
-            return tensor[text, heads // call.group].float()
-        shared = [head // call.group for head in range(heads.start, heads.stop)]
-        return tensor[text, shared].float()
-
     start, stop, positions = (each[min(text, len(each) - 1)] for each in (*call.extent, call.query_positions))
-    columns = None if need is None else need.columns
     return Operands(
-        query=call.query[text, heads].float() * call.scale,
-        key=of_keys(call.key),
-        value=of_keys(call.value),
+        query=call.query[text, head].float() * call.scale,
+        key=_of_heads(call, call.key[text], head).float(),
+        value=_of_heads(call, call.value[text], head).float(),
         start=start,
         stop=stop,
         positions=positions,
-        columns=None if columns is None else columns[text].float(),
-        mask=None if call.is_contiguous or call.mask is None else own(call.mask),
-        bias=None if call.bias is None else own(call.bias),
+        columns=None,
+        mask=None if call.is_contiguous else _own(call.mask, text, head),
+        bias=_own(call.bias, text, head),
         softcap=call.softcap,
-        bins=() if need is None else need.bins,
+        bins=(),
     )
+
+
+def _of_heads(call: AttentionCall, keys: Tensor, heads: int | slice) -> Tensor:
+    """Keys or values of one head, or of some, of one text's ``(kv_head, ...)``."""
+    if call.group == 1:
+        return keys[heads]
+    if isinstance(heads, int):
+        return keys[heads // call.group]
+    return keys[[head // call.group for head in range(heads.start, heads.stop)]]
+
+
+def _own(tensor: Tensor | None, text: int, heads: int | slice) -> Tensor | None:
+    """Of a mask or bias, which texts or heads may share."""
+    if tensor is None:
+        return None
+    of_text = tensor[min(text, len(tensor) - 1)]
+    return of_text[0 if len(of_text) == 1 else heads]
 
 
 def each_head(call: AttentionCall, work: Callable[[int, int], None]) -> None:
     """Work through the heads of every text, over as many threads as PyTorch uses."""
     texts, heads = call.query.shape[:2]
-    _in_threads([(text, head) for text in range(texts) for head in range(heads)], work)
+    _in_threads(range(texts * heads), lambda number: work(*divmod(number, heads)))
 
 
-def _in_threads(places: Sequence[tuple[int, Heads]], work: Callable[[int, Heads], None]) -> None:
-    def in_thread(place: tuple[int, Heads]) -> None:
+def _in_threads(numbers: range, work: Callable[[int], None]) -> None:
+    def in_thread(number: int) -> None:
         with torch.inference_mode():
-            work(*place)
+            work(number)
 
-    pool = _threads(torch.get_num_threads())
-    for _ in map(in_thread, places) if pool is None else pool.map(in_thread, places):
-        pass
+    count = torch.get_num_threads()
+    pool = _threads(count)
+    if pool is None:
+        for number in numbers:
+            in_thread(number)
+        return
+    torch.set_num_threads(1)  # MKL has one setting for all threads: each would split its products once more
+    try:
+        for _ in pool.map(in_thread, numbers):
+            pass
+    finally:
+        torch.set_num_threads(count)
 
 
 @lru_cache(maxsize=1)

@@ -106,7 +106,7 @@ class AttentionCall:
         """Whether `extent` says all that `mask` says (padding, causal and window masks)."""
         return self._extent_and_contiguity[1]
 
-    @property
+    @cached_property
     def query_positions(self) -> Int[Tensor, "_ query"]:
         """Place of each query among the keys, ``(batch or 1, query)``."""
         if self.positions is not None:

@@ -9,15 +9,16 @@ and exp is a polynomial.
 # ruff: noqa: ANN001, ANN202
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
+import torch
 from llvmlite import ir
 from numba import njit, types
 from numba.extending import intrinsic
 from torch import Tensor
 
 from attnscope.attention._bins import segments
-from attnscope.attention._tiles import TileState
 
 _F = np.float32
 _OPTIONS = {
@@ -212,43 +213,38 @@ _INDEX = np.arange(4096, dtype=np.float32)
 
 def absorb_compiled(
     scores: Tensor,
-    state: TileState,
-    start: Tensor,
-    stop: Tensor,
+    state: Sequence[np.ndarray],
+    bounds: tuple[np.ndarray, np.ndarray, np.ndarray],
     bins: tuple[int, ...],
-    *,
-    own: Tensor,
     column: int,
-    shows_scores: bool = False,
+    least: float,
 ) -> Tensor:
-    """Absorb a tile of one head, ``(query, key)``, or of some: float32, on the CPU; see `_tiles.Absorb` and `told`."""
-    factor = scores.new_empty(scores.shape[:-1])
-    if scores.ndim > 2:  # noqa: PLR2004 rows of several heads, one after the other
-        heads, rows = scores.shape[0], factor.numel()
-        scores = scores.view(rows, scores.shape[-1])
-        state = state.view(lambda tensor: tensor.view(rows, *tensor.shape[2:]))
-        start, stop, own = (tensor.repeat(heads) for tensor in (start, stop, own))
-    _absorb(
-        scores.numpy(),
-        start.numpy(),
-        stop.numpy(),
-        own.numpy(),
-        column,
-        _INDEX,
-        state.maximum.numpy(),
-        state.total.numpy(),
-        state.score.numpy(),
-        state.square.numpy(),
-        state.mean.numpy(),
-        state.spread.numpy(),
-        state.largest_key.numpy(),
-        state.band.numpy(),
-        state.bins.numpy(),
-        segments(bins),
-        factor.view(-1).numpy(),
-        np.finfo(_F).min if shows_scores else _F(-np.inf),
-    )
-    return factor
+    """Absorb a tile of one head, ``(query, key)``, or of some, whose rows follow each other: float32, on the CPU.
+
+    Leaves exp(score - maximum) in the place of the scores.
+
+    Parameters
+    ----------
+    scores
+        Of the tile.
+    state
+        Fields of `TileState` in their order, each of all rows.
+    bounds
+        First key of each row, the one after its last, and its own place.
+    bins, column
+        As in `Need`; the first key of the tile.
+    least
+        Scores below it, and NaN, make their row NaN.
+
+    Returns
+    -------
+    Tensor
+        ``(row,)``: the factor by which earlier sums were rescaled.
+    """
+    factor = np.empty(len(bounds[0]), _F)
+    rows = scores.numpy().reshape(-1, scores.shape[-1])
+    _absorb(rows, *bounds, column, _INDEX, *state, segments(bins), factor, _F(least))
+    return torch.from_numpy(factor)
 
 
 @njit(**_OPTIONS)

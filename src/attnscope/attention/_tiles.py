@@ -5,8 +5,8 @@ Dao et al. 2022, "FlashAttention"). While a tile is at hand, everything that is 
 added to running sums; when a later tile brings a larger score, the sums are rescaled. Soft caps, sinks,
 biases and arbitrary masks change a tile of scores before it is absorbed, so all of them are exact.
 
-Two functions absorb a tile: `absorb` below, in PyTorch, on any device and in any float type, and its
-compiled twin in `_compiled`, which reads each score once while it is in the processor's cache.
+Two functions absorb a tile: `absorb` below, in PyTorch, on any device and in any float type, and its compiled twin in
+`_compiled`, which reads each score once while it is in the processor's cache, and which `_by_head` calls.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -24,7 +24,7 @@ from attnscope.attention._call import AttentionCall, Need, RowMeasures
 from attnscope.attention._finite import told
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
 QUERY_TILE, KEY_TILE = 512, 512  # 1 MiB of float32 scores: a usual second-level cache
 _FEW = 32  # marked keys of a tile, which are faster picked out than multiplied with all others
@@ -52,18 +52,13 @@ class TileState:
     band: Tensor
     bins: Tensor
 
+    def parts(self) -> tuple[Tensor, ...]:
+        """All of it, in the order of the fields."""
+        return tuple(vars(self).values())
+
     def view(self, cut: Callable[[Tensor], Tensor]) -> TileState:
-        return TileState(
-            cut(self.maximum),
-            cut(self.total),
-            cut(self.score),
-            cut(self.square),
-            cut(self.mean),
-            cut(self.spread),
-            cut(self.largest_key),
-            cut(self.band),
-            cut(self.bins),
-        )
+        """A part of it, or another shape."""
+        return TileState(*map(cut, self.parts()))
 
     @classmethod
     def empty(cls, shape: tuple[int, ...], need: Need, like: Tensor) -> TileState:
@@ -78,26 +73,6 @@ class TileState:
         )
 
 
-@runtime_checkable
-class Absorb(Protocol):
-    """Take one tile of scores into the running sums; leave exp(score - maximum) in its place.
-
-    Returns the factor by which earlier sums were rescaled, ``(..., query)``.
-    """
-
-    def __call__(
-        self,
-        scores: Tensor,
-        state: TileState,
-        start: Tensor,
-        stop: Tensor,
-        bins: tuple[int, ...],
-        *,
-        own: Tensor,
-        column: int,
-    ) -> Tensor: ...
-
-
 def absorb(
     scores: Tensor,
     state: TileState,
@@ -108,7 +83,10 @@ def absorb(
     own: Tensor,
     column: int,
 ) -> Tensor:
-    """Absorb a tile in PyTorch: see `Absorb`."""
+    """Take one tile of scores into the running sums, in PyTorch; leave exp(score - maximum) in its place.
+
+    Returns the factor by which earlier sums were rescaled, ``(..., query)``.
+    """
     keys = scores.shape[-1]
     index = torch.arange(column, column + keys, device=scores.device)
     scores.masked_fill_((index < start[..., None]) | (index >= stop[..., None]), -math.inf)
@@ -169,8 +147,7 @@ class Operands:
 
     ``query (..., query, width)`` times the scale, ``key (..., key, width)``, ``value (..., key, value_width)``,
     ``columns (..., key, column)``, ``mask`` and ``bias (..., query, key)``, ``start``, ``stop`` and
-    ``positions (..., query)``; `bins` as in `Need`. `marked`, if it is known, are for each tile of keys those that
-    have a column that is not 0, or None where they are many.
+    ``positions (..., query)``; `bins` as in `Need`.
     """
 
     query: Tensor
@@ -184,45 +161,43 @@ class Operands:
     bias: Tensor | None
     softcap: float | None
     bins: tuple[int, ...]
-    marked: tuple[Tensor | None, ...] | None = None
 
-    def scores(self, rows: slice, keys: slice, buffer: Tensor | None) -> Tensor:
+    def scores(self, rows: slice, keys: slice, buffer: Tensor | None = None) -> Tensor:
         """One tile of scores; `buffer` lends its memory where it fits."""
         query, key = self.query[..., rows, :], self.key[..., keys, :].transpose(-2, -1)
         scores = torch.matmul(query, key, out=buffer)
-        if self.softcap is not None:
-            scores.div_(self.softcap).tanh_().mul_(self.softcap)
-        if self.bias is not None:
-            scores.add_(self.bias[..., rows, keys])
-        if self.mask is not None:
-            scores.masked_fill_(~self.mask[..., rows, keys], -math.inf)
+        adjust(scores, self.softcap, self.bias, self.mask, rows, keys)
         return scores
 
 
-def sweep(operands: Operands, rows: range, take: Absorb, into: Sums, lent: Tensor | None = None) -> None:
-    """Attend for one block of queries, tile by tile, adding up in the block's part of `into`.
+def adjust(
+    scores: Tensor, softcap: float | None, bias: Tensor | None, mask: Tensor | None, rows: slice, keys: slice
+) -> None:
+    """Cap a tile of scores, add its bias, and take away what its mask forbids."""
+    if softcap is not None:
+        scores.div_(softcap).tanh_().mul_(softcap)
+    if bias is not None:
+        scores.add_(bias[..., rows, keys])
+    if mask is not None:
+        scores.masked_fill_(~mask[..., rows, keys], -math.inf)
 
-    `lent` is memory for the scores of a whole tile, which is asked for once and not for each block.
-    """
+
+def sweep(operands: Operands, rows: range, into: Sums) -> None:
+    """Attend for one block of queries, tile by tile, adding up in the block's part of `into`, which is empty."""
     block = slice(rows.start, rows.stop)
     start, stop = operands.start[..., block], operands.stop[..., block]
     own = operands.positions[..., block]
     sums = into.rows(block)
     first, last = int(start.min()), int(stop.max())
-    buffer = None if lent is None else lent[..., : len(rows), :]
-    for column in range(first - first % KEY_TILE, last, KEY_TILE):
+    leftmost = first - first % KEY_TILE
+    for column in range(leftmost, last, KEY_TILE):
         keys = slice(column, min(column + KEY_TILE, operands.key.shape[-2]))
-        if buffer is not None and buffer.shape[-1] != keys.stop - column:
-            buffer = None
-        buffer = scores = operands.scores(block, keys, buffer)
-        rescale = take(scores, sums.state, start, stop, operands.bins, own=own, column=column)[..., None]
-        _add(sums.output, rescale, scores, operands.value[..., keys, :])
+        scores = operands.scores(block, keys)
+        factor = absorb(scores, sums.state, start, stop, operands.bins, own=own, column=column)
+        rescale = None if column == leftmost else factor[..., None]
+        add_weighted(sums.output, rescale, scores, operands.value[..., keys, :])
         if operands.columns is not None and sums.columns is not None:
-            columns = operands.columns[..., keys, :]
-            at = None if operands.marked is None else operands.marked[column // KEY_TILE]
-            if at is not None:  # first and special tokens: most tiles have none
-                scores, columns = scores[..., at], columns[at]
-            _add(sums.columns, rescale, scores, columns)
+            add_weighted(sums.columns, rescale, scores, operands.columns[..., keys, :])
 
 
 def marked_keys(columns: Tensor) -> tuple[Tensor | None, ...]:
@@ -242,8 +217,12 @@ def marked_keys(columns: Tensor) -> tuple[Tensor | None, ...]:
     return tuple(at if len(at) <= _FEW else None for at in places)
 
 
-def _add(total: Tensor, rescale: Tensor, weights: Tensor, values: Tensor) -> None:
-    total.mul_(rescale)
+def add_weighted(total: Tensor, rescale: Tensor | None, weights: Tensor, values: Tensor) -> None:
+    """Rescale what was added before, if anything was, and add the weighted sums of a tile."""
+    if rescale is not None:
+        total.mul_(rescale)
+    if not weights.shape[-1]:
+        return
     if total.ndim == 2:  # noqa: PLR2004 one head
         total.addmm_(weights, values)
     elif total.ndim == values.ndim == 3:  # noqa: PLR2004 some heads
@@ -274,6 +253,24 @@ class Sums:
         """A part of it, or another shape: whatever is added there is added to the whole."""
         columns = None if self.columns is None else cut(self.columns)
         return Sums(cut(self.output), columns, self.state.view(cut))
+
+    def tiles(self, heads: Sequence[int]) -> list[Sums]:
+        """The parts of so many heads each, text after text; of one head each, without its dimension.
+
+        All at once: to cut out each part where it is needed takes threads that wait for each other longer than the
+        sums of a short text.
+        """
+
+        def cut(tensor: Tensor) -> Sequence[Tensor]:
+            flat = tensor.flatten(0, 1)
+            return flat.unbind() if max(heads) == 1 else flat.split([*heads] * len(tensor))
+
+        output, *state = map(cut, (self.output, *self.state.parts()))
+        columns = [None] * len(output) if self.columns is None else cut(self.columns)
+        return [
+            Sums(of_output, of_columns, TileState(*of_state))
+            for of_output, of_columns, *of_state in zip(output, columns, *state, strict=True)
+        ]
 
     def rows(self, block: slice) -> Sums:
         """The part of some queries."""
@@ -339,7 +336,7 @@ def batched_tiles(call: AttentionCall, need: Need) -> tuple[Tensor, RowMeasures]
     step = rows_at_once(call)
     operands = batched_operands(call, dtype, need)
     for first in range(0, queries, step):
-        sweep(operands, range(first, min(first + step, queries)), absorb, grouped)
+        sweep(operands, range(first, min(first + step, queries)), grouped)
     return sums.finish(call)
 
 
