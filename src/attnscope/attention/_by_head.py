@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from threading import Barrier
@@ -45,10 +46,14 @@ def _tiles_by_head(call: AttentionCall, need: Need) -> tuple[Tensor, RowMeasures
     sums = Sums.empty(call, need, torch.float32)
     parts, least = _parts(call, need, sums), _F_MIN if _shows_scores(call) else -math.inf
     _in_threads(range(len(parts)), lambda number: _attend(parts[number], call, least, need.bins))
-    return sums.finish(call)
+    if sums.state.total.numel() > _FEW_ROWS:
+        return sums.finish(call)
+    with _one_thread():  # to wake another takes longer than its part of so little
+        return sums.finish(call)
 
 
 _F_MIN = float(torch.finfo(torch.float32).min)
+_FEW_ROWS = 1 << 15
 
 
 @dataclass(frozen=True, eq=False)
@@ -251,16 +256,23 @@ def _in_threads(numbers: range, work: Callable[[int], None]) -> None:
         with torch.inference_mode():
             work(number)
 
-    count = torch.get_num_threads()
-    pool = _threads(count)
+    pool = _threads(torch.get_num_threads())
     if pool is None:
         for number in numbers:
             in_thread(number)
         return
-    torch.set_num_threads(1)  # MKL has one setting for all threads: each would split its products once more
-    try:
+    with _one_thread():  # MKL has one setting for all threads: each would split its products once more
         for _ in pool.map(in_thread, numbers):
             pass
+
+
+@contextmanager
+def _one_thread() -> Generator[None]:
+    """PyTorch on one thread within."""
+    count = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
     finally:
         torch.set_num_threads(count)
 
