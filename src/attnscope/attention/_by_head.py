@@ -70,6 +70,8 @@ class _Part:
         queries may look at, with the rows of all heads one after the other.
     key, value, columns, marked
         Of each tile: keys, ``(..., width, key)``; values; columns ``(key, column)`` and which keys have any.
+    shared
+        Which heads of the keys and values are those of the part; None where these are cut out already.
     mask, bias
         Of the part, ``(..., query, key)``.
     """
@@ -81,6 +83,7 @@ class _Part:
     bounds: Sequence[_Bounds]
     key: Sequence[Tensor]
     value: Sequence[Tensor]
+    shared: list[int] | None
     columns: Sequence[Tensor]
     marked: Sequence[Tensor | None]
     mask: Tensor | None
@@ -102,7 +105,11 @@ def _parts(call: AttentionCall, need: Need, sums: Sums) -> list[_Part]:
         together = 1 if isinstance(heads, int) else heads.stop - heads.start
         if (text, together) not in bounds_of:
             bounds_of[text, together] = _bounds(call, text, together, blocks)
-        key, value = ([_of_heads(call, tile[text], heads) for tile in side] for side in keys_of_tiles)
+        own_keys = _key_heads(call, heads)
+        lazy = isinstance(own_keys, list)  # heads that share keys: those are copied when it is their turn
+        key, value = (
+            [tile[text] if lazy else tile[text][own_keys] for tile in side] for side in keys_of_tiles
+        )
         state = [each.numpy() for each in part.state.parts()]
         own, at = columns[text], marked[text]
         made.append(
@@ -114,6 +121,7 @@ def _parts(call: AttentionCall, need: Need, sums: Sums) -> list[_Part]:
                 bounds_of[text, together],
                 key,
                 value,
+                own_keys if isinstance(own_keys, list) else None,
                 () if own is None else own.split(KEY_TILE),
                 () if at is None else at,
                 None if call.is_contiguous else _own(call.mask, text, heads),
@@ -158,7 +166,7 @@ def _attend(part: _Part, call: AttentionCall, least: float, bins: tuple[int, ...
     """Attend for one part, tile by tile, adding up in its sums, which are empty."""
     from attnscope.attention._compiled import absorb_compiled  # numba is loaded when it is first needed
 
-    key, value = map(_single, (part.key, part.value))
+    key, value = (_single(side, part.shared) for side in (part.key, part.value))
     for block, given in enumerate(part.query):
         query = given.float() * call.scale
         bounds = part.bounds[block]
@@ -181,8 +189,10 @@ def _attend(part: _Part, call: AttentionCall, least: float, bins: tuple[int, ...
                 add_weighted(part.column_sums[block], rescale, weights, columns)
 
 
-def _single(tiles: Sequence[Tensor]) -> Sequence[Tensor]:
-    """In float32."""
+def _single(tiles: Sequence[Tensor], shared: list[int] | None) -> Sequence[Tensor]:
+    """Keys or values of a part in float32."""
+    if shared is not None:
+        tiles = [tile[shared] for tile in tiles]
     return tiles if tiles[0].dtype == torch.float32 else [tile.float() for tile in tiles]
 
 
@@ -215,8 +225,8 @@ def operands_of_head(call: AttentionCall, text: int, head: int) -> Operands:
     start, stop, positions = (each[min(text, len(each) - 1)] for each in (*call.extent, call.query_positions))
     return Operands(
         query=call.query[text, head].float() * call.scale,
-        key=_of_heads(call, call.key[text], head).float(),
-        value=_of_heads(call, call.value[text], head).float(),
+        key=call.key[text, head // call.group].float(),
+        value=call.value[text, head // call.group].float(),
         start=start,
         stop=stop,
         positions=positions,
@@ -228,13 +238,13 @@ def operands_of_head(call: AttentionCall, text: int, head: int) -> Operands:
     )
 
 
-def _of_heads(call: AttentionCall, keys: Tensor, heads: int | slice) -> Tensor:
-    """Keys or values of one head, or of some, of one text's ``(kv_head, ...)``."""
+def _key_heads(call: AttentionCall, heads: int | slice) -> int | slice | list[int]:
+    """The heads of the keys that these heads of the queries read."""
     if call.group == 1:
-        return keys[heads]
+        return heads
     if isinstance(heads, int):
-        return keys[heads // call.group]
-    return keys[[head // call.group for head in range(heads.start, heads.stop)]]
+        return heads // call.group
+    return [head // call.group for head in range(heads.start, heads.stop)]
 
 
 def _own(tensor: Tensor | None, text: int, heads: int | slice) -> Tensor | None:
