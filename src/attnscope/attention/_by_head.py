@@ -117,7 +117,10 @@ def _parts(call: AttentionCall, need: Need, sums: Sums) -> list[_Part]:
                 call.query[text, heads].split(QUERY_TILE, -2),
                 part.output.split(QUERY_TILE, -2),
                 () if part.columns is None else part.columns.split(QUERY_TILE, -2),
-                [[_rows(each, block, together) for each in state] for block in blocks],
+                [
+                    [_rows(each, block, several=not isinstance(heads, int)) for each in state]
+                    for block in blocks
+                ],
                 bounds_of[text, together],
                 key,
                 value,
@@ -155,11 +158,11 @@ def _bounds(call: AttentionCall, text: int, together: int, blocks: Sequence[slic
     ]
 
 
-def _rows(state: np.ndarray, block: slice, together: int) -> np.ndarray:
+def _rows(state: np.ndarray, block: slice, *, several: bool) -> np.ndarray:
     """The rows of a block, those of all heads one after the other; shared with the whole."""
-    if together == 1:
-        return state[block]
-    return state.reshape(state.shape[0] * state.shape[1], *state.shape[2:])  # several heads are one block
+    if several:  # which are one block
+        return state.reshape(state.shape[0] * state.shape[1], *state.shape[2:])
+    return state[block]
 
 
 def _attend(part: _Part, call: AttentionCall, least: float, bins: tuple[int, ...]) -> None:

@@ -288,9 +288,10 @@ class Cutting(Iterator[Window]):
 
     Examples
     --------
-    >>> cutting = Cutting(iter([("first", Place()), ("second", Place(1, 0, 1)), ("third", Place(2, 5, 0))]))
-    >>> list(cutting)
-    ['first', 'second', 'third']
+    >>> window = Window((0, 5), (True, False), ((0, 0), (0, 3)), "text 1", 0, ("<s>", "The"))
+    >>> cutting = Cutting(iter([(window, place) for place in (Place(), Place(1, 0, 1), Place(2, 5, 0))]))
+    >>> len(list(cutting))
+    3
     >>> cutting.place(1), cutting.place(3), cutting.place(9)
     (Place(windows=1, documents=0, within=1), Place(windows=3, documents=5, within=1), None)
     """
