@@ -96,6 +96,14 @@ def test_several_heads_in_a_tile_equal_their_definitions_too(name):
         assert [heads.stop for heads in heads_of_tiles(call)] == [4, 6]
 
 
+def test_a_last_tile_of_one_head_equals_its_definitions_too():
+    query, key, value = (draw(2, 5, 250, 8) for _ in range(3))
+    for causal in (False, True):
+        call = AttentionCall(query, key, value, scale=0.3, causal=causal)
+        assert [heads.stop for heads in heads_of_tiles(call)] == [4, 5]
+        check_measures(call, "compiled")
+
+
 def check_measures(call, engine):
     columns = draw(2, call.key.shape[2], 2)
     need = Need.everything(10, columns, BINS)
