@@ -53,9 +53,8 @@ def test_muon_turns_the_gradient_of_a_matrix_into_a_nearly_orthogonal_one(kind):
             along = -(left.T @ change @ right.T) / (RATE * 0.2 * max(change.shape) ** 0.5)
             furthest[optimizer, name] = (along - newton_schulz(values).diag()).abs().max()
     for name in changes:
-        assert (
-            furthest["muon", name] < 0.15
-        )  # the iteration is in bfloat16, and enlarges small values 500 times
+        # the iteration is in bfloat16, and enlarges small values 500 times
+        assert furthest["muon", name] < 0.15
         assert furthest["adamw", name] > 0.5
 
 

@@ -19,6 +19,9 @@ from attnscope.attention._call import AttentionCall, Need, RowMeasures
 from attnscope.attention._finite import told
 from attnscope.attention._tiles import KEY_TILE, QUERY_TILE, Operands, Sums, add_weighted, adjust, marked_keys
 
+_LEAST = float(torch.finfo(torch.float32).min)
+_FEW_ROWS = 1 << 15  # whose sums one thread finishes sooner than several that must be woken
+
 
 def compiled_tiles(call: AttentionCall, need: Need) -> tuple[Tensor, RowMeasures]:
     """The tile pass with its compiled inner loop: on the CPU, in float32 (half types are widened).
@@ -44,24 +47,19 @@ def _shows_scores(call: AttentionCall) -> bool:
 
 def _tiles_by_head(call: AttentionCall, need: Need) -> tuple[Tensor, RowMeasures]:
     sums = Sums.empty(call, need, torch.float32)
-    parts, least = _parts(call, need, sums), _F_MIN if _shows_scores(call) else -math.inf
+    parts, least = _parts(call, need, sums), _LEAST if _shows_scores(call) else -math.inf
     _in_threads(range(len(parts)), lambda number: _attend(parts[number], call, least, need.bins))
     if sums.state.total.numel() > _FEW_ROWS:
         return sums.finish(call)
-    with _one_thread():  # to wake another takes longer than its part of so little
+    with _one_thread():
         return sums.finish(call)
-
-
-_F_MIN = float(torch.finfo(torch.float32).min)
-_FEW_ROWS = 1 << 15
 
 
 @dataclass(frozen=True, eq=False)
 class _Part:
     """One head of one text, or some that follow each other, in blocks of queries and tiles of keys.
 
-    All of it is cut out before threads begin: each cut gives up Python's lock for a moment, and threads would wait for
-    each other, at a short text, as long as they compute.
+    It is made before threads begin: what the heads of a text have in common is made once.
 
     Attributes
     ----------
@@ -71,7 +69,7 @@ class _Part:
     key, value, columns, marked
         Of each tile: keys, ``(..., width, key)``; values; columns ``(key, column)`` and which keys have any.
     shared
-        Which heads of the keys and values are those of the part; None where these are cut out already.
+        Which of these heads of keys each head of the part reads; None where each reads its own.
     mask, bias
         Of the part, ``(..., query, key)``.
     """
@@ -105,30 +103,27 @@ def _parts(call: AttentionCall, need: Need, sums: Sums) -> list[_Part]:
         together = 1 if isinstance(heads, int) else heads.stop - heads.start
         if (text, together) not in bounds_of:
             bounds_of[text, together] = _bounds(call, text, together, blocks)
-        own_keys = _key_heads(call, heads)
-        lazy = isinstance(own_keys, list)  # heads that share keys: those are copied when it is their turn
-        key, value = (
-            [tile[text] if lazy else tile[text][own_keys] for tile in side] for side in keys_of_tiles
-        )
+        key_heads, shared = _key_heads(call, heads)
+        key, value = ([tile[text][key_heads] for tile in side] for side in keys_of_tiles)
         state = [each.numpy() for each in part.state.parts()]
         own, at = columns[text], marked[text]
+        of_blocks = [
+            [_rows(each, block, several=not isinstance(heads, int)) for each in state] for block in blocks
+        ]
         made.append(
             _Part(
-                call.query[text, heads].split(QUERY_TILE, -2),
-                part.output.split(QUERY_TILE, -2),
-                () if part.columns is None else part.columns.split(QUERY_TILE, -2),
-                [
-                    [_rows(each, block, several=not isinstance(heads, int)) for each in state]
-                    for block in blocks
-                ],
-                bounds_of[text, together],
-                key,
-                value,
-                own_keys if isinstance(own_keys, list) else None,
-                () if own is None else own.split(KEY_TILE),
-                () if at is None else at,
-                None if call.is_contiguous else _own(call.mask, text, heads),
-                _own(call.bias, text, heads),
+                query=call.query[text, heads].split(QUERY_TILE, -2),
+                output=part.output.split(QUERY_TILE, -2),
+                column_sums=() if part.columns is None else part.columns.split(QUERY_TILE, -2),
+                state=of_blocks,
+                bounds=bounds_of[text, together],
+                key=key,
+                value=value,
+                shared=shared,
+                columns=() if own is None else own.split(KEY_TILE),
+                marked=() if at is None else at,
+                mask=None if call.is_contiguous else _own(call.mask, text, heads),
+                bias=_own(call.bias, text, heads),
             )
         )
     return made
@@ -186,9 +181,7 @@ def _attend(part: _Part, call: AttentionCall, least: float, bins: tuple[int, ...
             if part.column_sums:
                 weights, columns, at = scores, part.columns[tile], part.marked[tile]
                 if at is not None:  # first and special tokens: most tiles have none
-                    weights, columns = (
-                        (scores[..., at], columns[at]) if len(at) else (scores[..., :0], columns[:0])
-                    )
+                    weights, columns = scores[..., at], columns[at]
                 add_weighted(part.column_sums[block], rescale, weights, columns)
 
 
@@ -241,13 +234,18 @@ def operands_of_head(call: AttentionCall, text: int, head: int) -> Operands:
     )
 
 
-def _key_heads(call: AttentionCall, heads: int | slice) -> int | slice | list[int]:
-    """The heads of the keys that these heads of the queries read."""
-    if call.group == 1:
-        return heads
+def _key_heads(call: AttentionCall, heads: int | slice) -> tuple[int | slice, list[int] | None]:
+    """The heads of the keys that these heads read; where some read the same, which of those each of them reads.
+
+    To repeat these is left to the threads: all at once would take as much memory as the queries.
+    """
     if isinstance(heads, int):
-        return heads // call.group
-    return [head // call.group for head in range(heads.start, heads.stop)]
+        return heads // call.group, None
+    if call.group == 1:
+        return heads, None
+    first = heads.start // call.group
+    read = [head // call.group - first for head in range(heads.start, heads.stop)]
+    return slice(first, first + read[-1] + 1), read
 
 
 def _own(tensor: Tensor | None, text: int, heads: int | slice) -> Tensor | None:

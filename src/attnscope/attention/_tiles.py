@@ -255,11 +255,7 @@ class Sums:
         return Sums(cut(self.output), columns, self.state.view(cut))
 
     def tiles(self, heads: Sequence[int]) -> list[Sums]:
-        """The parts of so many heads each, text after text; of one head each, without its dimension.
-
-        All at once: to cut out each part where it is needed takes threads that wait for each other longer than the
-        sums of a short text.
-        """
+        """The parts of so many heads each, text after text; where all have one head, without its dimension."""
 
         def cut(tensor: Tensor) -> Sequence[Tensor]:
             flat = tensor.flatten(0, 1)

@@ -14,7 +14,7 @@ from attnscope.capture import Team
 from attnscope.corpus import kept
 from attnscope.progress import Progress, Tell, tell_nobody
 from attnscope.statistics._keep import measured
-from attnscope.statistics._units import Begins, Measured, Opened, Recipe, Units
+from attnscope.statistics._units import Measured, Opened, Recipe, Units, UnitStart
 from attnscope.tasks import Agreed, check_sent
 from attnscope.workers import Crew, RayEngine, Request
 
@@ -69,7 +69,7 @@ class ByWorkers:
     def batches(self, done: Callable[[range], bool] = lambda _: False) -> Iterator[xr.Dataset]:
         """Units as they are measured, but those that are done, which must be told by what can be sent."""
         share, windows = 0.0, 0
-        begins: dict[int, Begins] = {}
+        begins: dict[int, UnitStart] = {}
 
         def request(number: int) -> Request:
             nearest = max((unit for unit in begins if unit <= number), default=None)
@@ -97,7 +97,7 @@ def _agreeing() -> Callable[[Opened], None]:
 
 
 def _measure(
-    number: int, done: Callable[[range], bool], known: Begins | None, units: Units
+    number: int, done: Callable[[range], bool], known: UnitStart | None, units: Units
 ) -> Measured | None:
     return units.measure(number, done, known)
 

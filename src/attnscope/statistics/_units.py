@@ -43,11 +43,11 @@ class Measured:
     results: tuple[xr.Dataset, ...]
     share: float
     windows: int
-    following: Begins | None
+    following: UnitStart | None
 
 
 @dataclass(frozen=True)
-class Begins:
+class UnitStart:
     """A unit, by its number from 0, and where it begins."""
 
     unit: int
@@ -75,7 +75,7 @@ class Units:
         self._start()
 
     def measure(
-        self, unit: int, done: Callable[[range], bool] = lambda _: False, known: Begins | None = None
+        self, unit: int, done: Callable[[range], bool] = lambda _: False, known: UnitStart | None = None
     ) -> Measured | None:
         """What is not done of a unit, counted from 0; None where the texts end before.
 
@@ -100,7 +100,7 @@ class Units:
         if not self._each(measure):
             return None
         standing = self.job.standing()
-        following = None if standing is None else Begins(self.following, standing)
+        following = None if standing is None else UnitStart(self.following, standing)
         return Measured(tuple(stretches(batches)), max(0.0, self.said() - before), windows, following)
 
     def notes(self) -> dict[str, str]:
@@ -109,7 +109,7 @@ class Units:
             pass
         return self.job.notes
 
-    def _start(self, known: Begins | None = None) -> None:
+    def _start(self, known: UnitStart | None = None) -> None:
         self.following = 0 if known is None else known.unit
         self.walk: Iterator[tuple[range, list[Window]]] = self.job.walk(known and known.standing)
 

@@ -63,9 +63,8 @@ class Optimizers:
         if chosen:
             decay = config.weight_decay
             muon = Muon(matrices, lr=config.learning_rate, weight_decay=decay, adjust_lr_fn="match_rms_adamw")
-            muon.state = (
-                self.state
-            )  # one place for all moments: each optimizer reads those of its own parameters
+            # one place for all moments, which checkpoints keep: each optimizer reads those of its own parameters
+            muon.state = self.state
             self._each.append(muon)
 
     def step(self, rate: float) -> None:
