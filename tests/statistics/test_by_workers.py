@@ -14,6 +14,7 @@ from attnscope.statistics import _by_workers, _measurement
 from attnscope.statistics._measurement import Measurement
 from attnscope.statistics._units import Opened
 from attnscope.store import RunFolder, Signature, unpacked
+from tests.families import tiny
 from tests.statistics.test_targets import TARGETS, TEXTS
 from tests.translation.small_translators import small_model, small_tokenizer
 from tests.workers.simulated import Simulated
@@ -124,6 +125,16 @@ def test_what_others_measured_is_not_cut_again(more, monkeypatch):
     assert scan(ray="local", workers=3, **more).identical(found)
     assert jumping[0] < 0.8 * len(cut)
     assert jumping[1] < 0.8 * len(passed)
+
+
+def test_unknown_tokens_are_counted_over_all_texts(tmp_path):
+    """Also those of units that a worker did not read, as it went on behind them."""
+    texts = ["##### #### ####"] * 12 + ["a long one that goes on"] * 12
+    given = saved(tmp_path, tiny("bert")), texts
+    whole = scan(*given, batch_size=1, band=3, device="cpu")
+    assert "of the tokens are <unk>, unknown to the tokenizer" in whole.attrs["unknown"]
+    for workers in (1, 2, 3):
+        assert scan(*given, batch_size=1, band=3, device="cpu", ray="local", workers=workers).identical(whole)
 
 
 def test_without_a_folder_too(runs):

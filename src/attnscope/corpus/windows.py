@@ -230,8 +230,6 @@ class Windows:
     def _cut(self, place: "Place") -> Iterator[tuple[Window, "Place"]]:
         """The windows from a place on, each with its own place."""
         self.dropped_tokens = 0
-        if place.windows == self._limit:
-            return
         count = first = place.windows - place.within
         for document, text in enumerate(islice(self._corpus, place.documents, None), place.documents):
             first = count
