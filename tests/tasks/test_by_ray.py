@@ -1,8 +1,10 @@
 """`explain`, `align`, `intervene` and `patch` by workers that are lost: the results of one process, bit for bit."""
 
+import importlib
 import os
 import signal
 import sys
+import time
 from functools import partial
 from pathlib import Path
 
@@ -19,6 +21,7 @@ from attnscope.mechanism.evidence import _gather
 from attnscope.store import Signature, is_finished
 from attnscope.tasks import Agreed, _by_ray, parts_of
 from attnscope.translation.alignment import LINKS, RECORD, _work
+from attnscope.workers import RayEngine
 from tests.translation.small_translators import small_model, small_tokenizer
 from tests.workers.simulated import Simulated
 
@@ -177,9 +180,33 @@ def test_without_ray_it_is_said_how_to_get_it(verb, call, tmp_path, monkeypatch)
         call(verb, tmp_path / "run", ray="local")
 
 
+@pytest.fixture
+def small_units_by_two(monkeypatch, tmp_path, small_units):
+    """Workers of Ray have small units too, and measure nothing before two of them are ready."""
+    ready = tmp_path / "ready"
+    ready.mkdir()
+
+    def engine(cluster, begin):
+        def begin_small():  # made here, its code goes to the workers as it is
+            for name in ("mechanism.evidence._gather.UNIT", "translation.alignment._work.UNIT"):
+                module, constant = f"attnscope.{name}".rsplit(".", 1)
+                setattr(importlib.import_module(module), constant, 1)
+            importlib.import_module("attnscope.mechanism.evidence._tokens").TOKENS_AT_ONCE = 24
+            begun = begin()
+            (ready / str(os.getpid())).touch()
+            end = time.monotonic() + 100
+            while len([*ready.iterdir()]) < 2 and time.monotonic() < end:
+                time.sleep(0.05)
+            return begun
+
+        return RayEngine(cluster, begin_small)
+
+    monkeypatch.setattr(_work, "UNIT", 1)
+    monkeypatch.setattr(_by_ray, "RayEngine", engine)
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("verb", OPTIONS)
-def test_actors_that_are_killed_change_nothing(verb, call, tmp_path):
+def test_actors_that_are_killed_change_nothing(call, small_units_by_two, tmp_path):
     pytest.importorskip("ray")
     killed = []
 
@@ -190,10 +217,37 @@ def test_actors_that_are_killed_change_nothing(verb, call, tmp_path):
             os.kill(killed[0], signal.SIGKILL)
 
     folders = tmp_path / "whole", tmp_path / "run"
-    run = partial(call, verb, **{"limit": 12} if verb == "intervene" else {})
-    whole = run(folders[0])
-    found = run(folders[1], ray="local", workers=2, progress=kill)
+    whole = call("patch", folders[0])
+    found = call("patch", folders[1], ray="local", workers=2, progress=kill)
     assert killed
+    assert same(found, whole, folders)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("verb", ["explain", "align", "intervene"])
+def test_a_machine_that_is_taken_away_changes_nothing(verb, call, small_units_by_two, tmp_path):
+    """Two nodes of Ray on this machine, each with a worker; one goes, and its work is done by the other."""
+    pytest.importorskip("ray")
+    from ray.cluster_utils import Cluster
+
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
+    second, workers = cluster.add_node(num_cpus=1), []
+
+    def remove(progress):
+        ready = progress.told.get("workers")
+        if ready == 2 and 2 not in workers:
+            cluster.remove_node(second)
+        workers.extend([ready] if ready else [])
+
+    folders = tmp_path / "whole", tmp_path / "run"
+    run = partial(call, verb, **{} if verb == "align" else {"limit": 12})
+    whole = run(folders[0])
+    try:
+        found = run(folders[1], ray=cluster.address, progress=remove)
+    finally:
+        cluster.shutdown()
+    assert 2 in workers
+    assert workers[-1] == 1
     assert same(found, whole, folders)
 
 

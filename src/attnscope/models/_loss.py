@@ -52,6 +52,7 @@ def smoothed_cross_entropy(
     weight: Float[Tensor, "vocabulary width"],
     labels: Int[Tensor, " token"],
     smoothing: float = 0.0,
+    r_drop: float = 0.0,
 ) -> Float[Tensor, ""]:
     r"""Sum over tokens of the cross-entropy of ``softmax(hidden @ weight.T)``, in nats.
 
@@ -59,16 +60,25 @@ def smoothed_cross_entropy(
     :math:`\varepsilon/V` on every word (Szegedy et al. 2016, section 7). The logits are made some rows at a time, and
     their gradient in the same pass, so that the whole matrix never exists.
 
+    With R-Drop the same tokens come twice, as dropout left them in two passes, and the loss is half of
+
+    .. math:: \sum_t \ell_1 + \ell_2 + \frac{\alpha}{2} \left(D(p_1 \| p_2) + D(p_2 \| p_1)\right),
+
+    the sum of both cross-entropies and of the divergences of Kullback and Leibler between the two predictions (Liang et
+    al. 2021, equation 3).
+
     Parameters
     ----------
     hidden
-        What the output layer reads; padding left out.
+        What the output layer reads; padding left out. With R-Drop the rows of one pass, then those of the other.
     weight
         Rows of the vocabulary.
     labels
         Wanted tokens.
     smoothing
         :math:`\varepsilon`.
+    r_drop
+        :math:`\alpha`; 0 is without R-Drop.
 
     Examples
     --------
@@ -76,6 +86,8 @@ def smoothed_cross_entropy(
     >>> round(float(smoothed_cross_entropy(hidden, weight, torch.tensor([1, 2, 3]))) / 3, 4)  # ln 10
     2.3026
     """
+    if r_drop:
+        return _FusedRDrop.apply(hidden, weight, labels, smoothing, r_drop)
     return _FusedCrossEntropy.apply(hidden, weight, labels, smoothing)
 
 
@@ -85,7 +97,7 @@ class _FusedCrossEntropy(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, hidden: Tensor, weight: Tensor, labels: Tensor, smoothing: float) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
         device = hidden.device.type
-        low = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else hidden.dtype
+        low = _precision(hidden)
         hidden_low, weight_low = hidden.to(low), weight.to(low)
         keep = any(ctx.needs_input_grad[:2])
         grad_hidden = torch.empty_like(hidden_low) if keep else None
@@ -123,6 +135,71 @@ class _FusedCrossEntropy(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, None, None]:  # pyright: ignore[reportIncompatibleMethodOverride]
-        grad_hidden, grad_weight = ctx.saved_tensors
-        of_hidden, of_weight = ctx.dtypes
-        return (grad_hidden * gradient).to(of_hidden), (grad_weight * gradient).to(of_weight), None, None
+        return *_scaled(ctx, gradient), None, None
+
+
+class _FusedRDrop(torch.autograd.Function):
+    """Loss and gradients with R-Drop: each block holds the same tokens of both passes."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, hidden: Tensor, weight: Tensor, labels: Tensor, smoothing: float, alpha: float
+    ) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
+        device = hidden.device.type
+        low = _precision(hidden)
+        hidden_low, weight_low = hidden.to(low), weight.to(low)
+        grad_hidden = torch.empty_like(hidden_low)
+        grad_weight = torch.zeros_like(weight, dtype=torch.float32)
+        total = torch.zeros((), dtype=torch.float32, device=hidden.device)
+        vocabulary, tokens = len(weight), len(hidden) // 2
+        rows = min(max(1, _CELLS // vocabulary // 2), tokens)
+        made = hidden_low.new_empty(rows, vocabulary)
+        buffers = [hidden.new_empty(rows, vocabulary, dtype=torch.float32) for _ in range(4)]
+        more = torch.empty_like(weight_low)
+        share, pull = 0.5, alpha / 4
+        with torch.autocast(device, enabled=False):
+            for start in range(0, tokens, rows):
+                parts = [slice(first + start, first + min(start + rows, tokens)) for first in (0, tokens)]
+                wanted = labels[parts[0], None]
+                low_logits, *logs, ahead, shares = (buffer[: len(wanted)] for buffer in (made, *buffers))
+                for log, part in zip(logs, parts, strict=True):
+                    ahead.copy_(torch.mm(hidden_low[part], weight_low.T, out=low_logits))
+                    torch.log_softmax(ahead, 1, out=log)
+                    total -= share * (1 - smoothing) * log.gather(1, wanted).sum()
+                    if smoothing:
+                        total -= share * smoothing / vocabulary * log.sum()
+                torch.sub(logs[0], logs[1], out=ahead)
+                first, second = (log.exp_() for log in logs)
+                for own, other, part in ((first, second, parts[0]), (second, first, parts[1])):
+                    divergence = torch.mul(own, ahead, out=shares).sum(1, keepdim=True)
+                    total += pull * divergence.sum()
+                    # By own logits: share * (own - wanted) + pull * (own * (ahead - divergence) + own - other).
+                    shares.mul_(pull).addcmul_(own, share + pull - pull * divergence)
+                    shares.sub_(other, alpha=pull)
+                    if smoothing:
+                        shares -= share * smoothing / vocabulary
+                    shares.scatter_add_(1, wanted, shares.new_full((len(wanted), 1), share * (smoothing - 1)))
+                    gradient = low_logits.copy_(shares)
+                    torch.mm(gradient, weight_low, out=grad_hidden[part])
+                    grad_weight += torch.mm(gradient.T, hidden_low[part], out=more)
+                    ahead.neg_()
+        ctx.save_for_backward(grad_hidden, grad_weight)
+        ctx.dtypes = hidden.dtype, weight.dtype
+        return total
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, None, None, None]:  # pyright: ignore[reportIncompatibleMethodOverride]
+        return *_scaled(ctx, gradient), None, None, None
+
+
+def _precision(hidden: Tensor) -> torch.dtype:
+    """That of the products: autocast's where it is on."""
+    device = hidden.device.type
+    return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else hidden.dtype
+
+
+def _scaled(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor]:
+    """The gradients that the forward pass kept, times that of the loss."""
+    grad_hidden, grad_weight = ctx.saved_tensors
+    of_hidden, of_weight = ctx.dtypes
+    return (grad_hidden * gradient).to(of_hidden), (grad_weight * gradient).to(of_weight)

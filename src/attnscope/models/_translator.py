@@ -132,12 +132,13 @@ class Translator(PreTrainedModel, GenerationMixin):
         attention_mask: Int[Tensor, "batch source"],
         labels: Int[Tensor, "batch target"],
         smoothing: float = 0.0,
+        r_drop: float = 0.0,
     ) -> Float[Tensor, ""]:
         """Loss summed over the target tokens, in nats, for training: logits of padding are never made."""
         states = self.encoder(input_ids=input_ids, attention_mask=attention_mask)[0]
         hidden = self.decode(self.decoder_inputs(labels), states, attention_mask, None).hidden
         real = labels != IGNORED
-        return smoothed_cross_entropy(hidden[real], self.lm_head.weight, labels[real], smoothing)
+        return smoothed_cross_entropy(hidden[real], self.lm_head.weight, labels[real], smoothing, r_drop)
 
     def decoder_inputs(self, labels: Int[Tensor, "batch target"]) -> Int[Tensor, "batch target"]:
         """What the decoder reads under teacher forcing."""

@@ -73,11 +73,12 @@ class EncoderForMaskedLM(PreTrainedModel):
         attention_mask: Int[Tensor, "batch token"],
         labels: Int[Tensor, "batch token"],
         smoothing: float = 0.0,
+        r_drop: float = 0.0,
     ) -> Float[Tensor, ""]:
         """Loss summed over the masked tokens, in nats, for training: other logits are never made."""
         states = self.encoder(input_ids, attention_mask)[0]
         real = labels != IGNORED
-        return smoothed_cross_entropy(states[real], self.lm_head.weight, labels[real], smoothing)
+        return smoothed_cross_entropy(states[real], self.lm_head.weight, labels[real], smoothing, r_drop)
 
     def get_input_embeddings(self) -> nn.Embedding:
         """The table of tokens."""

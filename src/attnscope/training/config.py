@@ -132,6 +132,12 @@ class TrainConfig(BaseModel):
     label_smoothing: float = Field(
         0.1, ge=0, lt=1, description="Share of the target distribution that is spread over all words."
     )
+    r_drop: float = Field(
+        0.0,
+        ge=0,
+        description="Weight of R-Drop: each batch passes twice, and the divergence between both predictions is part of "
+        "the loss (Liang et al. 2021); an update then takes twice the work.",
+    )
     mask_share: float = Field(
         0.15, gt=0, lt=1, description="Share of tokens that are masked, for a masked language model."
     )
