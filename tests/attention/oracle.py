@@ -30,13 +30,8 @@ def from_weights(weights, band, bins=()):
     offset = torch.arange(m)[None, :] - torch.arange(n)[:, None]
     mean = (weights * offset).sum(-1) / safe
     variance = (weights * (offset - mean[..., None]) ** 2).sum(-1) / safe
-    columns = []
-    for t in range(-band, band + 1):
-        column = torch.zeros(weights.shape[:-1], dtype=weights.dtype)
-        rows = torch.arange(max(0, -t), max(0, -t, min(n, m - t)))
-        if len(rows):
-            column[..., rows] = weights[..., rows, rows + t]
-        columns.append(column)
+    rows, around = torch.arange(n)[:, None], torch.arange(n)[:, None] + torch.arange(2 * band + 1)
+    near = torch.nn.functional.pad(weights, (band, max(0, n - m) + band))[..., rows, around]
     ends = [*(start - 1 for start in bins[1:]), max(n, m)]
     sides = [(-last, -first) for first, last in zip(bins, ends, strict=bool(bins))][::-1]
     sides += [(first, last) for first, last in zip(bins, ends, strict=bool(bins))]
@@ -49,7 +44,7 @@ def from_weights(weights, band, bins=()):
         "offset_variance": variance,
         "largest": weights.amax(-1),
         "collision": (weights**2).sum(-1),
-        "band": torch.stack(columns, -1),
+        "band": near,
     }
 
 

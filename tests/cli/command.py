@@ -3,10 +3,15 @@
 import io
 import sys
 from contextlib import chdir, redirect_stderr, redirect_stdout
+from functools import cache
 from subprocess import CompletedProcess
 from unittest.mock import patch
 
+import typer
+
 from attnscope.cli import main
+
+_of_app = cache(typer.main.get_command)  # typer makes it anew for each call, which a process never does twice
 
 
 def attnscope(*arguments, cwd, stdin=""):
@@ -18,6 +23,7 @@ def attnscope(*arguments, cwd, stdin=""):
         chdir(cwd),
         patch.object(sys, "argv", words),
         patch.object(sys, "stdin", given),
+        patch.object(typer.main, "get_command", _of_app),
         redirect_stdout(out),
         redirect_stderr(err),
     ):
