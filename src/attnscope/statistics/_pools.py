@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import xarray as xr
@@ -99,82 +99,96 @@ def pooled(results: xr.Dataset, number: int, seed: int) -> xr.Dataset:
     seed
         Of the drawing.
     """
-    rows = rows_of(results)
+    rows = rows_of(results).variable
     drawn = int(np.random.default_rng([seed, number]).integers(results.sizes["text"]))
     results = _with_columns_left(results)
-    variables: dict[str, Any] = {}
-    for given, values in results.data_vars.items():
-        name = str(given)
+    variables: dict[str, xr.Variable] = {}  # without coordinates, which xarray would align in every step
+    for given in results.data_vars:
+        name, values = str(given), results.variables[given]
         if name in _SIZES or name.endswith(_SUMS) or name.removeprefix(EQUAL) == GROUP_ROWS:
             variables[name] = values.sum("text", skipna=False, keep_attrs=True)
         elif name.endswith(BY_GROUP) or name.removeprefix(EQUAL) in OF_GROUPS:
-            of = results[f"{EQUAL}{GROUP_ROWS}" if name.startswith(EQUAL) else GROUP_ROWS]
+            of = results.variables[f"{EQUAL}{GROUP_ROWS}" if name.startswith(EQUAL) else GROUP_ROWS]
             variables[name] = _weighted_where_known(values, of)
         elif name == "profile":
-            pairs = pairs_of(results)
+            pairs = pairs_of(results).variable
             variables["pairs"] = pairs.sum("text")
             variables[name] = _weighted(values.fillna(0), pairs).where(values.notnull().any("text"))
+            variables[name].attrs = values.attrs
         elif "text" in values.dims:
             mean = _weighted(values, rows)
             variables[name] = mean
             if values.dims == ("text", "layer", "head") and not name.startswith(EQUAL):
                 apart = _weighted((values - mean) ** 2, rows)
-                long_name = f"{wording(name).long_name}, variance over windows"
-                variables[f"{name}{VARIANCE}"] = apart.assign_attrs(long_name=long_name)
-                variables[f"{OF_WINDOW}{name}"] = (
-                    values.astype(np.float32).rename(text="window").assign_attrs(values.attrs)
+                apart.attrs = {
+                    **values.attrs,
+                    "long_name": f"{wording(name).long_name}, variance over windows",
+                }
+                variables[f"{name}{VARIANCE}"] = apart
+                alone = values.astype(np.float32)
+                variables[f"{OF_WINDOW}{name}"] = xr.Variable(
+                    ("window", *values.dims[1:]), alone.data, values.attrs
                 )
         else:
             variables[name] = values
     if "group_weight" in results:
-        known = results[GROUP_ROWS].where(results.group_weight.notnull(), 0).sum("text")
-        there = results[GROUP_ROWS].notnull().all("text")
-        variables[GROUP_PAIR_ROWS] = (
-            known.where(there)
-            .transpose(*variables["group_weight"].dims)
-            .assign_attrs(
-                long_name="Queries of a group in windows that have the group of keys", units="tokens"
-            )
-        )
+        counted = results.variables[GROUP_ROWS]
+        known = _where(results.variables["group_weight"].notnull(), counted).sum("text")
+        of = known.where(counted.notnull().all("text")).transpose(*variables["group_weight"].dims)
+        of.attrs = {
+            "long_name": "Queries of a group in windows that have the group of keys",
+            "units": "tokens",
+        }
+        variables[GROUP_PAIR_ROWS] = of
     for name in IN_FULL:
         if name in results:
-            variables[f"{DRAWN}{name}"] = results[name].isel(text=drawn)
-    whole = xr.Dataset({name: values.variable for name, values in variables.items()})
-    whole = whole.assign({f"{DRAWN}length": results.length[drawn], "window_count": results.sizes["text"]})
-    kept = {name: values for name, values in results.coords.items() if "text" not in values.dims}
-    texts = [name for name, values in whole.data_vars.items() if "window" not in values.dims]
-    whole = whole.assign({name: whole[name].expand_dims("text") for name in texts})
-    if {"profile", "band_sum"} <= set(whole):
-        whole["profile"] = profile_of(whole)
-    window = {
-        f"{OF_WINDOW}{name}": ("window", results[name].values)
+            variables[f"{DRAWN}{name}"] = results.variables[name].isel(text=drawn)
+    variables[f"{DRAWN}length"] = results.variables["length"][drawn]
+    variables["window_count"] = xr.Variable((), results.sizes["text"])
+    whole = {
+        name: values if "window" in values.dims else values.set_dims(("text", *values.dims))
+        for name, values in variables.items()
+    } | {
+        f"{OF_WINDOW}{name}": xr.Variable("window", results.variables[name].values)
         for name in ("length", "source", "start", "by")
         if name in results.variables
     }
+    coordinates = {name: values for name, values in results.coords.items() if "text" not in values.dims}
     of_first = {
-        name: ("text", results[name].values[:1])
+        name: ("text", results.variables[name].values[:1])
         for name in ("source", "start", "by")
         if name in results.coords
     }
-    return whole.assign_coords(
-        dict(kept) | {"text": [number], **of_first, "window": results.text.values}
-    ).assign(window)
+    coordinates |= {"text": [number], **of_first, "window": results.text.values}
+    pool = xr.Dataset(whole, coordinates)
+    if {"profile", "band_sum"} <= set(pool):
+        pool["profile"] = profile_of(pool)
+    return pool
 
 
-def _weighted(values: xr.DataArray, weights: xr.DataArray) -> xr.DataArray:
+def _weighted(values: xr.Variable, weights: xr.Variable) -> xr.Variable:
     """Mean over windows; NaN stays where it is in any of them."""
-    total = weights.sum("text")
-    mean = (values.drop_vars([*values.coords]) * weights).sum("text", skipna=False) / total
-    dims = [dim for dim in values.dims if dim != "text"]
-    return mean.transpose(*dims).assign_attrs(values.attrs)
+    mean = (values * weights).sum("text", skipna=False) / weights.sum("text")
+    return _like(mean, values)
 
 
-def _weighted_where_known(values: xr.DataArray, weights: xr.DataArray) -> xr.DataArray:
+def _weighted_where_known(values: xr.Variable, weights: xr.Variable) -> xr.Variable:
     """Mean over the windows that have it; NaN where none has."""
-    known = weights.where(values.notnull(), 0)
+    known = _where(values.notnull(), weights)
     total = known.sum("text")
-    mean = (values.fillna(0) * known).sum("text") / total.where(total > 0)
-    return mean.transpose(*(dim for dim in values.dims if dim != "text")).assign_attrs(values.attrs)
+    return _like((values.fillna(0) * known).sum("text") / total.where(total > 0), values)
+
+
+def _where(condition: xr.Variable, values: xr.Variable) -> xr.Variable:
+    """Values where the condition holds, and 0 elsewhere."""
+    return values.where(condition, 0)  # pyright: ignore[reportArgumentType] it takes numbers too
+
+
+def _like(mean: xr.Variable, values: xr.Variable) -> xr.Variable:
+    """With their dimensions in order, and their attributes."""
+    mean = mean.transpose(*(dim for dim in values.dims if dim != "text"))
+    mean.attrs = values.attrs
+    return mean
 
 
 def _with_columns_left(results: xr.Dataset) -> xr.Dataset:
