@@ -53,6 +53,21 @@ def test_an_update_in_parts_is_one_of_the_whole_batch(tmp_path):
         torch.testing.assert_close(found[1], gradients, atol=1e-6, rtol=1e-4)
 
 
+@pytest.mark.parametrize("model", ["transformer", "recurrent", "masked-lm"])
+def test_r_drop_is_of_what_dropout_makes_differ(model, tmp_path):
+    def loss_and_gradients(**settings):
+        folder = tmp_path / "-".join(map(str, settings.values()))
+        return first_update(folder, model=model, clip=1e9, **settings)[:2]
+
+    loss, gradients = loss_and_gradients(dropout=0.0)
+    again = loss_and_gradients(dropout=0.0, r_drop=5.0)
+    assert again[0] == pytest.approx(loss, rel=1e-6)
+    torch.testing.assert_close(again[1], gradients, atol=1e-6, rtol=1e-4)
+    least, one, two = (loss_and_gradients(dropout=0.3, r_drop=weight)[0] for weight in (1e-9, 5.0, 10.0))
+    assert one > least * (1 + 1e-3)
+    assert two - least == pytest.approx(2 * (one - least), rel=1e-3)
+
+
 def test_bfloat16_is_of_products_alone(tmp_path, monkeypatch):
     losses = {}
     for precision in ("float32", "bfloat16"):
