@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from threading import Barrier
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -17,10 +17,13 @@ from torch import Tensor
 
 from attnscope.attention._call import AttentionCall, Need, RowMeasures
 from attnscope.attention._finite import told
-from attnscope.attention._tiles import KEY_TILE, QUERY_TILE, Operands, Sums, add_weighted, adjust, marked_keys
+from attnscope.attention._tiles import KEY_TILE, QUERY_TILE, Operands, Sums, add_weighted, adjust
+
+if TYPE_CHECKING:
+    from attnscope.attention._compiled import CompiledRows
 
 _LEAST = float(torch.finfo(torch.float32).min)
-_FEW_ROWS = 1 << 15  # whose sums one thread finishes sooner than several that must be woken
+_FEW = 32  # marked keys of a tile, which are faster picked out than multiplied with all others
 
 
 def compiled_tiles(call: AttentionCall, need: Need) -> tuple[Tensor, RowMeasures]:
@@ -46,13 +49,41 @@ def _shows_scores(call: AttentionCall) -> bool:
 
 
 def _tiles_by_head(call: AttentionCall, need: Need) -> tuple[Tensor, RowMeasures]:
-    sums = Sums.empty(call, need, torch.float32)
+    from attnscope.attention._compiled import CompiledRows  # numba is loaded when it is first needed
+
+    sums, shape = Sums.empty(call, need, torch.float32), call.query.shape[:-1]
+    columns = sums.output.new_zeros(*shape, 0) if sums.columns is None else sums.columns
+    measures = torch.empty(7, *shape, dtype=torch.float64)
+    weighted = torch.empty(columns.shape, dtype=torch.float64)
+    rows = CompiledRows(
+        [_of_rows(each) for each in sums.state.parts()],
+        *map(_of_rows, (sums.output, columns)),
+        measures.flatten(1).numpy(),
+        _of_rows(weighted),
+        need.bins,
+    )
     parts, least = _parts(call, need, sums), _LEAST if _shows_scores(call) else -math.inf
-    _in_threads(range(len(parts)), lambda number: _attend(parts[number], call, least, need.bins))
-    if sums.state.total.numel() > _FEW_ROWS:
-        return sums.finish(call)
-    with _one_thread():
-        return sums.finish(call)
+    _in_threads(range(len(parts)), lambda number: _attend(parts[number], rows, call, least))
+    log_sum_exp, mass, entropy, mean_offset, offset_variance, largest, collision = measures.unbind()
+    state = sums.state
+    return sums.output.to(call.query.dtype), RowMeasures(
+        log_sum_exp=log_sum_exp,
+        mass=mass,
+        entropy=entropy,
+        mean_offset=mean_offset,
+        offset_variance=offset_variance,
+        largest=largest,
+        largest_key=state.largest_key[..., 0].double() if state.largest_key.shape[-1] else None,
+        collision=collision,
+        band=state.band if state.band.shape[-1] else None,
+        bins=state.bins if state.bins.shape[-1] else None,
+        columns=None if sums.columns is None else weighted,
+    )
+
+
+def _of_rows(tensor: Tensor) -> np.ndarray:
+    """The same memory, ``(row, ...)``."""
+    return tensor.flatten(0, 2).numpy()
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,21 +94,25 @@ class _Part:
 
     Attributes
     ----------
-    query, output, column_sums, state, bounds
-        Of each block: queries, ``(..., query, width)``; sums of values and of columns; the running sums, and what the
-        queries may look at, with the rows of all heads one after the other.
+    top
+        The first of its rows among those of all heads.
+    query, output, column_sums, bounds
+        Of each block: queries, ``(..., query, width)``; sums of values and of columns; what the queries may look at,
+        with the rows of all heads one after the other.
     key, value, columns, marked
         Of each tile: keys, ``(..., width, key)``; values; columns ``(key, column)`` and which keys have any.
     shared
         Which of these heads of keys each head of the part reads; None where each reads its own.
     mask, bias
         Of the part, ``(..., query, key)``.
+    sinks
+        Of its heads.
     """
 
+    top: int
     query: Sequence[Tensor]
     output: Sequence[Tensor]
     column_sums: Sequence[Tensor]
-    state: Sequence[Sequence[np.ndarray]]
     bounds: Sequence[_Bounds]
     key: Sequence[Tensor]
     value: Sequence[Tensor]
@@ -86,47 +121,64 @@ class _Part:
     marked: Sequence[Tensor | None]
     mask: Tensor | None
     bias: Tensor | None
+    sinks: np.ndarray | None
 
 
 def _parts(call: AttentionCall, need: Need, sums: Sums) -> list[_Part]:
     """All heads of all texts."""
-    tiles = heads_of_tiles(call)
-    places = [(text, heads) for text in range(len(call.query)) for heads in tiles]
-    of_part = sums.tiles([1 if isinstance(heads, int) else heads.stop - heads.start for heads in tiles])
-    blocks = [slice(first, first + QUERY_TILE) for first in range(0, call.query.shape[2], QUERY_TILE)]
-    columns = [None] * len(call.query) if need.columns is None else [own.float() for own in need.columns]
-    marked = [None if own is None else marked_keys(own) for own in columns]
-    keys_of_tiles = call.key.transpose(-2, -1).split(KEY_TILE, -1), call.value.split(KEY_TILE, -2)
-    bounds_of: dict[tuple[int, int], list[_Bounds]] = {}
+    tiles, (texts, count, queries) = heads_of_tiles(call), call.query.shape[:-1]
+    blocks = [slice(first, first + QUERY_TILE) for first in range(0, queries, QUERY_TILE)]
+    query, output = (side.split(QUERY_TILE, -2) for side in (call.query, sums.output))
+    column_sums = () if sums.columns is None else sums.columns.split(QUERY_TILE, -2)
+    key, value = call.key.transpose(-2, -1).split(KEY_TILE, -1), call.value.split(KEY_TILE, -2)
+    sinks = None if call.sinks is None else call.sinks.double().numpy()
     made: list[_Part] = []
-    for (text, heads), part in zip(places, of_part, strict=True):
-        together = 1 if isinstance(heads, int) else heads.stop - heads.start
-        if (text, together) not in bounds_of:
-            bounds_of[text, together] = _bounds(call, text, together, blocks)
-        key_heads, shared = _key_heads(call, heads)
-        key, value = ([tile[text][key_heads] for tile in side] for side in keys_of_tiles)
-        state = [each.numpy() for each in part.state.parts()]
-        own, at = columns[text], marked[text]
-        of_blocks = [
-            [_rows(each, block, several=not isinstance(heads, int)) for each in state] for block in blocks
-        ]
-        made.append(
-            _Part(
-                query=call.query[text, heads].split(QUERY_TILE, -2),
-                output=part.output.split(QUERY_TILE, -2),
-                column_sums=() if part.columns is None else part.columns.split(QUERY_TILE, -2),
-                state=of_blocks,
-                bounds=bounds_of[text, together],
-                key=key,
-                value=value,
-                shared=shared,
-                columns=() if own is None else own.split(KEY_TILE),
-                marked=() if at is None else at,
-                mask=None if call.is_contiguous else _own(call.mask, text, heads),
-                bias=_own(call.bias, text, heads),
+    for text in range(texts):
+        columns = call.query.new_empty(0, 0) if need.columns is None else need.columns[text].float()
+        of_tiles, marked = columns.split(KEY_TILE), _marked_keys(columns)
+        bounds_of = {together: _bounds(call, text, together, blocks) for together in {*map(_size, tiles)}}
+        for heads in tiles:
+            first = heads if isinstance(heads, int) else heads.start
+            key_heads, shared = _key_heads(call, heads)
+            made.append(
+                _Part(
+                    top=(text * count + first) * queries,
+                    query=[block[text, heads] for block in query],
+                    output=[block[text, heads] for block in output],
+                    column_sums=[block[text, heads] for block in column_sums],
+                    bounds=bounds_of[_size(heads)],
+                    key=[tile[text, key_heads] for tile in key],
+                    value=[tile[text, key_heads] for tile in value],
+                    shared=shared,
+                    columns=of_tiles,
+                    marked=marked,
+                    mask=None if call.is_contiguous else _own(call.mask, text, heads),
+                    bias=_own(call.bias, text, heads),
+                    sinks=None if sinks is None else sinks[first : first + _size(heads)],
+                )
             )
-        )
     return made
+
+
+def _marked_keys(columns: Tensor) -> tuple[Tensor | None, ...]:
+    """Of each tile of keys those of which a column is not 0, ``(key, column)``; None where they are many.
+
+    Examples
+    --------
+    >>> columns = torch.zeros(600, 2)
+    >>> columns[[3, 7], 1] = 1.0
+    >>> [None if at is None else at.tolist() for at in _marked_keys(columns)]
+    [[3, 7], []]
+    >>> _marked_keys(torch.ones(600, 1))
+    (None, None)
+    """
+    tiles = (columns != 0).any(-1).split(KEY_TILE)
+    places = (tile.nonzero()[:, 0] for tile in tiles)
+    return tuple(at if len(at) <= _FEW else None for at in places)
+
+
+def _size(heads: int | slice) -> int:
+    return 1 if isinstance(heads, int) else heads.stop - heads.start
 
 
 @dataclass(frozen=True, eq=False)
@@ -153,18 +205,10 @@ def _bounds(call: AttentionCall, text: int, together: int, blocks: Sequence[slic
     ]
 
 
-def _rows(state: np.ndarray, block: slice, *, several: bool) -> np.ndarray:
-    """The rows of a block, those of all heads one after the other; shared with the whole."""
-    if several:  # which are one block
-        return state.reshape(state.shape[0] * state.shape[1], *state.shape[2:])
-    return state[block]
-
-
-def _attend(part: _Part, call: AttentionCall, least: float, bins: tuple[int, ...]) -> None:
-    """Attend for one part, tile by tile, adding up in its sums, which are empty."""
-    from attnscope.attention._compiled import absorb_compiled  # numba is loaded when it is first needed
-
+def _attend(part: _Part, into: CompiledRows, call: AttentionCall, least: float) -> None:
+    """Attend for one part, tile by tile, adding up in its sums, which are empty, and finish these."""
     key, value = (_single(side, part.shared) for side in (part.key, part.value))
+    top = part.top
     for block, given in enumerate(part.query):
         query = given.float() * call.scale
         bounds = part.bounds[block]
@@ -175,7 +219,7 @@ def _attend(part: _Part, call: AttentionCall, least: float, bins: tuple[int, ...
             torch.matmul(query, key[tile], out=scores)
             keys = slice(tile * KEY_TILE, tile * KEY_TILE + scores.shape[-1])
             adjust(scores, call.softcap, part.bias, part.mask, rows, keys)
-            factor = absorb_compiled(scores, part.state[block], bounds.of_rows, bins, keys.start, least)
+            factor = into.absorb(scores, bounds.of_rows, top, keys.start, least)
             rescale = None if tile == leftmost else factor.view(*scores.shape[:-1], 1)
             add_weighted(part.output[block], rescale, scores, value[tile])
             if part.column_sums:
@@ -183,6 +227,8 @@ def _attend(part: _Part, call: AttentionCall, least: float, bins: tuple[int, ...
                 if at is not None:  # first and special tokens: most tiles have none
                     weights, columns = scores[..., at], columns[at]
                 add_weighted(part.column_sums[block], rescale, weights, columns)
+        into.finish(bounds.of_rows, top, part.sinks)
+        top += len(bounds.of_rows[0])
 
 
 def _single(tiles: Sequence[Tensor], shared: list[int] | None) -> Sequence[Tensor]:
@@ -272,18 +318,11 @@ def _in_threads(numbers: range, work: Callable[[int], None]) -> None:
         for number in numbers:
             in_thread(number)
         return
-    with _one_thread():  # MKL has one setting for all threads: each would split its products once more
+    count = torch.get_num_threads()
+    torch.set_num_threads(1)  # MKL has one setting for all threads: each would split its products once more
+    try:
         for _ in pool.map(in_thread, numbers):
             pass
-
-
-@contextmanager
-def _one_thread() -> Generator[None]:
-    """PyTorch on one thread within."""
-    count = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
     finally:
         torch.set_num_threads(count)
 

@@ -10,6 +10,7 @@ and exp is a polynomial.
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -21,6 +22,7 @@ from torch import Tensor
 from attnscope.attention._bins import segments
 
 _F = np.float32
+Bounds = tuple[np.ndarray, np.ndarray, np.ndarray]
 _OPTIONS = {
     "nogil": True,
     "cache": True,
@@ -146,6 +148,15 @@ def _add_bins(row, first, last, p, zero, edges, into):
 
 
 @njit(**_OPTIONS)
+def _row_exp(row, level, factor):
+    """Replace scores by weights, exp(score - level)."""
+    for j in range(row.shape[0]):
+        distance = row[j] - level
+        p = _exp(_maximum(distance, _F(-87))) if distance > _F(-87) else _F(0)
+        row[j] = p * factor
+
+
+@njit(**_OPTIONS)
 def _absorb(
     scores,
     start,
@@ -153,6 +164,7 @@ def _absorb(
     own,
     column,
     index,
+    top,
     maximum,
     total,
     score,
@@ -169,22 +181,23 @@ def _absorb(
     queries, keys = scores.shape
     reach = band.shape[1] // 2
     for i in range(queries):
+        at_row = top + i
         first = min(max(start[i] - column, 0), keys)
         last = max(min(stop[i] - column, keys), first)
         row = scores[i, first:last]
-        old = maximum[i]
+        old = maximum[at_row]
         new = max(old, _row_maximum(row, least))
         if abs(new) == np.inf:  # nothing seen yet; or infinity, after which there are no weights
             scores[i, :] = _F(0)
             factor[i] = _F(1)
-            maximum[i] = new
+            maximum[at_row] = new
             continue
         if largest_key.shape[1] and new > old:
-            largest_key[i, 0] = column + np.int64(_first_with(row, new, index[first:last]))
+            largest_key[at_row, 0] = column + np.int64(_first_with(row, new, index[first:last]))
         if band.shape[1]:
             at = own[i] - reach - column  # column of the first offset, in this tile
             for t in range(max(0, first - at), min(band.shape[1], last - at)):
-                band[i, t] = scores[i, at + t]
+                band[at_row, t] = scores[i, at + t]
         p, p_score, p_square, p_index = _row_sums(row, new, index[first:last])
         scores[i, :first] = _F(0)
         scores[i, last:] = _F(0)
@@ -193,58 +206,151 @@ def _absorb(
         rescale = math.exp(np.float64(old) - np.float64(new))
         factor[i] = rescale
         if bins.shape[1]:
-            bins[i] *= _F(rescale)
-            _add_bins(scores[i], first, last, p, own[i] - column, edges, bins[i])
-        before = total[i] * rescale
+            bins[at_row] *= _F(rescale)
+            _add_bins(scores[i], first, last, p, own[i] - column, edges, bins[at_row])
+        before = total[at_row] * rescale
         if before > 0:
-            score[i] = rescale * (score[i] + (np.float64(old) - np.float64(new)) * total[i])
-        score[i] += p_score
-        square[i] = square[i] * rescale * rescale + p_square
-        total[i] = before + p
-        jump = np.float64(local) + column - mean[i]
-        share = p / total[i]
-        spread[i] = spread[i] * rescale + local_spread + jump * jump * before * share
-        mean[i] += jump * share
-        maximum[i] = new
+            score[at_row] = rescale * (score[at_row] + (np.float64(old) - np.float64(new)) * total[at_row])
+        score[at_row] += p_score
+        square[at_row] = square[at_row] * rescale * rescale + p_square
+        total[at_row] = before + p
+        jump = np.float64(local) + column - mean[at_row]
+        share = p / total[at_row]
+        spread[at_row] = spread[at_row] * rescale + local_spread + jump * jump * before * share
+        mean[at_row] += jump * share
+        maximum[at_row] = new
+
+
+@njit(**_OPTIONS | {"fastmath": False})  # rows that are NaN stay so
+def _finish(
+    start,
+    stop,
+    own,
+    top,
+    sinks,
+    maximum,
+    total,
+    score,
+    square,
+    mean,
+    spread,
+    _largest_key,
+    band,
+    bins,
+    output,
+    columns,
+    log_sum_exp,
+    mass,
+    entropy,
+    mean_offset,
+    variance,
+    largest,
+    collision,
+    weighted,
+):
+    for i in range(len(start)):
+        at = top + i
+        there = maximum[at] != -np.inf
+        whole = total[at] if there else 1.0
+        log_whole = np.log(whole)
+        level = np.float64(maximum[at]) + log_whole
+        if sinks.shape[0]:
+            level = np.logaddexp(level, sinks[i * sinks.shape[0] // len(start)])
+            mass[at] = np.exp(np.float64(maximum[at]) + log_whole - level) if there else 0.0
+        else:
+            mass[at] = level - level + 1.0 if there else 0.0  # NaN where the level is
+        log_sum_exp[at] = level
+        share = mass[at] / whole
+        most = np.log(max(stop[i] - start[i], 1))  # of the keys that may be seen
+        entropy[at] = mass[at] * min(max(log_whole - score[at] / whole, 0.0), most)
+        if sinks.shape[0] and mass[at] > 0:
+            entropy[at] -= mass[at] * np.log(mass[at])
+        mean_offset[at] = mean[at] - own[i] if there else 0.0
+        variance[at] = spread[at] / whole
+        largest[at] = share if there else 0.0
+        collision[at] = square[at] * share**2
+        for column in range(weighted.shape[1]):
+            weighted[at, column] = columns[at, column] * share
+        single = _F(share)
+        for column in range(output.shape[1]):
+            output[at, column] *= single
+        for place in range(bins.shape[1]):
+            bins[at, place] *= single
+        if abs(level) == np.inf or not there:
+            band[at] = _F(0)
+        elif np.isnan(level):
+            band[at] = _F(np.nan)
+        else:
+            _row_exp(band[at], _F(level), _F(1))
 
 
 _INDEX = np.arange(4096, dtype=np.float32)
+_NO_SINKS = np.zeros(0)
 
 
-def absorb_compiled(
-    scores: Tensor,
-    state: Sequence[np.ndarray],
-    bounds: tuple[np.ndarray, np.ndarray, np.ndarray],
-    bins: tuple[int, ...],
-    column: int,
-    least: float,
-) -> Tensor:
-    """Absorb a tile of one head, ``(query, key)``, or of some, whose rows follow each other: float32, on the CPU.
+@dataclass(frozen=True, eq=False)
+class CompiledRows:
+    """All rows of a call one after the other, as the compiled pass adds them up: those of a head follow each other.
 
-    Leaves exp(score - maximum) in the place of the scores.
-
-    Parameters
+    Attributes
     ----------
-    scores
-        Of the tile.
     state
         Fields of `TileState` in their order, each of all rows.
-    bounds
-        First key of each row, the one after its last, and its own place.
-    bins, column
-        As in `Need`; the first key of the tile.
-    least
-        Scores below it, and NaN, make their row NaN.
-
-    Returns
-    -------
-    Tensor
-        ``(row,)``: the factor by which earlier sums were rescaled.
+    output, columns
+        Sums of values and of columns, ``(row, ...)``.
+    measures
+        To be filled by `finish`, float64: `RowMeasures` from ``log_sum_exp`` to ``collision``, without the key.
+    weighted
+        To be filled by `finish`, ``(row, column)``, float64.
+    bins
+        As in `Need`.
     """
-    factor = np.empty(len(bounds[0]), _F)
-    rows = scores.numpy().reshape(-1, scores.shape[-1])
-    _absorb(rows, *bounds, column, _INDEX, *state, segments(bins), factor, _F(least))
-    return torch.from_numpy(factor)
+
+    state: Sequence[np.ndarray]
+    output: np.ndarray
+    columns: np.ndarray
+    measures: Sequence[np.ndarray]
+    weighted: np.ndarray
+    bins: tuple[int, ...]
+
+    def absorb(self, scores: Tensor, bounds: Bounds, top: int, column: int, least: float) -> Tensor:
+        """Absorb a tile of one head, ``(query, key)``, or of some, whose rows follow each other.
+
+        Leaves exp(score - maximum) in the place of the scores.
+
+        Parameters
+        ----------
+        scores
+            Of the tile, float32.
+        bounds
+            First key of each row, the one after its last, and its own place.
+        top, column
+            The first row, and the first key, of the tile.
+        least
+            Scores below it, and NaN, make their row NaN.
+
+        Returns
+        -------
+        Tensor
+            ``(row,)``: the factor by which earlier sums were rescaled.
+        """
+        factor = np.empty(len(bounds[0]), _F)
+        rows = scores.numpy().reshape(-1, scores.shape[-1])
+        _absorb(rows, *bounds, column, _INDEX, top, *self.state, segments(self.bins), factor, _F(least))
+        return torch.from_numpy(factor)
+
+    def finish(self, bounds: Bounds, top: int, sinks: np.ndarray | None) -> None:
+        """Turn the sums of some rows into weights, as `Sums.finish` does; `sinks` are those of their heads."""
+        _finish(
+            *bounds,
+            top,
+            _NO_SINKS if sinks is None else sinks,
+            *self.state,
+            self.output,
+            self.columns,
+            *self.measures,
+            self.weighted,
+        )
 
 
 @njit(**_OPTIONS)
@@ -313,15 +419,6 @@ def band_compiled(
     `level` is the log-sum-exp of each row, infinity for rows to leave out.
     """
     _band(*(tensor.numpy() for tensor in (query, key, start, stop, level, band)))
-
-
-@njit(**_OPTIONS)
-def _row_exp(row, level, factor):
-    """Replace scores by weights, exp(score - level)."""
-    for j in range(row.shape[0]):
-        distance = row[j] - level
-        p = _exp(_maximum(distance, _F(-87))) if distance > _F(-87) else _F(0)
-        row[j] = p * factor
 
 
 @njit(**_OPTIONS)

@@ -6,7 +6,8 @@ added to running sums; when a later tile brings a larger score, the sums are res
 biases and arbitrary masks change a tile of scores before it is absorbed, so all of them are exact.
 
 Two functions absorb a tile: `absorb` below, in PyTorch, on any device and in any float type, and its compiled twin in
-`_compiled`, which reads each score once while it is in the processor's cache, and which `_by_head` calls.
+`_compiled`, which reads each score once while it is in the processor's cache, and which `_by_head` calls; so for
+`Sums.finish`.
 """
 
 from __future__ import annotations
@@ -24,10 +25,9 @@ from attnscope.attention._call import AttentionCall, Need, RowMeasures
 from attnscope.attention._finite import told
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
 QUERY_TILE, KEY_TILE = 512, 512  # 1 MiB of float32 scores: a usual second-level cache
-_FEW = 32  # marked keys of a tile, which are faster picked out than multiplied with all others
 PLAIN_TILE = 1 << 24  # scores in one tile of the batched pass
 
 
@@ -200,23 +200,6 @@ def sweep(operands: Operands, rows: range, into: Sums) -> None:
             add_weighted(sums.columns, rescale, scores, operands.columns[..., keys, :])
 
 
-def marked_keys(columns: Tensor) -> tuple[Tensor | None, ...]:
-    """Of each tile of keys those of which a column is not 0, ``(key, column)``; None where they are many.
-
-    Examples
-    --------
-    >>> columns = torch.zeros(600, 2)
-    >>> columns[[3, 7], 1] = 1.0
-    >>> [None if at is None else at.tolist() for at in marked_keys(columns)]
-    [[3, 7], []]
-    >>> marked_keys(torch.ones(600, 1))
-    (None, None)
-    """
-    tiles = (columns != 0).any(-1).split(KEY_TILE)
-    places = (tile.nonzero()[:, 0] for tile in tiles)
-    return tuple(at if len(at) <= _FEW else None for at in places)
-
-
 def add_weighted(total: Tensor, rescale: Tensor | None, weights: Tensor, values: Tensor) -> None:
     """Rescale what was added before, if anything was, and add the weighted sums of a tile."""
     if rescale is not None:
@@ -253,20 +236,6 @@ class Sums:
         """A part of it, or another shape: whatever is added there is added to the whole."""
         columns = None if self.columns is None else cut(self.columns)
         return Sums(cut(self.output), columns, self.state.view(cut))
-
-    def tiles(self, heads: Sequence[int]) -> list[Sums]:
-        """The parts of so many heads each, text after text; where all have one head, without its dimension."""
-
-        def cut(tensor: Tensor) -> Sequence[Tensor]:
-            flat = tensor.flatten(0, 1)
-            return flat.unbind() if max(heads) == 1 else flat.split([*heads] * len(tensor))
-
-        output, *state = map(cut, (self.output, *self.state.parts()))
-        columns = [None] * len(output) if self.columns is None else cut(self.columns)
-        return [
-            Sums(of_output, of_columns, TileState(*of_state))
-            for of_output, of_columns, *of_state in zip(output, columns, *state, strict=True)
-        ]
 
     def rows(self, block: slice) -> Sums:
         """The part of some queries."""
