@@ -269,20 +269,35 @@ def test_what_is_strange_in_one_tile_is_known_after_the_others(engine):
     n = 1100  # three tiles on either side
     q, k, v = (draw(1, 2, n, 8, seed=seed) for seed in range(3))
     clean = AttentionCall(q, k, v, 0.3, causal=True)
-    key, value = k.clone(), v.clone()
-    key[0, 0, 600] = NAN
-    value[0, 1, 600] = NAN
-    output, rows = measured_without_columns(replace(clean, key=key, value=value), engine)
     expected, of_clean = measured_without_columns(clean, engine)
-    assert bool(output[0, :, 600:].isnan().all())
-    assert torch.equal(output[0, :, :600], expected[0, :, :600])
-    assert bool(rows.band[0, 0, 600:].isnan().all())
-    assert torch.equal(rows.band[0, 1], of_clean.band[0, 1])
+    for side, head in (("key", 0), ("value", 1)):  # apart: each must be seen without the other
+        strange = getattr(clean, side).clone()
+        strange[0, head, 600] = NAN
+        output, rows = measured_without_columns(replace(clean, **{side: strange}), engine)
+        lost = output.isnan().all(-1)[0]
+        assert bool(lost[head, 600:].all())
+        assert lost.sum() == n - 600
+        assert torch.equal(output[0][~lost], expected[0][~lost])
+        expected_band = of_clean.band.clone()
+        if side == "key":
+            expected_band[0, 0, 600:] = NAN
+        torch.testing.assert_close(rows.band, expected_band, rtol=0, atol=0, equal_nan=True)
     if engine != "fused":
         bias = torch.zeros(1, 1, n, n)
         bias[..., 1050, 10], bias[..., 40, 30] = NAN, INF
         lost = measured_without_columns(replace(clean, bias=bias), engine)[1].entropy.isnan()
         assert lost.nonzero()[:, 1:].tolist() == [[0, 40], [0, 1050], [1, 40], [1, 1050]]
+
+
+def test_a_strange_key_is_known_where_values_have_no_width():
+    q, k, v = (draw(1, 2, 700, 8, seed=seed) for seed in range(3))
+    k[0, 1, 690] = NAN
+    for engine in ("plain", "compiled"):
+        rows = measure(AttentionCall(q, k, v[..., :0], 0.3), Need(band=2, entropy=True), engine=engine)[1]
+        for name in ("log_sum_exp", "mass", "entropy", "band"):
+            lost = getattr(rows, name).isnan().flatten(3) if name == "band" else getattr(rows, name).isnan()
+            assert bool(lost[0, 1].all())
+            assert not bool(lost[0, 0].any())
 
 
 def measured_without_columns(call, engine):

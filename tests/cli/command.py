@@ -11,7 +11,7 @@ import typer
 
 from attnscope.cli import main
 
-_of_app = cache(typer.main.get_command)  # typer makes it anew for each call, which a process never does twice
+_of_app = cache(typer.main.get_command)  # typer makes it anew for each call, which a real process does once
 
 
 def attnscope(*arguments, cwd, stdin=""):

@@ -49,11 +49,14 @@ def _shows_scores(call: AttentionCall) -> bool:
 
 
 def _tiles_by_head(call: AttentionCall, need: Need) -> tuple[Tensor, RowMeasures]:
-    from attnscope.attention._compiled import CompiledRows  # numba is loaded when it is first needed
+    from attnscope.attention._compiled import (
+        MEASURES,
+        CompiledRows,
+    )  # numba is loaded when it is first needed
 
     sums, shape = Sums.empty(call, need, torch.float32), call.query.shape[:-1]
     columns = sums.output.new_zeros(*shape, 0) if sums.columns is None else sums.columns
-    measures = torch.empty(7, *shape, dtype=torch.float64)
+    measures = torch.empty(len(MEASURES), *shape, dtype=torch.float64)
     weighted = torch.empty(columns.shape, dtype=torch.float64)
     rows = CompiledRows(
         [_of_rows(each) for each in sums.state.parts()],
@@ -64,17 +67,10 @@ def _tiles_by_head(call: AttentionCall, need: Need) -> tuple[Tensor, RowMeasures
     )
     parts, least = _parts(call, need, sums), _LEAST if _shows_scores(call) else -math.inf
     _in_threads(range(len(parts)), lambda number: _attend(parts[number], rows, call, least))
-    log_sum_exp, mass, entropy, mean_offset, offset_variance, largest, collision = measures.unbind()
     state = sums.state
     return sums.output.to(call.query.dtype), RowMeasures(
-        log_sum_exp=log_sum_exp,
-        mass=mass,
-        entropy=entropy,
-        mean_offset=mean_offset,
-        offset_variance=offset_variance,
-        largest=largest,
+        **dict(zip(MEASURES, measures.unbind(), strict=True)),
         largest_key=state.largest_key[..., 0].double() if state.largest_key.shape[-1] else None,
-        collision=collision,
         band=state.band if state.band.shape[-1] else None,
         bins=state.bins if state.bins.shape[-1] else None,
         columns=None if sums.columns is None else weighted,
@@ -131,7 +127,7 @@ def _parts(call: AttentionCall, need: Need, sums: Sums) -> list[_Part]:
     query, output = (side.split(QUERY_TILE, -2) for side in (call.query, sums.output))
     column_sums = () if sums.columns is None else sums.columns.split(QUERY_TILE, -2)
     key, value = call.key.transpose(-2, -1).split(KEY_TILE, -1), call.value.split(KEY_TILE, -2)
-    sinks = None if call.sinks is None else call.sinks.double().numpy()
+    sinks = None if call.sinks is None else call.sinks.detach().double().numpy()
     made: list[_Part] = []
     for text in range(texts):
         columns = call.query.new_empty(0, 0) if need.columns is None else need.columns[text].float()

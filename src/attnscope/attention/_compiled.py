@@ -258,7 +258,7 @@ def _finish(
             level = np.logaddexp(level, sinks[i * sinks.shape[0] // len(start)])
             mass[at] = np.exp(np.float64(maximum[at]) + log_whole - level) if there else 0.0
         else:
-            mass[at] = level - level + 1.0 if there else 0.0  # NaN where the level is
+            mass[at] = level - level + 1.0 if there else 0.0  # NaN unless the level is finite
         log_sum_exp[at] = level
         share = mass[at] / whole
         most = np.log(max(stop[i] - start[i], 1))  # of the keys that may be seen
@@ -267,7 +267,7 @@ def _finish(
             entropy[at] -= mass[at] * np.log(mass[at])
         mean_offset[at] = mean[at] - own[i] if there else 0.0
         variance[at] = spread[at] / whole
-        largest[at] = share if there else 0.0
+        largest[at] = share
         collision[at] = square[at] * share**2
         for column in range(weighted.shape[1]):
             weighted[at, column] = columns[at, column] * share
@@ -276,9 +276,9 @@ def _finish(
             output[at, column] *= single
         for place in range(bins.shape[1]):
             bins[at, place] *= single
-        if abs(level) == np.inf or not there:
+        if not there:
             band[at] = _F(0)
-        elif np.isnan(level):
+        elif not np.isfinite(level):
             band[at] = _F(np.nan)
         else:
             _row_exp(band[at], _F(level), _F(1))
@@ -286,6 +286,15 @@ def _finish(
 
 _INDEX = np.arange(4096, dtype=np.float32)
 _NO_SINKS = np.zeros(0)
+MEASURES = (
+    "log_sum_exp",
+    "mass",
+    "entropy",
+    "mean_offset",
+    "offset_variance",
+    "largest",
+    "collision",
+)  # of `RowMeasures`, in the order in which `_finish` fills them
 
 
 @dataclass(frozen=True, eq=False)
@@ -295,11 +304,11 @@ class CompiledRows:
     Attributes
     ----------
     state
-        Fields of `TileState` in their order, each of all rows.
+        Fields of `TileState` in their order, each of all rows. `finish` turns ``band`` and ``bins`` into weights.
     output, columns
-        Sums of values and of columns, ``(row, ...)``.
+        Sums of values and of columns, ``(row, ...)``. `finish` divides the output by the sum of the weights.
     measures
-        To be filled by `finish`, float64: `RowMeasures` from ``log_sum_exp`` to ``collision``, without the key.
+        To be filled by `finish`, ``(measure, row)``, float64: `MEASURES`.
     weighted
         To be filled by `finish`, ``(row, column)``, float64.
     bins
@@ -309,7 +318,7 @@ class CompiledRows:
     state: Sequence[np.ndarray]
     output: np.ndarray
     columns: np.ndarray
-    measures: Sequence[np.ndarray]
+    measures: np.ndarray
     weighted: np.ndarray
     bins: tuple[int, ...]
 

@@ -50,7 +50,7 @@ def told(
     safe = call.sinks is None or bool((call.sinks < torch.inf).all())
     if safe and (shows_scores or _has_finite_scores(call)):
         output, rows = run(call, need)
-        if bool(magnitude(output) < torch.inf):
+        if bool(magnitude(output if output.numel() else rows.mass) < torch.inf):  # values may have no width
             return output, rows
     return _repaired(run, call, need, wide)
 

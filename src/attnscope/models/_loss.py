@@ -47,6 +47,18 @@ def mean_cross_entropy(
     return total if count is None else total / count
 
 
+def both_passes(*batch: Tensor) -> tuple[Tensor, ...]:
+    """A batch twice, one after the other, for the two passes of R-Drop.
+
+    Examples
+    --------
+    >>> both_passes(torch.tensor([[5, 6]]))
+    (tensor([[5, 6],
+            [5, 6]]),)
+    """
+    return tuple(torch.cat([tensor, tensor]) for tensor in batch)
+
+
 def smoothed_cross_entropy(
     hidden: Float[Tensor, "token width"],
     weight: Float[Tensor, "vocabulary width"],

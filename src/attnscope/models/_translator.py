@@ -14,7 +14,13 @@ from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput
 
 from attnscope.models._arguments import refuse_unheeded
 from attnscope.models._init import init_weights
-from attnscope.models._loss import IGNORED, mean_cross_entropy, shift_right, smoothed_cross_entropy
+from attnscope.models._loss import (
+    IGNORED,
+    both_passes,
+    mean_cross_entropy,
+    shift_right,
+    smoothed_cross_entropy,
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -134,7 +140,12 @@ class Translator(PreTrainedModel, GenerationMixin):
         smoothing: float = 0.0,
         r_drop: float = 0.0,
     ) -> Float[Tensor, ""]:
-        """Loss summed over the target tokens, in nats, for training: logits of padding are never made."""
+        """Loss summed over the target tokens, in nats, for training: logits of padding are never made.
+
+        With R-Drop the batch passes twice; see `smoothed_cross_entropy`.
+        """
+        if r_drop:
+            input_ids, attention_mask, labels = both_passes(input_ids, attention_mask, labels)
         states = self.encoder(input_ids=input_ids, attention_mask=attention_mask)[0]
         hidden = self.decode(self.decoder_inputs(labels), states, attention_mask, None).hidden
         real = labels != IGNORED

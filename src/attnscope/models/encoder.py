@@ -11,7 +11,7 @@ from transformers.modeling_outputs import MaskedLMOutput
 
 from attnscope.models._arguments import refuse_unheeded
 from attnscope.models._init import init_weights
-from attnscope.models._loss import IGNORED, mean_cross_entropy, smoothed_cross_entropy
+from attnscope.models._loss import IGNORED, both_passes, mean_cross_entropy, smoothed_cross_entropy
 from attnscope.models.configs import EncoderConfig
 from attnscope.models.transformer import TransformerEncoder
 
@@ -75,7 +75,12 @@ class EncoderForMaskedLM(PreTrainedModel):
         smoothing: float = 0.0,
         r_drop: float = 0.0,
     ) -> Float[Tensor, ""]:
-        """Loss summed over the masked tokens, in nats, for training: other logits are never made."""
+        """Loss summed over the masked tokens, in nats, for training: other logits are never made.
+
+        With R-Drop the batch passes twice; see `smoothed_cross_entropy`.
+        """
+        if r_drop:
+            input_ids, attention_mask, labels = both_passes(input_ids, attention_mask, labels)
         states = self.encoder(input_ids, attention_mask)[0]
         real = labels != IGNORED
         return smoothed_cross_entropy(states[real], self.lm_head.weight, labels[real], smoothing, r_drop)

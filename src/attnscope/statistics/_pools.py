@@ -120,9 +120,11 @@ def pooled(results: xr.Dataset, number: int, seed: int) -> xr.Dataset:
             variables[name] = mean
             if values.dims == ("text", "layer", "head") and not name.startswith(EQUAL):
                 apart = _weighted((values - mean) ** 2, rows)
+                unit = values.attrs.get("units", "")
                 apart.attrs = {
                     **values.attrs,
                     "long_name": f"{wording(name).long_name}, variance over windows",
+                    "units": f"{unit}²" if unit else "",
                 }
                 variables[f"{name}{VARIANCE}"] = apart
                 alone = values.astype(np.float32)
@@ -185,7 +187,7 @@ def _where(condition: xr.Variable, values: xr.Variable) -> xr.Variable:
 
 
 def _like(mean: xr.Variable, values: xr.Variable) -> xr.Variable:
-    """With their dimensions in order, and their attributes."""
+    """The mean with the dimensions in order, and the attributes, of `values`."""
     mean = mean.transpose(*(dim for dim in values.dims if dim != "text"))
     mean.attrs = values.attrs
     return mean

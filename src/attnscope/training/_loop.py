@@ -221,8 +221,6 @@ class Training:
             part = parts[part_number]
             if part is None:
                 continue
-            if config.r_drop:
-                part = {name: torch.cat([tensor, tensor]) for name, tensor in part.items()}
             with self._precision():
                 loss = self.model.summed_loss(
                     **self._to_device(part), smoothing=config.label_smoothing, r_drop=config.r_drop
