@@ -49,21 +49,20 @@ def _shows_scores(call: AttentionCall) -> bool:
 
 
 def _tiles_by_head(call: AttentionCall, need: Need) -> tuple[Tensor, RowMeasures]:
-    from attnscope.attention._compiled import (
-        MEASURES,
-        CompiledRows,
-    )  # numba is loaded when it is first needed
+    # numba is loaded when it is first needed
+    from attnscope.attention._compiled import MEASURES, CompiledRows
 
     sums, shape = Sums.empty(call, need, torch.float32), call.query.shape[:-1]
     columns = sums.output.new_zeros(*shape, 0) if sums.columns is None else sums.columns
     measures = torch.empty(len(MEASURES), *shape, dtype=torch.float64)
     weighted = torch.empty(columns.shape, dtype=torch.float64)
     rows = CompiledRows(
-        [_of_rows(each) for each in sums.state.parts()],
-        *map(_of_rows, (sums.output, columns)),
-        measures.flatten(1).numpy(),
-        _of_rows(weighted),
-        need.bins,
+        state=[_of_rows(each) for each in sums.state.parts()],
+        output=_of_rows(sums.output),
+        columns=_of_rows(columns),
+        measures=measures.flatten(1).numpy(),
+        weighted=_of_rows(weighted),
+        bins=need.bins,
     )
     parts, least = _parts(call, need, sums), _LEAST if _shows_scores(call) else -math.inf
     _in_threads(range(len(parts)), lambda number: _attend(parts[number], rows, call, least))

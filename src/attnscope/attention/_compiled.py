@@ -221,7 +221,7 @@ def _absorb(
         maximum[at_row] = new
 
 
-@njit(**_OPTIONS | {"fastmath": False})  # rows that are NaN stay so
+@njit(nogil=True, cache=True, error_model="numpy")  # without fastmath: rows that are NaN stay so
 def _finish(
     start,
     stop,
