@@ -1,5 +1,6 @@
 """One scan by Ray's actors, which are killed, on machines, which are taken away: the arrays of one process."""
 
+import json
 import os
 import signal
 
@@ -71,17 +72,21 @@ def test_a_command_that_was_killed_goes_on(tmp_path):
     sizes = [part for name, value in GIVEN.items() for part in (f"--{name.replace('_', '-')}", str(value))]
     command = ["scan", "bundled", str(TEXT), *sizes, "--pool", "2", "--no-report", "--out", str(out)]
     command += ["--ray", "local", "--workers", "2"]
-    for number in (signal.SIGINT, signal.SIGKILL):
+    for number, code in ((signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGKILL, -9)):
         process = Started(*command, cwd=tmp_path, ATTNSCOPE_FLUSH_SECONDS="0")
         pieces = len([*out.glob("pieces/*")])
         wait_until(lambda: len([*out.glob("pieces/*")]) > pieces, process)  # noqa: B023 it waits here
         measuring = actors(psutil.Process(process._process.pid))
         assert measuring
         process.send_signal(number)
-        process.communicate()
+        said = process.communicate()[1]
+        assert process.returncode == code
+        assert "SIGTERM" not in said  # Ray's own handler aborts
         assert not is_finished(out)
         assert not psutil.wait_procs(measuring, timeout=30)[1]
-    process = Started(*command, cwd=tmp_path)
-    process.communicate()
+    process = Started(*command, "--json", cwd=tmp_path)
+    wait_until(lambda: len(actors(psutil.Process(process._process.pid))) == 2, process)
+    actors(psutil.Process(process._process.pid))[0].kill()
+    assert json.loads(process.communicate()[0])["texts"] == 74  # pools; nothing of Ray's before it
     assert process.returncode == 0
     assert open_run(out).drop_attrs().identical(scan(pool=2).drop_attrs())

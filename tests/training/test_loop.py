@@ -512,6 +512,7 @@ def test_a_loss_that_is_no_number_stops_the_training(tmp_path, monkeypatch):
         ("- a list", "holds a list; expected settings"),
         ("a: b: c", "is not YAML: mapping values are not allowed here"),
         ("target: b.txt", "found target without source: give both"),
+        ("r_drop: 5\ndropout: 0", "r_drop is 5 and dropout 0, so that both passes are the same"),
         ("valid_source: a.txt\nvalid_target: b.txt", "found valid_source without source: give both"),
         (
             "source: a.txt\ntarget: b.txt\nvalid_target: b.txt",

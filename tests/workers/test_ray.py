@@ -29,6 +29,12 @@ def test_a_folder_of_that_name_is_not_ray(monkeypatch):
         RayEngine(Cluster(), begin).__enter__()
 
 
+def test_gpus_that_this_machine_does_not_have_are_not_waited_for():
+    pytest.importorskip("ray")
+    with pytest.raises(AttnscopeError, match="does not have the 1000 GPUs that each worker takes"):
+        RayEngine(Cluster(workers=1, gpus=1000.0), begin).__enter__()
+
+
 def begin():
     return os.getpid(), "ready"
 

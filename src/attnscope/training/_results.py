@@ -17,7 +17,11 @@ _METRICS = {
     "aer": ("alignment error rate of the best head on the generated task", "share"),
 }
 _LOGGED = {
-    "loss": ("training_loss", "loss since the entry before, smoothed targets included", "nats per token"),
+    "loss": (
+        "training_loss",
+        "loss since the entry before, with smoothed targets and what R-Drop adds",
+        "nats per token",
+    ),
     "learning_rate": ("learning_rate", "learning rate", "1"),
     "tokens_per_second": ("tokens_per_second", "target tokens per second", "tokens/s"),
     "epoch": ("epoch", "epoch, from 0", "1"),

@@ -136,7 +136,8 @@ class TrainConfig(BaseModel):
         0.0,
         ge=0,
         description="Weight of R-Drop: each batch passes twice, and the divergence between both predictions is part of "
-        "the loss (Liang et al. 2021); an update then takes twice the work.",
+        "the loss (Liang et al. 2021; 5 in their translations); an update then takes twice the work. The training loss "
+        "in the log has it, the loss in validation does not.",
     )
     mask_share: float = Field(
         0.15, gt=0, lt=1, description="Share of tokens that are masked, for a masked language model."
@@ -197,6 +198,15 @@ class TrainConfig(BaseModel):
             for name, value in self.model_dump().items()
             if self.model in _OF_MODELS.get(name, (self.model,))
         }
+
+    @model_validator(mode="after")
+    def _something_to_agree_on(self) -> TrainConfig:
+        if self.r_drop and not self.dropout:
+            raise ValueError(
+                f"r_drop is {self.r_drop:g} and dropout 0, so that both passes are the same: give dropout, or leave "
+                "r_drop out"
+            )
+        return self
 
     @model_validator(mode="after")
     def _pairs_of_files(self) -> TrainConfig:

@@ -5,8 +5,11 @@ from __future__ import annotations
 import importlib
 import os
 import shutil
+import signal
 import socket
+import sys
 import tempfile
+import threading
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
@@ -61,7 +64,8 @@ class RayEngine:
         self._open.__enter__()
         try:
             gpus = self._gpus()
-            self.size = self.cluster.workers or self._room(gpus)
+            room = self._room(gpus) if self.cluster.address == LOCAL or not self.cluster.workers else 0
+            self.size = self.cluster.workers or room
             with explaining("what is asked for cannot be sent to workers", "Give folders and files by name"):
                 self._begin = self._ray.put(self.begin)
             self._kind = self._ray.remote(num_cpus=1, num_gpus=gpus, max_restarts=0)(_Holder)
@@ -119,6 +123,10 @@ class RayEngine:
     def _room(self, gpus: float) -> int:
         nodes = [node["Resources"] for node in self._ray.nodes() if node["Alive"]]
         room = sum(self.cluster.room(node.get("CPU", 0.0), node.get("GPU", 0.0), gpus) for node in nodes)
+        if not room and self.cluster.address == LOCAL:
+            raise AttnscopeError(
+                f"this machine does not have the {gpus:g} GPUs that each worker takes: leave ray_gpus (--ray-gpus) out"
+            )
         if not room:
             raise AttnscopeError(
                 f"Ray at {self.cluster.address} has no machine with a core and {gpus:g} GPUs, which each worker takes: "
@@ -169,11 +177,37 @@ def _connected(ray: Any, cluster: Cluster) -> Generator[None]:
                 _check_alone(ray)
             else:
                 ray.init(_reached(ray, cluster.address), **quiet)
-        yield
+        with _silent(ray), _ended_by_sigterm():
+            yield
     finally:
         ray.shutdown()
         if place is not None:
             shutil.rmtree(place, ignore_errors=True)
+
+
+@contextmanager
+def _silent(ray: Any) -> Generator[None]:
+    """Nothing of Ray's own on standard output, among results: it tells there of each worker that is lost."""
+    told = ray._private.worker  # noqa: SLF001 `log_to_driver` does not silence it
+    before = told.print_to_stdstream
+    told.print_to_stdstream = lambda *_, **__: None
+    try:
+        yield
+    finally:
+        told.print_to_stdstream = before
+
+
+@contextmanager
+def _ended_by_sigterm() -> Generator[None]:
+    """SIGTERM, with which schedulers end a command, closes what is open; Ray's own handler aborts."""
+    if threading.current_thread() is not threading.main_thread():  # where no handler can be set
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before or signal.SIG_DFL)
 
 
 @contextmanager
