@@ -48,14 +48,15 @@ def test_an_unfinished_run_says_how_far_it_is(tmp_path):
     assert run_at(tmp_path / "none").progress == "unfinished"
 
 
-def test_tasks_are_told_as_the_run_that_they_are_parts_of(tmp_path):
+@pytest.mark.parametrize(("command", "unit"), [("scan", "windows"), ("align", "pairs")])
+def test_tasks_are_told_as_the_run_that_they_are_parts_of(command, unit, tmp_path):
     for number, done in ((1, True), (2, False)):
-        with RunFolder(Task(number, 3).folder(tmp_path / "run"), {"command": "scan", **SIGNATURE}) as part:
+        with RunFolder(Task(number, 3).folder(tmp_path / "run"), {"command": command, **SIGNATURE}) as part:
             part.append(piece(4 * number, 4), 4 * number)
             if done:
                 part.finish()
     (run,) = runs(tmp_path)
-    assert (run.path, run.tasks, run.progress) == (tmp_path / "run", (1, 3), "1 of 3 tasks, 8 windows")
+    assert (run.path, run.tasks, run.progress) == (tmp_path / "run", (1, 3), f"1 of 3 tasks, 8 {unit}")
     assert run.bytes == sum(part.bytes for part in runs(tmp_path / "run.tasks"))
     scan_run(tmp_path / "run")
     assert [run.progress for run in runs(tmp_path)] == ["all 5 windows"]

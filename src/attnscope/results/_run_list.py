@@ -193,8 +193,9 @@ def known_run(folder: Path) -> Run:
 
 def is_complete(manifest: Mapping[str, Any]) -> bool:
     """Whether all of a run is there, from its manifest."""
-    written_last = _WRITTEN_AT_ONCE.get(manifest["command"])
-    return bool(manifest["state"].get("complete") or written_last in manifest["files"])
+    state, written_last = manifest["state"], _WRITTEN_AT_ONCE.get(manifest["command"])
+    by_units = "signature" in state  # the part of a task, which has that file from its beginning
+    return bool(state.get("complete") or (written_last in manifest["files"] and not by_units))
 
 
 def _below(folder: Path) -> Iterator[Run]:
