@@ -51,6 +51,12 @@ def folder(model, tokenizer, tmp_path_factory):
     return path
 
 
+def test_a_translation_is_one_line_of_text(model, tokenizer, monkeypatch):
+    """Whatever bytes are generated: a file of them can be read again."""
+    monkeypatch.setattr(type(tokenizer), "batch_decode", lambda _, rows, **__: ["a\0b\r\nc\0"] * len(rows))
+    assert [one.text for (one,) in translate_lines(model, tokenizer, LINES[2:4], beams=1)] == ["a b c"] * 2
+
+
 @pytest.fixture(scope="module")
 def ending(model):
     """The same with a longer row of </s>, so that its beams end after a few tokens."""

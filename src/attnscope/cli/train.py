@@ -38,7 +38,7 @@ def train(config: Path | None, out: Path, **settings: Any) -> None:
         if folder.state.get("complete") and is_first():
             tell(f"{out} holds a finished training of {checkpoints.updates()[-1]} updates")
         elif checkpoints.updates() and is_first():
-            tell(f"{out} holds {checkpoints.updates()[-1]} updates: it goes on from there")
+            tell(f"{out} holds {checkpoints.updates()[-1]} updates of a training")
         try:
             results = run(config, out, progress=show, **settings)
         except KeyboardInterrupt:

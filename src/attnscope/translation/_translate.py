@@ -265,7 +265,8 @@ def _generate(
     numbers = (
         [float("nan")] * len(texts) if penalty is None else _scores(model, ids, mask, made, each, penalty)
     )
-    one_line = (re.sub(r"[\r\n]+", " ", text).strip() for text in texts)  # bytes too can be generated
+    # Bytes too can be generated: a line stays one line, and holds no NUL, which no text has.
+    one_line = (re.sub(r"[\0\r\n]+", " ", text).strip() for text in texts)
     together = [Translation(text, score) for text, score in zip(one_line, numbers, strict=True)]
     return [together[i : i + each] for i in range(0, len(together), each)]
 

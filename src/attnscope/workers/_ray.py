@@ -123,9 +123,11 @@ class RayEngine:
     def _room(self, gpus: float) -> int:
         nodes = [node["Resources"] for node in self._ray.nodes() if node["Alive"]]
         room = sum(self.cluster.room(node.get("CPU", 0.0), node.get("GPU", 0.0), gpus) for node in nodes)
-        if not room and self.cluster.address == LOCAL:
+        if not room and self.cluster.address == LOCAL:  # nobody will add any
+            there = self._ray.cluster_resources().get("GPU", 0.0)
             raise AttnscopeError(
-                f"this machine does not have the {gpus:g} GPUs that each worker takes: leave ray_gpus (--ray-gpus) out"
+                f"ray_gpus (--ray-gpus) is {gpus:g} for each worker, and this machine has {there:g} GPUs: leave it "
+                "out, or ask for no more"
             )
         if not room:
             raise AttnscopeError(
@@ -188,13 +190,16 @@ def _connected(ray: Any, cluster: Cluster) -> Generator[None]:
 @contextmanager
 def _silent(ray: Any) -> Generator[None]:
     """Nothing of Ray's own on standard output, among results: it tells there of each worker that is lost."""
-    told = ray._private.worker  # noqa: SLF001 `log_to_driver` does not silence it
-    before = told.print_to_stdstream
-    told.print_to_stdstream = lambda *_, **__: None
+    told, name = ray._private.worker, "print_to_stdstream"  # noqa: SLF001 `log_to_driver` does not silence it
+    before = getattr(told, name, None)
+    if before is None:  # another version of Ray
+        yield
+        return
+    setattr(told, name, lambda *_, **__: None)
     try:
         yield
     finally:
-        told.print_to_stdstream = before
+        setattr(told, name, before)
 
 
 @contextmanager
