@@ -187,6 +187,16 @@ def test_every_statistic_of_a_pool_is_of_all_rows_of_its_windows(name, scans):
             np.testing.assert_allclose(pools.profile[pool, layer].values, expected, rtol=1e-5, atol=1e-6)
 
 
+def test_what_pools_have_says_what_it_is(scans):
+    windows, pools = scans("bundled")
+    assert {name: pools[name].attrs for name in windows if name in pools and windows[name].attrs} == {
+        name: windows[name].attrs for name in windows if name in pools and windows[name].attrs
+    }
+    assert pools.mean_offset.attrs["units"] == "tokens"
+    assert pools.mean_offset_variance.attrs["units"] == "tokens²"
+    assert pools.mean_offset_variance.attrs["long_name"].endswith("variance over windows")
+
+
 def test_what_is_on_the_left_is_of_each_window_not_of_their_mean(scans):
     """It depends on a window's length and mean offset together: from means alone it would be another."""
     windows, pools = scans("bundled")
