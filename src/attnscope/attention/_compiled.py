@@ -3,6 +3,9 @@
 Reductions are written as plain loops that LLVM turns into vector code; that needs three things which
 NumPy semantics would forbid: sums may be reordered, NaN may be ignored (but by `_row_maximum`, which looks for it),
 and exp is a polynomial.
+
+The loops of later passes stand here too, beside the parts that they share: Numba keeps compiled code until the file of
+its function changes, and does not see changes of other files that it calls into.
 """
 
 # pyright: basic, reportCallIssue=false
