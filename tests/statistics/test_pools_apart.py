@@ -35,7 +35,7 @@ def letters(tokens):
 @pytest.fixture(scope="module")
 def lines():
     rng = random.Random(0)
-    kinds = [rng.choice(["en", "ja", "de"]) for _ in range(22)]
+    kinds = [rng.choice(["en", "ja", "de"]) for _ in range(14)]
     return [
         {"text": " ".join(rng.choices(WORDS, k=rng.choice([2, 5, 9, 40]))), "kind": kind} for kind in kinds
     ]

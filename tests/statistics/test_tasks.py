@@ -18,7 +18,7 @@ from attnscope.store import RunFolder, is_finished, unpacked
 from attnscope.tasks import Parts, Task, _parts, parts_of, task_of
 from tests.process import Started
 
-SIZES = {"window": 32, "batch_size": 4, "limit": 60}
+SIZES = {"window": 32, "batch_size": 4, "limit": 30}
 
 
 def scan(out, task=None, **more):
@@ -33,7 +33,7 @@ def whole(tmp_path_factory):
 
 @pytest.fixture(autouse=True)
 def small_units(monkeypatch):
-    monkeypatch.setattr(_measurement, "UNIT", 3)
+    monkeypatch.setattr(_measurement, "UNIT", 2)
 
 
 def raising(error):
@@ -73,7 +73,7 @@ def test_what_other_counts_of_tasks_have_done_is_taken_once(whole, tmp_path):
 
 def test_one_that_was_stopped_goes_on(whole, tmp_path, monkeypatch):
     def stop(progress):
-        if progress.told["windows"] > 30:
+        if progress.told["windows"] > 20:
             raise KeyboardInterrupt
 
     out = tmp_path / "run"
@@ -102,7 +102,7 @@ def test_a_unit_that_was_stopped_in_its_middle_is_completed_by_another_count(who
     monkeypatch.setattr(_keep, "FLUSH_SHARE", 0.0)
 
     def stop(progress):
-        if progress.told["windows"] > 30:  # units are of 12 windows
+        if progress.told["windows"] > 20:  # units are of 8 windows
             raise KeyboardInterrupt
 
     out = tmp_path / "run"

@@ -18,6 +18,7 @@ from attnscope.faithfulness._shuffled import shuffled_weights
 from attnscope.faithfulness._summary import agreement_of, heads_of
 from attnscope.faithfulness._together import taken_together
 from attnscope.progress import Progress, Tell
+from attnscope.store import in_a_row
 
 if TYPE_CHECKING:
     from attnscope.corpus import Window
@@ -56,7 +57,7 @@ class InterventionJob:
     def effects(self, run: RunFolder | None) -> xr.Dataset:
         """Effects on single texts, those that the run has not measured; all of them are returned."""
         if run is None:
-            return _joined(list(self._effects(lambda _: False)))
+            return in_a_row(list(self._effects(lambda _: False)))
         self.measure(run, run.holds)
         return run.results()
 
@@ -151,7 +152,3 @@ class InterventionJob:
                 scores = sign * where[name].values
                 orders[f"{'low ' if sign < 0 else ''}{name}"] = (scores, scores)
         return removal_curves(self.asked, orders, ablation=ablation, seed=self.seed)
-
-
-def _joined(parts: Sequence[xr.Dataset]) -> xr.Dataset:
-    return xr.concat(list(parts), "text", data_vars="minimal", coords="minimal", compat="override")

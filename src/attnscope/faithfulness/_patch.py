@@ -21,7 +21,7 @@ from attnscope.faithfulness._runs import DIRECTIONS, Direction, check_apart
 from attnscope.faithfulness._stored import StoredParts, kept_tree, stored_tree
 from attnscope.faithfulness.passes import EncodedPairs, Pair, PairTexts, given_pairs
 from attnscope.progress import Tell, tell_nobody
-from attnscope.store import RunFolder, Signature, keeping_elsewhere
+from attnscope.store import RunFolder, Signature, in_a_row, keeping_elsewhere
 from attnscope.tasks import Part, Task, way_in
 
 if TYPE_CHECKING:
@@ -252,5 +252,4 @@ def _of_run(run: RunFolder) -> xr.Dataset:
 
 
 def _in_order(parts: Sequence[xr.Dataset]) -> xr.Dataset:
-    whole = xr.concat(list(parts), "pair", data_vars="minimal", coords="minimal", compat="override")
-    return whole.sortby("pair")
+    return in_a_row(parts, "pair").sortby("pair")

@@ -88,8 +88,6 @@ def save_figure(figure: Figure, stem: Path | str, formats: Sequence[str] = FORMA
     paths = [stem.with_name(f"{stem.name}.{ending}") for ending in check_formats(formats)]
     with explained(f"write the figure to {stem}", "Choose another place, or free some room"), look():
         stem.parent.mkdir(parents=True, exist_ok=True)
-        figure.draw_without_rendering()
-        figure.set_layout_engine("none")  # what was laid out once is not laid out again for each format
         for path in paths:
             _write(figure, path)
     return paths
@@ -104,6 +102,9 @@ def _write(figure: Figure, path: Path) -> None:
 
 
 def _drawn(figure: Figure, kind: str) -> bytes:
+    if (layout := figure.get_layout_engine()) is not None:  # laid out once, for all formats
+        layout.execute(figure)
+        figure.set_layout_engine(None)  # with an engine of any kind, savefig draws everything twice
     file = io.BytesIO()
     figure.savefig(file, format=kind, dpi=200, metadata=_NO_DATE[kind])
     return file.getvalue()

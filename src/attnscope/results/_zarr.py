@@ -13,7 +13,7 @@ import zarr
 from zarr.errors import ZarrUserWarning
 
 from attnscope.results._nodes import Node
-from attnscope.store import storable
+from attnscope.store import in_a_row, storable
 
 SHARD = 1 << 26  # bytes of a variable that are written at once, and wait in memory for it
 _HEADS = ("layer", "head")  # dimensions along which chunks have one place each
@@ -43,7 +43,7 @@ def _blocks(node: Node) -> Iterator[tuple[bool, xr.Dataset]]:
     waiting: xr.Dataset | None = None
     first, rows = True, 0
     for piece in node.pieces():
-        waiting = piece if waiting is None else _joined([waiting, piece], node.along)
+        waiting = piece if waiting is None else in_a_row([waiting, piece], node.along)
         if node.along not in waiting.dims:
             continue
         rows = rows or _rows_of(waiting, node.along)
@@ -55,10 +55,6 @@ def _blocks(node: Node) -> Iterator[tuple[bool, xr.Dataset]]:
         waiting, first = waiting.isel({node.along: slice(rows, None)}), False
     if waiting is not None:
         yield first, waiting
-
-
-def _joined(parts: Sequence[xr.Dataset], along: str) -> xr.Dataset:
-    return xr.concat(parts, along, data_vars="minimal", coords="minimal", compat="override")
 
 
 def _rows_of(dataset: xr.Dataset, along: str) -> int:

@@ -12,6 +12,7 @@ from attnscope.statistics._catalogue import BY_GROUP, EQUAL, GROUP_ROWS, OF_GROU
 from attnscope.statistics._places import with_rows
 from attnscope.statistics._profile import pairs_of, profile_of, rows_of
 from attnscope.statistics._ranking import queries
+from attnscope.store import in_a_row
 
 if TYPE_CHECKING:
     from attnscope.corpus import Window
@@ -219,23 +220,10 @@ def windows_of_pools(windows: xr.Dataset, pools: xr.Dataset, chosen: slice) -> x
 
 def joined(parts: Sequence[xr.Dataset]) -> xr.Dataset:
     """Batches, or pools, as one Dataset."""
-    whole = xr.concat(
-        [pools_alone(part) for part in parts],
-        "text",
-        data_vars="minimal",
-        coords="minimal",
-        compat="override",
-    )
+    whole = in_a_row([pools_alone(part) for part in parts])
     if "window" not in parts[0].dims:
         return whole
-    windows = xr.concat(
-        [windows_alone(part) for part in parts],
-        "window",
-        data_vars="minimal",
-        coords="minimal",
-        compat="override",
-    )
-    return whole.merge(windows)
+    return whole.merge(in_a_row([windows_alone(part) for part in parts], "window"))
 
 
 def in_order(parts: Iterable[xr.Dataset]) -> list[xr.Dataset]:

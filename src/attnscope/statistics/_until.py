@@ -11,6 +11,7 @@ from scipy import stats
 
 from attnscope._documents import LEAST, mean_by_document, units_of
 from attnscope.errors import AttnscopeError
+from attnscope.store import in_a_row
 
 if TYPE_CHECKING:
     from attnscope.store import RunFolder
@@ -108,7 +109,7 @@ class Enough:
         }
 
     def _is_enough(self, texts: int) -> bool:
-        whole = xr.concat(self.parts, "text", coords="minimal", compat="override")
+        whole = in_a_row(self.parts)
         return widest_interval(whole.isel(text=whole.text.values < texts)) <= self.until
 
 

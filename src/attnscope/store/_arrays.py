@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -40,20 +40,18 @@ def unpacked(content: bytes) -> xr.Dataset:
         parts = {name: buffer.from_bytes(archive.read(name)) for name in archive.namelist()}
     store: Any = MemoryStore(parts)
     dataset = xr.load_dataset(store, engine="zarr", consolidated=False)
-    strings = {
-        name: (variable.dims, variable.values.astype(object), variable.attrs)
-        for name, variable in dataset.variables.items()
-        if variable.dtype.kind == "T"
-    }
-    whole = dataset.assign_coords(
-        {name: variable for name, variable in strings.items() if name in dataset.coords}
-    ).assign({name: variable for name, variable in strings.items() if name not in dataset.coords})
-    ordered = {name: whole.variables[name] for name in sorted(whole.data_vars, key=str)}
-    return xr.Dataset(ordered, whole.coords, whole.attrs)  # Zarr lists names in another order in each process
+    # Zarr lists names in another order in each process
+    return _with_variables(
+        dataset, {name: _plain(dataset.variables[name]) for name in sorted(dataset.variables, key=str)}
+    )
 
 
 def in_a_row(pieces: Sequence[xr.Dataset], along: str = "text") -> xr.Dataset:
-    """Results of texts that follow each other as one dataset; `along` may be empty, for the first dimension there is.
+    """Results that follow each other as one dataset; `along` may be empty, for the first dimension there is.
+
+    Pieces are results of one kind: what lies along no text, and all attributes, are those of the first. This is what
+    `xarray.concat` with ``"minimal"`` and ``"override"`` gives, which aligns every variable of every piece first: that
+    took longer than to measure a short text.
 
     Examples
     --------
@@ -61,8 +59,15 @@ def in_a_row(pieces: Sequence[xr.Dataset], along: str = "text") -> xr.Dataset:
     >>> in_a_row([piece, piece]).length.values.tolist()
     [3, 4, 3, 4]
     """
-    dimension = along or next(iter(pieces[0].data_vars.values())).dims[0]
-    return xr.concat(list(pieces), dimension, data_vars="minimal", coords="minimal", compat="override")
+    first = pieces[0]
+    dimension = along or str(next(iter(first.data_vars.values())).dims[0])
+    whole = {
+        name: type(variable).concat([piece.variables[name] for piece in pieces], dimension)
+        if dimension in variable.dims
+        else variable
+        for name, variable in first.variables.items()
+    }
+    return _with_variables(first, whole)
 
 
 def storable(dataset: xr.Dataset) -> xr.Dataset:
@@ -73,14 +78,33 @@ def storable(dataset: xr.Dataset) -> xr.Dataset:
     >>> storable(xr.Dataset({"name": ("text", ["a", "bc"])})).name.dtype
     dtype('O')
     """
-    strings = {
-        name: value.astype(object) for name, value in dataset.variables.items() if value.dtype.kind == "U"
-    }
-    clean = dataset.assign_coords({name: value for name, value in strings.items() if name in dataset.coords})
-    clean = clean.assign({name: value for name, value in strings.items() if name not in dataset.coords})
-    for holder in (clean, *clean.variables.values()):
-        holder.attrs = {
-            key: value.item() if isinstance(value, np.generic) else value
-            for key, value in holder.attrs.items()
-        }
+    variables = {name: _storable(variable) for name, variable in dataset.variables.items()}
+    return _with_variables(dataset, variables).assign_attrs(_in_json(dataset.attrs))
+
+
+def _storable(variable: xr.Variable) -> xr.Variable:
+    clean = variable.astype(object) if variable.dtype.kind == "U" else variable.copy(deep=False)
+    clean.attrs = _in_json(variable.attrs)
     return clean
+
+
+def _in_json(attributes: Mapping[Hashable, Any]) -> dict[Hashable, Any]:
+    return {
+        key: value.item() if isinstance(value, np.generic) else value for key, value in attributes.items()
+    }
+
+
+def _plain(variable: xr.Variable) -> xr.Variable:
+    """Strings of any length as objects, as they were before they were stored."""
+    if variable.dtype.kind != "T":
+        return variable
+    return xr.Variable(variable.dims, variable.values.astype(object), variable.attrs)
+
+
+def _with_variables(dataset: xr.Dataset, variables: Mapping[Hashable, xr.Variable]) -> xr.Dataset:
+    """The dataset with these variables for its own, data and coordinates as there."""
+    return xr.Dataset(
+        {name: variable for name, variable in variables.items() if name not in dataset.coords},
+        {name: variable for name, variable in variables.items() if name in dataset.coords},
+        dataset.attrs,
+    )

@@ -24,7 +24,7 @@ from attnscope.statistics.generation._call import GenerationCall
 from attnscope.statistics.generation._full_pass import full_pass_difference
 from attnscope.statistics.generation._labelled import generation_dataset
 from attnscope.statistics.generation._prompts import patterns_of, prompts_of, spans_of
-from attnscope.store import RunFolder, Signature, keeping_elsewhere, short_hash
+from attnscope.store import RunFolder, Signature, in_a_row, keeping_elsewhere, short_hash
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from attnscope.corpus import Grouping
 
 CACHES = ("dynamic", "static", "none")
-JOIN: dict[str, Any] = {"data_vars": "minimal", "coords": "minimal", "compat": "override"}
 
 
 @keeping_elsewhere
@@ -175,7 +174,7 @@ def generate(
     signature = signature_of("generate", loaded, corpus, None, settings)
     attributes = {"signature": signature.to_json(), "model": loaded.name}
     if out is None:
-        results = xr.concat([part for _, part in job.parts()], "sequence", **JOIN)
+        results = in_a_row([part for _, part in job.parts()], "sequence")
         return results.assign_attrs(attributes | job.checked)
     with RunFolder(Path(out(signature) if callable(out) else out), signature, repair=repair) as run:
         return _in_folder(job, attributes, run)
