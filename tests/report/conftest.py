@@ -28,19 +28,32 @@ def browser():
         opened.close()
 
 
+@pytest.fixture(scope="session")
+def idle(browser):
+    """Pages that no test looks at: a new one for each visit takes the browser longer than most tests."""
+    context = browser.new_context()
+    yield [context.new_page()]
+    context.close()
+
+
 @pytest.fixture
-def visit(browser):
+def visit(idle):
     """Open a page, and at the end see that it loaded nothing else and had nothing to complain of."""
-    contexts, complaints, requests, files = [], [], [], []
+    complaints, requests, files, pages = [], [], [], []
+    told = {
+        "request": lambda request: requests.append(request.url),
+        "console": lambda message: complaints.append(f"{message.type}: {message.text}"),
+        "pageerror": lambda error: complaints.append(f"error: {error}"),
+        "dialog": lambda dialog: (complaints.append(f"dialog: {dialog.message}"), dialog.dismiss()),
+    }
 
     def open_page(path, *, width=1200, scheme="light", fragment=""):
-        context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme)
-        contexts.append(context)
-        page = context.new_page()
-        page.on("request", lambda request: requests.append(request.url))
-        page.on("console", lambda message: complaints.append(f"{message.type}: {message.text}"))
-        page.on("pageerror", lambda error: complaints.append(f"error: {error}"))
-        page.on("dialog", lambda dialog: (complaints.append(f"dialog: {dialog.message}"), dialog.dismiss()))
+        page = idle.pop() if idle else pages[0].context.new_page()
+        pages.append(page)
+        page.set_viewport_size({"width": width, "height": 900})
+        page.emulate_media(media="null", color_scheme=scheme)
+        for event, listener in told.items():
+            page.on(event, listener)
         files.append(path.as_uri() + fragment)
         page.goto(path.as_uri() + fragment)
         if page.query_selector("#window"):
@@ -48,8 +61,12 @@ def visit(browser):
         return page
 
     yield open_page
-    for context in contexts:
-        context.close()
+    for page in pages:
+        for event, listener in told.items():
+            page.remove_listener(event, listener)
+        page.mouse.move(0, 0)
+        page.goto("about:blank")
+    idle.extend(pages)
     assert complaints == []
     assert [url.split("#")[0] for url in requests if not url.startswith("data:")] == [
         url.split("#")[0] for url in files

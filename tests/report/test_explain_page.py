@@ -134,25 +134,8 @@ def test_attributes_that_are_no_json_do_no_harm(tree, tmp_path):
 
 
 @pytest.fixture
-def visit(browser, path):
-    """Open the page, and at the end see that it loaded nothing else and had nothing to complain of."""
-    contexts, complaints, requests = [], [], []
-
-    def open_page(*, width=1200, scheme="light"):
-        contexts.append(browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme))
-        page = contexts[-1].new_page()
-        page.on("request", lambda request: requests.append(request.url))
-        page.on("console", lambda message: complaints.append(f"{message.type}: {message.text}"))
-        page.on("pageerror", lambda error: complaints.append(f"error: {error}"))
-        page.on("dialog", lambda dialog: (complaints.append(f"dialog: {dialog.message}"), dialog.dismiss()))
-        page.goto(path.as_uri())
-        return page
-
-    yield open_page
-    for context in contexts:
-        context.close()
-    assert complaints == []
-    assert set(requests) == {path.as_uri()}
+def opened(visit, path):
+    return lambda **how: visit(path, **how)
 
 
 def column(page, index):
@@ -162,16 +145,16 @@ def column(page, index):
     return np.array([float(cell) for cell in cells if cell])
 
 
-def test_figures_are_drawn(visit):
-    page = visit()
+def test_figures_are_drawn(opened):
+    page = opened()
     widths = page.eval_on_selector_all(".plate img", "all => all.map(image => image.naturalWidth)")
     assert len(widths) == 18
     assert min(widths) > 100
 
 
 @pytest.mark.parametrize("index", [0, 2, 6, 7])
-def test_a_click_on_a_heading_sorts(visit, index):
-    page = visit()
+def test_a_click_on_a_heading_sorts(opened, index):
+    page = opened()
     heading = page.locator(".sortable thead th").nth(index)
     first = heading.get_attribute("data-first")
     heading.locator("button").click()
@@ -186,38 +169,34 @@ def test_a_click_on_a_heading_sorts(visit, index):
     assert column(page, 1).tolist() == sorted([0, 1, 2, 3] * 3)
 
 
-def test_kinds_of_attention_sort_as_words(browser, tree, tmp_path):
+def test_kinds_of_attention_sort_as_words(visit, tree, tmp_path):
     kinds = ["encoder", "causal", "cross"]
     content = tree["position_content"].to_dataset().assign_coords(layer_kind=("layer", kinds))
     several = only(tree, "verdict")
     several["position_content"] = xr.DataTree(content)
-    page = browser.new_page()
-    page.goto(write_explain_report(several, tmp_path / "r.html").as_uri())
+    page = visit(write_explain_report(several, tmp_path / "r.html"))
     page.locator(".sortable thead button", has_text="Attention").click()
     words = page.eval_on_selector_all(
         ".sortable tbody td:nth-child(2)", "all => all.map(cell => cell.innerText)"
     )
     assert words == sorted(kinds * 4)
-    page.close()
 
 
-def test_what_is_not_known_comes_last(browser, tree, tmp_path):
+def test_what_is_not_known_comes_last(visit, tree, tmp_path):
     less = only(tree, "verdict")
     coherence = tree["verdict"].to_dataset().copy(deep=True)
     coherence["coherence"][0, 0] = np.nan
     less["verdict"] = xr.DataTree(coherence)
-    page = browser.new_page()
-    page.goto(write_explain_report(less, tmp_path / "r.html").as_uri())
+    page = visit(write_explain_report(less, tmp_path / "r.html"))
     for _ in range(2):
         page.locator(".sortable thead button", has_text="Coherence").click()
         assert page.locator(".sortable tbody tr").last.locator("td").nth(10).get_attribute("data-value") == ""
-    page.close()
 
 
 @pytest.mark.parametrize("width", [360, 1600])
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_the_page_fits_any_screen_in_light_and_dark(visit, width, scheme):
-    page = visit(width=width, scheme=scheme)
+def test_the_page_fits_any_screen_in_light_and_dark(opened, width, scheme):
+    page = opened(width=width, scheme=scheme)
     assert page.evaluate("document.documentElement.scrollWidth") <= width
     paper = page.evaluate("getComputedStyle(document.body).backgroundColor")
     light = sum(int(channel) for channel in paper.removeprefix("rgb(").removesuffix(")").split(",")) > 3 * 128
@@ -226,8 +205,8 @@ def test_the_page_fits_any_screen_in_light_and_dark(visit, width, scheme):
     assert plate == {"light": "rgb(255, 255, 255)", "dark": "rgb(26, 26, 26)"}[scheme]
 
 
-def test_reasons_and_signature_are_text(visit):
-    page = visit()
+def test_reasons_and_signature_are_text(opened):
+    page = opened()
     assert page.locator("#skipped dd").all_text_contents() == list(SKIPPED.values())
     assert not page.is_visible("#signature pre")
     page.click("#signature summary")
