@@ -8,6 +8,7 @@ import numpy as np
 from matplotlib.collections import Collection
 from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
+from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.text import Text
@@ -26,7 +27,7 @@ def sketched():
             digest.update(part)
         file.write(f"<svg><!-- {digest.hexdigest()} --></svg>".encode())
 
-    with patch.object(Figure, "savefig", write), patch.object(Figure, "draw_without_rendering"):
+    with patch.object(Figure, "savefig", write), patch.object(ConstrainedLayoutEngine, "execute"):
         yield
 
 

@@ -20,19 +20,11 @@ from attnscope.store import OwnedFolder, _signature, manifest_of
 from tests.cli.command import attnscope
 from tests.pictured import save_pictured_model, write_pictured
 from tests.pictures import save_vision_model, write_pictures
-from tests.sketched import sketched
 from tests.sounds import SAID, save_whisper, write_sounds
 
 SCAN = ("scan", "model", "texts", "--limit", "3", "--window", "32")
 RUN = ("--out", "run")
 HEAVY = ("torch", "transformers", "sklearn", "scipy", "matplotlib", "numba", "tokenizers")
-
-
-@pytest.fixture(scope="module", autouse=True)
-def figures_are_sketched():
-    """Pages and files of figures hold what is in the figures, though they are not drawn."""
-    with sketched():
-        yield
 
 
 @pytest.fixture(scope="module")

@@ -4,6 +4,9 @@ import shutil
 
 import pytest
 
+from attnscope.report import write_explain_report
+from tests.report.planted_explanation import explanation
+
 FLAGS = [
     "--no-sandbox",
     "--disable-gpu",
@@ -14,6 +17,17 @@ FLAGS = [
     "--disable-quic",
 ]
 LOADED = "document.getElementById('window').dataset.head !== undefined"
+
+
+@pytest.fixture(scope="session")
+def explained():
+    return explanation()
+
+
+@pytest.fixture(scope="session")
+def explain_page(explained, tmp_path_factory):
+    """The page of that explanation: its figures take seconds."""
+    return write_explain_report(explained, tmp_path_factory.mktemp("explained") / "new" / "report.html")
 
 
 @pytest.fixture(scope="session")

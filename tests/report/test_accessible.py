@@ -9,7 +9,6 @@ import attnscope
 from attnscope.report import (
     write_alignment_report,
     write_comparison_report,
-    write_explain_report,
     write_generation_report,
     write_intervention_report,
     write_patch_report,
@@ -19,7 +18,6 @@ from attnscope.report import (
 from attnscope.statistics import SAMPLE
 from attnscope.store import RunFolder
 from tests.report.planted_comparison import planted as planted_comparison
-from tests.report.planted_explanation import explanation
 from tests.report.planted_intervention import planted_intervention
 from tests.report.planted_patching import planted_patching
 from tests.report.planted_result import planted, with_groups
@@ -69,7 +67,7 @@ def scanned_with_received(place):
 
 
 @pytest.fixture(scope="module")
-def pages(tmp_path_factory):
+def pages(explain_page, tmp_path_factory):
     folder = tmp_path_factory.mktemp("pages")
     model, tokenizer = writer()
     generated = attnscope.generate(model, ["A boat is out."], tokenizer=tokenizer, new_tokens=2)
@@ -77,7 +75,7 @@ def pages(tmp_path_factory):
     return {
         "generate": write_generation_report(generated, folder / "generate.html"),
         "scan": write_report(with_groups(made.result), in_blocks(made.sample), folder / "scan.html"),
-        "explain": write_explain_report(explanation(), folder / "explain.html"),
+        "explain": explain_page,
         "intervene": write_intervention_report(planted_intervention(), folder / "intervene.html"),
         "patch": write_patch_report(planted_patching(), folder / "patch.html"),
         "compare": write_comparison_report(planted_comparison(), folder / "compare.html"),

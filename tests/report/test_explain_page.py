@@ -13,18 +13,13 @@ from tests.report.planted_explanation import SKIPPED, explanation, only
 
 
 @pytest.fixture(scope="module")
-def tree():
-    return explanation()
+def tree(explained):
+    return explained
 
 
 @pytest.fixture(scope="module")
-def path(tree, tmp_path_factory):
-    return write_explain_report(tree, tmp_path_factory.mktemp("report") / "new" / "report.html")
-
-
-@pytest.fixture(scope="module")
-def text(path):
-    return path.read_text(encoding="utf-8")
+def text(explain_page):
+    return explain_page.read_text(encoding="utf-8")
 
 
 # --- the file ---
@@ -134,8 +129,8 @@ def test_attributes_that_are_no_json_do_no_harm(tree, tmp_path):
 
 
 @pytest.fixture
-def opened(visit, path):
-    return lambda **how: visit(path, **how)
+def opened(visit, explain_page):
+    return lambda **how: visit(explain_page, **how)
 
 
 def column(page, index):
