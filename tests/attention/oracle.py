@@ -7,6 +7,12 @@ from attnscope.attention import attend, causal_mask
 
 def oracle(call, band, bins=()):
     """Output, row measures by their definitions, and weights, all from float64 attend()."""
+    output, weights = attended(call)
+    return output, from_weights(weights, band, bins), weights
+
+
+def attended(call):
+    """Output and weights (batch, head, query, key), from float64 attend()."""
     group = call.group
     query, key, value = call.query.double(), call.key.double(), call.value.double()
     key, value = key.repeat_interleave(group, 1), value.repeat_interleave(group, 1)
@@ -16,10 +22,7 @@ def oracle(call, band, bins=()):
         mask = mask & causal_mask(n, m)
     sinks = None if call.sinks is None else call.sinks.double()[:, None, None]
     bias = None if call.bias is None else call.bias.double()
-    output, weights = attend(
-        query, key, value, mask, call.scale, bias=bias, softcap=call.softcap, sinks=sinks
-    )
-    return output, from_weights(weights, band, bins), weights
+    return attend(query, key, value, mask, call.scale, bias=bias, softcap=call.softcap, sinks=sinks)
 
 
 def from_weights(weights, band, bins=()):

@@ -19,7 +19,7 @@ from attnscope.attention import (
     weight_sums,
     weights_at_offsets,
 )
-from tests.attention.oracle import oracle
+from tests.attention.oracle import attended
 from tests.attention.test_measure import CALLS as MEASURED
 from tests.attention.test_measure import LENGTH, draw
 
@@ -75,7 +75,7 @@ def test_sums_are_those_of_the_columns_and_diagonals(name, change):
     call = change(CALLS[name])
     rows = measure(call, Need())[1]
     counted = counting(call)
-    *_, weights = oracle(call, 0)
+    _, weights = attended(call)
     of_last = (
         weights[:, :, : call.query.shape[2]]
         * (counted & (counted.flip(1).cumsum(1).flip(1) <= LAST))[:, None, :, None]
@@ -107,7 +107,7 @@ def test_the_log_sum_exp_of_the_exchanged_call_is_the_log_of_what_keys_receive(n
     level = log_sum_exp.masked_fill(~counting(call)[:, None], math.inf)
     columns = measure(exchanged(call, level), Need(), engine=engine)[1].log_sum_exp.exp()
     columns = columns.flip(-1) if call.causal else columns
-    expected = (oracle(call, 0)[2] * counting(call)[:, None, :, None]).sum(2)
+    expected = (attended(call)[1] * counting(call)[:, None, :, None]).sum(2)
     torch.testing.assert_close(columns, expected, **close(call))
 
 

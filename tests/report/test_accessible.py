@@ -22,6 +22,7 @@ from tests.report.planted_intervention import planted_intervention
 from tests.report.planted_patching import planted_patching
 from tests.report.planted_result import planted, with_groups
 from tests.report.test_alignment_page import made as planted_alignment
+from tests.sketched import sketched
 from tests.statistics.generation.writers import writer
 
 # rules of axe-core that these pages broke, checked without it
@@ -72,17 +73,18 @@ def pages(explain_page, tmp_path_factory):
     model, tokenizer = writer()
     generated = attnscope.generate(model, ["A boat is out."], tokenizer=tokenizer, new_tokens=2)
     made = planted(layers=2, heads=3, texts=4, tokens=40, rank=12)
-    return {
-        "generate": write_generation_report(generated, folder / "generate.html"),
-        "scan": write_report(with_groups(made.result), in_blocks(made.sample), folder / "scan.html"),
-        "explain": explain_page,
-        "intervene": write_intervention_report(planted_intervention(), folder / "intervene.html"),
-        "patch": write_patch_report(planted_patching(), folder / "patch.html"),
-        "compare": write_comparison_report(planted_comparison(), folder / "compare.html"),
-        "align": write_alignment_report(planted_alignment(), folder / "align.html"),
-        "roles": write_roles_report(attnscope.roles(limit=2), folder / "roles.html"),
-        "received": write_report(*scanned_with_received(folder / "run"), folder / "received.html"),
-    }
+    with sketched():  # what lies around figures is looked at here
+        return {
+            "generate": write_generation_report(generated, folder / "generate.html"),
+            "scan": write_report(with_groups(made.result), in_blocks(made.sample), folder / "scan.html"),
+            "explain": explain_page,
+            "intervene": write_intervention_report(planted_intervention(), folder / "intervene.html"),
+            "patch": write_patch_report(planted_patching(), folder / "patch.html"),
+            "compare": write_comparison_report(planted_comparison(), folder / "compare.html"),
+            "align": write_alignment_report(planted_alignment(), folder / "align.html"),
+            "roles": write_roles_report(attnscope.roles(limit=2), folder / "roles.html"),
+            "received": write_report(*scanned_with_received(folder / "run"), folder / "received.html"),
+        }
 
 
 def luminance(colour):
