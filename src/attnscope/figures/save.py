@@ -104,7 +104,8 @@ def _write(figure: Figure, path: Path) -> None:
 def _drawn(figure: Figure, kind: str) -> bytes:
     if (layout := figure.get_layout_engine()) is not None:  # laid out once, for all formats
         layout.execute(figure)
-        figure.set_layout_engine(None)  # with an engine of any kind, savefig draws everything twice
+        with rc_context({"figure.autolayout": False, "figure.constrained_layout.use": False}):
+            figure.set_layout_engine(None)  # with an engine of any kind, savefig draws everything twice
     file = io.BytesIO()
     figure.savefig(file, format=kind, dpi=200, metadata=_NO_DATE[kind])
     return file.getvalue()

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from matplotlib.colors import to_hex, to_rgb
 from matplotlib.figure import Figure
+from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.patches import Wedge
 
 from attnscope.errors import AttnscopeError
@@ -324,6 +325,17 @@ def test_three_formats_are_written_and_the_same_each_time(made, tmp_path):
     second = save_figure(label_pies(made.result), tmp_path / "again")
     assert [path.name for path in first] == ["pies.v2.svg", "pies.v2.pdf", "pies.v2.png"]
     assert [path.read_bytes() for path in first] == [path.read_bytes() for path in second]
+
+
+def test_a_figure_is_laid_out_once_and_drawn_once_for_each_format(made, tmp_path, monkeypatch):
+    draws, layouts = [], []
+    draw, execute = Figure.draw, ConstrainedLayoutEngine.execute
+    monkeypatch.setattr(Figure, "draw", lambda *given: (draws.append(1), draw(*given)))
+    monkeypatch.setattr(
+        ConstrainedLayoutEngine, "execute", lambda *given: (layouts.append(1), execute(*given))
+    )
+    save_figure(profile_curves(made.result, [(0, 0)]), tmp_path / "profiles", ("svg", "png"))
+    assert (len(layouts), len(draws)) == (1, 2)
 
 
 def test_text_is_text_in_the_svg_and_glyphs_travel_with_the_pdf(made, tmp_path):
