@@ -11,11 +11,15 @@ import numpy as np
 import pytest
 import xarray as xr
 
+from attnscope import open_run, scan
 from attnscope.bundled import MODEL, TEXT
+from attnscope.statistics import notes_of
 from attnscope.statistics._stored import SUMMARY
 from attnscope.store import RunFolder
 from tests.cli.command import attnscope
+from tests.families import tiny
 from tests.process import Started, wait_until
+from tests.translation.small_translators import small_tokenizer
 
 
 @pytest.fixture(scope="module")
@@ -116,6 +120,47 @@ def test_groups_come_in_the_table_as_json_and_csv_and_on_the_page(tmp_path):
     (tmp_path / "rules.jsonl").write_text('{"group": "the", "tokens": ["a"]}\n')
     attnscope(*asked, "--no-report", cwd=tmp_path)
     assert len(list((tmp_path / "attnscope-runs").iterdir())) == 2  # other rules, other numbers
+
+
+def test_what_is_asked_for_is_in_the_table_and_in_json_and_needs_no_page(tmp_path):
+    words = ("scan", "--limit", "3", "--statistics", "block_recall,offset_sum", "--out", "run")
+    found = attnscope(*words, cwd=tmp_path)
+    assert found.returncode == 0, found.stderr
+    assert "No page" in found.stderr
+    assert not (tmp_path / "run" / "report.html").exists()
+    run = open_run(tmp_path / "run")
+    recall = run.block_recall.sel(kept=10).mean("text").values
+    (line,) = (line for line in found.stdout.splitlines() if "block_recall_10" in line)
+    numbers = [cell.strip() for cell in line.split("│")[2:-1]]
+    equal = run.equal_block_recall.sel(kept=10).mean().item()
+    ends = recall.min(), recall.mean(), recall.max(), equal
+    assert [numbers[place] for place in (0, 2, 3, 5)] == [f"{number:.3g}" for number in ends]
+    assert recall[tuple(map(int, numbers[4].split(".")))] == recall.max()
+    assert "offset_sum (attnscope export, open_run)" in " ".join(found.stdout.split())
+    told = json.loads(attnscope(*words, "--json", cwd=tmp_path).stdout)["statistics"]
+    np.testing.assert_allclose(told["block_recall_10"], recall)
+    assert set(told) == {"block_recall_5", "block_recall_10", "block_recall_25"}
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("--rows", "128"), "rows (--rows) is 128; windows of 128 tokens have no more queries"),
+        (("--show", "9.9"), "there is no head 9.9 to show: layers go from 0 to 2"),
+    ],
+)
+def test_what_cannot_be_is_refused_before_texts_are_read(words, says, refused, tmp_path):
+    refused("scan", "--limit", "3", *words, says=says)
+    assert not (tmp_path / "attnscope-runs").exists()
+
+
+def test_windows_beyond_what_the_config_names_are_told(tmp_path):
+    model = tiny("llama")
+    longest = model.config.max_position_embeddings
+    texts = ["a b c d " * longest]
+    for window in (longest, longest + 1):
+        found = scan(model, texts, tokenizer=small_tokenizer(), window=window, limit=1)
+        assert ("beyond" in notes_of(found)) == (window > longest)
 
 
 def test_chats_are_known_by_their_first_line(tmp_path):

@@ -6,6 +6,8 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from attnscope.cli.contrast_tables import contrasts_dict, print_contrasts
 from attnscope.cli.group_tables import group_columns, groups_dict, print_groups
 from attnscope.cli.output import csv_text, emit, new_console
@@ -14,6 +16,7 @@ from attnscope.store import named
 
 if TYPE_CHECKING:
     import xarray as xr
+    from rich.console import Console
     from rich.table import Table
 
     from attnscope.statistics import Wording
@@ -32,7 +35,7 @@ def list_statistics() -> None:
     ]
     lines += [f"{'..._by_group':26}each of one number a head, of the queries of each group (with --groups)"]
     nulls = [name for name, statistic in (STATISTICS | OF_GROUPS).items() if statistic.has_equal]
-    equal = [f"{f'equal_{name}':26}{name}, of equal weights over what a token may see" for name in nulls]
+    equal = [f"{f'equal_{name}':26} {name}, of equal weights over what a token may see" for name in nulls]
     summaries = [f"{name:26}{_with_units(words)}" for name, words in SUMMARIES.items()]
     more = "found beside them, not to be asked for by name:"
     of_images = [f"{name:26}{_with_units(words)}" for name, words in PATCH_STATISTICS.items()]
@@ -55,6 +58,7 @@ def as_dict(results: xr.Dataset, folder: Path) -> dict[str, Any]:
         "capture": results.attrs.get("capture"),
         "kinds": results.attrs.get("kinds"),
         "heads": rank_heads(results),
+        "statistics": {name: _finite(values) for name, values in _means(results).items()},
         "received": _received(results, folder),
         "groups": groups_dict(results) if "group_weight" in results else None,
         "by": contrasts_dict(results) if "by" in results.coords else None,
@@ -77,17 +81,34 @@ def _received(results: xr.Dataset, folder: Path) -> list[dict[str, Any]] | None:
     return top_keys(sample, list(dict.fromkeys([*asked, *leading])))
 
 
+def _means(results: xr.Dataset) -> dict[str, np.ndarray]:
+    """Means over texts of what is one number a head, ``(layer, head)``; of blocks, one for each share that is kept."""
+    from attnscope.statistics import without_end
+
+    means = {}
+    for name in map(str, results.data_vars):
+        values = results[name]
+        if values.dims[:3] != ("text", "layer", "head") or name == "label" or without_end(name) != name:
+            continue
+        if values.ndim == 3:  # noqa: PLR2004
+            means[name] = values.mean("text", skipna=True).values
+        elif values.dims[3:] == ("kept",):
+            for kept in values.kept.values.tolist():
+                means[f"{name}_{kept}"] = values.sel(kept=kept).mean("text", skipna=True).values
+    return means
+
+
+def _finite(values: np.ndarray) -> list[list[float | None]]:
+    return [[float(one) if np.isfinite(one) else None for one in row] for row in values]
+
+
 def print_csv(results: xr.Dataset) -> None:
     """One line for each head: means over texts, and the signature that names the run's folder."""
-    from attnscope.statistics import intervals, majority_names, peaks, without_end
+    from attnscope.statistics import intervals, majority_names, peaks
     from attnscope.statistics.images import patch_peaks
     from attnscope.store import Signature
 
-    means = {
-        name: values.mean("text", skipna=True).values
-        for name, values in results.data_vars.items()
-        if values.dims == ("text", "layer", "head") and name != "label" and without_end(str(name)) == name
-    }
+    means = _means(results)
     if "sampled_rows" in results:
         ends = intervals(results)
         for name in [name for name in means if name in ends]:
@@ -97,7 +118,7 @@ def print_csv(results: xr.Dataset) -> None:
     means |= {str(name): values.values for name, values in (highest or {}).items()}
     kinds = majority_names(results)
     signature = Signature.from_json(results.attrs["signature"]).short
-    table = [["layer", "head", "layer_name", "layer_kind", "label", *means, "signature"]]
+    table: list[list[Any]] = [["layer", "head", "layer_name", "layer_kind", "label", *means, "signature"]]
     for layer, (name, kind) in enumerate(
         zip(results.layer_name.values, results.layer_kind.values, strict=True)
     ):
@@ -148,6 +169,7 @@ def print_tables(results: xr.Dataset) -> None:
                 f"\nno {kind} head: none has {least} of its weight {where} and twice what equal weights give"
             )
             console.print(none, style="bold", highlight=False)
+    _print_asked(results, console)
     if sizes["text"] > 1 and any(row["label"] for rows in ranked.values() for row in rows):
         each = _entries(results)
         console.print(
@@ -162,6 +184,46 @@ def print_tables(results: xr.Dataset) -> None:
     kinds = results.attrs["kinds"] if "kinds" in results.attrs else _missing(results)
     console.print(f"\n{kinds}", highlight=False, markup=False)
     console.print("A weight is a mixing coefficient, not an explanation.", style="dim")
+
+
+def _print_asked(results: xr.Dataset, console: Console) -> None:
+    """Statistics that are not there by default: of which head they are lowest and highest; and what has no number."""
+    from rich.table import Column, Table
+
+    from attnscope.statistics import DEFAULT, STATISTICS
+
+    asked = [str(name) for name in results.data_vars if name in STATISTICS and name not in DEFAULT]
+    means = {
+        name: values
+        for name, values in _means(results).items()
+        if any(name == one or name.startswith(f"{one}_") for one in asked)
+    }
+    if means:
+        console.print("\nstatistics asked for: mean over texts, layer.head", style="bold", highlight=False)
+        table = Table(Column("statistic", no_wrap=True), "lowest", "", "mean", "highest", "", "equal")
+        for name, values in means.items():
+            ends = [np.unravel_index(find(values), values.shape) for find in (np.nanargmin, np.nanargmax)]
+            (low, lowest), (high, highest) = ((values[end], f"{end[0]}.{end[1]}") for end in ends)
+            numbers = f"{low:.3g}", lowest, f"{np.nanmean(values):.3g}", f"{high:.3g}", highest
+            table.add_row(name, *numbers, _of_equal_weights(results, name))
+        console.print(table)
+        console.print(
+            "Equal: what equal weights over all that a token may see give. Each head's: --csv or --json.",
+            style="dim",
+        )
+    other = [name for name in asked if not any(f"{mean}_".startswith(f"{name}_") for mean in means)]
+    if other:
+        kept = f"Of more than one number a head, kept in the run: {', '.join(other)} (attnscope export, open_run)."
+        console.print(kept, style="dim", highlight=False, markup=False)
+
+
+def _of_equal_weights(results: xr.Dataset, name: str) -> str:
+    """What equal weights over what a token may see give, mean over texts and layers."""
+    name, _, kept = (name, "", "") if f"equal_{name}" in results else name.rpartition("_")
+    if f"equal_{name}" not in results:
+        return ""
+    values = results[f"equal_{name}"]
+    return f"{float((values.sel(kept=int(kept)) if kept else values).mean()):.3g}"
 
 
 def _entries(results: xr.Dataset) -> str:

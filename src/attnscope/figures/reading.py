@@ -47,6 +47,11 @@ def statistics(result: xr.Dataset) -> list[str]:
     ]
 
 
+def can_be_drawn(result: xr.Dataset) -> bool:
+    """Whether a scan holds anything of its heads that a page draws."""
+    return bool(statistics(result)) or bool({"profile", "patch_profile", "label"} & set(result.variables))
+
+
 def require(result: xr.Dataset, names: Iterable[str], *, purpose: str) -> None:
     """Raise `AttnscopeError` unless the result holds every named variable."""
     missing = [name for name in names if name not in result.variables]

@@ -12,6 +12,7 @@ from attnscope.errors import AttnscopeError
 from attnscope.figures.palette import cluster_colours
 from attnscope.figures.reading import (
     axis_values,
+    can_be_drawn,
     label_shares,
     layer_labels,
     mean_over_texts,
@@ -53,7 +54,7 @@ def page_data(result: xr.Dataset) -> dict[str, Any]:
     not grow with the number of texts.
     """
     names = statistics(result)
-    if not names and not {"profile", "patch_profile", "label"} & set(result.variables):
+    if not can_be_drawn(result):
         raise AttnscopeError("The result has no statistic, profile or label of any head: nothing to report.")
     layers, heads = axis_values(result, "layer"), axis_values(result, "head")
     kinds = result["layer_kind"].values if "layer_kind" in result.variables else ["self"] * len(layers)

@@ -149,6 +149,11 @@ def prepared(
         raise AttnscopeError(
             f"band (--band) is {band}; in windows of {length} tokens the largest offset is {length - 1}"
         )
+    if asked.rows is not None and asked.rows >= length:
+        raise AttnscopeError(
+            f"rows (--rows) is {asked.rows}; windows of {length} tokens have no more queries, so that nothing is "
+            "estimated: give fewer, or leave rows out"
+        )
     worded = None
     if rule is not None:
         rule = rule.over(windows)
@@ -175,6 +180,13 @@ def prepared(
         observation=asked.observation,
     )
     job.check()
+    for layer, head in (
+        asked.show or ()
+    ):  # before all texts are read; heads are counted when they are measured
+        if layer >= len(job.sites):
+            raise AttnscopeError(
+                f"there is no head {layer}.{head} to show: layers go from 0 to {len(job.sites) - 1}"
+            )
     plain = {
         "window": length,
         "stride": stride,
@@ -185,6 +197,7 @@ def prepared(
     settings = _settings(job, asked, grouping, rule, names=names, **plain)
     signature = signature_of("scan", loaded, corpus, target, settings)
     attributes = {"model": loaded.name, **decoder_note(loaded.model, with_target=target is not None)}
+    attributes |= _beyond_note(loaded, length)
     return Prepared(job, signature, attributes, kinds_of(settings))
 
 
@@ -246,6 +259,17 @@ def _windows(
     start = decoder_start(loaded.model)
     pairs = LinePairs(corpus, target, loaded.tokenizer, start, length=length, limit=limit)
     return pairs, pairs.check()
+
+
+def _beyond_note(loaded: LoadedModel, length: int) -> dict[str, str]:
+    """What a reader has to know of windows that are longer than the config says; rotary angles take any length."""
+    known = configured_length(loaded.model.config.get_text_config())
+    if not known or known < 1 or length <= known:
+        return {}
+    return {
+        "beyond": f"Windows may have {length} tokens; the model's config names {known} (max_position_embeddings). "
+        "Beyond them its heads need not do what they do within."
+    }
 
 
 def window_length(loaded: LoadedModel, window: int | None) -> int:

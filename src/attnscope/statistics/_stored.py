@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 NOTES = (
     "way",
     "places",
+    "beyond",
     "unknown",
     "decoder",
     "causality",
