@@ -142,6 +142,15 @@ def test_what_is_asked_for_is_in_the_table_and_in_json_and_needs_no_page(tmp_pat
     assert set(told) == {"block_recall_5", "block_recall_10", "block_recall_25"}
 
 
+def test_keys_are_listed_where_nothing_ranks_heads(tmp_path):
+    words = ("scan", "--limit", "2", "--statistics", "top_key", "--json", "--out", "run")
+    received = json.loads(attnscope(*words, cwd=tmp_path).stdout)["received"]
+    top = open_run(tmp_path / "run").top_key.mean("text").values
+    (first, *others) = list(dict.fromkeys((row["layer"], row["head"]) for row in received))
+    assert len(others) == 3
+    assert top[first] == top.max()
+
+
 @pytest.mark.parametrize(
     ("words", "says"),
     [

@@ -78,7 +78,10 @@ def _received(results: xr.Dataset, folder: Path) -> list[dict[str, Any]] | None:
         return None
     asked = [tuple(place) for place in json.loads(sample.attrs["asked"])]
     leading = [(row["layer"], row["head"]) for rows in rank_heads(results).values() for row in rows]
-    return top_keys(sample, list(dict.fromkeys([*asked, *leading])))
+    if not asked and not leading:  # nothing ranks heads: those with the key that receives most
+        most = sample.received.max("position").mean("window").values
+        leading = [np.unravel_index(place, most.shape) for place in np.argsort(-most, axis=None)[:_MOST]]
+    return top_keys(sample, [(int(layer), int(head)) for layer, head in dict.fromkeys([*asked, *leading])])
 
 
 def _means(results: xr.Dataset) -> dict[str, np.ndarray]:
@@ -129,6 +132,7 @@ def print_csv(results: xr.Dataset) -> None:
     emit(csv_text(table))
 
 
+_MOST = 4  # heads whose keys are listed where no ranking leads to any
 _MEANING = {
     "positional": ("share of all weight at one offset", "at one offset other than 0"),
     "local": ("weight inside the band of offsets", "inside the band"),
