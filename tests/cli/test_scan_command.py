@@ -13,6 +13,7 @@ import xarray as xr
 
 from attnscope import open_run, scan
 from attnscope.bundled import MODEL, TEXT
+from attnscope.cli.scan_tables import _ends_and_mean, _means_of
 from attnscope.statistics import notes_of
 from attnscope.statistics._stored import SUMMARY
 from attnscope.store import RunFolder
@@ -136,10 +137,32 @@ def test_what_is_asked_for_is_in_the_table_and_in_json_and_needs_no_page(tmp_pat
     ends = recall.min(), recall.mean(), recall.max(), equal
     assert [numbers[place] for place in (0, 2, 3, 5)] == [f"{number:.3g}" for number in ends]
     assert recall[tuple(map(int, numbers[4].split(".")))] == recall.max()
-    assert "offset_sum (attnscope export, open_run)" in " ".join(found.stdout.split())
+    assert "not shown: offset_sum." in " ".join(found.stdout.split())
     told = json.loads(attnscope(*words, "--json", cwd=tmp_path).stdout)["statistics"]
     np.testing.assert_allclose(told["block_recall_10"], recall)
     assert set(told) == {"block_recall_5", "block_recall_10", "block_recall_25"}
+
+
+def test_each_share_of_blocks_has_its_own_means():
+    """In windows of two blocks all shares keep the same ones: a scan of them does not tell shares apart."""
+    values = np.random.default_rng(0).random((2, 3, 4, 2))
+    dims = ("text", "layer", "head", "kept")
+    every = np.zeros((2, 3, 4, 5))
+    result = xr.Dataset(
+        {"recall": (dims, values), "far": (("text", "layer", "head", "offset"), every)}, {"kept": [5, 25]}
+    )
+    means = _means_of(result, "recall")
+    assert list(means) == ["recall_5", "recall_25"]
+    np.testing.assert_allclose(means["recall_5"], values[..., 0].mean(0))
+    np.testing.assert_allclose(means["recall_25"], values[..., 1].mean(0))
+    assert _means_of(result, "far") == {}
+
+
+def test_heads_of_which_nothing_is_known_are_left_out():
+    values = np.array([[np.nan, 2.0], [1.0, np.nan]])
+    assert _ends_and_mean(values) == ("1", "1.0", "1.5", "2", "0.1")
+    assert _ends_and_mean(np.full((2, 2), np.nan)) == ("",) * 5
+    assert _ends_and_mean(np.ones((2, 2))) == ("1", "", "1", "1", "")
 
 
 def test_keys_are_listed_where_nothing_ranks_heads(tmp_path):

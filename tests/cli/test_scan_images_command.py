@@ -81,5 +81,6 @@ def test_what_does_not_belong_together_is_refused(place, tmp_path, refused):
 def test_statistics_of_images_are_listed(tmp_path):
     found = attnscope("scan", "--statistics", "list", cwd=tmp_path).stdout
     assert (
-        "patch_profile             Mean weight at each offset in rows and columns of patches [share]" in found
+        "patch_profile               Mean weight at each offset in rows and columns of patches [share]"
+        in found
     )

@@ -27,18 +27,18 @@ def list_statistics() -> None:
     from attnscope.statistics import DEFAULT, OF_GROUPS, PATCH_STATISTICS, STATISTICS, SUMMARIES
 
     lines = [
-        f"{name:26}{_with_units(statistic.words)}" + (" (not by default)" if name not in DEFAULT else "")
+        f"{name:28}{_with_units(statistic.words)}" + (" (not by default)" if name not in DEFAULT else "")
         for name, statistic in STATISTICS.items()
     ]
     lines += [
-        f"{name:26}{_with_units(statistic.words)} (with --groups)" for name, statistic in OF_GROUPS.items()
+        f"{name:28}{_with_units(statistic.words)} (with --groups)" for name, statistic in OF_GROUPS.items()
     ]
-    lines += [f"{'..._by_group':26}each of one number a head, of the queries of each group (with --groups)"]
+    lines += [f"{'..._by_group':28}each of one number a head, of the queries of each group (with --groups)"]
     nulls = [name for name, statistic in (STATISTICS | OF_GROUPS).items() if statistic.has_equal]
-    equal = [f"{f'equal_{name}':26} {name}, of equal weights over what a token may see" for name in nulls]
-    summaries = [f"{name:26}{_with_units(words)}" for name, words in SUMMARIES.items()]
+    equal = [f"{f'equal_{name}':28}{name}, of equal weights over what a token may see" for name in nulls]
+    summaries = [f"{name:28}{_with_units(words)}" for name, words in SUMMARIES.items()]
     more = "found beside them, not to be asked for by name:"
-    of_images = [f"{name:26}{_with_units(words)}" for name, words in PATCH_STATISTICS.items()]
+    of_images = [f"{name:28}{_with_units(words)}" for name, words in PATCH_STATISTICS.items()]
     images = "of images, beside entropy, max_weight, gini_simpson and learned_sink:"
     emit("".join(f"{line}\n" for line in (*lines, "", more, *equal, *summaries, "", images, *of_images)))
 
@@ -88,17 +88,23 @@ def _means(results: xr.Dataset) -> dict[str, np.ndarray]:
     """Means over texts of what is one number a head, ``(layer, head)``; of blocks, one for each share that is kept."""
     from attnscope.statistics import without_end
 
-    means = {}
-    for name in map(str, results.data_vars):
-        values = results[name]
-        if values.dims[:3] != ("text", "layer", "head") or name == "label" or without_end(name) != name:
-            continue
-        if values.ndim == 3:  # noqa: PLR2004
-            means[name] = values.mean("text", skipna=True).values
-        elif values.dims[3:] == ("kept",):
-            for kept in values.kept.values.tolist():
-                means[f"{name}_{kept}"] = values.sel(kept=kept).mean("text", skipna=True).values
-    return means
+    own = [
+        str(name)
+        for name, values in results.data_vars.items()
+        if "head" in values.dims and name != "label" and without_end(str(name)) == name
+    ]
+    return {name: values for one in own for name, values in _means_of(results, one).items()}
+
+
+def _means_of(results: xr.Dataset, name: str) -> dict[str, np.ndarray]:
+    """Means over texts of one statistic, by the name of each; nothing where it is more than a number a head."""
+    values = results[name]
+    if not {"text", "layer"} <= set(values.dims) <= {"text", "layer", "head", "kept"}:
+        return {}
+    means = values.mean("text", skipna=True)
+    if "kept" not in means.dims:
+        return {name: means.values}
+    return {f"{name}_{kept}": means.sel(kept=kept).values for kept in means.kept.values.tolist()}
 
 
 def _finite(values: np.ndarray) -> list[list[float | None]]:
@@ -191,43 +197,51 @@ def print_tables(results: xr.Dataset) -> None:
 
 
 def _print_asked(results: xr.Dataset, console: Console) -> None:
-    """Statistics that are not there by default: of which head they are lowest and highest; and what has no number."""
+    """Statistics that are not there by default: of which head they are lowest and highest, beside equal weights."""
     from rich.table import Column, Table
 
     from attnscope.statistics import DEFAULT, STATISTICS
 
     asked = [str(name) for name in results.data_vars if name in STATISTICS and name not in DEFAULT]
-    means = {
-        name: values
-        for name, values in _means(results).items()
-        if any(name == one or name.startswith(f"{one}_") for one in asked)
-    }
-    if means:
-        console.print("\nstatistics asked for: mean over texts, layer.head", style="bold", highlight=False)
-        table = Table(Column("statistic", no_wrap=True), "lowest", "", "mean", "highest", "", "equal")
+    table = Table(Column("statistic", no_wrap=True), "lowest", "", "mean", "highest", "", "equal")
+    more = []
+    for one in asked:
+        means = _means_of(results, one)
+        equal = _means_of(results, f"equal_{one}") if f"equal_{one}" in results else {}
         for name, values in means.items():
-            ends = [np.unravel_index(find(values), values.shape) for find in (np.nanargmin, np.nanargmax)]
-            (low, lowest), (high, highest) = ((values[end], f"{end[0]}.{end[1]}") for end in ends)
-            numbers = f"{low:.3g}", lowest, f"{np.nanmean(values):.3g}", f"{high:.3g}", highest
-            table.add_row(name, *numbers, _of_equal_weights(results, name))
+            table.add_row(name, *_ends_and_mean(values), _mean_text(equal.get(f"equal_{name}")))
+        more += [] if means else [one]
+    if table.row_count:
+        each = _entries(results)
+        console.print(f"\nstatistics asked for: mean over {each}, layer.head", style="bold", highlight=False)
         console.print(table)
         console.print(
             "Equal: what equal weights over all that a token may see give. Each head's: --csv or --json.",
             style="dim",
         )
-    other = [name for name in asked if not any(f"{mean}_".startswith(f"{name}_") for mean in means)]
-    if other:
-        kept = f"Of more than one number a head, kept in the run: {', '.join(other)} (attnscope export, open_run)."
+    if more:
+        kept = f"More than one number a head, so not shown: {', '.join(more)}. Read it by attnscope.open_run."
         console.print(kept, style="dim", highlight=False, markup=False)
 
 
-def _of_equal_weights(results: xr.Dataset, name: str) -> str:
-    """What equal weights over what a token may see give, mean over texts and layers."""
-    name, _, kept = (name, "", "") if f"equal_{name}" in results else name.rpartition("_")
-    if f"equal_{name}" not in results:
-        return ""
-    values = results[f"equal_{name}"]
-    return f"{float((values.sel(kept=int(kept)) if kept else values).mean()):.3g}"
+def _ends_and_mean(values: np.ndarray) -> tuple[str, ...]:
+    """The lowest value and its head, the mean, the highest value and its head; empty where nothing is known."""
+    known = np.isfinite(values)
+    if not known.any():
+        return ("",) * 5
+    ends = []
+    for find, beyond in ((np.argmin, np.inf), (np.argmax, -np.inf)):
+        layer, head = np.unravel_index(find(np.where(known, values, beyond)), values.shape)
+        ends.append((f"{values[layer, head]:.3g}", f"{layer}.{head}"))
+    (low, lowest), (high, highest) = ends
+    if low == high:  # then no head is the one
+        lowest = highest = ""
+    return low, lowest, _mean_text(values), high, highest
+
+
+def _mean_text(values: np.ndarray | None) -> str:
+    known = np.array([]) if values is None else values[np.isfinite(values)]
+    return f"{known.mean():.3g}" if known.size else ""
 
 
 def _entries(results: xr.Dataset) -> str:

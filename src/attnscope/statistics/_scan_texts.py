@@ -180,9 +180,8 @@ def prepared(
         observation=asked.observation,
     )
     job.check()
-    for layer, head in (
-        asked.show or ()
-    ):  # before all texts are read; heads are counted when they are measured
+    # before all texts are read; heads are counted when they are measured
+    for layer, head in asked.show or ():
         if layer >= len(job.sites):
             raise AttnscopeError(
                 f"there is no head {layer}.{head} to show: layers go from 0 to {len(job.sites) - 1}"
