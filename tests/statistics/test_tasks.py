@@ -31,6 +31,11 @@ def whole(tmp_path_factory):
     return scan(folder, show=[])
 
 
+@pytest.fixture(scope="module")
+def pooled(tmp_path_factory):
+    return scan(tmp_path_factory.mktemp("pooled") / "run", pool=8)
+
+
 @pytest.fixture(autouse=True)
 def small_units(monkeypatch):
     monkeypatch.setattr(_measurement, "UNIT", 2)
@@ -45,6 +50,10 @@ def raising(error):
 
 def sample(folder):
     return unpacked((folder / "sample.zarr.zip").read_bytes())
+
+
+def windows_of(out):
+    return open_run(out, part="windows")
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 4])
@@ -115,22 +124,22 @@ def test_a_unit_that_was_stopped_in_its_middle_is_completed_by_another_count(who
 
 @pytest.mark.parametrize("room", [1, 1 << 30])
 @pytest.mark.parametrize("more", [{}, {"pool": 8}], ids=["windows", "pools"])
-def test_units_are_put_together_to_pieces_as_large_as_may_be(room, more, whole, tmp_path, monkeypatch):
+def test_units_are_put_together_to_pieces_as_large_as_may_be(
+    room, more, whole, pooled, tmp_path, monkeypatch
+):
     monkeypatch.setattr(_parts, "PIECE_BYTES", room)
     for task in ("1/2", "2/2"):
         results = scan(tmp_path / "run", task, **more)
-    expected = scan(tmp_path / "whole", **more) if more else whole
-    assert results.identical(expected)
+    assert results.identical(pooled if more else whole)
     if more:
-        one, other = (open_run(tmp_path / name, part="windows") for name in ("run", "whole"))
-        assert one.identical(other)
+        assert windows_of(tmp_path / "run").identical(windows_of(pooled.encoding["source"]))
     pieces = list((tmp_path / "run" / "pieces").iterdir())
     assert (len(pieces) == 1) == (room > 1)
 
 
 @pytest.mark.parametrize("end", [merge, lambda out: scan(out, "2/2", pool=8)], ids=["merge", "again"])
 def test_what_was_noted_while_measuring_is_said_by_whoever_puts_the_parts_together(
-    end, tmp_path, monkeypatch
+    end, pooled, tmp_path, monkeypatch
 ):
     out = tmp_path / "run"
     scan(out, "1/2", pool=8)
@@ -140,11 +149,11 @@ def test_what_was_noted_while_measuring_is_said_by_whoever_puts_the_parts_togeth
             scan(out, "2/2", pool=8)
     end(out)
     assert "Windows are in pools of 8" in open_run(out).attrs["pool"]
-    assert open_run(out).identical(scan(tmp_path / "whole", pool=8))
+    assert open_run(out).identical(pooled)
 
 
 @pytest.mark.parametrize("more", [{}, {"pool": 8}], ids=["windows", "pools"])
-def test_merge_gives_what_the_last_task_would_have_given(more, whole, tmp_path, monkeypatch):
+def test_merge_gives_what_the_last_task_would_have_given(more, whole, pooled, tmp_path, monkeypatch):
     out = tmp_path / "run"
     scan(out, "1/2", **more)
     with monkeypatch.context() as patched:
@@ -153,10 +162,9 @@ def test_merge_gives_what_the_last_task_would_have_given(more, whole, tmp_path, 
             scan(out, "2/2", **more)
     assert not is_finished(out)
     merge(out)
-    assert open_run(out).identical(scan(tmp_path / "whole", **more) if more else whole)
+    assert open_run(out).identical(pooled if more else whole)
     if more:
-        windows = [open_run(tmp_path / name, part="windows") for name in ("run", "whole")]
-        assert windows[0].identical(windows[1])
+        assert windows_of(out).identical(windows_of(pooled.encoding["source"]))
 
 
 def test_who_is_late_by_a_moment_leaves_it_to_the_other(whole, tmp_path):
