@@ -178,6 +178,10 @@ def test_keys_are_listed_where_nothing_ranks_heads(tmp_path):
     ("words", "says"),
     [
         (("--rows", "128"), "rows (--rows) is 128; windows of 128 tokens have no more queries"),
+        (
+            ("--observation", "9"),
+            "--observation is of the statistics recent_..., and none of them is asked for",
+        ),
         (("--show", "9.9"), "there is no head 9.9 to show: layers go from 0 to 2"),
     ],
 )

@@ -40,6 +40,7 @@ from attnscope.statistics._catalogue import OF_GROUPS, OF_POOLED_GROUPS, SECOND_
 from attnscope.statistics._keep import measured
 from attnscope.statistics._measurement import Measurement
 from attnscope.statistics._second_pass import settings_of
+from attnscope.statistics._short_windows import observation_note
 from attnscope.statistics._sides import grouping_for, read_sides
 from attnscope.statistics._summary import kinds_of
 from attnscope.store import Signature
@@ -196,7 +197,7 @@ def prepared(
     settings = _settings(job, asked, grouping, rule, names=names, **plain)
     signature = signature_of("scan", loaded, corpus, target, settings)
     attributes = {"model": loaded.name, **decoder_note(loaded.model, with_target=target is not None)}
-    attributes |= _beyond_note(loaded, length)
+    attributes |= _beyond_note(loaded, length) | observation_note(names, asked.observation, length)
     return Prepared(job, signature, attributes, kinds_of(settings))
 
 
