@@ -183,6 +183,8 @@ def test_keys_are_listed_where_nothing_ranks_heads(tmp_path):
             "--observation is of the statistics recent_..., and none of them is asked for",
         ),
         (("--show", "9.9"), "there is no head 9.9 to show: layers go from 0 to 2"),
+        (("--show", "0.99"), "there is no head 0.99 to show: layers go from 0 to 2, heads from 0 to 3"),
+        (("--show", "2.1", "--no-report"), "--show names heads of the page, and --no-report makes none"),
     ],
 )
 def test_what_cannot_be_is_refused_before_texts_are_read(words, says, refused, tmp_path):

@@ -230,6 +230,10 @@ def scan(
 
     options.refuse_two_formats(as_json=as_json, as_csv=as_csv)
     formats, heads = options.formats_of(figures), options.heads_of("--show", show)
+    if heads and not report:
+        raise AttnscopeError(
+            "--show names heads of the page, and --no-report makes none: leave out one of them"
+        )
     shown = heads if report else None
     if observation is not None and "recent_" not in (statistics or ""):
         raise AttnscopeError(

@@ -39,6 +39,7 @@ from attnscope.statistics._asked import BAND, Asked
 from attnscope.statistics._catalogue import OF_GROUPS, OF_POOLED_GROUPS, SECOND_PASS, STATISTICS, choose
 from attnscope.statistics._keep import measured
 from attnscope.statistics._measurement import Measurement
+from attnscope.statistics._sample import refuse_absent
 from attnscope.statistics._second_pass import settings_of
 from attnscope.statistics._short_windows import observation_note
 from attnscope.statistics._sides import grouping_for, read_sides
@@ -181,12 +182,7 @@ def prepared(
         observation=asked.observation,
     )
     job.check()
-    # before all texts are read; heads are counted when they are measured
-    for layer, head in asked.show or ():
-        if layer >= len(job.sites):
-            raise AttnscopeError(
-                f"there is no head {layer}.{head} to show: layers go from 0 to {len(job.sites) - 1}"
-            )
+    refuse_absent(asked.show, len(job.sites), job.heads)  # before all texts are read
     plain = {
         "window": length,
         "stride": stride,
