@@ -193,7 +193,7 @@ def prepared(
     settings = _settings(job, asked, grouping, rule, names=names, **plain)
     signature = signature_of("scan", loaded, corpus, target, settings)
     attributes = {"model": loaded.name, **decoder_note(loaded.model, with_target=target is not None)}
-    attributes |= _beyond_note(loaded, length) | observation_note(names, asked.observation, length)
+    attributes |= beyond_note(loaded, length) | observation_note(names, asked.observation, length)
     return Prepared(job, signature, attributes, kinds_of(settings))
 
 
@@ -257,13 +257,13 @@ def _windows(
     return pairs, pairs.check()
 
 
-def _beyond_note(loaded: LoadedModel, length: int) -> dict[str, str]:
+def beyond_note(loaded: LoadedModel, length: int, what: str = "Windows") -> dict[str, str]:
     """What a reader has to know of windows that are longer than the config says; rotary angles take any length."""
     known = configured_length(loaded.model.config.get_text_config())
     if not known or known < 1 or length <= known:
         return {}
     return {
-        "beyond": f"Windows may have {length} tokens; the model's config names {known} (max_position_embeddings). "
+        "beyond": f"{what} may have {length} tokens; the model's config names {known} (max_position_embeddings). "
         "Beyond them its heads need not do what they do within."
     }
 
