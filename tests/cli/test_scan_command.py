@@ -236,6 +236,9 @@ def test_help_tells_what_there_is(tmp_path):
     assert "why they look there (explain), and whether it matters (intervene)" in " ".join(shown.split())
     shown = " ".join(attnscope("scan", "--help", cwd=tmp_path).stdout.replace("│", "").split())
     assert "[default: (the model's length, at most 2048)]" in shown
+    assert (
+        "'list' shows all. [default: (those that 'list' does not mark)]" in shown
+    )
 
 
 class TestBadInput:
@@ -311,6 +314,12 @@ class TestBadInput:
 
     def test_an_unknown_statistic(self, refused):
         refused("scan", "--statistics", "entropy,sparkle", says="no statistic 'sparkle'")
+        refused(
+            "scan",
+            "--statistics",
+            "default,top_keys",
+            says="no statistic 'top_keys': the nearest is top_key.",
+        )
 
     def test_a_missing_corpus(self, refused):
         refused("scan", "bundled", "nothing.txt", says="nothing.txt: no such file or folder")

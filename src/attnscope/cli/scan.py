@@ -35,7 +35,11 @@ _Target = Annotated[
 ]
 _Statistics = Annotated[
     str | None,
-    typer.Option(help="Names of statistics with commas between; 'list' shows them.", show_default="all"),
+    typer.Option(
+        help="Names of statistics, with commas between; 'default' among them stands for those that are measured by "
+        "default. 'list' shows all.",
+        show_default="those that 'list' does not mark",
+    ),
 ]
 _Window = Annotated[
     int | None, typer.Option(help="Tokens of a window.", show_default="the model's length, at most 2048")

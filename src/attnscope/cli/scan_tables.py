@@ -40,7 +40,10 @@ def list_statistics() -> None:
     more = "found beside them, not to be asked for by name:"
     of_images = [f"{name:28}{_with_units(words)}" for name, words in PATCH_STATISTICS.items()]
     images = "of images, beside entropy, max_weight, gini_simpson and learned_sink:"
-    emit("".join(f"{line}\n" for line in (*lines, "", more, *equal, *summaries, "", images, *of_images)))
+    usual = "by default: all that are not marked; to add one to them: --statistics default,block_recall"
+    emit(
+        "".join(f"{line}\n" for line in (*lines, usual, "", more, *equal, *summaries, "", images, *of_images))
+    )
 
 
 def _with_units(words: Wording) -> str:

@@ -69,7 +69,7 @@ def scan_images(
     >>> dict(results.patch_profile.sizes)
     {'text': 1, 'layer': 1, 'head': 2, 'row_offset': 3, 'column_offset': 3}
     """
-    names = choose(asked.statistics, KNOWN, DEFAULT)
+    names = choose(asked.statistics, KNOWN, DEFAULT, " of images")
     vision = load_vision_model(
         model, processor=asked.processor, need_processor=not images.is_processed, loading=asked.loading
     )
