@@ -162,6 +162,7 @@ def test_heads_of_which_nothing_is_known_are_left_out():
     values = np.array([[np.nan, 2.0], [1.0, np.nan]])
     assert _ends_and_mean(values) == ("1", "1.0", "1.5", "2", "0.1")
     assert _ends_and_mean(np.full((2, 2), np.nan)) == ("",) * 5
+    assert _ends_and_mean(np.array([[128.4, 1234.5]])) == ("128", "0.0", "681", "1,230", "0.1")
     assert _ends_and_mean(np.ones((2, 2))) == ("1", "", "1", "1", "")
 
 
@@ -236,9 +237,7 @@ def test_help_tells_what_there_is(tmp_path):
     assert "why they look there (explain), and whether it matters (intervene)" in " ".join(shown.split())
     shown = " ".join(attnscope("scan", "--help", cwd=tmp_path).stdout.replace("│", "").split())
     assert "[default: (the model's length, at most 2048)]" in shown
-    assert (
-        "'list' shows all. [default: (those that 'list' does not mark)]" in shown
-    )
+    assert "'list' shows all. [default: (those that 'list' does not mark)]" in shown
 
 
 class TestBadInput:

@@ -174,6 +174,13 @@ def test_no_interval_is_told_where_a_few_rows_hold_everything():
             x="entropy", **{f"x{end}": f"entropy{end}" for end in OF_ESTIMATES}
         )
     )
+    values[0, :40] = 5000.0 * np.arange(40)
+    wide = (
+        planted(values)
+        .expand_dims("layer")
+        .rename(x="mean_offset", **{f"x{end}": f"mean_offset{end}" for end in OF_ESTIMATES})
+    )
+    assert intervals_note(wide).endswith(": mean_offset 1,400 tokens.")
     assert "No interval is told where fewer than 8 rows carry an estimate: entropy of 1 heads." in said
 
 
