@@ -64,8 +64,8 @@ class Measured:
     def _checked(self, end: float) -> float:
         if np.isnan(end):
             raise AttnscopeError(
-                f"the {self.said} is {significant(self.mean, 3)} without an interval, so nothing can be expected of it: "
-                f"scan 6 {self.over.partition(' ')[2] or 'windows'} or more"
+                f"the {self.said} is {significant(self.mean, 3)} without an interval, so nothing can be expected of "
+                f"it: scan 6 {self.over.partition(' ')[2] or 'windows'} or more"
             )
         return end
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -37,7 +37,7 @@ def observation_note(names: Sequence[str], observation: int, length: int) -> dic
 def notes_of_short(results: xr.Dataset, notes: dict[str, str]) -> dict[str, str]:
     """Notes of a scan, with how many of its windows are as short as that."""
     told = dict(notes)
-    settings = json.loads(results.attrs.get("signature", "{}")).get("settings") or {}
+    settings = _settings_of(results)
     if "observation" in settings and "observation" not in notes:
         last = settings["observation"]
         short, windows = _as_short_as(results, last)
@@ -57,6 +57,14 @@ def notes_of_short(results: xr.Dataset, notes: dict[str, str]) -> dict[str, str]
             whole = f" {_said(short, windows, results)} no more: there all queries were measured."
             told["rows"] += (whole if short else "") + intervals_note(results)
     return told
+
+
+def _settings_of(results: xr.Dataset) -> dict[str, Any]:
+    """What the signature says was asked for; nothing of results whose signature is their maker's own."""
+    try:
+        return json.loads(results.attrs["signature"])["settings"] or {}
+    except (KeyError, TypeError, ValueError):
+        return {}
 
 
 def _of_recent(names: Sequence[str]) -> list[str]:
