@@ -34,7 +34,7 @@ ORDER = (
     {"models"},
     {"attention"},
     {"workers"},
-    {"bundled", "progress", "checks", "array_checks", "_caller", "_documents", "remote"},
+    {"bundled", "progress", "checks", "array_checks", "_caller", "_documents", "_significant", "remote"},
     {"errors"},
 )
 FLOORS = {package: floor for floor, packages in enumerate(ORDER) for package in packages}

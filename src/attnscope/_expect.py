@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from attnscope._significant import significant
 from attnscope.checks import check_kind, check_whole
 from attnscope.errors import AttnscopeError
 from attnscope.results import open_run
@@ -57,13 +58,14 @@ class Measured:
     def __repr__(self) -> str:
         units = "" if self.units in {"1", "share"} else f" {self.units}"
         over = f" over {self.over}" if self.over else ""
-        return f"<{self.said}: {self.mean:.3g}{units}, 95% interval {self.low:.3g} to {self.high:.3g}{over}>"
+        mean, low, high = (significant(value, 3) for value in (self.mean, self.low, self.high))
+        return f"<{self.said}: {mean}{units}, 95% interval {low} to {high}{over}>"
 
     def _checked(self, end: float) -> float:
         if np.isnan(end):
             raise AttnscopeError(
-                f"the {self.said} is {self.mean:.3g} without an interval, so nothing can be expected of it: scan 6 "
-                f"{self.over.partition(' ')[2] or 'windows'} or more"
+                f"the {self.said} is {significant(self.mean, 3)} without an interval, so nothing can be expected of "
+                f"it: scan 6 {self.over.partition(' ')[2] or 'windows'} or more"
             )
         return end
 

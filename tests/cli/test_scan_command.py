@@ -162,6 +162,7 @@ def test_heads_of_which_nothing_is_known_are_left_out():
     values = np.array([[np.nan, 2.0], [1.0, np.nan]])
     assert _ends_and_mean(values) == ("1", "1.0", "1.5", "2", "0.1")
     assert _ends_and_mean(np.full((2, 2), np.nan)) == ("",) * 5
+    assert _ends_and_mean(np.array([[128.4, 1234.5]])) == ("128", "0.0", "681", "1,230", "0.1")
     assert _ends_and_mean(np.ones((2, 2))) == ("1", "", "1", "1", "")
 
 
@@ -178,7 +179,13 @@ def test_keys_are_listed_where_nothing_ranks_heads(tmp_path):
     ("words", "says"),
     [
         (("--rows", "128"), "rows (--rows) is 128; windows of 128 tokens have no more queries"),
+        (
+            ("--observation", "9"),
+            "--observation is of the statistics recent_..., and none of them is asked for",
+        ),
         (("--show", "9.9"), "there is no head 9.9 to show: layers go from 0 to 2"),
+        (("--show", "0.99"), "there is no head 0.99 to show: layers go from 0 to 2, heads from 0 to 3"),
+        (("--show", "2.1", "--no-report"), "--show names heads of the page, and --no-report makes none"),
     ],
 )
 def test_what_cannot_be_is_refused_before_texts_are_read(words, says, refused, tmp_path):
@@ -230,6 +237,7 @@ def test_help_tells_what_there_is(tmp_path):
     assert "why they look there (explain), and whether it matters (intervene)" in " ".join(shown.split())
     shown = " ".join(attnscope("scan", "--help", cwd=tmp_path).stdout.replace("│", "").split())
     assert "[default: (the model's length, at most 2048)]" in shown
+    assert "'list' shows all. [default: (those that 'list' does not mark)]" in shown
 
 
 class TestBadInput:
@@ -305,6 +313,12 @@ class TestBadInput:
 
     def test_an_unknown_statistic(self, refused):
         refused("scan", "--statistics", "entropy,sparkle", says="no statistic 'sparkle'")
+        refused(
+            "scan",
+            "--statistics",
+            "default,top_keys",
+            says="no statistic 'top_keys': the nearest is top_key.",
+        )
 
     def test_a_missing_corpus(self, refused):
         refused("scan", "bundled", "nothing.txt", says="nothing.txt: no such file or folder")

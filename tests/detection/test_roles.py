@@ -14,6 +14,7 @@ from attnscope.detection import ROLES, counts_of, headline, needles_of, skipped_
 from attnscope.detection._probes import delimiters_of
 from attnscope.zoo import build
 from tests.cli.command import attnscope as command
+from tests.statistics.generation.writers import writer
 
 
 def of_animal(name, **asked):
@@ -136,6 +137,20 @@ def test_the_command_prints_a_table_and_leaves_a_run_that_opens_again(run):
     assert len(rows) == 1 + 2 * 12
     assert "previous token: 1 of 12 heads" in command("show", "run", cwd=place).stdout.replace("\n", " ")
     assert "roles" in command("ls", cwd=place).stdout
+
+
+def test_windows_beyond_what_the_config_names_are_told(tmp_path):
+    for part in writer():
+        part.save_pretrained(tmp_path / "model")
+    (tmp_path / "a.txt").write_text("The tide comes in twice a day. " * 40)
+    for window in ("96", "97"):
+        words = ("roles", "model", "a.txt", "--only", "previous_token", "--limit", "1", "--window", window)
+        words = (*words, "--controls", "none", "--out", f"run{window}", "--figures", "none")
+        said = " ".join(command(*words, cwd=tmp_path).stdout.split())
+        notes = json.loads(command(*words, "--json", cwd=tmp_path).stdout)["notes"]
+        page = (tmp_path / f"run{window}" / "report.html").read_text(encoding="utf-8")
+        told = "Windows may have 97 tokens; the model&#39;s config names 96"
+        assert ("beyond" in notes, told.replace("&#39;", "'") in said, told in page) == (window == "97",) * 3
 
 
 def test_all_roles_are_listed_with_their_sources(tmp_path):

@@ -10,7 +10,7 @@ import attnscope
 from attnscope import AttnscopeError
 from attnscope.attention import causal_mask, masked_softmax
 from attnscope.bundled import MODEL
-from attnscope.statistics import SAMPLE, STATISTICS, top_keys
+from attnscope.statistics import SAMPLE, STATISTICS, notes_of, top_keys
 from attnscope.store import RunFolder
 
 LENGTHS = (130, 90)
@@ -97,6 +97,31 @@ def test_an_observation_window_is_a_part_of_the_signature_only_where_it_counts(n
     assert plain[0] == plain[1]
     with pytest.raises(AttnscopeError, match=r"observation \(--observation\) is 0"):
         attnscope.scan(**scan, observation=0)
+
+
+@pytest.mark.parametrize(
+    ("window", "observation", "says"),
+    [
+        (16, 16, "Windows have 16 tokens at most, and the last 16 queries of each were asked for"),
+        (16, 15, "1 of 3 windows has no more queries than the last 15 (--observation): there recent_top_key"),
+        (64, 40, "2 of 2 windows have no more queries than the last 40"),
+        (16, 8, None),
+    ],
+)
+def test_a_window_with_no_more_queries_than_its_observation_window_is_told(window, observation, says):
+    texts = ["The tide comes in twice a day, and twice a day it goes out.", "The tide comes in again."]
+    found = attnscope.scan(
+        "bundled",
+        texts,
+        window=window,
+        band=2,
+        statistics="recent_top_key,top_key",
+        observation=observation,
+    )
+    told = notes_of(found).get("observation")
+    assert says in told if says else told is None
+    alike = (found.recent_top_key == found.top_key).all(("layer", "head"))
+    np.testing.assert_array_equal(alike, found.length <= observation)
 
 
 PLACE, LENGTH = 217, 3000

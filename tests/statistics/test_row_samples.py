@@ -11,7 +11,7 @@ import attnscope
 from attnscope import AttnscopeError
 from attnscope.attention import AttentionCall
 from attnscope.bundled import MODEL
-from attnscope.statistics import intervals
+from attnscope.statistics import intervals, notes_of
 from attnscope.statistics._catalogue import DEFAULT, OF_ESTIMATES
 from attnscope.statistics._pass import Marks, measure_call
 from attnscope.statistics._row_draws import RowSample
@@ -20,6 +20,7 @@ from attnscope.statistics._row_samples import Influences
 from tests.cli.command import attnscope as run
 
 TEXT = "The tide comes in twice a day, and twice a day it goes out again. " * 20
+SHORT = "The tide comes in."
 LENGTHS = (600, 450)
 ENDS = ("", *OF_ESTIMATES)
 NAMES = (*DEFAULT, "learned_sink")
@@ -173,6 +174,13 @@ def test_no_interval_is_told_where_a_few_rows_hold_everything():
             x="entropy", **{f"x{end}": f"entropy{end}" for end in OF_ESTIMATES}
         )
     )
+    values[0, :40] = 5000.0 * np.arange(40)
+    wide = (
+        planted(values)
+        .expand_dims("layer")
+        .rename(x="mean_offset", **{f"x{end}": f"mean_offset{end}" for end in OF_ESTIMATES})
+    )
+    assert intervals_note(wide).endswith(": mean_offset 1,400 tokens.")
     assert "No interval is told where fewer than 8 rows carry an estimate: entropy of 1 heads." in said
 
 
@@ -194,8 +202,25 @@ def test_a_scan_says_that_its_numbers_are_estimates(tmp_path):
     assert share_that_holds(bounds, truth) > 0.5
     assert (result.entropy.mean("text") != truth).any()
     np.testing.assert_allclose(result.profile, whole.profile, atol=1e-6)
-    assert "64 queries of each window, drawn at random" in result.attrs["rows"]
+    assert "64 queries of each window that has more, drawn at random" in result.attrs["rows"]
     assert json.loads(result.attrs["signature"])["settings"]["rows"] == 64
+
+
+@pytest.mark.parametrize(
+    ("texts", "says"),
+    [
+        ([SHORT, TEXT], " 1 of 2 windows has no more: there all queries were measured. Widest 95% intervals"),
+        (
+            [SHORT],
+            "1 of 1 window has no more than 64 queries (--rows): all were measured, and nothing is est",
+        ),
+    ],
+)
+def test_windows_without_more_queries_are_said_to_be_measured_whole(texts, says):
+    result = attnscope.scan(texts=texts, rows=64, limit=2)
+    assert result.length.values[0] < 64
+    assert says in notes_of(result)["rows"]
+    assert ("drawn at random" in notes_of(result)["rows"]) == (len(texts) > 1)
 
 
 def test_the_command_shows_intervals(tmp_path):

@@ -144,13 +144,11 @@ def test_a_long_window_is_kept_in_blocks_to_its_end(tmp_path, monkeypatch):
 
 
 def test_a_head_that_does_not_exist_is_refused(tmp_path):
-    with pytest.raises(AttnscopeError, match=r"no head 3.0 to show: layers go from 0 to 2$"):
-        attnscope.scan(texts=[TEXT], out=tmp_path / "run", show=[(3, 0)])
-    assert not (tmp_path / "run").exists()  # told before any text is measured
-    with pytest.raises(
-        AttnscopeError, match=r"no head 2.4 to show: layers go from 0 to 2, heads from 0 to 3"
-    ):
-        attnscope.scan(texts=[TEXT], out=tmp_path / "run", show=[(2, 4)])
+    for place in [(3, 0), (2, 4)]:
+        said = rf"no head {place[0]}.{place[1]} to show: layers go from 0 to 2, heads from 0 to 3"
+        with pytest.raises(AttnscopeError, match=said):
+            attnscope.scan(texts=[TEXT], out=tmp_path / "run", show=[place])
+        assert not (tmp_path / "run").exists()  # told before any text is measured
 
 
 def test_the_progress_counts_what_is_read_for_the_page(tmp_path):

@@ -10,7 +10,7 @@ from transformers import AutoTokenizer
 import attnscope
 from attnscope import AttnscopeError
 from attnscope.bundled import MODEL, TEXT
-from attnscope.statistics import rank_heads
+from attnscope.statistics import DEFAULT, rank_heads
 from tests.families import tiny
 from tests.planted import FREQUENCIES, LENGTH, circulant_profile, wave_bert
 
@@ -142,10 +142,23 @@ def test_only_what_was_asked_for_is_measured():
     assert attnscope.scan(texts=["The tide comes in."], statistics="entropy,max_weight").equals(result)
 
 
+def test_statistics_are_added_to_the_default_ones():
+    usual = attnscope.scan(texts=["The tide comes in."])
+    more = attnscope.scan(texts=["The tide comes in."], statistics="default,top_key")
+    assert set(more.data_vars) - set(usual.data_vars) == {"top_key", "equal_top_key"}
+    assert more.drop_vars(["top_key", "equal_top_key"]).equals(usual)
+    assert json.loads(more.attrs["signature"])["settings"]["statistics"] == [*DEFAULT, "top_key"]
+    again = attnscope.scan(texts=["The tide comes in."], statistics=["top_key", "default"])
+    assert again.attrs["signature"] == more.attrs["signature"]
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"statistics": ["entropie"]}, "no statistic 'entropie': choose from band_sum"),
+        (
+            {"statistics": ["entropie"]},
+            "no statistic 'entropie': the nearest is entropy. All are listed by: attnscope scan --stat",
+        ),
         ({"window": 129}, "does not fit small-mlm: its position table has 128 rows"),
         ({"window": 2}, "no room"),
         ({"band": 0}, r"band \(--band\) is 0"),
@@ -159,7 +172,7 @@ def test_only_what_was_asked_for_is_measured():
         ({"texts": ["  "]}, "no text"),
         ({"texts": []}, "no text: found no text at all"),
         ({"texts": ["essay.txt"]}, "looks like a file and does not exist; .*pathlib.Path"),
-        ({"statistics": "entropie"}, "no statistic 'entropie'"),
+        ({"statistics": "default,xyz"}, "there is no statistic 'xyz'. All are listed"),
         ({"statistics": []}, "no statistic was named"),
     ],
 )

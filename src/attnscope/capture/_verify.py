@@ -159,7 +159,7 @@ def _verified(
     def observe(site: Site, call: AttentionCall) -> Tensor:
         seen.update(running[-1:])  # the innermost: a whole decoder may be called attention (Mask2Former)
         site = site if looks_back else replace(site, kind="self")
-        sites.append(site)
+        sites.append(replace(site, heads=call.query.shape[1]))
         where = f"{name}, layer {site.index} ({site.name})"
         output = output_of(call)
         if by_weights or are_products_taken(model):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
@@ -38,6 +38,7 @@ class Site:
     index: int
     name: str
     kind: str  # "self", "causal" or "cross"
+    heads: int = field(default=0, compare=False, repr=False)  # seen here by `verify`; 0 before
 
 
 #: What looks at each attention call, and returns its output.

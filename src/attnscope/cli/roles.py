@@ -128,11 +128,13 @@ def _list() -> None:
 def as_dict(result: xr.Dataset, folder: Path) -> dict[str, Any]:
     """What ``--json`` prints."""
     from attnscope.detection import counts_of, headline, skipped_of
+    from attnscope.statistics import notes_of
 
     heads = [dict(zip(_rows(result)[0], row, strict=True)) for row in _rows(result)[1:]]
     return {
         "signature": json.loads(result.attrs["signature"]),
         "says": headline(result),
+        "notes": notes_of(result),
         "roles": finite([asdict(row) for row in counts_of(result)]),
         "heads": finite(heads),
         "skipped": skipped_of(result),
@@ -162,6 +164,7 @@ def _rows(result: xr.Dataset) -> list[list[Any]]:
 
 def _print(result: xr.Dataset) -> None:
     from attnscope.detection import ROLES, counts_of, skipped_of
+    from attnscope.statistics import notes_of
 
     console = new_console()
     notes = json.loads(result.attrs["notes"])
@@ -171,6 +174,8 @@ def _print(result: xr.Dataset) -> None:
     read += [f"{notes['repeated']} texts of random tokens said twice"] if "repeated" in notes else []
     read += [f"{notes['needle']} of {notes['prompts']} needles given back"] if "needle" in notes else []
     console.print(f"{result.attrs['model']}: {', '.join(read)}", highlight=False, markup=False)
+    for note in notes_of(result).values():
+        console.print(note, style="dim", highlight=False, markup=False)
     console.print(_table(counts_of(result)))
     for name, reason in skipped_of(result).items():
         title = ROLES[name].title if name in ROLES else name

@@ -14,6 +14,7 @@ from attnscope.cli import options
 from attnscope.cli.output import progress_bar, tell, working
 from attnscope.cli.place import PAGE, Forms, Place, draw_views
 from attnscope.cli.scan_tables import as_dict, list_statistics, print_csv, print_tables
+from attnscope.errors import AttnscopeError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 
     from attnscope.cli.again import Question
 
+
+_LAST = 32  # queries, as `attnscope.scan` has them
 
 _Target = Annotated[
     list[options.PathOrUrl] | None,
@@ -32,7 +35,11 @@ _Target = Annotated[
 ]
 _Statistics = Annotated[
     str | None,
-    typer.Option(help="Names of statistics with commas between; 'list' shows them.", show_default="all"),
+    typer.Option(
+        help="Names of statistics, with commas between; 'default' among them stands for those that are measured by "
+        "default. 'list' shows all.",
+        show_default="those that 'list' does not mark",
+    ),
 ]
 _Window = Annotated[
     int | None, typer.Option(help="Tokens of a window.", show_default="the model's length, at most 2048")
@@ -62,7 +69,7 @@ _Rows = Annotated[
     int | None,
     typer.Option(
         help="Number of queries of each window that are measured, drawn at random: estimates, at the cost of the "
-        "model's own pass.",
+        "model's own pass. Windows that have no more are measured whole.",
         show_default="all",
     ),
 ]
@@ -74,9 +81,10 @@ _Band = Annotated[
     ),
 ]
 _Observation = Annotated[
-    int,
+    int | None,
     typer.Option(
         help="Queries at the end of each window over which the statistics recent_... are.",
+        show_default=str(_LAST),
     ),
 ]
 _Texts = Annotated[
@@ -197,7 +205,7 @@ def scan(
     until: _Until = None,
     rows: _Rows = None,
     band: _Band = None,
-    observation: _Observation = 32,
+    observation: _Observation = None,
     clusters: _Clusters = None,
     seed: options.Seed = 0,
     field: options.Field = None,
@@ -226,8 +234,18 @@ def scan(
 
     options.refuse_two_formats(as_json=as_json, as_csv=as_csv)
     formats, heads = options.formats_of(figures), options.heads_of("--show", show)
+    if heads and not report:
+        raise AttnscopeError(
+            "--show names heads of the page, and --no-report makes none: leave out one of them"
+        )
     shown = heads if report else None
+    if observation is not None and "recent_" not in (statistics or ""):
+        raise AttnscopeError(
+            "--observation is of the statistics recent_..., and none of them is asked for: name one, as by "
+            "--statistics recent_top_key, or leave it out"
+        )
     settings = {name: given[name] for name in _PLAIN}
+    settings["observation"] = _LAST if observation is None else observation
     apart = {name: given[name] for name in _APART} | {"targets": target or None}
     place = Place(out, default_out)
     rules = {
@@ -274,7 +292,6 @@ def _measured(model: str, texts: list[options.PathOrUrl] | None, **settings: Any
 
 def _known(question: Question, place: Place, shown: Sequence[tuple[int, int]] | None) -> xr.Dataset | None:
     """Results that are there already; None where the model is needed, if only to say what is wrong."""
-    from attnscope.errors import AttnscopeError
     from attnscope.statistics import keeps_maps_of, load_scan
 
     with suppress(AttnscopeError, OSError):

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from attnscope._significant import significant
 from attnscope.cli.contrast_tables import contrasts_dict, print_contrasts
 from attnscope.cli.group_tables import group_columns, groups_dict, print_groups
 from attnscope.cli.output import csv_text, emit, new_console
@@ -40,7 +41,10 @@ def list_statistics() -> None:
     more = "found beside them, not to be asked for by name:"
     of_images = [f"{name:28}{_with_units(words)}" for name, words in PATCH_STATISTICS.items()]
     images = "of images, beside entropy, max_weight, gini_simpson and learned_sink:"
-    emit("".join(f"{line}\n" for line in (*lines, "", more, *equal, *summaries, "", images, *of_images)))
+    usual = "by default: all that are not marked; to add one to them: --statistics default,block_recall"
+    emit(
+        "".join(f"{line}\n" for line in (*lines, usual, "", more, *equal, *summaries, "", images, *of_images))
+    )
 
 
 def _with_units(words: Wording) -> str:
@@ -232,7 +236,7 @@ def _ends_and_mean(values: np.ndarray) -> tuple[str, ...]:
     ends = []
     for find, beyond in ((np.argmin, np.inf), (np.argmax, -np.inf)):
         layer, head = np.unravel_index(find(np.where(known, values, beyond)), values.shape)
-        ends.append((f"{values[layer, head]:.3g}", f"{layer}.{head}"))
+        ends.append((significant(values[layer, head], 3), f"{layer}.{head}"))
     (low, lowest), (high, highest) = ends
     if low == high:  # then no head is the one
         lowest = highest = ""
@@ -241,7 +245,7 @@ def _ends_and_mean(values: np.ndarray) -> tuple[str, ...]:
 
 def _mean_text(values: np.ndarray | None) -> str:
     known = np.array([]) if values is None else values[np.isfinite(values)]
-    return f"{known.mean():.3g}" if known.size else ""
+    return significant(known.mean(), 3) if known.size else ""
 
 
 def _entries(results: xr.Dataset) -> str:

@@ -23,7 +23,7 @@ from attnscope.detection._seen import Reach
 from attnscope.detection._summary import summed_up
 from attnscope.errors import AttnscopeError
 from attnscope.progress import Progress, Tell, tell_nobody
-from attnscope.statistics import window_length
+from attnscope.statistics import beyond_note, window_length
 from attnscope.store import RunFolder, Signature, keeping_elsewhere
 
 if TYPE_CHECKING:
@@ -101,7 +101,8 @@ def roles(
         of ``first_token`` its mean over heads is the sink metric of Gu et al.). Over ``role, layer``: ``equal``, of
         equal weights. Over ``control, role, layer, head``: ``control_score``. Over ``role``: ``threshold`` (NaN where
         none is published), with the coordinates ``title``, ``definition``, ``source`` and ``probe``. The attributes
-        ``skipped`` and ``notes`` say, as JSON, which roles are not there and why, and what was read.
+        ``skipped`` and ``notes`` say, as JSON, which roles are not there and why, and what was read; ``beyond``, that
+        windows are longer than the model's config names.
 
     Raises
     ------
@@ -153,11 +154,12 @@ def roles(
         seed,
         progress or tell_nobody,
     )
+    told = {"signature": signature.to_json(), "model": loaded.name, **beyond_note(loaded, length)}
     if out is None:
-        return job.result(None).assign_attrs(signature=signature.to_json(), model=loaded.name)
+        return job.result(None).assign_attrs(told)
     with RunFolder(Path(out(signature) if callable(out) else out), signature, repair=repair) as run:
         if not run.complete:
-            run.save(_PART, job.result(run).assign_attrs(signature=signature.to_json(), model=loaded.name))
+            run.save(_PART, job.result(run).assign_attrs(told))
             run.finish(parts=[_PART])
         return load_roles(run)
 

@@ -8,6 +8,7 @@ import numpy as np
 import xarray as xr
 
 from attnscope._documents import called_in
+from attnscope._significant import significant
 
 
 @dataclass(frozen=True)
@@ -102,9 +103,10 @@ def headline(difference: xr.Dataset) -> list[str]:
         ]
         sentences.append(f"Heads changed, by statistic: {'; '.join(parts)}.")
         first = changed[0]
+        before, after = (significant(value, 3) for value in (first.before, first.after))
         sentences.append(
-            f"Most, for its statistic: {first.statistic} of head {first.layer}.{first.head}, {first.before:.3g} to "
-            f"{first.after:.3g} ({first.size:+.1f} standard deviations between heads).".replace("-", "−")
+            f"Most, for its statistic: {first.statistic} of head {first.layer}.{first.head}, {before} to "
+            f"{after} ({first.size:+.1f} standard deviations between heads).".replace("-", "−")
         )
     if difference.attrs["matching"] == "number":
         sentences.append("Each head is compared with the one of its number.")

@@ -10,6 +10,7 @@ from attnscope.detection import ROLES, counts_of, skipped_of
 from attnscope.figures.roles import READINGS, role_figures
 from attnscope.report._embed import pictures, write_page
 from attnscope.report._scan_content import parsed
+from attnscope.statistics import notes_of
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -46,6 +47,7 @@ def write_roles_report(
         pictures=pictures(drawn, READINGS),
         rows=rows,
         controls=list(rows[0].controls),
+        notes=list(notes_of(result).values()),
         skipped={
             ROLES[name].title if name in ROLES else name: reason
             for name, reason in skipped_of(result).items()

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from attnscope._significant import significant
 from attnscope.corpus import split_character
 from attnscope.errors import AttnscopeError
 from attnscope.figures.palette import cluster_colours
@@ -197,7 +198,7 @@ def _say(value: Any) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, float):
-        return f"{value:.4g}".replace("-", "−")
+        return significant(value, 4).replace("-", "−")
     return str(value)
 
 

@@ -41,7 +41,7 @@ from ._row_intervals import intervals
 from ._rows import indicator_columns, reduce_call
 from ._sample import weight_rows
 from ._scan import scan
-from ._scan_texts import window_length
+from ._scan_texts import beyond_note, window_length
 from ._stored import (
     HEADS,
     NOTES,
@@ -85,6 +85,7 @@ __all__ = [
     "StatisticsObserver",
     "Wording",
     "between_head_share",
+    "beyond_note",
     "choose",
     "cluster_profiles",
     "compare_call",

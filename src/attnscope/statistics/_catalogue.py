@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
 from attnscope.errors import AttnscopeError
@@ -471,17 +472,23 @@ _ENDS = {
 }
 
 
+_DEFAULT = "default"  # among names: all that are measured where nothing was chosen
+
+
 def choose(
     names: Sequence[str] | str | None,
     known: Collection[str] = tuple(STATISTICS),
     default: tuple[str, ...] = DEFAULT,
+    of: str = "",
 ) -> tuple[str, ...]:
     """Validate the names of statistics; None means `default`, one string holds names with commas between.
+
+    Among the names, ``default`` stands for all of `default`.
 
     Raises
     ------
     AttnscopeError
-        If a name is unknown: the known ones are listed.
+        If a name is unknown: the nearest one is named, and what they are statistics `of`, where that matters.
 
     Examples
     --------
@@ -489,13 +496,19 @@ def choose(
     ('outside', 'entropy')
     >>> choose("entropy, outside")
     ('outside', 'entropy')
+    >>> set(choose("default,top_key")) - set(DEFAULT)
+    {'top_key'}
     """
     if names is None:
         return default
     if isinstance(names, str):
         names = [name.strip() for name in names.split(",")]
-    unknown = [name for name in names if name not in known]
+    unknown = [name for name in names if name not in known and name != _DEFAULT]
     if unknown or not names:
-        said = f"there is no statistic {unknown[0]!r}" if unknown else "no statistic was named"
-        raise AttnscopeError(f"{said}: choose from {', '.join(known)}")
-    return tuple(name for name in known if name in set(names))
+        said = "no statistic was named"
+        if unknown:
+            nearest = "".join(f": the nearest is {near}" for near in get_close_matches(unknown[0], known, 1))
+            said = f"there is no statistic {unknown[0]!r}{of}{nearest}"
+        raise AttnscopeError(f"{said}. All are listed by: attnscope scan --statistics list")
+    chosen = {*names, *(default if _DEFAULT in names else ())}
+    return tuple(name for name in known if name in chosen)

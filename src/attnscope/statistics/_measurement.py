@@ -264,6 +264,14 @@ class Measurement:
     def _module(self, site: Site) -> nn.Module:
         return self.loaded.model.get_submodule(site.name)
 
+    @property
+    def heads(self) -> int:
+        """The most heads of any layer, those of all processes counted; known once the model is checked."""
+        parts = (self.team.has_part(self._module(site), site.heads, self._all_heads()) for site in self.sites)
+        return max(
+            site.heads * (self.team.size if part else 1) for site, part in zip(self.sites, parts, strict=True)
+        )
+
     def _all_heads(self) -> int | None:
         return getattr(self.loaded.model.config.get_text_config(), "num_attention_heads", None)
 

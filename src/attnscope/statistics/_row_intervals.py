@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import xarray as xr
 
+from attnscope._significant import significant
 from attnscope.statistics._catalogue import EFFECTIVE, ERROR, FREEDOM, SKEWNESS, wording
 
 FEWEST = 8  # effective rows: measured, intervals from fewer hold less often than they say
@@ -18,7 +19,7 @@ def intervals_note(results: xr.Dataset) -> str:
     bounds = {str(name): each for name, each in intervals(results).items() if each.ndim == 1 + _OF_HEADS}
     widths = {name: each.sel(bound="high") - each.sel(bound="low") for name, each in bounds.items()}
     said = [
-        f"{name} {float(width.max()):.2g} {wording(name).units}"
+        f"{name} {significant(float(width.max()), 2)} {wording(name).units}"
         for name, width in widths.items()
         if width.notnull().any()
     ]

@@ -244,6 +244,6 @@ def rows_note(count: int, names: Sequence[str]) -> str:
     estimated = [name for name in STATISTICS if name in names and not set(KNOWN[name].needs) <= OF_ALL_ROWS]
     exact = [name for name in names if name not in estimated]
     return (
-        f"{count} queries of each window, drawn at random, were measured: {', '.join(estimated) or 'nothing'} "
-        f"estimated from them. Of all queries: {', '.join(exact) or 'nothing'}."
+        f"{count} queries of each window that has more, drawn at random, were measured: "
+        f"{', '.join(estimated) or 'nothing'} estimated from them. Of all queries: {', '.join(exact) or 'nothing'}."
     )

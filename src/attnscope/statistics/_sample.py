@@ -45,6 +45,24 @@ KEYS = (
 )  # numbers of what keys receive, over all heads and windows: of more, listed heads alone have them
 
 
+def refuse_absent(asked: Sequence[Place] | None, layers: int, heads: int) -> None:
+    """Refuse heads to show that a model of so many layers, of so many heads at most, does not have.
+
+    Examples
+    --------
+    >>> refuse_absent([(0, 9)], 3, 4)
+    Traceback (most recent call last):
+    ...
+    attnscope.errors.AttnscopeError: there is no head 0.9 to show: layers go from 0 to 2, heads from 0 to 3
+    """
+    for layer, head in asked or ():
+        if not (0 <= layer < layers and 0 <= head < heads):
+            raise AttnscopeError(
+                f"there is no head {layer}.{head} to show: layers go from 0 to {layers - 1}, "
+                f"heads from 0 to {heads - 1}"
+            )
+
+
 def shown_heads(results: xr.Dataset, asked: Sequence[Place], tokens: int, windows: int = 1) -> list[Place]:
     """Heads to list token by token: those asked for and those that lead the rankings; all, where there is room.
 
@@ -58,12 +76,7 @@ def shown_heads(results: xr.Dataset, asked: Sequence[Place], tokens: int, window
     (1024, 5)
     """
     layers, heads = results.sizes["layer"], results.sizes["head"]
-    for layer, head in asked:
-        if not (0 <= layer < layers and 0 <= head < heads):
-            raise AttnscopeError(
-                f"there is no head {layer}.{head} to show: layers go from 0 to {layers - 1}, "
-                f"heads from 0 to {heads - 1}"
-            )
+    refuse_absent(asked, layers, heads)
     ranked = [
         (row["layer"], row["head"])
         for rows in zip_longest(*rank_heads(results).values())

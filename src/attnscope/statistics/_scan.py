@@ -143,18 +143,20 @@ def scan(
     rows
         Queries of each window to measure, drawn at random (an even number, of `seed`): the model attends by PyTorch's
         fused kernel, and what is not had of all queries by their log-sum-exp is an estimate, with its standard error
-        beside it (``entropy_error``). See docs/long-contexts.md.
+        beside it (``entropy_error``). Windows that have no more are measured whole. See docs/long-contexts.md.
     statistics
-        Names from ``attnscope.statistics.STATISTICS``, as a list or as one string with commas between; by default
-        all but ``learned_sink``, which few models have, those of distances, and those that cost a second pass over the
-        scores (docs/received.md). The kinds of heads need ``band_sum``, ``bin_sum``, ``entropy``,
+        Names from ``attnscope.statistics.STATISTICS``, as a list or as one string with commas between, among which
+        ``default`` stands for those that are measured by default (``"default,block_recall"`` adds one): all but
+        ``learned_sink``, which few models have, those of distances and of the largest weights, and those that cost a
+        second pass over the scores (docs/received.md). The kinds of heads need ``band_sum``, ``bin_sum``, ``entropy``,
         ``first_token``, ``special_tokens`` and ``mean_offset``; with `clusters` the first is enough.
     band
         Largest offset of the band: offsets ``-band..band``, by default 10 tokens. Of images, in rows and in columns of
         patches, by default 3.
     observation
         Queries at the end of each window over which ``recent_top_key``, ``recent_top_10_keys`` and
-        ``recent_effective_keys`` are: the observation window of SnapKV and the like.
+        ``recent_effective_keys`` are: the observation window of SnapKV and the like. Where a window has no more, they
+        are over all of its queries, and a note says so.
     clusters, seed
         Number of kinds of heads, found by k-means over profiles, as the papers do; and the seed of that. By default
         kinds are named by what is measured of each head, and are as many as there are: see `summarize`.

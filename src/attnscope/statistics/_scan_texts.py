@@ -39,7 +39,9 @@ from attnscope.statistics._asked import BAND, Asked
 from attnscope.statistics._catalogue import OF_GROUPS, OF_POOLED_GROUPS, SECOND_PASS, STATISTICS, choose
 from attnscope.statistics._keep import measured
 from attnscope.statistics._measurement import Measurement
+from attnscope.statistics._sample import refuse_absent
 from attnscope.statistics._second_pass import settings_of
+from attnscope.statistics._short_windows import observation_note
 from attnscope.statistics._sides import grouping_for, read_sides
 from attnscope.statistics._summary import kinds_of
 from attnscope.store import Signature
@@ -180,12 +182,7 @@ def prepared(
         observation=asked.observation,
     )
     job.check()
-    # before all texts are read; heads are counted when they are measured
-    for layer, head in asked.show or ():
-        if layer >= len(job.sites):
-            raise AttnscopeError(
-                f"there is no head {layer}.{head} to show: layers go from 0 to {len(job.sites) - 1}"
-            )
+    refuse_absent(asked.show, len(job.sites), job.heads)  # before all texts are read
     plain = {
         "window": length,
         "stride": stride,
@@ -196,7 +193,7 @@ def prepared(
     settings = _settings(job, asked, grouping, rule, names=names, **plain)
     signature = signature_of("scan", loaded, corpus, target, settings)
     attributes = {"model": loaded.name, **decoder_note(loaded.model, with_target=target is not None)}
-    attributes |= _beyond_note(loaded, length)
+    attributes |= beyond_note(loaded, length) | observation_note(names, asked.observation, length)
     return Prepared(job, signature, attributes, kinds_of(settings))
 
 
@@ -260,13 +257,13 @@ def _windows(
     return pairs, pairs.check()
 
 
-def _beyond_note(loaded: LoadedModel, length: int) -> dict[str, str]:
+def beyond_note(loaded: LoadedModel, length: int, what: str = "Windows") -> dict[str, str]:
     """What a reader has to know of windows that are longer than the config says; rotary angles take any length."""
     known = configured_length(loaded.model.config.get_text_config())
     if not known or known < 1 or length <= known:
         return {}
     return {
-        "beyond": f"Windows may have {length} tokens; the model's config names {known} (max_position_embeddings). "
+        "beyond": f"{what} may have {length} tokens; the model's config names {known} (max_position_embeddings). "
         "Beyond them its heads need not do what they do within."
     }
 

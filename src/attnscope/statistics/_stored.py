@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from attnscope.statistics._catalogue import BY_GROUP, EQUAL
 from attnscope.statistics._profile import with_profile
-from attnscope.statistics._row_intervals import intervals_note
+from attnscope.statistics._short_windows import notes_of_short
 from attnscope.store import RunFolder, Signature
 
 if TYPE_CHECKING:
@@ -35,6 +35,7 @@ NOTES = (
     "pool",
     "until",
     "cached",
+    "observation",
     "rows",
 )  # attributes that tell a reader what is not as expected
 SUMMARY, SAMPLE, WINDOWS, HEADS = "summary", "sample", "windows", "heads"
@@ -57,9 +58,7 @@ def unit_of(results: xr.Dataset) -> str:
 def notes_of(results: xr.Dataset) -> dict[str, str]:
     """What tells a reader what is not as expected, by name."""
     notes = {name: str(results.attrs[name]) for name in NOTES if name in results.attrs}
-    if "rows" in notes:
-        notes["rows"] += intervals_note(results)
-    return notes
+    return notes_of_short(results, notes)
 
 
 def load_scan(run: RunFolder) -> xr.Dataset:

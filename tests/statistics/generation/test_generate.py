@@ -12,6 +12,7 @@ import xarray as xr
 
 import attnscope
 from attnscope import AttnscopeError
+from attnscope.statistics import notes_of
 from tests.cli.command import attnscope as command
 from tests.statistics.generation.writers import writer
 
@@ -155,6 +156,14 @@ def test_a_run_is_kept_opened_and_printed(saved):
         (("--temperature", "0.5"), "ask for them with sample (--sample)"),
         (("--span", "question"), "--span is 'question'; expected a name and a pattern"),
         (("--span", "prompt=a"), "a span has the name 'prompt'"),
+        (
+            ("--span", "document=<doc>..."),
+            "the span 'document' (--span) is '<doc>...', which stands in none of the 2",
+        ),
+        (
+            ("--span", "tide=tide", "--span", "question=Is...?", "--window", "6"),
+            "the span 'question' (--span) is 'Is...?', which stands in no prompt, but in a text behind its first 6",
+        ),
         (("--groups", "roles"), "roles are those of a chat"),
         (("--prompt", "A boat."), "both files of text and --prompt were given"),
     ],
@@ -165,6 +174,17 @@ def test_bad_input_is_refused_in_a_line(saved, words, said):
     assert found.returncode == 2
     assert said in found.stderr
     assert not Path(place, "none").exists()
+
+
+def test_texts_beyond_what_the_config_names_are_told(made, saved, tmp_path):
+    model, tokenizer = made
+    for window in (94, 95):
+        found = attnscope.generate(model, "A boat.", tokenizer=tokenizer, new_tokens=2, window=window)
+        assert ("beyond" in notes_of(found)) == (window == 95)
+    words = ("generate", saved[0] / "model", "--prompt", "A boat.", "--new-tokens", "2", "--window", "95")
+    said = command(*words, "--no-report", cwd=tmp_path).stdout
+    told = "Texts, with what is written, may have 97 tokens; the model's config names 96 (max_position_embeddings)."
+    assert told in " ".join(said.split())
 
 
 def test_a_chat_that_does_not_fit_is_refused(made):

@@ -209,7 +209,11 @@ def test_a_run_folder_gives_the_same_and_goes_on(tmp_path, pictures):
         ({"window": 8}, "window (--window) is of texts"),
         ({"targets": ["a"]}, "targets (--target) is of texts"),
         ({"band": 9}, "band (--band) is 9; in images of 4 x 4 patches the largest offset is 3"),
-        ({"statistics": "profile"}, "there is no statistic 'profile': choose from patch_profile"),
+        ({"show": [(0, 99)]}, "there is no head 0.99 to show: layers go from 0 to"),
+        (
+            {"statistics": "profile"},
+            "there is no statistic 'profile' of images: the nearest is patch_profile",
+        ),
     ],
 )
 def test_what_images_have_no_use_for_is_refused(pictures, given, said):

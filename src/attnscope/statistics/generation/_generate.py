@@ -18,12 +18,12 @@ from attnscope.checks import check_real, check_seed, check_whole
 from attnscope.corpus import Chats, Groups, IdNames, Sources, Window, kept
 from attnscope.errors import AttnscopeError, explaining
 from attnscope.progress import Progress, Tell, tell_nobody
-from attnscope.statistics._scan_texts import window_length
+from attnscope.statistics._scan_texts import beyond_note, window_length
 from attnscope.statistics._sides import grouping_for, read_sides
 from attnscope.statistics.generation._call import GenerationCall
 from attnscope.statistics.generation._full_pass import full_pass_difference
 from attnscope.statistics.generation._labelled import generation_dataset
-from attnscope.statistics.generation._prompts import patterns_of, prompts_of, spans_of
+from attnscope.statistics.generation._prompts import patterns_of, prompts_of, refuse_unmatched, spans_of
 from attnscope.store import RunFolder, Signature, in_a_row, keeping_elsewhere, short_hash
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ def generate(
         probability together; with this seed. By default the likeliest token is taken.
     spans
         Parts of the prompts by name, as they read, with ``...`` for whatever stands between: ``{"document":
-        "<doc>...</doc>"}``. A part is marked each time that it is there.
+        "<doc>...</doc>"}``. A part is marked each time that it is there; one that is in no prompt is refused.
     groups
         Groups of the prompts' tokens, each a span: see `attnscope.scan`; of chats, their roles.
     cache
@@ -163,6 +163,7 @@ def generate(
         corpus = corpus.read_with(loaded.tokenizer, to_answer=True)
     length = _prompt_length(loaded, window, new_tokens)
     prompts = prompts_of(corpus, loaded, length=length, limit=limit)
+    refuse_unmatched(prompts, patterns)
     grouping = None if grouping is None else grouping.over(prompts)
     job = _Job(loaded, prompts, grouping, patterns, asked, progress or tell_nobody)
     settings = asked | {
@@ -173,6 +174,9 @@ def generate(
     }
     signature = signature_of("generate", loaded, corpus, None, settings)
     attributes = {"signature": signature.to_json(), "model": loaded.name}
+    attributes |= beyond_note(
+        loaded, _whole_length(loaded, length, new_tokens), "Texts, with what is written,"
+    )
     if out is None:
         results = in_a_row([part for _, part in job.parts()], "sequence")
         return results.assign_attrs(attributes | job.checked)
@@ -225,6 +229,11 @@ def _prompt_length(loaded: LoadedModel, window: int | None, new_tokens: int) -> 
             f"new_tokens (--new-tokens) is {new_tokens}, and {loaded.name} takes {whole} tokens in all: no prompt fits"
         )
     return whole - new_tokens
+
+
+def _whole_length(loaded: LoadedModel, length: int, new_tokens: int) -> int:
+    """Tokens of a whole text, at most: of an encoder-decoder, of either side."""
+    return max(length, new_tokens) if loaded.model.config.is_encoder_decoder else length + new_tokens
 
 
 @dataclass(eq=False)

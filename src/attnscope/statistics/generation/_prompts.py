@@ -79,6 +79,33 @@ def spans_of(prompt: Window, patterns: Mapping[str, str], grouping: Grouping | N
     return spans
 
 
+def refuse_unmatched(prompts: Sequence[Window], patterns: Mapping[str, str]) -> None:
+    """Refuse a pattern that marks nothing in any prompt.
+
+    Raises
+    ------
+    AttnscopeError
+        Names the first one.
+    """
+    left = dict(patterns)
+    for prompt in prompts:
+        for name in spans_of(prompt, left, None):
+            del left[name]
+        if not left:
+            return
+    for name, pattern in left.items():
+        is_cut = next((len(prompt) for prompt in prompts if _stretches(prompt.text, pattern)), None)
+        raise AttnscopeError(
+            f"the span {name!r} (--span) is {pattern!r:.60}, which stands in "
+            + (
+                f"none of the {len(prompts)} prompts: give it as the text reads, with ... for whatever stands between"
+                if is_cut is None
+                else f"no prompt, but in a text behind its first {is_cut} tokens: raise window (--window), or leave "
+                "the span out"
+            )
+        )
+
+
 def patterns_of(given: object) -> dict[str, str]:
     """Spans as patterns by name.
 

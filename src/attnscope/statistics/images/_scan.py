@@ -9,6 +9,7 @@ from attnscope.capture import load_vision_model, signature_of
 from attnscope.statistics._asked import BY_DEFAULT, Asked
 from attnscope.statistics._catalogue import OF_ANY_TOKENS, PATCH_STATISTICS, choose
 from attnscope.statistics._keep import measured
+from attnscope.statistics._sample import refuse_absent
 from attnscope.statistics.images._kinds import kinds_of_images
 from attnscope.statistics.images._measurement import ImageMeasurement
 
@@ -68,11 +69,12 @@ def scan_images(
     >>> dict(results.patch_profile.sizes)
     {'text': 1, 'layer': 1, 'head': 2, 'row_offset': 3, 'column_offset': 3}
     """
-    names = choose(asked.statistics, KNOWN, DEFAULT)
+    names = choose(asked.statistics, KNOWN, DEFAULT, " of images")
     vision = load_vision_model(
         model, processor=asked.processor, need_processor=not images.is_processed, loading=asked.loading
     )
     job = ImageMeasurement(vision, images, names, asked)
+    refuse_absent(asked.show, len(job.sites), max(site.heads for site in job.sites))
     settings = {
         "tower": vision.tower or None,
         "limit": asked.limit,

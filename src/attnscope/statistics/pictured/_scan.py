@@ -12,6 +12,7 @@ from attnscope.errors import AttnscopeError
 from attnscope.statistics._asked import BY_DEFAULT, Asked
 from attnscope.statistics._catalogue import OF_GROUPS, choose
 from attnscope.statistics._keep import measured
+from attnscope.statistics._sample import refuse_absent
 from attnscope.statistics._second_pass import settings_of
 from attnscope.statistics._summary import kinds_of
 from attnscope.statistics.pictured._measurement import PicturedMeasurement
@@ -76,6 +77,7 @@ def scan_pictured(
         model, processor=asked.processor, loading=asked.loading, videos=texts.has_videos
     )
     job = PicturedMeasurement(pictured, texts, names, asked, grouping, template)
+    refuse_absent(asked.show, len(job.sites), max(site.heads for site in job.sites))
     settings = {
         "limit": asked.limit,
         "statistics": list(names),

@@ -12,6 +12,7 @@ from attnscope.errors import AttnscopeError
 from attnscope.statistics._asked import BY_DEFAULT, Asked
 from attnscope.statistics._catalogue import choose
 from attnscope.statistics._keep import measured
+from attnscope.statistics._sample import refuse_absent
 from attnscope.statistics._second_pass import settings_of
 from attnscope.statistics._summary import kinds_of
 from attnscope.statistics.sounds._measurement import SoundMeasurement
@@ -66,6 +67,7 @@ def scan_sounds(
     speech, texts, said, unread = loaded_for(model, sounds, asked, targets)
     name, has_decoder = type(speech.loaded.model).__name__, speech.loaded.model.config.is_encoder_decoder
     job = SoundMeasurement(speech, sounds, said, names, asked)
+    refuse_absent(asked.show, len(job.sites), max(site.heads for site in job.sites))
     settings = {"limit": asked.limit, "statistics": list(names), "band": job.band, "seed": asked.seed}
     settings |= settings_of(names, asked.observation)
     reader = {"features": speech.processing()}

@@ -8,6 +8,7 @@ from attnscope.capture import load_video_model, signature_of
 from attnscope.statistics._asked import BY_DEFAULT, Asked
 from attnscope.statistics._catalogue import OF_GROUPS, choose
 from attnscope.statistics._keep import measured
+from attnscope.statistics._sample import refuse_absent
 from attnscope.statistics._second_pass import settings_of
 from attnscope.statistics._summary import kinds_of
 from attnscope.statistics.videos._measurement import VideoMeasurement
@@ -69,6 +70,7 @@ def scan_videos(
         model, processor=asked.processor, need_processor=not videos.is_processed, loading=asked.loading
     )
     job = VideoMeasurement(filmed, videos, names, asked)
+    refuse_absent(asked.show, len(job.sites), max(site.heads for site in job.sites))
     settings = {
         "limit": asked.limit,
         "statistics": list(names),
