@@ -51,6 +51,8 @@ def test_a_click_fills_the_panel(visit, path, made):
     mean = float(made.result["entropy"].values[:, 1, 2].mean())
     assert float(page.text_content("#numbers tbody tr:first-child td")) == pytest.approx(mean, rel=0.01)
     assert page.locator("#distribution rect").count() > 0
+    assert "all heads, mean over windows" in page.text_content("#distribution")
+    assert "text" not in page.text_content("#distribution")
     painted = """() => { const c = byId('map'), paper = c.getContext('2d');
         return new Set(new Uint32Array(paper.getImageData(0, 0, c.width, c.height).data.buffer)).size }"""
     assert page.evaluate(painted) > 20

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from attnscope._documents import called_in
 from attnscope.errors import AttnscopeError
 from attnscope.statistics import Wording
 from attnscope.statistics import wording as known_wording
@@ -16,7 +18,8 @@ if TYPE_CHECKING:
 
     import xarray as xr
 
-LOW, HIGH = 0.10, 0.90  # the quantiles over texts that are shown as "the middle 80% of texts"
+LOW, HIGH = 0.10, 0.90  # the quantiles over entries of `text` that are shown, as "the middle 80% of windows"
+_GIVEN = ("weights", "function calls")  # captures whose texts are whole, as they were given
 _COMPLETE = 1e-4  # a row whose unlisted mass is below this is listed in full
 
 
@@ -33,6 +36,33 @@ def wording(result: xr.Dataset, statistic: str) -> Wording:
         units=str(own.get("units", known.units)),
         signed=bool(own.get("signed", known.signed)),
     )
+
+
+def noun_of(result: xr.Dataset) -> str:
+    """What each entry of ``text`` is, in the singular: a text that is too long for the model makes several windows.
+
+    Examples
+    --------
+    >>> import xarray as xr
+    >>> noun_of(xr.Dataset()), noun_of(xr.Dataset(attrs={"reads": "images"}))
+    ('window', 'image')
+    """
+    if "window_count" in result:
+        return "pool"
+    if result.attrs.get("capture") in _GIVEN:
+        return "text"
+    return called_in(result.attrs)["windows"].removesuffix("s")
+
+
+def of_entries(words: str, name: str) -> str:
+    """Words about texts as words about what the entries of ``text`` are.
+
+    Examples
+    --------
+    >>> of_entries("Texts in which the head looks left; 1: on every text", "window")
+    'Windows in which the head looks left; 1: on every window'
+    """
+    return re.sub(r"\btext(?=s?\b)", name, re.sub(r"\bText(?=s?\b)", name.capitalize(), words))
 
 
 def statistics(result: xr.Dataset) -> list[str]:

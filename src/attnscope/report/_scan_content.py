@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,12 +17,14 @@ from attnscope.figures.reading import (
     label_shares,
     layer_labels,
     mean_over_texts,
+    noun_of,
+    of_entries,
     quantiles_over_texts,
     statistics,
     wording,
 )
 from attnscope.report._embed import numbers
-from attnscope.statistics import intervals
+from attnscope.statistics import SUMMARIES, intervals
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -66,6 +69,7 @@ def page_data(result: xr.Dataset) -> dict[str, Any]:
         "layerKinds": [str(kind) for kind in kinds],
         "heads": heads,
         "texts": result.sizes.get("text", 0),
+        "noun": noun_of(result),
         "statistics": [_statistic(result, name) for name in names],
         "profile": _profile(result),
         "labels": _labels(result),
@@ -127,6 +131,11 @@ def parsed(text: Any) -> Any:
 
 def _statistic(result: xr.Dataset, name: str) -> dict[str, Any]:
     words = wording(result, name)
+    if name in SUMMARIES:
+        noun = noun_of(result)
+        words = replace(
+            words, long_name=of_entries(words.long_name, noun), reading=of_entries(words.reading, noun)
+        )
     variable = result[name]
     entry: dict[str, Any] = {
         "key": name,

@@ -214,7 +214,7 @@ function drawShares(index) {
 function drawChosenDistribution(index, colour) {
   const s = data.statistics[state.statistic];
   byId("distribution-title").replaceChildren(`${s.name} `, html("span", { class: "count" }, s.counts ? `over ${data.noun}s, and among all heads` : "among all heads"));
-  drawDistribution(byId("distribution"), { counts: s.counts?.[index] ?? null, means: s.mean, value: s.mean[index], units: s.units, colour });
+  drawDistribution(byId("distribution"), { counts: s.counts?.[index] ?? null, means: s.mean, value: s.mean[index], units: s.units, colour, noun: data.noun });
 }
 
 /** Weights of groups on groups: of the head, of its places alone, and of equal weights. */

@@ -246,7 +246,7 @@ def test_profile_is_the_mean_and_the_band_the_quantiles(made):
 
 def test_profile_names_the_label(made):
     title = profile_curves(made.result, [(0, 0)]).axes[0].get_title(loc="left")
-    assert title == "Layer 0, head 0\nnext-to-left, 100% of texts"
+    assert title == "Layer 0, head 0\nnext-to-left, 100% of windows"
 
 
 def test_profiles_without_labels_or_values_are_drawn(made):
@@ -262,8 +262,15 @@ def test_overview_is_the_mean_over_texts(made):
     figure = overview(made.result, "entropy")
     shown = figure.axes[0].images[0].get_array()
     np.testing.assert_allclose(shown, made.result["entropy"].mean("text"))
-    assert figure.axes[0].get_title(loc="left") == "Entropy of the weights (nats), mean over 12 texts"
+    assert figure.axes[0].get_title(loc="left") == "Entropy of the weights (nats), mean over 12 windows"
     assert figure.axes[1].get_ylabel() == "nats"
+
+
+def test_titles_name_what_the_numbers_are_over(made):
+    pooled = made.result.assign(window_count=("text", np.full(12, 5)))
+    assert overview(pooled, "entropy").axes[0].get_title(loc="left").endswith("mean over 12 pools")
+    assert label_pies(pooled).axes[0].get_title(loc="left") == "Kinds over 12 pools"
+    assert label_pies(made.result.isel(text=[0])).axes[0].get_title(loc="left") == "Kinds over 1 window"
 
 
 @pytest.mark.parametrize("statistic", ["mean_offset", "direction"])
