@@ -11,7 +11,7 @@ from attnscope.report import write_comparison_report, write_report
 from attnscope.statistics import intervals
 from attnscope.store import unpacked
 from tests.report.planted_comparison import planted as planted_comparison
-from tests.report.planted_result import HOSTILE, in_tiles, planted, translated, with_groups
+from tests.report.planted_result import HOSTILE, in_tiles, planted, translated, with_blocks, with_groups
 from tests.translation.small_translators import small_recurrent, small_tokenizer
 
 
@@ -109,6 +109,28 @@ def test_groups_are_those_of_the_chosen_head(visit, made, tmp_path):
         "user",
         "<b>",
     ]
+
+
+@pytest.mark.parametrize("alone", [True, False])
+def test_what_the_best_blocks_hold_is_drawn_for_the_chosen_head(visit, made, tmp_path, alone):
+    result = with_blocks(made.result)
+    shown = result[["block_recall", "equal_block_recall"]] if alone else result
+    page = visit(write_report(shown, made.sample, tmp_path / "report.html"))
+    choose(page, 6)
+    assert page.text_content("#head-title") == "Layer 1, head 2"
+    own = result.block_recall.mean("text").values[1, 2]
+    equal = result.equal_block_recall.mean("text").values[1]
+    said = page.eval_on_selector_all("#blocks-0 circle title", "all => all.map(one => one.textContent)")
+    for text, kept, share, even in zip(said, (5, 10, 25), own, equal, strict=True):
+        assert text.startswith(f"best {kept}% of the blocks: ")
+        numbers = [float(found) for found in re.findall(r"([\d.]+)%", text)]
+        assert numbers == pytest.approx([kept, 100 * share, 100 * even], rel=0.006)
+    assert "equal weights" in page.text_content("#blocks-0 .clusters")
+    held = "best 25% of the blocks of each row of blocks hold (share)"
+    page.select_option("#statistic", label=f"Weight that the {held}")
+    row = page.text_content("#numbers tr.chosen")
+    assert f"{equal[2]:.3g}" in row
+    assert "Layer 1, head 2: Weight that the best 25% of the blocks" in page.text_content("#readout")
 
 
 def test_a_link_opens_at_its_head(visit, path):

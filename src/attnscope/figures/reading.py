@@ -77,9 +77,39 @@ def statistics(result: xr.Dataset) -> list[str]:
     ]
 
 
+def of_blocks(result: xr.Dataset) -> list[str]:
+    """Names of the variables that say what the best blocks hold: a number a head for each share of blocks kept."""
+    return [
+        str(name)
+        for name, variable in result.data_vars.items()
+        if {"layer", "head", "kept"} <= set(variable.dims) <= {"text", "layer", "head", "kept"}
+    ]
+
+
+def with_each_share(result: xr.Dataset) -> xr.Dataset:
+    """The result with what the best blocks hold as a statistic for each share: ``block_recall_5`` and so on.
+
+    Examples
+    --------
+    >>> import xarray as xr
+    >>> recall = xr.DataArray([[[0.5, 0.75]]], dims=("layer", "head", "kept"), coords={"kept": [5, 10]})
+    >>> statistics(with_each_share(xr.Dataset({"block_recall": recall})))
+    ['block_recall_5', 'block_recall_10']
+    """
+    own = of_blocks(result)
+    names = [name for one in own for name in (one, f"equal_{one}") if name in result]
+    apart = {
+        f"{name}_{kept}": result[name].sel(kept=kept, drop=True).drop_attrs()
+        for name in names
+        for kept in result["kept"].values.tolist()
+    }
+    return result.assign(apart)
+
+
 def can_be_drawn(result: xr.Dataset) -> bool:
     """Whether a scan holds anything of its heads that a page draws."""
-    return bool(statistics(result)) or bool({"profile", "patch_profile", "label"} & set(result.variables))
+    drawn = {"profile", "patch_profile", "label", *of_blocks(result)}
+    return bool(statistics(result)) or bool(drawn & set(result.variables))
 
 
 def require(result: xr.Dataset, names: Iterable[str], *, purpose: str) -> None:

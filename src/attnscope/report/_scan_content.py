@@ -18,9 +18,11 @@ from attnscope.figures.reading import (
     layer_labels,
     mean_over_texts,
     noun_of,
+    of_blocks,
     of_entries,
     quantiles_over_texts,
     statistics,
+    with_each_share,
     wording,
 )
 from attnscope.report._embed import numbers
@@ -56,9 +58,10 @@ def page_data(result: xr.Dataset) -> dict[str, Any]:
     Arrays run over heads in the order layer by layer. Distributions over texts are counts, so the size does
     not grow with the number of texts.
     """
-    names = statistics(result)
     if not can_be_drawn(result):
         raise AttnscopeError("The result has no statistic, profile or label of any head: nothing to report.")
+    result = with_each_share(result)
+    names = statistics(result)
     layers, heads = axis_values(result, "layer"), axis_values(result, "head")
     kinds = result["layer_kind"].values if "layer_kind" in result.variables else ["self"] * len(layers)
     layer_names = result["layer_name"].values if "layer_name" in result.variables else layers
@@ -71,6 +74,7 @@ def page_data(result: xr.Dataset) -> dict[str, Any]:
         "texts": result.sizes.get("text", 0),
         "noun": noun_of(result),
         "statistics": [_statistic(result, name) for name in names],
+        "blocks": [_blocks(result, name) for name in of_blocks(result)],
         "profile": _profile(result),
         "labels": _labels(result),
     }
@@ -170,6 +174,14 @@ def _histogram(values: np.ndarray) -> dict[str, Any] | None:
         low, high = low - reach, high + reach
     counts, _ = np.histogram(values, bins=_BINS, range=(low, high))
     return {"range": numbers(np.array([low, high])), "n": counts.tolist()}
+
+
+def _blocks(result: xr.Dataset, name: str) -> dict[str, Any]:
+    """What a curve over the shares of blocks is made of: the keys of the statistics that are its points."""
+    kept = result["kept"].values.tolist()
+    keys = [f"{name}_{percent}" for percent in kept]
+    words = wording(result, name)
+    return {"kept": kept, "keys": keys, "title": words.long_name, "reading": words.reading}
 
 
 def _profile(result: xr.Dataset) -> dict[str, Any] | None:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     import xarray as xr
 
-_SCRIPTS = ("draw.js", "patches.js", "window.js", "received.js", "long.js", "page.js")
+_SCRIPTS = ("draw.js", "patches.js", "window.js", "received.js", "long.js", "blocks.js", "page.js")
 
 
 def write_report(result: xr.Dataset, sample: xr.Dataset | None, path: Path | str) -> Path:
@@ -103,6 +103,7 @@ def write_report(result: xr.Dataset, sample: xr.Dataset | None, path: Path | str
         has_labels=data["labels"] is not None,
         clustered="clusters" in (summary or {}),
         has_profile=data["profile"] is not None,
+        blocks=data["blocks"],
         groups=group_rows(result),
         contrasts=contrast_data(result),
         pools=_total(result, "window_count"),

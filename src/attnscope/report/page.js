@@ -193,6 +193,7 @@ function drawHead() {
     if (mean.some((v) => v !== null)) drawPatchProfile(byId("patches"), data.patches, mean, data.patches.equal[index]);
     else byId("patches").replaceChildren("No rows and columns of patches in this layer.");
   }
+  data.blocks.forEach((curve, i) => drawBlocks(byId(`blocks-${i}`), curve, index, colour));
   if (data.labels) drawShares(index);
   if (data.statistics.length) { drawChosenDistribution(index, colour); drawNumbers(index); }
   if (data.groups) drawGroups(index);
