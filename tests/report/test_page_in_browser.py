@@ -133,6 +133,32 @@ def test_what_the_best_blocks_hold_is_drawn_for_the_chosen_head(visit, made, tmp
     assert "Layer 1, head 2: Weight that the best 25% of the blocks" in page.text_content("#readout")
 
 
+def test_where_nothing_ranks_heads_the_page_opens_at_one_with_content_and_says_so(visit, made, tmp_path):
+    top = made.result.max_weight.drop_attrs()
+    shown = made.result[["length"]].assign(
+        learned_sink=top * 0, top_key=top, equal_top_key=top.mean("head") * 0 + 0.9
+    )
+    path = write_report(shown, made.sample, tmp_path / "report.html")
+    page = visit(path)
+    layer, head = np.unravel_index(np.argmax(abs(top.mean("text") - 0.9).values), (3, 4))
+    assert page.text_content("#head-title") == f"Layer {layer}, head {head}"
+    assert f"opens at head {layer}.{head}, the furthest from equal weights" in page.text_content("#opens")
+    assert "on the key that receives most" in page.locator("#statistic option:checked").text_content()
+    assert "on the key that receives most" in page.text_content("#readout")
+    assert visit(path, fragment="#2.3").text_content("#head-title") == "Layer 2, head 3"
+    same = write_report(shown[["learned_sink"]], made.sample, tmp_path / "same.html")
+    assert "the same for all heads" in visit(same).text_content("#opens")
+    assert not visit(write_report(made.result, None, tmp_path / "all.html")).locator("#opens").count()
+
+
+def test_without_profiles_the_page_opens_at_the_head_that_leads(visit, made, tmp_path):
+    share = made.result.first_token * 0 + 0.15
+    share.loc[{"layer": 1, "head": 2}] = 0.8
+    page = visit(write_report(xr.Dataset({"first_token": share}), None, tmp_path / "report.html"))
+    assert page.text_content("#head-title") == "Layer 1, head 2"
+    assert not page.locator("#opens").count()
+
+
 def test_a_link_opens_at_its_head(visit, path):
     assert visit(path, fragment="#2.3").text_content("#head-title") == "Layer 2, head 3"
 

@@ -26,7 +26,7 @@ from attnscope.figures.reading import (
     wording,
 )
 from attnscope.report._embed import numbers
-from attnscope.statistics import SUMMARIES, intervals
+from attnscope.statistics import SUMMARIES, heads_apart, intervals, rank_heads
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -74,6 +74,7 @@ def page_data(result: xr.Dataset) -> dict[str, Any]:
         "texts": result.sizes.get("text", 0),
         "noun": noun_of(result),
         "statistics": [_statistic(result, name) for name in names],
+        "opens": _opens(result, names),
         "blocks": [_blocks(result, name) for name in of_blocks(result)],
         "profile": _profile(result),
         "labels": _labels(result),
@@ -174,6 +175,39 @@ def _histogram(values: np.ndarray) -> dict[str, Any] | None:
         low, high = low - reach, high + reach
     counts, _ = np.histogram(values, bins=_BINS, range=(low, high))
     return {"range": numbers(np.array([low, high])), "n": counts.tolist()}
+
+
+def _opens(result: xr.Dataset, names: list[str]) -> dict[str, Any]:
+    """Which statistic colours the grid at first, at which head the page opens, and why, where no ranking says it.
+
+    Without a head, the page opens at the one that looks hardest at one neighbour.
+    """
+    apart = heads_apart(result)
+    opens: dict[str, Any] = {"statistic": 0, "head": None, "says": ""}
+    name = ""
+    if apart is not None:
+        name = next((one for one in names if one == apart[0] or one.startswith(f"{apart[0]}_")), "")
+        opens["statistic"] = names.index(name) if name else 0
+    if {"profile", "patch_profile"} & set(result.variables) or not names:
+        return opens
+    heads = [(row["layer"], row["head"]) for rows in rank_heads(result).values() for row in rows]
+    if not heads and apart is None:
+        opens["says"] = (
+            "These statistics are the same for all heads: none leads, and the page opens at the first."
+        )
+        return opens
+    if not heads and apart is not None:
+        heads = apart[1]
+        layer, head = (
+            axis_values(result, dim)[at] for dim, at in zip(("layer", "head"), heads[0], strict=True)
+        )
+        middle = "equal weights" if f"equal_{name}" in result else "the median of all heads"
+        opens["says"] = (
+            f"These statistics rank no heads. The page opens at head {layer}.{head}, the furthest from {middle} in "
+            f"“{wording(result, name).long_name}”."
+        )
+    opens["head"] = heads[0][0] * result.sizes["head"] + heads[0][1]
+    return opens
 
 
 def _blocks(result: xr.Dataset, name: str) -> dict[str, Any]:

@@ -104,6 +104,7 @@ def write_report(result: xr.Dataset, sample: xr.Dataset | None, path: Path | str
         clustered="clusters" in (summary or {}),
         has_profile=data["profile"] is not None,
         blocks=data["blocks"],
+        opens=data["opens"]["says"],
         groups=group_rows(result),
         contrasts=contrast_data(result),
         pools=_total(result, "window_count"),

@@ -2,7 +2,7 @@
 
 const data = JSON.parse(byId("data").textContent);
 const heads = data.heads.length, total = data.layers.length * heads;
-const state = { mode: data.labels ? "labels" : "statistic", statistic: 0, head: null, direction: "from", zoom: "whole", window: 0, kept: [], map: null };
+const state = { mode: data.labels ? "labels" : "statistic", statistic: data.opens.statistic, head: null, direction: "from", zoom: "whole", window: 0, kept: [], map: null };
 const at = (index) => `Layer ${data.layers[Math.floor(index / heads)]}, head ${data.heads[index % heads]}`;
 const exists = (index) => data.statistics.some((s) => s.mean[index] !== null)
   || (data.profile?.mean[index].some((v) => v !== null) ?? false) || (data.labels?.shares[index][0] ?? null) !== null;
@@ -471,11 +471,12 @@ function row(name, position, offset, weight, most, faint = false) {
 
 // --- wiring ---------------------------------------------------------------------------------------------------
 
-/** A head worth seeing first: the one that looks hardest at one neighbour. */
+/** A head worth seeing first: the one that was found so, or the one that looks hardest at one neighbour. */
 function firstHead() {
   const [layer, head] = location.hash.slice(1).split(".").map(Number);
   const linked = data.layers.indexOf(layer) * heads + data.heads.indexOf(head);
   if (data.layers.includes(layer) && data.heads.includes(head) && exists(linked)) return linked;
+  if (data.opens.head !== null) return data.opens.head;
   const known = Array.from({ length: total }, (_, i) => i).filter(exists);
   const profile = data.profile ?? data.patches;
   if (!profile) return known[0] ?? null;
@@ -495,6 +496,7 @@ function redraw() {
 function start() {
   buildGrid();
   buildWindow();
+  if (byId("statistic")) byId("statistic").value = state.statistic;
   byId("statistic")?.addEventListener("change", (event) => {
     state.statistic = Number(event.target.value);
     const statistic = document.querySelector('input[name="mode"][value="statistic"]');
