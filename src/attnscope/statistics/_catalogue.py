@@ -209,7 +209,12 @@ STATISTICS: dict[str, Statistic] = {
         has_equal=True,
     ),
     "special_tokens": Statistic(
-        Wording("Weight on special tokens", "share", "Mass that goes to marks such as [CLS] or [SEP]."),
+        Wording(
+            "Weight on special tokens",
+            "share",
+            "On what the tokenizer puts around a text, and its beginning, end, class, separator and padding tokens in "
+            "it; not on <unk> and the mask, which stand for words.",
+        ),
         lambda rows: rows.special_tokens,
         ("columns",),
         has_equal=True,
