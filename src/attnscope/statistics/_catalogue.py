@@ -212,8 +212,8 @@ STATISTICS: dict[str, Statistic] = {
         Wording(
             "Weight on special tokens",
             "share",
-            "On what the tokenizer puts around a text, and its beginning, end, class, separator and padding tokens in "
-            "it; not on <unk> and the mask, which stand for words.",
+            "On what the tokenizer puts at the ends, and its beginning, end, class, separator and padding tokens "
+            "between; not on <unk> and the mask, which stand for words.",
         ),
         lambda rows: rows.special_tokens,
         ("columns",),
