@@ -123,12 +123,22 @@ def test_groups_come_in_the_table_as_json_and_csv_and_on_the_page(tmp_path):
     assert len(list((tmp_path / "attnscope-runs").iterdir())) == 2  # other rules, other numbers
 
 
-def test_what_is_asked_for_is_in_the_table_and_in_json_and_needs_no_page(tmp_path):
-    words = ("scan", "--limit", "3", "--statistics", "block_recall,offset_sum", "--out", "run")
-    found = attnscope(*words, cwd=tmp_path)
+def test_what_nothing_is_drawn_of_needs_no_page(tmp_path):
+    found = attnscope("scan", "--limit", "3", "--statistics", "offset_sum", "--out", "run", cwd=tmp_path)
     assert found.returncode == 0, found.stderr
     assert "No page" in found.stderr
     assert not (tmp_path / "run" / "report.html").exists()
+
+
+def test_what_is_asked_for_is_in_the_table_in_json_and_on_the_page(tmp_path):
+    words = ("scan", "--limit", "3", "--statistics", "block_recall,offset_sum", "--out", "run")
+    found = attnscope(*words, cwd=tmp_path)
+    assert found.returncode == 0, found.stderr
+    assert "No page" not in found.stderr
+    assert "Weight that the best 5, 10, 25% of the blocks" in (tmp_path / "run" / "report.html").read_text(
+        encoding="utf-8"
+    )
+    assert (tmp_path / "run" / "figures" / "block-recall.svg").exists()
     run = open_run(tmp_path / "run")
     recall = run.block_recall.sel(kept=10).mean("text").values
     (line,) = (line for line in found.stdout.splitlines() if "block_recall_10" in line)

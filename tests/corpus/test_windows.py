@@ -9,12 +9,14 @@ from unicodedata import category
 
 import pytest
 import torch
+from tests.translation.small_translators import small_tokenizer
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 from transformers import AutoTokenizer, ByT5Tokenizer, PreTrainedTokenizerFast
 
 from attnscope.corpus import Corpus, Place, Window, _tokens, collate, cut_windows
 from attnscope.corpus import windows as windows_module
 from attnscope.errors import AttnscopeError
+from attnscope.statistics import STATISTICS
 
 MODELS = Path(os.environ.get("ATTNSCOPE_MODELS", Path(__file__).parents[2] / "../shared/models"))
 SENTENCES = [
@@ -473,3 +475,12 @@ def test_collate_of_nothing():
 
 def test_a_window_counts_its_tokens():
     assert len(Window((5, 6), (False, False), ((0, 1), (1, 2)), "text 1", 0, ("a", "b"))) == 2
+
+
+def test_special_tokens_are_marks_and_not_what_stands_for_a_word():
+    tokenizer = small_tokenizer()
+    (window,) = cut_windows(Corpus.from_sources(["a <unk> b </s> 9"]), tokenizer, length=32)
+    named = dict(zip(window.ids, window.special, strict=True))
+    assert named[tokenizer.eos_token_id]
+    assert not named[tokenizer.unk_token_id]
+    assert "not on <unk> and the mask" in STATISTICS["special_tokens"].words.reading

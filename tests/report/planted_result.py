@@ -280,6 +280,22 @@ def in_tiles(made: Planted, head: tuple[int, int], tile: int) -> xr.Dataset:
     )
 
 
+def with_blocks(result: xr.Dataset) -> xr.Dataset:
+    """The result with made-up shares of the weight that the best blocks hold, each larger than the one before."""
+    rng = np.random.default_rng(7)
+    texts, layers, heads = (result.sizes[name] for name in ("text", "layer", "head"))
+    found = result.assign_coords(kept=[5, 10, 25])
+    found["block_recall"] = (
+        ("text", "layer", "head", "kept"),
+        np.sort(rng.uniform(0.3, 1.0, (texts, layers, heads, 3)), axis=-1),
+    )
+    found["equal_block_recall"] = (
+        ("text", "layer", "kept"),
+        np.sort(rng.uniform(0.05, 0.3, (texts, layers, 3)), axis=-1),
+    )
+    return found
+
+
 def with_groups(result: xr.Dataset, names: tuple[str, ...] = ("user", "<b>", "never")) -> xr.Dataset:
     """The result with random weights of groups on groups, of which the last is in no text."""
     rng = np.random.default_rng(5)

@@ -20,7 +20,7 @@ from attnscope.store import RunFolder
 from tests.report.planted_comparison import planted as planted_comparison
 from tests.report.planted_intervention import planted_intervention
 from tests.report.planted_patching import planted_patching
-from tests.report.planted_result import planted, with_groups
+from tests.report.planted_result import planted, with_blocks, with_groups
 from tests.report.test_alignment_page import made as planted_alignment
 from tests.sketched import sketched
 from tests.statistics.generation.writers import writer
@@ -76,7 +76,9 @@ def pages(explain_page, tmp_path_factory):
     with sketched():  # what lies around figures is looked at here
         return {
             "generate": write_generation_report(generated, folder / "generate.html"),
-            "scan": write_report(with_groups(made.result), in_blocks(made.sample), folder / "scan.html"),
+            "scan": write_report(
+                with_blocks(with_groups(made.result)), in_blocks(made.sample), folder / "scan.html"
+            ),
             "explain": explain_page,
             "intervene": write_intervention_report(planted_intervention(), folder / "intervene.html"),
             "patch": write_patch_report(planted_patching(), folder / "patch.html"),

@@ -11,7 +11,7 @@ from attnscope.report import write_comparison_report, write_report
 from attnscope.statistics import intervals
 from attnscope.store import unpacked
 from tests.report.planted_comparison import planted as planted_comparison
-from tests.report.planted_result import HOSTILE, in_tiles, planted, translated, with_groups
+from tests.report.planted_result import HOSTILE, in_tiles, planted, translated, with_blocks, with_groups
 from tests.translation.small_translators import small_recurrent, small_tokenizer
 
 
@@ -51,6 +51,8 @@ def test_a_click_fills_the_panel(visit, path, made):
     mean = float(made.result["entropy"].values[:, 1, 2].mean())
     assert float(page.text_content("#numbers tbody tr:first-child td")) == pytest.approx(mean, rel=0.01)
     assert page.locator("#distribution rect").count() > 0
+    assert "all heads, mean over windows" in page.text_content("#distribution")
+    assert "text" not in page.text_content("#distribution")
     painted = """() => { const c = byId('map'), paper = c.getContext('2d');
         return new Set(new Uint32Array(paper.getImageData(0, 0, c.width, c.height).data.buffer)).size }"""
     assert page.evaluate(painted) > 20
@@ -107,6 +109,54 @@ def test_groups_are_those_of_the_chosen_head(visit, made, tmp_path):
         "user",
         "<b>",
     ]
+
+
+@pytest.mark.parametrize("alone", [True, False])
+def test_what_the_best_blocks_hold_is_drawn_for_the_chosen_head(visit, made, tmp_path, alone):
+    result = with_blocks(made.result)
+    shown = result[["block_recall", "equal_block_recall"]] if alone else result
+    page = visit(write_report(shown, made.sample, tmp_path / "report.html"))
+    choose(page, 6)
+    assert page.text_content("#head-title") == "Layer 1, head 2"
+    own = result.block_recall.mean("text").values[1, 2]
+    equal = result.equal_block_recall.mean("text").values[1]
+    said = page.eval_on_selector_all("#blocks-0 circle title", "all => all.map(one => one.textContent)")
+    for text, kept, share, even in zip(said, (5, 10, 25), own, equal, strict=True):
+        assert text.startswith(f"best {kept}% of the blocks: ")
+        numbers = [float(found) for found in re.findall(r"([\d.]+)%", text)]
+        assert numbers == pytest.approx([kept, 100 * share, 100 * even], rel=0.006)
+    assert "equal weights" in page.text_content("#blocks-0 .clusters")
+    held = "best 25% of the blocks of each row of blocks hold (share)"
+    page.select_option("#statistic", label=f"Weight that the {held}")
+    row = page.text_content("#numbers tr.chosen")
+    assert f"{equal[2]:.3g}" in row
+    assert "Layer 1, head 2: Weight that the best 25% of the blocks" in page.text_content("#readout")
+
+
+def test_where_nothing_ranks_heads_the_page_opens_at_one_with_content_and_says_so(visit, made, tmp_path):
+    top = made.result.max_weight.drop_attrs()
+    shown = made.result[["length"]].assign(
+        learned_sink=top * 0, top_key=top, equal_top_key=top.mean("head") * 0 + 0.9
+    )
+    path = write_report(shown, made.sample, tmp_path / "report.html")
+    page = visit(path)
+    layer, head = np.unravel_index(np.argmax(abs(top.mean("text") - 0.9).values), (3, 4))
+    assert page.text_content("#head-title") == f"Layer {layer}, head {head}"
+    assert f"opens at head {layer}.{head}, the furthest from equal weights" in page.text_content("#opens")
+    assert "on the key that receives most" in page.locator("#statistic option:checked").text_content()
+    assert "on the key that receives most" in page.text_content("#readout")
+    assert visit(path, fragment="#2.3").text_content("#head-title") == "Layer 2, head 3"
+    same = write_report(shown[["learned_sink"]], made.sample, tmp_path / "same.html")
+    assert "the same for all heads" in visit(same).text_content("#opens")
+    assert not visit(write_report(made.result, None, tmp_path / "all.html")).locator("#opens").count()
+
+
+def test_without_profiles_the_page_opens_at_the_head_that_leads(visit, made, tmp_path):
+    share = made.result.first_token * 0 + 0.15
+    share.loc[{"layer": 1, "head": 2}] = 0.8
+    page = visit(write_report(xr.Dataset({"first_token": share}), None, tmp_path / "report.html"))
+    assert page.text_content("#head-title") == "Layer 1, head 2"
+    assert not page.locator("#opens").count()
 
 
 def test_a_link_opens_at_its_head(visit, path):

@@ -116,12 +116,35 @@ def test_numbers_are_those_of_the_result(made, tmp_path):
 def test_title_corpus_signature_and_summary_are_on_the_page(made, tmp_path):
     page = write_report(made.result, made.sample, tmp_path / "r.html").read_text(encoding="utf-8")
     assert "<title>Where the heads of planted-heads look</title>" in page
-    assert "12 texts" in page
+    assert "12 windows" in page
     assert "a made-up text" in page
     assert "3f9c1a7e" in page
     assert "icc, directed heads" in page
     assert "0.774 to 0.846" in page
     assert "mixing coefficients, not explanations" in page
+
+
+@pytest.mark.parametrize(
+    ("attributes", "entry"),
+    [({}, "window"), ({"capture": "weights"}, "text"), ({"reads": "images"}, "image")],
+)
+def test_the_page_names_what_the_numbers_are_over(made, tmp_path, attributes, entry):
+    page = write_report(made.result.assign_attrs(attributes), None, tmp_path / "r.html").read_text("utf-8")
+    said = re.sub(r"<script.*?</script>|<style.*?</style>|<pre>.*?</pre>", "", page, flags=re.DOTALL)
+    assert f"summarised over 12 {entry}s" in " ".join(said.split())
+    assert f"how much that varies from {entry} to {entry}" in said
+    named = [f"{one['name']} {one['help']}" for one in embedded(page, "data")["statistics"]]
+    words = re.findall(
+        r"\b(text|window|image)s?\b", " ".join([said, *named]).replace("a made-up text", ""), re.IGNORECASE
+    )
+    assert {word.lower() for word in words} == {entry}
+
+
+def test_pools_are_called_pools(made, tmp_path):
+    pooled = made.result.assign(window_count=("text", np.full(12, 5)))
+    page = write_report(pooled, None, tmp_path / "r.html").read_text(encoding="utf-8")
+    assert "summarised over\n    12 pools of 60 windows" in page
+    assert "varies from pool to pool" in page
 
 
 def test_nothing_can_be_loaded(made, tmp_path):

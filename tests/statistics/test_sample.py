@@ -11,7 +11,7 @@ import attnscope
 from attnscope.attention import AttentionCall, attend
 from attnscope.errors import AttnscopeError
 from attnscope.figures.scan._sample import maps
-from attnscope.statistics import _long_maps, _measurement, _sample
+from attnscope.statistics import _long_maps, _measurement, _sample, rank_heads
 from attnscope.store import unpacked
 
 TEXT = "The tide comes in twice a day, and twice a day it goes out again. " * 20
@@ -115,9 +115,20 @@ def test_nothing_is_kept_unless_it_is_to_be_shown_and_a_finished_run_takes_it_up
     assert len(found) == 3 * 12
 
 
+def test_where_nothing_ranks_heads_those_furthest_from_equal_weights_are_listed(tmp_path, monkeypatch):
+    monkeypatch.setattr(_sample, "WEIGHTS", 1)
+    result = attnscope.scan(texts=[TEXT], out=tmp_path / "run", show=[], statistics="learned_sink,top_key")
+    assert rank_heads(result) == {"sink-like": []}
+    away = abs(result.top_key - result.equal_top_key).mean("text").transpose("layer", "head").values
+    furthest = np.argsort(-away, axis=None)[:5]
+    expected = {tuple(map(int, np.unravel_index(place, away.shape))) for place in furthest}
+    assert {(one.layer, one.head) for one in maps(kept(tmp_path / "run"))} == expected
+
+
 def test_heads_that_are_asked_for_are_listed_where_there_is_no_room_for_all(tmp_path, monkeypatch):
     monkeypatch.setattr(_sample, "WEIGHTS", 1)
     monkeypatch.setattr(_sample, "rank_heads", lambda _: {})
+    monkeypatch.setattr(_sample, "heads_apart", lambda _: None)
     attnscope.scan(texts=[TEXT], out=tmp_path / "run", show=[(2, 1)])
     sample = kept(tmp_path / "run")
     assert {(one.layer, one.head) for one in maps(sample)} == {(2, 1)}

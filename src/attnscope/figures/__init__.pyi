@@ -1,5 +1,6 @@
 from .save import save_figure
 from .scan import (
+    block_shares,
     form_comparison,
     label_pies,
     overview,
@@ -23,6 +24,7 @@ __all__ = [
     "alignment_map",
     "alignment_maps",
     "alignments_side_by_side",
+    "block_shares",
     "error_rate_grid",
     "form_comparison",
     "label_pies",

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from attnscope._documents import called_in
 from attnscope.errors import AttnscopeError
 from attnscope.statistics import Wording
 from attnscope.statistics import wording as known_wording
@@ -16,7 +18,8 @@ if TYPE_CHECKING:
 
     import xarray as xr
 
-LOW, HIGH = 0.10, 0.90  # the quantiles over texts that are shown as "the middle 80% of texts"
+LOW, HIGH = 0.10, 0.90  # the quantiles over entries of `text` that are shown, as "the middle 80% of windows"
+_GIVEN = ("weights", "function calls")  # captures whose texts are whole, as they were given
 _COMPLETE = 1e-4  # a row whose unlisted mass is below this is listed in full
 
 
@@ -35,6 +38,33 @@ def wording(result: xr.Dataset, statistic: str) -> Wording:
     )
 
 
+def noun_of(result: xr.Dataset) -> str:
+    """What each entry of ``text`` is, in the singular: a text that is too long for the model makes several windows.
+
+    Examples
+    --------
+    >>> import xarray as xr
+    >>> noun_of(xr.Dataset()), noun_of(xr.Dataset(attrs={"reads": "images"}))
+    ('window', 'image')
+    """
+    if "window_count" in result:
+        return "pool"
+    if result.attrs.get("capture") in _GIVEN:
+        return "text"
+    return called_in(result.attrs)["windows"].removesuffix("s")
+
+
+def of_entries(words: str, name: str) -> str:
+    """Words about texts as words about what the entries of ``text`` are.
+
+    Examples
+    --------
+    >>> of_entries("Texts in which the head looks left; 1: on every text", "window")
+    'Windows in which the head looks left; 1: on every window'
+    """
+    return re.sub(r"\btext(?=s?\b)", name, re.sub(r"\bText(?=s?\b)", name.capitalize(), words))
+
+
 def statistics(result: xr.Dataset) -> list[str]:
     """Names of the variables that give each head one number, or one number per text."""
     return [
@@ -47,9 +77,39 @@ def statistics(result: xr.Dataset) -> list[str]:
     ]
 
 
+def of_blocks(result: xr.Dataset) -> list[str]:
+    """Names of the variables that say what the best blocks hold: a number a head for each share of blocks kept."""
+    return [
+        str(name)
+        for name, variable in result.data_vars.items()
+        if {"layer", "head", "kept"} <= set(variable.dims) <= {"text", "layer", "head", "kept"}
+    ]
+
+
+def with_each_share(result: xr.Dataset) -> xr.Dataset:
+    """The result with what the best blocks hold as a statistic for each share: ``block_recall_5`` and so on.
+
+    Examples
+    --------
+    >>> import xarray as xr
+    >>> recall = xr.DataArray([[[0.5, 0.75]]], dims=("layer", "head", "kept"), coords={"kept": [5, 10]})
+    >>> statistics(with_each_share(xr.Dataset({"block_recall": recall})))
+    ['block_recall_5', 'block_recall_10']
+    """
+    own = of_blocks(result)
+    names = [name for one in own for name in (one, f"equal_{one}") if name in result]
+    apart = {
+        f"{name}_{kept}": result[name].sel(kept=kept, drop=True).drop_attrs()
+        for name in names
+        for kept in result["kept"].values.tolist()
+    }
+    return result.assign(apart)
+
+
 def can_be_drawn(result: xr.Dataset) -> bool:
     """Whether a scan holds anything of its heads that a page draws."""
-    return bool(statistics(result)) or bool({"profile", "patch_profile", "label"} & set(result.variables))
+    drawn = {"profile", "patch_profile", "label", *of_blocks(result)}
+    return bool(statistics(result)) or bool(drawn & set(result.variables))
 
 
 def require(result: xr.Dataset, names: Iterable[str], *, purpose: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,12 +18,16 @@ from attnscope.figures.reading import (
     label_shares,
     layer_labels,
     mean_over_texts,
+    noun_of,
+    of_blocks,
+    of_entries,
     quantiles_over_texts,
     statistics,
+    with_each_share,
     wording,
 )
 from attnscope.report._embed import numbers
-from attnscope.statistics import intervals
+from attnscope.statistics import SUMMARIES, heads_apart, intervals, rank_heads
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -54,9 +59,10 @@ def page_data(result: xr.Dataset) -> dict[str, Any]:
     Arrays run over heads in the order layer by layer. Distributions over texts are counts, so the size does
     not grow with the number of texts.
     """
-    names = statistics(result)
     if not can_be_drawn(result):
         raise AttnscopeError("The result has no statistic, profile or label of any head: nothing to report.")
+    result = with_each_share(result)
+    names = statistics(result)
     layers, heads = axis_values(result, "layer"), axis_values(result, "head")
     kinds = result["layer_kind"].values if "layer_kind" in result.variables else ["self"] * len(layers)
     layer_names = result["layer_name"].values if "layer_name" in result.variables else layers
@@ -67,7 +73,10 @@ def page_data(result: xr.Dataset) -> dict[str, Any]:
         "layerKinds": [str(kind) for kind in kinds],
         "heads": heads,
         "texts": result.sizes.get("text", 0),
+        "noun": noun_of(result),
         "statistics": [_statistic(result, name) for name in names],
+        "opens": _opens(result, names),
+        "blocks": [_blocks(result, name) for name in of_blocks(result)],
         "profile": _profile(result),
         "labels": _labels(result),
     }
@@ -128,6 +137,11 @@ def parsed(text: Any) -> Any:
 
 def _statistic(result: xr.Dataset, name: str) -> dict[str, Any]:
     words = wording(result, name)
+    if name in SUMMARIES:
+        noun = noun_of(result)
+        words = replace(
+            words, long_name=of_entries(words.long_name, noun), reading=of_entries(words.reading, noun)
+        )
     variable = result[name]
     entry: dict[str, Any] = {
         "key": name,
@@ -162,6 +176,47 @@ def _histogram(values: np.ndarray) -> dict[str, Any] | None:
         low, high = low - reach, high + reach
     counts, _ = np.histogram(values, bins=_BINS, range=(low, high))
     return {"range": numbers(np.array([low, high])), "n": counts.tolist()}
+
+
+def _opens(result: xr.Dataset, names: list[str]) -> dict[str, Any]:
+    """Which statistic colours the grid at first, at which head the page opens, and why, where no ranking says it.
+
+    Without a head, the page opens at the one that looks hardest at one neighbour.
+    """
+    apart = heads_apart(result)
+    opens: dict[str, Any] = {"statistic": 0, "head": None, "says": ""}
+    name = ""
+    if apart is not None:
+        name = next((one for one in names if one == apart[0] or one.startswith(f"{apart[0]}_")), "")
+        opens["statistic"] = names.index(name) if name else 0
+    if {"profile", "patch_profile"} & set(result.variables) or not names:
+        return opens
+    heads = [(row["layer"], row["head"]) for rows in rank_heads(result).values() for row in rows]
+    if not heads and apart is None:
+        opens["says"] = (
+            "These statistics are the same for all heads: none leads, and the page opens at the first."
+        )
+        return opens
+    if not heads and apart is not None:
+        heads = apart[1]
+        layer, head = (
+            axis_values(result, dim)[at] for dim, at in zip(("layer", "head"), heads[0], strict=True)
+        )
+        middle = "equal weights" if f"equal_{name}" in result else "the median of all heads"
+        opens["says"] = (
+            f"These statistics rank no heads. The page opens at head {layer}.{head}, the furthest from {middle} in "
+            f"“{wording(result, name).long_name}”."
+        )
+    opens["head"] = heads[0][0] * result.sizes["head"] + heads[0][1]
+    return opens
+
+
+def _blocks(result: xr.Dataset, name: str) -> dict[str, Any]:
+    """What a curve over the shares of blocks is made of: the keys of the statistics that are its points."""
+    kept = result["kept"].values.tolist()
+    keys = [f"{name}_{percent}" for percent in kept]
+    words = wording(result, name)
+    return {"kept": kept, "keys": keys, "title": words.long_name, "reading": words.reading}
 
 
 def _profile(result: xr.Dataset) -> dict[str, Any] | None:

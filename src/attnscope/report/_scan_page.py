@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from attnscope.errors import AttnscopeError
-from attnscope.figures.reading import HIGH, LOW
+from attnscope.figures.reading import HIGH, LOW, of_entries
 from attnscope.report._contrast_content import contrast_data
 from attnscope.report._embed import script_json, write_page
 from attnscope.report._group_content import group_data, group_rows
@@ -22,12 +22,7 @@ if TYPE_CHECKING:
 
     import xarray as xr
 
-_NOUNS = {
-    "images": "image",
-    "videos": "video",
-    "sounds": "window",
-}  # what is measured one at a time, if no text
-_SCRIPTS = ("draw.js", "patches.js", "window.js", "received.js", "long.js", "page.js")
+_SCRIPTS = ("draw.js", "patches.js", "window.js", "received.js", "long.js", "blocks.js", "page.js")
 
 
 def write_report(result: xr.Dataset, sample: xr.Dataset | None, path: Path | str) -> Path:
@@ -77,7 +72,6 @@ def write_report(result: xr.Dataset, sample: xr.Dataset | None, path: Path | str
     data["quantiles"] = [LOW, HIGH]
     data["groups"] = group_data(result)
     data["unit"] = unit_of(result)
-    data["noun"] = _NOUNS.get(str(result.attrs.get("reads")), "text")
     data["patches"] = patch_data(result)
     window = received = long = None
     if sample is not None:
@@ -109,6 +103,8 @@ def write_report(result: xr.Dataset, sample: xr.Dataset | None, path: Path | str
         has_labels=data["labels"] is not None,
         clustered="clusters" in (summary or {}),
         has_profile=data["profile"] is not None,
+        blocks=data["blocks"],
+        opens=data["opens"]["says"],
         groups=group_rows(result),
         contrasts=contrast_data(result),
         pools=_total(result, "window_count"),
@@ -124,7 +120,9 @@ def write_report(result: xr.Dataset, sample: xr.Dataset | None, path: Path | str
         if window
         else "",
         quantiles=f"{LOW * 100:.0f}–{HIGH * 100:.0f}%",
-        summary=list(flatten(summary)) if summary else [],
+        summary=[(of_entries(name, data["noun"]), *row) for name, *row in flatten(summary)]
+        if summary
+        else [],
         data=script_json(data),
         packed=script_json({"maps": window.maps, "tiles": window.tiles, "received": received, "long": long})
         if window

@@ -114,8 +114,8 @@ function drawProfile(box, offsets, mean, low, high, colour, unit) {
   box.replaceChildren(picture);
 }
 
-/** Histogram of a head over texts, and below it where the head stands among all heads. */
-function drawDistribution(box, { counts, means, value, units, colour }) {
+/** Histogram of a head over windows, and below it where the head stands among all heads. */
+function drawDistribution(box, { counts, means, value, units, colour, noun }) {
   const width = widthOf(box), left = 52, right = 12, span = width - left - right;
   const height = counts ? 206 : 76;
   const picture = svg("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": `Mean ${say(value)} ${units}` });
@@ -128,13 +128,13 @@ function drawDistribution(box, { counts, means, value, units, colour }) {
     }
     counts.n.forEach((n, i) => {
       if (n) picture.append(svg("rect", { x: left + i * step + 0.5, y: y(n), width: step - 1, height: floor - y(n), fill: colour },
-        svg("title", {}, `${n} texts from ${say(low + ((high - low) * i) / counts.n.length)} to ${say(low + ((high - low) * (i + 1)) / counts.n.length)}`)));
+        svg("title", {}, `${n} ${noun}${n === 1 ? "" : "s"} from ${say(low + ((high - low) * i) / counts.n.length)} to ${say(low + ((high - low) * (i + 1)) / counts.n.length)}`)));
     });
     for (const v of ticks(low, high, width < 400 ? 3 : 5)) {
       picture.append(svg("text", { x: left + (span * (v - low)) / (high - low), y: floor + 15, "text-anchor": "middle" }, say(v, 4)));
     }
-    picture.append(svg("text", { x: left, y: 8 }, "texts"),
-      svg("text", { x: width - right, y: floor + 29, "text-anchor": "end" }, `this head, each text (${units || "value"})`));
+    picture.append(svg("text", { x: left, y: 8 }, `${noun}s`),
+      svg("text", { x: width - right, y: floor + 29, "text-anchor": "end" }, `this head, each ${noun} (${units || "value"})`));
   }
   const base = height - 36, known = means.filter((m) => m !== null);
   const least = Math.min(...known), greatest = Math.max(...known);
@@ -147,6 +147,6 @@ function drawDistribution(box, { counts, means, value, units, colour }) {
   for (const v of ticks(least, greatest > least ? greatest : least + 1, width < 400 ? 3 : 5)) {
     if (v <= greatest) picture.append(svg("text", { x: x(v), y: base + 15, "text-anchor": "middle" }, say(v)));
   }
-  picture.append(svg("text", { x: width - right, y: base + 29, "text-anchor": "end" }, "all heads, mean over texts; red: this head"));
+  picture.append(svg("text", { x: width - right, y: base + 29, "text-anchor": "end" }, `all heads, mean over ${noun}s; red: this head`));
   box.replaceChildren(picture);
 }

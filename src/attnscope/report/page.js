@@ -2,7 +2,7 @@
 
 const data = JSON.parse(byId("data").textContent);
 const heads = data.heads.length, total = data.layers.length * heads;
-const state = { mode: data.labels ? "labels" : "statistic", statistic: 0, head: null, direction: "from", zoom: "whole", window: 0, kept: [], map: null };
+const state = { mode: data.labels ? "labels" : "statistic", statistic: data.opens.statistic, head: null, direction: "from", zoom: "whole", window: 0, kept: [], map: null };
 const at = (index) => `Layer ${data.layers[Math.floor(index / heads)]}, head ${data.heads[index % heads]}`;
 const exists = (index) => data.statistics.some((s) => s.mean[index] !== null)
   || (data.profile?.mean[index].some((v) => v !== null) ?? false) || (data.labels?.shares[index][0] ?? null) !== null;
@@ -193,6 +193,7 @@ function drawHead() {
     if (mean.some((v) => v !== null)) drawPatchProfile(byId("patches"), data.patches, mean, data.patches.equal[index]);
     else byId("patches").replaceChildren("No rows and columns of patches in this layer.");
   }
+  data.blocks.forEach((curve, i) => drawBlocks(byId(`blocks-${i}`), curve, index, colour));
   if (data.labels) drawShares(index);
   if (data.statistics.length) { drawChosenDistribution(index, colour); drawNumbers(index); }
   if (data.groups) drawGroups(index);
@@ -214,7 +215,7 @@ function drawShares(index) {
 function drawChosenDistribution(index, colour) {
   const s = data.statistics[state.statistic];
   byId("distribution-title").replaceChildren(`${s.name} `, html("span", { class: "count" }, s.counts ? `over ${data.noun}s, and among all heads` : "among all heads"));
-  drawDistribution(byId("distribution"), { counts: s.counts?.[index] ?? null, means: s.mean, value: s.mean[index], units: s.units, colour });
+  drawDistribution(byId("distribution"), { counts: s.counts?.[index] ?? null, means: s.mean, value: s.mean[index], units: s.units, colour, noun: data.noun });
 }
 
 /** Weights of groups on groups: of the head, of its places alone, and of equal weights. */
@@ -470,11 +471,12 @@ function row(name, position, offset, weight, most, faint = false) {
 
 // --- wiring ---------------------------------------------------------------------------------------------------
 
-/** A head worth seeing first: the one that looks hardest at one neighbour. */
+/** A head worth seeing first: the one that was found so, or the one that looks hardest at one neighbour. */
 function firstHead() {
   const [layer, head] = location.hash.slice(1).split(".").map(Number);
   const linked = data.layers.indexOf(layer) * heads + data.heads.indexOf(head);
   if (data.layers.includes(layer) && data.heads.includes(head) && exists(linked)) return linked;
+  if (data.opens.head !== null) return data.opens.head;
   const known = Array.from({ length: total }, (_, i) => i).filter(exists);
   const profile = data.profile ?? data.patches;
   if (!profile) return known[0] ?? null;
@@ -494,6 +496,7 @@ function redraw() {
 function start() {
   buildGrid();
   buildWindow();
+  if (byId("statistic")) byId("statistic").value = state.statistic;
   byId("statistic")?.addEventListener("change", (event) => {
     state.statistic = Number(event.target.value);
     const statistic = document.querySelector('input[name="mode"][value="statistic"]');

@@ -33,7 +33,7 @@ from ._over_documents import heads_of_run, over_documents
 from ._pass import StatisticsObserver
 from ._places import NEEDED
 from ._pools import VARIANCE, in_pools, pooled
-from ._ranking import majority_names, peaks, rank_heads
+from ._ranking import heads_apart, majority_names, peaks, rank_heads
 from ._raw import weights
 from ._reading import Reading
 from ._received_text import received
@@ -95,6 +95,7 @@ __all__ = [
     "direction",
     "effective_labels",
     "finish_scan",
+    "heads_apart",
     "heads_of_run",
     "in_pools",
     "independence",

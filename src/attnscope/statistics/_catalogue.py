@@ -166,6 +166,8 @@ def _of_keys(prefix: str, what: str, of: str) -> dict[str, Statistic]:
     }
 
 
+_EACH_SHARE = "5, 10, 25%"  # of the blocks, all three in one variable
+
 STATISTICS: dict[str, Statistic] = {
     "band_sum": Statistic(
         Wording("Sum of the weights at each offset, tr_t", "tokens"),
@@ -208,7 +210,12 @@ STATISTICS: dict[str, Statistic] = {
         has_equal=True,
     ),
     "special_tokens": Statistic(
-        Wording("Weight on special tokens", "share", "Mass that goes to marks such as [CLS] or [SEP]."),
+        Wording(
+            "Weight on special tokens",
+            "share",
+            "On what the tokenizer puts at the ends, and its beginning, end, class, separator and padding tokens "
+            "between; not on <unk> and the mask, which stand for words.",
+        ),
         lambda rows: rows.special_tokens,
         ("columns",),
         has_equal=True,
@@ -247,7 +254,11 @@ STATISTICS: dict[str, Statistic] = {
         ("collision",),
     ),
     "block_recall": Statistic(
-        Wording("Weight that the best 5, 10, 25% of the blocks of each row of blocks hold", "share"),
+        Wording(
+            f"Weight that the best {_EACH_SHARE} of the blocks of each row of blocks hold",
+            "share",
+            "Blocks of 64 x 64 tokens, the best of each row of blocks; compare with equal weights.",
+        ),
         lambda rows: rows.blocks.recall(),
         ("blocks",),
         along=("kept",),
@@ -255,7 +266,11 @@ STATISTICS: dict[str, Statistic] = {
         by_default=False,
     ),
     "map_block_recall": Statistic(
-        Wording("Weight that the best 5, 10, 25% of the blocks of the whole map hold", "share"),
+        Wording(
+            f"Weight that the best {_EACH_SHARE} of the blocks of the whole map hold",
+            "share",
+            "Blocks of 64 x 64 tokens, the best of the whole map; compare with equal weights.",
+        ),
         lambda rows: rows.blocks.map_recall(),
         ("blocks",),
         along=("kept",),
@@ -435,12 +450,14 @@ def wording(name: str) -> Wording:
     --------
     >>> wording("equal_first_token").long_name, wording("my_statistic").long_name
     ('Weight on the first token, of equal weights', 'my statistic')
+    >>> wording("map_block_recall_5").long_name
+    'Weight that the best 5% of the blocks of the whole map hold'
     """
     if name in SUMMARIES:
         return SUMMARIES[name]
     own = name.removeprefix(EQUAL).removesuffix(BY_GROUP)
     own = without_end(own)
-    words = KNOWN[own].words if own in KNOWN else PATCH_STATISTICS.get(own)
+    words = KNOWN[own].words if own in KNOWN else PATCH_STATISTICS.get(own) or _of_one_share(own)
     if words is None:
         return Wording(name.replace("_", " "))
     of = ", by group of queries" if name.endswith(BY_GROUP) else ""
@@ -450,6 +467,15 @@ def wording(name: str) -> Wording:
         if name.endswith(end):
             return Wording(f"{words.long_name}{of}, {said}")
     return replace(words, long_name=words.long_name + of)
+
+
+def _of_one_share(name: str) -> Wording | None:
+    """The words for one share of the blocks, as in ``block_recall_5``; None for what is no such name."""
+    own, _, percent = name.rpartition("_")
+    if own not in KNOWN or KNOWN[own].along != ("kept",):
+        return None
+    words = KNOWN[own].words
+    return replace(words, long_name=words.long_name.replace(_EACH_SHARE, f"{percent}%"))
 
 
 def without_end(name: str) -> str:

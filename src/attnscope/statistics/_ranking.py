@@ -7,8 +7,11 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
+from attnscope.statistics._catalogue import EQUAL, without_end
 from attnscope.statistics._kinds import LEAST_SHARE, LOCAL, MORE
 from attnscope.statistics.images import rank_patch_heads
+
+_SAME = 1e-6  # relative: what differs less between heads does not tell them apart
 
 
 def queries(results: xr.Dataset) -> xr.DataArray:
@@ -137,6 +140,51 @@ def rank_heads(results: xr.Dataset, top: int = 5) -> dict[str, list[dict[str, An
                 row["offset"] = int(mean.offset[int(np.nanargmax(at))])
             ranking[kind].append(row)
     return ranking
+
+
+def heads_apart(results: xr.Dataset, top: int = 5) -> tuple[str, list[tuple[int, int]]] | None:
+    """Heads to look at first where nothing ranks them: those furthest from equal weights in one statistic.
+
+    Of a statistic without what equal weights give, those furthest from the median of all heads.
+
+    Returns
+    -------
+    tuple or None
+        The first statistic whose means over texts are not the same for all heads, and so many heads (layer, head), the
+        furthest first. None where no statistic tells heads apart.
+
+    Examples
+    --------
+    >>> dims = ("text", "layer", "head")
+    >>> same, other = xr.DataArray([[[0.0, 0.0, 0.0]]], dims=dims), xr.DataArray([[[0.2, 0.3, 0.9]]], dims=dims)
+    >>> heads_apart(xr.Dataset({"learned_sink": same, "top_key": other}), top=1)
+    ('top_key', [(0, 2)])
+    >>> heads_apart(xr.Dataset({"learned_sink": same})) is None
+    True
+    """
+    for key, variable in results.data_vars.items():
+        name = str(key)
+        if not {"layer", "head"} <= set(variable.dims) <= {"text", "layer", "head", "kept"}:
+            continue
+        if variable.dtype.kind != "f" or without_end(name) != name or name.endswith("_variance"):
+            continue
+        values = _one_each(variable, ("layer", "head"))
+        known = np.isfinite(values)
+        if not known.any() or np.ptp(values[known]) <= _SAME * np.abs(values[known]).max():
+            continue
+        equal = results.get(f"{EQUAL}{name}")
+        middle = np.median(values[known]) if equal is None else _one_each(equal, ("layer",))[:, None]
+        away = np.nan_to_num(np.abs(values - middle), nan=-1.0)
+        order = [divmod(int(place), away.shape[1]) for place in np.argsort(-away, axis=None, kind="stable")]
+        return name, [place for place in order if known[place]][:top]
+    return None
+
+
+def _one_each(variable: xr.DataArray, dims: tuple[str, ...]) -> np.ndarray:
+    """Means over texts; of shares of blocks that are kept, of the smallest."""
+    one = variable.isel(kept=0) if "kept" in variable.dims else variable
+    mean = one.mean("text", skipna=True) if "text" in one.dims else one
+    return mean.transpose(*dims).values.astype(float)
 
 
 def _beyond(shares: xr.DataArray, equal: xr.DataArray | None, least: float) -> xr.DataArray:

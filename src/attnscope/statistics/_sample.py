@@ -14,7 +14,7 @@ from attnscope.attention import Need, attend, measure, received
 from attnscope.errors import AttnscopeError
 from attnscope.statistics._equal import equal_rows
 from attnscope.statistics._long_maps import blocks_of
-from attnscope.statistics._ranking import rank_heads
+from attnscope.statistics._ranking import heads_apart, rank_heads
 from attnscope.statistics._second_pass import evenly
 
 if TYPE_CHECKING:
@@ -66,6 +66,8 @@ def refuse_absent(asked: Sequence[Place] | None, layers: int, heads: int) -> Non
 def shown_heads(results: xr.Dataset, asked: Sequence[Place], tokens: int, windows: int = 1) -> list[Place]:
     """Heads to list token by token: those asked for and those that lead the rankings; all, where there is room.
 
+    Where nothing ranks heads, those that a statistic sets furthest apart take the place of those that lead.
+
     Examples
     --------
     >>> outside = np.linspace(0.0, 0.9, 1024).reshape(1, 32, 32)
@@ -83,6 +85,8 @@ def shown_heads(results: xr.Dataset, asked: Sequence[Place], tokens: int, window
         for row in rows
         if row is not None
     ]
+    if not ranked and (apart := heads_apart(results)) is not None:
+        ranked = apart[1]
     room = layers * heads * tokens * min(tokens, _USUAL_ROW) * windows <= WEIGHTS
     every = [(layer, head) for layer in range(layers) for head in range(heads)] if room else []
     return list(dict.fromkeys([*asked, *ranked, *every]))

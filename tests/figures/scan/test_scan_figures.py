@@ -16,11 +16,12 @@ from attnscope.errors import AttnscopeError
 from attnscope.figures import label_pies, profile_curves, save_figure, weight_maps
 from attnscope.figures import text as text_module
 from attnscope.figures.palette import cluster_colours
+from attnscope.figures.reading import can_be_drawn
 from attnscope.figures.scan import _pies as pies_module
-from attnscope.figures.scan import group_maps, overview
+from attnscope.figures.scan import block_shares, group_maps, overview, write_scan_figures
 from attnscope.figures.scan._sample import first_rows
 from attnscope.figures.text import drawable
-from tests.report.planted_result import HOSTILE, NAMES, planted, translated, with_groups
+from tests.report.planted_result import HOSTILE, NAMES, planted, translated, with_blocks, with_groups
 
 
 @pytest.fixture(scope="module")
@@ -246,7 +247,7 @@ def test_profile_is_the_mean_and_the_band_the_quantiles(made):
 
 def test_profile_names_the_label(made):
     title = profile_curves(made.result, [(0, 0)]).axes[0].get_title(loc="left")
-    assert title == "Layer 0, head 0\nnext-to-left, 100% of texts"
+    assert title == "Layer 0, head 0\nnext-to-left, 100% of windows"
 
 
 def test_profiles_without_labels_or_values_are_drawn(made):
@@ -262,8 +263,15 @@ def test_overview_is_the_mean_over_texts(made):
     figure = overview(made.result, "entropy")
     shown = figure.axes[0].images[0].get_array()
     np.testing.assert_allclose(shown, made.result["entropy"].mean("text"))
-    assert figure.axes[0].get_title(loc="left") == "Entropy of the weights (nats), mean over 12 texts"
+    assert figure.axes[0].get_title(loc="left") == "Entropy of the weights (nats), mean over 12 windows"
     assert figure.axes[1].get_ylabel() == "nats"
+
+
+def test_titles_name_what_the_numbers_are_over(made):
+    pooled = made.result.assign(window_count=("text", np.full(12, 5)))
+    assert overview(pooled, "entropy").axes[0].get_title(loc="left").endswith("mean over 12 pools")
+    assert label_pies(pooled).axes[0].get_title(loc="left") == "Kinds over 12 pools"
+    assert label_pies(made.result.isel(text=[0])).axes[0].get_title(loc="left") == "Kinds over 1 window"
 
 
 @pytest.mark.parametrize("statistic", ["mean_offset", "direction"])
@@ -288,6 +296,52 @@ def test_layers_of_several_kinds_are_told_apart(made):
     result = made.result.assign_coords(layer_kind=("layer", ["self", "self", "causal", "cross"]))
     labels = [label.get_text() for label in overview(result, "entropy").axes[0].get_yticklabels()]
     assert labels == ["0 self", "1 self", "2 causal", "3 cross"]
+
+
+# --- what the best blocks hold ---
+
+
+def test_every_head_is_a_dot_beside_the_median_and_equal_weights(made):
+    result = with_blocks(made.result)
+    figure = drawn(block_shares(result))
+    assert in_figure(figure)
+    mean = result.block_recall.mean("text")
+    for axes, kept in zip(figure.axes, (5, 10, 25), strict=True):
+        assert axes.get_title(loc="left") == f"Best {kept}% of the blocks"
+        own = mean.sel(kept=kept).values
+        (dots,) = axes.lines
+        np.testing.assert_allclose(dots.get_ydata(), own.ravel())
+        np.testing.assert_array_equal(dots.get_xdata(), np.repeat(np.arange(4), 4))
+        bars = np.array([part[0, 1] for part in axes.collections[0].get_segments()])
+        np.testing.assert_allclose(bars, np.median(own, axis=1))
+        equal = result.equal_block_recall.mean("text").sel(kept=kept)
+        np.testing.assert_allclose(axes.patches[0].get_data().values, equal)
+
+
+@pytest.mark.parametrize(("layers", "heads"), [(1, 2), (3, 4), (48, 2)])
+@pytest.mark.parametrize("kind", ["self", "cross"])
+def test_blocks_of_any_model_fit_and_a_missing_head_is_left_out(layers, heads, kind):
+    result = with_blocks(planted(layers, heads, texts=2, tokens=6, rank=2).result)
+    result.block_recall[:, 0] = np.nan
+    kinds = ["self", *[kind] * (layers - 1)]
+    result = result.assign_coords(layer_kind=("layer", kinds)).drop_vars("equal_block_recall")
+    figure = drawn(block_shares(result))
+    assert in_figure(figure)
+    assert len(figure.axes[0].lines[0].get_xdata()) == (layers - 1) * heads
+    assert not figure.axes[0].patches
+
+
+def test_blocks_alone_can_be_drawn(made, tmp_path):
+    result = with_blocks(made.result)[["block_recall", "equal_block_recall"]]
+    assert can_be_drawn(result)
+    assert not can_be_drawn(result[["equal_block_recall"]])
+    both = result.assign(map_block_recall=result.block_recall)
+    assert [path.name for path in write_scan_figures(both, None, tmp_path, ("svg",))] == [
+        "block-recall.svg",
+        "map-block-recall.svg",
+    ]
+    with pytest.raises(AttnscopeError, match="block_shares needs block_recall"):
+        block_shares(made.result)
 
 
 # --- refusals ---

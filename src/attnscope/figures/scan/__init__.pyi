@@ -1,4 +1,5 @@
 from ._all import write_scan_figures
+from ._blocks import block_shares
 from ._forms import form_comparison
 from ._groups import group_maps
 from ._maps import weight_maps
@@ -10,6 +11,7 @@ from ._sample import Map, maps
 
 __all__ = [
     "Map",
+    "block_shares",
     "form_comparison",
     "group_maps",
     "label_pies",

@@ -8,7 +8,9 @@ import numpy as np
 
 from attnscope._group_pairs import group_pairs
 from attnscope.checks import FORMATS
+from attnscope.figures.reading import of_blocks
 from attnscope.figures.save import save_figure
+from attnscope.figures.scan._blocks import block_shares
 from attnscope.figures.scan._groups import group_maps
 from attnscope.figures.scan._maps import weight_maps
 from attnscope.figures.scan._overview import overview
@@ -69,6 +71,8 @@ def _figures(result: xr.Dataset, sample: xr.Dataset | None) -> Iterator[tuple[st
     for statistic in _OVERVIEWS:
         if statistic in result:
             yield f"overview-{statistic.replace('_', '-')}", overview(result, statistic)
+    for statistic in of_blocks(result):
+        yield statistic.replace("_", "-"), block_shares(result, statistic)
     if "label_share" in result and "centroid" in result:
         yield "labels", label_pies(result)
     if "group_weight" in result:

@@ -9,7 +9,14 @@ from matplotlib.colors import Colormap, LinearSegmentedColormap, Normalize
 from matplotlib.figure import Figure
 
 from attnscope.figures.palette import LEFT, RIGHT
-from attnscope.figures.reading import axis_values, check_statistic, layer_labels, mean_over_texts, wording
+from attnscope.figures.reading import (
+    axis_values,
+    check_statistic,
+    layer_labels,
+    mean_over_texts,
+    noun_of,
+    wording,
+)
 from attnscope.figures.style import look, name_heads
 
 if TYPE_CHECKING:
@@ -52,7 +59,7 @@ def overview(result: xr.Dataset, statistic: str) -> Figure:
     >>> entropy = np.random.default_rng(0).gamma(4.0, 0.5, size=(10, 3, 4))  # (text, layer, head), nats
     >>> result = xr.Dataset({"entropy": (("text", "layer", "head"), entropy)})
     >>> overview(result, "entropy").axes[0].get_title(loc="left")
-    'Entropy of a row (nats), mean over 10 texts'
+    'Entropy of a row (nats), mean over 10 windows'
     >>> overview(result, "sharpness")
     Traceback (most recent call last):
     ...
@@ -67,8 +74,8 @@ def overview(result: xr.Dataset, statistic: str) -> Figure:
     grid_width, grid_height = heads * cell, layers * cell
     title = f"{words.long_name} ({words.units})" if words.units else words.long_name
     if "text" in result[statistic].dims:
-        texts = result.sizes["text"]
-        title += f", mean over {texts} text{'s' * (texts != 1)}"
+        count = result.sizes["text"]
+        title += f", mean over {count} {noun_of(result)}{'s' * (count != 1)}"
     width = max(_LEFT + grid_width + _RIGHT, _LEFT + 0.068 * len(title))  # the title fits in
     height = _TOP + grid_height + _BOTTOM
 

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Circle, Wedge
 
 from attnscope.figures.palette import cluster_colours
-from attnscope.figures.reading import axis_values, label_shares, layer_labels, require
+from attnscope.figures.reading import axis_values, label_shares, layer_labels, noun_of, require
 from attnscope.figures.style import look, looked_at, name_heads
 from attnscope.statistics import unit_of
 
@@ -67,6 +67,7 @@ def label_pies(result: xr.Dataset) -> Figure:
     """
     require(result, ("label", "cluster", "centroid"), purpose="label_pies")
     shares = label_shares(result)  # (layer, head, cluster)
+    count, noun = result.sizes["text"], noun_of(result)
     names = [str(name) for name in result["cluster"].values]
     colours = cluster_colours(names)
     layers, heads, _ = shares.shape
@@ -87,7 +88,7 @@ def label_pies(result: xr.Dataset) -> Figure:
         )
         _draw_pies(grid, shares, colours)
         name_heads(grid, layer_labels(result), axis_values(result, "head"))
-        grid.set_title(f"Kinds over {result.sizes['text']} texts", loc="left")
+        grid.set_title(f"Kinds over {count} {noun}{'s' * (count != 1)}", loc="left")
 
         left = _LEFT + grid_width + _GAP
         curves = result["centroid"].transpose("cluster", "offset")
@@ -101,7 +102,7 @@ def label_pies(result: xr.Dataset) -> Figure:
             axes = figure.add_axes(
                 (x / width, y / height, _CURVE_WIDTH / width, (pitch - _CURVE_TEXT) / height)
             )
-            _draw_centroid(axes, result["centroid"].isel(cluster=index), name, colour, shown)
+            _draw_centroid(axes, result["centroid"].isel(cluster=index), name, colour, shown, noun)
             if row == legend_rows - 1 or index == len(names) - 1:
                 axes.set_xlabel(f"Offset (key − query), {unit_of(result)}", fontsize=7)
     return figure
@@ -124,7 +125,7 @@ def _draw_pies(axes: Axes, shares: np.ndarray, colours: list[str]) -> None:
 
 
 def _draw_centroid(
-    axes: Axes, centroid: xr.DataArray, name: str, colour: str, shown: tuple[int, int]
+    axes: Axes, centroid: xr.DataArray, name: str, colour: str, shown: tuple[int, int], noun: str
 ) -> None:
     offsets, values = centroid["offset"].values, centroid.values
     axes.fill_between(offsets, values, color=colour, linewidth=0)
@@ -133,7 +134,7 @@ def _draw_centroid(
     if top > 0:
         axes.axvline(0, color="0.5", linewidth=0.6, linestyle=":")
     else:
-        axes.text(0.5, 0.45, "no text", color="0.5", ha="center", transform=axes.transAxes, fontsize=6)
+        axes.text(0.5, 0.45, f"no {noun}", color="0.5", ha="center", transform=axes.transAxes, fontsize=6)
     axes.set(xlim=shown, ylim=(0, 1.08 * (top or 1.0)))
     axes.set_xticks(sorted({shown[0], 0, shown[1]}))
     ticks = {0.0: "0", top: f"{top:.3g}"}

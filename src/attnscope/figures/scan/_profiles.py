@@ -14,6 +14,7 @@ from attnscope.figures.reading import (
     check_heads,
     label_shares,
     mean_over_texts,
+    noun_of,
     quantiles_over_texts,
     require,
 )
@@ -97,4 +98,4 @@ def _majority(head: xr.Dataset) -> tuple[str, str]:
     if np.isnan(shares).any():
         return "no label", LEFT
     best = int(np.argmax(shares))
-    return f"{names[best]}, {shares[best]:.0%} of texts", cluster_colours(names)[best]
+    return f"{names[best]}, {shares[best]:.0%} of {noun_of(head)}s", cluster_colours(names)[best]
