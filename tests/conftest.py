@@ -1,6 +1,7 @@
 """What all tests share: shapes checked at run time, the folders of real data and models."""
 
 import gc
+import logging
 import os
 from importlib.util import find_spec
 from pathlib import Path
@@ -24,6 +25,11 @@ gc.disable()  # until all is collected: nothing of what is imported becomes garb
 
 if not torch.cuda.is_available():  # before Triton is imported: kernels run on the CPU, in its interpreter
     os.environ.setdefault("TRITON_INTERPRET", "1")
+
+os.environ.setdefault(
+    "TRANSFORMERS_VERBOSITY", "critical"
+)  # as it is within our functions, which then need not set it
+logging.getLogger("accelerate").setLevel(logging.CRITICAL)
 
 if find_spec("torchvision") is not None and not torch.cuda.is_available():
     # before transformers imports it: PyPI's wheel has its operators for CUDA alone, and no test calls them

@@ -9,20 +9,16 @@ import signal
 import sys
 import tempfile
 import time
+from importlib import import_module
 from pathlib import Path
 from subprocess import TimeoutExpired
 
-_IMPORTED = (
-    "torch",
-    "transformers.modeling_utils",
-    "numba",
-    "xarray",
-    "zarr",
-    "sklearn.cluster",
-    "scipy.signal",
-)
 _SERVER = multiprocessing.get_context("forkserver")
-_SERVER.set_forkserver_preload(["attnscope.cli", *_IMPORTED])
+_SERVER.set_forkserver_preload(["tests.forked"])
+_READ_AT_IMPORT = {  # which the server has done before it knows what is set
+    "ATTNSCOPE_FLUSH_SECONDS": ("attnscope.statistics._keep", "FLUSH_SECONDS"),
+    "ATTNSCOPE_LEASE_SECONDS": ("attnscope.remote._lease", "LEASE"),
+}
 
 
 class Started:
@@ -83,6 +79,9 @@ def _run(words, cwd, files, environment, prepare, instead):
     signal.signal(signal.SIGINT, signal.default_int_handler)  # whatever the shell of these tests heeds
     os.chdir(cwd)
     os.environ.update(environment)
+    for variable in _READ_AT_IMPORT.keys() & environment.keys():
+        module, name = _READ_AT_IMPORT[variable]
+        setattr(import_module(module), name, float(environment[variable]))
     for number, file in enumerate(files, 1):
         os.dup2(os.open(file, os.O_WRONLY | os.O_CREAT), number)
     sys.argv = ["attnscope", *words]

@@ -356,7 +356,7 @@ def started(cwd, out, *more):
         "--no-report",
         *more,
     )
-    return Started(*words, cwd=cwd, ATTNSCOPE_FLUSH_SECONDS="0.2")
+    return Started(*words, cwd=cwd, ATTNSCOPE_FLUSH_SECONDS="0.1")
 
 
 def ends_well(process):

@@ -10,6 +10,7 @@ import xarray as xr
 from attnscope.errors import AttnscopeError
 from attnscope.report import write_explain_report
 from tests.report.planted_explanation import SKIPPED, explanation, only
+from tests.sketched import sketched
 
 
 @pytest.fixture(scope="module")
@@ -72,8 +73,12 @@ def test_the_caveats_are_there(text):
         assert caveat in text
 
 
-def test_the_same_explanation_gives_the_same_page(tree, text, tmp_path):
-    assert write_explain_report(tree, tmp_path / "again.html").read_text(encoding="utf-8") == text
+def test_the_same_explanation_gives_the_same_page(tree, tmp_path):
+    with sketched():
+        first, again = (
+            write_explain_report(tree, tmp_path / name).read_text(encoding="utf-8") for name in ("1", "2")
+        )
+    assert first == again
 
 
 def test_a_model_of_12_by_12_heads_is_a_small_page(tmp_path):

@@ -29,7 +29,7 @@ def path(made, tmp_path_factory):
 
 def choose(page, index):
     page.click(f'[data-head="{index}"]')
-    page.wait_for_function(f"document.getElementById('window').dataset.head === '{index}'")
+    page.wait_for_selector(f'#window[data-head="{index}"]')
 
 
 def head_of_kind(made, kind):

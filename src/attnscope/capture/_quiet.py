@@ -23,8 +23,10 @@ class _Silence:
                 self.level = transformers_logging.get_verbosity()
                 self.bars = transformers_logging.is_progress_bar_enabled()
                 self.accelerate = logging.getLogger("accelerate").level
-                transformers_logging.set_verbosity(logging.CRITICAL)
-                logging.getLogger("accelerate").setLevel(logging.CRITICAL)
+                if self.level != logging.CRITICAL:  # each setting walks through all loggers, some thousand
+                    transformers_logging.set_verbosity(logging.CRITICAL)
+                if self.accelerate != logging.CRITICAL:
+                    logging.getLogger("accelerate").setLevel(logging.CRITICAL)
                 transformers_logging.disable_progress_bar()
             self.inside += 1
 
@@ -32,8 +34,10 @@ class _Silence:
         with self.lock:
             self.inside -= 1
             if self.inside == 0:
-                transformers_logging.set_verbosity(self.level)
-                logging.getLogger("accelerate").setLevel(self.accelerate)
+                if self.level != logging.CRITICAL:
+                    transformers_logging.set_verbosity(self.level)
+                if self.accelerate != logging.CRITICAL:
+                    logging.getLogger("accelerate").setLevel(self.accelerate)
                 if self.bars:
                     transformers_logging.enable_progress_bar()
 

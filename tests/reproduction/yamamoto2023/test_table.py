@@ -242,14 +242,18 @@ def test_causal_heads_have_figures_of_their_scores():
     assert traces[-1] < 0 < traces[30]
 
 
+def take_for_the_real_one(model, name, monkeypatch):
+    """Only the class and the sizes tell: from now on a small model's are those of the published one."""
+    assert not is_shaped_like(model, name)
+    sizes = {size: getattr(model.config, size) for size in SHAPES[name].sizes}
+    monkeypatch.setitem(SHAPES, name, replace(SHAPES[name], sizes=sizes))
+
+
 def test_gpt2_of_the_real_shape_is_held_against_the_papers(monkeypatch):
-    """Only the class and the sizes tell: so those of a small model are taken for the real ones."""
     with torch.device("meta"):
         assert is_shaped_like(GPT2LMHeadModel(GPT2Config()), "gpt2")
     model = planted_gpt2()
-    assert not is_shaped_like(model, "gpt2")
-    sizes = {size: getattr(model.config, size) for size in SHAPES["gpt2"].sizes}
-    monkeypatch.setitem(SHAPES, "gpt2", replace(SHAPES["gpt2"], sizes=sizes))
+    take_for_the_real_one(model, "gpt2", monkeypatch)
     found = paper_table(model, gpt2_ids())
     assert verdicts(found)[20] == "same shape, other weights"
     assert value(found, 21) == 1
@@ -360,14 +364,14 @@ def test_chemistry_albert(models):
     assert verdicts(found)[4] == "not comparable"
 
 
-@pytest.mark.slow
-def test_roberta_of_the_real_shape():
-    """All but its vocabulary, of which the table reads as many words as there are positions."""
+def test_roberta_of_the_real_shape(monkeypatch):
+    """All its positions, layers and heads, which are narrower; few words, of which the table reads one a position."""
     with torch.device("meta"):
         assert is_shaped_like(RobertaForMaskedLM(config_of(FULL)), "roberta-base")
-    sizes = replace(FULL, vocabulary=2000)
+    sizes = replace(FULL, vocabulary=2000, head_width=16)
     with threadpool_limits(1):
         model = planted_roberta(sizes, HEADS | {(7, 5): (2, 0.5)})  # well above a lean of a fifth
+        take_for_the_real_one(model, "roberta-base", monkeypatch)
         found = paper_table(model, random_ids(sizes, 2), published_as="roberta-base")
     check_position_table(found, FULL)
     assert [value(found, row) for row in (9, 10, 11, 13)] == [-1, 1, -2, -2]
