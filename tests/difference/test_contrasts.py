@@ -10,6 +10,7 @@ from scipy.stats import ttest_ind
 import attnscope
 from attnscope import AttnscopeError, contrasts
 from tests.cli.command import attnscope as typed
+from tests.sketched import sketched
 
 
 def scan_of(values, labels, documents, lengths=None):
@@ -89,7 +90,8 @@ def test_the_command_holds_texts_apart(corpus, tmp_path):
     assert found.differs.any()
     some = results.entropy[:8, 1, 2].mean().item()
     assert found["mean"].sel(statistic="entropy", by="long")[1, 2].item() == pytest.approx(some)
-    typed(*(word for word in words if word != "--no-report"), cwd=tmp_path)
+    with sketched():
+        typed(*(word for word in words if word != "--no-report"), cwd=tmp_path)
     page = (out / "report.html").read_text()
     assert "Texts held apart by <bdi>kind</bdi>" in page
     assert "<td><bdi>[red]short</bdi></td>" in page or "<td><bdi>long</bdi></td>" in page

@@ -13,6 +13,7 @@ from attnscope.capture import load_model
 from attnscope.difference import changes_of, headline
 from tests.cli.command import attnscope as command
 from tests.pictures import SIDE, looking_vit
+from tests.sketched import sketched
 
 WIDTH = 32  # of a head
 
@@ -61,7 +62,8 @@ def test_a_model_does_not_differ_from_itself(scans):
 
 
 def test_the_command_writes_a_run_that_opens_again(scans):
-    said = command("diff", "before", "after", "--out", "run", cwd=scans)
+    with sketched():
+        said = command("diff", "before", "after", "--out", "run", cwd=scans)
     assert said.returncode == 0, said.stderr
     assert "1.1" in said.stdout
     page = (scans / "run" / "report.html").read_text(encoding="utf-8")

@@ -11,6 +11,8 @@ from attnscope import AttnscopeError, explain
 from attnscope.bundled import MODEL, TEXT
 from attnscope.capture import load_model
 from attnscope.corpus import Corpus
+from attnscope.mechanism import _explain
+from attnscope.mechanism.analyses import FORMS
 from attnscope.mechanism.evidence._tables import position_table
 from attnscope.mechanism.passes._profiles import profiles_of
 from attnscope.reproduction.yamamoto2023 import _relearn as relearn
@@ -90,7 +92,8 @@ def test_maps_show_the_heads_that_were_sharpest(relearned):
     np.testing.assert_allclose(found.weight.sum("rank"), 1, atol=1e-5)
 
 
-def test_explain_keeps_the_model_and_what_was_learned(tmp_path):
+def test_explain_keeps_the_model_and_what_was_learned(tmp_path, monkeypatch):
+    monkeypatch.setattr(_explain, "ANALYSES", (FORMS,))
     tree = explain(limit=2, window=32, more=[relearned_analysis(2)], out=tmp_path / "run")
     kept = load_model(tmp_path / "run" / "relearned")
     table = position_table(kept.model).rows

@@ -14,7 +14,8 @@ from transformers import GPT2Config, GPT2LMHeadModel, RobertaForMaskedLM
 from attnscope import AttnscopeError, explain
 from attnscope.bundled import MODEL
 from attnscope.capture import load_model
-from attnscope.mechanism import Study
+from attnscope.mechanism import Study, _explain
+from attnscope.mechanism.analyses import FORMS, WAVES
 from attnscope.reproduction import yamamoto2023
 from attnscope.reproduction.yamamoto2023 import _single_heads as paper_figures
 from attnscope.reproduction.yamamoto2023._models import SHAPES, published_name
@@ -44,6 +45,14 @@ REACTIONS = Path(__file__).parents[3] / "examples" / "reactions.txt"
 VERDICTS = {"agrees", "differs", "descriptive", "same shape, other weights", "not comparable", "not run"}
 SETUP = (3, 7, 14, 17, 19, 24)
 NOT_RUN = (20, 21, 22, 23, 25, 26)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def few_analyses():
+    """Beside those of the paper: the others have tests of their own."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(_explain, "ANALYSES", (FORMS, WAVES))
+        yield
 
 
 def verdicts(table):
