@@ -30,7 +30,15 @@ LINES = [" ".join(line) for line in WORDS]
 OPTIONS = {
     "explain": {"limit": 6, "window": 12, "band": 4, "device": "cpu"},
     "align": {"targets": LINES[::-1], "batch_size": 1, "shown": 2, "device": "cpu"},
-    "intervene": {"limit": 7, "window": 16, "batch_size": 2, "steps": 1, "why": False, "device": "cpu"},
+    "intervene": {
+        "limit": 7,
+        "window": 16,
+        "batch_size": 2,
+        "ablations": ["zero"],
+        "steps": 1,
+        "why": False,
+        "device": "cpu",
+    },
     "patch": {"batch_size": 2, "steps": 2, "device": "cpu"},
 }
 
