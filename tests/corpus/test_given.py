@@ -176,6 +176,18 @@ def test_a_window_of_token_ids_shows_its_tokens(tokenizer):
     assert (window.source, window.start) == ("text 1", 0)
 
 
+def test_special_are_the_same_tokens_in_text_and_in_ids():
+    """A mark of the tokenizer's own, such as a chat's, is special in neither, wherever it stands."""
+    tokenizer = AutoTokenizer.from_pretrained(MODEL)
+    tokenizer.add_special_tokens({"additional_special_tokens": ["<|turn|>"]})
+    text = "One.</s><|turn|> Two <mask> 猫."
+    [window] = windows_of(texts_of([text]), tokenizer, length=64)
+    [same] = windows_of(texts_of(tokenizer(text)), tokenizer, length=64)
+    assert (window.tokens, window.special) == (same.tokens, same.special)
+    marked = [token for token, special in zip(same.tokens, same.special, strict=True) if special]
+    assert marked == ["<s>", "</s>", "</s>"]
+
+
 def test_limit_takes_the_first_rows(tokenizer):
     texts = texts_of([[1, 9, 2], [1, 8, 7, 2]])
     assert [window.ids for window in windows_of(texts, tokenizer, length=8, limit=1)] == [(1, 9, 2)]

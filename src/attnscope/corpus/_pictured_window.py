@@ -97,7 +97,10 @@ def pictured_window(
     spans = without_added_spaces(expanded.text, names, expanded.spans)
     written = frozenset(tokenizer.all_special_tokens)
     tokens = list(shown_tokens(expanded.text, names, spans, written))
-    known = special_ids(tokenizer) | set(tokenizer.all_special_ids) - {tokenizer.unk_token_id}
+    known = special_ids(tokenizer) | set(tokenizer.all_special_ids) - {
+        tokenizer.unk_token_id,
+        tokenizer.mask_token_id,
+    }
     special = [token in known for token in expanded.ids]
     for first, last in (*expanded.images, *expanded.videos):
         for token, (start, end) in enumerate(spans):

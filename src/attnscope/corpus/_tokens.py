@@ -62,6 +62,14 @@ def special_ids(tokenizer: Any) -> set[int]:
     return ids - {None}
 
 
+def ids_around(tokenizer: Any) -> set[int]:
+    """Tokens that the tokenizer puts around a text."""
+    probe = tokenizer("a A 1", return_special_tokens_mask=True, padding=False, truncation=False)
+    return {
+        token for token, mark in zip(probe["input_ids"], probe["special_tokens_mask"], strict=True) if mark
+    }
+
+
 def without_added_spaces(
     text: str, names: Sequence[str], spans: Sequence[tuple[int, int]]
 ) -> list[tuple[int, int]]:

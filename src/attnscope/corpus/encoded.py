@@ -10,6 +10,7 @@ from attnscope.corpus._chats import ChatTexts, ChatWindows
 from attnscope.corpus._given import kept, kind
 from attnscope.corpus._opening import is_standard_input
 from attnscope.corpus._shown import IdNames
+from attnscope.corpus._tokens import ids_around, special_ids
 from attnscope.corpus.texts import Corpus
 from attnscope.corpus.windows import Window, Windows, check_limit, cut_windows
 from attnscope.errors import AttnscopeError
@@ -112,8 +113,7 @@ class EncodedTexts:
             if not self._masked:
                 _check_padding(row, f"text {number}", tokenizer)
         names = IdNames(tokenizer)
-        # an unknown token and a mask stand for some text
-        special = set(tokenizer.all_special_ids) - {tokenizer.unk_token_id, tokenizer.mask_token_id}
+        special = special_ids(tokenizer) | ids_around(tokenizer)
         return [
             Window(
                 ids=row,
