@@ -28,12 +28,21 @@ class NothingToShowError(AttnscopeError):
 
 
 def wording(result: xr.Dataset, statistic: str) -> Wording:
-    """The words for a statistic: the variable's own attributes come first, then those of the catalogue."""
+    """The words for a statistic: the variable's own attributes come first, then those of the catalogue.
+
+    Examples
+    --------
+    >>> import xarray as xr
+    >>> result = xr.Dataset({"peak": ("text", [0.5], {"units": "1"}), "far": ("text", [9.0], {"units": "token"})})
+    >>> wording(result, "peak").units, wording(result, "far").units
+    ('', 'token')
+    """
     known, own = known_wording(statistic), result[statistic].attrs
+    units = str(own.get("units", known.units))
     return replace(
         known,
         long_name=str(own.get("long_name", known.long_name)),
-        units=str(own.get("units", known.units)),
+        units="" if units == "1" else units,  # of a number that has none
         signed=bool(own.get("signed", known.signed)),
     )
 
