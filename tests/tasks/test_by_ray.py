@@ -39,7 +39,7 @@ OPTIONS = {
         "why": False,
         "device": "cpu",
     },
-    "patch": {"batch_size": 2, "steps": 2, "device": "cpu"},
+    "patch": {"batch_size": 2, "steps": 1, "device": "cpu"},
 }
 
 
