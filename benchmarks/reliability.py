@@ -299,8 +299,8 @@ def starts(place: Path, _: list[Work], times: int, draw: random.Random) -> Count
     counts = Counts()
     for _number in range(times):
         with folder(place) as home:
-            heed = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
-            code = heed + "from attnscope.__main__ import main; main()"
+            interruptible = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
+            code = interruptible + "from attnscope.__main__ import main; main()"
             child = subprocess.Popen(
                 [sys.executable, "-c", code, "scan", "--no-report", "--stride", "5"],
                 cwd=home, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,

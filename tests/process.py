@@ -76,7 +76,7 @@ class Started:
 
 def _run(words, cwd, files, environment, prepare, instead):
     os.setsid()
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # whatever the shell of these tests heeds
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell may have had it ignored
     os.chdir(cwd)
     os.environ.update(environment)
     for variable in _READ_AT_IMPORT.keys() & environment.keys():

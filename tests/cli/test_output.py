@@ -110,8 +110,8 @@ def test_help_waits_for_neither_pytorch_nor_transformers(tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("seconds", [0.4, 1.5, 3.0])
 def test_ctrl_c_while_everything_is_still_imported(seconds, tmp_path):
-    heed = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
-    code = heed + "print('up', flush=True); from attnscope.__main__ import main; main()"
+    interruptible = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
+    code = interruptible + "print('up', flush=True); from attnscope.__main__ import main; main()"
     process = subprocess.Popen(
         [sys.executable, "-c", code, "scan", "--no-report", "--stride", "1"],
         cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,

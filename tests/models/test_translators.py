@@ -63,7 +63,7 @@ def test_arguments_that_would_be_passed_over_are_refused(name):
     for wrong, says in [
         (
             {"output_hidden_states": True},
-            "found argument 'output_hidden_states', which this model does not heed",
+            "found argument 'output_hidden_states', which this model does not use",
         ),
         ({"label_smoothing": 0.1}, "found argument 'label_smoothing'"),
         ({"decoder_attention_mask": padded.flip(1)}, "decoder_attention_mask has padding before a token"),

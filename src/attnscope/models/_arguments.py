@@ -1,4 +1,4 @@
-"""Arguments that a forward pass takes, as transformers asks, but cannot heed: refused where that changes the answer."""
+"""Arguments that a forward pass takes, as transformers asks, and these models do not use: refused where it matters."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from attnscope.errors import AttnscopeError
 _IDLE = frozenset({"use_cache", "return_dict", "output_attentions", "token_type_ids"})
 
 
-def refuse_unheeded(given: dict[str, Any]) -> None:
+def refuse_unused(given: dict[str, Any]) -> None:
     """Refuse arguments that would be passed over in silence, such as a misspelt one.
 
     Examples
     --------
-    >>> refuse_unheeded({"use_cache": True, "output_hidden_states": False, "inputs_embeds": None})
-    >>> refuse_unheeded({"atention_mask": 1})
+    >>> refuse_unused({"use_cache": True, "output_hidden_states": False, "inputs_embeds": None})
+    >>> refuse_unused({"atention_mask": 1})
     Traceback (most recent call last):
     ...
-    attnscope.errors.AttnscopeError: found argument 'atention_mask', which this model does not heed: leave it out
+    attnscope.errors.AttnscopeError: found argument 'atention_mask', which this model does not use: leave it out
     """
     for name, value in given.items():
         if value is None or value is False or name in _IDLE:
             continue
         if name != "decoder_attention_mask":
-            raise AttnscopeError(f"found argument {name!r}, which this model does not heed: leave it out")
+            raise AttnscopeError(f"found argument {name!r}, which this model does not use: leave it out")
         check_padding(value, name)  # nothing before padding at the end looks at it
 
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from transformers import GenerationMixin, PreTrainedModel
 from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput
 
-from attnscope.models._arguments import refuse_unheeded
+from attnscope.models._arguments import refuse_unused
 from attnscope.models._init import init_weights
 from attnscope.models._loss import (
     IGNORED,
@@ -101,9 +101,9 @@ class Translator(PreTrainedModel, GenerationMixin):
         Raises
         ------
         AttnscopeError
-            If there is an argument that is not heeded, or padding before a target token.
+            If there is an argument that is not used, or padding before a target token.
         """
-        refuse_unheeded(others)
+        refuse_unused(others)
         if encoder_outputs is None:
             encoder_outputs = self.encoder(
                 input_ids=input_ids, attention_mask=attention_mask, output_attentions=output_attentions

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers.modeling_outputs import MaskedLMOutput
 
-from attnscope.models._arguments import refuse_unheeded
+from attnscope.models._arguments import refuse_unused
 from attnscope.models._init import init_weights
 from attnscope.models._loss import IGNORED, both_passes, mean_cross_entropy, smoothed_cross_entropy
 from attnscope.models.configs import EncoderConfig
@@ -59,9 +59,9 @@ class EncoderForMaskedLM(PreTrainedModel):
         """Logits at every place, and the mean loss in nats over the places that have a label (not -100).
 
         `num_items_in_batch`, which transformers' Trainer gives, is their number where this batch is a part of a larger
-        one. Arguments that are not heeded are refused.
+        one. Arguments that are not used are refused.
         """
-        refuse_unheeded(others)
+        refuse_unused(others)
         encoded = self.encoder(input_ids, attention_mask, output_attentions=output_attentions)
         logits = self.lm_head(encoded[0])
         loss = None if labels is None else mean_cross_entropy(logits, labels, num_items_in_batch)

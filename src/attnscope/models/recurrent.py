@@ -13,7 +13,7 @@ from transformers.modeling_outputs import BaseModelOutput
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from attnscope.attention import AdditiveScore, BilinearScore, DotScore, Score, look, scaled_dot_score
-from attnscope.models._arguments import check_padding, refuse_unheeded
+from attnscope.models._arguments import check_padding, refuse_unused
 from attnscope.models._dropout import Dropout
 from attnscope.models._layers import written_out
 from attnscope.models._translator import Decoded, Translator
@@ -76,7 +76,7 @@ class RecurrentEncoder(nn.Module):
         **others: Any,
     ) -> BaseModelOutput:
         """Annotations, ``(batch, source, 2 * encoder_width)``; zeros at padding, which must follow the text."""
-        refuse_unheeded(others)
+        refuse_unused(others)
         length = input_ids.shape[1]
         valid = (torch.ones_like(input_ids) if attention_mask is None else attention_mask).cpu()
         check_padding(valid, "attention_mask")  # a packed sequence knows lengths alone

@@ -10,7 +10,7 @@ from transformers.cache_utils import EncoderDecoderCache
 from transformers.masking_utils import create_bidirectional_mask, create_causal_mask
 from transformers.modeling_outputs import BaseModelOutput
 
-from attnscope.models._arguments import refuse_unheeded
+from attnscope.models._arguments import refuse_unused
 from attnscope.models._layers import (
     AddPositions,
     CrossAttention,
@@ -76,7 +76,7 @@ class TransformerEncoder(nn.Module):
         **others: Any,
     ) -> BaseModelOutput:
         """States after the last layer, ``(batch, token, width)``."""
-        refuse_unheeded(others)
+        refuse_unused(others)
         states = self.add_positions(self.embedding(input_ids))
         length = input_ids.shape[1]
         mask = create_bidirectional_mask(
