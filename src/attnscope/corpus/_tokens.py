@@ -62,12 +62,10 @@ def special_ids(tokenizer: Any) -> set[int]:
     return ids - {None}
 
 
-def ids_around(tokenizer: Any) -> set[int]:
-    """Tokens that the tokenizer puts around a text."""
-    probe = tokenizer("a A 1", return_special_tokens_mask=True, padding=False, truncation=False)
-    return {
-        token for token, mark in zip(probe["input_ids"], probe["special_tokens_mask"], strict=True) if mark
-    }
+def probe(tokenizer: Any) -> tuple[list[int], list[int]]:
+    """Tokens of a short text, and of each a 1 where the tokenizer put it around the text."""
+    tried = tokenizer("a A 1", return_special_tokens_mask=True, padding=False, truncation=False)
+    return tried["input_ids"], tried["special_tokens_mask"]
 
 
 def without_added_spaces(

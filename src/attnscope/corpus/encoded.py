@@ -10,7 +10,7 @@ from attnscope.corpus._chats import ChatTexts, ChatWindows
 from attnscope.corpus._given import kept, kind
 from attnscope.corpus._opening import is_standard_input
 from attnscope.corpus._shown import IdNames
-from attnscope.corpus._tokens import ids_around, special_ids
+from attnscope.corpus._tokens import probe, special_ids
 from attnscope.corpus.texts import Corpus
 from attnscope.corpus.windows import Window, Windows, check_limit, cut_windows
 from attnscope.errors import AttnscopeError
@@ -113,7 +113,9 @@ class EncodedTexts:
             if not self._masked:
                 _check_padding(row, f"text {number}", tokenizer)
         names = IdNames(tokenizer)
-        special = special_ids(tokenizer) | ids_around(tokenizer)
+        special = special_ids(tokenizer) | {
+            token for token, around in zip(*probe(tokenizer), strict=True) if around
+        }
         return [
             Window(
                 ids=row,

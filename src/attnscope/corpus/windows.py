@@ -7,7 +7,7 @@ from itertools import islice
 from typing import Any
 
 from attnscope.corpus._text import Text
-from attnscope.corpus._tokens import Token, tokenize
+from attnscope.corpus._tokens import Token, probe, tokenize
 from attnscope.errors import AttnscopeError
 
 _REMEMBERED = 100_000  # windows whose places are known: more than those that wait in pools
@@ -335,8 +335,7 @@ class Frame:
     @classmethod
     def of(cls, tokenizer: Any) -> "Frame":
         """Found by encoding a probe."""
-        probe = tokenizer("a A 1", return_special_tokens_mask=True, padding=False, truncation=False)
-        ids, mask = probe["input_ids"], probe["special_tokens_mask"]
+        ids, mask = probe(tokenizer)
         if 0 not in mask:
             raise AttnscopeError(
                 'the tokenizer makes no token of "a A 1"; expected at least one, to find the special tokens '
