@@ -194,6 +194,31 @@ def test_two_runs_do_not_share_a_folder(tmp_path):
         opened(tmp_path).__enter__()
 
 
+def test_what_another_writes_meanwhile_is_not_taken_for_damage(tmp_path, monkeypatch):
+    place, seen = OwnedFolder._place, []
+
+    def placed(folder, path, name):
+        seen.append((before.damaged(), None))  # no longer as it was, not yet as it will be
+        place(folder, path, name)
+        seen.append((before.damaged(), (tmp_path / name).read_bytes()))
+
+    with OwnedFolder(tmp_path, "align") as folder:
+        folder.write({"links": b"few", "record": b"1"})
+        before, reader = OwnedFolder(tmp_path, "align").look(), OwnedFolder(tmp_path, "align").look()
+        monkeypatch.setattr(OwnedFolder, "_place", placed)
+        folder.write({"links": b"many more"})
+        assert seen == [([], None), ([], b"many more")]
+        assert reader.damaged() == []
+        assert OwnedFolder(tmp_path, "align").look().read("links") == b"many more"
+        late = OwnedFolder(tmp_path, "align").look()
+        folder.write({"links": b"most"})
+        assert late.read("links") == b"most"
+        flip(tmp_path / "links", at=0)
+        assert late.damaged() == reader.damaged() == folder.damaged() == ["links"]
+        with pytest.raises(AttnscopeError, match="not what was written"):
+            late.read("links")
+
+
 @pytest.mark.parametrize("place", [".attnscope", ".attnscope/lock"])
 def test_no_link_is_followed(tmp_path, place):
     precious = tmp_path / "precious"

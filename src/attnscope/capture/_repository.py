@@ -178,8 +178,10 @@ def _refuse_damaged(folder: Path) -> None:
     made = manifest_of(folder)
     if made is None:
         return
-    names = [name for name in made["files"] if "/" not in name and name.endswith((".json", ".safetensors"))]
-    damaged = OwnedFolder(folder, made["command"]).look().damaged(names)
+    owned = OwnedFolder(folder, made["command"]).look()
+    damaged = owned.damaged(
+        name for name in owned.files if "/" not in name and name.endswith((".json", ".safetensors"))
+    )
     if damaged:
         raise damage(
             folder / damaged[0],

@@ -281,9 +281,12 @@ class OwnedFolder:
             shutil.rmtree(new, ignore_errors=True)
 
     def damaged(self, names: Iterable[str] | None = None) -> list[str]:
-        """Those of our files (or of some) that are not there, or not as they were written."""
-        asked = self.files if names is None else names
-        return [name for name in asked if not self._is_whole(name)]
+        """Those of our files (or of some) that are not there, or not as they were written.
+
+        Where another process writes meanwhile, each is held against what the manifest says by then.
+        """
+        asked = {name: self.files[name] for name in (self.files if names is None else names)}
+        return [name for name, expected in asked.items() if not self._is_whole(name, expected)]
 
     def forget(self, names: Iterable[str], **state: Any) -> None:
         """Give damaged files up."""
@@ -297,29 +300,44 @@ class OwnedFolder:
         AttnscopeError
             If it is not what was written.
         """
-        content = self._content(name)
+        expected = self.files.get(name)
+        content = self._content(name, expected)
         if content is None and self._mirror is not None and self._mirror.bring(name):
-            content = self._content(name)
-        if content is None:
-            raise damage(self.path / name, f". {_ANEW}")
-        return content
+            content = self._content(name, expected)
+        if content is not None:
+            return content
+        if self._has_changed(name, expected):
+            return self.read(name)
+        raise damage(self.path / name, f". {_ANEW}")
 
-    def _content(self, name: str) -> bytes | None:
+    def _content(self, name: str, expected: Checksum | None) -> bytes | None:
         """None where it is not what was written."""
         try:
             content = (self.path / name).read_bytes()
         except OSError:
             return None
-        whole = self.files.get(name) == (len(content), hashlib.sha256(content).hexdigest())
+        whole = expected == (len(content), hashlib.sha256(content).hexdigest())
         return content if whole else None
 
-    def _is_whole(self, name: str) -> bool:
-        if self._is_whole_here(name):
-            return True
-        return self._mirror is not None and self._mirror.bring(name) and self._is_whole_here(name)
+    def _has_changed(self, name: str, expected: Checksum | None) -> bool:
+        """Whether another process has written the file, or begun to, since the manifest was read."""
+        if self._lock is not None:
+            return False
+        self._look()
+        return self.files.get(name) != expected
 
-    def _is_whole_here(self, name: str) -> bool:
-        path, expected = self.path / name, self.files[name]
+    def _is_whole(self, name: str, expected: Checksum) -> bool:
+        if self._is_whole_here(name, expected):
+            return True
+        if self._mirror is not None and self._mirror.bring(name) and self._is_whole_here(name, expected):
+            return True
+        if not self._has_changed(name, expected):
+            return False
+        now = self.files.get(name)
+        return now is None or self._is_whole(name, now)  # without a checksum it is just being replaced
+
+    def _is_whole_here(self, name: str, expected: Checksum) -> bool:
+        path = self.path / name
         try:
             size = path.stat().st_size
             if size < expected.size or (size > expected.size and name not in self._growing):

@@ -92,10 +92,10 @@ def read_log(folder: Path) -> list[dict[str, Any]]:
     """
     path = folder / LOG
     known = manifest_of(folder)
-    if known is not None and OwnedFolder(folder, known["command"]).look().damaged(
-        [LOG] if LOG in known["files"] else []
-    ):
-        raise damage(path)
+    if known is not None:
+        owned = OwnedFolder(folder, known["command"]).look()
+        if owned.damaged(owned.files.keys() & {LOG}):
+            raise damage(path)
     if not path.exists():
         return []
     lines: list[dict[str, Any]] = []
