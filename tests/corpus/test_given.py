@@ -14,7 +14,7 @@ from attnscope.bundled import MODEL
 from attnscope.capture import load_model
 from attnscope.corpus import Corpus, EncodedTexts, texts_and_targets, texts_of, windows_of
 from attnscope.errors import AttnscopeError
-from attnscope.mechanism._explain import equal_windows
+from attnscope.mechanism._study import equal_windows
 
 TEXTS = ["The tide comes in.", "Bread rises because yeast breathes out: 猫."]
 

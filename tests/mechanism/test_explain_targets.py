@@ -7,12 +7,12 @@ import pytest
 import torch
 
 import attnscope
-from attnscope import AttnscopeError
+from attnscope import AttnscopeError, mechanism
 from attnscope.attention import sinusoidal_table
 from attnscope.capture import LoadedModel, position_table_length
 from attnscope.corpus import Corpus
-from attnscope.mechanism._explain import equal_windows, with_targets
 from attnscope.mechanism._ranking import rank_heads
+from attnscope.mechanism._study import equal_windows, with_targets
 from attnscope.mechanism.evidence._gather import gather
 from attnscope.mechanism.evidence._tables import position_scheme, position_tables, replaced_positions
 from attnscope.mechanism.passes._content import position_content
@@ -81,6 +81,28 @@ def test_a_target_changes_the_decoder_alone():
     change = np.abs(found.profile - same.profile)
     assert float(change.sel(layer=found.layer_kind == "self").max()) == 0
     assert float(change.sel(layer=found.layer_kind == "causal").max()) > 1e-3
+
+
+def test_each_analysis_alone_takes_a_target_too():
+    given = {"tokenizer": small_tokenizer(), "window": LENGTH, "limit": 3}
+    model = ours("sinusoidal")
+    same, other = (
+        mechanism.position_content(model, [TEXT], targets=targets, band=3, draws=4, **given)
+        for targets in (None, [TARGET])
+    )
+    np.testing.assert_array_equal(
+        other.profile.values, position_content(model, windows_of(model), band=3, draws=4).profile.values
+    )
+    change = np.abs(other.profile - same.profile).max(("head", "offset"))
+    assert float(change.sel(layer=change.layer_kind == "causal").min()) > 1e-4
+    study = mechanism.study(model, [TEXT], targets=[TARGET], **given)
+    assert study.with_targets
+    for analysis in (mechanism.query_key_waves, mechanism.cross_spectrum, mechanism.position_cca):
+        alone = analysis(model, [TEXT], targets=[TARGET], **given)
+        assert alone.identical(analysis(study))
+        assert not alone.identical(analysis(model, [TEXT], **given))
+    with pytest.raises(AttnscopeError, match="targets beside it"):
+        mechanism.query_key_waves(study, targets=[TARGET])
 
 
 def test_a_target_goes_through_all_analyses():

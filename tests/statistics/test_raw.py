@@ -27,22 +27,22 @@ def test_they_are_what_eager_attention_says(family, tmp_path):
 
 def test_one_head_is_its_part_of_all():
     text = "The tide comes in twice a day, and twice a day it goes out again."
-    whole = attnscope.weights(text=text)
+    whole = attnscope.weights(texts=text)
     assert whole.dims == ("layer", "head", "query", "key")
     np.testing.assert_allclose(
-        attnscope.weights(text=text, layer=1, head=2), whole.sel(layer=1, head=2), atol=2e-6
+        attnscope.weights(texts=text, layer=1, head=2), whole.sel(layer=1, head=2), atol=2e-6
     )
-    np.testing.assert_allclose(attnscope.weights(text=text, head=2), whole.sel(head=2), atol=2e-6)
+    np.testing.assert_allclose(attnscope.weights(texts=text, head=2), whole.sel(head=2), atol=2e-6)
     np.testing.assert_allclose(whole.sum("key"), 1, atol=1e-5)
 
 
 def test_what_is_not_there_or_too_large_is_refused(monkeypatch):
     with pytest.raises(AttnscopeError, match="no attention layer 3"):
-        attnscope.weights(text="The tide is out.", layer=3)
+        attnscope.weights(texts="The tide is out.", layer=3)
     with pytest.raises(AttnscopeError, match="no head 4 in layer 0"):
-        attnscope.weights(text="The tide is out.", head=4)
+        attnscope.weights(texts="The tide is out.", head=4)
     with pytest.raises(AttnscopeError, match="layer"):
-        attnscope.weights(text="The tide is out.", layer=-1)
+        attnscope.weights(texts="The tide is out.", layer=-1)
     monkeypatch.setattr(_raw, "LIMIT", 100)
     with pytest.raises(AttnscopeError, match="choose a layer and a head"):
-        attnscope.weights(text="The tide is out.")
+        attnscope.weights(texts="The tide is out.")

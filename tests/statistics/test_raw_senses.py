@@ -66,8 +66,8 @@ def test_what_is_no_one_matrix_is_refused():
         attnscope.weights(model, PIXELS, layer=0)
     with pytest.raises(AttnscopeError, match="window and words are of texts"):
         attnscope.weights(model, PIXELS, window=8)
-    with pytest.raises(AttnscopeError, match="target is of texts"):
-        attnscope.weights(model, PIXELS, target=["What?"])
+    with pytest.raises(AttnscopeError, match="targets are of texts"):
+        attnscope.weights(model, PIXELS, targets=["What?"])
 
 
 @pytest.mark.parametrize("verb", [attnscope.explain, attnscope.intervene])

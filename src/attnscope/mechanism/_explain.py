@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,22 +12,20 @@ import xarray as xr
 
 from attnscope.bundled import MODEL
 from attnscope.capture import (
-    LoadedModel,
     borrowing,
     decoder_note,
-    decoder_start,
     load_model,
     refuse_senses,
     signature_of,
 )
 from attnscope.checks import check_seed, check_whole
-from attnscope.corpus import Corpus, Sources, Texts, Window, shifted, texts_and_targets
+from attnscope.corpus import Sources, texts_and_targets
 from attnscope.errors import AttnscopeError
 from attnscope.mechanism._analysis import Analysis
 from attnscope.mechanism._catalogue import ANALYSES
 from attnscope.mechanism._other_table import OtherTable
 from attnscope.mechanism._stored import StoredAnalyses, load_explanation
-from attnscope.mechanism._study import DEFAULT_TEXTS, READING, Study, Tokenizer, equal_windows
+from attnscope.mechanism._study import DEFAULT_TEXTS, READING, Study, Tokenizer, pairs_of_windows
 from attnscope.mechanism.arrays import Completion, in_band
 from attnscope.mechanism.evidence import Sums, sums_of
 from attnscope.progress import Progress, Tell, tell_nobody
@@ -164,7 +161,7 @@ def explain(
     _check_settings(length, band, frequencies)
     study = Study(
         loaded.model,
-        partial(_windows, corpus, target, loaded, length, limit),
+        partial(pairs_of_windows, corpus, target, loaded, length, limit),
         name=loaded.name,
         identity=loaded.identity,
         band=band,
@@ -311,20 +308,3 @@ def _check_settings(length: int, band: int, frequencies: tuple[int, int] | None)
             f"to {length // 2} cycles"
         )
     in_band(length, frequencies)
-
-
-def _windows(
-    corpus: Texts, target: Corpus | None, loaded: LoadedModel, length: int, limit: int
-) -> list[Window]:
-    windows = equal_windows(corpus, loaded, length, limit)
-    return windows if target is None else with_targets(windows, target, loaded, length)
-
-
-def with_targets(windows: list[Window], target: Corpus, loaded: LoadedModel, length: int) -> list[Window]:
-    """Full windows of the target beside those of the text, as the decoder reads them; as many as both have."""
-    start = decoder_start(loaded.model)
-    said = equal_windows(target, loaded, length, len(windows), target=True)
-    return [
-        replace(window, target=shifted(words, loaded.tokenizer, start))
-        for window, words in zip(windows, said, strict=False)
-    ]

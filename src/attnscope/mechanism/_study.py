@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from functools import cached_property
+from dataclasses import replace
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,8 +15,8 @@ from jaxtyping import Float
 from threadpoolctl import threadpool_limits
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from attnscope.capture import LoadedModel, borrowed, load_model
-from attnscope.corpus import EncodedTexts, TargetTokenizer, texts_of, windows_of
+from attnscope.capture import LoadedModel, borrowed, decoder_start, load_model
+from attnscope.corpus import EncodedTexts, TargetTokenizer, shifted, texts_and_targets, windows_of
 from attnscope.errors import AttnscopeError
 from attnscope.mechanism._stored import StoredAnalyses
 from attnscope.mechanism.arrays import Completion
@@ -34,7 +35,7 @@ from attnscope.progress import Progress, tell_nobody
 from attnscope.statistics import window_length
 
 if TYPE_CHECKING:
-    from attnscope.corpus import Sources, Texts, Window
+    from attnscope.corpus import Corpus, Sources, Texts, Window
     from attnscope.mechanism._analysis import Analysis
     from attnscope.progress import Tell
 
@@ -208,6 +209,7 @@ def study(
     model: Model = None,
     texts: Sources = None,
     *,
+    targets: Sources = None,
     tokenizer: Tokenizer = None,
     window: int | None = None,
     limit: int | None = None,
@@ -226,6 +228,8 @@ def study(
         back as it is. By default the bundled one.
     texts
         As in `attnscope.scan`; by default the bundled sample.
+    targets
+        Text in the target language, for an encoder-decoder: see `attnscope.explain`.
     tokenizer, device, dtype, revision, trust_remote_code
         See `attnscope.scan`.
     window, limit
@@ -248,7 +252,7 @@ def study(
     (('layer', 'head'), ('layer', 'head'))
     """
     if isinstance(model, Study):
-        given = {"texts": texts, "tokenizer": tokenizer, "window": window, "limit": limit}
+        given = {"texts": texts, "targets": targets, "tokenizer": tokenizer, "window": window, "limit": limit}
         if beside := [name for name, value in given.items() if value is not None]:
             raise AttnscopeError(
                 f"found a study and {beside[0]} beside it: a study has read its texts; leave {beside[0]} out, or make "
@@ -256,7 +260,7 @@ def study(
             )
         return model
     limit = DEFAULT_TEXTS if limit is None else limit
-    corpus = texts_of(texts)
+    corpus, target = texts_and_targets(texts, targets)
     if isinstance(model, PreTrainedModel) and tokenizer is None and isinstance(corpus, EncodedTexts):
         return Study(model, corpus.rows[:limit], band=band)  # token ids and a model object need no tokenizer
     loaded = load_model(
@@ -270,23 +274,31 @@ def study(
     length = window_length(loaded, window)
     return Study(
         loaded.model,
-        lambda: equal_windows(corpus, loaded, length, limit),
+        partial(pairs_of_windows, corpus, target, loaded, length, limit),
         name=loaded.name,
         identity=loaded.identity,
         band=band,
         loaded=loaded,
         corpus=corpus,
+        with_targets=target is not None,
     )
 
 
 def few_texts(
-    model: Model, texts: Sources, *, tokenizer: Tokenizer, window: int | None, limit: int | None
+    model: Model,
+    texts: Sources,
+    *,
+    targets: Sources,
+    tokenizer: Tokenizer,
+    window: int | None,
+    limit: int | None,
 ) -> Study:
     """`study` for analyses that take several passes: 8 windows by default, and the first so many of a study."""
-    if not isinstance(model, Study):
-        limit = FEW_TEXTS if limit is None else limit
-        return study(model, texts, tokenizer=tokenizer, window=window, limit=limit)
-    return study(model, texts, tokenizer=tokenizer, window=window)
+    if isinstance(model, Study):
+        limit = None
+    elif limit is None:
+        limit = FEW_TEXTS
+    return study(model, texts, targets=targets, tokenizer=tokenizer, window=window, limit=limit)
 
 
 def table_of_model(model: Model, part: str | None = None) -> Float[np.ndarray, "position column"]:
@@ -335,3 +347,21 @@ def equal_windows(
             "expected 2 or more, to tell position from text: give more text, or a smaller --window"
         )
     return whole
+
+
+def pairs_of_windows(
+    corpus: Texts, target: Corpus | None, loaded: LoadedModel, length: int, limit: int
+) -> list[Window]:
+    """Full windows of the text and, where there is one, of the target, as the decoder reads them."""
+    windows = equal_windows(corpus, loaded, length, limit)
+    return windows if target is None else with_targets(windows, target, loaded, length)
+
+
+def with_targets(windows: list[Window], target: Corpus, loaded: LoadedModel, length: int) -> list[Window]:
+    """Full windows of the target beside those of the text, as the decoder reads them; as many as both have."""
+    start = decoder_start(loaded.model)
+    said = equal_windows(target, loaded, length, len(windows), target=True)
+    return [
+        replace(window, target=shifted(words, loaded.tokenizer, start))
+        for window, words in zip(windows, said, strict=False)
+    ]

@@ -37,7 +37,7 @@ def first_of(
     """
     asked = replace(asked, limit=1)
     if isinstance(sense, PicturedTexts | Images | Videos) and targets is not None:
-        raise AttnscopeError("target is of texts and sounds, and these are neither: leave it out")
+        raise AttnscopeError("targets are of texts and sounds, and these are neither: leave them out")
     if isinstance(sense, PicturedTexts):
         pictured = load_pictured_model(
             model, processor=asked.processor, loading=asked.loading, videos=sense.has_videos

@@ -54,9 +54,9 @@ LIMIT = 1 << 30  # bytes of the weights asked for
 
 def weights(
     model: str | Path | PreTrainedModel | LoadedModel | None = None,
-    text: Sources = None,
+    texts: Sources = None,
     *,
-    target: Sources = None,
+    targets: Sources = None,
     layer: int | None = None,
     head: int | None = None,
     tokenizer: Any = None,
@@ -70,10 +70,10 @@ def weights(
     ----------
     model, tokenizer, device
         See `attnscope.scan`.
-    text
+    texts
         The text, or token ids; of several, and of a long one, the first window is taken. Or an image, a sound, a text
         with images, in the forms that `attnscope.scan` takes; of several the first.
-    target
+    targets
         What the decoder of an encoder-decoder reads; by default what the encoder reads. Of a sound its transcript; by
         default the one beside it.
     layer, head
@@ -118,17 +118,17 @@ def weights(
         return output
 
     inner = model.model if isinstance(model, LoadedModel) else "bundled" if model is None else model
-    sense = None if text is None else sense_of(inner, text)
+    sense = None if texts is None else sense_of(inner, texts)
     if sense is None:
         loaded = load_model(model, tokenizer=tokenizer, device=device)
-        read = _watch_text(loaded, text, target, window, words, observe)
+        read = _watch_text(loaded, texts, targets, window, words, observe)
     else:
         if window is not None or words is not None:
             raise AttnscopeError(
                 "window and words are of texts, and these are not plain texts: leave them out"
             )
         asked = Asked(limit=1, processor=tokenizer, loading=Loading(device=device))
-        read = first_of(inner, sense, asked, target).watch_first(observe)
+        read = first_of(inner, sense, asked, targets).watch_first(observe)
     if layer is not None and not by_layer:
         raise AttnscopeError(
             f"there is no attention layer {layer}: give a smaller number; they are counted from 0"
@@ -163,14 +163,14 @@ def _check(site: Site, call: AttentionCall, head: int | None, layers: int) -> No
 
 def _watch_text(
     loaded: LoadedModel,
-    text: Sources,
-    target: Sources,
+    texts: Sources,
+    targets: Sources,
     window: int | None,
     words: Words | None,
     observe: Callable[[Site, AttentionCall, WordReading | None], Tensor],
 ) -> Window:
     """Run the first window of a text with an observer; it is returned, by words where these were asked for."""
-    first = first_window(loaded, text, target, window_length(loaded, window))
+    first = first_window(loaded, texts, targets, window_length(loaded, window))
     merging = None
     if words is not None:
         first = next(iter(WordedWindows([first], word_rule_of(words))))
@@ -188,10 +188,10 @@ def _watch_text(
     return in_words(first)
 
 
-def first_window(loaded: LoadedModel, text: Sources, target: Sources, length: int) -> Window:
+def first_window(loaded: LoadedModel, texts: Sources, targets: Sources, length: int) -> Window:
     """The first window of the texts, with what a decoder reads beside it."""
     corpus, other = texts_and_targets(
-        text, target, by_line=target is not None, blank_lines=target is not None
+        texts, targets, by_line=targets is not None, blank_lines=targets is not None
     )
     if other is None or isinstance(corpus, EncodedTexts):
         return next(islice(windows_of(corpus, loaded.tokenizer, length=length, limit=1), 1))
@@ -212,7 +212,7 @@ def _labelled(
     if len(shapes) > 1:
         raise AttnscopeError(
             "the layers have matrices of several sizes, as encoder and decoder have: choose one (layer=), or leave out "
-            "target"
+            "targets"
         )
     ((rows, columns),) = shapes
     sites = [site for site, _ in layers]

@@ -38,9 +38,9 @@ if TYPE_CHECKING:
 @torch.no_grad()
 def received(
     model: str | Path | PreTrainedModel | LoadedModel | None = None,
-    text: Sources = None,
+    texts: Sources = None,
     *,
-    target: Sources = None,
+    targets: Sources = None,
     layer: int | None = None,
     head: int | None = None,
     last: int | None = None,
@@ -56,9 +56,9 @@ def received(
     ----------
     model, tokenizer, device
         See `attnscope.scan`.
-    text
+    texts
         The text, or token ids; of several, and of a long one, the first window is taken.
-    target
+    targets
         What the decoder of an encoder-decoder reads; by default what the encoder reads.
     layer, head
         Which layer and head; by default all. Attention calls are counted from 0.
@@ -90,7 +90,7 @@ def received(
     check_whole(0, layer=layer, head=head)
     check_whole(1, last=last)
     loaded = load_model(model, tokenizer=tokenizer, device=device)
-    read = first_window(loaded, text, target, window_length(loaded, window))
+    read = first_window(loaded, texts, targets, window_length(loaded, window))
     beside = read.target or read
     weights: dict[int, tuple[Site, np.ndarray]] = {}
 
@@ -121,7 +121,7 @@ def received(
     sides = {site.kind == "causal" and has_decoder for site, _ in layers}
     if len({sums.shape[1] for _, sums in layers}) > 1 or (len(sides) > 1 and beside is not read):
         raise AttnscopeError(
-            "the layers of this encoder-decoder have keys of two texts: choose one (layer=), or leave out target"
+            "the layers of this encoder-decoder have keys of two texts: choose one (layer=), or leave out targets"
         )
     keys = beside if sides == {True} else read
     array = xr.DataArray(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from torch import Tensor, nn
 
 from attnscope.attention import AttentionCall, Rotation, output_of
 from attnscope.bundled import MODEL
-from attnscope.capture import TOLERANCE, Site, borrowing, load_model, verify
+from attnscope.capture import TOLERANCE, LoadedModel, Site, borrowing, load_model, verify
 from attnscope.checks import check_kind
 from attnscope.errors import AttnscopeError
 from attnscope.mechanism.evidence import Projections, projections, watching_inputs
@@ -24,7 +25,7 @@ from attnscope.walkthrough._result import Walk
 if TYPE_CHECKING:
     from collections.abc import Generator
 
-    from transformers import PreTrainedModel
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 SENTENCE = "The animal didn't cross the street because it was too tired."
 _FOLLOWED = "it"  # in that sentence
@@ -33,15 +34,19 @@ _BUNDLED_LAYER = 1  # its heads are soft
 
 @borrowing
 def walk(
-    model: Any = None,
+    model: str | Path | PreTrainedModel | LoadedModel | None = None,
     texts: str | None = None,
     *,
     targets: str | None = None,
     layer: int | None = None,
     head: int = 0,
     query_token: int | str | None = None,
+    tokenizer: str | Path | PreTrainedTokenizerBase | None = None,
+    device: str | None = None,
+    dtype: str | None = None,
+    revision: str | None = None,
+    trust_remote_code: bool = False,
     progress: Tell | None = None,
-    **load: Any,
 ) -> Walk:
     r"""Follow one head of a model over one sentence, from its input X to the output of its layer.
 
@@ -63,10 +68,10 @@ def walk(
     query_token
         Whose row is followed: a position, or a piece of the sentence (of the target in layers of its decoder). By
         default the last token that is not special, and in the default sentence "it".
+    tokenizer, device, dtype, revision, trust_remote_code
+        See `attnscope.scan`.
     progress
         Called with a `Progress` before the model is loaded, before it reads, and at the end.
-    **load
-        See `attnscope.capture.load_model`.
 
     Returns
     -------
@@ -95,7 +100,14 @@ def walk(
         layer = _BUNDLED_LAYER if model in (None, "bundled", MODEL) else 0
     tell = progress or tell_nobody
     tell(Progress("loading the model", 0.0))
-    loaded = load_model("bundled" if model is None else model, **load)
+    loaded = load_model(
+        model,
+        tokenizer=tokenizer,
+        device=device,
+        dtype=dtype,
+        revision=revision,
+        trust_remote_code=trust_remote_code,
+    )
     tell(Progress("walk", 0.5))
     read = read_texts(SENTENCE if texts is None else texts, targets, loaded)
     walked = walk_inputs(loaded.model, read.inputs(loaded.model), layer=layer, head=head, name=loaded.name)

@@ -127,9 +127,9 @@ def test_a_content_head_moves_with_its_words():
     model = mixed_bert(wave=0.0, word=5.0)
     text = list(range(4)) * 8
     names = ["words-shuffled", "positions-reversed", "positions-zero", "words-zero"]
-    found = interventions(model, [text] * 3, names, band=BAND, target=np.full((1, 4), 4), draws=20).sel(
-        layer=0
-    )
+    found = interventions(
+        model, [text] * 3, names, band=BAND, target_offset=np.full((1, 4), 4), draws=20
+    ).sel(layer=0)
     one = np.exp(5) / (8 * np.exp(5) + 24)
     np.testing.assert_allclose(found.mass_before, one, atol=1e-6)
     assert (found.mass_change.sel(change="words-shuffled") < -0.4 * one).all()
@@ -241,7 +241,7 @@ def test_what_cannot_be_changed_is_refused():
     with pytest.raises(AttnscopeError, match="at one layer"):
         interventions(model, TEXTS, ["positions-shifted"], layer=0)
     with pytest.raises(AttnscopeError, match=r"found targets of shape \(1, 4\) up to 9"):
-        interventions(model, TEXTS, ["words-zero"], target=np.full((1, 4), 9), band=BAND)
+        interventions(model, TEXTS, ["words-zero"], target_offset=np.full((1, 4), 9), band=BAND)
     with pytest.raises(AttnscopeError, match="there is no attention layer 3"):
         interventions(model, TEXTS, layer=3)
     assert model.config.vocab_size == WORDS

@@ -21,6 +21,7 @@ def bias_effect(
     model: Model = None,
     texts: Sources = None,
     *,
+    targets: Sources = None,
     tokenizer: Tokenizer = None,
     window: int | None = None,
     limit: int | None = None,
@@ -34,7 +35,7 @@ def bias_effect(
 
     Parameters
     ----------
-    model, texts, tokenizer, window, limit
+    model, texts, targets, tokenizer, window, limit
         See `attnscope.mechanism.study`.
     band, draws, seed
         See `attnscope.mechanism.passes.bias_effect`, which also describes the result.
@@ -48,7 +49,7 @@ def bias_effect(
     attnscope.errors.AttnscopeError: bias_effect is not defined for small-mlm: no bias is added to the scores. Choose \
 another analysis
     """
-    given = few_texts(model, texts, tokenizer=tokenizer, window=window, limit=limit)
+    given = few_texts(model, texts, targets=targets, tokenizer=tokenizer, window=window, limit=limit)
     with studied(given, BIAS_EFFECT):
         return of_model(given.model, given.first(limit), band=band, draws=draws, seed=seed)
 

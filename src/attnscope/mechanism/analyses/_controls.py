@@ -40,6 +40,7 @@ def shift_controls(
     model: Model = None,
     texts: Sources = None,
     *,
+    targets: Sources = None,
     tokenizer: Tokenizer = None,
     window: int | None = None,
     limit: int | None = None,
@@ -54,7 +55,7 @@ def shift_controls(
 
     Parameters
     ----------
-    model, texts, tokenizer, window, limit
+    model, texts, targets, tokenizer, window, limit
         See `attnscope.mechanism.study`.
     heads
         Pairs (layer, head).
@@ -77,7 +78,7 @@ def shift_controls(
     >>> controls.sizes["layer"], controls.sizes["head"]
     (1, 1)
     """
-    given = study(model, texts, tokenizer=tokenizer, window=window, limit=limit)
+    given = study(model, texts, targets=targets, tokenizer=tokenizer, window=window, limit=limit)
     with studied(given, CONTROLS):
         return of_heads(given.evidence, heads, band=band, draws=draws, seed=seed)
 

@@ -29,6 +29,7 @@ def cross_correlation(
     model: Model = None,
     texts: Sources = None,
     *,
+    targets: Sources = None,
     tokenizer: Tokenizer = None,
     window: int | None = None,
     limit: int | None = None,
@@ -42,7 +43,7 @@ def cross_correlation(
 
     Parameters
     ----------
-    model, texts, tokenizer, window, limit
+    model, texts, targets, tokenizer, window, limit
         See `attnscope.mechanism.study`.
     mode
         See `attnscope.mechanism.arrays.cross_correlation`, which also describes the result.
@@ -55,7 +56,7 @@ def cross_correlation(
     >>> mechanism.cross_correlation("bundled", limit=2).trace.dims
     ('layer', 'head', 'offset')
     """
-    given = study(model, texts, tokenizer=tokenizer, window=window, limit=limit)
+    given = study(model, texts, targets=targets, tokenizer=tokenizer, window=window, limit=limit)
     with studied(given, CROSS_CORRELATION):
         return of_heads(given.evidence, mode=mode, columns=columns)
 

@@ -32,6 +32,7 @@ def cross_spectrum(
     model: Model = None,
     texts: Sources = None,
     *,
+    targets: Sources = None,
     tokenizer: Tokenizer = None,
     window: int | None = None,
     limit: int | None = None,
@@ -44,7 +45,7 @@ def cross_spectrum(
 
     Parameters
     ----------
-    model, texts, tokenizer, window, limit
+    model, texts, targets, tokenizer, window, limit
         See `attnscope.mechanism.study`.
     band
         First and last frequency, cycles per window, of the band in which the shift is read off.
@@ -60,7 +61,7 @@ def cross_spectrum(
     >>> mechanism.cross_spectrum("bundled", limit=2, band=(3, 10)).band_offset.dims
     ('layer', 'head')
     """
-    given = study(model, texts, tokenizer=tokenizer, window=window, limit=limit)
+    given = study(model, texts, targets=targets, tokenizer=tokenizer, window=window, limit=limit)
     with studied(given, CROSS_SPECTRUM):
         return of_heads(given.evidence, band)
 

@@ -33,13 +33,14 @@ def interventions(
     model: Model = None,
     texts: Sources = None,
     *,
+    targets: Sources = None,
     tokenizer: Tokenizer = None,
     window: int | None = None,
     limit: int | None = None,
     changes: Sequence[str] | None = None,
     layer: int | None = None,
     band: int = 10,
-    target: Int[np.ndarray, "layer head"] | None = None,
+    target_offset: Int[np.ndarray, "layer head"] | None = None,
     shift: int = 8,
     frequencies: tuple[int, int] | None = None,
     components: int = 12,
@@ -52,9 +53,9 @@ def interventions(
 
     Parameters
     ----------
-    model, texts, tokenizer, window, limit
+    model, texts, targets, tokenizer, window, limit
         See `attnscope.mechanism.study`.
-    changes, layer, band, target, shift, frequencies, components, draws, seed
+    changes, layer, band, target_offset, shift, frequencies, components, draws, seed
         See `attnscope.mechanism.passes.interventions`, which also describes the result.
 
     Examples
@@ -63,7 +64,7 @@ def interventions(
     >>> mechanism.interventions("bundled", limit=2, changes=["words-zero"]).change.values.tolist()
     ['words-zero']
     """
-    given = few_texts(model, texts, tokenizer=tokenizer, window=window, limit=limit)
+    given = few_texts(model, texts, targets=targets, tokenizer=tokenizer, window=window, limit=limit)
     with studied(given, INTERVENTIONS):
         return of_model(
             given.model,
@@ -71,7 +72,7 @@ def interventions(
             changes,
             layer=layer,
             band=band,
-            target=target,
+            target_offset=target_offset,
             shift=shift,
             frequencies=frequencies,
             components=components,

@@ -24,6 +24,7 @@ def phase_map(
     model: Model = None,
     texts: Sources = None,
     *,
+    targets: Sources = None,
     tokenizer: Tokenizer = None,
     window: int | None = None,
     limit: int | None = None,
@@ -37,7 +38,7 @@ def phase_map(
 
     Parameters
     ----------
-    model, texts, tokenizer, window, limit
+    model, texts, targets, tokenizer, window, limit
         See `attnscope.mechanism.study`.
     completion, band, seed
         See `attnscope.mechanism.arrays.phase_map`, which also describes the result.
@@ -48,7 +49,7 @@ def phase_map(
     >>> mechanism.phase_map("bundled", limit=2, completion="haar").energy.dims
     ('layer', 'head', 'frequency', 'angle')
     """
-    given = study(model, texts, tokenizer=tokenizer, window=window, limit=limit)
+    given = study(model, texts, targets=targets, tokenizer=tokenizer, window=window, limit=limit)
     with studied(given, PHASE_MAP):
         return of_heads(given.evidence, completion=completion, band=band, seed=seed)
 

@@ -28,6 +28,7 @@ def position_cca(
     model: Model = None,
     texts: Sources = None,
     *,
+    targets: Sources = None,
     tokenizer: Tokenizer = None,
     window: int | None = None,
     limit: int | None = None,
@@ -39,7 +40,7 @@ def position_cca(
 
     Parameters
     ----------
-    model, texts, tokenizer, window, limit
+    model, texts, targets, tokenizer, window, limit
         See `attnscope.mechanism.study`.
     variance
         Share of the variance that is kept on either side before the correlations.
@@ -50,7 +51,7 @@ def position_cca(
     >>> mechanism.position_cca("bundled", limit=4).correlation.dims
     ('layer', 'component')
     """
-    given = study(model, texts, tokenizer=tokenizer, window=window, limit=limit)
+    given = study(model, texts, targets=targets, tokenizer=tokenizer, window=window, limit=limit)
     with studied(given, POSITION_CCA):
         return by_layer(given.evidence, variance=variance)
 

@@ -35,13 +35,14 @@ def position_content(
     model: Model = None,
     texts: Sources = None,
     *,
+    targets: Sources = None,
     tokenizer: Tokenizer = None,
     window: int | None = None,
     limit: int | None = None,
     method: Literal["means", "exact"] = "means",
     layers: Sequence[int] | None = None,
     band: int = 10,
-    target: Int[np.ndarray, "layer head"] | None = None,
+    target_offset: Int[np.ndarray, "layer head"] | None = None,
     draws: int = 1000,
     seed: int = 0,
 ) -> xr.Dataset:
@@ -49,9 +50,9 @@ def position_content(
 
     Parameters
     ----------
-    model, texts, tokenizer, window, limit
+    model, texts, targets, tokenizer, window, limit
         See `attnscope.mechanism.study`.
-    method, layers, band, target, draws, seed
+    method, layers, band, target_offset, draws, seed
         See `attnscope.mechanism.passes.position_content`, which also describes the result.
 
     Examples
@@ -60,7 +61,7 @@ def position_content(
     >>> mechanism.position_content("bundled", limit=2, layers=[0]).share.dims
     ('layer', 'head', 'term')
     """
-    given = few_texts(model, texts, tokenizer=tokenizer, window=window, limit=limit)
+    given = few_texts(model, texts, targets=targets, tokenizer=tokenizer, window=window, limit=limit)
     with studied(given, POSITION_CONTENT):
         return of_model(
             given.model,
@@ -68,7 +69,7 @@ def position_content(
             method=method,
             layers=layers,
             band=band,
-            target=target,
+            target_offset=target_offset,
             draws=draws,
             seed=seed,
         )

@@ -40,6 +40,7 @@ def repeated_tokens(
     model: Model = None,
     texts: Sources = None,
     *,
+    targets: Sources = None,
     tokenizer: Tokenizer = None,
     window: int | None = None,
     limit: int | None = None,
@@ -54,7 +55,7 @@ def repeated_tokens(
 
     Parameters
     ----------
-    model, texts, tokenizer, window, limit
+    model, texts, targets, tokenizer, window, limit
         See `attnscope.mechanism.study`.
     tokens
         Number of tokens that are said twice; fewer where a window has no room for them, or the texts have no so many.
@@ -85,7 +86,7 @@ def repeated_tokens(
     >>> scores.induction.dims, float(scores.induction.max().round(1))
     (('layer', 'head'), 0.1)
     """
-    given = few_texts(model, texts, tokenizer=tokenizer, window=window, limit=limit)
+    given = few_texts(model, texts, targets=targets, tokenizer=tokenizer, window=window, limit=limit)
     with studied(given, REPEATED_TOKENS):
         return _of_study(given, tokens=tokens, seed=seed)
 

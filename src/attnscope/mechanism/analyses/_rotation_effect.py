@@ -31,6 +31,7 @@ def rotation_effect(
     model: Model = None,
     texts: Sources = None,
     *,
+    targets: Sources = None,
     tokenizer: Tokenizer = None,
     window: int | None = None,
     limit: int | None = None,
@@ -45,7 +46,7 @@ def rotation_effect(
 
     Parameters
     ----------
-    model, texts, tokenizer, window, limit
+    model, texts, targets, tokenizer, window, limit
         See `attnscope.mechanism.study`.
     periods, band, draws, seed
         See `attnscope.mechanism.passes.rotation_effect`, which also describes the result.
@@ -59,7 +60,7 @@ def rotation_effect(
     attnscope.errors.AttnscopeError: rotation_effect is not defined for small-mlm: queries and keys are not turned by \
 positions. Choose another analysis
     """
-    given = few_texts(model, texts, tokenizer=tokenizer, window=window, limit=limit)
+    given = few_texts(model, texts, targets=targets, tokenizer=tokenizer, window=window, limit=limit)
     with studied(given, ROTATION_EFFECT):
         return of_model(given.model, given.first(limit), periods, band=band, draws=draws, seed=seed)
 

@@ -30,6 +30,7 @@ def scheme_kernel(
     model: Model = None,
     texts: Sources = None,
     *,
+    targets: Sources = None,
     tokenizer: Tokenizer = None,
     window: int | None = None,
     limit: int | None = None,
@@ -43,7 +44,7 @@ def scheme_kernel(
 
     Parameters
     ----------
-    model, texts, tokenizer, window, limit
+    model, texts, targets, tokenizer, window, limit
         See `attnscope.mechanism.study`.
     band, draws, seed
         See `attnscope.mechanism.passes.scheme_kernel`, which also describes the result.
@@ -57,7 +58,7 @@ def scheme_kernel(
     attnscope.errors.AttnscopeError: scheme_kernel is not defined for small-mlm: queries and keys are not turned by \
 positions, and no bias is added. Choose another analysis
     """
-    given = few_texts(model, texts, tokenizer=tokenizer, window=window, limit=limit)
+    given = few_texts(model, texts, targets=targets, tokenizer=tokenizer, window=window, limit=limit)
     with studied(given, SCHEME_KERNEL):
         return of_model(given.model, given.first(limit), band=band, draws=draws, seed=seed)
 

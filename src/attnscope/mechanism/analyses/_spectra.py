@@ -25,6 +25,7 @@ def spectra_by_layer(
     model: Model = None,
     texts: Sources = None,
     *,
+    targets: Sources = None,
     tokenizer: Tokenizer = None,
     window: int | None = None,
     limit: int | None = None,
@@ -36,7 +37,7 @@ def spectra_by_layer(
 
     Parameters
     ----------
-    model, texts, tokenizer, window, limit
+    model, texts, targets, tokenizer, window, limit
         See `attnscope.mechanism.study`.
 
     Examples
@@ -45,7 +46,7 @@ def spectra_by_layer(
     >>> mechanism.spectra_by_layer("bundled", limit=2).maximum.dims
     ('layer', 'side', 'frequency')
     """
-    given = study(model, texts, tokenizer=tokenizer, window=window, limit=limit)
+    given = study(model, texts, targets=targets, tokenizer=tokenizer, window=window, limit=limit)
     with studied(given, SPECTRA):
         return of_layers(given.evidence)
 

@@ -24,6 +24,7 @@ def wave_removal(
     model: Model = None,
     texts: Sources = None,
     *,
+    targets: Sources = None,
     tokenizer: Tokenizer = None,
     window: int | None = None,
     limit: int | None = None,
@@ -38,7 +39,7 @@ def wave_removal(
 
     Parameters
     ----------
-    model, texts, tokenizer, window, limit
+    model, texts, targets, tokenizer, window, limit
         See `attnscope.mechanism.study`.
     frequencies
         First and last frequency removed, cycles per window. By default `attnscope.mechanism.passes.responsible_band`:
@@ -52,7 +53,7 @@ def wave_removal(
     >>> mechanism.wave_removal("bundled", limit=2, band=4).profile_expected.dims
     ('layer', 'head', 'offset')
     """
-    given = few_texts(model, texts, tokenizer=tokenizer, window=window, limit=limit)
+    given = few_texts(model, texts, targets=targets, tokenizer=tokenizer, window=window, limit=limit)
     with studied(given, WAVE_REMOVAL):
         return _of_study(given, frequencies, band=band, limit=limit, draws=draws, seed=seed)
 

@@ -32,6 +32,7 @@ def query_key_waves(
     model: Model = None,
     texts: Sources = None,
     *,
+    targets: Sources = None,
     tokenizer: Tokenizer = None,
     window: int | None = None,
     limit: int | None = None,
@@ -44,7 +45,7 @@ def query_key_waves(
 
     Parameters
     ----------
-    model, texts, tokenizer, window, limit
+    model, texts, targets, tokenizer, window, limit
         See `attnscope.mechanism.study`.
     permutations, seed
         Number of orders in which the text's tokens are shuffled for the null, and seed of these.
@@ -60,7 +61,7 @@ def query_key_waves(
     >>> mechanism.query_key_waves("bundled", limit=2, permutations=0).periodic_columns.dims
     ('layer', 'head')
     """
-    given = study(model, texts, tokenizer=tokenizer, window=window, limit=limit)
+    given = study(model, texts, targets=targets, tokenizer=tokenizer, window=window, limit=limit)
     with studied(given, WAVES):
         return of_heads(given.evidence, permutations=permutations, seed=seed)
 

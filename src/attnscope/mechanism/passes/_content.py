@@ -56,7 +56,7 @@ def position_content(
     method: str = "means",
     layers: Sequence[int] | None = None,
     band: int = 10,
-    target: Int[np.ndarray, "layer head"] | None = None,
+    target_offset: Int[np.ndarray, "layer head"] | None = None,
     draws: int = 1000,
     seed: int = 0,
 ) -> xr.Dataset:
@@ -92,7 +92,7 @@ def position_content(
         Indices of attention calls; by default all but cross-attention (``"exact"``: those that read a table).
     band
         Largest offset.
-    target
+    target_offset
         ``(layer, head)``: the offset t\* whose weight is explained. By default, where the mean profile is highest.
     draws, seed
         Of the bootstrap over texts: ``_low`` and ``_high`` are its 2.5 % and 97.5 % points.
@@ -149,11 +149,10 @@ def position_content(
     sites = first.sites()
     if layers is None:
         check_self_attention(model, sites)
-    if target is None:
-        target = first.peaks()
+    target = first.peaks() if target_offset is None else target_offset
     if target.shape != (len(sites), first.heads):
         raise AttnscopeError(
-            f"found targets of shape {target.shape}; expected {(len(sites), first.heads)}, layer by head"
+            f"found target offsets of shape {target.shape}; expected {(len(sites), first.heads)}, layer by head"
         )
     second = _SecondPass(sites, target, band, splitter, biased=first.biased)
     for text in range(len(ids)):

@@ -46,7 +46,7 @@ def interventions(
     *,
     layer: int | None = None,
     band: int = 10,
-    target: Int[np.ndarray, "layer head"] | None = None,
+    target_offset: Int[np.ndarray, "layer head"] | None = None,
     shift: int = 8,
     frequencies: tuple[int, int] | None = None,
     components: int = 12,
@@ -85,7 +85,7 @@ def interventions(
         what they were trained on; this does so for one. There is no ``positions-shifted`` here.
     band
         Largest offset.
-    target
+    target_offset
         ``(layer, head)``: the offset t\* to follow. By default where the mean profile is highest.
     shift
         Of ``positions-shifted``, tokens.
@@ -165,7 +165,7 @@ def interventions(
                     stack.enter_context(replaced_positions(model, rows))
                 with watching(model, measured.after(name)):
                     read(model, given)
-    return measured.dataset(names, target, resampled(len(ids), draws, seed)).assign_attrs(
+    return measured.dataset(names, target_offset, resampled(len(ids), draws, seed)).assign_attrs(
         texts=len(ids),
         length=length,
         shift=shift,
