@@ -52,6 +52,11 @@ install(
 _BESIDE = Path(__file__).parents[2] / "shared"
 
 
+def pytest_collection_modifyitems(items):
+    """Slow tests last: what is broken is mostly seen before them."""
+    items.sort(key=lambda item: item.get_closest_marker("slow") is not None)
+
+
 def pytest_collection_finish():
     """Leave what imports and collection made out of every collection of garbage: a tenth of the tests' time."""
     gc.collect()

@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import signal
 
-
-def leave(*_: object) -> None:
-    """Stop at once: while modules are still imported there is nothing to put in order."""
-    os.write(2, b"attnscope: stopped\n")
-    os._exit(130)
+from attnscope._stopping import leave
 
 
 def main() -> None:

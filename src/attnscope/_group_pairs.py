@@ -20,8 +20,8 @@ _DRAWS = 1000  # choices of signs
 #: What a reader of the pairs has to know.
 CAUTION = (
     "Places: a head with the same weight at each offset and on the first token, whatever stands there. What is above "
-    "them is no matter of offsets, but may be one of single tokens, or of other places (the end of a text), and not of "
-    "the group. Heads of untrained models prefer groups too: it does not say that anything was learned."
+    "them is not a matter of offsets; it may be one of single tokens or of other places (the end of a text), and not "
+    "of the group. Heads of untrained models prefer groups too: it does not say that anything was learned."
 )
 
 

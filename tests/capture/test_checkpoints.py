@@ -247,7 +247,7 @@ def test_trusted_code_is_run_and_hashed(tmp_path, monkeypatch):
 def test_what_is_no_tokenizer_is_not_loaded_as_one(folder, file, name):
     torch.save({"weight": Payload()}, folder / "pytorch_model.bin")
     change(folder, file, tokenizer_class=name)
-    refused(folder, f"{file} of .* says tokenizer_class .* is no tokenizer")
+    refused(folder, f"{file} of .* says tokenizer_class .* is not a tokenizer")
 
 
 @pytest.mark.parametrize(

@@ -96,7 +96,7 @@ def test_a_model_object_from_nowhere_asks_for_its_processor(folder):
     model.config.name_or_path = ""
     with pytest.raises(AttnscopeError, match="without its processor: pass tokenizer="):
         load_pictured_model(model)
-    with pytest.raises(AttnscopeError, match="is no processor of Llava"):
+    with pytest.raises(AttnscopeError, match="is not a processor of Llava"):
         load_pictured_model(model, processor=AutoTokenizer.from_pretrained(folder))
 
 

@@ -117,7 +117,7 @@ def test_standard_error_says_why_there_is_no_page_and_else_nothing(system):
 
 def test_mistakes_are_said(system, refused):
     both = [system / "source.txt", "--target", system / "target.txt"]
-    refused("align", "bundled", *both, says="is no encoder-decoder")
+    refused("align", "bundled", *both, says="is not an encoder-decoder")
     refused("align", system / "system", *both, "--layer", "7", says="there is no layer 7")
     refused("align", system / "system", *both, "--rule", "best", says="rule 'best' is not known")
     refused("align", system / "system", *both, "--gold", system / "source.txt", says="'der' is no link")

@@ -125,6 +125,24 @@ def test_ctrl_c_while_everything_is_still_imported(seconds, tmp_path):
     assert (process.returncode, said) == (130, "attnscope: stopped\n")
 
 
+@pytest.mark.parametrize(
+    "run",
+    ["from attnscope.__main__ import main; main()", "runpy.run_module('attnscope', run_name='__main__')"],
+)
+def test_work_is_stopped_in_order_however_the_command_is_called(run, tmp_path):
+    """Also as `python -m attnscope`, as torchrun calls it."""
+    code = (
+        "import runpy, signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+        "sys.argv = ['attnscope', 'scan', 'nowhere']\n"
+        f"try: {run}\n"
+        "except SystemExit: print(signal.getsignal(signal.SIGINT) is signal.default_int_handler)"
+    )
+    stopped = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True
+    )
+    assert stopped.stdout.splitlines()[-1] == "True"
+
+
 def test_the_bar_is_for_terminals_and_lines_name_each_part_once(capsys):
     for lines in (False, True):
         with progress_bar("compare", lines=lines) as show:

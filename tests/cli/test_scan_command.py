@@ -265,7 +265,7 @@ class TestBadInput:
 
     def test_groups_and_chats(self, refused, tmp_path):
         refused("scan", "--groups", "absent.jsonl", says="absent.jsonl: no such file")
-        refused("scan", "--groups", "roles", says="roles are those of a chat, and the texts are no chats")
+        refused("scan", "--groups", "roles", says="roles are those of a chat, and the texts are not chats")
         refused("scan", "--chat", says="no chat is given")
         (tmp_path / "a.jsonl").write_text('{"messages": [{"role": "user", "content": "Is the tide out?"}]}')
         refused("scan", "bundled", "a.jsonl", says="the tokenizer has no chat template: give one")

@@ -159,7 +159,7 @@ def test_a_template_that_cannot_be_read_is_refused(tokenizer, template, message)
         ({"text": "a"}, "no field 'messages' or 'conversations'"),
         ({"messages": []}, "expected a list of messages"),
         ({"messages": [{"role": "narrator", "content": "a"}]}, "message 1: has the role 'narrator'"),
-        ({"messages": [{"role": "user", "content": [{"type": "image"}]}]}, "its content is no string"),
+        ({"messages": [{"role": "user", "content": [{"type": "image"}]}]}, "its content is not a string"),
         ({"messages": ["a"]}, "message 1: expected an object"),
         ({"messages": [{"content": "a"}]}, "has the role None"),
     ],
@@ -174,7 +174,7 @@ def test_what_is_no_chat_is_refused(chat, message):
     [
         ({"targets": ["a"]}, r"chats, one a line, which take no target \(--target\)"),
         ({"by_line": True, "chat": True}, "by_line"),
-        ({"texts": ["The tide is out."], "chat_template": "x"}, "the texts are no chats"),
+        ({"texts": ["The tide is out."], "chat_template": "x"}, "the texts are not chats"),
         ({"texts": None, "chat": True}, "no chat is given"),
         ({"texts": ["The tide is out."], "chat": True}, "text 1 is a string; expected a chat"),
         ({"texts": iter(["The tide is out."]), "chat": True}, "text 1 is a string; expected a chat"),

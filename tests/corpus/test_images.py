@@ -70,10 +70,10 @@ def test_transparent_and_grey_images_become_rgb():
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ([BLACK, "a text"], "item 2 is 'a text', which is no image"),
+        ([BLACK, "a text"], "item 2 is 'a text', which is not an image"),
         ([BLACK, torch.zeros(3, 8, 8)], "pixel_values stand beside images that no processor has read"),
-        (np.zeros((8, 8, 4), np.uint8), "of shape (8, 8, 4) and type uint8 is no image that is known"),
-        (np.zeros((8, 8, 3)), "of shape (8, 8, 3) and type float64 is no image that is known"),
+        (np.zeros((8, 8, 4), np.uint8), "of shape (8, 8, 4) and type uint8 is not an image in a known form"),
+        (np.zeros((8, 8, 3)), "of shape (8, 8, 3) and type float64 is not an image in a known form"),
     ],
 )
 def test_what_is_no_image_is_refused(given, said):
@@ -84,7 +84,7 @@ def test_what_is_no_image_is_refused(given, said):
 
 def test_a_broken_file_and_one_that_changes_are_refused(tmp_path):
     (tmp_path / "broken.png").write_bytes(b"\x89PNG\r\n")
-    with pytest.raises(AttnscopeError, match="is no image that can be read") as caught:
+    with pytest.raises(AttnscopeError, match="cannot be read as an image") as caught:
         next(iter(images_of(tmp_path / "broken.png")))
     assert " at 0x" not in str(caught.value)
     folder = write_pictures(tmp_path / "pictures", count=1)

@@ -81,7 +81,7 @@ def test_the_hash_knows_images_and_texts(folder):
 @pytest.mark.parametrize(
     ("line", "said"),
     [
-        ({"text": "<image>", "images": [3]}, "text 1: found what is no image"),
+        ({"text": "<image>", "images": [3]}, "text 1: found something that cannot be read as an image"),
         (
             {"messages": [{"role": "user", "content": [{"type": "audio"}]}], "image": "a"},
             "a part of type 'audio'",
@@ -102,7 +102,10 @@ def test_the_hash_knows_images_and_texts(folder):
         ),
         ({"text": "<image>", "image": "data:image/png;base64," + "A" * 5000}, "is an address"),
         ({"text": "<image>", "image": "a" * 5000}, "text 1: there is no image"),
-        ({"text": "<image>", "images": [np.zeros((2, 2))]}, "text 1: found what is no image"),
+        (
+            {"text": "<image>", "images": [np.zeros((2, 2))]},
+            "text 1: found something that cannot be read as an image",
+        ),
         (
             {"text": "<image>", "images": [np.zeros((2, 2, 4), np.uint8)]},
             "text 1: an array of shape (2, 2, 4)",

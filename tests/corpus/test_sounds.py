@@ -74,7 +74,7 @@ def test_transcripts_lie_beside(tmp_path):
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ([WAVE, "a text"], "item 2 is no sound"),
+        ([WAVE, "a text"], "item 2 is not a sound"),
         (WAVE | {"array": np.zeros((2, 5))}, "shape (2, 5) and type float64: expected floats (time,)"),
         (WAVE | {"array": np.arange(5)}, "type int64: expected floats"),
         (WAVE | {"sampling_rate": 0}, "sound 1 has 0 samples a second"),
@@ -90,7 +90,7 @@ def test_what_is_no_sound_is_refused(given, said):
 
 def test_a_broken_file_and_an_empty_one_are_refused(tmp_path):
     (tmp_path / "broken.wav").write_bytes(b"RIFF....WAVE")
-    with pytest.raises(AttnscopeError, match="is no WAV file that can be read"):
+    with pytest.raises(AttnscopeError, match="is not a WAV file that can be read"):
         next(iter(sounds_of(tmp_path / "broken.wav")))
     wavfile.write(tmp_path / "empty.wav", 8_000, np.zeros(0, np.int16))
     with pytest.raises(AttnscopeError, match="holds no sample"):

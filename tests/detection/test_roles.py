@@ -179,7 +179,7 @@ def test_needles_that_are_none_are_refused():
     for given, says in (
         ([{"needle": "A pie."}], "needle 1: expected a needle and a question"),
         (["A pie."], "needle 1: expected a needle and a question"),
-        ([{"needle": "A pie.", "question": "What?", "real_needle": "cake"}], "no part of the needle"),
+        ([{"needle": "A pie.", "question": "What?", "real_needle": "cake"}], "not a part of the needle"),
     ):
         with pytest.raises(AttnscopeError, match=says):
             needles_of(given)

@@ -146,14 +146,14 @@ class MultiHeadAttention(nn.Module):
         cache: KeyValueCache | None = None,
         layer: int = 0,
     ) -> tuple[Float[Tensor, "batch query width"], Float[Tensor, "batch head query key"] | None]:
-        """Look.
+        """Attend from each token of one sequence to those of another, or of the same, and mix the heads' outputs.
 
         Parameters
         ----------
         hidden_states
-            What looks.
+            Tokens from which queries are made.
         key_value_states
-            What is looked at, by default `hidden_states`.
+            Tokens from which keys and values are made, by default `hidden_states`.
         mask
             True where a query may look, broadcastable to ``(batch, head, query, key)``.
         bias

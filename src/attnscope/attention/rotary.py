@@ -53,7 +53,7 @@ class Rotation:
     layout: str
 
     def __call__(self, x: Float[Tensor, "*batch position width"]) -> Float[Tensor, "*batch position width"]:
-        """Turn."""
+        """Turn each pair of dimensions by the angle of its position."""
         return self._turn(x, self.cos, self.sin)
 
     def at(self, x: Float[Tensor, "*batch token width"], start: int) -> Float[Tensor, "*batch token width"]:

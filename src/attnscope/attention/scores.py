@@ -95,7 +95,7 @@ class DotScore(Score):
         self.width, self.scale = key_width, scale
 
     def prepare(self, keys: Float[Tensor, "*batch key width"]) -> Float[Tensor, "*batch key width"]:
-        """Scale them."""
+        """Scale the keys once for all queries, by the scale of the scores."""
         check_width("keys", keys, self.width)
         return self.scale * keys
 

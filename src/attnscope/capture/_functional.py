@@ -168,7 +168,7 @@ def arguments_of_multi_head(*given: Any, **named: Any) -> dict[str, Any]:
         _refuse_dropout(options["dropout_p"])
     if options["bias_k"] is not None or options["add_zero_attn"]:
         raise AttnscopeError(
-            "nn.MultiheadAttention has add_bias_kv or add_zero_attn: its last keys are no tokens, so offsets mean "
+            "nn.MultiheadAttention has add_bias_kv or add_zero_attn: its last keys are not tokens, so offsets mean "
             "nothing there. Take attnscope.measure_weights for its weights without these keys"
         )
     return options

@@ -228,7 +228,7 @@ def _refuse_what_is_no_model(source: str) -> None:
     if Path(source).is_file():
         raise AttnscopeError(f"{source} is a file, and {first} {source}")
     if Path(source).exists():
-        raise AttnscopeError(f"{source} is no folder: expected one with config.json and model.safetensors")
+        raise AttnscopeError(f"{source} is not a folder: expected one with config.json and model.safetensors")
     if source.lower().endswith(SUFFIXES):
         raise AttnscopeError(f"{source} does not exist; and {first} TEXT")
     if is_place(source):

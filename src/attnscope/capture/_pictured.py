@@ -256,7 +256,8 @@ def load_pictured_model(
     tokenizer: Any = getattr(processor, "tokenizer", None)
     if getattr(processor, "image_token", None) is None or not getattr(tokenizer, "is_fast", False):
         raise AttnscopeError(
-            f"{type(processor).__name__} is no processor of {name}: expected one with image_token and a fast tokenizer"
+            f"{type(processor).__name__} is not a processor of {name}: expected one with image_token and a fast "
+            "tokenizer"
         )
     if videos and getattr(processor, "video_processor", None) is None:
         raise AttnscopeError(

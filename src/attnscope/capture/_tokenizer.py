@@ -82,7 +82,7 @@ def _check(repository: Repository) -> None:
         kind = file.get("tokenizer_class")
         if not _is_tokenizer(kind):
             raise AttnscopeError(
-                f"{name} of {repository.source} says tokenizer_class {str(kind)[:100]!r}, which is no tokenizer: "
+                f"{name} of {repository.source} says tokenizer_class {str(kind)[:100]!r}, which is not a tokenizer: "
                 "is it the right file?"
             )
     files = settings.get("fast_tokenizer_files", [])

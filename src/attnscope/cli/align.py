@@ -25,7 +25,7 @@ _Gold = Annotated[
 ]
 _Layer = Annotated[
     int | None,
-    typer.Option(help="Decoder layer [default: the mean, or with --gold the best head]"),
+    typer.Option(help="Decoder layer, counted from 0 [default: the mean, or with --gold the best head]."),
 ]
 _End = Annotated[
     str,

@@ -120,7 +120,7 @@ def working() -> None:
     AttnscopeError
         If there is so little memory that libraries below would abort the process or wait for ever, not raise.
     """
-    from attnscope.__main__ import leave
+    from attnscope._stopping import leave
     from attnscope.errors import AttnscopeError
 
     try:

@@ -32,7 +32,7 @@ _ByPosition = Annotated[bool, typer.Option("--by-position", help="Heads at one p
 _Direction = Annotated[
     str | None,
     typer.Option(
-        help="denoising: clean activations into the corrupted run; noising: the other way round.",
+        help="Direction: denoising puts clean activations into the corrupted run, noising does the opposite.",
         show_default="denoising; noising with --receiver",
     ),
 ]

@@ -240,7 +240,7 @@ def _kind_of(token: str, *, in_word: bool) -> str:
 def _roles_of(window: Window) -> Sequence[str]:
     if not window.roles:
         raise AttnscopeError(
-            "the texts are no chats, so their tokens have no roles: give chats, or another rule of groups"
+            "the texts are not chats, so their tokens have no roles: give chats, or another rule of groups"
         )
     return window.roles
 

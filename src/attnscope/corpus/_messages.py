@@ -116,6 +116,8 @@ def _message(message: Any, where: str) -> dict[str, Any]:
     if not isinstance(role, str) or group_of_role(role) not in _KNOWN:
         raise AttnscopeError(f"{where}: has the role {role!r:.40}; expected one of {', '.join(_KNOWN)}")
     if content is not None and not isinstance(content, str):
-        raise AttnscopeError(f"{where}: its content is no string; expected text alone, no pictures or sound")
+        raise AttnscopeError(
+            f"{where}: its content is not a string; expected text alone, no pictures or sound"
+        )
     check_characters(content or "", where)
     return fields

@@ -147,8 +147,8 @@ def images_of(given: Any) -> Images | None:
     for number, (entry, (items, _)) in enumerate(zip(many, read, strict=True), start=1):
         if not items:
             raise AttnscopeError(
-                f"item {number} is {shown(str(entry))[:100]!r}, which is no image, beside others that are: expected "
-                f"images alone ({', '.join(SUFFIXES)}, or objects)"
+                f"item {number} is {shown(str(entry))[:100]!r}, which is not an image, beside others that are: "
+                f"expected images alone ({', '.join(SUFFIXES)}, or objects)"
             )
     names = Names()
     items = [
@@ -208,8 +208,8 @@ def _in_array(given: Tensor | np.ndarray) -> Sequence[_Item]:
 
         return list(torch.tensor(array))
     raise AttnscopeError(
-        f"an array of shape {tuple(given.shape)} and type {given.dtype} is no image that is known: expected pixels "
-        "(row, column, 3) of uint8, or pixel_values (image, channel, row, column) of floats"
+        f"an array of shape {tuple(given.shape)} and type {given.dtype} is not an image in a known form: expected "
+        "pixels (row, column, 3) of uint8, or pixel_values (image, channel, row, column) of floats"
     )
 
 
@@ -221,7 +221,7 @@ def _read(file: Unchanged) -> np.ndarray:
         raise AttnscopeError(
             "images are read by Pillow, which is not installed: pip install 'attnscope[images]'"
         ) from error
-    what, advice = f"{shown(file.path)} is no image that can be read", "Convert it to PNG, or take it away"
+    what, advice = f"{shown(file.path)} cannot be read as an image", "Convert it to PNG, or take it away"
     with explaining(what, advice):
         try:
             opened = pillow.open(io.BytesIO(file.read()))

@@ -241,7 +241,7 @@ def _image(source: Any, name: str, folder: Path | None) -> Any:
         raise AttnscopeError(f"{name}: {error}") from error
     if images is None or len(images) != 1 or images.is_processed:
         raise AttnscopeError(
-            f"{name}: found what is no image that can be read here; expected paths (.png, .jpg, .webp), Pillow's "
+            f"{name}: found something that cannot be read as an image; expected paths (.png, .jpg, .webp), Pillow's "
             "images or arrays of pixels (row, column, 3) of uint8"
         )
     return path

@@ -180,7 +180,7 @@ def sounds_of(given: Any) -> Sounds | None:
         return None
     if not all(there):
         raise AttnscopeError(
-            f"item {1 + there.index(False)} is no sound, beside others that are: expected {SUFFIX} files alone"
+            f"item {1 + there.index(False)} is not a sound, beside others that are: expected {SUFFIX} files alone"
         )
     return Sounds(items, beside_text=beside_text)
 
@@ -199,7 +199,7 @@ def _read(name: str, file: Unchanged) -> Sound:
     from scipy.io import wavfile
 
     what, advice = (
-        f"{shown(file.path)} is no WAV file that can be read",
+        f"{shown(file.path)} is not a WAV file that can be read",
         "Convert it to PCM (ffmpeg -i OLD NEW.wav)",
     )
     with explaining(what, advice), warnings.catch_warnings():
@@ -214,7 +214,7 @@ def _read(name: str, file: Unchanged) -> Sound:
     if values.ndim > 1:
         values = values.mean(1)
     if not values.size:
-        raise AttnscopeError(f"{shown(file.path)} holds no sample: take it away")
+        raise AttnscopeError(f"{shown(file.path)} holds no samples: take it away")
     return _checked(name, values, rate)
 
 

@@ -131,7 +131,7 @@ def videos_of(given: Any) -> Videos | None:
     for number, (item, clips) in enumerate(zip(many, read, strict=True), start=1):
         if not clips:
             raise AttnscopeError(
-                f"item {number} is {shown(str(item))[:100]!r}, which is no video, beside others that are: expected "
+                f"item {number} is {shown(str(item))[:100]!r}, which is not a video, beside others that are: expected "
                 "videos alone (folders of frames, JSON Lines with video, or arrays)"
             )
     names, objects, clips = Names(), 0, list[Clip]()

@@ -122,7 +122,7 @@ def _needle(value: Any, where: str) -> Needle:
     text, answer = value["needle"], value.get("real_needle", value["needle"])
     if answer.strip() not in text:
         raise AttnscopeError(
-            f"{where}: real_needle {shortly(answer)} is no part of the needle; expected the part that answers"
+            f"{where}: real_needle {shortly(answer)} is not a part of the needle; expected the part that answers"
         )
     asked = f"\nBased on the content of the text, Question: {value.get('question')}\nAnswer:"
     return Needle(text.strip(), value.get("prompt", asked), answer.strip())

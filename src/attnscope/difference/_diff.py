@@ -135,8 +135,8 @@ def _opened(given: Scan) -> xr.Dataset:
     if isinstance(given, xr.Dataset):
         if "signature" not in given.attrs or not {"text", "layer", "head"} <= set(given.dims):
             raise AttnscopeError(
-                f"found a Dataset over {', '.join(map(str, given.dims)) or 'nothing'} that is no scan; expected what "
-                "attnscope.scan returns"
+                f"found a Dataset over {', '.join(map(str, given.dims)) or 'nothing'} that is not a scan; expected "
+                "what attnscope.scan returns"
             )
         return given
     folder = Path(given)

@@ -58,7 +58,7 @@ def bleu_without_heads(
     Raises
     ------
     AttnscopeError
-        If the model is no encoder-decoder, a head does not exist, or the ablation is another.
+        If the model is not an encoder-decoder, a head does not exist, or the ablation is another.
     """
     if inquiry.kind != "translation":
         raise AttnscopeError(

@@ -61,7 +61,7 @@ class Inquiry:
 
     @property
     def model(self) -> PreTrainedModel:
-        """The model."""
+        """The model itself, without its tokenizer."""
         return self.loaded.model
 
     @cached_property

@@ -30,7 +30,7 @@ class Sides:
 
     @property
     def tokens(self) -> int:
-        """Of both."""
+        """How many tokens both sides have together."""
         return self.source + self.target
 
     @property

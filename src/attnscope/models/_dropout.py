@@ -39,5 +39,5 @@ class Dropout(nn.Module):
         return states * stays * (_LEVELS / (_LEVELS - dropped))
 
     def extra_repr(self) -> str:
-        """The rate."""
+        """How `print` shows the module: by its rate."""
         return f"rate={self.rate}"

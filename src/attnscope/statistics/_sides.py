@@ -57,7 +57,7 @@ def read_sides(
         return Chats(given, field=field, template=chat_template), None
     if chat_template is not None:
         raise AttnscopeError(
-            "a chat template is given, and the texts are no chats: leave it out, or say so with chat (--chat)"
+            "a chat template is given, and the texts are not chats: leave it out, or say so with chat (--chat)"
         )
     if by is not None and paired:
         raise AttnscopeError("texts with targets are not held apart by a field: leave out by (--by)")
@@ -89,7 +89,7 @@ def grouping_for(groups: Groups | None, corpus: Texts | Chats) -> Grouping | Non
     is_chat = isinstance(corpus, Chats)
     if groups == "roles" and not is_chat:
         raise AttnscopeError(
-            "roles are those of a chat, and the texts are no chats: give chats (JSON Lines with messages), or other "
+            "roles are those of a chat, and the texts are not chats: give chats (JSON Lines with messages), or other "
             "groups"
         )
     if groups is None:

@@ -154,7 +154,7 @@ class OwnedFolder:
         if self._mirror is not None:
             self._mirror.look()
         if place.is_symlink() or (place.exists() and not place.is_dir()):
-            raise AttnscopeError(f"{place} is no folder: remove it, or choose another folder with --out")
+            raise AttnscopeError(f"{place} is not a folder: remove it, or choose another folder with --out")
         content = read_manifest(manifest) if manifest.is_file() else None
         others: list[str] = []
         if content is None:

@@ -78,14 +78,14 @@ def translate(
     Raises
     ------
     AttnscopeError
-        If the model is no encoder-decoder, the file cannot be read, or as `translate_lines`.
+        If the model is not an encoder-decoder, the file cannot be read, or as `translate_lines`.
 
     Examples
     --------
     >>> import attnscope
     >>> attnscope.translate("bundled", ["a cat"])
     Traceback (most recent call last):
-    attnscope.errors.AttnscopeError: EncoderForMaskedLM is no encoder-decoder: ...
+    attnscope.errors.AttnscopeError: EncoderForMaskedLM is not an encoder-decoder: ...
     """
     lines = lines_of_text(texts, "the text")
     loaded = load_model(
@@ -98,7 +98,7 @@ def translate(
     )
     if not loaded.model.config.is_encoder_decoder:
         raise AttnscopeError(
-            f"{type(loaded.model).__name__} is no encoder-decoder: "
+            f"{type(loaded.model).__name__} is not an encoder-decoder: "
             "give a translation model, such as `attnscope train` makes"
         )
     return translate_lines(loaded.model, loaded.tokenizer, lines, **options)

@@ -131,7 +131,7 @@ class Rotary(Positions):
         return np.cos(offset[..., None] * self._rates).mean(-1)
 
     def table(self, space: Space) -> None:
-        """No table."""
+        """Nothing: positions come in by the rotation alone."""
 
     def projections(
         self, look: Look, space: Space, head_width: int, rng: np.random.Generator

@@ -88,7 +88,7 @@ def test_files_are_read_and_written(tmp_path):
 @pytest.mark.parametrize("line", ["1", "1-", "a-b", "1-2-3", "0-1", "1--2"])
 def test_what_is_no_link_is_refused_with_its_line(tmp_path, line):
     (tmp_path / "gold").write_text(f"1-1\n{line}\n")
-    with pytest.raises(AttnscopeError, match=r"line 2: '.*' is no link; expected such as 1-2"):
+    with pytest.raises(AttnscopeError, match=r"line 2: '.*' is not a link; expected such as 1-2"):
         read_gold(tmp_path / "gold")
 
 

@@ -206,7 +206,7 @@ def test_mistakes_are_said(tokenizer):
     with pytest.raises(AttnscopeError, match="words 'letters' is not known"):
         run(bart, words="letters")
     bart.config.is_encoder_decoder = False
-    with pytest.raises(AttnscopeError, match="is no encoder-decoder"):
+    with pytest.raises(AttnscopeError, match="is not an encoder-decoder"):
         run(bart)
 
 

@@ -57,7 +57,7 @@ class Record:
 
     @property
     def site(self) -> Site:
-        """Which call."""
+        """The attention call that the layer makes."""
         return self.block.site
 
 

@@ -21,7 +21,7 @@ HEADS = Section(
         "Where each head looks, how much of that its positions explain, and whether two readings of its"
         " scores and one of its weights find the same offset. The two are of one trace, the scores "
         "summed along offsets: its peak (cross-correlation) and the phases of its transform "
-        "(cross-spectrum). They are no second source; the weights are."
+        "(cross-spectrum). They are not a second source; the weights are."
     ),
 )
 

@@ -56,7 +56,7 @@ class Layer:
 
     @property
     def heads(self) -> int:
-        """Query heads."""
+        """How many query heads the layer has."""
         return self.band_sums[0].shape[0]
 
     def matrices(

@@ -70,7 +70,7 @@ class Subject:
 
     @property
     def windows(self) -> list[Window | Sequence[int]]:
-        """The texts."""
+        """The windows that the study has read."""
         return self.study.windows
 
     @property

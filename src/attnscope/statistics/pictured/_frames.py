@@ -89,9 +89,7 @@ class Frames:
         key = OF_VIDEOS if OF_VIDEOS in given else PIXELS
         pixels = pixels_of(given, key)
         if pixels is None or (images and key == PIXELS):
-            return self._not_known(
-                "what the processor gives are no frames by themselves, in rows and columns"
-            )
+            return self._not_known("what the processor gives are not single frames, in rows and columns")
         tokens = [token for video in pieces for token in video]
         before = self.model.decoder_inputs(given)["inputs_embeds"][0, tokens].double()
         moved = torch.stack(

@@ -132,7 +132,7 @@ class Tiles:
         """As many tokens in a row of the image as its shape says, if each changes with the pixels of its place."""
         pixels = pixels_of(given)
         if pixels is None:
-            return self._not_known("what the processor gives are no pixels in rows and columns")
+            return self._not_known("what the processor gives are not pixels in rows and columns")
         count, each = len(pixels), sum(map(len, pieces)) / len(pixels)
         if count == len(pieces):
             parts = [(image, 0, tokens) for image, tokens in enumerate(pieces, start=1)]

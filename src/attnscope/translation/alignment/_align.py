@@ -98,15 +98,15 @@ def align(
     Raises
     ------
     AttnscopeError
-        If line counts differ, the model is no encoder-decoder, a choice does not exist, the folder cannot be used, or a
-        part of it is damaged.
+        If line counts differ, the model is not an encoder-decoder, a choice does not exist, the folder cannot be used,
+        or a part of it is damaged.
 
     Examples
     --------
     >>> import attnscope
     >>> attnscope.align("bundled", ["a cat"], ["a cat"])
     Traceback (most recent call last):
-    attnscope.errors.AttnscopeError: EncoderForMaskedLM is no encoder-decoder: ...
+    attnscope.errors.AttnscopeError: EncoderForMaskedLM is not an encoder-decoder: ...
     """
     part = way_in(align, locals())
     check_whole(0, layer=layer, head=head, shown=shown)

@@ -66,7 +66,7 @@ def forced_alignment(
     Raises
     ------
     AttnscopeError
-        If line counts differ, the model is no encoder-decoder, its attention cannot be captured, it cannot take a
+        If line counts differ, the model is not an encoder-decoder, its attention cannot be captured, it cannot take a
         sentence as long, a layer or head does not exist, or the tokenizer is not a fast one.
 
     Examples
@@ -135,8 +135,8 @@ class Forcing:
             raise AttnscopeError(f"words {words!r} is not known: choose space or piece")
         if not model.config.is_encoder_decoder:
             raise AttnscopeError(
-                f"{type(model).__name__} is no encoder-decoder: alignments are read off the attention of a decoder to "
-                "an encoder"
+                f"{type(model).__name__} is not an encoder-decoder: alignments are read off the attention of a decoder "
+                "to an encoder"
             )
         if not getattr(tokenizer, "is_fast", False):
             raise AttnscopeError(

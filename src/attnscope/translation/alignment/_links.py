@@ -236,7 +236,7 @@ def read_gold(path: Path | str, first: int = 1) -> Gold:
             match = _LINK.fullmatch(part) if len(part) <= _LONGEST_LINK else None
             if match is None or min(int(match[1]), int(match[3])) < first:
                 raise AttnscopeError(
-                    f"{shown(path)}, line {number}: {part!r} is no link; expected such as {first}-{first + 1}, "
+                    f"{shown(path)}, line {number}: {part!r} is not a link; expected such as {first}-{first + 1}, "
                     f"or {first}p{first + 1} for a possible one, words counted from {first} (--gold-first)"
                 )
             link = int(match[1]) - first, int(match[3]) - first
