@@ -1,4 +1,4 @@
-"""Other weights with the same output: identities I9 and I9b of mechanism I.2."""
+"""Other weights with the same output (docs/mathematics.md, Are weights an explanation?)."""
 
 import numpy as np
 import pytest

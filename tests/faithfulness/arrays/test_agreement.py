@@ -10,7 +10,7 @@ from attnscope.faithfulness.arrays import rank_agreement
 
 
 def test_weights_of_a_linear_model_agree_with_its_gradient():
-    """y = sum of a_j w . x_j with a fixed: the gradient at x_j is a_j w, so that ranks agree in full (I.2)."""
+    """y = sum of a_j w . x_j with a fixed: the gradient at x_j is a_j w, so that ranks agree in full."""
     rng = np.random.default_rng(0)
     weights, read = rng.dirichlet(np.ones(9), 4), rng.normal(size=5)
     gradient = np.linalg.norm(weights[:, :, None] * read, axis=-1)

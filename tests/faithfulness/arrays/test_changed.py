@@ -1,4 +1,4 @@
-"""Weights mixed up, made equal, erased: identities I18, I19 and I21 of mechanism I.2."""
+"""Weights mixed up, made equal, erased (docs/mathematics.md, Are weights an explanation?)."""
 
 import numpy as np
 import pytest

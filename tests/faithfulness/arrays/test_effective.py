@@ -1,4 +1,4 @@
-"""Effective attention and what the output determines: identities I10 to I10d of mechanism I.2."""
+"""Effective attention and what the output determines (docs/mathematics.md, What weights miss)."""
 
 import itertools
 

@@ -1,4 +1,4 @@
-"""Norms of what tokens give, through a head and through a block: identities I13 to I15 of mechanism I.2."""
+"""Norms of what tokens give, through a head and through a block (docs/mathematics.md, What weights miss)."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Weights through all layers: identities I11, I12 and I16 of mechanism I.2."""
+"""Weights through all layers (docs/mathematics.md, What weights miss)."""
 
 import networkx as nx
 import numpy as np
@@ -63,7 +63,7 @@ def test_i16_of_a_linear_read_out_gradient_times_attention_sums_to_the_value():
     (gradient,) = torch.autograd.grad(value, weights)
     assert float((weights * gradient).sum().detach()) == pytest.approx(float(value.detach()))  # no b_O here
     each, gradient = weights.detach().numpy(), gradient.numpy()
-    for place in [(0, 0, 1, 2), (0, 1, 4, 0)]:  # I16b: by finite differences
+    for place in [(0, 0, 1, 2), (0, 1, 4, 0)]:  # by finite differences
         moved = each.copy()
         moved[place] += 1e-4
         change = linear_read_out(torch.from_numpy(moved), values, read) - linear_read_out(
