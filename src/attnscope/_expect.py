@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from attnscope._arguments import typed
 from attnscope._significant import significant
 from attnscope.checks import check_kind, check_whole
 from attnscope.errors import AttnscopeError
@@ -200,6 +201,7 @@ class Expectation:
         )
 
 
+@typed
 def expect(run: str | Path | xr.Dataset, *, layer: int, head: int) -> Expectation:
     """Expect something of a head, in a test suite; the 95% interval decides, not the mean.
 

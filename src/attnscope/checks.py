@@ -11,6 +11,8 @@ from attnscope.errors import AttnscopeError
 
 SEEDS = 2**32  # as many as every generator of random numbers takes
 THREADS = 512  # far more crash the process
+BEAMS = 1_000  # far more do not fit into memory
+STEPS = DRAWS = 10_000  # of a path, a search or a test: far more never end
 FORMATS = ("svg", "pdf", "png")  # of figures
 
 
@@ -32,7 +34,7 @@ def check_whole(least: int, most: int | None = None, **given: Any) -> None:
     for name, value in given.items():
         if value is None:
             continue
-        whole = _is_a(numbers.Integral, value)
+        whole = is_a(numbers.Integral, value)
         if not whole or value < least or (most is not None and value > most):
             upper = f"from {least} to {most}" if most is not None else f"of {least} or more"
             raise AttnscopeError(f"{_called(name)} is {shortly(value)}; expected a whole number {upper}")
@@ -69,7 +71,7 @@ def check_real(least: float, most: float | None = None, **given: Any) -> None:
     for name, value in given.items():
         if value is None:
             continue
-        real = _is_a(numbers.Real, value) and math.isfinite(value)
+        real = is_a(numbers.Real, value) and math.isfinite(value)
         if not real or value < least or (most is not None and value > most):
             upper = f"from {least:g} to {most:g}" if most is not None else f"of {least:g} or more"
             raise AttnscopeError(f"{_called(name)} is {shortly(value)}; expected a number {upper}")
@@ -87,9 +89,15 @@ def check_kind(expected: str, *kinds: type, **given: Any) -> None:
     """
     for name, value in given.items():
         if value is not None and not isinstance(value, kinds):
-            kind = type(value).__name__
-            said = f"{shortly(value)} ({kind})" if isinstance(value, str | int | float) else f"of type {kind}"
-            raise AttnscopeError(f"{name} is {said}; expected {expected}")
+            raise unexpected(expected, value, name)
+
+
+def unexpected(expected: str, value: object, name: str) -> AttnscopeError:
+    """The error for a value that is not what was expected."""
+    kind = type(value).__name__
+    plain = isinstance(value, str | int | float | list | tuple | dict)
+    said = f"{shortly(value)} ({kind})" if plain else f"of type {kind}"
+    return AttnscopeError(f"{name} is {said}; expected {expected}")
 
 
 def check_formats(formats: Sequence[str]) -> tuple[str, ...]:
@@ -106,7 +114,14 @@ def check_formats(formats: Sequence[str]) -> tuple[str, ...]:
     return tuple(formats)
 
 
-def _is_a(kind: type, value: Any) -> bool:
+def is_a(kind: type, value: Any) -> bool:
+    """Whether a value is of a kind; True and False are no numbers.
+
+    Examples
+    --------
+    >>> is_a(int, 1), is_a(int, True)
+    (True, False)
+    """
     return isinstance(value, kind) and not isinstance(value, bool)
 
 

@@ -10,7 +10,9 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, cast
 
+import numpy as np
 import torch
+from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from attnscope._caller import own_random_numbers
@@ -120,7 +122,7 @@ def load_model(
         return source
     given = MODEL if source is None else source
     source = cast("str | Path | PreTrainedModel", inner_model(given))
-    check_kind("a model of transformers, a folder, or a hub id", str, Path, PreTrainedModel, model=source)
+    _refuse_other_kinds(source)
     source = MODEL if isinstance(source, str) and source == "bundled" else source
     if dtype is not None and dtype not in (*DTYPES, *INTEGERS):
         raise AttnscopeError(f"dtype {dtype!r} is not known: choose one of {', '.join((*DTYPES, *INTEGERS))}")
@@ -142,11 +144,29 @@ def load_model(
         if dtype in INTEGERS:
             identity |= {"weights": quantised(model, dtype)}
     if need_tokenizer:
+        if not callable(tokenizer):
+            check_kind("a tokenizer, a folder or a hub id", str, Path, tokenizer=tokenizer)
         _refuse_what_reads_no_text(model)
         given_one = getattr(given, "tokenizer", None) if tokenizer is None else tokenizer
         tokenizer = _tokenizer(given_one, model, repository, trust_remote_code=trust_remote_code)
         refuse_slow(tokenizer, name)
     return LoadedModel(model, tokenizer if need_tokenizer else None, name, identity)
+
+
+def _refuse_other_kinds(model: object) -> None:
+    """Refuse what is not a model, and say what measures it where something does."""
+    if isinstance(model, nn.Module) and not isinstance(model, PreTrainedModel):
+        raise AttnscopeError(
+            f"{type(model).__name__} is not a model of transformers: attnscope.watch measures what any other module "
+            "computes"
+        )
+    entries = cast("list[Any] | tuple[Any, ...]", model) if isinstance(model, list | tuple) else [model]
+    if any(isinstance(entry, Tensor | np.ndarray) for entry in entries):
+        raise AttnscopeError(
+            "the model is arrays; expected a model of transformers, a folder, or a hub id. Attention weights are "
+            "measured by attnscope.measure_weights"
+        )
+    check_kind("a model of transformers, a folder, or a hub id", str, Path, PreTrainedModel, model=model)
 
 
 def _tokenizer(

@@ -9,7 +9,8 @@ from pathlib import Path
 import numpy as np
 import xarray as xr
 
-from attnscope.checks import THREADS, check_whole
+from attnscope._arguments import typed
+from attnscope.checks import BEAMS, THREADS, check_whole
 from attnscope.comparison._curves import learning_curves, training_effort
 from attnscope.comparison._outputs import SystemOutput, SystemOutputs
 from attnscope.comparison._systems import System, read_systems
@@ -26,6 +27,7 @@ _NODES = ("scores", "curves", "alignment")
 _BUCKETS = 6  # of length, about as many as a curve needs
 
 
+@typed
 def compare(
     systems: Sequence[str | Path] | Mapping[str, str | Path | TrainConfig] | None = None,
     texts: Lines | None = None,
@@ -110,7 +112,8 @@ def compare(
     ...
     attnscope.errors.AttnscopeError: there is no system to compare: give YAML files of settings, or trained folders
     """
-    check_whole(1, beams=beams, line=line, join=join)
+    check_whole(1, line=line, join=join)
+    check_whole(1, BEAMS, beams=beams)
     check_whole(1, THREADS, threads=threads)
     out = Path(out)
     asked = read_systems(systems, out)

@@ -33,6 +33,7 @@ _RGB = 3
 _PROCESSED = "pixel_values"
 _TO_8_BITS = 65535 / 255
 _HALF = 2  # bytes
+_NEAR = 1e-2  # sums of weights of 8 bits of precision
 _WIDE = {"I": "whole ones of 32 bits", "F": "floats"}  # modes of Pillow's that it cuts off at 255
 
 
@@ -203,6 +204,11 @@ def _in_array(given: Tensor | np.ndarray) -> Sequence[_Item]:
         array = np.asarray(several)
     if array.dtype == np.uint8 and array.shape[-1] == _RGB:
         return list(array)
+    if array.dtype.kind == "f" and np.allclose(array.sum(-1), 1, atol=_NEAR):
+        raise AttnscopeError(
+            f"rows of the array of shape {tuple(given.shape)} add up to 1, as those of attention weights: "
+            "attnscope.measure_weights measures them"
+        )
     if array.dtype.kind == "f" and array.shape[1] in _CHANNELS:
         import torch
 

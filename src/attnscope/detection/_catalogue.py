@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from attnscope._arguments import typed
 from attnscope.detection._role import ANY, LOOKS_BACK, Role
 from attnscope.detection._seen import DELIMITERS, FIRST
 from attnscope.errors import AttnscopeError
@@ -129,6 +130,7 @@ ROLES: dict[str, Role] = {
 }
 
 
+@typed
 def choose_roles(names: Sequence[str] | str | None) -> tuple[str, ...]:
     """Validate the names of roles; None means all, one string holds names with commas between.
 

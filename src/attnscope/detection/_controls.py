@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from attnscope._arguments import typed
 from attnscope._caller import own_random_numbers
 from attnscope.capture import quiet
 from attnscope.checks import shortly
@@ -27,6 +28,7 @@ CONTROLS = {
 }
 
 
+@typed
 def choose_controls(names: Sequence[str] | str | None) -> tuple[str, ...]:
     """Validate the names of controls; None means all, ``"none"`` none.
 
@@ -48,6 +50,7 @@ def choose_controls(names: Sequence[str] | str | None) -> tuple[str, ...]:
     return tuple(name for name in CONTROLS if name in asked)
 
 
+@typed
 @contextmanager
 def control(model: PreTrainedModel, name: str, seed: int) -> Generator[None]:
     """Within, a model has weights that know nothing; afterwards it has its own again, untouched.

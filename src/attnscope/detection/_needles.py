@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import regex
 import torch
 
+from attnscope._arguments import typed
 from attnscope.capture import device_of, quiet
 from attnscope.checks import shortly
 from attnscope.corpus import Window
@@ -62,6 +63,7 @@ class Answered:
     said: tuple[int, ...]
 
 
+@typed
 def needles_of(given: Needles | None) -> list[Needle]:
     r"""Needles from a file of JSON Lines or from objects, with the names of fields that the paper's code has.
 
@@ -249,6 +251,7 @@ def _said(loaded: LoadedModel, prompt: Sequence[int], most: int) -> list[int]:
     return said
 
 
+@typed
 def retrieval_share(scores: Mapping[str, Sequence[float]], threshold: float = 0.1) -> float:
     """Share of heads whose mean score is above a threshold, as the paper's table gives it.
 

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 import xarray as xr
 
+from attnscope._arguments import typed
 from attnscope.attention import Need, measure, output_of, weights_at
 from attnscope.capture import (
     LoadedModel,
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 PATTERNS = ("previous_token_head", "duplicate_token_head", "induction_head")
 
 
+@typed
 @borrowing
 @torch.no_grad()
 def pattern_scores(

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import xarray as xr
 
+from attnscope._arguments import typed
 from attnscope.capture import LoadedModel, borrowing, load_model, signature_of
 from attnscope.checks import check_seed, check_whole
 from attnscope.corpus import Sources, Window, texts_of, windows_of
@@ -36,6 +37,7 @@ _LONGEST, _TEXTS = 512, 32
 _PART, _OWN = "roles", "model"
 
 
+@typed
 @keeping_elsewhere
 @borrowing
 def roles(
@@ -164,6 +166,7 @@ def roles(
         return load_roles(run)
 
 
+@typed
 def load_roles(run: RunFolder) -> xr.Dataset:
     """What `roles` returned, from the folder of a finished run.
 

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
+from attnscope._arguments import typed
 from attnscope._documents import units_of
 from attnscope.detection._catalogue import ROLES
 from attnscope.detection._measured import EQUAL
@@ -129,6 +130,7 @@ def _with_interval(
     return interval(scores, draws / draws.sum(1, keepdims=True))
 
 
+@typed
 def counts_of(roles: xr.Dataset) -> list[RoleCount]:
     """How many heads have each role, beside its nulls.
 
@@ -177,6 +179,7 @@ def _reaching(scores: np.ndarray, threshold: float | None) -> int | None:
     return None if threshold is None else int((scores >= threshold).sum())
 
 
+@typed
 def headline(roles: xr.Dataset) -> list[str]:
     """How many heads have each role, in sentences, beside as many with weights that know nothing."""
     said: list[str] = []
@@ -197,6 +200,7 @@ def headline(roles: xr.Dataset) -> list[str]:
     return [*said, *(f"no {name}: {reason}." for name, reason in skipped_of(roles).items())]
 
 
+@typed
 def skipped_of(roles: xr.Dataset) -> dict[str, str]:
     """Roles that were not looked for, and why."""
     return json.loads(str(roles.attrs.get("skipped", "{}")))

@@ -10,6 +10,7 @@ import xarray as xr
 from jaxtyping import Float
 from scipy import stats
 
+from attnscope._arguments import typed
 from attnscope._documents import LEAST, mean_by_document
 from attnscope.checks import check_kind, check_real
 from attnscope.difference._changes import LEVEL
@@ -20,6 +21,7 @@ _GRID = ("layer", "head")
 _UNLIKE = 1.1  # how many times longer windows may be in the mean before it is said
 
 
+@typed
 def contrasts(results: xr.Dataset, *, level: float = LEVEL) -> xr.Dataset:
     r"""Hold the texts of each value against all others, head by head.
 

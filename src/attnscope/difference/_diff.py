@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, get_args
 import numpy as np
 import xarray as xr
 
+from attnscope._arguments import typed
 from attnscope._documents import called_in, units_of
 from attnscope.checks import check_kind, check_real, check_seed
 from attnscope.difference._changes import LEAST, LEVEL, changes_by_document
@@ -30,6 +31,7 @@ _READERS = {
 _SETTINGS = ("window", "stride", "limit", "band")  # which windows, and which offsets
 
 
+@typed
 @keeping_elsewhere
 def diff(
     before: Scan,

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 import xarray as xr
 
+from attnscope._arguments import typed
 from attnscope.capture import borrowed, layer_coordinates
 from attnscope.faithfulness._runs import Direction, encoded_pairs
 from attnscope.faithfulness.passes import HeadGradients, answers_difference, stacked_passes
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from attnscope.faithfulness.passes import EncodedPairs, Pair
 
 
+@typed
 def attribution_patch(
     loaded: LoadedModel,
     pairs: Iterable[Pair],

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import xarray as xr
 
+from attnscope._arguments import typed
 from attnscope.errors import AttnscopeError
 from attnscope.faithfulness._given import Given
 from attnscope.faithfulness.contributions import contribution_profiles
@@ -31,6 +32,7 @@ _FEW = 8  # windows that tell whether weights can be trusted: each costs several
 _ENOUGH = 8  # full windows: of fewer, position and text are hardly told apart
 
 
+@typed
 def where_heads_look(loaded: LoadedModel, windows: list[Window], *, band: int = 10) -> xr.Dataset:
     """Kind, peak and mean statistics of every head, as `attnscope.scan` finds them on these windows.
 
@@ -51,6 +53,7 @@ def where_heads_look(loaded: LoadedModel, windows: list[Window], *, band: int = 
     return beside if top is None else beside.merge(top, combine_attrs="override")
 
 
+@typed
 def why_heads_look(
     loaded: LoadedModel, windows: list[Window], *, band: int = 10, seed: int = 0
 ) -> tuple[xr.Dataset | None, str]:
@@ -89,6 +92,7 @@ def why_heads_look(
     return verdict[[name for name in _WHY if name in verdict]], ""
 
 
+@typed
 def trust_in_weights(
     loaded: LoadedModel, windows: list[Window], *, band: int = 10
 ) -> tuple[xr.Dataset | None, str]:

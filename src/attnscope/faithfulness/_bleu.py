@@ -10,6 +10,7 @@ import torch
 import xarray as xr
 from torch import Tensor
 
+from attnscope._arguments import typed
 from attnscope.attention import output_of
 from attnscope.capture import borrowed, watching
 from attnscope.errors import AttnscopeError
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 WHOLE = "all heads"
 
 
+@typed
 def bleu_without_heads(
     inquiry: Inquiry,
     texts: Sequence[str],

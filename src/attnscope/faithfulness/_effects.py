@@ -10,6 +10,7 @@ import torch
 import xarray as xr
 from torch import Tensor
 
+from attnscope._arguments import typed
 from attnscope.capture import layer_coordinates
 from attnscope.faithfulness.passes import (
     HeadGradients,
@@ -48,6 +49,7 @@ _WORDS = {
 }
 
 
+@typed
 def effects(
     inquiry: Inquiry,
     ablations: Sequence[Ablation],

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import xarray as xr
 
+from attnscope._arguments import typed
 from attnscope._documents import units_of
 from attnscope.checks import check_whole, shortly
 from attnscope.errors import AttnscopeError
@@ -86,6 +87,7 @@ def check_rule(rule: Forbidden, windows: Sequence[Window]) -> None:
     )
 
 
+@typed
 def without_forbidden(
     inquiry: Inquiry,
     rule: Forbidden,

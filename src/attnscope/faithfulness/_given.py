@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from attnscope._arguments import typed
 from attnscope.capture import decoder_start, load_model
 from attnscope.checks import check_whole
 from attnscope.corpus import EncodedTexts, LinePairs, Window, texts_and_targets, window_name, windows_of
@@ -62,6 +63,7 @@ class Given:
         ]
 
 
+@typed
 def given_texts(
     model: Model | Given = None,
     texts: Sources = None,

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from attnscope._arguments import typed
 from attnscope.capture import LoadedModel, Site, decoder_start, padding_difference, verify
 from attnscope.corpus import Corpus, EncodedTexts, LinePairs, Texts, Window, window_name, windows_of
 from attnscope.errors import AttnscopeError
@@ -193,6 +194,7 @@ def check_read(loaded: LoadedModel, inputs: dict[str, torch.Tensor]) -> None:
         )
 
 
+@typed
 def inquiry(
     loaded: LoadedModel,
     corpus: Texts,

@@ -8,6 +8,7 @@ import numpy as np
 import xarray as xr
 from jaxtyping import Float
 
+from attnscope._arguments import typed
 from attnscope._documents import LEAST
 
 LEVEL = 0.95
@@ -27,6 +28,7 @@ def document_draws(documents: Sequence[str], draws: int, seed: int) -> Float[np.
     return counts[:, which].astype(np.float64)
 
 
+@typed
 def with_intervals(
     effects: xr.Dataset, names: Sequence[str], documents: Sequence[str], *, draws: int = 1000, seed: int = 0
 ) -> xr.Dataset:

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import xarray as xr
 
+from attnscope._arguments import typed
 from attnscope.bundled import MODEL
 from attnscope.capture import LoadedModel, borrowing, load_model, refuse_senses, signature_of
-from attnscope.checks import check_seed, check_whole
+from attnscope.checks import STEPS, check_seed, check_whole
 from attnscope.corpus import Sources, texts_and_targets
 from attnscope.errors import AttnscopeError
 from attnscope.faithfulness._forbidden import check_rule, rule_of, said_rule
@@ -35,6 +36,7 @@ DEFAULT_TEXTS = 100
 LONGEST = 512  # tokens of a window where none is asked for: every head of every window is a pass
 
 
+@typed
 @keeping_elsewhere
 @borrowing
 def intervene(
@@ -154,7 +156,7 @@ def intervene(
     """
     part, chosen = way_in(intervene, locals(), share=0.9), _checked(ablations)
     check_whole(1, limit=limit, window=window, batch_size=batch_size, variants=variants, band=band)
-    check_whole(0, steps=steps)
+    check_whole(0, STEPS, steps=steps)
     check_seed(seed)
     inner = model.model if isinstance(model, LoadedModel) else MODEL if model is None else model
     refuse_senses("intervene", inner, texts, field=field, revision=revision)

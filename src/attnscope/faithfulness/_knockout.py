@@ -12,6 +12,7 @@ import xarray as xr
 from jaxtyping import Bool
 from torch import Tensor
 
+from attnscope._arguments import typed
 from attnscope.attention import attend_in_full
 from attnscope.capture import layer_coordinates
 from attnscope.errors import AttnscopeError
@@ -63,6 +64,7 @@ class Forbidden:
         return forbidden
 
 
+@typed
 def knock_out(
     inquiry: Inquiry,
     rule: Forbidden,

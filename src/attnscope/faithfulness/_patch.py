@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, TypeVar
 
 import xarray as xr
 
+from attnscope._arguments import typed
 from attnscope.bundled import MODEL, PAIRS
 from attnscope.capture import LoadedModel, borrowing, load_model, signature_of
-from attnscope.checks import check_seed, check_whole, shortly
+from attnscope.checks import STEPS, check_seed, check_whole, shortly
 from attnscope.errors import AttnscopeError
 from attnscope.faithfulness._patch_job import PatchJob
 from attnscope.faithfulness._patched import estimators_agreement, patched_of
@@ -33,6 +34,7 @@ Name = TypeVar("Name", bound=str)
 _RECEIVER = re.compile(r"(\d{1,6})\.(\d{1,6})")
 
 
+@typed
 @keeping_elsewhere
 @borrowing
 def patch(
@@ -131,7 +133,7 @@ def patch(
     chosen: What = _among("what", what, WHATS)
     course: Direction = _among("direction", towards, DIRECTIONS)
     check_whole(1, batch_size=batch_size, variants=variants)
-    check_whole(0, steps=steps)
+    check_whole(0, STEPS, steps=steps)
     check_seed(seed)
     given = _pairs(pairs, model, answer, wrong)
     loaded = load_model(
@@ -193,6 +195,7 @@ def _measure(
         first = place.stop
 
 
+@typed
 def load_patching(run: RunFolder) -> xr.DataTree:
     """The tree that `patch` returned, from the folder of a finished run.
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from attnscope._arguments import typed
 from attnscope.faithfulness._patched import LEAST
 from attnscope.faithfulness._runs import ends_of
 from attnscope.faithfulness._verdict import Effect
@@ -65,6 +66,7 @@ class PatchedPlace:
         return what if self.position is None else f"{what} at {self.position}"
 
 
+@typed
 def patched_places(tree: xr.DataTree) -> list[PatchedPlace]:
     """One row for each place that was patched, those with the largest effect first.
 
@@ -115,6 +117,7 @@ def patched_places(tree: xr.DataTree) -> list[PatchedPlace]:
     return sorted(rows, key=lambda place: -abs(place.effect.mean))
 
 
+@typed
 def patch_headline(tree: xr.DataTree) -> list[str]:
     """What patching comes to, in sentences that say how sure they are.
 
@@ -160,6 +163,7 @@ def patch_headline(tree: xr.DataTree) -> list[str]:
     return [*sentences, *_estimates_said(tree)]
 
 
+@typed
 def what_is_done(tree: xr.DataTree) -> str:
     """What was put where, in one sentence."""
     pairs = tree["pairs"].to_dataset()
@@ -177,6 +181,7 @@ def what_is_done(tree: xr.DataTree) -> str:
     return f"Patched: {said}{where}, of the {source} run into the {other} one."
 
 
+@typed
 def said_share(share: Effect) -> str:
     """How far a patched run went, with its interval.
 
@@ -213,6 +218,7 @@ def _pairs(count: int) -> str:
     return f"{count} pair{'s' * (count != 1)}"
 
 
+@typed
 def estimator_names(names: Sequence[str]) -> list[str]:
     """What estimators are called.
 

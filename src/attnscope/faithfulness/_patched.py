@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import xarray as xr
 
+from attnscope._arguments import typed
 from attnscope.faithfulness._runs import ends_of
 from attnscope.faithfulness._summary import order_agreement, unit_draws
 from attnscope.faithfulness.arrays import by_document
@@ -13,6 +14,7 @@ from attnscope.faithfulness.passes import position_labels
 LEAST = 6  # pairs from which there are intervals
 
 
+@typed
 def patched_of(pairs: xr.Dataset, *, seed: int = 0) -> xr.Dataset:
     """Mean effect of each patched place, with its interval over pairs.
 

@@ -10,6 +10,7 @@ import torch
 import xarray as xr
 from torch import Tensor
 
+from attnscope._arguments import typed
 from attnscope.errors import AttnscopeError
 from attnscope.faithfulness._runs import (
     Direction,
@@ -31,6 +32,7 @@ What = Literal["heads", "residual"]
 WHATS: tuple[What, ...] = ("heads", "residual")
 
 
+@typed
 def activation_patch(
     loaded: LoadedModel,
     pairs: Iterable[Pair],

@@ -9,6 +9,7 @@ import numpy as np
 import xarray as xr
 from torch import Tensor
 
+from attnscope._arguments import typed
 from attnscope.errors import AttnscopeError
 from attnscope.faithfulness._runs import (
     Direction,
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from attnscope.faithfulness.passes import EncodedPairs, Pair
 
 
+@typed
 def path_patch(
     loaded: LoadedModel,
     pairs: Iterable[Pair],

@@ -10,6 +10,7 @@ import torch
 import xarray as xr
 from torch import Tensor
 
+from attnscope._arguments import typed
 from attnscope._documents import units_of
 from attnscope.errors import AttnscopeError
 from attnscope.faithfulness._effects import most_variants
@@ -24,6 +25,7 @@ SEARCH_SHARE = 0.25  # passes of a search, by default, as a share of layers time
 _REMOVED = 0.1  # share of the heads that one set of a search takes out
 
 
+@typed
 def changes_by_sets(
     inquiry: Inquiry,
     sets: Sequence[np.ndarray],
@@ -75,6 +77,7 @@ def changes_by_sets(
     return np.concatenate(changes)
 
 
+@typed
 def search_heads(
     inquiry: Inquiry,
     *,
@@ -126,6 +129,7 @@ def search_heads(
     )
 
 
+@typed
 def removal_curves(
     inquiry: Inquiry,
     orders: Mapping[str, tuple[np.ndarray, np.ndarray]],

@@ -10,6 +10,7 @@ import torch
 import xarray as xr
 from torch import Tensor
 
+from attnscope._arguments import typed
 from attnscope._documents import units_of
 from attnscope.capture import layer_coordinates
 from attnscope.faithfulness._calls import values_of, weights_of
@@ -35,6 +36,7 @@ _WORDS = {
 _SCORES = ("shuffled_loss", "shuffled_kl", "random_kl")
 
 
+@typed
 def shuffled_weights(
     inquiry: Inquiry, *, texts: int = 8, seed: int = 0, tell: Callable[[int], None] = lambda _: None
 ) -> xr.Dataset:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import xarray as xr
 
+from attnscope._arguments import typed
 from attnscope.errors import AttnscopeError
 from attnscope.store import RunFolder, is_finished
 from attnscope.tasks import by_task, pending
@@ -67,6 +68,7 @@ def kept_tree(
     return xr.DataTree(xr.Dataset(attrs=pending(task, folder, signature))) if tree is None else tree
 
 
+@typed
 def load_intervention(run: RunFolder) -> xr.DataTree:
     """The tree that `intervene` returned, from the folder of a finished run.
 
@@ -93,6 +95,7 @@ def stored_tree(run: RunFolder, measured: dict[str, xr.Dataset]) -> xr.DataTree:
     return tree
 
 
+@typed
 def skipped_of(tree: xr.DataTree) -> dict[str, str]:
     """What could not be found out, and why.
 

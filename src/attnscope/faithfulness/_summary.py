@@ -8,12 +8,14 @@ import numpy as np
 import xarray as xr
 from scipy import stats
 
+from attnscope._arguments import typed
 from attnscope._documents import units_of
 from attnscope.faithfulness.arrays import by_document
 
 _PERMUTATIONS = 2000
 
 
+@typed
 def heads_of(effects: xr.Dataset, *, seed: int = 0) -> xr.Dataset:
     """Mean effect of each head, with its interval over documents.
 
@@ -70,6 +72,7 @@ def heads_of(effects: xr.Dataset, *, seed: int = 0) -> xr.Dataset:
     return heads
 
 
+@typed
 def agreement_of(effects: xr.Dataset, *, seed: int = 0) -> xr.Dataset:
     """How well each estimate puts the heads in the order of their measured effects.
 

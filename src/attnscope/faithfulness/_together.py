@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import xarray as xr
 
+from attnscope._arguments import typed
 from attnscope._documents import units_of
 from attnscope.errors import AttnscopeError
 from attnscope.faithfulness._sets import changes_by_sets
@@ -56,6 +57,7 @@ def checked_sets(together: Sequence[Heads], cells: Heads) -> list[list[tuple[int
     return sets
 
 
+@typed
 def taken_together(
     inquiry: Inquiry,
     sets: Sequence[Heads],

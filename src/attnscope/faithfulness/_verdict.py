@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from attnscope._arguments import typed
 from attnscope.faithfulness._forbidden import HARDLY
 
 if TYPE_CHECKING:
@@ -100,6 +101,7 @@ class HeadVerdict:
         return max((abs(effect.mean) for effect in self.effects.values()), default=0.0)
 
 
+@typed
 def verdicts(tree: xr.DataTree) -> list[HeadVerdict]:
     """One verdict for each head, those with the largest effect first.
 
@@ -155,6 +157,7 @@ def verdicts(tree: xr.DataTree) -> list[HeadVerdict]:
     return sorted(rows, key=lambda row: -row.largest)
 
 
+@typed
 def headline(tree: xr.DataTree) -> list[str]:
     """What the verdicts come to, in sentences that say how sure they are.
 
@@ -234,6 +237,7 @@ def _counted(rows: Sequence[HeadVerdict], name: str) -> str:
     return f"{name} {sum(mean > 0 for mean in shown)} and {sum(mean < 0 for mean in shown)}"
 
 
+@typed
 def said_effect(effect: Effect) -> str:
     """A change with its interval.
 

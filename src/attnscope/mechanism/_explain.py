@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import xarray as xr
 
+from attnscope._arguments import typed
 from attnscope.bundled import MODEL
 from attnscope.capture import (
     borrowing,
@@ -18,7 +19,7 @@ from attnscope.capture import (
     refuse_senses,
     signature_of,
 )
-from attnscope.checks import check_seed, check_whole
+from attnscope.checks import check_kind, check_seed, check_whole
 from attnscope.corpus import Sources, texts_and_targets
 from attnscope.errors import AttnscopeError
 from attnscope.mechanism._analysis import Analysis
@@ -41,6 +42,7 @@ _CROSSED = (
 )
 
 
+@typed
 @keeping_elsewhere
 @borrowing
 def explain(
@@ -141,6 +143,8 @@ def explain(
     True
     """
     part = way_in(explain, locals(), share=READING)
+    for analysis in more:
+        check_kind("analyses (mechanism.Analysis)", Analysis, more=analysis)
     refuse_senses("explain", MODEL if model is None else model, texts, field=field, revision=revision)
     corpus, target = texts_and_targets(texts, targets, field=field, by_line=by_line)
     check_whole(

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 import xarray as xr
 
+from attnscope._arguments import typed
 from attnscope.mechanism.arrays import append_one
 from attnscope.mechanism.evidence import Evidence, Layer
 from attnscope.store import stacked
@@ -34,6 +35,7 @@ def over_heads(evidence: Evidence, analyse: OneHead) -> xr.Dataset:
     )
 
 
+@typed
 def inputs_of(layer: Layer, head: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Mean X over texts and a column of ones; W_Q and W_K with their biases below."""
     return append_one(layer.moments.position_mean), *layer.matrices(head, affine=True)

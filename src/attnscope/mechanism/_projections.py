@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from attnscope._arguments import typed
 from attnscope.capture import borrowed
 from attnscope.mechanism._study import study
 from attnscope.mechanism.evidence import Projections, model_inputs, token_ids
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 _TOKENS = 32  # enough to tell which matrix gave which queries
 
 
+@typed
 def projections(
     model: Model = None, texts: Sources = None, *, tokenizer: Tokenizer = None
 ) -> dict[Site, Projections]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 import xarray as xr
 
+from attnscope._arguments import typed
 from attnscope.errors import AttnscopeError
 from attnscope.mechanism._verdict import READINGS
 
@@ -64,6 +65,7 @@ class HeadVerdict:
     kernel_share: float | None = None
 
 
+@typed
 def rank_heads(tree: xr.DataTree) -> list[HeadVerdict]:
     """What was found out about each head, the clearest case first.
 
@@ -165,6 +167,7 @@ def _with_kernel(row: HeadVerdict, kernel: _Grid | None) -> HeadVerdict:
     )
 
 
+@typed
 def best_heads(
     tree: xr.DataTree, *, layer: int | None = None, head: int | None = None, count: int | None = 4
 ) -> list[tuple[int, int]]:

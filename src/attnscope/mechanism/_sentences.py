@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
+from attnscope._arguments import typed
 from attnscope.mechanism._ranking import HeadVerdict, rank_heads
 from attnscope.mechanism._verdict import ERROR, READINGS
 from attnscope.statistics import numbering_note
@@ -18,6 +19,7 @@ _HALF = 0.5  # share of the change, below which most of it was not foretold
 _BY_ACCIDENT = 0.05  # probability from which as many agreements are called no more than accident
 
 
+@typed
 def summary(rows: Sequence[HeadVerdict]) -> list[str]:
     """What the verdicts come to, each count with what chance would give, in sentences.
 
@@ -95,6 +97,7 @@ def _or_more(count: int, chances: list[float]) -> float:
     return float(spread[count:].sum())
 
 
+@typed
 def foretold(tree: xr.DataTree) -> str:
     """In how many heads the position scheme alone foretells the offset, and how many chance would give, in a sentence.
 
@@ -126,6 +129,7 @@ def foretold(tree: xr.DataTree) -> str:
     return f"{said} So many come by chance in {likely:.0%} of cases, so this may be accident."
 
 
+@typed
 def cause(tree: xr.DataTree) -> str:
     """Whether heads change as the cross-spectrum says when its waves leave the position table, in a sentence.
 
@@ -162,6 +166,7 @@ foretells to R² = 0.90 (0.85 to 0.93 over 8 texts; with the heads exchanged −
     return said
 
 
+@typed
 def layer_numbers(tree: xr.DataTree) -> str:
     """Say which of the model's layers the numbers are, where only some attend; else nothing.
 
@@ -181,6 +186,7 @@ def layer_numbers(tree: xr.DataTree) -> str:
     )
 
 
+@typed
 def skipped_by_reason(tree: xr.DataTree) -> list[tuple[str, str]]:
     """Name the analyses that are not defined for a model, those of one reason together, and the reason.
 
@@ -205,6 +211,7 @@ def skipped_by_reason(tree: xr.DataTree) -> list[tuple[str, str]]:
     return [(", ".join(together), reason) for reason, together in names.items()]
 
 
+@typed
 def mask_note(tree: xr.DataTree) -> str:
     """Where peaks are looked for, if a mask keeps heads from some offsets; empty where it does not.
 

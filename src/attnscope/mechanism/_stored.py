@@ -8,6 +8,7 @@ from typing import Any
 
 import xarray as xr
 
+from attnscope._arguments import typed
 from attnscope.errors import AttnscopeError
 from attnscope.store import RunFolder
 
@@ -61,6 +62,7 @@ class StoredAnalyses:
             self.run.finish(also=list(others))
 
 
+@typed
 def load_explanation(run: RunFolder) -> xr.DataTree:
     """The tree that `explain` returned, from the folder of a finished run.
 

@@ -15,6 +15,7 @@ from jaxtyping import Float
 from threadpoolctl import threadpool_limits
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from attnscope._arguments import typed
 from attnscope.capture import LoadedModel, borrowed, decoder_start, load_model
 from attnscope.corpus import EncodedTexts, TargetTokenizer, shifted, texts_and_targets, windows_of
 from attnscope.errors import AttnscopeError
@@ -205,6 +206,7 @@ class Study:
 Model = str | Path | PreTrainedModel | LoadedModel | Study | None
 
 
+@typed
 def study(
     model: Model = None,
     texts: Sources = None,
@@ -310,6 +312,7 @@ def table_of_model(model: Model, part: str | None = None) -> Float[np.ndarray, "
     return position_table(model, part).rows
 
 
+@typed
 @contextmanager
 def studied(study: Study, analysis: Analysis) -> Generator[Study]:
     """A study that admits an analysis, its model borrowed meanwhile.

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import xarray as xr
 
+from attnscope._arguments import typed
 from attnscope.checks import check_kind
 from attnscope.errors import AttnscopeError
 from attnscope.results._headline import headline_of, notes_of
@@ -106,6 +107,7 @@ class Description:
     unread: str
 
 
+@typed
 def describe(path: str | Path, *, verify: bool = False) -> Description:
     """Say what a run is and what its folder holds.
 
@@ -164,6 +166,7 @@ def _described(folder: Path, verify: bool) -> Description:
     )
 
 
+@typed
 def settings_of(signature: Signature) -> list[tuple[str, str]]:
     """A signature in long form: a name and a value for each thing that results depend on.
 

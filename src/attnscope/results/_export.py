@@ -14,6 +14,7 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 import xarray as xr
 
+from attnscope._arguments import typed
 from attnscope.checks import check_kind
 from attnscope.errors import AttnscopeError
 from attnscope.progress import Progress, Tell, tell_nobody
@@ -31,6 +32,7 @@ _SAFE = "Nothing is left there; the run is as it was. Free some room, or choose 
 _TABLES: dict[str, Callable[[Path, Told], TableFile]] = {"parquet": ParquetFile, "csv": CsvFile}
 
 
+@typed
 def export(
     path: str | Path,
     to: Format,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from attnscope._arguments import typed
 from attnscope.checks import check_kind
 from attnscope.errors import AttnscopeError
 from attnscope.results._run_list import known_run
@@ -42,6 +43,7 @@ class Merged:
     complete: bool
 
 
+@typed
 def merge(path: str | Path) -> Merged:
     """Put together what the tasks of a run have measured, as the last of them to finish does.
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import xarray as xr
 
+from attnscope._arguments import typed
 from attnscope.checks import check_kind
 from attnscope.errors import AttnscopeError
 from attnscope.results._run_list import Run, is_complete
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 _OF_TEXTS = {"scan", "generate", "roles", "explain", "intervene", "patch", "diff"}
 
 
+@typed
 def open_run(path: str | Path, *, part: str | None = None) -> xr.Dataset | xr.DataTree | Aligned:
     """Open the results of a finished run, as the command's function returned them.
 

@@ -11,6 +11,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from attnscope._arguments import typed
 from attnscope.checks import check_kind
 from attnscope.errors import AttnscopeError
 from attnscope.store import (
@@ -105,6 +106,7 @@ class Run:
         return f"{begun}, {measured}" if measured else begun
 
 
+@typed
 def runs(*folders: str | Path) -> list[Run]:
     """The runs that lie in folders: each folder itself, and those one level below.
 
@@ -148,6 +150,7 @@ def runs(*folders: str | Path) -> list[Run]:
     return sorted(listed.values(), key=lambda run: run.when, reverse=True)
 
 
+@typed
 def run_at(folder: Path) -> Run | None:
     """The run of that folder; None where it holds none.
 

@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 import torch
 
+from attnscope._arguments import typed
 from attnscope.attention import call_of_weights
 from attnscope.capture import Site
 from attnscope.checks import check_kind, check_whole
 from attnscope.errors import AttnscopeError
+from attnscope.statistics._asked import BAND
 from attnscope.statistics._catalogue import choose
 from attnscope.statistics._collected import MeasuredPass, collected
 from attnscope.statistics._pass import Marks, measure_call
@@ -28,6 +30,7 @@ _FOUR, _FIVE = 4, 5  # batch, head, query, key; a layer before them
 _ROUNDING = {torch.float64: 1e-6, torch.float32: 1e-3, torch.float16: 1e-2, torch.bfloat16: 5e-2}
 
 
+@typed
 @torch.no_grad()
 def measure_weights(
     weights: Weights | Sequence[Weights],
@@ -37,7 +40,7 @@ def measure_weights(
     lengths: Sequence[int] | None = None,
     special: Sequence[Sequence[bool]] | None = None,
     causal: bool | None = None,
-    band: int = 10,
+    band: int = BAND,
 ) -> xr.Dataset:
     """Measure attention weights that one has already, as `attnscope.scan` measures a model's.
 
@@ -79,11 +82,11 @@ def measure_weights(
     ([[[1.0, 1.0]]], 'causal')
     """
     names = choose(statistics)
-    check_whole(1, band=band)
     check_kind("True, False or None", bool, causal=causal)
     layers = _layers(weights)
     texts = layers[0].shape[0]
     longest = max(max(layer.shape[2:]) for layer in layers)
+    check_whole(1, max(BAND, longest - 1), band=band)
     lengths = _lengths(lengths, tokens, texts, longest)
     marked = _special(special, lengths)
     run = MeasuredPass()

@@ -11,6 +11,7 @@ import torch
 import xarray as xr
 from torch import Tensor
 
+from attnscope._arguments import typed
 from attnscope.attention import AttentionCall, attend_in_full, output_of
 from attnscope.capture import (
     LoadedModel,
@@ -52,6 +53,7 @@ if TYPE_CHECKING:
 LIMIT = 1 << 30  # bytes of the weights asked for
 
 
+@typed
 def weights(
     model: str | Path | PreTrainedModel | LoadedModel | None = None,
     texts: Sources = None,

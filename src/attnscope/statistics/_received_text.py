@@ -9,6 +9,7 @@ import torch
 import xarray as xr
 from torch import Tensor
 
+from attnscope._arguments import typed
 from attnscope.attention import AttentionCall, Need, measure, output_of
 from attnscope.attention import received as received_by
 from attnscope.capture import (
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from attnscope.corpus import Sources
 
 
+@typed
 @torch.no_grad()
 def received(
     model: str | Path | PreTrainedModel | LoadedModel | None = None,

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 import xarray as xr
 
+from attnscope._arguments import typed
 from attnscope.bundled import MODEL
 from attnscope.capture import (
     Loading,
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from attnscope.capture import Bridge, Envoy, Sense
 
 
+@typed
 @keeping_elsewhere
 @borrowing
 def scan(

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 from transformers import GenerationMixin, PreTrainedModel
 
+from attnscope._arguments import typed
 from attnscope.capture import TOLERANCE, PassObserver, calls_inside, check_finite
 from attnscope.checks import check_kind, check_whole
 from attnscope.errors import AttnscopeError
@@ -17,6 +18,8 @@ from attnscope.statistics._catalogue import EQUAL, choose
 from attnscope.statistics._collected import MeasuredPass, collected
 from attnscope.statistics._pass import Marks, measure_call
 from attnscope.statistics.generation import GenerationCall, Written, generation_dataset
+
+_WIDEST = 1_000_000  # tokens of a band: no text is longer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Sequence
@@ -127,6 +130,7 @@ class Seen:
         self._now = MeasuredPass()
 
 
+@typed
 @contextmanager
 def watch(
     module: nn.Module,
@@ -190,7 +194,7 @@ def watch(
     ({'text': 4, 'layer': 3, 'head': 2, 'offset': 5}, 'layers.0.self_attn')
     """
     check_kind("a torch.nn.Module", nn.Module, module=module)
-    check_whole(1, band=band)
+    check_whole(1, _WIDEST, band=band)
     seen = Seen(module, choose(statistics), band)
     observer = PassObserver(seen._see, seen._done, seen._lost)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
     with calls_inside(module, observer) as calls, _generating(module, calls, spans, seen._written.extend):  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]

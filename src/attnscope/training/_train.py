@@ -8,6 +8,7 @@ from typing import Any
 
 import xarray as xr
 
+from attnscope._arguments import typed
 from attnscope._caller import own_random_numbers, own_threads
 from attnscope.capture import usable_device
 from attnscope.checks import check_kind
@@ -20,6 +21,7 @@ from attnscope.training._results import training_results
 from attnscope.training.config import TrainConfig, read_config, refuse_other_models
 
 
+@typed
 @own_random_numbers()
 def train(
     config: TrainConfig | Path | str | None = None,

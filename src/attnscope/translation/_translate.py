@@ -14,16 +14,16 @@ from jaxtyping import Int
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from attnscope._arguments import typed
 from attnscope._caller import own_random_numbers
 from attnscope.capture import borrowing, configured_length, load_model, quiet
-from attnscope.checks import check_real, check_seed, check_whole
+from attnscope.checks import BEAMS, check_real, check_seed, check_whole
 from attnscope.errors import AttnscopeError
 from attnscope.progress import Progress, Tell, tell_nobody
 from attnscope.translation._lines import Lines, lines_of_text
 from attnscope.translation._vocabulary import encode_lines
 
 OVERLONG = ("refuse", "split", "cut")
-_MOST = 1_000  # beams, and translations of a line
 
 
 @dataclass(frozen=True)
@@ -45,6 +45,7 @@ class Translation:
     left_out: int = 0
 
 
+@typed
 @borrowing
 def translate(
     model: str | Path | PreTrainedModel,
@@ -164,7 +165,7 @@ def translate_lines(
     >>> [len(one) for one in translate_lines(model, tokenizer, ["a dog", ""], beams=2, n_best=2)]
     [2, 1]
     """
-    check_whole(1, _MOST, beams=beams, n_best=n_best)
+    check_whole(1, BEAMS, beams=beams, n_best=n_best)
     check_whole(1, batch_tokens=batch_tokens)
     check_real(0.0, 1e3, temperature=temperature)
     check_real(-1e3, 1e3, length_penalty=length_penalty)

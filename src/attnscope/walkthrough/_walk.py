@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from attnscope._arguments import typed
 from attnscope.attention import AttentionCall, Rotation, output_of
 from attnscope.bundled import MODEL
 from attnscope.capture import TOLERANCE, LoadedModel, Site, borrowing, load_model, verify
@@ -32,6 +33,7 @@ _FOLLOWED = "it"  # in that sentence
 _BUNDLED_LAYER = 1  # its heads are soft
 
 
+@typed
 @borrowing
 def walk(
     model: str | Path | PreTrainedModel | LoadedModel | None = None,

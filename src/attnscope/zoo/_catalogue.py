@@ -10,6 +10,7 @@ from typing import overload
 
 import torch
 
+from attnscope._arguments import typed
 from attnscope.checks import check_whole
 from attnscope.errors import AttnscopeError
 from attnscope.zoo import _kinds_composed as composed
@@ -79,6 +80,7 @@ KINDS: dict[str, Kind] = {
 _NAME = re.compile(r"(?P<kind>[a-z-]+?)-(?P<form>encoder-decoder|encoder|decoder)-(?P<number>[1-9][0-9]*)")
 
 
+@typed
 def names(each: int = 2) -> tuple[str, ...]:
     """Name every animal: kind, form and number.
 
@@ -101,6 +103,7 @@ def names(each: int = 2) -> tuple[str, ...]:
     )
 
 
+@typed
 def build(name: str) -> Animal:
     """Build one animal, the same at every call.
 
@@ -197,6 +200,7 @@ class Zoo(Sequence[Animal]):
         return map(build, self.names)
 
 
+@typed
 def zoo(each: int = 2) -> Zoo:
     """All animals, `each` of every kind and form; see `names`.
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import xarray as xr
 
+from attnscope._arguments import typed
 from attnscope.capture import borrowed
 from attnscope.checks import check_whole
 from attnscope.corpus import window_name
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 _FOR_MATCHING = 32  # tokens are enough to find what stands around a layer
 
 
+@typed
 def contribution_profiles(
     model: Model | Given = None,
     texts: Sources = None,

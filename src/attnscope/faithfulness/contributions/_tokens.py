@@ -9,6 +9,7 @@ import numpy as np
 import xarray as xr
 from jaxtyping import Float
 
+from attnscope._arguments import typed
 from attnscope.capture import borrowed
 from attnscope.errors import AttnscopeError
 from attnscope.faithfulness._given import Given, given_texts
@@ -44,6 +45,7 @@ _OF_PREDICTIONS = _OF_GRADIENTS | {"leave_one_out"}
 _THROUGH_LAYERS = {"rollout", "flow", "gradient_attention", "block_norms_rollout"}
 
 
+@typed
 def token_contributions(
     model: Model | Given = None,
     text: Sources = None,

@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from attnscope._arguments import typed
 from attnscope.corpus import shown
 from attnscope.corpus.files import check_characters, decode_utf8, json_objects, lines_of, read_bytes
 from attnscope.errors import AttnscopeError
@@ -42,6 +43,7 @@ class Pair:
     wrong: str
 
 
+@typed
 def read_pairs(*paths: Path, answer: str | None = None, wrong: str | None = None) -> list[Pair]:
     r"""Read pairs from one file of JSON Lines, or from text files whose lines i belong together.
 

@@ -11,7 +11,8 @@ import xarray as xr
 from jaxtyping import Float
 from torch import Tensor
 
-from attnscope.checks import check_real, check_whole
+from attnscope._arguments import typed
+from attnscope.checks import DRAWS, check_real, check_whole
 from attnscope.faithfulness._given import Given, given_texts
 from attnscope.faithfulness.arrays import jensen_shannon, permuted_weights
 from attnscope.faithfulness.arrays import total_variation as distance
@@ -39,6 +40,7 @@ _VARIABLES = {
 }
 
 
+@typed
 def adversarial_test(
     model: Model | Given = None,
     texts: Sources = None,
@@ -101,7 +103,7 @@ def adversarial_test(
     (True, True)
     """
     check_real(0.0, 1.0, bound=bound)
-    check_whole(1, steps=steps, draws=draws)
+    check_whole(1, DRAWS, steps=steps, draws=draws)
     given = given_texts(
         model, texts, targets=targets, tokenizer=tokenizer, window=window, limit=limit, by_line=by_line
     )

@@ -10,6 +10,7 @@ import torch
 import xarray as xr
 from jaxtyping import Float, Int
 
+from attnscope._arguments import typed
 from attnscope.checks import check_whole
 from attnscope.faithfulness._given import Given, given_texts
 from attnscope.faithfulness._left_out import leave_one_out
@@ -39,6 +40,7 @@ _VARIABLES = {
 }
 
 
+@typed
 def agreement_test(
     model: Model | Given = None,
     texts: Sources = None,

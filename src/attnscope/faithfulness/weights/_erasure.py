@@ -9,7 +9,8 @@ import numpy as np
 import xarray as xr
 from jaxtyping import Float
 
-from attnscope.checks import check_real, check_whole
+from attnscope._arguments import typed
+from attnscope.checks import DRAWS, check_real, check_whole
 from attnscope.errors import AttnscopeError
 from attnscope.faithfulness._given import Given, given_texts
 from attnscope.faithfulness.arrays import erased_weights
@@ -30,6 +31,7 @@ _VARIABLES = {
 }
 
 
+@typed
 def erasure_test(
     model: Model | Given = None,
     texts: Sources = None,
@@ -84,7 +86,7 @@ def erasure_test(
     >>> test.flipped.dims, test.order.values.tolist()
     (('text', 'layer', 'head', 'order', 'fraction'), ['attention', 'gradient', 'product', 'random'])
     """
-    check_whole(1, draws=draws)
+    check_whole(1, DRAWS, draws=draws)
     shares = [float(share) for share in fractions]
     for share in shares:
         check_real(0.0, 1.0, fractions=share)

@@ -9,7 +9,8 @@ import numpy as np
 import xarray as xr
 from jaxtyping import Float
 
-from attnscope.checks import check_whole
+from attnscope._arguments import typed
+from attnscope.checks import DRAWS, check_whole
 from attnscope.faithfulness._given import Given, given_texts
 from attnscope.faithfulness.arrays import uniform_weights
 from attnscope.faithfulness.weights._over_heads import Head, Plan, over_heads
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from attnscope.progress import Tell
 
 
+@typed
 def frozen_test(
     model: Model | Given = None,
     texts: Sources = None,
@@ -73,7 +75,7 @@ def frozen_test(
     >>> bool(own < 0.2 < other)  # the first looks at the previous token in every text
     True
     """
-    check_whole(1, draws=draws)
+    check_whole(1, DRAWS, draws=draws)
     given = given_texts(
         model, texts, targets=targets, tokenizer=tokenizer, window=window, limit=limit, by_line=by_line
     )

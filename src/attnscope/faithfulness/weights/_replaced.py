@@ -11,7 +11,8 @@ import xarray as xr
 from jaxtyping import Float
 from torch import Tensor
 
-from attnscope.checks import check_whole
+from attnscope._arguments import typed
+from attnscope.checks import DRAWS, check_whole
 from attnscope.faithfulness._given import Given, given_texts
 from attnscope.faithfulness.arrays import permuted_weights, total_variation, uniform_weights
 from attnscope.faithfulness.weights._over_heads import Head, Plan, over_heads
@@ -36,6 +37,7 @@ EFFECTS = {
 }
 
 
+@typed
 def permutation_test(
     model: Model | Given = None,
     texts: Sources = None,
@@ -98,7 +100,7 @@ def permutation_test(
     >>> test.tvd.dims, bool(test.tvd.sel(layer=0, head=3).item() > 0)
     (('text', 'layer', 'head'), True)
     """
-    check_whole(1, draws=draws)
+    check_whole(1, DRAWS, draws=draws)
     given = given_texts(
         model, texts, targets=targets, tokenizer=tokenizer, window=window, limit=limit, by_line=by_line
     )
@@ -114,6 +116,7 @@ def permutation_test(
     return over_heads(given, plan, lambda _, __: of_head)
 
 
+@typed
 def uniform_test(
     model: Model | Given = None,
     texts: Sources = None,
@@ -161,7 +164,7 @@ def uniform_test(
     >>> bool(test.weights_tvd.sel(layer=0, head=3).item() > 0.1)
     True
     """
-    check_whole(1, draws=draws)
+    check_whole(1, DRAWS, draws=draws)
     given = given_texts(
         model, texts, targets=targets, tokenizer=tokenizer, window=window, limit=limit, by_line=by_line
     )

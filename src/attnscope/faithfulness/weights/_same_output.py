@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import xarray as xr
 
+from attnscope._arguments import typed
 from attnscope.checks import check_whole
 from attnscope.faithfulness._given import Given, given_texts
 from attnscope.faithfulness.arrays import Objective, adversarial_weights, permuted_weights
@@ -31,6 +32,7 @@ _VARIABLES = {
 }
 
 
+@typed
 def same_output_test(
     model: Model | Given = None,
     texts: Sources = None,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from attnscope._arguments import typed
 from attnscope.mechanism._analysis import Analysis, Picture
 from attnscope.mechanism._needs import BIAS
 from attnscope.mechanism._study import few_texts, studied
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from attnscope.mechanism._study import Model, Tokenizer
 
 
+@typed
 def bias_effect(
     model: Model = None,
     texts: Sources = None,

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 import xarray as xr
 
+from attnscope._arguments import typed
 from attnscope.mechanism._analysis import Analysis, Picture, Section
 from attnscope.mechanism._needs import BILINEAR_SCORES
 from attnscope.mechanism._over_heads import inputs_of
@@ -36,6 +37,7 @@ CONTROLLED = Section(
 )
 
 
+@typed
 def shift_controls(
     model: Model = None,
     texts: Sources = None,

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from attnscope._arguments import typed
 from attnscope.mechanism._analysis import Analysis, Picture
 from attnscope.mechanism._needs import BILINEAR_SCORES
 from attnscope.mechanism._over_heads import inputs_of, over_heads
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 _COLUMNS = 20  # leading columns that are kept
 
 
+@typed
 def cross_correlation(
     model: Model = None,
     texts: Sources = None,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from attnscope._arguments import typed
 from attnscope.mechanism._analysis import Analysis, Picture, Section
 from attnscope.mechanism._needs import POSITION_TABLE
 from attnscope.mechanism._study import few_texts, studied
@@ -29,6 +30,7 @@ CHANGED = Section(
 )
 
 
+@typed
 def interventions(
     model: Model = None,
     texts: Sources = None,

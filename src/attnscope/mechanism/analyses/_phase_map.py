@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from attnscope._arguments import typed
 from attnscope.mechanism._analysis import Analysis, Picture
 from attnscope.mechanism._needs import BILINEAR_SCORES
 from attnscope.mechanism._over_heads import inputs_of, over_heads
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from attnscope.mechanism.evidence import Evidence
 
 
+@typed
 def phase_map(
     model: Model = None,
     texts: Sources = None,

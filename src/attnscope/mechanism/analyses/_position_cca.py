@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from attnscope._arguments import typed
 from attnscope.mechanism._analysis import Analysis, Picture
 from attnscope.mechanism._needs import POSITION_TABLE
 from attnscope.mechanism._study import studied, study
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 _FLOAT32 = 1e-7  # relative error of the covariances, whose products are summed in float32
 
 
+@typed
 def position_cca(
     model: Model = None,
     texts: Sources = None,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from attnscope._arguments import typed
 from attnscope.mechanism._analysis import Analysis, Picture, Section
 from attnscope.mechanism._study import few_texts, studied
 from attnscope.mechanism.passes import position_content as of_model
@@ -31,6 +32,7 @@ CONTENT = Section(
 )
 
 
+@typed
 def position_content(
     model: Model = None,
     texts: Sources = None,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from attnscope._arguments import typed
 from attnscope.mechanism._analysis import Analysis, Picture
 from attnscope.mechanism._needs import POSITION_TABLE
 from attnscope.mechanism._study import table_of_model
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from attnscope.mechanism._study import Model
 
 
+@typed
 def position_pca(model: Model = None, *, part: str | None = None, centred: bool = True) -> xr.Dataset:
     """Principal components of a model's position table (docs/mathematics.md, Principal components).
 

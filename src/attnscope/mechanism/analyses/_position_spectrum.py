@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Literal
 
 import xarray as xr
 
+from attnscope._arguments import typed
 from attnscope.mechanism._analysis import Analysis, Picture, Section
 from attnscope.mechanism._needs import POSITION_TABLE
 from attnscope.mechanism._study import table_of_model
@@ -30,6 +31,7 @@ TABLE = Section(
 )
 
 
+@typed
 def position_spectrum(
     model: Model = None,
     *,

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import xarray as xr
 
+from attnscope._arguments import typed
 from attnscope.attention import AttentionCall, attend_in_full
 from attnscope.capture import Site, layer_coordinates, watching
 from attnscope.mechanism._analysis import Analysis, Picture, Section
@@ -36,6 +37,7 @@ REPEATED = Section(
 )
 
 
+@typed
 def repeated_tokens(
     model: Model = None,
     texts: Sources = None,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from attnscope._arguments import typed
 from attnscope.mechanism._analysis import Analysis, Picture, Section
 from attnscope.mechanism._needs import ROTATION
 from attnscope.mechanism._study import few_texts, studied
@@ -27,6 +28,7 @@ SCHEME = Section(
 )
 
 
+@typed
 def rotation_effect(
     model: Model = None,
     texts: Sources = None,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from attnscope._arguments import typed
 from attnscope.mechanism._analysis import Analysis, Picture, Section
 from attnscope.mechanism._needs import ROTATION_OR_BIAS
 from attnscope.mechanism._study import few_texts, studied
@@ -26,6 +27,7 @@ KERNEL = Section(
 )
 
 
+@typed
 def scheme_kernel(
     model: Model = None,
     texts: Sources = None,

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from attnscope._arguments import typed
 from attnscope.mechanism._analysis import Analysis, Picture
 from attnscope.mechanism._needs import BILINEAR_SCORES
 from attnscope.mechanism._study import studied, study
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from attnscope.mechanism.evidence import Evidence, Layer
 
 
+@typed
 def spectra_by_layer(
     model: Model = None,
     texts: Sources = None,

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from attnscope._arguments import typed
 from attnscope.mechanism._analysis import Analysis, Picture
 from attnscope.mechanism._needs import BILINEAR_SCORES, POSITION_TABLE
 from attnscope.mechanism._study import few_texts, studied
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from attnscope.mechanism._study import Model, Study, Tokenizer
 
 
+@typed
 def wave_removal(
     model: Model = None,
     texts: Sources = None,

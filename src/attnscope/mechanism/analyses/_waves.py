@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from attnscope._arguments import typed
 from attnscope.mechanism._analysis import Analysis, Picture, Section
 from attnscope.mechanism._needs import BILINEAR_SCORES
 from attnscope.mechanism._over_heads import over_heads
@@ -28,6 +29,7 @@ WAVES_ALONG_TEXT = Section(
 )
 
 
+@typed
 def query_key_waves(
     model: Model = None,
     texts: Sources = None,

@@ -3,6 +3,7 @@
 import numpy as np
 from jaxtyping import Bool, Float
 
+from attnscope._arguments import typed
 from attnscope.array_checks import finite
 from attnscope.errors import AttnscopeError
 
@@ -12,6 +13,7 @@ Values = np.ndarray | np.generic | float | int | bool
 Labelled = tuple[tuple[str, ...], Values, dict[str, str]]
 
 
+@typed
 def labelled(dims: str, values: Values, long_name: str, units: str = "1") -> Labelled:
     """A variable of a Dataset: dimensions (separated by spaces), values, what it is and its unit.
 
@@ -51,6 +53,7 @@ def choose(name: str, given: str, known: tuple[str, ...]) -> None:
         raise AttnscopeError(f"{name} is {given!r}; expected one of {', '.join(map(repr, known))}")
 
 
+@typed
 def in_band(length: int, band: tuple[int, int] | None, lowest: int = 3) -> Bool[np.ndarray, " frequency"]:
     """Which frequencies of ``0..length // 2`` lie in a band, ends included.
 

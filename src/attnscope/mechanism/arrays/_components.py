@@ -9,6 +9,7 @@ import numpy as np
 import xarray as xr
 from jaxtyping import Float
 
+from attnscope._arguments import typed
 from attnscope.array_checks import agree, finite
 from attnscope.errors import AttnscopeError
 from attnscope.mechanism.arrays._checks import labelled, series
@@ -17,6 +18,7 @@ _CLIPPED = 1e-6  # a correlation may pass 1 by rounding, not by more
 _GOOD = 0.01  # ... and by so much where the covariance itself is rounded
 
 
+@typed
 def principal_components(table: Float[np.ndarray, "position column"], *, centred: bool = True) -> xr.Dataset:
     r"""Singular values of a position table and the share of its variance in the leading ones.
 
@@ -162,6 +164,7 @@ class StateMoments:
         self.texts = total
 
 
+@typed
 def canonical_correlations(
     position_mean: Float[np.ndarray, "position width"],
     covariance: Float[np.ndarray, "state_width state_width"],

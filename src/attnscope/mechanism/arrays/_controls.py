@@ -6,6 +6,7 @@ import numpy as np
 import xarray as xr
 from jaxtyping import Float
 
+from attnscope._arguments import typed
 from attnscope.mechanism.arrays._checks import series
 from attnscope.mechanism.arrays._cross_spectrum import cross_spectrum
 from attnscope.mechanism.arrays._decomposition import reparametrize
@@ -14,6 +15,7 @@ from attnscope.mechanism.arrays._phase_map import phase_map
 from attnscope.mechanism.arrays._rotation import haar
 
 
+@typed
 def shift_controls(
     inputs: Float[np.ndarray, "position width"],
     query_weight: Float[np.ndarray, "query_width r"],

@@ -9,6 +9,7 @@ import numpy as np
 import xarray as xr
 from jaxtyping import Float
 
+from attnscope._arguments import typed
 from attnscope.array_checks import agree, finite
 from attnscope.errors import AttnscopeError
 from attnscope.mechanism.arrays._checks import choose, labelled, series
@@ -20,6 +21,7 @@ MODES: tuple[Mode, ...] = ("paper", "centre_k", "centre_both")
 CLEAR = 4.0  # white-noise standard deviations above which a peak is taken for one
 
 
+@typed
 def cross_correlation(
     query: Float[np.ndarray, "position column"],
     key: Float[np.ndarray, "key_position key_column"],
@@ -185,6 +187,7 @@ def offset_trace(scores: Float[np.ndarray, "query key"]) -> xr.Dataset:
     )
 
 
+@typed
 def profile_agreement(
     weights: Float[np.ndarray, "*head offset"],
     scores: Float[np.ndarray, "*head score_offset"],

@@ -7,6 +7,7 @@ import numpy as np
 import xarray as xr
 from jaxtyping import Float
 
+from attnscope._arguments import typed
 from attnscope.array_checks import agree
 from attnscope.mechanism.arrays._checks import in_band, labelled, series, weighted_median
 from attnscope.mechanism.arrays._common_shift import CommonShift, common_shift, shifts_near
@@ -15,6 +16,7 @@ from attnscope.mechanism.arrays._fourier import transform
 from attnscope.mechanism.arrays._peaks import Offsets
 
 
+@typed
 def cross_spectrum(
     inputs: Float[np.ndarray, "position width"],
     query_weight: Float[np.ndarray, "query_width r"],

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Float, Int
 
+from attnscope._arguments import typed
 from attnscope.array_checks import agree, finite
 
 NEAR = 1e-3  # relative gap below which two singular values define only a joint subspace
@@ -43,6 +44,7 @@ class Decomposition:
     dropped: int
 
 
+@typed
 def reparametrize(
     query_weight: Float[np.ndarray, "width r"], key_weight: Float[np.ndarray, "key_width key_r"]
 ) -> Decomposition:
@@ -126,6 +128,7 @@ def affine(
     return np.vstack([finite("the weight", weight), finite("the bias", bias)])
 
 
+@typed
 def append_one(inputs: Float[np.ndarray, "position width"]) -> Float[np.ndarray, "position affine_width"]:
     """[X, 1]: the inputs that weights from `affine` expect, shape (position, width + 1), float64.
 

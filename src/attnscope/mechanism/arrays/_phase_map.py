@@ -9,6 +9,7 @@ import numpy as np
 import xarray as xr
 from jaxtyping import Bool, Float
 
+from attnscope._arguments import typed
 from attnscope.array_checks import agree
 from attnscope.errors import AttnscopeError
 from attnscope.mechanism.arrays._checks import choose, in_band, labelled, series, weighted_median
@@ -20,6 +21,7 @@ from attnscope.mechanism.arrays._rotation import COMPLETIONS, Completion, Rotati
 _REAL = 1e-8  # |sin angle| below which an eigenvalue is +1 or -1: its vector is real and has no direction
 
 
+@typed
 def phase_map(
     inputs: Float[np.ndarray, "position width"],
     query_weight: Float[np.ndarray, "query_width r"],
@@ -152,6 +154,7 @@ def vector_energy(
     return np.abs(transform(inputs) @ rotation.vectors) ** 2 * rotation.moduli
 
 
+@typed
 def completion_range(
     inputs: Float[np.ndarray, "position width"],
     query_weight: Float[np.ndarray, "query_width r"],

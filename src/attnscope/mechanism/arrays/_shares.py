@@ -8,7 +8,10 @@ import numpy as np
 from jaxtyping import Float
 from scipy.stats import t as student_t
 
+from attnscope._arguments import typed
 
+
+@typed
 def covariance_share(terms: Float[np.ndarray, "*batch term offset"]) -> Float[np.ndarray, "*batch term"]:
     r"""Share of each term in the variance over offsets of the sum of all.
 
@@ -26,6 +29,7 @@ def covariance_share(terms: Float[np.ndarray, "*batch term offset"]) -> Float[np
         return covariance(terms, total) / np.where(variance > 0, variance, np.nan)
 
 
+@typed
 def covariance(own: np.ndarray, other: np.ndarray) -> np.ndarray:
     """Over the last axis, NaN left out of both.
 
@@ -41,6 +45,7 @@ def covariance(own: np.ndarray, other: np.ndarray) -> np.ndarray:
     return np.asarray((own * other).sum(-1) / count[..., 0])
 
 
+@typed
 def without_own(of_means: np.ndarray, own: np.ndarray, texts: int) -> np.ndarray:
     """Mean product over all pairs of different texts, from the product of means and the mean of each text's own.
 
@@ -53,6 +58,7 @@ def without_own(of_means: np.ndarray, own: np.ndarray, texts: int) -> np.ndarray
     return np.asarray((texts * of_means - own) / (texts - 1))
 
 
+@typed
 def jackknife(
     whole: np.ndarray, texts: int, without: Callable[[int, list[int]], np.ndarray]
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -10,6 +10,7 @@ import xarray as xr
 from jaxtyping import Bool, Float
 from scipy import signal
 
+from attnscope._arguments import typed
 from attnscope.errors import AttnscopeError
 from attnscope.mechanism.arrays._checks import choose, labelled, series
 from attnscope.mechanism.arrays._fisher import fisher_g
@@ -19,6 +20,7 @@ QUARTILES = (0.25, 0.75)
 CLEAR = 4.0  # standard deviations by which a peak stands out
 
 
+@typed
 def amplitude_spectrum(
     table: Float[np.ndarray, "position column"],
     *,

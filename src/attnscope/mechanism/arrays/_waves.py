@@ -7,6 +7,7 @@ import numpy as np
 import xarray as xr
 from jaxtyping import Bool, Float, Int
 
+from attnscope._arguments import typed
 from attnscope.array_checks import agree
 from attnscope.errors import AttnscopeError
 from attnscope.mechanism.arrays._checks import Labelled, labelled, series
@@ -17,6 +18,7 @@ from attnscope.mechanism.arrays._fourier import largest_mean, largest_quantile, 
 _QUARTER = np.pi / 6  # how far from 90 degrees apart the phases of a pair may be
 
 
+@typed
 def query_key_waves(
     inputs: Float[np.ndarray, "position width"],
     query_weight: Float[np.ndarray, "query_width r"],
@@ -159,6 +161,7 @@ def _of_side(
     }
 
 
+@typed
 def maximum_spectrum(columns: Float[np.ndarray, "position column"]) -> xr.Dataset:
     """Strongest amplitude at each frequency over many columns: all heads' q, all heads' k, or X itself.
 

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 import xarray as xr
 
+from attnscope._arguments import typed
 from attnscope._caller import own_random_numbers
 from attnscope.capture import TOLERANCE, LoadedModel, borrowing, device_of, load_model, quiet, signature_of
 from attnscope.checks import check_real, check_seed, check_whole
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 CACHES = ("dynamic", "static", "none")
 
 
+@typed
 @keeping_elsewhere
 @borrowing
 def generate(

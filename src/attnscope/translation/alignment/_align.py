@@ -8,6 +8,7 @@ from typing import Any
 
 from transformers import PreTrainedModel
 
+from attnscope._arguments import typed
 from attnscope.capture import borrowing, load_model
 from attnscope.checks import check_real, check_whole
 from attnscope.errors import AttnscopeError
@@ -21,6 +22,7 @@ from attnscope.translation.alignment._links import Gold, read_gold
 from attnscope.translation.alignment._work import Work
 
 
+@typed
 @keeping_elsewhere
 @borrowing
 def align(

@@ -13,6 +13,7 @@ import xarray as xr
 from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
 
+from attnscope._arguments import typed
 from attnscope.checks import check_kind, check_seed, check_whole, shortly
 from attnscope.errors import AttnscopeError
 from attnscope.progress import Progress, Tell, tell_nobody
@@ -24,6 +25,7 @@ _MOST_RESAMPLES = 1_000_000
 _TOKENIZER_OF = {"ja": "ja-mecab", "zh": "zh"}
 
 
+@typed
 def score(
     hypotheses: Lines | Sequence[Lines] | Mapping[str, Lines],
     targets: Lines | Sequence[Lines],

@@ -1,0 +1,116 @@
+"""Public functions refuse arguments of wrong types by name, before anything is done."""
+
+import inspect
+
+import numpy as np
+import pytest
+
+import attnscope
+from attnscope import AttnscopeError, detection, faithfulness, mechanism, results, zoo
+from attnscope._arguments import typed
+from attnscope.mechanism import arrays
+
+PACKAGES = (attnscope, mechanism, arrays, faithfulness, detection, results, zoo)
+PUBLIC = {
+    f"{package.__name__}.{name}": getattr(package, name)
+    for package in PACKAGES
+    for name in package.__all__
+    if inspect.isfunction(getattr(package, name)) and inspect.signature(getattr(package, name)).parameters
+}
+VERBS = [name for name in attnscope.__all__ if f"attnscope.{name}" in PUBLIC]
+WRONG = b"neither a number nor a string"
+PLAIN = ("int", "float", "bool", "str", "Path", "Sequence[str", "Sequence[int", "Sequence[tuple")
+
+
+def test_every_public_function_checks():
+    assert len(PUBLIC) > 100
+    unchecked = {
+        name
+        for name, function in PUBLIC.items()
+        if not inspect.getsource(inspect.unwrap(function)).startswith("@typed\n")
+    }
+    assert not unchecked
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_a_verb_names_each_argument_of_a_wrong_type(verb):
+    function = PUBLIC[f"attnscope.{verb}"]
+    parameters = inspect.signature(function).parameters
+    plain = [
+        name
+        for name, parameter in parameters.items()
+        if any(part.strip().startswith(PLAIN) for part in parameter.annotation.split("|"))
+        and parameter.kind not in {parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL}
+        and name != "model"  # `load_model` refuses it, with more words
+        and "Lines" not in parameter.annotation
+    ]
+    assert plain or verb == "runs"
+    before = {  # what must be given
+        name: xr_or_text(parameter)
+        for name, parameter in parameters.items()
+        if parameter.default is parameter.empty and parameter.kind is not parameter.VAR_KEYWORD
+    }
+    for name in plain:
+        with pytest.raises(AttnscopeError, match=rf"^{name} is of type bytes; expected "):
+            function(**(before | {name: WRONG}))
+
+
+def xr_or_text(parameter):
+    """Something that the signature takes."""
+    takes_text = any(part in parameter.annotation for part in ("str", "Path"))
+    if "int" in parameter.annotation and not takes_text:
+        return 0
+    return "nowhere" if takes_text else object()
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        (lambda: attnscope.walk(layer="0"), "layer is '0' (str); expected a whole number or None"),
+        (lambda: attnscope.walk(head=2.5), "head is 2.5 (float); expected a whole number"),
+        (lambda: attnscope.walk(head=True), "head is True (bool); expected a whole number"),
+        (
+            lambda: attnscope.scan(show=["3.6"]),
+            "show is ['3.6'] (list); expected a list of entries that are two whole numbers or None",
+        ),
+        (
+            lambda: attnscope.scan(statistics=["entropy", 3]),
+            "statistics is ['entropy', 3] (list); expected a list of strings or a string or None",
+        ),
+        (
+            lambda: attnscope.diff(object(), object(), statistics="entropy"),
+            "statistics is 'entropy' (str); expected a list of strings or None",
+        ),
+        (lambda: attnscope.intervene(curves=2.5), "curves is 2.5 (float); expected True or False"),
+        (
+            lambda: mechanism.cross_spectrum(band=(3, 10, 12)),
+            "band is (3, 10, 12) (tuple); expected two whole numbers or None",
+        ),
+        (
+            lambda: attnscope.runs(["a"], "b"),
+            "folders is (['a'], 'b') (tuple); expected a list of strings or paths",
+        ),
+        (lambda: attnscope.explain(more=["a"]), "more is 'a' (str); expected analyses (mechanism.Analysis)"),
+        (
+            lambda: attnscope.scan(tokenizer=3),
+            "tokenizer is 3 (int); expected a tokenizer, a folder or a hub id",
+        ),
+    ],
+)
+def test_what_is_said(call, said, no_types):
+    with pytest.raises(AttnscopeError) as error:
+        call()
+    assert str(error.value) == said
+
+
+def test_what_users_give_in_their_place_is_taken():
+    @typed
+    def told(
+        count: "int | None" = None, share: "float" = 1.0, band: "tuple[int, int] | None" = None
+    ) -> tuple:
+        return count, share, band
+
+    assert told(np.int64(3), 1, [3, 10]) == (3, 1, [3, 10])
+    assert told(share=np.float32(0.5), band=np.array([3, 10]))[1] == 0.5
+    with pytest.raises(TypeError, match="unexpected keyword argument 'bands'"):
+        told(bands=3)
