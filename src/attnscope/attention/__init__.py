@@ -4,9 +4,10 @@ from attnscope.attention._at_offsets import weights_at_offsets
 from attnscope.attention._bins import bin_ranges, far_starts, segments
 from attnscope.attention._blocks import BLOCK, Blocks, block_size, block_weights
 from attnscope.attention._by_head import compiled_tiles
-from attnscope.attention._call import AttentionCall, Extent, Need, RowMeasures, extent_of
+from attnscope.attention._call import AttentionCall, Need, RowMeasures
 from attnscope.attention._finite import magnitude
 from attnscope.attention._fused import can_fuse, fused_attention, fused_passes, plan_passes
+from attnscope.attention._masks import Extent, extent_of
 from attnscope.attention._measure import Engine, attend_in_full, choose_engine, measure, output_of
 from attnscope.attention._of_weights import call_of_weights, with_mass
 from attnscope.attention._received import last_of, received
