@@ -10,6 +10,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from attnscope.attention._masks import Extent, extent_of
+from attnscope.attention._row_mask import RowMask
 from attnscope.errors import AttnscopeError
 
 
@@ -112,6 +113,8 @@ class AttentionCall:
         def of(pairs: Tensor | None) -> Tensor | None:
             if pairs is None:
                 return None
+            if isinstance(pairs, RowMask) and pairs.is_known:
+                return pairs.taken(queries)
             texts = torch.arange(len(pairs), device=pairs.device)[:, None]
             return pairs[texts, :, queries].transpose(1, 2)
 
@@ -146,6 +149,8 @@ class AttentionCall:
         def of(pairs: Tensor | None) -> Tensor | None:
             if pairs is None:
                 return None
+            if isinstance(pairs, RowMask) and pairs.is_known:
+                return pairs.taken(queries.flatten(0, 1))
             texts = (
                 torch.arange(batch, device=pairs.device)
                 if len(pairs) > 1

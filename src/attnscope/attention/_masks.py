@@ -8,6 +8,8 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
+from attnscope.attention._row_mask import RowMask
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -41,6 +43,10 @@ def extent_of(mask: Bool[Tensor, "batch head query key"]) -> Extent:
     >>> start.tolist(), stop.tolist(), contiguous
     ([[1, 0]], [[3, 0]], True)
     """
+    if isinstance(mask, RowMask):
+        mask = mask.settled()
+        if isinstance(mask, RowMask):
+            return Extent(mask.start, mask.stop, is_contiguous=True)
     batch, heads, queries, keys = mask.shape
     return extent_by_rows(lambda rows: mask[:, :, rows], queries, batch * heads * keys)
 
@@ -71,6 +77,24 @@ def extent_by_rows(
     start, stop = (torch.cat(bounds, 1) for bounds in ([part[side] for part in parts] for side in (0, 1)))
     # asked once, not of each part: on CUDA each answer would be waited for
     return Extent(start, stop, bool(torch.stack([part[2] for part in parts]).all()))
+
+
+def transposed(mask: Bool[Tensor, "batch head query key"]) -> Bool[Tensor, "batch head key query"]:
+    """Which queries may look at each key; known by its rows, too, where these have no gaps.
+
+    Examples
+    --------
+    >>> transposed(RowMask(torch.tensor([[0, 0, 1]]), torch.tensor([[1, 2, 3]]), 3)).stop.tolist()
+    [[2, 3, 3]]
+    """
+    if not isinstance(mask, RowMask) or not mask.is_known:
+        return mask.mT
+    start, stop, keys = mask.start[:, None, None], mask.stop[:, None, None], mask.shape[-1]
+    index = torch.arange(keys, device=start.device)[:, None]
+    extent = extent_by_rows(
+        lambda some: (index[some] >= start) & (index[some] < stop), keys, start.shape[0] * start.shape[-1]
+    )
+    return RowMask(extent.start, extent.stop, start.shape[-1]) if extent.is_contiguous else mask.mT
 
 
 def _bounds(mask: Tensor) -> tuple[Tensor, Tensor, Tensor]:
