@@ -2,13 +2,16 @@
 
     python benchmarks/long.py ../shared/models/stories260K-llama ../shared/data/wikitext-2/train.txt
     python benchmarks/long.py random TEXT --lengths 2048 8192 32768 --rows 128
+    python benchmarks/long.py sliding TEXT --lengths 4096 8192 --ways plain scan
+    python benchmarks/long.py random TEXT --lengths 4096 8192 --ways plain scan --padded
 
-One window of each length, each way in a process of its own, of two threads: `plain`, the model's pass with PyTorch's
-fused attention; `scan`, with the default statistics of all queries; `rows`, of some; `eager`, with
-``output_attentions=True``, the whole-matrix way, until it needs more memory than `--most` MiB. Positions beyond those
-that the model was trained on are rescaled (linear scaling of the rotary angles): its numbers there are those of a model
-that was not made for such lengths; its times and its memory are as of any. Memory is the highest above the loaded
-model, which has read a short window before.
+`random` is a Llama of 4 layers, `sliding` a Mistral of the same sizes that looks back 1,024 tokens. One window of each
+length, or two with `--padded`, the second of half the length and padded; each way in a process of its own, of two
+threads: `plain`, the model's pass with PyTorch's fused attention; `scan`, with the default statistics of all queries;
+`rows`, of some; `eager`, with ``output_attentions=True``, the whole-matrix way, until it needs more memory than
+`--most` MiB. Positions beyond those that the model was trained on are rescaled (linear scaling of the rotary angles):
+its numbers there are those of a model that was not made for such lengths; its times and its memory are as of any.
+Memory is the highest above the loaded model, which has read a short window before.
 """
 
 from __future__ import annotations
@@ -20,12 +23,13 @@ import resource
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, LlamaConfig
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, LlamaConfig, MistralConfig
 
 from attnscope.bundled import MODEL
 from attnscope.capture import forward, watching
@@ -34,13 +38,14 @@ from attnscope.statistics import DEFAULT, Reading, StatisticsObserver
 from attnscope.statistics._row_draws import RowSample
 
 WAYS = ("plain", "scan", "rows", "eager")
+RANDOM = {"random": LlamaConfig, "sliding": partial(MistralConfig, sliding_window=1024)}
 WARM = 64  # tokens that load what is loaded once
 
 
 def model_of(name: str, length: int, attention: str):
-    if name == "random":
+    if name in RANDOM:
         torch.manual_seed(0)
-        config = LlamaConfig(
+        config = RANDOM[name](
             vocab_size=4096,
             hidden_size=256,
             intermediate_size=688,
@@ -60,7 +65,7 @@ def model_of(name: str, length: int, attention: str):
 
 
 def window_of(name: str, text: Path, length: int):
-    tokenizer = AutoTokenizer.from_pretrained(MODEL if name == "random" else name)
+    tokenizer = AutoTokenizer.from_pretrained(MODEL if name in RANDOM else name)
     cut = next(iter(cut_windows(Corpus.from_sources([text]), tokenizer, length=length, limit=1)))
     if len(cut) < length:
         sys.exit(f"{text} has {len(cut)} tokens in one document, and {length} are wanted")
@@ -69,15 +74,16 @@ def window_of(name: str, text: Path, length: int):
 
 def run(model, batch, way: str, rows: int) -> None:
     length = batch.input_ids.shape[1]
+    given = {"input_ids": batch.input_ids, "attention_mask": batch.attention_mask}
     if way == "eager":
-        model(input_ids=batch.input_ids, output_attentions=True, use_cache=False)
+        model(**given, output_attentions=True, use_cache=False)
     elif way == "plain":
-        model(input_ids=batch.input_ids, use_cache=False, logits_to_keep=1)
+        model(**given, use_cache=False, logits_to_keep=1)
     else:
         sample = RowSample(rows) if way == "rows" else None
         observer = StatisticsObserver(DEFAULT, 10, Reading(batch, batch), length - 1, sample=sample)
         with watching(model, observer):
-            forward(model, {"input_ids": batch.input_ids, "logits_to_keep": 1}, str)
+            forward(model, {**given, "logits_to_keep": 1}, str)
         observer.stacked()
 
 
@@ -95,7 +101,10 @@ def one_way(options: argparse.Namespace) -> None:
         most = options.most << 20
         resource.setrlimit(resource.RLIMIT_DATA, (most, most))
     model = model_of(options.model, length, "eager" if options.way == "eager" else "sdpa")
-    batch = collate([window_of(options.model, options.text, length)], 0)
+    windows = [window_of(options.model, options.text, length)]
+    if options.padded:
+        windows.append(window_of(options.model, options.text, length // 2))
+    batch = collate(windows, 0)
     short = type(batch)(batch.input_ids[:, :WARM], batch.valid[:, :WARM], batch.special[:, :WARM])
     run(model, short, options.way, options.rows)
     Path("/proc/self/clear_refs").write_text("5")  # the peak starts anew from here
@@ -117,6 +126,7 @@ def told(options: argparse.Namespace, way: str, length: int) -> list[float] | No
         way,
     ]
     command += ["--rows", str(options.rows), "--most", str(options.most)]
+    command += ["--padded"] * options.padded
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode == 0:
         return json.loads(done.stdout.splitlines()[-1])
@@ -134,17 +144,19 @@ def main() -> None:
     parser.add_argument("--lengths", type=int, nargs="+", default=[512, 2048, 8192, 32768])
     parser.add_argument("--rows", type=int, default=128)
     parser.add_argument("--most", type=int, default=8192, help="MiB that the whole-matrix way may take")
+    parser.add_argument("--ways", nargs="+", choices=WAYS, default=WAYS)
+    parser.add_argument("--padded", action="store_true", help="a batch of two windows, one padded")
     parser.add_argument("--way", choices=WAYS, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.way is not None:
         one_way(options)
         return
-    print(f"| tokens | {' | '.join(f'{way}, s | MiB' for way in WAYS)} |", flush=True)
-    print(f"|---|{'---|' * 2 * len(WAYS)}")
+    print(f"| tokens | {' | '.join(f'{way}, s | MiB' for way in options.ways)} |", flush=True)
+    print(f"|---|{'---|' * 2 * len(options.ways)}")
     failed = False
     for length in options.lengths:
         cells: list[str] = []
-        for way in WAYS:
+        for way in options.ways:
             found = None if way == "eager" and failed else told(options, way, length)
             failed |= found is None
             cells += (

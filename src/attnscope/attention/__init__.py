@@ -4,13 +4,15 @@ from attnscope.attention._at_offsets import weights_at_offsets
 from attnscope.attention._bins import bin_ranges, far_starts, segments
 from attnscope.attention._blocks import BLOCK, Blocks, block_size, block_weights
 from attnscope.attention._by_head import compiled_tiles
-from attnscope.attention._call import AttentionCall, Extent, Need, RowMeasures, extent_of
+from attnscope.attention._call import AttentionCall, Need, RowMeasures
 from attnscope.attention._finite import magnitude
 from attnscope.attention._fused import can_fuse, fused_attention, fused_passes, plan_passes
+from attnscope.attention._masks import CELLS, Extent, extent_by_rows, extent_of
 from attnscope.attention._measure import Engine, attend_in_full, choose_engine, measure, output_of
 from attnscope.attention._of_weights import call_of_weights, with_mass
 from attnscope.attention._received import last_of, received
 from attnscope.attention._reference import attend, causal_mask, masked_softmax, padding_mask, window_mask
+from attnscope.attention._row_mask import RowMask
 from attnscope.attention._row_weights import RowWeights, row_weights
 from attnscope.attention._sampled import measure_by_level, measure_rows
 from attnscope.attention._some import of_queries, weights_at
@@ -47,6 +49,7 @@ from attnscope.attention.scores import (
 
 __all__ = [
     "BLOCK",
+    "CELLS",
     "AdditiveScore",
     "AttentionCall",
     "BilinearScore",
@@ -59,6 +62,7 @@ __all__ = [
     "Need",
     "RelativeBias",
     "Rotation",
+    "RowMask",
     "RowMeasures",
     "RowWeights",
     "Score",
@@ -81,6 +85,7 @@ __all__ = [
     "choose_engine",
     "compiled_tiles",
     "exchanged",
+    "extent_by_rows",
     "extent_of",
     "far_starts",
     "fused_attention",

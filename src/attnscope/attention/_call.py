@@ -4,29 +4,14 @@ from __future__ import annotations
 
 from dataclasses import InitVar, dataclass, field, fields, replace
 from functools import cached_property
-from typing import NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from attnscope.attention._masks import Extent, extent_of
+from attnscope.attention._row_mask import RowMask
 from attnscope.errors import AttnscopeError
-
-
-class Extent(NamedTuple):
-    """What a mask allows: from which key on each query may look, up to which, and whether it may look at all between.
-
-    Attributes
-    ----------
-    start, stop
-        ``(batch or 1, query)``: the first allowed key, and the one after the last.
-    is_contiguous
-        Whether nothing between the two is forbidden, to any head.
-    """
-
-    start: Int[Tensor, "batch query"]
-    stop: Int[Tensor, "batch query"]
-    is_contiguous: bool
 
 
 @dataclass(frozen=True, eq=False)
@@ -128,6 +113,8 @@ class AttentionCall:
         def of(pairs: Tensor | None) -> Tensor | None:
             if pairs is None:
                 return None
+            if isinstance(pairs, RowMask) and pairs.is_known:
+                return pairs.taken(queries)
             texts = torch.arange(len(pairs), device=pairs.device)[:, None]
             return pairs[texts, :, queries].transpose(1, 2)
 
@@ -162,6 +149,8 @@ class AttentionCall:
         def of(pairs: Tensor | None) -> Tensor | None:
             if pairs is None:
                 return None
+            if isinstance(pairs, RowMask) and pairs.is_known:
+                return pairs.taken(queries.flatten(0, 1))
             texts = (
                 torch.arange(batch, device=pairs.device)
                 if len(pairs) > 1
@@ -209,26 +198,6 @@ class AttentionCall:
         if self.causal:
             stop = torch.minimum(stop, self.query_positions + 1)
         return (start, torch.maximum(start, stop)), contiguous
-
-
-def extent_of(mask: Bool[Tensor, "batch head query key"]) -> Extent:
-    """First and last-plus-one allowed key of each query, and whether nothing between is forbidden.
-
-    Examples
-    --------
-    >>> import torch
-    >>> start, stop, contiguous = extent_of(torch.tensor([[[[False, True, True], [False, False, False]]]]))
-    >>> start.tolist(), stop.tolist(), contiguous
-    ([[1, 0]], [[3, 0]], True)
-    """
-    keys = mask.shape[-1]
-    count = mask.sum(-1)
-    start = mask.to(torch.uint8).argmax(-1)
-    stop = torch.where(count > 0, keys - mask.flip(-1).to(torch.uint8).argmax(-1), 0)
-    start = torch.where(count > 0, start, 0)
-    contiguous = bool((stop - start == count).all())
-    same_for_heads = mask.shape[1] == 1
-    return Extent(start.amin(1), stop.amax(1), contiguous and same_for_heads)
 
 
 @dataclass(frozen=True, eq=False)

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from attnscope.attention._by_head import each_head, operands_of_head
 from attnscope.attention._call import AttentionCall, Need
+from attnscope.attention._masks import transposed
 from attnscope.attention._tiles import (
     KEY_TILE,
     QUERY_TILE,
@@ -149,7 +150,7 @@ def exchanged(call: AttentionCall, level: Float[Tensor, "batch head query"]) -> 
     dims = (-2,) if call.causal else ()
 
     def turned(pairs: Tensor) -> Tensor:
-        return pairs.flip(-2, -1).mT if call.causal else pairs.mT
+        return transposed(pairs.flip(-2, -1) if call.causal else pairs)
 
     keys = call.key.shape[2]
     bias = -level[:, :, None].to(torch.promote_types(call.query.dtype, torch.float32))

@@ -16,15 +16,15 @@ import torch
 from torch import Tensor, nn
 from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
-from transformers.masking_utils import sdpa_mask
 
-from attnscope.attention import AttentionCall, output_of
+from attnscope.attention import AttentionCall, RowMask, output_of
 from attnscope.capture._borrow import implementations, restore
 from attnscope.capture._disentangled import disentangled
 from attnscope.capture._eager import UncapturedError
 from attnscope.capture._functional import sees_ahead
 from attnscope.capture._products import products
 from attnscope.capture._quiet import quiet
+from attnscope.capture._row_masks import row_mask
 from attnscope.capture._watch import Site, current, passes_of
 from attnscope.errors import AttnscopeError, reason_of
 
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from attnscope.capture._watch import Observer
 
 NAME = "attnscope"
+_ROWS = 256  # whose mask is written out at once
 
 
 def attnscope_attention(
@@ -64,6 +65,8 @@ def attnscope_attention(
     else:  # a mask says everything, causality included
         causal = False
         attention_mask = _four(attention_mask)[..., : key.shape[2]].expand(-1, -1, query.shape[2], -1)
+        if isinstance(attention_mask, RowMask):  # which the model may have written to
+            attention_mask = attention_mask.settled()
         if attention_mask.dtype == torch.bool:
             mask = attention_mask
         else:
@@ -101,17 +104,24 @@ def attnscope_attention(
     def own() -> Tensor:
         if softcap is not None or s_aux is not None:  # PyTorch's function knows neither
             return output_of(call)
-        attended, _ = sdpa_attention_forward(
-            module,
-            query,
-            key,
-            value,
-            attention_mask,
-            scaling=scaling,
-            is_causal=call.causal,
-            position_bias=position_bias,
-        )
-        return attended.transpose(1, 2)
+        mask = attention_mask
+        of_rows = [slice(None)]
+        if isinstance(mask, RowMask) and position_bias is None:  # PyTorch's function would write it out whole
+            of_rows = [slice(at, at + _ROWS) for at in range(0, query.shape[2], _ROWS)]
+        parts = [
+            sdpa_attention_forward(
+                module,
+                query[:, :, rows],
+                key,
+                value,
+                None if mask is None else mask[:, :, rows],
+                scaling=scaling,
+                is_causal=call.causal,
+                position_bias=position_bias,
+            )[0]
+            for rows in of_rows
+        ]
+        return torch.cat(parts, 1).transpose(1, 2)
 
     output = watch.observe(site, call, own=own)
     return output.transpose(1, 2).contiguous(), None
@@ -140,7 +150,7 @@ def _mask(*sizes: Any, **asked: Any) -> Tensor | None:
     """Make a mask as PyTorch's attention takes it: none where the modules' `is_causal` says all that it would."""
     if _written_out.get():
         asked["allow_is_causal_skip"] = False
-    return sdpa_mask(*sizes, **asked)
+    return row_mask(*sizes, **asked)
 
 
 AttentionInterface.register(NAME, attnscope_attention)

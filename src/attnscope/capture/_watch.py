@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
-from attnscope.attention import AttentionCall, Extent, extent_of, output_of
+from attnscope.attention import AttentionCall, Extent, RowMask, extent_of, output_of
 from attnscope.capture._heuristics import is_attention, other_states
 
 if TYPE_CHECKING:
@@ -68,6 +68,8 @@ class Watch:
 
     def extent_of(self, mask: Tensor) -> Extent:
         """What a mask allows, found once a forward pass: layers share one."""
+        if isinstance(mask, RowMask):  # without memory of its own, and nothing has to be searched
+            return extent_of(mask)
         known = self.mask_extents.get(mask.data_ptr())
         if known is None or known[0].shape != mask.shape:
             known = self.mask_extents[mask.data_ptr()] = mask, extent_of(mask)
