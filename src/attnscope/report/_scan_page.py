@@ -22,7 +22,16 @@ if TYPE_CHECKING:
 
     import xarray as xr
 
-_SCRIPTS = ("draw.js", "patches.js", "window.js", "received.js", "long.js", "blocks.js", "page.js")
+_SCRIPTS = (
+    "draw.js",
+    "patches.js",
+    "window.js",
+    "received.js",
+    "long.js",
+    "blocks.js",
+    "offsets.js",
+    "page.js",
+)
 
 
 def write_report(result: xr.Dataset, sample: xr.Dataset | None, path: Path | str) -> Path:
@@ -103,6 +112,7 @@ def write_report(result: xr.Dataset, sample: xr.Dataset | None, path: Path | str
         has_labels=data["labels"] is not None,
         clustered="clusters" in (summary or {}),
         has_profile=data["profile"] is not None,
+        offsets=data["offsets"],
         blocks=data["blocks"],
         opens=data["opens"]["says"],
         groups=group_rows(result),

@@ -29,6 +29,7 @@ from ._merged import finish_scan
 from ._numbering import numbering_note
 from ._of_matrices import measure_weights
 from ._of_windows import statistics_of
+from ._offset_shares import OffsetShares, shares_by_offset
 from ._over_documents import heads_of_run, over_documents
 from ._pass import StatisticsObserver
 from ._places import NEEDED
@@ -79,6 +80,7 @@ __all__ = [
     "Clustering",
     "Estimate",
     "Form",
+    "OffsetShares",
     "Reading",
     "Seen",
     "Statistic",
@@ -122,6 +124,7 @@ __all__ = [
     "rows_of_part",
     "scan",
     "scan_pieces",
+    "shares_by_offset",
     "sign_agreement",
     "statistics_of",
     "summarize",
