@@ -63,7 +63,7 @@ def in_blocks(sample):
 def scanned_with_received(place):
     """A scan whose page draws what keys receive and shows what equal weights give."""
     text = "The tide comes in twice a day, and twice a day it goes out again. " * 4
-    result = attnscope.scan(texts=text, statistics="top_key,entropy,profile", out=place, show=[(0, 3)])
+    result = attnscope.scan(texts=text, statistics="recent_top_key,entropy,profile", out=place, show=[(0, 3)])
     with RunFolder(place, json.loads(result.attrs["signature"])) as run:
         return result, run.load(SAMPLE)
 

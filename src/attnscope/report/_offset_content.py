@@ -1,4 +1,4 @@
-"""What a page says of where each head looks by offset, in bins that double, and of the head that leads in it."""
+"""What a page says of where each head looks by offset, in bins that double."""
 
 from __future__ import annotations
 

@@ -123,6 +123,7 @@ def write_report(result: xr.Dataset, sample: xr.Dataset | None, path: Path | str
         images=result.attrs.get("reads") == "images",
         window=data.get("window"),
         has_received=received is not None,
+        has_recent=bool(received and received["recent"]),
         has_long=long is not None,
         pieces=pieces_note(
             token for texts in window.shared["windows"] for text in texts for token in text["tokens"]

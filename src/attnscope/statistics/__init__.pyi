@@ -57,7 +57,7 @@ from ._stored import (
     unit_of,
 )
 from ._summary import summarize
-from ._top_keys import TOP, context, key_side, top_keys, top_places
+from ._top_keys import TOP, context, key_side, recent_queries, top_keys, top_places
 from ._watched import Seen, watch
 
 __all__ = [
@@ -120,6 +120,7 @@ __all__ = [
     "pooled",
     "rank_heads",
     "received",
+    "recent_queries",
     "reduce_call",
     "rows_of_part",
     "scan",
