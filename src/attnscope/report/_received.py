@@ -53,22 +53,24 @@ def pack_received(sample: xr.Dataset, shown: list[list[int]]) -> dict[str, Any] 
             share = _share(sample.received.values[window, layer, head, :keys].astype(np.float64))
             if not np.isfinite(share).all():
                 continue
-            listed = [_top(share, even)]
+            top = top_places(share)
+            listed = [_listed(top, share, even)]
             if "recent" in sample:
                 recent = _share(sample.recent.values[window, layer, head, :keys].astype(np.float64))
-                listed.append(
-                    _top(recent, _share(sample.equal_recent.values[window, layer, :keys].astype(float)))
-                )
+                even_recent = _share(sample.equal_recent.values[window, layer, :keys].astype(np.float64))
+                of_recent = top_places(recent)
+                listed.append(_listed(of_recent, recent, even_recent))
+                top = np.union1d(top, of_recent)
             packed["heads"][f"{window}.{layer * sizes['head'] + head}"] = [*_line(share, points), *listed]
-            for key in {key for top in listed for key, *_ in top}:
+            for key in top:
                 if key >= shown[window][number]:
-                    packed["contexts"][f"{window}.{number}.{key}"] = context(tokens, key)
+                    packed["contexts"][f"{window}.{number}.{key}"] = context(tokens, int(key))
     return packed
 
 
-def _top(share: np.ndarray, even: np.ndarray) -> list[list[int | float]]:
-    """The keys with the largest shares, with these and those of equal weights."""
-    return [[int(key), round(float(share[key]), 6), round(float(even[key]), 6)] for key in top_places(share)]
+def _listed(top: np.ndarray, share: np.ndarray, even: np.ndarray) -> list[list[int | float]]:
+    """Keys with their shares and those of equal weights."""
+    return [[int(key), round(float(share[key]), 6), round(float(even[key]), 6)] for key in top]
 
 
 def _share(received: np.ndarray) -> np.ndarray:

@@ -38,12 +38,12 @@ function drawOffsets(box, { first, last, share: shares, equal }, index, colour, 
         svg("rect", { class: "bin", x: x(bin) + 1, y: y(value ?? 0), width: Math.max(1, step - 2), height: height - bottom - y(value ?? 0), fill: colour }));
     }),
     svg("polyline", { points: steps(middle), fill: "none", stroke: "var(--muted)", "stroke-width": 1.2, "pointer-events": "none" }),
-    ...(even ? [svg("polyline", { points: steps(even), fill: "none", stroke: "#d55e00", "stroke-width": 1.6, "stroke-dasharray": "5 4", "pointer-events": "none" })] : []),
+    ...(even ? [svg("polyline", { points: steps(even), fill: "none", stroke: "currentColor", "stroke-width": 1.4, "stroke-dasharray": "5 4", "pointer-events": "none" })] : []),
     svg("text", { x: left, y: top - 10 }, "← looks left"),
     svg("text", { x: x(zero + 0.5), y: top - 10, "text-anchor": zero < first.length - 1 ? "middle" : "end" }, "itself"),
     ...(zero < first.length - 1 ? [svg("text", { x: width - right, y: top - 10, "text-anchor": "end" }, "looks right →")] : []),
     svg("text", { x: (left + width - right) / 2, y: height - 6, "text-anchor": "middle" }, `outer end of the bin: offset in ${unit} (key − query)`));
   box.replaceChildren(picture, html("ul", { class: "clusters" },
-    ...[[colour, "this head"], ["var(--muted)", "median of all heads, line"], ...(even ? [["#d55e00", "equal weights, dashed"]] : [])]
+    ...[[colour, "this head"], ["var(--muted)", "median of all heads, line"], ...(even ? [["currentColor", "equal weights, dashed"]] : [])]
       .map(([hue, name]) => html("li", {}, swatch(hue), name))));
 }
