@@ -18,8 +18,8 @@ def offsets_dict(results: xr.Dataset) -> dict[str, Any] | None:
     """Shares of the weight by offset: in ``bins`` that double, in the ``band``, at ``every`` offset.
 
     Each is None where it was not measured. It holds the ``first`` and ``last`` offset of each bin or the ``offset``, in
-    tokens; ``share`` by layer, head and bin; and ``equal``, by layer and bin, of equal weights over all that a token
-    may see.
+    tokens, or in words where these are measured; ``share`` by layer, head and bin; and ``equal``, by layer and bin, of
+    equal weights over all that a token may see.
     """
     from attnscope.statistics import shares_by_offset
 

@@ -14,7 +14,7 @@ from matplotlib.ticker import PercentFormatter
 from attnscope.errors import AttnscopeError
 from attnscope.figures.reading import axis_values, layer_labels, noun_of
 from attnscope.figures.style import look
-from attnscope.statistics import shares_by_offset
+from attnscope.statistics import shares_by_offset, unit_of
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -95,7 +95,7 @@ def offset_shares(result: xr.Dataset) -> Figure:
             bar.set_label("Share of the weight (square-root scale)", fontsize=7)
             bar.ax.yaxis.set_major_formatter(PercentFormatter(1.0))
             bar.outline.set_visible(False)
-        figure.supxlabel("Offset in tokens, key − query: negative is left", fontsize=8)
+        figure.supxlabel(f"Offset in {unit_of(result)}, key − query: negative is left", fontsize=8)
         text = f"Share of the weight in {said}, mean over {count} {noun}{'s' * (count != 1)}. "
         text += "A far bin holds more tokens: read it beside equal weights."
         text += " Grey: no such head." * bool(np.isnan(found.share).any())
