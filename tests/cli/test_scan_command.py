@@ -123,11 +123,19 @@ def test_groups_come_in_the_table_as_json_and_csv_and_on_the_page(tmp_path):
     assert len(list((tmp_path / "attnscope-runs").iterdir())) == 2  # other rules, other numbers
 
 
-def test_what_nothing_is_drawn_of_needs_no_page(tmp_path):
-    found = attnscope("scan", "--limit", "3", "--statistics", "offset_sum", "--out", "run", cwd=tmp_path)
+@pytest.mark.parametrize("names", ["offset_sum", "bin_sum", "band_sum", "profile"])
+def test_a_profile_alone_is_on_the_page_in_a_figure_and_in_json(names, tmp_path):
+    words = ("scan", "--limit", "3", "--statistics", names, "--out", "run")
+    found = attnscope(*words, cwd=tmp_path)
     assert found.returncode == 0, found.stderr
-    assert "No page" in found.stderr
-    assert not (tmp_path / "run" / "report.html").exists()
+    assert "No page" not in found.stderr
+    page = (tmp_path / "run" / "report.html").read_text(encoding="utf-8")
+    assert ('id="offsets"' in page) == (names != "profile")
+    figure = "profiles" if names == "profile" else "offsets"
+    assert [path.name for path in (tmp_path / "run" / "figures").glob(f"{figure}.svg")]
+    told = json.loads(attnscope(*words, "--json", cwd=tmp_path).stdout)["offsets"]
+    measured = {"offset_sum": {"bins", "every"}, "bin_sum": {"bins"}, "band_sum": {"band"}, "profile": set()}
+    assert {name for name, part in (told or {}).items() if part is not None} == measured[names]
 
 
 def test_what_is_asked_for_is_in_the_table_in_json_and_on_the_page(tmp_path):
@@ -147,7 +155,7 @@ def test_what_is_asked_for_is_in_the_table_in_json_and_on_the_page(tmp_path):
     ends = recall.min(), recall.mean(), recall.max(), equal
     assert [numbers[place] for place in (0, 2, 3, 5)] == [f"{number:.3g}" for number in ends]
     assert recall[tuple(map(int, numbers[4].split(".")))] == recall.max()
-    assert "not shown: offset_sum." in " ".join(found.stdout.split())
+    assert "not in this table: offset_sum. In bins" in " ".join(found.stdout.split())
     told = json.loads(attnscope(*words, "--json", cwd=tmp_path).stdout)["statistics"]
     np.testing.assert_allclose(told["block_recall_10"], recall)
     assert set(told) == {"block_recall_5", "block_recall_10", "block_recall_25"}

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 import xarray as xr
 
+from attnscope.attention import bin_ranges
+
 NAMES = ["next-to-left", "next-to-right", "leftward", "rightward", "self", "flat"]
 KINDS = ["previous", "next", "left", "right", "sink", "marks", "self", "flat", "mixed"]
 REACH = 10
@@ -293,6 +295,25 @@ def with_blocks(result: xr.Dataset) -> xr.Dataset:
         ("text", "layer", "kept"),
         np.sort(rng.uniform(0.05, 0.3, (texts, layers, 3)), axis=-1),
     )
+    return found
+
+
+def with_bins(result: xr.Dataset, reach: int = 100) -> xr.Dataset:
+    """The result with made-up sums of the weights in bins that double, none of them to the right."""
+    rng = np.random.default_rng(11)
+    texts, layers, heads = (result.sizes[name] for name in ("text", "layer", "head"))
+    ranges = np.array(bin_ranges(0, reach))
+    found = result.assign_coords(
+        bin_first=("offset_bin", ranges[:, 0]), bin_last=("offset_bin", ranges[:, 1])
+    )
+    rows = result.length.values[:, None, None, None]
+    left = ranges[:, 0] <= 0
+    sums = np.zeros((texts, layers, heads, len(ranges)))
+    sums[..., left] = rng.dirichlet(np.full(left.sum(), 0.4), sums.shape[:-1])
+    found["bin_sum"] = (("text", "layer", "head", "offset_bin"), sums * rows)
+    equal = np.where(left, ranges[:, 1] - ranges[:, 0] + 1.0, 0.0)
+    even = np.broadcast_to(equal / equal.sum(), (texts, layers, len(ranges)))
+    found["equal_bin_sum"] = (("text", "layer", "offset_bin"), even * rows[..., 0])
     return found
 
 

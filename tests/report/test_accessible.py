@@ -21,7 +21,7 @@ from attnscope.store import RunFolder
 from tests.report.planted_comparison import planted as planted_comparison
 from tests.report.planted_intervention import planted_intervention
 from tests.report.planted_patching import planted_patching
-from tests.report.planted_result import planted, with_blocks, with_groups
+from tests.report.planted_result import planted, with_bins, with_blocks, with_groups
 from tests.report.test_alignment_page import made as planted_alignment
 from tests.sketched import sketched
 from tests.statistics.generation.writers import writer
@@ -63,7 +63,7 @@ def in_blocks(sample):
 def scanned_with_received(place):
     """A scan whose page draws what keys receive and shows what equal weights give."""
     text = "The tide comes in twice a day, and twice a day it goes out again. " * 4
-    result = attnscope.scan(texts=text, statistics="top_key,entropy,profile", out=place, show=[(0, 3)])
+    result = attnscope.scan(texts=text, statistics="recent_top_key,entropy,profile", out=place, show=[(0, 3)])
     with RunFolder(place, json.loads(result.attrs["signature"])) as run:
         return result, run.load(SAMPLE)
 
@@ -78,7 +78,9 @@ def pages(explained, tmp_path_factory):
         return {
             "generate": write_generation_report(generated, folder / "generate.html"),
             "scan": write_report(
-                with_blocks(with_groups(made.result)), in_blocks(made.sample), folder / "scan.html"
+                with_bins(with_blocks(with_groups(made.result))),
+                in_blocks(made.sample),
+                folder / "scan.html",
             ),
             "explain": write_explain_report(explained, folder / "explain.html"),
             "intervene": write_intervention_report(planted_intervention(), folder / "intervene.html"),

@@ -11,7 +11,15 @@ from attnscope.report import write_comparison_report, write_report
 from attnscope.statistics import intervals
 from attnscope.store import unpacked
 from tests.report.planted_comparison import planted as planted_comparison
-from tests.report.planted_result import HOSTILE, in_tiles, planted, translated, with_blocks, with_groups
+from tests.report.planted_result import (
+    HOSTILE,
+    in_tiles,
+    planted,
+    translated,
+    with_bins,
+    with_blocks,
+    with_groups,
+)
 from tests.translation.small_translators import small_recurrent, small_tokenizer
 
 
@@ -131,6 +139,48 @@ def test_what_the_best_blocks_hold_is_drawn_for_the_chosen_head(visit, made, tmp
     row = page.text_content("#numbers tr.chosen")
     assert f"{equal[2]:.3g}" in row
     assert "Layer 1, head 2: Weight that the best 25% of the blocks" in page.text_content("#readout")
+
+
+@pytest.mark.parametrize("alone", [True, False])
+def test_the_share_of_each_bin_of_offsets_is_drawn_for_the_chosen_head(visit, made, tmp_path, alone):
+    result = with_bins(made.result)
+    own = (result.bin_sum / result.length).mean("text").values
+    result.bin_sum[:, 2, 1] = np.nan  # a head that is not there
+    shown = result[["bin_sum", "equal_bin_sum", "length"]] if alone else result
+    page = visit(write_report(shown, made.sample, tmp_path / "report.html"))
+    choose(page, 6)
+    assert page.text_content("#head-title") == "Layer 1, head 2"
+    said = page.eval_on_selector_all("#offsets g title", "all => all.map(one => one.textContent)")
+    left = np.flatnonzero(result.bin_first.values <= 0)  # nothing lies to the right
+    assert len(said) == len(left)
+    equal = (result.equal_bin_sum / result.length).mean("text").values[1]
+    heights = page.eval_on_selector_all(
+        "#offsets rect.bin", "all => all.map(one => one.height.baseVal.value)"
+    )
+    np.testing.assert_allclose(np.array(heights) / sum(heights), own[1, 2, left], atol=1e-4)
+    for text, bin_ in zip(said, left, strict=True):
+        first, last = int(result.bin_first[bin_]), int(result.bin_last[bin_])
+        where = f"offset {first}:" if first == last else f"offsets {first} to {last}:"
+        assert text.replace("−", "-").startswith(where)
+        shares = [float(found) for found in re.findall(r"([\d.]+)%", text)]
+        assert shares == pytest.approx([100 * own[1, 2, bin_], 100 * equal[bin_]], rel=0.006)
+    assert "equal weights" in page.text_content("#offsets .clusters")
+    if alone:  # then the largest bin colours the grid
+        peak = own[1, 2, left[:-1]].max()
+        assert f"in one bin of offsets other than 0 {peak:.3g} share" in page.text_content("#readout")
+        assert page.locator(".absent").count() == 1
+
+
+@pytest.mark.parametrize("name", ["profile", "patch_profile"])
+def test_a_profile_alone_colours_the_grid_by_its_peak(visit, made, tmp_path, name):
+    result = made.result[["profile"]]
+    peak = result.profile.mean("text").where(result.offset != 0).max("offset").values[1, 2]
+    if name == "patch_profile":
+        rows = result.profile.rename(offset="column_offset").expand_dims(row_offset=[0], axis=-2)
+        result = xr.Dataset({name: rows, "equal_patch_profile": rows.mean("head")})
+    page = visit(write_report(result, None, tmp_path / "report.html"))
+    page.hover('[data-head="6"]')
+    assert f"at one offset other than 0 {peak:.3g} share" in page.text_content("#readout")
 
 
 def test_where_nothing_ranks_heads_the_page_opens_at_one_with_content_and_says_so(visit, made, tmp_path):

@@ -1,17 +1,21 @@
 """What keys receive, distances and all offsets, held against explicit weights."""
 
 import json
+import re
 
 import numpy as np
 import pytest
 import torch
+from transformers import AutoTokenizer
 
 import attnscope
 from attnscope import AttnscopeError
 from attnscope.attention import causal_mask, masked_softmax
 from attnscope.bundled import MODEL
+from attnscope.report import write_report
 from attnscope.statistics import SAMPLE, STATISTICS, notes_of, top_keys
 from attnscope.store import RunFolder
+from tests.families import tiny
 
 LENGTHS = (130, 90)
 OBSERVED = 32
@@ -124,6 +128,57 @@ def test_a_window_with_no_more_queries_than_its_observation_window_is_told(windo
     np.testing.assert_array_equal(alike, found.length <= observation)
 
 
+@pytest.mark.parametrize("family", ["bert", "gpt2"])
+def test_top_keys_of_the_last_queries_are_those_of_eager_attention(family, tmp_path):
+    torch.manual_seed(0)
+    tokenizer = AutoTokenizer.from_pretrained(MODEL)
+    model = tiny(family)
+    model.resize_token_embeddings(len(tokenizer))
+    texts = ["The tide comes in twice a day, and twice a day it goes out again.", "Out."]
+    given = {"tokenizer": tokenizer, "window": 32, "out": tmp_path, "show": []}
+    result = attnscope.scan(model, texts, statistics="recent_top_key", observation=5, **given)
+    with RunFolder(tmp_path, json.loads(result.attrs["signature"])) as run:
+        sample = run.load(SAMPLE)
+    page = write_report(result, sample, tmp_path / "page.html").read_text(encoding="utf-8")
+    packed = json.loads(re.search(r'id="packed">(.*?)</script>', page).group(1))["received"]
+    layers, heads = result.sizes["layer"], result.sizes["head"]
+    rows = top_keys(sample, [*np.ndindex(layers, heads)])
+    windows = [*attnscope.corpus.windows_of(attnscope.corpus.texts_of(texts), tokenizer, length=32)]
+    assert len(rows) == len(windows) * layers * heads
+    model.set_attn_implementation("eager")
+    for row in rows:
+        window, layer, head = windows[row["window"]], row["layer"], row["head"]
+        with torch.no_grad():
+            eager = model(torch.tensor([window.ids]), output_attentions=True).attentions[layer][0, head]
+        count = min(5, len(window))
+        seen = np.tril(np.ones(eager.shape)) if family == "gpt2" else np.ones(eager.shape)
+        even = seen / seen.sum(-1, keepdims=True)
+        for name, first in (("keys", 0), ("recent_keys", len(window) - count)):
+            share = eager.double().numpy()[first:].sum(0) / (len(window) - first)
+            equal = even[first:].sum(0) / (len(window) - first)
+            found = [one["position"] for one in row[name]]
+            assert len({*found}) == min(10, len(window))
+            np.testing.assert_allclose(
+                [one["share"] for one in row[name]], np.sort(share)[::-1][: len(found)], atol=2e-6
+            )
+            np.testing.assert_allclose([one["share"] for one in row[name]], share[found], atol=2e-6)
+            np.testing.assert_allclose([one["equal_share"] for one in row[name]], equal[found], atol=1e-6)
+            assert [one["token"] for one in row[name]] == [window.tokens[place] for place in found]
+            on_page = packed["heads"][f"{row['window']}.{layer * heads + head}"][2 if name == "keys" else 3]
+            assert [place for place, *_ in on_page] == found
+            np.testing.assert_allclose([one for _, one, _ in on_page], share[found], atol=2e-6)
+        assert row["recent_queries"] == packed["recent"][f"{row['window']}.{layer}"] == count
+
+
+def test_the_last_queries_are_kept_apart_only_where_a_statistic_is_over_them(tmp_path):
+    result = attnscope.scan(texts="The tide comes in.", statistics="top_key", out=tmp_path, show=[])
+    with RunFolder(tmp_path, json.loads(result.attrs["signature"])) as run:
+        sample = run.load(SAMPLE)
+    assert "recent" not in sample
+    assert "recent_keys" not in top_keys(sample, [(0, 0)])[0]
+    assert 'id="recent-keys"' not in write_report(result, sample, tmp_path / "page.html").read_text("utf-8")
+
+
 PLACE, LENGTH = 217, 3000
 
 
@@ -175,6 +230,9 @@ def test_a_scan_names_the_needle_and_tells_it_from_equal_weights(haystack, tmp_p
     )
     with RunFolder(tmp_path, json.loads(result.attrs["signature"])) as run:
         (row,) = top_keys(run.load(SAMPLE), [(0, 1)])
+    assert row["recent_queries"] == 32
+    assert row["recent_keys"][0]["position"] == PLACE
+    assert row["recent_keys"][0]["share"] == pytest.approx(float(result.recent_top_key[0, 0, 1]), rel=1e-5)
     assert row["keys"][0]["position"] == PLACE
     assert row["keys"][0]["share"] == pytest.approx(float(result.top_key[0, 0, 1]), rel=1e-5)
     assert row["keys"][0]["share"] > 500 * row["keys"][0]["equal_share"]

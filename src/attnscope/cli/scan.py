@@ -313,12 +313,8 @@ def draw(
     results: xr.Dataset, folder: Path, formats: tuple[str, ...], heads: list[tuple[int, int]]
 ) -> Path | None:
     """Draw the page and the figures of a finished scan, unless they lie there already."""
-    from attnscope.figures.reading import can_be_drawn
     from attnscope.store import RunFolder
 
-    if not can_be_drawn(results):
-        tell("No page: these statistics are not one number a head, and it draws no others.")
-        return None
     with RunFolder(folder, json.loads(results.attrs["signature"])) as run:
 
         def write(place: Path) -> None:

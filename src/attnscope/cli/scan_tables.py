@@ -11,6 +11,7 @@ import numpy as np
 from attnscope._significant import significant
 from attnscope.cli.contrast_tables import contrasts_dict, print_contrasts
 from attnscope.cli.group_tables import group_columns, groups_dict, print_groups
+from attnscope.cli.offset_tables import offsets_dict
 from attnscope.cli.output import csv_text, emit, new_console
 from attnscope.cli.place import count
 from attnscope.store import named
@@ -63,6 +64,7 @@ def as_dict(results: xr.Dataset, folder: Path) -> dict[str, Any]:
         "kinds": results.attrs.get("kinds"),
         "heads": rank_heads(results),
         "statistics": {name: _finite(values) for name, values in _means(results).items()},
+        "offsets": offsets_dict(results),
         "received": _received(results, folder),
         "groups": groups_dict(results) if "group_weight" in results else None,
         "by": contrasts_dict(results) if "by" in results.coords else None,
@@ -224,7 +226,10 @@ def _print_asked(results: xr.Dataset, console: Console) -> None:
             style="dim",
         )
     if more:
-        kept = f"More than one number a head, so not shown: {', '.join(more)}. Read it by attnscope.open_run."
+        elsewhere = (
+            "In bins that double on the page and in --json, which has every offset; sums: attnscope.open_run."
+        )
+        kept = f"More than one number a head, so not in this table: {', '.join(more)}. {elsewhere}"
         console.print(kept, style="dim", highlight=False, markup=False)
 
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from attnscope._documents import called_in
 from attnscope.errors import AttnscopeError
-from attnscope.statistics import Wording
+from attnscope.statistics import Wording, shares_by_offset
 from attnscope.statistics import wording as known_wording
 
 if TYPE_CHECKING:
@@ -118,7 +118,8 @@ def with_each_share(result: xr.Dataset) -> xr.Dataset:
 def can_be_drawn(result: xr.Dataset) -> bool:
     """Whether a scan holds anything of its heads that a page draws."""
     drawn = {"profile", "patch_profile", "label", *of_blocks(result)}
-    return bool(statistics(result)) or bool(drawn & set(result.variables))
+    by_offset = any(shares_by_offset(result, of) is not None for of in ("bins", "band"))
+    return bool(statistics(result)) or by_offset or bool(drawn & set(result.variables))
 
 
 def require(result: xr.Dataset, names: Iterable[str], *, purpose: str) -> None:

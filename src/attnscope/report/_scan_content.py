@@ -27,6 +27,7 @@ from attnscope.figures.reading import (
     wording,
 )
 from attnscope.report._embed import numbers
+from attnscope.report._offset_content import offset_data, with_peak
 from attnscope.statistics import SUMMARIES, heads_apart, intervals, rank_heads
 
 if TYPE_CHECKING:
@@ -62,6 +63,7 @@ def page_data(result: xr.Dataset) -> dict[str, Any]:
     if not can_be_drawn(result):
         raise AttnscopeError("The result has no statistic, profile or label of any head: nothing to report.")
     result = with_each_share(result)
+    result = result if statistics(result) or "label" in result else with_peak(result)
     names = statistics(result)
     layers, heads = axis_values(result, "layer"), axis_values(result, "head")
     kinds = result["layer_kind"].values if "layer_kind" in result.variables else ["self"] * len(layers)
@@ -78,6 +80,7 @@ def page_data(result: xr.Dataset) -> dict[str, Any]:
         "opens": _opens(result, names),
         "blocks": [_blocks(result, name) for name in of_blocks(result)],
         "profile": _profile(result),
+        "offsets": offset_data(result),
         "labels": _labels(result),
     }
 

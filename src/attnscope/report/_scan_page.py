@@ -22,7 +22,16 @@ if TYPE_CHECKING:
 
     import xarray as xr
 
-_SCRIPTS = ("draw.js", "patches.js", "window.js", "received.js", "long.js", "blocks.js", "page.js")
+_SCRIPTS = (
+    "draw.js",
+    "patches.js",
+    "window.js",
+    "received.js",
+    "long.js",
+    "blocks.js",
+    "offsets.js",
+    "page.js",
+)
 
 
 def write_report(result: xr.Dataset, sample: xr.Dataset | None, path: Path | str) -> Path:
@@ -103,6 +112,7 @@ def write_report(result: xr.Dataset, sample: xr.Dataset | None, path: Path | str
         has_labels=data["labels"] is not None,
         clustered="clusters" in (summary or {}),
         has_profile=data["profile"] is not None,
+        offsets=data["offsets"],
         blocks=data["blocks"],
         opens=data["opens"]["says"],
         groups=group_rows(result),
@@ -113,6 +123,7 @@ def write_report(result: xr.Dataset, sample: xr.Dataset | None, path: Path | str
         images=result.attrs.get("reads") == "images",
         window=data.get("window"),
         has_received=received is not None,
+        has_recent=bool(received and received["recent"]),
         has_long=long is not None,
         pieces=pieces_note(
             token for texts in window.shared["windows"] for text in texts for token in text["tokens"]

@@ -5,7 +5,7 @@ const heads = data.heads.length, total = data.layers.length * heads;
 const state = { mode: data.labels ? "labels" : "statistic", statistic: data.opens.statistic, head: null, direction: "from", zoom: "whole", window: 0, kept: [], map: null };
 const at = (index) => `Layer ${data.layers[Math.floor(index / heads)]}, head ${data.heads[index % heads]}`;
 const exists = (index) => data.statistics.some((s) => s.mean[index] !== null)
-  || (data.profile?.mean[index].some((v) => v !== null) ?? false) || (data.labels?.shares[index][0] ?? null) !== null;
+  || (data.profile?.mean[index].some((v) => v !== null) ?? false) || (data.offsets?.share[index].some((v) => v !== null) ?? false) || (data.labels?.shares[index][0] ?? null) !== null;
 let pointAt = () => {};
 
 // --- the grid -------------------------------------------------------------------------------------------------
@@ -193,6 +193,7 @@ function drawHead() {
     if (mean.some((v) => v !== null)) drawPatchProfile(byId("patches"), data.patches, mean, data.patches.equal[index]);
     else byId("patches").replaceChildren("No rows and columns of patches in this layer.");
   }
+  if (data.offsets) drawOffsets(byId("offsets"), data.offsets, index, colour, data.unit);
   data.blocks.forEach((curve, i) => drawBlocks(byId(`blocks-${i}`), curve, index, colour));
   if (data.labels) drawShares(index);
   if (data.statistics.length) { drawChosenDistribution(index, colour); drawNumbers(index); }

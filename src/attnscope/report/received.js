@@ -16,7 +16,15 @@ async function drawReceived() {
   const keys = received.keys[place], each = Math.ceil(keys / lines[0].length);
   byId("received-points").textContent = each > 1 ? `; each point is the largest of ${each} keys` : "";
   drawReceivedLine(byId("received-line"), lines, own[2], keys, each);
-  byId("received-keys").tBodies[0].replaceChildren(...own[2].map(([key, part, equal]) => {
+  listKeys(byId("received-keys"), own[2]);
+  if (!own[3]) return;
+  byId("recent-count").textContent = received.recent[place].toLocaleString("en");
+  listKeys(byId("recent-keys"), own[3]);
+}
+
+/** A row for each key at the top: its text, its place, its share and what equal weights give. */
+function listKeys(table, keys) {
+  table.tBodies[0].replaceChildren(...keys.map(([key, part, equal]) => {
     const [before, token, after] = contextOf(key), name = html("bdi", {}, before, html("mark", {}, token), after);
     return html("tr", {}, html("th", { scope: "row" }, name), html("td", { class: "number" }, say(key, 6)),
       html("td", { class: "number" }, `${say(100 * part)}%`), html("td", { class: "number" }, `${say(100 * equal, 2)}%`));

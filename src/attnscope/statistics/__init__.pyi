@@ -29,6 +29,7 @@ from ._merged import finish_scan
 from ._numbering import numbering_note
 from ._of_matrices import measure_weights
 from ._of_windows import statistics_of
+from ._offset_shares import OffsetShares, shares_by_offset
 from ._over_documents import heads_of_run, over_documents
 from ._pass import StatisticsObserver
 from ._places import NEEDED
@@ -56,7 +57,7 @@ from ._stored import (
     unit_of,
 )
 from ._summary import summarize
-from ._top_keys import TOP, context, key_side, top_keys, top_places
+from ._top_keys import TOP, context, key_side, recent_queries, top_keys, top_places
 from ._watched import Seen, watch
 
 __all__ = [
@@ -79,6 +80,7 @@ __all__ = [
     "Clustering",
     "Estimate",
     "Form",
+    "OffsetShares",
     "Reading",
     "Seen",
     "Statistic",
@@ -118,10 +120,12 @@ __all__ = [
     "pooled",
     "rank_heads",
     "received",
+    "recent_queries",
     "reduce_call",
     "rows_of_part",
     "scan",
     "scan_pieces",
+    "shares_by_offset",
     "sign_agreement",
     "statistics_of",
     "summarize",

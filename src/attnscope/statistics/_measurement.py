@@ -55,7 +55,7 @@ from attnscope.statistics._sample import (
     tile_size,
 )
 from attnscope.statistics._sample_dataset import sample_dataset
-from attnscope.statistics._second_pass import OBSERVATION
+from attnscope.statistics._second_pass import OBSERVATION, settings_of
 from attnscope.statistics._standing import Standing
 from attnscope.statistics._turns import UNIT, turn_of
 from attnscope.statistics._words import WordReading
@@ -397,6 +397,9 @@ class Measurement:
             sum(max(len(window), len(window.target or window)) for window in shown) * len(self.sites) * heads
         )
 
+        last = settings_of(self.names, self.observation).get("observation")
+        numbers *= 1 if last is None else 2
+
         def receiving(of_window: Sequence[tuple[int, int]]) -> Callable[[tuple[int, int]], bool]:
             return lambda place: numbers <= KEYS or place in of_window
 
@@ -412,6 +415,7 @@ class Measurement:
                 words,
                 self._first_head,
                 receiving(of_window),
+                last=last,
             )
             tokens = max(len(window), len(window.target or window))
             if not observed and tokens > ROWS:
@@ -419,10 +423,8 @@ class Measurement:
             with watching(model, observer, weights_suffice=True):
                 model(**self._reading([window]).inputs(model))
             observer.maps, observer.tiles = team.together(observer.maps), team.together(observer.tiles)
-            observer.received, observer.equal = (
-                team.together(observer.received),
-                team.together(observer.equal),
-            )
+            for name in ("received", "equal", "recent", "equal_recent"):
+                setattr(observer, name, team.together(getattr(observer, name)))
             observer.blocks = team.together(observer.blocks)
             observed.append(observer)
             share_room([every.maps for every in observed], WEIGHTS)

@@ -112,6 +112,8 @@ class MapObserver:
         From a site and its heads here to the number of the first, where other processes have those before.
     receiving
         Of which heads what each key receives is taken; of none by default.
+    last
+        The last so many queries, from which alone it is taken beside that; of none by default.
     block
         Tokens on a side of the blocks that all heads are kept in beside that, to the end of a long window; 0 for none.
     """
@@ -123,6 +125,7 @@ class MapObserver:
     words: WordReading | None = None
     first_head: Callable[[Site, int], int] | None = None
     receiving: Callable[[Place], bool] | None = None
+    last: int | None = field(default=None, kw_only=True)
     block: int = 0
     maps: dict[Place, tuple[np.ndarray, ...]] = field(
         default_factory=dict[tuple[int, int], tuple[np.ndarray, ...]]
@@ -133,6 +136,8 @@ class MapObserver:
     blocks: dict[Place, np.ndarray] = field(default_factory=dict[tuple[int, int], np.ndarray])
     received: dict[Place, np.ndarray] = field(default_factory=dict[tuple[int, int], np.ndarray])
     equal: dict[int, np.ndarray] = field(default_factory=dict[int, np.ndarray])
+    recent: dict[Place, np.ndarray] = field(default_factory=dict[tuple[int, int], np.ndarray])
+    equal_recent: dict[int, np.ndarray] = field(default_factory=dict[int, np.ndarray])
 
     def __call__(self, site: Site, call: AttentionCall) -> Tensor:
         output, rows = measure(call, Need())
@@ -165,12 +170,16 @@ class MapObserver:
     ) -> None:
         """What each key receives, and what it would of equal weights."""
         level = _level(call, rows, merged)
-        for head, sums in enumerate(received(call, level)[0].float().cpu().numpy()):
-            if self.receiving is not None and self.receiving(places[head]):
-                self.received[places[head]] = sums
         even = evenly(call) if merged is None else merged.equal
-        level = equal_rows(call, Need()) if merged is None else measure(even, Need())[1]
-        self.equal[places[0][0]] = received(even, level.log_sum_exp)[0, 0].float().cpu().numpy()
+        level_of_equal = (
+            equal_rows(call, Need()) if merged is None else measure(even, Need())[1]
+        ).log_sum_exp
+        of_all = (None, self.received, self.equal)
+        for last, own, equal in (of_all, *[(self.last, self.recent, self.equal_recent)] * bool(self.last)):
+            for head, sums in enumerate(received(call, level, last=last)[0].float().cpu().numpy()):
+                if self.receiving is not None and self.receiving(places[head]):
+                    own[places[head]] = sums
+            equal[places[0][0]] = received(even, level_of_equal, last=last)[0, 0].float().cpu().numpy()
 
 
 def _level(call: AttentionCall, rows: RowMeasures | None, merged: MergedCall | None) -> Tensor:

@@ -39,7 +39,9 @@ def sample_dataset(
 
     ``received (window, layer, head, position)`` is what each key receives from all queries, ``equal_received (window,
     layer, position)`` what it would of equal weights, and ``position_token``, ``target_position_token (window,
-    position)`` name all tokens, also where maps show the first ones alone.
+    position)`` name all tokens, also where maps show the first ones alone. ``recent (window, layer, head, position)``
+    and ``equal_recent`` are the same from the last queries, as many as attribute ``observation`` says, where a
+    statistic is over these.
     """
     places = [(window, place) for window, observer in enumerate(observed) for place in observer.maps]
     maps = [observed[window].maps[place] for window, place in places]
@@ -93,7 +95,8 @@ def sample_dataset(
         )
     first = {side: of_windows[0] for side, of_windows in texts.items()}
     long = long_dataset(observed[0].blocks, observed[0].block, len(kinds), heads, first)
-    return sample.merge(_received(observed, texts, len(kinds), heads)).merge(long).assign_attrs(long.attrs)
+    keys = _received(observed, texts, len(kinds), heads)
+    return sample.merge(keys).merge(long).assign_attrs(keys.attrs | long.attrs)
 
 
 def _received(
@@ -102,13 +105,18 @@ def _received(
     if not any(sample.received for sample in observed):
         return xr.Dataset()
     longest = max(len(keys) for sample in observed for keys in sample.received.values())
-    sums = np.full((len(observed), layers, heads, longest), np.nan, np.float32)
-    equal = sums[:, :, 0].copy()
-    for window, sample in enumerate(observed):
-        for (layer, head), keys in sample.received.items():
-            sums[window, layer, head, : len(keys)] = keys
-        for layer, keys in sample.equal.items():
-            equal[window, layer, : len(keys)] = keys
+
+    def of_heads(each: Sequence[dict[Place, np.ndarray]]) -> np.ndarray:
+        sums = np.full((len(observed), layers, heads, longest), np.nan, np.float32)
+        for window, of_window in enumerate(each):
+            for (layer, head), keys in of_window.items():
+                sums[window, layer, head, : len(keys)] = keys
+        return sums
+
+    def of_layers(each: Sequence[dict[int, np.ndarray]]) -> np.ndarray:
+        """What equal weights give, as of one head."""
+        return of_heads([{(layer, 0): keys for layer, keys in one.items()} for one in each])[:, :, 0]
+
     named = {
         f"{side}position_token": (
             ("window", "position"),
@@ -116,15 +124,30 @@ def _received(
         )
         for side, of_windows in texts.items()
     }
-    words = {"long_name": "Sum of the weights on each key, over all queries", "units": "queries"}
-    of_equal = words | {"long_name": words["long_name"] + ", of equal weights"}
-    return xr.Dataset(
+    dims, last = ("window", "layer", "head", "position"), observed[0].last
+    found = xr.Dataset(
         {
-            "received": (("window", "layer", "head", "position"), sums, words),
-            "equal_received": (("window", "layer", "position"), equal, of_equal),
+            "received": (dims, of_heads([one.received for one in observed]), _words("all queries")),
+            "equal_received": (
+                (*dims[:2], "position"),
+                of_layers([one.equal for one in observed]),
+                _words("all queries, of equal weights"),
+            ),
         },
         coords=named,
     )
+    if last is None:
+        return found
+    recent = of_heads([one.recent for one in observed])
+    equal = of_layers([one.equal_recent for one in observed])
+    of = f"the last {last} queries"
+    found["recent"] = (dims, recent, _words(of))
+    found["equal_recent"] = ((*dims[:2], "position"), equal, _words(f"{of}, of equal weights"))
+    return found.assign_attrs(observation=last)
+
+
+def _words(of: str) -> dict[str, str]:
+    return {"long_name": f"Sum of the weights on each key, over {of}", "units": "queries"}
 
 
 def _tiles(observer: MapObserver, layers: int, heads: int) -> dict[str, tuple[tuple[str, ...], np.ndarray]]:

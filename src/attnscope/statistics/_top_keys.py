@@ -49,28 +49,45 @@ def key_side(sample: xr.Dataset, layer: int) -> str:
 def top_keys(sample: xr.Dataset, heads: Sequence[tuple[int, int]]) -> list[dict[str, Any]]:
     """The keys that receive most in each window of a sample, of these heads: with position, share and text.
 
-    ``share`` is of all weight; ``equal_share`` is what the same key would have of equal weights.
+    ``share`` is of all weight; ``equal_share`` is what the same key would have of equal weights. ``recent_keys`` are
+    those of the last ``recent_queries`` queries alone, where the sample has them.
     """
     if "received" not in sample:
         return []
     rows: list[dict[str, Any]] = []
-    equal = _shares(sample.equal_received.values)
     for layer, head in heads:
-        shares = _shares(sample.received.values[:, layer, head])
-        for window, of_window in enumerate(shares):
-            tokens = sample[f"{key_side(sample, layer)}position_token"].values[window].tolist()
-            keys = [
-                {
-                    "position": int(place),
-                    "share": float(of_window[place]),
-                    "equal_share": float(equal[window, layer, place]),
-                    **dict(zip(("before", "token", "after"), context(tokens, int(place)), strict=True)),
-                }
-                for place in top_places(of_window)
-            ]
-            if keys:
-                rows.append({"window": window, "layer": layer, "head": head, "keys": keys})
+        for window in range(sample.sizes["window"]):
+            keys = _listed(sample, "received", window, layer, head)
+            if not keys:
+                continue
+            row = {"window": window, "layer": layer, "head": head, "keys": keys}
+            if "recent" in sample:
+                row["recent_keys"] = _listed(sample, "recent", window, layer, head)
+                row["recent_queries"] = recent_queries(sample, window, layer)
+            rows.append(row)
     return rows
+
+
+def recent_queries(sample: xr.Dataset, window: int, layer: int) -> int:
+    """How many queries of a window ``recent`` is over: all, where it has no more than were asked for."""
+    of_decoder = str(sample.layer_kind.values[layer]) != "self" and "target_tokens" in sample
+    tokens = sample["target_tokens" if of_decoder else "tokens"].values[window]
+    return min(int(sample.attrs["observation"]), int(tokens))
+
+
+def _listed(sample: xr.Dataset, name: str, window: int, layer: int, head: int) -> list[dict[str, Any]]:
+    shares = _shares(sample[name].values[window, layer, head])
+    equal = _shares(sample[f"equal_{name}"].values[window, layer])
+    tokens = sample[f"{key_side(sample, layer)}position_token"].values[window].tolist()
+    return [
+        {
+            "position": int(place),
+            "share": float(shares[place]),
+            "equal_share": float(equal[place]),
+            **dict(zip(("before", "token", "after"), context(tokens, int(place)), strict=True)),
+        }
+        for place in top_places(shares)
+    ]
 
 
 def _shares(received: np.ndarray) -> np.ndarray:

@@ -18,10 +18,18 @@ from attnscope.figures import text as text_module
 from attnscope.figures.palette import cluster_colours
 from attnscope.figures.reading import can_be_drawn
 from attnscope.figures.scan import _pies as pies_module
-from attnscope.figures.scan import block_shares, group_maps, overview, write_scan_figures
+from attnscope.figures.scan import block_shares, group_maps, offset_shares, overview, write_scan_figures
 from attnscope.figures.scan._sample import first_rows
 from attnscope.figures.text import drawable
-from tests.report.planted_result import HOSTILE, NAMES, planted, translated, with_blocks, with_groups
+from tests.report.planted_result import (
+    HOSTILE,
+    NAMES,
+    planted,
+    translated,
+    with_bins,
+    with_blocks,
+    with_groups,
+)
 
 
 @pytest.fixture(scope="module")
@@ -342,6 +350,49 @@ def test_blocks_alone_can_be_drawn(made, tmp_path):
     ]
     with pytest.raises(AttnscopeError, match="block_shares needs block_recall"):
         block_shares(made.result)
+
+
+# --- shares by offset ---
+
+
+def test_every_head_is_a_row_of_shares_beside_equal_weights_on_one_scale(made):
+    result = with_bins(made.result)
+    figure = drawn(offset_shares(result))
+    assert in_figure(figure)
+    left = result.bin_first.values <= 0  # nothing lies to the right
+    own = (result.bin_sum / result.length).mean("text").values[..., left]
+    equal = (result.equal_bin_sum / result.length).mean("text").values[:, left]
+    heads, even = (axes.images[0] for axes in figure.axes[:2])
+    np.testing.assert_allclose(heads.get_array(), own.reshape(-1, left.sum()))
+    np.testing.assert_allclose(even.get_array(), np.repeat(equal, own.shape[1], 0))
+    assert heads.norm.vmax == even.norm.vmax == pytest.approx(max(own.max(), equal.max()))
+    names = [label.get_text() for label in figure.axes[0].get_xticklabels()]
+    assert names[-4:] == ["−3…−4", "−2", "−1", "0"]
+    assert "mean over 12 windows" in figure.get_suptitle()
+
+
+@pytest.mark.parametrize(
+    ("layers", "heads", "reach"), [(1, 2, 1), (3, 4, 100), (48, 2, 32768), (24, 16, 512)]
+)
+def test_shares_by_offset_of_any_model_fit(layers, heads, reach):
+    result = with_bins(planted(layers, heads, texts=2, tokens=6, rank=2).result, reach)
+    result.bin_sum[:, 0, 0] = np.nan
+    kinds = ["self", *["cross"] * (layers - 1)]
+    figure = drawn(offset_shares(result.assign_coords(layer_kind=("layer", kinds))))
+    assert in_figure(figure)
+    assert "Grey: no such head" in figure.get_suptitle()
+    alone = drawn(offset_shares(result.drop_vars("equal_bin_sum")))
+    assert in_figure(alone)
+    assert [axes.get_title(loc="left") for axes in alone.axes[:-1]] == ["Each head"]
+
+
+def test_shares_by_offset_alone_can_be_drawn(made, tmp_path):
+    result = with_bins(made.result)[["bin_sum", "length"]]
+    assert can_be_drawn(result)
+    assert [path.name for path in write_scan_figures(result, None, tmp_path, ("svg",))] == ["offsets.svg"]
+    assert not can_be_drawn(result[["length"]])
+    with pytest.raises(AttnscopeError, match="offset_shares needs bin_sum, offset_sum or band_sum"):
+        offset_shares(result[["length"]])
 
 
 # --- refusals ---

@@ -3,6 +3,7 @@ from ._blocks import block_shares
 from ._forms import form_comparison
 from ._groups import group_maps
 from ._maps import weight_maps
+from ._offsets import offset_shares
 from ._overview import overview
 from ._patches import patch_profiles
 from ._pies import label_pies
@@ -16,6 +17,7 @@ __all__ = [
     "group_maps",
     "label_pies",
     "maps",
+    "offset_shares",
     "overview",
     "patch_profiles",
     "profile_curves",

@@ -13,11 +13,13 @@ from attnscope.figures.save import save_figure
 from attnscope.figures.scan._blocks import block_shares
 from attnscope.figures.scan._groups import group_maps
 from attnscope.figures.scan._maps import weight_maps
+from attnscope.figures.scan._offsets import offset_shares
 from attnscope.figures.scan._overview import overview
 from attnscope.figures.scan._patches import patch_profiles
 from attnscope.figures.scan._pies import label_pies
 from attnscope.figures.scan._profiles import profile_curves
 from attnscope.figures.scan._sample import first_rows, maps
+from attnscope.statistics import shares_by_offset
 from attnscope.statistics.images import patch_shares
 
 if TYPE_CHECKING:
@@ -73,6 +75,8 @@ def _figures(result: xr.Dataset, sample: xr.Dataset | None) -> Iterator[tuple[st
             yield f"overview-{statistic.replace('_', '-')}", overview(result, statistic)
     for statistic in of_blocks(result):
         yield statistic.replace("_", "-"), block_shares(result, statistic)
+    if any(shares_by_offset(result, of) is not None for of in ("bins", "band")):
+        yield "offsets", offset_shares(result)
     if "label_share" in result and "centroid" in result:
         yield "labels", label_pies(result)
     if "group_weight" in result:

@@ -1,0 +1,82 @@
+"""Shares by offset as `--json` has them, held against eager attention of each window alone."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from transformers import AutoTokenizer
+
+import attnscope
+from attnscope.bundled import MODEL
+from attnscope.cli import offset_tables
+from attnscope.cli.scan_tables import as_dict
+from tests.families import tiny
+
+TEXTS = [
+    "The tide comes in twice a day, and twice a day it goes out again. " * 2,
+    "Nobody has seen the keeper.",
+]
+BAND = 2
+
+
+def in_range(weights, first, last):
+    """Mean over queries of the weight between two offsets: ``(layer, head)``."""
+    offset = np.subtract.outer(np.arange(weights.shape[-1]), np.arange(weights.shape[-2])).T
+    return (weights * ((offset >= first) & (offset <= last))).sum((-2, -1)) / weights.shape[-2]
+
+
+def check(told, matrices, equal):
+    """Each share that is told, against matrices of each window."""
+    first, last = (told.get(name, told.get("offset")) for name in ("first", "last"))
+    for bin_, ends in enumerate(zip(first, last, strict=True)):
+        own = np.mean([in_range(weights, *ends) for weights in matrices], 0)
+        even = np.mean([in_range(weights, *ends) for weights in equal], 0)
+        np.testing.assert_allclose(np.array(told["share"])[..., bin_], own, atol=2e-6)
+        np.testing.assert_allclose(np.array(told["equal"])[..., bin_], np.full(own.shape[0], even), atol=1e-6)
+
+
+@pytest.mark.parametrize("family", ["bert", "gpt2"])
+def test_json_has_what_eager_attention_gives(family, tmp_path):
+    torch.manual_seed(0)
+    tokenizer = AutoTokenizer.from_pretrained(MODEL)
+    model = tiny(family)
+    model.resize_token_embeddings(len(tokenizer))
+    names = "bin_sum,offset_sum,band_sum"
+    given = {"tokenizer": tokenizer, "window": 32, "band": BAND, "out": tmp_path}
+    found = attnscope.scan(model, TEXTS, statistics=names, **given)
+    told = json.loads(json.dumps(as_dict(found, tmp_path)))["offsets"]
+    model.set_attn_implementation("eager")
+    matrices, equal = [], []
+    windows = attnscope.corpus.windows_of(attnscope.corpus.texts_of(TEXTS), tokenizer, length=32)
+    for window in windows:
+        with torch.no_grad():
+            layers = model(torch.tensor([window.ids]), output_attentions=True).attentions
+        matrices.append(torch.stack(layers)[:, 0].double().numpy())
+        seen = np.ones(matrices[-1].shape[-2:])
+        seen = np.tril(seen) if family == "gpt2" else seen
+        equal.append(seen / seen.sum(-1, keepdims=True))
+    assert len({len(weights[0, 0]) for weights in matrices}) > 1  # windows of several lengths
+    for part in told.values():
+        check(part, matrices, equal)
+    longest = max(len(weights[0, 0]) for weights in matrices)
+    right = 0 if family == "gpt2" else longest - 1
+    assert told["every"]["offset"] == [*range(1 - longest, right + 1)]
+    assert told["band"]["offset"] == [*range(-BAND, min(right, BAND) + 1)]
+    np.testing.assert_allclose(np.sum(told["bins"]["share"], -1), 1, atol=1e-5)
+    # in bins of the same ends, from the sums at every offset alone
+    alone = as_dict(found.drop_vars(["bin_sum", "band_sum"]), tmp_path)["offsets"]
+    assert alone["band"] is None
+    assert alone["bins"]["first"] == told["bins"]["first"]
+    assert alone["bins"]["last"] == told["bins"]["last"]
+    np.testing.assert_allclose(alone["bins"]["share"], told["bins"]["share"], atol=1e-6)
+    np.testing.assert_allclose(alone["bins"]["equal"], told["bins"]["equal"], atol=1e-6)
+    assert as_dict(found.drop_vars(["bin_sum", "band_sum", "offset_sum"]), tmp_path)["offsets"] is None
+
+
+def test_what_is_too_much_to_print_says_where_it_is(monkeypatch, tmp_path):
+    found = attnscope.scan(texts=TEXTS[:1], statistics="offset_sum", out=tmp_path)
+    monkeypatch.setattr(offset_tables, "ROOM", 1000)
+    told = as_dict(found, tmp_path)["offsets"]
+    assert "numbers are more than 1,000" in told["every"]["left_out"]
+    np.testing.assert_allclose(np.sum(told["bins"]["share"], -1), 1, atol=1e-5)
