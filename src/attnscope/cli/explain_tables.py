@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     import xarray as xr
+    from rich.console import Console
     from rich.table import Table
 
     from attnscope.mechanism import HeadVerdict
@@ -25,22 +26,6 @@ _SHOWN = 20  # heads in the table
 
 
 _CHANGED = 6  # heads that fit on a terminal of 80 columns
-
-
-_WEIGHTS = "weights: the offset of the largest mean weight; – where that is no more than chance."
-
-
-_SCORES = (
-    "spectrum, correlation: two readings of one trace, the scores of queries and keys (without any bias) summed along "
-    "offsets; – where it has no peak that stands out of noise (the spectrum of noise has one in 1 of 100 heads)."
-)
-
-
-_AGREE = (
-    "agree: both lie within half a token of the weights' offset; asked of heads that position explains. by chance: how "
-    "often the readings of another head would. The probability takes heads as independent; those that share weights "
-    "are not."
-)
 
 
 def _print_text_tables(tree: xr.DataTree) -> None:
@@ -99,7 +84,9 @@ def print_tables(tree: xr.DataTree) -> None:
     """The headline, a table of heads, and how to read it."""
     from attnscope.mechanism import (
         cause,
+        column_notes,
         foretold,
+        independence_note,
         layer_numbers,
         mask_note,
         rank_heads,
@@ -123,30 +110,18 @@ def print_tables(tree: xr.DataTree) -> None:
         console.print(numbering, style="dim", highlight=False, markup=False)
     for sentence in filter(None, (*summary(rows), foretold(tree), cause(tree))):
         console.print(sentence, style="bold", highlight=False)
-    console.print(_table_of_heads(rows[:_SHOWN]))
+    for table in tables_of_heads(rows[:_SHOWN], console):
+        console.print(table)
     if len(rows) > _SHOWN:
         console.print(f"and {len(rows) - _SHOWN} more heads: --csv lists all", highlight=False)
     if "interventions" in tree.children:
         console.print(_table_of_changes(tree["interventions"].to_dataset(), rows[:_CHANGED]))
     for names, reason in skipped_by_reason(tree):
         console.print(f"no {names}: {reason}", style="dim", highlight=False, markup=False)
-    if "position_content" in tree.children:
-        texts = tree["position_content"].attrs["texts"]
-        console.print(
-            f"share of position: of the mean scores of the first {texts} windows.",
-            style="dim",
-            highlight=False,
-        )
-    for note in (mask_note(tree), *_readings_notes(rows)):
-        if note:
-            console.print(note, style="dim", highlight=False)
-    if any(row.kernel_agrees is not None for row in rows):
-        console.print(
-            f"scheme: the offset at which the {tree['scheme_kernel'].attrs['scheme']} alone is largest; so: whether it "
-            "is that of the weights, within 1 token, and how often it would be by chance.",
-            style="dim",
-            highlight=False,
-        )
+    names = {key: heading.removeprefix("offset:").replace("\n", " ").strip() for key, heading, _ in _COLUMNS}
+    columns = column_notes(tree, rows[:_SHOWN], names, "–")
+    for note in filter(None, (mask_note(tree), *columns, independence_note(rows))):
+        console.print(note, style="dim", highlight=False)
     if _works_against(tree):
         console.print(
             "A share of position below 0, with all of its interval: position alone works against that head's profile "
@@ -166,44 +141,38 @@ def _works_against(tree: xr.DataTree) -> bool:
     return bool((tree["position_content"].to_dataset()["position_share_high"] < 0).any())
 
 
-def _readings_notes(rows: Sequence[HeadVerdict]) -> list[str]:
-    """How the columns of offsets are to be read, where the scores are read at all."""
-    if all(row.offset_of_spectrum is None and row.offset_of_correlation is None for row in rows):
-        return [_WEIGHTS]
-    return [_WEIGHTS, _SCORES, _AGREE]
+def tables_of_heads(rows: Sequence[HeadVerdict], console: Console) -> list[Table]:
+    """The columns that some head has a value for: in one table, or in several where the terminal is too narrow."""
+    from attnscope.mechanism import known_columns
+
+    known = known_columns(rows)
+    tables: list[Table] = []
+    shown: list[str] = []
+    room = console.options.update(max_width=1000)  # or no table is said to be wider than the terminal
+    for group in _TOGETHER:
+        more = [key for key in group if key in known]
+        wider = _table_of_heads(rows, [*shown, *more], known)
+        if shown and more and console.measure(wider, options=room).maximum > console.width:
+            tables.append(_table_of_heads(rows, shown, known))
+            shown = []
+        shown += more
+    return [*tables, _table_of_heads(rows, shown, known)]
 
 
-def _table_of_heads(rows: Sequence[HeadVerdict]) -> Table:
-    """Columns that some head has a value for."""
+def _table_of_heads(rows: Sequence[HeadVerdict], shown: Sequence[str], known: set[str]) -> Table:
+    """These columns, after those that name the head."""
     from rich import box
     from rich.table import Table
 
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
-    columns: tuple[tuple[str, str, Callable[[Any], str]], ...] = (
-        ("layer", "layer", str),
-        ("attention", "attention", str),
-        ("head", "head", str),
-        ("peak_weight", "weight", partial(_number, form=".3f")),
-        ("offset_of_weights", "offset:\nweights", partial(_number, form="+.0f")),
-        ("offset_of_spectrum", "offset:\nspectrum", partial(_number, form="+.2f")),
-        ("offset_of_correlation", "offset:\ncorrelation", partial(_number, form="+.2f")),
-        ("agree", "agree", _yes),
-        ("chance", "by\nchance", partial(_number, form=".2f")),
-        ("offset_of_kernel", "offset:\nscheme", partial(_number, form="+.0f")),
-        ("kernel_agrees", "so", _yes),
-        ("kernel_chance", "by\nchance", partial(_number, form=".2f")),
-        ("position_share", "share of\nposition", partial(_number, form=".2f")),
-        ("kernel_share", "share of\nscheme", partial(_number, form=".2f")),
-    )
-    shown = [column for column in columns if any(getattr(row, column[0]) is not None for row in rows)]
-    if not any(row.agree is not None for row in rows):
-        shown = [column for column in shown if column[0] != "chance"]
-    for key, heading, _ in shown:
+    wanted = {*shown, *(_NAMING & known)}
+    columns = [column for column in _COLUMNS if column[0] in wanted]
+    for key, heading, _ in columns:
         table.add_column(
             heading, justify="left" if key in {"attention", "agree", "kernel_agrees"} else "right"
         )
     for row in rows:
-        table.add_row(*(_cell(row, key, form) for key, _, form in shown))
+        table.add_row(*(_cell(row, key, form) for key, _, form in columns))
     return table
 
 
@@ -237,3 +206,31 @@ def _table_of_changes(content: xr.Dataset, rows: Sequence[HeadVerdict]) -> Table
 def _number(value: float | None, form: str) -> str:
     text = "" if value is None else format(value, form)
     return text if not text or float(text) else text.lstrip("+-")
+
+
+_COLUMNS: tuple[tuple[str, str, Callable[[Any], str]], ...] = (
+    ("layer", "layer", str),
+    ("attention", "attention", str),
+    ("head", "head", str),
+    ("peak_weight", "weight", partial(_number, form=".3f")),
+    ("offset_of_weights", "offset:\nweights", partial(_number, form="+.0f")),
+    ("offset_of_spectrum", "offset:\nspectrum", partial(_number, form="+.2f")),
+    ("offset_of_correlation", "offset:\ncorrelation", partial(_number, form="+.2f")),
+    ("agree", "agree", _yes),
+    ("chance", "by\nchance", partial(_number, form=".2f")),
+    ("offset_of_kernel", "offset:\nscheme", partial(_number, form="+.0f")),
+    ("kernel_agrees", "so", _yes),
+    ("kernel_chance", "so by\nchance", partial(_number, form=".2f")),
+    ("position_share", "share of\nposition", partial(_number, form=".2f")),
+    ("kernel_share", "share of\nscheme", partial(_number, form=".2f")),
+)
+_NAMING = {"layer", "attention", "head"}
+
+
+#: Columns that are of no use without each other.
+_TOGETHER = (
+    ("peak_weight", "offset_of_weights"),
+    ("offset_of_spectrum", "offset_of_correlation", "agree", "chance"),
+    ("offset_of_kernel", "kernel_agrees", "kernel_chance"),
+    ("position_share", "kernel_share"),
+)

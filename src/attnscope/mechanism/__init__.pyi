@@ -1,12 +1,21 @@
 from . import arrays
-from ._analysis import Analysis, Need, Picture, Section, Table
+from ._analysis import Analysis, Need, Picture, Section, Table, in_words
 from ._catalogue import ANALYSES, analyses_of, known_analyses
+from ._columns import column_notes, known_columns, order_note
 from ._explain import explain
 from ._needs import BIAS, BILINEAR_SCORES, POSITION_TABLE, ROTATION, ROTATION_OR_BIAS
 from ._over_heads import inputs_of
 from ._projections import projections
 from ._ranking import HeadVerdict, best_heads, rank_heads
-from ._sentences import cause, foretold, layer_numbers, mask_note, skipped_by_reason, summary
+from ._sentences import (
+    cause,
+    foretold,
+    independence_note,
+    layer_numbers,
+    mask_note,
+    skipped_by_reason,
+    summary,
+)
 from ._stored import load_explanation
 from ._study import DEFAULT_TEXTS, FEW_TEXTS, Model, NotDefinedError, Study, Tokenizer, studied, study
 from ._verdict import ERROR, SAME
@@ -55,16 +64,21 @@ __all__ = [
     "best_heads",
     "bias_effect",
     "cause",
+    "column_notes",
     "cross_correlation",
     "cross_spectrum",
     "explain",
     "foretold",
+    "in_words",
+    "independence_note",
     "inputs_of",
     "interventions",
     "known_analyses",
+    "known_columns",
     "layer_numbers",
     "load_explanation",
     "mask_note",
+    "order_note",
     "phase_map",
     "position_cca",
     "position_content",

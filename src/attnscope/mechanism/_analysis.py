@@ -12,6 +12,11 @@ if TYPE_CHECKING:
     from attnscope.mechanism._study import Study
 
 
+def in_words(words: str | Callable[[xr.DataTree], str], tree: xr.DataTree) -> str:
+    """What is said of an explanation: the words themselves, or what is made of it."""
+    return words if isinstance(words, str) else words(tree)
+
+
 @dataclass(frozen=True)
 class Section:
     """A section of the page: some analyses that belong together.
@@ -21,12 +26,12 @@ class Section:
     name, title
         Its address on the page, and its heading.
     says
-        What is asked there, and how.
+        What is asked there, and how: words, or what makes them of what was found.
     """
 
     name: str
     title: str
-    says: str
+    says: str | Callable[[xr.DataTree], str]
 
 
 @dataclass(frozen=True)
@@ -38,7 +43,7 @@ class Picture:
     name
         Its file, without suffix.
     title, reading
-        What it shows, and how it is read.
+        What it shows, and how it is read; the latter may be made of what was found, as in a `Section`.
     draw
         Address of the function that draws it, ``package:function``: nothing here imports matplotlib. The function may
         give None where there is nothing to draw.
@@ -57,7 +62,7 @@ class Picture:
 
     name: str
     title: str = ""
-    reading: str = ""
+    reading: str | Callable[[xr.DataTree], str] = ""
     draw: str = ""
     of: Literal["node", "heads", "tree"] = "node"
     variable: str = ""

@@ -10,6 +10,7 @@ import numpy as np
 import xarray as xr
 
 from attnscope._arguments import typed
+from attnscope.mechanism._columns import scheme_of
 from attnscope.mechanism._ranking import HeadVerdict, rank_heads
 from attnscope.mechanism._verdict import ERROR, READINGS
 from attnscope.statistics import numbering_note
@@ -47,9 +48,13 @@ with the scores of other heads 0.2 of 2 would (2 or more: probability 0.01).
         sentences.append(
             f"In {len(positional)} of these {len(preferring)} position gives more than half of the scores' profile."
         )
-    if positional and any(getattr(row, name) is not None for row in rows for name in READINGS):
+    if positional and _are_read(rows):
         sentences.append(_agreement(positional))
     return sentences
+
+
+def _are_read(rows: Sequence[HeadVerdict]) -> bool:
+    return any(getattr(row, name) is not None for row in rows for name in READINGS)
 
 
 def _preferring(count: int, rows: Sequence[HeadVerdict]) -> str:
@@ -74,8 +79,8 @@ def _agreement(positional: Sequence[HeadVerdict]) -> str:
     unread = sum(agree is None for agree in known)
     if unread:
         said += f" (in {unread} a reading finds none)"
-    chances = [row.chance for row in positional if row.chance is not None]
-    if len(chances) < len(positional):
+    chances = _chances(positional)
+    if not chances:
         return f"{said}; there are no other heads to tell how often that is an accident."
     probability = _or_more(agreeing, chances)
     said += (
@@ -83,6 +88,12 @@ def _agreement(positional: Sequence[HeadVerdict]) -> str:
         f"({agreeing} or more: probability {_rounded(probability)})"
     )
     return f"{said}, so this may be accident." if probability > _BY_ACCIDENT else f"{said}."
+
+
+def _chances(positional: Sequence[HeadVerdict]) -> list[float]:
+    """How often the readings of other heads would agree with each; none where that is not known of all."""
+    chances = [row.chance for row in positional if row.chance is not None]
+    return chances if len(chances) == len(positional) else []
 
 
 def _rounded(probability: float) -> str:
@@ -115,18 +126,46 @@ def foretold(tree: xr.DataTree) -> str:
     >>> foretold(xr.DataTree.from_dict({"scheme_kernel": kernel, "verdict": verdict}))
     'The rotation alone foretells the offset of 3 of these 3 (0.6 by chance).'
     """
-    judged = [row for row in rank_heads(tree) if row.prefers and row.kernel_agrees is not None]
+    judged = _foretold(rank_heads(tree))
     if not judged:
         return ""
-    scheme = tree["scheme_kernel"].attrs.get("scheme", "position scheme")
-    chances = [row.kernel_chance for row in judged if row.kernel_chance is not None]
-    agreeing = sum(row.kernel_agrees is True for row in judged)
+    agreeing, chances, likely = _of_scheme(judged)
     of = f"{agreeing} of these {len(judged)}"
-    said = f"The {scheme} alone foretells the offset of {of} ({sum(chances):.1f} by chance)."
-    likely = _or_more(agreeing, chances)
+    said = f"The {scheme_of(tree)} alone foretells the offset of {of} ({sum(chances):.1f} by chance)."
     if likely < _BY_ACCIDENT:
         return said
     return f"{said} So many come by chance in {likely:.0%} of cases, so this may be accident."
+
+
+def _foretold(rows: Sequence[HeadVerdict]) -> list[HeadVerdict]:
+    return [row for row in rows if row.prefers and row.kernel_agrees is not None]
+
+
+def _of_scheme(judged: Sequence[HeadVerdict]) -> tuple[int, list[float], float]:
+    """In how many the scheme foretells the offset, how often it would in each, and how often in so many or more."""
+    chances = [row.kernel_chance for row in judged if row.kernel_chance is not None]
+    agreeing = sum(row.kernel_agrees is True for row in judged)
+    return agreeing, chances, _or_more(agreeing, chances)
+
+
+@typed
+def independence_note(rows: Sequence[HeadVerdict]) -> str:
+    """What a probability in `summary` or `foretold` takes for granted; empty where they give none.
+
+    Examples
+    --------
+    >>> head = HeadVerdict(0, None, 0, prefers=True, positional=True, agree=True, offset_of_spectrum=-1.0, chance=0.1)
+    >>> independence_note([head])
+    'The probability takes heads as independent; those that share weights are not.'
+    >>> independence_note([HeadVerdict(0, None, 0, prefers=True, positional=True, agree=None)])
+    ''
+    """
+    positional = [row for row in rows if row.prefers and row.positional]
+    of_readings = _are_read(rows) and bool(_chances(positional))
+    judged = _foretold(rows)
+    if of_readings or (judged and _of_scheme(judged)[2] >= _BY_ACCIDENT):
+        return "The probability takes heads as independent; those that share weights are not."
+    return ""
 
 
 @typed

@@ -10,9 +10,14 @@ from attnscope.figures.explain import explain_figures
 from attnscope.mechanism import (
     analyses_of,
     cause,
+    column_notes,
     foretold,
+    in_words,
+    independence_note,
     known_analyses,
+    known_columns,
     mask_note,
+    order_note,
     rank_heads,
     skipped_by_reason,
     summary,
@@ -95,7 +100,9 @@ def sections(
     for analysis in known_analyses().values():
         for picture in analysis.pictures:
             if picture.on_page and picture.name in drawn and analysis.section is not None:
-                shown.setdefault(analysis.section, []).append(_shown_picture(picture, drawn[picture.name]))
+                shown.setdefault(analysis.section, []).append(
+                    _shown_picture(picture, drawn[picture.name], tree)
+                )
     return [
         Section(section.name, section.title, _says(section, tree), pictures)
         for section, pictures in shown.items()
@@ -103,10 +110,11 @@ def sections(
 
 
 def _says(section: SectionRecord, tree: xr.DataTree) -> str:
+    says = in_words(section.says, tree)
     if section.name == "content" and "position_content" in tree.children:
         texts = tree["position_content"].attrs.get("texts", "few")
-        return f"{section.says} From the first {texts} windows."
-    return section.says
+        return f"{says} From the first {texts} windows."
+    return says
 
 
 def text_tables(tree: xr.DataTree, shown: Sequence[Section]) -> list[TextTable]:
@@ -131,9 +139,18 @@ def _spoken(name: str) -> str:
 def table(tree: xr.DataTree) -> tuple[list[tuple[str, str, str]], list[list[tuple[str, str]]]]:
     """Columns that have values, and for each head its cells: what is shown and what is sorted by."""
     rows = rank_heads(tree)
-    columns = [column for column in COLUMNS if any(getattr(row, column[0]) is not None for row in rows)]
+    known = known_columns(rows)
+    columns = [column for column in COLUMNS if column[0] in known]
     values = [[(key, getattr(row, key)) for key, _, _ in columns] for row in rows]
     return columns, [[(_shown(key, value), _sorted_by(value)) for key, value in line] for line in values]
+
+
+def hints(tree: xr.DataTree) -> list[str]:
+    """How the columns of the table are read, in sentences: those of the terminal, by the names that the page has."""
+    rows = rank_heads(tree)
+    names = {key: f"“{heading}”" for key, heading, _ in COLUMNS}
+    notes = column_notes(tree, rows, names, "an empty cell")
+    return [*notes, *filter(None, [independence_note(rows)]), order_note(rows)]
 
 
 def headline(tree: xr.DataTree) -> list[str]:
@@ -169,8 +186,8 @@ def skipped(tree: xr.DataTree) -> list[tuple[str, str]]:
         return []
 
 
-def _shown_picture(picture: PictureRecord, figure: Figure) -> Picture:
-    reading = picture.reading
+def _shown_picture(picture: PictureRecord, figure: Figure, tree: xr.DataTree) -> Picture:
+    reading = in_words(picture.reading, tree)
     if picture.with_tokens:
         labels = (label.get_text() for axes in figure.axes for label in axes.get_yticklabels())
         reading = f"{reading} {pieces_note(labels)}".rstrip()

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from attnscope.errors import AttnscopeError
 from attnscope.mechanism import best_heads, layer_numbers
 from attnscope.report._embed import write_page
-from attnscope.report._explain_content import forms, headline, sections, skipped, table, text_tables
+from attnscope.report._explain_content import forms, headline, hints, sections, skipped, table, text_tables
 from attnscope.report._scan_content import parsed
 
 if TYPE_CHECKING:
@@ -88,6 +88,8 @@ def write_explain_report(
         tables=text_tables(tree, shown),
         columns=columns,
         rows=rows,
+        hints=hints(tree),
+        there={*map(str, tree.children), *(key for key, _, _ in columns)},
         skipped=skipped(tree),
         forms=forms(tree),
     )

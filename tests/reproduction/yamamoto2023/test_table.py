@@ -81,6 +81,10 @@ def test_every_row_is_there(planted):
         assert bool(planted.note.sel(row=row).item()) or verdict != "not run"
 
 
+def test_every_tolerance_stands_beside_its_chance():
+    assert [row.number for row in ROWS if row.tolerance and not row.by_chance] == []
+
+
 def check_position_table(table, sizes):
     """Rows 1 to 5: what the planted waves are, whatever else the model holds."""
     assert value(table, 1) == pytest.approx(50.51, abs=1e-3)

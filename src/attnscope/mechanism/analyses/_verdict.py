@@ -8,6 +8,8 @@ import numpy as np
 import xarray as xr
 
 from attnscope.mechanism._analysis import Analysis, Picture, Section
+from attnscope.mechanism._columns import known_columns, question
+from attnscope.mechanism._ranking import rank_heads
 from attnscope.mechanism._verdict import ERROR, READINGS, judged, weight_peaks
 
 if TYPE_CHECKING:
@@ -17,13 +19,23 @@ if TYPE_CHECKING:
 HEADS = Section(
     "heads",
     "All heads",
-    (
-        "Where each head looks, how much of that its positions explain, and whether two readings of its"
-        " scores and one of its weights find the same offset. The two are of one trace, the scores "
-        "summed along offsets: its peak (cross-correlation) and the phases of its transform "
-        "(cross-spectrum). They are not a second source; the weights are."
-    ),
+    lambda tree: question(tree, rank_heads(tree)),
 )
+
+
+def _reading_of_grid(tree: xr.DataTree) -> str:
+    known = known_columns(rank_heads(tree))
+    said = (
+        "One cell for each head: the number is the offset of its largest mean weight (−1 is the token before), none "
+        "where that weight is no more than chance"
+    )
+    if "position_share" in known:
+        said += "; the colour the share of the scores' profile that positions alone explain"
+    elif "coherence" in known:
+        said += "; the colour the coherence of queries and keys"
+    if "agree" in known:
+        said += "; a frame that both readings of the scores find the offset too"
+    return f"{said}."
 
 
 def _verdict(study: Study) -> xr.Dataset:
@@ -102,12 +114,7 @@ VERDICT = Analysis(
         Picture(
             "verdict",
             "Offsets and what position explains",
-            (
-                "One cell for each head: the number is the offset of its largest mean weight (−1 is the"
-                " token before), none where that weight is no more than chance; the colour the share of"
-                " the scores' profile that positions alone explain; a frame that both readings of the "
-                "scores find the offset too."
-            ),
+            _reading_of_grid,
             draw="attnscope.figures.explain:verdict_grid",
         ),
         Picture(

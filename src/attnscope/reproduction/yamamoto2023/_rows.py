@@ -191,6 +191,7 @@ ROWS: tuple[Row, ...] = (
         "S 3.3, app. B",
         periodic_columns,
         tolerance="median in 4..12",
+        by_chance="0 of 12: no directed head",
     ),
     Row(
         16,
@@ -240,6 +241,7 @@ ROWS: tuple[Row, ...] = (
         "K21",
         not_run,
         tolerance="2 points",
+        by_chance="not run",
         impossible="norms of what is mixed: not a part of explain",
     ),
     Row(
@@ -249,6 +251,7 @@ ROWS: tuple[Row, ...] = (
         "K21",
         not_run,
         tolerance="2 points",
+        by_chance="not run",
         impossible="norms of what is mixed: not a part of explain",
     ),
 )

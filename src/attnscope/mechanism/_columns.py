@@ -1,0 +1,174 @@
+"""What a table of heads holds, and how it is read: one source of words for the terminal and the page.
+
+Nothing is said of a column that is not there: a RoPE model has no readings of its scores that could agree.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
+
+import xarray as xr
+
+from attnscope.mechanism._ranking import HeadVerdict
+from attnscope.mechanism._verdict import READINGS
+
+_RANDOM = {
+    "rotation": "if the rotation had random phases",
+    "bias": "if the bias had its values in random order",
+    "rotation and bias": "if the rotation had random phases, and the bias its values in random order",
+}
+
+
+def known_columns(rows: Sequence[HeadVerdict]) -> set[str]:
+    """Name the fields that some head has a value for.
+
+    How often another head's readings would agree is none where of no head it is asked whether its own do.
+
+    Examples
+    --------
+    >>> head = HeadVerdict(0, None, 0, prefers=True, positional=True, agree=None, peak_weight=0.4, chance=0.5)
+    >>> sorted(known_columns([head]))
+    ['head', 'layer', 'peak_weight', 'positional', 'prefers']
+    """
+    names = (field.name for field in fields(HeadVerdict))
+    known = {name for name in names if any(getattr(row, name) is not None for row in rows)}
+    return known if "agree" in known else known - {"chance"}
+
+
+def scheme_of(tree: xr.DataTree) -> str:
+    """How the position scheme within the scores is called: rotation, bias, or both."""
+    kernel = tree["scheme_kernel"].attrs if "scheme_kernel" in tree.children else {}
+    return str(kernel.get("scheme", "position scheme"))
+
+
+def column_notes(
+    tree: xr.DataTree, rows: Sequence[HeadVerdict], names: Mapping[str, str], nothing: str
+) -> list[str]:
+    """How the columns of a table of heads are read, in sentences; of a column that is not there, none.
+
+    Parameters
+    ----------
+    tree
+        From `explain`.
+    rows
+        The heads of the table.
+    names
+        What the table calls its columns.
+    nothing
+        What stands where there is no offset.
+
+    Examples
+    --------
+    >>> named = {"offset_of_weights": "weights", "offset_of_kernel": "scheme", "kernel_agrees": "so"}
+    >>> head = HeadVerdict(0, None, 0, prefers=True, positional=True, agree=None, offset_of_weights=-1.0)
+    >>> column_notes(xr.DataTree(), [head], named, "–")
+    ['weights: the offset of the largest mean weight; – where that is no more than chance.']
+    """
+    known = known_columns(rows)
+    there = {key: name for key, name in names.items() if key in known}
+    notes: list[str] = []
+    if "offset_of_weights" in there:
+        notes.append(
+            f"{there['offset_of_weights']}: the offset of the largest mean weight; {nothing} where that is no more "
+            "than chance."
+        )
+    return notes + _of_readings(there, nothing) + _of_scheme(tree, there) + _of_shares(tree, there)
+
+
+def _of_readings(there: Mapping[str, str], nothing: str) -> list[str]:
+    notes: list[str] = []
+    readings = [there[key] for key in READINGS if key in there]
+    if readings:
+        noise = " (the spectrum of noise has one in 1 of 100 heads)" if READINGS[0] in there else ""
+        many = "two readings" if len(readings) > 1 else "a reading"
+        notes.append(
+            f"{', '.join(readings)}: {many} of one trace, the scores of queries and keys (without any bias) "
+            f"summed along offsets; {nothing} where it has no peak that stands out of noise{noise}."
+        )
+    if "agree" in there:
+        notes.append(
+            f"{there['agree']}: both lie within half a token of the weights' offset; asked of heads that position "
+            "explains."
+        )
+    if "chance" in there:
+        notes.append(f"{there['chance']}: how often the readings of another head would.")
+    return notes
+
+
+def _of_scheme(tree: xr.DataTree, there: Mapping[str, str]) -> list[str]:
+    scheme = scheme_of(tree)
+    said: list[str] = []
+    if "offset_of_kernel" in there:
+        said.append(f"{there['offset_of_kernel']}: the offset at which the {scheme} alone is largest")
+    if "kernel_agrees" in there:
+        said.append(f"{there['kernel_agrees']}: whether it is that of the weights, within 1 token")
+    if "kernel_chance" in there:
+        by_chance = _RANDOM.get(scheme, "with its values in random order")
+        said.append(f"{there['kernel_chance']}: how often it would be {by_chance}")
+    return [f"{'; '.join(said)}."] if said else []
+
+
+def _of_shares(tree: xr.DataTree, there: Mapping[str, str]) -> list[str]:
+    shares = [there[key] for key in ("position_share", "kernel_share") if key in there]
+    if not shares:
+        return []
+    content = tree["position_content"].attrs if "position_content" in tree.children else {}
+    first = f" of the first {content['texts']} windows" if "texts" in content else ""
+    said = (
+        f"{', '.join(shares)}: of the variance of the mean scores{first} over offsets. Estimated between different "
+        "texts, so that noise does not add to it, a share may leave 0 to 1 a little."
+    )
+    return [said]
+
+
+def order_note(rows: Sequence[HeadVerdict]) -> str:
+    """In which order `rank_heads` has the heads, in a sentence.
+
+    Examples
+    --------
+    >>> head = HeadVerdict(0, None, 0, prefers=True, positional=True, agree=None, position_share=0.9)
+    >>> order_note([head])
+    'Heads that position explains come first, then the others; of each those with the largest mean weight.'
+    """
+    known = known_columns(rows)
+    positional = (
+        "heads that position explains" if "position_share" in known else "heads that prefer an offset"
+    )
+    first = (
+        f"agreeing heads come first, then other {positional}"
+        if "agree" in known
+        else f"{positional} come first"
+    )
+    return f"{first.capitalize()}, then the others; of each those with the largest mean weight."
+
+
+def question(tree: xr.DataTree, rows: Sequence[HeadVerdict]) -> str:
+    """What the table of heads asks: of readings of the scores, and of a scheme, where there are any.
+
+    Examples
+    --------
+    >>> head = HeadVerdict(0, None, 0, prefers=True, positional=True, agree=None, kernel_agrees=True)
+    >>> kernel = xr.DataTree.from_dict({"scheme_kernel": xr.Dataset(attrs={"scheme": "rotation"})})
+    >>> question(kernel, [head])
+    'Where each head looks, and whether the rotation alone foretells it.'
+    """
+    known = known_columns(rows)
+    clauses = ["where each head looks"]
+    if "position_share" in known:
+        clauses.append("how much of that its positions explain")
+    if "agree" in known:
+        clauses.append("whether two readings of its scores and one of its weights find the same offset")
+    elif known & set(READINGS):
+        clauses.append("which offset two readings of its scores find")
+    if "kernel_agrees" in known:
+        clauses.append(f"whether the {scheme_of(tree)} alone foretells it")
+    *before, last = clauses
+    said = f"{', '.join(before)}, and {last}." if before else f"{last}."
+    said = said[0].upper() + said[1:]
+    if known & set(READINGS):
+        said += (
+            " The two readings are of one trace, the scores summed along offsets: its peak (cross-correlation) and the "
+            "phases of its transform (cross-spectrum). They are not a second source; the weights are."
+        )
+    return said
