@@ -35,6 +35,7 @@ ORDER = (
     {"models"},
     {"attention"},
     {"workers"},
+    {"_arguments"},
     {
         "bundled",
         "progress",

@@ -103,8 +103,7 @@ def _of(node: ast.expr) -> _Expected:
     """What an annotation stands for."""
     parts = {ast.unparse(part): _one(part) for part in _alternatives(node)}
     known = [part for part in parts.values() if part is not None]
-    named = any(isinstance(part, ast.Name) and part.id not in _PLAIN for part in _alternatives(node))
-    if named and not parts.keys() & _SCALARS:
+    if None in parts.values() and not parts.keys() & _SCALARS:
         return _UNKNOWN  # the name may stand for several types
     words = " or ".join(name if part is None else part.words for name, part in parts.items())
     plural = " or ".join(name if part is None else part.plural for name, part in parts.items())
@@ -137,7 +136,7 @@ def _one(node: ast.expr) -> _Expected | None:
         return None
     inner = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
     match node.value.id:
-        case "Sequence" | "Iterable":
+        case "Sequence" | "Iterable" | "list":
             return _several(_of(inner[0]))
         case "tuple":
             return _row([_of(part) for part in inner])

@@ -51,5 +51,5 @@ def test_a_model_without_weights_is_refused():
 
 
 def test_what_wraps_no_model_of_transformers_is_named():
-    with pytest.raises(AttnscopeError, match="expected a model of transformers"):
+    with pytest.raises(AttnscopeError, match="TransformerBridge is not a model of transformers"):
         load_model(TransformerBridge(nn.Linear(2, 2), None))

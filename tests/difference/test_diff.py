@@ -83,7 +83,7 @@ def test_what_cannot_be_compared_is_refused(scans, tmp_path):
         (other, "different texts"),
         (shorter, "differ in --limit: 80 and 6"),
         (tmp_path, "no run of attnscope"),
-        (first[["entropy"]].drop_attrs(), "no scan"),
+        (first[["entropy"]].drop_attrs(), "not a scan"),
     ):
         with pytest.raises(AttnscopeError, match=says):
             attnscope.diff(first, given)

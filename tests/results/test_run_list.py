@@ -116,7 +116,7 @@ def test_without_folders_the_usual_ones_are_looked_at(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("given", ["nowhere", 3])
 def test_what_is_no_folder_is_refused(given, tmp_path, no_types):
-    with pytest.raises(AttnscopeError, match=r"no folder|expected a folder"):
+    with pytest.raises(AttnscopeError, match=r"no folder|expected a list of strings or paths"):
         runs(tmp_path / given if isinstance(given, str) else given)
 
 

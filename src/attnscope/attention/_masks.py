@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
-from jaxtyping import Bool, Int
+from jaxtyping import Bool, Int, Shaped
 from torch import Tensor
 
 from attnscope.attention._row_mask import RowMask
@@ -79,8 +79,8 @@ def extent_by_rows(
     return Extent(start, stop, bool(torch.stack([part[2] for part in parts]).all()))
 
 
-def transposed(mask: Bool[Tensor, "batch head query key"]) -> Bool[Tensor, "batch head key query"]:
-    """Which queries may look at each key; known by its rows, too, where these have no gaps.
+def transposed(mask: Shaped[Tensor, "batch head query key"]) -> Shaped[Tensor, "batch head key query"]:
+    """A mask or a bias with keys as queries; a mask is known by its rows, too, where these have no gaps.
 
     Examples
     --------

@@ -10,6 +10,7 @@ from dataclasses import fields
 
 import xarray as xr
 
+from attnscope._arguments import typed
 from attnscope.mechanism._ranking import HeadVerdict
 from attnscope.mechanism._verdict import READINGS
 
@@ -20,6 +21,7 @@ _RANDOM = {
 }
 
 
+@typed
 def known_columns(rows: Sequence[HeadVerdict]) -> set[str]:
     """Name the fields that some head has a value for.
 
@@ -42,6 +44,7 @@ def scheme_of(tree: xr.DataTree) -> str:
     return str(kernel.get("scheme", "position scheme"))
 
 
+@typed
 def column_notes(
     tree: xr.DataTree, rows: Sequence[HeadVerdict], names: Mapping[str, str], nothing: str
 ) -> list[str]:
@@ -122,6 +125,7 @@ def _of_shares(tree: xr.DataTree, there: Mapping[str, str]) -> list[str]:
     return [said]
 
 
+@typed
 def order_note(rows: Sequence[HeadVerdict]) -> str:
     """In which order `rank_heads` has the heads, in a sentence.
 

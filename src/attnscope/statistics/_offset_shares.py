@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from attnscope.attention import bin_ranges
 from attnscope.statistics._catalogue import EQUAL
 from attnscope.statistics._ranking import queries
 
@@ -60,6 +59,8 @@ class OffsetShares:
 
     def binned(self) -> OffsetShares:
         """Of single offsets, the sums in bins that double: those of ``bin_sum``."""
+        from attnscope.attention import bin_ranges  # with PyTorch, which a finished run does without
+
         ranges = np.array(bin_ranges(0, int(max(self.last[-1], -self.first[0], 1))))
         inside = (self.first >= ranges[:, :1]) & (self.first <= ranges[:, 1:])  # (bin, offset)
         starts = inside.argmax(1)[inside.any(1)]
