@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections import Counter
+from collections import Counter, defaultdict
 
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
@@ -42,6 +42,7 @@ def main() -> None:
     options = parser.parse_args()
     met: Counter[int] = Counter()
     tried: Counter[int] = Counter()
+    undefined: dict[int, Counter[str]] = defaultdict(Counter)
     for name in (ROBERTA, GPT2):
         own = {row.number for row in ROWS if row.model == name}
         for seed in track(range(options.models), description=name):
@@ -52,10 +53,15 @@ def main() -> None:
                 verdict = str(found.verdict.sel(row=row).item())
                 met[row] += verdict == "agrees"
                 tried[row] += verdict in {"agrees", "differs"}
+                if verdict == "not run":
+                    undefined[row][str(found.note.sel(row=row).item())] += 1
     table = Table("row", "quantity", "met by chance", title=f"{options.texts} random texts each")
     for row in ROWS:
-        if tried[row.number]:
-            table.add_row(str(row.number), row.quantity, f"{met[row.number]} of {tried[row.number]}")
+        reasons = undefined[row.number]
+        count = tried[row.number] + reasons.total()
+        if row.tolerance and not row.impossible and count:
+            why = "".join(f"; in {number}: {reason}" for reason, number in reasons.items())
+            table.add_row(str(row.number), row.quantity, f"{met[row.number]} of {count}{why}")
     Console().print(table)
 
 

@@ -20,6 +20,23 @@ CALLS = [
         lambda: attnscope.scan((torch.rand(1, 2, 5, 5),), "x"),
         "the model is arrays; expected a model of transformers",
     ),
+    (
+        lambda: attnscope.scan("bundled", torch.rand(1, 8, 6, 6).softmax(-1)),
+        "rows of the array of shape (1, 8, 6, 6) add up to 1, as those of attention weights",
+    ),
+    (
+        lambda: attnscope.intervene(steps=10**11),
+        "steps (--steps) is 100000000000; expected a whole number from 0 to 10000",
+    ),
+    (
+        lambda: attnscope.measure_weights([torch.eye(6).expand(1, 1, 6, 6)], band=10**12),
+        "band (--band) is 1000000000000; expected a whole number from 1 to 10",
+    ),
+    (
+        lambda: attnscope.explain(completion=b"x"),
+        "completion (--completion) is b'x'; expected one of minimal",
+    ),
+    (lambda: attnscope.roles(needles=3), "needles is 3 (int); expected a file of JSON Lines"),
     (lambda: attnscope.explain(3), "model is 3 (int)"),
     (lambda: attnscope.translate(3, ["a"]), "model is 3 (int)"),
     (lambda: attnscope.translate("bundled", 3), "the text is 3 (int); expected a string, a pathlib.Path"),

@@ -1,4 +1,8 @@
-"""Arguments of public functions, held against their signatures before anything is done."""
+"""Arguments of public functions, held against their signatures before anything is done.
+
+pydantic's ``validate_call`` would convert what it is given, and neither it nor beartype knows names that are imported
+for type checkers alone.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +28,7 @@ def typed(function: Callable[P, R]) -> Callable[P, R]:
 
     Types of the language are checked, and what lists of them hold. Where the signature has other classes beside them,
     no other type of the language may stand in their place. A name that may stand for several types, such as
-    ``Sources``, is left to the function.
+    ``Sources``, is left to the function. So is ``model``, whose loader says what measures what is not one.
 
     Examples
     --------
@@ -52,7 +56,7 @@ def typed(function: Callable[P, R]) -> Callable[P, R]:
         for name, parameter in signature.parameters.items()
         if isinstance(parameter.annotation, str)
         and parameter.kind is not parameter.VAR_KEYWORD
-        and name != "model"
+        and name != _LEFT
     }
 
     @wraps(function)
@@ -90,6 +94,7 @@ _PLAIN = {
     "Tell": _Expected(callable, "a function", "functions"),
 }
 _SCALARS = {"int", "float", "str", "bool", "Path"}  # beside these, a name stands for a class
+_LEFT = "model"
 _UNKNOWN = _Expected(lambda _: True, "", "")
 _COUNTS = ("no", "one", "two", "three")
 

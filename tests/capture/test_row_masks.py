@@ -19,7 +19,7 @@ from attnscope.statistics._row_draws import RowSample
 from attnscope.statistics._rows import indicator_columns
 from tests.attention.oracle import from_weights
 
-N = 768  # whose square is more than `CELLS`
+N = 768  # whose square is more than `MASK_ENTRIES`
 SIZES = {"vocab_size": 60, "hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 2}
 SIZES |= {"num_attention_heads": 2, "num_key_value_heads": 1, "max_position_embeddings": N}
 PADDED = torch.ones(2, 9, dtype=torch.bool)
@@ -57,7 +57,7 @@ OPTIONS = {
 def test_a_mask_known_by_its_rows_is_transformers_own(function, options, monkeypatch):
     asked = {"q_length": 9, "kv_length": 9, "mask_function": FUNCTIONS[function], **OPTIONS[options]}
     expected = M.sdpa_mask(2, **asked)
-    monkeypatch.setattr(_row_masks, "CELLS", 0)
+    monkeypatch.setattr(_row_masks, "MASK_ENTRIES", 0)
     found = row_mask(2, **asked)
     assert (found is None) == (expected is None)
     if expected is None:

@@ -7,7 +7,7 @@ from attnscope.attention._by_head import compiled_tiles
 from attnscope.attention._call import AttentionCall, Need, RowMeasures
 from attnscope.attention._finite import magnitude
 from attnscope.attention._fused import can_fuse, fused_attention, fused_passes, plan_passes
-from attnscope.attention._masks import CELLS, Extent, extent_by_rows, extent_of
+from attnscope.attention._masks import MASK_ENTRIES, Extent, extent_by_rows, extent_of
 from attnscope.attention._measure import Engine, attend_in_full, choose_engine, measure, output_of
 from attnscope.attention._of_weights import call_of_weights, with_mass
 from attnscope.attention._received import last_of, received
@@ -49,7 +49,7 @@ from attnscope.attention.scores import (
 
 __all__ = [
     "BLOCK",
-    "CELLS",
+    "MASK_ENTRIES",
     "AdditiveScore",
     "AttentionCall",
     "BilinearScore",

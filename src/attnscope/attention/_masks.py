@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 #: Entries of a mask that are looked at at once: beyond it, rows are taken in turn.
-CELLS = 1 << 19
+MASK_ENTRIES = 1 << 19
 
 
 class Extent(NamedTuple):
@@ -72,7 +72,7 @@ def extent_by_rows(
     >>> stop.tolist(), contiguous
     ([[1, 2, 3]], True)
     """
-    step = max(1, CELLS // max(1, cells))
+    step = max(1, MASK_ENTRIES // max(1, cells))
     parts = [_bounds(written(slice(at, min(at + step, queries)))) for at in range(0, max(1, queries), step)]
     start, stop = (torch.cat(bounds, 1) for bounds in ([part[side] for part in parts] for side in (0, 1)))
     # asked once, not of each part: on CUDA each answer would be waited for

@@ -107,12 +107,12 @@ class RowMask(Tensor):
         kwargs = kwargs or {}
         mask = args[0] if args else None
         if isinstance(mask, RowMask) and mask.is_known and func in _PARTS:
-            found = _PARTS[func](mask, partial(_again, func, args[1:], kwargs), *args[1:], **kwargs)
-            if found is not None:
-                return found
+            part = _PARTS[func](mask, partial(_again, func, args[1:], kwargs), *args[1:], **kwargs)
+            if part is not None:
+                return part
         # what writes to the mask, or shares its memory and may be written to, needs one that stays
         keep = any(argument.alias_info is not None for argument in func._schema.arguments)  # noqa: SLF001
-        args, options = tree_map_only(RowMask, lambda one: one.written(keep=keep), (args, kwargs))
+        args, options = tree_map_only(RowMask, lambda mask: mask.written(keep=keep), (args, kwargs))
         return func(*args, **options)
 
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from transformers.masking_utils import sdpa_mask
 
-from attnscope.attention import CELLS, RowMask, extent_by_rows
+from attnscope.attention import MASK_ENTRIES, RowMask, extent_by_rows
 
 _ASKED = signature(sdpa_mask)
 
@@ -31,7 +31,10 @@ def row_mask(*sizes: Any, **asked: Any) -> Tensor | None:
     named: dict[str, Any] = dict(_ASKED.bind(*sizes, **asked).arguments)
     named |= named.pop("kwargs", {})
     batch, queries, keys = (named[name] for name in ("batch_size", "q_length", "kv_length"))
-    if not all(isinstance(size, int) for size in (batch, queries, keys)) or batch * queries * keys <= CELLS:
+    if (
+        not all(isinstance(size, int) for size in (batch, queries, keys))
+        or batch * queries * keys <= MASK_ENTRIES
+    ):
         return sdpa_mask(**named)
     if torch.compiler.is_compiling() or torch.device(named.get("device", "cpu")).type == "meta":
         return sdpa_mask(**named)  # nothing can be known there of what a row allows

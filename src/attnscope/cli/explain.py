@@ -167,13 +167,9 @@ def _analysed(
     relearn: int | None,
     **settings: Any,
 ) -> xr.DataTree:
-    from attnscope.errors import AttnscopeError
     from attnscope.mechanism import explain as run_explain
-    from attnscope.mechanism.arrays import COMPLETIONS
     from attnscope.reproduction import yamamoto2023
 
-    if settings["completion"] not in COMPLETIONS:
-        raise AttnscopeError(f"--completion is {settings['completion']!r}: choose {', '.join(COMPLETIONS)}")
     more = [] if relearn is None else [yamamoto2023.relearned(relearn)]
     yamamoto2023.check_published(published_as)
     if paper:

@@ -23,12 +23,12 @@ def offsets_dict(results: xr.Dataset) -> dict[str, Any] | None:
     """
     from attnscope.statistics import shares_by_offset
 
-    found = {of: shares_by_offset(results, of) for of in ("bins", "band", "every")}
-    if not any(shares is not None for shares in found.values()):
+    profiles = {of: shares_by_offset(results, of) for of in ("bins", "band", "every")}
+    if not any(shares is not None for shares in profiles.values()):
         return None
     return {
         of: None if shares is None else _dict_of(shares.seen(), single=of != "bins")
-        for of, shares in found.items()
+        for of, shares in profiles.items()
     }
 
 
@@ -46,4 +46,4 @@ def _dict_of(shares: OffsetShares, *, single: bool) -> dict[str, Any]:
 def _finite(values: np.ndarray) -> list[Any]:
     if values.ndim > 1:
         return [_finite(part) for part in values]
-    return [float(one) if np.isfinite(one) else None for one in values]
+    return [float(value) if np.isfinite(value) else None for value in values]

@@ -28,6 +28,10 @@ _OUT = Annotated[
 
 def train(config: Path | None, out: Path, **settings: Any) -> None:
     """Train a translation model or a masked language model. Without data: a generated task, in a few minutes."""
+    from attnscope.training import settings_for
+
+    asked = settings_for(config, **settings)  # before PyTorch is imported: a wrong flag is refused at once
+
     from attnscope.store import OwnedFolder
     from attnscope.training import Checkpoints, is_first
     from attnscope.training import train as run
@@ -40,7 +44,7 @@ def train(config: Path | None, out: Path, **settings: Any) -> None:
         elif checkpoints.updates() and is_first():
             tell(f"{out} holds {checkpoints.updates()[-1]} updates of a training")
         try:
-            results = run(config, out, progress=show, **settings)
+            results = run(asked, out, progress=show)
         except KeyboardInterrupt:
             folder.look()
             kept = f"update {checkpoints.updates()[-1]}" if checkpoints.updates() else "the beginning"

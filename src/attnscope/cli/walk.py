@@ -49,9 +49,6 @@ def walk(
 ) -> None:
     """How does a head compute what it does? One sentence, every step, in numbers."""
     from attnscope.errors import AttnscopeError
-    from attnscope.walkthrough import markdown as as_markdown
-    from attnscope.walkthrough import terminal, walk_toy
-    from attnscope.walkthrough import walk as run_walk
 
     if toy and (text, target) != (None, None):
         raise AttnscopeError("--toy has numbers of its own: leave the sentence and --target out, or --toy")
@@ -66,6 +63,11 @@ def walk(
         )
     if seed is not None and not toy:
         raise AttnscopeError("--seed is for --toy: give --toy too, or leave --seed out")
+
+    from attnscope.walkthrough import markdown as as_markdown
+    from attnscope.walkthrough import terminal, walk_toy
+    from attnscope.walkthrough import walk as run_walk
+
     with progress_bar("walk") as show:
         if toy:
             steps = walk_toy(seed=seed or 0, token=_number(query_token))

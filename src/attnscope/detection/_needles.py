@@ -14,7 +14,7 @@ import torch
 
 from attnscope._arguments import typed
 from attnscope.capture import device_of, quiet
-from attnscope.checks import shortly
+from attnscope.checks import check_kind, shortly
 from attnscope.corpus import Window
 from attnscope.corpus.files import json_objects
 from attnscope.detection._probes import Probe, plain_window
@@ -88,6 +88,7 @@ def needles_of(given: Needles | None) -> list[Needle]:
     if isinstance(given, str | Path):
         path = Path(given)
         return [_needle(value, f"{path}, line {number}") for number, value in json_objects(path, "needle")]
+    check_kind("a file of JSON Lines, or needles in a list", list, tuple, needles=given)
     return [_needle(value, f"needle {number}") for number, value in enumerate(given, start=1)]
 
 

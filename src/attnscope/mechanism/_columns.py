@@ -105,7 +105,9 @@ def _of_scheme(tree: xr.DataTree, there: Mapping[str, str]) -> list[str]:
     if "offset_of_kernel" in there:
         said.append(f"{there['offset_of_kernel']}: the offset at which the {scheme} alone is largest")
     if "kernel_agrees" in there:
-        said.append(f"{there['kernel_agrees']}: whether it is that of the weights, within 1 token")
+        said.append(
+            f"{there['kernel_agrees']}: whether it is that of the weights, within 1 token, if these prefer one"
+        )
     if "kernel_chance" in there:
         by_chance = _RANDOM.get(scheme, "with its values in random order")
         said.append(f"{there['kernel_chance']}: how often it would be {by_chance}")
@@ -119,8 +121,9 @@ def _of_shares(tree: xr.DataTree, there: Mapping[str, str]) -> list[str]:
     content = tree["position_content"].attrs if "position_content" in tree.children else {}
     first = f" of the first {content['texts']} windows" if "texts" in content else ""
     said = (
-        f"{', '.join(shares)}: of the variance of the mean scores{first} over offsets. Estimated between different "
-        "texts, so that noise does not add to it, a share may leave 0 to 1 a little."
+        f"{', '.join(shares)}: of the variance of the mean scores{first} over offsets. Shares of all parts add up "
+        "to 1; one is below 0 or above 1 if parts work against each other. They are estimated between different "
+        "texts, so that noise does not add to them."
     )
     return [said]
 

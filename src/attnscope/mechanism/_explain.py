@@ -19,7 +19,7 @@ from attnscope.capture import (
     refuse_senses,
     signature_of,
 )
-from attnscope.checks import check_kind, check_seed, check_whole
+from attnscope.checks import check_kind, check_seed, check_whole, shortly
 from attnscope.corpus import Sources, texts_and_targets
 from attnscope.errors import AttnscopeError
 from attnscope.mechanism._analysis import Analysis
@@ -27,7 +27,7 @@ from attnscope.mechanism._catalogue import ANALYSES
 from attnscope.mechanism._other_table import OtherTable
 from attnscope.mechanism._stored import StoredAnalyses, load_explanation
 from attnscope.mechanism._study import DEFAULT_TEXTS, READING, Study, Tokenizer, pairs_of_windows
-from attnscope.mechanism.arrays import Completion, in_band
+from attnscope.mechanism.arrays import COMPLETIONS, Completion, in_band
 from attnscope.mechanism.evidence import Sums, sums_of
 from attnscope.progress import Progress, Tell, tell_nobody
 from attnscope.statistics import window_length
@@ -143,6 +143,10 @@ def explain(
     True
     """
     part = way_in(explain, locals(), share=READING)
+    if completion not in COMPLETIONS:
+        raise AttnscopeError(
+            f"completion (--completion) is {shortly(completion)}; expected one of {', '.join(COMPLETIONS)}"
+        )
     for analysis in more:
         check_kind("analyses (mechanism.Analysis)", Analysis, more=analysis)
     refuse_senses("explain", MODEL if model is None else model, texts, field=field, revision=revision)

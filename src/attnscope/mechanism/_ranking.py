@@ -42,7 +42,8 @@ class HeadVerdict:
     chance
         How often the readings of another head would agree with its weights.
     offset_of_kernel, kernel_agrees, kernel_chance, kernel_share
-        With RoPE or a bias of the scores, what that alone foretells: see `scheme_kernel`.
+        With RoPE or a bias of the scores, what that alone foretells: see `scheme_kernel`. Whether it agrees is asked of
+        a head that prefers an offset.
     """
 
     layer: int
@@ -161,8 +162,8 @@ def _with_kernel(row: HeadVerdict, kernel: _Grid | None) -> HeadVerdict:
     return replace(
         row,
         offset_of_kernel=kernel.number("offset_of_kernel", place),
-        kernel_agrees=bool(agrees),
-        kernel_chance=kernel.number("chance", place),
+        kernel_agrees=bool(agrees) if row.prefers else None,
+        kernel_chance=kernel.number("chance", place) if row.prefers else None,
         kernel_share=kernel.number("share", place),
     )
 

@@ -138,7 +138,7 @@ def foretold(tree: xr.DataTree) -> str:
 
 
 def _foretold(rows: Sequence[HeadVerdict]) -> list[HeadVerdict]:
-    return [row for row in rows if row.prefers and row.kernel_agrees is not None]
+    return [row for row in rows if row.kernel_agrees is not None]
 
 
 def _of_scheme(judged: Sequence[HeadVerdict]) -> tuple[int, list[float], float]:

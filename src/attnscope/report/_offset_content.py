@@ -23,22 +23,22 @@ def offset_data(result: xr.Dataset) -> dict[str, Any] | None:
     Of a scan that has the band alone, its offsets, unless the profile shows them already: ``whole`` says whether the
     bins hold all weight.
     """
-    found = _shares(result)
-    if found is None:
+    shares = _shares(result)
+    if shares is None:
         return None
-    found = found.seen()
+    shares = shares.seen()
     return {
-        "first": found.first.tolist(),
-        "last": found.last.tolist(),
-        "share": numbers(found.share.reshape(-1, len(found.first))),
-        "equal": None if found.equal is None else numbers(found.equal),
+        "first": shares.first.tolist(),
+        "last": shares.last.tolist(),
+        "share": numbers(shares.share.reshape(-1, len(shares.first))),
+        "equal": None if shares.equal is None else numbers(shares.equal),
         "whole": shares_by_offset(result, "bins") is not None,
     }
 
 
 def _shares(result: xr.Dataset) -> OffsetShares | None:
-    found = shares_by_offset(result, "bins")
-    return shares_by_offset(result, "band") if found is None and "profile" not in result else found
+    shares = shares_by_offset(result, "bins")
+    return shares_by_offset(result, "band") if shares is None and "profile" not in result else shares
 
 
 def with_peak(result: xr.Dataset) -> xr.Dataset:
@@ -50,15 +50,17 @@ def with_peak(result: xr.Dataset) -> xr.Dataset:
     >>> with_peak(xr.Dataset({"profile": profile})).peak_share.item()
     0.2
     """
-    name, said = "profile", "Largest mean weight at one offset other than 0"
-    if (found := _shares(result)) is not None:
-        away = found.share[..., (found.first != 0) | (found.last != 0)]
+    shares = _shares(result)
+    profile = next((name for name in ("profile", "patch_profile") if name in result), None)
+    if shares is not None:
+        away = shares.share[..., (shares.first != 0) | (shares.last != 0)]
         said = "Largest share of the weight in one bin of offsets other than 0"
-    elif (name := next((one for one in ("profile", "patch_profile") if one in result), "")) != "":
-        offsets = [result[dim] for dim in result[name].dims if str(dim).endswith("offset")]
+    elif profile is not None:
+        offsets = [result[dim] for dim in result[profile].dims if str(dim).endswith("offset")]
         elsewhere = sum(abs(offset) for offset in offsets) > 0
-        away = mean_over_texts(result[name].where(elsewhere))
+        away = mean_over_texts(result[profile].where(elsewhere))
         away = away.reshape(*away.shape[:2], -1)
+        said = "Largest mean weight at one offset other than 0"
     else:
         return result
     largest = np.nan_to_num(away, nan=-np.inf).max(-1, initial=-np.inf)

@@ -174,8 +174,10 @@ class MapObserver:
         level_of_equal = (
             equal_rows(call, Need()) if merged is None else measure(even, Need())[1]
         ).log_sum_exp
-        of_all = (None, self.received, self.equal)
-        for last, own, equal in (of_all, *[(self.last, self.recent, self.equal_recent)] * bool(self.last)):
+        kept = [(None, self.received, self.equal)]
+        if self.last is not None:
+            kept.append((self.last, self.recent, self.equal_recent))
+        for last, own, equal in kept:
             for head, sums in enumerate(received(call, level, last=last)[0].float().cpu().numpy()):
                 if self.receiving is not None and self.receiving(places[head]):
                     own[places[head]] = sums

@@ -115,7 +115,9 @@ def _received(
 
     def of_layers(each: Sequence[dict[int, np.ndarray]]) -> np.ndarray:
         """What equal weights give, as of one head."""
-        return of_heads([{(layer, 0): keys for layer, keys in one.items()} for one in each])[:, :, 0]
+        return of_heads([{(layer, 0): keys for layer, keys in of_window.items()} for of_window in each])[
+            :, :, 0
+        ]
 
     named = {
         f"{side}position_token": (
@@ -125,25 +127,25 @@ def _received(
         for side, of_windows in texts.items()
     }
     dims, last = ("window", "layer", "head", "position"), observed[0].last
-    found = xr.Dataset(
+    keys = xr.Dataset(
         {
-            "received": (dims, of_heads([one.received for one in observed]), _words("all queries")),
+            "received": (dims, of_heads([sample.received for sample in observed]), _words("all queries")),
             "equal_received": (
                 (*dims[:2], "position"),
-                of_layers([one.equal for one in observed]),
+                of_layers([sample.equal for sample in observed]),
                 _words("all queries, of equal weights"),
             ),
         },
         coords=named,
     )
     if last is None:
-        return found
-    recent = of_heads([one.recent for one in observed])
-    equal = of_layers([one.equal_recent for one in observed])
+        return keys
+    recent = of_heads([sample.recent for sample in observed])
+    equal = of_layers([sample.equal_recent for sample in observed])
     of = f"the last {last} queries"
-    found["recent"] = (dims, recent, _words(of))
-    found["equal_recent"] = ((*dims[:2], "position"), equal, _words(f"{of}, of equal weights"))
-    return found.assign_attrs(observation=last)
+    keys["recent"] = (dims, recent, _words(of))
+    keys["equal_recent"] = ((*dims[:2], "position"), equal, _words(f"{of}, of equal weights"))
+    return keys.assign_attrs(observation=last)
 
 
 def _words(of: str) -> dict[str, str]:

@@ -2,7 +2,7 @@ from ._aligning_head import attends, best_aligning_head
 from ._checkpoints import Checkpoints
 from ._data import HELD_OUT, MaskedWindows, read_data, read_pairs
 from ._log import read_log
-from ._presets import PRESETS
+from ._presets import PRESETS, settings_for
 from ._processes import is_first, threads_of_one
 from ._results import training_results
 from ._train import finished_metrics, train
@@ -19,6 +19,7 @@ __all__ = [
     "read_data",
     "read_log",
     "read_pairs",
+    "settings_for",
     "threads_of_one",
     "train",
     "training_results",

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
-from attnscope.training.config import TrainConfig, read_config
+from attnscope.training.config import TrainConfig, read_config, refuse_other_models
 
 # Every word is one token. Up to four sentences in one have up to 67 words, more than a vector of 128 numbers was found
 # to hold, and there are enough short ones to begin with.
@@ -61,3 +62,26 @@ def preset(model: str | None = None, attention: str | None = None) -> TrainConfi
     if model in {None, "recurrent"}:
         return PRESETS["fixed vector" if attention == "none" else "additive"]
     return PRESETS["Transformer"]
+
+
+def settings_for(config: TrainConfig | Path | str | None, **settings: Any) -> TrainConfig:
+    """What a training is asked for: a file or settings, else the preset of the model, with some of them replaced.
+
+    Raises
+    ------
+    AttnscopeError
+        As `read_config`.
+
+    Examples
+    --------
+    >>> settings_for(None, model="transformer", layers=3, updates=None).layers
+    3
+    """
+    given = {name: value for name, value in settings.items() if value is not None}
+    if config is None and not {"source", "text"} & given.keys():
+        config = preset(given.get("model"), given.get("attention"))
+    if not isinstance(config, TrainConfig):
+        return read_config(None if config is None else Path(config), **given)
+    asked = read_config(**{**config.model_dump(), **given})
+    refuse_other_models(given, asked.model)
+    return asked

@@ -15,10 +15,10 @@ from attnscope.checks import check_kind
 from attnscope.progress import Tell
 from attnscope.store import OwnedFolder
 from attnscope.training._loop import NO_MATTER, Training
-from attnscope.training._presets import preset
+from attnscope.training._presets import settings_for
 from attnscope.training._processes import processes, threads_of_one
 from attnscope.training._results import training_results
-from attnscope.training.config import TrainConfig, read_config, refuse_other_models
+from attnscope.training.config import TrainConfig
 
 
 @typed
@@ -73,14 +73,7 @@ def train(
     """
     check_kind("settings, or a YAML file of them", str, Path, TrainConfig, config=config)
     check_kind("a folder", str, Path, out=out)
-    given = {name: value for name, value in settings.items() if value is not None}
-    if config is None and not {"source", "text"} & given.keys():
-        config = preset(given.get("model"), given.get("attention"))
-    if isinstance(config, TrainConfig):
-        config = read_config(**{**config.model_dump(), **given})
-        refuse_other_models(given, config.model)
-    else:
-        config = read_config(None if config is None else Path(config), **given)
+    config = settings_for(config, **settings)
     folder = OwnedFolder(Path(out), "train")
     threads = own_threads(config.threads or threads_of_one())
     with (

@@ -59,23 +59,23 @@ def offset_shares(result: xr.Dataset) -> Figure:
     >>> offset_shares(result).axes[0].get_title(loc="left")
     'Each head'
     """
-    found = shares_by_offset(result, "bins")
-    whole = found is not None
-    found = found if whole else shares_by_offset(result, "band")
-    if found is None:
+    shares = shares_by_offset(result, "bins")
+    whole = shares is not None
+    shares = shares if whole else shares_by_offset(result, "band")
+    if shares is None:
         raise AttnscopeError(
             "offset_shares needs bin_sum, offset_sum or band_sum, and the length of each text: the result holds "
             f"{', '.join(sorted(map(str, result.data_vars))) or 'nothing'}."
         )
-    found = found.seen()
-    layers, heads, bins = found.share.shape
+    shares = shares.seen()
+    layers, heads, bins = shares.share.shape
     names = [
-        _named(first, last) for first, last in zip(found.first.tolist(), found.last.tolist(), strict=True)
+        _named(first, last) for first, last in zip(shares.first.tolist(), shares.last.tolist(), strict=True)
     ]
-    rows = found.share.reshape(-1, bins)
+    rows = shares.share.reshape(-1, bins)
     panels = [("Each head", rows)]
-    if found.equal is not None:
-        panels.append(("Equal weights, by layer", np.repeat(found.equal, heads, 0)))
+    if shares.equal is not None:
+        panels.append(("Equal weights, by layer", np.repeat(shares.equal, heads, 0)))
     most = max([float(np.nanmax(values, initial=0.0)) for _, values in panels]) or 1.0
     longest = max(map(len, names))
     width = 1.1 + len(panels) * float(np.clip(0.17 * bins, 2.2, 4.4)) + 0.9
@@ -98,7 +98,7 @@ def offset_shares(result: xr.Dataset) -> Figure:
         figure.supxlabel(f"Offset in {unit_of(result)}, key − query: negative is left", fontsize=8)
         text = f"Share of the weight in {said}, mean over {count} {noun}{'s' * (count != 1)}. "
         text += "A far bin holds more tokens: read it beside equal weights."
-        text += " Grey: no such head." * bool(np.isnan(found.share).any())
+        text += " Grey: no such head." * bool(np.isnan(shares.share).any())
         figure.suptitle(fill(text, int(width / _LETTER) - 2), x=0.01, ha="left", fontsize=8)
     return figure
 

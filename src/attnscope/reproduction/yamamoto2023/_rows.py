@@ -241,7 +241,6 @@ ROWS: tuple[Row, ...] = (
         "K21",
         not_run,
         tolerance="2 points",
-        by_chance="not run",
         impossible="norms of what is mixed: not a part of explain",
     ),
     Row(
@@ -251,7 +250,6 @@ ROWS: tuple[Row, ...] = (
         "K21",
         not_run,
         tolerance="2 points",
-        by_chance="not run",
         impossible="norms of what is mixed: not a part of explain",
     ),
 )

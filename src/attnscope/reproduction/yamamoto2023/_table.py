@@ -124,7 +124,7 @@ def _filled(subject: Subject, row: Row, published_as: str | None) -> dict[str, A
     """One row; what this model does not admit is not run, with the reason."""
     finding, reason = Finding(""), row.impossible
     if row.model == GPT2 and type(subject.model).__name__ not in SHAPES[GPT2].classes:
-        reason = f"the model is no {GPT2}"
+        reason = f"the model is not {GPT2}"
     if not reason:
         try:
             finding = row.find(subject)

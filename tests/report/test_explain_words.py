@@ -1,0 +1,106 @@
+"""What page and terminal say of the table of heads: nothing of columns that a model does not have."""
+
+import io
+import re
+
+import pytest
+import torch
+from rich.console import Console
+
+import attnscope
+from attnscope.cli import explain_tables
+from attnscope.mechanism import rank_heads
+from attnscope.report import write_explain_report
+from tests.families import tiny
+from tests.translation.small_translators import small_tokenizer
+
+TEXTS = [
+    "a hat and a bat are on the mat but the cat sat on the hat of a man who ran after the bat in the end. "
+    * 3
+]
+OF_READINGS = (
+    "lie within half a token",
+    "readings of another head",
+    "a frame that both readings",
+    "two readings",
+)
+
+
+def explained(model, band=5):
+    return attnscope.explain(model, TEXTS, tokenizer=small_tokenizer(), window=24, band=band, limit=4)
+
+
+def leaning(family):
+    """A random model whose heads prefer an offset: its queries and keys, or its bias, are made large."""
+    model = tiny(family)
+    with torch.no_grad():
+        for name, weights in model.named_parameters():
+            if "relative_attention_bias" in name:
+                weights.mul_(40)
+            elif family == "llama" and any(part in name for part in ("q_proj", "k_proj")):
+                weights.normal_(std=0.02)
+                weights[:, 0] = 3.0
+            elif family == "llama" and "embed_tokens" in name:
+                weights[:, 0] = 1.0
+    return model
+
+
+@pytest.fixture(scope="module")
+def trees():
+    own = {family: explained(leaning(family)) for family in ("llama", "t5")}
+    return own | {"random llama": explained(tiny("llama")), "bundled": attnscope.explain(limit=4)}
+
+
+@pytest.fixture(scope="module")
+def pages(trees, tmp_path_factory):
+    place = tmp_path_factory.mktemp("pages")
+    files = {family: write_explain_report(tree, place / f"{family}.html") for family, tree in trees.items()}
+    return {family: words_of(file.read_text(encoding="utf-8")) for family, file in files.items()}
+
+
+def words_of(page):
+    return re.sub(r"\s+", " ", re.sub(r"<[^>]+>|&#39;", " ", page))
+
+
+def printed(tree, monkeypatch, width=80):
+    out = io.StringIO()
+    monkeypatch.setattr(explain_tables, "new_console", lambda: Console(file=out, width=width))
+    explain_tables.print_tables(tree)
+    return out.getvalue()
+
+
+def test_a_rotary_model_has_no_readings_and_chance_is_that_of_random_phases(trees, pages, monkeypatch):
+    for said in (pages["llama"], re.sub(r"\s+", " ", printed(trees["llama"], monkeypatch))):
+        assert not [words for words in OF_READINGS if words in said]
+        assert "how often it would be if the rotation had random phases" in said
+        assert "takes heads as independent" not in said or "So many come by chance" in said
+
+
+def test_a_bias_is_called_a_bias(trees, pages, monkeypatch):
+    for said in (pages["t5"], re.sub(r"\s+", " ", printed(trees["t5"], monkeypatch))):
+        assert "how often it would be if the bias had its values in random order" in said
+        assert "whether both" not in said
+        assert "rotation had random phases" not in said
+
+
+def test_a_model_with_a_table_of_positions_has_readings_and_no_scheme(trees, pages, monkeypatch):
+    for said in (pages["bundled"], re.sub(r"\s+", " ", printed(trees["bundled"], monkeypatch))):
+        assert "two readings of one trace" in said
+        assert "both lie within half a token of the weights" in said
+        assert "rotation had random phases" not in said
+        assert "random order" not in said
+
+
+def test_of_a_random_model_no_head_is_foretold(trees, pages, monkeypatch):
+    assert {row.kernel_agrees for row in rank_heads(trees["random llama"])} == {None}
+    for said in (pages["random llama"], re.sub(r"\s+", " ", printed(trees["random llama"], monkeypatch))):
+        assert "alone foretells" not in said
+        assert "so by chance" not in said
+
+
+@pytest.mark.parametrize("model", ["llama", "t5", "random llama", "bundled"])
+def test_headings_are_whole_on_a_terminal_of_80_columns(trees, model, monkeypatch):
+    lines = printed(trees[model], monkeypatch).splitlines()
+    assert max(map(len, lines)) <= 80
+    assert "…" not in "".join(lines)
+    assert [line for line in lines if {"layer", "head", "weight"} <= set(line.split())]
