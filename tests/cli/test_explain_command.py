@@ -215,8 +215,8 @@ class TestBadInput:
             says="windows of 16 tokens have 1 to 8 cycles",
         )
 
-    def test_an_unknown_completion(self, refused):
-        refused("explain", "--completion", "sparkle", says="choose minimal, lapack, haar, thin")
+    def test_an_unknown_completion(self, refused, no_types):
+        refused("explain", "--completion", "sparkle", says="expected one of minimal, lapack, haar, thin")
 
     def test_a_missing_corpus(self, refused):
         refused("explain", "bundled", "nothing.txt", says="nothing.txt: no such file or folder")

@@ -121,9 +121,9 @@ def _of_shares(tree: xr.DataTree, there: Mapping[str, str]) -> list[str]:
     content = tree["position_content"].attrs if "position_content" in tree.children else {}
     first = f" of the first {content['texts']} windows" if "texts" in content else ""
     said = (
-        f"{', '.join(shares)}: of the variance of the mean scores{first} over offsets. Shares of all parts add up "
-        "to 1; one is below 0 or above 1 if parts work against each other. They are estimated between different "
-        "texts, so that noise does not add to them."
+        f"{', '.join(shares)}: of the variance of the mean scores{first} over offsets. Estimated between different "
+        "texts, so that noise does not add to it, a share may leave 0 to 1 a little; far outside, other parts of the "
+        "scores work against it."
     )
     return [said]
 
