@@ -154,7 +154,7 @@ ROWS: tuple[Row, ...] = (
         "S 3.4",
         offset_of_weights(2, 3, 1),
         tolerance="largest weight at +1",
-        by_chance="1 of 12",
+        by_chance="2 of 12",
     ),
     Row(
         11,
