@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from itertools import zip_longest
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -174,10 +174,10 @@ class MapObserver:
         level_of_equal = (
             equal_rows(call, Need()) if merged is None else measure(even, Need())[1]
         ).log_sum_exp
-        kept = [(None, self.received, self.equal)]
+        kept: dict[int | None, Any] = {None: (self.received, self.equal)}
         if self.last is not None:
-            kept.append((self.last, self.recent, self.equal_recent))
-        for last, own, equal in kept:
+            kept[self.last] = self.recent, self.equal_recent
+        for last, (own, equal) in kept.items():
             for head, sums in enumerate(received(call, level, last=last)[0].float().cpu().numpy()):
                 if self.receiving is not None and self.receiving(places[head]):
                     own[places[head]] = sums
