@@ -152,11 +152,11 @@ def _of_generate(result: xr.Dataset) -> list[str]:
 
 
 def _of_explain(tree: xr.DataTree) -> list[str]:
-    from attnscope.mechanism import cause, foretold, mask_note, rank_heads, summary
+    from attnscope.mechanism import cause, foretold, mask_note, rank_explanations, summary
 
     return [
         sentence
-        for sentence in (*summary(rank_heads(tree)), foretold(tree), cause(tree), mask_note(tree))
+        for sentence in (*summary(rank_explanations(tree)), foretold(tree), cause(tree), mask_note(tree))
         if sentence
     ]
 

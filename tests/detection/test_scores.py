@@ -7,12 +7,12 @@ import torch
 from attnscope import AttnscopeError
 from attnscope.detection import ROLES, pattern_scores
 from attnscope.detection._measured import measured, sites_of
-from attnscope.detection._needles import Answered, _seen
+from attnscope.detection._needles import AnsweredPrompt, _seen
 from attnscope.detection._probes import Probe, plain_window
-from attnscope.detection._seen import Reach, SeenText, SeenTwice
+from attnscope.detection._seen import Nearness, SeenText, SeenTwice
 from tests.families import tiny
 
-REACH = Reach(near=3, sinks=2, recent=6)
+REACH = Nearness(near=3, sinks=2, recent=6)
 PERIOD, BEGINS = 10, 1
 FAMILIES = ("gpt2", "gemma2", "gpt_oss", "bert", "t5", "bloom")
 GENERATOR = np.random.default_rng(0)
@@ -20,7 +20,7 @@ TEXT = GENERATOR.integers(3, 60, 24).tolist()
 MARKS = GENERATOR.random(24) < 0.3
 WORDS = GENERATOR.permutation(np.arange(3, 60))[:PERIOD].tolist()
 TWICE = [1, *WORDS, *WORDS]
-ANSWERED = Answered((1, *range(20, 35), 25, 26, 27, 28), needle=(6, 7, 8, 9), said=(26, 27, 29))
+ANSWERED = AnsweredPrompt((1, *range(20, 35), 25, 26, 27, 28), needle=(6, 7, 8, 9), said=(26, 27, 29))
 
 
 def matrices(model, ids):

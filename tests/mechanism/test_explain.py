@@ -12,7 +12,7 @@ from attnscope import AttnscopeError, mechanism
 from attnscope.bundled import MODEL, TEXT
 from attnscope.capture import LoadedModel, load_model
 from attnscope.mechanism import arrays
-from attnscope.mechanism._ranking import rank_heads
+from attnscope.mechanism._ranking import rank_explanations
 from attnscope.mechanism._sentences import foretold, mask_note, skipped_by_reason, summary
 from attnscope.mechanism.analyses._verdict import verdict_of
 from attnscope.mechanism.evidence._gather import gather
@@ -146,7 +146,7 @@ def test_a_rope_model_gets_what_is_defined(models):
     assert np.isnan(verdict.offset_of_spectrum).all()
     assert np.isnan(verdict.offset_of_correlation).all()
     assert bool((verdict.highest_offset == 0).all())
-    assert not any("readings" in sentence for sentence in summary(rank_heads(found)))
+    assert not any("readings" in sentence for sentence in summary(rank_explanations(found)))
     assert mask_note(found).endswith("Peaks are looked for there alone.")  # no scores are read
     assert {"forms", "position_content", "scheme_kernel", "rotation_effect"} <= set(found.children)
     skipped = json.loads(found.attrs["skipped"])

@@ -11,7 +11,7 @@ from attnscope import AttnscopeError, mechanism
 from attnscope.attention import sinusoidal_table
 from attnscope.capture import LoadedModel, position_table_length
 from attnscope.corpus import Corpus
-from attnscope.mechanism._ranking import rank_heads
+from attnscope.mechanism._ranking import rank_explanations
 from attnscope.mechanism._study import equal_windows, with_targets
 from attnscope.mechanism.evidence._gather import gather
 from attnscope.mechanism.evidence._tables import position_scheme, position_tables, replaced_positions
@@ -113,8 +113,8 @@ def test_a_target_goes_through_all_analyses():
     assert len(json.loads(found.attrs["signature"])["target"]["sha256"]) == 64
     assert {"position_spectrum", "position_cca", "verdict"} <= set(found.children)
     kinds = found["position_content"].to_dataset().layer_kind
-    assert {row.attention for row in rank_heads(found)} == {"self", "causal"}
-    assert all(row.attention == kinds.sel(layer=row.layer) for row in rank_heads(found))
+    assert {row.attention for row in rank_explanations(found)} == {"self", "causal"}
+    assert all(row.attention == kinds.sel(layer=row.layer) for row in rank_explanations(found))
     changed = found["interventions"].to_dataset()
     assert changed.layer_kind.values.tolist() == ["self", "causal"]
     change = np.abs(changed.profile_after - changed.profile_before).max(("head", "offset"))

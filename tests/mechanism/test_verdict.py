@@ -11,7 +11,7 @@ from attnscope import mechanism
 from attnscope.attention import AttentionCall
 from attnscope.bundled import MODEL, TEXT
 from attnscope.mechanism import Study
-from attnscope.mechanism._ranking import rank_heads
+from attnscope.mechanism._ranking import rank_explanations
 from attnscope.mechanism._sentences import mask_note, summary
 from attnscope.mechanism._verdict import weight_peaks
 from attnscope.mechanism.analyses._verdict import verdict_of
@@ -73,7 +73,7 @@ def test_it_is_said_where_the_scores_are_those_before_the_mask(masked):
     note = mask_note(masked)
     assert note.startswith(f"The mask lets heads look at offsets −{LENGTH - 1} to 0.")
     assert "scores are read before the mask" in note
-    said = summary(rank_heads(masked))
+    said = summary(rank_explanations(masked))
     assert said[0].startswith("4 of 4 heads put more weight")
     assert said[-1].startswith(
         "In 3 of these 4 both readings of the scores find the offset of the weights (in 1 a"
@@ -154,7 +154,7 @@ def test_weights_that_rise_on_beyond_the_band_have_no_offset(tokenizer):
     at = found["verdict"].offset_of_weights.values[0]
     assert at[1] == 1
     assert np.isnan(at[3])  # 4 is the edge of the band: whether it is a peak is not known
-    assert [row.head for row in rank_heads(found) if row.positional] == [1]
+    assert [row.head for row in rank_explanations(found) if row.positional] == [1]
 
 
 # --- the rotation ---
@@ -236,7 +236,7 @@ def test_random_weights_claim_no_agreement(kind, scale):
         found = verdict_of(
             study.evidence, mechanism.cross_spectrum(study), mechanism.cross_correlation(study), content
         )
-        rows = rank_heads(xr.DataTree.from_dict({"verdict": found}))
+        rows = rank_explanations(xr.DataTree.from_dict({"verdict": found}))
         (said,) = summary(rows)
         assert said.startswith("No head of 12 puts more weight on one offset than chance does")
         assert not any(row.agree is not None or row.offset_of_weights is not None for row in rows)
@@ -248,6 +248,6 @@ def test_heads_that_all_look_alike_tell_nothing(tokenizer):
         wave_bert((-1, -1, -1, -1)), [TEXT], tokenizer=tokenizer, window=LENGTH, limit=3, frequencies=(1, 15)
     )
     np.testing.assert_allclose(found["verdict"].chance, 1)
-    said = summary(rank_heads(found))[-1]
+    said = summary(rank_explanations(found))[-1]
     assert "with the scores of other heads 4 of 4 would" in said
     assert said.endswith("so this may be accident.")

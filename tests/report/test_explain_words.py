@@ -9,7 +9,7 @@ from rich.console import Console
 
 import attnscope
 from attnscope.cli import explain_tables
-from attnscope.mechanism import rank_heads
+from attnscope.mechanism import rank_explanations
 from attnscope.report import write_explain_report
 from tests.families import tiny
 from tests.translation.small_translators import small_tokenizer
@@ -92,7 +92,7 @@ def test_a_model_with_a_table_of_positions_has_readings_and_no_scheme(trees, pag
 
 
 def test_of_a_random_model_no_head_is_foretold(trees, pages, monkeypatch):
-    assert {row.kernel_agrees for row in rank_heads(trees["random llama"])} == {None}
+    assert {row.kernel_agrees for row in rank_explanations(trees["random llama"])} == {None}
     for said in (pages["random llama"], re.sub(r"\s+", " ", printed(trees["random llama"], monkeypatch))):
         assert "alone foretells" not in said
         assert "so by chance" not in said

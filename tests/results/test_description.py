@@ -6,7 +6,7 @@ import xarray as xr
 
 import attnscope
 from attnscope import AttnscopeError
-from attnscope.mechanism import rank_heads, summary
+from attnscope.mechanism import rank_explanations, summary
 from attnscope.results import describe, settings_of
 from attnscope.statistics import WINDOWS
 from attnscope.store import MANIFEST, OwnedFolder, RunFolder, Signature
@@ -50,7 +50,7 @@ def test_an_explanation_says_what_the_command_says(tmp_path):
     text = "The tide comes in twice a day, and twice a day it goes out again. " * 30
     tree = attnscope.explain(texts=[text], window=64, limit=2, device="cpu", out=tmp_path / "run")
     told = describe(tmp_path / "run")
-    assert told.headline[:2] == summary(rank_heads(tree))[:2]
+    assert told.headline[:2] == summary(rank_explanations(tree))[:2]
     assert {one.node for one in told.variables} == {name for name in tree.children if tree[name].data_vars}
     assert any(note.startswith("no scheme_kernel: ") for note in told.notes)
 

@@ -24,7 +24,7 @@ from attnscope.errors import AttnscopeError
 from attnscope.store import OwnedFolder, RunFolder, file_state, manifest_of, package_versions
 
 if TYPE_CHECKING:
-    from attnscope.cli.place import Place
+    from attnscope.cli.place import OutputFolder
 
 _GPU = ("nvidia*", "nvhost*", "nvgpu*", "nvmap", "dxg", "kfd")  # in /dev, where PyTorch may find one
 _INDEX = "model.safetensors.index.json"
@@ -100,7 +100,7 @@ class Question:
         asked = state.get("asked", {}).get(self.key()) if state.get("complete") else None
         return asked is not None and asked == _digest([self.digest(), *_made(state)])
 
-    def found(self, place: Place) -> RunFolder | None:
+    def found(self, place: OutputFolder) -> RunFolder | None:
         """The run that answers this, where the command would find it.
 
         Raises

@@ -11,7 +11,7 @@ import typer
 
 from attnscope.cli import options
 from attnscope.cli.output import csv_text, emit, json_text, new_console
-from attnscope.cli.place import Place, count, draw_page, usual_folder
+from attnscope.cli.place import OutputFolder, count, draw_page, usual_folder
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -53,7 +53,7 @@ def diff(
     """What changed between two models? Two scans of one corpus, head by head."""
     options.refuse_two_formats(as_json=as_json, as_csv=as_csv)
     formats = options.formats_of(figures)
-    place = Place(out, usual_folder("diff"))
+    place = OutputFolder(out, usual_folder("diff"))
     from attnscope.difference import changes_of, headline
     from attnscope.difference import diff as run_diff
 

@@ -12,7 +12,7 @@ import typer
 from attnscope.cli import options
 from attnscope.cli.explain_tables import as_dict, print_csv, print_tables
 from attnscope.cli.output import new_console, progress_bar, tell, working
-from attnscope.cli.place import PAGE, Forms, Place, draw_views, usual_folder
+from attnscope.cli.place import PAGE, Forms, OutputFolder, draw_views, usual_folder
 from attnscope.store import named
 
 if TYPE_CHECKING:
@@ -113,7 +113,7 @@ def explain(
     """Why does every head look there? Take queries and keys apart into positions, content and waves."""
     options.refuse_two_formats(as_json=as_json, as_csv=as_csv)
     formats = options.formats_of(figures)
-    place = Place(out, usual_folder("explain"), ("paper.zarr.zip",) if paper else ())
+    place = OutputFolder(out, usual_folder("explain"), ("paper.zarr.zip",) if paper else ())
     settings: dict[str, Any] = {
         "tokenizer": tokenizer,
         "window": window,
@@ -179,7 +179,9 @@ def _analysed(
         return run_explain(model, text, more=more, longest=longest, progress=show, **settings)
 
 
-def _known(question: Question, place: Place, layer: int | None, head: int | None) -> xr.DataTree | None:
+def _known(
+    question: Question, place: OutputFolder, layer: int | None, head: int | None
+) -> xr.DataTree | None:
     """An explanation that is there already; None where the model is needed, if only to say what is wrong."""
     from attnscope.errors import AttnscopeError
     from attnscope.mechanism import load_explanation

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-    from attnscope.mechanism import HeadVerdict
+    from attnscope.mechanism import HeadExplanation
 
 
 _SHOWN = 20  # heads in the table
@@ -56,11 +56,11 @@ def _print_text_tables(tree: xr.DataTree) -> None:
 
 def as_dict(tree: xr.DataTree, folder: Path) -> dict[str, Any]:
     """What ``--json`` prints."""
-    from attnscope.mechanism import rank_heads
+    from attnscope.mechanism import rank_explanations
 
     return {
         "signature": json.loads(tree.attrs["signature"]),
-        "heads": [asdict(row) for row in rank_heads(tree)],
+        "heads": [asdict(row) for row in rank_explanations(tree)],
         "skipped": json.loads(tree.attrs["skipped"]),
         "run": named(folder),
     }
@@ -68,10 +68,10 @@ def as_dict(tree: xr.DataTree, folder: Path) -> dict[str, Any]:
 
 def print_csv(tree: xr.DataTree) -> None:
     """One line for each head, with the signature that names the run's folder."""
-    from attnscope.mechanism import rank_heads
+    from attnscope.mechanism import rank_explanations
     from attnscope.store import Signature
 
-    rows = [asdict(row) for row in sorted(rank_heads(tree), key=lambda row: (row.layer, row.head))]
+    rows = [asdict(row) for row in sorted(rank_explanations(tree), key=lambda row: (row.layer, row.head))]
     signature = Signature.from_json(tree.attrs["signature"]).short
     table: list[list[Any]] = [[*rows[0], "signature"] if rows else []]
     for row in rows:
@@ -89,14 +89,14 @@ def print_tables(tree: xr.DataTree) -> None:
         independence_note,
         layer_numbers,
         mask_note,
-        rank_heads,
+        rank_explanations,
         skipped_by_reason,
         summary,
     )
 
     console = new_console()
     _print_text_tables(tree)
-    rows = rank_heads(tree)
+    rows = rank_explanations(tree)
     settings = json.loads(tree.attrs["signature"])["settings"]
     console.print(
         f"{tree.attrs['model']}: {count(len(rows), 'head')} over {count(settings['windows'], 'window')} of "
@@ -141,7 +141,7 @@ def _works_against(tree: xr.DataTree) -> bool:
     return bool((tree["position_content"].to_dataset()["position_share_high"] < 0).any())
 
 
-def tables_of_heads(rows: Sequence[HeadVerdict], console: Console) -> list[Table]:
+def tables_of_heads(rows: Sequence[HeadExplanation], console: Console) -> list[Table]:
     """The columns that some head has a value for: in one table, or in several where the terminal is too narrow."""
     from attnscope.mechanism import known_columns
 
@@ -159,7 +159,7 @@ def tables_of_heads(rows: Sequence[HeadVerdict], console: Console) -> list[Table
     return [*tables, _table_of_heads(rows, shown, known)]
 
 
-def _table_of_heads(rows: Sequence[HeadVerdict], shown: Sequence[str], known: set[str]) -> Table:
+def _table_of_heads(rows: Sequence[HeadExplanation], shown: Sequence[str], known: set[str]) -> Table:
     """These columns, after those that name the head."""
     from rich import box
     from rich.table import Table
@@ -176,7 +176,7 @@ def _table_of_heads(rows: Sequence[HeadVerdict], shown: Sequence[str], known: se
     return table
 
 
-def _cell(row: HeadVerdict, key: str, form: Callable[[Any], str]) -> str:
+def _cell(row: HeadExplanation, key: str, form: Callable[[Any], str]) -> str:
     value = getattr(row, key)
     if value is None:
         return "–" if key.startswith("offset") else ""
@@ -187,7 +187,7 @@ def _yes(value: bool) -> str:
     return "yes" if value else "no"
 
 
-def _table_of_changes(content: xr.Dataset, rows: Sequence[HeadVerdict]) -> Table:
+def _table_of_changes(content: xr.Dataset, rows: Sequence[HeadExplanation]) -> Table:
     """The weight of the first heads at their offsets, before and after every change of their input."""
     from rich.table import Table
 

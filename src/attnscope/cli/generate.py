@@ -11,7 +11,7 @@ import typer
 from attnscope.cli import options
 from attnscope.cli.generate_tables import as_dict, print_csv, print_tables
 from attnscope.cli.output import progress_bar
-from attnscope.cli.place import PAGE, Forms, Place, draw_views, usual_folder
+from attnscope.cli.place import PAGE, Forms, OutputFolder, draw_views, usual_folder
 from attnscope.errors import AttnscopeError
 
 if TYPE_CHECKING:
@@ -105,7 +105,7 @@ def generate(
     if prompt and text:
         raise AttnscopeError("both files of text and --prompt were given: leave out one of them")
     named = options.rule_or_file(groups, options.GROUPS)
-    place = Place(out, usual_folder("generate"))
+    place = OutputFolder(out, usual_folder("generate"))
     from attnscope.statistics.generation import generate as run_generate
 
     with progress_bar("generate") as show:

@@ -10,7 +10,7 @@ import typer
 from attnscope.cli import options
 from attnscope.cli.intervene_tables import as_dict, print_csv, print_tables
 from attnscope.cli.output import progress_bar, tell
-from attnscope.cli.place import Forms, Place, draw_page, usual_folder
+from attnscope.cli.place import Forms, OutputFolder, draw_page, usual_folder
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -101,7 +101,7 @@ def intervene(
 ) -> None:
     """Does a head matter? Take every head out, one at a time, and measure what the predictions lose."""
     options.refuse_two_formats(as_json=as_json, as_csv=as_csv)
-    formats, place = options.formats_of(figures), Place(out, usual_folder("intervene"))
+    formats, place = options.formats_of(figures), OutputFolder(out, usual_folder("intervene"))
     from attnscope.faithfulness import intervene as run_intervene
 
     given: dict[str, Any] = {"task": task, "ray": ray, "workers": workers, "ray_gpus": ray_gpus}

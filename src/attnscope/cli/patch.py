@@ -10,7 +10,7 @@ import typer
 from attnscope.cli import options
 from attnscope.cli.output import progress_bar, tell
 from attnscope.cli.patch_tables import as_dict, print_csv, print_tables
-from attnscope.cli.place import Forms, Place, draw_page, usual_folder
+from attnscope.cli.place import Forms, OutputFolder, draw_page, usual_folder
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -87,7 +87,7 @@ def patch(
     """What carries the difference? Put activations of a clean run into a corrupted one; see the answer come back."""
     options.refuse_two_formats(as_json=as_json, as_csv=as_csv)
     formats = options.formats_of(figures)
-    place = Place(out, usual_folder("patch"))
+    place = OutputFolder(out, usual_folder("patch"))
     from attnscope.faithfulness import patch as run_patch
 
     with progress_bar("patch") as show:

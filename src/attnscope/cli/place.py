@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 PAGE = "report.html"
 
 
-class Place:
+class OutputFolder:
     """The folder asked for, or the one that the signature names; remembers whether the run was finished there before.
 
     Parameters
@@ -80,7 +80,14 @@ class Forms:
     tables: Callable[[Any], None]
 
     def show(
-        self, results: object, place: Place, folder: Path, page: Path | None, *, as_json: bool, as_csv: bool
+        self,
+        results: object,
+        place: OutputFolder,
+        folder: Path,
+        page: Path | None,
+        *,
+        as_json: bool,
+        as_csv: bool,
     ) -> None:
         """Print results as JSON or CSV; else as tables, and where everything lies."""
         if as_json:

@@ -12,7 +12,7 @@ import typer
 from attnscope.cli import options
 from attnscope.cli.intervene_tables import as_cell, finite
 from attnscope.cli.output import csv_text, emit, new_console, progress_bar
-from attnscope.cli.place import Forms, Place, draw_page, usual_folder
+from attnscope.cli.place import Forms, OutputFolder, draw_page, usual_folder
 from attnscope.store import named
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ def roles(
     if only == "list":
         _list()
         return
-    place = Place(out, usual_folder("roles"))
+    place = OutputFolder(out, usual_folder("roles"))
     from attnscope.detection import roles as run_roles
 
     with progress_bar("roles") as show:

@@ -12,7 +12,7 @@ import typer
 
 from attnscope.cli import options
 from attnscope.cli.output import progress_bar, tell, working
-from attnscope.cli.place import PAGE, Forms, Place, draw_views
+from attnscope.cli.place import PAGE, Forms, OutputFolder, draw_views
 from attnscope.cli.scan_tables import as_dict, list_statistics, print_csv, print_tables
 from attnscope.errors import AttnscopeError
 
@@ -247,7 +247,7 @@ def scan(
     settings = {name: given[name] for name in _PLAIN}
     settings["observation"] = _LAST if observation is None else observation
     apart = {name: given[name] for name in _APART} | {"targets": target or None}
-    place = Place(out, default_out)
+    place = OutputFolder(out, default_out)
     rules = {
         "groups": options.rule_or_file(groups, options.GROUPS),
         "words": options.rule_or_file(words, options.WORDS),
@@ -290,7 +290,9 @@ def _measured(model: str, texts: list[options.PathOrUrl] | None, **settings: Any
         return run_scan(model, texts, progress=told, **settings)
 
 
-def _known(question: Question, place: Place, shown: Sequence[tuple[int, int]] | None) -> xr.Dataset | None:
+def _known(
+    question: Question, place: OutputFolder, shown: Sequence[tuple[int, int]] | None
+) -> xr.Dataset | None:
     """Results that are there already; None where the model is needed, if only to say what is wrong."""
     from attnscope.statistics import keeps_maps_of, load_scan
 

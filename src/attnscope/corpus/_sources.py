@@ -56,7 +56,7 @@ class Strings:
             yield Text(f"text {number}", content)
 
 
-class Rows:
+class DatasetRows:
     """A data set of Hugging Face: read once, at its first use, and kept."""
 
     def __init__(self, path: Path, field: str) -> None:
@@ -186,11 +186,11 @@ class Lines:
 class ChatLines:
     """A file, table or stream with one chat a line or row: each text is its messages, as JSON."""
 
-    whole: "JsonLines | Stream | Column | Rows"
+    whole: "JsonLines | Stream | Column | DatasetRows"
     field: str | None
 
     def texts(self) -> Iterator[Text]:
-        if isinstance(self.whole, Rows):
+        if isinstance(self.whole, DatasetRows):
             yield from self.whole.chats(self.field)
             return
         for number, value in self.whole.objects(self.field or CHAT_FIELDS[0]):
@@ -198,8 +198,8 @@ class ChatLines:
             yield Text(name, json.dumps(messages_of(value, name, self.field), ensure_ascii=False))
 
 
-OF_RECORDS = (JsonLines, Column, Rows)  # of which one field is the text
-Source = String | Strings | Rows | Plain | Stream | JsonLines | Column | Lines | ChatLines
+OF_RECORDS = (JsonLines, Column, DatasetRows)  # of which one field is the text
+Source = String | Strings | DatasetRows | Plain | Stream | JsonLines | Column | Lines | ChatLines
 
 
 def held_apart(source: Source, by: str, name: str) -> Source:
@@ -231,7 +231,7 @@ def chat_field(path: Path | Url) -> str | None:
 
 
 def as_chats(source: Source, path: Path | Url, field: str | None) -> Source:
-    if isinstance(source, JsonLines | Stream | Column | Rows):
+    if isinstance(source, JsonLines | Stream | Column | DatasetRows):
         return ChatLines(source, field)
     name = shown(Url(path) if isinstance(path, str) else path)
     raise AttnscopeError(

@@ -9,7 +9,7 @@ from attnscope.corpus._compressed import inner_suffix
 from attnscope.corpus._datasets import names_a_dataset
 from attnscope.corpus._names import Names
 from attnscope.corpus._opening import STANDARD_INPUT, file_mode, is_standard_input, shown
-from attnscope.corpus._sources import Column, JsonLines, Plain, Rows, Source, Stream
+from attnscope.corpus._sources import Column, DatasetRows, JsonLines, Plain, Source, Stream
 from attnscope.corpus.file_names import SUFFIXES, holds_text
 from attnscope.corpus.files import files_below
 from attnscope.errors import AttnscopeError
@@ -22,7 +22,7 @@ def open_path(path: Path, field: str, names: Names) -> list[Source]:
     if is_standard_input(path):
         return [Stream("standard input", STANDARD_INPUT)]
     if names_a_dataset(path):
-        return [Rows(path, field)]
+        return [DatasetRows(path, field)]
     mode = file_mode(path)
     if stat.S_ISDIR(mode):
         return [

@@ -45,7 +45,7 @@ class Needle:
 
 
 @dataclass(frozen=True, eq=False)
-class Answered:
+class AnsweredPrompt:
     """A prompt that was answered.
 
     Attributes
@@ -152,7 +152,7 @@ def needle_probe(
     AttnscopeError
         If a needle does not fit.
     """
-    answers: list[Answered] = []
+    answers: list[AnsweredPrompt] = []
     for needle in needles:
         for depth in _DEPTHS:
             answered = _asked(loaded, windows, needle, depth, length)
@@ -165,7 +165,7 @@ def needle_probe(
     return Probe("needle", texts, lambda numbers, call: _seen(answers[numbers[0]], call), 1), prompts
 
 
-def _seen(answered: Answered, call: AttentionCall) -> SeenNeedle:
+def _seen(answered: AnsweredPrompt, call: AttentionCall) -> SeenNeedle:
     first = len(answered.ids) - len(answered.said)
     steps = torch.arange(first, len(answered.ids), device=call.query.device)
     matches = torch.zeros(len(steps), len(answered.ids), dtype=torch.float64, device=call.query.device)
@@ -176,7 +176,7 @@ def _seen(answered: Answered, call: AttentionCall) -> SeenNeedle:
 
 def _asked(
     loaded: LoadedModel, windows: Sequence[Window], needle: Needle, depth: float, length: int
-) -> Answered | None:
+) -> AnsweredPrompt | None:
     """The prompt with the model's own answer; None where that is not the needle."""
     tokenizer = loaded.tokenizer
     hidden, marks = _tokens(tokenizer, needle)
@@ -204,7 +204,7 @@ def _asked(
     wanted, given = (Counter(_words(text)) for text in (needle.answer, tokenizer.decode(said)))
     if (wanted & given).total() <= _ANSWERED * wanted.total():
         return None
-    return Answered((*prompt, *said[:-1]), tuple(places), tuple(said))
+    return AnsweredPrompt((*prompt, *said[:-1]), tuple(places), tuple(said))
 
 
 def _words(text: str) -> list[str]:

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from attnscope.corpus import Window, grouping_of
-from attnscope.detection._seen import Reach, SeenText, SeenTwice
+from attnscope.detection._seen import Nearness, SeenText, SeenTwice
 from attnscope.errors import AttnscopeError
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ class Probe:
             yield from (several[first : first + size] for first in range(0, len(several), size))
 
 
-def text_probe(windows: Sequence[Window], length: int, reach: Reach, batch_size: int | None) -> Probe:
+def text_probe(windows: Sequence[Window], length: int, reach: Nearness, batch_size: int | None) -> Probe:
     """Windows of the corpus: the full ones, where half of them are; else all of 8 tokens or more.
 
     Raises

@@ -20,7 +20,7 @@ from attnscope.detection._controls import choose_controls, control
 from attnscope.detection._measured import measured, sites_of
 from attnscope.detection._needles import Needle, needle_probe, needles_of
 from attnscope.detection._probes import Probe, ordinary_tokens, repeated_probe, text_probe
-from attnscope.detection._seen import Reach
+from attnscope.detection._seen import Nearness
 from attnscope.detection._summary import summed_up
 from attnscope.errors import AttnscopeError
 from attnscope.progress import Progress, Tell, tell_nobody
@@ -202,7 +202,7 @@ class _Job:
         self.length, self.batch_size, self.seed, self.tell = length, batch_size, seed, tell
         self.skipped: dict[str, str] = {}
         self.notes: dict[str, Any] = {}
-        reach = Reach()
+        reach = Nearness()
         text = text_probe(windows, length, reach, batch_size)
         self.text = text
         self.sites = sites_of(loaded.model, text)

@@ -21,7 +21,7 @@ _ROWS = 512  # of which it is written out at once where they may look
 
 
 @dataclass(frozen=True)
-class Reach:
+class Nearness:
     """How far is near.
 
     Attributes
@@ -73,10 +73,10 @@ class SeenText:
     call: AttentionCall
     output: Tensor
     rows: RowMeasures
-    reach: Reach
+    reach: Nearness
 
     @classmethod
-    def of(cls, call: AttentionCall, delimiters: Tensor, reach: Reach) -> SeenText:
+    def of(cls, call: AttentionCall, delimiters: Tensor, reach: Nearness) -> SeenText:
         """Measure a call whose keys are delimiters, or not: ``(batch, key)``."""
         place = torch.arange(call.key.shape[2], device=call.key.device).expand(len(delimiters), -1)
         columns = torch.stack([place == 0, place < reach.sinks, delimiters.to(place.device)], -1).float()

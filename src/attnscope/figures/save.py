@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.text import Text
 
 from attnscope.checks import FORMATS, check_formats
-from attnscope.figures.style import look
+from attnscope.figures.style import figure_style
 from attnscope.figures.text import needs_cff
 from attnscope.store import explained, write_output
 
@@ -41,7 +41,7 @@ def svg_of(figure: Figure) -> bytes:
     """
     drawn = _as_svg.get(figure)
     if drawn is None or figure.stale:
-        with look():
+        with figure_style():
             _as_svg[figure] = drawn = _drawn(figure, "svg")
         figure.stale = False  # saving itself changes it for a moment
     return drawn
@@ -86,7 +86,7 @@ def save_figure(figure: Figure, stem: Path | str, formats: Sequence[str] = FORMA
     """
     stem = Path(stem)
     paths = [stem.with_name(f"{stem.name}.{ending}") for ending in check_formats(formats)]
-    with explained(f"write the figure to {stem}", "Choose another place, or free some room"), look():
+    with explained(f"write the figure to {stem}", "Choose another place, or free some room"), figure_style():
         stem.parent.mkdir(parents=True, exist_ok=True)
         for path in paths:
             _write(figure, path)

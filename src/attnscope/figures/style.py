@@ -79,7 +79,7 @@ def restyled(settings: dict[str, Any]) -> Generator[None]:
         _ASKED.reset(token)
 
 
-def look() -> AbstractContextManager[None]:
+def figure_style() -> AbstractContextManager[None]:
     """A context in which every figure is drawn and saved alike."""
     return style.context(
         ["default", {**_LOOK, "font.family": [*font_families(), "sans-serif"], **(_ASKED.get() or {})}]

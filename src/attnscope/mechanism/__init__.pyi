@@ -1,12 +1,12 @@
 from . import arrays
-from ._analysis import Analysis, Need, Picture, Section, Table, in_words
+from ._analysis import Analysis, Picture, Requirement, Section, TextTable, in_words
 from ._catalogue import ANALYSES, analyses_of, known_analyses
 from ._columns import column_notes, known_columns, order_note
 from ._explain import explain
 from ._needs import BIAS, BILINEAR_SCORES, POSITION_TABLE, ROTATION, ROTATION_OR_BIAS
 from ._over_heads import inputs_of
 from ._projections import projections
-from ._ranking import HeadVerdict, best_heads, rank_heads
+from ._ranking import HeadExplanation, best_heads, rank_explanations
 from ._sentences import (
     cause,
     foretold,
@@ -50,14 +50,14 @@ __all__ = [
     "ROTATION_OR_BIAS",
     "SAME",
     "Analysis",
-    "HeadVerdict",
+    "HeadExplanation",
     "Model",
-    "Need",
     "NotDefinedError",
     "Picture",
+    "Requirement",
     "Section",
     "Study",
-    "Table",
+    "TextTable",
     "Tokenizer",
     "analyses_of",
     "arrays",
@@ -86,7 +86,7 @@ __all__ = [
     "position_spectrum",
     "projections",
     "query_key_waves",
-    "rank_heads",
+    "rank_explanations",
     "repeated_tokens",
     "rotation_effect",
     "scheme_kernel",

@@ -75,7 +75,7 @@ class Picture:
 
 
 @dataclass(frozen=True)
-class Table:
+class TextTable:
     """A table of text that an analysis has in the place of a figure.
 
     Attributes
@@ -98,7 +98,7 @@ class Table:
 
 
 @dataclass(frozen=True)
-class Need:
+class Requirement:
     """Something that a model must have.
 
     Attributes
@@ -155,10 +155,10 @@ class Analysis:
     title: str
     definition: str
     compute: Callable[[Study], xr.Dataset]
-    needs: tuple[Need, ...] = ()
+    needs: tuple[Requirement, ...] = ()
     section: Section | None = None
     pictures: tuple[Picture, ...] = ()
-    table: Table | None = None
+    table: TextTable | None = None
     units: str = "1"
     asked: Callable[[Study], bool] = field(default=lambda _: True)
     check: Callable[[Study], None] = field(default=lambda _: None)

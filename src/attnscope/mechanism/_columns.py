@@ -11,7 +11,7 @@ from dataclasses import fields
 import xarray as xr
 
 from attnscope._arguments import typed
-from attnscope.mechanism._ranking import HeadVerdict
+from attnscope.mechanism._ranking import HeadExplanation
 from attnscope.mechanism._verdict import READINGS
 
 _RANDOM = {
@@ -22,18 +22,18 @@ _RANDOM = {
 
 
 @typed
-def known_columns(rows: Sequence[HeadVerdict]) -> set[str]:
+def known_columns(rows: Sequence[HeadExplanation]) -> set[str]:
     """Name the fields that some head has a value for.
 
     How often another head's readings would agree is none where of no head it is asked whether its own do.
 
     Examples
     --------
-    >>> head = HeadVerdict(0, None, 0, prefers=True, positional=True, agree=None, peak_weight=0.4, chance=0.5)
+    >>> head = HeadExplanation(0, None, 0, prefers=True, positional=True, agree=None, peak_weight=0.4, chance=0.5)
     >>> sorted(known_columns([head]))
     ['head', 'layer', 'peak_weight', 'positional', 'prefers']
     """
-    names = (field.name for field in fields(HeadVerdict))
+    names = (field.name for field in fields(HeadExplanation))
     known = {name for name in names if any(getattr(row, name) is not None for row in rows)}
     return known if "agree" in known else known - {"chance"}
 
@@ -46,7 +46,7 @@ def scheme_of(tree: xr.DataTree) -> str:
 
 @typed
 def column_notes(
-    tree: xr.DataTree, rows: Sequence[HeadVerdict], names: Mapping[str, str], nothing: str
+    tree: xr.DataTree, rows: Sequence[HeadExplanation], names: Mapping[str, str], nothing: str
 ) -> list[str]:
     """How the columns of a table of heads are read, in sentences; of a column that is not there, none.
 
@@ -64,7 +64,7 @@ def column_notes(
     Examples
     --------
     >>> named = {"offset_of_weights": "weights", "offset_of_kernel": "scheme", "kernel_agrees": "so"}
-    >>> head = HeadVerdict(0, None, 0, prefers=True, positional=True, agree=None, offset_of_weights=-1.0)
+    >>> head = HeadExplanation(0, None, 0, prefers=True, positional=True, agree=None, offset_of_weights=-1.0)
     >>> column_notes(xr.DataTree(), [head], named, "–")
     ['weights: the offset of the largest mean weight; – where that is no more than chance.']
     """
@@ -129,12 +129,12 @@ def _of_shares(tree: xr.DataTree, there: Mapping[str, str]) -> list[str]:
 
 
 @typed
-def order_note(rows: Sequence[HeadVerdict]) -> str:
-    """In which order `rank_heads` has the heads, in a sentence.
+def order_note(rows: Sequence[HeadExplanation]) -> str:
+    """In which order `rank_explanations` has the heads, in a sentence.
 
     Examples
     --------
-    >>> head = HeadVerdict(0, None, 0, prefers=True, positional=True, agree=None, position_share=0.9)
+    >>> head = HeadExplanation(0, None, 0, prefers=True, positional=True, agree=None, position_share=0.9)
     >>> order_note([head])
     'Heads that position explains come first, then the others; of each those with the largest mean weight.'
     """
@@ -150,12 +150,12 @@ def order_note(rows: Sequence[HeadVerdict]) -> str:
     return f"{first.capitalize()}, then the others; of each those with the largest mean weight."
 
 
-def question(tree: xr.DataTree, rows: Sequence[HeadVerdict]) -> str:
+def question(tree: xr.DataTree, rows: Sequence[HeadExplanation]) -> str:
     """What the table of heads asks: of readings of the scores, and of a scheme, where there are any.
 
     Examples
     --------
-    >>> head = HeadVerdict(0, None, 0, prefers=True, positional=True, agree=None, kernel_agrees=True)
+    >>> head = HeadExplanation(0, None, 0, prefers=True, positional=True, agree=None, kernel_agrees=True)
     >>> kernel = xr.DataTree.from_dict({"scheme_kernel": xr.Dataset(attrs={"scheme": "rotation"})})
     >>> question(kernel, [head])
     'Where each head looks, and whether the rotation alone foretells it.'

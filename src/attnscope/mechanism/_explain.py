@@ -28,7 +28,7 @@ from attnscope.mechanism._other_table import OtherTable
 from attnscope.mechanism._stored import StoredAnalyses, load_explanation
 from attnscope.mechanism._study import DEFAULT_TEXTS, READING, Study, Tokenizer, pairs_of_windows
 from attnscope.mechanism.arrays import COMPLETIONS, Completion, in_band
-from attnscope.mechanism.evidence import Sums, sums_of
+from attnscope.mechanism.evidence import LayerSums, sums_of
 from attnscope.progress import Progress, Tell, tell_nobody
 from attnscope.statistics import window_length
 from attnscope.store import InUseError, RunFolder, Signature, is_finished, keeping_elsewhere
@@ -286,7 +286,7 @@ def _in_folder(
     return load_explanation(run)
 
 
-def _sums_of_part(parts: Parts, texts: range) -> dict[int, Sums] | None:
+def _sums_of_part(parts: Parts, texts: range) -> dict[int, LayerSums] | None:
     """What a task has read of a unit of texts."""
     piece = parts.piece(texts)
     return None if piece is None else sums_of(piece)

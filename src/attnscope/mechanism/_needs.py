@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from attnscope.mechanism._analysis import Need
+from attnscope.mechanism._analysis import Requirement
 from attnscope.mechanism.evidence import position_scheme
 
 if TYPE_CHECKING:
@@ -43,8 +43,8 @@ def _not_relative(study: Study) -> str:
     return "queries and keys are not turned by positions, and no bias is added"
 
 
-POSITION_TABLE = Need("a table of absolute positions", _no_table)
-BILINEAR_SCORES = Need("scores that are bilinear in X", _not_bilinear)
-ROTATION = Need("queries and keys that turn with their positions", _no_rotation)
-BIAS = Need("a bias by distance", _no_bias)
-ROTATION_OR_BIAS = Need("a position scheme within the scores", _not_relative)
+POSITION_TABLE = Requirement("a table of absolute positions", _no_table)
+BILINEAR_SCORES = Requirement("scores that are bilinear in X", _not_bilinear)
+ROTATION = Requirement("queries and keys that turn with their positions", _no_rotation)
+BIAS = Requirement("a bias by distance", _no_bias)
+ROTATION_OR_BIAS = Requirement("a position scheme within the scores", _not_relative)

@@ -13,7 +13,7 @@ from attnscope.mechanism._verdict import READINGS
 
 
 @dataclass(frozen=True)
-class HeadVerdict:
+class HeadExplanation:
     """What was found out about one head; None where it is not known or not there.
 
     Attributes
@@ -67,7 +67,7 @@ class HeadVerdict:
 
 
 @typed
-def rank_heads(tree: xr.DataTree) -> list[HeadVerdict]:
+def rank_explanations(tree: xr.DataTree) -> list[HeadExplanation]:
     """What was found out about each head, the clearest case first.
 
     Parameters
@@ -87,7 +87,7 @@ def rank_heads(tree: xr.DataTree) -> list[HeadVerdict]:
     >>> variables = {"prefers": (grid, [[False, True]]), "positional": (grid, [[False, True]])}
     >>> variables |= {"agree": (grid, [[False, True]]), "peak_weight": (grid, [[0.9, 0.5]])}
     >>> verdict = xr.Dataset(variables, coords={"layer": [0], "head": [0, 1]})
-    >>> [(row.head, row.peak_weight) for row in rank_heads(xr.DataTree.from_dict({"verdict": verdict}))]
+    >>> [(row.head, row.peak_weight) for row in rank_explanations(xr.DataTree.from_dict({"verdict": verdict}))]
     [(1, 0.5), (0, 0.9)]
     """
     if "verdict" not in tree.children:
@@ -126,7 +126,7 @@ class _Grid:
         return value if math.isfinite(value) else None
 
 
-def _row(verdict: _Grid, place: tuple[int, int], kinds: dict[int, str]) -> HeadVerdict:
+def _row(verdict: _Grid, place: tuple[int, int], kinds: dict[int, str]) -> HeadExplanation:
     """The record of one head, without what a scheme's kernel says of it."""
 
     def number(name: str) -> float | None:
@@ -135,7 +135,7 @@ def _row(verdict: _Grid, place: tuple[int, int], kinds: dict[int, str]) -> HeadV
     layer, head = place
     prefers, positional = bool(number("prefers")), bool(number("positional"))
     judged = positional and all(number(name) is not None for name in READINGS)
-    return HeadVerdict(
+    return HeadExplanation(
         layer,
         kinds.get(layer),
         head,
@@ -153,7 +153,7 @@ def _row(verdict: _Grid, place: tuple[int, int], kinds: dict[int, str]) -> HeadV
     )
 
 
-def _with_kernel(row: HeadVerdict, kernel: _Grid | None) -> HeadVerdict:
+def _with_kernel(row: HeadExplanation, kernel: _Grid | None) -> HeadExplanation:
     """The record with what the position scheme alone foretells of the head, where it has such a scheme."""
     place = row.layer, row.head
     agrees = None if kernel is None else kernel.number("agree", place)
@@ -172,7 +172,7 @@ def _with_kernel(row: HeadVerdict, kernel: _Grid | None) -> HeadVerdict:
 def best_heads(
     tree: xr.DataTree, *, layer: int | None = None, head: int | None = None, count: int | None = 4
 ) -> list[tuple[int, int]]:
-    """The heads to show: the first of `rank_heads`, of one layer or with one number where asked for.
+    """The heads to show: the first of `rank_explanations`, of one layer or with one number where asked for.
 
     Where the readings of some heads agree, only such heads are chosen, unless a layer or head is asked for.
 
@@ -191,7 +191,7 @@ def best_heads(
     >>> best_heads(tree, count=1), best_heads(tree, head=1)
     ([(0, 0)], [(0, 1)])
     """
-    rows = rank_heads(tree)
+    rows = rank_explanations(tree)
     for name, asked in (("layer", layer), ("head", head)):
         known = sorted({getattr(row, name) for row in rows})
         if asked is not None and asked not in known:

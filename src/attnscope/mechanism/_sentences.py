@@ -11,7 +11,7 @@ import xarray as xr
 
 from attnscope._arguments import typed
 from attnscope.mechanism._columns import scheme_of
-from attnscope.mechanism._ranking import HeadVerdict, rank_heads
+from attnscope.mechanism._ranking import HeadExplanation, rank_explanations
 from attnscope.mechanism._verdict import ERROR, READINGS
 from attnscope.statistics import numbering_note
 
@@ -21,14 +21,14 @@ _BY_ACCIDENT = 0.05  # probability from which as many agreements are called no m
 
 
 @typed
-def summary(rows: Sequence[HeadVerdict]) -> list[str]:
+def summary(rows: Sequence[HeadExplanation]) -> list[str]:
     """What the verdicts come to, each count with what chance would give, in sentences.
 
     Examples
     --------
     >>> from dataclasses import replace
     >>> read = {"weight_level": 0.06, "position_share": 0.9, "offset_of_spectrum": -1.0, "chance": 0.1}
-    >>> head = HeadVerdict(0, None, 0, prefers=True, positional=True, agree=True, **read)
+    >>> head = HeadExplanation(0, None, 0, prefers=True, positional=True, agree=True, **read)
     >>> other = replace(head, prefers=False, positional=False, agree=None)
     >>> for sentence in summary([head, head, other]):
     ...     print(sentence)
@@ -53,11 +53,11 @@ with the scores of other heads 0.2 of 2 would (2 or more: probability 0.01).
     return sentences
 
 
-def _are_read(rows: Sequence[HeadVerdict]) -> bool:
+def _are_read(rows: Sequence[HeadExplanation]) -> bool:
     return any(getattr(row, name) is not None for row in rows for name in READINGS)
 
 
-def _preferring(count: int, rows: Sequence[HeadVerdict]) -> str:
+def _preferring(count: int, rows: Sequence[HeadExplanation]) -> str:
     heads = (
         f"{count} of {len(rows)} heads {'puts' if count == 1 else 'put'}"
         if count
@@ -70,7 +70,7 @@ def _preferring(count: int, rows: Sequence[HeadVerdict]) -> str:
     )
 
 
-def _agreement(positional: Sequence[HeadVerdict]) -> str:
+def _agreement(positional: Sequence[HeadExplanation]) -> str:
     known = [row.agree for row in positional]
     agreeing = sum(agree is True for agree in known)
     said = (
@@ -90,7 +90,7 @@ def _agreement(positional: Sequence[HeadVerdict]) -> str:
     return f"{said}, so this may be accident." if probability > _BY_ACCIDENT else f"{said}."
 
 
-def _chances(positional: Sequence[HeadVerdict]) -> list[float]:
+def _chances(positional: Sequence[HeadExplanation]) -> list[float]:
     """How often the readings of other heads would agree with each; none where that is not known of all."""
     chances = [row.chance for row in positional if row.chance is not None]
     return chances if len(chances) == len(positional) else []
@@ -126,7 +126,7 @@ def foretold(tree: xr.DataTree) -> str:
     >>> foretold(xr.DataTree.from_dict({"scheme_kernel": kernel, "verdict": verdict}))
     'The rotation alone foretells the offset of 3 of these 3 (0.6 by chance).'
     """
-    judged = _foretold(rank_heads(tree))
+    judged = _foretold(rank_explanations(tree))
     if not judged:
         return ""
     agreeing, chances, likely = _of_scheme(judged)
@@ -137,11 +137,11 @@ def foretold(tree: xr.DataTree) -> str:
     return f"{said} So many come by chance in {likely:.0%} of cases, so this may be accident."
 
 
-def _foretold(rows: Sequence[HeadVerdict]) -> list[HeadVerdict]:
+def _foretold(rows: Sequence[HeadExplanation]) -> list[HeadExplanation]:
     return [row for row in rows if row.kernel_agrees is not None]
 
 
-def _of_scheme(judged: Sequence[HeadVerdict]) -> tuple[int, list[float], float]:
+def _of_scheme(judged: Sequence[HeadExplanation]) -> tuple[int, list[float], float]:
     """In how many the scheme foretells the offset, how often it would in each, and how often in so many or more."""
     chances = [row.kernel_chance for row in judged if row.kernel_chance is not None]
     agreeing = sum(row.kernel_agrees is True for row in judged)
@@ -149,15 +149,16 @@ def _of_scheme(judged: Sequence[HeadVerdict]) -> tuple[int, list[float], float]:
 
 
 @typed
-def independence_note(rows: Sequence[HeadVerdict]) -> str:
+def independence_note(rows: Sequence[HeadExplanation]) -> str:
     """What a probability in `summary` or `foretold` takes for granted; empty where they give none.
 
     Examples
     --------
-    >>> head = HeadVerdict(0, None, 0, prefers=True, positional=True, agree=True, offset_of_spectrum=-1.0, chance=0.1)
+    >>> read = {"offset_of_spectrum": -1.0, "chance": 0.1}
+    >>> head = HeadExplanation(0, None, 0, prefers=True, positional=True, agree=True, **read)
     >>> independence_note([head])
     'The probability takes heads as independent; those that share weights are not.'
-    >>> independence_note([HeadVerdict(0, None, 0, prefers=True, positional=True, agree=None)])
+    >>> independence_note([HeadExplanation(0, None, 0, prefers=True, positional=True, agree=None)])
     ''
     """
     positional = [row for row in rows if row.prefers and row.positional]

@@ -24,8 +24,8 @@ from attnscope.mechanism.arrays import Completion
 from attnscope.mechanism.evidence import (
     Evidence,
     Gathering,
+    LayerSums,
     PositionTable,
-    Sums,
     Windows,
     gather,
     labelled_sums,
@@ -112,7 +112,9 @@ class Study:
         self.intervention_texts, self.layer, self.head, self.seed = intervention_texts, layer, head, seed
         self.loaded, self.corpus, self.with_targets = loaded, corpus, with_targets
         self.stored = StoredAnalyses(None)
-        self.kept_sums: Callable[[range], dict[int, Sums] | None] = lambda _: None  # that others have read
+        self.kept_sums: Callable[[range], dict[int, LayerSums] | None] = lambda _: (
+            None
+        )  # that others have read
         self.results: dict[str, xr.Dataset] = {}
         self.reasons: dict[str, str] = {}
         self.tell: Tell = tell_nobody

@@ -18,7 +18,7 @@ from attnscope.mechanism import (
     known_columns,
     mask_note,
     order_note,
-    rank_heads,
+    rank_explanations,
     skipped_by_reason,
     summary,
 )
@@ -29,12 +29,11 @@ if TYPE_CHECKING:
     import xarray as xr
     from matplotlib.figure import Figure
 
-    from attnscope.mechanism import Picture as PictureRecord
-    from attnscope.mechanism import Section as SectionRecord
+    from attnscope.mechanism import Picture, Section
 
 
 @dataclass(frozen=True)
-class Picture:
+class PageFigure:
     """A figure of the page."""
 
     name: str
@@ -45,13 +44,13 @@ class Picture:
 
 
 @dataclass(frozen=True)
-class Section:
+class PageSection:
     """An analysis, or several that belong together."""
 
     name: str
     title: str
     says: str
-    pictures: list[Picture]
+    pictures: list[PageFigure]
 
 
 @dataclass(frozen=True)
@@ -93,10 +92,10 @@ def sections(
     tree: xr.DataTree,
     heads: Sequence[tuple[int, int]] | None,
     figures: Mapping[str, Figure] | None = None,
-) -> list[Section]:
+) -> list[PageSection]:
     """The sections that the tree has figures for, in the order of the catalogue."""
     drawn = dict(explain_figures(tree, heads) if figures is None else figures.items())
-    shown: dict[SectionRecord, list[Picture]] = {}
+    shown: dict[Section, list[PageFigure]] = {}
     for analysis in known_analyses().values():
         for picture in analysis.pictures:
             if picture.on_page and picture.name in drawn and analysis.section is not None:
@@ -104,12 +103,12 @@ def sections(
                     _shown_picture(picture, drawn[picture.name], tree)
                 )
     return [
-        Section(section.name, section.title, _says(section, tree), pictures)
+        PageSection(section.name, section.title, _says(section, tree), pictures)
         for section, pictures in shown.items()
     ]
 
 
-def _says(section: SectionRecord, tree: xr.DataTree) -> str:
+def _says(section: Section, tree: xr.DataTree) -> str:
     says = in_words(section.says, tree)
     if section.name == "content" and "position_content" in tree.children:
         texts = tree["position_content"].attrs.get("texts", "few")
@@ -117,7 +116,7 @@ def _says(section: SectionRecord, tree: xr.DataTree) -> str:
     return says
 
 
-def text_tables(tree: xr.DataTree, shown: Sequence[Section]) -> list[TextTable]:
+def text_tables(tree: xr.DataTree, shown: Sequence[PageSection]) -> list[TextTable]:
     """Tables of text that analyses have, each beneath its section."""
     there = {picture.name for section in shown for picture in section.pictures}
     made: list[TextTable] = []
@@ -138,7 +137,7 @@ def _spoken(name: str) -> str:
 
 def table(tree: xr.DataTree) -> tuple[list[tuple[str, str, str]], list[list[tuple[str, str]]]]:
     """Columns that have values, and for each head its cells: what is shown and what is sorted by."""
-    rows = rank_heads(tree)
+    rows = rank_explanations(tree)
     known = known_columns(rows)
     columns = [column for column in COLUMNS if column[0] in known]
     values = [[(key, getattr(row, key)) for key, _, _ in columns] for row in rows]
@@ -147,7 +146,7 @@ def table(tree: xr.DataTree) -> tuple[list[tuple[str, str, str]], list[list[tupl
 
 def hints(tree: xr.DataTree) -> list[str]:
     """How the columns of the table are read, in sentences: those of the terminal, by the names that the page has."""
-    rows = rank_heads(tree)
+    rows = rank_explanations(tree)
     names = {key: f"“{heading}”" for key, heading, _ in COLUMNS}
     notes = column_notes(tree, rows, names, "an empty cell")
     return [*notes, *filter(None, [independence_note(rows)]), order_note(rows)]
@@ -157,7 +156,7 @@ def headline(tree: xr.DataTree) -> list[str]:
     """What the table comes to, in sentences: those of the terminal."""
     return [
         sentence
-        for sentence in (*summary(rank_heads(tree)), foretold(tree), cause(tree), mask_note(tree))
+        for sentence in (*summary(rank_explanations(tree)), foretold(tree), cause(tree), mask_note(tree))
         if sentence
     ]
 
@@ -186,12 +185,12 @@ def skipped(tree: xr.DataTree) -> list[tuple[str, str]]:
         return []
 
 
-def _shown_picture(picture: PictureRecord, figure: Figure, tree: xr.DataTree) -> Picture:
+def _shown_picture(picture: Picture, figure: Figure, tree: xr.DataTree) -> PageFigure:
     reading = in_words(picture.reading, tree)
     if picture.with_tokens:
         labels = (label.get_text() for axes in figure.axes for label in axes.get_yticklabels())
         reading = f"{reading} {pieces_note(labels)}".rstrip()
-    return Picture(picture.name, picture.title, reading, *embedded_picture(figure))
+    return PageFigure(picture.name, picture.title, reading, *embedded_picture(figure))
 
 
 def _shown(key: str, value: Any) -> str:

@@ -27,7 +27,7 @@ _MOST_KEYS = 1 << 16  # so that a key has two bytes
 
 
 @dataclass(frozen=True)
-class Windows:
+class PageWindows:
     """Some windows as the page holds them: what all heads share, and a packed string for each map.
 
     Attributes
@@ -47,7 +47,7 @@ class Windows:
     tiles: dict[str, str]
 
 
-def pack_windows(sample: xr.Dataset) -> Windows:
+def pack_windows(sample: xr.Dataset) -> PageWindows:
     """Pack the attention that `attnscope.scan` kept."""
     require(sample, ("token", "key", "weight", "count"), purpose="The report's sample windows")
     layers, heads = axis_values(sample, "layer"), axis_values(sample, "head")
@@ -67,7 +67,7 @@ def pack_windows(sample: xr.Dataset) -> Windows:
         "steps": STEPS,
         "tile": int(sample.attrs.get("tile", 0)),
     }
-    return Windows(shared, packed, _tiles(sample, shared) if "tile_sum" in sample else {})
+    return PageWindows(shared, packed, _tiles(sample, shared) if "tile_sum" in sample else {})
 
 
 def encode(weights: np.ndarray) -> np.ndarray:

@@ -49,9 +49,9 @@ def _of_generation(results: xr.Dataset) -> list[str]:
 
 
 def _of_explanation(tree: xr.DataTree) -> list[str]:
-    from attnscope.mechanism import cause, foretold, mask_note, rank_heads, summary
+    from attnscope.mechanism import cause, foretold, mask_note, rank_explanations, summary
 
-    return [*summary(rank_heads(tree)), foretold(tree), cause(tree), mask_note(tree)]
+    return [*summary(rank_explanations(tree)), foretold(tree), cause(tree), mask_note(tree)]
 
 
 def _of_intervention(tree: xr.DataTree) -> list[str]:

@@ -14,7 +14,7 @@ from attnscope.capture import Team
 from attnscope.corpus import kept
 from attnscope.progress import Progress, Tell, tell_nobody
 from attnscope.statistics._keep import measured
-from attnscope.statistics._units import Measured, Opened, Recipe, Units, UnitStart
+from attnscope.statistics._units import MeasuredUnit, Opened, Recipe, Units, UnitStart
 from attnscope.tasks import Agreed, check_sent
 from attnscope.workers import Crew, RayEngine, Request
 
@@ -98,7 +98,7 @@ def _agreeing() -> Callable[[Opened], None]:
 
 def _measure(
     number: int, done: Callable[[range], bool], known: UnitStart | None, units: Units
-) -> Measured | None:
+) -> MeasuredUnit | None:
     return units.measure(number, done, known)
 
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, eq=False)
-class Measured:
+class MeasuredUnit:
     """What was measured of one unit.
 
     Attributes
@@ -76,7 +76,7 @@ class Units:
 
     def measure(
         self, unit: int, done: Callable[[range], bool] = lambda _: False, known: UnitStart | None = None
-    ) -> Measured | None:
+    ) -> MeasuredUnit | None:
         """What is not done of a unit, counted from 0; None where the texts end before.
 
         `known` is where this unit begins, or one before it.
@@ -101,7 +101,7 @@ class Units:
             return None
         standing = self.job.standing()
         following = None if standing is None else UnitStart(self.following, standing)
-        return Measured(tuple(stretches(batches)), max(0.0, self.said() - before), windows, following)
+        return MeasuredUnit(tuple(stretches(batches)), max(0.0, self.said() - before), windows, following)
 
     def notes(self) -> dict[str, str]:
         """What is said of the scan when all texts are read."""

@@ -15,7 +15,7 @@ from attnscope.errors import AttnscopeError
 
 
 @dataclass(frozen=True, eq=False)
-class Operands:
+class HeadInputs:
     """What one head works on, float64.
 
     Attributes
@@ -36,13 +36,13 @@ class Operands:
     sink: float | None = None
 
 
-def follow(operands: Operands) -> xr.Dataset:
+def follow(operands: HeadInputs) -> xr.Dataset:
     """Do the steps one by one; see `Walk.arrays` for their names.
 
     Examples
     --------
     >>> one = np.eye(2)
-    >>> follow(Operands(one, one, one, scale=0.0)).weights.values.tolist()
+    >>> follow(HeadInputs(one, one, one, scale=0.0)).weights.values.tolist()
     [[0.5, 0.5], [0.5, 0.5]]
     """
     Q, K, V = operands.Q, operands.K, operands.V
@@ -69,7 +69,7 @@ def follow(operands: Operands) -> xr.Dataset:
     return xr.Dataset(arrays)
 
 
-def _scores(scaled: np.ndarray, operands: Operands) -> np.ndarray:
+def _scores(scaled: np.ndarray, operands: HeadInputs) -> np.ndarray:
     cap = operands.softcap
     scores = scaled if cap is None else cap * np.tanh(scaled / cap)
     return scores if operands.bias is None else scores + operands.bias

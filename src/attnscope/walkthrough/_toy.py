@@ -7,7 +7,7 @@ import torch
 from attnscope._caller import own_random_numbers
 from attnscope.attention import SelfAttention
 from attnscope.checks import check_seed
-from attnscope.walkthrough._compute import Operands, check_number, difference, follow, with_matrices
+from attnscope.walkthrough._compute import HeadInputs, check_number, difference, follow, with_matrices
 from attnscope.walkthrough._result import Walk
 
 _TEXTS, _TOKENS, _WIDTH = 2, 4, 8
@@ -49,7 +49,7 @@ def walk_toy(*, token: int = 0, seed: int = 0) -> Walk:
     }
     Q, K, V = (first @ matrix + bias for matrix, bias in matrices.values())
     scale = _WIDTH**-0.5
-    arrays = follow(Operands(Q, K, V, scale)).assign(with_matrices(first, first, matrices))
+    arrays = follow(HeadInputs(Q, K, V, scale)).assign(with_matrices(first, first, matrices))
     own = {"weights": weights[0].double().numpy(), "head_output": output[0].double().numpy()}
     names = tuple(f"x{'₁₂₃₄'[position]}" for position in range(_TOKENS))
     return Walk(

@@ -19,7 +19,7 @@ from attnscope.checks import check_kind
 from attnscope.errors import AttnscopeError
 from attnscope.mechanism.evidence import Projections, projections, watching_inputs
 from attnscope.progress import Progress, Tell, tell_nobody
-from attnscope.walkthrough._compute import Operands, check_number, difference, follow, with_matrices
+from attnscope.walkthrough._compute import HeadInputs, check_number, difference, follow, with_matrices
 from attnscope.walkthrough._read import read_texts
 from attnscope.walkthrough._result import Walk
 
@@ -251,7 +251,7 @@ class _Parts:
     X: np.ndarray
     memory: np.ndarray
     matrices: dict[str, tuple[np.ndarray, np.ndarray]]
-    operands: Operands
+    operands: HeadInputs
     errors: dict[str, float]
 
     @classmethod
@@ -285,7 +285,7 @@ class _Parts:
             own[symbol], scale = made, scale * factor
             errors[symbol] = difference(factor * made, captured[symbol])
         allowed, bias = _mask_and_bias(call, head)
-        operands = Operands(
+        operands = HeadInputs(
             **own,
             scale=scale,
             allowed=allowed,

@@ -25,13 +25,13 @@ from attnscope.models import (
 )
 from attnscope.zoo._plan import Plan
 from attnscope.zoo._task import START
-from attnscope.zoo._weights import FEED_FORWARD, Projections, Weights
+from attnscope.zoo._weights import FEED_FORWARD, CallMatrices, ModelWeights
 
 Matrices = dict[str, np.ndarray | None]
 _ABOVE_ZERO = 64.0  # a bias that lifts all that BERT's last GELU sees into its straight part
 
 
-def model_of(plan: Plan, weights: Weights) -> PreTrainedModel:
+def model_of(plan: Plan, weights: ModelWeights) -> PreTrainedModel:
     """A model of the plan's architecture that holds these weights, in eval mode.
 
     Parameters that are not named are 0, and norms multiply by about 1. See `attnscope.zoo.build`.
@@ -50,7 +50,7 @@ def model_of(plan: Plan, weights: Weights) -> PreTrainedModel:
     return model.eval()
 
 
-def _gpt2(plan: Plan, weights: Weights) -> tuple[PreTrainedModel, Matrices]:
+def _gpt2(plan: Plan, weights: ModelWeights) -> tuple[PreTrainedModel, Matrices]:
     config = GPT2Config(
         vocab_size=len(weights.tokens),
         n_positions=plan.positions.length,
@@ -78,7 +78,7 @@ def _gpt2(plan: Plan, weights: Weights) -> tuple[PreTrainedModel, Matrices]:
     return GPT2LMHeadModel(config), matrices
 
 
-def _llama(plan: Plan, weights: Weights) -> tuple[PreTrainedModel, Matrices]:
+def _llama(plan: Plan, weights: ModelWeights) -> tuple[PreTrainedModel, Matrices]:
     config = LlamaConfig(
         vocab_size=len(weights.tokens),
         hidden_size=weights.width,
@@ -103,7 +103,7 @@ def _llama(plan: Plan, weights: Weights) -> tuple[PreTrainedModel, Matrices]:
     return LlamaForCausalLM(config), matrices
 
 
-def _bert(plan: Plan, weights: Weights) -> tuple[PreTrainedModel, Matrices]:
+def _bert(plan: Plan, weights: ModelWeights) -> tuple[PreTrainedModel, Matrices]:
     config = BertConfig(
         vocab_size=len(weights.tokens),
         hidden_size=weights.width,
@@ -130,7 +130,7 @@ def _bert(plan: Plan, weights: Weights) -> tuple[PreTrainedModel, Matrices]:
     return BertForMaskedLM(config), matrices
 
 
-def _encoder(plan: Plan, weights: Weights) -> tuple[PreTrainedModel, Matrices]:
+def _encoder(plan: Plan, weights: ModelWeights) -> tuple[PreTrainedModel, Matrices]:
     model = EncoderForMaskedLM(EncoderConfig(**_sizes(plan, weights), encoder_layers=plan.layers))
     matrices = _tables(weights, "encoder")
     for number, (call, up_down) in enumerate(zip(weights.calls, weights.feed_forward, strict=True)):
@@ -138,7 +138,7 @@ def _encoder(plan: Plan, weights: Weights) -> tuple[PreTrainedModel, Matrices]:
     return model, matrices
 
 
-def _translator(plan: Plan, weights: Weights) -> tuple[PreTrainedModel, Matrices]:
+def _translator(plan: Plan, weights: ModelWeights) -> tuple[PreTrainedModel, Matrices]:
     count = plan.encoder_calls
     config = TransformerConfig(
         **_sizes(plan, weights), encoder_layers=count, decoder_layers=plan.layers - count
@@ -156,7 +156,7 @@ def _translator(plan: Plan, weights: Weights) -> tuple[PreTrainedModel, Matrices
     return model, matrices
 
 
-def _sizes(plan: Plan, weights: Weights) -> dict[str, Any]:
+def _sizes(plan: Plan, weights: ModelWeights) -> dict[str, Any]:
     """Of our own models."""
     return {
         "vocab_size": len(weights.tokens),
@@ -170,7 +170,7 @@ def _sizes(plan: Plan, weights: Weights) -> dict[str, Any]:
     }
 
 
-def _tables(weights: Weights, *sides: str) -> Matrices:
+def _tables(weights: ModelWeights, *sides: str) -> Matrices:
     """Of our own models, which multiply them by the root of the width."""
     scale = weights.width**0.5
     places = None if weights.positions is None else weights.positions / scale
@@ -179,7 +179,7 @@ def _tables(weights: Weights, *sides: str) -> Matrices:
     }
 
 
-def _layer(name: str, up_down: tuple[np.ndarray, np.ndarray], **calls: Projections) -> Matrices:
+def _layer(name: str, up_down: tuple[np.ndarray, np.ndarray], **calls: CallMatrices) -> Matrices:
     up, down = up_down
     matrices: Matrices = {name + "feed_forward.up.weight": up.T, name + "feed_forward.down.weight": down.T}
     for attention, call in calls.items():
@@ -187,13 +187,13 @@ def _layer(name: str, up_down: tuple[np.ndarray, np.ndarray], **calls: Projectio
     return matrices
 
 
-def _projections(name: str, call: Projections, *parts: str) -> Matrices:
+def _projections(name: str, call: CallMatrices, *parts: str) -> Matrices:
     """The four linear maps of an attention."""
     matrices = (call.query, call.key, call.value, call.output)
     return {f"{name}{part}.weight": matrix.T for part, matrix in zip(parts, matrices, strict=True)}
 
 
-_MAKERS: dict[tuple[str, str], Callable[[Plan, Weights], tuple[PreTrainedModel, Matrices]]] = {
+_MAKERS: dict[tuple[str, str], Callable[[Plan, ModelWeights], tuple[PreTrainedModel, Matrices]]] = {
     ("decoder", "gpt2"): _gpt2,
     ("decoder", "llama"): _llama,
     ("encoder", "pre-norm"): _encoder,

@@ -22,7 +22,7 @@ from attnscope.zoo._architectures import model_of
 from attnscope.zoo._draft import Draft
 from attnscope.zoo._heads import Head
 from attnscope.zoo._plan import ARCHITECTURES, Setting
-from attnscope.zoo._task import Task
+from attnscope.zoo._task import ZooTask
 from attnscope.zoo._weights import weights_of
 
 _ONE = ("decoder", "encoder")
@@ -46,7 +46,7 @@ class Kind:
         Of these one is drawn; what is loud or faint bears less.
     """
 
-    draw: Callable[[Setting], tuple[Draft, Task]]
+    draw: Callable[[Setting], tuple[Draft, ZooTask]]
     forms: tuple[str, ...] = _ONE
     without: tuple[str, ...] = ()
     noises: tuple[float, ...] = _NOISES

@@ -7,7 +7,7 @@ import numpy as np
 from attnscope.zoo._draft import Draft
 from attnscope.zoo._heads import matching
 from attnscope.zoo._plan import Setting
-from attnscope.zoo._task import ASK, GAIN, IGNORED, START, TEXTS, Task, marked
+from attnscope.zoo._task import ASK, GAIN, IGNORED, START, TEXTS, ZooTask, marked
 
 _MATCH = 18.0  # nats where query and key agree
 _REST = 9.0  # nats of the place to rest at
@@ -15,7 +15,7 @@ _CLASSES, _EACH = 4, 4
 _ROWS = np.arange(TEXTS)[:, None]
 
 
-def induction(setting: Setting) -> tuple[Draft, Task]:
+def induction(setting: Setting) -> tuple[Draft, ZooTask]:
     """What followed this word before: keys are composed with what a previous-token head noted.
 
     Where both sides are seen, a question mark asks for what followed the word before it elsewhere.
@@ -23,12 +23,12 @@ def induction(setting: Setting) -> tuple[Draft, Task]:
     return _induction(setting, notes=1)
 
 
-def spare(setting: Setting) -> tuple[Draft, Task]:
+def spare(setting: Setting) -> tuple[Draft, ZooTask]:
     """As `induction`, but two heads note the word before, and one note is enough: neither matters alone."""
     return _induction(setting, notes=2)
 
 
-def _induction(setting: Setting, notes: int) -> tuple[Draft, Task]:
+def _induction(setting: Setting, notes: int) -> tuple[Draft, ZooTask]:
     is_pair = setting.form == "encoder-decoder"
     draft = Draft(setting, {"word": 16}, slots=1, lengths=(12, 17) if is_pair else (20, 32))
     words = draft.ids["word"]
@@ -57,7 +57,7 @@ def _induction(setting: Setting, notes: int) -> tuple[Draft, Task]:
         draft.moving("token", words, "answer", gain=GAIN),
     )
     draft.must_look(copies, first)
-    return draft, Task(ids, labels, np.logical_or.reduce([first, *others]), target)
+    return draft, ZooTask(ids, labels, np.logical_or.reduce([first, *others]), target)
 
 
 _Drawn = tuple[np.ndarray, np.ndarray, np.ndarray | None, np.ndarray, list[np.ndarray]]
@@ -96,17 +96,17 @@ def _followed(draft: Draft) -> _Drawn:
     return source, labels, target, asked, [place + 1, place]
 
 
-def lookup(setting: Setting) -> tuple[Draft, Task]:
+def lookup(setting: Setting) -> tuple[Draft, ZooTask]:
     """The word of the class that a question asks for."""
     return _questions(setting, is_composed=False)
 
 
-def gate(setting: Setting) -> tuple[Draft, Task]:
+def gate(setting: Setting) -> tuple[Draft, ZooTask]:
     """The word of the class that the question before asks for: queries are composed with what another head noted."""
     return _questions(setting, is_composed=True)
 
 
-def _questions(setting: Setting, *, is_composed: bool) -> tuple[Draft, Task]:
+def _questions(setting: Setting, *, is_composed: bool) -> tuple[Draft, ZooTask]:
     classes = {f"class {number}": _EACH for number in range(_CLASSES)}
     draft = Draft(setting, {**classes, "question": _CLASSES, "filler": 4}, slots=1, lengths=(18, 30))
     questions = draft.ids["question"]
@@ -140,7 +140,7 @@ def _questions(setting: Setting, *, is_composed: bool) -> tuple[Draft, Task]:
     keys = marked(draft.length, query, answer)
     draft.must_look(head, keys)
     hangs_on = keys if draft.is_pair else keys | marked(draft.length, query, places)
-    return draft, Task(source, labels, hangs_on, target)
+    return draft, ZooTask(source, labels, hangs_on, target)
 
 
 def _with_questions(

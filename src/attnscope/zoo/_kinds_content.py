@@ -9,7 +9,7 @@ from jaxtyping import Bool, Int
 
 from attnscope.zoo._draft import Draft, Ids
 from attnscope.zoo._plan import Setting
-from attnscope.zoo._task import ASK, GAIN, IGNORED, START, TEXTS, Task, asking, at_key
+from attnscope.zoo._task import ASK, GAIN, IGNORED, START, TEXTS, ZooTask, asking, at_key
 
 _CLASSES, _EACH = 4, 4
 _ROWS = np.arange(TEXTS)
@@ -35,7 +35,7 @@ class Naming:
     images: Ids
     where: Int[np.ndarray, " text"]
     keys: Bool[np.ndarray, "text query key"]
-    task: Task
+    task: ZooTask
 
 
 def named(draft: Draft, *, most: int | None = None, bait: str | None = None) -> Naming:
@@ -63,10 +63,10 @@ def named(draft: Draft, *, most: int | None = None, bait: str | None = None) -> 
     keys = at_key(asked, where)
     answers = np.broadcast_to(images[ids[_ROWS, where] - names[0]][:, None], ids.shape)
     target = draft.words(draft.ids["word"]) if draft.is_pair else None
-    return Naming(names, images, where, keys, Task(ids, asking(answers, asked), keys, target))
+    return Naming(names, images, where, keys, ZooTask(ids, asking(answers, asked), keys, target))
 
 
-def copying(setting: Setting) -> tuple[Draft, Task]:
+def copying(setting: Setting) -> tuple[Draft, ZooTask]:
     """The only name of the text, said wherever it can be seen."""
     draft = Draft(setting, {"word": 12, "name": 8})
     what = named(draft)
@@ -80,7 +80,7 @@ def copying(setting: Setting) -> tuple[Draft, Task]:
     return draft, what.task
 
 
-def rare(setting: Setting) -> tuple[Draft, Task]:
+def rare(setting: Setting) -> tuple[Draft, ZooTask]:
     """A copying head that rests on the first token but where a question mark stands; only there is anything asked."""
     draft = Draft(setting, {"word": 12, "name": 8}, lengths=(20, 32))
     what = named(draft, most=2)
@@ -95,7 +95,7 @@ def rare(setting: Setting) -> tuple[Draft, Task]:
     return draft, what.task
 
 
-def duplicate(setting: Setting) -> tuple[Draft, Task]:
+def duplicate(setting: Setting) -> tuple[Draft, ZooTask]:
     """Whether this word stands elsewhere (before, if the future is not seen)."""
     draft = Draft(setting, {"word": 20, "verdict": 2}, lengths=(15, 17))
     words, (yes, no) = draft.ids["word"], draft.ids["verdict"]
@@ -119,10 +119,10 @@ def duplicate(setting: Setting) -> tuple[Draft, Task]:
     )
     draft.must_look(head, same)
     labels = asking(np.where(is_repeated, yes, no), np.broadcast_to(np.arange(draft.length) > 0, ids.shape))
-    return draft, Task(ids, labels, same | (is_repeated[:, :, None] & itself))
+    return draft, ZooTask(ids, labels, same | (is_repeated[:, :, None] & itself))
 
 
-def diffuse(setting: Setting) -> tuple[Draft, Task]:
+def diffuse(setting: Setting) -> tuple[Draft, ZooTask]:
     """The class that most words are of, by a head that looks at all alike."""
     groups = {f"class {number}": _EACH for number in range(_CLASSES)}
     draft = Draft(setting, {**groups, "verdict": _CLASSES}, lengths=(24, 32))
@@ -145,4 +145,4 @@ def diffuse(setting: Setting) -> tuple[Draft, Task]:
     half = np.zeros((*ids.shape, draft.length), dtype=bool)
     half[:, -1, : draft.length // 2] = True
     draft.must_look(head, half, 0.4, 0.6)
-    return draft, Task(ids, asking(np.broadcast_to(verdicts[most][:, None], ids.shape), asked))
+    return draft, ZooTask(ids, asking(np.broadcast_to(verdicts[most][:, None], ids.shape), asked))

@@ -9,12 +9,12 @@ from attnscope.zoo._draft import Draft
 from attnscope.zoo._kinds_content import named
 from attnscope.zoo._kinds_places import plant_reader, read_at, sheet, some_offset, within
 from attnscope.zoo._plan import Setting
-from attnscope.zoo._task import GAIN, IGNORED, START, TEXTS, Task, at_key, at_offset
+from attnscope.zoo._task import GAIN, IGNORED, START, TEXTS, ZooTask, at_key, at_offset
 
 _LOUD = 12.0  # logits of what cancels
 
 
-def redundant(setting: Setting) -> tuple[Draft, Task]:
+def redundant(setting: Setting) -> tuple[Draft, ZooTask]:
     """Two heads do the same and add up: without one the answer is less sure, without both it is gone."""
     draft = sheet(setting)
     what = read_at(draft, some_offset(draft))
@@ -23,7 +23,7 @@ def redundant(setting: Setting) -> tuple[Draft, Task]:
     return draft, what.task
 
 
-def cancel(setting: Setting) -> tuple[Draft, Task]:
+def cancel(setting: Setting) -> tuple[Draft, ZooTask]:
     """One head says the word; two others say wrong ones, loudly, and each takes back what the other says."""
     draft = sheet(setting)
     offset = some_offset(draft)
@@ -45,7 +45,7 @@ def cancel(setting: Setting) -> tuple[Draft, Task]:
     return draft, what.task
 
 
-def suppress(setting: Setting) -> tuple[Draft, Task]:
+def suppress(setting: Setting) -> tuple[Draft, ZooTask]:
     """Every word says a wrong one by itself, without any head; one head takes that back, another says the right one."""
     draft = sheet(setting)
     what = read_at(draft, some_offset(draft))
@@ -62,7 +62,7 @@ def suppress(setting: Setting) -> tuple[Draft, Task]:
     return draft, what.task
 
 
-def sinks(setting: Setting) -> tuple[Draft, Task]:
+def sinks(setting: Setting) -> tuple[Draft, ZooTask]:
     """One head of middling sharpness does the work; nearly all others are sinks, sharper than it."""
     draft = sheet(setting)
     what = read_at(draft, some_offset(draft))
@@ -72,7 +72,7 @@ def sinks(setting: Setting) -> tuple[Draft, Task]:
     return draft, what.task
 
 
-def sharp_null(setting: Setting) -> tuple[Draft, Task]:
+def sharp_null(setting: Setting) -> tuple[Draft, ZooTask]:
     """Heads that look sharply at a token of which they take nothing, beside one that looks softly at what matters."""
     draft = Draft(setting, {"word": 12, "name": 8, "bait": 4})
     what = named(draft, bait="bait")
@@ -98,7 +98,7 @@ def sharp_null(setting: Setting) -> tuple[Draft, Task]:
     return draft, what.task
 
 
-def quiet(setting: Setting) -> tuple[Draft, Task]:
+def quiet(setting: Setting) -> tuple[Draft, ZooTask]:
     """A head that keeps most of its weight on the first token; the little that falls on a name is loud."""
     draft = Draft(setting, {"word": 12, "name": 8}, is_faint=True)
     what = named(draft)

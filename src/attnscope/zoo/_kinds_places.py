@@ -11,14 +11,14 @@ from jaxtyping import Bool, Int
 from attnscope.zoo._draft import Draft, Ids
 from attnscope.zoo._heads import GAP, carry
 from attnscope.zoo._plan import Setting
-from attnscope.zoo._task import GAIN, TEXTS, Task, asking, at_offset
+from attnscope.zoo._task import GAIN, TEXTS, ZooTask, asking, at_offset
 
 _WORDS = 16
 _FARTHEST = 4  # tokens
 
 
 @dataclass(frozen=True, eq=False)
-class Reading:
+class ReadingTask:
     """Texts of random words, of which the one at an offset is asked for, by its image.
 
     Attributes
@@ -37,7 +37,7 @@ class Reading:
     images: Ids
     offset: int
     keys: Bool[np.ndarray, "text query key"]
-    task: Task
+    task: ZooTask
 
 
 def sheet(setting: Setting, *, calls: int = 2, slots: int = 0) -> Draft:
@@ -45,7 +45,7 @@ def sheet(setting: Setting, *, calls: int = 2, slots: int = 0) -> Draft:
     return Draft(setting, {"word": _WORDS}, calls=calls, slots=slots)
 
 
-def read_at(draft: Draft, offset: int, *passed: int) -> Reading:
+def read_at(draft: Draft, offset: int, *passed: int) -> ReadingTask:
     """Ask for the word at an offset, where those that are passed on the way are words as well."""
     words = draft.ids["word"]
     images = draft.rng.permutation(words)
@@ -53,12 +53,12 @@ def read_at(draft: Draft, offset: int, *passed: int) -> Reading:
     asked = within(draft, offset, *passed)
     keys = at_offset(asked, offset)
     answers = images_at(draft, ids, images, offset)
-    return Reading(words, images, offset, keys, Task(ids, asking(answers, asked), keys, target))
+    return ReadingTask(words, images, offset, keys, ZooTask(ids, asking(answers, asked), keys, target))
 
 
 def plant_reader(
     draft: Draft,
-    what: Reading,
+    what: ReadingTask,
     role: str = "says the word",
     *,
     gain: float = GAIN,
@@ -104,7 +104,7 @@ def images_at(
     return np.roll(table[ids], -offset, axis=1)
 
 
-def at_one(setting: Setting, offset: int | None) -> tuple[Draft, Task]:
+def at_one(setting: Setting, offset: int | None) -> tuple[Draft, ZooTask]:
     """One head looks at an offset and says the image of the word there."""
     draft = sheet(setting)
     what = read_at(draft, some_offset(draft) if offset is None else offset)
@@ -112,27 +112,27 @@ def at_one(setting: Setting, offset: int | None) -> tuple[Draft, Task]:
     return draft, what.task
 
 
-def previous(setting: Setting) -> tuple[Draft, Task]:
+def previous(setting: Setting) -> tuple[Draft, ZooTask]:
     """The previous token, said."""
     return at_one(setting, -1)
 
 
-def following(setting: Setting) -> tuple[Draft, Task]:
+def following(setting: Setting) -> tuple[Draft, ZooTask]:
     """The next token, said."""
     return at_one(setting, 1)
 
 
-def another(setting: Setting) -> tuple[Draft, Task]:
+def another(setting: Setting) -> tuple[Draft, ZooTask]:
     """The token at another offset, said."""
     return at_one(setting, None)
 
 
-def same_place(setting: Setting) -> tuple[Draft, Task]:
+def same_place(setting: Setting) -> tuple[Draft, ZooTask]:
     """The source's token at the same place, said."""
     return at_one(setting, 0)
 
 
-def reverse(setting: Setting) -> tuple[Draft, Task]:
+def reverse(setting: Setting) -> tuple[Draft, ZooTask]:
     """The source's tokens, said from the last to the first."""
     draft = sheet(setting)
     words = draft.ids["word"]
@@ -150,10 +150,10 @@ def reverse(setting: Setting) -> tuple[Draft, Task]:
         draft.moving("token", words, "answer", images, GAIN),
     )
     draft.must_look(head, keys)
-    return draft, Task(ids, asking(answers, asked), keys, target)
+    return draft, ZooTask(ids, asking(answers, asked), keys, target)
 
 
-def pair(setting: Setting) -> tuple[Draft, Task]:
+def pair(setting: Setting) -> tuple[Draft, ZooTask]:
     """Two heads at two offsets give one half of the answer each."""
     draft = sheet(setting)
     words = draft.ids["word"]
@@ -177,10 +177,10 @@ def pair(setting: Setting) -> tuple[Draft, Task]:
         )
         draft.must_look(head, at_offset(within(draft, offset), offset))
         labels += worth * images_at(draft, ids, half, offset)
-    return draft, Task(ids, asking(order[labels], asked), at_offset(asked, first, second), target)
+    return draft, ZooTask(ids, asking(order[labels], asked), at_offset(asked, first, second), target)
 
 
-def relay(setting: Setting, heads: int = 2) -> tuple[Draft, Task]:
+def relay(setting: Setting, heads: int = 2) -> tuple[Draft, ZooTask]:
     """Each head hands on what the one before it found at its own offset: values are composed."""
     draft = sheet(setting, calls=max(2, heads), slots=heads - 1)
     offsets = [0]
@@ -199,6 +199,6 @@ def relay(setting: Setting, heads: int = 2) -> tuple[Draft, Task]:
     return draft, what.task
 
 
-def chain(setting: Setting) -> tuple[Draft, Task]:
+def chain(setting: Setting) -> tuple[Draft, ZooTask]:
     """A relay of three heads in three layers."""
     return relay(setting, 3)

@@ -14,7 +14,7 @@ GAIN = 6.5  # logits that a circuit adds to its answer
 
 
 @dataclass(frozen=True, eq=False)
-class Task:
+class ZooTask:
     """Texts and the token that the logits of a place shall name.
 
     Attributes

@@ -17,7 +17,7 @@ _LOUDNESS = 0.3  # of the feed-forward parts, which write where nobody reads
 
 
 @dataclass(frozen=True, eq=False)
-class Projections:
+class CallMatrices:
     """Matrices of one attention call, its heads side by side; rows are what comes in."""
 
     query: Float[np.ndarray, "width columns"]
@@ -27,7 +27,7 @@ class Projections:
 
 
 @dataclass(frozen=True, eq=False)
-class Weights:
+class ModelWeights:
     """All that an architecture needs.
 
     Attributes
@@ -49,7 +49,7 @@ class Weights:
     tokens: Float[np.ndarray, "vocabulary width"]
     unembed: Float[np.ndarray, "vocabulary width"]
     positions: Float[np.ndarray, "position width"] | None
-    calls: tuple[Projections, ...]
+    calls: tuple[CallMatrices, ...]
     feed_forward: tuple[tuple[np.ndarray, np.ndarray], ...]
     gain: float
     heads: int
@@ -61,7 +61,7 @@ class Weights:
         return self.tokens.shape[1]
 
 
-def weights_of(plan: Plan, rng: np.random.Generator) -> Weights:
+def weights_of(plan: Plan, rng: np.random.Generator) -> ModelWeights:
     """Draw noise and turns, and write the plan out in them.
 
     The residual stream is turned at random among the directions whose mean is 0, so that LayerNorm takes nothing away.
@@ -77,12 +77,12 @@ def weights_of(plan: Plan, rng: np.random.Generator) -> Weights:
         """Columns that read it."""
         return basis.T @ _noisy(columns.T, noise, rng).T
 
-    calls: list[Projections] = []
+    calls: list[CallMatrices] = []
     for heads in plan.calls:
         parts = [_factors(head, plan, rng) for head in heads]
         query, key, value, output = ([part[number] for part in parts] for number in range(4))
         calls.append(
-            Projections(
+            CallMatrices(
                 np.hstack([inward(vector) for vector in query]),
                 np.hstack([inward(vector) for vector in key]),
                 np.hstack([inward(vector) for vector in value]),
@@ -90,7 +90,7 @@ def weights_of(plan: Plan, rng: np.random.Generator) -> Weights:
             )
         )
     table = plan.positions.table(plan.space)
-    return Weights(
+    return ModelWeights(
         tokens=outward(plan.tokens),
         unembed=outward(plan.unembed),
         positions=None if table is None else outward(table),

@@ -6,7 +6,7 @@ import xarray as xr
 
 from attnscope.errors import AttnscopeError
 from attnscope.figures import explain as figures
-from attnscope.mechanism._ranking import best_heads, rank_heads
+from attnscope.mechanism._ranking import best_heads, rank_explanations
 from attnscope.mechanism._sentences import summary
 from attnscope.mechanism.arrays._waves import query_key_waves
 from tests.report.planted_explanation import CHANGES, explanation, only, without
@@ -57,7 +57,7 @@ def drawn(figure):
 
 
 def test_heads_that_agree_come_first_then_those_that_weigh_most(tree):
-    rows = rank_heads(tree)
+    rows = rank_explanations(tree)
     assert [row.agree for row in rows] == [True] * 6 + [None] * 6  # asked of positional heads alone
     assert [(row.layer, row.head) for row in rows[:3]] == [(0, 0), (0, 2), (1, 0)]
     assert best_heads(tree) == [(0, 0), (0, 2), (1, 0), (1, 2)]
@@ -72,7 +72,7 @@ def test_a_head_of_no_offset_beyond_chance_has_none(tree):
     verdict = node(tree, "verdict").copy(deep=True)
     verdict["prefers"][0, 0] = False
     verdict["positional"][0, 0] = False
-    rows = rank_heads(xr.DataTree.from_dict({"verdict": verdict}))
+    rows = rank_explanations(xr.DataTree.from_dict({"verdict": verdict}))
     (row,) = [row for row in rows if (row.layer, row.head) == (0, 0)]
     assert row.offset_of_weights is row.agree is None
     assert "5 of these 5 both readings" in " ".join(summary(rows))
@@ -81,7 +81,7 @@ def test_a_head_of_no_offset_beyond_chance_has_none(tree):
 def test_the_sentences_count_positional_heads_and_what_accident_gives(tree):
     verdict = node(tree, "verdict").copy(deep=True)
     verdict["offset_of_spectrum"][0, 0] = np.nan
-    said = summary(rank_heads(xr.DataTree.from_dict({"verdict": verdict})))
+    said = summary(rank_explanations(xr.DataTree.from_dict({"verdict": verdict})))
     assert said[0].startswith("12 of 12 heads put more weight on one offset than chance does (0.1;")
     # 5 of 6 agree, where each would with probability 1/2: (6 + 1) / 64
     assert said[-1].startswith("In 5 of these 6 both readings of the scores find the offset of the weights")
@@ -94,7 +94,7 @@ def test_a_missing_head_is_no_row(tree):
     verdict["peak_weight"][2, 3] = np.nan
     less = without(tree, "position_content")
     less["verdict"] = xr.DataTree(verdict)
-    assert len(rank_heads(less)) == 11
+    assert len(rank_explanations(less)) == 11
     with pytest.raises(AttnscopeError, match="layer 2 has no head 3"):
         best_heads(less, layer=2, head=3)
 

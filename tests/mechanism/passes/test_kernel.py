@@ -12,7 +12,7 @@ from attnscope import AttnscopeError
 from attnscope.capture import LoadedModel, load_model
 from attnscope.corpus import Window, texts_of
 from attnscope.mechanism._catalogue import ANALYSES
-from attnscope.mechanism._ranking import rank_heads
+from attnscope.mechanism._ranking import rank_explanations
 from attnscope.mechanism._sentences import foretold
 from attnscope.mechanism._study import Study, equal_windows
 from attnscope.mechanism.passes._content import position_content
@@ -154,7 +154,7 @@ def test_a_head_that_goes_by_its_scheme_is_said_to(scheme):
     found, skipped = study.results, study.reasons
     tree = xr.DataTree.from_dict(found)
     tree.attrs["skipped"] = json.dumps(skipped)
-    first = next(row for row in rank_heads(tree) if row.head == 0)
+    first = next(row for row in rank_explanations(tree) if row.head == 0)
     assert first.position_share == pytest.approx(1, abs=1e-3)
     assert "In 1 of these 1 position gives more than half of the scores' profile." in headline(tree)
     assert not bool((found["position_content"].position_share_high < 0).any())

@@ -248,7 +248,7 @@ def test_causal_heads_have_figures_of_their_scores():
     clusters = case.score_clusters
     small = int(clusters.label_share.sum(["layer", "head"]).argmin("cluster"))
     assert clusters.label_share.isel(cluster=small).sel(layer=0).values.tolist() == [0, 1, 0, 0]
-    shown = [paper_figures.Shown("1.2", *case.head(1, 2))]
+    shown = [paper_figures.ShownHead("1.2", *case.head(1, 2))]
     score = paper_figures.scores(case, shown).score[0].values
     traces = [np.trace(score, offset=t) / (128 - abs(t)) for t in range(-30, 31)]
     assert np.argmax(traces) - 30 == WAVE_OFFSET
@@ -339,7 +339,7 @@ def case(small):
 
 
 def test_figure_6_shows_the_planted_shifts(case):
-    shown = [paper_figures.Shown(f"{a}.{b}", *case.head(a, b)) for a, b in ((1, 1), (2, 3))]
+    shown = [paper_figures.ShownHead(f"{a}.{b}", *case.head(a, b)) for a, b in ((1, 1), (2, 3))]
     figure = paper_figures.phases(case, shown)
     assert figure.completion.values.tolist() == ["minimal", "lapack"]
     assert figure.named_head.values.tolist() == ["1.1", "2.3"]
@@ -348,7 +348,7 @@ def test_figure_6_shows_the_planted_shifts(case):
 
 
 def test_figure_4_shows_the_planted_waves(case):
-    series = paper_figures.series(case, [paper_figures.Shown("2.3", *case.head(2, 3))])
+    series = paper_figures.series(case, [paper_figures.ShownHead("2.3", *case.head(2, 3))])
     power = np.abs(np.fft.rfft(series["query_curve"].values[0, 0], axis=1)) ** 2
     planted = {SMALL.frequencies[wave] for wave in HEAD_WAVES}
     assert set(power[:, 1:].argmax(1) + 1) <= planted

@@ -64,7 +64,7 @@ class Block:
 
 
 @dataclass(eq=False)
-class Event:
+class ModuleRun:
     """A module that ran: what it read, and what it gave."""
 
     name: str
@@ -126,9 +126,9 @@ def find_blocks(model: PreTrainedModel, inputs: dict[str, Any]) -> list[Block]:
 
 
 @contextmanager
-def hearing(modules: dict[str, nn.Module], events: list[Event]) -> Generator[None]:
+def hearing(modules: dict[str, nn.Module], events: list[ModuleRun]) -> Generator[None]:
     """Note what these modules read and give, in the order in which they begin."""
-    running: dict[int, list[Event]] = {}
+    running: dict[int, list[ModuleRun]] = {}
 
     def enter(name: str) -> Any:
         def hook(module: nn.Module, arguments: tuple[Any, ...], options: dict[str, Any]) -> None:
@@ -137,7 +137,7 @@ def hearing(modules: dict[str, nn.Module], events: list[Event]) -> Generator[Non
                 options.get(OWN_STATES),
             )
             if isinstance(given, Tensor):
-                events.append(Event(name, module, given))
+                events.append(ModuleRun(name, module, given))
                 running.setdefault(id(module), []).append(events[-1])
 
         return hook
@@ -162,7 +162,7 @@ def hearing(modules: dict[str, nn.Module], events: list[Event]) -> Generator[Non
 class _History:
     """What ran in one forward pass, and when attention was called."""
 
-    events: list[Event] = field(default_factory=list[Event])
+    events: list[ModuleRun] = field(default_factory=list[ModuleRun])
     marks: list[tuple[int, Tensor]] = field(default_factory=list[tuple[int, Tensor]])
 
     def mark(self, _: Site, states: Tensor) -> None:
@@ -176,7 +176,7 @@ class _History:
         made = next((self.events[at].returned for at in after if self.events[at].name == projection), None)
         if made is None or made.shape != states.shape:
             return {"reason": "what its heads add up to has not the shape of the states that it reads"}
-        normaliser: Event | None = None
+        normaliser: ModuleRun | None = None
         for at in after:
             event = self.events[at]
             given = shaped(event.given, made)
@@ -201,7 +201,7 @@ class _History:
                 yield event.given
                 return
 
-    def _named(self, at: int, projection: str, inner: Event | None, *, is_own: bool) -> dict[str, Any]:
+    def _named(self, at: int, projection: str, inner: ModuleRun | None, *, is_own: bool) -> dict[str, Any]:
         event = self.events[at]
         names = {"projection": projection, "reader": event.name}
         if inner is not None:
@@ -210,7 +210,7 @@ class _History:
             return self._normalised(event, "normalised sum") | names
         return {"form": "sum"} | names
 
-    def _normalised(self, event: Event, form: Form) -> dict[str, Any]:
+    def _normalised(self, event: ModuleRun, form: Form) -> dict[str, Any]:
         assert event.returned is not None  # noqa: S101 looked at before
         norm = fitted(event.module, event.given, event.returned)
         if norm is None:

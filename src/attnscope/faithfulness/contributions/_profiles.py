@@ -16,7 +16,7 @@ from attnscope.faithfulness._given import Given, given_texts, inputs_of
 from attnscope.faithfulness._predictions import lacks_predictions
 from attnscope.faithfulness.contributions._blocks import find_blocks
 from attnscope.faithfulness.contributions._kinds import Kind, chosen_kinds
-from attnscope.faithfulness.contributions._run import Run
+from attnscope.faithfulness.contributions._run import ModelRun
 from attnscope.progress import Progress, Tell, tell_nobody
 
 if TYPE_CHECKING:
@@ -119,7 +119,7 @@ def contribution_profiles(
     with borrowed(given.model):
         first = inputs_of(given.model, given.windows[0])
         blocks = find_blocks(given.model, {name: ids[:, :_FOR_MATCHING] for name, ids in first.items()})
-        run = Run(given.model, blocks, chosen, band, asked=asked)
+        run = ModelRun(given.model, blocks, chosen, band, asked=asked)
         run.refuse(lacks_predictions(given.model, first) if "gradient" in chosen else "", "gradient")
         profiles: list[xr.Dataset] = []
         for number, own_window in enumerate(given.windows):

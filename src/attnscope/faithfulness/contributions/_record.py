@@ -14,7 +14,7 @@ from attnscope.capture import Site, forward, watching
 from attnscope.errors import AttnscopeError
 from attnscope.faithfulness._calls import attended, output_by_rows, values_of
 from attnscope.faithfulness._limits import check_matrices
-from attnscope.faithfulness.contributions._blocks import Block, Event, hearing, shaped
+from attnscope.faithfulness.contributions._blocks import Block, ModuleRun, hearing, shaped
 from attnscope.faithfulness.contributions._normalisation import ROUNDING
 
 if TYPE_CHECKING:
@@ -111,7 +111,7 @@ def record(
     ((1, 2, 3, 4), (3, 8), False)
     """
     records: list[Record] = []
-    events: list[Event] = []
+    events: list[ModuleRun] = []
     marks: list[int] = []
 
     def observe(_: Site, call: AttentionCall) -> Tensor:
@@ -145,7 +145,7 @@ def record(
     return records, output
 
 
-def _fill(record: Record, events: list[Event], name: str) -> None:
+def _fill(record: Record, events: list[ModuleRun], name: str) -> None:
     """Residual and output of a block, and the check that its parts sum to it."""
     block = record.block
     heard = {event.name: event for event in reversed(events)}

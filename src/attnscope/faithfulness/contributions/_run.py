@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 
-class Run:
+class ModelRun:
     """One model, read text by text.
 
     Parameters
@@ -53,7 +53,7 @@ class Run:
     >>> from transformers import BertConfig, BertModel
     >>> config = BertConfig(hidden_size=8, num_attention_heads=2, num_hidden_layers=1, intermediate_size=8)
     >>> model, text = BertModel(config).eval(), {"input_ids": torch.tensor([[5, 6, 7]])}
-    >>> run = Run(model, find_blocks(model, text), ["norms"], 1, asked=True)
+    >>> run = ModelRun(model, find_blocks(model, text), ["norms"], 1, asked=True)
     >>> run.text(text, "the text").profile_norms.shape
     (1, 1, 2, 3)
     """

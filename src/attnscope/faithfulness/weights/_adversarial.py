@@ -16,7 +16,7 @@ from attnscope.checks import DRAWS, check_real, check_whole
 from attnscope.faithfulness._given import Given, given_texts
 from attnscope.faithfulness.arrays import jensen_shannon, permuted_weights
 from attnscope.faithfulness.arrays import total_variation as distance
-from attnscope.faithfulness.weights._over_heads import Head, Plan, over_heads
+from attnscope.faithfulness.weights._over_heads import Head, TestPlan, over_heads
 from attnscope.faithfulness.weights._read_text import MASKED, ReadText, total_variation
 from attnscope.faithfulness.weights._read_text import jensen_shannon as divergence
 
@@ -109,7 +109,7 @@ def adversarial_test(
     )
 
     def of_head(text: ReadText, layer: int, head: int, generator: np.random.Generator) -> dict[str, float]:
-        search = Search(text, layer, head, bound)
+        search = WeightSearch(text, layer, head, bound)
         furthest = search.furthest(search.climb(steps, generator))
         random = [
             search.furthest(permuted_weights(search.weights, generator, search.allowed)[None])[0]
@@ -122,17 +122,17 @@ def adversarial_test(
             "weights_jsd_null": float(np.median([search.divergence(weights) for weights in random])),
         }
 
-    plan = Plan("adversarial_test", _VARIABLES, heads=heads, seed=seed, masked=masked, progress=progress)
+    plan = TestPlan("adversarial_test", _VARIABLES, heads=heads, seed=seed, masked=masked, progress=progress)
     return over_heads(given, plan, lambda _, __: of_head).assign_attrs(bound=bound, steps=steps)
 
 
-class Search:
+class WeightSearch:
     """The weights of one head of one text, and which others keep the bound.
 
     Examples
     --------
     >>> text = ReadText((given := given_texts(texts="The tide is out.")).model, given.windows[0], 0, given.mask_id)
-    >>> search = Search(text, 0, 1, bound=0.05)
+    >>> search = WeightSearch(text, 0, 1, bound=0.05)
     >>> weights, reached = search.furthest(np.full((1, *search.weights.shape), 1 / len(search.weights)))
     >>> bool(reached <= 0.05), weights.shape == search.weights.shape
     (True, True)

@@ -16,7 +16,7 @@ from attnscope.faithfulness._given import Given, given_texts
 from attnscope.faithfulness._left_out import leave_one_out
 from attnscope.faithfulness.arrays import rank_agreement
 from attnscope.faithfulness.weights._gradients import token_gradients
-from attnscope.faithfulness.weights._over_heads import Head, Plan, over_heads
+from attnscope.faithfulness.weights._over_heads import Head, TestPlan, over_heads
 from attnscope.faithfulness.weights._read_text import MASKED, ReadText
 
 if TYPE_CHECKING:
@@ -118,7 +118,7 @@ def agreement_test(
 
         return of_head
 
-    plan = Plan("agreement_test", _VARIABLES, heads=heads, seed=seed, masked=masked, progress=progress)
+    plan = TestPlan("agreement_test", _VARIABLES, heads=heads, seed=seed, masked=masked, progress=progress)
     return over_heads(given, plan, of_text)
 
 

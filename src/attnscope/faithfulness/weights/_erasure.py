@@ -14,7 +14,7 @@ from attnscope.checks import DRAWS, check_real, check_whole
 from attnscope.errors import AttnscopeError
 from attnscope.faithfulness._given import Given, given_texts
 from attnscope.faithfulness.arrays import erased_weights
-from attnscope.faithfulness.weights._over_heads import Head, Plan, over_heads
+from attnscope.faithfulness.weights._over_heads import Head, TestPlan, over_heads
 from attnscope.faithfulness.weights._read_text import MASKED, ReadText
 
 if TYPE_CHECKING:
@@ -112,7 +112,7 @@ def erasure_test(
             ],
         }
 
-    plan = Plan(
+    plan = TestPlan(
         "erasure_test",
         _VARIABLES,
         {"order": list(ORDERS), "fraction": shares},

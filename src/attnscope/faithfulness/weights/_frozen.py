@@ -13,7 +13,7 @@ from attnscope._arguments import typed
 from attnscope.checks import DRAWS, check_whole
 from attnscope.faithfulness._given import Given, given_texts
 from attnscope.faithfulness.arrays import uniform_weights
-from attnscope.faithfulness.weights._over_heads import Head, Plan, over_heads
+from attnscope.faithfulness.weights._over_heads import Head, TestPlan, over_heads
 from attnscope.faithfulness.weights._read_text import MASKED, ReadText
 from attnscope.faithfulness.weights._replaced import EFFECTS, replaced
 
@@ -107,7 +107,7 @@ def frozen_test(
 
         return of_head
 
-    plan = Plan("frozen_test", EFFECTS, heads=heads, seed=seed, masked=masked, progress=progress)
+    plan = TestPlan("frozen_test", EFFECTS, heads=heads, seed=seed, masked=masked, progress=progress)
     return over_heads(given, plan, of_text)
 
 

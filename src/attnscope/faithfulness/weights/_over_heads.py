@@ -27,7 +27,7 @@ Head = tuple[int, int]
 
 
 @dataclass(frozen=True, eq=False)
-class Plan:
+class TestPlan:
     """What a test gives of each head, and what it asks of texts and heads.
 
     Attributes
@@ -51,7 +51,7 @@ class Plan:
 
     Examples
     --------
-    >>> Plan("uniform_test", {"tvd": ("distance", "share")}).coordinates
+    >>> TestPlan("uniform_test", {"tvd": ("distance", "share")}).coordinates
     {}
     """
 
@@ -65,7 +65,7 @@ class Plan:
     progress: Tell | None = None
 
 
-def over_heads(given: Given, plan: Plan, of_text: Callable[[ReadText, int], OfHead | None]) -> xr.Dataset:
+def over_heads(given: Given, plan: TestPlan, of_text: Callable[[ReadText, int], OfHead | None]) -> xr.Dataset:
     """Run a test on every head that is chosen in every text.
 
     Parameters
@@ -73,7 +73,7 @@ def over_heads(given: Given, plan: Plan, of_text: Callable[[ReadText, int], OfHe
     given
         Model and texts.
     plan
-        See `Plan`.
+        See `TestPlan`.
     of_text
         From a text and its number to what tests a head of it, which gives numbers by name; None where nothing can be
         tested, and all is NaN.
@@ -92,7 +92,7 @@ def over_heads(given: Given, plan: Plan, of_text: Callable[[ReadText, int], OfHe
     Examples
     --------
     >>> from attnscope.faithfulness._given import given_texts
-    >>> plan = Plan("largest_weight", {"largest": ("largest weight", "share")}, heads=[(0, 1)])
+    >>> plan = TestPlan("largest_weight", {"largest": ("largest weight", "share")}, heads=[(0, 1)])
     >>> table = over_heads(
     ...     given_texts(texts="The tide is out."),
     ...     plan,
@@ -145,14 +145,16 @@ def _chosen(heads: Sequence[Head] | None, counts: Sequence[int]) -> list[Head]:
     return [(int(layer), int(head)) for layer, head in heads]
 
 
-def _empty(plan: Plan, texts: int, layers: int, heads: int) -> dict[str, np.ndarray]:
+def _empty(plan: TestPlan, texts: int, layers: int, heads: int) -> dict[str, np.ndarray]:
     return {
         name: np.full((texts, layers, heads, *(len(plan.coordinates[dim]) for dim in more)), np.nan)
         for name, (_, _, *more) in plan.variables.items()
     }
 
 
-def _labelled(given: Given, plan: Plan, values: dict[str, np.ndarray], sites: Sequence[Any]) -> xr.Dataset:
+def _labelled(
+    given: Given, plan: TestPlan, values: dict[str, np.ndarray], sites: Sequence[Any]
+) -> xr.Dataset:
     result = xr.Dataset(
         {
             name: (

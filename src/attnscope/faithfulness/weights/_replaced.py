@@ -15,7 +15,7 @@ from attnscope._arguments import typed
 from attnscope.checks import DRAWS, check_whole
 from attnscope.faithfulness._given import Given, given_texts
 from attnscope.faithfulness.arrays import permuted_weights, total_variation, uniform_weights
-from attnscope.faithfulness.weights._over_heads import Head, Plan, over_heads
+from attnscope.faithfulness.weights._over_heads import Head, TestPlan, over_heads
 from attnscope.faithfulness.weights._read_text import MASKED, ReadText
 
 if TYPE_CHECKING:
@@ -112,7 +112,7 @@ def permutation_test(
         return numbers | {"max_weight": float(weights.max(1).mean())}
 
     variables = EFFECTS | {"max_weight": ("Largest weight of a row, mean over rows", "share")}
-    plan = Plan("permutation_test", variables, heads=heads, seed=seed, masked=masked, progress=progress)
+    plan = TestPlan("permutation_test", variables, heads=heads, seed=seed, masked=masked, progress=progress)
     return over_heads(given, plan, lambda _, __: of_head)
 
 
@@ -174,7 +174,7 @@ def uniform_test(
         equal = uniform_weights(weights, text.visible(layer, head))
         return replaced(text, layer, head, weights, equal[None], generator, draws)
 
-    plan = Plan("uniform_test", EFFECTS, heads=heads, seed=seed, masked=masked, progress=progress)
+    plan = TestPlan("uniform_test", EFFECTS, heads=heads, seed=seed, masked=masked, progress=progress)
     return over_heads(given, plan, lambda _, __: of_head)
 
 

@@ -12,7 +12,7 @@ from attnscope._arguments import typed
 from attnscope.checks import check_whole
 from attnscope.faithfulness._given import Given, given_texts
 from attnscope.faithfulness.arrays import Objective, adversarial_weights, permuted_weights
-from attnscope.faithfulness.weights._over_heads import Head, Plan, over_heads
+from attnscope.faithfulness.weights._over_heads import Head, TestPlan, over_heads
 from attnscope.faithfulness.weights._read_text import ReadText
 
 if TYPE_CHECKING:
@@ -109,5 +109,5 @@ def same_output_test(
             "free_null": float(null.is_free.mean()),
         }
 
-    plan = Plan("same_output_test", _VARIABLES, heads=heads, seed=seed, predicts=False, progress=progress)
+    plan = TestPlan("same_output_test", _VARIABLES, heads=heads, seed=seed, predicts=False, progress=progress)
     return over_heads(given, plan, lambda _, __: of_head).assign_attrs(objective=objective)

@@ -11,7 +11,7 @@ from matplotlib.colors import LinearSegmentedColormap, Normalize
 from matplotlib.figure import Figure
 
 from attnscope.figures.palette import LEFT, MARK, RIGHT
-from attnscope.figures.style import look
+from attnscope.figures.style import figure_style
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -73,7 +73,7 @@ def change_maps(changes: xr.Dataset) -> Figure:
     top = float(np.nanmax(np.abs(sizes), initial=0.0)) or 1.0
     reach = float(np.clip(top, 0.5, 4.0))
     colours = LinearSegmentedColormap.from_list("change", [LEFT, "#F7F7F7", RIGHT]).with_extremes(bad="0.9")
-    with look():
+    with figure_style():
         figure, panels = _panels(names, (max(1.45, heads * cell + 0.5), layers * cell + 0.65))
         for number, (axes, name) in enumerate(zip(panels, names, strict=True)):
             axes.imshow(sizes[number], cmap=colours, norm=Normalize(-reach, reach), aspect="equal")
@@ -104,7 +104,7 @@ def before_after(changes: xr.Dataset) -> Figure:
         From `attnscope.diff`.
     """
     names = [str(name) for name in changes.statistic.values]
-    with look():
+    with figure_style():
         figure, panels = _panels(names, (1.75, 1.7))
         for number, (axes, name) in enumerate(zip(panels, names, strict=True)):
             part = changes.isel(statistic=number)

@@ -24,7 +24,7 @@ from attnscope.figures.explain._common import (
     with_interval,
     zero_line,
 )
-from attnscope.figures.style import look
+from attnscope.figures.style import figure_style
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -94,7 +94,7 @@ def interventions(changes: xr.Dataset, heads: Sequence[tuple[int, int]]) -> Figu
     pairs = the_heads(changes, heads, needs, purpose="interventions")
     rows = names(changes, "change")
     offset = changes["offset"].values
-    with look():
+    with figure_style():
         size = (1.75 * len(pairs) + 1.6, 0.8 * len(rows) + 0.9)
         figure = Figure(figsize=(max(size[0], 4.0), size[1]), layout="constrained")
         grid = figure.subplots(len(rows), len(pairs), sharex=True, sharey="col", squeeze=False)
@@ -253,7 +253,7 @@ def _profiles_of_heads(
 ) -> Figure:
     """A panel for each head, in which `draw` puts its curves over the offsets."""
     offset = result["offset"].values
-    with look():
+    with figure_style():
         figure, panels = head_panels(len(pairs), (2.0,))
         for index, ((layer, head), (axes,)) in enumerate(zip(pairs, panels, strict=True)):
             zero_line(axes)

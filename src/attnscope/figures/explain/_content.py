@@ -22,7 +22,7 @@ from attnscope.figures.explain._common import (
     with_interval,
     zero_line,
 )
-from attnscope.figures.style import look, one_scale
+from attnscope.figures.style import figure_style, one_scale
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -81,7 +81,7 @@ def position_content(content: xr.Dataset, heads: Sequence[tuple[int, int]]) -> F
     pairs = the_heads(content, heads, needs, purpose="position_content")
     terms = names(content, "term")
     offset = content["offset"].values
-    with look():
+    with figure_style():
         figure, panels = head_panels(len(pairs), (1.7, 1.3, 1.3))
         for index, ((layer, head), (profile, share, shapley)) in enumerate(zip(pairs, panels, strict=True)):
             part = one_head(content, layer, head)

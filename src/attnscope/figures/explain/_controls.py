@@ -20,7 +20,7 @@ from attnscope.figures.explain._common import (
 )
 from attnscope.figures.palette import MARK
 from attnscope.figures.reading import axis_values, require
-from attnscope.figures.style import look
+from attnscope.figures.style import figure_style
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -72,7 +72,7 @@ def shift_controls(controls: xr.Dataset) -> Figure:
     if not pairs:
         raise AttnscopeError("shift_controls needs at least one head with values, but found none.")
     rows = np.array([_ROWS.index(_row(name)) for name in names(controls, "control")])
-    with look():
+    with figure_style():
         figure, panels = head_panels(len(pairs), (1.05, 1.25), width=2.2)
         for index, ((layer, head), axes) in enumerate(zip(pairs, panels, strict=True)):
             part = one_head(controls, layer, head)

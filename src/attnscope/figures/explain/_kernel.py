@@ -21,7 +21,7 @@ from attnscope.figures.explain._common import (
     tokens,
     zero_line,
 )
-from attnscope.figures.style import look
+from attnscope.figures.style import figure_style
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -75,7 +75,7 @@ def scheme_kernel(kernel: xr.Dataset, heads: Sequence[tuple[int, int]]) -> Figur
     needs = ("kernel", "scores", "offset_of_kernel", "offset_of_weights")
     pairs = the_heads(kernel, heads, needs, purpose="scheme_kernel")
     by_pair = "pair_share" in kernel
-    with look():
+    with figure_style():
         figure, panels = head_panels(len(pairs), (1.7, 1.3) if by_pair else (1.7,))
         for index, ((layer, head), axes) in enumerate(zip(pairs, panels, strict=True)):
             part = one_head(kernel, layer, head)

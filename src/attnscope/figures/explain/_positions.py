@@ -16,7 +16,7 @@ from attnscope.errors import AttnscopeError
 from attnscope.figures.explain._common import INK, MEASURED, NOISE, NOISE_BAND, legend_above, names
 from attnscope.figures.palette import MARK
 from attnscope.figures.reading import axis_values, require
-from attnscope.figures.style import look
+from attnscope.figures.style import figure_style
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -78,7 +78,7 @@ def position_spectrum(spectra: xr.Dataset | Models) -> Figure:
         rows = [flat[first : first + _SIDE_BY_SIDE] for first in range(0, len(flat), _SIDE_BY_SIDE)]
     columns = max(map(len, rows))
     same = len({_positions(table) for table in models.values()}) == 1
-    with look():
+    with figure_style():
         figure = Figure(figsize=(3.5 * columns, 2.2 * len(rows) + 0.3), layout="constrained")
         for row, panels in enumerate(rows):
             first: Axes | None = None
@@ -206,7 +206,7 @@ def position_components(components: xr.Dataset | Models) -> Figure:
     'Principal components'
     """
     models = _by_model(components, ("cumulative_share",), "position_components")
-    with look():
+    with figure_style():
         figure = Figure(figsize=(3.6, 2.6), layout="constrained")
         axes = figure.add_subplot()
         last = 16
@@ -301,7 +301,7 @@ def position_correlations(correlations: xr.Dataset) -> Figure:
     strong = float(correlations.attrs.get("strong", 0.5))
     kinds = [prefix for prefix in _CORRELATIONS if f"{prefix}correlation" in correlations]
     colours = [colormaps["viridis"](0.92 * row / max(len(layers) - 1, 1)) for row in range(len(layers))]
-    with look():
+    with figure_style():
         figure = Figure(figsize=(3.0 + 2.7 * len(kinds), 2.6), layout="constrained")
         ratios = [2.0] * len(kinds) + [max(1.3, min(2.0, len(layers) / 9))]
         axes = figure.subplots(1, len(kinds) + 1, width_ratios=ratios)

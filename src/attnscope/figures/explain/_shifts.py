@@ -23,7 +23,7 @@ from attnscope.figures.explain._common import (
     zero_line,
 )
 from attnscope.figures.palette import MARK
-from attnscope.figures.style import look
+from attnscope.figures.style import figure_style
 from attnscope.mechanism import ERROR
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ def phase_maps(maps: xr.Dataset, heads: Sequence[tuple[int, int]]) -> Figure:
     pairs = the_heads(maps, heads, ("energy", "angle"), purpose="phase_maps")
     frequency = maps["frequency"].values
     positions = int(maps.attrs.get("positions", 2 * frequency[-1]))
-    with look():
+    with figure_style():
         figure, panels = head_panels(len(pairs), (2.5,), width=2.6)
         for index, ((layer, head), (axes,)) in enumerate(zip(pairs, panels, strict=True)):
             part = one_head(maps, layer, head)
@@ -211,7 +211,7 @@ def cross_correlations(
     near = np.abs(offset) <= reach
     shown = min(curves, correlations.sizes["column"])
     colours = [colormaps["viridis"](0.9 * column / max(shown - 1, 1)) for column in range(shown)]
-    with look():
+    with figure_style():
         figure, panels = head_panels(len(pairs), (1.5, 1.5), width=2.4)
         for index, ((layer, head), (columns, total)) in enumerate(zip(pairs, panels, strict=True)):
             part = one_head(correlations, layer, head)
@@ -296,7 +296,7 @@ def cross_spectrum_offsets(spectra: xr.Dataset, heads: Sequence[tuple[int, int]]
     pairs = the_heads(spectra, heads, needs, purpose="cross_spectrum_offsets")
     frequency = spectra["frequency"].values
     positions = int(spectra.attrs.get("positions", 2 * frequency[-1]))
-    with look():
+    with figure_style():
         figure, panels = head_panels(len(pairs), (2.3,), width=2.5)
         discs = None
         for index, ((layer, head), (axes,)) in enumerate(zip(pairs, panels, strict=True)):

@@ -11,7 +11,7 @@ from matplotlib.ticker import MaxNLocator
 
 from attnscope.figures.explain._common import ALONE, MEASURED, legend_above, tokens
 from attnscope.figures.reading import NothingToShowError, axis_values, layer_labels, require
-from attnscope.figures.style import look, name_heads
+from attnscope.figures.style import figure_style, name_heads
 from attnscope.mechanism import SAME
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ def _grid(
     offset = number.transpose("layer", "head").values.astype(float)
     layers, heads = values.shape
     cell = float(np.clip(5.0 / max(layers, heads), 0.3, 0.6))
-    with look():
+    with figure_style():
         size = (max(heads * cell + 1.7, 4.2), layers * cell + 1.15)
         figure = Figure(figsize=size, layout="constrained")
         axes = figure.add_subplot()
@@ -165,7 +165,7 @@ def offset_agreement(verdict: xr.Dataset) -> Figure:
     weight = verdict["peak_weight"].transpose("layer", "head").values.astype(float)[shown]
     ways = {name: verdict[name].transpose("layer", "head").values.astype(float)[shown] for name in _WAYS}
     reach = 1.08 * max(4.0, float(np.nanmax(np.abs(np.stack(list(ways.values()))), initial=0.0)))
-    with look():
+    with figure_style():
         figure = Figure(figsize=(7.2, 2.75), layout="constrained")
         order = list(_WAYS)
         for index, (across, up) in enumerate(((0, 1), (0, 2), (1, 2))):
@@ -231,7 +231,7 @@ def peak_agreement(correlations: xr.Dataset) -> Figure:
     share, by_accident = zip(*map(_equal_offsets, *_argmaxes(correlations)), strict=True)
     labels = layer_labels(correlations)
     at = np.arange(len(labels))
-    with look():
+    with figure_style():
         figure = Figure(figsize=(6.6, 2.3), layout="constrained")
         left, right = figure.subplots(1, 2)
         left.bar(at, share, width=0.7, color=MEASURED)

@@ -21,7 +21,7 @@ from attnscope.figures.explain._common import (
     the_heads,
 )
 from attnscope.figures.reading import axis_values, layer_labels, require
-from attnscope.figures.style import look, name_heads
+from attnscope.figures.style import figure_style, name_heads
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -78,7 +78,7 @@ def wave_columns(waves: xr.Dataset, heads: Sequence[tuple[int, int]], columns: i
         raise AttnscopeError(f"columns must be at least 1, found {columns}.")
     shown = min(columns, waves.sizes["column"])
     positions = waves.attrs.get("positions")
-    with look():
+    with figure_style():
         figure, panels = head_panels(len(pairs), (0.6 + 0.13 * shown,), width=2.6)
         for index, ((layer, head), (axes,)) in enumerate(zip(pairs, panels, strict=True)):
             part = one_head(waves, layer, head)
@@ -179,7 +179,7 @@ def wave_counts(waves: xr.Dataset) -> Figure:
     layers, heads = counts.shape
     cell = float(np.clip(3.2 / max(layers, heads), 0.22, 0.5))
     top = max(1.0, float(np.nanmax([counts, shuffled], initial=0.0)))
-    with look():
+    with figure_style():
         size = (2 * heads * cell + 2.2, layers * cell + 0.9)
         figure = Figure(figsize=(max(size[0], 4.6), size[1]), layout="constrained")
         titles = ("Columns that are waves", "With tokens shuffled")
@@ -253,7 +253,7 @@ def spectra_by_layer(spectra: xr.Dataset) -> Figure:
         (spectra["maximum"] / spectra["null_mean"]).transpose("side", "layer", "frequency").values[..., 1:]
     )
     reach = float(np.nanmax(np.abs(np.log2(np.maximum(values, 2.0**-3))), initial=0.5))
-    with look():
+    with figure_style():
         height = float(np.clip(0.2 * len(layers), 0.7, 3.0)) + 0.9
         figure = Figure(figsize=(2.6 * len(sides) + 0.7, height), layout="constrained")
         image = None
@@ -328,7 +328,7 @@ def wave_curves(waves: xr.Dataset, heads: Sequence[tuple[int, int]], tokens: int
     if tokens < 2:  # noqa: PLR2004 a curve
         raise AttnscopeError(f"tokens must be at least 2, found {tokens}.")
     shown = min(tokens, waves.sizes["position"])
-    with look():
+    with figure_style():
         figure, panels = head_panels(len(pairs), (0.62,) * waves.sizes["curve"], width=2.5)
         for (layer, head), rows in zip(pairs, panels, strict=True):
             part = one_head(waves, layer, head)

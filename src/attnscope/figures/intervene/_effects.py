@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 
 from attnscope.faithfulness import verdicts
 from attnscope.figures.palette import LEFT, RIGHT, cluster_colours
-from attnscope.figures.style import look
+from attnscope.figures.style import figure_style
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -55,7 +55,7 @@ def effect_maps(heads: xr.Dataset) -> Figure:
     size = (max(4.4, len(names) * (columns * cell + 0.55) + 1.1), layers * cell + 1.0)
     finite = np.abs(effects[np.isfinite(effects)])
     reach = float(np.quantile(finite, _QUANTILE)) or float(finite.max()) or 1.0
-    with look():
+    with figure_style():
         figure = Figure(figsize=size, layout="constrained")
         panels = np.atleast_1d(figure.subplots(1, len(names), sharey=True))
         for place, (axes, name) in enumerate(zip(panels, names, strict=True)):
@@ -93,7 +93,7 @@ def effect_intervals(tree: xr.DataTree) -> Figure:
     """
     rows = verdicts(tree)[:_LISTED]
     names = list(rows[0].effects)
-    with look():
+    with figure_style():
         figure = Figure(figsize=(5.6, 0.24 * len(rows) + 1.0), layout="constrained")
         axes = figure.subplots()
         axes.axvline(0, color="0.6", linewidth=0.8)
@@ -133,7 +133,7 @@ def weight_against_effect(tree: xr.DataTree) -> Figure:
     rows = verdicts(tree)
     name = "mean" if "mean" in rows[0].effects else next(iter(rows[0].effects))
     kinds = list(dict.fromkeys(row.kind for row in rows))
-    with look():
+    with figure_style():
         figure = Figure(figsize=(5.6, 3.4), layout="constrained")
         axes = figure.subplots()
         axes.axhline(0, color="0.6", linewidth=0.8)

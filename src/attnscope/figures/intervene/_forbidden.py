@@ -9,7 +9,7 @@ from matplotlib.colors import LinearSegmentedColormap, Normalize
 from matplotlib.figure import Figure
 
 from attnscope.figures.palette import LEFT, RIGHT
-from attnscope.figures.style import look
+from attnscope.figures.style import figure_style
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -47,7 +47,7 @@ def forbidden_maps(forbidden: xr.Dataset) -> Figure:
         ("Weight forbidden", weight, [white, "0.15"], (0.0, float(np.nanmax(weight)) or 1.0), "share"),
         ("Change of the loss", effect, [LEFT, white, RIGHT], (-reach, reach), "nats"),
     )
-    with look():
+    with figure_style():
         figure = Figure(figsize=(2 * (columns * cell + 1.5), layers * cell + 1.0), layout="constrained")
         both = figure.subplots(1, 2, sharey=True)
         for axes, (title, values, colours, ends, units) in zip(both, panels, strict=True):

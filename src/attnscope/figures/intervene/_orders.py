@@ -11,7 +11,7 @@ from attnscope._documents import units_of
 from attnscope.faithfulness import ESTIMATES
 from attnscope.faithfulness.arrays import by_document
 from attnscope.figures.palette import LEFT
-from attnscope.figures.style import look
+from attnscope.figures.style import figure_style
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -50,7 +50,7 @@ def estimate_panels(tree: xr.DataTree) -> Figure:
             panels.append(
                 (name, wanted, heads.estimate.sel(estimator=name, ablation=wanted).values, measured)
             )
-    with look():
+    with figure_style():
         figure = Figure(figsize=(2.1 * len(panels) + 0.4, 2.5), layout="constrained")
         for axes, (name, ablation, estimated, measured) in zip(
             np.atleast_1d(figure.subplots(1, len(panels))), panels, strict=True
@@ -75,7 +75,7 @@ def removal_curves(curves: xr.Dataset) -> Figure:
     """
     removed = curves.removed.values
     units, _ = units_of(curves.source.values.tolist())
-    with look():
+    with figure_style():
         figure = Figure(figsize=(5.8, 3.3), layout="constrained")
         axes = figure.subplots()
         for name, own in zip(curves.order.values, _cycled(curves.sizes["order"]), strict=True):

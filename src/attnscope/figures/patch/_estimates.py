@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 
 from attnscope.faithfulness import estimator_names
 from attnscope.figures.palette import LEFT
-from attnscope.figures.style import look
+from attnscope.figures.style import figure_style
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -26,7 +26,7 @@ def estimate_points(tree: xr.DataTree) -> Figure:
     patched, agreement = tree["patched"].to_dataset(), tree["agreement"].to_dataset()
     names = patched.estimator.values.tolist()
     measured = patched.effect.values.ravel()
-    with look():
+    with figure_style():
         figure = Figure(figsize=(2.6 * len(names) + 0.4, 2.8), layout="constrained")
         panels = np.atleast_1d(figure.subplots(1, len(names)))
         for axes, name, title in zip(panels, names, estimator_names(names), strict=True):

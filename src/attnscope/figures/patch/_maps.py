@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 
 from attnscope.faithfulness import patched_places
 from attnscope.figures.palette import LEFT, RIGHT
-from attnscope.figures.style import look
+from attnscope.figures.style import figure_style
 from attnscope.figures.text import drawable
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ def recovered_map(tree: xr.DataTree) -> Figure:
     cell = float(np.clip((6.0 if by_position else 3.0) / max(high, wide), 0.14, 0.42))  # inches
     largest = float(np.nanmax(np.abs(values)))
     reach = min(1.0, largest) or 1.0
-    with look():
+    with figure_style():
         size = (max(4.4, wide * cell + 1.9), high * cell + (1.7 if by_position else 1.0))
         figure = Figure(figsize=size, layout="constrained")
         axes = figure.subplots()
@@ -82,7 +82,7 @@ def recovered_intervals(tree: xr.DataTree) -> Figure:
         From `attnscope.patch`.
     """
     rows = patched_places(tree)[:_LISTED]
-    with look():
+    with figure_style():
         figure = Figure(figsize=(5.6, 0.2 * len(rows) + 0.8), layout="constrained")
         axes = figure.subplots()
         axes.axvline(0, color="0.6", linewidth=0.8)

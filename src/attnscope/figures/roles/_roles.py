@@ -11,7 +11,7 @@ from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 
 from attnscope.figures.palette import MARK
-from attnscope.figures.style import look
+from attnscope.figures.style import figure_style
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -70,7 +70,7 @@ def role_maps(result: xr.Dataset) -> Figure:
     count = result.sizes["role"]
     columns = min(count, _COLUMNS)
     rows = math.ceil(count / columns)
-    with look():
+    with figure_style():
         figure = Figure(
             figsize=(max(3.0, columns * size[0] + 0.6), rows * size[1] + 0.4), layout="constrained"
         )
@@ -113,7 +113,7 @@ def beside_controls(result: xr.Dataset) -> Figure:
     rows = ["model", *controls]
     colours = dict(zip(rows, ("#0072B2", "#E69F00", "#009E73"), strict=False))
     count = result.sizes["role"]
-    with look():
+    with figure_style():
         figure = Figure(figsize=(6.2, 0.5 + 0.15 * (len(rows) + 1) * count), layout="constrained")
         axes = figure.subplots()
         for number in range(count):

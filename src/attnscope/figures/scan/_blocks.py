@@ -10,7 +10,7 @@ from matplotlib.ticker import MaxNLocator, PercentFormatter
 
 from attnscope.figures.palette import LEFT, RIGHT
 from attnscope.figures.reading import layer_labels, mean_over_texts, noun_of, require, wording
-from attnscope.figures.style import look
+from attnscope.figures.style import figure_style
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -58,7 +58,7 @@ def block_shares(result: xr.Dataset, statistic: str = "block_recall") -> Figure:
     even = _of_equal(result, f"equal_{statistic}")
     kept = result["kept"].values.tolist()
     count, noun = result.sizes.get("text", 1), noun_of(result)
-    with look():
+    with figure_style():
         width = float(np.clip(1.1 + 0.16 * len(own), 2.4, 4.2))
         names = layer_labels(result)
         height = 2.9 if all(map(str.isdigit, names)) else 3.3  # inches

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from attnscope.errors import AttnscopeError
 from attnscope.figures.palette import LEFT, RIGHT
 from attnscope.figures.reading import axis_values, require
-from attnscope.figures.style import look
+from attnscope.figures.style import figure_style
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -70,7 +70,7 @@ def form_comparison(result: xr.Dataset, heads: Sequence[int] | None = None) -> F
     mean = result.mean("text")
     forms = [str(form) for form in result["form"].values]
     colours = [_FULL, *(_COLOURS[i % len(_COLOURS)] for i in range(len(forms) - 1))]
-    with look():
+    with figure_style():
         figure = Figure(figsize=(9.2, 1.75 * len(chosen) + 0.75), layout="constrained")
         grid = figure.subplots(
             len(chosen), 1 + len(_BARS), squeeze=False, gridspec_kw={"width_ratios": [2.2, *[1] * len(_BARS)]}

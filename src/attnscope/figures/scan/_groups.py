@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 
 from attnscope._group_pairs import MeanGroupWeights
 from attnscope.figures.reading import axis_values, check_heads, require
-from attnscope.figures.style import look
+from attnscope.figures.style import figure_style
 from attnscope.figures.text import drawable
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ def group_maps(result: xr.Dataset, heads: Sequence[tuple[int, int]]) -> Figure:
     side = max(1.4, 0.3 * len(names))  # inches
     wide = 0.06 * max(map(len, names))
     layers, columns = axis_values(result, "layer"), axis_values(result, "head")
-    with look():
+    with figure_style():
         figure = Figure(
             figsize=(3 * side + wide + 1.1, len(pairs) * (side + 0.3) + wide + 0.3), layout="constrained"
         )

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from attnscope.errors import AttnscopeError
 from attnscope.figures.palette import MARK
 from attnscope.figures.reading import check_heads, dense_weights, layer_kind, require, side_tokens, sides
-from attnscope.figures.style import look
+from attnscope.figures.style import figure_style
 from attnscope.figures.text import drawable
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ def weight_maps(sample: xr.Dataset, heads: Sequence[tuple[int, int]], tokens: in
     side = max(1.6, 0.155 * count) + 1.3  # inches
     cut = False
 
-    with look():
+    with figure_style():
         figure = Figure(figsize=(columns * side, rows * 0.9 * side), layout="compressed")
         for index, (layer, head) in enumerate(pairs):
             axes = figure.add_subplot(rows, columns, index + 1)

@@ -13,7 +13,7 @@ from matplotlib.ticker import PercentFormatter
 
 from attnscope.errors import AttnscopeError
 from attnscope.figures.reading import axis_values, layer_labels, noun_of
-from attnscope.figures.style import look
+from attnscope.figures.style import figure_style
 from attnscope.statistics import shares_by_offset, unit_of
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ def offset_shares(result: xr.Dataset) -> Figure:
     height = 1.5 + _LETTER * longest + float(np.clip(0.14 * layers * heads, 0.8, 6.5))
     count, noun = result.sizes.get("text", 1), noun_of(result)
     said = "bins of offsets that double" if whole else "the offsets of the band"
-    with look():
+    with figure_style():
         figure = Figure(figsize=(width, height), layout="constrained")
         grid = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
         image = None

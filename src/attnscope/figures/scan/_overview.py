@@ -17,7 +17,7 @@ from attnscope.figures.reading import (
     noun_of,
     wording,
 )
-from attnscope.figures.style import look, name_heads
+from attnscope.figures.style import figure_style, name_heads
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -79,7 +79,7 @@ def overview(result: xr.Dataset, statistic: str) -> Figure:
     width = max(_LEFT + grid_width + _RIGHT, _LEFT + 0.068 * len(title))  # the title fits in
     height = _TOP + grid_height + _BOTTOM
 
-    with look():
+    with figure_style():
         figure = Figure(figsize=(width, height))
         axes = figure.add_axes((_LEFT / width, _BOTTOM / height, grid_width / width, grid_height / height))
         axes.set_facecolor("0.96")

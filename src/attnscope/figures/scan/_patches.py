@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 
 from attnscope.figures.palette import MARK
 from attnscope.figures.reading import check_heads, mean_over_texts, require
-from attnscope.figures.style import look
+from attnscope.figures.style import figure_style
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -60,7 +60,7 @@ def patch_profiles(result: xr.Dataset, heads: Sequence[tuple[int, int]]) -> Figu
     down, right = (result[name].values for name in ("row_offset", "column_offset"))
     columns = min(math.ceil(math.sqrt(len(pairs))), 3)
     rows = math.ceil(len(pairs) / columns)
-    with look():
+    with figure_style():
         figure = Figure(figsize=(columns * _SIDE * 1.25, rows * _SIDE), layout="compressed")
         for index, (layer, head) in enumerate(pairs):
             axes = figure.add_subplot(rows, columns, index + 1)

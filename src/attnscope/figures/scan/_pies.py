@@ -13,7 +13,7 @@ from matplotlib.patches import Circle, Wedge
 
 from attnscope.figures.palette import cluster_colours
 from attnscope.figures.reading import axis_values, label_shares, layer_labels, noun_of, require
-from attnscope.figures.style import look, looked_at, name_heads
+from attnscope.figures.style import figure_style, looked_at, name_heads
 from attnscope.statistics import unit_of
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ def label_pies(result: xr.Dataset) -> Figure:
     width = _LEFT + grid_width + _GAP + legend_width + _RIGHT
     height = _TOP + max(grid_height, legend_rows * pitch) + _BOTTOM
 
-    with look():
+    with figure_style():
         figure = Figure(figsize=(width, height))
         grid = figure.add_axes(
             (_LEFT / width, 1 - (_TOP + grid_height) / height, grid_width / width, grid_height / height)

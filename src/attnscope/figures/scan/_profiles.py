@@ -18,7 +18,7 @@ from attnscope.figures.reading import (
     quantiles_over_texts,
     require,
 )
-from attnscope.figures.style import look, looked_at, one_scale
+from attnscope.figures.style import figure_style, looked_at, one_scale
 from attnscope.statistics import unit_of
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ def profile_curves(result: xr.Dataset, heads: Sequence[tuple[int, int]]) -> Figu
     columns = min(len(pairs), 4)
     rows = math.ceil(len(pairs) / columns)
 
-    with look():
+    with figure_style():
         figure = Figure(figsize=(max(3.2, 2.3 * columns), 2.1 * rows + 0.3), layout="constrained")
         for index, (layer, head) in enumerate(pairs):
             axes = figure.add_subplot(rows, columns, index + 1)

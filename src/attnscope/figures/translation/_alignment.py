@@ -12,7 +12,7 @@ from matplotlib.patches import Rectangle
 
 from attnscope.errors import AttnscopeError
 from attnscope.figures.palette import MARK
-from attnscope.figures.style import legend_columns, look, name_heads
+from attnscope.figures.style import figure_style, legend_columns, name_heads
 from attnscope.figures.text import drawable
 
 if TYPE_CHECKING:
@@ -143,7 +143,7 @@ def alignment_maps(
     width = max(1.6, _CELL * (len(source) + 1) + _LABEL * max(map(len, labels[1])) + 0.3)
     height = max(1.2, _CELL * len(target) + _LABEL * max(map(len, labels[0])) + 0.3)
 
-    with look():
+    with figure_style():
         figure = Figure(figsize=(columns * width + 1.0, rows * height + 0.7), layout="compressed")
         image = None
         every: list[Axes] = []
@@ -252,7 +252,7 @@ def error_rate_grid(heads: xr.Dataset, chosen: tuple[int, int] | None = None) ->
     """
     rates = 100 * heads["error_rate"].transpose("layer", "head").values
     layers, count = rates.shape
-    with look():
+    with figure_style():
         figure = Figure(
             figsize=(max(2.6, 0.42 * count + 1.5), max(1.5, 0.36 * layers + 0.8)), layout="compressed"
         )

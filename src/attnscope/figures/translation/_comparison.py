@@ -14,7 +14,7 @@ from attnscope.checks import FORMATS
 from attnscope.errors import AttnscopeError
 from attnscope.figures.palette import system_colours
 from attnscope.figures.save import save_figure
-from attnscope.figures.style import legend_columns, look
+from attnscope.figures.style import figure_style, legend_columns
 from attnscope.figures.text import drawable
 from attnscope.figures.translation._alignment import alignment_maps
 
@@ -53,7 +53,7 @@ def score_intervals(scores: xr.Dataset, metric: str = "BLEU") -> Figure:
     """
     names = [str(name) for name in scores["system"].values]
     at = scores.sel(metric=metric)
-    with look():
+    with figure_style():
         figure = Figure(figsize=(4.4, 0.34 * len(names) + 0.75), layout="constrained")
         axes = figure.add_subplot()
         for row, colour in enumerate(system_colours(len(names))):
@@ -113,7 +113,7 @@ def score_by_length(scores: xr.Dataset, metric: str = "BLEU") -> Figure:
     buckets = [str(bucket).replace("-", "–") for bucket in scores["bucket"].values]
     counts = [int(count) for count in scores["sentences"].values]
     at = scores.sel(metric=metric)
-    with look():
+    with figure_style():
         figure = Figure(figsize=(max(3.6, 0.72 * len(buckets) + 1.2), 3.0), layout="constrained")
         axes = figure.add_subplot()
         place = np.arange(len(buckets))
@@ -177,7 +177,7 @@ def learning_curve_figure(curves: xr.Dataset) -> Figure:
         else ("bleu", "Validation BLEU (greedy)")
     )
     names = [str(name) for name in curves["system"].values]
-    with look():
+    with figure_style():
         figure = Figure(figsize=(7.4, 2.6), layout="constrained")
         axes_of: list[Axes] = list(figure.subplots(1, 3, sharey=True))
         for axes, (along, title) in zip(

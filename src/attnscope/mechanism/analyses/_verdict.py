@@ -9,7 +9,7 @@ import xarray as xr
 
 from attnscope.mechanism._analysis import Analysis, Picture, Section
 from attnscope.mechanism._columns import known_columns, question
-from attnscope.mechanism._ranking import rank_heads
+from attnscope.mechanism._ranking import rank_explanations
 from attnscope.mechanism._verdict import ERROR, READINGS, judged, weight_peaks
 
 if TYPE_CHECKING:
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 HEADS = Section(
     "heads",
     "All heads",
-    lambda tree: question(tree, rank_heads(tree)),
+    lambda tree: question(tree, rank_explanations(tree)),
 )
 
 
 def _reading_of_grid(tree: xr.DataTree) -> str:
-    known = known_columns(rank_heads(tree))
+    known = known_columns(rank_explanations(tree))
     said = (
         "One cell for each head: the number is the offset of its largest mean weight (−1 is the token before), none "
         "where that weight is no more than chance"

@@ -16,7 +16,7 @@ from attnscope.mechanism.arrays._checks import choose, in_band, labelled, series
 from attnscope.mechanism.arrays._common_shift import common_shift, shifts_near
 from attnscope.mechanism.arrays._fourier import transform
 from attnscope.mechanism.arrays._peaks import Offsets
-from attnscope.mechanism.arrays._rotation import COMPLETIONS, Completion, Rotation, head_rotation
+from attnscope.mechanism.arrays._rotation import COMPLETIONS, Completion, RotationPlanes, head_rotation
 
 _REAL = 1e-8  # |sin angle| below which an eigenvalue is +1 or -1: its vector is real and has no direction
 
@@ -68,7 +68,7 @@ def phase_map(
         `cross_spectrum` takes of its own (NaN where there is none); ``line_chance``, how often C of random phases would
         concentrate as much; ``share_near``, the share of the energy within 1 token of the line; ``uniform_share``, the
         share of the circle that ``share_near`` covers, which angles spread evenly would give; ``least_cosine`` (see
-        `Rotation`). For ``thin``,
+        `RotationPlanes`). For ``thin``,
         energies are multiplied by the size of the eigenvalue.
 
     Raises
@@ -139,7 +139,7 @@ def phase_map(
 
 
 def vector_energy(
-    inputs: Float[np.ndarray, "position width"], rotation: Rotation
+    inputs: Float[np.ndarray, "position width"], rotation: RotationPlanes
 ) -> Float[np.ndarray, "frequency vector"]:
     """g(f, theta)² of each eigenvector at 0..T/2 cycles, times the size of its eigenvalue.
 
@@ -225,7 +225,7 @@ def completion_range(
 
 def _parked_energy(
     values: Float[np.ndarray, "position width"],
-    rotation: Rotation,
+    rotation: RotationPlanes,
     energy: Float[np.ndarray, "frequency vector"],
 ) -> Float[np.ndarray, " frequency"]:
     """Energy of X outside the rotation's vectors, all of it at angle 0."""

@@ -19,7 +19,7 @@ COMPLETIONS: tuple[Completion, ...] = ("minimal", "lapack", "haar", "thin")
 
 
 @dataclass(frozen=True, eq=False)
-class Rotation:
+class RotationPlanes:
     r"""Eigenvectors of ``U_K U_Q^T``, which has the eigenvalues of ``R = U_Q^T U_K``.
 
     For an eigenvector p of R, ``w = U_Q p`` lies in the space of X: ``Q p = X w`` and ``K p = exp(j angle) X
@@ -62,7 +62,7 @@ def head_rotation(
     *,
     completion: Completion = "minimal",
     seed: int = 0,
-) -> Rotation:
+) -> RotationPlanes:
     r"""Eigenvalues and eigenvectors of a completed rotation ``R = U_Q^T U_K``, so that ``U_K = U_Q R``.
 
     W_Q W_K^T determines only the first r columns U, V of U_Q and U_K. Completing them leaves an orthogonal
@@ -147,10 +147,10 @@ def _eigen(
 
 def _rotation(
     values: np.ndarray, vectors: np.ndarray, parked: int, completion: Completion, least: float
-) -> Rotation:
+) -> RotationPlanes:
     angles = np.angle(values)
     angles = np.where(angles == -np.pi, np.pi, angles)
-    return Rotation(angles, np.abs(values), vectors.astype(np.complex128), parked, completion, least)
+    return RotationPlanes(angles, np.abs(values), vectors.astype(np.complex128), parked, completion, least)
 
 
 def _joint_space(parts: Decomposition) -> Float[np.ndarray, "width joint"]:

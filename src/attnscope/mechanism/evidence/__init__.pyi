@@ -1,4 +1,4 @@
-from ._evidence import Evidence, Layer, Sums
+from ._evidence import Evidence, Layer, LayerSums
 from ._gather import Gathering, check_self_attention, gather
 from ._inputs import capture_inputs, changing_input, input_moments, watching_inputs
 from ._kept_sums import labelled_sums, sums_of
@@ -44,9 +44,9 @@ __all__ = [
     "Gathering",
     "Inputs",
     "Layer",
+    "LayerSums",
     "PositionTable",
     "Projections",
-    "Sums",
     "Tokens",
     "Windows",
     "batches",

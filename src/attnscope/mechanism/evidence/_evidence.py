@@ -128,7 +128,7 @@ class Evidence:
 
 
 @dataclass(eq=False)
-class Sums:
+class LayerSums:
     """What of a layer is summed over some texts.
 
     Attributes

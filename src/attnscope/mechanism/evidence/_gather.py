@@ -13,7 +13,7 @@ from attnscope.attention import AttentionCall, Need, measure
 from attnscope.capture import Site, verify
 from attnscope.errors import AttnscopeError
 from attnscope.mechanism.arrays import StateMoments
-from attnscope.mechanism.evidence._evidence import Evidence, Layer, Sums, check_range, no_layer
+from attnscope.mechanism.evidence._evidence import Evidence, Layer, LayerSums, check_range, no_layer
 from attnscope.mechanism.evidence._inputs import add_states, watching_inputs
 from attnscope.mechanism.evidence._projections import projections
 from attnscope.mechanism.evidence._reach import Reach
@@ -57,11 +57,11 @@ class Gathering:
         return [range(unit[0].start, unit[-1].stop) for unit in chosen]
 
     @torch.no_grad()
-    def read(self, texts: range, progress: Callable[[int, int], None] | None = None) -> dict[int, Sums]:
+    def read(self, texts: range, progress: Callable[[int, int], None] | None = None) -> dict[int, LayerSums]:
         """Run the texts of a unit through the model; sums by the number of the layer."""
         if texts.start:
             self._see_first()
-        sums: dict[int, Sums] = {}
+        sums: dict[int, LayerSums] = {}
 
         def observe(site: Site, call: AttentionCall, states: Tensor, _: Tensor) -> Tensor:
             output, rows = measure(call, Need(band=self.band))
@@ -70,7 +70,7 @@ class Gathering:
             if site.index not in self.layers:
                 self.layers[site.index] = self._layer(site, call, states)
             if site.index not in sums:
-                sums[site.index] = Sums(StateMoments.zeros(self.ids.length, states.shape[-1]))
+                sums[site.index] = LayerSums(StateMoments.zeros(self.ids.length, states.shape[-1]))
             seen = sums[site.index]
             seen.has_bias = seen.has_bias or call.bias is not None
             add_states(seen.moments, states)
@@ -87,7 +87,7 @@ class Gathering:
                     progress(texts.start + place.stop, len(self.ids))
         return sums
 
-    def evidence(self, units: Iterable[dict[int, Sums]]) -> Evidence:
+    def evidence(self, units: Iterable[dict[int, LayerSums]]) -> Evidence:
         """What all units come to, in order."""
         for unit in units:
             self._see_first()
@@ -128,7 +128,7 @@ def gather(
     layer: int | None = None,
     head: int | None = None,
     progress: Callable[[int, int], None] | None = None,
-    kept: Callable[[range], dict[int, Sums] | None] = lambda _: None,
+    kept: Callable[[range], dict[int, LayerSums] | None] = lambda _: None,
 ) -> Evidence:
     """Run all texts through the model once, and keep what does not grow with their number.
 

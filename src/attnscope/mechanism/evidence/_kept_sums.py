@@ -8,7 +8,7 @@ import numpy as np
 import xarray as xr
 
 from attnscope.mechanism.arrays import StateMoments
-from attnscope.mechanism.evidence._evidence import Sums
+from attnscope.mechanism.evidence._evidence import LayerSums
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -16,12 +16,12 @@ if TYPE_CHECKING:
 _BANDS, _MEANS, _SCATTER = "band_sums_", "position_mean_", "scatter_"  # and the number of the layer
 
 
-def labelled_sums(sums: Mapping[int, Sums], texts: range) -> xr.Dataset:
+def labelled_sums(sums: Mapping[int, LayerSums], texts: range) -> xr.Dataset:
     """Sums of each layer over some texts, in variables of their own, as layers may differ in heads and width.
 
     Examples
     --------
-    >>> sums = {3: Sums(StateMoments(2, np.ones((4, 5)), np.ones((5, 5))), [np.ones((1, 7))] * 2, has_bias=True)}
+    >>> sums = {3: LayerSums(StateMoments(2, np.ones((4, 5)), np.ones((5, 5))), [np.ones((1, 7))] * 2, has_bias=True)}
     >>> made = labelled_sums(sums, range(6, 8))
     >>> made.band_sums_3.sizes["text"], sums_of(made)[3].moments.texts, sums_of(made)[3].has_bias
     (2, 2, True)
@@ -36,14 +36,14 @@ def labelled_sums(sums: Mapping[int, Sums], texts: range) -> xr.Dataset:
     return xr.Dataset(variables, {"text": np.arange(texts.start, texts.stop)}, {"has_bias": biased})
 
 
-def sums_of(labelled: xr.Dataset) -> dict[int, Sums]:
+def sums_of(labelled: xr.Dataset) -> dict[int, LayerSums]:
     """The sums that `labelled_sums` made arrays of."""
     indices = sorted(
         int(str(name).removeprefix(_BANDS)) for name in labelled.data_vars if str(name).startswith(_BANDS)
     )
     texts = labelled.sizes["text"]
     return {
-        index: Sums(
+        index: LayerSums(
             StateMoments(texts, labelled[f"{_MEANS}{index}"].values, labelled[f"{_SCATTER}{index}"].values),
             list(labelled[f"{_BANDS}{index}"].values),
             index in labelled.attrs["has_bias"],

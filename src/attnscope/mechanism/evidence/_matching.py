@@ -18,7 +18,7 @@ SAME = {torch.float64: 1e-10, torch.float32: 2e-5, torch.float16: 5e-3, torch.bf
 
 
 @dataclass(eq=False)
-class Event:
+class LayerRun:
     """One linear layer or norm that ran."""
 
     name: str
@@ -31,7 +31,7 @@ class Event:
 class Match:
     """Where one of query, key and value comes from."""
 
-    event: Event
+    event: LayerRun
     columns: np.ndarray  # (head, r): of the linear layer's output
     factor: float
     rotation: Rotation | None = None
@@ -56,11 +56,11 @@ class Match:
 
 
 @dataclass(eq=False)
-class Search:
+class PathSearch:
     """The linear layers and norms within one attention module, and the ways they can lead to a query or key."""
 
-    linears: list[Event]
-    norms: list[Event]
+    linears: list[LayerRun]
+    norms: list[LayerRun]
     rotations: list[Rotation]
 
     def match(self, target: Tensor, *, groups: int | None, plain: bool = False) -> Match | None:

@@ -17,7 +17,7 @@ from attnscope.attention import AttentionCall, Rotation, output_of, rotation
 from attnscope.capture import Site, forward, is_norm, is_rotary
 from attnscope.errors import AttnscopeError
 from attnscope.mechanism.evidence._inputs import watching_inputs
-from attnscope.mechanism.evidence._matching import SAME, Event, Match, Search, factor_of
+from attnscope.mechanism.evidence._matching import SAME, LayerRun, Match, PathSearch, factor_of
 from attnscope.mechanism.evidence._tokens import Inputs
 
 if TYPE_CHECKING:
@@ -151,10 +151,12 @@ class _Recorder:
     """Watches the linear layers of one forward pass, and matches them at each attention call."""
 
     found: dict[Site, Projections] = field(default_factory=dict)
-    linears: list[Event] = field(default_factory=list)
-    norms: list[Event] = field(default_factory=list)
+    linears: list[LayerRun] = field(default_factory=list)
+    norms: list[LayerRun] = field(default_factory=list)
     rotations: list[Rotation] = field(default_factory=list)
-    waiting: tuple[Callable[[Event | None], Projections], Tensor] | None = None  # for the output projection
+    waiting: tuple[Callable[[LayerRun | None], Projections], Tensor] | None = (
+        None  # for the output projection
+    )
 
     def hooks(self, model: PreTrainedModel) -> Iterator[Any]:
         for name, module in model.named_modules():
@@ -165,10 +167,10 @@ class _Recorder:
             elif is_rotary(module):
                 yield module.register_forward_hook(self._note_rotation)
 
-    def _note(self, name: str, events: list[Event], then: Callable[[Event], None] | None = None) -> Any:
+    def _note(self, name: str, events: list[LayerRun], then: Callable[[LayerRun], None] | None = None) -> Any:
         def hook(module: nn.Module, arguments: tuple[Any, ...], returned: Any) -> None:
             if arguments and isinstance(arguments[0], Tensor) and isinstance(returned, Tensor):
-                event = Event(name, module, arguments[0], returned)
+                event = LayerRun(name, module, arguments[0], returned)
                 events.append(event)
                 if then is not None:
                     then(event)
@@ -179,7 +181,7 @@ class _Recorder:
         if isinstance(returned, tuple) and len(returned) == 2:  # noqa: PLR2004 cosines and sines
             self.rotations += _rotations(*returned)
 
-    def _look_for_output(self, event: Event) -> None:
+    def _look_for_output(self, event: LayerRun) -> None:
         if self.waiting is not None and event.given.numel() == self.waiting[1].numel():
             finish, output = self.waiting
             if factor_of(event.given.reshape(output.shape), output) == 1.0:
@@ -203,7 +205,7 @@ class _Recorder:
         within = site.name + "."
         linears = [event for event in self.linears if event.name.startswith(within)]
         norms = [event for event in self.norms if event.name.startswith(within)]
-        search = Search(linears, norms, self._candidates(call))
+        search = PathSearch(linears, norms, self._candidates(call))
         matches = {
             "query": search.match(call.query, groups=call.key.shape[1]),
             "key": search.match(call.key, groups=None),
@@ -211,7 +213,7 @@ class _Recorder:
         }
         output = output_of(call)
 
-        def finish(event: Event | None) -> Projections:
+        def finish(event: LayerRun | None) -> Projections:
             return _assemble(site, call, matches, event, (query_states, key_states), output.shape)
 
         self.found[site] = finish(None)  # keeps the order of the calls
@@ -259,7 +261,7 @@ def _assemble(
     site: Site,
     call: AttentionCall,
     matches: dict[str, Match | None],
-    output: Event | None,
+    output: LayerRun | None,
     states: tuple[Tensor, Tensor],
     shape: torch.Size,
 ) -> Projections:

@@ -37,7 +37,7 @@ from attnscope.mechanism.evidence import (
 )
 from attnscope.mechanism.passes._first_layer import first_layer_split
 from attnscope.mechanism.passes._schemes import without_bias
-from attnscope.mechanism.passes._splits import ExactSplit, MeanSplit, Sides, Splitter
+from attnscope.mechanism.passes._splits import ExactSplit, MeanSplit, PositionAndContent, Splitter
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -266,7 +266,9 @@ class _SecondPass:
         for name, values in self._layer(call, self.splitter(site, call), target).items():
             self.found.setdefault(name, {}).setdefault(site.index, []).append(values)
 
-    def _layer(self, call: AttentionCall, sides: Sides, target: np.ndarray) -> dict[str, np.ndarray]:
+    def _layer(
+        self, call: AttentionCall, sides: PositionAndContent, target: np.ndarray
+    ) -> dict[str, np.ndarray]:
         """``(head, ...)`` each. A coalition of terms is attention with joined queries and keys: no matrix is held."""
         biases = [without_bias(call), call] if self.biased else [call]
         profiles = [

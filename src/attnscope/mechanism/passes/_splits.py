@@ -32,13 +32,13 @@ class Splitter(Protocol):
         """Make ready for one text."""
         ...
 
-    def __call__(self, site: Site, call: AttentionCall) -> Sides:
+    def __call__(self, site: Site, call: AttentionCall) -> PositionAndContent:
         """Split that text's queries and keys."""
         ...
 
 
 @dataclass(frozen=True, eq=False)
-class Sides:
+class PositionAndContent:
     """Position and content of the queries and keys of one layer and one text, ``(head or kv_head, position, r)``."""
 
     query_position: Tensor
@@ -118,10 +118,10 @@ class MeanSplit:
     def prepare(self, tokens: Tokens) -> None:
         """Nothing depends on the text."""
 
-    def __call__(self, site: Site, call: AttentionCall) -> Sides:
+    def __call__(self, site: Site, call: AttentionCall) -> PositionAndContent:
         query, key = (side[0].double() for side in (call.query, call.key))
         query_mean, key_mean = (part / self.counts[site.index] for part in self.sums[site.index])
-        return Sides(query_mean, query - query_mean, key_mean, key - key_mean)
+        return PositionAndContent(query_mean, query - query_mean, key_mean, key - key_mean)
 
 
 @dataclass(eq=False)
@@ -141,7 +141,7 @@ class ExactSplit:
         if not self.matrices:
             self.matrices = {site.index: made for site, made in projections(self.model, given).items()}
 
-    def __call__(self, site: Site, call: AttentionCall) -> Sides:
+    def __call__(self, site: Site, call: AttentionCall) -> PositionAndContent:
         if site.index not in self.splits:
             raise AttnscopeError(
                 f"layer {site.index} does not read a position table (layers that do: {sorted(self.splits)}): "
@@ -159,7 +159,7 @@ class ExactSplit:
         # a model may scale its queries before the call: the matrices' scale holds all factors
         query_position = torch.from_numpy(query * matrix.scale / call.scale).to(device)
         key_position = torch.from_numpy(key).to(device)
-        return Sides(
+        return PositionAndContent(
             query_position,
             call.query[0].double() - query_position,
             key_position,

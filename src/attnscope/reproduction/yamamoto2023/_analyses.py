@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from attnscope.errors import AttnscopeError
-from attnscope.mechanism import Analysis, Need, Picture, Section, Table
+from attnscope.mechanism import Analysis, Picture, Requirement, Section, TextTable
 from attnscope.mechanism.evidence import position_table
 from attnscope.reproduction.yamamoto2023 import _single_heads as single
 from attnscope.reproduction.yamamoto2023._drawing import left_out
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import xarray as xr
 
     from attnscope.mechanism import Study
-    from attnscope.reproduction.yamamoto2023._single_heads import Shown
+    from attnscope.reproduction.yamamoto2023._single_heads import ShownHead
 
 LONGEST = PAPER_LENGTH  # tokens of a window
 
@@ -67,7 +67,7 @@ def _subject(study: Study) -> Subject:
     return subject
 
 
-def _shown(study: Study) -> list[Shown]:
+def _shown(study: Study) -> list[ShownHead]:
     subject = _subject(study)
     if subject.shown is None:
         subject.shown = single.shown_heads(subject)
@@ -104,9 +104,9 @@ def _table(study: Study, published_as: str | None = None) -> xr.Dataset:
     return table_of(_subject(study), published_as or published_name(study.name, study.identity))
 
 
-HEADS = Need("heads that lean to a side", _no_heads)
-BILINEAR_HEADS = Need("such heads with scores that are bilinear in X", _no_bilinear_heads)
-CAUSAL_HEADS = Need("causal heads that lean to a side", _no_causal_heads)
+HEADS = Requirement("heads that lean to a side", _no_heads)
+BILINEAR_HEADS = Requirement("such heads with scores that are bilinear in X", _no_bilinear_heads)
+CAUSAL_HEADS = Requirement("causal heads that lean to a side", _no_causal_heads)
 
 FIGURE_1 = Analysis(
     "figure_1",
@@ -256,6 +256,6 @@ PAPER_TABLE = Analysis(
         Picture("paper_figure_8", same_as="position-models"),
         Picture("paper_figure_9", same_as="position-components"),
     ),
-    table=Table("Published numbers beside this model's", KEY, COLUMNS, paper_lines, left_out),
+    table=TextTable("Published numbers beside this model's", KEY, COLUMNS, paper_lines, left_out),
 )
 ANALYSES = (RELEARNED, *FIGURES, PAPER_TABLE)

@@ -11,7 +11,7 @@ from attnscope.figures.explain import cross_correlations, phase_maps, wave_curve
 from attnscope.figures.palette import MARK
 from attnscope.figures.reading import require
 from attnscope.figures.scan import weight_maps
-from attnscope.figures.style import look
+from attnscope.figures.style import figure_style
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -72,7 +72,7 @@ def score_maps(scores: xr.Dataset) -> Figure:
     """
     require(scores, ("score",), purpose="score_maps")
     count = scores.sizes["shown"]
-    with look():
+    with figure_style():
         figure = Figure(figsize=(3.2 * count, 2.7), layout="compressed")
         for index in range(count):
             axes = figure.add_subplot(1, count, index + 1)

@@ -10,7 +10,7 @@ from matplotlib.ticker import MaxNLocator
 from attnscope.figures.explain import ALONE, MEASURED, NOISE, curve, legend_above, scheme_effect
 from attnscope.figures.reading import require
 from attnscope.figures.scan import weight_maps
-from attnscope.figures.style import look
+from attnscope.figures.style import figure_style
 from attnscope.reproduction.yamamoto2023._drawing import by_layer_and_head
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ def relearned_table(relearned: xr.Dataset) -> Figure:
     require(relearned, needs, purpose="relearned_table")
     frequency = relearned["frequency"].values[1:]
     positions = int(relearned.attrs.get("positions", 2 * frequency[-1]))
-    with look():
+    with figure_style():
         figure = Figure(figsize=(6.6, 2.6), layout="constrained")
         spectrum, loss = figure.subplots(1, 2, width_ratios=[1.9, 1])
         for name, colour, label in _TABLES:

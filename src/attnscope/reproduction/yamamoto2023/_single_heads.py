@@ -35,7 +35,7 @@ CURVES = 20  # cross-correlations
 
 
 @dataclass(frozen=True, eq=False)
-class Shown:
+class ShownHead:
     """A head in the place of one of the papers'; ``name`` is theirs, ``8.9``, from 1."""
 
     name: str
@@ -48,29 +48,29 @@ class Shown:
         return self.layer.site.index, self.head
 
 
-def shown_heads(subject: Subject) -> list[Shown]:
+def shown_heads(subject: Subject) -> list[ShownHead]:
     """The papers' four heads; in a model of another shape, its own heads that do most clearly what those do.
 
     Such a head looks to the same side, and puts either much of its weight on one offset or less than 0.3 on any. A
     place that no head can take (in a causal model nothing looks right) stays empty.
     """
     if is_shaped_like(subject.model, ROBERTA):
-        return [Shown(f"{layer}.{head}", *subject.head(layer, head)) for layer, head in NAMED_HEADS]
+        return [ShownHead(f"{layer}.{head}", *subject.head(layer, head)) for layer, head in NAMED_HEADS]
     everyone = [(layer, head) for layer in subject.evidence.layers for head in range(layer.heads)]
     sums = np.concatenate([np.mean(layer.band_sums, 0) for layer in subject.evidence.layers]) / subject.length
     half = sums.shape[1] // 2
     sides = {-1: sums[:, :half], 1: sums[:, half + 1 :]}
     is_soft = np.maximum(sides[-1].max(1), sides[1].max(1)) < SHARP
-    heads: list[Shown] = []
+    heads: list[ShownHead] = []
     for (layer, head), (side, soft) in NAMED_HEADS.items():
         lean = sides[side].sum(1) - sides[-side].sum(1)
         score = np.where(is_soft, lean, 0.0) if soft else np.where(lean > 0, sides[side].max(1), 0.0)
         if score.max() > 0:
-            heads.append(Shown(f"{layer}.{head}", *everyone[int(score.argmax())]))
+            heads.append(ShownHead(f"{layer}.{head}", *everyone[int(score.argmax())]))
     return heads
 
 
-def stand_ins(subject: Subject, shown: Sequence[Shown]) -> str:
+def stand_ins(subject: Subject, shown: Sequence[ShownHead]) -> str:
     """One line on which heads stand in for the papers' in a model of another shape than roberta-base; else nothing."""
     if is_shaped_like(subject.model, ROBERTA):
         return ""
@@ -79,7 +79,7 @@ def stand_ins(subject: Subject, shown: Sequence[Shown]) -> str:
     return f"the model is not shaped like {ROBERTA}; heads of its own stand in (layer.head, from 0): {told}"
 
 
-def maps(subject: Subject, shown: Sequence[Shown]) -> xr.Dataset:
+def maps(subject: Subject, shown: Sequence[ShownHead]) -> xr.Dataset:
     """Figure 2: weights among the first tokens of the first text."""
     first = subject.windows[0]
     ids = ids_of(first)
@@ -88,7 +88,7 @@ def maps(subject: Subject, shown: Sequence[Shown]) -> xr.Dataset:
     return shown_maps.assign_coords(named_head=("shown", _names(shown)))
 
 
-def series(subject: Subject, shown: Sequence[Shown]) -> xr.Dataset:
+def series(subject: Subject, shown: Sequence[ShownHead]) -> xr.Dataset:
     """Figure 4: the most important columns of a head along the first text, as in the papers without biases.
 
     The head is head(1,1), or else that whose columns hold most waves.
@@ -105,11 +105,11 @@ def series(subject: Subject, shown: Sequence[Shown]) -> xr.Dataset:
     return waves.expand_dims(layer=[layer], head=[head]).assign_coords(named_head=chosen.name)
 
 
-def phases(subject: Subject, shown: Sequence[Shown]) -> xr.Dataset:
+def phases(subject: Subject, shown: Sequence[ShownHead]) -> xr.Dataset:
     """Figure 6: phase maps on the first text and without biases, by ``completion`` (``lapack`` is the papers' own)."""
     low, high = (max(1, round(edge * subject.length / PAPER_LENGTH)) for edge in FIGURE_6)
 
-    def of_head(shown: Shown) -> xr.Dataset:
+    def of_head(shown: ShownHead) -> xr.Dataset:
         query, key = shown.layer.matrices(shown.head, affine=False)
         by_completion = [
             phase_map(shown.layer.sample, query, key, completion=name, band=(low, high), seed=subject.seed)
@@ -121,10 +121,10 @@ def phases(subject: Subject, shown: Sequence[Shown]) -> xr.Dataset:
     return _stacked(shown, of_head)
 
 
-def correlations(subject: Subject, shown: Sequence[Shown]) -> xr.Dataset:
+def correlations(subject: Subject, shown: Sequence[ShownHead]) -> xr.Dataset:
     """Figure 7: cross-correlations of the leading columns and their weighted sum, in the papers' form."""
 
-    def of_head(shown: Shown) -> xr.Dataset:
+    def of_head(shown: ShownHead) -> xr.Dataset:
         correlation = subject.correlation(shown.layer, shown.head).isel(column=slice(CURVES))
         return correlation.assign_coords(column=np.arange(correlation.sizes["column"]))
 
@@ -132,10 +132,10 @@ def correlations(subject: Subject, shown: Sequence[Shown]) -> xr.Dataset:
 
 
 @torch.no_grad()
-def scores(subject: Subject, shown: Sequence[Shown]) -> xr.Dataset:
+def scores(subject: Subject, shown: Sequence[ShownHead]) -> xr.Dataset:
     """EMNLP figure 14: scores before mask and softmax of causal heads, over the first tokens of the first text."""
     named = (
-        [Shown("", *subject.head(*name)) for name in GPT2_HEADS]
+        [ShownHead("", *subject.head(*name)) for name in GPT2_HEADS]
         if is_shaped_like(subject.model, GPT2)
         else shown
     )
@@ -161,14 +161,14 @@ def scores(subject: Subject, shown: Sequence[Shown]) -> xr.Dataset:
     )
 
 
-def _bilinear(shown: Sequence[Shown]) -> list[Shown]:
+def _bilinear(shown: Sequence[ShownHead]) -> list[ShownHead]:
     bilinear = [head for head in shown if head.layer.projections.form == "bilinear"]
     if not bilinear:
         raise AttnscopeError("no head that the figures show has scores that are bilinear in X")
     return bilinear
 
 
-def _stacked(shown: Sequence[Shown], of_head: Callable[[Shown], xr.Dataset]) -> xr.Dataset:
+def _stacked(shown: Sequence[ShownHead], of_head: Callable[[ShownHead], xr.Dataset]) -> xr.Dataset:
     """Heads one after the other along ``shown``."""
     there = _bilinear(shown)
     stacked = xr.concat(
@@ -186,5 +186,5 @@ def _stacked(shown: Sequence[Shown], of_head: Callable[[Shown], xr.Dataset]) -> 
     )
 
 
-def _names(shown: Sequence[Shown]) -> np.ndarray:
+def _names(shown: Sequence[ShownHead]) -> np.ndarray:
     return np.array([head.name for head in shown], dtype=object)

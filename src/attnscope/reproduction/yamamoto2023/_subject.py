@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
     from attnscope.corpus import Window
-    from attnscope.reproduction.yamamoto2023._single_heads import Shown
+    from attnscope.reproduction.yamamoto2023._single_heads import ShownHead
 
 PAPER_LENGTH = 512  # tokens; frequencies of the papers are cycles per so many
 PEAK = (40, 60)  # "near f = 50"
@@ -61,7 +61,7 @@ class Subject:
 
     def __init__(self, study: Study) -> None:
         self.study, self.model, self.seed = study, study.model, study.seed
-        self.shown: list[Shown] | None = None  # heads of the papers' figures, chosen when first asked for
+        self.shown: list[ShownHead] | None = None  # heads of the papers' figures, chosen when first asked for
 
     @property
     def evidence(self) -> Evidence:

@@ -11,7 +11,7 @@ import torch
 
 from attnscope.capture import check_finite
 from attnscope.errors import AttnscopeError
-from attnscope.statistics.generation._rows import Marks, measure_rows
+from attnscope.statistics.generation._rows import KeyMarks, measure_rows
 from attnscope.statistics.generation._spans import OWN, PROMPT, SOURCE, START, Prompts
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ class GenerationObserver:
         self._now: ReadPass | None = None
         self._end = 0  # of what was read
         self._cache: Any = None
-        self._marks: dict[tuple[bool, torch.device], Marks] = {}  # by whether a layer looks across
+        self._marks: dict[tuple[bool, torch.device], KeyMarks] = {}  # by whether a layer looks across
 
     @property
     def spans(self) -> tuple[str, ...]:
@@ -167,7 +167,7 @@ class GenerationObserver:
         self._cache = cache
         return int(held.get_seq_length())
 
-    def _marks_of(self, call: AttentionCall, *, is_cross: bool) -> Marks:
+    def _marks_of(self, call: AttentionCall, *, is_cross: bool) -> KeyMarks:
         device = call.query.device
         if (is_cross, device) not in self._marks:
             batch, names = len(call.query), self.prompts.names
@@ -182,7 +182,7 @@ class GenerationObserver:
                 padding = torch.zeros_like(padding)
             else:
                 columns, beyond = _padded(self.prompts.columns(batch, self.prompt or 0), 0, 1), 1 + len(names)
-            self._marks[is_cross, device] = Marks(padding.to(device), columns.to(device), beyond)
+            self._marks[is_cross, device] = KeyMarks(padding.to(device), columns.to(device), beyond)
         return self._marks[is_cross, device]
 
 

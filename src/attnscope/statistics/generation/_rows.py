@@ -40,7 +40,7 @@ RANGES = _ranges()
 
 
 @dataclass(frozen=True, eq=False)
-class Marks:
+class KeyMarks:
     """What is known of the keys of a side.
 
     Attributes
@@ -73,7 +73,7 @@ class Marks:
 
 
 def measure_rows(
-    call: AttentionCall, first: int, place: int, marks: Marks, *, is_cross: bool
+    call: AttentionCall, first: int, place: int, marks: KeyMarks, *, is_cross: bool
 ) -> dict[str, Tensor]:
     """Statistics of the rows from `first` on: ``(batch, head, row)``, spans behind; one head for equal weights.
 

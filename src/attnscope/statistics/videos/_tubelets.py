@@ -22,7 +22,7 @@ _BESIDE = "special"
 
 
 @dataclass(frozen=True)
-class Step(Tile):
+class TubeletStep(Tile):
     """The tubelets of the same frames, as tokens in rows and columns.
 
     Attributes
@@ -32,7 +32,7 @@ class Step(Tile):
 
     Examples
     --------
-    >>> Step(1, 2, 1, 2, (5, 6), 2, together=2).names
+    >>> TubeletStep(1, 2, 1, 2, (5, 6), 2, together=2).names
     {5: 'frames 3-4 r0c0', 6: 'frames 3-4 r0c1'}
     """
 
@@ -81,10 +81,10 @@ class Tubelets:
         grid = np.indices((self.steps, self.rows, self.columns))
         return self.first + np.tensordot(self.strides, grid, axes=1)
 
-    def as_tiles(self, key: str) -> tuple[Step, ...]:
+    def as_tiles(self, key: str) -> tuple[TubeletStep, ...]:
         """The steps, each over the first of its frames; `key` is the argument that holds the frames."""
         return tuple(
-            Step(
+            TubeletStep(
                 1,
                 number + 1,
                 self.rows,
