@@ -54,7 +54,7 @@ class PageSection:
 
 
 @dataclass(frozen=True)
-class TextTable:
+class PageTable:
     """A table of text within a section, and links to its analyses' figures that other sections show."""
 
     section: str
@@ -116,10 +116,10 @@ def _says(section: Section, tree: xr.DataTree) -> str:
     return says
 
 
-def text_tables(tree: xr.DataTree, shown: Sequence[PageSection]) -> list[TextTable]:
+def text_tables(tree: xr.DataTree, shown: Sequence[PageSection]) -> list[PageTable]:
     """Tables of text that analyses have, each beneath its section."""
     there = {picture.name for section in shown for picture in section.pictures}
-    made: list[TextTable] = []
+    made: list[PageTable] = []
     for analysis in analyses_of(tree):
         if analysis.table is None or analysis.section is None:
             continue
@@ -127,7 +127,7 @@ def text_tables(tree: xr.DataTree, shown: Sequence[PageSection]) -> list[TextTab
         elsewhere = [(f"figure-{name}", _spoken(other)) for name, other in second.items()]
         lines = analysis.table.lines(tree[analysis.name].to_dataset())
         asked = analysis.table
-        made.append(TextTable(analysis.section.name, asked.title, asked.key, asked.columns, lines, elsewhere))
+        made.append(PageTable(analysis.section.name, asked.title, asked.key, asked.columns, lines, elsewhere))
     return made
 
 
