@@ -34,7 +34,8 @@ from ._over_documents import heads_of_run, over_documents
 from ._pass import StatisticsObserver
 from ._places import NEEDED
 from ._pools import VARIANCE, in_pools, pooled
-from ._ranking import heads_apart, majority_names, peaks, rank_heads
+from ._questions import majority_names
+from ._ranking import heads_apart, peaks, rank_heads
 from ._raw import weights
 from ._reading import Reading
 from ._received_text import received
