@@ -1,4 +1,4 @@
-"""The table of weights that has given sums of rows and places: found again where it was made, in either kind of array."""
+"""The table of weights with given sums of rows and places: found again where it was made, in both kinds of array."""
 
 import numpy as np
 import pytest

@@ -1,5 +1,6 @@
 from ._catalogue import (
     DEFAULT,
+    EQUAL,
     OF_GROUPS,
     PATCH_STATISTICS,
     STATISTICS,
@@ -63,6 +64,7 @@ from ._watched import Seen, watch
 
 __all__ = [
     "DEFAULT",
+    "EQUAL",
     "HEADS",
     "LEAST_SHARE",
     "LOCAL",

@@ -16,8 +16,9 @@ from attnscope.checks import DRAWS, check_real, check_whole
 from attnscope.faithfulness._given import Given, given_texts
 from attnscope.faithfulness.arrays import jensen_shannon, permuted_weights
 from attnscope.faithfulness.arrays import total_variation as distance
+from attnscope.faithfulness.passes import MASKED
 from attnscope.faithfulness.weights._over_heads import Head, Plan, over_heads
-from attnscope.faithfulness.weights._read_text import MASKED, ReadText, total_variation
+from attnscope.faithfulness.weights._read_text import ReadText, total_variation
 from attnscope.faithfulness.weights._read_text import jensen_shannon as divergence
 
 if TYPE_CHECKING:
