@@ -58,8 +58,8 @@ def package_of(module):
     return next((name for name in (".".join(parts[:2]), parts[0]) if name in FLOORS), None)
 
 
-def imports_of(path, *, at_once=False):
-    """Modules of ours that a file imports, but for types alone; with `at_once`, only those at its top."""
+def imports_of(path, *, at_once=False, for_types_too=False):
+    """Modules of ours that a file imports, by default but for types alone; with `at_once`, only those at its top."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
     for_types = {
         id(inner)
@@ -69,7 +69,7 @@ def imports_of(path, *, at_once=False):
     }
     nodes = tree.body if at_once else ast.walk(tree)
     for node in nodes:
-        if id(node) in for_types:
+        if id(node) in for_types and not for_types_too:
             continue
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("attnscope"):
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
@@ -95,6 +95,47 @@ def test_a_module_imports_only_what_stands_below(path):
         if package not in {None, own} and FLOORS[package] <= FLOORS[own]
     }
     assert not above
+
+
+def private_package(module):
+    """The package that alone may import this: the parent of its first private part; None where it is public."""
+    parts = module.split(".")
+    private = next((place for place, part in enumerate(parts) if part.startswith("_")), None)
+    return None if private is None else parts[:private]
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(SOURCE)))
+def test_a_private_module_is_imported_only_within_its_package(path):
+    own = name_of(path).split(".")
+    reached = {
+        module
+        for module in imports_of(path, for_types_too=True)
+        if (package := private_package(module)) is not None and own[: len(package)] != package
+    }
+    assert not reached
+
+
+#: Packages that see other people's models.
+SEE_MODELS = ("capture", "statistics", "mechanism", "faithfulness", "detection", "walkthrough")
+
+
+def names_compared(path):
+    """Comparisons with the name of a class, ``type(...).__name__``, in a file."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Compare):
+            for side in (node.left, *node.comparators):
+                if isinstance(side, ast.Attribute) and side.attr == "__name__":
+                    yield f"line {node.lineno}: {ast.unparse(node)}"
+
+
+def test_what_a_class_is_called_is_looked_at_in_one_file():
+    guesses = {
+        str(path.relative_to(SOURCE)): found
+        for path in MODULES
+        if path.relative_to(SOURCE).parts[0] in SEE_MODELS and path.stem != "_heuristics"
+        if (found := list(names_compared(path)))
+    }
+    assert not guesses
 
 
 def public_functions(path):

@@ -8,14 +8,12 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 
 from attnscope._documents import LEAST, units_of
-from attnscope.faithfulness.arrays import LEVEL, by_document
+from attnscope.faithfulness.arrays import above_zero, by_document
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Sequence
+    from collections.abc import Hashable, Iterator, Sequence
 
     import xarray as xr
-
-_DRAWS = 1000  # choices of signs
 
 #: What a reader of the pairs has to know.
 CAUTION = (
@@ -208,13 +206,15 @@ def _beyond_chance(
     names = {name: number for number, name in enumerate(dict.fromkeys(documents))}
     if len(names) < LEAST:
         return None
-    signs = np.random.default_rng(0).choice([-1.0, 1.0], (_DRAWS, len(names)))
-    signs[0] = 1  # what was found is one of the choices
     member = np.zeros((len(names), len(documents)))
     member[[names[name] for name in documents], np.arange(len(documents))] = 1
+    told = above_zero((member @ above for above in _above(results, means)), len(names))
+    return np.stack(told).reshape(means.weight.shape)
+
+
+def _above(results: xr.Dataset, means: MeanGroupWeights) -> Iterator[np.ndarray]:
+    """By how much each weight of each layer is above the larger null, ``(text, head and pair)``."""
     order = ("text", "head", "group_query", "group_key")
-    largest = np.full(_DRAWS, -np.inf)
-    own: list[np.ndarray] = []
     for layer in range(results.sizes["layer"]):
         part = results.isel(layer=layer)
         weight, places = (
@@ -222,18 +222,7 @@ def _beyond_chance(
         )
         equal = part.equal_group_weight.transpose("text", "group_query", "group_key").values[:, None]
         above = weight - np.where(means.equal[layer] >= means.places[layer], equal, places)
-        sums = member @ np.nan_to_num(above).reshape(
-            len(documents), -1
-        )  # a text without a group tells nothing
-        size = np.sqrt((sums**2).sum(0))
-        there = size > 0
-        flipped = signs @ (sums[:, there] / size[there])  # rises with t, as the sum of squares has no sign
-        largest = np.maximum(largest, flipped.max(1, initial=-np.inf))
-        values = np.full(size.shape, -np.inf)
-        values[there] = flipped[0]
-        own.append(values.reshape(above.shape[1:]))
-    as_large = _DRAWS - np.searchsorted(np.sort(largest), np.stack(own) * (1 - 1e-9))
-    return as_large / _DRAWS <= 1 - LEVEL
+        yield np.nan_to_num(above).reshape(len(above), -1)  # a text without a group tells nothing
 
 
 def _mean(values: np.ndarray) -> np.ndarray:

@@ -8,14 +8,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from attnscope._documents import LEAST
-from attnscope.faithfulness.arrays import LEVEL, by_document
+from attnscope.faithfulness.arrays import above_zero, by_document
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     import xarray as xr
 
-_DRAWS = 1000  # choices of signs
 _LEAST_TURN = (
     0.02  # of a row's weight: places are known in bins, which alone turns an untrained ALiBi head by 0.006
 )
@@ -108,7 +107,7 @@ def turns(results: xr.Dataset) -> list[Turn]:
     grown = [np.diff(values, axis=1)[:, 0] for values in (own, places, np.broadcast_to(equal, own.shape))]
     larger = np.where(grown[1].mean(0) >= grown[2].mean(0), grown[1], grown[2]) if len(long) else grown[1]
     each = grown[0] - larger  # (text, layer, head)
-    told = _beyond_chance(each[:, known])
+    told = above_zero([each[:, known]], len(long))[0] if len(long) >= LEAST else None
     heads = [tuple(int(place) for place in at) for at in np.argwhere(known)]
     rows: list[Turn] = []
     for number, (layer, head) in enumerate(heads):
@@ -174,16 +173,3 @@ def _thirds(results: xr.Dataset, name: str, texts: np.ndarray) -> np.ndarray:
 def _pair(values: np.ndarray) -> tuple[float, float]:
     first, last = values.mean(0)
     return float(first), float(last)
-
-
-def _beyond_chance(each: np.ndarray) -> np.ndarray | None:
-    """Which of ``(text, head)`` lie above 0 beyond chance, of all heads together; None of too few texts."""
-    if len(each) < LEAST:
-        return None
-    signs = np.random.default_rng(0).choice([-1.0, 1.0], (_DRAWS, len(each)))
-    signs[0] = 1  # what was found is one of the choices
-    size = np.sqrt((each**2).sum(0))
-    values = signs @ (each / np.where(size > 0, size, 1.0))  # rises with t, as the sum of squares has no sign
-    largest = values.max(1, initial=-np.inf)
-    as_large = _DRAWS - np.searchsorted(np.sort(largest), values[0] * (1 - 1e-9))
-    return (as_large / _DRAWS <= 1 - LEVEL) & (size > 0)

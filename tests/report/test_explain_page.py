@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 import xarray as xr
 
+from attnscope import mechanism
 from attnscope.errors import AttnscopeError
-from attnscope.report import write_explain_report
+from attnscope.report import _explain_content, write_explain_report
 from tests.report.planted_explanation import SKIPPED, explanation, only
 from tests.sketched import sketched
 
@@ -106,6 +107,18 @@ def test_one_analysis_alone_is_a_page(tree, tmp_path):
     page = write_explain_report(alone, tmp_path / "r.html").read_text(encoding="utf-8")
     assert 'id="verdicts"' not in page
     assert 'id="skipped"' not in page
+
+
+def test_a_figure_with_a_second_name_is_linked_by_its_title(monkeypatch):
+    copy = mechanism.Picture("again_under_a_name", "Plate IX", same_as="spectrum")
+    table = mechanism.TextTable("Sizes", "", ("head",), lambda _: [("0.0",)], lambda _: "")
+    asked = mechanism.Section("sizes", "Sizes", "")
+    added = mechanism.Analysis("sizes", "", "", xr.Dataset, section=asked, pictures=(copy,), table=table)
+    monkeypatch.setattr(_explain_content, "analyses_of", lambda _: [added])
+    drawn = _explain_content.PageFigure("spectrum", "", "", "", 1)
+    shown = [_explain_content.PageSection("waves", "", "", [drawn])]
+    (made,) = _explain_content.text_tables(xr.DataTree.from_dict({"sizes": xr.Dataset()}), shown)
+    assert made.elsewhere == [("figure-spectrum", "Plate IX")]
 
 
 def test_the_heads_asked_for_are_shown(tree, tmp_path):

@@ -15,7 +15,7 @@ from attnscope.statistics import DEFAULT, rank_heads, reduce_call, summarize
 from attnscope.statistics._catalogue import STATISTICS
 from attnscope.statistics._equal import equal_rows
 from attnscope.statistics._pass import dimensions
-from attnscope.statistics._ranking import majority_names
+from attnscope.statistics._questions import majority_names
 from attnscope.statistics._rows import bin_coordinates, indicator_columns, plan
 
 N, BAND = 320, 10

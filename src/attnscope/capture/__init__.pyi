@@ -17,6 +17,7 @@ from ._heuristics import (
     named_scheme,
     other_states,
     patch_size_of,
+    transcript_length,
     tubelet_of,
 )
 from ._inner import Bridge, Envoy, inner_model
@@ -108,6 +109,7 @@ __all__ = [
     "should_look_back",
     "signature_of",
     "stored_positions",
+    "transcript_length",
     "tubelet_of",
     "usable_device",
     "verify",

@@ -11,6 +11,7 @@ import transformers
 from transformers import AutoFeatureExtractor, PreTrainedModel
 
 from attnscope.capture._beside import hash_of_settings, load_preprocessor, repository_beside
+from attnscope.capture._heuristics import frames_of_wave, frames_of_window, seconds_at_once
 from attnscope.capture._inner import inner_model
 from attnscope.capture._load import LoadedModel, load_model, what_is_read
 from attnscope.capture._loading import AS_SAVED, Loading
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
     from attnscope.capture._inner import Bridge, Envoy
 
 _FEATURES, _WAVE = "input_features", "input_values"  # what is read: frames of a fixed window, or the wave
-_SECONDS = 30  # of a sound that are read at once
 _WHAT = "feature extractor"
 
 
@@ -78,7 +78,7 @@ class SpeechModel:
     @property
     def longest(self) -> int:
         """Seconds that the model reads at once: Whisper's window, else 30."""
-        return int(getattr(self.extractor, "chunk_length", _SECONDS))
+        return seconds_at_once(self.extractor)
 
     def hear(self, samples: np.ndarray, name: str) -> Heard:
         """What the model reads of a sound of that name, and the frames that its encoder makes of it.
@@ -93,20 +93,17 @@ class SpeechModel:
             given = self.extractor(samples.astype(np.float32), sampling_rate=self.rate, return_tensors="pt")[
                 reads
             ]
-        window: Any = getattr(self.extractor, "n_samples", None)
-        count: Any = getattr(self.model, "_get_feat_extract_output_lengths", None)
-        ratio: Any = getattr(self.model.config, "inputs_to_logits_ratio", None)
-        if reads == _FEATURES and window is not None:
-            frames = int(self.model.config.max_source_positions)
-            each = window / frames
-            sounding = min(frames, int(np.ceil(len(samples) / each)))
-        elif reads == _WAVE and given.ndim == 2 and count is not None and ratio is not None:  # noqa: PLR2004
-            frames = sounding = int(count(given.shape[1]))
-            each = float(ratio)
-        else:
+        made = None
+        if reads == _FEATURES:
+            made = frames_of_window(self.model, self.extractor)
+        elif reads == _WAVE and given.ndim == 2:  # noqa: PLR2004
+            made = frames_of_wave(self.model, given.shape[1])
+        if made is None:
             raise AttnscopeError(
                 f"{type(self.model).__name__} reads no wave, and no windows as Whisper does: its frames are not known"
             )
+        frames, each = made
+        sounding = min(frames, int(np.ceil(len(samples) / each))) if reads == _FEATURES else frames
         if sounding < 1:
             raise AttnscopeError(
                 f"{name} has {len(samples)} samples at {self.rate:,} a second, too few for one frame: leave it out"

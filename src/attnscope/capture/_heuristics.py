@@ -6,6 +6,7 @@ numbers. Each guess says what it is for and what becomes of a model of which it 
 
 from __future__ import annotations
 
+import inspect
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
@@ -343,6 +344,73 @@ def merged_side(image_processor: Any) -> int:
     """
     sizes = (getattr(image_processor, name, None) for name in ("merge_size", "spatial_merge_size"))
     return next((size for size in sizes if isinstance(size, int)), 1)
+
+
+def is_video_processor(processor: Any) -> bool:
+    """Whether a processor prepares whole videos, and would choose frames itself; else it takes them as images.
+
+    Under another name it may choose among frames that are chosen already.
+
+    Examples
+    --------
+    >>> from transformers import ViTImageProcessorPil
+    >>> is_video_processor(ViTImageProcessorPil())
+    False
+    """
+    return "VideoProcessor" in type(processor).__name__
+
+
+# Says to an encoder of videos that what guesses hidden frames, behind the encoder, need not run (V-JEPA 2). Under
+# another name it runs too, and its layers are measured as the encoder's.
+_WITHOUT_PREDICTOR = "skip_predictor"
+
+
+def without_predictor(model: nn.Module) -> dict[str, bool]:
+    """Arguments that leave out the half of a video model that guesses what was hidden; none where it has no such half.
+
+    Examples
+    --------
+    >>> without_predictor(nn.Linear(2, 2))
+    {}
+    """
+    known = inspect.signature(model.forward).parameters
+    return {_WITHOUT_PREDICTOR: True} if _WITHOUT_PREDICTOR in known else {}
+
+
+def seconds_at_once(extractor: Any) -> int:
+    """Seconds of a sound that a model reads at once: Whisper's window, else 30.
+
+    Under another name sounds are cut every 30 seconds.
+    """
+    return int(getattr(extractor, "chunk_length", 30))
+
+
+def frames_of_window(model: Any, extractor: Any) -> tuple[int, float] | None:
+    """Frames that an encoder of sounds makes of its window (Whisper), and samples of each; None where it has none.
+
+    Under another name the frames are not known, and the model is refused.
+    """
+    window: Any = getattr(extractor, "n_samples", None)
+    frames: Any = getattr(model.config, "max_source_positions", None)
+    return None if window is None or frames is None else (int(frames), window / int(frames))
+
+
+def frames_of_wave(model: Any, samples: int) -> tuple[int, float] | None:
+    """Frames that an encoder makes of the wave itself (Wav2Vec2), and samples from one to the next; None of others.
+
+    Under another name the frames are not known, and the model is refused.
+    """
+    count: Any = getattr(model, "_get_feat_extract_output_lengths", None)
+    ratio: Any = getattr(model.config, "inputs_to_logits_ratio", None)
+    return None if count is None or ratio is None else (int(count(samples)), float(ratio))
+
+
+def transcript_length(config: Any) -> int | None:
+    """Tokens of a transcript that a decoder of sounds reads; None where the config does not say.
+
+    Under another name a transcript that is too long is not refused by its length: the model itself fails.
+    """
+    return getattr(config, "max_target_positions", None)
 
 
 def has_class_token(embeddings: nn.Module) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +12,7 @@ from transformers import AutoConfig, AutoVideoProcessor, PreTrainedModel
 from transformers.utils.import_utils import is_torchvision_available
 
 from attnscope.capture._beside import hash_of_settings, repository_beside
-from attnscope.capture._heuristics import frames_of
+from attnscope.capture._heuristics import frames_of, is_video_processor, without_predictor
 from attnscope.capture._hub import out_of_reach
 from attnscope.capture._inner import inner_model
 from attnscope.capture._load import LoadedModel, load_model
@@ -33,7 +32,6 @@ if TYPE_CHECKING:
 
 _KEYS = ("pixel_values_videos", "pixel_values")  # under which models are given a video
 _OF_VIDEOS = "video_preprocessor_config.json"
-_WITHOUT = "skip_predictor"  # V-JEPA 2's second half, which guesses what was hidden
 _WHAT = "image or video processor"
 
 
@@ -66,7 +64,7 @@ class VideoModel:
     @property
     def leaves_out(self) -> bool:
         """Whether it has a predictor beside its encoder, which does not run."""
-        return _WITHOUT in inspect.signature(self.model.forward).parameters
+        return bool(without_predictor(self.model))
 
     def chosen(self, count: int) -> list[int]:
         """Which of so many frames are read: as many as the model takes, at even steps; all where there are fewer."""
@@ -88,11 +86,10 @@ class VideoModel:
             values = self._prepared(frames, clip.name)
         else:
             values = clip.video[None]
-        without = {_WITHOUT: True} if self.leaves_out else {}
-        return {self.key: values.to(device_of(self.model), self.model.dtype), **without}
+        return {self.key: values.to(device_of(self.model), self.model.dtype), **without_predictor(self.model)}
 
     def _prepared(self, frames: list[np.ndarray], name: str) -> Tensor:
-        more = {"do_sample_frames": False} if _is_of_videos(self.processor) else {}
+        more = {"do_sample_frames": False} if is_video_processor(self.processor) else {}
         with quiet(), explaining(f"the processor cannot take {name}", "Give frames of another size"):
             prepared = self.processor(frames, input_data_format="channels_last", return_tensors="pt", **more)
             return next(prepared[key] for key in _KEYS if key in prepared)
@@ -171,10 +168,6 @@ def reads_videos(source: str | Path | PreTrainedModel | Bridge | Envoy, revision
         config: Any = AutoConfig.for_model(**saved)  # of which a file has only what is not as usual
         return frames_of(config) is not None and not hasattr(config, "text_config")
     return False
-
-
-def _is_of_videos(processor: Any) -> bool:
-    return "VideoProcessor" in type(processor).__name__
 
 
 def _load_processor(repository: Repository, *, trust_remote_code: bool) -> Any:

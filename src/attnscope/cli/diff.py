@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from attnscope.cli import options
-from attnscope.cli.output import csv_text, emit, json_text, new_console
+from attnscope.cli.output import LISTED, csv_text, emit, json_text, new_console
 from attnscope.cli.place import OutputFolder, count, draw_page, usual_folder
 
 if TYPE_CHECKING:
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
     from attnscope.difference import Change
 
-_SHOWN = 20
 _READ = (
     "change: mean over texts with its 95% interval; size: the change in standard deviations between the heads of the "
     "first model; * is told from 0 at the false discovery rate, all heads and statistics together."
@@ -87,9 +86,9 @@ def _print(compared: xr.Dataset, rows: list[Change]) -> None:
     )
     for sentence in headline(compared):
         console.print(sentence, style="bold", highlight=False, markup=False)
-    console.print(_table(rows[:_SHOWN], matched=compared.attrs["matching"] == "profile"))
-    if len(rows) > _SHOWN:
-        console.print(f"and {len(rows) - _SHOWN} more: --csv lists all", highlight=False)
+    console.print(_table(rows[:LISTED], matched=compared.attrs["matching"] == "profile"))
+    if len(rows) > LISTED:
+        console.print(f"and {len(rows) - LISTED} more: --csv lists all", highlight=False)
     console.print(_READ, style="dim", highlight=False, markup=False)
 
 

@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from attnscope.cli.output import csv_text, emit, new_console
+from attnscope.cli.output import LISTED, csv_text, emit, new_console
 from attnscope.cli.place import count
 from attnscope.store import named
 
@@ -20,9 +20,6 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from attnscope.mechanism import HeadExplanation
-
-
-_SHOWN = 20  # heads in the table
 
 
 _CHANGED = 6  # heads that fit on a terminal of 80 columns
@@ -110,16 +107,16 @@ def print_tables(tree: xr.DataTree) -> None:
         console.print(numbering, style="dim", highlight=False, markup=False)
     for sentence in filter(None, (*summary(rows), foretold(tree), cause(tree))):
         console.print(sentence, style="bold", highlight=False)
-    for table in tables_of_heads(rows[:_SHOWN], console):
+    for table in tables_of_heads(rows[:LISTED], console):
         console.print(table)
-    if len(rows) > _SHOWN:
-        console.print(f"and {len(rows) - _SHOWN} more heads: --csv lists all", highlight=False)
+    if len(rows) > LISTED:
+        console.print(f"and {len(rows) - LISTED} more heads: --csv lists all", highlight=False)
     if "interventions" in tree.children:
         console.print(_table_of_changes(tree["interventions"].to_dataset(), rows[:_CHANGED]))
     for names, reason in skipped_by_reason(tree):
         console.print(f"no {names}: {reason}", style="dim", highlight=False, markup=False)
     names = {key: heading.removeprefix("offset:").replace("\n", " ").strip() for key, heading, _ in _COLUMNS}
-    columns = column_notes(tree, rows[:_SHOWN], names, "–")
+    columns = column_notes(tree, rows[:LISTED], names, "–")
     for note in filter(None, (mask_note(tree), *columns, independence_note(rows))):
         console.print(note, style="dim", highlight=False)
     if _works_against(tree):

@@ -58,15 +58,6 @@ _Window = Annotated[
 ]
 _Limit = Annotated[int | None, typer.Option(help="Largest number of prompts.", show_default="all")]
 _BatchSize = Annotated[int, typer.Option(help="Prompts at a time.")]
-_Chat = Annotated[
-    bool,
-    typer.Option(
-        "--chat", help="Chats: each line of JSON Lines holds messages.", show_default="by the first line"
-    ),
-]
-_ChatTemplate = Annotated[
-    Path | None, typer.Option(help="Jinja file that writes chats out.", show_default="the tokenizer's own")
-]
 
 
 def generate(
@@ -91,8 +82,8 @@ def generate(
     dtype: options.Dtype = None,
     field: options.Field = None,
     by_line: options.ByLine = False,
-    chat: _Chat = False,
-    chat_template: _ChatTemplate = None,
+    chat: options.Chat = False,
+    chat_template: options.ChatTemplate = None,
     tokenizer: options.Tokenizer = None,
     revision: options.Revision = None,
     trust_remote_code: options.TrustRemoteCode = False,

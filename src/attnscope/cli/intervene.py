@@ -26,12 +26,6 @@ _Ablations = Annotated[
     str, typer.Option(help="Stand-ins for a head's output, with commas between: zero, mean, resample.")
 ]
 _Steps = Annotated[int, typer.Option(help="Points of the integrated gradients; 0 leaves out all estimates.")]
-_Variants = Annotated[
-    int | None,
-    typer.Option(
-        help="Largest number of variants side by side.", show_default="what the device is quickest with"
-    ),
-]
 _Search = Annotated[
     bool,
     typer.Option("--search", help="Search too: random sets of heads taken out, and a sparse regression."),
@@ -76,7 +70,7 @@ def intervene(
     batch_size: Annotated[
         int | None, typer.Option(help="Windows at a time.", show_default="about 1,024 tokens' worth")
     ] = None,
-    variants: _Variants = None,
+    variants: options.Variants = None,
     ablations: _Ablations = "zero,mean,resample",
     steps: _Steps = 5,
     search: _Search = False,

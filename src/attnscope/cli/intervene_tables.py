@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from attnscope.cli.output import csv_text, emit, new_console
+from attnscope.cli.output import LISTED, csv_text, emit, new_console
 from attnscope.cli.place import count
 from attnscope.store import named
 
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
     from attnscope.faithfulness import Effect, HeadVerdict
 
-_SHOWN = 20  # heads in the table
 _ENDS = ("mean", "low", "high", "shown")  # of an effect
 _FEW = 10  # heads in the table of what is forbidden
 _EFFECT = (
@@ -110,9 +109,9 @@ def print_tables(tree: xr.DataTree) -> None:
     )
     for sentence in headline(tree):
         console.print(sentence, style="bold", highlight=False, markup=False)
-    console.print(_table(rows[:_SHOWN]))
-    if len(rows) > _SHOWN:
-        console.print(f"and {len(rows) - _SHOWN} more heads: --csv lists all", highlight=False)
+    console.print(_table(rows[:LISTED]))
+    if len(rows) > LISTED:
+        console.print(f"and {len(rows) - LISTED} more heads: --csv lists all", highlight=False)
     if together := _together_rows(tree):
         console.print(_together_table(together))
     if "forbidden" in tree.children:

@@ -156,6 +156,21 @@ TpPlan = Annotated[
     ),
 ]
 GROUPS, WORDS = ("kinds", "roles"), ("unicode", "space")  # rules that are known by name
+Chat = Annotated[
+    bool,
+    typer.Option(
+        "--chat", help="Chats: each line of JSON Lines holds messages.", show_default="by the first line"
+    ),
+]
+ChatTemplate = Annotated[
+    Path | None, typer.Option(help="Jinja file that writes chats out.", show_default="the tokenizer's own")
+]
+Variants = Annotated[
+    int | None,
+    typer.Option(
+        help="Largest number of variants side by side.", show_default="what the device is quickest with"
+    ),
+]
 Tokenizer = Annotated[
     str | None,
     typer.Option(

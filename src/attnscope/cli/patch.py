@@ -44,12 +44,6 @@ _Steps = Annotated[int, typer.Option(help="Gradients of the EAP-IG estimate; 0 l
 _BatchSize = Annotated[
     int | None, typer.Option(help="Pairs at a time.", show_default="about 1,024 tokens' worth")
 ]
-_Variants = Annotated[
-    int | None,
-    typer.Option(
-        help="Largest number of variants side by side.", show_default="what the device is quickest with"
-    ),
-]
 _AsCsv = Annotated[
     bool, typer.Option("--csv", help="CSV on standard output instead of a table: one line for each place.")
 ]
@@ -73,7 +67,7 @@ def patch(
     device: options.Device = None,
     dtype: options.Dtype = None,
     batch_size: _BatchSize = None,
-    variants: _Variants = None,
+    variants: options.Variants = None,
     steps: _Steps = 5,
     seed: options.Seed = 0,
     tokenizer: options.Tokenizer = None,

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from attnscope.cli.intervene_tables import as_cell, finite
-from attnscope.cli.output import csv_text, emit, new_console
+from attnscope.cli.output import LISTED, csv_text, emit, new_console
 from attnscope.cli.place import count
 from attnscope.store import named
 
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
     from attnscope.faithfulness import PatchedPlace
 
-_SHOWN = 20  # places in the table
 _EFFECT = (
     "change: of answer minus wrong answer, logits, from the run that is patched; way: the share of the gap between "
     "both runs, with its 95% interval over pairs; * is told from 0 with all places looked at together."
@@ -86,9 +85,9 @@ def print_tables(tree: xr.DataTree) -> None:
     )
     for sentence in patch_headline(tree):
         console.print(sentence, style="bold", highlight=False, markup=False)
-    console.print(_table(rows[:_SHOWN]))
-    if len(rows) > _SHOWN:
-        console.print(f"and {len(rows) - _SHOWN} more: --csv lists all", highlight=False)
+    console.print(_table(rows[:LISTED]))
+    if len(rows) > LISTED:
+        console.print(f"and {len(rows) - LISTED} more: --csv lists all", highlight=False)
     for note in (_EFFECT, _LIMITS):
         console.print(note, style="dim", highlight=False, markup=False)
 

@@ -112,15 +112,6 @@ _Groups = Annotated[
         show_default="roles of a chat, else none",
     ),
 ]
-_Chat = Annotated[
-    bool,
-    typer.Option(
-        "--chat", help="Chats: each line of JSON Lines holds messages.", show_default="by the first line"
-    ),
-]
-_ChatTemplate = Annotated[
-    Path | None, typer.Option(help="Jinja file that writes chats out.", show_default="the tokenizer's own")
-]
 _Words = Annotated[
     str | None,
     typer.Option(
@@ -211,8 +202,8 @@ def scan(
     field: options.Field = None,
     by_line: options.ByLine = False,
     groups: _Groups = None,
-    chat: _Chat = False,
-    chat_template: _ChatTemplate = None,
+    chat: options.Chat = False,
+    chat_template: options.ChatTemplate = None,
     words: _Words = None,
     by: _By = None,
     tokenizer: options.Tokenizer = None,

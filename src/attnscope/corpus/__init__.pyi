@@ -9,7 +9,7 @@ from ._pictured_window import Expanded, picture_groups, pictured_window
 from ._shown import IdNames, split_character, with_marked_spaces
 from ._text import Text
 from ._videos import Video
-from ._words import WordedWindows, Words, in_words, word_rule_of
+from ._words import WordedWindows, WordRule, Words, in_words, word_rule_of
 from .encoded import EncodedTexts, Sources, Texts, texts_and_targets, texts_of, windows_of
 from .images import Image, Images, images_of
 from .pairs import LinePairs, TargetTokenizer, shifted
@@ -53,6 +53,7 @@ __all__ = [
     "Videos",
     "Window",
     "Windows",
+    "WordRule",
     "WordedWindows",
     "Words",
     "are_chats",

@@ -13,7 +13,7 @@ from attnscope.attention import output_of
 from attnscope.capture import Site, device_of, forward, layer_coordinates, verify, watching
 from attnscope.detection._catalogue import ROLES
 from attnscope.detection._seen import equal_call
-from attnscope.statistics import Reading
+from attnscope.statistics import EQUAL, Reading
 from attnscope.store import padded_heads
 
 if TYPE_CHECKING:
@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 
     from attnscope.attention import AttentionCall
     from attnscope.detection._probes import Probe
-
-EQUAL = "equal_"  # begins the name of what equal weights give
 
 
 def sites_of(model: PreTrainedModel, probe: Probe) -> list[Site]:

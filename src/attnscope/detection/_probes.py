@@ -13,12 +13,12 @@ import torch
 from attnscope.corpus import Window, grouping_of
 from attnscope.detection._seen import Nearness, SeenText, SeenTwice
 from attnscope.errors import AttnscopeError
+from attnscope.mechanism.evidence import TOKENS_AT_ONCE
 
 if TYPE_CHECKING:
     from attnscope.attention import AttentionCall
     from attnscope.detection._role import Kind
 
-_TOKENS_AT_ONCE = 2048
 _LEAST = 8  # tokens of a window from which offsets and sinks mean something
 _SEQUENCES, _SAID_TWICE = 16, 50
 _FEW = 2
@@ -50,7 +50,7 @@ class Probe:
         by_length = sorted(range(len(self.windows)), key=lambda number: len(self.windows[number]))
         for length, numbers in groupby(by_length, key=lambda number: len(self.windows[number])):
             several = list(numbers)
-            size = self.batch_size or max(1, _TOKENS_AT_ONCE // length)
+            size = self.batch_size or max(1, TOKENS_AT_ONCE // length)
             yield from (several[first : first + size] for first in range(0, len(several), size))
 
 

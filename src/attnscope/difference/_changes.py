@@ -9,11 +9,10 @@ import numpy as np
 from jaxtyping import Bool, Float
 from scipy import stats
 
-from attnscope._documents import mean_by_document, units_of
+from attnscope._documents import LEAST, mean_by_document, units_of
 from attnscope.faithfulness.arrays import by_document
 
 LEVEL = 0.05
-LEAST = 6  # documents or windows, of which fewer tell nothing
 
 
 class Changes(NamedTuple):

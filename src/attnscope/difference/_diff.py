@@ -10,9 +10,9 @@ import numpy as np
 import xarray as xr
 
 from attnscope._arguments import typed
-from attnscope._documents import called_in, units_of
+from attnscope._documents import LEAST, called_in, units_of
 from attnscope.checks import check_kind, check_real, check_seed
-from attnscope.difference._changes import LEAST, LEVEL, changes_by_document
+from attnscope.difference._changes import LEVEL, changes_by_document
 from attnscope.difference._matching import Matching, match_heads
 from attnscope.errors import AttnscopeError
 from attnscope.statistics import load_scan, without_end

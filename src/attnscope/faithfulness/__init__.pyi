@@ -7,7 +7,7 @@ from ._forbidden import without_forbidden
 from ._given import Given, given_texts
 from ._inquiry import Inquiry, inquiry
 from ._intervals import with_intervals
-from ._intervene import DEFAULT_TEXTS, intervene
+from ._intervene import intervene
 from ._knockout import Forbidden, knock_out
 from ._patch import load_patching, patch
 from ._patch_said import (
@@ -40,7 +40,6 @@ from .weights import (
 )
 
 __all__ = [
-    "DEFAULT_TEXTS",
     "ESTIMATES",
     "KINDS",
     "SHARP",

@@ -31,7 +31,7 @@ from attnscope.faithfulness.passes import (
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-_TOKENS = 1024  # of a batch
+TOKENS = 1024  # of a batch
 
 
 @dataclass(eq=False)
@@ -83,7 +83,7 @@ class Inquiry:
     def slices(self) -> list[slice]:
         """The windows of each batch: about 1,024 tokens' worth, and 2 at least, as heads are resampled within one."""
         longest = max(max(len(window), len(window.target or window)) for window in self.windows)
-        size = self.batch_size or max(2, _TOKENS // longest)
+        size = self.batch_size or max(2, TOKENS // longest)
         starts = list(range(0, len(self.windows), size))
         if len(starts) > 1 and len(self.windows) - starts[-1] == 1:
             starts.pop()  # a last text that would be alone joins the batch before

@@ -9,9 +9,7 @@ import xarray as xr
 from jaxtyping import Float
 
 from attnscope._arguments import typed
-from attnscope._documents import LEAST
-
-LEVEL = 0.95
+from attnscope._documents import LEAST, LEVEL
 
 
 def document_draws(documents: Sequence[str], draws: int, seed: int) -> Float[np.ndarray, "draw text"]:

@@ -22,6 +22,7 @@ from attnscope.faithfulness._intervene_job import InterventionJob
 from attnscope.faithfulness._stored import StoredParts, kept_tree, load_intervention
 from attnscope.faithfulness._together import checked_sets
 from attnscope.faithfulness.passes import ABLATIONS, Ablation
+from attnscope.mechanism import DEFAULT_TEXTS
 from attnscope.progress import Tell, tell_nobody
 from attnscope.statistics import window_length
 from attnscope.store import RunFolder, Signature, keeping_elsewhere
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
 
     from attnscope.mechanism import Tokenizer
 
-DEFAULT_TEXTS = 100
 LONGEST = 512  # tokens of a window where none is asked for: every head of every window is a pass
 
 

@@ -13,13 +13,12 @@ from torch import Tensor
 from attnscope.attention import AttentionCall
 from attnscope.capture import Site, forward, watching
 from attnscope.faithfulness._calls import attended
+from attnscope.faithfulness._limits import NUMBERS_AT_ONCE
 from attnscope.faithfulness._predictions import log_probabilities
 from attnscope.faithfulness._sides import sides_of
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
-
-_NUMBERS_AT_ONCE = 1 << 25  # 128 MiB of weights, or of log probabilities
 
 
 @torch.no_grad()
@@ -86,6 +85,6 @@ def leave_one_out(
 
     whole = run([-1])
     largest = max(largest, whole.numel())
-    size = max(1, _NUMBERS_AT_ONCE // largest)
+    size = max(1, NUMBERS_AT_ONCE // largest)
     changes = [(run(chosen[at : at + size]) - whole).abs().sum(-1) / 2 for at in range(0, len(chosen), size)]
     return torch.cat(changes) if changes else whole.new_zeros(0, whole.shape[1])

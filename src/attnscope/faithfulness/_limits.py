@@ -1,4 +1,4 @@
-"""How long a text may be where matrices of all its layers are in memory at once."""
+"""How much may be in memory at once: how long a text may be of which matrices of all layers are."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from attnscope.attention import AttentionCall
 from attnscope.errors import AttnscopeError
 
 MATRIX_BYTES = 2 << 30
+NUMBERS_AT_ONCE = 1 << 25  # 128 MiB of weights, or of probabilities
 _IN_A_GRAPH = 4  # matrices of each head: scores, their exponentials and what makes weights of them
 
 

@@ -12,7 +12,7 @@ import xarray as xr
 from attnscope.capture import TOLERANCE, LoadedModel, verify
 from attnscope.errors import AttnscopeError
 from attnscope.faithfulness._attribution_patching import estimated
-from attnscope.faithfulness._inquiry import check_read
+from attnscope.faithfulness._inquiry import TOKENS, check_read
 from attnscope.faithfulness._patching import patched
 from attnscope.faithfulness._path_patching import patched_through
 from attnscope.faithfulness._runs import Direction, encoded_pairs, is_masked
@@ -22,8 +22,6 @@ from attnscope.statistics import window_length
 
 if TYPE_CHECKING:
     from attnscope.faithfulness._patching import What
-
-_TOKENS = 1024  # of a batch
 
 
 @dataclass(eq=False)
@@ -62,7 +60,7 @@ class PatchJob:
         batches: list[tuple[list[int], EncodedPairs]] = []
         for length in sorted(set(lengths)):
             same = [number for number, size in enumerate(lengths, 1) if size == length]
-            most = size or max(1, _TOKENS // length)
+            most = size or max(1, TOKENS // length)
             for first in range(0, len(same), most):
                 numbers = same[first : first + most]
                 some = [self.pairs[number - 1] for number in numbers]

@@ -8,16 +8,15 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from attnscope._arguments import typed
-from attnscope.faithfulness._patched import LEAST
+from attnscope._documents import LEAST
 from attnscope.faithfulness._runs import ends_of
-from attnscope.faithfulness._verdict import Effect
+from attnscope.faithfulness._verdict import SURE, Effect
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     import xarray as xr
 
-_SURE = 0.05  # chance, below which an agreement of orders is told of without a warning
 _TITLES = {"attribution": "attribution patching", "eap_ig": "EAP-IG"}
 
 
@@ -208,7 +207,7 @@ def _estimates_said(tree: xr.DataTree) -> list[str]:
         )
         if np.isfinite(value):
             interval = f" ({low:.2f} to {high:.2f})" if np.isfinite(low) else ""
-            doubt = "" if chance < _SURE else f", a random order as high in {chance:.0%}"
+            doubt = "" if chance < SURE else f", a random order as high in {chance:.0%}"
             numbers = f"{value:.2f}{interval}{doubt}".replace("-", "−")
             parts.append(f"{_TITLES[name]} {numbers}")
     return [f"Rank correlation of estimates with what was measured: {'; '.join(parts)}."] if parts else []

@@ -6,12 +6,11 @@ import numpy as np
 import xarray as xr
 
 from attnscope._arguments import typed
+from attnscope._documents import LEAST
 from attnscope.faithfulness._runs import ends_of
 from attnscope.faithfulness._summary import order_agreement, unit_draws
 from attnscope.faithfulness.arrays import by_document
 from attnscope.faithfulness.passes import position_labels
-
-LEAST = 6  # pairs from which there are intervals
 
 
 @typed

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 SHARP = 0.5  # share of all weight at one offset, from which a head is called sharp here
 _FOUND = 5  # heads named of a search
-_SURE = 0.05  # chance, below which an agreement of orders is told of without a warning
+SURE = 0.05  # chance, below which an agreement of orders is told of without a warning
 
 
 @dataclass(frozen=True)
@@ -287,7 +287,7 @@ def _estimates_said(tree: xr.DataTree) -> list[str]:
         estimates = agreement.sel(estimator=name, ablation=ablation)
         value, chance = float(estimates.rank_correlation), float(estimates.chance)
         if np.isfinite(value):
-            doubt = "" if chance < _SURE else f" (a random order ranks them as well in {chance:.0%} of cases)"
+            doubt = "" if chance < SURE else f" (a random order ranks them as well in {chance:.0%} of cases)"
             parts.append(f"{_NAMES[name]} {value:.2f}{doubt}".replace("-", "−"))
     if not parts:
         return []

@@ -56,7 +56,7 @@ class Picture:
         Variable of the node that a general figure draws, such as ``attnscope.figures.scan:overview``, the grid of all
         heads: an analysis needs no figure of its own.
     same_as
-        Name of another figure, of which this one is a copy under another name.
+        Name of another figure, of which this one is a copy under another name: the page links to it by `title`.
     on_page
         Whether the page shows it; else it is a file only.
     with_tokens

@@ -7,15 +7,13 @@ from typing import TYPE_CHECKING
 from attnscope._arguments import typed
 from attnscope.capture import borrowed
 from attnscope.mechanism._study import study
-from attnscope.mechanism.evidence import Projections, model_inputs, token_ids
+from attnscope.mechanism.evidence import FOR_MATCHING, Projections, model_inputs, token_ids
 from attnscope.mechanism.evidence import projections as projections_of_model
 
 if TYPE_CHECKING:
     from attnscope.capture import Site
     from attnscope.corpus import Sources
     from attnscope.mechanism._study import Model, Tokenizer
-
-_TOKENS = 32  # enough to tell which matrix gave which queries
 
 
 @typed
@@ -39,5 +37,5 @@ def projections(
     given = study(model, texts, tokenizer=tokenizer, limit=2)
     with borrowed(given.model):
         return projections_of_model(
-            given.model, model_inputs(given.model, token_ids(given.windows)[:1].start(_TOKENS))
+            given.model, model_inputs(given.model, token_ids(given.windows)[:1].start(FOR_MATCHING))
         )

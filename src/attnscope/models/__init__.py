@@ -2,12 +2,14 @@
 
 from transformers import AutoConfig, AutoModelForMaskedLM, AutoModelForSeq2SeqLM
 
+from attnscope.models._loss import IGNORED
 from attnscope.models.configs import EncoderConfig, RecurrentConfig, TransformerConfig
 from attnscope.models.encoder import EncoderForMaskedLM
 from attnscope.models.recurrent import RecurrentForConditionalGeneration
 from attnscope.models.transformer import TransformerForConditionalGeneration
 
 __all__ = [
+    "IGNORED",
     "EncoderConfig",
     "EncoderForMaskedLM",
     "RecurrentConfig",

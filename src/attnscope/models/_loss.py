@@ -9,7 +9,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn import functional as F  # noqa: N812
 
-IGNORED = -100  # the label of padding, as PyTorch has it
+IGNORED = -100  # the label of padding and of what is not asked for, as PyTorch has it
 _CELLS = 2**21  # logits at a time: what the processor's cache holds
 
 

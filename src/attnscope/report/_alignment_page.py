@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from attnscope.errors import AttnscopeError
 from attnscope.figures.translation import alignment_map, error_rate_grid
-from attnscope.report._embed import picture, write_page
+from attnscope.report._embed import STYLES, picture, write_page
 from attnscope.report._scan_content import parsed
 
 if TYPE_CHECKING:
@@ -15,7 +15,6 @@ if TYPE_CHECKING:
 
     from attnscope.translation.alignment import Aligned, ShownPair
 
-_STYLES = ("page.css", "explain.css")
 _MOST_PAIRS = 50  # more than a reader looks at; bounds the page
 
 
@@ -65,7 +64,7 @@ def write_alignment_report(aligned: Aligned, path: Path | str) -> Path:
     return write_page(
         Path(path),
         "alignment.html.j2",
-        styles=_STYLES,
+        styles=STYLES,
         signature=parsed(aligned.signature),
         model=aligned.model,
         count=len(aligned.links),

@@ -7,13 +7,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from attnscope.figures.translation import comparison_figures
-from attnscope.report._embed import picture, write_page
+from attnscope.report._embed import STYLES, picture, write_page
 from attnscope.report._scan_content import parsed
 
 if TYPE_CHECKING:
     import xarray as xr
-
-_STYLES = ("page.css", "explain.css")
 
 
 def write_comparison_report(tree: xr.DataTree, path: Path | str) -> Path:
@@ -44,7 +42,7 @@ def write_comparison_report(tree: xr.DataTree, path: Path | str) -> Path:
     return write_page(
         Path(path),
         "comparison.html.j2",
-        styles=_STYLES,
+        styles=STYLES,
         signature=parsed(tree.attrs["signature"]),
         sentences=scores.attrs["sentences"],
         length_in=scores.attrs["length_in"],

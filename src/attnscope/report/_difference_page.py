@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from attnscope.difference import changes_of, headline
 from attnscope.figures.difference import READINGS, difference_figures
-from attnscope.report._embed import pictures, write_page
+from attnscope.report._embed import WITH_EFFECTS, pictures, write_page
 from attnscope.report._scan_content import parsed
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ def write_difference_report(
     return write_page(
         Path(path),
         "difference.html.j2",
-        styles=("page.css", "explain.css", "intervene.css"),
+        styles=WITH_EFFECTS,
         scripts=("sort.js",),
         signature=parsed(str(difference.attrs["signature"])),
         before=str(difference.attrs["before"]),

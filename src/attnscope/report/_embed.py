@@ -23,6 +23,10 @@ _ESCAPES = {ord(mark): f"\\u{ord(mark):04x}" for mark in "<>&\u2028\u2029"}
 _DIGITS = 5
 _FOLDER = Path(__file__).parent
 _PIXELS = 96  # for an inch
+#: Styles of most pages, and of those that tell of changes.
+STYLES = ("page.css", "explain.css")
+WITH_EFFECTS = (*STYLES, "intervene.css")
+MOST_ROWS = 400  # of a table: a page has bounds
 
 
 def script_json(value: Any) -> str:

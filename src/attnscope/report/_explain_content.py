@@ -123,16 +123,12 @@ def text_tables(tree: xr.DataTree, shown: Sequence[PageSection]) -> list[PageTab
     for analysis in analyses_of(tree):
         if analysis.table is None or analysis.section is None:
             continue
-        second = {picture.same_as: picture.name for picture in analysis.pictures if picture.same_as in there}
-        elsewhere = [(f"figure-{name}", _spoken(other)) for name, other in second.items()]
+        second = {picture.same_as: picture.title for picture in analysis.pictures if picture.same_as in there}
+        elsewhere = [(f"figure-{name}", title) for name, title in second.items()]
         lines = analysis.table.lines(tree[analysis.name].to_dataset())
         asked = analysis.table
         made.append(PageTable(analysis.section.name, asked.title, asked.key, asked.columns, lines, elsewhere))
     return made
-
-
-def _spoken(name: str) -> str:
-    return name.removeprefix("paper_").replace("_", " ").capitalize()
 
 
 def table(tree: xr.DataTree) -> tuple[list[tuple[str, str, str]], list[list[tuple[str, str]]]]:

@@ -8,15 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 from attnscope.errors import AttnscopeError
 from attnscope.mechanism import best_heads, layer_numbers
-from attnscope.report._embed import write_page
+from attnscope.report._embed import STYLES, write_page
 from attnscope.report._explain_content import forms, headline, hints, sections, skipped, table, text_tables
 from attnscope.report._scan_content import parsed
 
 if TYPE_CHECKING:
     import xarray as xr
     from matplotlib.figure import Figure
-
-_STYLES = ("page.css", "explain.css")
 
 
 def write_explain_report(
@@ -76,7 +74,7 @@ def write_explain_report(
     return write_page(
         Path(path),
         "explain.html.j2",
-        styles=_STYLES,
+        styles=STYLES,
         scripts=("sort.js",),
         signature=signature,
         model=str(tree.attrs.get("model", "the model")),

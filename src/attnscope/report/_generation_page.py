@@ -10,7 +10,7 @@ import numpy as np
 
 from attnscope._named_spans import SpanUse, span_uses
 from attnscope._turning import CAUTION, Turn, said_of_turns, turns
-from attnscope.report._embed import numbers, script_json, write_page
+from attnscope.report._embed import MOST_ROWS, STYLES, numbers, script_json, write_page
 from attnscope.report._scan_content import parsed
 from attnscope.statistics import notes_of
 
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     import xarray as xr
 
 _MOST = 9_000_000  # bytes of weights on a page
-_ROWS = 400  # heads in the table
 _LEVELS = 250  # a share as a byte; 255 is none
 _NONE = 255
 
@@ -48,7 +47,7 @@ def write_generation_report(results: xr.Dataset, path: Path | str) -> Path:
     return write_page(
         Path(path),
         "generation.html.j2",
-        styles=("page.css", "explain.css", "generation.css"),
+        styles=(*STYLES, "generation.css"),
         scripts=("draw.js", "sort.js", "generation.js"),
         signature=parsed(results.attrs.get("signature", "{}")),
         model=str(results.attrs.get("model", "the model")),
@@ -56,7 +55,7 @@ def write_generation_report(results: xr.Dataset, path: Path | str) -> Path:
         notes=list(notes_of(results).values()),
         full_pass=str(results.attrs.get("full_pass", "")),
         caution=CAUTION,
-        turns=[_turn(row) for row in rows[:_ROWS]],
+        turns=[_turn(row) for row in rows[:MOST_ROWS]],
         turn_count=len(rows),
         spans=[_span(use) for use in span_uses(results)],
         shown=shown,

@@ -12,7 +12,7 @@ import numpy as np
 
 from attnscope.faithfulness import Effect, headline, said_effect, skipped_of, verdicts
 from attnscope.figures.intervene import READINGS, intervention_figures
-from attnscope.report._embed import pictures, write_page
+from attnscope.report._embed import WITH_EFFECTS, pictures, write_page
 from attnscope.report._scan_content import parsed
 
 if TYPE_CHECKING:
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from attnscope.faithfulness import HeadVerdict
 
 
-_STYLES = ("page.css", "explain.css", "intervene.css")
 _ASKED = {
     "masked": "The model is asked for 15% of the words, behind masks.",
     "next": "The model is asked for the token after each.",
@@ -79,7 +78,7 @@ def write_intervention_report(
     return write_page(
         Path(path),
         "intervene.html.j2",
-        styles=_STYLES,
+        styles=WITH_EFFECTS,
         scripts=("sort.js",),
         signature=parsed(tree.attrs.get("signature", "{}")),
         model=str(tree.attrs.get("model", "the model")),

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from attnscope.corpus import with_marked_spaces
 from attnscope.faithfulness import estimator_names, patch_headline, patched_places
 from attnscope.figures.patch import READINGS, patch_figures
-from attnscope.report._embed import pictures, write_page
+from attnscope.report._embed import MOST_ROWS, WITH_EFFECTS, pictures, write_page
 from attnscope.report._scan_content import parsed
 
 if TYPE_CHECKING:
@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
     from attnscope.faithfulness import PatchedPlace
 
-_STYLES = ("page.css", "explain.css", "intervene.css")
-_ROWS = 400  # places in the table: a page has bounds
 _PAIRS = 100
 
 
@@ -78,14 +76,14 @@ def write_patch_report(
     return write_page(
         Path(path),
         "patch.html.j2",
-        styles=_STYLES,
+        styles=WITH_EFFECTS,
         scripts=("sort.js",),
         signature=parsed(tree.attrs.get("signature", "{}")),
         model=str(tree.attrs.get("model", "the model")),
         headline=patch_headline(tree),
         pictures=pictures(drawn, READINGS),
         columns=_columns(rows[0]),
-        rows=[_row(row) for row in rows[:_ROWS]],
+        rows=[_row(row) for row in rows[:MOST_ROWS]],
         count=len(rows),
         pairs=_pairs(pairs),
         pair_count=pairs.sizes["pair"],

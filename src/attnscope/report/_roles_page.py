@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from attnscope.detection import ROLES, counts_of, skipped_of
 from attnscope.figures.roles import READINGS, role_figures
-from attnscope.report._embed import pictures, write_page
+from attnscope.report._embed import WITH_EFFECTS, pictures, write_page
 from attnscope.report._scan_content import parsed
 from attnscope.statistics import notes_of
 
@@ -41,7 +41,7 @@ def write_roles_report(
     return write_page(
         Path(path),
         "roles.html.j2",
-        styles=("page.css", "explain.css", "intervene.css"),
+        styles=WITH_EFFECTS,
         signature=parsed(str(result.attrs["signature"])),
         model=str(result.attrs["model"]),
         pictures=pictures(drawn, READINGS),

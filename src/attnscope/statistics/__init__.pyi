@@ -1,5 +1,6 @@
 from ._catalogue import (
     DEFAULT,
+    EQUAL,
     OF_GROUPS,
     PATCH_STATISTICS,
     STATISTICS,
@@ -34,7 +35,8 @@ from ._over_documents import heads_of_run, over_documents
 from ._pass import StatisticsObserver
 from ._places import NEEDED
 from ._pools import VARIANCE, in_pools, pooled
-from ._ranking import heads_apart, majority_names, peaks, rank_heads
+from ._questions import majority_names
+from ._ranking import heads_apart, peaks, rank_heads
 from ._raw import weights
 from ._reading import Reading
 from ._received_text import received
@@ -62,6 +64,7 @@ from ._watched import Seen, watch
 
 __all__ = [
     "DEFAULT",
+    "EQUAL",
     "HEADS",
     "LEAST_SHARE",
     "LOCAL",

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 import torch
 
 from attnscope.attention import BLOCK, Need, block_weights, measure
-from attnscope.statistics._equal import bias_forbids, equal_rows
+from attnscope.statistics._equal import equal_rows
+from attnscope.statistics._visible import bias_forbids
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from attnscope.attention import Need, RowMeasures, segments
+from attnscope.statistics._visible import allowed_by_rows, keys_at, without_gaps
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -32,39 +33,19 @@ def equal_rows(call: AttentionCall, need: Need) -> RowMeasures:
     >>> rows.band[0, 0, :, 1].tolist()
     [1.0, 0.5, 0.3333333432674408, 0.25]
     """
-    if call.is_contiguous and not bias_forbids(call):
+    if without_gaps(call):
         return _of_extents(call, need)
-    queries = call.query.shape[2]
-    texts: list[RowMeasures] = []
-    for text in range(call.query.shape[0]):
-        blocks = [
-            _of_allowed(call, need, text, range(first, min(first + _ROWS, queries)))
-            for first in range(0, queries, _ROWS)
-        ]
-        texts.append(_joined(blocks, dim=2))
-    return _joined(texts, dim=0)
-
-
-def bias_forbids(call: AttentionCall) -> bool:
-    """Whether a bias is so low somewhere that it is a mask.
-
-    Examples
-    --------
-    >>> from attnscope.attention import AttentionCall
-    >>> x = torch.zeros(1, 1, 2, 4)
-    >>> bias_forbids(AttentionCall(x, x, x, scale=1.0, bias=torch.tensor([[[[0.0, -torch.inf], [0.0, 0.0]]]])))
-    True
-    """
-    return call.bias is not None and float(call.bias.amin()) <= torch.finfo(call.bias.dtype).min / 2
+    texts: list[list[RowMeasures]] = [[] for _ in call.query]
+    for text, own, allowed in allowed_by_rows(call, _ROWS):
+        texts[text].append(_of_allowed(need, text, own, allowed))
+    return _joined([_joined(blocks, dim=2) for blocks in texts], dim=0)
 
 
 def _of_extents(call: AttentionCall, need: Need) -> RowMeasures:
     """Arithmetic on the first and last key that each query may see."""
-    batch, _, queries, _ = call.query.shape
-    start, stop = (bound.expand(batch, -1) for bound in call.extent)
+    start, stop = (bound.expand(len(call.query), -1) for bound in call.extent)
     count = stop - start
     share = torch.where(count > 0, 1.0 / count.clamp_min(1), 0.0)
-    own = torch.arange(queries, device=start.device)
     columns = None
     if need.columns is not None:
         before = torch.nn.functional.pad(need.columns.double().cumsum(1), (0, 0, 1, 0))
@@ -73,19 +54,17 @@ def _of_extents(call: AttentionCall, need: Need) -> RowMeasures:
 
     def within(edges: Tensor) -> Tensor:
         """Share of a row between each edge, an offset, and the next."""
-        at = torch.maximum(torch.minimum(own[:, None] + edges, stop[..., None]), start[..., None])
-        return at.diff(dim=-1) * share[..., None]
+        return keys_at(edges, start, stop).diff(dim=-1) * share[..., None]
 
     return _rows(need, count, share, within, columns)
 
 
-def _of_allowed(call: AttentionCall, need: Need, text: int, block: range) -> RowMeasures:
-    """The same from the allowed keys themselves, where a mask has gaps."""
-    allowed = call.allowed(text, 0, slice(block.start, block.stop))[None].double()
+def _of_allowed(need: Need, text: int, own: Tensor, seen: Tensor) -> RowMeasures:
+    """The same of some queries from the keys that they may see, where a mask has gaps."""
+    allowed = seen[None].double()
     count = allowed.sum(-1)
     share = torch.where(count > 0, 1.0 / count.clamp_min(1), 0.0)
     before = torch.nn.functional.pad(allowed.cumsum(-1), (1, 0))
-    own = torch.arange(block.start, block.stop, device=allowed.device)
     columns = None
     if need.columns is not None:
         columns = allowed @ need.columns[text : text + 1].double() * share[..., None]

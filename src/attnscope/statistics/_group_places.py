@@ -1,8 +1,7 @@
-r"""What a head's places alone give a group: the weight at each offset and on the first token, whatever stands there.
+"""What a head's places alone give a group: the weight at each offset and on the first token, whatever stands there.
 
-Of all tables of weights :math:`A_{ij} = r_i u_{p(i, j)}` the one that has the head's row sums and, at each place
-:math:`p` (an offset, a far bin of offsets, the first token), its sum of the weights: a head whose scores know nothing
-but the place. Found by iterative proportional fitting (Deming and Stephan 1940).
+Of all tables of weights the one of `attnscope.statistics._fitted_places`, whose places are offsets, far bins of offsets
+and the first token: a head whose scores know nothing but the place.
 """
 
 from __future__ import annotations
@@ -14,16 +13,14 @@ import torch
 from torch.nn.functional import pad
 
 from attnscope.attention import segments
-from attnscope.statistics._equal import bias_forbids
+from attnscope.statistics._fitted_places import fitted_places
+from attnscope.statistics._visible import allowed_by_rows, keys_at, without_gaps
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from attnscope.attention import AttentionCall, Need, RowMeasures
 
-_ROUNDS = 50
-_NEAR = 1e-6  # of all weight, to which each place must be met
-_NONE = 1e-300  # instead of 0 below a fraction
 _AT_ONCE = 1 << 22  # numbers, where a mask has gaps
 
 
@@ -66,8 +63,7 @@ class Places:
         edges = torch.cat([left, near, right])
         others = groups * ~first[..., None]
         of_first = (groups * first[..., None]).sum(1)
-        contiguous = call.is_contiguous and not bias_forbids(call)
-        count = _of_extents if contiguous else _of_allowed
+        count = _of_extents if without_gaps(call) else _of_allowed
         offsets, first_seen = count(call, edges, others, first.to(torch.uint8).argmax(1))
         at_first = (first_seen[..., None] * of_first[:, None])[:, :, None]
         return cls(edges, first, torch.cat([offsets, at_first], dim=2))
@@ -108,32 +104,19 @@ class Places:
             ``(batch, head, query group, key group)``.
         """
         seen = self.seen.double()
-        counts = seen.sum(-1)  # (batch, query, place)
-        share = torch.ones_like(sums)
-        row = mass
-        near = _NEAR * float(mass.sum(-1).amax())
-        for _ in range(_ROUNDS):
-            row = mass / (share @ counts.mT).clamp_min(_NONE)
-            reached = row @ counts
-            if float((share * reached - sums).abs().amax()) <= near:
-                break
-            share = sums / reached.clamp_min(_NONE)
+        share, row = fitted_places(sums, mass, seen.sum(-1))
         on_keys = torch.einsum("bhp,bqpk->bhqk", share, seen) * row[..., None]
-        whole = on_keys.sum(-1, keepdim=True)
-        on_keys = on_keys * (mass[..., None] / whole.clamp_min(_NONE))  # rows sum up as the head's own do
         return members.mT @ on_keys
 
 
 def _of_extents(call: AttentionCall, edges: Tensor, others: Tensor, first: Tensor) -> tuple[Tensor, Tensor]:
     """Arithmetic on the first and last key that each query may see."""
-    batch, _, queries, _ = call.query.shape
-    start, stop = (bound.expand(batch, -1)[..., None] for bound in call.extent)
-    own = torch.arange(queries, device=edges.device)
-    at = torch.maximum(torch.minimum(own[:, None] + edges, stop), start)
+    start, stop = (bound.expand(len(call.query), -1) for bound in call.extent)
+    at = keys_at(edges, start, stop)
     before = pad(others.cumsum(1), (0, 0, 1, 0))
     flat = at.flatten(1)[..., None].expand(-1, -1, before.shape[-1])
     offsets = before.gather(1, flat).unflatten(1, at.shape[1:]).diff(dim=2)
-    seen = (start[..., 0] <= first[:, None]) & (first[:, None] < stop[..., 0])
+    seen = (start <= first[:, None]) & (first[:, None] < stop)
     return offsets, seen
 
 
@@ -143,15 +126,10 @@ def _of_allowed(call: AttentionCall, edges: Tensor, others: Tensor, first: Tenso
     keys, groups = others.shape[1:]
     offsets: list[Tensor] = []
     seen: list[Tensor] = []
-    rows = max(1, _AT_ONCE // (keys * groups))
-    for text in range(batch):
-        for begin in range(0, queries, rows):
-            block = slice(begin, min(begin + rows, queries))
-            allowed = call.allowed(text, 0, block)
-            before = pad((allowed[..., None] * others[text]).cumsum(1), (0, 0, 1, 0))
-            own = torch.arange(block.start, block.stop, device=edges.device)
-            at = (own[:, None] + edges).clamp(0, keys)
-            offsets.append(before.gather(1, at[..., None].expand(-1, -1, groups)).diff(dim=1))
-            seen.append(allowed[:, first[text]])
+    for text, own, allowed in allowed_by_rows(call, max(1, _AT_ONCE // (keys * groups))):
+        before = pad((allowed[..., None] * others[text]).cumsum(1), (0, 0, 1, 0))
+        at = (own[:, None] + edges).clamp(0, keys)
+        offsets.append(before.gather(1, at[..., None].expand(-1, -1, groups)).diff(dim=1))
+        seen.append(allowed[:, first[text]])
     shape = (batch, queries)
     return torch.cat(offsets).unflatten(0, shape), torch.cat(seen).unflatten(0, shape)

@@ -62,12 +62,6 @@ class _Candidates:
         equal[:, -1] = np.maximum(equal[:, -1], 1.0 - columns)
         return cls(_columns(measured), equal, told * places.rows[:, None])
 
-    def beyond_chance(self) -> Bool[np.ndarray, "head candidate"]:
-        """Whether more lies there than rows that know nothing of places would put there by chance."""
-        p, q = (np.clip(share, 1e-12, 1 - 1e-12) for share in (self.measured, self.equal))
-        divergence = p * np.log(p / q) + (1 - p) * np.log((1 - p) / (1 - q))
-        return (p > q) & (self.rows * divergence >= np.log(self.measured.size / CHANCE))
-
     def lean(self, side: int) -> Bool[np.ndarray, " head"]:
         """Whether a fraction's odds are `MORE` times those of equal weights; never where only one side is seen."""
         measured, equal = self.measured[:, side], self.equal[:, side]
@@ -88,9 +82,28 @@ def _fraction(side: np.ndarray, other: np.ndarray) -> np.ndarray:
     return np.where(both > 0, side / np.where(both > 0, both, 1.0), 0.0)
 
 
+def beyond_chance(
+    measured: Float[np.ndarray, "head candidate"],
+    equal: Float[np.ndarray, "head candidate"],
+    rows: Float[np.ndarray, "head candidate"] | float,
+) -> Bool[np.ndarray, "head candidate"]:
+    """Whether more lies in a place than so many rows that know nothing of places would put there by chance.
+
+    Examples
+    --------
+    >>> share, equal = np.array([[0.3, 0.3, 0.1]]), np.array([[0.1, 0.29, 0.2]])
+    >>> beyond_chance(share, equal, 100.0).tolist(), beyond_chance(share, equal, 10.0).tolist()
+    ([[True, False, False]], [[False, False, False]])
+    """
+    p, q = (np.clip(share, 1e-12, 1 - 1e-12) for share in (measured, equal))
+    divergence = p * np.log(p / q) + (1 - p) * np.log((1 - p) / (1 - q))
+    return (p > q) & (rows * divergence >= np.log(measured.size / CHANCE))
+
+
 def admissible(places: Places) -> Bool[np.ndarray, "head candidate"]:
     """What each head may be named by: where there is more than by chance."""
-    return _Candidates.of(places).beyond_chance()
+    candidates = _Candidates.of(places)
+    return beyond_chance(candidates.measured, candidates.equal, candidates.rows)
 
 
 def kind_list(places: Places) -> list[str]:

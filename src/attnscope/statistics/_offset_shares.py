@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from attnscope.statistics._catalogue import EQUAL
+from attnscope.statistics._means import text_mean
 from attnscope.statistics._ranking import queries
 
 if TYPE_CHECKING:
@@ -112,6 +113,4 @@ def shares_by_offset(results: xr.Dataset, of: str = "bins") -> OffsetShares | No
 
 def _mean(results: xr.Dataset, sums: xr.DataArray, dims: tuple[str, ...]) -> np.ndarray:
     """Of each query, and then of each text that has the head."""
-    shares = sums / queries(results)
-    mean = shares.mean("text", skipna=True) if "text" in shares.dims else shares
-    return mean.transpose(*dims).values.astype(float)
+    return text_mean(sums / queries(results)).transpose(*dims).values.astype(float)

@@ -8,7 +8,9 @@ import numpy as np
 import xarray as xr
 
 from attnscope.statistics._catalogue import EQUAL, without_end
-from attnscope.statistics._kinds import LEAST_SHARE, LOCAL, MORE
+from attnscope.statistics._kinds import LEAST_SHARE, LOCAL
+from attnscope.statistics._means import text_mean
+from attnscope.statistics._questions import Question, answered, beyond, sink_like
 from attnscope.statistics.images import rank_patch_heads
 
 _SAME = 1e-6  # relative: what differs less between heads does not tell them apart
@@ -79,7 +81,7 @@ def _shares(results: xr.Dataset, name: str = "band_sum") -> xr.DataArray | None:
     if name not in results or "length" not in results:
         return None
     shares = results[name] / queries(results)
-    return shares.mean("text", skipna=True) if "text" in shares.dims else shares
+    return text_mean(shares)
 
 
 def rank_heads(results: xr.Dataset, top: int = 5) -> dict[str, list[dict[str, Any]]]:
@@ -99,47 +101,21 @@ def rank_heads(results: xr.Dataset, top: int = 5) -> dict[str, list[dict[str, An
     """
     if "row_offset" in results.dims:
         return rank_patch_heads(results, top)
-    mean = results.mean("text", skipna=True) if "text" in results.dims else results
-    scores: dict[str, xr.DataArray] = {}
+    questions: list[Question] = []
     shares = _shares(results)
-    away = None if shares is None else shares.where(results.offset != 0)
-    if away is not None:
-        away = _beyond(away, _shares(results, "equal_band_sum"), LEAST_SHARE)
-        scores["positional"] = away.max("offset")
-    if "outside" in mean:
-        equal = 1 - mean.equal_outside if "equal_outside" in mean else None
-        scores["local"] = _beyond(1 - mean.outside, equal, LOCAL)
-    sinks = [
-        _beyond(mean[name], mean.get(f"equal_{name}"), LEAST_SHARE)
-        for name in ("first_token", "special_tokens", "learned_sink")
-        if name in mean
-    ]
-    if sinks:
-        scores["sink-like"] = xr.concat(sinks, "kind", coords="minimal", compat="override").max("kind")
-    names = majority_names(results)
-    attention = results.layer_kind.values if "layer_kind" in results.coords else []
-    ranking: dict[str, list[dict[str, Any]]] = {}
-    for kind, score in scores.items():
-        values = score.transpose("layer", "head").values
-        order = np.argsort(-np.nan_to_num(values, nan=-np.inf), axis=None, kind="stable")[:top]
-        ranking[kind] = []
-        for place in order:
-            layer, head = (int(i) for i in np.unravel_index(place, values.shape))
-            if not np.isfinite(values[layer, head]):
-                continue
-            row: dict[str, Any] = {
-                "layer": layer,
-                "head": head,
-                "value": round(float(values[layer, head]), 6),
-                "label": "" if names is None else names[layer][head],
-            }
-            if len(set(attention)) > 1:
-                row["attention"] = str(attention[layer])
-            if away is not None and kind == "positional":
-                at = away.transpose("layer", "head", "offset").values[layer, head]
-                row["offset"] = int(mean.offset[int(np.nanargmax(at))])
-            ranking[kind].append(row)
-    return ranking
+    if shares is not None:
+        away = beyond(shares.where(results.offset != 0), _shares(results, "equal_band_sum"), LEAST_SHARE)
+
+        def offset(layer: int, head: int) -> int:
+            at = away.transpose("layer", "head", "offset").values[layer, head]
+            return int(results.offset[int(np.nanargmax(at))])
+
+        questions.append(Question("positional", away.max("offset"), offset))
+    if "outside" in results:
+        equal = 1 - text_mean(results.equal_outside) if "equal_outside" in results else None
+        questions.append(Question("local", beyond(1 - text_mean(results.outside), equal, LOCAL)))
+    questions += sink_like(results, ("first_token", "special_tokens", "learned_sink"))
+    return answered(questions, results, top)
 
 
 def heads_apart(results: xr.Dataset, top: int = 5) -> tuple[str, list[tuple[int, int]]] | None:
@@ -183,19 +159,4 @@ def heads_apart(results: xr.Dataset, top: int = 5) -> tuple[str, list[tuple[int,
 def _one_each(variable: xr.DataArray, dims: tuple[str, ...]) -> np.ndarray:
     """Means over texts; of shares of blocks that are kept, of the smallest."""
     one = variable.isel(kept=0) if "kept" in variable.dims else variable
-    mean = one.mean("text", skipna=True) if "text" in one.dims else one
-    return mean.transpose(*dims).values.astype(float)
-
-
-def _beyond(shares: xr.DataArray, equal: xr.DataArray | None, least: float) -> xr.DataArray:
-    """Shares that are large, and larger than of equal weights; NaN for others."""
-    enough = shares >= least
-    return shares.where(enough if equal is None else enough & (shares >= MORE * equal))
-
-
-def majority_names(results: xr.Dataset) -> list[list[str]] | None:
-    if "label_share" not in results:
-        return None
-    best = results.label_share.fillna(-1).argmax("cluster").values
-    names = results.cluster.values
-    return [[str(names[cluster]) for cluster in row] for row in best]
+    return text_mean(one).transpose(*dims).values.astype(float)

@@ -50,8 +50,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
     from attnscope.capture import Bridge, Envoy
-    from attnscope.corpus._groups import Grouping
-    from attnscope.corpus._words import WordRule
+    from attnscope.corpus import Grouping, WordRule
 
 LONGEST_DEFAULT = 2048  # tokens: a longer window must be asked for
 

@@ -3,7 +3,7 @@ from ._files import explained, file_state, json_bytes, sync, write_output
 from ._folder import OwnedFolder, damage
 from ._labelled import padded_heads, stacked
 from ._lock import InUseError
-from ._manifest import MANIFEST, manifest_of
+from ._manifest import manifest_of
 from ._mirror import (
     folders_beside,
     has_folder,
@@ -15,7 +15,7 @@ from ._mirror import (
     staged,
     written_at,
 )
-from ._names import PIECES, RUN, SUFFIX, TASKS, VIEWS, texts_of
+from ._names import MANIFEST, PIECES, RUN, SUFFIX, TASKS, VIEWS, texts_of
 from ._run import RunFolder, is_finished
 from ._signature import Signature, package_versions, short_hash, tokenizer_sha256
 

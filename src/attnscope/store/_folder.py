@@ -15,14 +15,14 @@ from attnscope.errors import AttnscopeError
 from attnscope.remote import HeldError
 from attnscope.store._files import explained, json_bytes, new_file, sync
 from attnscope.store._lock import InUseError, locked
-from attnscope.store._manifest import MANIFEST, Checksum, digest_of, read_manifest
+from attnscope.store._manifest import Checksum, digest_of, read_manifest
 from attnscope.store._mirror import mirror_of
+from attnscope.store._names import MANIFEST, WORKPLACE
 
 if TYPE_CHECKING:
     from collections.abc import Generator
     from types import TracebackType
 
-WORKPLACE = ".attnscope"  # lock and unfinished files
 _ANEW = "Give the command that wrote it again, with --repair if it has that option, to make it anew"
 
 #: What a file gets: its content, or a function that writes it to the path that it is given.

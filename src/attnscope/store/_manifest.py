@@ -10,8 +10,7 @@ from typing import Any, NamedTuple
 from attnscope.errors import AttnscopeError
 from attnscope.store._files import json_bytes
 from attnscope.store._mirror import mirror_of
-
-MANIFEST = "manifest.json"
+from attnscope.store._names import MANIFEST
 
 
 class Checksum(NamedTuple):

@@ -14,11 +14,10 @@ from typing import Any, ParamSpec, TypeVar
 
 from attnscope.errors import AttnscopeError
 from attnscope.remote import Lease, Objects, Url, is_url, refuse_path_of_url
+from attnscope.store._names import MANIFEST, WORKPLACE
 
 P = ParamSpec("P")
 R = TypeVar("R")
-_WORKPLACE = ".attnscope/"
-_MANIFEST = "manifest.json"
 _stages: dict[Path, Objects] = {}  # folders here, and what they stand for
 
 
@@ -62,10 +61,10 @@ class Mirror:
         AttnscopeError
             It names files outside the folder.
         """
-        content = self.objects.read(_MANIFEST)
+        content = self.objects.read(MANIFEST)
         self.path.mkdir(parents=True, exist_ok=True)
         if content is None:
-            (self.path / _MANIFEST).unlink(missing_ok=True)
+            (self.path / MANIFEST).unlink(missing_ok=True)
             self._there = {}
             return
         with suppress(ValueError, AttributeError, TypeError):  # another program's: whoever reads it says so
@@ -73,7 +72,7 @@ class Mirror:
             names = [*said.get("files", {}), *said.get("undefined", [])]
             _refuse_outside(names, self.objects.url)
             self._there = dict.fromkeys(said.get("undefined", [])) | said.get("files", {})
-        (self.path / _MANIFEST).write_bytes(content)
+        (self.path / MANIFEST).write_bytes(content)
 
     def bring(self, name: str) -> bool:
         """Fetch a file; False where there is none."""
@@ -88,7 +87,11 @@ class Mirror:
     def names(self) -> list[str]:
         """What lies at the top of the folder there, but for what is only at work."""
         return sorted(
-            {PurePosixPath(name).parts[0] for name in self.objects.names() if not name.startswith(_WORKPLACE)}
+            {
+                PurePosixPath(name).parts[0]
+                for name in self.objects.names()
+                if not name.startswith(f"{WORKPLACE}/")
+            }
         )
 
     def has(self, name: str) -> bool:
@@ -103,7 +106,7 @@ class Mirror:
                 self._there[name] = None  # it is neither the old nor the new while it is sent
                 self.objects.send(self.path / name, name)
                 self._there[name] = known
-        self.objects.write(_MANIFEST, manifest)
+        self.objects.write(MANIFEST, manifest)
         for name in self._there.keys() - files.keys():
             self.objects.remove(name)
             del self._there[name]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 SUFFIX = ".zarr.zip"
 RUN = "run.json"
+MANIFEST = "manifest.json"
+WORKPLACE = ".attnscope"  # lock and unfinished files
 VIEWS = ("report.html", "figures/")
 PIECES = "pieces/"
 TASKS = ".tasks"  # end of the name of the folder in which tasks keep their parts, beside the run

@@ -13,9 +13,9 @@ from jaxtyping import Int
 from torch import Tensor
 
 from attnscope.errors import AttnscopeError
+from attnscope.models import IGNORED
 from attnscope.translation import ParallelText, encode_lines
 
-IGNORED = -100  # label of padding, which losses in PyTorch leave out
 FILL = 0.98  # share of the budget aimed at, as parts do not divide evenly
 FEW = 64  # batches, up to which halving leaves too much padding and every cut is tried
 SLACK = 1.25  # cells of a side, in budgets, beyond which a batch is split for its padding

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch.optim import AdamW, Muon, Optimizer
 
-from attnscope.training._batches import IGNORED
+from attnscope.models import IGNORED
 from attnscope.training._data import Batch
 from attnscope.training._schedules import learning_rate
 from attnscope.training.config import TrainConfig

@@ -15,7 +15,7 @@ from tokenizers.pre_tokenizers import WhitespaceSplit
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from attnscope.zoo._task import IGNORED
+from attnscope.models import IGNORED
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerFast

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
+from attnscope.models import IGNORED
 from attnscope.zoo._draft import Draft
 from attnscope.zoo._heads import matching
 from attnscope.zoo._plan import Setting
-from attnscope.zoo._task import ASK, GAIN, IGNORED, START, TEXTS, ZooTask, marked
+from attnscope.zoo._task import ASK, GAIN, START, TEXTS, ZooTask, marked
 
 _MATCH = 18.0  # nats where query and key agree
 _REST = 9.0  # nats of the place to rest at

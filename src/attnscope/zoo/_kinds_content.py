@@ -7,9 +7,10 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Bool, Int
 
+from attnscope.models import IGNORED
 from attnscope.zoo._draft import Draft, Ids
 from attnscope.zoo._plan import Setting
-from attnscope.zoo._task import ASK, GAIN, IGNORED, START, TEXTS, ZooTask, asking, at_key
+from attnscope.zoo._task import ASK, GAIN, START, TEXTS, ZooTask, asking, at_key
 
 _CLASSES, _EACH = 4, 4
 _ROWS = np.arange(TEXTS)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 
+from attnscope.models import IGNORED
 from attnscope.zoo._distractors import sink
 from attnscope.zoo._draft import Draft
 from attnscope.zoo._kinds_content import named
 from attnscope.zoo._kinds_places import plant_reader, read_at, sheet, some_offset, within
 from attnscope.zoo._plan import Setting
-from attnscope.zoo._task import GAIN, IGNORED, START, TEXTS, ZooTask, at_key, at_offset
+from attnscope.zoo._task import GAIN, START, TEXTS, ZooTask, at_key, at_offset
 
 _LOUD = 12.0  # logits of what cancels
 

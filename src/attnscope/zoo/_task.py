@@ -7,8 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Bool, Int
 
+from attnscope.models import IGNORED
+
 PAD, START, ASK = 0, 1, 2  # ids of every vocabulary
-IGNORED = -100
 TEXTS = 32
 GAIN = 6.5  # logits that a circuit adds to its answer
 

@@ -87,7 +87,7 @@ def test_many_variants_go_through_in_pieces(monkeypatch):
     text = read(tiny("bert"))
     outputs = torch.randn(5, *text.output(0, 0).shape, generator=torch.Generator().manual_seed(1))
     whole = text.effects(0, 0, outputs)
-    monkeypatch.setattr(_read_text, "_NUMBERS_AT_ONCE", 2 * 60 * len(TEXT))
+    monkeypatch.setattr(_read_text, "NUMBERS_AT_ONCE", 2 * 60 * len(TEXT))
     for name, values in text.effects(0, 0, outputs).items():
         np.testing.assert_allclose(values, whole[name], atol=1e-6)
 

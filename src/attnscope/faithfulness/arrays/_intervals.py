@@ -9,11 +9,10 @@ import numpy as np
 from jaxtyping import Bool, Float
 from scipy.special import ndtr, stdtrit
 
-from attnscope._documents import LEAST
+from attnscope._documents import LEAST, LEVEL
+from attnscope.faithfulness.arrays._sign_flips import apart_from_zero
 
 DRAWS = 1000
-LEVEL = 0.95
-_ALL_SIGNS = 12  # units up to which every choice of signs is tried
 
 
 class Interval(NamedTuple):
@@ -80,7 +79,7 @@ def by_document(
         return Interval(mean.reshape(shape), unknown, unknown, np.zeros(shape, dtype=bool))
     generator = np.random.default_rng(seed)
     drawn = generator.multinomial(count, np.full(count, 1 / count), size=draws).astype(float)
-    shown = _told_from_zero(sums / abs(sizes.mean()), generator)
+    shown = apart_from_zero(sums / abs(sizes.mean()), generator)
     drawn_sizes = drawn @ sizes
     if (drawn_sizes * sizes.sum() <= 0).any():
         unknown = np.full(shape, np.nan)
@@ -89,27 +88,3 @@ def by_document(
     tail = ndtr(np.sqrt(count / (count - 1)) * stdtrit(count - 1, (1 - LEVEL) / 2))
     low, high = np.quantile(means, [tail, 1 - tail], axis=0)
     return Interval(mean.reshape(shape), low.reshape(shape), high.reshape(shape), shown.reshape(shape))
-
-
-def _told_from_zero(
-    parts: Float[np.ndarray, "document mean"], generator: np.random.Generator
-) -> Bool[np.ndarray, " mean"]:
-    """Which means over documents are told from 0, all of them together, by flipping the signs of documents."""
-    there = ~np.isnan(parts).any(0) & (parts != 0).any(0)
-    told = np.zeros(parts.shape[1], dtype=bool)
-    if not there.any():
-        return told
-    count = len(parts)
-    if count <= _ALL_SIGNS:
-        signs = 1.0 - 2.0 * ((np.arange(2**count)[:, None] >> np.arange(count)) & 1)
-    else:
-        signs = generator.choice([-1.0, 1.0], (2**_ALL_SIGNS, count))
-        signs[0] = 1  # what was found is one of the choices
-    own = parts[:, there]
-    flipped = np.abs(signs @ own) / np.sqrt(
-        (own**2).sum(0)
-    )  # rises with |t|, as the sum of squares has no sign
-    largest = flipped.max(1)
-    chance = (largest[:, None] >= flipped[0] * (1 - 1e-9)).mean(0)
-    told[there] = chance <= 1 - LEVEL
-    return told

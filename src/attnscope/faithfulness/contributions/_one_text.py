@@ -19,11 +19,10 @@ from attnscope.faithfulness._sides import sides_of
 from attnscope.faithfulness.contributions._blocks import find_blocks
 from attnscope.faithfulness.contributions._record import record
 from attnscope.faithfulness.contributions._through import cannot_follow
+from attnscope.mechanism.evidence import FOR_MATCHING
 
 if TYPE_CHECKING:
     from attnscope.faithfulness._given import Given
-
-FOR_MATCHING = 32  # tokens are enough to find what stands around a layer
 
 
 class OneText:

@@ -17,13 +17,12 @@ from attnscope.faithfulness._predictions import lacks_predictions
 from attnscope.faithfulness.contributions._blocks import find_blocks
 from attnscope.faithfulness.contributions._kinds import Kind, chosen_kinds
 from attnscope.faithfulness.contributions._run import ModelRun
+from attnscope.mechanism.evidence import FOR_MATCHING
 from attnscope.progress import Progress, Tell, tell_nobody
 
 if TYPE_CHECKING:
     from attnscope.corpus import Sources
     from attnscope.mechanism import Model, Tokenizer
-
-_FOR_MATCHING = 32  # tokens are enough to find what stands around a layer
 
 
 @typed
@@ -118,7 +117,7 @@ def contribution_profiles(
     tell = progress or tell_nobody
     with borrowed(given.model):
         first = inputs_of(given.model, given.windows[0])
-        blocks = find_blocks(given.model, {name: ids[:, :_FOR_MATCHING] for name, ids in first.items()})
+        blocks = find_blocks(given.model, {name: ids[:, :FOR_MATCHING] for name, ids in first.items()})
         run = ModelRun(given.model, blocks, chosen, band, asked=asked)
         run.refuse(lacks_predictions(given.model, first) if "gradient" in chosen else "", "gradient")
         profiles: list[xr.Dataset] = []

@@ -2,7 +2,7 @@ from ._attend import output_with_gradient
 from ._encoded_pairs import EncodedPairs, one_token, position_labels, token_count
 from ._gradients import HeadGradients, answers_difference, attribution, gates_towards, importance
 from ._pairs import Pair, PairTexts, given_pairs, read_pairs
-from ._questions import IGNORED, Kind, Questions, kind_of_question, questions
+from ._questions import MASKED, Kind, Questions, kind_of_question, questions
 from ._reads import unread_sites
 from ._replacements import (
     ABLATIONS,
@@ -20,7 +20,7 @@ from ._stack import StackedPasses, blocks_of, stacked_passes
 
 __all__ = [
     "ABLATIONS",
-    "IGNORED",
+    "MASKED",
     "Ablation",
     "EncodedPairs",
     "HeadGradients",

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from attnscope.capture import should_look_back
 from attnscope.errors import AttnscopeError
+from attnscope.models import IGNORED
 from attnscope.statistics import Reading
 
 if TYPE_CHECKING:
@@ -23,8 +24,7 @@ if TYPE_CHECKING:
 
     from attnscope.corpus import Window
 
-IGNORED = -100  # the label of a place that is not asked for, as PyTorch has it
-MASKED = 0.15  # share of the words that is hidden from a masked language model (Devlin et al. 2019)
+MASKED = 0.15  # share of words or tokens that is hidden from a masked language model (Devlin et al. 2019)
 
 Kind = Literal["masked", "next", "translation"]
 

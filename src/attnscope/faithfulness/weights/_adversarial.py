@@ -16,8 +16,9 @@ from attnscope.checks import DRAWS, check_real, check_whole
 from attnscope.faithfulness._given import Given, given_texts
 from attnscope.faithfulness.arrays import jensen_shannon, permuted_weights
 from attnscope.faithfulness.arrays import total_variation as distance
+from attnscope.faithfulness.passes import MASKED
 from attnscope.faithfulness.weights._over_heads import Head, TestPlan, over_heads
-from attnscope.faithfulness.weights._read_text import MASKED, ReadText, total_variation
+from attnscope.faithfulness.weights._read_text import ReadText, total_variation
 from attnscope.faithfulness.weights._read_text import jensen_shannon as divergence
 
 if TYPE_CHECKING:
@@ -132,7 +133,7 @@ class WeightSearch:
     Examples
     --------
     >>> text = ReadText((given := given_texts(texts="The tide is out.")).model, given.windows[0], 0, given.mask_id)
-    >>> search = WeightSearch(text, 0, 1, bound=0.05)
+    >>> search = Search(text, 0, 1, bound=0.05)
     >>> weights, reached = search.furthest(np.full((1, *search.weights.shape), 1 / len(search.weights)))
     >>> bool(reached <= 0.05), weights.shape == search.weights.shape
     (True, True)

@@ -14,8 +14,9 @@ from attnscope.checks import DRAWS, check_real, check_whole
 from attnscope.errors import AttnscopeError
 from attnscope.faithfulness._given import Given, given_texts
 from attnscope.faithfulness.arrays import erased_weights
+from attnscope.faithfulness.passes import MASKED
 from attnscope.faithfulness.weights._over_heads import Head, TestPlan, over_heads
-from attnscope.faithfulness.weights._read_text import MASKED, ReadText
+from attnscope.faithfulness.weights._read_text import ReadText
 
 if TYPE_CHECKING:
     from attnscope.corpus import Sources

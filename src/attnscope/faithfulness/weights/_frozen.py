@@ -13,8 +13,9 @@ from attnscope._arguments import typed
 from attnscope.checks import DRAWS, check_whole
 from attnscope.faithfulness._given import Given, given_texts
 from attnscope.faithfulness.arrays import uniform_weights
+from attnscope.faithfulness.passes import MASKED
 from attnscope.faithfulness.weights._over_heads import Head, TestPlan, over_heads
-from attnscope.faithfulness.weights._read_text import MASKED, ReadText
+from attnscope.faithfulness.weights._read_text import ReadText
 from attnscope.faithfulness.weights._replaced import EFFECTS, replaced
 
 if TYPE_CHECKING:

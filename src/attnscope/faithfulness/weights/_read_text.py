@@ -15,17 +15,15 @@ from attnscope.corpus import window_name
 from attnscope.errors import AttnscopeError
 from attnscope.faithfulness._calls import attended, values_of, visible_keys, weights_of
 from attnscope.faithfulness._given import inputs_of
-from attnscope.faithfulness._limits import check_matrices
+from attnscope.faithfulness._limits import NUMBERS_AT_ONCE, check_matrices
 from attnscope.faithfulness._predictions import log_probabilities
 from attnscope.faithfulness._sides import sides_of
+from attnscope.faithfulness.passes import MASKED
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
     from attnscope.faithfulness._given import AnyWindow
-
-_NUMBERS_AT_ONCE = 1 << 25  # 128 MiB of weights, or of probabilities
-MASKED = 0.15  # of the tokens of a text, as masked language models are trained
 
 
 class ReadText:
@@ -136,7 +134,7 @@ class ReadText:
         if outputs.requires_grad:
             check_matrices(self.calls, self.name, in_a_graph=True)
         sizes = [call.query.shape[1] * call.query.shape[2] * call.key.shape[2] for call in self.calls]
-        size = max(1, _NUMBERS_AT_ONCE // max(*sizes, self.log_probabilities.numel()))
+        size = max(1, NUMBERS_AT_ONCE // max(*sizes, self.log_probabilities.numel()))
         return torch.cat([self._changed(layer, head, part) for part in outputs.split(size)])
 
     def effects(
@@ -145,7 +143,7 @@ class ReadText:
         """Distances of predictions from the plain ones: ``tvd`` (share), ``jsd`` (nats), ``flipped`` (0 or 1)."""
         parts: list[list[Tensor]] = [[], [], []]
         before = self.log_probabilities
-        for part in outputs.detach().split(max(1, _NUMBERS_AT_ONCE // max(1, before.numel()))):
+        for part in outputs.detach().split(max(1, NUMBERS_AT_ONCE // max(1, before.numel()))):
             after = self.changed(layer, head, part)
             parts[0].append(total_variation(after, before))
             parts[1].append(jensen_shannon(after.exp(), before.exp()))

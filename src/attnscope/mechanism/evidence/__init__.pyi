@@ -24,6 +24,7 @@ from ._tables import (
     word_table,
 )
 from ._tokens import (
+    FOR_MATCHING,
     TOKENS_AT_ONCE,
     Inputs,
     Tokens,
@@ -39,6 +40,7 @@ from ._tokens import (
 )
 
 __all__ = [
+    "FOR_MATCHING",
     "TOKENS_AT_ONCE",
     "Evidence",
     "Gathering",

@@ -18,14 +18,13 @@ from attnscope.mechanism.evidence._inputs import add_states, watching_inputs
 from attnscope.mechanism.evidence._projections import projections
 from attnscope.mechanism.evidence._reach import Reach
 from attnscope.mechanism.evidence._tables import position_tables, word_table
-from attnscope.mechanism.evidence._tokens import Windows, batches, model_inputs, read, token_ids
+from attnscope.mechanism.evidence._tokens import FOR_MATCHING, Windows, batches, model_inputs, read, token_ids
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 
 UNIT = 16  # batches whose sums are made apart from others', whoever makes them
-_FOR_MATCHING = 32  # tokens are enough to tell which matrix gave which queries
 
 
 class Gathering:
@@ -46,7 +45,7 @@ class Gathering:
         first = model_inputs(model, self.ids[:1])
         sites, _ = verify(model, first, text=self.ids.names[0])
         check_self_attention(model, sites)
-        start = model_inputs(model, self.ids[:1].start(_FOR_MATCHING))
+        start = model_inputs(model, self.ids[:1].start(FOR_MATCHING))
         self.matrices_of = projections(model, start)
         self.layers: dict[int, Layer] = {}
 

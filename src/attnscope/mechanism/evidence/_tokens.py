@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 Windows = Iterable["Window | Sequence[int]"]
 Inputs = dict[str, Tensor]  # arguments of a forward pass, by name
 TOKENS_AT_ONCE = 2048
+FOR_MATCHING = (
+    32  # tokens of a text are enough to tell which matrix gave which queries, and what stands around a layer
+)
 
 
 @dataclass(frozen=True, eq=False)

@@ -251,10 +251,10 @@ PAPER_TABLE = Analysis(
     section=PAPER,
     check=_check,
     pictures=(
-        Picture("paper_figure_3", same_as="position-spectrum"),
-        Picture("paper_figure_5", same_as="spectra-by-layer"),
-        Picture("paper_figure_8", same_as="position-models"),
-        Picture("paper_figure_9", same_as="position-components"),
+        Picture("paper_figure_3", "Figure 3", same_as="position-spectrum"),
+        Picture("paper_figure_5", "Figure 5", same_as="spectra-by-layer"),
+        Picture("paper_figure_8", "Figure 8", same_as="position-models"),
+        Picture("paper_figure_9", "Figure 9", same_as="position-components"),
     ),
     table=TextTable("Published numbers beside this model's", KEY, COLUMNS, paper_lines, left_out),
 )

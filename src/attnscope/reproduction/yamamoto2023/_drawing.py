@@ -12,13 +12,13 @@ from attnscope.figures.palette import MARK
 from attnscope.figures.reading import require
 from attnscope.figures.scan import weight_maps
 from attnscope.figures.style import figure_style
+from attnscope.reproduction.yamamoto2023._single_heads import CURVES
 
 if TYPE_CHECKING:
     import xarray as xr
 
     Draw = Callable[[xr.Dataset], Figure]
 
-_CURVES = 20  # cross-correlations of a head
 _NODES = (
     "figure_1",
     "figure_2",
@@ -137,4 +137,4 @@ def _phases(shown: xr.Dataset, completion: str) -> Figure:
 
 def correlations_of_heads(shown: xr.Dataset) -> Figure:
     """Draw figure 7: cross-correlations of the papers' heads."""
-    return cross_correlations(*by_layer_and_head(shown), curves=_CURVES)
+    return cross_correlations(*by_layer_and_head(shown), curves=CURVES)

@@ -1,9 +1,9 @@
 r"""What a head's places alone give each span of a text that is being written.
 
-As in `attnscope.statistics._group_places`: of all tables of weights :math:`A_{sj} = r_s u_{p(s, j)}` over the steps of
-a text the one that has the head's row sums and, at each place :math:`p` (a bin of offsets, the first token), its sum of
-weights. A head whose scores know nothing but the place is foretold by it. Its own output's share grows as the output
-does, and if it looks close by, it soon has nearly all of the weight: that is no turn to what the model says.
+Of all tables of weights over the steps of a text the one of `attnscope.statistics._fitted_places`, whose places are
+bins of offsets and the first token. A head whose scores know nothing but the place is foretold by it. Its own output's
+share grows as the output does, and if it looks close by, it soon has nearly all of the weight: that is no turn to what
+the model says.
 """
 
 from __future__ import annotations
@@ -13,15 +13,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from attnscope.statistics._catalogue import EQUAL
+from attnscope.statistics._fitted_places import fitted_places
 from attnscope.statistics.generation._rows import BINS, RANGES, SPANS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
 PLACES = f"place_{SPANS}"
-_ROUNDS = 50
-_NEAR = 1e-6  # of all weight, to which each place must be met
-_NONE = 1e-300  # instead of 0 below a fraction
 
 
 def by_places(measured: Mapping[str, np.ndarray], columns: np.ndarray, given: int) -> np.ndarray:
@@ -87,13 +85,5 @@ def _weights(bins: np.ndarray, first: np.ndarray, query: np.ndarray) -> np.ndarr
 
 
 def _fitted(weights: np.ndarray, counts: np.ndarray, of_spans: np.ndarray) -> np.ndarray:
-    mass, sums = weights.sum(-1).T, weights.sum(0)  # (head, step), (head, place)
-    share = np.ones_like(sums)
-    for _ in range(_ROUNDS):
-        row = mass / np.maximum(share @ counts.T, _NONE)
-        reached = row @ counts
-        if np.abs(share * reached - sums).max() <= _NEAR * mass.sum(-1).max():
-            break
-        share = sums / np.maximum(reached, _NONE)
-    row = mass / np.maximum(share @ counts.T, _NONE)
+    share, row = fitted_places(weights.sum(0), weights.sum(-1).T, counts)  # (head, place), (head, step)
     return np.einsum("hp,spk,hs->shk", share, of_spans, row)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from attnscope.attention import AttentionCall
     from attnscope.capture import Site
 
-NOTHING = 1e-3  # of the largest change: what a token that another patch makes may change by, through rounding
+NOTHING = 1e-3  # of the largest change: what a token that another patch or frame makes may change by, through rounding
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ import numpy as np
 import xarray as xr
 
 from attnscope.statistics._independence import effective_labels, label_shares
-from attnscope.statistics._kinds import ALIKE_ENTROPY, ALIKE_PLACES, CHANCE, LOCAL, MORE, SHARE
+from attnscope.statistics._kinds import ALIKE_ENTROPY, ALIKE_PLACES, LOCAL, MORE, SHARE, beyond_chance
 from attnscope.statistics._summary import counted
 from attnscope.statistics.images._offsets import offset_name
 from attnscope.statistics.images._ranking import patch_shares
@@ -84,7 +84,8 @@ def summarize_images(results: xr.Dataset) -> xr.Dataset:
             if {"text", "layer"} <= set(results[name].dims)
         }
     )
-    allowed = _beyond_chance(pooled, float(weights.sum()))
+    measured, equal = (_places(pooled, prefix).candidates for prefix in ("", "equal_"))
+    allowed = beyond_chance(measured, equal, float(weights.sum()))
     codes = np.stack([_codes(results.isel(text=text, drop=True), names, allowed) for text in range(shape[0])])
     exists = (
         np.isfinite(results.same_row.transpose("text", "layer", "head").values).reshape(shape[0], -1).all(0)
@@ -150,13 +151,6 @@ def _places(results: xr.Dataset, prefix: str = "") -> _Places:
         ),
         entropy=flat(results[f"{prefix}entropy"]),
     )
-
-
-def _beyond_chance(results: xr.Dataset, rows: float) -> np.ndarray:
-    """Where more lies than rows that know nothing of places would put there by chance, ``(head, candidate)``."""
-    p, q = (np.clip(_places(results, prefix).candidates, 1e-12, 1 - 1e-12) for prefix in ("", "equal_"))
-    divergence = p * np.log(p / q) + (1 - p) * np.log((1 - p) / (1 - q))
-    return (p > q) & (rows * divergence >= np.log(p.size / CHANCE))
 
 
 def _codes(results: xr.Dataset, names: list[str], allowed: np.ndarray) -> np.ndarray:

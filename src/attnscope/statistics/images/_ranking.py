@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import xarray as xr
 
-from attnscope.statistics._kinds import LEAST_SHARE, LOCAL, MORE
+from attnscope.statistics._kinds import LEAST_SHARE, LOCAL
+from attnscope.statistics._means import text_mean
+from attnscope.statistics._questions import Question, answered, beyond, sink_like
 from attnscope.statistics.images._offsets import offset_name
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 
 def patch_shares(results: xr.Dataset, prefix: str = "") -> xr.DataArray:
@@ -40,9 +39,9 @@ def patch_peaks(results: xr.Dataset) -> xr.Dataset:
         ``peak_row_offset``, ``peak_column_offset`` (patches), ``peak_weight`` (share of all weight of patches)
         ``(layer, head)``; NaN where patches are not known.
     """
-    shares = _mean(patch_shares(results)).transpose("layer", "head", "row_offset", "column_offset")
+    shares = text_mean(patch_shares(results)).transpose("layer", "head", "row_offset", "column_offset")
     known = (
-        _mean(results["patch_profile"])
+        text_mean(results["patch_profile"])
         .notnull()
         .any(("row_offset", "column_offset"))
         .transpose("layer", "head")
@@ -81,55 +80,20 @@ def rank_patch_heads(results: xr.Dataset, top: int = 5) -> dict[str, list[dict[s
     >>> ranking["positional"]
     [{'layer': 0, 'head': 0, 'value': 0.6, 'label': '', 'offset': 'left'}]
     """
-    shares, equal = (_mean(patch_shares(results, prefix)) for prefix in ("", "equal_"))
+    shares, equal = (text_mean(patch_shares(results, prefix)) for prefix in ("", "equal_"))
     away = shares.where((shares.row_offset != 0) | (shares.column_offset != 0))
-    away = _beyond(away, equal, LEAST_SHARE)
+    away = beyond(away, equal, LEAST_SHARE)
     near = {"row_offset": abs(shares.row_offset) <= 1, "column_offset": abs(shares.column_offset) <= 1}
     about, of_equal = (grid.isel(near).sum(("row_offset", "column_offset")) for grid in (shares, equal))
-    sinks = [
-        _beyond(_mean(results[name]), _mean(results[f"equal_{name}"]), LEAST_SHARE)
-        for name in ("class_token", "registers")
-        if name in results
+
+    def neighbour(layer: int, head: int) -> str:
+        at = away.isel(layer=layer, head=head).fillna(-1.0).stack(place=("row_offset", "column_offset"))
+        best = at.isel(place=int(at.argmax("place")))
+        return offset_name(int(best.row_offset), int(best.column_offset))
+
+    questions = [
+        Question("positional", away.max(("row_offset", "column_offset")), neighbour),
+        Question("local", beyond(about, of_equal, LOCAL)),
+        *sink_like(results, ("class_token", "registers")),
     ]
-    scores = {
-        "positional": away.max(("row_offset", "column_offset")),
-        "local": _beyond(about, of_equal, LOCAL),
-    }
-    if sinks:
-        scores["sink-like"] = xr.concat(sinks, "kind", coords="minimal", compat="override").max("kind")
-    ranking = {name: _ranked(score, results, top) for name, score in scores.items()}
-    for row in ranking["positional"]:
-        at = away.isel(layer=row["layer"], head=row["head"]).fillna(-1.0)
-        place = at.stack(place=("row_offset", "column_offset"))
-        best = place.isel(place=int(place.argmax("place")))
-        row["offset"] = offset_name(int(best.row_offset), int(best.column_offset))
-    return ranking
-
-
-def _ranked(score: xr.DataArray, results: xr.Dataset, top: int) -> list[dict[str, Any]]:
-    values = score.transpose("layer", "head").values
-    order = np.argsort(-np.nan_to_num(values, nan=-np.inf), axis=None, kind="stable")[:top]
-    places = [tuple(int(i) for i in np.unravel_index(place, values.shape)) for place in order]
-    names = _majority(results)
-    return [
-        {"layer": layer, "head": head, "value": round(float(values[layer, head]), 6)}
-        | {"label": "" if names is None else str(names[layer, head])}
-        for layer, head in places
-        if np.isfinite(values[layer, head])
-    ]
-
-
-def _majority(results: Mapping[str, Any] | xr.Dataset) -> np.ndarray | None:
-    if "label_share" not in results:
-        return None
-    shares = results["label_share"].transpose("layer", "head", "cluster").fillna(-1)
-    return results["cluster"].values[shares.argmax("cluster").values]
-
-
-def _mean(values: xr.DataArray) -> xr.DataArray:
-    return values.mean("text", skipna=True) if "text" in values.dims else values
-
-
-def _beyond(shares: xr.DataArray, equal: xr.DataArray, least: float) -> xr.DataArray:
-    """Shares that are large, and larger than of equal weights; NaN for others."""
-    return shares.where((shares >= least) & (shares >= MORE * equal))
+    return answered(questions, results, top)

@@ -9,13 +9,12 @@ import torch
 
 from attnscope.capture import merged_side
 from attnscope.corpus import VIDEO
+from attnscope.statistics.images import NOTHING
 from attnscope.statistics.pictured._tiles import OF_VIDEOS, PIXELS, Tile, Tiles, pixels_of, rows_and_columns
 
 if TYPE_CHECKING:
     from attnscope.capture import PicturedModel
     from attnscope.corpus import Expanded
-
-_NOTHING = 1e-3  # of the largest change: what a token of another frame may change by, through rounding
 
 
 @dataclass(eq=False)
@@ -95,7 +94,7 @@ class Frames:
         moved = torch.stack(
             [self._changes(given, key, frame, tokens, before) for frame in range(len(pixels))]
         )  # (frame, token)
-        of = moved > _NOTHING * moved.amax(0).amax()
+        of = moved > NOTHING * moved.amax(0).amax()
         if bool((of.sum(0) > 1).any()) or not bool(of.any(1).all()):
             return self._not_known("some of its tokens read several frames, or a frame none of them")
         frames: list[list[list[int]]] = []

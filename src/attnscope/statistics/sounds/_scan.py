@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from attnscope.capture import SpeechModel, decoder_start, load_speech_model, signature_of
+from attnscope.capture import SpeechModel, decoder_start, load_speech_model, signature_of, transcript_length
 from attnscope.corpus import Corpus, TargetTokenizer, Window, cut_windows, shifted
 from attnscope.errors import AttnscopeError
 from attnscope.statistics._asked import BY_DEFAULT, Asked
@@ -137,7 +137,7 @@ def _said(texts: list[str], speech: SpeechModel) -> list[Window]:
     """What the decoder reads of each transcript, as in training."""
     tokenizer = TargetTokenizer(speech.tokenizer)
     start = decoder_start(speech.loaded.model)
-    length = int(getattr(speech.loaded.model.config, "max_target_positions", 1 << 30))
+    length = transcript_length(speech.loaded.model.config) or 1 << 30
     windows: list[Window] = []
     for number, text in enumerate(texts, start=1):
         if not text.strip():

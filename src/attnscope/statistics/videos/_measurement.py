@@ -26,8 +26,7 @@ from attnscope.statistics._sample import (
 )
 from attnscope.statistics._sample_dataset import sample_dataset
 from attnscope.statistics._turns import UNIT
-from attnscope.statistics.pictured._reading import PicturedReading, Placed
-from attnscope.statistics.pictured._views import with_views
+from attnscope.statistics.pictured import PicturedReading, Placed, with_views
 from attnscope.statistics.videos._tubelets import Tubelets, tubelets_of
 
 if TYPE_CHECKING:

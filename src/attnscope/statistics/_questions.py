@@ -1,0 +1,108 @@
+"""Which heads do something most: one way to rank them, whatever a model reads."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import xarray as xr
+
+from attnscope.statistics._kinds import LEAST_SHARE, MORE
+from attnscope.statistics._means import text_mean
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+
+@dataclass(frozen=True, eq=False)
+class Question:
+    """What a reader asks of all heads.
+
+    Attributes
+    ----------
+    name
+        Of what heads do, more or less.
+    score
+        How much each does it, ``(layer, head)``; NaN where it does not.
+    place
+        Where a head does it, from its layer and head; None where nothing is to be said.
+    """
+
+    name: str
+    score: xr.DataArray
+    place: Callable[[int, int], int | str] | None = None
+
+
+def beyond(shares: xr.DataArray, equal: xr.DataArray | None, least: float) -> xr.DataArray:
+    """Shares that are large, and larger than of equal weights; NaN for others.
+
+    Examples
+    --------
+    >>> beyond(xr.DataArray([0.3, 0.3, 0.05]), xr.DataArray([0.1, 0.2, 0.0]), LEAST_SHARE).values.tolist()
+    [0.3, nan, nan]
+    """
+    enough = shares >= least
+    return shares.where(enough if equal is None else enough & (shares >= MORE * equal))
+
+
+def sink_like(results: xr.Dataset, names: Iterable[str]) -> list[Question]:
+    """Which heads put most weight on one of these, where a scan has any: tokens that hold no place in particular."""
+    sinks = [
+        beyond(text_mean(results[name]), _equal(results, name), LEAST_SHARE)
+        for name in names
+        if name in results
+    ]
+    if not sinks:
+        return []
+    return [Question("sink-like", xr.concat(sinks, "kind", coords="minimal", compat="override").max("kind"))]
+
+
+def _equal(results: xr.Dataset, name: str) -> xr.DataArray | None:
+    return text_mean(results[f"equal_{name}"]) if f"equal_{name}" in results else None
+
+
+def answered(questions: Iterable[Question], results: xr.Dataset, top: int) -> dict[str, list[dict[str, Any]]]:
+    """The first heads of each question, those that do it most first; none of those that do not.
+
+    Where layers attend in more than one way, as in an encoder-decoder, ``attention`` says in which.
+
+    Examples
+    --------
+    >>> score = xr.DataArray([[0.1, np.nan, 0.8]], dims=("layer", "head"))
+    >>> answered([Question("local", score, lambda layer, head: head - 2)], xr.Dataset(), top=5)["local"]
+    [{'layer': 0, 'head': 2, 'value': 0.8, 'label': '', 'offset': 0}, \
+{'layer': 0, 'head': 0, 'value': 0.1, 'label': '', 'offset': -2}]
+    """
+    names = majority_names(results)
+    attention = results.layer_kind.values if "layer_kind" in results.coords else []
+    ranking: dict[str, list[dict[str, Any]]] = {}
+    for question in questions:
+        values = question.score.transpose("layer", "head").values
+        order = np.argsort(-np.nan_to_num(values, nan=-np.inf), axis=None, kind="stable")[:top]
+        ranking[question.name] = []
+        for at in order:
+            layer, head = (int(i) for i in np.unravel_index(at, values.shape))
+            if not np.isfinite(values[layer, head]):
+                continue
+            row: dict[str, Any] = {
+                "layer": layer,
+                "head": head,
+                "value": round(float(values[layer, head]), 6),
+                "label": "" if names is None else names[layer][head],
+            }
+            if len(set(attention)) > 1:
+                row["attention"] = str(attention[layer])
+            if question.place is not None:
+                row["offset"] = question.place(layer, head)
+            ranking[question.name].append(row)
+    return ranking
+
+
+def majority_names(results: xr.Dataset) -> list[list[str]] | None:
+    """The kind that each head is of in most texts, by layer and head; None where kinds are not known."""
+    if "label_share" not in results:
+        return None
+    shares = results.label_share.transpose("layer", "head", "cluster")
+    names = results.cluster.values
+    return [[str(names[cluster]) for cluster in row] for row in shares.fillna(-1).argmax("cluster").values]
