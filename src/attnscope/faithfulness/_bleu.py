@@ -112,5 +112,4 @@ def _translated(
         return output
 
     with borrowed(inquiry.model), watching(inquiry.model, observe), torch.no_grad():
-        made = translate_lines(inquiry.model, inquiry.loaded.tokenizer, list(texts), beams=beams)
-    return [candidates[0].text for candidates in made]
+        return translate_lines(inquiry.model, inquiry.loaded.tokenizer, texts, beams=beams).texts

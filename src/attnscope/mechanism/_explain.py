@@ -13,6 +13,7 @@ import xarray as xr
 from attnscope._arguments import typed
 from attnscope.bundled import MODEL
 from attnscope.capture import (
+    Tokenizer,
     borrowing,
     decoder_note,
     load_model,
@@ -26,7 +27,7 @@ from attnscope.mechanism._analysis import Analysis
 from attnscope.mechanism._catalogue import ANALYSES
 from attnscope.mechanism._other_table import OtherTable
 from attnscope.mechanism._stored import StoredAnalyses, load_explanation
-from attnscope.mechanism._study import DEFAULT_TEXTS, READING, Study, Tokenizer, pairs_of_windows
+from attnscope.mechanism._study import DEFAULT_TEXTS, READING, Study, pairs_of_windows
 from attnscope.mechanism.arrays import COMPLETIONS, Completion, in_band
 from attnscope.mechanism.evidence import Sums, sums_of
 from attnscope.progress import Progress, Tell, tell_nobody
@@ -65,7 +66,7 @@ def explain(
     also: Sequence[str | Path | PreTrainedModel] = (),
     layer: int | None = None,
     head: int | None = None,
-    intervene: bool = False,
+    interventions: bool = False,
     intervention_texts: int = 8,
     more: Sequence[Analysis] = (),
     longest: int | None = None,
@@ -112,7 +113,7 @@ def explain(
         Other models, whose position tables are analysed beside this one's. They read no text.
     layer, head
         Will be shown later. They change no number: what does not exist is refused before the texts are read.
-    intervene
+    interventions
         Also change words and positions and see what becomes of each head, on `intervention_texts` windows.
     more
         More analyses, such as those of a paper: ``attnscope.reproduction.yamamoto2023.analyses()``.
@@ -175,7 +176,7 @@ def explain(
         band=band,
         frequencies=frequencies,
         completion=completion,
-        intervention_texts=intervention_texts if intervene else 0,
+        intervention_texts=intervention_texts if interventions else 0,
         layer=layer,
         head=head,
         seed=seed,

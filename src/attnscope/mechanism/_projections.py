@@ -11,9 +11,9 @@ from attnscope.mechanism.evidence import Projections, model_inputs, token_ids
 from attnscope.mechanism.evidence import projections as projections_of_model
 
 if TYPE_CHECKING:
-    from attnscope.capture import Site
+    from attnscope.capture import Site, Tokenizer
     from attnscope.corpus import Sources
-    from attnscope.mechanism._study import Model, Tokenizer
+    from attnscope.mechanism._study import Model
 
 _TOKENS = 32  # enough to tell which matrix gave which queries
 

@@ -20,8 +20,9 @@ from attnscope.faithfulness.contributions._run import Run
 from attnscope.progress import Progress, Tell, tell_nobody
 
 if TYPE_CHECKING:
+    from attnscope.capture import Tokenizer
     from attnscope.corpus import Sources
-    from attnscope.mechanism import Model, Tokenizer
+    from attnscope.mechanism import Model
 
 _FOR_MATCHING = 32  # tokens are enough to find what stands around a layer
 

@@ -30,7 +30,7 @@ from attnscope.store import RunFolder, Signature, in_a_row, keeping_elsewhere, s
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-    from attnscope.capture import Bridge, Envoy
+    from attnscope.capture import Bridge, Envoy, Tokenizer
     from attnscope.corpus import Grouping
 
 CACHES = ("dynamic", "static", "none")
@@ -52,7 +52,7 @@ def generate(
     spans: Mapping[str, str] | None = None,
     groups: Groups | None = None,
     cache: str = "dynamic",
-    tokenizer: Any = None,
+    tokenizer: Tokenizer = None,
     out: str | Path | Callable[[Signature], Path] | None = None,
     repair: bool = False,
     window: int | None = None,

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from transformers import PreTrainedModel
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from attnscope.attention import AttentionCall, attend_in_full, output_of
 from attnscope.capture import Site, borrowed, not_finite, verify, watching
@@ -23,7 +23,7 @@ _CHECKED = 16  # tokens of the first pair that tell whether the model's attentio
 
 def forced_alignment(
     model: PreTrainedModel,
-    tokenizer: Any,
+    tokenizer: PreTrainedTokenizerBase,
     sources: Sequence[str],
     targets: Sequence[str],
     *,
