@@ -4,6 +4,8 @@ import inspect
 
 import numpy as np
 import pytest
+import xarray as xr
+from torch import nn
 
 import attnscope
 from attnscope import AttnscopeError, detection, faithfulness, mechanism, results, zoo
@@ -45,19 +47,48 @@ def test_a_verb_names_each_argument_of_a_wrong_type(verb):
         and "Lines" not in parameter.annotation
     ]
     assert plain or verb == "runs"
-    before = {  # what must be given
-        name: xr_or_text(parameter)
-        for name, parameter in parameters.items()
-        if parameter.default is parameter.empty and parameter.kind is not parameter.VAR_KEYWORD
-    }
+    before = needed(function)
     for name in plain:
         with pytest.raises(AttnscopeError, match=rf"^{name} is of type bytes; expected "):
             function(**(before | {name: WRONG}))
 
 
-def xr_or_text(parameter):
+@pytest.mark.usefixtures("no_types")
+@pytest.mark.parametrize("verb", VERBS)
+def test_a_verb_refuses_what_is_no_value_of_any_kind(verb, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    function = PUBLIC[f"attnscope.{verb}"]
+    parameters = inspect.signature(function).parameters
+    before = needed(function)
+    for name, parameter in parameters.items():
+        if parameter.kind is parameter.VAR_KEYWORD or (verb, name) == (
+            "watch",
+            "spans",
+        ):  # read with a prompt
+            continue
+        several = [object()] if parameter.kind is parameter.VAR_POSITIONAL else []
+        named = {} if several else {name: object()}
+        with pytest.raises(AttnscopeError) as error:
+            function(*several, **(before | named))
+        assert len(str(error.value).splitlines()) <= 2
+
+
+def needed(function):
+    """What must be given to a function."""
+    return {
+        name: fitting(parameter)
+        for name, parameter in inspect.signature(function).parameters.items()
+        if parameter.default is parameter.empty
+        and parameter.kind not in {parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL}
+    }
+
+
+def fitting(parameter):
     """Something that the signature takes."""
-    takes_text = any(part in parameter.annotation for part in ("str", "Path"))
+    for name, value in (("Dataset", xr.Dataset()), ("Module", nn.Identity())):
+        if name in parameter.annotation:
+            return value
+    takes_text = any(part in parameter.annotation for part in ("str", "Path", "Lines"))
     if "int" in parameter.annotation and not takes_text:
         return 0
     return "nowhere" if takes_text else object()
@@ -90,10 +121,23 @@ def xr_or_text(parameter):
             lambda: attnscope.runs(["a"], "b"),
             "folders is (['a'], 'b') (tuple); expected a list of strings or paths",
         ),
+        (
+            lambda: attnscope.translate("bundled", ["a"], tokenizer=3),
+            "tokenizer is 3 (int); expected a tokenizer, a folder or a hub id",
+        ),
+        (
+            lambda: attnscope.align("bundled", ["a"], ["a"], gold=object()),
+            "gold is of type object; expected a string or a path or Gold or None",
+        ),
+        (
+            lambda: attnscope.intervene(task=object()),
+            "task is of type object; expected a string or Task or None",
+        ),
+        (lambda: attnscope.contrasts(object()), "results is of type object; expected xr.Dataset"),
         (lambda: attnscope.explain(more=["a"]), "more is 'a' (str); expected analyses (mechanism.Analysis)"),
         (
             lambda: attnscope.scan(tokenizer=3),
-            "tokenizer is 3 (int); expected a tokenizer, a folder or a hub id",
+            "tokenizer is 3 (int); expected a tokenizer, a processor, a folder or a hub id",
         ),
     ],
 )

@@ -49,10 +49,9 @@ class Translations(Sequence[tuple[Translation, ...]]):
     ['a dog', '']
     >>> len(made), made[0][1].score
     (2, -1.2)
-    >>> made
-    2 sentences translated
+    >>> made[:1]
+    1 sentence translated
     ein Hund → a dog (-0.50)
-    → ...
     """
 
     sources: tuple[str, ...]
