@@ -1,6 +1,7 @@
 """Public functions refuse arguments of wrong types by name, before anything is done."""
 
 import inspect
+import re
 
 import numpy as np
 import pytest
@@ -8,9 +9,10 @@ import xarray as xr
 from torch import nn
 
 import attnscope
-from attnscope import AttnscopeError, detection, faithfulness, mechanism, results, zoo
+from attnscope import AttnscopeError, detection, faithfulness, mechanism, results, translation, zoo
 from attnscope._arguments import typed
 from attnscope.mechanism import arrays
+from attnscope.translation import alignment, evaluation
 
 PACKAGES = (attnscope, mechanism, arrays, faithfulness, detection, results, zoo)
 PUBLIC = {
@@ -32,6 +34,47 @@ def test_every_public_function_checks():
         if not inspect.getsource(inspect.unwrap(function)).startswith("@typed\n")
     }
     assert not unchecked
+
+
+def test_no_public_signature_takes_or_gives_whatever_there_is():
+    functions = PUBLIC | {
+        f"{package.__name__}.{name}": getattr(package, name)
+        for package in (translation, alignment, evaluation)
+        for name in package.__all__
+        if inspect.isfunction(getattr(package, name))
+    }
+    untyped = {
+        f"{name}: {annotation}"
+        for name, function in functions.items()
+        for annotation in annotations_of(function)
+        if any("Any" in meaning.split() for meaning in meanings(annotation, function))
+    }
+    assert not untyped
+
+
+def annotations_of(function):
+    signature = inspect.signature(function)
+    given = [parameter.annotation for parameter in signature.parameters.values()]
+    return map(inspect.formatannotation, (*given, signature.return_annotation))
+
+
+def meanings(annotation, function):
+    """An annotation, and what the names in it stand for, in words."""
+    known = inspect.unwrap(function).__globals__
+    for text in (
+        annotation,
+        *(repr(known[name]) for name in re.findall(r"\w+", annotation) if name in known),
+    ):
+        yield re.sub(r"\W", " ", text)
+
+
+@pytest.mark.parametrize("verb", [verb for verb in VERBS if verb != "train"])
+def test_a_verb_has_no_parameters_without_a_name(verb):
+    """Those of `train` are the fields of its settings, which are checked there."""
+    kinds = {
+        parameter.kind for parameter in inspect.signature(PUBLIC[f"attnscope.{verb}"]).parameters.values()
+    }
+    assert inspect.Parameter.VAR_KEYWORD not in kinds
 
 
 @pytest.mark.parametrize("verb", VERBS)
