@@ -157,8 +157,8 @@ class Study:
     def _gathering(self) -> Gathering:
         return Gathering(self.model, self.windows, band=self.band, layer=self.layer, head=self.head)
 
-    def _tell_reading(self, done: int, total: int) -> None:
-        self.tell(Progress("reading the texts", READING * done / total))
+    def _tell_reading(self, at: Progress) -> None:
+        self.tell(replace(at, share=READING * at.share))
 
     def first(self, count: int | None = None) -> list[Window | Sequence[int]]:
         """Some windows, by default 8, for analyses that take several passes."""
