@@ -144,18 +144,13 @@ def explain(
     True
     """
     part = way_in(explain, locals(), share=READING)
-    if completion not in COMPLETIONS:
-        raise AttnscopeError(
-            f"completion (--completion) is {shortly(completion)}; expected one of {', '.join(COMPLETIONS)}"
-        )
-    for analysis in more:
-        check_kind("analyses (mechanism.Analysis)", Analysis, more=analysis)
-    refuse_senses("explain", MODEL if model is None else model, texts, field=field, revision=revision)
-    corpus, target = texts_and_targets(texts, targets, field=field, by_line=by_line)
     check_whole(
         1, limit=limit, window=window, band=band, intervention_texts=intervention_texts, longest=longest
     )
     check_seed(seed)
+    _check_kinds(completion, more)
+    refuse_senses("explain", MODEL if model is None else model, texts, field=field, revision=revision)
+    corpus, target = texts_and_targets(texts, targets, field=field, by_line=by_line)
     loaded = load_model(
         MODEL if model is None else model,
         tokenizer=tokenizer,
@@ -195,6 +190,16 @@ def explain(
         return _in_memory(study, more, others, attributes)
     run = RunFolder(Path(out(signature) if callable(out) else out), signature, repair=repair)
     return _kept(part, run, study, more, others, attributes)
+
+
+def _check_kinds(completion: str, more: Sequence[Analysis]) -> None:
+    """Refuse a completion that there is not, and what is no analysis."""
+    if completion not in COMPLETIONS:
+        raise AttnscopeError(
+            f"completion (--completion) is {shortly(completion)}; expected one of {', '.join(COMPLETIONS)}"
+        )
+    for analysis in more:
+        check_kind("analyses (mechanism.Analysis)", Analysis, more=analysis)
 
 
 def _kept(
