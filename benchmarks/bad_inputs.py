@@ -48,7 +48,7 @@ def _flags(place: Path) -> Iterator[Case]:
         "--limit --band --relearn": (_EXPLAIN,),
         "--layer --head": (walk, align),
         "--beams --n-best --batch-tokens": (translate,),
-        "--batch-size --gold-first --pairs": (align,),
+        "--batch-size --gold-first --shown": (align,),
         "--resamples": (score,),
         "--threads --width --vocabulary --encoder-width --updates": (train,),
     }
@@ -58,7 +58,7 @@ def _flags(place: Path) -> Iterator[Case]:
         "--layer",
         "--head",
         "--beams",
-        "--pairs",
+        "--shown",
         "--resamples",
         "--threads",
         "--width",

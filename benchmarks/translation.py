@@ -81,7 +81,7 @@ class Ours:
             "start = time.monotonic();"
             f"found = translate_lines(one.model, one.tokenizer, lines, beams={beams});"
             "print('seconds', time.monotonic() - start);"
-            f"open({str(self.out / f'beams{beams}')!r}, 'w').writelines(one[0].text + '\\n' for one in found)"
+            f"open({str(self.out / f'beams{beams}')!r}, 'w').writelines(text + '\\n' for text in found.texts)"
         )
         _, memory, said = measured([sys.executable, "-c", program], self.args.threads)
         return float(said.split("seconds")[-1]), memory

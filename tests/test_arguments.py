@@ -1,14 +1,18 @@
 """Public functions refuse arguments of wrong types by name, before anything is done."""
 
 import inspect
+import re
 
 import numpy as np
 import pytest
+import xarray as xr
+from torch import nn
 
 import attnscope
-from attnscope import AttnscopeError, detection, faithfulness, mechanism, results, zoo
+from attnscope import AttnscopeError, detection, faithfulness, mechanism, results, translation, zoo
 from attnscope._arguments import typed
 from attnscope.mechanism import arrays
+from attnscope.translation import alignment, evaluation
 
 PACKAGES = (attnscope, mechanism, arrays, faithfulness, detection, results, zoo)
 PUBLIC = {
@@ -32,6 +36,47 @@ def test_every_public_function_checks():
     assert not unchecked
 
 
+def test_no_public_signature_takes_or_gives_whatever_there_is():
+    functions = PUBLIC | {
+        f"{package.__name__}.{name}": getattr(package, name)
+        for package in (translation, alignment, evaluation)
+        for name in package.__all__
+        if inspect.isfunction(getattr(package, name))
+    }
+    untyped = {
+        f"{name}: {annotation}"
+        for name, function in functions.items()
+        for annotation in annotations_of(function)
+        if any("Any" in meaning.split() for meaning in meanings(annotation, function))
+    }
+    assert not untyped
+
+
+def annotations_of(function):
+    signature = inspect.signature(function)
+    given = [parameter.annotation for parameter in signature.parameters.values()]
+    return map(inspect.formatannotation, (*given, signature.return_annotation))
+
+
+def meanings(annotation, function):
+    """An annotation, and what the names in it stand for, in words."""
+    known = inspect.unwrap(function).__globals__
+    for text in (
+        annotation,
+        *(repr(known[name]) for name in re.findall(r"\w+", annotation) if name in known),
+    ):
+        yield re.sub(r"\W", " ", text)
+
+
+@pytest.mark.parametrize("verb", [verb for verb in VERBS if verb != "train"])
+def test_a_verb_has_no_parameters_without_a_name(verb):
+    """Those of `train` are the fields of its settings, which are checked there."""
+    kinds = {
+        parameter.kind for parameter in inspect.signature(PUBLIC[f"attnscope.{verb}"]).parameters.values()
+    }
+    assert inspect.Parameter.VAR_KEYWORD not in kinds
+
+
 @pytest.mark.parametrize("verb", VERBS)
 def test_a_verb_names_each_argument_of_a_wrong_type(verb):
     function = PUBLIC[f"attnscope.{verb}"]
@@ -45,19 +90,48 @@ def test_a_verb_names_each_argument_of_a_wrong_type(verb):
         and "Lines" not in parameter.annotation
     ]
     assert plain or verb == "runs"
-    before = {  # what must be given
-        name: xr_or_text(parameter)
-        for name, parameter in parameters.items()
-        if parameter.default is parameter.empty and parameter.kind is not parameter.VAR_KEYWORD
-    }
+    before = needed(function)
     for name in plain:
         with pytest.raises(AttnscopeError, match=rf"^{name} is of type bytes; expected "):
             function(**(before | {name: WRONG}))
 
 
-def xr_or_text(parameter):
+@pytest.mark.usefixtures("no_types")
+@pytest.mark.parametrize("verb", VERBS)
+def test_a_verb_refuses_what_is_no_value_of_any_kind(verb, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    function = PUBLIC[f"attnscope.{verb}"]
+    parameters = inspect.signature(function).parameters
+    before = needed(function)
+    for name, parameter in parameters.items():
+        if parameter.kind is parameter.VAR_KEYWORD or (verb, name) == (
+            "watch",
+            "spans",
+        ):  # read with a prompt
+            continue
+        several = [object()] if parameter.kind is parameter.VAR_POSITIONAL else []
+        named = {} if several else {name: object()}
+        with pytest.raises(AttnscopeError) as error:
+            function(*several, **(before | named))
+        assert len(str(error.value).splitlines()) <= 2
+
+
+def needed(function):
+    """What must be given to a function."""
+    return {
+        name: fitting(parameter)
+        for name, parameter in inspect.signature(function).parameters.items()
+        if parameter.default is parameter.empty
+        and parameter.kind not in {parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL}
+    }
+
+
+def fitting(parameter):
     """Something that the signature takes."""
-    takes_text = any(part in parameter.annotation for part in ("str", "Path"))
+    for name, value in (("Dataset", xr.Dataset()), ("Module", nn.Identity())):
+        if name in parameter.annotation:
+            return value
+    takes_text = any(part in parameter.annotation for part in ("str", "Path", "Lines"))
     if "int" in parameter.annotation and not takes_text:
         return 0
     return "nowhere" if takes_text else object()
@@ -90,10 +164,23 @@ def xr_or_text(parameter):
             lambda: attnscope.runs(["a"], "b"),
             "folders is (['a'], 'b') (tuple); expected a list of strings or paths",
         ),
+        (
+            lambda: attnscope.translate("bundled", ["a"], tokenizer=3),
+            "tokenizer is 3 (int); expected a tokenizer, a folder or a hub id",
+        ),
+        (
+            lambda: attnscope.align("bundled", ["a"], ["a"], gold=object()),
+            "gold is of type object; expected a string or a path or Gold or None",
+        ),
+        (
+            lambda: attnscope.intervene(task=object()),
+            "task is of type object; expected a string or Task or None",
+        ),
+        (lambda: attnscope.contrasts(object()), "results is of type object; expected xr.Dataset"),
         (lambda: attnscope.explain(more=["a"]), "more is 'a' (str); expected analyses (mechanism.Analysis)"),
         (
             lambda: attnscope.scan(tokenizer=3),
-            "tokenizer is 3 (int); expected a tokenizer, a folder or a hub id",
+            "tokenizer is 3 (int); expected a tokenizer, a processor, a folder or a hub id",
         ),
     ],
 )

@@ -1,10 +1,18 @@
 """Every verb tells how far it has come in the same way: a name, a share that rises to 1, and what else there is."""
 
+import ast
+from pathlib import Path
+
+import numpy as np
 import pytest
 
 import attnscope
+from attnscope import faithfulness
 from attnscope.bundled import MODEL
+from attnscope.capture import load_model
 from attnscope.comparison import _test_text as held_out
+from attnscope.corpus import texts_of
+from attnscope.mechanism.evidence import gather
 from attnscope.progress import Progress
 from attnscope.training.config import read_config
 from tests.comparison.small_systems import SMALL
@@ -43,7 +51,48 @@ def compare(folder, **told):
     attnscope.compare({"one": read_config(**SMALL), "two": read_config(**SMALL)}, out=folder, beams=1, **told)
 
 
-@pytest.mark.parametrize("verb", [scan, walk, translate, align, score, train, compare])
+def gathered(_, **told):
+    gather(load_model(MODEL, device="cpu").model, [[5, 6, 7, 8], [7, 8, 9, 5]], band=2, **told)
+
+
+def of_heads(measure):
+    """A measure of what heads are worth, over two texts."""
+
+    def verb(_, **told):
+        texts = texts_of(["The tide comes in twice.", "It goes out again."])
+        asked = faithfulness.inquiry(load_model(MODEL, device="cpu"), texts, window=16, limit=2)
+        asked.check()
+        measure(asked, **told)
+
+    return verb
+
+
+ORDERS = {"first": (np.zeros((3, 4)), np.zeros((3, 4)))}
+OF_HEADS = [
+    of_heads(lambda asked, **told: list(faithfulness.effects(asked, ["zero"], steps=0, **told))),
+    of_heads(lambda asked, **told: faithfulness.search_heads(asked, passes=1, **told)),
+    of_heads(lambda asked, **told: faithfulness.removal_curves(asked, ORDERS, random_orders=1, **told)),
+    of_heads(lambda asked, **told: faithfulness.knock_out(asked, faithfulness.Forbidden(first=True), **told)),
+    of_heads(lambda asked, **told: faithfulness.shuffled_weights(asked, texts=1, **told)),
+]
+
+
+def test_what_is_called_progress_is_told_by_one_protocol():
+    source = Path(attnscope.__file__).parent
+    others = {
+        f"{path.relative_to(source)}: {function.name}: {ast.unparse(argument.annotation)}"
+        for path in source.rglob("*.py")
+        for function in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(function, ast.FunctionDef)
+        for argument in (*function.args.args, *function.args.kwonlyargs)
+        if argument.arg == "progress"
+        and argument.annotation is not None
+        and ast.unparse(argument.annotation) not in {"Tell", "Tell | None", "Progress"}
+    }
+    assert not others
+
+
+@pytest.mark.parametrize("verb", [scan, walk, translate, align, score, train, compare, gathered, *OF_HEADS])
 def test_the_share_rises_to_one(verb, tmp_path, monkeypatch):
     monkeypatch.setattr(held_out, "HELD_OUT", 20)
     told = []

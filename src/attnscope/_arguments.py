@@ -12,7 +12,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, wraps
-from numbers import Integral, Number, Real
+from numbers import Integral, Real
 from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
@@ -26,9 +26,9 @@ R = TypeVar("R")
 def typed(function: Callable[P, R]) -> Callable[P, R]:
     """Let a public function refuse, by name, arguments of a type that its signature does not have.
 
-    Types of the language are checked, and what lists of them hold. Where the signature has other classes beside them,
-    no other type of the language may stand in their place. A name that may stand for several types, such as
-    ``Sources``, is left to the function. So is ``model``, whose loader says what measures what is not one.
+    Types of the language are checked, and what lists of them hold; so are classes that the signature has beside them or
+    by the name of their package, such as ``xr.Dataset``. A name that may stand for several types, such as ``Sources``,
+    is left to the function. So is ``model``, whose loader says what measures what is not one.
 
     Examples
     --------
@@ -82,8 +82,16 @@ class _Expected:
     plural: str
 
 
-_BUILT_IN = (str, bytes, Number, list, tuple, dict, set)
-#: Types of the language.
+def _reader(what: str) -> _Expected:
+    """What reads for a model, or where it lies; a tokenizer is called with a text, a processor with an image."""
+    return _Expected(
+        lambda value: value is None or callable(value) or isinstance(value, str | os.PathLike),
+        f"{what}, a folder or a hub id",
+        f"{what}s, folders or hub ids",
+    )
+
+
+#: Types of the language, and what is given often.
 _PLAIN = {
     "int": _Expected(lambda value: is_a(Integral, value), "a whole number", "whole numbers"),
     "float": _Expected(lambda value: is_a(Real, value), "a number", "numbers"),
@@ -92,6 +100,9 @@ _PLAIN = {
     "Path": _Expected(lambda value: isinstance(value, os.PathLike), "a path", "paths"),
     "None": _Expected(lambda value: value is None, "None", "None"),
     "Tell": _Expected(callable, "a function", "functions"),
+    "Tokenizer": _reader("a tokenizer"),
+    "Processor": _reader("a tokenizer, a processor"),
+    "np.ndarray": _Expected(lambda value: hasattr(value, "__array__"), "an array", "arrays"),
 }
 _SCALARS = {"int", "float", "str", "bool", "Path"}  # beside these, a name stands for a class
 _LEFT = "model"
@@ -107,17 +118,20 @@ def _expected(annotation: str) -> _Expected:
 def _of(node: ast.expr) -> _Expected:
     """What an annotation stands for."""
     parts = {ast.unparse(part): _one(part) for part in _alternatives(node)}
-    known = [part for part in parts.values() if part is not None]
     if None in parts.values() and not parts.keys() & _SCALARS:
         return _UNKNOWN  # the name may stand for several types
-    words = " or ".join(name if part is None else part.words for name, part in parts.items())
-    plural = " or ".join(name if part is None else part.plural for name, part in parts.items())
-    others = len(known) < len(parts)
+    known = [_class(name) if part is None else part for name, part in parts.items()]
+    return _Expected(
+        lambda value: any(part.takes(value) for part in known),
+        " or ".join(part.words for part in known),
+        " or ".join(part.plural for part in known),
+    )
 
-    def takes(value: Any) -> bool:
-        return any(part.takes(value) for part in known) or (others and not isinstance(value, _BUILT_IN))
 
-    return _Expected(takes, words, plural)
+def _class(name: str) -> _Expected:
+    """A class and those derived from it, by name: it may be imported for type checkers alone."""
+    own = name.rpartition(".")[2]
+    return _Expected(lambda value: any(base.__name__ == own for base in type(value).__mro__), name, name)
 
 
 def _alternatives(node: ast.expr) -> Iterator[ast.expr]:
@@ -136,7 +150,7 @@ def _one(node: ast.expr) -> _Expected | None:
         return _PLAIN.get(node.id)
     if isinstance(node, ast.Attribute):  # a class of another package, such as xr.Dataset
         name = ast.unparse(node)
-        return _Expected(lambda value: not isinstance(value, _BUILT_IN), name, name)
+        return _PLAIN.get(name) or _class(name)
     if not isinstance(node, ast.Subscript) or not isinstance(node.value, ast.Name):
         return None
     inner = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]

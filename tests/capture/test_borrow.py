@@ -65,7 +65,7 @@ def scan(model, **options):
 
 
 def explain(model, **options):
-    return attnscope.explain(model, TEXTS, tokenizer=MODEL, window=24, limit=4, intervene=True, **options)
+    return attnscope.explain(model, TEXTS, tokenizer=MODEL, window=24, limit=4, interventions=True, **options)
 
 
 def relearn(model, **options):

@@ -73,10 +73,10 @@ def test_a_run_without_gold_leaves_nothing_of_an_earlier_one(system, monkeypatch
     out = system / "run"
     run(monkeypatch, capfd, system, "--gold", str(system / "gold.txt"), "--out", str(out))
     (out / "figures" / "mine.svg").write_text("")
-    run(monkeypatch, capfd, system, "--out", str(out), "--pairs", "1")
+    run(monkeypatch, capfd, system, "--out", str(out), "--shown", "1")
     assert {path.name for path in (out / "figures").glob("*.svg")} == {"pair-1.svg", "mine.svg"}
     assert "error rate" not in (out / "report.html").read_text()
-    run(monkeypatch, capfd, system, "--out", str(out), "--pairs", "0")
+    run(monkeypatch, capfd, system, "--out", str(out), "--shown", "0")
     assert not (out / "report.html").exists()
 
 
@@ -106,8 +106,8 @@ def test_standard_error_says_why_there_is_no_page_and_else_nothing(system):
         return found.stderr
 
     assert said() == ""
-    assert said("--pairs", "0") == "no report.html: --pairs is 0\n"
-    assert said("--pairs", "0", "--gold", system / "gold.txt") == ""
+    assert said("--shown", "0") == "no report.html: --shown is 0\n"
+    assert said("--shown", "0", "--gold", system / "gold.txt") == ""
     for name in ("source", "target"):
         (system / f"{name}.txt").write_text("a " * 41 + "\n")
     assert said() == "no report.html: no pair has between 1 and 40 words on both sides\n"

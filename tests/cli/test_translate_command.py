@@ -29,6 +29,7 @@ def test_a_line_for_each_line(system, tmp_path):
     lines = plain.stdout.split("\n")
     assert [bool(line) for line in lines] == [True, False, True, False]
     assert attnscope("translate", system, "-", cwd=tmp_path, stdin=TEXT).stdout == plain.stdout
+    assert attnscope("translate", system, "-", cwd=tmp_path, stdin="notes.txt\n").returncode == 0
     written = attnscope("translate", system, "text", "--out", "made", cwd=tmp_path)
     assert written.stdout == ""
     assert (tmp_path / "made").read_text(encoding="utf-8") == plain.stdout

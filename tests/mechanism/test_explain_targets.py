@@ -107,7 +107,7 @@ def test_each_analysis_alone_takes_a_target_too():
 
 def test_a_target_goes_through_all_analyses():
     """Word changes reach the words that the decoder reads, and position changes its table."""
-    found = explained(ours("sinusoidal"), intervene=True)
+    found = explained(ours("sinusoidal"), interventions=True)
     assert found.attrs["decoder"] == "The decoder read the target text."
     assert "positions in different texts" in json.loads(found.attrs["skipped"])["cross_attention"]
     assert len(json.loads(found.attrs["signature"])["target"]["sha256"]) == 64

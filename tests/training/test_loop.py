@@ -24,7 +24,7 @@ from attnscope.training._presets import PRESETS
 from attnscope.training._processes import Processes
 from attnscope.training._train import train
 from attnscope.training.config import TrainConfig, read_config
-from attnscope.translation._translate import Translation
+from attnscope.translation import Translation, Translations
 from tests.process import Started, wait_until
 
 SMALL = {
@@ -436,7 +436,9 @@ def test_a_lower_cased_training_is_validated_lower_cased(tmp_path, monkeypatch):
         training.log.close()
     monkeypatch.setattr(
         "attnscope.training._loop.translate_lines",
-        lambda _model, _tokenizer, lines, **_: [[Translation(line.lower())] for line in lines],
+        lambda _model, _tokenizer, lines, **_: Translations(
+            tuple(lines), tuple((Translation(line.lower()),) for line in lines)
+        ),
     )
     assert training.validate()["bleu"] == pytest.approx(100)
 

@@ -17,6 +17,7 @@ from attnscope.models import (
     TransformerConfig,
     TransformerForConditionalGeneration,
 )
+from attnscope.translation import Translation, Translations
 from attnscope.translation._translate import translate_lines
 from attnscope.translation._vocabulary import encode_lines, train_subwords
 
@@ -84,7 +85,7 @@ def test_scores_are_those_of_beam_search(ending, tokenizer, penalty):
 
 
 def test_order_is_kept_whatever_the_batches(model, tokenizer):
-    alone = [translate_lines(model, tokenizer, [line], beams=1)[0][0].text for line in LINES]
+    alone = [text for line in LINES for text in translate_lines(model, tokenizer, [line], beams=1).texts]
     for budget in (1, 20, 4096):
         found = translate_lines(model, tokenizer, LINES, beams=1, batch_tokens=budget)
         limit = (
@@ -166,6 +167,21 @@ def test_a_file_and_a_folder(folder, tmp_path):
     text = tmp_path / "text"
     text.write_bytes("\ufeffa dog\r\n\r\ntwo men\r\n".encode())
     found = attnscope.translate(str(folder), text, beams=2, device="cpu")
-    assert [one[0].text for one in found] == [
-        one[0].text for one in attnscope.translate(folder, ["a dog", "", "two men"], beams=2)
+    assert found.texts == attnscope.translate(folder, ["a dog", "", "two men"], beams=2).texts
+    assert found.sources == ("a dog", "", "two men")
+    assert found[1][0].text == ""
+
+
+def test_many_translations_show_the_first_ones():
+    lines = tuple(f"<{number}>" for number in range(12))
+    made = Translations(lines, tuple((Translation(line[1:-1], -1.0), Translation("?")) for line in lines))
+    assert repr(made).splitlines() == [
+        "12 sentences translated",
+        *(f"<{number}> → {number} (-1.00)" for number in range(10)),
+        "... and 2 more",
     ]
+    page = made._repr_html_()
+    assert page.count("<tr>") == 10
+    assert '<td style="text-align: left">&lt;9&gt;</td>' in page
+    assert "... and 2 more" in page
+    assert (made[2:4].texts, made[-1][1].text) == (["2", "3"], "?")

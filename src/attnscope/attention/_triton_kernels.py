@@ -247,10 +247,9 @@ def attend_rows(
         )  # fmt: skip
     if mask is None and bias is None:
         for step in range(whole, whole_end):
-            column = step * KEY_TILE
             state = _tile(
-                state, q, keyed, valued, columns, edges, masked, biased, bounds, row, column, factors, of_tile, False,
-                ENTROPY, COLLISION, OFFSETS, VARIANCE, KEYED, COLUMNS, SUMMED,
+                state, q, keyed, valued, columns, edges, masked, biased, bounds, row, step * KEY_TILE, factors,
+                of_tile, False, ENTROPY, COLLISION, OFFSETS, VARIANCE, KEYED, COLUMNS, SUMMED,
                 width, value_width, KEY_TILE, BIN_TILE, UPCAST, PRECISION,
             )  # fmt: skip
     place = pair * queries + row

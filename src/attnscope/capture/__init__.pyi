@@ -36,6 +36,7 @@ from ._senses import Sense, refuse_senses, sense_of
 from ._signature import signature_of
 from ._sites import layer_coordinates
 from ._team import Team
+from ._tokenizer import Processor, Tokenizer
 from ._verify import TOLERANCE, pooling_heads, verify
 from ._video import VideoModel, load_video_model, reads_videos
 from ._vision import VisionModel, load_vision_model, reads_images
@@ -57,11 +58,13 @@ __all__ = [
     "PassObserver",
     "PicturedModel",
     "Placement",
+    "Processor",
     "SeenCall",
     "Sense",
     "Site",
     "SpeechModel",
     "Team",
+    "Tokenizer",
     "VideoModel",
     "VisionModel",
     "attnscope_attention",

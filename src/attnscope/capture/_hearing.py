@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from attnscope.capture._inner import Bridge, Envoy
+    from attnscope.capture._tokenizer import Processor
 
 _FEATURES, _WAVE = "input_features", "input_values"  # what is read: frames of a fixed window, or the wave
 _WHAT = "feature extractor"
@@ -119,7 +120,7 @@ class SpeechModel:
 def load_speech_model(
     source: str | Path | PreTrainedModel | Bridge | Envoy,
     *,
-    processor: Any = None,
+    processor: Processor = None,
     with_decoder: bool = False,
     or_encoder: bool = False,
     loading: Loading = AS_SAVED,

@@ -26,7 +26,7 @@ from attnscope.capture._quantised import INTEGERS, plain, quantised
 from attnscope.capture._quiet import quiet
 from attnscope.capture._repository import Repository
 from attnscope.capture._team import check_shares, refuse_team
-from attnscope.capture._tokenizer import load_tokenizer, refuse_slow
+from attnscope.capture._tokenizer import Tokenizer, load_tokenizer, refuse_slow
 from attnscope.checks import check_kind
 from attnscope.corpus.file_names import SUFFIXES
 from attnscope.errors import AttnscopeError, explaining
@@ -62,7 +62,7 @@ class LoadedModel:
 def load_model(
     source: str | Path | PreTrainedModel | LoadedModel | Bridge | Envoy | None = None,
     *,
-    tokenizer: Any = None,
+    tokenizer: Tokenizer = None,
     revision: str | None = None,
     device: str | None = None,
     dtype: str | None = None,
@@ -170,7 +170,7 @@ def _refuse_other_kinds(model: object) -> None:
 
 
 def _tokenizer(
-    given: Any, model: PreTrainedModel, repository: Repository | None, *, trust_remote_code: bool
+    given: Tokenizer, model: PreTrainedModel, repository: Repository | None, *, trust_remote_code: bool
 ) -> Any:
     """The tokenizer that was given, or that of its folder; else the one beside the model."""
     if given is not None and not isinstance(given, str | Path):

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from attnscope.capture._inner import Bridge, Envoy
+    from attnscope.capture._tokenizer import Processor
     from attnscope.capture._watch import Site
     from attnscope.corpus import PicturedText
 
@@ -221,7 +222,7 @@ class _SeenError(Exception):
 def load_pictured_model(
     source: str | Path | PreTrainedModel | Bridge | Envoy,
     *,
-    processor: Any = None,
+    processor: Processor = None,
     loading: Loading = AS_SAVED,
     videos: bool = False,
 ) -> PicturedModel:

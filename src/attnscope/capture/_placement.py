@@ -49,7 +49,7 @@ class Placement:
     attnscope.errors.AttnscopeError: device_map (--device-map) is 'everywhere'; expected one of auto, balanced, ...
     """
 
-    device_map: str | Mapping[str, Any]
+    device_map: str | Mapping[str, int | str | torch.device]
     max_memory: Mapping[int | str, int | str] | None = None
 
     def __post_init__(self) -> None:

@@ -29,7 +29,7 @@ from attnscope.capture._watch import Site, current, passes_of
 from attnscope.errors import AttnscopeError, reason_of
 
 if TYPE_CHECKING:
-    from collections.abc import Generator
+    from collections.abc import Generator, Mapping
 
     from transformers import PreTrainedModel
 
@@ -104,27 +104,37 @@ def attnscope_attention(
     def own() -> Tensor:
         if softcap is not None or s_aux is not None:  # PyTorch's function knows neither
             return output_of(call)
-        mask = attention_mask
-        of_rows = [slice(None)]
-        if isinstance(mask, RowMask) and position_bias is None:  # PyTorch's function would write it out whole
-            of_rows = [slice(at, at + _ROWS) for at in range(0, query.shape[2], _ROWS)]
-        parts = [
-            sdpa_attention_forward(
-                module,
-                query[:, :, rows],
-                key,
-                value,
-                None if mask is None else mask[:, :, rows],
-                scaling=scaling,
-                is_causal=call.causal,
-                position_bias=position_bias,
-            )[0]
-            for rows in of_rows
-        ]
-        return torch.cat(parts, 1).transpose(1, 2)
+        settings = {"scaling": scaling, "is_causal": call.causal, "position_bias": position_bias}
+        return _by_pytorch(module, query, key, value, attention_mask, settings)
 
     output = watch.observe(site, call, own=own)
     return output.transpose(1, 2).contiguous(), None
+
+
+def _by_pytorch(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Tensor | None,
+    settings: Mapping[str, Any],
+) -> Tensor:
+    """What PyTorch's own function gives, ``(batch, head, query, width)``."""
+    of_rows = [slice(None)]
+    if isinstance(mask, RowMask) and settings["position_bias"] is None:  # it would be written out whole
+        of_rows = [slice(at, at + _ROWS) for at in range(0, query.shape[2], _ROWS)]
+    parts = [
+        sdpa_attention_forward(
+            module,
+            query[:, :, rows],
+            key,
+            value,
+            None if mask is None else mask[:, :, rows],
+            **settings,
+        )[0]
+        for rows in of_rows
+    ]
+    return torch.cat(parts, 1).transpose(1, 2)
 
 
 def _four(tensor: Tensor) -> Tensor:

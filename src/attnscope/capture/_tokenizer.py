@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import transformers
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
@@ -13,6 +14,23 @@ from attnscope.capture._quiet import quiet
 from attnscope.capture._repository import Repository, asking_trust
 from attnscope.capture._settings import check_settings
 from attnscope.errors import AttnscopeError, explaining
+
+if TYPE_CHECKING:
+    from transformers import BaseImageProcessor, FeatureExtractionMixin, ProcessorMixin
+
+    #: What reads for a model: a tokenizer, or what makes its input of images and sounds; or its folder.
+    Processor = (
+        str
+        | Path
+        | PreTrainedTokenizerBase
+        | ProcessorMixin
+        | BaseImageProcessor
+        | FeatureExtractionMixin
+        | None
+    )
+
+#: A tokenizer, or its folder or hub id; None stands for the one beside the model.
+Tokenizer = str | Path | PreTrainedTokenizerBase | None
 
 _FILES = (
     "tokenizer.json",

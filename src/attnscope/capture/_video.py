@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from attnscope.capture._inner import Bridge, Envoy
+    from attnscope.capture._tokenizer import Processor
     from attnscope.corpus import Clip
 
 _KEYS = ("pixel_values_videos", "pixel_values")  # under which models are given a video
@@ -102,7 +103,7 @@ class VideoModel:
 def load_video_model(
     source: str | Path | PreTrainedModel | Bridge | Envoy,
     *,
-    processor: Any = None,
+    processor: Processor = None,
     need_processor: bool = True,
     loading: Loading = AS_SAVED,
 ) -> VideoModel:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from attnscope.capture._inner import Bridge, Envoy
+    from attnscope.capture._tokenizer import Processor
     from attnscope.corpus import Image
 
 _READS = "pixel_values"
@@ -73,7 +74,7 @@ class VisionModel:
 def load_vision_model(
     source: str | Path | PreTrainedModel | Bridge | Envoy,
     *,
-    processor: Any = None,
+    processor: Processor = None,
     need_processor: bool = True,
     loading: Loading = AS_SAVED,
 ) -> VisionModel:

@@ -72,7 +72,9 @@ def align(
     ray: options.Ray = None,
     workers: options.Workers = None,
     ray_gpus: options.RayGpus = None,
-    pairs: Annotated[int, typer.Option(min=0, max=50, help="Sentence pairs that are drawn into --out.")] = 12,
+    shown: Annotated[
+        int, typer.Option(min=0, max=50, help="Number of sentence pairs that are drawn into --out.")
+    ] = 12,
     figures: options.Figures = options.USUAL_FIGURES,
     tokenizer: options.Tokenizer = None,
     batch_size: Annotated[int, typer.Option(help="Sentence pairs at a time.")] = 16,
@@ -110,7 +112,7 @@ def align(
             words=words,
             rule=rule,
             threshold=threshold,
-            shown=pairs if out else 0,
+            shown=shown if out else 0,
             batch_size=batch_size,
             device=device,
             dtype=dtype,
@@ -123,8 +125,8 @@ def align(
         return
     if out is not None:
         _draw(aligned, out, formats)
-    if out is not None and not aligned.pairs and (aligned.score is None or pairs > 0):
-        _say_why_no_pictures(aligned, asked=pairs > 0)
+    if out is not None and not aligned.pairs and (aligned.score is None or shown > 0):
+        _say_why_no_pictures(aligned, asked=shown > 0)
     if as_json:
         emit(json_text(_as_json(aligned)) + "\n")
     elif gold is None and out is None:
@@ -165,7 +167,7 @@ def _say_why_no_pictures(aligned: Aligned, *, asked: bool) -> None:
     from attnscope.translation.alignment import MOST_WORDS
 
     what = "no report.html" if aligned.score is None else "no sentence pairs in report.html"
-    why = f"no pair has between 1 and {MOST_WORDS} words on both sides" if asked else "--pairs is 0"
+    why = f"no pair has between 1 and {MOST_WORDS} words on both sides" if asked else "--shown is 0"
     tell(f"{what}: {why}")
 
 

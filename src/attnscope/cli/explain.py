@@ -121,7 +121,7 @@ def explain(
         "band": band,
         "frequencies": _frequencies(frequencies),
         "completion": completion,
-        "intervene": interventions,
+        "interventions": interventions,
     }
     settings |= {"also": also or [], "paper": paper, "published_as": published_as, "seed": seed}
     settings |= {"field": field, "by_line": by_line, "device": device, "dtype": dtype}

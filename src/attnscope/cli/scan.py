@@ -224,17 +224,8 @@ def scan(
     from attnscope.statistics import default_out
 
     options.refuse_two_formats(as_json=as_json, as_csv=as_csv)
-    formats, heads = options.formats_of(figures), options.heads_of("--show", show)
-    if heads and not report:
-        raise AttnscopeError(
-            "--show names heads of the page, and --no-report makes none: leave out one of them"
-        )
-    shown = heads if report else None
-    if observation is not None and "recent_" not in (statistics or ""):
-        raise AttnscopeError(
-            "--observation is of the statistics recent_..., and none of them is asked for: name one, as by "
-            "--statistics recent_top_key, or leave it out"
-        )
+    formats, shown = options.formats_of(figures), _shown(show, report=report)
+    _refuse_unused(observation, statistics)
     settings = {name: given[name] for name in _PLAIN}
     settings["observation"] = _LAST if observation is None else observation
     apart = {name: given[name] for name in _APART} | {"targets": target or None}
@@ -258,8 +249,27 @@ def scan(
         if question is not None:
             question.note(Path(results.encoding["source"]), json.loads(results.attrs["signature"]))
     folder = Path(results.encoding["source"])
-    page = draw(results, folder, formats, heads) if report else None
+    page = None if shown is None else draw(results, folder, formats, shown)
     Forms(as_dict, print_csv, print_tables).show(results, place, folder, page, as_json=as_json, as_csv=as_csv)
+
+
+def _shown(show: str | None, *, report: bool) -> list[tuple[int, int]] | None:
+    """The heads that the page shows beside its own choice; None where there is no page."""
+    heads = options.heads_of("--show", show)
+    if heads and not report:
+        raise AttnscopeError(
+            "--show names heads of the page, and --no-report makes none: leave out one of them"
+        )
+    return heads if report else None
+
+
+def _refuse_unused(observation: int | None, statistics: str | None) -> None:
+    """Refuse an observation window that no statistic has."""
+    if observation is not None and "recent_" not in (statistics or ""):
+        raise AttnscopeError(
+            "--observation is of the statistics recent_..., and none of them is asked for: name one, as by "
+            "--statistics recent_top_key, or leave it out"
+        )
 
 
 def _signed(groups: str | Path | None, words: str | Path | None) -> dict[str, str | None]:

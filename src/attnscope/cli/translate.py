@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,7 +13,7 @@ from attnscope.cli import options
 from attnscope.cli.output import emit, progress_bar, tell
 
 if TYPE_CHECKING:
-    from attnscope.translation import Translation
+    from attnscope.translation import Translation, Translations
 
 _Model = Annotated[
     str, typer.Argument(help="Model: a folder of `attnscope train`, another model folder or a hub id.")
@@ -62,14 +61,12 @@ def translate(
     ||| translation ||| score.
     """
     from attnscope.store import explained, write_output
-    from attnscope.translation import read_lines
     from attnscope.translation import translate as run
 
-    lines = read_lines(text)
     with progress_bar("translate") as show:
         translations = run(
             model,
-            lines,
+            text,
             tokenizer=tokenizer,
             device=device,
             dtype=dtype,
@@ -87,7 +84,7 @@ def translate(
             progress=show,
         )
     _tell_cuts(translations)
-    written = "".join(f"{line}\n" for line in _lines(lines, translations, n_best=n_best, as_json=as_json))
+    written = "".join(f"{line}\n" for line in _lines(translations, n_best=n_best, as_json=as_json))
     if out is None:
         emit(written)
         return
@@ -95,24 +92,22 @@ def translate(
         write_output(out, written)
 
 
-def _tell_cuts(translations: Sequence[Sequence[Translation]]) -> None:
+def _tell_cuts(translations: Translations) -> None:
     """What --overlong cut left out, on standard error."""
-    for number, several in enumerate(translations, start=1):
-        if several[0].left_out:
-            tell(f"line {number}: {several[0].left_out} tokens at its end were cut off")
+    for number, left_out in enumerate(translations.left_out, start=1):
+        if left_out:
+            tell(f"line {number}: {left_out} tokens at its end were cut off")
 
 
-def _lines(
-    sources: Sequence[str], translations: Sequence[Sequence[Translation]], *, n_best: int, as_json: bool
-) -> list[str]:
+def _lines(translations: Translations, *, n_best: int, as_json: bool) -> list[str]:
     if as_json:
         rows = [
             {"source": source, "translations": [_as_json(translation) for translation in several]}
-            for source, several in zip(sources, translations, strict=True)
+            for source, several in zip(translations.sources, translations, strict=True)
         ]
         return [json.dumps(row, ensure_ascii=False) for row in rows]
     if n_best == 1:
-        return [several[0].text for several in translations]
+        return translations.texts
     return [
         f"{number} ||| {translation.text} ||| {translation.score:.4f}"
         for number, several in enumerate(translations)

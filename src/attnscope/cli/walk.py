@@ -9,6 +9,7 @@ import typer
 
 from attnscope.cli import options
 from attnscope.cli.output import emit, new_console, progress_bar
+from attnscope.errors import AttnscopeError
 
 
 def walk(
@@ -48,22 +49,13 @@ def walk(
     trust_remote_code: options.TrustRemoteCode = False,
 ) -> None:
     """How does a head compute what it does? One sentence, every step, in numbers."""
-    from attnscope.errors import AttnscopeError
-
-    if toy and (text, target) != (None, None):
-        raise AttnscopeError("--toy has numbers of its own: leave the sentence and --target out, or --toy")
-    if toy and (model, layer, head) != (options.BUNDLED, None, 0):
-        raise AttnscopeError(
-            "--toy has one head of its own: leave the model, --layer and --head out, or --toy"
-        )
-    if " " in model and not Path(model).exists():
-        raise AttnscopeError(
-            "the first argument is the model. For the bundled model on a sentence, say: attnscope walk bundled "
-            f"{model!r}"
-        )
-    if seed is not None and not toy:
-        raise AttnscopeError("--seed is for --toy: give --toy too, or leave --seed out")
-
+    _check(
+        toy=toy,
+        has_text=(text, target) != (None, None),
+        has_head=(model, layer, head) != (options.BUNDLED, None, 0),
+        has_seed=seed is not None,
+    )
+    _refuse_sentence(model)
     from attnscope.walkthrough import markdown as as_markdown
     from attnscope.walkthrough import terminal, walk_toy
     from attnscope.walkthrough import walk as run_walk
@@ -95,9 +87,28 @@ def walk(
         _write(markdown, as_markdown(steps, language))
 
 
-def _number(token: str | None) -> int:
-    from attnscope.errors import AttnscopeError
+def _check(*, toy: bool, has_text: bool, has_head: bool, has_seed: bool) -> None:
+    """Refuse what the toy has of its own beside it, and what it alone has without it."""
+    if toy and has_text:
+        raise AttnscopeError("--toy has numbers of its own: leave the sentence and --target out, or --toy")
+    if toy and has_head:
+        raise AttnscopeError(
+            "--toy has one head of its own: leave the model, --layer and --head out, or --toy"
+        )
+    if has_seed and not toy:
+        raise AttnscopeError("--seed is for --toy: give --toy too, or leave --seed out")
 
+
+def _refuse_sentence(model: str) -> None:
+    """Refuse a sentence in the model's place."""
+    if " " in model and not Path(model).exists():
+        raise AttnscopeError(
+            "the first argument is the model. For the bundled model on a sentence, say: attnscope walk bundled "
+            f"{model!r}"
+        )
+
+
+def _number(token: str | None) -> int:
     if token is not None and not token.isdecimal():
         raise AttnscopeError(f"--query-token is {token!r}: the toy's tokens go by position, from 0 to 3")
     return int(token or 0)

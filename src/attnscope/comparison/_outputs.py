@@ -177,7 +177,7 @@ class SystemOutputs:
             progress=lambda at: self.progress(Progress(name, _TRAINING + _TRANSLATING * at.share, at.told)),
         )
         seconds = time.perf_counter() - before
-        lines = [several[0].text for several in translations]
+        lines = translations.texts
         best = None
         if isinstance(self.text, TaskText) and attends(loaded.model):
             self.progress(Progress(f"align {system.name}", _TRAINING + _TRANSLATING))
@@ -186,7 +186,7 @@ class SystemOutputs:
             "signature": self._signature(loaded),
             "parameters": sum(parameter.numel() for parameter in loaded.model.parameters()),
             "seconds": seconds,
-            "cut": sum(several[0].left_out > 0 for several in translations),
+            "cut": sum(left_out > 0 for left_out in translations.left_out),
             "threads": torch.get_num_threads(),
             "aligned": {} if best is None else {"layer": best.layer, "head": best.head, **vars(best.score)},
         }

@@ -74,7 +74,7 @@ def sample_translations(folder: Path) -> Samples | None:
         return None
     loaded = load_model(folder, device=config.device)
     translations = translate_lines(loaded.model, loaded.tokenizer, text.source, beams=1, overlong="cut")
-    lines = [several[0].text for several in translations]
+    lines = translations.texts
     scores = score(
         {"trained": lines},
         text.target,
@@ -85,7 +85,7 @@ def sample_translations(folder: Path) -> Samples | None:
     at = scores.sel(system="trained", metric="BLEU")
     rows = zip(at["bucket"].values, at["sentences"].values, at["score_by_length"].values, strict=True)
     lengths = [len(source.split()) for source in text.source]
-    whole = [i for i, several in enumerate(translations) if not several[0].left_out]
+    whole = [i for i, left_out in enumerate(translations.left_out) if not left_out]
     chosen = [min(whole, key=lambda i: abs(lengths[i] - words)) for words in _WORDS] if whole else []
     attended = _attended(loaded, text, [lines[i] for i in chosen], chosen)
     return Samples(

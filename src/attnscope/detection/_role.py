@@ -42,7 +42,7 @@ class Role:
     definition: str
     source: str
     probe: Kind
-    score: Callable[[Any], Tensor]
+    score: Callable[[Any], Tensor]  # each takes what is seen of its own probe
     threshold: float | None = None
     layers: tuple[str, ...] = LOOKS_AROUND
     otherwise: str = "no layer attends within one text"

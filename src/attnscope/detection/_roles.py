@@ -30,8 +30,9 @@ from attnscope.store import RunFolder, Signature, keeping_elsewhere
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
+    from attnscope.capture import Tokenizer
     from attnscope.detection._needles import Needles
-    from attnscope.mechanism import Tokenizer
+
 
 _LONGEST, _TEXTS = 512, 32
 _PART, _OWN = "roles", "model"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -14,6 +14,7 @@ from attnscope._arguments import typed
 from attnscope.attention import output_of
 from attnscope.capture import borrowed, watching
 from attnscope.errors import AttnscopeError
+from attnscope.progress import Progress, Tell, tell_nobody
 from attnscope.translation import translate_lines
 from attnscope.translation.evaluation import score
 
@@ -34,7 +35,7 @@ def bleu_without_heads(
     heads: Sequence[tuple[int, int]] | None = None,
     ablation: str = "mean",
     beams: int = 1,
-    tell: Callable[[int], None] = lambda _: None,
+    progress: Tell | None = None,
 ) -> xr.Dataset:
     """Translate once with all heads and once without each of some, and score every translation.
 
@@ -50,6 +51,8 @@ def bleu_without_heads(
         ``zero`` or ``mean``. What a head gives on another text has no place in a translation that is not known yet.
     beams
         Translations that are followed at a time.
+    progress
+        Called with a `Progress` after each head; it tells of ``heads`` done.
 
     Returns
     -------
@@ -89,11 +92,12 @@ def bleu_without_heads(
             "cannot be told apart: measure the loss instead (intervene)"
         )
     means = inquiry.means if ablation == "mean" else None
+    tell = progress or tell_nobody
     systems = {WHOLE: _translated(inquiry, texts, beams, None, None)}
-    for done, (layer, head) in enumerate(chosen):
+    for done, (layer, head) in enumerate(chosen, start=1):
         stands_in = torch.zeros(1) if means is None else means.of(layer)[head]
         systems[f"{layer}.{head}"] = _translated(inquiry, texts, beams, (names[layer], head), stands_in)
-        tell(done + 1)
+        tell(Progress("translations without a head", done / len(chosen), {"heads": done}))
     scores = score(systems, list(targets))
     layers, columns = np.array([(-1, -1), *chosen]).T
     return scores.assign_coords(layer=("system", layers), head=("system", columns)).assign_attrs(
@@ -112,5 +116,4 @@ def _translated(
         return output
 
     with borrowed(inquiry.model), watching(inquiry.model, observe), torch.no_grad():
-        made = translate_lines(inquiry.model, inquiry.loaded.tokenizer, list(texts), beams=beams)
-    return [candidates[0].text for candidates in made]
+        return translate_lines(inquiry.model, inquiry.loaded.tokenizer, texts, beams=beams).texts

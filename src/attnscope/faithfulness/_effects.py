@@ -24,6 +24,7 @@ from attnscope.faithfulness.passes import (
     replacing,
     stacked_passes,
 )
+from attnscope.progress import Progress, Tell, tell_nobody
 from attnscope.store import padded_heads
 
 if TYPE_CHECKING:
@@ -57,7 +58,7 @@ def effects(
     variants: int | None = None,
     steps: int = 5,
     done: Callable[[range], bool] = lambda _: False,
-    tell: Callable[[int], None] = lambda _: None,
+    progress: Tell | None = None,
 ) -> Iterator[xr.Dataset]:
     """Effects of every head on every text, batch after batch.
 
@@ -74,8 +75,8 @@ def effects(
         Points of the integrated estimates; 0 for no estimates at all.
     done
         Which texts need not be measured.
-    tell
-        Called with the number of texts that are done.
+    progress
+        Called with a `Progress` after each batch; it tells of ``windows`` done.
 
     Yields
     ------
@@ -86,9 +87,10 @@ def effects(
     """
     places = [place for place in inquiry.slices() if not done(range(place.start, place.stop))]
     means = inquiry.means if "mean" in ablations and places else None
+    tell = progress or tell_nobody
     for place in places:
         yield _of_batch(inquiry, place, ablations, means, variants, steps)
-        tell(place.stop)
+        tell(Progress("heads taken out", place.stop / len(inquiry.windows), {"windows": place.stop}))
 
 
 def _of_batch(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import xarray as xr
@@ -14,6 +14,7 @@ from attnscope.errors import AttnscopeError
 from attnscope.faithfulness._knockout import Forbidden, knock_out
 from attnscope.faithfulness.arrays import by_document
 from attnscope.faithfulness.passes import one_token
+from attnscope.progress import Tell
 
 if TYPE_CHECKING:
     from attnscope.corpus import Window
@@ -95,7 +96,7 @@ def without_forbidden(
     *,
     renormalise: bool,
     seed: int,
-    tell: Callable[[int], None] = lambda _: None,
+    progress: Tell | None = None,
 ) -> xr.Dataset:
     """What the predictions lose when each head alone may not look where a rule says; see `knock_out`.
 
@@ -108,7 +109,7 @@ def without_forbidden(
         head)``; their means ``effect`` and ``forbidden_weight`` ``(layer, head)``, with ``effect_low`` and
         ``effect_high``, the 95% interval over documents (or windows), and ``shown``, as in `heads_of`.
     """
-    knocked = knock_out(inquiry, rule, renormalise=renormalise, tell=tell)
+    knocked = knock_out(inquiry, rule, renormalise=renormalise, progress=progress)
     documents = knocked.source.values.tolist()
     units, called = units_of(documents)
     mean, low, high, shown = by_document(knocked.loss_change.values, units, seed=seed)

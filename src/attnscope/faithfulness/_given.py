@@ -21,8 +21,9 @@ from attnscope.mechanism.evidence import ids_of
 from attnscope.statistics import window_length
 
 if TYPE_CHECKING:
+    from attnscope.capture import Tokenizer
     from attnscope.corpus import Sources
-    from attnscope.mechanism import Model, Tokenizer
+    from attnscope.mechanism import Model
 
 AnyWindow = Window | Sequence[int]
 

@@ -31,7 +31,8 @@ from attnscope.tasks import Task, way_in
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-    from attnscope.mechanism import Tokenizer
+    from attnscope.capture import Tokenizer
+
 
 LONGEST = 512  # tokens of a window where none is asked for: every head of every window is a pass
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -67,13 +67,13 @@ class InterventionJob:
             run.append(part, int(part.text[0]))
 
     def _effects(self, done: Callable[[range], bool]) -> Iterator[xr.Dataset]:
-        total = len(self.asked.windows)
-
-        def tell(done: int) -> None:
-            self.tell(Progress("heads taken out", self._of_effects * done / total, {"windows": done}))
-
         return effects(
-            self.asked, self.ablations, done=done, variants=self.variants, steps=self.steps, tell=tell
+            self.asked,
+            self.ablations,
+            done=done,
+            variants=self.variants,
+            steps=self.steps,
+            progress=lambda at: self.tell(replace(at, share=self._of_effects * at.share)),
         )
 
     def parts(

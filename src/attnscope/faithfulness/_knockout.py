@@ -19,6 +19,7 @@ from attnscope.errors import AttnscopeError
 from attnscope.faithfulness._effects import most_variants
 from attnscope.faithfulness._sets import of_layers
 from attnscope.faithfulness.passes import stacked_passes
+from attnscope.progress import Progress, Tell, tell_nobody
 
 if TYPE_CHECKING:
     from attnscope.attention import AttentionCall
@@ -70,7 +71,7 @@ def knock_out(
     rule: Forbidden,
     *,
     renormalise: bool = True,
-    tell: Callable[[int], None] = lambda _: None,
+    progress: Tell | None = None,
 ) -> xr.Dataset:
     """Forbid each head alone to look where a rule says, and measure what the predictions lose.
 
@@ -84,6 +85,8 @@ def knock_out(
         Where a head may not look.
     renormalise
         Whether what is left of a row is scaled to its sum before; a row of which nothing is left gives nothing.
+    progress
+        Called with a `Progress` after each batch; it tells of ``windows`` done.
 
     Returns
     -------
@@ -111,6 +114,7 @@ def knock_out(
     changes: list[np.ndarray] = []
     weights: list[np.ndarray] = []
     sites: list[Site] = []
+    tell = progress or tell_nobody
     for place in inquiry.slices():
         asked = inquiry.batch(place)
         with stacked_passes(inquiry.model, skips=inquiry.skips) as passes, torch.no_grad():
@@ -140,7 +144,11 @@ def knock_out(
         sites = passes.sites
         changes.append(_joined(of_texts, heads))
         weights.append(_joined(shares, heads))
-        tell(place.stop)
+        tell(
+            Progress(
+                "heads that may not look there", place.stop / len(inquiry.windows), {"windows": place.stop}
+            )
+        )
     dims = ("text", "layer", "head")
     return xr.Dataset(
         {

@@ -28,7 +28,8 @@ from attnscope.tasks import Part, Task, way_in
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-    from attnscope.mechanism import Tokenizer
+    from attnscope.capture import Tokenizer
+
 
 Name = TypeVar("Name", bound=str)
 _RECEIVER = re.compile(r"(\d{1,6})\.(\d{1,6})")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -16,6 +16,7 @@ from attnscope.errors import AttnscopeError
 from attnscope.faithfulness._effects import most_variants
 from attnscope.faithfulness.arrays import random_sets, sparse_effects
 from attnscope.faithfulness.passes import HeadMeans, replacing_sets, stacked_passes
+from attnscope.progress import Progress, Tell, tell_nobody
 
 if TYPE_CHECKING:
     from attnscope.faithfulness._inquiry import Inquiry
@@ -34,7 +35,7 @@ def changes_by_sets(
     places: Sequence[slice] | None = None,
     variants: int | None = None,
     means: HeadMeans | None = None,
-    tell: Callable[[int], None] = lambda _: None,
+    progress: Tell | None = None,
 ) -> np.ndarray:
     """Change of the loss of each text when sets of heads are replaced at once, ``(text, set)``, nats.
 
@@ -46,7 +47,10 @@ def changes_by_sets(
         What stands in for them.
     places
         The batches; by default all.
+    progress
+        Called with a `Progress` after each batch; it tells of ``windows`` done.
     """
+    tell = progress or tell_nobody
     places = inquiry.slices() if places is None else places
     means = inquiry.means if ablation == "mean" and means is None else means
     bounds = np.cumsum([0, *inquiry.heads])
@@ -73,7 +77,7 @@ def changes_by_sets(
                     continue
                 parts.append(asked.scores(passes.run(edits, len(some)))["loss"] - loss)
         changes.append(torch.cat(parts).T.double().cpu().numpy())
-        tell(place.stop)
+        tell(Progress("heads taken out together", place.stop / places[-1].stop, {"windows": place.stop}))
     return np.concatenate(changes)
 
 
@@ -84,7 +88,7 @@ def search_heads(
     passes: int | None = None,
     ablation: Ablation = "mean",
     seed: int = 0,
-    tell: Callable[[int], None] = lambda _: None,
+    progress: Tell | None = None,
 ) -> xr.Dataset:
     """Estimate every head's effect from random sets of heads taken out together.
 
@@ -100,6 +104,8 @@ def search_heads(
         What stands in for the heads of a set.
     seed
         Seed of the random number generator.
+    progress
+        Called with a `Progress` after each batch; it tells of ``windows`` done.
 
     Returns
     -------
@@ -113,7 +119,7 @@ def search_heads(
     generator = np.random.default_rng(seed)
     places = inquiry.slices()
     sets = [random_sets((passes, place.stop - place.start), count, removed, generator) for place in places]
-    changes = changes_by_sets(inquiry, sets, ablation, tell=tell)
+    changes = changes_by_sets(inquiry, sets, ablation, progress=progress)
     rows = np.concatenate([layer.transpose(1, 0, 2).reshape(-1, count) for layer in sets])
     documents = np.repeat(np.array(inquiry.documents, dtype=object), passes)
     effects = sparse_effects(rows, changes.reshape(-1), documents.tolist())
@@ -137,7 +143,7 @@ def removal_curves(
     ablation: Ablation = "mean",
     random_orders: int = 5,
     seed: int = 0,
-    tell: Callable[[int], None] = lambda _: None,
+    progress: Tell | None = None,
 ) -> xr.Dataset:
     """Loss when the first 1, 2, 4, ... heads of an order are taken out together.
 
@@ -151,6 +157,10 @@ def removal_curves(
         By name, the scores ``(layer, head)`` made on the first half of the texts and on the second, largest first.
     random_orders
         How many random orders are measured beside them.
+    seed
+        Seed of the random orders.
+    progress
+        Called with a `Progress` after each batch; it tells of ``windows`` done.
 
     Returns
     -------
@@ -169,7 +179,7 @@ def removal_curves(
     shuffles = [generator.permutation(count) for _ in range(random_orders)]
     places = inquiry.slices()
     sets = [_sets_of(orders, shuffles, inquiry.heads, removed, 1 - halves[place]) for place in places]
-    changes = changes_by_sets(inquiry, sets, ablation, tell=tell)
+    changes = changes_by_sets(inquiry, sets, ablation, progress=progress)
     changes = changes.reshape(len(changes), len(orders) + random_orders, len(removed))
     by_order = np.concatenate(
         [changes[:, : len(orders)], changes[:, len(orders) :].mean(1, keepdims=True)], 1

@@ -19,6 +19,7 @@ from attnscope.faithfulness._sets import of_layers
 from attnscope.faithfulness.arrays import by_document, permuted_weights
 from attnscope.faithfulness.passes import stacked_passes
 from attnscope.faithfulness.weights import same_size
+from attnscope.progress import Progress, Tell, tell_nobody
 
 if TYPE_CHECKING:
     from attnscope.attention import AttentionCall
@@ -38,7 +39,7 @@ _SCORES = ("shuffled_loss", "shuffled_kl", "random_kl")
 
 @typed
 def shuffled_weights(
-    inquiry: Inquiry, *, texts: int = 8, seed: int = 0, tell: Callable[[int], None] = lambda _: None
+    inquiry: Inquiry, *, texts: int = 8, seed: int = 0, progress: Tell | None = None
 ) -> xr.Dataset:
     """Shuffle each row of each head's weights among the keys that it may look at, one head at a time.
 
@@ -54,8 +55,8 @@ def shuffled_weights(
         How many windows are read, from the first.
     seed
         Seed of the permutations.
-    tell
-        Called with the number of texts that are done.
+    progress
+        Called with a `Progress` after each batch; it tells of ``windows`` done.
 
     Returns
     -------
@@ -81,9 +82,9 @@ def shuffled_weights(
     parts: dict[str, list[np.ndarray]] = {name: [] for name in _SCORES}
     documents: list[str] = []
     heads = inquiry.heads
-    for place in inquiry.slices():
-        if place.start >= texts:
-            break
+    places = [place for place in inquiry.slices() if place.start < texts]
+    tell = progress or tell_nobody
+    for place in places:
         asked = inquiry.batch(place)
         with stacked_passes(inquiry.model, skips=inquiry.skips) as passes, torch.no_grad():
             before = passes.plain(
@@ -94,7 +95,7 @@ def shuffled_weights(
             flat = np.concatenate([call[name] for call in calls], 1)
             values.append(np.stack([of_layers(row, heads) for row in flat]))
         documents += inquiry.documents[place]
-        tell(place.stop)
+        tell(Progress("weights shuffled", place.stop / places[-1].stop, {"windows": place.stop}))
     every = {name: np.concatenate(values) for name, values in parts.items()}
     loss = by_document(every["shuffled_loss"], units_of(documents)[0], seed=seed)
     means = {name: values.mean(0) for name, values in every.items()}

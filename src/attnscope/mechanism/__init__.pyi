@@ -17,7 +17,7 @@ from ._sentences import (
     summary,
 )
 from ._stored import load_explanation
-from ._study import DEFAULT_TEXTS, FEW_TEXTS, Model, NotDefinedError, Study, Tokenizer, studied, study
+from ._study import DEFAULT_TEXTS, FEW_TEXTS, Model, NotDefinedError, Study, studied, study
 from ._verdict import ERROR, SAME
 from .analyses import (
     bias_effect,
@@ -58,7 +58,6 @@ __all__ = [
     "Section",
     "Study",
     "TextTable",
-    "Tokenizer",
     "analyses_of",
     "arrays",
     "best_heads",

@@ -13,6 +13,7 @@ import xarray as xr
 from attnscope._arguments import typed
 from attnscope.bundled import MODEL
 from attnscope.capture import (
+    Tokenizer,
     borrowing,
     decoder_note,
     load_model,
@@ -26,7 +27,7 @@ from attnscope.mechanism._analysis import Analysis
 from attnscope.mechanism._catalogue import ANALYSES
 from attnscope.mechanism._other_table import OtherTable
 from attnscope.mechanism._stored import StoredAnalyses, load_explanation
-from attnscope.mechanism._study import DEFAULT_TEXTS, READING, Study, Tokenizer, pairs_of_windows
+from attnscope.mechanism._study import DEFAULT_TEXTS, READING, Study, pairs_of_windows
 from attnscope.mechanism.arrays import COMPLETIONS, Completion, in_band
 from attnscope.mechanism.evidence import LayerSums, sums_of
 from attnscope.progress import Progress, Tell, tell_nobody
@@ -65,7 +66,7 @@ def explain(
     also: Sequence[str | Path | PreTrainedModel] = (),
     layer: int | None = None,
     head: int | None = None,
-    intervene: bool = False,
+    interventions: bool = False,
     intervention_texts: int = 8,
     more: Sequence[Analysis] = (),
     longest: int | None = None,
@@ -112,7 +113,7 @@ def explain(
         Other models, whose position tables are analysed beside this one's. They read no text.
     layer, head
         Will be shown later. They change no number: what does not exist is refused before the texts are read.
-    intervene
+    interventions
         Also change words and positions and see what becomes of each head, on `intervention_texts` windows.
     more
         More analyses, such as those of a paper: ``attnscope.reproduction.yamamoto2023.analyses()``.
@@ -143,18 +144,13 @@ def explain(
     True
     """
     part = way_in(explain, locals(), share=READING)
-    if completion not in COMPLETIONS:
-        raise AttnscopeError(
-            f"completion (--completion) is {shortly(completion)}; expected one of {', '.join(COMPLETIONS)}"
-        )
-    for analysis in more:
-        check_kind("analyses (mechanism.Analysis)", Analysis, more=analysis)
-    refuse_senses("explain", MODEL if model is None else model, texts, field=field, revision=revision)
-    corpus, target = texts_and_targets(texts, targets, field=field, by_line=by_line)
     check_whole(
         1, limit=limit, window=window, band=band, intervention_texts=intervention_texts, longest=longest
     )
     check_seed(seed)
+    _check_kinds(completion, more)
+    refuse_senses("explain", MODEL if model is None else model, texts, field=field, revision=revision)
+    corpus, target = texts_and_targets(texts, targets, field=field, by_line=by_line)
     loaded = load_model(
         MODEL if model is None else model,
         tokenizer=tokenizer,
@@ -175,7 +171,7 @@ def explain(
         band=band,
         frequencies=frequencies,
         completion=completion,
-        intervention_texts=intervention_texts if intervene else 0,
+        intervention_texts=intervention_texts if interventions else 0,
         layer=layer,
         head=head,
         seed=seed,
@@ -194,6 +190,16 @@ def explain(
         return _in_memory(study, more, others, attributes)
     run = RunFolder(Path(out(signature) if callable(out) else out), signature, repair=repair)
     return _kept(part, run, study, more, others, attributes)
+
+
+def _check_kinds(completion: str, more: Sequence[Analysis]) -> None:
+    """Refuse a completion that there is not, and what is no analysis."""
+    if completion not in COMPLETIONS:
+        raise AttnscopeError(
+            f"completion (--completion) is {shortly(completion)}; expected one of {', '.join(COMPLETIONS)}"
+        )
+    for analysis in more:
+        check_kind("analyses (mechanism.Analysis)", Analysis, more=analysis)
 
 
 def _kept(

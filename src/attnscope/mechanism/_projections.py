@@ -11,9 +11,9 @@ from attnscope.mechanism.evidence import FOR_MATCHING, Projections, model_inputs
 from attnscope.mechanism.evidence import projections as projections_of_model
 
 if TYPE_CHECKING:
-    from attnscope.capture import Site
+    from attnscope.capture import Site, Tokenizer
     from attnscope.corpus import Sources
-    from attnscope.mechanism._study import Model, Tokenizer
+    from attnscope.mechanism._study import Model
 
 
 @typed

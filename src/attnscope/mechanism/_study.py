@@ -13,10 +13,10 @@ import numpy as np
 import xarray as xr
 from jaxtyping import Float
 from threadpoolctl import threadpool_limits
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedModel
 
 from attnscope._arguments import typed
-from attnscope.capture import LoadedModel, borrowed, decoder_start, load_model
+from attnscope.capture import LoadedModel, Tokenizer, borrowed, decoder_start, load_model
 from attnscope.corpus import EncodedTexts, TargetTokenizer, shifted, texts_and_targets, windows_of
 from attnscope.errors import AttnscopeError
 from attnscope.mechanism._stored import StoredAnalyses
@@ -40,7 +40,6 @@ if TYPE_CHECKING:
     from attnscope.mechanism._analysis import Analysis
     from attnscope.progress import Tell
 
-Tokenizer = str | Path | PreTrainedTokenizerBase | None
 READING = 0.6  # share of the work that reading the texts is
 DEFAULT_TEXTS = 100
 FEW_TEXTS = 8  # of analyses that take several passes
@@ -160,8 +159,8 @@ class Study:
     def _gathering(self) -> Gathering:
         return Gathering(self.model, self.windows, band=self.band, layer=self.layer, head=self.head)
 
-    def _tell_reading(self, done: int, total: int) -> None:
-        self.tell(Progress("reading the texts", READING * done / total))
+    def _tell_reading(self, at: Progress) -> None:
+        self.tell(replace(at, share=READING * at.share))
 
     def first(self, count: int | None = None) -> list[Window | Sequence[int]]:
         """Some windows, by default 8, for analyses that take several passes."""

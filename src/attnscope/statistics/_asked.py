@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from attnscope.capture import AS_SAVED, Loading
 from attnscope.checks import check_real, check_seed, check_whole
@@ -16,6 +16,9 @@ from attnscope.statistics._row_draws import RowSample
 from attnscope.statistics._second_pass import OBSERVATION
 from attnscope.store import Signature
 from attnscope.tasks import task_in
+
+if TYPE_CHECKING:
+    from attnscope.capture import Processor
 
 BAND = 10  # tokens
 
@@ -44,7 +47,7 @@ class Asked:
     attnscope.errors.AttnscopeError: limit (--limit) is 0; expected a whole number of 1 or more
     """
 
-    processor: Any = None
+    processor: Processor = None
     out: str | Path | Callable[[Signature], Path] | None = None
     repair: bool = False
     limit: int | None = None

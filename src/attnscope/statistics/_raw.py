@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 import torch
@@ -48,6 +48,7 @@ if TYPE_CHECKING:
 
     from transformers import PreTrainedModel
 
+    from attnscope.capture import Processor, Tokenizer
     from attnscope.corpus import Sources, Window, Words
 
 LIMIT = 1 << 30  # bytes of the weights asked for
@@ -61,7 +62,7 @@ def weights(
     targets: Sources = None,
     layer: int | None = None,
     head: int | None = None,
-    tokenizer: Any = None,
+    tokenizer: Processor = None,
     window: int | None = None,
     words: Words | None = None,
     device: str | None = None,
@@ -122,7 +123,9 @@ def weights(
     inner = model.model if isinstance(model, LoadedModel) else "bundled" if model is None else model
     sense = None if texts is None else sense_of(inner, texts)
     if sense is None:
-        loaded = load_model(model, tokenizer=tokenizer, device=device)
+        loaded = load_model(
+            model, tokenizer=cast("Tokenizer", tokenizer), device=device
+        )  # it refuses what reads no text
         read = _watch_text(loaded, texts, targets, window, words, observe)
     else:
         if window is not None or words is not None:

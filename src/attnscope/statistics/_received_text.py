@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -15,6 +15,7 @@ from attnscope.attention import received as received_by
 from attnscope.capture import (
     LoadedModel,
     Site,
+    Tokenizer,
     borrowed,
     device_of,
     forward,
@@ -46,7 +47,7 @@ def received(
     layer: int | None = None,
     head: int | None = None,
     last: int | None = None,
-    tokenizer: Any = None,
+    tokenizer: Tokenizer = None,
     window: int | None = None,
     device: str | None = None,
 ) -> xr.DataArray:

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 import xarray as xr
@@ -36,7 +36,7 @@ from attnscope.workers import cluster_of
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-    from attnscope.capture import Bridge, Envoy, Sense
+    from attnscope.capture import Bridge, Envoy, Processor, Sense
 
 
 @typed
@@ -47,7 +47,7 @@ def scan(
     texts: Sources = None,
     *,
     targets: Sources = None,
-    tokenizer: Any = None,
+    tokenizer: Processor = None,
     out: str | Path | Callable[[Signature], Path] | None = None,
     repair: bool = False,
     task: str | None = None,
@@ -72,7 +72,7 @@ def scan(
     dtype: str | None = None,
     revision: str | None = None,
     trust_remote_code: bool = False,
-    device_map: str | Mapping[str, Any] | None = None,
+    device_map: str | Mapping[str, int | str | torch.device] | None = None,
     max_memory: Mapping[int | str, int | str] | None = None,
     tp_plan: str | None = None,
     groups: Groups | None = None,
@@ -305,7 +305,7 @@ def _scan_sense(
 
 
 def _placement(
-    device_map: str | Mapping[str, Any] | None,
+    device_map: str | Mapping[str, int | str | torch.device] | None,
     max_memory: Mapping[int | str, int | str] | None,
     *,
     task: str | None,

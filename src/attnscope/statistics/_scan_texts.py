@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, Any, TypedDict, cast
 
 import xarray as xr
 
@@ -49,7 +49,7 @@ from attnscope.store import Signature
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-    from attnscope.capture import Bridge, Envoy
+    from attnscope.capture import Bridge, Envoy, Tokenizer
     from attnscope.corpus import Grouping, WordRule
 
 LONGEST_DEFAULT = 2048  # tokens: a longer window must be asked for
@@ -141,7 +141,8 @@ def prepared(
     words = given["words"]
     _refuse_together(asked, names, grouped=grouping is not None, worded=words is not None)
     rule = None if words is None else word_rule_of(words)
-    loaded = load_model(model, tokenizer=asked.processor, in_parts=True, **vars(asked.loading))
+    tokenizer = cast("Tokenizer", asked.processor)  # what reads no text is refused
+    loaded = load_model(model, tokenizer=tokenizer, in_parts=True, **vars(asked.loading))
     length = window_length(loaded, given["window"])
     if isinstance(corpus, Chats):
         corpus = corpus.read_with(loaded.tokenizer)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from attnscope.corpus import is_standard_input
 from attnscope.errors import AttnscopeError, explaining
-from attnscope.progress import Progress, tell_nobody
+from attnscope.progress import Progress, Tell, tell_nobody
 from attnscope.tasks._share import Share
 from attnscope.tasks._task import Measure, Task, task_in
 from attnscope.workers import Crew, RayEngine, cluster_of
@@ -46,7 +46,7 @@ class ByRay(Task):
 
     cluster: Cluster
     begin: Beginning
-    tell: Callable[[Progress], None]
+    tell: Tell
     share: float
 
     def measuring(self, measure: Measure, signature: Signature) -> Measure:  # noqa: ARG002 others measure

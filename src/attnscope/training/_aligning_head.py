@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
-from transformers import PreTrainedModel
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from attnscope.training._batches import encode_pairs
 from attnscope.translation import TaskText
@@ -43,7 +42,9 @@ def attends(model: PreTrainedModel) -> bool:
     return getattr(model.config, "attention", None) != "none"
 
 
-def best_aligning_head(model: PreTrainedModel, tokenizer: Any, text: TaskText) -> AligningHead | None:
+def best_aligning_head(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, text: TaskText
+) -> AligningHead | None:
     """Find the head that aligns the generated task best, by forced decoding against the gold links.
 
     A Transformer has many heads, of which few align. The head is chosen on one half of the text and judged on the

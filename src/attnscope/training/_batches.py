@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import ceil
-from typing import Any
 
 import numpy as np
 import torch
 from jaxtyping import Int
 from torch import Tensor
+from transformers import PreTrainedTokenizerBase
 
 from attnscope.errors import AttnscopeError
 from attnscope.models import IGNORED
@@ -50,7 +50,9 @@ class EncodedText:
         return np.array([(len(source), len(target)) for source, target in pairs], np.int64).reshape(-1, 2)
 
 
-def encode_pairs(tokenizer: Any, text: ParallelText, *, longest: int | None = None) -> EncodedText:
+def encode_pairs(
+    tokenizer: PreTrainedTokenizerBase, text: ParallelText, *, longest: int | None = None
+) -> EncodedText:
     """Encode both sides, and leave out the pairs that are too long.
 
     A pair is never cut: a cut source and its whole translation do not mean the same.

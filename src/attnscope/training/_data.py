@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+from transformers import PreTrainedTokenizerBase
 
 from attnscope.errors import AttnscopeError
 from attnscope.training._batches import EncodedText, collate, encode_pairs, epoch_batches, split_batch
@@ -193,7 +194,7 @@ class MaskedWindows(TrainingData):
         return self.tokenizer.bos_token_id, self.tokenizer.eos_token_id
 
 
-def read_data(config: TrainConfig, tokenizer: Any = None) -> TrainingData:
+def read_data(config: TrainConfig, tokenizer: PreTrainedTokenizerBase | None = None) -> TrainingData:
     """Read the texts that a configuration names, and learn their vocabulary if there is none yet.
 
     Parameters
@@ -218,7 +219,7 @@ def read_data(config: TrainConfig, tokenizer: Any = None) -> TrainingData:
     return _masked(config, tokenizer) if config.model == "masked-lm" else _pairs(config, tokenizer)
 
 
-def _pairs(config: TrainConfig, tokenizer: Any) -> Pairs:
+def _pairs(config: TrainConfig, tokenizer: PreTrainedTokenizerBase | None) -> Pairs:
     train, valid = (text.joined(config.join, config.seed) for text in read_pairs(config))
     if config.bleu_tokenizer in _BY_SPACES and is_unsegmented(valid.target):
         raise AttnscopeError(
@@ -266,7 +267,7 @@ def _set_aside(text: ParallelText, count: int) -> tuple[ParallelText, ParallelTe
     )
 
 
-def _masked(config: TrainConfig, tokenizer: Any) -> MaskedWindows:
+def _masked(config: TrainConfig, tokenizer: PreTrainedTokenizerBase | None) -> MaskedWindows:
     if config.text is None:
         raise AttnscopeError("a masked language model wants plain text: give 'text'")
     lines = _lines(config.text)
@@ -288,7 +289,7 @@ def _lines(path: Path) -> list[str]:
     return [line.strip() for text in texts for line in text.content.splitlines() if line.strip()]
 
 
-def _stream(tokenizer: Any, lines: Sequence[str]) -> np.ndarray:
+def _stream(tokenizer: PreTrainedTokenizerBase, lines: Sequence[str]) -> np.ndarray:
     """All tokens one after the other, without what marks the ends of a line."""
     encoded = encode_lines(tokenizer, lines)
     return np.array([token for line in encoded for token in line if token not in tokenizer.all_special_ids])

@@ -307,9 +307,8 @@ class Training:
                 translations = translate_lines(
                     self.model, self.data.tokenizer, valid.source, beams=1, overlong="cut"
                 )
-            made = [ranks[0].text for ranks in translations]
             bleu = BLEU(tokenize=self.config.bleu_tokenizer, lowercase=self.config.lowercase)
-            metrics["bleu"] = bleu.corpus_score(made, [valid.target]).score
+            metrics["bleu"] = bleu.corpus_score(translations.texts, [valid.target]).score
         return metrics
 
     def _finish(self) -> None:

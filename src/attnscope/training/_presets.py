@@ -64,7 +64,7 @@ def preset(model: str | None = None, attention: str | None = None) -> TrainConfi
     return PRESETS["Transformer"]
 
 
-def settings_for(config: TrainConfig | Path | str | None, **settings: Any) -> TrainConfig:
+def settings_for(config: TrainConfig | Path | str | None, **settings: object) -> TrainConfig:
     """What a training is asked for: a file or settings, else the preset of the model, with some of them replaced.
 
     Raises
@@ -77,7 +77,7 @@ def settings_for(config: TrainConfig | Path | str | None, **settings: Any) -> Tr
     >>> settings_for(None, model="transformer", layers=3, updates=None).layers
     3
     """
-    given = {name: value for name, value in settings.items() if value is not None}
+    given: dict[str, Any] = {name: value for name, value in settings.items() if value is not None}
     if config is None and not {"source", "text"} & given.keys():
         config = preset(given.get("model"), given.get("attention"))
     if not isinstance(config, TrainConfig):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Any
 
 import xarray as xr
 
@@ -28,7 +27,7 @@ def train(
     out: Path | str = "attnscope-model",
     *,
     progress: Tell | None = None,
-    **settings: Any,
+    **settings: object,
 ) -> xr.Dataset:
     """Train a model of the lineage: on parallel text, on plain text, or on the generated task.
 

@@ -5,44 +5,26 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 from jaxtyping import Int
 from torch import Tensor
-from transformers import PreTrainedModel
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from attnscope._arguments import typed
 from attnscope._caller import own_random_numbers
-from attnscope.capture import borrowing, configured_length, load_model, quiet
+from attnscope.capture import Tokenizer, borrowing, configured_length, load_model, quiet
 from attnscope.checks import BEAMS, check_real, check_seed, check_whole
 from attnscope.errors import AttnscopeError
 from attnscope.progress import Progress, Tell, tell_nobody
 from attnscope.translation._lines import Lines, lines_of_text
+from attnscope.translation._translations import Translation, Translations
 from attnscope.translation._vocabulary import encode_lines
 
 OVERLONG = ("refuse", "split", "cut")
-
-
-@dataclass(frozen=True)
-class Translation:
-    """A translation and its score.
-
-    Attributes
-    ----------
-    text
-        The translation.
-    score
-        Log-probability in nats over ``tokens ** length_penalty``, the end counted; NaN if it was not asked for.
-    left_out
-        Tokens of the source that were cut off.
-    """
-
-    text: str
-    score: float = float("nan")
-    left_out: int = 0
 
 
 @typed
@@ -51,13 +33,22 @@ def translate(
     model: str | Path | PreTrainedModel,
     texts: Lines,
     *,
-    tokenizer: Any = None,
+    beams: int = 5,
+    length_penalty: float = 1.0,
+    n_best: int = 1,
+    sample: bool = False,
+    temperature: float = 1.0,
+    seed: int = 0,
+    batch_tokens: int = 4_096,
+    overlong: str = "refuse",
+    scores: bool = False,
+    tokenizer: Tokenizer = None,
     device: str | None = None,
     dtype: str | None = None,
     revision: str | None = None,
     trust_remote_code: bool = False,
-    **options: Any,
-) -> list[list[Translation]]:
+    progress: Tell | None = None,
+) -> Translations:
     """Translate sentences with a model folder, a hub id or a loaded model.
 
     Parameters
@@ -65,28 +56,50 @@ def translate(
     model
         An encoder-decoder: of `attnscope train`, or any other of transformers.
     texts
-        Sentences: a list of strings, one string of a sentence a line, or the `Path` of such a file.
+        Sentences: a list of strings, one string of a sentence a line, or the `Path` of such a file. An empty one stays
+        empty.
+    beams
+        Translations that are followed at a time; 1 is greedy.
+    length_penalty
+        Power of the length in tokens, by which a finished translation's log-probability is divided.
+    n_best
+        Number of translations of each sentence.
+    sample, temperature, seed
+        Whether tokens are drawn instead of taking the best; what their logits are divided by; of what is random.
+    batch_tokens
+        Source tokens that are translated at a time, times the beams.
+    overlong
+        Treatment of a line longer than ``tokenizer.model_max_length`` or than the model's position table: ``refuse`` it
+        (an error that names it), ``split`` it into pieces and join their translations, or ``cut`` it.
+    scores
+        Whether to score translations, by one more forward pass over what was made.
     tokenizer, device, dtype, revision, trust_remote_code
         As in `attnscope.scan`.
-    **options
-        See `translate_lines`: ``beams``, ``length_penalty``, ``n_best``, ``sample``, ``overlong``, ``progress``, ...
+    progress
+        Called with a `Progress` after each batch; it tells of ``lines`` done.
 
     Returns
     -------
-    list of list of Translation
-        For each line its translations, the best first.
+    Translations
+        For each sentence, in their order, its translations, the best first; ``.texts`` has the best ones alone.
 
     Raises
     ------
     AttnscopeError
-        If the model is not an encoder-decoder, the file cannot be read, or as `translate_lines`.
+        If the model is not an encoder-decoder, the file cannot be read, a line is too long and is to be refused, or
+        settings do not go together.
 
     Examples
     --------
     >>> import attnscope
-    >>> attnscope.translate("bundled", ["a cat"])
-    Traceback (most recent call last):
-    attnscope.errors.AttnscopeError: EncoderForMaskedLM is not an encoder-decoder: ...
+    >>> from attnscope.models import RecurrentConfig, RecurrentForConditionalGeneration
+    >>> from attnscope.translation import train_subwords
+    >>> tokenizer = train_subwords(["ein Hund", "a dog"], 300)
+    >>> config = RecurrentConfig(vocab_size=len(tokenizer), embedding_width=4, encoder_width=3, decoder_width=6)
+    >>> model = RecurrentForConditionalGeneration(config).eval()  # not trained
+    >>> made = attnscope.translate(model, ["a dog", ""], tokenizer=tokenizer, beams=2, n_best=2)
+    >>> [len(several) for several in made], made.texts[1]
+    ([2, 1], '')
     """
     lines = lines_of_text(texts, "the text")
     loaded = load_model(
@@ -102,13 +115,27 @@ def translate(
             f"{type(loaded.model).__name__} is not an encoder-decoder: "
             "give a translation model, such as `attnscope train` makes"
         )
-    return translate_lines(loaded.model, loaded.tokenizer, lines, **options)
+    return translate_lines(
+        loaded.model,
+        loaded.tokenizer,
+        lines,
+        beams=beams,
+        length_penalty=length_penalty,
+        n_best=n_best,
+        sample=sample,
+        temperature=temperature,
+        seed=seed,
+        batch_tokens=batch_tokens,
+        overlong=overlong,
+        scores=scores,
+        progress=progress,
+    )
 
 
 @own_random_numbers()
 def translate_lines(
-    model: Any,
-    tokenizer: Any,
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
     lines: Sequence[str],
     *,
     beams: int = 5,
@@ -121,49 +148,13 @@ def translate_lines(
     overlong: str = "refuse",
     scores: bool = False,
     progress: Tell | None = None,
-) -> list[list[Translation]]:
-    """Translate every line; the order is kept.
-
-    Parameters
-    ----------
-    model
-        Any encoder-decoder with `generate`, in eval mode.
-    tokenizer
-        Its tokenizer.
-    lines
-        Sentences. An empty one stays empty.
-    beams
-        Translations that are followed at a time; 1 is greedy.
-    length_penalty
-        A finished translation's log-probability is divided by its length to this power.
-    n_best
-        Translations of each line.
-    sample, temperature, seed
-        Draw tokens instead of taking the best; their logits over the temperature; of what is random.
-    batch_tokens
-        Source tokens that are translated at a time, times the beams.
-    overlong
-        What becomes of a line longer than ``tokenizer.model_max_length`` or than the model's position table:
-        ``refuse`` it (an error that names it), ``split`` it into pieces and join their translations, or ``cut`` it.
-    scores
-        Whether to score translations, by one more forward pass over what was made.
-    progress
-        Called with a `Progress` after each batch; it tells of ``lines`` done.
+) -> Translations:
+    """`translate` with an encoder-decoder in eval mode and its tokenizer.
 
     Raises
     ------
     AttnscopeError
         For an over-long line, if it is to be refused, and for settings that do not go together.
-
-    Examples
-    --------
-    >>> from attnscope.models import RecurrentConfig, RecurrentForConditionalGeneration
-    >>> from attnscope.translation import train_subwords
-    >>> tokenizer = train_subwords(["ein Hund", "a dog"], 300)
-    >>> config = RecurrentConfig(vocab_size=len(tokenizer), embedding_width=4, encoder_width=3, decoder_width=6)
-    >>> model = RecurrentForConditionalGeneration(config).eval()
-    >>> [len(one) for one in translate_lines(model, tokenizer, ["a dog", ""], beams=2, n_best=2)]
-    [2, 1]
     """
     check_whole(1, BEAMS, beams=beams, n_best=n_best)
     check_whole(1, batch_tokens=batch_tokens)
@@ -201,7 +192,7 @@ def translate_lines(
         for number, ids in enumerate(encoded):
             left_out = max(0, len(ids) - longest)
             joined[number] = [replace(translation, left_out=left_out) for translation in joined[number]]
-    return joined
+    return Translations(tuple(lines), tuple(map(tuple, joined)))
 
 
 def positions_of(model: Any) -> int:

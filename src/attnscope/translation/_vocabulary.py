@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import chain
-from typing import Any
 
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
-from transformers import PreTrainedTokenizerFast
+from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from attnscope.errors import AttnscopeError
 
@@ -123,7 +122,7 @@ def train_subwords(
     return _wrap(tokenizer, masked=masked)
 
 
-def _alphabet(texts: Any, coverage: float) -> list[str]:
+def _alphabet(texts: Iterable[str], coverage: float) -> list[str]:
     """The fewest characters that make up this share of the texts, sorted."""
     if not 0 < coverage <= 1:
         raise AttnscopeError(
@@ -181,7 +180,7 @@ def _wrap(tokenizer: Tokenizer, *, masked: bool) -> PreTrainedTokenizerFast:
     )
 
 
-def encode_lines(tokenizer: Any, lines: Sequence[str]) -> list[list[int]]:
+def encode_lines(tokenizer: PreTrainedTokenizerBase, lines: Sequence[str]) -> list[list[int]]:
     """Token ids of each line, with the special tokens that the tokenizer puts around a text.
 
     Parameters

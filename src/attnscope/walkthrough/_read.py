@@ -122,7 +122,7 @@ def _read(name: str, text: str, tokenizer: Any, most: int) -> Read:
 def _translation(loaded: LoadedModel, sentence: str) -> str:
     """The model's own, the likeliest token at a time."""
     try:
-        text = translate_lines(loaded.model, loaded.tokenizer, [sentence], beams=1)[0][0].text
+        (text,) = translate_lines(loaded.model, loaded.tokenizer, [sentence], beams=1).texts
     except Exception as error:  # families raise what they like where a head or a setting is missing
         raise out_of_memory(error) or _no_translation(loaded, reason_of(error)) from error
     if not text:

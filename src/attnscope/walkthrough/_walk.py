@@ -26,7 +26,9 @@ from attnscope.walkthrough._result import Walk
 if TYPE_CHECKING:
     from collections.abc import Generator
 
-    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+    from transformers import PreTrainedModel
+
+    from attnscope.capture import Tokenizer
 
 SENTENCE = "The animal didn't cross the street because it was too tired."
 _FOLLOWED = "it"  # in that sentence
@@ -43,7 +45,7 @@ def walk(
     layer: int | None = None,
     head: int = 0,
     query_token: int | str | None = None,
-    tokenizer: str | Path | PreTrainedTokenizerBase | None = None,
+    tokenizer: Tokenizer = None,
     device: str | None = None,
     dtype: str | None = None,
     revision: str | None = None,

@@ -288,6 +288,7 @@ def own_cache():
     return cache
 
 
+@pytest.mark.usefixtures("no_types")
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(
     ("options", "spans", "said"),
@@ -298,6 +299,7 @@ def own_cache():
         ({}, {"question": (3, 9)}, "the span 'question' goes beyond the prompt, which has 5 tokens"),
         ({}, {"prompt": (3, 4)}, "a span has the name 'prompt'"),
         ({}, {"question": "three"}, "the span 'question' is 'three'; expected its first token"),
+        ({}, 3, "spans are 3; expected them by name"),
         ({}, [{}, {}], "spans of 2 prompts were given, and generate.. reads 1"),
         ({"attention_mask": torch.tensor([[1, 1, 1, 1, 0]])}, None, "padded on the right"),
     ],

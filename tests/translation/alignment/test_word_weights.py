@@ -13,6 +13,7 @@ from transformers import (
 )
 
 from attnscope.errors import AttnscopeError
+from attnscope.progress import Progress
 from attnscope.translation.alignment._forcing import Forcing, forced_alignment
 from attnscope.translation.alignment._links import links, pharaoh
 from attnscope.translation.alignment._word_weights import word_weights
@@ -176,12 +177,8 @@ def off_the_registry():
 
 def test_progress_counts_pairs(tokenizer):
     seen = []
-    list(
-        forced_alignment(
-            Reordering(), tokenizer, SOURCES, TARGETS, batch_size=3, progress=lambda *now: seen.append(now)
-        )
-    )
-    assert seen == [(3, 4), (4, 4)]
+    list(forced_alignment(Reordering(), tokenizer, SOURCES, TARGETS, batch_size=3, progress=seen.append))
+    assert seen == [Progress("align", 0.75, {"pairs": 3}), Progress("align", 1.0, {"pairs": 4})]
 
 
 def test_mistakes_are_said(tokenizer):

@@ -21,8 +21,9 @@ from attnscope.mechanism.evidence import FOR_MATCHING
 from attnscope.progress import Progress, Tell, tell_nobody
 
 if TYPE_CHECKING:
+    from attnscope.capture import Tokenizer
     from attnscope.corpus import Sources
-    from attnscope.mechanism import Model, Tokenizer
+    from attnscope.mechanism import Model
 
 
 @typed

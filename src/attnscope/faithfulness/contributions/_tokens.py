@@ -20,8 +20,9 @@ from attnscope.faithfulness.contributions._one_text import OneText
 from attnscope.mechanism.arrays import labelled
 
 if TYPE_CHECKING:
+    from attnscope.capture import Tokenizer
     from attnscope.corpus import Sources
-    from attnscope.mechanism import Model, Tokenizer
+    from attnscope.mechanism import Model
 
 #: Methods, and what their scores are.
 TOKEN_KINDS: dict[str, str] = {

@@ -19,8 +19,9 @@ from attnscope.faithfulness.weights._over_heads import Head, TestPlan, over_head
 from attnscope.faithfulness.weights._read_text import ReadText
 
 if TYPE_CHECKING:
+    from attnscope.capture import Tokenizer
     from attnscope.corpus import Sources
-    from attnscope.mechanism import Model, Tokenizer
+    from attnscope.mechanism import Model
     from attnscope.progress import Tell
 
 ORDERS = ("attention", "gradient", "product", "random")

@@ -14,8 +14,9 @@ from attnscope.mechanism.passes import bias_effect as of_model
 if TYPE_CHECKING:
     import xarray as xr
 
+    from attnscope.capture import Tokenizer
     from attnscope.corpus import Sources
-    from attnscope.mechanism._study import Model, Tokenizer
+    from attnscope.mechanism._study import Model
 
 
 @typed

@@ -21,8 +21,9 @@ from attnscope.mechanism.arrays import shift_controls as controls_of_head
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from attnscope.capture import Tokenizer
     from attnscope.corpus import Sources
-    from attnscope.mechanism._study import Model, Study, Tokenizer
+    from attnscope.mechanism._study import Model, Study
     from attnscope.mechanism.evidence import Evidence
 
 _HEADS = 4  # the first in the ranking

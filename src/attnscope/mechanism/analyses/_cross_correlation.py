@@ -18,8 +18,9 @@ from attnscope.mechanism.arrays import profile_agreement, reparametrize
 if TYPE_CHECKING:
     import xarray as xr
 
+    from attnscope.capture import Tokenizer
     from attnscope.corpus import Sources
-    from attnscope.mechanism._study import Model, Tokenizer
+    from attnscope.mechanism._study import Model
     from attnscope.mechanism.arrays import Mode
     from attnscope.mechanism.evidence import Evidence, Layer
 

@@ -14,8 +14,9 @@ from attnscope.mechanism.arrays import cross_spectrum as spectrum_of_head
 if TYPE_CHECKING:
     import xarray as xr
 
+    from attnscope.capture import Tokenizer
     from attnscope.corpus import Sources
-    from attnscope.mechanism._study import Model, Tokenizer
+    from attnscope.mechanism._study import Model
     from attnscope.mechanism.evidence import Evidence
 
 SHIFT = Section(

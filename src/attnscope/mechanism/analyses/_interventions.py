@@ -17,8 +17,9 @@ if TYPE_CHECKING:
     import xarray as xr
     from jaxtyping import Int
 
+    from attnscope.capture import Tokenizer
     from attnscope.corpus import Sources
-    from attnscope.mechanism._study import Model, Tokenizer
+    from attnscope.mechanism._study import Model
 
 CHANGED = Section(
     "interventions",

@@ -15,8 +15,9 @@ from attnscope.mechanism.arrays import phase_map as map_of_head
 if TYPE_CHECKING:
     import xarray as xr
 
+    from attnscope.capture import Tokenizer
     from attnscope.corpus import Sources
-    from attnscope.mechanism._study import Model, Tokenizer
+    from attnscope.mechanism._study import Model
     from attnscope.mechanism.arrays import Completion
     from attnscope.mechanism.evidence import Evidence
 

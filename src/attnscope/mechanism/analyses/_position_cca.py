@@ -18,8 +18,9 @@ from attnscope.store import stacked
 if TYPE_CHECKING:
     import xarray as xr
 
+    from attnscope.capture import Tokenizer
     from attnscope.corpus import Sources
-    from attnscope.mechanism._study import Model, Tokenizer
+    from attnscope.mechanism._study import Model
     from attnscope.mechanism.evidence import Evidence, Layer
 
 _FLOAT32 = 1e-7  # relative error of the covariances, whose products are summed in float32

@@ -20,8 +20,9 @@ if TYPE_CHECKING:
     from jaxtyping import Float
     from torch import Tensor
 
+    from attnscope.capture import Tokenizer
     from attnscope.corpus import Sources
-    from attnscope.mechanism._study import Model, Study, Tokenizer
+    from attnscope.mechanism._study import Model, Study
 
 _TOKENS, _TEXTS, _DRAWS = 32, 16, 1000
 _FAINT = 0.1  # share up to which an effect is drawn pale

@@ -15,8 +15,9 @@ if TYPE_CHECKING:
 
     import xarray as xr
 
+    from attnscope.capture import Tokenizer
     from attnscope.corpus import Sources
-    from attnscope.mechanism._study import Model, Tokenizer
+    from attnscope.mechanism._study import Model
 
 SCHEME = Section(
     "scheme",

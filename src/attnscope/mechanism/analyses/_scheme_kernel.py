@@ -13,8 +13,9 @@ from attnscope.mechanism.passes import scheme_kernel as of_model
 if TYPE_CHECKING:
     import xarray as xr
 
+    from attnscope.capture import Tokenizer
     from attnscope.corpus import Sources
-    from attnscope.mechanism._study import Model, Tokenizer
+    from attnscope.mechanism._study import Model
 
 KERNEL = Section(
     "kernel",

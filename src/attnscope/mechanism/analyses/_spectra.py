@@ -17,8 +17,9 @@ from attnscope.store import stacked
 if TYPE_CHECKING:
     import xarray as xr
 
+    from attnscope.capture import Tokenizer
     from attnscope.corpus import Sources
-    from attnscope.mechanism._study import Model, Tokenizer
+    from attnscope.mechanism._study import Model
     from attnscope.mechanism.evidence import Evidence, Layer
 
 

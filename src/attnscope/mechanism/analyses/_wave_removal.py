@@ -17,8 +17,9 @@ from attnscope.mechanism.passes import band_removed, gain_without_band, responsi
 if TYPE_CHECKING:
     import xarray as xr
 
+    from attnscope.capture import Tokenizer
     from attnscope.corpus import Sources
-    from attnscope.mechanism._study import Model, Study, Tokenizer
+    from attnscope.mechanism._study import Model, Study
 
 
 @typed

@@ -15,8 +15,9 @@ from attnscope.mechanism.arrays import query_key_waves as waves_of_head
 if TYPE_CHECKING:
     import xarray as xr
 
+    from attnscope.capture import Tokenizer
     from attnscope.corpus import Sources
-    from attnscope.mechanism._study import Model, Tokenizer
+    from attnscope.mechanism._study import Model
     from attnscope.mechanism.evidence import Evidence, Layer
 
 WAVES_ALONG_TEXT = Section(

@@ -19,6 +19,7 @@ from attnscope.mechanism.evidence._projections import projections
 from attnscope.mechanism.evidence._reach import Reach
 from attnscope.mechanism.evidence._tables import position_tables, word_table
 from attnscope.mechanism.evidence._tokens import FOR_MATCHING, Windows, batches, model_inputs, read, token_ids
+from attnscope.progress import Progress, Tell, tell_nobody
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -56,7 +57,7 @@ class Gathering:
         return [range(unit[0].start, unit[-1].stop) for unit in chosen]
 
     @torch.no_grad()
-    def read(self, texts: range, progress: Callable[[int, int], None] | None = None) -> dict[int, LayerSums]:
+    def read(self, texts: range, tell: Tell = tell_nobody) -> dict[int, LayerSums]:
         """Run the texts of a unit through the model; sums by the number of the layer."""
         if texts.start:
             self._see_first()
@@ -82,8 +83,8 @@ class Gathering:
                 if not texts.start + place.start:
                     heads = {index: len(seen.band_sums[0]) for index, seen in sums.items()}
                     _check_asked(heads, *self.asked)
-                if progress is not None:
-                    progress(texts.start + place.stop, len(self.ids))
+                done = texts.start + place.stop
+                tell(Progress("reading the texts", done / len(self.ids), {"windows": done}))
         return sums
 
     def evidence(self, units: Iterable[dict[int, LayerSums]]) -> Evidence:
@@ -126,7 +127,7 @@ def gather(
     band: int = 10,
     layer: int | None = None,
     head: int | None = None,
-    progress: Callable[[int, int], None] | None = None,
+    progress: Tell | None = None,
     kept: Callable[[range], dict[int, LayerSums] | None] = lambda _: None,
 ) -> Evidence:
     """Run all texts through the model once, and keep what does not grow with their number.
@@ -142,7 +143,7 @@ def gather(
     layer, head
         Will be asked for later: refused after the first texts if they do not exist.
     progress
-        Called with texts done and texts in all.
+        Called with a `Progress` after each batch; it tells of ``windows`` done.
     kept
         Gives the sums of a unit that another process has read; None where none has.
 
@@ -160,7 +161,8 @@ def gather(
     (2, (2, 2, 5))
     """
     gathering = Gathering(model, windows, band=band, layer=layer, head=head)
-    return gathering.evidence(kept(texts) or gathering.read(texts, progress) for texts in gathering.units())
+    tell = progress or tell_nobody
+    return gathering.evidence(kept(texts) or gathering.read(texts, tell) for texts in gathering.units())
 
 
 def check_self_attention(model: PreTrainedModel, sites: Sequence[Site]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import importlib.util
 import tempfile
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -15,12 +15,13 @@ import xarray as xr
 
 from attnscope._caller import own_random_numbers
 from attnscope.bundled import MODEL
-from attnscope.capture import LoadedModel, Site, borrowing, load_model, quiet
+from attnscope.capture import LoadedModel, Site, Tokenizer, borrowing, load_model, quiet
 from attnscope.corpus import Sources, Texts, Window, texts_of, windows_of
 from attnscope.errors import AttnscopeError
 from attnscope.mechanism.arrays import amplitude_spectrum, labelled
 from attnscope.mechanism.evidence import PositionTable, Windows, ids_of, position_table
 from attnscope.mechanism.passes import profiles_of, stacked_profiles
+from attnscope.progress import Progress, Tell, tell_nobody
 from attnscope.reproduction.yamamoto2023._head_maps import head_maps
 from attnscope.statistics import window_length
 
@@ -40,7 +41,7 @@ def relearn_positions(
     model: str | Path | PreTrainedModel | None = None,
     texts: Sources = None,
     *,
-    tokenizer: Any = None,
+    tokenizer: Tokenizer = None,
     spacers: int = 3,
     window: int | None = None,
     limit: int | None = None,
@@ -54,7 +55,7 @@ def relearn_positions(
     by_line: bool = False,
     band: int = 10,
     device: str | None = None,
-    progress: Callable[[int, int], None] | None = None,
+    progress: Tell | None = None,
 ) -> tuple[PreTrainedModel, xr.Dataset]:
     """Draw a masked language model's position table anew and train it alone, on texts with unknown tokens between.
 
@@ -84,7 +85,7 @@ def relearn_positions(
     band
         Largest offset of the profiles.
     progress
-        Called with steps done and steps in all.
+        Called with a `Progress` after each step; it tells of ``steps`` done.
 
     Returns
     -------
@@ -155,15 +156,13 @@ class Relearning:
         _token(loaded, "mask")
         self.windows = _windows(corpus, loaded, window_length(loaded, window), spacers, limit)
 
-    def run(
-        self, *, band: int = 10, progress: Callable[[int, int], None] | None = None
-    ) -> tuple[PreTrainedModel, xr.Dataset]:
+    def run(self, *, band: int = 10, progress: Tell | None = None) -> tuple[PreTrainedModel, xr.Dataset]:
         """Train, and compare what the heads do before and after: see `relearn_positions`."""
         samples = [_sample(window, self.spacers, self.unknown) for window in self.windows]
         changed = self._with_drawn_table()
         loss = _train(
             changed, self.loaded.tokenizer, samples, self.settings,
-            masked=self.masked, seed=self.seed, progress=progress,
+            masked=self.masked, seed=self.seed, tell=progress or tell_nobody,
         )  # fmt: skip
         changed.requires_grad_(True).eval()
         used = len(samples[0]["input_ids"])
@@ -332,7 +331,7 @@ def _train(
     *,
     masked: float,
     seed: int,
-    progress: Callable[[int, int], None] | None,
+    tell: Tell,
 ) -> dict[int, float]:
     """Train what needs a gradient; the loss by step."""
     from transformers import (
@@ -345,8 +344,8 @@ def _train(
 
     class Told(TrainerCallback):
         def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002
-            if progress is not None:
-                progress(state.global_step, settings["max_steps"])
+            done = state.global_step
+            tell(Progress("positions learned anew", done / settings["max_steps"], {"steps": done}))
 
     with own_random_numbers(), tempfile.TemporaryDirectory() as folder:
         arguments = TrainingArguments(

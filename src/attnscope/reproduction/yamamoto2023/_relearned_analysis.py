@@ -64,8 +64,8 @@ def _check_relearning(study: Study, steps: int) -> None:
 
 
 def _relearn(study: Study, steps: int) -> xr.Dataset:
-    def tell(done: int, steps: int) -> None:
-        study.tell(Progress(f"positions learned anew, step {done} of {steps}", study.share))
+    def tell(at: Progress) -> None:
+        study.tell(replace(at, share=study.share))
 
     relearning, run = _relearning(study, steps), study.stored.run
     model, relearned = relearning.run(band=study.band, progress=tell)

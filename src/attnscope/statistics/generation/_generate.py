@@ -30,7 +30,7 @@ from attnscope.store import RunFolder, Signature, in_a_row, keeping_elsewhere, s
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-    from attnscope.capture import Bridge, Envoy
+    from attnscope.capture import Bridge, Envoy, Tokenizer
     from attnscope.corpus import Grouping
 
 CACHES = ("dynamic", "static", "none")
@@ -52,7 +52,7 @@ def generate(
     spans: Mapping[str, str] | None = None,
     groups: Groups | None = None,
     cache: str = "dynamic",
-    tokenizer: Any = None,
+    tokenizer: Tokenizer = None,
     out: str | Path | Callable[[Signature], Path] | None = None,
     repair: bool = False,
     window: int | None = None,
@@ -168,13 +168,7 @@ def generate(
     refuse_unmatched(prompts, patterns)
     grouping = None if grouping is None else grouping.over(prompts)
     job = _Job(loaded, prompts, grouping, patterns, asked, progress or tell_nobody)
-    settings = asked | {
-        "window": length,
-        "spans": [f"{name}={pattern}" for name, pattern in patterns.items()],
-        "groups": None if grouping is None else grouping.signature,
-        "generation_config": short_hash(loaded.model.generation_config.to_diff_dict()),
-    }
-    signature = signature_of("generate", loaded, corpus, None, settings)
+    signature = signature_of("generate", loaded, corpus, None, job.settings(length))
     attributes = {"signature": signature.to_json(), "model": loaded.name}
     attributes |= beyond_note(
         loaded, _whole_length(loaded, length, new_tokens), "Texts, with what is written,"
@@ -251,6 +245,16 @@ class _Job:
 
     def __post_init__(self) -> None:
         self.checked: dict[str, str] = {}
+
+    def settings(self, length: int) -> dict[str, Any]:
+        """What the numbers depend on beside model and texts, of prompts of so many tokens at most."""
+        return {
+            **self.asked,
+            "window": length,
+            "spans": [f"{name}={pattern}" for name, pattern in self.patterns.items()],
+            "groups": None if self.grouping is None else self.grouping.signature,
+            "generation_config": short_hash(self.loaded.model.generation_config.to_diff_dict()),
+        }
 
     def parts(self, run: RunFolder | None = None) -> Iterator[tuple[int, xr.Dataset]]:
         """The results of each batch that the run does not hold yet, with the number of its first prompt."""

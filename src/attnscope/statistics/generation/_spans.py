@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -18,7 +18,7 @@ _TAKEN = (PROMPT, SOURCE, START, OWN)
 MOST = 16  # spans: each is kept for every head and token
 
 #: Spans of one prompt by name: first token and the one after the last, a slice, or numbers of tokens.
-Spans = Mapping[str, Any]
+Spans = Mapping[str, tuple[int, int] | slice | Iterable[int]]
 #: The same for all prompts, for each prompt of a batch, or as a function of the token ids of a prompt.
 GivenSpans = Spans | Sequence[Spans] | Callable[[list[int]], Spans]
 
@@ -78,7 +78,7 @@ class Prompts:
                 columns[row, torch.from_numpy(tokens) + padding[row], 1 + self.names.index(name)] = 1.0
         return columns
 
-    def _read(self, given: GivenSpans | None) -> list[dict[str, np.ndarray]]:
+    def _read(self, given: Any) -> list[dict[str, np.ndarray]]:
         if given is None:
             return []
         if self.ids is None:
@@ -91,7 +91,7 @@ class Prompts:
         elif isinstance(given, Mapping):
             each = [given] * len(texts)
         else:
-            each = list(given)
+            each = list(given) if isinstance(given, Iterable) else [given] * len(texts)
         if len(each) != len(texts):
             raise AttnscopeError(
                 f"spans of {len(each)} prompts were given, and generate() reads {len(texts)}"

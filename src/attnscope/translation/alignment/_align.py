@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from transformers import PreTrainedModel
 
 from attnscope._arguments import typed
-from attnscope.capture import borrowing, load_model
+from attnscope.capture import Tokenizer, borrowing, load_model
 from attnscope.checks import check_real, check_whole
 from attnscope.errors import AttnscopeError
 from attnscope.progress import Tell, tell_nobody
@@ -32,7 +31,7 @@ def align(
     *,
     gold: str | Path | Gold | None = None,
     gold_first: int = 1,
-    tokenizer: Any = None,
+    tokenizer: Tokenizer = None,
     out: str | Path | None = None,
     task: str | Task | None = None,
     ray: str | None = None,

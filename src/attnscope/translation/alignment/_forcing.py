@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
-from transformers import PreTrainedModel
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from attnscope.attention import AttentionCall, attend_in_full, output_of
 from attnscope.capture import Site, borrowed, not_finite, verify, watching
 from attnscope.errors import AttnscopeError, out_of_memory, reason_of
+from attnscope.progress import Progress, Tell, tell_nobody
 from attnscope.translation._lines import check_parallel
 from attnscope.translation.alignment._pieces import Pieces, cut
 from attnscope.translation.alignment._word_weights import WordAlignment, word_weights
@@ -23,7 +24,7 @@ _CHECKED = 16  # tokens of the first pair that tell whether the model's attentio
 
 def forced_alignment(
     model: PreTrainedModel,
-    tokenizer: Any,
+    tokenizer: PreTrainedTokenizerBase,
     sources: Sequence[str],
     targets: Sequence[str],
     *,
@@ -33,7 +34,7 @@ def forced_alignment(
     step: str = "predicts",
     words: str = "space",
     batch_size: int = 16,
-    progress: Callable[[int, int], None] | None = None,
+    progress: Tell | None = None,
 ) -> Iterator[WordAlignment]:
     """Run an encoder-decoder over given translations and yield where each target word looks.
 
@@ -56,7 +57,7 @@ def forced_alignment(
     batch_size
         Pairs at a time.
     progress
-        Called with how many pairs are done and how many there are.
+        Called with a `Progress` after each batch; it tells of ``pairs`` done.
 
     Yields
     ------
@@ -88,7 +89,7 @@ def forced_alignment(
     ((2, 3), [1.0, 1.0])
     """
     forcing = Forcing(model, tokenizer, sources, targets, words=words, batch_size=batch_size)
-    for pair in forcing.pairs(range(len(sources)), progress):
+    for pair in forcing.pairs(range(len(sources)), progress or tell_nobody):
         yield pair.words(layer, head, end=end, step=step)
 
 
@@ -146,7 +147,7 @@ class Forcing:
         self.cut, self.batch_size = words, batch_size
         self._checked = False
 
-    def pairs(self, lines: range, progress: Callable[[int, int], None] | None = None) -> Iterator[ForcedPair]:
+    def pairs(self, lines: range, tell: Tell = tell_nobody) -> Iterator[ForcedPair]:
         """Those lines in batches, which begin anew at the first of them."""
         for start in range(lines.start, lines.stop, self.batch_size):
             stop = min(start + self.batch_size, lines.stop)
@@ -163,8 +164,7 @@ class Forcing:
                     where = f"layer {int(strange.argmax())} of the decoder's attention to the source"
                     raise not_finite(f"line {start + i + 1}", where, self.model.dtype)
                 yield ForcedPair(source, target, weights)
-            if progress is not None:
-                progress(stop, self.count)
+            tell(Progress("align", stop / self.count, {"pairs": stop}))
 
 
 def _choose(weights: np.ndarray, layer: int | None, head: int | None) -> np.ndarray:

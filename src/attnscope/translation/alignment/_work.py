@@ -66,9 +66,9 @@ class Work:
         for start in range(0, count, step):
             lines = range(start, min(start + step, count))
             if not done(lines):
-                pairs = [self._linked(pair) for pair in self._forcing.pairs(lines, self._tell)]
+                pairs = [self._linked(pair) for pair in self._forcing.pairs(lines, self.tell)]
                 yield _labelled(pairs, lines)
-        self._tell(count, count)
+        self.tell(Progress("align", 1.0, {"pairs": count}))
 
     @cached_property
     def _forcing(self) -> Forcing:
@@ -98,9 +98,6 @@ class Work:
         return self.signature(
             self.layer, self.head, gold_sha256=judges, every_head=self.every_head, shown=shown
         )
-
-    def _tell(self, done: int, total: int) -> None:
-        self.tell(Progress("align", done / max(total, 1), {"pairs": done}))
 
     def _linked(self, pair: ForcedPair) -> dict[str, Any]:
         """Of one pair, by the name of the variable."""

@@ -1,0 +1,110 @@
+"""What a model makes of a text: for each sentence its translations, the best first."""
+
+from __future__ import annotations
+
+import html
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import overload
+
+_SHOWN = 10  # sentences: more are counted
+
+
+@dataclass(frozen=True)
+class Translation:
+    """A translation and its score.
+
+    Attributes
+    ----------
+    text
+        The translation.
+    score
+        Log-probability in nats over ``tokens ** length_penalty``, the end counted; NaN if it was not asked for.
+    left_out
+        Tokens of the source that were cut off.
+    """
+
+    text: str
+    score: float = float("nan")
+    left_out: int = 0
+
+
+@dataclass(frozen=True, repr=False)
+class Translations(Sequence[tuple[Translation, ...]]):
+    """The translations of a text: a sequence with an entry for each sentence. A notebook shows it as a table.
+
+    Attributes
+    ----------
+    sources
+        The sentences.
+    candidates
+        For each sentence its translations, the best first; one of an empty sentence, which is empty.
+
+    Examples
+    --------
+    >>> candidates = (Translation("a dog", -0.5), Translation("dog", -1.2)), (Translation(""),)
+    >>> made = Translations(("ein Hund", ""), candidates)
+    >>> made.texts
+    ['a dog', '']
+    >>> len(made), made[0][1].score
+    (2, -1.2)
+    >>> made[:1]
+    1 sentence translated
+    ein Hund → a dog (-0.50)
+    """
+
+    sources: tuple[str, ...]
+    candidates: tuple[tuple[Translation, ...], ...]
+
+    @property
+    def texts(self) -> list[str]:
+        """The best translation of each sentence."""
+        return [several[0].text for several in self.candidates]
+
+    @property
+    def left_out(self) -> list[int]:
+        """Tokens of each sentence that were cut off."""
+        return [several[0].left_out for several in self.candidates]
+
+    def __len__(self) -> int:
+        return len(self.candidates)
+
+    @overload
+    def __getitem__(self, line: int) -> tuple[Translation, ...]: ...
+    @overload
+    def __getitem__(self, line: slice) -> Translations: ...
+    def __getitem__(self, line: int | slice) -> tuple[Translation, ...] | Translations:
+        """Return the translations of one sentence, or of some of them; the first sentence is 0."""
+        if isinstance(line, slice):
+            return Translations(self.sources[line], self.candidates[line])
+        return self.candidates[line]
+
+    def __repr__(self) -> str:
+        shown = (f"{source} → {best.text}{_score(best)}".strip() for source, best in self._shown())
+        return "\n".join([self._said, *shown, *self._more])
+
+    def _repr_html_(self) -> str:
+        rows = "".join(
+            f'<tr><td style="text-align: left">{html.escape(source)}</td>'
+            f'<td style="text-align: left">{html.escape(best.text + _score(best))}</td></tr>'
+            for source, best in self._shown()
+        )
+        more = "".join(f"<p>{said}</p>" for said in self._more)
+        return f"<p>{self._said}</p><table>{rows}</table>{more}"
+
+    @property
+    def _said(self) -> str:
+        return f"{len(self)} sentence{'s' * (len(self) != 1)} translated"
+
+    @property
+    def _more(self) -> list[str]:
+        return [f"... and {len(self) - _SHOWN} more"] if len(self) > _SHOWN else []
+
+    def _shown(self) -> Iterator[tuple[str, Translation]]:
+        for source, several in zip(self.sources[:_SHOWN], self.candidates, strict=False):
+            yield source, several[0]
+
+
+def _score(translation: Translation) -> str:
+    return "" if math.isnan(translation.score) else f" ({translation.score:.2f})"
