@@ -166,3 +166,12 @@ def test_modules_of_a_package_import_each_other_without_a_circle():
         for name, path in known.items()
     }
     assert len(list(TopologicalSorter(graph).static_order())) == len(set(chain(known, *graph.values())))
+
+
+def test_no_two_classes_have_one_name():
+    files = {}
+    for path in SOURCE.rglob("*.py"):
+        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                files.setdefault(node.name, []).append(str(path.relative_to(SOURCE)))
+    assert {name: places for name, places in files.items() if len(places) > 1} == {}

@@ -13,7 +13,7 @@ from transformers import AutoTokenizer
 
 from attnscope.bundled import MODEL
 from attnscope.cli import again
-from attnscope.cli.again import Question
+from attnscope.cli.again import AskedAgain
 from attnscope.errors import AttnscopeError
 from attnscope.statistics import _scan_texts
 from attnscope.store import OwnedFolder, _signature, manifest_of
@@ -79,7 +79,7 @@ def same(here, loads, monkeypatch):
 
         said, loaded, files = answer()
         with monkeypatch.context() as patch:
-            patch.setattr(Question, "found", lambda *_: None)
+            patch.setattr(AskedAgain, "found", lambda *_: None)
             ordinary, _, ordinary_files = answer()
         assert (said.returncode, said.stdout, said.stderr) == (
             ordinary.returncode,
@@ -389,7 +389,7 @@ def test_a_template_that_writes_the_date_is_asked_each_day(senses):
     template = name.read_text()
     name.write_text(template + "{# strftime_now #}")
     try:
-        found = Question.of(
+        found = AskedAgain.of(
             str(senses / "chatty"),
             [senses / "chats.jsonl"],
             command="scan",

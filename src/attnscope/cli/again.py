@@ -31,7 +31,7 @@ _INDEX = "model.safetensors.index.json"
 
 
 @dataclass(frozen=True, eq=False)
-class Question:
+class AskedAgain:
     """What is asked of a model and texts, images or sounds that lie in files here.
 
     Attributes
@@ -64,7 +64,7 @@ class Question:
         by_line: bool,
         also: Sequence[str] = (),
         **arguments: Any,
-    ) -> Question | None:
+    ) -> AskedAgain | None:
         """Take a command's arguments; None where only loading tells what they stand for.
 
         So do names on the hub, links, weights in a folder within, texts that can be read once or lie

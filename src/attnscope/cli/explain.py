@@ -18,7 +18,7 @@ from attnscope.store import named
 if TYPE_CHECKING:
     import xarray as xr
 
-    from attnscope.cli.again import Question
+    from attnscope.cli.again import AskedAgain
 
 _SHOWN_IN_FIGURES = 4  # heads, where none was asked for; of a layer that was asked for, twice as many
 
@@ -125,10 +125,10 @@ def explain(
     }
     settings |= {"also": also or [], "paper": paper, "published_as": published_as, "seed": seed}
     settings |= {"field": field, "by_line": by_line, "device": device, "dtype": dtype}
-    from attnscope.cli.again import Question
+    from attnscope.cli.again import AskedAgain
 
     plain = not any((target, repair, relearn, revision, trust_remote_code))
-    question = Question.of(model, text or None, command="explain", **settings) if plain else None
+    question = AskedAgain.of(model, text or None, command="explain", **settings) if plain else None
     tree = None if question is None else _known(question, place, layer, head)
     if tree is None:
         tree = _analysed(
@@ -180,7 +180,7 @@ def _analysed(
 
 
 def _known(
-    question: Question, place: OutputFolder, layer: int | None, head: int | None
+    question: AskedAgain, place: OutputFolder, layer: int | None, head: int | None
 ) -> xr.DataTree | None:
     """An explanation that is there already; None where the model is needed, if only to say what is wrong."""
     from attnscope.errors import AttnscopeError

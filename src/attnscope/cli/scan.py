@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     import xarray as xr
 
-    from attnscope.cli.again import Question
+    from attnscope.cli.again import AskedAgain
 
 
 _LAST = 32  # queries, as `attnscope.scan` has them
@@ -220,7 +220,7 @@ def scan(
     if statistics == "list":
         list_statistics()
         return
-    from attnscope.cli.again import Question
+    from attnscope.cli.again import AskedAgain
     from attnscope.statistics import default_out
 
     options.refuse_two_formats(as_json=as_json, as_csv=as_csv)
@@ -236,7 +236,7 @@ def scan(
     }
     question = None
     if not any(apart.values()):
-        question = Question.of(model, text or None, command="scan", **_signed(**rules), **settings)
+        question = AskedAgain.of(model, text or None, command="scan", **_signed(**rules), **settings)
     results = None if question is None else _known(question, place, shown)
     if results is None:
         engine = {"ray": ray, "workers": workers, "ray_gpus": ray_gpus}
@@ -292,7 +292,7 @@ def _measured(model: str, texts: list[options.PathOrUrl] | None, **settings: Any
 
 
 def _known(
-    question: Question, place: OutputFolder, shown: Sequence[tuple[int, int]] | None
+    question: AskedAgain, place: OutputFolder, shown: Sequence[tuple[int, int]] | None
 ) -> xr.Dataset | None:
     """Results that are there already; None where the model is needed, if only to say what is wrong."""
     from attnscope.statistics import keeps_maps_of, load_scan

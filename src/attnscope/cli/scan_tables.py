@@ -99,7 +99,7 @@ def _means(results: xr.Dataset) -> dict[str, np.ndarray]:
         for name, values in results.data_vars.items()
         if "head" in values.dims and name != "label" and without_end(str(name)) == name
     ]
-    return {name: values for one in own for name, values in _means_of(results, one).items()}
+    return {name: values for statistic in own for name, values in _means_of(results, statistic).items()}
 
 
 def _means_of(results: xr.Dataset, name: str) -> dict[str, np.ndarray]:
@@ -114,7 +114,7 @@ def _means_of(results: xr.Dataset, name: str) -> dict[str, np.ndarray]:
 
 
 def _finite(values: np.ndarray) -> list[list[float | None]]:
-    return [[float(one) if np.isfinite(one) else None for one in row] for row in values]
+    return [[float(number) if np.isfinite(number) else None for number in row] for row in values]
 
 
 def print_csv(results: xr.Dataset) -> None:
@@ -211,12 +211,12 @@ def _print_asked(results: xr.Dataset, console: Console) -> None:
     asked = [str(name) for name in results.data_vars if name in STATISTICS and name not in DEFAULT]
     table = Table(Column("statistic", no_wrap=True), "lowest", "", "mean", "highest", "", "equal")
     more = []
-    for one in asked:
-        means = _means_of(results, one)
-        equal = _means_of(results, f"equal_{one}") if f"equal_{one}" in results else {}
+    for statistic in asked:
+        means = _means_of(results, statistic)
+        equal = _means_of(results, f"equal_{statistic}") if f"equal_{statistic}" in results else {}
         for name, values in means.items():
             table.add_row(name, *_ends_and_mean(values), _mean_text(equal.get(f"equal_{name}")))
-        more += [] if means else [one]
+        more += [] if means else [statistic]
     if table.row_count:
         each = _entries(results)
         console.print(f"\nstatistics asked for: mean over {each}, layer.head", style="bold", highlight=False)

@@ -155,11 +155,11 @@ def _clips_of(item: Any) -> list[tuple[str, Video | Tensor]]:
         tensor: Any = item
         if tensor.is_floating_point() and tensor.ndim in (_ONE, _SEVERAL):
             whole = tensor.detach().cpu().float()
-            return [("", one) for one in (whole if whole.ndim == _SEVERAL else whole[None])]
+            return [("", video) for video in (whole if whole.ndim == _SEVERAL else whole[None])]
         item = tensor.cpu().numpy()
     if isinstance(item, np.ndarray) and item.dtype == np.uint8 and item.ndim in (_ONE, _SEVERAL):
         several = item if item.ndim == _SEVERAL else item[None]
-        return [("", video_of(one, None, "a video", None)) for one in several]
+        return [("", video_of(frames, None, "a video", None)) for frames in several]
     return []
 
 

@@ -106,7 +106,7 @@ def with_each_share(result: xr.Dataset) -> xr.Dataset:
     ['block_recall_5', 'block_recall_10']
     """
     own = of_blocks(result)
-    names = [name for one in own for name in (one, f"equal_{one}") if name in result]
+    names = [name for statistic in own for name in (statistic, f"equal_{statistic}") if name in result]
     apart = {
         f"{name}_{kept}": result[name].sel(kept=kept, drop=True).drop_attrs()
         for name in names

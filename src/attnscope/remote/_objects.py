@@ -99,7 +99,9 @@ class Objects:
         with explained(self.url), suppress(FileNotFoundError):
             self._store.invalidate_cache()
             listed = patiently(lambda: self._store.ls(self._path, detail=True))
-            return sorted({PurePosixPath(one["name"]).name for one in listed if one["type"] == "directory"})
+            return sorted(
+                {PurePosixPath(entry["name"]).name for entry in listed if entry["type"] == "directory"}
+            )
         return []
 
     def has(self, name: str) -> bool:

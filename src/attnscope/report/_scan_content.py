@@ -190,7 +190,7 @@ def _opens(result: xr.Dataset, names: list[str]) -> dict[str, Any]:
     opens: dict[str, Any] = {"statistic": 0, "head": None, "says": ""}
     name = ""
     if apart is not None:
-        name = next((one for one in names if one == apart[0] or one.startswith(f"{apart[0]}_")), "")
+        name = next((each for each in names if each == apart[0] or each.startswith(f"{apart[0]}_")), "")
         opens["statistic"] = names.index(name) if name else 0
     if {"profile", "patch_profile"} & set(result.variables) or not names:
         return opens

@@ -25,7 +25,7 @@ _AT_ONCE = 1 << 22  # numbers, where a mask has gaps
 
 
 @dataclass(frozen=True, eq=False)
-class Places:
+class GroupPlaces:
     """The places that a query may look at: each near offset, far bins of offsets, and at last the first token.
 
     Attributes
@@ -43,7 +43,7 @@ class Places:
     seen: Tensor
 
     @classmethod
-    def of(cls, call: AttentionCall, need: Need, first: Tensor, groups: Tensor) -> Places:
+    def of(cls, call: AttentionCall, need: Need, first: Tensor, groups: Tensor) -> GroupPlaces:
         """Count the keys of each group; `first` and `groups` are indicators, ``(batch, key)`` and one more dimension.
 
         Heads with masks of their own share one answer, of the first head.
@@ -53,7 +53,7 @@ class Places:
         >>> from attnscope.attention import AttentionCall, Need
         >>> x = torch.zeros(1, 1, 3, 4)
         >>> call = AttentionCall(x, x, x, scale=1.0, causal=True)
-        >>> places = Places.of(call, Need(band=1, bins=(2,)), torch.tensor([[True, False, False]]), torch.ones(1, 3, 1))
+        >>> places = GroupPlaces.of(call, Need(band=1, bins=(2,)), torch.tensor([[True, False, False]]), torch.ones(1, 3, 1))
         >>> places.seen[0, :, :, 0].tolist()  # offsets below -1, -1, 0, 1, above 1; the first token
         [[0.0, 0.0, 0.0, 0.0, 0.0, 1.0], [0.0, 0.0, 1.0, 0.0, 0.0, 1.0], [0.0, 1.0, 1.0, 0.0, 0.0, 1.0]]
         """

@@ -12,7 +12,7 @@ from attnscope.attention import measure, output_of, with_mass
 from attnscope.statistics._blocks import BlockSums
 from attnscope.statistics._catalogue import BY_GROUP, EQUAL, KNOWN, without_end
 from attnscope.statistics._equal import equal_rows
-from attnscope.statistics._group_places import Places
+from attnscope.statistics._group_places import GroupPlaces
 from attnscope.statistics._row_samples import sampled_statistics
 from attnscope.statistics._rows import FIRST, GroupMarks, indicator_columns, plan, reduce_call
 from attnscope.statistics._second_pass import OBSERVATION, Asking, SecondPass
@@ -166,7 +166,7 @@ def _of_all_rows(
     groups = marks.groups
     if groups is not None and need.columns is not None and "place_group_weight" in names:
         first = need.columns[..., FIRST] > 0
-        groups = replace(groups, places=Places.of(call, need, first, groups.columns(groups.keys)))
+        groups = replace(groups, places=GroupPlaces.of(call, need, first, groups.columns(groups.keys)))
     return reduce_call(rows, names, marks.queries, marks.keys, groups, second)
 
 

@@ -158,5 +158,5 @@ def heads_apart(results: xr.Dataset, top: int = 5) -> tuple[str, list[tuple[int,
 
 def _one_each(variable: xr.DataArray, dims: tuple[str, ...]) -> np.ndarray:
     """Means over texts; of shares of blocks that are kept, of the smallest."""
-    one = variable.isel(kept=0) if "kept" in variable.dims else variable
-    return text_mean(one).transpose(*dims).values.astype(float)
+    least = variable.isel(kept=0) if "kept" in variable.dims else variable
+    return text_mean(least).transpose(*dims).values.astype(float)

@@ -175,10 +175,12 @@ def sampled_statistics(
         return output, exact
     queries = draw.queries.to(call.query.device).expand(-1, call.key.shape[1], -1)
     some = measure_rows(call, replace(need, columns=None, band=None), queries)
-    found = estimates(some, others, draw, known)
+    estimated = estimates(some, others, draw, known)
     if "bin_sum" in others:
-        found[f"bin_sum{EFFECTIVE}"].masked_fill_(_beyond(call, need, found["bin_sum"])[:, None], torch.inf)
-    return output, exact | found
+        estimated[f"bin_sum{EFFECTIVE}"].masked_fill_(
+            _beyond(call, need, estimated["bin_sum"])[:, None], torch.inf
+        )
+    return output, exact | estimated
 
 
 def _beyond(call: AttentionCall, need: Need, bins: Tensor) -> Tensor:
@@ -221,13 +223,13 @@ def estimates(rows: RowMeasures, names: Sequence[str], draw: Draw, known: KnownO
         known=known,
     )
     share = (weight / weight.sum(-1, keepdim=True)).movedim(-1, 0)
-    found: dict[str, Tensor] = {}
+    made: dict[str, Tensor] = {}
     for name in names:
         estimate, *neighbours = KNOWN[name].reduce(standing)
         of_rows = (torch.stack(neighbours) - estimate) / _STEP
         of = Influences(estimate, of_rows, share[(..., *(None,) * (estimate.ndim - 2))])
         variance, freedom = of.variance()
-        found |= {
+        made |= {
             name: estimate,
             f"{name}{ERROR}": variance.sqrt(),
             f"{name}{FREEDOM}": freedom,
@@ -236,7 +238,7 @@ def estimates(rows: RowMeasures, names: Sequence[str], draw: Draw, known: KnownO
                 is_drawn[(..., *(None,) * (estimate.ndim - 1))], torch.inf
             ),
         }
-    return found
+    return made
 
 
 def rows_note(count: int, names: Sequence[str]) -> str:

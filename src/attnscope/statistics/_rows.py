@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from attnscope.statistics._blocks import BlockSums
-    from attnscope.statistics._group_places import Places
+    from attnscope.statistics._group_places import GroupPlaces
     from attnscope.statistics._second_pass import SecondPass
 
 Measured = TypeVar("Measured")
@@ -43,7 +43,7 @@ class GroupMarks:
     queries: Tensor
     keys: Tensor
     count: int
-    places: Places | None = None
+    places: GroupPlaces | None = None
 
     def columns(self, numbers: Tensor) -> Tensor:
         """Indicators of the groups, ``(batch, token, group)``, float32."""
@@ -224,7 +224,7 @@ class Rows:
 
     @property
     def place_group_weight(self) -> Tensor:
-        """The same, of a head that has these weights at each place, whatever stands there; see `Places`."""
+        """The same, of a head that has these weights at each place, whatever stands there; see `GroupPlaces`."""
         places = there(there(self.groups).places)
         on_first = there(self.measures.columns)[..., FIRST]
         sums = places.sums(self.measures, on_first, self.counted)

@@ -95,7 +95,7 @@ def _draw(axes: Axes, own: np.ndarray, even: np.ndarray | None) -> None:
     axes.plot(
         at[known], own[known], "o", color=LEFT, alpha=0.5, markersize=3.4, markeredgewidth=0, label="a head"
     )
-    middle = [np.median(row[one]) if one.any() else np.nan for row, one in zip(own, known, strict=True)]
+    middle = [np.median(row[there]) if there.any() else np.nan for row, there in zip(own, known, strict=True)]
     axes.hlines(
         middle, layers - 0.32, layers + 0.32, color=_INK, linewidth=1.6, label="median of a layer’s heads"
     )

@@ -170,10 +170,10 @@ def tubelets_of(model: PreTrainedModel, given: dict[str, Any], key: str) -> Tube
     corners = [
         tuple(min(place) for place in zip(corner, (c - 1 for c in counts), strict=True)) for corner in corners
     ]
-    found = [_changed(model, given, key, before, size, corner) for corner in corners]
-    if any(token is None for token in found):
+    tokens = [_changed(model, given, key, before, size, corner) for corner in corners]
+    if any(token is None for token in tokens):
         return "in its first layer a tubelet is not one token"
-    first, *nexts, last = (token for token in found if token is not None)
+    first, *nexts, last = (token for token in tokens if token is not None)
     strides = (nexts[0] - first, nexts[1] - first, nexts[2] - first)
     tubelets = Tubelets(counts[0], counts[1], counts[2], size[0], first, strides, before.shape[1])
     places = tubelets.places()
