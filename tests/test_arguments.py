@@ -9,9 +9,21 @@ import xarray as xr
 from torch import nn
 
 import attnscope
-from attnscope import AttnscopeError, detection, faithfulness, mechanism, results, translation, zoo
+from attnscope import (
+    AttnscopeError,
+    comparison,
+    detection,
+    difference,
+    faithfulness,
+    mechanism,
+    results,
+    statistics,
+    translation,
+    zoo,
+)
 from attnscope._arguments import typed
 from attnscope.mechanism import arrays
+from attnscope.statistics import generation
 from attnscope.translation import alignment, evaluation
 
 PACKAGES = (attnscope, mechanism, arrays, faithfulness, detection, results, zoo)
@@ -39,7 +51,7 @@ def test_every_public_function_checks():
 def test_no_public_signature_takes_or_gives_whatever_there_is():
     functions = PUBLIC | {
         f"{package.__name__}.{name}": getattr(package, name)
-        for package in (translation, alignment, evaluation)
+        for package in (comparison, difference, statistics, generation, translation, alignment, evaluation)
         for name in package.__all__
         if inspect.isfunction(getattr(package, name))
     }

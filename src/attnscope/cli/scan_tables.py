@@ -17,11 +17,13 @@ from attnscope.cli.place import count
 from attnscope.store import named
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     import xarray as xr
     from rich.console import Console
     from rich.table import Table
 
-    from attnscope.statistics import Wording
+    from attnscope.statistics import RankedHead, TopKeys, Wording
 
 
 def list_statistics() -> None:
@@ -73,7 +75,7 @@ def as_dict(results: xr.Dataset, folder: Path) -> dict[str, Any]:
     }
 
 
-def _received(results: xr.Dataset, folder: Path) -> list[dict[str, Any]] | None:
+def _received(results: xr.Dataset, folder: Path) -> list[TopKeys] | None:
     """The keys that receive most in the sample windows, of the heads that lead the rankings or were asked for."""
     from attnscope.statistics import SAMPLE, rank_heads, top_keys
     from attnscope.store import RunFolder
@@ -302,7 +304,7 @@ def _missing(results: xr.Dataset) -> str:
     return f"No kinds of heads: for them --statistics lacks {absent}."
 
 
-def _table_of_heads(rows: list[dict[str, Any]]) -> Table:
+def _table_of_heads(rows: Sequence[RankedHead]) -> Table:
     """Columns for what the rows have."""
     from rich.table import Table
 

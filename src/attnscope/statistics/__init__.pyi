@@ -35,7 +35,7 @@ from ._over_documents import heads_of_run, over_documents
 from ._pass import StatisticsObserver
 from ._places import NEEDED
 from ._pools import VARIANCE, in_pools, pooled
-from ._questions import majority_names
+from ._questions import RankedHead, majority_names
 from ._ranking import heads_apart, peaks, rank_heads
 from ._raw import weights
 from ._reading import Reading
@@ -59,7 +59,7 @@ from ._stored import (
     unit_of,
 )
 from ._summary import summarize
-from ._top_keys import TOP, context, key_side, recent_queries, top_keys, top_places
+from ._top_keys import TOP, TopKeys, context, key_side, recent_queries, top_keys, top_places
 from ._watched import Seen, watch
 
 __all__ = [
@@ -84,10 +84,12 @@ __all__ = [
     "Estimate",
     "Form",
     "OffsetShares",
+    "RankedHead",
     "Reading",
     "Seen",
     "Statistic",
     "StatisticsObserver",
+    "TopKeys",
     "Wording",
     "between_head_share",
     "beyond_note",

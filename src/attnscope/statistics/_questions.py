@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, NotRequired, TypedDict
 
 import numpy as np
 import xarray as xr
@@ -13,6 +13,21 @@ from attnscope.statistics._means import text_mean
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
+
+
+class RankedHead(TypedDict):
+    """A head among those that a reader asks for first.
+
+    ``value`` is what it is ranked by; ``label`` its kind, empty where kinds are not known; ``attention`` the kind of
+    its layer, where these differ; ``offset`` where a positional head looks: tokens, or for a patch in words.
+    """
+
+    layer: int
+    head: int
+    value: float
+    label: str
+    attention: NotRequired[str]
+    offset: NotRequired[int | str]
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,7 +77,7 @@ def _equal(results: xr.Dataset, name: str) -> xr.DataArray | None:
     return text_mean(results[f"equal_{name}"]) if f"equal_{name}" in results else None
 
 
-def answered(questions: Iterable[Question], results: xr.Dataset, top: int) -> dict[str, list[dict[str, Any]]]:
+def answered(questions: Iterable[Question], results: xr.Dataset, top: int) -> dict[str, list[RankedHead]]:
     """The first heads of each question, those that do it most first; none of those that do not.
 
     Where layers attend in more than one way, as in an encoder-decoder, ``attention`` says in which.
@@ -76,7 +91,7 @@ def answered(questions: Iterable[Question], results: xr.Dataset, top: int) -> di
     """
     names = majority_names(results)
     attention = results.layer_kind.values if "layer_kind" in results.coords else []
-    ranking: dict[str, list[dict[str, Any]]] = {}
+    ranking: dict[str, list[RankedHead]] = {}
     for question in questions:
         values = question.score.transpose("layer", "head").values
         order = np.argsort(-np.nan_to_num(values, nan=-np.inf), axis=None, kind="stable")[:top]
@@ -85,12 +100,12 @@ def answered(questions: Iterable[Question], results: xr.Dataset, top: int) -> di
             layer, head = (int(i) for i in np.unravel_index(at, values.shape))
             if not np.isfinite(values[layer, head]):
                 continue
-            row: dict[str, Any] = {
-                "layer": layer,
-                "head": head,
-                "value": round(float(values[layer, head]), 6),
-                "label": "" if names is None else names[layer][head],
-            }
+            row = RankedHead(
+                layer=layer,
+                head=head,
+                value=round(float(values[layer, head]), 6),
+                label="" if names is None else names[layer][head],
+            )
             if len(set(attention)) > 1:
                 row["attention"] = str(attention[layer])
             if question.place is not None:

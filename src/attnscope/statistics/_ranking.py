@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import xarray as xr
 
 from attnscope.statistics._catalogue import EQUAL, without_end
 from attnscope.statistics._kinds import LEAST_SHARE, LOCAL
 from attnscope.statistics._means import text_mean
-from attnscope.statistics._questions import Question, answered, beyond, sink_like
+from attnscope.statistics._questions import Question, RankedHead, answered, beyond, sink_like
 from attnscope.statistics.images import rank_patch_heads
 
 _SAME = 1e-6  # relative: what differs less between heads does not tell them apart
@@ -84,7 +82,7 @@ def _shares(results: xr.Dataset, name: str = "band_sum") -> xr.DataArray | None:
     return text_mean(shares)
 
 
-def rank_heads(results: xr.Dataset, top: int = 5) -> dict[str, list[dict[str, Any]]]:
+def rank_heads(results: xr.Dataset, top: int = 5) -> dict[str, list[RankedHead]]:
     """The most positional, most local and most sink-like heads, by means over texts; none where there is none.
 
     ``positional``: largest share of all weight at one offset other than 0, at least 0.1. ``local``: most weight inside

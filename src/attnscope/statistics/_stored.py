@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from attnscope.statistics._catalogue import BY_GROUP, EQUAL
 from attnscope.statistics._profile import with_profile
@@ -135,7 +135,7 @@ def keeps_maps_of(run: RunFolder, heads: Sequence[tuple[int, int]]) -> bool:
     return sample is not None and json.loads(sample.attrs["asked"]) == [list(place) for place in heads]
 
 
-def default_out(signature: Signature | Mapping[str, Any]) -> Path:
+def default_out(signature: Signature | Mapping[str, object]) -> Path:
     """Where a command puts its results when nothing was said: one folder for each signature."""
     signature = Signature.of(signature)
     return Path("attnscope-runs") / f"{Path(signature.name).name}-{signature.short}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, NotRequired, TypedDict
 
 import numpy as np
 
@@ -13,6 +13,28 @@ if TYPE_CHECKING:
 
 TOP = 10
 AROUND = 8  # tokens on either side
+
+
+class TopKey(TypedDict):
+    """A key that receives much: its share of all weight and what equal weights would give it, and the text about it."""
+
+    position: int
+    share: float
+    equal_share: float
+    before: str
+    token: str
+    after: str
+
+
+class TopKeys(TypedDict):
+    """The keys that receive most from a head in a window; ``recent_keys`` from its last queries alone."""
+
+    window: int
+    layer: int
+    head: int
+    keys: list[TopKey]
+    recent_keys: NotRequired[list[TopKey]]
+    recent_queries: NotRequired[int]
 
 
 def top_places(shares: np.ndarray, count: int = TOP) -> np.ndarray:
@@ -46,7 +68,7 @@ def key_side(sample: xr.Dataset, layer: int) -> str:
     return "target_" if of_decoder else ""
 
 
-def top_keys(sample: xr.Dataset, heads: Sequence[tuple[int, int]]) -> list[dict[str, Any]]:
+def top_keys(sample: xr.Dataset, heads: Sequence[tuple[int, int]]) -> list[TopKeys]:
     """The keys that receive most in each window of a sample, of these heads: with position, share and text.
 
     ``share`` is of all weight; ``equal_share`` is what the same key would have of equal weights. ``recent_keys`` are
@@ -54,13 +76,13 @@ def top_keys(sample: xr.Dataset, heads: Sequence[tuple[int, int]]) -> list[dict[
     """
     if "received" not in sample:
         return []
-    rows: list[dict[str, Any]] = []
+    rows: list[TopKeys] = []
     for layer, head in heads:
         for window in range(sample.sizes["window"]):
             keys = _listed(sample, "received", window, layer, head)
             if not keys:
                 continue
-            row = {"window": window, "layer": layer, "head": head, "keys": keys}
+            row = TopKeys(window=window, layer=layer, head=head, keys=keys)
             if "recent" in sample:
                 row["recent_keys"] = _listed(sample, "recent", window, layer, head)
                 row["recent_queries"] = recent_queries(sample, window, layer)
@@ -75,18 +97,21 @@ def recent_queries(sample: xr.Dataset, window: int, layer: int) -> int:
     return min(int(sample.attrs["observation"]), int(tokens))
 
 
-def _listed(sample: xr.Dataset, name: str, window: int, layer: int, head: int) -> list[dict[str, Any]]:
+def _listed(sample: xr.Dataset, name: str, window: int, layer: int, head: int) -> list[TopKey]:
     shares = _shares(sample[name].values[window, layer, head])
     equal = _shares(sample[f"equal_{name}"].values[window, layer])
     tokens = sample[f"{key_side(sample, layer)}position_token"].values[window].tolist()
     return [
-        {
-            "position": int(place),
-            "share": float(shares[place]),
-            "equal_share": float(equal[place]),
-            **dict(zip(("before", "token", "after"), context(tokens, int(place)), strict=True)),
-        }
+        TopKey(
+            position=int(place),
+            share=float(shares[place]),
+            equal_share=float(equal[place]),
+            before=before,
+            token=token,
+            after=after,
+        )
         for place in top_places(shares)
+        for before, token, after in [context(tokens, int(place))]
     ]
 
 

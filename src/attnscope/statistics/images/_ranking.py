@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import xarray as xr
 
 from attnscope.statistics._kinds import LEAST_SHARE, LOCAL
 from attnscope.statistics._means import text_mean
-from attnscope.statistics._questions import Question, answered, beyond, sink_like
+from attnscope.statistics._questions import Question, RankedHead, answered, beyond, sink_like
 from attnscope.statistics.images._offsets import offset_name
 
 
@@ -61,7 +59,7 @@ def patch_peaks(results: xr.Dataset) -> xr.Dataset:
     )
 
 
-def rank_patch_heads(results: xr.Dataset, top: int = 5) -> dict[str, list[dict[str, Any]]]:
+def rank_patch_heads(results: xr.Dataset, top: int = 5) -> dict[str, list[RankedHead]]:
     """The most positional, most local and most sink-like heads of a vision encoder, by means over images.
 
     ``positional``: largest share of a patch's weight on one neighbour, at least 0.1. ``local``: most weight in the
