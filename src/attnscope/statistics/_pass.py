@@ -13,6 +13,7 @@ from attnscope.statistics._blocks import BlockSums
 from attnscope.statistics._catalogue import BY_GROUP, EQUAL, KNOWN, without_end
 from attnscope.statistics._equal import equal_rows
 from attnscope.statistics._group_places import Places
+from attnscope.statistics._leaving import Leaving
 from attnscope.statistics._row_samples import sampled_statistics
 from attnscope.statistics._rows import FIRST, GroupMarks, indicator_columns, plan, reduce_call
 from attnscope.statistics._second_pass import OBSERVATION, Asking, SecondPass
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 
 @dataclass(eq=False)
 class StatisticsObserver:
-    """Measures each attention call as it happens; keeps ``(batch, head, ...)`` of each, in float64.
+    """Measures each attention call as it happens; keeps ``(batch, head, ...)`` of each, in float64, on the host.
 
     Attributes
     ----------
@@ -50,8 +51,6 @@ class StatisticsObserver:
         From a site and what is measured of its heads here to that of all its heads, where other processes have some.
     observation
         Queries at the end of each text over which ``recent_...`` statistics are.
-    measured
-        By site index; under ``equal_...`` what equal weights over the visible tokens give, with one head.
     """
 
     names: Sequence[str]
@@ -63,7 +62,7 @@ class StatisticsObserver:
     sample: RowSample | None = None
     heads_of: Callable[[Site, dict[str, Tensor]], dict[str, Tensor]] | None = None
     observation: int = OBSERVATION
-    measured: dict[int, dict[str, Tensor]] = field(default_factory=dict)
+    _leaving: dict[int, Leaving] = field(default_factory=dict)
 
     def __call__(self, site: Site, call: AttentionCall) -> Tensor:
         words = self.words
@@ -73,7 +72,8 @@ class StatisticsObserver:
         else:
             output = output_of(call)
             _, numbers = self._measured(words.words, site, merged.call, merged.mass, merged.equal)
-        self.measured[site.index] = numbers if self.heads_of is None else self.heads_of(site, numbers)
+        numbers = numbers if self.heads_of is None else self.heads_of(site, numbers)
+        self._leaving[site.index] = Leaving.of(numbers)
         return output
 
     def _measured(
@@ -93,9 +93,14 @@ class StatisticsObserver:
             call, self.names, self.band, self.reach, marks, mass, equal, self.sample, self.observation
         )
 
+    @property
+    def measured(self) -> dict[int, dict[str, Tensor]]:
+        """By site index; under ``equal_...`` what equal weights over the visible tokens give, with one head."""
+        return {index: self._leaving[index].arrived() for index in sorted(self._leaving)}
+
     def stacked(self) -> dict[str, np.ndarray]:
         """``(batch, layer, head[, offset])`` each; see `stacked`."""
-        return stacked([self.measured[index] for index in sorted(self.measured)])
+        return stacked([*self.measured.values()])
 
 
 @dataclass(frozen=True, eq=False)
@@ -122,7 +127,9 @@ def measure_call(
     sample: RowSample | None = None,
     observation: int = OBSERVATION,
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    """Output and statistics of one attention call, ``(batch, head, ...)`` each; with `mass`, of rows scaled to it.
+    """Output and statistics of one attention call, ``(batch, head, ...)`` each, on its device.
+
+    With `mass`, rows are scaled to it.
 
     What equal weights give is measured of `equal`, where these are not the same over all keys that are seen.
     """
@@ -150,7 +157,7 @@ def measure_call(
         second = replace(second, blocks=even_blocks)
         of_equal = reduce_call(even, nulls, marks.queries, marks.keys, marks.groups, second, equal=True)
         reduced |= {f"{EQUAL}{name}": value for name, value in of_equal.items()}
-    return output, {name: value.cpu() for name, value in reduced.items()}
+    return output, reduced
 
 
 def _of_all_rows(
