@@ -51,6 +51,8 @@ class StatisticsObserver:
         From a site and what is measured of its heads here to that of all its heads, where other processes have some.
     observation
         Queries at the end of each text over which ``recent_...`` statistics are.
+    chosen
+        Offsets at which ``weight_at`` is measured.
     """
 
     names: Sequence[str]
@@ -62,6 +64,7 @@ class StatisticsObserver:
     sample: RowSample | None = None
     heads_of: Callable[[Site, dict[str, Tensor]], dict[str, Tensor]] | None = None
     observation: int = OBSERVATION
+    chosen: Sequence[int] = ()
     _leaving: dict[int, Leaving] = field(default_factory=dict)
 
     def __call__(self, site: Site, call: AttentionCall) -> Tensor:
@@ -90,7 +93,16 @@ class StatisticsObserver:
         groups = GroupMarks(query_groups, key_groups, self.groups) if self.groups else None
         marks = Marks(query_valid, key_valid, special, groups)
         return measure_call(
-            call, self.names, self.band, self.reach, marks, mass, equal, self.sample, self.observation
+            call,
+            self.names,
+            self.band,
+            self.reach,
+            marks,
+            mass,
+            equal,
+            self.sample,
+            self.observation,
+            self.chosen,
         )
 
     @property
@@ -126,6 +138,7 @@ def measure_call(
     equal: AttentionCall | None = None,
     sample: RowSample | None = None,
     observation: int = OBSERVATION,
+    chosen: Sequence[int] = (),
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """Output and statistics of one attention call, ``(batch, head, ...)`` each, on its device.
 
@@ -135,7 +148,7 @@ def measure_call(
     """
     columns = indicator_columns(marks.keys, marks.special, marks.groups)
     need = plan(names, band, columns, reach)
-    asking = Asking.for_names(names, observation, reach)
+    asking = Asking.for_names(names, observation, reach, chosen)
     even_blocks: BlockSums | None = None
     if sample is None:
         output, rows = measure(call, need)
@@ -147,10 +160,11 @@ def measure_call(
             second = replace(second, blocks=blocks)
         reduced = _of_all_rows(call, rows, need, names, marks, mass, second)
     else:
-        output, reduced = sampled_statistics(call, need, names, (marks.queries, marks.keys), sample)
+        valid = (marks.queries, marks.keys)
+        output, reduced = sampled_statistics(call, need, names, valid, sample, asking)
     if nulls := [name for name in names if KNOWN[name].has_equal]:
         need = plan(nulls, band, columns, reach, equal=True)
-        asking = Asking.for_names(nulls, observation, reach, equal=True)
+        asking = Asking.for_names(nulls, observation, reach, chosen, equal=True)
         even = equal_rows(call, need) if equal is None else measure(equal, need)[1]
         of = asking.of_equal if equal is None else asking.of
         second = of(call if equal is None else equal, even.log_sum_exp, marks.queries)

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
-from attnscope.statistics._catalogue import EQUAL, without_end
+from attnscope.statistics._catalogue import EQUAL, SEVERAL, without_end
 from attnscope.statistics._kinds import LEAST_SHARE, LOCAL, MORE
 from attnscope.statistics.images import rank_patch_heads
 
@@ -164,7 +164,7 @@ def heads_apart(results: xr.Dataset, top: int = 5) -> tuple[str, list[tuple[int,
     """
     for key, variable in results.data_vars.items():
         name = str(key)
-        if not {"layer", "head"} <= set(variable.dims) <= {"text", "layer", "head", "kept"}:
+        if not {"layer", "head"} <= set(variable.dims) <= {"text", "layer", "head", *SEVERAL}:
             continue
         if variable.dtype.kind != "f" or without_end(name) != name or name.endswith("_variance"):
             continue
@@ -181,8 +181,8 @@ def heads_apart(results: xr.Dataset, top: int = 5) -> tuple[str, list[tuple[int,
 
 
 def _one_each(variable: xr.DataArray, dims: tuple[str, ...]) -> np.ndarray:
-    """Means over texts; of shares of blocks that are kept, of the smallest."""
-    one = variable.isel(kept=0) if "kept" in variable.dims else variable
+    """Means over texts; of several numbers of a head (shares of blocks, chosen offsets), of the first."""
+    one = variable.isel({dim: 0 for dim in variable.dims if dim in SEVERAL})
     mean = one.mean("text", skipna=True) if "text" in one.dims else one
     return mean.transpose(*dims).values.astype(float)
 
