@@ -3,9 +3,12 @@
     python benchmarks/gpu.py                 # all of it, wherever there is a GPU
     python benchmarks/gpu.py layer --widths 64 --lengths 512 4096 --causal
     python benchmarks/gpu.py model
-    python benchmarks/gpu.py --interpret     # no GPU: the correctness cases alone, in Triton's interpreter
+    python benchmarks/gpu.py tests           # whether all numbers are right there, and no times
+    python benchmarks/gpu.py --interpret     # no GPU: that alone, in Triton's interpreter and on one made believe
 
-First the cases of tests/attention/test_triton.py run on the device; where one fails, nothing is timed. `layer`: one
+First the tests that are marked `device` run on the GPU: the kernel's cases (tests/attention/test_triton.py) and every
+verb against eager attention or the CPU (tests/test_devices.py). How many passed and failed is printed; where one fails,
+nothing is timed. `layer`: one
 layer of 65,536 tokens, by PyTorch's flash, cuDNN and memory-efficient attention, by compiled FlexAttention, and by
 `measure` with row statistics and band, with two columns besides, and with the bins that scan asks for by default.
 `model`: scan's forward pass beside the plain one, of BERT-base's shape and of a Llama of 1B parameters, with random
@@ -45,11 +48,11 @@ ROOT = Path(__file__).parents[1]
 
 
 def cases(*, interpreted: bool) -> int:
-    """Run the correctness cases in a process of their own; its exit code."""
-    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
-    if interpreted:
-        environment["TRITON_INTERPRET"] = "1"
-    arguments = ["-q", "-p", "no:cacheprovider", "-n", "0", "tests/attention/test_triton.py"]
+    """Run the tests of devices in a process of their own, which counts those that passed; its exit code."""
+    known = {"TRITON_INTERPRET", "ATTNSCOPE_TEST_DEVICE"}
+    environment = {name: value for name, value in os.environ.items() if name not in known}
+    environment |= {"TRITON_INTERPRET": "1"} if interpreted else {"ATTNSCOPE_TEST_DEVICE": "cuda"}
+    arguments = ["-q", "-p", "no:cacheprovider", "-n", "0", "-m", "device", "tests"]
     return subprocess.run(
         [sys.executable, "-m", "pytest", *arguments], cwd=ROOT, env=environment, check=False
     ).returncode
@@ -207,7 +210,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("what", nargs="?", choices=["all", "layer", "model"], default="all")
+    parser.add_argument("what", nargs="?", choices=["all", "tests", "layer", "model"], default="all")
     parser.add_argument("--lengths", type=int, nargs="+", default=[512, 2048, 8192, 32_768, 65_536])
     parser.add_argument("--widths", type=int, nargs="+", default=[64, 128])
     parser.add_argument("--types", nargs="+", choices=list(TYPES), default=["float16", "bfloat16"])
@@ -223,8 +226,10 @@ def main() -> int:
         )
         return 2
     if code := cases(interpreted=False):
-        print("the kernel's numbers are wrong on this device: nothing is timed", file=sys.stderr)
+        print("some numbers are wrong on this device, or could not be had: nothing is timed", file=sys.stderr)
         return code
+    if given.what == "tests":
+        return 0
     import triton
 
     print(f"\n{torch.cuda.get_device_name()}, torch {torch.__version__}, triton {triton.__version__}")

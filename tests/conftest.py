@@ -65,6 +65,26 @@ def pytest_collection_finish():
     gc.set_threshold(20_000, 20, 50)
 
 
+_DEVICE = "ATTNSCOPE_TEST_DEVICE"
+_DEVICES = [os.environ[_DEVICE]] if _DEVICE in os.environ else ["cpu", "cuda"]
+
+
+@pytest.fixture(params=_DEVICES)
+def device(request, monkeypatch):
+    """Names the device of a test: the one that ATTNSCOPE_TEST_DEVICE names, else both the CPU and a GPU.
+
+    Where there is no GPU, one is made believe, unless it was named.
+    """
+    if request.param == "cuda" and not torch.cuda.is_available() and _DEVICE not in os.environ:
+        from tests.elsewhere import gpu  # it imports the package, which is wrapped by now
+
+        with gpu(monkeypatch):
+            yield request.param
+    else:
+        torch.empty(0, device=request.param)  # fails where there is none
+        yield request.param
+
+
 @pytest.fixture
 def no_types(monkeypatch):
     """What a user has: no annotation is checked when a function is called."""

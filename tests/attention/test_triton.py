@@ -29,6 +29,7 @@ from attnscope.attention import (
 from tests.attention.oracle import attended, check_largest_keys, first_of_the_largest, oracle, tied
 
 pytest.importorskip("triton")
+pytestmark = pytest.mark.device
 
 CUDA = torch.cuda.is_available()
 DEVICE = "cuda" if CUDA else "cpu"

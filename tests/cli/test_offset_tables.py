@@ -43,7 +43,7 @@ def test_json_has_what_eager_attention_gives(family, tmp_path):
     model = tiny(family)
     model.resize_token_embeddings(len(tokenizer))
     names = "bin_sum,offset_sum,band_sum"
-    given = {"tokenizer": tokenizer, "window": 32, "band": BAND, "out": tmp_path}
+    given = {"tokenizer": tokenizer, "window": 32, "band": BAND, "out": tmp_path, "offsets": [-9, -1, 3]}
     found = attnscope.scan(model, TEXTS, statistics=names, **given)
     told = json.loads(json.dumps(as_dict(found, tmp_path)))["offsets"]
     model.set_attn_implementation("eager")
@@ -71,7 +71,8 @@ def test_json_has_what_eager_attention_gives(family, tmp_path):
     assert alone["bins"]["last"] == told["bins"]["last"]
     np.testing.assert_allclose(alone["bins"]["share"], told["bins"]["share"], atol=1e-6)
     np.testing.assert_allclose(alone["bins"]["equal"], told["bins"]["equal"], atol=1e-6)
-    assert as_dict(found.drop_vars(["bin_sum", "band_sum", "offset_sum"]), tmp_path)["offsets"] is None
+    none = found.drop_vars(["bin_sum", "band_sum", "offset_sum", "weight_at"])
+    assert as_dict(none, tmp_path)["offsets"] is None
 
 
 def test_what_is_too_much_to_print_says_where_it_is(monkeypatch, tmp_path):

@@ -236,9 +236,15 @@ def sees_ahead(call: AttentionCall) -> bool:
     (False, True)
     """
     queries, keys = call.query.shape[2], call.key.shape[2]
+    if queries == 1:
+        return True
     places = torch.arange(max(queries, keys), device=call.query.device)
-    if queries == 1 or not bool((call.extent[1] > places[:queries] + 1).any()):
-        return queries == 1
+    if call.mask is None and call.positions is None:  # known without asking the device
+        ahead = keys > 1 and not call.causal
+    else:
+        ahead = bool((call.extent[1] > places[:queries] + 1).any())
+    if not ahead:
+        return False
     if call.bias is None:
         return True
     rows = call.bias[..., :_ROWS, :]

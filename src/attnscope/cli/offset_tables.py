@@ -15,7 +15,7 @@ ROOM = 1_000_000  # numbers of one profile over all heads: of more, the run fold
 
 
 def offsets_dict(results: xr.Dataset) -> dict[str, Any] | None:
-    """Shares of the weight by offset: in ``bins`` that double, in the ``band``, at ``every`` offset.
+    """Shares of the weight by offset: ``bins`` that double, the ``band``, ``every`` offset, ``chosen`` ones.
 
     Each is None where it was not measured. It holds the ``first`` and ``last`` offset of each bin or the ``offset``, in
     tokens, or in words where these are measured; ``share`` by layer, head and bin; and ``equal``, by layer and bin, of
@@ -24,11 +24,19 @@ def offsets_dict(results: xr.Dataset) -> dict[str, Any] | None:
     from attnscope.statistics import shares_by_offset
 
     profiles = {of: shares_by_offset(results, of) for of in ("bins", "band", "every")}
-    if not any(shares is not None for shares in profiles.values()):
-        return None
-    return {
+    told = {
         of: None if shares is None else _dict_of(shares.seen(), single=of != "bins")
         for of, shares in profiles.items()
+    } | {"chosen": _chosen(results)}
+    return told if any(part is not None for part in told.values()) else None
+
+
+def _chosen(results: xr.Dataset) -> dict[str, Any] | None:
+    if "weight_at" not in results:
+        return None
+    means = {"share": results.weight_at.mean("text"), "equal": results.equal_weight_at.mean("text")}
+    return {"offset": results.chosen_offset.values.tolist()} | {
+        name: _finite(values.transpose(..., "chosen_offset").values) for name, values in means.items()
     }
 
 

@@ -233,6 +233,22 @@ def refuse_two_formats(*, as_json: bool, as_csv: bool) -> None:
         raise AttnscopeError("--json and --csv both want the standard output: choose one")
 
 
+def offsets_of(flag: str, given: str) -> list[int]:
+    """Offsets as people write them.
+
+    Examples
+    --------
+    >>> offsets_of("--offsets", "-1, -128,+4")
+    [-1, -128, 4]
+    """
+    try:
+        return [int(offset) for offset in given.replace("\u2212", "-").split(",")]
+    except ValueError:
+        raise AttnscopeError(
+            f"{flag} is {given!r}: give whole numbers with commas between, negative to the left, as in -1,-128"
+        ) from None
+
+
 def heads_of(flag: str, given: str | None) -> list[tuple[int, int]]:
     """Heads as people write them.
 

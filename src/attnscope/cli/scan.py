@@ -80,6 +80,15 @@ _Band = Annotated[
         show_default="10 tokens; of images 3 rows and columns of patches",
     ),
 ]
+_Offsets = Annotated[
+    str | None,
+    typer.Option(
+        metavar="OFFSET,...",
+        help="Offsets, however far, at which the share of the weight is measured: -1,-128 is the token before and the "
+        "128th before.",
+        show_default="none beside the profiles",
+    ),
+]
 _Observation = Annotated[
     int | None,
     typer.Option(
@@ -148,6 +157,7 @@ _PLAIN = [
     "batch_size",
     "statistics",
     "band",
+    "offsets",
     "observation",
     "clusters",
     "seed",
@@ -196,6 +206,7 @@ def scan(
     until: _Until = None,
     rows: _Rows = None,
     band: _Band = None,
+    offsets: _Offsets = None,
     observation: _Observation = None,
     clusters: _Clusters = None,
     seed: options.Seed = 0,
@@ -228,6 +239,7 @@ def scan(
     _refuse_unused(observation, statistics)
     settings = {name: given[name] for name in _PLAIN}
     settings["observation"] = _LAST if observation is None else observation
+    settings["offsets"] = None if offsets is None else options.offsets_of("--offsets", offsets)
     apart = {name: given[name] for name in _APART} | {"targets": target or None}
     place = OutputFolder(out, default_out)
     rules = {

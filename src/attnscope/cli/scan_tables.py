@@ -28,17 +28,27 @@ if TYPE_CHECKING:
 
 def list_statistics() -> None:
     """What ``--statistics list`` prints."""
-    from attnscope.statistics import DEFAULT, OF_GROUPS, PATCH_STATISTICS, STATISTICS, SUMMARIES
+    from attnscope.statistics import (
+        DEFAULT,
+        OF_GROUPS,
+        OF_OFFSETS,
+        PATCH_STATISTICS,
+        STATISTICS,
+        SUMMARIES,
+    )
 
     lines = [
         f"{name:28}{_with_units(statistic.words)}" + (" (not by default)" if name not in DEFAULT else "")
         for name, statistic in STATISTICS.items()
     ]
     lines += [
-        f"{name:28}{_with_units(statistic.words)} (with --groups)" for name, statistic in OF_GROUPS.items()
+        f"{name:28}{_with_units(statistic.words)} (with {flag})"
+        for flag, measured in (("--offsets", OF_OFFSETS), ("--groups", OF_GROUPS))
+        for name, statistic in measured.items()
     ]
     lines += [f"{'..._by_group':28}each of one number a head, of the queries of each group (with --groups)"]
-    nulls = [name for name, statistic in (STATISTICS | OF_GROUPS).items() if statistic.has_equal]
+    every = STATISTICS | OF_OFFSETS | OF_GROUPS
+    nulls = [name for name, statistic in every.items() if statistic.has_equal]
     equal = [f"{f'equal_{name}':28}{name}, of equal weights over what a token may see" for name in nulls]
     summaries = [f"{name:28}{_with_units(words)}" for name, words in SUMMARIES.items()]
     more = "found beside them, not to be asked for by name:"
@@ -93,7 +103,7 @@ def _received(results: xr.Dataset, folder: Path) -> list[TopKeys] | None:
 
 
 def _means(results: xr.Dataset) -> dict[str, np.ndarray]:
-    """Means over texts of what is one number a head, ``(layer, head)``; of blocks, one for each share that is kept."""
+    """Means over texts of what is one number a head, ``(layer, head)``; of several, one for each."""
     from attnscope.statistics import without_end
 
     own = [
@@ -106,13 +116,16 @@ def _means(results: xr.Dataset) -> dict[str, np.ndarray]:
 
 def _means_of(results: xr.Dataset, name: str) -> dict[str, np.ndarray]:
     """Means over texts of one statistic, by the name of each; nothing where it is more than a number a head."""
+    from attnscope.statistics import SEVERAL
+
     values = results[name]
-    if not {"text", "layer"} <= set(values.dims) <= {"text", "layer", "head", "kept"}:
+    if not {"text", "layer"} <= set(values.dims) <= {"text", "layer", "head", *SEVERAL}:
         return {}
     means = values.mean("text", skipna=True)
-    if "kept" not in means.dims:
+    several = next((dim for dim in SEVERAL if dim in means.dims), None)
+    if several is None:
         return {name: means.values}
-    return {f"{name}_{kept}": means.sel(kept=kept).values for kept in means.kept.values.tolist()}
+    return {f"{name}_{one}": means.sel({several: one}).values for one in means[several].values.tolist()}
 
 
 def _finite(values: np.ndarray) -> list[list[float | None]]:
@@ -208,9 +221,10 @@ def _print_asked(results: xr.Dataset, console: Console) -> None:
     """Statistics that are not there by default: of which head they are lowest and highest, beside equal weights."""
     from rich.table import Column, Table
 
-    from attnscope.statistics import DEFAULT, STATISTICS
+    from attnscope.statistics import DEFAULT, OF_OFFSETS, STATISTICS
 
-    asked = [str(name) for name in results.data_vars if name in STATISTICS and name not in DEFAULT]
+    known = STATISTICS | OF_OFFSETS
+    asked = [str(name) for name in results.data_vars if name in known and name not in DEFAULT]
     table = Table(Column("statistic", no_wrap=True), "lowest", "", "mean", "highest", "", "equal")
     more = []
     for statistic in asked:

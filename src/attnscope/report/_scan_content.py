@@ -23,7 +23,7 @@ from attnscope.figures.reading import (
     of_entries,
     quantiles_over_texts,
     statistics,
-    with_each_share,
+    with_each,
     wording,
 )
 from attnscope.report._embed import numbers
@@ -62,7 +62,7 @@ def page_data(result: xr.Dataset) -> dict[str, Any]:
     """
     if not can_be_drawn(result):
         raise AttnscopeError("The result has no statistic, profile or label of any head: nothing to report.")
-    result = with_each_share(result)
+    result = with_each(result)
     result = result if statistics(result) or "label" in result else with_peak(result)
     names = statistics(result)
     layers, heads = axis_values(result, "layer"), axis_values(result, "head")

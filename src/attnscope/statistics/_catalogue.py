@@ -62,7 +62,8 @@ class Statistic:
     reduce
         Rows -> ``(batch, head)``, or with more dimensions.
     needs
-        Names of the fields of `Need`, ``band`` and ``columns`` among them, and of `SECOND_PASS`; or ``blocks``.
+        Names of the fields of `Need`, ``band`` and ``columns`` among them, and of `SECOND_PASS`; `CHOSEN`; or
+        ``blocks``.
     along
         Names of the dimensions behind these two.
     has_equal
@@ -98,6 +99,8 @@ class Statistic:
 
 #: What `needs` may name beside fields of `Need`: sums over queries, which take a second pass over the scores.
 SECOND_PASS = frozenset({"received", "recent", "offset_sum", "distance"})
+#: And the weights at offsets that were chosen, which follow from the log-sum-exp of each row.
+CHOSEN = "chosen"
 
 
 def _within(distance: int) -> Statistic:
@@ -167,6 +170,10 @@ def _of_keys(prefix: str, what: str, of: str) -> dict[str, Statistic]:
 
 
 _EACH_SHARE = "5, 10, 25%"  # of the blocks, all three in one variable
+_EACH_OFFSET = "each chosen offset"
+#: By the last dimension of what is several numbers of a head: what its name says of all, and of one.
+_OF_EACH = {"kept": (_EACH_SHARE, "{}%"), "chosen_offset": (_EACH_OFFSET, "offset {}")}
+SEVERAL = tuple(_OF_EACH)
 
 STATISTICS: dict[str, Statistic] = {
     "band_sum": Statistic(
@@ -350,6 +357,20 @@ OF_GROUPS: dict[str, Statistic] = {
         along=("group_query", "group_key"),
     ),
 }
+#: What is measured where offsets are chosen, beside what is chosen by name.
+OF_OFFSETS: dict[str, Statistic] = {
+    "weight_at": Statistic(
+        Wording(
+            f"Share of the weight at {_EACH_OFFSET}",
+            "share",
+            "Mean over all queries, also those that have no token there: read it beside equal weights.",
+        ),
+        lambda rows: rows.weight_at_chosen,
+        (CHOSEN,),
+        along=("chosen_offset",),
+        has_equal=True,
+    ),
+}
 GROUP_ROWS = "group_rows"
 #: What is measured beside these where windows come in pools: what a mean over windows is weighted by.
 OF_POOLED_GROUPS: dict[str, Statistic] = {
@@ -360,7 +381,7 @@ OF_POOLED_GROUPS: dict[str, Statistic] = {
         has_equal=True,
     ),
 }
-KNOWN = STATISTICS | OF_GROUPS | OF_POOLED_GROUPS
+KNOWN = STATISTICS | OF_OFFSETS | OF_GROUPS | OF_POOLED_GROUPS
 
 
 def by_group(names: Sequence[str]) -> list[str]:
@@ -452,12 +473,14 @@ def wording(name: str) -> Wording:
     ('Weight on the first token, of equal weights', 'my statistic')
     >>> wording("map_block_recall_5").long_name
     'Weight that the best 5% of the blocks of the whole map hold'
+    >>> wording("equal_weight_at_-128").long_name
+    'Share of the weight at offset -128, of equal weights'
     """
     if name in SUMMARIES:
         return SUMMARIES[name]
     own = name.removeprefix(EQUAL).removesuffix(BY_GROUP)
     own = without_end(own)
-    words = KNOWN[own].words if own in KNOWN else PATCH_STATISTICS.get(own) or _of_one_share(own)
+    words = KNOWN[own].words if own in KNOWN else PATCH_STATISTICS.get(own) or _of_one(own)
     if words is None:
         return Wording(name.replace("_", " "))
     of = ", by group of queries" if name.endswith(BY_GROUP) else ""
@@ -469,13 +492,14 @@ def wording(name: str) -> Wording:
     return replace(words, long_name=words.long_name + of)
 
 
-def _of_one_share(name: str) -> Wording | None:
-    """The words for one share of the blocks, as in ``block_recall_5``; None for what is no such name."""
-    own, _, percent = name.rpartition("_")
-    if own not in KNOWN or KNOWN[own].along != ("kept",):
+def _of_one(name: str) -> Wording | None:
+    """The words for one of several numbers, as in ``block_recall_5`` or ``weight_at_-1``; None for no such name."""
+    own, _, one = name.rpartition("_")
+    if own not in KNOWN or not {*KNOWN[own].along} & {*SEVERAL}:
         return None
     words = KNOWN[own].words
-    return replace(words, long_name=words.long_name.replace(_EACH_SHARE, f"{percent}%"))
+    of_all, of_one = _OF_EACH[KNOWN[own].along[0]]
+    return replace(words, long_name=words.long_name.replace(of_all, of_one.format(one)))
 
 
 def without_end(name: str) -> str:

@@ -30,6 +30,7 @@ def labelled(
     groups: Sequence[str] = (),
     unit: str = "tokens",
     by: Sequence[str] | None = None,
+    chosen: Sequence[int] = (),
 ) -> xr.Dataset:
     """Name the dimensions of arrays, and say what stands along them.
 
@@ -53,6 +54,8 @@ def labelled(
         What lengths and offsets count.
     by
         The value of each text by which they are held apart.
+    chosen
+        Offsets that were chosen.
     """
     heads = next(array.shape[2] for name, array in arrays.items() if "head" in dimensions(name))
     tokens = {"long_name": unit, "units": unit}
@@ -71,6 +74,7 @@ def labelled(
             "offset": np.arange(-band, band + 1),
             **({"kept": list(KEPT)} if any("kept" in dimensions(name) for name in arrays) else {}),
             **({} if "bin_sum" not in arrays else bin_coordinates(band, reach)),
+            **({} if "weight_at" not in arrays else {"chosen_offset": list(chosen)}),
             **({} if "offset_sum" not in arrays else {"every_offset": np.arange(-reach, reach + 1)}),
             **{side: np.array(groups, dtype=object) for side in ("group_query", "group_key") if groups},
         },

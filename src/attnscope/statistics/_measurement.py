@@ -86,9 +86,10 @@ class Measurement:
         seed: int = 0,
         rows: int | None = None,
         observation: int = OBSERVATION,
+        chosen: Sequence[int] = (),
     ) -> None:
         self.words = words
-        self.observation = observation
+        self.observation, self.chosen = observation, chosen
         self.pool, self.seed = pool, seed
         self.rows = rows
         self.team = Team.of(loaded.model)
@@ -343,6 +344,7 @@ class Measurement:
             sample,
             self._every_head,
             self.observation,
+            self.chosen,
         )
         with watching(self.loaded.model, observer, weights_suffice=True):
             forward(
@@ -369,6 +371,7 @@ class Measurement:
             self.groups,
             "tokens" if words is None else "words",
             [window.by for window in batch] if batch[0].by else None,
+            self.chosen,
         )
 
     @torch.no_grad()

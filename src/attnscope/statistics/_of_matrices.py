@@ -108,6 +108,7 @@ def measure_weights(
         _, measured = measure_call(
             call_of_weights(shares), names, band, reach, Marks(queries, keys, mark), mass
         )
+        measured = {name: value.cpu() for name, value in measured.items()}
         run.add(Site(index, f"layer {index}", kind), measured, queries, reach)
     results = collected([run], names, band).assign_attrs(capture="weights")
     return results if tokens is None else results.assign_coords(token=(("text", "position"), _padded(tokens)))

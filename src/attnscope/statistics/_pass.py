@@ -13,6 +13,7 @@ from attnscope.statistics._blocks import BlockSums
 from attnscope.statistics._catalogue import BY_GROUP, EQUAL, KNOWN, without_end
 from attnscope.statistics._equal import equal_rows
 from attnscope.statistics._group_places import GroupPlaces
+from attnscope.statistics._leaving import Leaving
 from attnscope.statistics._row_samples import sampled_statistics
 from attnscope.statistics._rows import FIRST, GroupMarks, indicator_columns, plan, reduce_call
 from attnscope.statistics._second_pass import OBSERVATION, Asking, SecondPass
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 
 @dataclass(eq=False)
 class StatisticsObserver:
-    """Measures each attention call as it happens; keeps ``(batch, head, ...)`` of each, in float64.
+    """Measures each attention call as it happens; keeps ``(batch, head, ...)`` of each, in float64, on the host.
 
     Attributes
     ----------
@@ -50,8 +51,8 @@ class StatisticsObserver:
         From a site and what is measured of its heads here to that of all its heads, where other processes have some.
     observation
         Queries at the end of each text over which ``recent_...`` statistics are.
-    measured
-        By site index; under ``equal_...`` what equal weights over the visible tokens give, with one head.
+    chosen
+        Offsets at which ``weight_at`` is measured.
     """
 
     names: Sequence[str]
@@ -63,7 +64,8 @@ class StatisticsObserver:
     sample: RowSample | None = None
     heads_of: Callable[[Site, dict[str, Tensor]], dict[str, Tensor]] | None = None
     observation: int = OBSERVATION
-    measured: dict[int, dict[str, Tensor]] = field(default_factory=dict)
+    chosen: Sequence[int] = ()
+    _leaving: dict[int, Leaving] = field(default_factory=dict)
 
     def __call__(self, site: Site, call: AttentionCall) -> Tensor:
         words = self.words
@@ -73,7 +75,8 @@ class StatisticsObserver:
         else:
             output = output_of(call)
             _, numbers = self._measured(words.words, site, merged.call, merged.mass, merged.equal)
-        self.measured[site.index] = numbers if self.heads_of is None else self.heads_of(site, numbers)
+        numbers = numbers if self.heads_of is None else self.heads_of(site, numbers)
+        self._leaving[site.index] = Leaving.of(numbers)
         return output
 
     def _measured(
@@ -90,12 +93,26 @@ class StatisticsObserver:
         groups = GroupMarks(query_groups, key_groups, self.groups) if self.groups else None
         marks = Marks(query_valid, key_valid, special, groups)
         return measure_call(
-            call, self.names, self.band, self.reach, marks, mass, equal, self.sample, self.observation
+            call,
+            self.names,
+            self.band,
+            self.reach,
+            marks,
+            mass,
+            equal,
+            self.sample,
+            self.observation,
+            self.chosen,
         )
+
+    @property
+    def measured(self) -> dict[int, dict[str, Tensor]]:
+        """By site index; under ``equal_...`` what equal weights over the visible tokens give, with one head."""
+        return {index: self._leaving[index].arrived() for index in sorted(self._leaving)}
 
     def stacked(self) -> dict[str, np.ndarray]:
         """``(batch, layer, head[, offset])`` each; see `stacked`."""
-        return stacked([self.measured[index] for index in sorted(self.measured)])
+        return stacked([*self.measured.values()])
 
 
 @dataclass(frozen=True, eq=False)
@@ -121,14 +138,17 @@ def measure_call(
     equal: AttentionCall | None = None,
     sample: RowSample | None = None,
     observation: int = OBSERVATION,
+    chosen: Sequence[int] = (),
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    """Output and statistics of one attention call, ``(batch, head, ...)`` each; with `mass`, of rows scaled to it.
+    """Output and statistics of one attention call, ``(batch, head, ...)`` each, on its device.
+
+    With `mass`, rows are scaled to it.
 
     What equal weights give is measured of `equal`, where these are not the same over all keys that are seen.
     """
     columns = indicator_columns(marks.keys, marks.special, marks.groups)
     need = plan(names, band, columns, reach)
-    asking = Asking.for_names(names, observation, reach)
+    asking = Asking.for_names(names, observation, reach, chosen)
     even_blocks: BlockSums | None = None
     if sample is None:
         output, rows = measure(call, need)
@@ -140,17 +160,18 @@ def measure_call(
             second = replace(second, blocks=blocks)
         reduced = _of_all_rows(call, rows, need, names, marks, mass, second)
     else:
-        output, reduced = sampled_statistics(call, need, names, (marks.queries, marks.keys), sample)
+        valid = (marks.queries, marks.keys)
+        output, reduced = sampled_statistics(call, need, names, valid, sample, asking)
     if nulls := [name for name in names if KNOWN[name].has_equal]:
         need = plan(nulls, band, columns, reach, equal=True)
-        asking = Asking.for_names(nulls, observation, reach, equal=True)
+        asking = Asking.for_names(nulls, observation, reach, chosen, equal=True)
         even = equal_rows(call, need) if equal is None else measure(equal, need)[1]
         of = asking.of_equal if equal is None else asking.of
         second = of(call if equal is None else equal, even.log_sum_exp, marks.queries)
         second = replace(second, blocks=even_blocks)
         of_equal = reduce_call(even, nulls, marks.queries, marks.keys, marks.groups, second, equal=True)
         reduced |= {f"{EQUAL}{name}": value for name, value in of_equal.items()}
-    return output, {name: value.cpu() for name, value in reduced.items()}
+    return output, reduced
 
 
 def _of_all_rows(

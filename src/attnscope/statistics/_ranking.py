@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import xarray as xr
 
-from attnscope.statistics._catalogue import EQUAL, without_end
+from attnscope.statistics._catalogue import EQUAL, SEVERAL, without_end
 from attnscope.statistics._kinds import LEAST_SHARE, LOCAL
 from attnscope.statistics._means import text_mean
 from attnscope.statistics._questions import Question, RankedHead, answered, beyond, sink_like
@@ -138,7 +138,7 @@ def heads_apart(results: xr.Dataset, top: int = 5) -> tuple[str, list[tuple[int,
     """
     for key, variable in results.data_vars.items():
         name = str(key)
-        if not {"layer", "head"} <= set(variable.dims) <= {"text", "layer", "head", "kept"}:
+        if not {"layer", "head"} <= set(variable.dims) <= {"text", "layer", "head", *SEVERAL}:
             continue
         if variable.dtype.kind != "f" or without_end(name) != name or name.endswith("_variance"):
             continue
@@ -155,6 +155,6 @@ def heads_apart(results: xr.Dataset, top: int = 5) -> tuple[str, list[tuple[int,
 
 
 def _one_each(variable: xr.DataArray, dims: tuple[str, ...]) -> np.ndarray:
-    """Means over texts; of shares of blocks that are kept, of the smallest."""
-    least = variable.isel(kept=0) if "kept" in variable.dims else variable
-    return text_mean(least).transpose(*dims).values.astype(float)
+    """Means over texts; of several numbers of a head (shares of blocks, chosen offsets), of the first."""
+    first = variable.isel({dim: 0 for dim in variable.dims if dim in SEVERAL})
+    return text_mean(first).transpose(*dims).values.astype(float)

@@ -71,6 +71,7 @@ class RowSample:
         ([0, 1, 2, 3, 4, 5, 6, 7, 8, 9], 10.0)
         """
         heads = 1 if sizes is None else sizes.shape[1]
+        size = None if sizes is None else sizes.double().cpu().numpy()  # at once: a GPU waits each time
         queries = np.zeros((len(lengths), heads, self.rows), dtype=np.int64)
         weight = np.zeros((len(lengths), heads, self.rows))
         for text, length in enumerate(lengths):
@@ -81,9 +82,8 @@ class RowSample:
             points = (np.arange(self.rows) // 2 + random.random(self.rows)) / (self.rows // 2)
             for head in range(heads):
                 chances = by_place(length)
-                if sizes is not None:
-                    size = sizes[text, head, :length].double().cpu().numpy()
-                    chances = (1 - _BY_SIZE) * chances + _BY_SIZE * size
+                if size is not None:
+                    chances = (1 - _BY_SIZE) * chances + _BY_SIZE * size[text, head, :length]
                 ends = np.cumsum(chances)
                 drawn = np.searchsorted(ends / ends[-1], points, side="right").clip(max=length - 1)
                 queries[text, head] = drawn

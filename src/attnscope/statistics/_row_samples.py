@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from attnscope.attention import bin_ranges, measure_by_level, measure_rows
-from attnscope.statistics._catalogue import EFFECTIVE, ERROR, FREEDOM, KNOWN, SKEWNESS, STATISTICS
+from attnscope.statistics._catalogue import CHOSEN, EFFECTIVE, ERROR, FREEDOM, KNOWN, SKEWNESS, STATISTICS
 from attnscope.statistics._row_draws import RowSample, sizes_of
 from attnscope.statistics._rows import Rows, first_of, reduce_call, there
 
@@ -20,8 +20,9 @@ if TYPE_CHECKING:
 
     from attnscope.attention import AttentionCall, Need, RowMeasures
     from attnscope.statistics._row_draws import Draw
+    from attnscope.statistics._second_pass import Asking
 
-OF_ALL_ROWS = frozenset({"band", "columns"})  # had of every row from its log-sum-exp
+OF_ALL_ROWS = frozenset({"band", "columns", CHOSEN})  # had of every row from its log-sum-exp
 _STEP = 2.0**-12  # of a row's part, by which its influence is found
 
 
@@ -157,11 +158,16 @@ class Influences:
 
 
 def sampled_statistics(
-    call: AttentionCall, need: Need, names: Sequence[str], valid: tuple[Tensor, Tensor], sample: RowSample
+    call: AttentionCall,
+    need: Need,
+    names: Sequence[str],
+    valid: tuple[Tensor, Tensor],
+    sample: RowSample,
+    asking: Asking,
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """Output and statistics of one call, those that need more than the log-sum-exp with what their intervals need.
 
-    `valid` is of queries and keys, as in `reduce_call`.
+    `valid` is of queries and keys, as in `reduce_call`; `asking` is of chosen offsets alone.
     """
     output, every = measure_by_level(call, need)
     known = KnownOfAll.of(every, valid)
@@ -169,7 +175,7 @@ def sampled_statistics(
     near = 0 if need.band is None else min(need.band, need.bins[0] - 1 if need.bins else need.band)
     draw = sample.draw(known.queries.tolist(), sizes_of(call, every, counted, near))
     of_all = [name for name in names if set(KNOWN[name].needs) <= OF_ALL_ROWS]
-    exact = reduce_call(every, of_all, *valid)
+    exact = reduce_call(every, of_all, *valid, second=asking.of(call, every.log_sum_exp, valid[0]))
     others = [name for name in names if name not in of_all]
     if not others:
         return output, exact

@@ -99,6 +99,11 @@ class Rows:
         """``(batch, head, offset)``: tr_t at every offset."""
         return there(there(self.second).offsets)
 
+    @property
+    def weight_at_chosen(self) -> Tensor:
+        """``(batch, head, chosen offset)``: mean over rows of the weight at each."""
+        return there(there(self.second).chosen) / self.count[..., None]
+
     def total(self, values: Tensor) -> Tensor:
         """Sum over the counted rows of ``(batch, head, query, ...)``: ``(batch, head, ...)``, float64."""
         counted = self.counted[(...,) + (None,) * (values.ndim - self.counted.ndim)]

@@ -80,6 +80,7 @@ def scan(
     chat_template: str | Path | None = None,
     words: Words | None = None,
     by: str | None = None,
+    offsets: Sequence[int] | None = None,
     show: Sequence[tuple[int, int]] | None = None,
     progress: Tell | None = None,
 ) -> xr.Dataset:
@@ -188,6 +189,9 @@ def scan(
     by
         Field of JSON Lines (language, source, year) by which texts are held apart: each text has its value in the
         coordinate ``by``, and `attnscope.contrasts` says what differs.
+    offsets
+        Offsets (key minus query; negative is left), however far, at which ``weight_at`` is measured: ``[-1, -128]``.
+        Each costs what an offset of the band does. See docs/long-contexts.md.
     show
         Keep the attention over the first windows in the run folder, for its page: these heads (layer, head) and those
         that lead the rankings token by token, the others in tiles; where there is room, all heads token by token. None
@@ -208,11 +212,12 @@ def scan(
         ``majority_share``, ... and per text and layer ``equal_band_sum``, ``equal_entropy``, ...: what equal weights
         over the visible tokens give. With `groups` also ``group_weight`` over ``group_query, group_key``, NaN where a
         group is not in a text, and ``equal_group_weight``; of a pool also ``group_rows`` and ``group_pair_rows``, the
-        queries that these are means over. In cross-attention, queries are target tokens and keys
-        source tokens. The attribute ``signature`` holds, as JSON, all that the numbers depend on; ``decoder`` says what
-        a decoder beside an encoder read, ``kinds`` how many heads are of which kind, ``capture`` in which way the model
-        was captured (``registry`` or ``eager weights``), ``way``, ``places``, ``causality`` and ``padding`` what is not
-        as expected.
+        queries that these are means over. With `offsets` also ``weight_at`` and ``equal_weight_at`` over
+        ``chosen_offset``: the share of the weight at each, a mean over queries. In cross-attention, queries are target
+        tokens and keys source tokens. The attribute ``signature`` holds, as JSON, all that the numbers depend on;
+        ``decoder`` says what a decoder beside an encoder read, ``kinds`` how many heads are of which kind, ``capture``
+        in which way the model was captured (``registry`` or ``eager weights``), ``way``, ``places``, ``causality`` and
+        ``padding`` what is not as expected.
         Of images: see `attnscope.statistics.images.scan_images`.
 
     Raises
@@ -241,6 +246,7 @@ def scan(
         "chat_template": chat_template,
         "words": words,
         "by": by,
+        "offsets": offsets,
     }
     besides = {"task (--task)": task, "tp_plan (--tp-plan)": tp_plan, "until (--until)": until}
     cluster = cluster_of(ray, workers, ray_gpus, besides=besides)

@@ -36,7 +36,14 @@ from attnscope.corpus import (
 )
 from attnscope.errors import AttnscopeError
 from attnscope.statistics._asked import BAND, Asked
-from attnscope.statistics._catalogue import OF_GROUPS, OF_POOLED_GROUPS, SECOND_PASS, STATISTICS, choose
+from attnscope.statistics._catalogue import (
+    OF_GROUPS,
+    OF_OFFSETS,
+    OF_POOLED_GROUPS,
+    SECOND_PASS,
+    STATISTICS,
+    choose,
+)
 from attnscope.statistics._keep import measured
 from attnscope.statistics._measurement import Measurement
 from attnscope.statistics._sample import refuse_absent
@@ -69,6 +76,7 @@ class OfTexts(TypedDict):
     chat_template: str | Path | None
     words: Words | None
     by: str | None
+    offsets: Sequence[int] | None
 
 
 @dataclass(frozen=True, eq=False)
@@ -151,6 +159,8 @@ def prepared(
         raise AttnscopeError(
             f"band (--band) is {band}; in windows of {length} tokens the largest offset is {length - 1}"
         )
+    chosen = _chosen(given["offsets"], length)
+    names = (*names, *(OF_OFFSETS if chosen else ()))
     if asked.rows is not None and asked.rows >= length:
         raise AttnscopeError(
             f"rows (--rows) is {asked.rows}; windows of {length} tokens have no more queries, so that nothing is "
@@ -180,6 +190,7 @@ def prepared(
         seed=asked.seed,
         rows=asked.rows,
         observation=asked.observation,
+        chosen=chosen,
     )
     job.check()
     refuse_absent(asked.show, len(job.sites), job.heads)  # before all texts are read
@@ -189,6 +200,7 @@ def prepared(
         "band": band,
         "clusters": given["clusters"],
         "by": given["by"],
+        "offsets": list(chosen) or None,
     }
     settings = _settings(job, asked, grouping, rule, names=names, **plain)
     signature = signature_of("scan", loaded, corpus, target, settings)
@@ -225,6 +237,17 @@ def _settings(
     }
     given = {name: value for name, value in seldom.items() if value is not None}
     return of_all | settings_of(names, asked.observation) | given
+
+
+def _chosen(offsets: Sequence[int] | None, length: int) -> tuple[int, ...]:
+    """The offsets that were chosen, from left to right, in windows of so many tokens."""
+    if offsets is None:
+        return ()
+    if not len(offsets):
+        raise AttnscopeError("offsets (--offsets) names none: give some, such as -1,-128, or leave it out")
+    for offset in offsets:
+        check_whole(1 - length, length - 1, offsets=offset)
+    return tuple(sorted({int(offset) for offset in offsets}))
 
 
 def _refuse_together(asked: Asked, names: Sequence[str], *, grouped: bool, worded: bool) -> None:

@@ -1,4 +1,4 @@
-"""What is had by a second pass over the scores: sums over keys and over all offsets."""
+"""What is had of a call once its log-sum-exp is known: sums over keys and over offsets."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from attnscope.attention import AttentionCall, received, weight_sums
-from attnscope.statistics._catalogue import KNOWN, SECOND_PASS
+from attnscope.attention import AttentionCall, received, weight_sums, weights_at_offsets
+from attnscope.statistics._catalogue import CHOSEN, KNOWN, SECOND_PASS
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from attnscope.statistics._blocks import BlockSums
 
 OBSERVATION = 32  # queries, as SnapKV has them
+_OFFSETS_AT_ONCE = 16  # whose weights are there for every query before they are summed
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,6 +32,8 @@ class SecondPass:
         The same from the last of them alone, the observation window.
     offsets
         ``(batch, head, offset)``: the weights at every offset.
+    chosen
+        ``(batch, head, chosen offset)``: the weights at offsets that were chosen.
     blocks
         The weights in blocks.
     """
@@ -38,6 +41,7 @@ class SecondPass:
     received: Tensor | None = None
     recent: Tensor | None = None
     offsets: Tensor | None = None
+    chosen: Tensor | None = None
     blocks: BlockSums | None = None
 
 
@@ -48,11 +52,13 @@ class Asking:
     Attributes
     ----------
     needs
-        Which of `SECOND_PASS`.
+        Which of `SECOND_PASS`, and `CHOSEN`.
     observation
         Queries at the end of each text whose weights `recent` sums.
     reach
         Largest offset: what lies beyond is left out.
+    chosen
+        Offsets that were chosen.
 
     Examples
     --------
@@ -68,30 +74,52 @@ class Asking:
     needs: Collection[str]
     observation: int
     reach: int
+    chosen: Sequence[int] = ()
 
     @classmethod
-    def for_names(cls, names: Sequence[str], observation: int, reach: int, *, equal: bool = False) -> Asking:
+    def for_names(
+        cls,
+        names: Sequence[str],
+        observation: int,
+        reach: int,
+        chosen: Sequence[int] = (),
+        *,
+        equal: bool = False,
+    ) -> Asking:
         """What these statistics need, of heads or of equal weights."""
         needs = {need for name in names for need in KNOWN[name].asks(equal=equal)}
-        return cls(needs, observation, reach)
+        return cls(needs, observation, reach, chosen)
 
     def of(self, call: AttentionCall, log_sum_exp: Tensor, valid: Tensor) -> SecondPass:
         """Sums over the `valid` queries, ``(batch, query)``, of a call with this log-sum-exp."""
         wanted = SECOND_PASS & set(self.needs)
+        chosen = self._at_chosen(call, log_sum_exp, valid) if CHOSEN in self.needs else None
         if not wanted:
-            return SecondPass()
+            return SecondPass(chosen=chosen)
         offsets = "offset_sum" in wanted or ("distance" in wanted and not _looks_back(call))
         sums = weight_sums(call, log_sum_exp, valid, received="received" in wanted, offsets=offsets)
         recent = received(call, log_sum_exp, valid, self.observation) if "recent" in wanted else None
-        return SecondPass(sums.received, recent, self._centred(call, sums.offsets))
+        return SecondPass(sums.received, recent, self._centred(call, sums.offsets), chosen)
 
     def of_equal(self, call: AttentionCall, log_sum_exp: Tensor, valid: Tensor) -> SecondPass:
         """The same of equal weights over whatever the first head may see: one head."""
-        if not SECOND_PASS & set(self.needs):
+        if not {*SECOND_PASS, CHOSEN} & set(self.needs):
             return SecondPass()
         # equal weights have no mean offset to tell the distance by
         every = replace(self, needs={*self.needs} | ({"offset_sum"} if "distance" in self.needs else set()))
         return every.of(evenly(call), log_sum_exp, valid)
+
+    def _at_chosen(self, call: AttentionCall, log_sum_exp: Tensor, valid: Tensor) -> Tensor:
+        """Sums over the `valid` queries at each chosen offset; n d work for each."""
+        nowhere = log_sum_exp < torch.finfo(torch.float32).min / 2  # a bias forbids all, as -inf does
+        counted = (valid[:, None] & ~nowhere)[..., None]
+        sums = [
+            weights_at_offsets(call, log_sum_exp, self.chosen[first : first + _OFFSETS_AT_ONCE])
+            .where(counted, 0.0)
+            .sum(2, dtype=torch.float64)
+            for first in range(0, len(self.chosen), _OFFSETS_AT_ONCE)
+        ]
+        return torch.cat(sums, -1)
 
     def _centred(self, call: AttentionCall, offsets: Tensor | None) -> Tensor | None:
         """From ``-reach`` to ``reach``; 0 where the text has no such offset."""

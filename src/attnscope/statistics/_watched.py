@@ -81,7 +81,8 @@ class Seen:
         call = seen.call
         reach = max(call.query.shape[2], call.key.shape[2]) - 1
         marks = Marks(seen.queries, seen.keys, torch.zeros_like(seen.keys))
-        output, measured = measure_call(call, self._names, self._band, reach, marks)
+        output, of_call = measure_call(call, self._names, self._band, reach, marks)
+        measured = {name: value.cpu() for name, value in of_call.items()}
         first = len(self)
         check_finite(
             where, _shown(seen).transpose(1, 2), lambda text: f"text {first + text + 1}", seen.queries

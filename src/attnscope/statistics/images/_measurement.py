@@ -170,7 +170,7 @@ class ImageMeasurement:
         grid = self._grid(batch[0], pixels)
         observer = PatchObserver(self.names, self.band, grid, len(batch))
         self._run(batch, pixels, observer)
-        arrays = stacked([observer.measured[index] for index in sorted(observer.measured)])
+        arrays = stacked([*observer.measured.values()])
         offsets = np.arange(-self.band, self.band + 1)
         profiled = "patch_profile" in arrays
         words = {

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from attnscope.statistics._catalogue import EQUAL, PATCH_STATISTICS, STATISTICS
+from attnscope.statistics._leaving import Leaving
 from attnscope.statistics._pass import Marks, measure_call
 from attnscope.statistics.images._patches import equal_call, measure_patches
 
@@ -35,8 +36,6 @@ class PatchObserver:
         Of these images; None where patches are not known.
     images
         How many there are.
-    measured
-        By site index, ``(image, head, ...)``.
     elsewhere
         Sites whose queries or keys are not the tokens of `grid`, such as windows and pooled layers.
     """
@@ -45,8 +44,8 @@ class PatchObserver:
     band: int
     grid: Grid | None
     images: int
-    measured: dict[int, dict[str, Tensor]] = field(default_factory=dict)
     elsewhere: list[int] = field(default_factory=list)
+    _leaving: dict[int, Leaving] = field(default_factory=dict)
     _equal: dict[int, dict[str, Tensor]] = field(default_factory=dict)
 
     def __call__(self, site: Site, call: AttentionCall) -> Tensor:
@@ -66,8 +65,13 @@ class PatchObserver:
         else:
             self.elsewhere.append(site.index)
             numbers |= self._missing(wanted, heads)
-        self.measured[site.index] = numbers
+        self._leaving[site.index] = Leaving.of(numbers)
         return output
+
+    @property
+    def measured(self) -> dict[int, dict[str, Tensor]]:
+        """By site index, ``(image, head, ...)``."""
+        return {index: self._leaving[index].arrived() for index in sorted(self._leaving)}
 
     def _is_on_grid(self, call: AttentionCall) -> bool:
         tokens = None if self.grid is None else self.grid.tokens
@@ -83,8 +87,8 @@ class PatchObserver:
             equal = measure_patches(equal_call(call), self.grid, self.band)
         if plain:
             self._equal[call.query.shape[2]] = equal
-        return {name: measured[name].cpu() for name in wanted} | {
-            f"{EQUAL}{name}": equal[name].expand(self.images, *equal[name].shape[1:]).cpu()
+        return {name: measured[name] for name in wanted} | {
+            f"{EQUAL}{name}": equal[name].expand(self.images, *equal[name].shape[1:])
             for name in wanted
             if name in HAVE_EQUAL
         }

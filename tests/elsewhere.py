@@ -1,0 +1,185 @@
+"""A GPU that is not there: tensors that say ``cuda``, hold their numbers on the CPU, and refuse what a GPU refuses.
+
+Operands on two devices are refused, as CUDA refuses them, and so is NumPy. Each time that the host has to wait for the
+device (`.item()`, `bool`, `.cpu()`, a shape that depends on values) is counted in `waits`, by the line that asked.
+"""
+
+import sys
+import traceback
+from collections import Counter
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode, resolve_name
+from torch.utils._pytree import tree_iter, tree_map
+
+from attnscope.attention import RowMask
+
+THERE = torch.device("cuda", 0)
+SOURCE = str(Path(__file__).parents[1] / "src" / "attnscope")
+_WAIT = {
+    *(Tensor.item, Tensor.tolist, Tensor.__bool__, Tensor.__int__, Tensor.__float__, Tensor.__index__),
+    *(Tensor.nonzero, torch.nonzero, Tensor.unique, torch.unique, Tensor.masked_select, torch.masked_select),
+    *(Tensor.equal, torch.equal, Tensor.allclose, torch.allclose, Tensor.bincount, torch.bincount),
+}
+_MOVE = {Tensor.to, Tensor.cpu, Tensor.cuda, Tensor.type_as}
+_INDEX = {Tensor.__getitem__, Tensor.__setitem__}
+_NOT_YET = 77  # what a copy holds that is underway
+_SAID = {Tensor.device.__get__: THERE, Tensor.is_cuda.__get__: True, Tensor.is_cpu.__get__: False}
+
+
+class Away(Tensor):
+    """A tensor on the GPU that is not there."""
+
+    @staticmethod
+    def __new__(cls, here):
+        made = Tensor._make_wrapper_subclass(cls, here.shape, dtype=here.dtype, device=THERE)
+        made.here = here
+        return made
+
+    __torch_function__ = torch._C._disabled_torch_function_impl  # the mode does it
+
+    @classmethod
+    def __torch_dispatch__(cls, function, types, args=(), kwargs=None):
+        raise RuntimeError(f"{function} came to a tensor of a GPU that is not there, from outside of `gpu`")
+
+
+class Event(torch.cuda.Event):
+    """Of the GPU's stream: copies that were told before it was recorded are whole once it is waited for."""
+
+    def __new__(cls, _):
+        return object.__new__(cls)
+
+    def __init__(self, mode):
+        self.mode, self.before = mode, []
+
+    def record(self):
+        self.before = [*self.mode.underway]
+
+    def synchronize(self):
+        self.mode.note()
+        for copy, numbers in self.before:
+            copy.copy_(numbers)
+
+
+class Gpu(TorchFunctionMode):
+    """Does what is asked of tensors there with their numbers here."""
+
+    def __init__(self):
+        super().__init__()
+        self.waits = Counter()
+        self.underway = []  # copies to the host that nobody waited for yet: (copy, numbers)
+
+    def __torch_function__(self, function, types, args=(), kwargs=None):
+        kwargs = dict(kwargs or {})
+        leaves = [*tree_iter((args, kwargs))]
+        is_there = any(_is_there(leaf) for leaf in leaves)
+        if is_there and function in _SAID:
+            return _SAID[function]
+        if function in _MOVE:
+            return self._moved(function, *args, **kwargs)
+        device = kwargs.get("device")
+        if device is not None:
+            is_there = torch.device(device).type == "cuda"
+            kwargs["device"] = torch.device("cpu") if is_there else device
+        if not is_there:
+            return function(*args, **kwargs)
+        if function is Tensor.numpy or function is Tensor.__array__:
+            raise TypeError("can't convert cuda:0 device type tensor to numpy")
+        if function is torch._has_compatible_shallow_copy_type:  # `Module.to` then makes parameters anew
+            return False
+        self._look(function, args, leaves)
+        if function is torch.ops.aten._scaled_dot_product_efficient_attention:
+            function = _efficient
+        own = {id(leaf.here): leaf for leaf in leaves if isinstance(leaf, Away)}
+        args, kwargs = tree_map(_here, (args, kwargs))
+        found = function(*args, **kwargs)
+        if isinstance(found, torch.Size):
+            return found
+        return tree_map(lambda one: own.get(id(one), _away(one)), found)
+
+    def _look(self, function, args, leaves):
+        """Refuse what is on two devices; note where the host waits."""
+        apart = [leaf for leaf in leaves if isinstance(leaf, Tensor) and leaf.ndim and not _is_there(leaf)]
+        if function is Tensor.copy_:
+            return self.note() if apart else None
+        if function in _INDEX and all(leaf.dtype in {torch.int64, torch.bool} for leaf in apart):
+            picks = function is Tensor.__getitem__ and _has_mask(args[1])
+            return self.note() if apart or picks else None
+        if apart:
+            raise RuntimeError(
+                f"{resolve_name(function) or function}: expected all tensors to be on the same device, found cuda:0 "
+                "and cpu"
+            )
+        return self.note() if function in _WAIT else None
+
+    def _moved(self, function, tensor, *rest, **kwargs):
+        if function in {Tensor.cpu, Tensor.cuda}:
+            rest = [function.__name__]
+        if rest and isinstance(rest[0], Tensor):
+            other = rest[0]
+            rest, kwargs = [], {"device": THERE if _is_there(other) else other.device, "dtype": other.dtype}
+        copy = kwargs.pop("copy", False)
+        device, dtype, later, layout = torch._C._nn._parse_to(*rest, **kwargs)
+        there = _is_there(tensor) if device is None else device.type == "cuda"
+        crosses = there != _is_there(tensor)
+        own = {} if layout is None else {"memory_format": layout}
+        bare = _here(tensor)
+        found = bare.to(dtype or bare.dtype, copy=copy or crosses, **own)
+        if crosses and not there:
+            if not later:
+                self.note()
+                return found
+            self.underway.append((underway := torch.full_like(found, _NOT_YET), found))
+            return underway
+        return tensor if found is bare else _away(found) if there else found
+
+    def note(self):
+        """Keep the innermost line of the package that led here."""
+        for frame, line in traceback.walk_stack(sys._getframe(1)):
+            if frame.f_code.co_filename.startswith(SOURCE):
+                name = frame.f_code.co_filename.removeprefix(SOURCE)[1:]
+                self.waits[f"{name}:{frame.f_code.co_name}:{line}"] += 1
+                return
+
+
+def _is_there(value):
+    return isinstance(value, Away) or (isinstance(value, RowMask) and isinstance(value.start, Away))
+
+
+def _here(value):
+    if isinstance(value, RowMask) and isinstance(value.start, Away):
+        return RowMask(value.start.here, value.stop.here, value.shape[-1])
+    return value.here if isinstance(value, Away) else value
+
+
+def _away(value):
+    if isinstance(value, RowMask) and value.is_known:
+        return RowMask(Away(value.start), Away(value.stop), value.shape[-1])
+    return Away(value) if isinstance(value, Tensor) and not isinstance(value, Away) else value
+
+
+def _has_mask(index):
+    return any(isinstance(one, Tensor) and one.dtype == torch.bool and one.ndim for one in tree_iter(index))
+
+
+@contextmanager
+def gpu(monkeypatch):
+    """Have ``device="cuda"`` work; Triton's kernel, which reads memory itself, is not there."""
+    for module in ("_measure", "_weight_sums"):
+        monkeypatch.setattr(f"attnscope.attention.{module}.can_triton", lambda *_: "no memory to read")
+    mode = Gpu()
+    monkeypatch.setattr(torch.cuda, "Event", lambda: Event(mode))
+    monkeypatch.setattr(torch.cuda, "device", nullcontext)
+    with mode:
+        yield mode.waits
+
+
+def _efficient(query, key, value, bias, _level, _dropout, causal, *, scale):
+    """The kernel that CUDA has, from the one that the CPU has."""
+    output, level = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
+        query.contiguous(), key, value, 0.0, causal, attn_mask=bias, scale=scale
+    )
+    return output, level, None, None

@@ -1,0 +1,146 @@
+"""The weight at offsets that were chosen: held against eager attention, and against the band where they overlap."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+import xarray as xr
+from transformers import AutoTokenizer
+
+import attnscope
+from attnscope import AttnscopeError
+from attnscope.bundled import MODEL
+from attnscope.cli.scan_tables import as_dict
+from attnscope.report._scan_content import page_data
+from tests.cli.command import attnscope as command
+from tests.families import tiny
+
+TEXTS = [
+    "The tide comes in twice a day, and twice a day it goes out again. " * 2,
+    "Nobody has seen the keeper.",
+]
+OFFSETS = (-29, -16, -1, 0, 20)
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return AutoTokenizer.from_pretrained(MODEL)
+
+
+def share_at(weights, offset):
+    """Of all weight of the queries, what lies at an offset."""
+    return np.trace(weights, offset, -2, -1) / weights.shape[-2]
+
+
+@pytest.mark.parametrize("family", ["bert", "gpt2", "mistral", "gemma2"])
+def test_eager_attention_has_the_same_weight_at_each(family, tokenizer):
+    torch.manual_seed(0)
+    model = tiny(family)
+    model.resize_token_embeddings(len(tokenizer))
+    asked = {"tokenizer": tokenizer, "window": 32, "statistics": "entropy", "offsets": OFFSETS[::-1]}
+    found = attnscope.scan(model, TEXTS, band=2, batch_size=8, **asked)
+    assert found.chosen_offset.values.tolist() == list(OFFSETS)
+    model.set_attn_implementation("eager")
+    windows = [*attnscope.corpus.windows_of(attnscope.corpus.texts_of(TEXTS), tokenizer, length=32)]
+    assert len({len(window.ids) for window in windows}) > 1  # some are padded in the batch
+    for text, window in enumerate(windows):
+        with torch.no_grad():
+            layers = model(torch.tensor([window.ids]), output_attentions=True).attentions
+        weights = torch.stack(layers)[:, 0].double().numpy()
+        even = (weights[:, 0] > 0) / (weights[:, 0] > 0).sum(-1, keepdims=True)
+        for offset in OFFSETS:
+            here = found.isel(text=text).sel(chosen_offset=offset)
+            np.testing.assert_allclose(here.weight_at, share_at(weights, offset), atol=2e-6)
+            np.testing.assert_allclose(here.equal_weight_at, share_at(even, offset), atol=1e-6)
+
+
+def test_those_of_the_band_are_its_shares():
+    """More offsets than are summed at once; words, too, whose rows are scaled."""
+    for more in ({}, {"words": "unicode"}):
+        found = attnscope.scan(texts=TEXTS, statistics="band_sum", band=9, offsets=range(-9, 10), **more)
+        of_band = found.band_sum.values / found.length.values[:, None, None, None]
+        np.testing.assert_allclose(found.weight_at, of_band, atol=1e-6)
+        equal = found.equal_band_sum.values / found.length.values[:, None, None]
+        np.testing.assert_allclose(found.equal_weight_at, equal, atol=1e-6)
+
+
+def test_of_some_rows_they_are_still_those_of_all():
+    asked = {"texts": TEXTS[:1] * 2, "window": 40, "offsets": [-30, -2], "seed": 1}
+    some, every = attnscope.scan(**asked, rows=16), attnscope.scan(**asked)
+    np.testing.assert_allclose(some.weight_at, every.weight_at, atol=1e-6)
+    np.testing.assert_array_equal(some.equal_weight_at, every.equal_weight_at)
+    assert "weight_at_error" not in some
+    assert "weight_at" in some.attrs["rows"].split("Of all queries: ")[1]
+
+
+def test_a_pool_has_the_mean_over_all_its_queries():
+    apart = attnscope.scan(texts=TEXTS, window=32, offsets=[-3, -20])
+    (pool,) = attnscope.scan(texts=TEXTS, window=32, offsets=[-3, -20], pool=9).weight_at.values
+    expected = np.average(apart.weight_at, 0, weights=apart.length)
+    np.testing.assert_allclose(pool, expected, atol=1e-9)
+
+
+def test_the_bundled_heads_of_one_offset_have_their_weight_there():
+    found = attnscope.scan(texts=TEXTS[:1], offsets=[-2, -1]).isel(text=0)
+    assert float(found.weight_at.sel(layer=0, head=3, chosen_offset=-1)) > 0.9
+    assert float(found.weight_at.sel(layer=0, head=0, chosen_offset=-2)) > 0.9
+    assert float(found.equal_weight_at.max()) < 0.1
+
+
+def test_offsets_in_another_order_are_the_same_question():
+    one, other = (attnscope.scan(texts=TEXTS[1:], offsets=offsets) for offsets in ([-3, 1], [1, -3, 1]))
+    xr.testing.assert_identical(one, other)
+    assert json.loads(one.attrs["signature"])["settings"]["offsets"] == [-3, 1]
+    plain = json.loads(attnscope.scan(texts=TEXTS[1:]).attrs["signature"])
+    assert "offsets" not in plain["settings"]
+
+
+@pytest.mark.parametrize(
+    ("offsets", "message"),
+    [
+        ([-128], r"offsets \(--offsets\) is -128; expected a whole number from -127 to 127"),
+        ([0.5], r"offsets is \[0.5\] \(list\); expected a list of whole numbers"),
+        ([], r"offsets \(--offsets\) names none"),
+    ],
+)
+def test_what_is_no_offset_is_refused(no_types, offsets, message):
+    with pytest.raises(AttnscopeError, match=message):
+        attnscope.scan(texts=TEXTS, offsets=offsets)
+
+
+def test_the_command_has_them_in_its_table_json_csv_and_page(tmp_path):
+    words = (
+        "scan",
+        "--limit",
+        "2",
+        "--window",
+        "64",
+        "--offsets",
+        "-40,-1",
+        "--out",
+        "run",
+        "--figures",
+        "none",
+    )
+    found = command(*words, cwd=tmp_path)
+    assert found.returncode == 0, found.stderr
+    run = attnscope.open_run(tmp_path / "run")
+    mean = run.weight_at.mean("text")
+    (line,) = (line for line in found.stdout.splitlines() if "weight_at_-40" in line)
+    cells = [cell.strip() for cell in line.split("│")[2:-1]]
+    at = mean.sel(chosen_offset=-40)
+    equal = float(run.equal_weight_at.sel(chosen_offset=-40).mean())
+    assert [cells[place] for place in (0, 2, 3, 5)] == [
+        f"{float(one):.3g}" for one in (at.min(), at.mean(), at.max(), equal)
+    ]
+    told = as_dict(run, tmp_path / "run")
+    np.testing.assert_allclose(told["offsets"]["chosen"]["share"], mean)
+    np.testing.assert_allclose(told["statistics"]["weight_at_-1"], mean.sel(chosen_offset=-1))
+    keys = {one["key"]: one["name"] for one in page_data(run)["statistics"]}
+    assert keys["weight_at_-40"] == "Share of the weight at offset -40"
+    csv = command(*words, "--csv", cwd=tmp_path).stdout.splitlines()
+    assert {"weight_at_-40", "weight_at_-1"} <= {*csv[0].split(",")}
+    refused = command(*words[:5], "--offsets", "-1,last", cwd=tmp_path)
+    assert refused.returncode != 0
+    assert "--offsets is '-1,last': give whole numbers" in refused.stderr

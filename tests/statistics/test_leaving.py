@@ -1,0 +1,52 @@
+"""Statistics leave the device without a wait, and are not read before they have arrived."""
+
+import pytest
+import torch
+
+from attnscope.bundled import MODEL
+from attnscope.capture import forward, load_model, watching
+from attnscope.corpus import texts_of, windows_of
+from attnscope.statistics import DEFAULT, Reading, StatisticsObserver
+from attnscope.statistics._leaving import Leaving
+from tests.elsewhere import gpu
+
+TEXT = "The tide comes in twice a day, and twice a day it goes out again."
+
+
+def test_on_the_cpu_they_are_what_was_measured():
+    measured = {"entropy": torch.rand(2, 3), "mean": torch.rand(2)}
+    leaving = Leaving.of(measured)
+    assert leaving.done is None
+    assert all(leaving.arrived()[name] is value for name, value in measured.items())
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU may be so fast that all has arrived")
+def test_they_are_there_once_they_have_arrived_and_not_before(monkeypatch):
+    first, second = torch.rand(2, 3), torch.rand(2, 3)
+    with gpu(monkeypatch):
+        one, other = (Leaving.of({"entropy": values.to("cuda")}) for values in (first, second))
+        assert not one.copies["entropy"].equal(first)
+        torch.testing.assert_close(other.arrived()["entropy"], second, rtol=0, atol=0)
+        torch.testing.assert_close(one.arrived()["entropy"], first, rtol=0, atol=0)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="waits are counted where the GPU is made believe")
+def test_no_statistic_of_a_layer_waits_for_the_device(monkeypatch):
+    """The host would tell a GPU of the next layer when the last number of this one has come."""
+    with gpu(monkeypatch) as waits:
+        loaded = load_model(MODEL, device="cuda")
+        windows = [*windows_of(texts_of([TEXT]), loaded.tokenizer, length=128)]
+        reading = Reading.of(windows, loaded.tokenizer.pad_token_id, "cuda")
+        observer = StatisticsObserver(DEFAULT, 5, reading, 127)
+        waits.clear()
+        with torch.no_grad(), watching(loaded.model, observer):
+            forward(loaded.model, reading.inputs(loaded.model), str)
+        assert {line.partition(":")[0] for line in waits} == {
+            "attention/_finite.py",  # of each call: whether all numbers are finite
+            "attention/_tiles.py",  # which tiles a mask allows: PyTorch's pass alone, not the kernel
+            "capture/_forward.py",  # of each layer's output: whether it is finite
+            "corpus/_batch.py",  # of the batch: whether anything is padded
+        }
+        waits.clear()
+        observer.stacked()
+        assert {line.partition(":")[0] for line in waits} == {"statistics/_leaving.py"}

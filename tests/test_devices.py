@@ -1,0 +1,246 @@
+"""The same numbers on every device: on the CPU, and on a GPU or on one that is made believe (`tests/elsewhere.py`).
+
+On a GPU alone, without the CPU: ``ATTNSCOPE_TEST_DEVICE=cuda pytest -m device``, which `benchmarks/gpu.py` runs.
+"""
+
+import os
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+import xarray as xr
+from torch import nn
+from transformers import LlamaConfig, LlamaForCausalLM
+
+import attnscope
+from attnscope.attention import (
+    AttentionCall,
+    Need,
+    RowMask,
+    block_weights,
+    causal_mask,
+    extent_of,
+    measure,
+    measure_by_level,
+    measure_rows,
+    padding_mask,
+    received,
+    weight_sums,
+    weights_at_offsets,
+    window_mask,
+)
+from attnscope.bundled import MODEL, PAIRS
+from attnscope.capture import load_model
+from attnscope.statistics import SAMPLE, STATISTICS
+from attnscope.store import RunFolder, Signature
+from tests.attention.oracle import attended, oracle
+
+pytestmark = pytest.mark.device
+
+N = 150
+BINS = (5, 9, 17, 33)
+TEXTS = [
+    "The tide comes in twice a day, and twice a day it goes out again. Nobody has seen the keeper.",
+    "The keeper left the lighthouse, and nobody has seen the keeper since.",
+]
+
+
+def draw(*shape, seed=0):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+def calls():
+    query, key, value = (draw(2, 4, N, 16, seed=seed) for seed in range(3))
+    plain = AttentionCall(query, key[:, :2], value[:, :2], 0.25)
+    real = torch.arange(N)[None] < torch.tensor([N, N - 40])[:, None]
+    window = window_mask(N, N, left=20, right=3)[None, None]
+    gaps = draw(2, 4, N, N, seed=4) > 0.5
+    return {
+        "causal, shared keys": replace(plain, causal=True),
+        "padding": replace(plain, mask=padding_mask(real).expand(2, 1, N, N)),
+        "padding, causal": replace(plain, mask=padding_mask(real) & causal_mask(N, N), causal=True),
+        "window": replace(plain, mask=window.expand(2, 1, N, N)),
+        "gaps and a bias": replace(plain, mask=gaps, bias=draw(1, 4, N, N, seed=5)),
+        "soft cap and sinks": replace(plain, causal=True, softcap=3.0, sinks=draw(4, seed=6)),
+        "float16": AttentionCall(query.half(), key.half(), value.half(), 0.25, causal=True),
+        "float64": AttentionCall(query.double(), key.double(), value.double(), 0.25, causal=True),
+    }
+
+
+CALLS = calls()
+each_call = pytest.mark.parametrize("name", CALLS)
+
+
+def on(device, call):
+    sides = ("query", "key", "value", "mask", "bias", "sinks")
+    return replace(
+        call, **{side: one.to(device) for side in sides if (one := getattr(call, side)) is not None}
+    )
+
+
+def level_of(call):
+    return measure(call, Need())[1].log_sum_exp
+
+
+def near(found, expected, close=1e-5):
+    assert found is not None
+    torch.testing.assert_close(found.cpu().double(), expected.double(), atol=close, rtol=close)
+
+
+@each_call
+def test_rows_are_those_of_explicit_weights(device, name):
+    call = CALLS[name]
+    columns = (draw(2, N, 2, seed=7) > 1).float()
+    output, rows = measure(on(device, call), Need.everything(4, columns.to(device), BINS))
+    expected_output, expected, weights = oracle(call, 4, BINS)
+    half = call.query.dtype == torch.float16
+    near(output, expected_output, 2e-3 if half else 1e-5)
+    close = {"mean_offset": 1e-4, "offset_variance": 1e-2} if call.query.dtype != torch.float64 else {}
+    for measured, value in expected.items():
+        near(getattr(rows, measured), value, close.get(measured, 3e-5 if half else 1e-5))
+    near(rows.columns, weights @ columns.double()[:, None])
+
+
+@each_call
+def test_sums_of_weights_are_those_of_their_matrix(device, name):
+    call, (_, weights) = on(device, CALLS[name]), attended(CALLS[name])
+    level = level_of(call)
+    counted = torch.arange(N)[None] < torch.tensor([N, N - 40])[:, None]
+    of_real = weights * counted[:, None, :, None]
+    sums = weight_sums(call, level, counted.to(device), received=True, offsets=True)
+    near(sums.received, of_real.sum(2), 1e-4)
+    diagonals = [of_real.diagonal(offset, -2, -1).sum(-1) for offset in range(1 - N, N)]
+    near(sums.offsets, torch.stack(diagonals, -1), 1e-4)
+    near(received(call, level, last=9), weights[:, :, -9:].sum(2), 1e-4)
+    blocks = block_weights(call, level, size=50)
+    cells = weights.unflatten(-1, (-1, 50)).unflatten(-3, (-1, 50))
+    near(blocks.total, cells.sum((-3, -1)), 1e-4)
+    near(blocks.largest, cells.amax((-3, -1)))
+    far = weights_at_offsets(call, level, (-70, 3))
+    near(far[:, :, 70:, 0], weights.diagonal(-70, -2, -1))
+    near(far[:, :, : N - 3, 1], weights.diagonal(3, -2, -1))
+
+
+@pytest.mark.parametrize("name", ["causal, shared keys", "padding", "window", "soft cap and sinks"])
+def test_some_rows_are_those_of_all(device, name):
+    call, (output, weights) = on(device, CALLS[name]), attended(CALLS[name])
+    columns = (draw(2, N, 2, seed=7) > 1).float()
+    found, every = measure_by_level(call, Need(band=2, columns=columns.to(device)))
+    near(found, output)
+    near(every.band, oracle(CALLS[name], 2)[1]["band"])
+    near(every.columns, weights @ columns.double()[:, None])
+    queries = torch.tensor([[[3, 140], [9, 70]], [[0, 100], [1, 2]]])
+    rows = measure_rows(call, Need(entropy=True, largest=True), queries.to(device))
+    picked = weights.gather(2, queries.repeat_interleave(2, 1)[..., None].expand(-1, -1, -1, N))
+    near(rows.largest, picked.amax(-1))
+    near(rows.entropy, -torch.xlogy(picked, picked).sum(-1))
+
+
+def test_a_mask_that_is_known_by_its_rows_is_the_whole_one(device):
+    call = CALLS["padding, causal"]
+    start, stop, _ = extent_of(call.mask)
+    mask = RowMask(start.to(device), stop.to(device), N)
+    output, rows = measure(replace(on(device, call), mask=mask), Need.everything(4, bins=BINS))
+    expected_output, expected, _ = oracle(call, 4, BINS)
+    near(output, expected_output)
+    near(rows.band, expected["band"])
+    near(rows.bins, expected["bins"])
+    near(mask[:, :, 7:9, 5:], call.mask[:, :, 7:9, 5:])  # written out
+
+
+def check(found, expected, close=1e-4):
+    """All numbers of a scan, but what tells how far estimates may be off, which is chaotic."""
+    for name, values in expected.data_vars.items():
+        if values.dtype.kind == "f" and not name.endswith(("_freedom", "_skewness", "_effective_rows")):
+            np.testing.assert_allclose(found[name], values, rtol=10 * close, atol=close, err_msg=name)
+
+
+def test_every_statistic_of_a_scan_is_that_of_eager_attention(device, no_types):
+    names = list(STATISTICS)
+    found = attnscope.scan(MODEL, TEXTS, device=device, statistics=names, band=3, batch_size=2)
+    reference = load_model(MODEL, device="cpu")
+    reference.model.set_attn_implementation("eager")
+    windows = [
+        *attnscope.corpus.windows_of(attnscope.corpus.texts_of(TEXTS), reference.tokenizer, length=128)
+    ]
+    assert len({len(window) for window in windows}) == 2
+    for text, window in enumerate(windows):
+        with torch.no_grad():
+            weights = reference.model(torch.tensor([window.ids]), output_attentions=True).attentions
+        special = [list(window.special)]
+        expected = attnscope.measure_weights(list(weights), statistics=names, band=3, special=special)
+        sides = {dim: expected[dim] for dim in ("every_offset", "offset_bin")}
+        of_text = [name for name, values in expected.data_vars.items() if "text" in values.dims]
+        check(found.isel(text=[text]).sel(sides), expected[of_text])
+
+
+VERBS = {
+    "scan, chosen offsets": lambda where: attnscope.scan(MODEL, TEXTS, offsets=[-9, -1], **where),
+    "scan, words": lambda where: attnscope.scan(MODEL, TEXTS, words="unicode", **where),
+    "scan, groups": lambda where: attnscope.scan(MODEL, TEXTS, groups="kinds", **where),
+    "scan, some rows": lambda where: attnscope.scan(MODEL, TEXTS, rows=16, **where),
+    "scan, pools": lambda where: attnscope.scan(MODEL, TEXTS, pool=2, **where),
+    "received": lambda where: attnscope.received(MODEL, TEXTS[0], layer=2, head=1, **where).to_dataset(
+        name="r"
+    ),
+    "weights": lambda where: attnscope.weights(MODEL, TEXTS[0], layer=2, head=1, **where).to_dataset(
+        name="w"
+    ),
+    "roles": lambda where: attnscope.roles(MODEL, TEXTS, controls="none", window=16, **where),
+    "intervene": lambda where: attnscope.intervene(MODEL, TEXTS, forbid_offsets=[-1], **where),
+    "patch": lambda where: attnscope.patch(MODEL, PAIRS, **where),
+    "explain": lambda where: attnscope.explain(MODEL, limit=3, **where),
+}
+
+
+@pytest.mark.parametrize("device", [os.environ.get("ATTNSCOPE_TEST_DEVICE", "cuda")], indirect=True)
+@pytest.mark.parametrize("name", VERBS)
+def test_each_verb_says_what_it_says_on_the_cpu(device, name):
+    found, expected = VERBS[name]({"device": device}), VERBS[name]({"device": "cpu"})
+    if isinstance(expected, xr.Dataset):
+        check(found, expected)
+        return
+    for node in expected.subtree:  # of tests and rankings a number may tip over
+        of_node = found[node.path]
+        for variable, values in node.data_vars.items():
+            if values.dtype.kind == "f":
+                same = np.isclose(of_node[variable], values, rtol=1e-2, atol=1e-3, equal_nan=True)
+            else:
+                same = of_node[variable].values == values.values
+            assert np.mean(same) > 0.95, f"{node.path}/{variable}"
+
+
+def test_a_run_folder_holds_what_was_measured(device, tmp_path):
+    found = attnscope.scan(MODEL, TEXTS, device=device, out=tmp_path / "run", show=[(0, 3)])
+    check(attnscope.open_run(tmp_path / "run"), found, 0)
+    with RunFolder(tmp_path / "run", Signature.from_json(found.attrs["signature"])) as run:
+        sample = run.load(SAMPLE)
+    check(found, attnscope.scan(MODEL, TEXTS, device="cpu"))
+    assert float(sample.received.sel(layer=0, head=3).isel(window=0).sum()) == pytest.approx(
+        float(found.length[0]), rel=1e-4
+    )
+
+
+def test_a_module_that_is_watched(device):
+    torch.manual_seed(0)
+    module = nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, 16, batch_first=True), 2).eval()
+    states, results = draw(3, 20, 8), []
+    for place in ("cpu", device):
+        with attnscope.watch(module.to(place), band=2) as seen, torch.no_grad():
+            module(states.to(place))
+        results.append(seen.result())
+    check(results[1], results[0])
+
+
+def test_a_text_that_is_written_while_it_is_watched(device):
+    torch.manual_seed(0)
+    shape = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 2, "num_key_value_heads": 2}
+    model = LlamaForCausalLM(LlamaConfig(vocab_size=50, num_attention_heads=4, **shape)).eval()
+    ids, results = torch.tensor([[5, 6, 7, 8, 9], [4, 3, 2, 1, 6]]), []
+    for place in ("cpu", device):
+        given = {"input_ids": ids.to(place), "attention_mask": torch.ones_like(ids).to(place)}
+        with attnscope.watch(model.to(place), spans={"two": (1, 3)}) as seen:
+            model.generate(**given, max_new_tokens=4, do_sample=False)
+        results.append(seen.result())
+    check(results[1], results[0])
