@@ -43,6 +43,7 @@ ORDER = (
         "array_checks",
         "_caller",
         "_documents",
+        "_nulls",
         "_significant",
         "_stopping",
         "remote",

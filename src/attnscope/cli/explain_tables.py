@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from attnscope.cli.output import LISTED, csv_text, emit, new_console
 from attnscope.cli.place import count
-from attnscope.store import named
+from attnscope.store import named, skipped_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -58,7 +58,7 @@ def as_dict(tree: xr.DataTree, folder: Path) -> dict[str, Any]:
     return {
         "signature": json.loads(tree.attrs["signature"]),
         "heads": [asdict(row) for row in rank_heads(tree)],
-        "skipped": json.loads(tree.attrs["skipped"]),
+        "skipped": skipped_of(tree),
         "run": named(folder),
     }
 

@@ -8,7 +8,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from attnscope.cli.intervene_tables import as_cell, finite
+from attnscope._nulls import with_nulls
+from attnscope.cli.intervene_tables import as_cell
 from attnscope.cli.output import LISTED, csv_text, emit, new_console
 from attnscope.cli.place import count
 from attnscope.store import named
@@ -38,9 +39,9 @@ def as_dict(tree: xr.DataTree, folder: Path) -> dict[str, Any]:
     return {
         "signature": json.loads(tree.attrs["signature"]),
         "says": patch_headline(tree),
-        "patched": finite([asdict(row) for row in patched_places(tree)]),
-        "pairs": finite([dict(zip(columns, row, strict=True)) for row in rows]),
-        "agreement": finite(_agreement(tree)),
+        "patched": with_nulls([asdict(row) for row in patched_places(tree)]),
+        "pairs": with_nulls([dict(zip(columns, row, strict=True)) for row in rows]),
+        "agreement": with_nulls(_agreement(tree)),
         "run": named(folder),
     }
 

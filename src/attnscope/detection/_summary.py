@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -15,6 +14,7 @@ from attnscope._documents import units_of
 from attnscope.detection._catalogue import ROLES
 from attnscope.detection._measured import EQUAL
 from attnscope.mechanism.evidence import interval, resampled
+from attnscope.store import skipped_of
 
 _DRAWS = 1000
 
@@ -198,9 +198,3 @@ def headline(roles: xr.Dataset) -> list[str]:
             f"{f'; {counts}' if counts else ''}."
         )
     return [*said, *(f"no {name}: {reason}." for name, reason in skipped_of(roles).items())]
-
-
-@typed
-def skipped_of(roles: xr.Dataset) -> dict[str, str]:
-    """Roles that were not looked for, and why."""
-    return json.loads(str(roles.attrs.get("skipped", "{}")))

@@ -18,6 +18,7 @@ from ._mirror import (
 from ._names import MANIFEST, PIECES, RUN, SUFFIX, TASKS, VIEWS, texts_of
 from ._run import RunFolder, is_finished
 from ._signature import Signature, package_versions, short_hash, tokenizer_sha256
+from ._skipped import skipped_of
 
 __all__ = [
     "MANIFEST",
@@ -48,6 +49,7 @@ __all__ = [
     "padded_heads",
     "remove_folder",
     "short_hash",
+    "skipped_of",
     "stacked",
     "staged",
     "storable",
