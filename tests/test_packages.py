@@ -48,7 +48,7 @@ ORDER = (
         "_stopping",
         "remote",
     },
-    {"errors"},
+    {"errors", "_paths"},
 )
 FLOORS = {package: floor for floor, packages in enumerate(ORDER) for package in packages}
 

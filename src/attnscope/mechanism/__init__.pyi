@@ -10,6 +10,7 @@ from ._ranking import HeadVerdict, best_heads, rank_heads
 from ._sentences import (
     cause,
     foretold,
+    headline,
     independence_note,
     layer_numbers,
     mask_note,
@@ -69,6 +70,7 @@ __all__ = [
     "cross_spectrum",
     "explain",
     "foretold",
+    "headline",
     "in_words",
     "independence_note",
     "inputs_of",

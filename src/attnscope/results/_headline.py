@@ -50,9 +50,9 @@ def _of_generation(results: xr.Dataset) -> list[str]:
 
 
 def _of_explanation(tree: xr.DataTree) -> list[str]:
-    from attnscope.mechanism import cause, foretold, mask_note, rank_heads, summary
+    from attnscope.mechanism import headline
 
-    return [*summary(rank_heads(tree)), foretold(tree), cause(tree), mask_note(tree)]
+    return headline(tree)
 
 
 def _of_intervention(tree: xr.DataTree) -> list[str]:
