@@ -11,7 +11,7 @@ import typer
 
 from attnscope._nulls import with_nulls
 from attnscope.cli import options
-from attnscope.cli.output import LISTED, csv_text, emit, json_text, new_console
+from attnscope.cli.output import TABLE_ROWS, csv_text, emit, json_text, new_console
 from attnscope.cli.place import Place, count, draw_page, usual_folder
 
 if TYPE_CHECKING:
@@ -90,9 +90,9 @@ def _print(compared: xr.Dataset, rows: list[Change]) -> None:
     )
     for sentence in headline(compared):
         console.print(sentence, style="bold", highlight=False, markup=False)
-    console.print(_table(rows[:LISTED], matched=compared.attrs["matching"] == "profile"))
-    if len(rows) > LISTED:
-        console.print(f"and {len(rows) - LISTED} more: --csv lists all", highlight=False)
+    console.print(_table(rows[:TABLE_ROWS], matched=compared.attrs["matching"] == "profile"))
+    if len(rows) > TABLE_ROWS:
+        console.print(f"and {len(rows) - TABLE_ROWS} more: --csv lists all", highlight=False)
     console.print(_READ, style="dim", highlight=False, markup=False)
 
 

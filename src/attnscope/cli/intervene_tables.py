@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from attnscope._nulls import with_nulls
-from attnscope.cli.output import LISTED, csv_text, emit, new_console
+from attnscope.cli.output import TABLE_ROWS, csv_text, emit, new_console
 from attnscope.cli.place import count
 from attnscope.store import named, skipped_of
 
@@ -110,9 +110,9 @@ def print_tables(tree: xr.DataTree) -> None:
     )
     for sentence in headline(tree):
         console.print(sentence, style="bold", highlight=False, markup=False)
-    console.print(_table(rows[:LISTED]))
-    if len(rows) > LISTED:
-        console.print(f"and {len(rows) - LISTED} more heads: --csv lists all", highlight=False)
+    console.print(_table(rows[:TABLE_ROWS]))
+    if len(rows) > TABLE_ROWS:
+        console.print(f"and {len(rows) - TABLE_ROWS} more heads: --csv lists all", highlight=False)
     if together := _together_rows(tree):
         console.print(_together_table(together))
     if "forbidden" in tree.children:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from attnscope._nulls import with_nulls
 from attnscope.cli.intervene_tables import as_cell
-from attnscope.cli.output import LISTED, csv_text, emit, new_console
+from attnscope.cli.output import TABLE_ROWS, csv_text, emit, new_console
 from attnscope.cli.place import count
 from attnscope.store import named
 
@@ -86,9 +86,9 @@ def print_tables(tree: xr.DataTree) -> None:
     )
     for sentence in patch_headline(tree):
         console.print(sentence, style="bold", highlight=False, markup=False)
-    console.print(_table(rows[:LISTED]))
-    if len(rows) > LISTED:
-        console.print(f"and {len(rows) - LISTED} more: --csv lists all", highlight=False)
+    console.print(_table(rows[:TABLE_ROWS]))
+    if len(rows) > TABLE_ROWS:
+        console.print(f"and {len(rows) - TABLE_ROWS} more: --csv lists all", highlight=False)
     for note in (_EFFECT, _LIMITS):
         console.print(note, style="dim", highlight=False, markup=False)
 
