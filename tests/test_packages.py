@@ -43,11 +43,12 @@ ORDER = (
         "array_checks",
         "_caller",
         "_documents",
+        "_nulls",
         "_significant",
         "_stopping",
         "remote",
     },
-    {"errors"},
+    {"errors", "_paths"},
 )
 FLOORS = {package: floor for floor, packages in enumerate(ORDER) for package in packages}
 

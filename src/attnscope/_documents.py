@@ -7,6 +7,7 @@ import numpy as np
 
 LEAST = 6  # of fewer, no mean can be told from 0: all have one sign in more than 5% of cases
 LEVEL = 0.95  # of intervals, and of what is told from 0
+DRAWS = 1000  # of documents, for an interval
 
 
 def units_of(documents: Sequence[Hashable]) -> tuple[Sequence[Hashable], str]:

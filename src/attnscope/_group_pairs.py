@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 
 from attnscope._documents import LEAST, units_of
+from attnscope._nulls import with_nulls
 from attnscope.faithfulness.arrays import above_zero, by_document
 
 if TYPE_CHECKING:
@@ -66,8 +67,7 @@ class GroupPair:
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON, which knows no NaN."""
-        values = asdict(self) | {"above": self.above}
-        return {key: None if value != value else value for key, value in values.items()}  # noqa: PLR0124
+        return with_nulls(asdict(self) | {"above": self.above})
 
 
 @dataclass(frozen=True, eq=False)

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from attnscope._nulls import with_nulls
+
 if TYPE_CHECKING:
     import xarray as xr
 
@@ -42,7 +44,7 @@ class SpanUse:
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON, which knows no NaN."""
-        return {key: None if value != value else value for key, value in asdict(self).items()}  # noqa: PLR0124
+        return with_nulls(asdict(self))
 
 
 def span_uses(results: xr.Dataset) -> list[SpanUse]:

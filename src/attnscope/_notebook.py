@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from matplotlib.figure import Figure
 
+_COMMANDS = ("scan", "generate", "explain", "intervene", "patch", "diff", "roles")
 _STYLE = "font-family: system-ui, sans-serif; line-height: 1.45; max-width: 60em"
 
 
@@ -74,10 +75,10 @@ class Shown:
             command = json.loads(self._result.attrs["signature"])["command"]
         except (KeyError, TypeError, ValueError):
             command = "scan" if _is_measured(self._result) else None
-        if command not in _SUMMARIES:
+        if command not in _COMMANDS:
             raise AttnscopeError(
                 f"found a result {'without signature' if command is None else f'of {command}'}; expected one of "
-                f"{', '.join(_SUMMARIES)}, whole: a part of it has no page"
+                f"{', '.join(_COMMANDS)}, whole: a part of it has no page"
             )
         return command
 
@@ -106,13 +107,13 @@ class Shown:
             return Page(place.read_text(encoding="utf-8"), height)
 
     def __repr__(self) -> str:
-        return "\n".join(_SUMMARIES[self.command](self._result))
+        return "\n".join(_summary(self.command, self._result))
 
     def _repr_html_(self) -> str:
         from attnscope.report import picture
 
         said = "".join(
-            f"<li>{html.escape(sentence)}</li>" for sentence in _SUMMARIES[self.command](self._result)
+            f"<li>{html.escape(sentence)}</li>" for sentence in _summary(self.command, self._result)
         )
         shown = ""
         for figure in _figures(self.command, self._result):
@@ -151,49 +152,14 @@ def _of_generate(result: xr.Dataset) -> list[str]:
     return [f"{shape} over {int(result.length.sum())} new tokens", said_of_turns(turns(result))]
 
 
-def _of_explain(tree: xr.DataTree) -> list[str]:
-    from attnscope.mechanism import cause, foretold, mask_note, rank_explanations, summary
-
-    return [
-        sentence
-        for sentence in (*summary(rank_explanations(tree)), foretold(tree), cause(tree), mask_note(tree))
-        if sentence
-    ]
+_WITH_SHAPE: dict[str, Callable[[Any], list[str]]] = {"scan": _of_scan, "generate": _of_generate}
 
 
-def _of_intervene(tree: xr.DataTree) -> list[str]:
-    from attnscope.faithfulness import headline
+def _summary(command: str, result: Any) -> list[str]:
+    """What came out, in sentences: of a scan and of what was generated with its shape."""
+    from attnscope.results import headline_of
 
-    return headline(tree)
-
-
-def _of_patch(tree: xr.DataTree) -> list[str]:
-    from attnscope.faithfulness import patch_headline
-
-    return patch_headline(tree)
-
-
-def _of_diff(result: xr.Dataset) -> list[str]:
-    from attnscope.difference import headline
-
-    return headline(result)
-
-
-def _of_roles(result: xr.Dataset) -> list[str]:
-    from attnscope.detection import headline
-
-    return headline(result)
-
-
-_SUMMARIES: dict[str, Callable[[Any], list[str]]] = {
-    "scan": _of_scan,
-    "generate": _of_generate,
-    "explain": _of_explain,
-    "intervene": _of_intervene,
-    "patch": _of_patch,
-    "diff": _of_diff,
-    "roles": _of_roles,
-}
+    return _WITH_SHAPE[command](result) if command in _WITH_SHAPE else headline_of(command, result)
 
 
 def _figures(command: str, result: Any) -> Iterator[Figure]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from attnscope._documents import LEAST
+from attnscope._nulls import with_nulls
 from attnscope.faithfulness.arrays import above_zero, by_document
 
 if TYPE_CHECKING:
@@ -66,7 +67,7 @@ class Turn:
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON, which knows no NaN."""
-        return {key: None if value != value else value for key, value in asdict(self).items()}  # noqa: PLR0124
+        return with_nulls(asdict(self))
 
 
 def turns(results: xr.Dataset) -> list[Turn]:

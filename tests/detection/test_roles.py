@@ -10,8 +10,9 @@ import attnscope
 from attnscope import AttnscopeError
 from attnscope.capture import load_model
 from attnscope.corpus import texts_of, windows_of
-from attnscope.detection import ROLES, counts_of, headline, needles_of, skipped_of
+from attnscope.detection import ROLES, counts_of, headline, needles_of
 from attnscope.detection._probes import delimiters_of
+from attnscope.store import skipped_of
 from attnscope.zoo import build
 from tests.cli.command import attnscope as command
 from tests.statistics.generation.writers import writer

@@ -1,6 +1,7 @@
 from ._backward import should_look_back
 from ._borrow import borrowed, borrowing
 from ._decoder import decoder_note, decoder_start
+from ._eager import without_cache
 from ._forward import check_finite, forward, not_finite
 from ._functional import SeenCall, sees_ahead
 from ._hearing import SpeechModel, load_speech_model, reads_sounds
@@ -117,4 +118,5 @@ __all__ = [
     "usable_device",
     "verify",
     "watching",
+    "without_cache",
 ]

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import transformers
 from transformers import AutoFeatureExtractor, PreTrainedModel
 
 from attnscope.capture._beside import hash_of_settings, load_preprocessor, repository_beside
@@ -16,7 +15,7 @@ from attnscope.capture._inner import inner_model
 from attnscope.capture._load import LoadedModel, load_model, what_is_read
 from attnscope.capture._loading import AS_SAVED, Loading
 from attnscope.capture._placement import device_of
-from attnscope.capture._repository import Repository
+from attnscope.capture._saved_config import main_inputs, saved_config
 from attnscope.capture._tokenizer import load_tokenizer
 from attnscope.errors import AttnscopeError, explaining
 
@@ -187,8 +186,4 @@ def reads_sounds(source: str | Path | PreTrainedModel | Bridge | Envoy, revision
     inner: Any = inner_model(source)
     if isinstance(inner, PreTrainedModel):
         return inner.main_input_name in {_FEATURES, _WAVE}
-    if inner == "bundled":
-        return False
-    config = Repository.of(str(inner), revision).read("config.json") or {}
-    named = (getattr(transformers, str(name), None) for name in config.get("architectures") or ())
-    return any(getattr(module, "main_input_name", "") in {_FEATURES, _WAVE} for module in named)
+    return bool({_FEATURES, _WAVE} & main_inputs(saved_config(inner, revision)))

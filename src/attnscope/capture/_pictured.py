@@ -21,7 +21,7 @@ from attnscope.capture._loading import AS_SAVED, Loading
 from attnscope.capture._placement import device_of
 from attnscope.capture._processors import load_processor
 from attnscope.capture._quiet import quiet
-from attnscope.capture._repository import Repository
+from attnscope.capture._saved_config import saved_config
 from attnscope.capture._verify import TOLERANCE, verify
 from attnscope.capture._watching import watching
 from attnscope.corpus import IMAGE, PLACES, VIDEO, Expanded, written_in_parts
@@ -284,10 +284,7 @@ def puts_images_into_texts(
     inner: Any = inner_model(source)
     if isinstance(inner, PreTrainedModel):
         return image_token_of(inner.config) is not None
-    if inner == "bundled":
-        return False
-    config = Repository.of(str(inner), revision).read("config.json") or {}
-    return image_token_of(SimpleNamespace(**config)) is not None
+    return image_token_of(SimpleNamespace(**saved_config(inner, revision))) is not None
 
 
 def _mark_of(processor: Any, kind: str) -> str | None:

@@ -20,6 +20,7 @@ from attnscope.capture._loading import AS_SAVED, Loading
 from attnscope.capture._placement import device_of
 from attnscope.capture._quiet import quiet
 from attnscope.capture._repository import Repository, asking_trust
+from attnscope.capture._saved_config import saved_config
 from attnscope.capture._vision import load_image_processor
 from attnscope.corpus import Video
 from attnscope.errors import AttnscopeError, explaining
@@ -162,9 +163,7 @@ def reads_videos(source: str | Path | PreTrainedModel | Bridge | Envoy, revision
     inner: Any = inner_model(source)
     if isinstance(inner, PreTrainedModel):
         return inner.base_model.main_input_name in _KEYS and frames_of(inner.config) is not None
-    if inner == "bundled":
-        return False
-    saved = Repository.of(str(inner), revision).read("config.json") or {}
+    saved = saved_config(inner, revision)
     with suppress(Exception):  # a config that is broken is refused where the model is loaded
         config: Any = AutoConfig.for_model(**saved)  # of which a file has only what is not as usual
         return frames_of(config) is not None and not hasattr(config, "text_config")

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-import transformers
 from transformers import AutoImageProcessor, PreTrainedModel
 
 from attnscope.capture._beside import hash_of_settings, load_preprocessor, repository_beside
@@ -17,6 +16,7 @@ from attnscope.capture._load import LoadedModel, load_model, what_is_read
 from attnscope.capture._loading import AS_SAVED, Loading
 from attnscope.capture._placement import device_of
 from attnscope.capture._repository import Repository
+from attnscope.capture._saved_config import main_inputs, saved_config
 from attnscope.errors import AttnscopeError, explaining
 
 if TYPE_CHECKING:
@@ -131,13 +131,8 @@ def reads_images(source: str | Path | PreTrainedModel | Bridge | Envoy, revision
     inner: Any = inner_model(source)
     if isinstance(inner, PreTrainedModel):
         return _reader(inner) is not None
-    if inner == "bundled":
-        return False
-    config = Repository.of(str(inner), revision).read("config.json") or {}
-    named = (getattr(transformers, str(name), None) for name in config.get("architectures") or ())
-    return "vision_config" in config or any(
-        getattr(module, "main_input_name", "") == _READS for module in named
-    )
+    config = saved_config(inner, revision)
+    return "vision_config" in config or _READS in main_inputs(config)
 
 
 def _reader(model: PreTrainedModel) -> tuple[str, PreTrainedModel] | None:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from attnscope._nulls import with_nulls
 from attnscope.cli import options
 from attnscope.cli.output import emit, json_text, new_console, progress_bar, tell
 from attnscope.cli.place import PAGE, count, draw_views
@@ -174,11 +174,8 @@ def _say_why_no_pictures(aligned: Aligned, *, asked: bool) -> None:
 def _as_json(aligned: Aligned) -> dict[str, Any]:
     from attnscope.translation.alignment import pharaoh
 
-    def number(value: float) -> float | None:
-        return None if math.isnan(value) else value
-
     score = aligned.score
-    return {
+    record = {
         "signature": json.loads(aligned.signature),
         "layer": aligned.layer,
         "head": aligned.head,
@@ -186,15 +183,14 @@ def _as_json(aligned: Aligned) -> dict[str, Any]:
         "score": None
         if score is None
         else {
-            **{name: number(getattr(score, name)) for name in ("error_rate", "precision", "recall")},
+            **{name: getattr(score, name) for name in ("error_rate", "precision", "recall")},
             "links": score.links,
         },
         "gold_links_outside": aligned.outside,
-        "error_rate_of_heads": None
-        if aligned.heads is None
-        else [[number(float(rate)) for rate in row] for row in aligned.heads["error_rate"].values],
+        "error_rate_of_heads": None if aligned.heads is None else aligned.heads["error_rate"].values,
         "links": [pharaoh(links) for links in aligned.links],
     }
+    return with_nulls(record)
 
 
 def _print_table(aligned: Aligned, out: Path | None) -> None:

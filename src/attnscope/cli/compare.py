@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from attnscope._nulls import with_nulls
 from attnscope.cli import options
 from attnscope.cli.output import csv_text, emit, json_text, new_console, progress_bar
 from attnscope.cli.place import PAGE, draw_views
@@ -168,7 +169,7 @@ def _rows(tree: xr.DataTree) -> list[dict[str, Any]]:
 
 
 def _value(number: Any) -> float | None:
-    return None if math.isnan(float(number)) else float(number)
+    return with_nulls(float(number))
 
 
 def _as_json(tree: xr.DataTree) -> dict[str, Any]:

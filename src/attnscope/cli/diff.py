@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from attnscope._nulls import with_nulls
 from attnscope.cli import options
-from attnscope.cli.output import LISTED, csv_text, emit, json_text, new_console
+from attnscope.cli.output import TABLE_ROWS, csv_text, emit, json_text, new_console
 from attnscope.cli.place import OutputFolder, count, draw_page, usual_folder
 
 if TYPE_CHECKING:
@@ -63,9 +64,12 @@ def diff(
     rows = changes_of(compared)
     if as_json:
         said = {"signature": json.loads(compared.attrs["signature"]), "says": headline(compared)}
-        emit(json_text(said | {"changes": [_plain(row) for row in rows], "run": str(folder)}) + "\n")
+        emit(
+            json_text(said | {"changes": [with_nulls(asdict(row)) for row in rows], "run": str(folder)})
+            + "\n"
+        )
     elif as_csv:
-        emit(csv_text([list(asdict(rows[0])), *(list(_plain(row).values()) for row in rows)]))
+        emit(csv_text([list(asdict(rows[0])), *(list(with_nulls(asdict(row)).values()) for row in rows)]))
     else:
         _print(compared, rows)
         place.say(folder, page)
@@ -86,9 +90,9 @@ def _print(compared: xr.Dataset, rows: list[Change]) -> None:
     )
     for sentence in headline(compared):
         console.print(sentence, style="bold", highlight=False, markup=False)
-    console.print(_table(rows[:LISTED], matched=compared.attrs["matching"] == "profile"))
-    if len(rows) > LISTED:
-        console.print(f"and {len(rows) - LISTED} more: --csv lists all", highlight=False)
+    console.print(_table(rows[:TABLE_ROWS], matched=compared.attrs["matching"] == "profile"))
+    if len(rows) > TABLE_ROWS:
+        console.print(f"and {len(rows) - TABLE_ROWS} more: --csv lists all", highlight=False)
     console.print(_READ, style="dim", highlight=False, markup=False)
 
 
@@ -117,11 +121,6 @@ def _table(rows: list[Change], *, matched: bool) -> Table:
             f"{row.size:+.1f}",
         )
     return table
-
-
-def _plain(row: Change) -> dict[str, Any]:
-    """NaN becomes null, which JSON knows."""
-    return {name: None if value != value else value for name, value in asdict(row).items()}  # noqa: PLR0124
 
 
 def _draw(compared: xr.Dataset, formats: tuple[str, ...]) -> Path | None:

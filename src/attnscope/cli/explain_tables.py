@@ -8,9 +8,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from attnscope.cli.output import LISTED, csv_text, emit, new_console
+from attnscope.cli.output import TABLE_ROWS, csv_text, emit, new_console
 from attnscope.cli.place import count
-from attnscope.store import named
+from attnscope.store import named, skipped_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -58,7 +58,7 @@ def as_dict(tree: xr.DataTree, folder: Path) -> dict[str, Any]:
     return {
         "signature": json.loads(tree.attrs["signature"]),
         "heads": [asdict(row) for row in rank_explanations(tree)],
-        "skipped": json.loads(tree.attrs["skipped"]),
+        "skipped": skipped_of(tree),
         "run": named(folder),
     }
 
@@ -107,16 +107,16 @@ def print_tables(tree: xr.DataTree) -> None:
         console.print(numbering, style="dim", highlight=False, markup=False)
     for sentence in filter(None, (*summary(rows), foretold(tree), cause(tree))):
         console.print(sentence, style="bold", highlight=False)
-    for table in tables_of_heads(rows[:LISTED], console):
+    for table in tables_of_heads(rows[:TABLE_ROWS], console):
         console.print(table)
-    if len(rows) > LISTED:
-        console.print(f"and {len(rows) - LISTED} more heads: --csv lists all", highlight=False)
+    if len(rows) > TABLE_ROWS:
+        console.print(f"and {len(rows) - TABLE_ROWS} more heads: --csv lists all", highlight=False)
     if "interventions" in tree.children:
         console.print(_table_of_changes(tree["interventions"].to_dataset(), rows[:_CHANGED]))
     for names, reason in skipped_by_reason(tree):
         console.print(f"no {names}: {reason}", style="dim", highlight=False, markup=False)
     names = {key: heading.removeprefix("offset:").replace("\n", " ").strip() for key, heading, _ in _COLUMNS}
-    columns = column_notes(tree, rows[:LISTED], names, "–")
+    columns = column_notes(tree, rows[:TABLE_ROWS], names, "–")
     for note in filter(None, (mask_note(tree), *columns, independence_note(rows))):
         console.print(note, style="dim", highlight=False)
     if _works_against(tree):

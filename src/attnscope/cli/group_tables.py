@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from rich.markup import escape
 
+from attnscope._nulls import with_nulls
+
 if TYPE_CHECKING:
     import xarray as xr
     from rich.console import Console
@@ -21,9 +23,9 @@ def groups_dict(results: xr.Dataset) -> dict[str, Any]:
     return {
         "names": results.group_query.values.tolist(),
         "pairs": [pair.as_dict() for pair in group_pairs(results)],
-        "weight": _without_nan(means.weight.tolist()),
-        "equal": _without_nan(means.equal.tolist()),
-        "places": _without_nan(means.places.tolist()),
+        "weight": with_nulls(means.weight),
+        "equal": with_nulls(means.equal),
+        "places": with_nulls(means.places),
     }
 
 
@@ -83,9 +85,3 @@ def print_groups(results: xr.Dataset, console: Console) -> None:
         style="dim",
         highlight=False,
     )
-
-
-def _without_nan(values: Any) -> Any:
-    if isinstance(values, list):
-        return [_without_nan(item) for item in values]  # pyright: ignore[reportUnknownVariableType]
-    return None if values != values else values  # noqa: PLR0124

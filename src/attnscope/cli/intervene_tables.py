@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from attnscope.cli.output import LISTED, csv_text, emit, new_console
+from attnscope._nulls import with_nulls
+from attnscope.cli.output import TABLE_ROWS, csv_text, emit, new_console
 from attnscope.cli.place import count
-from attnscope.store import named
+from attnscope.store import named, skipped_of
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -48,14 +49,14 @@ _ALONE = "A head that another one can stand in for shows no effect alone: --curv
 
 def as_dict(tree: xr.DataTree, folder: Path) -> dict[str, Any]:
     """What ``--json`` prints."""
-    from attnscope.faithfulness import headline, skipped_of, verdicts
+    from attnscope.faithfulness import headline, verdicts
 
     heads = [asdict(row) | {"matters": row.matters} for row in verdicts(tree)]
     return {
         "signature": json.loads(tree.attrs["signature"]),
         "says": headline(tree),
-        "heads": finite(heads),
-        "together": finite(_together_rows(tree)),
+        "heads": with_nulls(heads),
+        "together": with_nulls(_together_rows(tree)),
         "skipped": skipped_of(tree),
         "run": named(folder),
     }
@@ -95,7 +96,7 @@ def print_csv(tree: xr.DataTree) -> None:
 
 def print_tables(tree: xr.DataTree) -> None:
     """The headline, a table of heads, and how to read it."""
-    from attnscope.faithfulness import headline, skipped_of, verdicts
+    from attnscope.faithfulness import headline, verdicts
 
     console = new_console()
     rows = verdicts(tree)
@@ -109,9 +110,9 @@ def print_tables(tree: xr.DataTree) -> None:
     )
     for sentence in headline(tree):
         console.print(sentence, style="bold", highlight=False, markup=False)
-    console.print(_table(rows[:LISTED]))
-    if len(rows) > LISTED:
-        console.print(f"and {len(rows) - LISTED} more heads: --csv lists all", highlight=False)
+    console.print(_table(rows[:TABLE_ROWS]))
+    if len(rows) > TABLE_ROWS:
+        console.print(f"and {len(rows) - TABLE_ROWS} more heads: --csv lists all", highlight=False)
     if together := _together_rows(tree):
         console.print(_together_table(together))
     if "forbidden" in tree.children:
@@ -219,12 +220,3 @@ def _change(effect: Effect | None) -> str:
 def as_cell(value: Any) -> Any:
     """A value as CSV has it."""
     return f"{value:.6g}" if isinstance(value, float) else "" if value is None else value
-
-
-def finite(value: Any) -> Any:
-    """NaN becomes null, which JSON knows."""
-    if isinstance(value, dict):
-        return {name: finite(item) for name, item in value.items()}
-    if isinstance(value, list):
-        return [finite(item) for item in value]
-    return None if isinstance(value, float) and not np.isfinite(value) else value

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
+from attnscope._nulls import with_nulls
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -36,7 +36,7 @@ def _chosen(results: xr.Dataset) -> dict[str, Any] | None:
         return None
     means = {"share": results.weight_at.mean("text"), "equal": results.equal_weight_at.mean("text")}
     return {"offset": results.chosen_offset.values.tolist()} | {
-        name: _finite(values.transpose(..., "chosen_offset").values) for name, values in means.items()
+        name: with_nulls(values.transpose(..., "chosen_offset").values) for name, values in means.items()
     }
 
 
@@ -46,12 +46,6 @@ def _dict_of(shares: OffsetShares, *, single: bool) -> dict[str, Any]:
         return {"left_out": f"{count}: the sums are in the run folder, and attnscope.open_run reads them"}
     ends = {"offset": shares.first} if single else {"first": shares.first, "last": shares.last}
     return {name: offsets.tolist() for name, offsets in ends.items()} | {
-        "share": _finite(shares.share),
-        "equal": None if shares.equal is None else _finite(shares.equal),
+        "share": with_nulls(shares.share),
+        "equal": None if shares.equal is None else with_nulls(shares.equal),
     }
-
-
-def _finite(values: np.ndarray) -> list[Any]:
-    if values.ndim > 1:
-        return [_finite(part) for part in values]
-    return [float(value) if np.isfinite(value) else None for value in values]

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from attnscope.progress import Tell
 
-LISTED = 20  # rows of a table: --csv has all
+TABLE_ROWS = 20  # rows of a table: --csv has all
 _LEAST_MEMORY = 768 << 20
 _PICTURES = {code: 0x2400 + code for code in range(0x20) if chr(code) not in "\n\t"} | {0x7F: 0x2421}
 # the second set of control characters, and those that turn the direction of what follows

@@ -8,8 +8,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from attnscope.cli.intervene_tables import as_cell, finite
-from attnscope.cli.output import LISTED, csv_text, emit, new_console
+from attnscope._nulls import with_nulls
+from attnscope.cli.intervene_tables import as_cell
+from attnscope.cli.output import TABLE_ROWS, csv_text, emit, new_console
 from attnscope.cli.place import count
 from attnscope.store import named
 
@@ -38,9 +39,9 @@ def as_dict(tree: xr.DataTree, folder: Path) -> dict[str, Any]:
     return {
         "signature": json.loads(tree.attrs["signature"]),
         "says": patch_headline(tree),
-        "patched": finite([asdict(row) for row in patched_places(tree)]),
-        "pairs": finite([dict(zip(columns, row, strict=True)) for row in rows]),
-        "agreement": finite(_agreement(tree)),
+        "patched": with_nulls([asdict(row) for row in patched_places(tree)]),
+        "pairs": with_nulls([dict(zip(columns, row, strict=True)) for row in rows]),
+        "agreement": with_nulls(_agreement(tree)),
         "run": named(folder),
     }
 
@@ -85,9 +86,9 @@ def print_tables(tree: xr.DataTree) -> None:
     )
     for sentence in patch_headline(tree):
         console.print(sentence, style="bold", highlight=False, markup=False)
-    console.print(_table(rows[:LISTED]))
-    if len(rows) > LISTED:
-        console.print(f"and {len(rows) - LISTED} more: --csv lists all", highlight=False)
+    console.print(_table(rows[:TABLE_ROWS]))
+    if len(rows) > TABLE_ROWS:
+        console.print(f"and {len(rows) - TABLE_ROWS} more: --csv lists all", highlight=False)
     for note in (_EFFECT, _LIMITS):
         console.print(note, style="dim", highlight=False, markup=False)
 

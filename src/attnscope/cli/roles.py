@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from attnscope._nulls import with_nulls
 from attnscope.cli import options
-from attnscope.cli.intervene_tables import as_cell, finite
+from attnscope.cli.intervene_tables import as_cell
 from attnscope.cli.output import csv_text, emit, new_console, progress_bar
 from attnscope.cli.place import Forms, OutputFolder, draw_page, usual_folder
-from attnscope.store import named
+from attnscope.store import named, skipped_of
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -127,7 +128,7 @@ def _list() -> None:
 
 def as_dict(result: xr.Dataset, folder: Path) -> dict[str, Any]:
     """What ``--json`` prints."""
-    from attnscope.detection import counts_of, headline, skipped_of
+    from attnscope.detection import counts_of, headline
     from attnscope.statistics import notes_of
 
     heads = [dict(zip(_rows(result)[0], row, strict=True)) for row in _rows(result)[1:]]
@@ -135,8 +136,8 @@ def as_dict(result: xr.Dataset, folder: Path) -> dict[str, Any]:
         "signature": json.loads(result.attrs["signature"]),
         "says": headline(result),
         "notes": notes_of(result),
-        "roles": finite([asdict(row) for row in counts_of(result)]),
-        "heads": finite(heads),
+        "roles": with_nulls([asdict(row) for row in counts_of(result)]),
+        "heads": with_nulls(heads),
         "skipped": skipped_of(result),
         "run": named(folder),
     }
@@ -163,7 +164,7 @@ def _rows(result: xr.Dataset) -> list[list[Any]]:
 
 
 def _print(result: xr.Dataset) -> None:
-    from attnscope.detection import ROLES, counts_of, skipped_of
+    from attnscope.detection import ROLES, counts_of
     from attnscope.statistics import notes_of
 
     console = new_console()

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from attnscope._nulls import with_nulls
 from attnscope._significant import significant
 from attnscope.cli.contrast_tables import contrasts_dict, print_contrasts
 from attnscope.cli.group_tables import group_columns, groups_dict, print_groups
@@ -75,7 +76,7 @@ def as_dict(results: xr.Dataset, folder: Path) -> dict[str, Any]:
         "capture": results.attrs.get("capture"),
         "kinds": results.attrs.get("kinds"),
         "heads": rank_heads(results),
-        "statistics": {name: _finite(values) for name, values in _means(results).items()},
+        "statistics": with_nulls(_means(results)),
         "offsets": offsets_dict(results),
         "received": _received(results, folder),
         "groups": groups_dict(results) if "group_weight" in results else None,
@@ -126,10 +127,6 @@ def _means_of(results: xr.Dataset, name: str) -> dict[str, np.ndarray]:
     if several is None:
         return {name: means.values}
     return {f"{name}_{one}": means.sel({several: one}).values for one in means[several].values.tolist()}
-
-
-def _finite(values: np.ndarray) -> list[list[float | None]]:
-    return [[float(number) if np.isfinite(number) else None for number in row] for row in values]
 
 
 def print_csv(results: xr.Dataset) -> None:

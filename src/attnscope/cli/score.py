@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from attnscope._nulls import with_nulls
 from attnscope.cli.output import emit, json_text, new_console, progress_bar
 
 if TYPE_CHECKING:
@@ -103,11 +104,7 @@ def _as_json(result: xr.Dataset) -> dict[str, Any]:
     """Numbers by system and metric; what does not exist is null."""
 
     def values(names: list[str], **where: Any) -> dict[str, Any]:
-        numbers = {name: float(result[name].sel(where)) for name in names}
-        return {
-            name.removesuffix("_by_length"): None if math.isnan(value) else value
-            for name, value in numbers.items()
-        }
+        return with_nulls({name.removesuffix("_by_length"): float(result[name].sel(where)) for name in names})
 
     names = ["score", "lower", "upper", "difference", "difference_lower", "difference_upper", "p_value"]
     systems: list[dict[str, Any]] = []

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from attnscope._nulls import with_nulls
 from attnscope.cli import options
 from attnscope.cli.output import emit, progress_bar, tell
 
@@ -116,5 +116,8 @@ def _lines(translations: Translations, *, n_best: int, as_json: bool) -> list[st
 
 
 def _as_json(translation: Translation) -> dict[str, str | float | int | None]:
-    score = None if math.isnan(translation.score) else translation.score
-    return {"text": translation.text, "score": score, "left_out": translation.left_out}
+    return {
+        "text": translation.text,
+        "score": with_nulls(translation.score),
+        "left_out": translation.left_out,
+    }

@@ -256,7 +256,8 @@ def written_out(
         for number, message in enumerate(messages)
     ]
     text, skeleton = (
-        _applied(several, name, tokenizer, template, to_answer=to_answer) for several in (messages, marked)
+        applied(several, name, tokenizer, template, add_generation_prompt=to_answer)
+        for several in (messages, marked)
     )
     said = [(str(message.get("content") or ""), group_of_role(message["role"])) for message in messages]
     return text, regions_between(text, skeleton, said, name)
@@ -331,15 +332,19 @@ def roles_of(spans: tuple[tuple[int, int], ...], regions: list[Region]) -> tuple
     return tuple(roles)
 
 
-def _applied(
-    messages: list[dict[str, Any]], name: str, tokenizer: Any, template: str | None, *, to_answer: bool
+def applied(
+    messages: list[dict[str, Any]], name: str, writer: Any, template: str | None, **settings: Any
 ) -> str:
+    """A chat of that name as a template writes it, by a tokenizer or a processor.
+
+    Raises
+    ------
+    AttnscopeError
+        The template refuses the chat.
+    """
     try:
-        text = tokenizer.apply_chat_template(
-            messages, chat_template=template, tokenize=False, add_generation_prompt=to_answer
-        )
+        return str(writer.apply_chat_template(messages, chat_template=template, tokenize=False, **settings))
     except Exception as error:  # templates are programs: whatever theirs raises
         raise AttnscopeError(
             f"{name}: the chat template refuses it ({reason_of(error)}): {_ADVICE}"
         ) from error
-    return str(text)

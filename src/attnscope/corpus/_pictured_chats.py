@@ -2,12 +2,10 @@
 
 from typing import Any
 
-from attnscope.corpus._chats import Region, mark, regions_between
+from attnscope.corpus._chats import Region, applied, mark, regions_between
 from attnscope.corpus._messages import group_of_role
 from attnscope.corpus.pictured import PicturedText
-from attnscope.errors import AttnscopeError, reason_of
-
-_ADVICE = "leave that chat out, or give another template (--chat-template FILE)"
+from attnscope.errors import AttnscopeError
 
 
 def written_in_parts(
@@ -46,16 +44,5 @@ def written_in_parts(
             else:
                 parts.append(part)
         marked.append({**message, "content": parts})
-    text, skeleton = (
-        _applied(chat, item.name, processor, template) for chat in (list(item.messages), marked)
-    )
+    text, skeleton = (applied(chat, item.name, processor, template) for chat in (list(item.messages), marked))
     return text, regions_between(text, skeleton, said, item.name)
-
-
-def _applied(messages: list[dict[str, Any]], name: str, processor: Any, template: str) -> str:
-    try:
-        return str(processor.apply_chat_template(messages, chat_template=template))
-    except Exception as error:  # templates are programs: whatever theirs raises
-        raise AttnscopeError(
-            f"{name}: the chat template refuses it ({reason_of(error)}): {_ADVICE}"
-        ) from error

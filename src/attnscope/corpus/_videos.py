@@ -10,6 +10,7 @@ from typing import Any, cast
 
 import numpy as np
 
+from attnscope._paths import is_path
 from attnscope.corpus._opening import shown
 from attnscope.corpus.files import files_below
 from attnscope.corpus.images import SUFFIXES, Images, images_of
@@ -85,7 +86,7 @@ def video_of(source: Any, rate: object, where: str, folder: Path | None) -> Vide
         listed = isinstance(source, list | tuple)
         parts = list(cast("Sequence[Any]", source)) if listed else [source]
         paths = [_path(part, folder) if isinstance(part, str | Path) else part for part in parts]
-        gone = next((path for path in paths if isinstance(path, Path) and not _is(path, "is_file")), None)
+        gone = next((path for path in paths if isinstance(path, Path) and not is_path(path, "is_file")), None)
         if gone is not None:
             raise AttnscopeError(f"{where}: there is no image {shown(gone)[:200]}: check the path")
         try:
@@ -130,20 +131,13 @@ def film_refused(path: Path, where: str) -> AttnscopeError:
 def _files(path: Path, where: str) -> list[Path]:
     if is_film(path):
         raise film_refused(path, where)
-    if not _is(path, "is_dir"):
+    if not is_path(path, "is_dir"):
         raise AttnscopeError(f"{where}: there is no folder of frames {shown(path)[:200]}: check the path")
     return frames_in(path)
 
 
 def _path(given: str | Path, folder: Path | None) -> Path:
     return Path(given) if folder is None else folder / given
-
-
-def _is(path: Path, kind: str) -> bool:
-    try:
-        return getattr(path, kind)()
-    except OSError:  # a name that is too long
-        return False
 
 
 def _by_number(name: str) -> list[tuple[int, str]]:

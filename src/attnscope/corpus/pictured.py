@@ -9,6 +9,7 @@ from typing import Any, cast
 
 import numpy as np
 
+from attnscope._paths import is_path
 from attnscope.corpus._compressed import inner_suffix, unpacked
 from attnscope.corpus._datasets import names_a_dataset
 from attnscope.corpus._messages import CHAT_FIELDS
@@ -233,7 +234,7 @@ def _image(source: Any, name: str, folder: Path | None) -> Any:
                 f"{name}: the image {str(source)!r:.80} is an address: fetch it, and name the file"
             )
         path = Path(source) if folder is None else folder / source
-        if not _is_file(path):
+        if not is_path(path, "is_file"):
             raise AttnscopeError(f"{name}: there is no image {shown(path)[:200]}: check the path")
     try:
         images = images_of([path])
@@ -245,10 +246,3 @@ def _image(source: Any, name: str, folder: Path | None) -> Any:
             "images or arrays of pixels (row, column, 3) of uint8"
         )
     return path
-
-
-def _is_file(path: Path) -> bool:
-    try:
-        return path.is_file()
-    except OSError:  # a name that is too long
-        return False

@@ -4,7 +4,7 @@ from ._needles import Needle, needles_of, retrieval_share
 from ._patterns import PATTERNS, pattern_scores
 from ._role import Role
 from ._roles import load_roles, roles
-from ._summary import RoleCount, counts_of, headline, skipped_of
+from ._summary import RoleCount, counts_of, headline
 
 __all__ = [
     "CONTROLS",
@@ -23,5 +23,4 @@ __all__ = [
     "pattern_scores",
     "retrieval_share",
     "roles",
-    "skipped_of",
 ]

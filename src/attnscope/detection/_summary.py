@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,12 +10,11 @@ import numpy as np
 import xarray as xr
 
 from attnscope._arguments import typed
-from attnscope._documents import units_of
+from attnscope._documents import DRAWS, units_of
 from attnscope.detection._catalogue import ROLES
 from attnscope.detection._measured import EQUAL
 from attnscope.mechanism.evidence import interval, resampled
-
-_DRAWS = 1000
+from attnscope.store import skipped_of
 
 
 @dataclass(frozen=True)
@@ -126,7 +124,7 @@ def _with_interval(
     numbers = {unit: number for number, unit in enumerate(dict.fromkeys(units))}
     member = np.zeros((len(numbers), len(units)))
     member[[numbers[unit] for unit in units], range(len(units))] = 1.0
-    draws = resampled(len(numbers), _DRAWS, seed) @ member
+    draws = resampled(len(numbers), DRAWS, seed) @ member
     return interval(scores, draws / draws.sum(1, keepdims=True))
 
 
@@ -198,9 +196,3 @@ def headline(roles: xr.Dataset) -> list[str]:
             f"{f'; {counts}' if counts else ''}."
         )
     return [*said, *(f"no {name}: {reason}." for name, reason in skipped_of(roles).items())]
-
-
-@typed
-def skipped_of(roles: xr.Dataset) -> dict[str, str]:
-    """Roles that were not looked for, and why."""
-    return json.loads(str(roles.attrs.get("skipped", "{}")))

@@ -23,7 +23,7 @@ from ._patching import activation_patch
 from ._path_patching import path_patch
 from ._sets import changes_by_sets, removal_curves, search_heads
 from ._shuffled import shuffled_weights
-from ._stored import load_intervention, skipped_of
+from ._stored import load_intervention
 from ._summary import agreement_of, heads_of
 from ._together import taken_together
 from ._verdict import SHARP, Effect, HeadVerdict, headline, said_effect, verdicts
@@ -87,7 +87,6 @@ __all__ = [
     "same_output_test",
     "search_heads",
     "shuffled_weights",
-    "skipped_of",
     "taken_together",
     "token_contributions",
     "trust_in_weights",

@@ -9,7 +9,7 @@ import xarray as xr
 from jaxtyping import Float
 
 from attnscope._arguments import typed
-from attnscope._documents import LEAST, LEVEL
+from attnscope._documents import DRAWS, LEAST, LEVEL
 
 
 def document_draws(documents: Sequence[str], draws: int, seed: int) -> Float[np.ndarray, "draw text"]:
@@ -28,7 +28,7 @@ def document_draws(documents: Sequence[str], draws: int, seed: int) -> Float[np.
 
 @typed
 def with_intervals(
-    effects: xr.Dataset, names: Sequence[str], documents: Sequence[str], *, draws: int = 1000, seed: int = 0
+    effects: xr.Dataset, names: Sequence[str], documents: Sequence[str], *, draws: int = DRAWS, seed: int = 0
 ) -> xr.Dataset:
     """Add to each variable its mean over texts and the percentile interval of a bootstrap over documents.
 

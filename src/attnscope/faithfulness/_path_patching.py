@@ -21,6 +21,7 @@ from attnscope.faithfulness._runs import (
     with_recovered,
 )
 from attnscope.faithfulness._sets import of_layers
+from attnscope.faithfulness.passes import replacing
 
 if TYPE_CHECKING:
     from attnscope.attention import AttentionCall
@@ -118,12 +119,6 @@ def _received(runs: Runs, sender: int, senders: range, receiver: int) -> Tensor:
     kept: list[Tensor] = []
     donor, own = runs.donors[sender], runs.passes.outputs
 
-    def send(_: AttentionCall, output: Tensor) -> Tensor:
-        output = output.clone()
-        for variant, head in enumerate(senders):
-            output[variant, :, head] = donor[:, head]
-        return output
-
     def hold(call: int) -> Callable[[AttentionCall, Tensor], Tensor]:
         return lambda _, output: own[call].expand_as(output)
 
@@ -132,5 +127,7 @@ def _received(runs: Runs, sender: int, senders: range, receiver: int) -> Tensor:
         return output
 
     between = {call: hold(call) for call in range(sender + 1, receiver)}
-    runs.passes.run({sender: send, **between, receiver: receive}, len(senders))
+    runs.passes.run(
+        {sender: replacing(senders, [donor] * len(senders)), **between, receiver: receive}, len(senders)
+    )
     return kept[0]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -93,15 +92,3 @@ def stored_tree(run: RunFolder, measured: dict[str, xr.Dataset]) -> xr.DataTree:
     tree = xr.DataTree.from_dict(parts)
     tree.attrs = {**run.state["attributes"], "run": str(run.path)}
     return tree
-
-
-@typed
-def skipped_of(tree: xr.DataTree) -> dict[str, str]:
-    """What could not be found out, and why.
-
-    Examples
-    --------
-    >>> skipped_of(xr.DataTree())
-    {}
-    """
-    return json.loads(str(tree.attrs.get("skipped", "{}")))

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     import xarray as xr
 
 LOW, HIGH = 0.10, 0.90  # the quantiles over entries of `text` that are shown, as "the middle 80% of windows"
+LISTED = 20  # heads or places whose intervals a figure shows
 _GIVEN = ("weights", "function calls")  # captures whose texts are whole, as they were given
 _COMPLETE = 1e-4  # a row whose unlisted mass is below this is listed in full
 

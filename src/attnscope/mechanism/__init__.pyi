@@ -10,6 +10,7 @@ from ._ranking import HeadExplanation, best_heads, rank_explanations
 from ._sentences import (
     cause,
     foretold,
+    headline,
     independence_note,
     layer_numbers,
     mask_note,
@@ -68,6 +69,7 @@ __all__ = [
     "cross_spectrum",
     "explain",
     "foretold",
+    "headline",
     "in_words",
     "independence_note",
     "inputs_of",

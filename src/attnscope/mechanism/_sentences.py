@@ -227,6 +227,19 @@ def layer_numbers(tree: xr.DataTree) -> str:
 
 
 @typed
+def headline(tree: xr.DataTree) -> list[str]:
+    """What an explanation comes to, in sentences: those of the terminal, of the page and of a run's description.
+
+    Examples
+    --------
+    >>> headline(xr.DataTree())
+    []
+    """
+    said = (*summary(rank_explanations(tree)), foretold(tree), cause(tree), mask_note(tree))
+    return [sentence for sentence in said if sentence]
+
+
+@typed
 def skipped_by_reason(tree: xr.DataTree) -> list[tuple[str, str]]:
     """Name the analyses that are not defined for a model, those of one reason together, and the reason.
 

@@ -8,6 +8,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 from urllib.parse import unquote
 
+from attnscope._paths import is_path
 from attnscope.errors import AttnscopeError
 
 _FORM = re.compile(r"[a-z][a-z0-9+.-]+://", re.IGNORECASE)
@@ -47,7 +48,7 @@ def refuse_path_of_url(path: Path) -> None:
     attnscope.errors.AttnscopeError: s3:/bucket/a.txt is a URL as a pathlib.Path, which ...
     """
     match = _COLLAPSED.match(str(path))
-    if match and match[1].lower() in _schemes() and not _is_here(path):
+    if match and match[1].lower() in _schemes() and not is_path(path, "exists"):
         shown = Url(str(path).replace(":/", "://", 1))
         raise AttnscopeError(
             f"{str(shown).replace('://', ':/', 1)} is a URL as a pathlib.Path, which keeps one slash only: give the "
@@ -176,13 +177,6 @@ def _cut(rest: str, *, web: bool) -> tuple[str, str]:
     if web or "=" in query:
         return body.partition("#")[0] if web else body, query
     return f"{body}{mark}{query}", ""
-
-
-def _is_here(path: Path) -> bool:
-    try:
-        return path.exists()
-    except OSError:  # too long for a name
-        return False
 
 
 def _schemes() -> set[str]:

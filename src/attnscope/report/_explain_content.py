@@ -9,18 +9,14 @@ from typing import TYPE_CHECKING, Any
 from attnscope.figures.explain import explain_figures
 from attnscope.mechanism import (
     analyses_of,
-    cause,
     column_notes,
-    foretold,
     in_words,
     independence_note,
     known_analyses,
     known_columns,
-    mask_note,
     order_note,
     rank_explanations,
     skipped_by_reason,
-    summary,
 )
 from attnscope.report._embed import picture as embedded_picture
 from attnscope.report._scan_content import pieces_note
@@ -146,15 +142,6 @@ def hints(tree: xr.DataTree) -> list[str]:
     names = {key: f"“{heading}”" for key, heading, _ in COLUMNS}
     notes = column_notes(tree, rows, names, "an empty cell")
     return [*notes, *filter(None, [independence_note(rows)]), order_note(rows)]
-
-
-def headline(tree: xr.DataTree) -> list[str]:
-    """What the table comes to, in sentences: those of the terminal."""
-    return [
-        sentence
-        for sentence in (*summary(rank_explanations(tree)), foretold(tree), cause(tree), mask_note(tree))
-        if sentence
-    ]
 
 
 def forms(tree: xr.DataTree) -> list[tuple[str, str, str, str]]:

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from attnscope.faithfulness import Effect, headline, said_effect, skipped_of, verdicts
+from attnscope.faithfulness import Effect, headline, said_effect, verdicts
 from attnscope.figures.intervene import READINGS, intervention_figures
 from attnscope.report._embed import WITH_EFFECTS, pictures, write_page
 from attnscope.report._scan_content import parsed
+from attnscope.store import skipped_of
 
 if TYPE_CHECKING:
     import xarray as xr

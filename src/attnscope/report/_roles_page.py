@@ -6,11 +6,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from attnscope.detection import ROLES, counts_of, skipped_of
+from attnscope.detection import ROLES, counts_of
 from attnscope.figures.roles import READINGS, role_figures
 from attnscope.report._embed import WITH_EFFECTS, pictures, write_page
 from attnscope.report._scan_content import parsed
 from attnscope.statistics import notes_of
+from attnscope.store import skipped_of
 
 if TYPE_CHECKING:
     import xarray as xr

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import xarray as xr
+
+from attnscope.store import skipped_of
 
 
 def headline_of(command: str, opened: Any) -> list[str]:
@@ -34,7 +35,7 @@ def notes_of(opened: Any) -> list[str]:
         from attnscope.statistics import notes_of as notes_of_scan
 
         return list(notes_of_scan(opened).values())
-    skipped = json.loads(opened.attrs.get("skipped", "{}")) if isinstance(opened, xr.DataTree) else {}
+    skipped = skipped_of(opened) if isinstance(opened, xr.DataTree) else {}
     return [f"no {name}: {reason}" for name, reason in skipped.items()]
 
 
@@ -49,9 +50,9 @@ def _of_generation(results: xr.Dataset) -> list[str]:
 
 
 def _of_explanation(tree: xr.DataTree) -> list[str]:
-    from attnscope.mechanism import cause, foretold, mask_note, rank_explanations, summary
+    from attnscope.mechanism import headline
 
-    return [*summary(rank_explanations(tree)), foretold(tree), cause(tree), mask_note(tree)]
+    return headline(tree)
 
 
 def _of_intervention(tree: xr.DataTree) -> list[str]:

@@ -53,7 +53,8 @@ class GroupPlaces:
         >>> from attnscope.attention import AttentionCall, Need
         >>> x = torch.zeros(1, 1, 3, 4)
         >>> call = AttentionCall(x, x, x, scale=1.0, causal=True)
-        >>> places = GroupPlaces.of(call, Need(band=1, bins=(2,)), torch.tensor([[True, False, False]]), torch.ones(1, 3, 1))
+        >>> first, groups = torch.tensor([[True, False, False]]), torch.ones(1, 3, 1)
+        >>> places = GroupPlaces.of(call, Need(band=1, bins=(2,)), first, groups)
         >>> places.seen[0, :, :, 0].tolist()  # offsets below -1, -1, 0, 1, above 1; the first token
         [[0.0, 0.0, 0.0, 0.0, 0.0, 1.0], [0.0, 0.0, 1.0, 0.0, 0.0, 1.0], [0.0, 1.0, 1.0, 0.0, 0.0, 1.0]]
         """

@@ -21,7 +21,7 @@ from attnscope.statistics._pools import (
 from attnscope.statistics._profile import without_profile
 from attnscope.statistics._stored import HEADS, SAMPLE, SUMMARY, WINDOWS, keeps_maps_of, load_scan
 from attnscope.statistics._until import Enough
-from attnscope.store import RunFolder, is_finished
+from attnscope.store import RunFolder, are_in, is_finished
 from attnscope.tasks import Parts, Share, by_task, pending, task_of
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ class Held:
 
     def __call__(self, texts: range) -> bool:
         """Whether the run has these."""
-        return any(piece.start <= texts.start and texts.stop <= piece.stop for piece in self.pieces)
+        return are_in(self.pieces, texts)
 
 
 @runtime_checkable

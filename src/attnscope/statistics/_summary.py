@@ -12,6 +12,7 @@ import numpy as np
 import xarray as xr
 
 from attnscope._documents import units_of
+from attnscope._nulls import with_nulls
 from attnscope.statistics._independence import (
     effective_labels,
     independence,
@@ -122,7 +123,7 @@ def summarize(results: xr.Dataset, *, clusters: int | None = None, seed: int = 0
     numbers = _numbers(labels, majority, directions, present, names, documents, seed)
     if clusters is not None:
         numbers["clusters"] = {"asked for": clusters, "k": len(names), "seed": seed, "inertia": kinds.inertia}
-    summary.attrs["summary"] = json.dumps(_without_nan(numbers))
+    summary.attrs["summary"] = json.dumps(with_nulls(numbers))
     summary.attrs["kinds"] = counted(names, majority, clusters)
     return summary
 
@@ -240,10 +241,3 @@ def _numbers(
             )
             numbers[kind] |= {name: asdict(estimate) for name, estimate in estimates.items()}
     return numbers
-
-
-def _without_nan(value: Any) -> Any:
-    """JSON knows no NaN: what is not defined becomes null."""
-    if isinstance(value, dict):
-        return {key: _without_nan(inner) for key, inner in value.items()}  # pyright: ignore[reportUnknownVariableType]
-    return None if isinstance(value, float) and not np.isfinite(value) else value

@@ -15,9 +15,10 @@ from ._mirror import (
     staged,
     written_at,
 )
-from ._names import MANIFEST, PIECES, RUN, SUFFIX, TASKS, VIEWS, texts_of
+from ._names import MANIFEST, PIECES, RUN, SUFFIX, TASKS, VIEWS, are_in, texts_of
 from ._run import RunFolder, is_finished
 from ._signature import Signature, package_versions, short_hash, tokenizer_sha256
+from ._skipped import skipped_of
 
 __all__ = [
     "MANIFEST",
@@ -30,6 +31,7 @@ __all__ = [
     "OwnedFolder",
     "RunFolder",
     "Signature",
+    "are_in",
     "damage",
     "explained",
     "file_state",
@@ -48,6 +50,7 @@ __all__ = [
     "padded_heads",
     "remove_folder",
     "short_hash",
+    "skipped_of",
     "stacked",
     "staged",
     "storable",

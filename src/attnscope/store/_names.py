@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 SUFFIX = ".zarr.zip"
 RUN = "run.json"
 MANIFEST = "manifest.json"
@@ -20,6 +22,17 @@ def piece_name(texts: range) -> str:
     'pieces/000000000-000000015.zarr.zip'
     """
     return f"{PIECES}{texts.start:09d}-{texts.stop - 1:09d}{SUFFIX}"
+
+
+def are_in(pieces: Iterable[range], texts: range) -> bool:
+    """Whether all of some texts are in one of the pieces.
+
+    Examples
+    --------
+    >>> are_in([range(0, 8), range(16, 24)], range(4, 8)), are_in([range(0, 8), range(8, 16)], range(4, 12))
+    (True, False)
+    """
+    return any(piece.start <= texts.start and texts.stop <= piece.stop for piece in pieces)
 
 
 def texts_of(name: str) -> range:

@@ -15,7 +15,7 @@ from attnscope.store._files import explained, json_bytes
 from attnscope.store._folder import OwnedFolder, damage
 from attnscope.store._manifest import manifest_of
 from attnscope.store._mirror import named
-from attnscope.store._names import PIECES, RUN, SUFFIX, VIEWS, piece_name, texts_of
+from attnscope.store._names import PIECES, RUN, SUFFIX, VIEWS, are_in, piece_name, texts_of
 from attnscope.store._signature import Signature
 
 _GO_ON = "Free some room and give the same command to go on"
@@ -95,7 +95,7 @@ class RunFolder(OwnedFolder):
 
     def holds(self, texts: range) -> bool:
         """Whether the results of these texts are there."""
-        return any(piece.start <= texts.start and texts.stop <= piece.stop for piece in self.pieces)
+        return are_in(self.pieces, texts)
 
     def append(self, results: xr.Dataset, first: int, **apart: xr.Dataset) -> None:
         """Add the results of some texts, numbered from `first`; when this returns, they are safe.

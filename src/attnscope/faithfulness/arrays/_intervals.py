@@ -9,10 +9,8 @@ import numpy as np
 from jaxtyping import Bool, Float
 from scipy.special import ndtr, stdtrit
 
-from attnscope._documents import LEAST, LEVEL
+from attnscope._documents import DRAWS, LEAST, LEVEL
 from attnscope.faithfulness.arrays._sign_flips import apart_from_zero
-
-DRAWS = 1000
 
 
 class Interval(NamedTuple):

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from collections.abc import Collection, Sequence
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import numpy as np
 import xarray as xr
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from attnscope.faithfulness.contributions._record import Record
 
 Kind = Literal["weights", "norms", "effective", "block_norms", "rollout", "gradient"]
+Name = TypeVar("Name", bound=str)
 KINDS: tuple[Kind, ...] = ("weights", "norms", "effective", "block_norms", "rollout", "gradient")
 
 _HEAD, _LAYER = ("text", "layer", "head"), ("text", "layer")
@@ -49,22 +50,21 @@ _VARIABLES: dict[str, tuple[tuple[str, ...], str, str]] = {
 }
 
 
-def chosen_kinds(kinds: Sequence[Kind | str] | None) -> list[Kind]:
+def chosen_kinds(kinds: Sequence[str] | None, known: Collection[Name]) -> list[Name]:
     """Validate the names of kinds; None means all.
 
     Examples
     --------
-    >>> chosen_kinds(["values"])
+    >>> chosen_kinds(["values"], KINDS)
     Traceback (most recent call last):
     ...
     attnscope.errors.AttnscopeError: there is no kind 'values': choose from weights, norms, effective, block_norms, ...
     """
-    known: dict[str, Kind] = {kind: kind for kind in KINDS}
     unknown = [kind for kind in kinds or () if kind not in known]
     if unknown or (kinds is not None and not kinds):
         said = f"there is no kind {unknown[0]!r}" if unknown else "no kind was named"
-        raise AttnscopeError(f"{said}: choose from {', '.join(KINDS)}")
-    return [kind for kind in KINDS if kinds is None or kind in kinds]
+        raise AttnscopeError(f"{said}: choose from {', '.join(known)}")
+    return [kind for kind in known if kinds is None or kind in kinds]
 
 
 def assembled(records: Sequence[Record], layers: Sequence[dict[str, np.ndarray]], band: int) -> xr.Dataset:

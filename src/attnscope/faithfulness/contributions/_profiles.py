@@ -15,7 +15,7 @@ from attnscope.corpus import window_name
 from attnscope.faithfulness._given import Given, given_texts, inputs_of
 from attnscope.faithfulness._predictions import lacks_predictions
 from attnscope.faithfulness.contributions._blocks import find_blocks
-from attnscope.faithfulness.contributions._kinds import Kind, chosen_kinds
+from attnscope.faithfulness.contributions._kinds import KINDS, Kind, chosen_kinds
 from attnscope.faithfulness.contributions._run import ModelRun
 from attnscope.mechanism.evidence import FOR_MATCHING
 from attnscope.progress import Progress, Tell, tell_nobody
@@ -111,7 +111,7 @@ def contribution_profiles(
     [-2.0, 1.0, 2.0, -1.0]
     """
     check_whole(1, band=band)
-    chosen, asked = chosen_kinds(kinds), kinds is not None
+    chosen, asked = chosen_kinds(kinds, KINDS), kinds is not None
     given = given_texts(
         model, texts, targets=targets, tokenizer=tokenizer, window=window, limit=limit, by_line=by_line
     )

@@ -16,6 +16,7 @@ from attnscope.faithfulness._given import Given, given_texts
 from attnscope.faithfulness._left_out import leave_one_out
 from attnscope.faithfulness.arrays import FLOW_TOKENS
 from attnscope.faithfulness.contributions import _gradient_scores, _scores
+from attnscope.faithfulness.contributions._kinds import chosen_kinds
 from attnscope.faithfulness.contributions._one_text import OneText
 from attnscope.mechanism.arrays import labelled
 
@@ -110,7 +111,7 @@ def token_contributions(
     True
     """
     given = given_texts(model, text, targets=target, tokenizer=tokenizer, window=window, limit=1)
-    chosen = _chosen(kinds)
+    chosen = chosen_kinds(kinds, TOKEN_KINDS)
     with borrowed(given.model):
         of_text = OneText(given, places, outcomes, differentiable=bool(_OF_GRADIENTS & set(chosen)))
         scores: dict[str, np.ndarray] = {}
@@ -123,14 +124,6 @@ def token_contributions(
             else:
                 skipped.append(f"{kind}: {reason}")
     return _labelled(of_text, scores).assign_attrs(model=given.name, skipped="; ".join(skipped))
-
-
-def _chosen(kinds: Sequence[str] | None) -> list[str]:
-    unknown = [kind for kind in kinds or () if kind not in TOKEN_KINDS]
-    if unknown or (kinds is not None and not kinds):
-        said = f"there is no kind {unknown[0]!r}" if unknown else "no kind was named"
-        raise AttnscopeError(f"{said}: choose from {', '.join(TOKEN_KINDS)}")
-    return [kind for kind in TOKEN_KINDS if kinds is None or kind in kinds]
 
 
 _SCORES: dict[str, Callable[[OneText], Float[np.ndarray, "place token"]]] = {

@@ -6,7 +6,6 @@ plain pass, and linear layers of its own block read one copy.
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -18,7 +17,7 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 from transformers.pytorch_utils import Conv1D
 
-from attnscope.capture import Site, forward, main_output, watching
+from attnscope.capture import Site, forward, main_output, watching, without_cache
 from attnscope.faithfulness.passes._attend import output_with_gradient
 
 if TYPE_CHECKING:
@@ -110,7 +109,7 @@ class StackedPasses:
             What to call a text of the batch in an error.
         """
         self.sites, self.outputs, self._given = [], [], []
-        self._inputs = {**_without_cache(self.model), **inputs}
+        self._inputs = {**without_cache(self.model), **inputs}
         self._texts = len(inputs["input_ids"])
         self._places = places
         self._begin(0, {}, {})
@@ -326,8 +325,3 @@ def _at(rows: Tensor, places: Tensor) -> Tensor:
 
 def _tensors(output: Any) -> list[Tensor]:
     return [leaf for leaf in pytree.tree_leaves(output) if isinstance(leaf, Tensor)]
-
-
-def _without_cache(model: PreTrainedModel) -> dict[str, Any]:
-    """A pass that keeps no keys for a next token."""
-    return {"use_cache": False} if "use_cache" in inspect.signature(model.forward).parameters else {}

@@ -10,6 +10,7 @@ from matplotlib.figure import Figure
 
 from attnscope.faithfulness import verdicts
 from attnscope.figures.palette import LEFT, RIGHT, cluster_colours
+from attnscope.figures.reading import LISTED
 from attnscope.figures.style import figure_style
 
 if TYPE_CHECKING:
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
     from attnscope.faithfulness import HeadVerdict
 
 _MARKS = {"zero": ("o", "0.25"), "mean": ("s", RIGHT), "resample": ("D", LEFT)}
-_LISTED = 20  # heads with their intervals
 _NAMED = 8  # heads named beside their points
 _QUANTILE = (
     0.98  # of the effects: what the strongest colour stands for, so that one head does not pale the others
@@ -91,7 +91,7 @@ def effect_intervals(tree: xr.DataTree) -> Figure:
     tree
         From `attnscope.intervene`.
     """
-    rows = verdicts(tree)[:_LISTED]
+    rows = verdicts(tree)[:LISTED]
     names = list(rows[0].effects)
     with figure_style():
         figure = Figure(figsize=(5.6, 0.24 * len(rows) + 1.0), layout="constrained")

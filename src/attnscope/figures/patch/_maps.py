@@ -10,6 +10,7 @@ from matplotlib.figure import Figure
 
 from attnscope.faithfulness import patched_places
 from attnscope.figures.palette import LEFT, RIGHT
+from attnscope.figures.reading import LISTED
 from attnscope.figures.style import figure_style
 from attnscope.figures.text import drawable
 
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
     import xarray as xr
     from matplotlib.axes import Axes
 
-_LISTED = 20  # places with their intervals
 _ROWS = 24  # heads of a map by position: those that carry most
 _TICKS = 12  # numbers on an axis
 _TOKENS = 60  # positions that are named
@@ -81,7 +81,7 @@ def recovered_intervals(tree: xr.DataTree) -> Figure:
     tree
         From `attnscope.patch`.
     """
-    rows = patched_places(tree)[:_LISTED]
+    rows = patched_places(tree)[:LISTED]
     with figure_style():
         figure = Figure(figsize=(5.6, 0.2 * len(rows) + 0.8), layout="constrained")
         axes = figure.subplots()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
@@ -14,7 +13,7 @@ from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
 
 from attnscope.attention import AttentionCall, Rotation, output_of, rotation
-from attnscope.capture import Site, forward, is_norm, is_rotary
+from attnscope.capture import Site, forward, is_norm, is_rotary, without_cache
 from attnscope.errors import AttnscopeError
 from attnscope.mechanism.evidence._inputs import watching_inputs
 from attnscope.mechanism.evidence._matching import SAME, LayerRun, Match, PathSearch, factor_of
@@ -134,16 +133,12 @@ def projections(model: PreTrainedModel, inputs: Inputs) -> dict[Site, Projection
     hooks = list(recorder.hooks(model))
     try:
         with watching_inputs(model, recorder.observe):
-            forward(model, {**_without_cache(model), **inputs}, lambda _: "the text")
+            forward(model, {**without_cache(model), **inputs}, lambda _: "the text")
     finally:
         for hook in hooks:
             hook.remove()
     recorder.close()
     return recorder.found
-
-
-def _without_cache(model: PreTrainedModel) -> dict[str, Any]:
-    return {"use_cache": False} if "use_cache" in inspect.signature(model.forward).parameters else {}
 
 
 @dataclass(eq=False)

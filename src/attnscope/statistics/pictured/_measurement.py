@@ -15,8 +15,9 @@ from attnscope.attention import output_of
 from attnscope.capture import Team, capture_notes, configured_length, device_of, forward, sees_ahead, watching
 from attnscope.corpus import IMAGE, VIDEO, GroupedWindows, Grouping, picture_groups, pictured_window
 from attnscope.errors import AttnscopeError
-from attnscope.progress import Progress, tell_nobody
+from attnscope.progress import tell_nobody
 from attnscope.statistics._labelled import labelled
+from attnscope.statistics._one_by_one import one_by_one
 from attnscope.statistics._pass import StatisticsObserver
 from attnscope.statistics._sample import (
     ROWS,
@@ -179,10 +180,7 @@ class PicturedMeasurement:
 
     def batches(self, done: Callable[[range], bool] = lambda _: False) -> Iterator[xr.Dataset]:
         """Measure text after text, but those that are done."""
-        for number in range(len(self.texts)):
-            if not done(range(number, number + 1)):
-                yield self._measure(number)
-            self.progress(Progress("scan", (number + 1) / len(self.texts), {"windows": number + 1}))
+        return one_by_one(self.texts, self._measure, done, self.progress, count=len(self.texts))
 
     def _read(self, number: int) -> PicturedReading:
         _, given = self.model.read(self.texts[number], self.template)
@@ -200,7 +198,7 @@ class PicturedMeasurement:
         self._run(self._read(0), observer, window.source)
         return window
 
-    def _measure(self, number: int) -> xr.Dataset:
+    def _measure(self, _: PicturedText, number: int) -> xr.Dataset:
         reading, window = self._read(number), self.placed[number].window
         observer = StatisticsObserver(
             self.names, self.band, reading, self.reach, len(self.grouping.names), observation=self.observation

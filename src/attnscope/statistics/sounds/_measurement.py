@@ -10,8 +10,9 @@ import torch
 from attnscope.attention import output_of
 from attnscope.capture import SpeechModel, Team, capture_notes, forward, verify, watching
 from attnscope.errors import AttnscopeError
-from attnscope.progress import Progress, tell_nobody
+from attnscope.progress import tell_nobody
 from attnscope.statistics._labelled import labelled
+from attnscope.statistics._one_by_one import one_by_one
 from attnscope.statistics._pass import StatisticsObserver
 from attnscope.statistics._sample import (
     ROWS,
@@ -113,10 +114,7 @@ class SoundMeasurement:
 
     def batches(self, done: Callable[[range], bool] = lambda _: False) -> Iterator[xr.Dataset]:
         """Measure piece after piece, but those that are done."""
-        for number, piece in enumerate(self.pieces()):
-            if not done(range(number, number + 1)):
-                yield self._measure(piece, number)
-            self.progress(Progress("scan", (number + 1) / self.count, {"windows": number + 1}))
+        return one_by_one(self.pieces(), self._measure, done, self.progress, count=self.count)
 
     @torch.no_grad()
     def _measure(self, piece: Piece, number: int) -> xr.Dataset:

@@ -12,8 +12,9 @@ from attnscope.attention import output_of
 from attnscope.capture import Team, VideoModel, capture_notes, device_of, forward, verify, watching
 from attnscope.corpus import VIDEO, GroupedWindows, Grouping, Video
 from attnscope.errors import AttnscopeError, explaining
-from attnscope.progress import Progress, tell_nobody
+from attnscope.progress import tell_nobody
 from attnscope.statistics._labelled import labelled
+from attnscope.statistics._one_by_one import one_by_one
 from attnscope.statistics._pass import StatisticsObserver
 from attnscope.statistics._sample import (
     ROWS,
@@ -126,10 +127,9 @@ class VideoMeasurement:
 
     def batches(self, done: Callable[[range], bool] = lambda _: False) -> Iterator[xr.Dataset]:
         """Measure video after video, but those that are done."""
-        for number, clip in enumerate(self.clips):
-            if not done(range(number, number + 1)):
-                yield self._measure(clip, number)
-            self.progress(Progress("scan", (number + 1) / len(self.clips), {"videos": number + 1}))
+        return one_by_one(
+            self.clips, self._measure, done, self.progress, count=len(self.clips), called="videos"
+        )
 
     def _read(self, clip: Clip) -> tuple[PicturedReading, Window]:
         """One video, and as a window.

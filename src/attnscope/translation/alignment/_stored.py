@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import xarray as xr
 
+from attnscope._nulls import with_nulls
 from attnscope.store import Signature
 from attnscope.translation.alignment._aligned import Aligned, ShownPair
 from attnscope.translation.alignment._links import AlignmentScore, Links, pharaoh, read_links
@@ -39,7 +40,7 @@ def write_alignment(aligned: Aligned, folder: Path) -> None:
         "outside": aligned.outside,
         "pairs": [_parts(pair) for pair in aligned.pairs],
     }
-    (folder / RECORD).write_text(json.dumps(_without_nan(record), sort_keys=True) + "\n", encoding="utf-8")
+    (folder / RECORD).write_text(json.dumps(with_nulls(record), sort_keys=True) + "\n", encoding="utf-8")
 
 
 def load_alignment(folder: OwnedFolder) -> Aligned:
@@ -98,15 +99,6 @@ def _heads(values: dict[str, Any]) -> xr.Dataset:
     layers, heads = next(iter(rates.values())).shape
     coordinates = {"layer": range(layers), "head": range(heads)}
     return xr.Dataset({name: (("layer", "head"), rows) for name, rows in rates.items()}, coordinates)
-
-
-def _without_nan(value: Any) -> Any:
-    """The same with null for NaN, which JSON does not know."""
-    if isinstance(value, dict):
-        return {name: _without_nan(item) for name, item in value.items()}
-    if isinstance(value, list):
-        return [_without_nan(item) for item in value]
-    return None if isinstance(value, float) and math.isnan(value) else value
 
 
 def _number(value: float | None) -> float:
