@@ -193,13 +193,13 @@ The commands read text, and `scan` reads images, sounds and texts with images to
 something else than text, the table shows what `attnscope.capture.watching` sees in Python, on random inputs; a head
 that pools what a vision encoder gives (SigLIP, AIMv2) stands aside. What draws random numbers draws the same in every
 pass. A model that tracks objects through a video was tried on its second frame. Families of timm were tried with timm
-and torchvision, which nothing else here needs; for two families stand-ins took the place of detectron2's backbone of
-pictures and of torchaudio, where nothing attends, and for the assistants of Gemma 4 a check of transformers' was lifted
+and torchvision, which nothing else here needs. For two families stand-ins took the place of detectron2's backbone of
+pictures and of torchaudio, where nothing attends. For the assistants of Gemma 4 a check of transformers' was lifted
 that refuses every configuration of them (tests/every_family/stand_ins.py).
 
 *Largest difference*: over every statistic of `scan`, layer and head, between what was measured and the same computed
-from the weights that the model's own eager attention returns, relative where a value is above 1; empty where eager
-attention shows no such weights. *Positions*: what `explain` takes as the model's position scheme. *Projections
+from the weights that the model's own eager attention returns. It is relative where a value is above 1, and empty where
+eager attention shows no such weights. *Positions*: what `explain` takes as the model's position scheme. *Projections
 found*: layers of which `explain` and `walk` find the matrices of queries and keys.
 """
 

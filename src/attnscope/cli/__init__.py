@@ -76,7 +76,11 @@ def _print_version(wanted: bool) -> None:
 @app.callback()
 def _globals(  # pyright: ignore[reportUnusedFunction]
     version: bool = typer.Option(
-        False, "--version", is_eager=True, callback=_print_version, help="Show the version and exit."
+        False,
+        "--version",
+        is_eager=True,
+        callback=_print_version,
+        help="Version of attnscope, and no command.",
     ),
 ) -> None:
     pass

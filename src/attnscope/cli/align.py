@@ -25,7 +25,13 @@ _Gold = Annotated[
 ]
 _Layer = Annotated[
     int | None,
-    typer.Option(help="Decoder layer, counted from 0 [default: the mean, or with --gold the best head]."),
+    typer.Option(
+        help="Decoder layer, counted from 0.", show_default="the mean of all, or with --gold the best head"
+    ),
+]
+_Head = Annotated[
+    int | None,
+    typer.Option(help="Head, counted from 0.", show_default="the mean of the layer"),
 ]
 _End = Annotated[
     str,
@@ -61,7 +67,7 @@ def align(
     gold: _Gold = None,
     gold_first: Annotated[int, typer.Option(help="Number of the first word in the gold file: 1 or 0.")] = 1,
     layer: _Layer = None,
-    head: Annotated[int | None, typer.Option(help="Head [default: the mean of the layer]")] = None,
+    head: _Head = None,
     end: _End = "drop",
     step: _Step = "predicts",
     words: _Words = "space",

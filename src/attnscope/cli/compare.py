@@ -46,7 +46,8 @@ _Join = Annotated[
 _ByLength = Annotated[
     str | None,
     typer.Option(
-        help="Upper limits of source length with commas between: 10,20,30", show_default="from the text"
+        help="Upper limits of source length, with commas between, such as 10,20,30.",
+        show_default="from the text",
     ),
 ]
 _LengthIn = Annotated[

@@ -97,8 +97,12 @@ def explain(
     published_as: _PublishedAs = None,
     relearn: _Relearn = None,
     also: _Also = None,
-    layer: Annotated[int | None, typer.Option(help="Layer to show in the figures of single heads.")] = None,
-    head: Annotated[int | None, typer.Option(help="Head to show in the figures of single heads.")] = None,
+    layer: Annotated[
+        int | None, typer.Option(help="Layer, counted from 0, of the heads in the figures of single heads.")
+    ] = None,
+    head: Annotated[
+        int | None, typer.Option(help="Head, counted from 0, to show in the figures of single heads.")
+    ] = None,
     seed: options.Seed = 0,
     field: options.Field = None,
     by_line: options.ByLine = False,

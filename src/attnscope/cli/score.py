@@ -31,8 +31,8 @@ def score(
     tokenize: Annotated[
         str | None,
         typer.Option(
-            help="Tokenizer of BLEU: 13a, intl, zh, ja-mecab, char, none (tokenised text), moses. "
-            "[default: ja-mecab and zh for their languages, else 13a]"
+            help="Tokenizer of BLEU: 13a, intl, zh, ja-mecab, char, none (tokenised text), moses.",
+            show_default="ja-mecab and zh for their languages, else 13a",
         ),
     ] = None,
     lowercase: Annotated[
@@ -48,7 +48,8 @@ def score(
         Path | None, typer.Option(help="Sentences that were translated, for --by-length.")
     ] = None,
     by_length: Annotated[
-        str | None, typer.Option(help="Upper limits of source length with commas between: 10,20,30")
+        str | None,
+        typer.Option(help="Upper limits of source length, with commas between, such as 10,20,30."),
     ] = None,
     length_in: Annotated[str, typer.Option(help="Unit of length: words or characters.")] = "words",
     resamples: Annotated[

@@ -1,0 +1,39 @@
+"""CONTRIBUTING.md names every package, in the order of the imports, and nothing that is not there."""
+
+import re
+from pathlib import Path
+
+import attnscope
+from tests.test_packages import FLOORS
+
+ROOT = Path(__file__).parents[1]
+SOURCE = Path(attnscope.__file__).parent
+TEXT = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+MAP = TEXT.partition("from the top down:")[2].partition("Where a new one goes:")[0]
+NAMED = re.findall(r"`([\w/]+)/`", MAP)
+
+
+def test_the_map_names_every_package_once():
+    packages = [path.parent.relative_to(SOURCE).as_posix() for path in SOURCE.rglob("__init__.py")]
+    drawn = [name for name in packages if name != "." and not name.startswith("figures/")]
+    assert sorted(NAMED) == sorted(drawn)
+
+
+def test_the_map_goes_from_the_top_down():
+    floors = [FLOORS[name] for name in NAMED if "/" not in name]
+    assert floors == sorted(floors)
+
+
+def test_every_kind_of_figures_is_named():
+    kinds = {f"`figures/{path.parent.name}/`" for path in (SOURCE / "figures").glob("*/__init__.py")}
+    assert len(kinds) > 5
+    assert not {name for name in kinds if name not in TEXT}
+
+
+def test_every_path_is_there():
+    paths = [name for name in re.findall(r"`([\w./*-]+)`", TEXT) if "/" in name]
+    brought = {"wikitext-2/", "rxnmapper-albert/", "stories260K-llama/"}  # whoever has them
+    absent = {
+        name for name in paths if name not in brought and not any([*ROOT.glob(name), *SOURCE.glob(name)])
+    }
+    assert not absent
