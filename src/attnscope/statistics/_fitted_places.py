@@ -13,13 +13,15 @@ from torch import Tensor
 
 _ROUNDS = 50
 _NEAR = 1e-6  # of all weight, to which each place must be met
-_NONE = 1e-300  # instead of 0 below a fraction
+NONE = 1e-300  # instead of 0 below a fraction
 
 Array = TypeVar("Array", Tensor, np.ndarray)
 
 
 def fitted_places(sums: Array, mass: Array, counts: Array) -> tuple[Array, Array]:
     """The weight of a key at each place, ``(..., head, place)``, and that of each row, ``(..., head, row)``: factors.
+
+    Rows and places are met in turn, places last: to meet the rows as they are, scale them once more (`row_factors`).
 
     Parameters
     ----------
@@ -38,15 +40,23 @@ def fitted_places(sums: Array, mass: Array, counts: Array) -> tuple[Array, Array
     >>> weights.sum(0).round(3).tolist(), weights.sum(1).round(3).tolist()
     ([1.8, 1.2], [1.0, 1.0, 1.0])
     """
-    share = sums * 0.0 + 1.0
+    share, row = sums * 0.0 + 1.0, mass
     near = _NEAR * float(mass.sum(-1).max())
     for _ in range(_ROUNDS):
-        reached = _rows(share, mass, counts) @ counts
+        row = row_factors(share, mass, counts)
+        reached = row @ counts
         if float(abs(share * reached - sums).max()) <= near:
             break
-        share = sums / reached.clip(min=_NONE)
-    return share, _rows(share, mass, counts)
+        share = sums / reached.clip(min=NONE)
+    return share, row
 
 
-def _rows(share: Array, mass: Array, counts: Array) -> Array:
-    return mass / (share @ counts.mT).clip(min=_NONE)
+def row_factors(share: Array, mass: Array, counts: Array) -> Array:
+    """What the rows are multiplied by, ``(..., head, row)``, so that each has its sum.
+
+    Examples
+    --------
+    >>> row_factors(np.array([[2.0, 1.0]]), np.ones((1, 2)), np.array([[1.0, 0.0], [1.0, 2.0]])).tolist()
+    [[0.5, 0.25]]
+    """
+    return mass / (share @ counts.mT).clip(min=NONE)

@@ -13,7 +13,7 @@ import torch
 from torch.nn.functional import pad
 
 from attnscope.attention import segments
-from attnscope.statistics._fitted_places import fitted_places
+from attnscope.statistics._fitted_places import NONE, fitted_places
 from attnscope.statistics._visible import allowed_by_rows, keys_at, without_gaps
 
 if TYPE_CHECKING:
@@ -107,6 +107,8 @@ class GroupPlaces:
         seen = self.seen.double()
         share, row = fitted_places(sums, mass, seen.sum(-1))
         on_keys = torch.einsum("bhp,bqpk->bhqk", share, seen) * row[..., None]
+        whole = on_keys.sum(-1, keepdim=True)
+        on_keys = on_keys * (mass[..., None] / whole.clamp_min(NONE))  # rows sum up as the head's own do
         return members.mT @ on_keys
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from attnscope.statistics._catalogue import EQUAL
-from attnscope.statistics._fitted_places import fitted_places
+from attnscope.statistics._fitted_places import fitted_places, row_factors
 from attnscope.statistics.generation._rows import BINS, RANGES, SPANS
 
 if TYPE_CHECKING:
@@ -85,5 +85,6 @@ def _weights(bins: np.ndarray, first: np.ndarray, query: np.ndarray) -> np.ndarr
 
 
 def _fitted(weights: np.ndarray, counts: np.ndarray, of_spans: np.ndarray) -> np.ndarray:
-    share, row = fitted_places(weights.sum(0), weights.sum(-1).T, counts)  # (head, place), (head, step)
-    return np.einsum("hp,spk,hs->shk", share, of_spans, row)
+    mass = weights.sum(-1).T  # (head, step)
+    share, _ = fitted_places(weights.sum(0), mass, counts)
+    return np.einsum("hp,spk,hs->shk", share, of_spans, row_factors(share, mass, counts))
