@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import xarray as xr
 
+from attnscope._arguments import typed
 from attnscope.store import skipped_of
 
+if TYPE_CHECKING:
+    from attnscope.translation.alignment import Aligned
 
-def headline_of(command: str, opened: Any) -> list[str]:
+
+@typed
+def headline_of(command: str, opened: xr.Dataset | xr.DataTree | Aligned) -> list[str]:
     """What came out, in sentences.
 
     Parameters

@@ -53,3 +53,8 @@ class Leaving:
         if self.done is not None:
             self.done.synchronize()
         return self.copies
+
+
+def by_site(leaving: Mapping[int, Leaving]) -> dict[int, dict[str, Tensor]]:
+    """What has arrived of each site, in the order of their indices."""
+    return {index: leaving[index].arrived() for index in sorted(leaving)}

@@ -13,7 +13,7 @@ from attnscope.statistics._blocks import BlockSums
 from attnscope.statistics._catalogue import BY_GROUP, EQUAL, KNOWN, without_end
 from attnscope.statistics._equal import equal_rows
 from attnscope.statistics._group_places import GroupPlaces
-from attnscope.statistics._leaving import Leaving
+from attnscope.statistics._leaving import Leaving, by_site
 from attnscope.statistics._row_samples import sampled_statistics
 from attnscope.statistics._rows import FIRST, GroupMarks, indicator_columns, plan, reduce_call
 from attnscope.statistics._second_pass import OBSERVATION, Asking, SecondPass
@@ -108,7 +108,7 @@ class StatisticsObserver:
     @property
     def measured(self) -> dict[int, dict[str, Tensor]]:
         """By site index; under ``equal_...`` what equal weights over the visible tokens give, with one head."""
-        return {index: self._leaving[index].arrived() for index in sorted(self._leaving)}
+        return by_site(self._leaving)
 
     def stacked(self) -> dict[str, np.ndarray]:
         """``(batch, layer, head[, offset])`` each; see `stacked`."""

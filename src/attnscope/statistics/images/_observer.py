@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from attnscope.statistics._catalogue import EQUAL, PATCH_STATISTICS, STATISTICS
-from attnscope.statistics._leaving import Leaving
+from attnscope.statistics._leaving import Leaving, by_site
 from attnscope.statistics._pass import Marks, measure_call
 from attnscope.statistics.images._patches import equal_call, measure_patches
 
@@ -71,7 +71,7 @@ class PatchObserver:
     @property
     def measured(self) -> dict[int, dict[str, Tensor]]:
         """By site index, ``(image, head, ...)``."""
-        return {index: self._leaving[index].arrived() for index in sorted(self._leaving)}
+        return by_site(self._leaving)
 
     def _is_on_grid(self, call: AttentionCall) -> bool:
         tokens = None if self.grid is None else self.grid.tokens
