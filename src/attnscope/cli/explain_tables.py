@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from attnscope.cli.output import TABLE_ROWS, csv_text, emit, new_console
 from attnscope.cli.place import count
-from attnscope.store import named, skipped_of
+from attnscope.store import named
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -54,6 +54,7 @@ def _print_text_tables(tree: xr.DataTree) -> None:
 def as_dict(tree: xr.DataTree, folder: Path) -> dict[str, Any]:
     """What ``--json`` prints."""
     from attnscope.mechanism import rank_explanations
+    from attnscope.store import skipped_of
 
     return {
         "signature": json.loads(tree.attrs["signature"]),

@@ -12,7 +12,7 @@ import numpy as np
 from attnscope._nulls import with_nulls
 from attnscope.cli.output import TABLE_ROWS, csv_text, emit, new_console
 from attnscope.cli.place import count
-from attnscope.store import named, skipped_of
+from attnscope.store import named
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -50,6 +50,7 @@ _ALONE = "A head that another one can stand in for shows no effect alone: --curv
 def as_dict(tree: xr.DataTree, folder: Path) -> dict[str, Any]:
     """What ``--json`` prints."""
     from attnscope.faithfulness import headline, verdicts
+    from attnscope.store import skipped_of
 
     heads = [asdict(row) | {"matters": row.matters} for row in verdicts(tree)]
     return {
@@ -97,6 +98,7 @@ def print_csv(tree: xr.DataTree) -> None:
 def print_tables(tree: xr.DataTree) -> None:
     """The headline, a table of heads, and how to read it."""
     from attnscope.faithfulness import headline, verdicts
+    from attnscope.store import skipped_of
 
     console = new_console()
     rows = verdicts(tree)

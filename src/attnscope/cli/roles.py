@@ -14,7 +14,7 @@ from attnscope.cli import options
 from attnscope.cli.intervene_tables import as_cell
 from attnscope.cli.output import csv_text, emit, new_console, progress_bar
 from attnscope.cli.place import Forms, OutputFolder, draw_page, usual_folder
-from attnscope.store import named, skipped_of
+from attnscope.store import named
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -130,6 +130,7 @@ def as_dict(result: xr.Dataset, folder: Path) -> dict[str, Any]:
     """What ``--json`` prints."""
     from attnscope.detection import counts_of, headline
     from attnscope.statistics import notes_of
+    from attnscope.store import skipped_of
 
     heads = [dict(zip(_rows(result)[0], row, strict=True)) for row in _rows(result)[1:]]
     return {
@@ -166,6 +167,7 @@ def _rows(result: xr.Dataset) -> list[list[Any]]:
 def _print(result: xr.Dataset) -> None:
     from attnscope.detection import ROLES, counts_of
     from attnscope.statistics import notes_of
+    from attnscope.store import skipped_of
 
     console = new_console()
     notes = json.loads(result.attrs["notes"])
