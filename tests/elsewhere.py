@@ -88,7 +88,7 @@ class Gpu(TorchFunctionMode):
             return function(*args, **kwargs)
         if function is Tensor.numpy or function is Tensor.__array__:
             raise TypeError("can't convert cuda:0 device type tensor to numpy")
-        if function is torch._has_compatible_shallow_copy_type:  # `Module.to` then makes parameters anew
+        if function is torch._has_compatible_shallow_copy_type:
             return False
         self._look(function, args, leaves)
         if function is torch.ops.aten._scaled_dot_product_efficient_attention:
@@ -170,6 +170,8 @@ def gpu(monkeypatch):
     """Have ``device="cuda"`` work; Triton's kernel, which reads memory itself, is not there."""
     for module in ("_measure", "_weight_sums"):
         monkeypatch.setattr(f"attnscope.attention.{module}.can_triton", lambda *_: "no memory to read")
+    # `Module.to` then keeps its parameters, and so what several modules share
+    monkeypatch.setattr(torch.__future__, "_swap_module_params_on_conversion", True)
     mode = Gpu()
     monkeypatch.setattr(torch.cuda, "Event", lambda: Event(mode))
     monkeypatch.setattr(torch.cuda, "device", nullcontext)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from torch import Tensor
 
 
@@ -55,6 +54,28 @@ class Leaving:
         return self.copies
 
 
-def by_site(leaving: Mapping[int, Leaving]) -> dict[int, dict[str, Tensor]]:
-    """What has arrived of each site, in the order of their indices."""
-    return {index: leaving[index].arrived() for index in sorted(leaving)}
+class LeavingLayers(Mapping[int, "dict[str, Tensor]"]):
+    """Tensors of each layer by its index: they leave the device when they are put here, and are waited for when read.
+
+    Examples
+    --------
+    >>> layers = LeavingLayers()
+    >>> layers[1] = {"entropy": torch.tensor([1.5])}
+    >>> dict(layers)
+    {1: {'entropy': tensor([1.5000])}}
+    """
+
+    def __init__(self) -> None:
+        self._leaving: dict[int, Leaving] = {}
+
+    def __setitem__(self, layer: int, tensors: Mapping[str, Tensor]) -> None:
+        self._leaving[layer] = Leaving.of(tensors)
+
+    def __getitem__(self, layer: int) -> dict[str, Tensor]:
+        return self._leaving[layer].arrived()
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(sorted(self._leaving))
+
+    def __len__(self) -> int:
+        return len(self._leaving)

@@ -13,7 +13,7 @@ from attnscope.statistics._blocks import BlockSums
 from attnscope.statistics._catalogue import BY_GROUP, EQUAL, KNOWN, without_end
 from attnscope.statistics._equal import equal_rows
 from attnscope.statistics._group_places import GroupPlaces
-from attnscope.statistics._leaving import Leaving, by_site
+from attnscope.statistics._leaving import LeavingLayers
 from attnscope.statistics._row_samples import sampled_statistics
 from attnscope.statistics._rows import FIRST, GroupMarks, indicator_columns, plan, reduce_call
 from attnscope.statistics._second_pass import OBSERVATION, Asking, SecondPass
@@ -53,6 +53,8 @@ class StatisticsObserver:
         Queries at the end of each text over which ``recent_...`` statistics are.
     chosen
         Offsets at which ``weight_at`` is measured.
+    measured
+        By site index; under ``equal_...`` what equal weights over the visible tokens give, with one head.
     """
 
     names: Sequence[str]
@@ -65,7 +67,7 @@ class StatisticsObserver:
     heads_of: Callable[[Site, dict[str, Tensor]], dict[str, Tensor]] | None = None
     observation: int = OBSERVATION
     chosen: Sequence[int] = ()
-    _leaving: dict[int, Leaving] = field(default_factory=dict)
+    measured: LeavingLayers = field(default_factory=LeavingLayers)
 
     def __call__(self, site: Site, call: AttentionCall) -> Tensor:
         words = self.words
@@ -76,7 +78,7 @@ class StatisticsObserver:
             output = output_of(call)
             _, numbers = self._measured(words.words, site, merged.call, merged.mass, merged.equal)
         numbers = numbers if self.heads_of is None else self.heads_of(site, numbers)
-        self._leaving[site.index] = Leaving.of(numbers)
+        self.measured[site.index] = numbers
         return output
 
     def _measured(
@@ -104,11 +106,6 @@ class StatisticsObserver:
             self.observation,
             self.chosen,
         )
-
-    @property
-    def measured(self) -> dict[int, dict[str, Tensor]]:
-        """By site index; under ``equal_...`` what equal weights over the visible tokens give, with one head."""
-        return by_site(self._leaving)
 
     def stacked(self) -> dict[str, np.ndarray]:
         """``(batch, layer, head[, offset])`` each; see `stacked`."""

@@ -32,17 +32,17 @@ class SecondPass:
         The same from the last of them alone, the observation window.
     offsets
         ``(batch, head, offset)``: the weights at every offset.
-    chosen
-        ``(batch, head, chosen offset)``: the weights at offsets that were chosen.
     blocks
         The weights in blocks.
+    chosen
+        ``(batch, head, chosen offset)``: the weights at offsets that were chosen.
     """
 
     received: Tensor | None = None
     recent: Tensor | None = None
     offsets: Tensor | None = None
-    chosen: Tensor | None = None
     blocks: BlockSums | None = None
+    chosen: Tensor | None = None
 
 
 @dataclass(frozen=True)
@@ -99,7 +99,7 @@ class Asking:
         offsets = "offset_sum" in wanted or ("distance" in wanted and not _looks_back(call))
         sums = weight_sums(call, log_sum_exp, valid, received="received" in wanted, offsets=offsets)
         recent = received(call, log_sum_exp, valid, self.observation) if "recent" in wanted else None
-        return SecondPass(sums.received, recent, self._centred(call, sums.offsets), chosen)
+        return SecondPass(sums.received, recent, self._centred(call, sums.offsets), chosen=chosen)
 
     def of_equal(self, call: AttentionCall, log_sum_exp: Tensor, valid: Tensor) -> SecondPass:
         """The same of equal weights over whatever the first head may see: one head."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from attnscope.statistics._catalogue import EQUAL, PATCH_STATISTICS, STATISTICS
-from attnscope.statistics._leaving import Leaving, by_site
+from attnscope.statistics._leaving import LeavingLayers
 from attnscope.statistics._pass import Marks, measure_call
 from attnscope.statistics.images._patches import equal_call, measure_patches
 
@@ -36,6 +36,8 @@ class PatchObserver:
         Of these images; None where patches are not known.
     images
         How many there are.
+    measured
+        By site index, ``(image, head, ...)``.
     elsewhere
         Sites whose queries or keys are not the tokens of `grid`, such as windows and pooled layers.
     """
@@ -45,7 +47,7 @@ class PatchObserver:
     grid: Grid | None
     images: int
     elsewhere: list[int] = field(default_factory=list)
-    _leaving: dict[int, Leaving] = field(default_factory=dict)
+    measured: LeavingLayers = field(default_factory=LeavingLayers)
     _equal: dict[int, dict[str, Tensor]] = field(default_factory=dict)
 
     def __call__(self, site: Site, call: AttentionCall) -> Tensor:
@@ -65,13 +67,8 @@ class PatchObserver:
         else:
             self.elsewhere.append(site.index)
             numbers |= self._missing(wanted, heads)
-        self._leaving[site.index] = Leaving.of(numbers)
+        self.measured[site.index] = numbers
         return output
-
-    @property
-    def measured(self) -> dict[int, dict[str, Tensor]]:
-        """By site index, ``(image, head, ...)``."""
-        return by_site(self._leaving)
 
     def _is_on_grid(self, call: AttentionCall) -> bool:
         tokens = None if self.grid is None else self.grid.tokens
