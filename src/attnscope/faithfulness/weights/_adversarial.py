@@ -134,7 +134,7 @@ class WeightSearch:
     Examples
     --------
     >>> text = ReadText((given := given_texts(texts="The tide is out.")).model, given.windows[0], 0, given.mask_id)
-    >>> search = Search(text, 0, 1, bound=0.05)
+    >>> search = WeightSearch(text, 0, 1, bound=0.05)
     >>> weights, reached = search.furthest(np.full((1, *search.weights.shape), 1 / len(search.weights)))
     >>> bool(reached <= 0.05), weights.shape == search.weights.shape
     (True, True)
