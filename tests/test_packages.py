@@ -44,7 +44,7 @@ ORDER = (
         "_caller",
         "_documents",
         "_nulls",
-        "_significant",
+        "_numbers",
         "_stopping",
         "remote",
     },

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from attnscope._arguments import typed
-from attnscope._significant import significant
+from attnscope._numbers import significant
 from attnscope.checks import check_kind, check_whole
 from attnscope.errors import AttnscopeError
 from attnscope.results import open_run

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import xarray as xr
 
+from attnscope._numbers import count
 from attnscope.errors import AttnscopeError
 
 if TYPE_CHECKING:
@@ -135,9 +136,7 @@ def _is_measured(result: xr.Dataset | xr.DataTree) -> bool:
 def _of_scan(result: xr.Dataset) -> list[str]:
     from attnscope.statistics import rank_heads
 
-    shape = (
-        f"{result.sizes['layer']} layers of {result.sizes['head']} heads over {result.sizes['text']} windows"
-    )
+    shape = f"{_heads_of(result)} over {count(result.sizes['text'], 'window')}"
     lines = [shape, *([str(result.attrs["kinds"])] if "kinds" in result.attrs else [])]
     for name, rows in rank_heads(result).items():
         first = ", ".join(f"{row['layer']}.{row['head']} ({row['value']:.2f})" for row in rows[:5])
@@ -148,8 +147,14 @@ def _of_scan(result: xr.Dataset) -> list[str]:
 def _of_generate(result: xr.Dataset) -> list[str]:
     from attnscope._turning import said_of_turns, turns
 
-    shape = f"{result.sizes['layer']} layers of {result.sizes['head']} heads"
-    return [f"{shape} over {int(result.length.sum())} new tokens", said_of_turns(turns(result))]
+    return [
+        f"{_heads_of(result)} over {count(int(result.length.sum()), 'new token')}",
+        said_of_turns(turns(result)),
+    ]
+
+
+def _heads_of(result: xr.Dataset) -> str:
+    return f"{count(result.sizes['layer'], 'layer')} of {count(result.sizes['head'], 'head')}"
 
 
 _WITH_SHAPE: dict[str, Callable[[Any], list[str]]] = {"scan": _of_scan, "generate": _of_generate}

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from attnscope._nulls import with_nulls
+from attnscope._numbers import count
 from attnscope.cli import options
 from attnscope.cli.output import emit, json_text, new_console, progress_bar, tell
-from attnscope.cli.place import PAGE, count, draw_views
+from attnscope.cli.place import PAGE, draw_views
 
 if TYPE_CHECKING:
     from attnscope.translation.alignment import Aligned

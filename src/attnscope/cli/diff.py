@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from attnscope._nulls import with_nulls
+from attnscope._numbers import count
 from attnscope.cli import options
 from attnscope.cli.output import TABLE_ROWS, csv_text, emit, json_text, new_console
-from attnscope.cli.place import OutputFolder, count, draw_page, usual_folder
+from attnscope.cli.place import OutputFolder, draw_page, usual_folder
 
 if TYPE_CHECKING:
     import xarray as xr

@@ -8,8 +8,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from attnscope._numbers import count
 from attnscope.cli.output import TABLE_ROWS, csv_text, emit, new_console
-from attnscope.cli.place import count
 from attnscope.store import named
 
 if TYPE_CHECKING:

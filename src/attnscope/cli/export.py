@@ -7,9 +7,9 @@ from typing import Annotated
 
 import typer
 
+from attnscope._numbers import count
 from attnscope.cli.ls import size_text
 from attnscope.cli.output import new_console, progress_bar
-from attnscope.cli.place import count
 from attnscope.cli.show import RunArgument
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
+from attnscope._numbers import count
 from attnscope.cli.output import csv_text, emit, new_console
-from attnscope.cli.place import count
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from attnscope._nulls import with_nulls
+from attnscope._numbers import count
 from attnscope.cli.output import TABLE_ROWS, csv_text, emit, new_console
-from attnscope.cli.place import count
 from attnscope.store import named
 
 if TYPE_CHECKING:

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from attnscope._numbers import count
 from attnscope.cli import options
 from attnscope.cli.output import new_console, tell, working
-from attnscope.cli.place import count
 
 if TYPE_CHECKING:
     from attnscope.results import Merged

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from attnscope._nulls import with_nulls
+from attnscope._numbers import count
 from attnscope.cli.intervene_tables import as_cell
 from attnscope.cli.output import TABLE_ROWS, csv_text, emit, new_console
-from attnscope.cli.place import count
 from attnscope.store import named
 
 if TYPE_CHECKING:

@@ -182,8 +182,3 @@ def draw_page(
 
     with RunFolder(Path(result.attrs["run"]), json.loads(result.attrs["signature"])) as run:
         return draw_views(run, [sorted(getattr(result, "children", ())), formats], draw)
-
-
-def count(number: int, what: str) -> str:
-    """Say how many: "1 window", "2 windows"."""
-    return f"{number} {what}{'s' * (number != 1)}"

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from attnscope._nulls import with_nulls
+from attnscope._numbers import count
 from attnscope.cli import options
 from attnscope.cli.intervene_tables import as_cell
 from attnscope.cli.output import csv_text, emit, new_console, progress_bar
@@ -173,7 +174,7 @@ def _print(result: xr.Dataset) -> None:
     notes = json.loads(result.attrs["notes"])
     least, most = notes["tokens"]
     tokens = f"{least} to {most}" if least < most else str(most)
-    read = [f"{notes['text']} windows of {tokens} tokens"] if "text" in notes else []
+    read = [f"{count(notes['text'], 'window')} of {tokens} tokens"] if "text" in notes else []
     read += [f"{notes['repeated']} texts of random tokens said twice"] if "repeated" in notes else []
     read += [f"{notes['needle']} of {notes['prompts']} needles given back"] if "needle" in notes else []
     console.print(f"{result.attrs['model']}: {', '.join(read)}", highlight=False, markup=False)

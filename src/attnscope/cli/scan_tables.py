@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from attnscope._nulls import with_nulls
-from attnscope._significant import significant
+from attnscope._numbers import count, significant
 from attnscope.cli.contrast_tables import contrasts_dict, print_contrasts
 from attnscope.cli.group_tables import group_columns, groups_dict, print_groups
 from attnscope.cli.offset_tables import offsets_dict
 from attnscope.cli.output import csv_text, emit, new_console
-from attnscope.cli.place import count
 from attnscope.store import named
 
 if TYPE_CHECKING:

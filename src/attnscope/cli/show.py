@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from attnscope._numbers import count
 from attnscope.cli import options
 from attnscope.cli.ls import as_dict, size_text, when_text
 from attnscope.cli.output import emit, json_text, new_console
-from attnscope.cli.place import count
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

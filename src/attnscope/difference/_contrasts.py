@@ -12,6 +12,7 @@ from scipy import stats
 
 from attnscope._arguments import typed
 from attnscope._documents import LEAST, mean_by_document
+from attnscope._numbers import count
 from attnscope.checks import check_kind, check_real
 from attnscope.difference._changes import LEVEL
 from attnscope.errors import AttnscopeError
@@ -206,13 +207,13 @@ def contrasts_said(tested: xr.Dataset) -> list[str]:
     """
     pooled = "windows" in tested
     listed = ", ".join(
-        f"{value} ({texts} pools of {parts} windows)"
+        f"{value} ({count(texts, 'pool')} of {count(parts, 'window')})"
         if pooled
-        else f"{value} ({texts} windows of {parts} documents)"
+        else f"{value} ({count(texts, 'window')} of {count(parts, 'document')})"
         for value, texts, parts in zip(
-            tested.by.values,
-            tested.texts.values,
-            tested["windows" if pooled else "documents"].values,
+            tested.by.values.tolist(),
+            tested.texts.values.tolist(),
+            tested["windows" if pooled else "documents"].values.tolist(),
             strict=True,
         )
     )

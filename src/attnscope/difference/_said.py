@@ -8,7 +8,7 @@ import numpy as np
 import xarray as xr
 
 from attnscope._documents import called_in
-from attnscope._significant import significant
+from attnscope._numbers import significant
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ def headline(difference: xr.Dataset) -> list[str]:
     called = called_in(difference.attrs)
     over = f"{difference.attrs['documents' if unit == 'documents' else 'texts']} {called[unit]}"
     if not difference.attrs["tested"]:
-        return [f"Nothing is told from 0: {over} say next to nothing of others. Give 6 or more."]
+        return [f"Nothing is told from 0: {over} cannot tell of others. Give 6 or more."]
     rate = f"{float(difference.attrs['level']):.0%}"
     sentences = [
         (

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from attnscope._arguments import typed
+from attnscope._numbers import count
 from attnscope.faithfulness._forbidden import HARDLY
 
 if TYPE_CHECKING:
@@ -175,11 +176,11 @@ def headline(tree: xr.DataTree) -> list[str]:
     loss, right = float(effects.loss.mean()), float(effects.accuracy.mean())
     sentences = [f"The loss is {loss:.3f} nats a token; {right:.0%} of the tokens asked for are right."]
     if known:
-        over = f"{heads.attrs['documents']} documents" if unit == "documents" else f"{texts} windows"
+        over = count(heads.attrs["documents"], "document") if unit == "documents" else count(texts, "window")
         sentences += _shown(rows, under, over)
     else:
         sentences.append(
-            f"No interval can be given: {texts} text{'s' * (texts != 1)} say next to nothing of others. Give 6 or more."
+            f"No interval can be given: {count(texts, 'text')} cannot tell of others. Give 6 or more."
         )
     first = rows[0]
     strongest = max(first.effects, key=lambda name: abs(first.effects[name].mean))

@@ -10,6 +10,7 @@ import numpy as np
 import xarray as xr
 
 from attnscope._arguments import typed
+from attnscope._numbers import count
 from attnscope.mechanism._columns import scheme_of
 from attnscope.mechanism._ranking import HeadExplanation, rank_explanations
 from attnscope.mechanism._verdict import ERROR, READINGS
@@ -195,7 +196,9 @@ foretells to R² = 0.90 (0.85 to 0.93 over 8 texts; with the heads exchanged −
     if moved < _UNMOVED:
         return f"{said}profiles hardly change ({moved:.1g}, root mean square): these waves are not seen to be a cause."
     exchanged = "" if np.isnan(others) else f"; with the heads exchanged {others:.2f}"
-    numbers = f"R² = {fit:.2f} ({low:.2f} to {high:.2f} over {removed.attrs['texts']} texts{exchanged})"
+    numbers = (
+        f"R² = {fit:.2f} ({low:.2f} to {high:.2f} over {count(removed.attrs['texts'], 'text')}{exchanged})"
+    )
     numbers = numbers.replace("-", "−")
     if low <= 0 or chance > _BY_ACCIDENT:
         said += f"heads change otherwise than the cross-spectrum foretells: {numbers}."

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from attnscope._significant import significant
+from attnscope._numbers import significant
 from attnscope.corpus import split_character
 from attnscope.errors import AttnscopeError
 from attnscope.figures.palette import cluster_colours

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import xarray as xr
 
-from attnscope._significant import significant
+from attnscope._numbers import significant
 from attnscope.statistics._catalogue import EFFECTIVE, ERROR, FREEDOM, SKEWNESS, wording
 
 FEWEST = 8  # effective rows: measured, intervals from fewer hold less often than they say

@@ -9,6 +9,7 @@ from typing import Any
 
 import xarray as xr
 
+from attnscope._numbers import count
 from attnscope.errors import AttnscopeError
 from attnscope.store._arrays import in_a_row, packed, unpacked
 from attnscope.store._files import explained, json_bytes
@@ -203,4 +204,5 @@ def is_finished(path: Path) -> bool:
 def _windows(damaged: Iterable[str]) -> str:
     """How many windows are lost with these files, in words."""
     texts = [texts_of(name) for name in damaged if name.startswith(PIECES)]
-    return f"; {sum(map(len, texts))} windows are lost with it" if texts else ""
+    lost = sum(map(len, texts))
+    return f"; {count(lost, 'window')} {'is' if lost == 1 else 'are'} lost with it" if texts else ""

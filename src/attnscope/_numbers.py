@@ -1,4 +1,4 @@
-"""Numbers for people, to so many digits that count."""
+"""Numbers for people."""
 
 
 def significant(value: float, digits: int) -> str:
@@ -11,3 +11,14 @@ def significant(value: float, digits: int) -> str:
     """
     text = f"{value:.{digits}g}"
     return f"{float(text):,.0f}" if "e+" in text else text
+
+
+def count(number: int, what: str) -> str:
+    """Say how many.
+
+    Examples
+    --------
+    >>> count(1, "window"), count(2, "window"), count(0, "text")
+    ('1 window', '2 windows', '0 texts')
+    """
+    return f"{number} {what}{'s' * (number != 1)}"
