@@ -4,6 +4,7 @@ import ast
 from graphlib import TopologicalSorter
 from itertools import chain
 from pathlib import Path
+from statistics import median, quantiles
 
 import pytest
 
@@ -176,3 +177,26 @@ def test_no_two_classes_have_one_name():
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                 files.setdefault(node.name, []).append(str(path.relative_to(SOURCE)))
     assert {name: places for name, places in files.items() if len(places) > 1} == {}
+
+
+def test_files_and_functions_stay_short():
+    sources = {path: path.read_text(encoding="utf-8") for path in SOURCE.rglob("*.py")}
+    lines = [source.count("\n") for source in sources.values()]
+    assert median(lines) <= 150
+    assert quantiles(lines, n=10)[-1] <= 300
+    functions = [
+        (path, node)
+        for path, source in sources.items()
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, ast.FunctionDef)
+    ]
+    assert [
+        f"{path.relative_to(SOURCE)}: {node.name}" for path, node in functions if own_lines(node) > 80
+    ] == []
+
+
+def own_lines(function):
+    """Lines of a function without its docstring and its decorators."""
+    docstring = function.body[0] if ast.get_docstring(function) is not None else None
+    said = 0 if docstring is None else docstring.end_lineno - docstring.lineno + 1
+    return function.end_lineno - function.lineno + 1 - said

@@ -118,11 +118,8 @@ def explain(
     options.refuse_two_formats(as_json=as_json, as_csv=as_csv)
     formats = options.formats_of(figures)
     place = OutputFolder(out, usual_folder("explain"), ("paper.zarr.zip",) if paper else ())
-    settings: dict[str, Any] = {
-        "tokenizer": tokenizer,
-        "window": window,
-        "limit": limit,
-        "band": band,
+    settings: dict[str, Any] = {"tokenizer": tokenizer, "window": window, "limit": limit, "band": band}
+    settings |= {
         "frequencies": _frequencies(frequencies),
         "completion": completion,
         "interventions": interventions,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -31,7 +30,7 @@ from attnscope.statistics.pictured import scan_pictured
 from attnscope.statistics.sounds import scan_sounds
 from attnscope.statistics.videos import scan_videos
 from attnscope.store import Signature, keeping_elsewhere
-from attnscope.workers import cluster_of
+from attnscope.workers import Cluster, cluster_of
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -269,10 +268,8 @@ def scan(
         progress=progress,
         loading=Loading(revision, _device_of(device, task), dtype, trust_remote_code, placement, tp_plan),
     )
-    if (sense := sense_of(model, texts, field=field, revision=revision)) is not None:
-        return _scan_sense(model, sense, asked, of_texts, ray=ray)
-    measure = scan_texts if cluster is None else partial(scan_by_workers, cluster=cluster)
-    return measure(model, texts, asked, of_texts)
+    sense = sense_of(model, texts, field=field, revision=revision)
+    return _measured(model, texts, sense, asked, of_texts, cluster)
 
 
 def _device_of(device: str | None, task: str | None) -> str | None:
@@ -282,13 +279,28 @@ def _device_of(device: str | None, task: str | None) -> str | None:
     return device
 
 
+def _measured(
+    model: str | Path | PreTrainedModel | Bridge | Envoy,
+    texts: Sources,
+    sense: Sense | None,
+    asked: Asked,
+    of_texts: OfTexts,
+    cluster: Cluster | None,
+) -> xr.Dataset:
+    if sense is not None:
+        return _scan_sense(model, sense, asked, of_texts, ray=cluster)
+    if cluster is None:
+        return scan_texts(model, texts, asked, of_texts)
+    return scan_by_workers(model, texts, asked, of_texts, cluster=cluster)
+
+
 def _scan_sense(
     model: str | Path | PreTrainedModel | Bridge | Envoy,
     sense: Sense,
     asked: Asked,
     of_texts: OfTexts,
     *,
-    ray: str | None,
+    ray: Cluster | None,
 ) -> xr.Dataset:
     """Scan what is not text alone; refuse what texts alone have."""
     of_results = {"pool": asked.pool, "until": asked.until, "rows": asked.rows, "ray": ray}
