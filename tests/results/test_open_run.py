@@ -61,7 +61,7 @@ def test_the_windows_that_a_page_shows_open_as_a_part(tmp_path):
     received = sample.received.sum("position")  # every query gives 1 in all
     xr.testing.assert_allclose(received, xr.full_like(received, 64), rtol=1e-5)
     scan(tmp_path / "bare")
-    with pytest.raises(AttnscopeError, match="has no part 'sample'.*one with a page has 'sample'"):
+    with pytest.raises(AttnscopeError, match=r"has no part 'sample'.*one with a page has 'sample'"):
         open_run(tmp_path / "bare", part="sample")
 
 
