@@ -5,7 +5,6 @@ import pickle
 
 import pytest
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from attnscope import AttnscopeError
 from attnscope.attention import (
@@ -25,6 +24,7 @@ from attnscope.attention import (
     weights_at,
     weights_at_offsets,
 )
+from tests.attention.largest import Largest
 
 QUERIES, KEYS = 4, 6
 NUMBERS = torch.randn(2, 4, QUERIES + KEYS - 1, generator=torch.Generator().manual_seed(0))
@@ -55,6 +55,8 @@ PARTS = {
     "of each text": lambda bias: bias[:1].expand(3, -1, -1, -1),
     "a dimension more": lambda bias: bias[None],
     "wide": lambda bias: bias.double(),
+    "where it forbids": lambda bias: bias <= -1.0,
+    "zeros, and where it forbids": lambda bias: (bias <= 0).to(bias.dtype).masked_fill(bias <= 0, -torch.inf),
     "detached": lambda bias: bias.detach().contiguous().clone(),
 }
 WORK = {
@@ -80,7 +82,11 @@ WORK = {
     "diagonals of texts and heads": lambda bias: torch.diagonal(bias, 1),
     "sum": lambda bias: bias + torch.ones(1, 1, QUERIES, KEYS),
     "sum of another": lambda bias: torch.ones(2, 4, QUERIES, KEYS).add_(bias),
-    "comparison": lambda bias: bias > 0,
+    "comparison": lambda bias: bias > torch.zeros(QUERIES, 1),
+    "filled by another": lambda bias: bias.masked_fill(torch.eye(QUERIES, KEYS) > 0, 0.0),
+    "filled for each text": lambda bias: bias[:1].masked_fill(bias[:, :1] > 0, 0.0),
+    "least": lambda bias: bias.amin(),
+    "least of each head": lambda bias: bias.amin((-2, -1)),
     "transposed": lambda bias: bias.mT,
     "flipped": lambda bias: bias.flip(-2, -1),
     "flat": lambda bias: bias.reshape(2, -1),
@@ -104,12 +110,14 @@ def test_what_is_made_of_it_is_made_of_the_whole_matrix(work, inference):
         found, expected = work(bias), work(whole)
         assert found.shape == expected.shape
         assert found.dtype == expected.dtype
-        assert torch.equal(found + torch.zeros(()), expected + torch.zeros(()))
+        assert torch.equal(found + 0, expected + 0)
 
 
 @pytest.mark.parametrize("part", PARTS.values(), ids=PARTS)
-def test_parts_are_known_by_their_offsets(part):
-    assert isinstance(part(bias_and_whole()[0]), OffsetBias)
+@pytest.mark.parametrize("inference", [False, True])
+def test_parts_are_known_by_their_offsets(part, inference):
+    with torch.inference_mode(inference):
+        assert isinstance(part(bias_and_whole()[0]), OffsetBias)
 
 
 def test_what_cannot_be_is_refused():
@@ -136,21 +144,6 @@ def test_t5_and_alibi_by_offset_are_those_of_every_pair(queries, keys, bidirecti
     )
     alibi = OffsetBias(alibi_by_offset(3, queries, keys), queries)
     assert torch.equal(alibi.written(), alibi_bias(3, queries, keys))
-
-
-class Largest(TorchDispatchMode):
-    """Notes the most memory that one tensor takes, in numbers."""
-
-    def __init__(self):
-        super().__init__()
-        self.numbers = 0
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        made = func(*args, **kwargs or {})
-        for tensor in made if isinstance(made, (list, tuple)) else [made]:
-            if isinstance(tensor, torch.Tensor) and not isinstance(tensor, OffsetBias):
-                self.numbers = max(self.numbers, tensor.untyped_storage().nbytes() // tensor.element_size())
-        return made
 
 
 @pytest.fixture

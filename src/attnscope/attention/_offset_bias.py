@@ -6,7 +6,7 @@ from contextlib import nullcontext
 from typing import Any, cast
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Shaped
 from torch import Tensor
 from torch.utils._pytree import tree_map_only
 
@@ -52,7 +52,7 @@ class OffsetBias(Tensor):
 
     @staticmethod
     def __new__(  # noqa: PYI034 a class that is checked at run time knows no Self
-        cls: type[OffsetBias], by_offset: Float[Tensor, "*texts_and_heads offset"], queries: int
+        cls: type[OffsetBias], by_offset: Shaped[Tensor, "*texts_and_heads offset"], queries: int
     ) -> OffsetBias:
         keys = by_offset.shape[-1] - queries + 1
         if queries < 1 or keys < 1:
@@ -97,14 +97,24 @@ class OffsetBias(Tensor):
         with torch.inference_mode(mode=False) if shares_memory else nullcontext():
             bias = args[0] if args else None
             if isinstance(bias, OffsetBias):
-                if func in _EACH:
-                    return OffsetBias(func(bias.by_offset, *args[1:], **kwargs), bias.shape[-2])
+                if func in _EACH and _are_alike(bias, args):
+                    numbers: Any = tree_map_only(OffsetBias, lambda one: one.by_offset, args)
+                    return OffsetBias(func(*numbers, **kwargs), bias.shape[-2])
                 if func in _PARTS:
                     part = _PARTS[func](bias, *args[1:], **kwargs)
                     if part is not None:
                         return part
-            args, kwargs = tree_map_only(OffsetBias, OffsetBias.written, (args, kwargs))
-            return func(*args, **kwargs)
+            made = func.decompose(*args, **kwargs)  # of other functions, which come whole in inference mode
+            if made is not NotImplemented:
+                return made
+            args, options = tree_map_only(OffsetBias, OffsetBias.written, (args, kwargs))
+            return func(*args, **options)
+
+
+def _are_alike(bias: OffsetBias, args: tuple[Any, ...]) -> bool:
+    """Whether all that is worked on is known by its offsets."""
+    tensors = [one for one in args if isinstance(one, Tensor)]
+    return all(isinstance(one, OffsetBias) and one.shape == bias.shape for one in tensors)
 
 
 def _shares_memory(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
@@ -127,6 +137,9 @@ _EACH = {
     _aten.detach.default,
     _aten.clone.default,
     _aten._to_copy.default,  # noqa: SLF001
+    _aten.le.Scalar,
+    _aten.gt.Scalar,
+    _aten.masked_fill.Scalar,
 }
 
 
@@ -212,7 +225,13 @@ def _gathered(bias: OffsetBias, dim: int, index: Tensor, **_: bool) -> Tensor | 
     return bias.upside_down.gather(-1, index.flip(-2)).flip(-2)
 
 
+def _least(bias: OffsetBias, dim: list[int] | None = None, keepdim: bool = False) -> Tensor | None:
+    """Of all, of which each offset has one."""
+    return None if dim or keepdim else bias.by_offset.amin()
+
+
 _PARTS: dict[Any, Any] = {
+    _aten.amin.default: _least,
     _aten.select.int: _selected,
     _aten.slice.Tensor: _cut,
     _aten.expand.default: _expanded,
