@@ -2,6 +2,7 @@
 
 import copy
 import pickle
+from dataclasses import fields
 
 import pytest
 import torch
@@ -12,6 +13,7 @@ from attnscope.attention import (
     Need,
     OffsetBias,
     RelativeBias,
+    RowMeasures,
     alibi_bias,
     alibi_by_offset,
     attend_in_full,
@@ -212,3 +214,22 @@ def test_attention_in_full_is_that_with_the_bias_written_out():
     same = AttentionCall(states, states, states, 0.3, bias=call.bias.written())
     for one, other in zip(attend_in_full(call), attend_in_full(same), strict=True):
         assert torch.equal(one, other)
+
+
+@pytest.mark.parametrize("engine", ["compiled", "plain"])
+def test_numbers_that_are_not_finite_count_as_in_the_matrix(engine):
+    query, key, value = (torch.randn(1, 2, 40, 8) for _ in range(3))
+    query[0, 1, 7, 0] = torch.inf
+    numbers = torch.randn(1, 2, 79)
+    numbers[0, 0, 39 + 30] = torch.nan  # 30 keys to the right: of 10 queries
+    numbers[:, :, 39 + 3 : 39 + 9] = -torch.inf
+    call = AttentionCall(query, key, value, 0.3, bias=OffsetBias(numbers, 40))
+    same = AttentionCall(query, key, value, 0.3, bias=OffsetBias(numbers, 40).written())
+    need = Need.everything(4, bins=(9, 17))
+    (output, rows), (expected, wanted) = (measure(one, need, engine=engine) for one in (call, same))
+    torch.testing.assert_close(output, expected, equal_nan=True)
+    assert rows.mass.isnan().sum(-1).tolist() == [[10, 1]]
+    for field in fields(RowMeasures):
+        if getattr(wanted, field.name) is not None:
+            sides = getattr(rows, field.name), getattr(wanted, field.name)
+            torch.testing.assert_close(*sides, equal_nan=True, atol=1e-6, rtol=1e-6)
