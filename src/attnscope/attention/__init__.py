@@ -10,6 +10,7 @@ from attnscope.attention._fused import can_fuse, fused_attention, fused_passes, 
 from attnscope.attention._masks import MASK_ENTRIES, Extent, extent_by_rows, extent_of
 from attnscope.attention._measure import Engine, attend_in_full, choose_engine, measure, output_of
 from attnscope.attention._of_weights import call_of_weights, with_mass
+from attnscope.attention._offset_bias import OffsetBias
 from attnscope.attention._received import last_of, received
 from attnscope.attention._reference import attend, causal_mask, masked_softmax, padding_mask, window_mask
 from attnscope.attention._row_mask import RowMask
@@ -30,6 +31,7 @@ from attnscope.attention.positions import (
     LearnedPositions,
     RelativeBias,
     alibi_bias,
+    alibi_by_offset,
     alibi_slopes,
     offsets,
     sinusoidal_shift,
@@ -60,6 +62,7 @@ __all__ = [
     "LearnedPositions",
     "MultiHeadAttention",
     "Need",
+    "OffsetBias",
     "RelativeBias",
     "Rotation",
     "RowMask",
@@ -70,6 +73,7 @@ __all__ = [
     "SelfAttention",
     "WeightSums",
     "alibi_bias",
+    "alibi_by_offset",
     "alibi_slopes",
     "attend",
     "attend_in_full",

@@ -158,6 +158,6 @@ def evenly(call: AttentionCall) -> AttentionCall:
     bias = None
     if call.bias is not None:
         forbids = call.bias[:, :1] <= torch.finfo(call.bias.dtype).min / 2
-        bias = torch.zeros_like(call.bias[:, :1]).masked_fill(forbids, -torch.inf)
+        bias = forbids.to(call.bias.dtype).masked_fill(forbids, -torch.inf)  # also one by offset alone
     mask = None if call.mask is None else call.mask[:, :1]
     return replace(call, query=query, key=key, value=value, mask=mask, bias=bias, softcap=None, sinks=None)
