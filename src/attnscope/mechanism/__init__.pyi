@@ -7,7 +7,7 @@ from ._over_heads import inputs_of
 from ._projections import projections
 from ._ranking import HeadExplanation, best_heads, rank_explanations
 from ._stored import load_explanation
-from ._study import DEFAULT_TEXTS, FEW_TEXTS, Model, NotDefinedError, Study, studied, study
+from ._study import DEFAULT_TEXTS, FEW_TEXTS, NotDefinedError, Study, studied, study
 from ._verdict import ERROR, SAME
 from .analyses import (
     bias_effect,
@@ -41,7 +41,6 @@ __all__ = [
     "SAME",
     "Analysis",
     "HeadExplanation",
-    "Model",
     "NotDefinedError",
     "Picture",
     "Requirement",
