@@ -11,7 +11,7 @@ from attnscope.attention._masks import MASK_ENTRIES, Extent, extent_by_rows, ext
 from attnscope.attention._measure import Engine, attend_in_full, choose_engine, measure, output_of
 from attnscope.attention._of_weights import call_of_weights, with_mass
 from attnscope.attention._offset_bias import OffsetBias
-from attnscope.attention._received import last_of, received
+from attnscope.attention._received import column_sums, last_of
 from attnscope.attention._reference import attend, causal_mask, masked_softmax, padding_mask, window_mask
 from attnscope.attention._row_mask import RowMask
 from attnscope.attention._row_weights import RowWeights, row_weights
@@ -87,6 +87,7 @@ __all__ = [
     "can_triton",
     "causal_mask",
     "choose_engine",
+    "column_sums",
     "compiled_tiles",
     "exchanged",
     "extent_by_rows",
@@ -110,7 +111,6 @@ __all__ = [
     "pair_columns",
     "plain_tiles",
     "plan_passes",
-    "received",
     "rotation",
     "rotation_rates",
     "row_weights",

@@ -15,9 +15,7 @@ from attnscope.errors import AttnscopeError, explaining
 from attnscope.store import short_hash
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedModel
-
-    from attnscope.capture._inner import Bridge, Envoy
+    from attnscope.capture._model import Model
 
 PREPROCESSORS = ("preprocessor_config.json", "processor_config.json")
 
@@ -34,7 +32,7 @@ def is_place(source: str) -> bool:
 
 
 def repository_beside(
-    source: str | Path | PreTrainedModel | Bridge | Envoy,
+    source: Model,
     given: str | Path | None,
     what: str,
     *,

@@ -6,18 +6,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
-from attnscope._arguments import typed
-
 if TYPE_CHECKING:
     import xarray as xr
 
     from attnscope.mechanism._study import Study
-
-
-@typed
-def in_words(words: str | Callable[[xr.DataTree], str], tree: xr.DataTree) -> str:
-    """What is said of an explanation: the words themselves, or what is made of it."""
-    return words if isinstance(words, str) else words(tree)
 
 
 @dataclass(frozen=True)

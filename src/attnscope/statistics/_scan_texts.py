@@ -54,9 +54,7 @@ from attnscope.statistics._summary import kinds_of
 from attnscope.store import Signature
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedModel
-
-    from attnscope.capture import Bridge, Envoy, Tokenizer
+    from attnscope.capture import Model, Tokenizer
     from attnscope.corpus import Grouping, WordRule
 
 LONGEST_DEFAULT = 2048  # tokens: a longer window must be asked for
@@ -100,7 +98,7 @@ class Prepared:
 
 
 def scan_texts(
-    model: str | Path | PreTrainedModel | Bridge | Envoy,
+    model: Model,
     texts: Sources,
     asked: Asked,
     of_texts: OfTexts,
@@ -118,7 +116,7 @@ def scan_texts(
 
 
 def prepared(
-    model: str | Path | PreTrainedModel | Bridge | Envoy,
+    model: Model,
     texts: Sources,
     asked: Asked,
     given: OfTexts,
