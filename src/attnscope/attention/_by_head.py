@@ -31,6 +31,20 @@ def compiled_tiles(call: AttentionCall, need: Need) -> tuple[Tensor, RowMeasures
 
     Heads are spread over as many threads as PyTorch uses; each works through its tiles alone.
 
+    Parameters
+    ----------
+    call
+        Arguments of the attention call, on the CPU and at most float32.
+    need
+        Measures that are wanted of it.
+
+    Returns
+    -------
+    output : Tensor
+        ``(batch, head, query, value_width)``.
+    measures : RowMeasures
+        What was needed, of every row.
+
     Examples
     --------
     >>> import torch

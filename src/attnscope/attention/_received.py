@@ -68,6 +68,13 @@ def received(
 def last_of(counted: Bool[Tensor, "batch query"], last: int) -> Bool[Tensor, "batch query"]:
     """The last so many of those that count.
 
+    Parameters
+    ----------
+    counted
+        Mask of the queries that count, ``(batch, query)``.
+    last
+        Number of queries of each text that are kept.
+
     Examples
     --------
     >>> import torch

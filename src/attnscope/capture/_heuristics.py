@@ -187,6 +187,11 @@ def other_states(arguments: Mapping[str, Any]) -> Any:
 def main_output(output: Any) -> Tensor:
     """The tensor of a model's output that everything before it leads to.
 
+    Raises
+    ------
+    AttnscopeError
+        If there is no tensor in the output.
+
     Examples
     --------
     >>> import torch

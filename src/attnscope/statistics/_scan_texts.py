@@ -292,7 +292,28 @@ def beyond_note(loaded: LoadedModel, length: int, what: str = "Windows") -> dict
 
 
 def window_length(loaded: LoadedModel, window: int | None) -> int:
-    """The window asked for, if the model can take it; else what the model takes."""
+    """The window asked for, if the model can take it; else what the model takes.
+
+    Parameters
+    ----------
+    loaded
+        The model with its tokenizer.
+    window
+        Tokens that are asked for; by default as many as position table, tokenizer and config admit, at most
+        `LONGEST_DEFAULT`.
+
+    Raises
+    ------
+    AttnscopeError
+        If the window is longer than the model's position table.
+
+    Examples
+    --------
+    >>> from attnscope.capture import load_model
+    >>> loaded = load_model("bundled", device="cpu")
+    >>> window_length(loaded, None), window_length(loaded, 16)
+    (128, 16)
+    """
     table = position_table_length(loaded.model)
     if window is not None:
         if table is not None and window > table:

@@ -82,6 +82,18 @@ def write_output(path: Path, content: str | bytes) -> None:
     A regular file is replaced whole and keeps its permissions; a link stays a link, and what it leads to is written.
     What is no regular file (a device, a pipe) is written to as it is.
 
+    Parameters
+    ----------
+    path
+        File, link, device or pipe.
+    content
+        All that is written; text as UTF-8.
+
+    Raises
+    ------
+    OSError
+        If the file system refuses: see `explained`. A regular file then is as it was.
+
     Examples
     --------
     >>> write_output(Path("/dev/null"), "nothing is replaced")
@@ -129,6 +141,18 @@ def _bytes(content: str | bytes) -> bytes:
 @contextmanager
 def explained(action: str, safe: str) -> Generator[None]:
     """Turn what the file system refuses into an error that says what is safe.
+
+    Parameters
+    ----------
+    action
+        Words for what is done, such as ``"write results"``.
+    safe
+        Sentence that says what is safe all the same, without its full stop.
+
+    Raises
+    ------
+    AttnscopeError
+        In place of an `OSError` or of what safetensors raises: the action, the reason and what is safe.
 
     Examples
     --------

@@ -99,6 +99,11 @@ def replacement(
 def donor_positions(valid: Tensor) -> Tensor:
     """Position of the text before that each position of a text is given, ``(text, query)``.
 
+    Raises
+    ------
+    AttnscopeError
+        If there is one text only: there is no text before it.
+
     Examples
     --------
     >>> donor_positions(torch.tensor([[True, True, True], [True, True, False]]))

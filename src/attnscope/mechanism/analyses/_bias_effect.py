@@ -46,8 +46,8 @@ def bias_effect(
     Returns
     -------
     xarray.Dataset
-        As `attnscope.mechanism.passes.bias_effect`: over ``variant, layer, head, offset`` (tokens) ``profile``, the mean
-        weight (share), and ``effect``, the model's less the variant's.
+        As `attnscope.mechanism.passes.bias_effect`: over ``variant, layer, head, offset`` (tokens) ``profile``, the
+        mean weight (share), and ``effect``, the model's less the variant's.
 
     Raises
     ------

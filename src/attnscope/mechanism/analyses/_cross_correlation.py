@@ -63,8 +63,8 @@ def cross_correlation(
     Raises
     ------
     AttnscopeError
-        If no layer has scores that are bilinear in X (under RoPE none has); if the mode is unknown, or there are fewer than
-        two full windows.
+        If no layer has scores that are bilinear in X (under RoPE none has); if the mode is unknown, or there are fewer
+        than two full windows.
 
     Examples
     --------

@@ -64,15 +64,15 @@ def interventions(
     Returns
     -------
     xarray.Dataset
-        As `attnscope.mechanism.passes.interventions`: over ``change, layer, head, offset`` (tokens) ``profile_before`` and
-        ``profile_after``, the mean weights (share); over ``change, layer, head`` ``mass_change``, what the weight at
-        ``target`` (tokens) loses or gains.
+        As `attnscope.mechanism.passes.interventions`: over ``change, layer, head, offset`` (tokens) ``profile_before``
+        and ``profile_after``, the mean weights (share); over ``change, layer, head`` ``mass_change``, what the weight
+        at ``target`` (tokens) loses or gains.
 
     Raises
     ------
     AttnscopeError
-        If the model has no table of absolute positions; if a change is not known, or not possible with this model and these
-        windows; if there are fewer than two full windows.
+        If the model has no table of absolute positions; if a change is not known, or not possible with this model and
+        these windows; if there are fewer than two full windows.
 
     Examples
     --------

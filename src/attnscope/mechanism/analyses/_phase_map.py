@@ -55,8 +55,8 @@ def phase_map(
     Raises
     ------
     AttnscopeError
-        If no layer has scores that are bilinear in X (under RoPE none has); if the completion is unknown or the band empty,
-        or there are fewer than two full windows.
+        If no layer has scores that are bilinear in X (under RoPE none has); if the completion is unknown or the band
+        empty, or there are fewer than two full windows.
 
     Examples
     --------

@@ -58,8 +58,8 @@ def position_cca(
     Raises
     ------
     AttnscopeError
-        If the model has no table of absolute positions; if `variance` is not in (0, 1], or there are fewer than two full
-        windows.
+        If the model has no table of absolute positions; if `variance` is not in (0, 1], or there are fewer than two
+        full windows.
 
     Examples
     --------

@@ -61,8 +61,9 @@ def position_content(
     Returns
     -------
     xarray.Dataset
-        As `attnscope.mechanism.passes.position_content`: over ``layer, head, term, offset`` (tokens) ``trace`` (nats); over
-        ``layer, head, term`` ``share``; over ``layer, head`` ``position_share``, and ``mass``, the weight at ``target``.
+        As `attnscope.mechanism.passes.position_content`: over ``layer, head, term, offset`` (tokens) ``trace`` (nats);
+        over ``layer, head, term`` ``share``; over ``layer, head`` ``position_share``, and ``mass``, the weight at
+        ``target``.
 
     Raises
     ------

@@ -55,8 +55,9 @@ def position_spectrum(
     Returns
     -------
     xarray.Dataset
-        As `attnscope.mechanism.arrays.amplitude_spectrum`: over ``frequency`` (cycles in all rows of the table) ``mean``,
-        ``lower_quartile`` and ``upper_quartile`` of the amplitudes, and ``is_peak``; over ``column`` ``fisher_p``.
+        As `attnscope.mechanism.arrays.amplitude_spectrum`: over ``frequency`` (cycles in all rows of the table)
+        ``mean``, ``lower_quartile`` and ``upper_quartile`` of the amplitudes, and ``is_peak``; over ``column``
+        ``fisher_p``.
 
     Raises
     ------

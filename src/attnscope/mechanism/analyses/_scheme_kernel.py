@@ -56,13 +56,14 @@ def scheme_kernel(
     -------
     xarray.Dataset
         As `attnscope.mechanism.passes.scheme_kernel`: over ``layer, head, offset`` (tokens) ``kernel`` and ``scores``
-        (nats); over ``layer, head`` ``share``, ``offset_of_kernel``, ``offset_of_weights`` (tokens), ``agree``, ``chance``.
+        (nats); over ``layer, head`` ``share``, ``offset_of_kernel``, ``offset_of_weights`` (tokens), ``agree``,
+        ``chance``.
 
     Raises
     ------
     AttnscopeError
-        If queries and keys are not turned by positions and no bias is added to the scores; if there are fewer than two full
-        windows.
+        If queries and keys are not turned by positions and no bias is added to the scores; if there are fewer than two
+        full windows.
 
     Examples
     --------

@@ -45,8 +45,9 @@ def spectra_by_layer(
     Returns
     -------
     xarray.Dataset
-        As `attnscope.mechanism.arrays.maximum_spectrum`, with the dimensions ``layer`` and ``side`` (X, query, key): over
-        ``frequency`` (cycles per window) ``maximum``; over neither ``null_mean`` and ``null_99``, the levels of noise.
+        As `attnscope.mechanism.arrays.maximum_spectrum`, with the dimensions ``layer`` and ``side`` (X, query, key):
+        over ``frequency`` (cycles per window) ``maximum``; over neither ``null_mean`` and ``null_99``, the levels of
+        noise.
 
     Raises
     ------

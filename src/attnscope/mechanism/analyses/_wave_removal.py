@@ -59,8 +59,8 @@ def wave_removal(
     Raises
     ------
     AttnscopeError
-        If the model has no table of absolute positions, or no layer has scores that are bilinear in X; if the frequencies
-        do not fit the windows, or there are fewer than two full windows.
+        If the model has no table of absolute positions, or no layer has scores that are bilinear in X; if the
+        frequencies do not fit the windows, or there are fewer than two full windows.
 
     Examples
     --------

@@ -88,6 +88,11 @@ def published_name(hub_name: str, identity: Mapping[str, str]) -> str | None:
 def check_published(name: str | None) -> None:
     """Refuse names of models that nothing was published of.
 
+    Raises
+    ------
+    AttnscopeError
+        If the name is not of a published model; None is of none, and passes.
+
     Examples
     --------
     >>> check_published("bert")
