@@ -74,7 +74,7 @@ def block_weights(
     call
         The attention call.
     log_sum_exp
-        Of each row, as `measure` gives it, natural logarithm. A row is left out where it is infinity.
+        Log-sum-exp of each row, as `measure` gives it, natural logarithm. A row is left out where it is infinity.
     size
         Queries, and keys, on a side; see `block_size` for a number of blocks.
 

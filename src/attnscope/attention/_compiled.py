@@ -335,7 +335,7 @@ class CompiledRows:
         Parameters
         ----------
         scores
-            Of the tile, float32.
+            Scores of the tile, float32.
         bounds
             First key of each row, the one after its last, and its own place.
         top, column

@@ -28,7 +28,7 @@ def received(
     call
         The attention call.
     log_sum_exp
-        Of each row, as `measure` gives it.
+        Log-sum-exp of each row, as `measure` gives it.
     counted
         ``(batch or 1, query)``: which queries count, as those of padding should not; by default all.
     last

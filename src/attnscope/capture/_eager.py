@@ -46,7 +46,7 @@ class EagerWay:
     places
         From the name of a module to where in its output the weights stand.
     names, kinds
-        Of each call of a forward pass: the attention module, and ``self``, ``causal`` or ``cross``.
+        Names and kinds of the calls of a forward pass: the attention module, and ``self``, ``causal`` or ``cross``.
     """
 
     places: Mapping[str, Path]

@@ -62,7 +62,7 @@ class SpeechModel:
     extractor
         Its feature extractor.
     tokenizer
-        Of what its decoder reads; None where that is nothing.
+        Tokenizer of what its decoder reads; None where that is nothing.
     """
 
     loaded: LoadedModel

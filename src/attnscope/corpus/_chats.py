@@ -278,7 +278,7 @@ def regions_between(text: str, skeleton: str, said: Sequence[tuple[str, str]], n
     said
         Each content and who says it, by the numbers of the marks.
     name
-        Of the chat, for errors.
+        Name of the chat, for errors.
 
     Raises
     ------

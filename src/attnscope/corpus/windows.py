@@ -50,7 +50,7 @@ class Window:
     words : tuple of int
         The number of the word of each token, from 0, where tokens are merged to words; else empty.
     by : str
-        Of the text: see `Text`.
+        Value of the text: see `Text`.
 
     Examples
     --------

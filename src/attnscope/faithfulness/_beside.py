@@ -101,10 +101,10 @@ def trust_in_weights(
     Returns
     -------
     xarray.Dataset or None
-        Of the first 8 windows, ``(layer, head)``: ``norm_offset`` (tokens) and ``norm_weight`` (share), the peak of the
-        offset profile of norm-based weights; ``null_share``, the share of the weights' squares that the output does not
-        see, and ``identifiable``, the share of rows whose output other weights cannot give (Brunner et al. 2020). None
-        where the model does not admit it.
+        Variables over the first 8 windows, ``(layer, head)``: ``norm_offset`` (tokens) and ``norm_weight`` (share), the
+        peak of the offset profile of norm-based weights; ``null_share``, the share of the weights' squares that the
+        output does not see, and ``identifiable``, the share of rows whose output other weights cannot give (Brunner et
+        al. 2020). None where the model does not admit it.
     str
         Why there is none; else empty.
     """

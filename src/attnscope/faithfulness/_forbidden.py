@@ -105,7 +105,7 @@ def without_forbidden(
     Returns
     -------
     xarray.Dataset
-        Of each text ``loss_change`` (nats) and ``weight`` (share of all weight that was forbidden) ``(text, layer,
+        ``loss_change`` (nats) and ``weight`` (share of all weight that was forbidden) of each text ``(text, layer,
         head)``; their means ``effect`` and ``forbidden_weight`` ``(layer, head)``, with ``effect_low`` and
         ``effect_high``, the 95% interval over documents (or windows), and ``shown``, as in `heads_of`.
     """

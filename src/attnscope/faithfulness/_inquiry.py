@@ -47,7 +47,7 @@ class Inquiry:
     kind
         What it is asked.
     seed
-        Of the words that are hidden from a masked language model.
+        Seed of the words that are hidden from a masked language model.
     skips
         Whether passes leave out what does not differ: so where that was seen to give the same numbers.
     """

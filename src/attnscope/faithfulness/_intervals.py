@@ -39,11 +39,11 @@ def with_intervals(
     found
         Variables along ``text`` and other dimensions.
     names
-        Of which of them.
+        Names of those that get an interval.
     documents
         The document that each text is from.
     draws, seed
-        Of the bootstrap.
+        Number of draws and seed of the bootstrap.
 
     Examples
     --------

@@ -38,7 +38,7 @@ class HeadExplanation:
     peak_weight, weight_level
         Its largest mean weight at one offset, and what chance would give there.
     coherence
-        Of its cross-spectrum over the band.
+        Coherence of its cross-spectrum over the band.
     chance
         How often the readings of another head would agree with its weights.
     offset_of_kernel, kernel_agrees, kernel_chance, kernel_share

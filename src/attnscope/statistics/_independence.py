@@ -119,7 +119,7 @@ def independence(
     documents
         The document of each text; by default each text is one. See `attnscope.faithfulness.arrays.units_of`.
     seed, resamples, confidence
-        Of the bootstrap (percentile intervals).
+        Seed, number of resamples and confidence of the bootstrap (percentile intervals).
 
     Returns
     -------

@@ -96,9 +96,9 @@ def pooled(results: xr.Dataset, number: int, seed: int) -> xr.Dataset:
     results
         The windows of the pool, as `Measurement` gives them.
     number
-        Of the pool.
+        Number of the pool.
     seed
-        Of the drawing.
+        Seed of the drawing.
     """
     rows = rows_of(results).variable
     drawn = int(np.random.default_rng([seed, number]).integers(results.sizes["text"]))

@@ -37,7 +37,7 @@ class Question:
     Attributes
     ----------
     name
-        Of what heads do, more or less.
+        Name of what heads do, more or less.
     score
         How much each does it, ``(layer, head)``; NaN where it does not.
     place

@@ -111,7 +111,7 @@ class MapObserver:
     first_head
         From a site and its heads here to the number of the first, where other processes have those before.
     receiving
-        Of which heads what each key receives is taken; of none by default.
+        Heads of which it is also taken what each key receives; none by default.
     last
         The last so many queries, from which alone it is taken beside that; of none by default.
     block

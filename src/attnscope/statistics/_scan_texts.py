@@ -88,7 +88,7 @@ class Prepared:
     job
         Its forward passes.
     signature, attributes
-        Of its results.
+        Signature and attributes of its results.
     kinds
         What finds the kinds of heads in them; None where something is not measured that they need.
     """

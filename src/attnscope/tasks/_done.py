@@ -40,7 +40,7 @@ def by_task(
     whole
         Makes the results of the run, once it has all texts.
     attributes
-        Of the results, as they are when all is measured.
+        Attributes of the results, as they are when all is measured.
     unit
         How many batches are a unit.
     repair

@@ -19,7 +19,7 @@ class AligningHead:
     Attributes
     ----------
     layer, head
-        Of the decoder, from 0: the one with the lowest error rate on every second sentence pair.
+        Layer and head of the decoder, from 0: the one with the lowest error rate on every second sentence pair.
     score
         Its links against the gold ones, on the other sentence pairs.
     """

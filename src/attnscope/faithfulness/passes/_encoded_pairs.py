@@ -32,7 +32,7 @@ class EncodedPairs:
     answers, wrongs
         ``(pair,)``, token ids.
     tokens, corrupted_tokens
-        Of each text, to show.
+        Tokens of each text, to show.
     """
 
     clean: Int[Tensor, "pair position"]

@@ -64,7 +64,7 @@ class Questions:
         Parameters
         ----------
         logits
-            Of the variants.
+            Logits of the variants.
         before
             Logits of the unchanged model.
 

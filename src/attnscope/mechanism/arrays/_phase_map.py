@@ -48,7 +48,7 @@ def phase_map(
     query_weight, key_weight
         W_Q and W_K, shapes (width, r).
     completion, seed
-        Of the rotation; see `head_rotation`.
+        Kind of completion, and seed, of the rotation; see `head_rotation`.
     band
         Lowest and highest frequency (cycles per T tokens) for the numbers without dimension; everything from
         3 by default.

@@ -35,9 +35,9 @@ class Tokens:
     Attributes
     ----------
     ids
-        Of the texts.
+        Token ids of the texts.
     target
-        Of what the decoder beside an encoder reads; None where it reads the same.
+        Token ids of what the decoder beside an encoder reads; None where it reads the same.
     names
         What to call each text in an error.
 

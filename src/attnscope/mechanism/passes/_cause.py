@@ -157,7 +157,7 @@ def band_removed(
     band
         Largest offset of the profiles.
     draws, seed
-        Of the bootstrap over texts: ``_low`` and ``_high`` are its 2.5% and 97.5% points.
+        Number of draws and seed of the bootstrap over texts: ``_low`` and ``_high`` are its 2.5% and 97.5% points.
 
     Returns
     -------

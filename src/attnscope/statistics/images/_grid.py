@@ -30,7 +30,7 @@ class Grid:
     Attributes
     ----------
     rows, columns
-        Of patches.
+        Rows and columns of patches.
     start
         The token of the first patch; the others follow row by row.
     tokens
