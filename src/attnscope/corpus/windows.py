@@ -80,6 +80,13 @@ class Window:
 def window_name(window: "Window | Sequence[int]", number: int) -> str:
     """What to call a window in an error, by its number from 0; of bare token ids no more is known.
 
+    Parameters
+    ----------
+    window
+        A window, or token ids.
+    number
+        Number of the window, from 0.
+
     Examples
     --------
     >>> window_name(Window((0, 5), (True, False), ((0, 0), (0, 3)), "essay.txt", 3520, ("<s>", "The")), 10)

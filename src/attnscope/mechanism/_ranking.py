@@ -176,6 +176,15 @@ def best_heads(
 
     Where the readings of some heads agree, only such heads are chosen, unless a layer or head is asked for.
 
+    Parameters
+    ----------
+    tree
+        From `attnscope.explain`.
+    layer, head
+        Layer, or number of a head, to choose from, from 0.
+    count
+        Number of heads at most; None for all.
+
     Raises
     ------
     AttnscopeError

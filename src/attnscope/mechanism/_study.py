@@ -318,6 +318,13 @@ def table_of_model(model: Model, part: str | None = None) -> Float[np.ndarray, "
 def studied(study: Study, analysis: Analysis) -> Generator[Study]:
     """A study that admits an analysis, its model borrowed meanwhile.
 
+    Parameters
+    ----------
+    study
+        The model under study.
+    analysis
+        The analysis that is asked for.
+
     Raises
     ------
     AttnscopeError

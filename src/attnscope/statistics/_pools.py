@@ -36,6 +36,13 @@ def in_pools(numbered: Iterable[tuple[int, Window]], size: int) -> Iterator[dict
     last of each value, and where windows of 8 pools wait in those that are open: then the fullest is closed, so that
     memory does not grow with the number of values.
 
+    Parameters
+    ----------
+    numbered
+        Windows and their numbers, those of a document one after the other.
+    size
+        Number of windows in a pool at least.
+
     Examples
     --------
     >>> from types import SimpleNamespace

@@ -193,7 +193,35 @@ def _level(call: AttentionCall, rows: RowMeasures | None, merged: MergedCall | N
 def weight_rows(
     call: AttentionCall, head: int, rows: int, at_once: int = _ROWS_AT_ONCE, *, text: int = 0
 ) -> Iterator[Tensor]:
-    """The first rows of one head's weights on one text, some at a time."""
+    """The first rows of one head's weights on one text, some at a time.
+
+    Parameters
+    ----------
+    call
+        Arguments of the attention call.
+    head
+        Number of the head, from 0.
+    rows
+        Number of rows, from the first.
+    at_once
+        Number of rows in memory at a time.
+    text
+        Number of the text in the batch, from 0.
+
+    Yields
+    ------
+    Tensor
+        Weights ``(row, key)``, float32.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from attnscope.attention import AttentionCall
+    >>> x = torch.zeros(1, 1, 3, 4)
+    >>> call = AttentionCall(x, x, x, scale=1.0, causal=True)
+    >>> [part.tolist() for part in weight_rows(call, head=0, rows=2, at_once=1)]
+    [[[1.0, 0.0, 0.0]], [[0.5, 0.5, 0.0]]]
+    """
     at = head // call.group
     bias = (
         None

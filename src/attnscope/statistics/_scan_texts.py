@@ -281,7 +281,27 @@ def _windows(
 
 
 def beyond_note(loaded: LoadedModel, length: int, what: str = "Windows") -> dict[str, str]:
-    """What a reader has to know of windows that are longer than the config says; rotary angles take any length."""
+    """What a reader has to know of windows that are longer than the config says; rotary angles take any length.
+
+    Parameters
+    ----------
+    loaded
+        The model with its tokenizer.
+    length
+        Tokens of a window.
+    what
+        Word for what is so long, with a capital.
+
+    Examples
+    --------
+    >>> from attnscope.capture import load_model
+    >>> loaded = load_model("bundled", device="cpu")
+    >>> beyond_note(loaded, 64)
+    {}
+    >>> loaded.model.config.max_position_embeddings = 32
+    >>> beyond_note(loaded, 64)["beyond"]
+    "Windows may have 64 tokens; the model's config names 32 (max_position_embeddings). ..."
+    """
     known = configured_length(loaded.model.config.get_text_config())
     if not known or known < 1 or length <= known:
         return {}

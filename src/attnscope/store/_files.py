@@ -129,7 +129,17 @@ def file_state(path: Path) -> tuple[int, ...]:
 
 
 def json_bytes(content: Any) -> bytes:
-    """JSON, readable and in a fixed order."""
+    """JSON, readable and in a fixed order, UTF-8.
+
+    Examples
+    --------
+    >>> print(json_bytes({"texts": 2, "by": "é"}).decode())
+    {
+      "by": "é",
+      "texts": 2
+    }
+    <BLANKLINE>
+    """
     return (json.dumps(content, indent=2, sort_keys=True, ensure_ascii=False) + "\n").encode()
 
 

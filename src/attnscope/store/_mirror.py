@@ -182,7 +182,23 @@ def written_at(path: Path) -> float | None:
 
 
 def folders_beside(path: Path, pattern: str) -> list[Path]:
-    """Folders that match a pattern in one, whether here or in the store that it stands for; sorted."""
+    """Folders that match a pattern in one, whether here or in the store that it stands for; sorted.
+
+    Parameters
+    ----------
+    path
+        Folder, or what stands for one in a store.
+    pattern
+        Pattern of names, such as ``"task-*"``.
+
+    Examples
+    --------
+    >>> from tempfile import TemporaryDirectory
+    >>> with TemporaryDirectory() as folder:
+    ...     (Path(folder) / "task-1").mkdir()
+    ...     [path.name for path in folders_beside(Path(folder), "task-*")]
+    ['task-1']
+    """
     objects = _objects_of(path)
     if objects is None:
         return sorted(path.glob(pattern))

@@ -50,6 +50,15 @@ def best_aligning_head(
     A Transformer has many heads, of which few align. The head is chosen on one half of the text and judged on the
     other, so that the choice does not flatter it. Pairs that are too long for the model are left out.
 
+    Parameters
+    ----------
+    model
+        Encoder-decoder, in eval mode.
+    tokenizer
+        Its tokenizer.
+    text
+        Sentence pairs with their gold links.
+
     Returns
     -------
     AligningHead or None

@@ -166,6 +166,19 @@ def questions(
     window and the seed alone. The others are asked for the token after each; special tokens are asked for too, but no
     padding.
 
+    Parameters
+    ----------
+    kind
+        What the model is asked.
+    windows
+        Windows of the batch.
+    tokenizer
+        Tokenizer of the model.
+    seed
+        Seed of the words that are hidden.
+    device
+        Device of the model.
+
     Raises
     ------
     AttnscopeError

@@ -217,6 +217,17 @@ def same_size(
 ) -> Float[Tensor, "changed query value_width"]:
     """Outputs that are as far from a head's own, row by row, in random directions: `draws` for each variant.
 
+    Parameters
+    ----------
+    outputs
+        Outputs of the head under changed weights.
+    before
+        The head's own output.
+    generator
+        Generator of the random directions.
+    draws
+        Number of directions for each variant.
+
     Examples
     --------
     >>> moved = same_size(torch.ones(1, 2, 3), torch.zeros(2, 3), np.random.default_rng(0))

@@ -53,6 +53,13 @@ SHAPES = {
 def is_shaped_like(model: PreTrainedModel, name: str) -> bool:
     """Whether a model has the class and sizes of a published one, ``"roberta-base"`` or ``"gpt2"``.
 
+    Parameters
+    ----------
+    model
+        Any model.
+    name
+        Name of the published one.
+
     Examples
     --------
     >>> from transformers import GPT2Config, GPT2LMHeadModel
