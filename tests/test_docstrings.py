@@ -76,3 +76,17 @@ def test_every_analysis_says_what_it_gives_and_what_it_refuses():
     assert not [
         function.name for function in analyses if not {"Returns", "Raises"} <= sections_of(function).keys()
     ]
+
+
+def test_exported_functions_tell_of_the_parameters_that_they_have():
+    strange = []
+    for path, function in exported():
+        told = sections_of(function).get("Parameters")
+        if told is not None:
+            # a type may stand behind a colon
+            lines = re.findall(r"^([^\s:,]+(?:, [^\s:,]+)*)", told, re.MULTILINE)
+            names = {name.lstrip("*") for line in lines for name in line.split(", ")}
+            own = {part.arg for part in ast.walk(function.args) if isinstance(part, ast.arg)}
+            if names ^ {name for name in own if not name.startswith("_")}:
+                strange.append(f"{path.relative_to(SOURCE)} {function.name}")
+    assert not strange

@@ -134,7 +134,7 @@ def counts_of(roles: xr.Dataset) -> list[RoleCount]:
 
     Parameters
     ----------
-    found
+    roles
         From `roles`.
     """
     rows: list[RoleCount] = []

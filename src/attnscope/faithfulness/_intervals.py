@@ -36,7 +36,7 @@ def with_intervals(
 
     Parameters
     ----------
-    found
+    effects
         Variables along ``text`` and other dimensions.
     names
         Names of those that get an interval.

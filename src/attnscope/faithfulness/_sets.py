@@ -41,12 +41,18 @@ def changes_by_sets(
 
     Parameters
     ----------
+    inquiry
+        Checked.
     sets
         For each batch, ``(set, head)`` or ``(set, text, head)`` over all heads, layer by layer.
     ablation
         What stands in for them.
     places
         The batches; by default all.
+    variants
+        Most variants side by side: memory grows with them. By default as many as `effects` takes.
+    means
+        Mean output of each head, where it is known already.
     progress
         Called with a `Progress` after each batch; it tells of ``windows`` done.
     """
@@ -167,6 +173,8 @@ def removal_curves(
         Checked.
     orders
         By name, the scores ``(layer, head)`` made on the first half of the texts and on the second, largest first.
+    ablation
+        What stands in for the heads.
     random_orders
         How many random orders are measured beside them.
     seed

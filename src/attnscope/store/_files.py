@@ -19,7 +19,13 @@ if TYPE_CHECKING:
 
 
 def sync(path: Path) -> None:
-    """Wait until a file, or the names in a folder, are on the disk."""
+    """Wait until a file, or the names in a folder, are on the disk.
+
+    Examples
+    --------
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     sync(Path(folder))
+    """
     if os.name != "posix" and path.is_dir():  # Windows opens no folder
         return
     handle = os.open(path, os.O_RDONLY)
@@ -123,7 +129,18 @@ def write_output(path: Path, content: str | bytes) -> None:
 
 
 def file_state(path: Path) -> tuple[int, ...]:
-    """What changes when a file is written or replaced."""
+    """What changes when a file is written or replaced.
+
+    Examples
+    --------
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = Path(folder, "a.txt")
+    ...     _ = path.write_text("one")
+    ...     before = file_state(path)
+    ...     _ = path.write_text("two, longer")
+    ...     file_state(path) == before
+    False
+    """
     state = path.stat()
     return state.st_dev, state.st_ino, state.st_size, state.st_mtime_ns, state.st_ctime_ns
 

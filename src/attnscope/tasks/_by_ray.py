@@ -212,6 +212,10 @@ def enter(folder: Path) -> None:
     ------
     AttnscopeError
         It is not there.
+
+    Examples
+    --------
+    >>> enter(Path.cwd())
     """
     with explaining(f"{folder} is not there on a worker's machine", "Work on a disk that all machines share"):
         os.chdir(folder)

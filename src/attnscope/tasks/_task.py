@@ -55,7 +55,13 @@ class Task:
 
 
 def parts_of(run: Path) -> Path:
-    """The folder of the parts of a run."""
+    """The folder of the parts of a run.
+
+    Examples
+    --------
+    >>> parts_of(Path("runs/all")).parent
+    PosixPath('runs')
+    """
     return run.with_name(run.name + TASKS)
 
 

@@ -181,7 +181,13 @@ def read(model: PreTrainedModel, tokens: Tokens) -> None:
 
 
 def batches(tokens: Tokens) -> Iterator[tuple[slice, Tokens]]:
-    """Some texts at a time, about 2,048 tokens of them."""
+    """Some texts at a time, about 2,048 tokens of them.
+
+    Examples
+    --------
+    >>> [(place, len(some)) for place, some in batches(token_ids([[5] * 1024] * 3))]
+    [(slice(0, 2, None), 2), (slice(2, 3, None), 1)]
+    """
     size = max(1, TOKENS_AT_ONCE // max(1, tokens.length))
     for first in range(0, len(tokens), size):
         place = slice(first, min(first + size, len(tokens)))

@@ -119,8 +119,8 @@ def score_alignments(
 
     Parameters
     ----------
-    found, sure, possible
-        For each sentence pair a set of links.
+    aligned, sure, possible
+        Set of links of each sentence pair.
 
     Raises
     ------
