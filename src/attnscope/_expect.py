@@ -30,7 +30,7 @@ class Measured:
     mean, low, high
         The mean, and its interval by the bootstrap over documents (over windows where there are fewer than 6).
     units
-        Of all three.
+        Units of all three.
     over
         What the interval is over, as ``20 windows``: intervals over windows of few documents say nothing of others.
 

@@ -77,9 +77,9 @@ class MeanGroupWeights:
     Attributes
     ----------
     weight
-        Of heads.
+        Mean weights of heads.
     equal
-        Of equal weights, the same for all heads of a layer.
+        Means of equal weights, the same for all heads of a layer.
     places
         By the places of each head alone.
     """

@@ -27,7 +27,7 @@ class SpanUse:
     layer, head
         The head whose weight is furthest above the larger of the other two.
     most, most_equal, most_places
-        Of that head.
+        Weights of that head, in the order of `weight, equal, places`.
 
     Where keys are of another text, what places give is not known, and is NaN.
     """

@@ -30,7 +30,7 @@ class Page:
     text
         The whole page, HTML.
     height
-        Of the frame, pixels.
+        Height of the frame, pixels.
     """
 
     def __init__(self, text: str, height: int) -> None:
@@ -89,7 +89,7 @@ class Shown:
         Parameters
         ----------
         height
-            Of the frame, pixels.
+            Height of the frame, pixels.
         """
         from attnscope import report
 

@@ -25,7 +25,7 @@ def weights_at_offsets(
     call
         The attention call.
     log_sum_exp
-        Of each row, as `measure` gives it, by whatever engine.
+        Log-sum-exp of each row, as `measure` gives it, by whatever engine.
     offsets
         Key minus query position; negative is left.
 

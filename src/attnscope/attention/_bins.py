@@ -31,6 +31,13 @@ def _last(start: int) -> int:
 def far_starts(band: int, reach: int) -> tuple[int, ...]:
     """Those of the bins that a band of offsets does not hold whole; there is always one, and the last has no end.
 
+    Parameters
+    ----------
+    band
+        Largest offset of the band, tokens.
+    reach
+        Largest offset that there is, tokens.
+
     Examples
     --------
     >>> far_starts(10, 20), far_starts(20, 20)
@@ -41,6 +48,13 @@ def far_starts(band: int, reach: int) -> tuple[int, ...]:
 
 def bin_ranges(band: int, reach: int) -> list[tuple[int, int]]:
     """First and last offset of every bin from left to right, the ends closed at the last offset of the bin.
+
+    Parameters
+    ----------
+    band
+        Largest offset of the band, tokens.
+    reach
+        Largest offset that there is, tokens.
 
     Examples
     --------

@@ -45,6 +45,13 @@ class Blocks:
 def block_size(tokens: int, most: int) -> int:
     """Smallest side of a block of which there are at most so many in a row.
 
+    Parameters
+    ----------
+    tokens
+        Length of the row.
+    most
+        Number of blocks in a row at most.
+
     Examples
     --------
     >>> block_size(32768, 512), block_size(1000, 512), block_size(100, 512)
@@ -67,7 +74,7 @@ def block_weights(
     call
         The attention call.
     log_sum_exp
-        Of each row, as `measure` gives it, natural logarithm. A row is left out where it is infinity.
+        Log-sum-exp of each row, as `measure` gives it, natural logarithm. A row is left out where it is infinity.
     size
         Queries, and keys, on a side; see `block_size` for a number of blocks.
 

@@ -31,6 +31,20 @@ def compiled_tiles(call: AttentionCall, need: Need) -> tuple[Tensor, RowMeasures
 
     Heads are spread over as many threads as PyTorch uses; each works through its tiles alone.
 
+    Parameters
+    ----------
+    call
+        Arguments of the attention call, on the CPU and at most float32.
+    need
+        Measures that are wanted of it.
+
+    Returns
+    -------
+    output : Tensor
+        ``(batch, head, query, value_width)``.
+    measures : RowMeasures
+        What was needed, of every row.
+
     Examples
     --------
     >>> import torch
@@ -92,16 +106,16 @@ class _Part:
     top
         The first of its rows among those of all heads.
     query, output, column_sums, bounds
-        Of each block: queries, ``(..., query, width)``; sums of values and of columns; what the queries may look at,
-        with the rows of all heads one after the other.
+        Parts of each block: queries, ``(..., query, width)``; sums of values and of columns; what the queries may look
+        at, with the rows of all heads one after the other.
     key, value, columns, marked
-        Of each tile: keys, ``(..., width, key)``; values; columns ``(key, column)`` and which keys have any.
+        Parts of each tile: keys, ``(..., width, key)``; values; columns ``(key, column)`` and which keys have any.
     shared
         Which of these heads of keys each head of the part reads; None where each reads its own.
     mask, bias
-        Of the part, ``(..., query, key)``.
+        Mask and bias of the part, ``(..., query, key)``.
     sinks
-        Of its heads.
+        Learned sinks of its heads.
     """
 
     top: int

@@ -250,7 +250,8 @@ class RowMeasures:
     entropy
         Nats, over the real keys.
     mean_offset, offset_variance
-        Of ``key - query`` under the row's weights (renormalised where `mass` is below 1), tokens and tokens².
+        Mean and variance of ``key - query`` under the row's weights (renormalised where `mass` is below 1), tokens and
+        tokens².
     largest
         Largest weight.
     largest_key

@@ -146,7 +146,7 @@ def _add_bins(row, first, last, p, zero, edges, into):
         low, high = max(first, edges[segment] + zero), min(last, edges[segment + 1] + zero)
         if high <= low or segment == middle:
             continue
-        whole = low == first and high == last
+        whole = low == first and high == last  # then its sum is known
         into[segment - (segment > middle)] += p if whole else _sum(row[low:high])
 
 
@@ -213,10 +213,12 @@ def _absorb(
             _add_bins(scores[i], first, last, p, own[i] - column, edges, bins[at_row])
         before = total[at_row] * rescale
         if before > 0:
+            # sum of p (s - maximum), for the entropy: each term moves by old - new, then shrinks as its p does
             score[at_row] = rescale * (score[at_row] + (np.float64(old) - np.float64(new)) * total[at_row])
         score[at_row] += p_score
         square[at_row] = square[at_row] * rescale * rescale + p_square
         total[at_row] = before + p
+        # two groups as one (Chan et al. 1979): their spreads add up, and the means' distance weighs before * p / total
         jump = np.float64(local) + column - mean[at_row]
         share = p / total[at_row]
         spread[at_row] = spread[at_row] * rescale + local_spread + jump * jump * before * share
@@ -333,7 +335,7 @@ class CompiledRows:
         Parameters
         ----------
         scores
-            Of the tile, float32.
+            Scores of the tile, float32.
         bounds
             First key of each row, the one after its last, and its own place.
         top, column
@@ -452,6 +454,7 @@ def _sums(scores, start, stop, level, factor, column, by_key, by_offset):
         if by_key.shape[0]:
             _add_row(row, by_key[first:last])
         if by_offset.shape[0]:
+            # offsets count from the lower left corner, the last row's: row i begins so many later
             lowest = queries - 1 - i
             _add_row(row, by_offset[lowest + first : lowest + last])
 

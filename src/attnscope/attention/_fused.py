@@ -22,6 +22,18 @@ from attnscope.errors import AttnscopeError
 def can_fuse(call: AttentionCall, need: Need) -> str | None:
     """Say why the fused kernels cannot give what is needed; None if they can.
 
+    Parameters
+    ----------
+    call
+        Arguments of the attention call.
+    need
+        Measures that are wanted of it.
+
+    Returns
+    -------
+    str or None
+        The reason, a clause of a sentence.
+
     Examples
     --------
     >>> import torch
@@ -49,9 +61,28 @@ def can_fuse(call: AttentionCall, need: Need) -> str | None:
 def fused_attention(
     call: AttentionCall, value: Tensor | None = None, scale: float | None = None
 ) -> tuple[Tensor, Tensor]:
-    """One fused pass: output ``(batch, head, query, width of value)`` and log-sum-exp ``(batch, head, query)``.
+    """One pass of PyTorch's fused kernel: the output and the log-sum-exp of each row.
 
-    `value`, of the shape ``(batch, kv_head, key, at most the key's width)``, and `scale` replace the call's own.
+    Parameters
+    ----------
+    call
+        Arguments of the attention call, such as `can_fuse` admits.
+    value
+        Values in place of the call's own, ``(batch, kv_head, key, value_width)``, at most as wide as the keys.
+    scale
+        Factor of the scores in place of the call's own.
+
+    Returns
+    -------
+    output : Tensor
+        ``(batch, head, query, value_width)``; zeros in rows that may look at nothing.
+    log_sum_exp : Tensor
+        ``(batch, head, query)``, float64, natural logarithm; -inf in rows that may look at nothing.
+
+    Raises
+    ------
+    AttnscopeError
+        If the values are wider than the keys.
 
     Examples
     --------
@@ -96,6 +127,13 @@ def fused_attention(
 def plan_passes(columns: int, width: int) -> list[slice]:
     """Cut value columns into as few passes as the kernel's width allows.
 
+    Parameters
+    ----------
+    columns
+        Number of value columns.
+    width
+        Number of them that one pass takes.
+
     Examples
     --------
     >>> plan_passes(130, 64)
@@ -106,6 +144,20 @@ def plan_passes(columns: int, width: int) -> list[slice]:
 
 def fused_passes(call: AttentionCall, need: Need) -> tuple[Tensor, RowMeasures]:
     """The measures that `can_fuse` allows, with every value column packed side by side.
+
+    Parameters
+    ----------
+    call
+        Arguments of the attention call.
+    need
+        Measures that are wanted of it.
+
+    Returns
+    -------
+    output : Tensor
+        ``(batch, head, query, value_width)``.
+    measures : RowMeasures
+        What was needed, of every row.
 
     Examples
     --------

@@ -27,6 +27,13 @@ def choose_engine(call: AttentionCall, need: Need) -> Literal["compiled", "fused
     ``compiled`` on the CPU up to float32; on CUDA ``triton`` where `can_triton`, else ``fused`` where `can_fuse`; else
     ``plain``.
 
+    Parameters
+    ----------
+    call
+        Arguments of the attention call; it is looked at, never tried.
+    need
+        Measures that are wanted of it.
+
     Examples
     --------
     >>> import torch

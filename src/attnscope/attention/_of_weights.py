@@ -66,7 +66,7 @@ def with_mass(rows: RowMeasures, mass: Float[Tensor, "batch head query"]) -> Row
     Parameters
     ----------
     rows
-        Of weights whose rows sum to 1, or are of zeros.
+        Measures of weights whose rows sum to 1, or are of zeros.
     mass
         0 to 1.
 

@@ -28,7 +28,7 @@ def column_sums(
     call
         The attention call.
     log_sum_exp
-        Of each row, as `measure` gives it.
+        Log-sum-exp of each row, as `measure` gives it.
     counted
         ``(batch or 1, query)``: which queries count, as those of padding should not; by default all.
     last
@@ -67,6 +67,13 @@ def column_sums(
 
 def last_of(counted: Bool[Tensor, "batch query"], last: int) -> Bool[Tensor, "batch query"]:
     """The last so many of those that count.
+
+    Parameters
+    ----------
+    counted
+        Mask of the queries that count, ``(batch, query)``.
+    last
+        Number of queries of each text that are kept.
 
     Examples
     --------

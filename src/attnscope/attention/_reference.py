@@ -90,6 +90,11 @@ def masked_softmax(
     mask, sinks
         As in `attend`.
 
+    Raises
+    ------
+    AttnscopeError
+        If the mask is not of booleans.
+
     Examples
     --------
     >>> import torch
@@ -129,6 +134,13 @@ def padding_mask(valid: Bool[Tensor, "batch key"]) -> Bool[Tensor, "batch 1 1 ke
 def causal_mask(queries: int, keys: int, device: torch.device | str = "cpu") -> Bool[Tensor, "query key"]:
     """Let query ``i`` look at keys ``0..i``.
 
+    Parameters
+    ----------
+    queries, keys
+        Number of queries and of keys, tokens.
+    device
+        Device on which the mask is made.
+
     Examples
     --------
     >>> causal_mask(2, 3).tolist()
@@ -146,6 +158,20 @@ def window_mask(
     device: torch.device | str = "cpu",
 ) -> Bool[Tensor, "query key"]:
     """Let query ``i`` look at keys ``i - left .. i + right``; None means without limit.
+
+    Parameters
+    ----------
+    queries, keys
+        Number of queries and of keys, tokens.
+    left, right
+        Number of keys that are seen before and after the query's own place, tokens.
+    device
+        Device on which the mask is made.
+
+    Returns
+    -------
+    Tensor
+        ``(query, key)``, True where a query may look.
 
     Examples
     --------

@@ -54,7 +54,7 @@ def weights_at(
     call
         The attention call.
     log_sum_exp
-        Of its rows, as `measure` gives it.
+        Log-sum-exp of its rows, as `measure` gives it.
     keys
         Places of the keys, of each text or of all alike; -1 for none, which has the weight 0.
 

@@ -279,7 +279,19 @@ class Sums:
 def plain_tiles(call: AttentionCall, need: Need) -> tuple[Tensor, RowMeasures]:
     """The tile pass in plain PyTorch, for all heads at once: any device, any float type.
 
-    Returns the output ``(batch, head, query, value_width)`` and the measures of every row.
+    Parameters
+    ----------
+    call
+        Arguments of the attention call.
+    need
+        Measures that are wanted of it.
+
+    Returns
+    -------
+    output : Tensor
+        ``(batch, head, query, value_width)``.
+    measures : RowMeasures
+        What was needed, of every row.
 
     Examples
     --------

@@ -32,6 +32,18 @@ CAPABILITY = (8, 0)  # Ampere: the first with bfloat16 and TF32, of which float3
 def can_triton(call: AttentionCall, need: Need) -> str | None:
     """Say why the Triton kernel cannot give what is needed; None if it can.
 
+    Parameters
+    ----------
+    call
+        Arguments of the attention call.
+    need
+        Measures that are wanted of it.
+
+    Returns
+    -------
+    str or None
+        The reason, a clause of a sentence.
+
     Examples
     --------
     >>> import torch
@@ -123,6 +135,20 @@ def launch_of(width: int, dtype: torch.dtype, *, is_crowded: bool = False) -> La
 
 def triton_tiles(call: AttentionCall, need: Need) -> tuple[Tensor, RowMeasures]:
     """The measures that `can_triton` allows, by one kernel: each score is read once while it is in registers.
+
+    Parameters
+    ----------
+    call
+        Arguments of the attention call, on a GPU.
+    need
+        Measures that are wanted of it.
+
+    Returns
+    -------
+    output : Tensor
+        ``(batch, head, query, value_width)``.
+    measures : RowMeasures
+        What was needed, of every row.
 
     Examples
     --------

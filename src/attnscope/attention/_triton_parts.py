@@ -99,10 +99,11 @@ def with_moments(moments, before, rescale, part, p, column, VARIANCE: tl.constex
     place = (tl.arange(0, KEY_TILE) - KEY_TILE // 2).to(tl.float32)
     own = tl.sum(p * place[None, :], 1)
     apart = (middle - origin).to(tl.float32)
-    is_here = part > before
+    is_here = part > before  # the origin moves to this tile's middle if it outweighs all before
     moved, away = tl.where(is_here, apart, 0.0), tl.where(is_here, 0.0, apart)
     first = first * rescale
     if VARIANCE:
+        # about an origin that lies d further on, the second moment is M2 - 2 d M1 + d^2 Z: docs/gpu.md, One pass
         second = second * rescale - moved * (2.0 * first - moved * before)
         second += tl.sum(p * (place * place)[None, :], 1) + away * (2.0 * own + away * part)
     first += own + away * part - moved * before

@@ -189,6 +189,7 @@ def write_band(
         offset = nearest + tl.arange(0, BAND_TILE)[None, :]
         at = row[:, None] + offset
         on_band = tl.zeros((QUERY_TILE, BAND_TILE), tl.float32)
+        # columns that these diagonals cross in these rows, cut to the tiles that the rows may look at
         left = tl.maximum(first_row + nearest, tiles[0] * KEY_TILE)
         right = tl.minimum(first_row + QUERY_TILE + nearest + BAND_TILE, tiles[1] * KEY_TILE)
         for column in range(left, right, KEY_TILE):

@@ -62,7 +62,7 @@ def weight_sums(
     call
         The attention call.
     log_sum_exp
-        Of each row, as `measure` gives it. A row is left out where it is infinity.
+        Log-sum-exp of each row, as `measure` gives it. A row is left out where it is infinity.
     counted
         ``(batch or 1, query)``: which queries count; by default all.
     received, offsets
@@ -134,7 +134,7 @@ def exchanged(call: AttentionCall, level: Float[Tensor, "batch head query"]) -> 
     Parameters
     ----------
     call
-        Of as many queries as keys, if it is causal.
+        Attention call with as many queries as keys, if it is causal.
     level
         Log-sum-exp of each row; infinity leaves one out.
 

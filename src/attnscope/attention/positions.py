@@ -143,6 +143,18 @@ def alibi_slopes(heads: int) -> Float[Tensor, " head"]:
 def alibi_bias(heads: int, queries: int, keys: int) -> Float[Tensor, "head query key"]:
     r"""Penalty :math:`-m_h\,|j - i|` of ALiBi, float64; the last query stands at the last key.
 
+    Parameters
+    ----------
+    heads
+        Number of heads; their slopes are `alibi_slopes`.
+    queries, keys
+        Number of queries and of keys, tokens.
+
+    Returns
+    -------
+    Tensor
+        ``(head, query, key)``, nats: what is added to the scores.
+
     Examples
     --------
     >>> alibi_bias(2, 1, 3)[0].tolist()
@@ -173,6 +185,11 @@ def _each_offset(queries: int, keys: int) -> Int[Tensor, " offset"]:
 
 def offsets(queries: int, keys: int) -> Int[Tensor, "query key"]:
     """Key position minus query position, tokens; the last query stands at the last key.
+
+    Parameters
+    ----------
+    queries, keys
+        Number of queries and of keys, tokens.
 
     Examples
     --------

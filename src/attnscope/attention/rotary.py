@@ -15,6 +15,15 @@ from attnscope.errors import AttnscopeError
 def rotation_rates(pairs: int, width: int, base: float = 10000.0) -> Float[Tensor, " pair"]:
     r"""Radians per token of each pair of columns: :math:`\omega_c = \text{base}^{-2c/\text{width}}`, float64.
 
+    Parameters
+    ----------
+    pairs
+        Number of pairs of columns.
+    width
+        Number of columns that turn.
+    base
+        Base of the powers; 10,000 in Su et al. (2021).
+
     Examples
     --------
     >>> [round(rate, 6) for rate in rotation_rates(2, 4).tolist()]
@@ -101,6 +110,13 @@ class Rotation:
 
 def pair_columns(layout: str, count: int) -> tuple[slice, slice]:
     """First and second column of every pair.
+
+    Parameters
+    ----------
+    layout
+        ``"half"``, where column c turns with column c + count, or ``"pairs"``, where neighbours turn together.
+    count
+        Number of pairs.
 
     Examples
     --------

@@ -111,6 +111,11 @@ def scaled_dot_score(query_width: int, key_width: int) -> DotScore:
 
     Of two vectors with d independent coordinates of variance 1 the product has variance d; divided, 1.
 
+    Parameters
+    ----------
+    query_width, key_width
+        Columns of a query and of a key.
+
     Examples
     --------
     >>> scaled_dot_score(16, 16).scale

@@ -50,7 +50,7 @@ def repository_beside(
     what
         Its name, for messages.
     revision
-        Of the model on the hub.
+        Revision of the model on the hub.
     more
         Another way out, for a model object that comes from nowhere.
 

@@ -66,6 +66,13 @@ def decoder_start(model: PreTrainedModel) -> Callable[[Sequence[int]], int]:
 def decoder_note(model: PreTrainedModel, *, with_target: bool) -> dict[str, str]:
     """The attribute of a result that says what the decoder beside an encoder read; none for other models.
 
+    Parameters
+    ----------
+    model
+        Any model; of an encoder-decoder it is said.
+    with_target
+        Whether the decoder was given a text of its own.
+
     Examples
     --------
     >>> from transformers import T5Config, T5Model

@@ -46,7 +46,7 @@ class EagerWay:
     places
         From the name of a module to where in its output the weights stand.
     names, kinds
-        Of each call of a forward pass: the attention module, and ``self``, ``causal`` or ``cross``.
+        Names and kinds of the calls of a forward pass: the attention module, and ``self``, ``causal`` or ``cross``.
     """
 
     places: Mapping[str, Path]
@@ -140,7 +140,17 @@ def eager(model: PreTrainedModel) -> Generator[None]:
 
 
 def without_cache(start: nn.Module) -> dict[str, bool]:
-    """Arguments that let a model keep nothing for the tokens to come: FSMT's decoder sees the future where it does."""
+    """Arguments that let a model keep nothing for the tokens to come: FSMT's decoder sees the future where it does.
+
+    Examples
+    --------
+    >>> from transformers import LlamaConfig, LlamaModel
+    >>> config = LlamaConfig(
+    ...     hidden_size=8, num_attention_heads=2, num_hidden_layers=1, intermediate_size=8, vocab_size=9
+    ... )
+    >>> without_cache(LlamaModel(config)), without_cache(nn.Linear(2, 2))
+    ({'use_cache': False}, {})
+    """
     return {"use_cache": False} if "use_cache" in inspect.signature(start.forward).parameters else {}
 
 

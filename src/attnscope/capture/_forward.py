@@ -104,6 +104,22 @@ def draws(model: nn.Module) -> bool:
 def check_finite(where: str, states: Tensor, name: Name, valid: Tensor | None = None) -> None:
     """Refuse the first text of ``(batch, position, ...)`` that is not finite at a real token.
 
+    Parameters
+    ----------
+    where
+        Place in the model, for the error.
+    states
+        Numbers of a batch, ``(batch, position, ...)``.
+    name
+        Function that names a text of the batch by its number.
+    valid
+        True at real tokens, ``(batch, position)``; all are real where it is None.
+
+    Raises
+    ------
+    AttnscopeError
+        If a number at a real token is NaN or infinity: names the text, and what to do.
+
     Examples
     --------
     >>> states = torch.tensor([[[1.0], [torch.inf]]])
@@ -124,6 +140,15 @@ def check_finite(where: str, states: Tensor, name: Name, valid: Tensor | None = 
 
 def not_finite(text: str, where: str, dtype: torch.dtype) -> AttnscopeError:
     """The error that says which text a model overflows on, where, and what to do.
+
+    Parameters
+    ----------
+    text
+        Name of the text.
+    where
+        Place in the model.
+    dtype
+        Type of the model's numbers: half types are what overflows.
 
     Examples
     --------

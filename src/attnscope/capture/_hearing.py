@@ -62,7 +62,7 @@ class SpeechModel:
     extractor
         Its feature extractor.
     tokenizer
-        Of what its decoder reads; None where that is nothing.
+        Tokenizer of what its decoder reads; None where that is nothing.
     """
 
     loaded: LoadedModel
@@ -142,6 +142,16 @@ def load_speech_model(
     ------
     AttnscopeError
         As `load_model`; if the model reads no sounds, has no feature extractor, or has no decoder for transcripts.
+
+    Examples
+    --------
+    A model of texts is refused:
+
+    >>> from attnscope.bundled import MODEL
+    >>> load_speech_model(MODEL)
+    Traceback (most recent call last):
+    ...
+    attnscope.errors.AttnscopeError: EncoderForMaskedLM reads input_ids, not sounds: ...
     """
     loaded = load_model(source, need_tokenizer=False, **vars(loading))
     model, name = loaded.model, type(loaded.model).__name__
@@ -176,6 +186,13 @@ def load_speech_model(
 
 def reads_sounds(source: Model, revision: str | None = None) -> bool:
     """Whether a model reads sounds, as its class or its config says.
+
+    Parameters
+    ----------
+    source
+        A folder, a hub id, or a loaded model.
+    revision
+        Revision of the model on the hub.
 
     Examples
     --------

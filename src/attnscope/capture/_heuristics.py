@@ -56,6 +56,11 @@ def is_norm(module: nn.Module) -> bool:
 
     Where it does under another name, the form of the layer's scores is ``"unknown"``. Others are harmless: what they
     give is compared with the queries.
+
+    Examples
+    --------
+    >>> is_norm(nn.LayerNorm(8)), is_norm(nn.Linear(8, 8))
+    (True, False)
     """
     return "Norm" in _class(module)
 
@@ -65,6 +70,13 @@ def is_rotary(module: nn.Module) -> bool:
 
     Where it does under another name, RoPE in its plain form is tried; if that is not it, the form of the scores is
     ``"unknown"``. Others are harmless: what they give is tried on the queries.
+
+    Examples
+    --------
+    >>> from transformers import LlamaConfig
+    >>> from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
+    >>> is_rotary(LlamaRotaryEmbedding(LlamaConfig(hidden_size=8, num_attention_heads=2))), is_rotary(nn.Linear(8, 8))
+    (True, False)
     """
     return "Rotary" in _class(module)
 
@@ -187,6 +199,11 @@ def other_states(arguments: Mapping[str, Any]) -> Any:
 def main_output(output: Any) -> Tensor:
     """The tensor of a model's output that everything before it leads to.
 
+    Raises
+    ------
+    AttnscopeError
+        If there is no tensor in the output.
+
     Examples
     --------
     >>> import torch
@@ -280,7 +297,13 @@ def reserved_rows(table: nn.Module, beside: nn.Module, rows: int) -> int:
 
 
 def is_embedding_projection(name: str) -> bool:
-    """Whether the linear layer of that name takes embeddings to the model's width."""
+    """Whether the linear layer of that name takes embeddings to the model's width.
+
+    Examples
+    --------
+    >>> is_embedding_projection("encoder.embedding_hidden_mapping_in"), is_embedding_projection("lm_head")
+    (True, False)
+    """
     return name.endswith(_PROJECTIONS)
 
 
@@ -288,6 +311,12 @@ def patch_size_of(config: Any) -> tuple[int, int] | None:
     """Rows and columns of pixels in one patch; None where the config does not say.
 
     Under another name a vision encoder is measured without rows and columns, and the result says so.
+
+    Examples
+    --------
+    >>> from types import SimpleNamespace
+    >>> patch_size_of(SimpleNamespace(patch_size=16)), patch_size_of(SimpleNamespace())
+    ((16, 16), None)
     """
     size: Any = getattr(config, "patch_size", None)
     if isinstance(size, int):
@@ -310,6 +339,12 @@ def tubelet_of(config: Any) -> tuple[int, int, int] | None:
     """Frames, rows and columns of pixels in one token of a video; None where the config does not say.
 
     Without a ``tubelet_size`` a token is of one frame.
+
+    Examples
+    --------
+    >>> from types import SimpleNamespace
+    >>> tubelet_of(SimpleNamespace(tubelet_size=2, patch_size=16)), tubelet_of(SimpleNamespace(tubelet_size=2))
+    ((2, 16, 16), None)
     """
     size: Any = getattr(config, "tubelet_size", 1)
     patch = patch_size_of(config)
@@ -341,6 +376,12 @@ def merged_side(image_processor: Any) -> int:
     """How many patches on a side a decoder reads as one piece of an image, where the processor tells grids of patches.
 
     Under another name a grid has more places than the image has tokens, and no map is drawn.
+
+    Examples
+    --------
+    >>> from types import SimpleNamespace
+    >>> merged_side(SimpleNamespace(merge_size=2)), merged_side(SimpleNamespace())
+    (2, 1)
     """
     sizes = (getattr(image_processor, name, None) for name in ("merge_size", "spatial_merge_size"))
     return next((size for size in sizes if isinstance(size, int)), 1)
@@ -409,12 +450,27 @@ def transcript_length(config: Any) -> int | None:
     """Tokens of a transcript that a decoder of sounds reads; None where the config does not say.
 
     Under another name a transcript that is too long is not refused by its length: the model itself fails.
+
+    Examples
+    --------
+    >>> from types import SimpleNamespace
+    >>> transcript_length(SimpleNamespace(max_target_positions=448)), transcript_length(SimpleNamespace())
+    (448, None)
     """
     return getattr(config, "max_target_positions", None)
 
 
 def has_class_token(embeddings: nn.Module) -> bool:
-    """Whether the first row of the position table beside it is of a class token."""
+    """Whether the first row of the position table beside it is of a class token.
+
+    Examples
+    --------
+    >>> import torch
+    >>> embeddings = nn.Module()
+    >>> embeddings.cls_token = nn.Parameter(torch.zeros(1, 1, 8))
+    >>> has_class_token(embeddings), has_class_token(nn.Module())
+    (True, False)
+    """
     return any(getattr(embeddings, name, None) is not None for name in _CLASS_TOKENS)
 
 
@@ -438,7 +494,17 @@ _NAMED = {
 
 
 def named_scheme(model: PreTrainedModel) -> str | None:
-    """Say how a model without a table tells positions, by its names; None where they do not say it."""
+    """Say how a model without a table tells positions, by its names; None where they do not say it.
+
+    Examples
+    --------
+    >>> from transformers import LlamaConfig, LlamaModel
+    >>> config = LlamaConfig(
+    ...     hidden_size=8, num_attention_heads=2, num_hidden_layers=1, intermediate_size=8, vocab_size=9
+    ... )
+    >>> named_scheme(LlamaModel(config))
+    'it turns queries and keys by their positions (RoPE)'
+    """
     named = _NAMED.get(str(getattr(model.config, "positions", "")))
     if named is not None:
         return named
@@ -459,6 +525,12 @@ def configured_length(config: Any) -> int | None:
     """Tokens that a model takes, as its config says; None where it does not.
 
     Under another name a window is of 2,048 tokens, unless the tokenizer or the position table says less.
+
+    Examples
+    --------
+    >>> from types import SimpleNamespace
+    >>> configured_length(SimpleNamespace(max_position_embeddings=512)), configured_length(SimpleNamespace())
+    (512, None)
     """
     return getattr(config, "max_position_embeddings", None)
 

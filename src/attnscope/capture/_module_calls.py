@@ -53,6 +53,13 @@ def calls_inside(module: nn.Module, observer: PassObserver) -> Generator[ModuleC
     that may take a fast path around both are run twice where they might: once for the observer on the slow path, and
     once as they are. ``flex_attention`` runs as it does without ``torch.compile``.
 
+    Parameters
+    ----------
+    module
+        Any module; it may be called any number of times meanwhile.
+    observer
+        What is done with the calls.
+
     Yields
     ------
     ModuleCalls
@@ -62,6 +69,17 @@ def calls_inside(module: nn.Module, observer: PassObserver) -> Generator[ModuleC
     ------
     AttnscopeError
         If calls inside the module cannot be seen (scripted, compiled, data parallel), or it is watched already.
+
+    Examples
+    --------
+    >>> layer = nn.MultiheadAttention(8, 2)
+    >>> seen = []
+    >>> observer = PassObserver(lambda site, call: seen.append(site.kind), done=print, lost=lambda: None)
+    >>> with calls_inside(layer, observer):
+    ...     _ = layer(*[torch.zeros(4, 1, 8)] * 3)
+    1
+    >>> seen
+    ['self']
     """
     _refuse(module)
     watched = ModuleCalls(observer)

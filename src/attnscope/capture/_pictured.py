@@ -241,6 +241,16 @@ def load_pictured_model(
     ------
     AttnscopeError
         As `load_model`; if the model puts no images into its text, or it has no processor.
+
+    Examples
+    --------
+    A model of texts alone is refused:
+
+    >>> from attnscope.bundled import MODEL
+    >>> load_pictured_model(MODEL)
+    Traceback (most recent call last):
+    ...
+    attnscope.errors.AttnscopeError: EncoderForMaskedLM puts no images into a text, and these texts have images: ...
     """
     loaded = load_model(source, need_tokenizer=False, **vars(loading))
     model, name = loaded.model, type(loaded.model).__name__
@@ -272,6 +282,13 @@ def load_pictured_model(
 
 def puts_images_into_texts(source: Model, revision: str | None = None) -> bool:
     """Whether a model reads texts with images in them, as its config says.
+
+    Parameters
+    ----------
+    source
+        A folder, a hub id, or a loaded model.
+    revision
+        Revision of the model on the hub.
 
     Examples
     --------

@@ -25,7 +25,7 @@ class StoredPositions:
     Attributes
     ----------
     name
-        Of the module or parameter.
+        Name of the module or parameter.
     tensor
         ``(row, width)``: the model's own memory.
     reserved

@@ -53,7 +53,40 @@ def attnscope_attention(
     s_aux: Tensor | None = None,
     **_: Any,
 ) -> tuple[Tensor, None]:
-    """Attend as the registry asks: ``(batch, head, query, width)`` in, ``(batch, query, head, width)`` out."""
+    """Attend as the registry asks: ``(batch, head, query, width)`` in, ``(batch, query, head, width)`` out.
+
+    Parameters
+    ----------
+    module
+        Attention module that calls.
+    query, key, value
+        ``(batch, head, query, width)``, ``(batch, kv_head, key, width)``, ``(batch, kv_head, key, value_width)``.
+    attention_mask
+        Boolean, True where a query may look, or numbers that are added to the scores; it says all, causality included.
+    dropout
+        Share of the weights that is dropped: must be 0.
+    scaling
+        Factor of the scores; ``1 / sqrt(width)`` where it is None.
+    is_causal
+        Whether query i looks at keys 0..i only; by default what the module says. With a mask it means nothing.
+    position_bias
+        Numbers that are added to the scores beside the mask.
+    softcap, s_aux
+        Soft cap of the scores and the learned sinks, as `AttentionCall` has them.
+
+    Raises
+    ------
+    AttnscopeError
+        If weights are dropped out, as in training.
+
+    Examples
+    --------
+    >>> from types import SimpleNamespace
+    >>> x = torch.zeros(1, 2, 4, 8)
+    >>> output, weights = attnscope_attention(SimpleNamespace(is_causal=True), x, x, x, None)
+    >>> output.shape, weights is None
+    (torch.Size([1, 4, 2, 8]), True)
+    """
     if dropout:
         raise AttnscopeError(
             f"the model drops out attention weights ({dropout}), so there is no one answer: call model.eval() first"

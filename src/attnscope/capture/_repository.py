@@ -26,7 +26,7 @@ class Repository:
     folder
         Where its files lie.
     commit
-        Of the hub; None for a folder.
+        Commit of the hub; None for a folder.
     taken
         The files that were taken from it, and their state just before.
     """

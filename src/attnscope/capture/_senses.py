@@ -33,6 +33,17 @@ def sense_of(
 
     A folder that holds texts beside images or sounds is what the model reads of it.
 
+    Parameters
+    ----------
+    model
+        A folder, a hub id, or a loaded model; by default the bundled one.
+    given
+        Texts, images, sounds or videos, as the caller was given them.
+    field
+        Field that holds the text.
+    revision
+        Revision of the model on the hub.
+
     Raises
     ------
     AttnscopeError
@@ -88,6 +99,19 @@ def refuse_senses(
     revision: str | None = None,
 ) -> None:
     """Refuse images, sounds and texts with images for what reads plain texts alone.
+
+    Parameters
+    ----------
+    command
+        Name of what reads plain texts alone, for the error.
+    model
+        A folder, a hub id, or a loaded model; by default the bundled one.
+    given
+        Texts, images, sounds or videos, as the caller was given them.
+    field
+        Field that holds the text.
+    revision
+        Revision of the model on the hub.
 
     Raises
     ------

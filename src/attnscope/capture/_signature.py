@@ -33,8 +33,20 @@ def signature_of(
 ) -> Signature:
     """Model, tokenizer, texts, settings, device and type, and the versions of packages.
 
-    `reader` says what else reads for the model, by hashes; by default the tokenizer that was loaded with it. `packages`
-    are those that compute beside the usual ones.
+    Parameters
+    ----------
+    command
+        Name of the command.
+    loaded
+        The model with its tokenizer.
+    corpus, target
+        What is read, and what the decoder beside an encoder reads.
+    settings
+        Arguments that change numbers.
+    reader
+        Hashes of what else reads for the model; by default that of the tokenizer that was loaded with it.
+    packages
+        Names of packages that compute beside the usual ones.
 
     Examples
     --------

@@ -234,7 +234,17 @@ def _captured(what: str, advice: str) -> Generator[None]:
 
 
 def pooling_heads(model: PreTrainedModel) -> list[str]:
-    """Names of the heads that pool what a vision encoder gives: they attend behind all layers, and are not captured."""
+    """Names of the heads that pool what a vision encoder gives: they attend behind all layers, and are not captured.
+
+    Examples
+    --------
+    >>> from transformers import SiglipVisionConfig, SiglipVisionModel
+    >>> config = SiglipVisionConfig(
+    ...     hidden_size=8, num_attention_heads=2, num_hidden_layers=1, intermediate_size=8, image_size=4, patch_size=2
+    ... )
+    >>> len(pooling_heads(SiglipVisionModel(config)))
+    1
+    """
     return [name for name, module in model.named_modules() if is_pooling_head(module)]
 
 

@@ -154,6 +154,13 @@ def load_video_model(
 def reads_videos(source: Model, revision: str | None = None) -> bool:
     """Whether a model reads whole videos and no text, as its config says.
 
+    Parameters
+    ----------
+    source
+        A folder, a hub id, or a loaded model.
+    revision
+        Revision of the model on the hub.
+
     Examples
     --------
     >>> from attnscope.bundled import MODEL

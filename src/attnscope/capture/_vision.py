@@ -122,6 +122,13 @@ def load_vision_model(
 def reads_images(source: Model, revision: str | None = None) -> bool:
     """Whether a model, or a part of it, reads images, as its class or its config says.
 
+    Parameters
+    ----------
+    source
+        A folder, a hub id, or a loaded model.
+    revision
+        Revision of the model on the hub.
+
     Examples
     --------
     >>> from attnscope.bundled import MODEL

@@ -39,7 +39,7 @@ class AskedAgain:
     arguments
         All that results depend on, but the files.
     folders
-        Of the model, of the tokenizer where it has its own, and of other models that are asked for beside it.
+        Folders of the model, of the tokenizer where it has its own, and of other models that are asked for beside it.
     given
         What is read.
     files

@@ -34,7 +34,7 @@ class GivenFiles:
     paths
         Every file, but those of the bundled sample.
     states
-        Of these at the first look.
+        States of these at the first look.
     """
 
     texts: Corpus | None

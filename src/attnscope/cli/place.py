@@ -156,7 +156,7 @@ def draw_page(
     result
         With the attributes ``run`` and ``signature``.
     formats
-        Of the figures.
+        Formats of the figures.
     figures_of
         Figures of the result, with their names.
     write

@@ -68,7 +68,7 @@ def compare(
     length_in
         ``words`` or ``characters``; by default words where any sentence has a space.
     line
-        Of the sentence pair whose alignments are laid side by side, from 1; by default the longest of at most 24
+        Line of the sentence pair whose alignments are laid side by side, from 1; by default the longest of at most 24
         words a side.
     beams
         Translations followed at a time; 1 is greedy.

@@ -38,7 +38,7 @@ class SystemOutput:
     parameters
         How many numbers were learned.
     seconds
-        Of translating.
+        Seconds of translating.
     cut
         How many sentences were longer than the model was trained for, and cut.
     aligned

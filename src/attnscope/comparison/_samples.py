@@ -53,7 +53,7 @@ def sample_translations(folder: Path) -> Samples | None:
     Parameters
     ----------
     folder
-        Of a finished training of `attnscope train`.
+        Folder of a finished training of `attnscope train`.
 
     Raises
     ------

@@ -202,6 +202,13 @@ class ChatWindows:
 def are_chats(given: object, field: str | None = None) -> bool:
     """Whether texts are chats, by what is given or by the first line of the first file.
 
+    Parameters
+    ----------
+    given
+        Texts, chats, or files of either.
+    field
+        Field that holds the text: where one is named, a line is no chat.
+
     Examples
     --------
     >>> are_chats([[{"role": "user", "content": "Is the tide out?"}]]), are_chats("Is the tide out?")
@@ -278,7 +285,7 @@ def regions_between(text: str, skeleton: str, said: Sequence[tuple[str, str]], n
     said
         Each content and who says it, by the numbers of the marks.
     name
-        Of the chat, for errors.
+        Name of the chat, for errors.
 
     Raises
     ------

@@ -23,17 +23,17 @@ class Expanded:
     Attributes
     ----------
     name
-        Of the text.
+        Name of the text.
     text
         What the tokenizer read: each place of an image or a video as the processor writes it out.
     ids, spans
-        Of each token: its number, its first character and one past its last.
+        Numbers of the tokens, and for each its first character and one past its last.
     images, videos
         The characters that the processor wrote for each image and each video: first, and one past the last.
     pieces
         The tokens that stand for a piece of an image or of a frame.
     contents
-        Of a chat, the contents of its messages; None for a text.
+        Contents of the messages of a chat; None for a text.
     """
 
     name: str
@@ -91,7 +91,7 @@ def pictured_window(
     places
         What to show for tokens that are pieces of images; others are numbered.
     frames
-        Of each video, the tokens of each frame; none where they are not known.
+        Tokens of each frame of each video; none where they are not known.
     """
     names = [str(name) for name in tokenizer.convert_ids_to_tokens(list(expanded.ids))]
     spans = without_added_spaces(expanded.text, names, expanded.spans)

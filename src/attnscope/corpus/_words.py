@@ -74,7 +74,7 @@ class WordedWindows:
     Attributes
     ----------
     windows
-        Of texts that are known, so not of bare token ids.
+        Windows of texts that are known, so not of bare token ids.
     rule
         Where the words are.
     tokens, across

@@ -37,7 +37,7 @@ class PicturedText:
         With ``<image>`` where an image stands and ``<video>`` where a video does, or a model's own mark for it; None
         for a chat.
     messages
-        Of a chat: ``role`` and ``content`` each, the content a list of parts as chat templates read them.
+        Messages of a chat: ``role`` and ``content`` each, the content a list of parts as chat templates read them.
     images
         In the order of their places.
     videos

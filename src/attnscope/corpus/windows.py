@@ -50,7 +50,7 @@ class Window:
     words : tuple of int
         The number of the word of each token, from 0, where tokens are merged to words; else empty.
     by : str
-        Of the text: see `Text`.
+        Value of the text: see `Text`.
 
     Examples
     --------
@@ -79,6 +79,13 @@ class Window:
 
 def window_name(window: "Window | Sequence[int]", number: int) -> str:
     """What to call a window in an error, by its number from 0; of bare token ids no more is known.
+
+    Parameters
+    ----------
+    window
+        A window, or token ids.
+    number
+        Number of the window, from 0.
 
     Examples
     --------

@@ -32,6 +32,11 @@ CONTROLS = {
 def choose_controls(names: Sequence[str] | str | None) -> tuple[str, ...]:
     """Validate the names of controls; None means all, ``"none"`` none.
 
+    Raises
+    ------
+    AttnscopeError
+        If there is no control of that name: all are named.
+
     Examples
     --------
     >>> choose_controls("shuffled"), choose_controls("none")

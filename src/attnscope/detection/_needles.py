@@ -141,7 +141,7 @@ def needle_probe(
     loaded
         A causal language model with its tokenizer.
     windows
-        Of the corpus: their text hides the needles.
+        Windows of the corpus: their text hides the needles.
     needles
         What is hidden.
     length
@@ -261,7 +261,7 @@ def retrieval_share(scores: Mapping[str, Sequence[float]], threshold: float = 0.
     scores
         Scores of each head over prompts: what the files of ``head_score`` of nightdessert/Retrieval_Head hold.
     threshold
-        Of the mean.
+        Threshold of the mean.
 
     Examples
     --------

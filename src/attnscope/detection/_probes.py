@@ -147,9 +147,9 @@ def ordinary_tokens(tokenizer: Any, windows: Sequence[Window], rows: int) -> lis
     tokenizer
         A fast tokenizer, or None.
     windows
-        Of the corpus.
+        Windows of the corpus.
     rows
-        Of the model's table of embeddings.
+        Rows of the model's table of embeddings.
     """
     if tokenizer is None:
         pairs = (pair for window in windows for pair in zip(window.ids, window.special, strict=True))

@@ -32,7 +32,7 @@ def received(
     call
         The attention call; of one that looks back only, as many queries as keys.
     log_sum_exp
-        Of its rows.
+        Log-sum-exp of its rows.
 
     Examples
     --------

@@ -24,7 +24,7 @@ class RoleCount:
     Attributes
     ----------
     name, title, definition, source, threshold
-        Of the role.
+        Words and threshold of the role.
     heads
         Heads that it is asked of.
     reached
@@ -34,7 +34,7 @@ class RoleCount:
     equal
         What equal weights give, at most.
     controls
-        Of each control: its heads that reach the threshold (None without one), and its highest score.
+        Results of each control: its heads that reach the threshold (None without one), and its highest score.
     above
         Heads whose score is higher than that of every head of every control; None without controls. Of h heads that
         know nothing it would be h / (k h + 1) in the mean, beside k controls.
@@ -67,7 +67,7 @@ def summed_up(
     own, controls
         From `measured`: of the model, and of each control.
     documents
-        Of each window of the corpus.
+        Document of each window of the corpus.
     seed
         Seed of the bootstrap.
     """
@@ -134,7 +134,7 @@ def counts_of(roles: xr.Dataset) -> list[RoleCount]:
 
     Parameters
     ----------
-    found
+    roles
         From `roles`.
     """
     rows: list[RoleCount] = []

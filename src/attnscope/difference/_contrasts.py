@@ -165,7 +165,14 @@ def _welch(values: Float[np.ndarray, "text column"], documents: np.ndarray, chos
 
 
 def field_of(results: xr.Dataset) -> str:
-    """The field by which a scan's texts are held apart; ``by`` where no signature tells it."""
+    """The field by which a scan's texts are held apart; ``by`` where no signature tells it.
+
+    Examples
+    --------
+    >>> import xarray as xr
+    >>> field_of(xr.Dataset(attrs={"signature": '{"settings": {"by": "language"}}'})), field_of(xr.Dataset())
+    ('language', 'by')
+    """
     signature = json.loads(results.attrs.get("signature", "{}"))
     return str(signature.get("settings", {}).get("by", "by"))
 

@@ -36,6 +36,15 @@ _ENOUGH = 8  # full windows: of fewer, position and text are hardly told apart
 def where_heads_look(loaded: LoadedModel, windows: list[Window], *, band: int = 10) -> xr.Dataset:
     """Kind, peak and mean statistics of every head, as `attnscope.scan` finds them on these windows.
 
+    Parameters
+    ----------
+    loaded
+        The model with its tokenizer.
+    windows
+        Windows of texts.
+    band
+        Largest offset of the profiles, tokens.
+
     Returns
     -------
     xarray.Dataset
@@ -58,6 +67,17 @@ def why_heads_look(
     loaded: LoadedModel, windows: list[Window], *, band: int = 10, seed: int = 0
 ) -> tuple[xr.Dataset | None, str]:
     """Share of position and the offsets that weights and scores tell, as `attnscope.explain` finds them.
+
+    Parameters
+    ----------
+    loaded
+        The model with its tokenizer.
+    windows
+        Windows of texts; those that are as long as the longest are read.
+    band
+        Largest offset of the profiles, tokens.
+    seed
+        Seed of the random number generators.
 
     Returns
     -------
@@ -98,13 +118,22 @@ def trust_in_weights(
 ) -> tuple[xr.Dataset | None, str]:
     """Whether what weights say of a head survives when the size of what they weigh is counted (Kobayashi et al. 2020).
 
+    Parameters
+    ----------
+    loaded
+        The model with its tokenizer.
+    windows
+        Windows of texts.
+    band
+        Largest offset of the profiles, tokens.
+
     Returns
     -------
     xarray.Dataset or None
-        Of the first 8 windows, ``(layer, head)``: ``norm_offset`` (tokens) and ``norm_weight`` (share), the peak of the
-        offset profile of norm-based weights; ``null_share``, the share of the weights' squares that the output does not
-        see, and ``identifiable``, the share of rows whose output other weights cannot give (Brunner et al. 2020). None
-        where the model does not admit it.
+        Variables over the first 8 windows, ``(layer, head)``: ``norm_offset`` (tokens) and ``norm_weight`` (share), the
+        peak of the offset profile of norm-based weights; ``null_share``, the share of the weights' squares that the
+        output does not see, and ``identifiable``, the share of rows whose output other weights cannot give (Brunner et
+        al. 2020). None where the model does not admit it.
     str
         Why there is none; else empty.
     """

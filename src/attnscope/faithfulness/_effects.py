@@ -84,6 +84,18 @@ def effects(
         ``loss_change``, ``kl``, ``accuracy_change`` ``(text, ablation, layer, head)``; ``estimate``
         ``(text, estimator, ablation, layer, head)``; ``importance`` ``(text, layer, head)``; ``loss``, ``accuracy`` and
         ``questions`` of each text. All are means over the tokens that the text is asked for.
+
+    Examples
+    --------
+    >>> from attnscope.capture import load_model
+    >>> from attnscope.corpus import texts_of
+    >>> from attnscope.faithfulness import inquiry
+    >>> texts = texts_of(["The tide is out.", "The boats lie on the sand."])
+    >>> asked = inquiry(load_model("bundled", device="cpu"), texts, window=16, limit=2)
+    >>> asked.check()
+    >>> of_batch = next(effects(asked, ["zero"], steps=0))
+    >>> dict(of_batch.loss_change.sizes)
+    {'text': 2, 'ablation': 1, 'layer': 3, 'head': 4}
     """
     places = [place for place in inquiry.slices() if not done(range(place.start, place.stop))]
     means = inquiry.means if "mean" in ablations and places else None

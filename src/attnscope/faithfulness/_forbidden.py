@@ -100,12 +100,25 @@ def without_forbidden(
 ) -> xr.Dataset:
     """What the predictions lose when each head alone may not look where a rule says; see `knock_out`.
 
-    `said` is the rule in words.
+    Parameters
+    ----------
+    inquiry
+        Checked.
+    rule
+        Offsets and tokens at which no head may look.
+    said
+        The rule in words, as results hold it.
+    renormalise
+        Whether the weights that are left are scaled to the sum of before.
+    seed
+        Seed of the bootstrap.
+    progress
+        Called with a `Progress` as in `knock_out`.
 
     Returns
     -------
     xarray.Dataset
-        Of each text ``loss_change`` (nats) and ``weight`` (share of all weight that was forbidden) ``(text, layer,
+        ``loss_change`` (nats) and ``weight`` (share of all weight that was forbidden) of each text ``(text, layer,
         head)``; their means ``effect`` and ``forbidden_weight`` ``(layer, head)``, with ``effect_low`` and
         ``effect_high``, the 95% interval over documents (or windows), and ``shown``, as in `heads_of`.
     """

@@ -36,7 +36,7 @@ class Given:
     model
         As it was given, or loaded.
     windows
-        Of any length; with a target where a decoder reads one.
+        Windows of any length; with a target where a decoder reads one.
     name
         The model's.
     mask_id

@@ -47,7 +47,7 @@ class Inquiry:
     kind
         What it is asked.
     seed
-        Of the words that are hidden from a masked language model.
+        Seed of the words that are hidden from a masked language model.
     skips
         Whether passes leave out what does not differ: so where that was seen to give the same numbers.
     """
@@ -207,10 +207,41 @@ def inquiry(
 ) -> Inquiry:
     """Cut texts into windows and say what the model is asked about them.
 
+    Parameters
+    ----------
+    loaded
+        The model with its tokenizer.
+    corpus
+        Texts, or rows of token ids.
+    target
+        Text in the target language, line beside line, for an encoder-decoder.
+    window
+        Tokens of a window at most.
+    limit
+        Number of windows at most.
+    seed
+        Seed of the words that are hidden from a masked language model.
+    batch_size
+        Windows of a batch; by default about 1,024 tokens' worth.
+
+    Returns
+    -------
+    Inquiry
+        Not yet checked: see `Inquiry.check`.
+
     Raises
     ------
     AttnscopeError
         If the model makes no logits, or is an encoder-decoder without targets.
+
+    Examples
+    --------
+    >>> from attnscope.capture import load_model
+    >>> from attnscope.corpus import texts_of
+    >>> texts = texts_of(["The tide is out.", "The boats lie on the sand."])
+    >>> asked = inquiry(load_model("bundled", device="cpu"), texts, window=16, limit=2)
+    >>> asked.kind, len(asked.windows)
+    ('masked', 2)
     """
     kind = kind_of_question(loaded.model)
     if kind == "translation" and (target is None or isinstance(corpus, EncodedTexts)):

@@ -36,14 +36,14 @@ def with_intervals(
 
     Parameters
     ----------
-    found
+    effects
         Variables along ``text`` and other dimensions.
     names
-        Of which of them.
+        Names of those that get an interval.
     documents
         The document that each text is from.
     draws, seed
-        Of the bootstrap.
+        Number of draws and seed of the bootstrap.
 
     Examples
     --------

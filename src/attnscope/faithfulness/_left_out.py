@@ -39,7 +39,7 @@ def leave_one_out(
     model
         In eval mode, with a head.
     inputs
-        Of a batch of one.
+        Inputs of a batch of one.
     positions
         Where predictions are compared.
     name

@@ -22,7 +22,7 @@ def check_matrices(calls: Iterable[AttentionCall], name: str, *, in_a_graph: boo
     calls
         Attention calls of one text.
     name
-        Of the text.
+        Name of the text.
     in_a_graph
         Whether a backward pass goes through them, which keeps several matrices a head.
 

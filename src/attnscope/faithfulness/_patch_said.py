@@ -27,7 +27,7 @@ class PatchedPlace:
     Attributes
     ----------
     layer, head
-        Of a head; None where the residual stream was patched.
+        Place of the head; None where the residual stream was patched.
     block
         After which block the residual stream was patched; None for heads.
     position, token
@@ -37,7 +37,7 @@ class PatchedPlace:
     recovered
         Share of the way from the run that was patched to the other.
     estimates
-        Of the effect, by name, logits.
+        Estimates of the effect, by name, logits.
     """
 
     layer: int | None

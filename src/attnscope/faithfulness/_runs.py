@@ -31,7 +31,7 @@ class Runs:
     Attributes
     ----------
     passes
-        Of the run that is patched.
+        Passes of the run that is patched.
     encoded
         The pairs.
     donors, donor_states

@@ -41,12 +41,18 @@ def changes_by_sets(
 
     Parameters
     ----------
+    inquiry
+        Checked.
     sets
         For each batch, ``(set, head)`` or ``(set, text, head)`` over all heads, layer by layer.
     ablation
         What stands in for them.
     places
         The batches; by default all.
+    variants
+        Most variants side by side: memory grows with them. By default as many as `effects` takes.
+    means
+        Mean output of each head, where it is known already.
     progress
         Called with a `Progress` after each batch; it tells of ``windows`` done.
     """
@@ -112,6 +118,18 @@ def search_heads(
     xarray.Dataset
         ``searched`` ``(layer, head)``, nats: 0 where the regression needs no effect of the head; the attributes say how
         many passes and measurements there were.
+
+    Examples
+    --------
+    >>> from attnscope.capture import load_model
+    >>> from attnscope.corpus import texts_of
+    >>> from attnscope.faithfulness import inquiry
+    >>> texts = texts_of(["The tide is out.", "The boats lie on the sand."])
+    >>> asked = inquiry(load_model("bundled", device="cpu"), texts, window=16, limit=2)
+    >>> asked.check()
+    >>> found = search_heads(asked, passes=2, ablation="zero")
+    >>> found.searched.dims, found.attrs["measurements"]
+    (('layer', 'head'), 4)
     """
     count = len(inquiry.cells)
     passes = max(1, round(SEARCH_SHARE * count)) if passes is None else passes
@@ -155,6 +173,8 @@ def removal_curves(
         Checked.
     orders
         By name, the scores ``(layer, head)`` made on the first half of the texts and on the second, largest first.
+    ablation
+        What stands in for the heads.
     random_orders
         How many random orders are measured beside them.
     seed
@@ -166,6 +186,24 @@ def removal_curves(
     -------
     xarray.Dataset
         ``loss_change`` ``(text, order, removed)``, nats; random orders are their mean.
+
+    Raises
+    ------
+    AttnscopeError
+        If all texts are of one document: heads are put in order on some and taken out on others.
+
+    Examples
+    --------
+    >>> from attnscope.capture import load_model
+    >>> from attnscope.corpus import texts_of
+    >>> from attnscope.faithfulness import inquiry
+    >>> texts = texts_of(["The tide is out.", "The boats lie on the sand."])
+    >>> asked = inquiry(load_model("bundled", device="cpu"), texts, window=16, limit=2)
+    >>> asked.check()
+    >>> scores = np.arange(12.0).reshape(3, 4)  # the last head first
+    >>> curves = removal_curves(asked, {"by number": (scores, scores)}, ablation="zero", random_orders=1)
+    >>> curves.order.values.tolist(), curves.removed.values.tolist()
+    (['by number', 'random'], [1, 2, 4, 8, 12])
     """
     halves = half_of(inquiry.documents)
     if not halves.any():

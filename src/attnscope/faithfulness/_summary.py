@@ -22,7 +22,7 @@ def heads_of(effects: xr.Dataset, *, seed: int = 0) -> xr.Dataset:
     Parameters
     ----------
     effects
-        Of single texts, as the run holds them.
+        Effects of single texts, as the run holds them.
     seed
         Seed of the bootstrap.
 
@@ -129,7 +129,7 @@ def order_agreement(
     weights
         ``(draw, text)``, how often each text is drawn: see `unit_draws`; without draws the interval is NaN.
     seed
-        Of the random orders.
+        Seed of the random orders.
     size
         Whether the size of what was measured is meant.
     """

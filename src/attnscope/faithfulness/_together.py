@@ -80,14 +80,14 @@ def taken_together(
     ablations
         What stands in for the heads.
     effects
-        Of single heads on the same texts.
+        Effects of single heads on the same texts.
     seed
         Seed of the bootstrap.
 
     Returns
     -------
     xarray.Dataset
-        Of each text ``loss_change`` ``(text, ablation, set)``, nats. Over texts ``effect`` with ``effect_low``,
+        ``loss_change`` of each text ``(text, ablation, set)``, nats. Over texts ``effect`` with ``effect_low``,
         ``effect_high`` and ``shown`` as `heads_of` has them (all sets together), ``alone``, the sum of the effects of
         the set's heads one by one, and ``between``, what the effect differs from that sum, with ``between_low``,
         ``between_high`` and ``between_shown``.

@@ -112,7 +112,7 @@ class Analysis:
     Attributes
     ----------
     name
-        Of its node in the tree, its file in the run folder, and in the list of what was left out.
+        Name of its node in the tree, its file in the run folder, and in the list of what was left out.
     title, definition
         What it gives, and the heading of docs/mathematics.md that defines it.
     compute
@@ -120,11 +120,11 @@ class Analysis:
     needs
         What the model must have, or the analysis is left out and the reason told.
     section
-        Of the page; None where it has no figure.
+        Section of the page; None where it has no figure.
     pictures, table
         How it is shown.
     units
-        Of its main quantity.
+        Units of its main quantity.
     asked
         Whether this study wants it; by default every study does.
     check

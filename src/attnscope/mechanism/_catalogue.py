@@ -62,6 +62,11 @@ ANALYSES: tuple[Analysis, ...] = (
 def known_analyses() -> Mapping[str, Analysis]:
     """Every analysis by name: those of `explain`, and those that installed packages add under `GROUP`.
 
+    Raises
+    ------
+    AttnscopeError
+        If an installed package adds an analysis under a name that is taken.
+
     Examples
     --------
     >>> known_analyses()["waves"].title

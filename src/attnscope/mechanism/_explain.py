@@ -114,7 +114,9 @@ def explain(
     layer, head
         Will be shown later. They change no number: what does not exist is refused before the texts are read.
     interventions
-        Also change words and positions and see what becomes of each head, on `intervention_texts` windows.
+        Whether words and positions are also changed, to see what becomes of each head.
+    intervention_texts
+        Windows on which they are changed, the first ones; each change takes a pass over them.
     more
         More analyses, such as those of a paper: ``attnscope.reproduction.yamamoto2023.analyses()``.
     longest

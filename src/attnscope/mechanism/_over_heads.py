@@ -37,5 +37,18 @@ def over_heads(evidence: Evidence, analyse: OneHead) -> xr.Dataset:
 
 @typed
 def inputs_of(layer: Layer, head: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Mean X over texts and a column of ones; W_Q and W_K with their biases below."""
+    """Mean X over texts and a column of ones; W_Q and W_K with their biases below.
+
+    Parameters
+    ----------
+    layer
+        Evidence of the layer.
+    head
+        Number of the head, from 0.
+
+    Returns
+    -------
+    tuple of numpy.ndarray
+        X ``(position, width + 1)``, W_Q and W_K ``(width + 1, r)``.
+    """
     return append_one(layer.moments.position_mean), *layer.matrices(head, affine=True)

@@ -38,7 +38,7 @@ class HeadExplanation:
     peak_weight, weight_level
         Its largest mean weight at one offset, and what chance would give there.
     coherence
-        Of its cross-spectrum over the band.
+        Coherence of its cross-spectrum over the band.
     chance
         How often the readings of another head would agree with its weights.
     offset_of_kernel, kernel_agrees, kernel_chance, kernel_share
@@ -175,6 +175,15 @@ def best_heads(
     """The heads to show: the first of `rank_explanations`, of one layer or with one number where asked for.
 
     Where the readings of some heads agree, only such heads are chosen, unless a layer or head is asked for.
+
+    Parameters
+    ----------
+    tree
+        From `attnscope.explain`.
+    layer, head
+        Layer, or number of a head, to choose from, from 0.
+    count
+        Number of heads at most; None for all.
 
     Raises
     ------

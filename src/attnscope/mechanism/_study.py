@@ -317,6 +317,13 @@ def table_of_model(
 def studied(study: Study, analysis: Analysis) -> Generator[Study]:
     """A study that admits an analysis, its model borrowed meanwhile.
 
+    Parameters
+    ----------
+    study
+        The model under study.
+    analysis
+        The analysis that is asked for.
+
     Raises
     ------
     AttnscopeError

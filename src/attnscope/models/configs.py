@@ -25,19 +25,19 @@ class RecurrentConfig(PreTrainedConfig):
     vocab_size, embedding_width
         Joint vocabulary of source and target; width of its vectors, shared with the output layer.
     encoder_width
-        Of one direction of the encoder; the annotations :math:`h_i` are twice as wide.
+        Width of one direction of the encoder; the annotations :math:`h_i` are twice as wide.
     decoder_width
-        Of the decoder's state :math:`s_t`.
+        Width of the decoder's state :math:`s_t`.
     encoder_layers
-        Of the encoder.
+        Number of layers of the encoder.
     cell
         ``gru`` or ``lstm``.
     attention
         ``none`` (the decoder sees one fixed vector c alone), ``dot``, ``scaled_dot``, ``bilinear`` or ``additive``.
     attention_width
-        Of the additive score's hidden layer, by default `decoder_width`.
+        Width of the additive score's hidden layer, by default `decoder_width`.
     dropout
-        Of embeddings, encoder and readout, in training.
+        Dropout of embeddings, encoder and readout, in training.
 
     Examples
     --------
@@ -97,7 +97,7 @@ class TransformerConfig(PreTrainedConfig):
     norm
         ``pre``: normalise what enters a sublayer; ``post``: normalise its sum with what it made.
     dropout, attention_dropout, activation_dropout
-        Of embeddings and sublayers, of the weights, and within the feed-forward part; in training.
+        Dropout of embeddings and sublayers, of the weights, and within the feed-forward part; in training.
 
     Examples
     --------

@@ -79,6 +79,18 @@ def passes(error: Exception) -> bool:
 def explained(url: Url, action: str = "read") -> Generator[None]:
     """Turn whatever a store refuses into one line, without secrets.
 
+    Parameters
+    ----------
+    url
+        Address that is asked for.
+    action
+        Word for what is done there: ``"read"``, ``"write"``, ...
+
+    Raises
+    ------
+    AttnscopeError
+        In place of any other exception from within: the address, what was found and what to do.
+
     Examples
     --------
     >>> with explained(Url("s3://bucket/a.txt")):

@@ -104,6 +104,13 @@ def pieces_note(tokens: Iterable[str]) -> str:
 def flatten(summary: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, str, str]]:
     """Rows (name, value, interval) of a nested summary, whatever its shape; none of what is not defined.
 
+    Parameters
+    ----------
+    summary
+        Numbers, in mappings within each other.
+    path
+        Names of the mappings around it.
+
     Examples
     --------
     >>> from attnscope.report import flatten

@@ -87,7 +87,7 @@ class Description:
     variables
         The arrays.
     parts
-        Of a scan by several tasks, what each of them has.
+        Parts of a scan by several tasks: what each of them has.
     page
         Path or URL of its page, if it has one.
     damaged

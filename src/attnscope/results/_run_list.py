@@ -60,7 +60,7 @@ class Run:
     when
         When the manifest was written last, in local time.
     tasks
-        Of a scan by several tasks: how many are done, and how many there are.
+        Tasks of a scan by several: how many are done, and how many there are.
     damage
         What is wrong with the manifest; empty where nothing is.
     """

@@ -535,6 +535,17 @@ def choose(
 
     Among the names, ``default`` stands for all of `default`.
 
+    Parameters
+    ----------
+    names
+        Names of statistics.
+    known
+        Names that there are, in the order that is kept.
+    default
+        Names that None and ``default`` stand for.
+    of
+        Words for the error, such as those that name what reads the statistics; may be empty.
+
     Raises
     ------
     AttnscopeError

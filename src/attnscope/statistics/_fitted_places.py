@@ -26,7 +26,7 @@ def fitted_places(sums: Array, mass: Array, counts: Array) -> tuple[Array, Array
     Parameters
     ----------
     sums
-        Of the weights at each place, ``(..., head, place)``.
+        Sums of the weights at each place, ``(..., head, place)``.
     mass
         Sum of each row, ``(..., head, row)``; 0 where a row does not count.
     counts

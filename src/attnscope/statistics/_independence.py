@@ -19,6 +19,13 @@ RARE = 0.01  # a label with a smaller share of a head's texts does not count
 def label_shares(labels: Int[np.ndarray, "text head"], clusters: int) -> Float[np.ndarray, "head cluster"]:
     """Share of texts in which a head has each label.
 
+    Parameters
+    ----------
+    labels
+        Label of each head in each text, ``(text, head)``, from 0.
+    clusters
+        Number of labels.
+
     Examples
     --------
     >>> label_shares(np.array([[0, 1], [0, 0]]), 2).tolist()
@@ -119,7 +126,7 @@ def independence(
     documents
         The document of each text; by default each text is one. See `attnscope.faithfulness.arrays.units_of`.
     seed, resamples, confidence
-        Of the bootstrap (percentile intervals).
+        Seed, number of resamples and confidence of the bootstrap (percentile intervals).
 
     Returns
     -------
@@ -275,6 +282,20 @@ def label_information(
     """Share of the labels' entropy that the head explains, I(label; head) / H(label), and its chance level.
 
     The chance level is the mean over permutations of all labels, which keeps their marginal shares.
+
+    Parameters
+    ----------
+    labels
+        Label of each head in each text, ``(text, head)``, from 0.
+    seed
+        Seed of the permutations.
+    permutations
+        Number of permutations of the chance level.
+
+    Returns
+    -------
+    tuple of float
+        The share and its chance level; NaN where all labels are the same.
 
     Examples
     --------

@@ -142,7 +142,22 @@ def _part(
 
 
 def rows_of_part(part: RunFolder, piece: range, chosen: slice) -> tuple[xr.Dataset, dict[str, xr.Dataset]]:
-    """Some texts of a piece; of pools, with their windows."""
+    """Some texts of a piece; of pools, with their windows.
+
+    Parameters
+    ----------
+    part
+        Folder of results.
+    piece
+        Texts of the piece, by their numbers in the folder.
+    chosen
+        Texts that are wanted, by their places in the piece.
+
+    Returns
+    -------
+    tuple
+        Results of these texts; of pools, beside it under ``windows``, those of their windows.
+    """
     whole, windows = part.piece(piece), part.apart(WINDOWS, piece)
     apart = {} if windows is None else {WINDOWS: windows_of_pools(windows, whole, chosen)}
     return whole.isel(text=chosen), apart

@@ -123,7 +123,7 @@ def kind_codes(places: Places, allowed: Bool[np.ndarray, "head candidate"]) -> n
     Parameters
     ----------
     places
-        Of the heads.
+        Places of the heads.
     allowed
         From `admissible`, of these heads, or of the same heads over more texts.
     """

@@ -95,7 +95,7 @@ def cluster_profiles(
     clusters
         k; fewer where there are fewer distinct vectors.
     seed
-        Of the starts.
+        Seed of the starts.
     restarts
         How many starts; the one with the least inertia is kept.
 

@@ -28,7 +28,7 @@ def finish_scan(run: RunFolder, attributes: dict[str, str]) -> xr.Dataset:
     run
         Opened; it has all texts.
     attributes
-        Of the results, as a task that came to its end left them.
+        Attributes of the results, as a task that came to its end left them.
     """
     if not run.complete:
         kinds = _KINDS.get(attributes.get("reads", ""), kinds_of)(run.signature.settings or {})

@@ -78,8 +78,8 @@ def shares_by_offset(results: xr.Dataset, of: str = "bins") -> OffsetShares | No
     results
         From `scan`.
     of
-        Of `SUMS`: ``bins`` that double, of which the far ones hold many offsets, found from the sums at every offset
-        where they were not measured themselves; the offsets of the ``band``; ``every`` offset.
+        Name among those of `SUMS`: ``bins`` that double, of which the far ones hold many offsets, found from the sums
+        at every offset where they were not measured themselves; the offsets of the ``band``; ``every`` offset.
 
     Examples
     --------

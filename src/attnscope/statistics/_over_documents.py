@@ -148,7 +148,7 @@ def over_documents(results: xr.Dataset) -> xr.Dataset:
     Parameters
     ----------
     results
-        Of a scan, in memory. Windows of a document follow each other.
+        Results of a scan, in memory. Windows of a document follow each other.
 
     Returns
     -------

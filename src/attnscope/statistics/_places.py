@@ -37,7 +37,7 @@ class Shares:
     bins
         ``(head, bin)``: in each bin of offsets.
     entropy
-        Of a row, nats.
+        Entropy of a row, nats.
     """
 
     offset: Float[np.ndarray, "head offset"]
@@ -71,7 +71,7 @@ class Places:
     kinds
         ``(head,)``: kind of attention of each, ``self``, ``causal`` or ``cross``.
     offsets
-        Of the band.
+        Offsets of the band.
     reaches
         Tokens on either side that `Shares.near` holds.
     """

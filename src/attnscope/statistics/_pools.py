@@ -36,6 +36,13 @@ def in_pools(numbered: Iterable[tuple[int, Window]], size: int) -> Iterator[dict
     last of each value, and where windows of 8 pools wait in those that are open: then the fullest is closed, so that
     memory does not grow with the number of values.
 
+    Parameters
+    ----------
+    numbered
+        Windows and their numbers, those of a document one after the other.
+    size
+        Number of windows in a pool at least.
+
     Examples
     --------
     >>> from types import SimpleNamespace
@@ -96,9 +103,9 @@ def pooled(results: xr.Dataset, number: int, seed: int) -> xr.Dataset:
     results
         The windows of the pool, as `Measurement` gives them.
     number
-        Of the pool.
+        Number of the pool.
     seed
-        Of the drawing.
+        Seed of the drawing.
     """
     rows = rows_of(results).variable
     drawn = int(np.random.default_rng([seed, number]).integers(results.sizes["text"]))

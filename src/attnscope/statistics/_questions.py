@@ -37,7 +37,7 @@ class Question:
     Attributes
     ----------
     name
-        Of what heads do, more or less.
+        Name of what heads do, more or less.
     score
         How much each does it, ``(layer, head)``; NaN where it does not.
     place
@@ -115,7 +115,14 @@ def answered(questions: Iterable[Question], results: xr.Dataset, top: int) -> di
 
 
 def majority_names(results: xr.Dataset) -> list[list[str]] | None:
-    """The kind that each head is of in most texts, by layer and head; None where kinds are not known."""
+    """The kind that each head is of in most texts, by layer and head; None where kinds are not known.
+
+    Examples
+    --------
+    >>> share = (("layer", "head", "cluster"), [[[0.9, 0.1], [0.2, 0.8]]])
+    >>> majority_names(xr.Dataset({"label_share": share}, {"cluster": ["previous token", "spread"]}))
+    [['previous token', 'spread']]
+    """
     if "label_share" not in results:
         return None
     shares = results.label_share.transpose("layer", "head", "cluster")

@@ -91,6 +91,13 @@ def rank_heads(results: xr.Dataset, top: int = 5) -> dict[str, list[RankedHead]]
     result says that (``equal_...``). Where layers attend in more than one way, as in an encoder-decoder, ``attention``
     says in which: self, causal or cross.
 
+    Parameters
+    ----------
+    results
+        From `scan`.
+    top
+        Number of heads for each question at most.
+
     Examples
     --------
     >>> entropy = xr.Dataset({"outside": (("text", "layer", "head"), [[[0.9, 0.2]]])})
@@ -120,6 +127,13 @@ def heads_apart(results: xr.Dataset, top: int = 5) -> tuple[str, list[tuple[int,
     """Heads to look at first where nothing ranks them: those furthest from equal weights in one statistic.
 
     Of a statistic without what equal weights give, those furthest from the median of all heads.
+
+    Parameters
+    ----------
+    results
+        From `scan`.
+    top
+        Number of heads at most.
 
     Returns
     -------

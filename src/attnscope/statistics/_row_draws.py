@@ -30,9 +30,9 @@ class RowSample:
     Attributes
     ----------
     rows
-        Of each window; an even number.
+        Number of rows of each window; an even number.
     seed
-        Of the random numbers, with the number of the window.
+        Seed of the random numbers, with the number of the window.
     first
         Number of the first window of a batch.
 

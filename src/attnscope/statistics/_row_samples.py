@@ -211,7 +211,7 @@ def estimates(rows: RowMeasures, names: Sequence[str], draw: Draw, known: KnownO
     draw
         The rows.
     known
-        Of all rows.
+        Measures of all rows.
     """
     device = rows.mass.device
     draw = draw.of_heads(rows.mass.shape[1])

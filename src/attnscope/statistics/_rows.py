@@ -316,6 +316,15 @@ def bin_coordinates(band: int, reach: int) -> dict[str, Any]:
 def indicator_columns(valid: Tensor, special: Tensor, groups: GroupMarks | None = None) -> Tensor:
     """Value columns for `FIRST` and `SPECIAL`, ``(batch, key, 2)``, and one for each group; float32.
 
+    Parameters
+    ----------
+    valid
+        Mask of real tokens, ``(batch, key)``.
+    special
+        Mask of special tokens, ``(batch, key)``.
+    groups
+        Groups of tokens, where sums by them are wanted.
+
     Examples
     --------
     >>> import torch
@@ -351,9 +360,20 @@ def reduce_call(
 ) -> dict[str, Tensor]:
     """Statistics of one attention call: ``(batch, head)`` or with more dimensions, float64.
 
-    `query_valid` and `key_valid` are ``(batch, query)`` and ``(batch, key)``, True on real tokens; `groups` says in
-    which group each is: then statistics of one number a head are had by group of queries too. `second` is what a second
-    pass gave; `equal` says that the rows are those of equal weights.
+    Parameters
+    ----------
+    rows
+        Measures of each row.
+    names
+        Names of statistics.
+    query_valid, key_valid
+        Masks of real tokens, ``(batch, query)`` and ``(batch, key)``.
+    groups
+        Groups of tokens: with them, statistics of one number a head are had by group of queries too.
+    second
+        Results of a second pass over the scores, where there was one.
+    equal
+        Whether the rows are those of equal weights.
 
     Examples
     --------

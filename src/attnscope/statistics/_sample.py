@@ -111,7 +111,7 @@ class MapObserver:
     first_head
         From a site and its heads here to the number of the first, where other processes have those before.
     receiving
-        Of which heads what each key receives is taken; of none by default.
+        Heads of which it is also taken what each key receives; none by default.
     last
         The last so many queries, from which alone it is taken beside that; of none by default.
     block
@@ -193,7 +193,35 @@ def _level(call: AttentionCall, rows: RowMeasures | None, merged: MergedCall | N
 def weight_rows(
     call: AttentionCall, head: int, rows: int, at_once: int = _ROWS_AT_ONCE, *, text: int = 0
 ) -> Iterator[Tensor]:
-    """The first rows of one head's weights on one text, some at a time."""
+    """The first rows of one head's weights on one text, some at a time.
+
+    Parameters
+    ----------
+    call
+        Arguments of the attention call.
+    head
+        Number of the head, from 0.
+    rows
+        Number of rows, from the first.
+    at_once
+        Number of rows in memory at a time.
+    text
+        Number of the text in the batch, from 0.
+
+    Yields
+    ------
+    Tensor
+        Weights ``(row, key)``, float32.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from attnscope.attention import AttentionCall
+    >>> x = torch.zeros(1, 1, 3, 4)
+    >>> call = AttentionCall(x, x, x, scale=1.0, causal=True)
+    >>> [part.tolist() for part in weight_rows(call, head=0, rows=2, at_once=1)]
+    [[[1.0, 0.0, 0.0]], [[0.5, 0.5, 0.0]]]
+    """
     at = head // call.group
     bias = (
         None

@@ -86,7 +86,7 @@ class Prepared:
     job
         Its forward passes.
     signature, attributes
-        Of its results.
+        Signature and attributes of its results.
     kinds
         What finds the kinds of heads in them; None where something is not measured that they need.
     """
@@ -283,7 +283,27 @@ def _windows(
 
 
 def beyond_note(loaded: LoadedModel, length: int, what: str = "Windows") -> dict[str, str]:
-    """What a reader has to know of windows that are longer than the config says; rotary angles take any length."""
+    """What a reader has to know of windows that are longer than the config says; rotary angles take any length.
+
+    Parameters
+    ----------
+    loaded
+        The model with its tokenizer.
+    length
+        Tokens of a window.
+    what
+        Word for what is so long, with a capital.
+
+    Examples
+    --------
+    >>> from attnscope.capture import load_model
+    >>> loaded = load_model("bundled", device="cpu")
+    >>> beyond_note(loaded, 64)
+    {}
+    >>> loaded.model.config.max_position_embeddings = 32
+    >>> beyond_note(loaded, 64)["beyond"]
+    "Windows may have 64 tokens; the model's config names 32 (max_position_embeddings). ..."
+    """
     known = configured_length(loaded.model.config.get_text_config())
     if not known or known < 1 or length <= known:
         return {}
@@ -294,7 +314,28 @@ def beyond_note(loaded: LoadedModel, length: int, what: str = "Windows") -> dict
 
 
 def window_length(loaded: LoadedModel, window: int | None) -> int:
-    """The window asked for, if the model can take it; else what the model takes."""
+    """The window asked for, if the model can take it; else what the model takes.
+
+    Parameters
+    ----------
+    loaded
+        The model with its tokenizer.
+    window
+        Tokens that are asked for; by default as many as position table, tokenizer and config admit, at most
+        `LONGEST_DEFAULT`.
+
+    Raises
+    ------
+    AttnscopeError
+        If the window is longer than the model's position table.
+
+    Examples
+    --------
+    >>> from attnscope.capture import load_model
+    >>> loaded = load_model("bundled", device="cpu")
+    >>> window_length(loaded, None), window_length(loaded, 16)
+    (128, 16)
+    """
     table = position_table_length(loaded.model)
     if window is not None:
         if table is not None and window > table:

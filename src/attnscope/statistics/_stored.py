@@ -56,13 +56,33 @@ def unit_of(results: xr.Dataset) -> str:
 
 
 def notes_of(results: xr.Dataset) -> dict[str, str]:
-    """What tells a reader what is not as expected, by name."""
+    """What tells a reader what is not as expected, by name.
+
+    Examples
+    --------
+    >>> import xarray as xr
+    >>> notes_of(xr.Dataset(attrs={"beyond": "Windows may have 64 tokens.", "model": "small"}))
+    {'beyond': 'Windows may have 64 tokens.'}
+    """
     notes = {name: str(results.attrs[name]) for name in NOTES if name in results.attrs}
     return notes_of_short(results, notes)
 
 
 def load_scan(run: RunFolder) -> xr.Dataset:
-    """What `scan` returns, from the folder of a finished run."""
+    """What `scan` returns, from the folder of a finished run.
+
+    Examples
+    --------
+    >>> from tempfile import TemporaryDirectory
+    >>> from attnscope.statistics import scan
+    >>> from attnscope.store import manifest_of
+    >>> with TemporaryDirectory() as folder:
+    ...     made = scan(texts=["The tide is out."], out=folder, statistics="entropy")
+    ...     signature = manifest_of(Path(folder))["state"]["signature"]
+    ...     with RunFolder(Path(folder), signature) as run:
+    ...         bool((load_scan(run).entropy == made.entropy).all())
+    True
+    """
     return _returned(run, run.results(), run.load(SUMMARY))
 
 
@@ -130,12 +150,26 @@ def _returned(run: RunFolder, results: xr.Dataset, summary: xr.Dataset | None) -
 
 
 def keeps_maps_of(run: RunFolder, heads: Sequence[tuple[int, int]]) -> bool:
-    """Whether the folder holds the attention that a page shows where these heads are asked for."""
+    """Whether the folder holds the attention that a page shows where these heads are asked for.
+
+    Parameters
+    ----------
+    run
+        Folder of a scan.
+    heads
+        Pairs (layer, head), in the order in which they are asked for.
+    """
     sample = run.load(SAMPLE)
     return sample is not None and json.loads(sample.attrs["asked"]) == [list(place) for place in heads]
 
 
 def default_out(signature: Signature | Mapping[str, object]) -> Path:
-    """Where a command puts its results when nothing was said: one folder for each signature."""
+    """Where a command puts its results when nothing was said: one folder for each signature.
+
+    Examples
+    --------
+    >>> default_out(Signature("scan", model={"name": "models/small"})).parts
+    ('attnscope-runs', 'small-...')
+    """
     signature = Signature.of(signature)
     return Path("attnscope-runs") / f"{Path(signature.name).name}-{signature.short}"

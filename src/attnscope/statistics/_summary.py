@@ -56,7 +56,7 @@ def summarize(results: xr.Dataset, *, clusters: int | None = None, seed: int = 0
         k of a k-means over ``band_sum / length``, as the papers do it, whose clusters are the kinds. By default kinds
         are the names that `kind_codes` gives, as many as there are.
     seed
-        Of k-means, and of the intervals over documents (over texts where there are fewer than 6).
+        Seed of k-means, and of the intervals over documents (over texts where there are fewer than 6).
 
     Returns
     -------

@@ -37,7 +37,7 @@ class MergedCall:
     Attributes
     ----------
     call
-        Of these weights, each row scaled to sum to 1; it has no output.
+        Attention call of these weights, each row scaled to sum to 1; it has no output.
     mass
         What the rows sum to, ``(batch, head, word)``.
     equal

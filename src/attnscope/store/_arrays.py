@@ -47,11 +47,18 @@ def unpacked(content: bytes) -> xr.Dataset:
 
 
 def in_a_row(pieces: Sequence[xr.Dataset], along: str = "text") -> xr.Dataset:
-    """Results that follow each other as one dataset; `along` may be empty, for the first dimension there is.
+    """Results that follow each other as one dataset.
 
     Pieces are results of one kind: what lies along no text, and all attributes, are those of the first. This is what
     `xarray.concat` with ``"minimal"`` and ``"override"`` gives, which aligns every variable of every piece first: that
     took longer than to measure a short text.
+
+    Parameters
+    ----------
+    pieces
+        The results, in order.
+    along
+        Dimension along which they follow each other; where it is empty, the first that there is.
 
     Examples
     --------

@@ -19,7 +19,13 @@ if TYPE_CHECKING:
 
 
 def sync(path: Path) -> None:
-    """Wait until a file, or the names in a folder, are on the disk."""
+    """Wait until a file, or the names in a folder, are on the disk.
+
+    Examples
+    --------
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     sync(Path(folder))
+    """
     if os.name != "posix" and path.is_dir():  # Windows opens no folder
         return
     handle = os.open(path, os.O_RDONLY)
@@ -82,6 +88,18 @@ def write_output(path: Path, content: str | bytes) -> None:
     A regular file is replaced whole and keeps its permissions; a link stays a link, and what it leads to is written.
     What is no regular file (a device, a pipe) is written to as it is.
 
+    Parameters
+    ----------
+    path
+        File, link, device or pipe.
+    content
+        All that is written; text as UTF-8.
+
+    Raises
+    ------
+    OSError
+        If the file system refuses: see `explained`. A regular file then is as it was.
+
     Examples
     --------
     >>> write_output(Path("/dev/null"), "nothing is replaced")
@@ -111,13 +129,34 @@ def write_output(path: Path, content: str | bytes) -> None:
 
 
 def file_state(path: Path) -> tuple[int, ...]:
-    """What changes when a file is written or replaced."""
+    """What changes when a file is written or replaced.
+
+    Examples
+    --------
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = Path(folder, "a.txt")
+    ...     _ = path.write_text("one")
+    ...     before = file_state(path)
+    ...     _ = path.write_text("two, longer")
+    ...     file_state(path) == before
+    False
+    """
     state = path.stat()
     return state.st_dev, state.st_ino, state.st_size, state.st_mtime_ns, state.st_ctime_ns
 
 
 def json_bytes(content: Any) -> bytes:
-    """JSON, readable and in a fixed order."""
+    """JSON, readable and in a fixed order, UTF-8.
+
+    Examples
+    --------
+    >>> print(json_bytes({"texts": 2, "by": "é"}).decode())
+    {
+      "by": "é",
+      "texts": 2
+    }
+    <BLANKLINE>
+    """
     return (json.dumps(content, indent=2, sort_keys=True, ensure_ascii=False) + "\n").encode()
 
 
@@ -129,6 +168,18 @@ def _bytes(content: str | bytes) -> bytes:
 @contextmanager
 def explained(action: str, safe: str) -> Generator[None]:
     """Turn what the file system refuses into an error that says what is safe.
+
+    Parameters
+    ----------
+    action
+        Words for what is done, such as ``"write results"``.
+    safe
+        Sentence that says what is safe all the same, without its full stop.
+
+    Raises
+    ------
+    AttnscopeError
+        In place of an `OSError` or of what safetensors raises: the action, the reason and what is safe.
 
     Examples
     --------

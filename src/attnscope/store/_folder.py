@@ -404,7 +404,20 @@ class OwnedFolder:
 
 
 def damage(path: Path, lost: str = "") -> AttnscopeError:
-    """The error for a file of ours that is not what was written."""
+    """The error for a file of ours that is not what was written.
+
+    Parameters
+    ----------
+    path
+        The file.
+    lost
+        Words behind the error, with a full stop or comma of their own before them.
+
+    Examples
+    --------
+    >>> print(damage(Path("run/arrays-0.nc"), ". Give the same command again"))
+    run/arrays-0.nc is gone. Give the same command again
+    """
     what = "is not what was written (its checksum differs)" if path.exists() else "is gone"
     return AttnscopeError(f"{path} {what}{lost}")
 

@@ -48,6 +48,13 @@ def stacked(
 def padded_heads(rows: Sequence[np.ndarray], axis: int = 0) -> np.ndarray:
     """Arrays of layers, which may have other numbers of heads along `axis`, as one with ``layer`` first; NaN beyond.
 
+    Parameters
+    ----------
+    rows
+        Array of each layer.
+    axis
+        Dimension of the heads.
+
     Examples
     --------
     >>> padded_heads([np.ones(2), np.ones(1)]).tolist()

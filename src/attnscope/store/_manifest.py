@@ -37,6 +37,11 @@ def manifest_of(folder: Path) -> dict[str, Any] | None:
     ------
     AttnscopeError
         If the manifest is damaged.
+
+    Examples
+    --------
+    >>> manifest_of(Path("/no/such/folder")) is None
+    True
     """
     mirror = mirror_of(folder)
     if mirror is not None:

@@ -168,13 +168,25 @@ def staged(place: str | Path, *, bucket: bool = False) -> Generator[Path]:
 
 
 def named(path: Path) -> str:
-    """What people know a folder by: its URL, where it stands for one in an object store."""
+    """What people know a folder by: its URL, where it stands for one in an object store.
+
+    Examples
+    --------
+    >>> named(Path("runs/first"))
+    'runs/first'
+    """
     objects = _objects_of(path)
     return str(path) if objects is None else str(objects.url)
 
 
 def written_at(path: Path) -> float | None:
-    """When a file was written last, in seconds since 1970, here or in the store; None where there is none."""
+    """When a file was written last, in seconds since 1970, here or in the store; None where there is none.
+
+    Examples
+    --------
+    >>> written_at(Path("/no/such/file")) is None
+    True
+    """
     objects = _objects_of(path.parent)
     if objects is not None:
         return objects.written(path.name)
@@ -182,7 +194,23 @@ def written_at(path: Path) -> float | None:
 
 
 def folders_beside(path: Path, pattern: str) -> list[Path]:
-    """Folders that match a pattern in one, whether here or in the store that it stands for; sorted."""
+    """Folders that match a pattern in one, whether here or in the store that it stands for; sorted.
+
+    Parameters
+    ----------
+    path
+        Folder, or what stands for one in a store.
+    pattern
+        Pattern of names, such as ``"task-*"``.
+
+    Examples
+    --------
+    >>> from tempfile import TemporaryDirectory
+    >>> with TemporaryDirectory() as folder:
+    ...     (Path(folder) / "task-1").mkdir()
+    ...     [path.name for path in folders_beside(Path(folder), "task-*")]
+    ['task-1']
+    """
     objects = _objects_of(path)
     if objects is None:
         return sorted(path.glob(pattern))
@@ -190,19 +218,39 @@ def folders_beside(path: Path, pattern: str) -> list[Path]:
 
 
 def is_bucket(path: Path) -> bool:
-    """Whether a folder here stands for a whole bucket, which is no run and has nothing beside it."""
+    """Whether a folder here stands for a whole bucket, which is no run and has nothing beside it.
+
+    Examples
+    --------
+    >>> is_bucket(Path("/"))
+    False
+    """
     objects = _objects_of(path)
     return objects is not None and objects.is_bucket
 
 
 def has_folder(path: Path) -> bool:
-    """Whether there is such a folder, here or in the store that it stands for."""
+    """Whether there is such a folder, here or in the store that it stands for.
+
+    Examples
+    --------
+    >>> has_folder(Path("/")), has_folder(Path("/no/such/folder"))
+    (True, False)
+    """
     objects = _objects_of(path)
     return path.is_dir() if objects is None else objects.has("")
 
 
 def remove_folder(path: Path) -> None:
-    """Take a folder of ours away, here and in the store that it stands for."""
+    """Take a folder of ours away, here and in the store that it stands for.
+
+    Examples
+    --------
+    >>> folder = Path(tempfile.mkdtemp())
+    >>> remove_folder(folder)
+    >>> folder.exists()
+    False
+    """
     objects = _objects_of(path)
     if objects is not None:
         for name in objects.names():

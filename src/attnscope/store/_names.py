@@ -27,6 +27,13 @@ def piece_name(texts: range) -> str:
 def are_in(pieces: Iterable[range], texts: range) -> bool:
     """Whether all of some texts are in one of the pieces.
 
+    Parameters
+    ----------
+    pieces
+        Texts of each piece, by their numbers.
+    texts
+        Texts that are asked for.
+
     Examples
     --------
     >>> are_in([range(0, 8), range(16, 24)], range(4, 8)), are_in([range(0, 8), range(8, 16)], range(4, 12))

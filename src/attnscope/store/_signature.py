@@ -31,15 +31,15 @@ class Signature:
     corpus, target
         What was read: ``sha256`` of each side.
     text
-        Of parallel text: ``pairs`` and hashes.
+        Parallel text: ``pairs`` and hashes.
     systems
-        Of a comparison: the signature of each system's translations.
+        Systems of a comparison: the signature of each one's translations.
     scores
-        Of a comparison: sacreBLEU's signature of each metric.
+        Scores of a comparison: sacreBLEU's signature of each metric.
     settings
         Arguments that change numbers.
     versions
-        Of Python and the packages that compute.
+        Versions of Python and the packages that compute.
 
     Examples
     --------

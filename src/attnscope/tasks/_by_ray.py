@@ -212,6 +212,10 @@ def enter(folder: Path) -> None:
     ------
     AttnscopeError
         It is not there.
+
+    Examples
+    --------
+    >>> enter(Path.cwd())
     """
     with explaining(f"{folder} is not there on a worker's machine", "Work on a disk that all machines share"):
         os.chdir(folder)
@@ -220,10 +224,26 @@ def enter(folder: Path) -> None:
 def check_sent(model: object, tokenizer: object, device: str | None, *texts: Any) -> None:
     """Refuse what each worker would need, and this process alone has.
 
+    Parameters
+    ----------
+    model, tokenizer
+        Model and tokenizer, as the caller gave them.
+    device
+        Device that is asked for.
+    *texts
+        Sources of the texts.
+
     Raises
     ------
     AttnscopeError
         The model or its tokenizer is an object, texts can be read only once, or a GPU is named by its number.
+
+    Examples
+    --------
+    >>> check_sent("bundled", None, "cuda:1")
+    Traceback (most recent call last):
+    ...
+    attnscope.errors.AttnscopeError: device (--device) is cuda:1, and Ray says which GPU a worker has: give cuda
     """
     for name, given in {"model": model, "tokenizer": tokenizer}.items():
         if given is not None and not isinstance(given, str | Path):

@@ -40,7 +40,7 @@ def by_task(
     whole
         Makes the results of the run, once it has all texts.
     attributes
-        Of the results, as they are when all is measured.
+        Attributes of the results, as they are when all is measured.
     unit
         How many batches are a unit.
     repair
@@ -81,7 +81,23 @@ def do_share(
     unit: int = 1,
     repair: bool = False,
 ) -> Parts:
-    """Do one task of a run, as `by_task` does, and say what parts there are then."""
+    """Do one task of a run, as `by_task` does, and say what parts there are then.
+
+    Parameters
+    ----------
+    task
+        The task.
+    folder, signature
+        Folder and signature of the run.
+    measure
+        Function that measures the task's share into its folder.
+    attributes
+        Attributes of the results.
+    unit
+        Number of batches in a unit.
+    repair
+        Whether what is damaged is made again.
+    """
     measure = task.measuring(measure, signature)
     with RunFolder(task.folder(folder), signature, repair=repair) as part:
         if not part.complete:
@@ -92,7 +108,15 @@ def do_share(
 
 
 def pending(task: Task, folder: Path, signature: Signature) -> dict[str, str]:
-    """Attributes of what a task returns that is done before others are: no results yet, and where they will be."""
+    """Attributes of what a task returns that is done before others are: no results yet, and where they will be.
+
+    Parameters
+    ----------
+    task
+        The task that is done.
+    folder, signature
+        Folder and signature of the run.
+    """
     note = (
         f"Task {task.number} of {task.count} is done. The last one to finish puts the parts together; where one was "
         "stopped, give its command again."

@@ -44,7 +44,7 @@ class Parts:
     run
         The run's folder, which need not be there.
     signature
-        Of the run; by default that of the first part.
+        Signature of the run; by default that of the first part.
 
     Raises
     ------

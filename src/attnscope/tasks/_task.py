@@ -55,7 +55,13 @@ class Task:
 
 
 def parts_of(run: Path) -> Path:
-    """The folder of the parts of a run."""
+    """The folder of the parts of a run.
+
+    Examples
+    --------
+    >>> parts_of(Path("runs/all")).parent
+    PosixPath('runs')
+    """
     return run.with_name(run.name + TASKS)
 
 
@@ -85,10 +91,22 @@ def task_of(given: str) -> Task:
 def task_in(given: str | Task | None, out: object) -> Task | None:
     """Take a task of a run that is kept in a folder; None where a process does all of it.
 
+    Parameters
+    ----------
+    given
+        A task, or its name such as ``"2/8"``.
+    out
+        Folder in which the run is kept; None where nobody said.
+
     Raises
     ------
     AttnscopeError
         It is none, or nobody said where the run is kept.
+
+    Examples
+    --------
+    >>> task_in("2/8", "runs/all").number, task_in(None, None) is None
+    (2, True)
     """
     if given is None:
         return None

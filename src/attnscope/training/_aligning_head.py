@@ -19,7 +19,7 @@ class AligningHead:
     Attributes
     ----------
     layer, head
-        Of the decoder, from 0: the one with the lowest error rate on every second sentence pair.
+        Layer and head of the decoder, from 0: the one with the lowest error rate on every second sentence pair.
     score
         Its links against the gold ones, on the other sentence pairs.
     """
@@ -49,6 +49,15 @@ def best_aligning_head(
 
     A Transformer has many heads, of which few align. The head is chosen on one half of the text and judged on the
     other, so that the choice does not flatter it. Pairs that are too long for the model are left out.
+
+    Parameters
+    ----------
+    model
+        Encoder-decoder, in eval mode.
+    tokenizer
+        Its tokenizer.
+    text
+        Sentence pairs with their gold links.
 
     Returns
     -------

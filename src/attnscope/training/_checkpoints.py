@@ -26,7 +26,7 @@ class Checkpoints:
     Parameters
     ----------
     folder
-        Of the training.
+        Folder of the training.
 
     Examples
     --------

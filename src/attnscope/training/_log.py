@@ -20,10 +20,10 @@ class Log:
     Parameters
     ----------
     folder
-        Of the training. What the log in it tells of updates after `update` was lost with the process that made them,
-        and is taken off; so is the end of a training that goes on.
+        Folder of the training. What the log in it tells of updates after `update` was lost with the process that made
+        them, and is taken off; so is the end of a training that goes on.
     update
-        Of the checkpoint from which the training goes on; 0 for a new one.
+        Update of the checkpoint from which the training goes on; 0 for a new one.
     tensorboard
         Whether to write TensorBoard's files too.
 

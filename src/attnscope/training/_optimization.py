@@ -25,7 +25,7 @@ class Optimizers:
     Parameters
     ----------
     model, config
-        Of the training.
+        Model and config of the training.
 
     Attributes
     ----------

@@ -86,7 +86,15 @@ def train(
 
 
 def finished_metrics(config: TrainConfig, folder: OwnedFolder) -> dict[str, float] | None:
-    """What a finished training with these settings ended with, if all of it is whole; else None."""
+    """What a finished training with these settings ended with, if all of it is whole; else None.
+
+    Parameters
+    ----------
+    config
+        Settings of the training.
+    folder
+        Folder of the training.
+    """
     if not folder.state.get("complete") or folder.damaged():
         return None
     before = TrainConfig(**folder.state["config"]).settings()

@@ -63,6 +63,13 @@ Lines: TypeAlias = (
 def lines_of_text(text: Lines, name: str = "the text") -> list[str]:
     """The sentences that were given: of a file where it is a path, else the strings themselves.
 
+    Parameters
+    ----------
+    text
+        File, one string with a sentence a line, or sentences.
+    name
+        Word for the text, for errors.
+
     Raises
     ------
     AttnscopeError

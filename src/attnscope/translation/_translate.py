@@ -153,6 +153,17 @@ def translate_lines(
 ) -> Translations:
     """`translate` with an encoder-decoder in eval mode and its tokenizer.
 
+    Parameters
+    ----------
+    model
+        Encoder-decoder, in eval mode.
+    tokenizer
+        Its tokenizer.
+    lines
+        Sentences of the source.
+    beams, length_penalty, n_best, sample, temperature, seed, batch_tokens, overlong, scores, progress
+        See `translate`.
+
     Raises
     ------
     AttnscopeError

@@ -23,8 +23,9 @@ class Walk:
     kv_heads
         Heads that have keys and values of their own.
     form, reason
-        Of the scores, see `attnscope.mechanism.evidence.Projections`. Where the form is ``"rope"``, Q and K are
-        turned by their positions; where it is ``"normalised"`` or ``"unknown"``, they are the model's own.
+        Form of the scores, and why it is so: see `attnscope.mechanism.evidence.Projections`. Where the form is
+        ``"rope"``, Q and K are turned by their positions; where it is ``"normalised"`` or ``"unknown"``, they are the
+        model's own.
     scale
         Factor of the scores.
     softcap

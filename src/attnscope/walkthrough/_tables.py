@@ -149,7 +149,7 @@ def corner(
     values
         The matrix.
     caption
-        Of the table.
+        Caption of the table.
     rows
         Which rows, each with its name.
     columns

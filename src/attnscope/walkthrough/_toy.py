@@ -22,7 +22,7 @@ def walk_toy(*, token: int = 0, seed: int = 0) -> Walk:
     token
         Position of the query whose row is followed.
     seed
-        Of the numbers.
+        Seed of the numbers.
 
     Raises
     ------

@@ -152,7 +152,7 @@ def walk_inputs(
     tokens
         What to show for each query; by default their numbers.
     name
-        Of the model.
+        Name of the model.
 
     Raises
     ------

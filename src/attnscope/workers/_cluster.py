@@ -28,7 +28,8 @@ class Cluster:
     workers
         How many; by default as many as there is room for.
     gpus
-        Of each worker: a whole number, or a part of one that workers share. By default one where the cluster has any.
+        GPUs of each worker: a whole number, or a part of one that workers share. By default one where the cluster has
+        any.
 
     Raises
     ------

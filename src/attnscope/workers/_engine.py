@@ -37,7 +37,7 @@ class Answered:
     worker
         Its number.
     ticket
-        Of the request.
+        Ticket of the request.
     answer
         What the request returned.
     """

@@ -43,7 +43,7 @@ class Kind:
     without
         Architectures that cannot hold it.
     noises
-        Of these one is drawn; what is loud or faint bears less.
+        Kinds of noise of which one is drawn; what is loud or faint bears less.
     """
 
     draw: Callable[[Setting], tuple[Draft, ZooTask]]

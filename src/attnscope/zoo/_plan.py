@@ -31,7 +31,7 @@ class Setting:
     noise
         Standard deviation of what is added to every weight, as a share of the root mean square of its matrix.
     seed
-        Of everything that is drawn.
+        Seed of everything that is drawn.
     """
 
     form: str

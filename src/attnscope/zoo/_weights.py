@@ -43,7 +43,7 @@ class ModelWeights:
     gain
         Weight of every norm, so that it multiplies by about 1.
     heads, head_width
-        Of each call.
+        Heads of each call, and their width.
     """
 
     tokens: Float[np.ndarray, "vocabulary width"]

@@ -56,7 +56,8 @@ def adversarial_weights(
     allowed
         The mask, True where a query may look; by default everywhere.
     starts, seed
-        Of ``"distance"``: random starts beside the one that puts weights where there were none, and their seed.
+        Number of random starts of ``"distance"``, beside the one that puts weights where there were none, and their
+        seed.
 
     Returns
     -------

@@ -24,8 +24,8 @@ def rank_agreement(
     weights
         A of one head, or rows of it.
     importance
-        Of each key for each query, such as the size of a gradient or the effect of leaving a token out. Keys where it
-        is NaN are left out.
+        Importance of each key for each query, such as the size of a gradient or the effect of leaving a token out. Keys
+        where it is NaN are left out.
     allowed
         The mask, True where a query may look; by default everywhere.
 

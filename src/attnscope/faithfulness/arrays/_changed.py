@@ -97,8 +97,8 @@ def erased_weights(
     importance
         By which keys are erased, the largest first.
     fraction
-        Of the keys that a row may look at; rounded up to whole keys. Where all are erased, or all that is left has no
-        weight, the row is zero.
+        Share of the keys that a row may look at; rounded up to whole keys. Where all are erased, or all that is left
+        has no weight, the row is zero.
 
     Raises
     ------

@@ -160,6 +160,15 @@ def column_basis(
 ) -> Float[np.ndarray, "key rank"]:
     """Orthonormal columns that span those of V, by its singular values.
 
+    Parameters
+    ----------
+    values
+        V of one head, ``(key, width)``.
+    with_ones
+        Whether a column of ones, as large as the others, stands beside them.
+    tolerance
+        Share of the largest singular value above which one counts.
+
     Examples
     --------
     >>> column_basis(np.ones((4, 2)), with_ones=True, tolerance=1e-9).shape

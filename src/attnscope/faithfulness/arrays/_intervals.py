@@ -55,6 +55,8 @@ def by_document(
     over
         What the sum over texts is a share of, where it is no mean: the sum of these. There are no bounds where it is
         near 0 itself, so that a draw of documents gives it the other sign.
+    seed, draws
+        Seed and number of draws of the bootstrap.
 
     Examples
     --------

@@ -17,6 +17,17 @@ def random_sets(
 ) -> Bool[np.ndarray, "... head"]:
     """Random sets of `removed` heads each; every head is in as many of them as any other, or in one more.
 
+    Parameters
+    ----------
+    shape
+        Dimensions of the sets.
+    heads
+        Number of heads to choose from.
+    removed
+        Number of heads in a set.
+    generator
+        Generator of the random numbers.
+
     Examples
     --------
     >>> sets = random_sets((6,), 4, 2, np.random.default_rng(0))

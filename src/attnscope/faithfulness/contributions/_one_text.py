@@ -33,7 +33,7 @@ class OneText:
     model, inputs, name, sides
         What was read.
     records, weights
-        Of every attention call; the weights are ``(head, query, key)``.
+        Records and weights of every attention call; the weights are ``(head, query, key)``.
     leaves
         Vectors of the tokens, source before target.
     places, rows

@@ -77,7 +77,7 @@ def record(
     model
         In eval mode.
     inputs
-        Of a batch of one.
+        Inputs of a batch of one.
     blocks
         See `find_blocks`.
     name

@@ -32,7 +32,7 @@ class EncodedPairs:
     answers, wrongs
         ``(pair,)``, token ids.
     tokens, corrupted_tokens
-        Of each text, to show.
+        Tokens of each text, to show.
     """
 
     clean: Int[Tensor, "pair position"]
@@ -141,7 +141,18 @@ class EncodedPairs:
 
 
 def position_labels(clean: Sequence[Sequence[str]], corrupted: Sequence[Sequence[str]]) -> list[str]:
-    """What to call each position of pairs that are all as long, ``(pair, position)``: see `EncodedPairs.labels`."""
+    """What to call each position of pairs that are all as long, ``(pair, position)``: see `EncodedPairs.labels`.
+
+    Parameters
+    ----------
+    clean, corrupted
+        Tokens of each pair's clean text and of its corrupted one.
+
+    Examples
+    --------
+    >>> position_labels([["The", " cat"], ["A", " cat"]], [["The", " dog"], ["A", " dog"]])
+    ['The…', '␣cat/␣dog']
+    """
     labels: list[str] = []
     for own, other in zip(zip(*clean, strict=True), zip(*corrupted, strict=True), strict=True):
         first = "/".join(dict.fromkeys(map(with_marked_spaces, (own[0], other[0]))))
@@ -150,7 +161,19 @@ def position_labels(clean: Sequence[Sequence[str]], corrupted: Sequence[Sequence
 
 
 def token_count(pair: Pair, tokenizer: Any, number: int, *, masked: bool) -> int:
-    """Tokens of a pair's clean text."""
+    """Tokens of a pair's clean text.
+
+    Parameters
+    ----------
+    pair
+        The pair of texts.
+    tokenizer
+        Tokenizer of the model.
+    number
+        Number of the pair, for errors.
+    masked
+        Whether the model is a masked language model, which is asked behind a mask.
+    """
     return len(_ids(tokenizer, pair.clean, number, masked=masked))
 
 
@@ -180,7 +203,16 @@ def _place(both: list[list[int]], tokenizer: Any, number: int, *, masked: bool) 
 
 
 def one_token(tokenizer: Any, word: str, what: str) -> int:
-    """The token that a text is, or that is named so; `what` says what it is for.
+    """The token that a text is, or that is named so.
+
+    Parameters
+    ----------
+    tokenizer
+        Tokenizer of the model.
+    word
+        Text, or name, of the token.
+    what
+        Words for what it is for, for the error.
 
     Raises
     ------

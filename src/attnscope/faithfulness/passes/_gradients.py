@@ -120,7 +120,22 @@ class HeadGradients:
 
 
 def answers_difference(gradients: HeadGradients, pairs: EncodedPairs, share: float | None) -> list[Tensor]:
-    """Gradient at each call of the answers' logits minus the wrong ones', `share` of the way to the corrupted text."""
+    """Gradient at each call of the answers' logits minus the wrong ones', `share` of the way to the corrupted text.
+
+    Parameters
+    ----------
+    gradients
+        What records the gradients of each call's output.
+    pairs
+        Pairs of texts, as the model reads them.
+    share
+        Share of the way from the clean to the corrupted text; None for the clean text alone.
+
+    Returns
+    -------
+    list of Tensor
+        One for each call, ``(pair, head, query, value_width)``.
+    """
 
     def difference(logits: Tensor) -> Tensor:
         asked = logits.gather(1, pairs.places[..., None].expand(-1, -1, logits.shape[-1]))
@@ -144,8 +159,25 @@ def attribution(
 ) -> list[Float[np.ndarray, "text head"]]:
     r"""Attribution patching: the change of the loss to first order, where O' stands in for the heads' output.
 
-    :math:`\langle O'_h - O_h, \partial L/\partial O_h\rangle`; Nanda (2023), Syed, Rager & Conmy (2023). `stands_in`
-    holds O' of each call.
+    :math:`\langle O'_h - O_h, \partial L/\partial O_h\rangle`; Nanda (2023), Syed, Rager & Conmy (2023).
+
+    Parameters
+    ----------
+    layers
+        Output of the heads of each call, ``(text, head, query, value_width)``, and the gradient of the loss by it.
+    stands_in
+        What stands in for the output of each call, O', of the same shape.
+
+    Returns
+    -------
+    list of numpy.ndarray
+        One for each call, ``(text, head)``, nats.
+
+    Examples
+    --------
+    >>> output, gradient = torch.ones(1, 1, 2, 1), torch.tensor([[[[1.0], [2.0]]]])
+    >>> attribution([(output, gradient)], [torch.zeros(1, 1, 2, 1)])[0].tolist()
+    [[-3.0]]
     """
     return [
         _summed((other - output) * gradient).double().cpu().numpy()
@@ -154,7 +186,20 @@ def attribution(
 
 
 def gates_towards(stands_in: Sequence[Tensor], share: float) -> Gate:
-    """Move every head's output towards what stands in for it: 0 leaves it, 1 replaces it."""
+    """Move every head's output towards what stands in for it: 0 leaves it, 1 replaces it.
+
+    Parameters
+    ----------
+    stands_in
+        What stands in for the output of each call, ``(text, head, query, value_width)``.
+    share
+        Share of the way, 0 to 1.
+
+    Examples
+    --------
+    >>> gates_towards([torch.zeros(1, 1, 1, 1)], 0.25)(0, torch.ones(1, 1, 1, 1)).item()
+    0.75
+    """
     return lambda call, output: torch.lerp(output, stands_in[call].to(output), share)
 
 

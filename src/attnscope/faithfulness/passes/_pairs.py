@@ -126,6 +126,13 @@ def pair_of(given: Pair | Mapping[str, Any], where: str, usual: Mapping[str, str
 def given_pairs(pairs: Pairs, *, answer: str | None = None, wrong: str | None = None) -> list[Pair]:
     """Pairs from what a verb is given: files, or pairs themselves as `Pair` or mappings.
 
+    Parameters
+    ----------
+    pairs
+        One file or more, or pairs.
+    answer, wrong
+        Answers of pairs that have none of their own.
+
     Raises
     ------
     AttnscopeError

@@ -64,7 +64,7 @@ class Questions:
         Parameters
         ----------
         logits
-            Of the variants.
+            Logits of the variants.
         before
             Logits of the unchanged model.
 
@@ -165,6 +165,19 @@ def questions(
     A masked language model is asked for 15% of the words, one at least, each behind a mask; which, depends on the
     window and the seed alone. The others are asked for the token after each; special tokens are asked for too, but no
     padding.
+
+    Parameters
+    ----------
+    kind
+        What the model is asked.
+    windows
+        Windows of the batch.
+    tokenizer
+        Tokenizer of the model.
+    seed
+        Seed of the words that are hidden.
+    device
+        Device of the model.
 
     Raises
     ------

@@ -54,7 +54,15 @@ class HeadMeans:
 
 
 def real_queries(questions: Questions, sites: Sequence[Site]) -> list[Tensor]:
-    """Which queries of each call are real tokens, ``(text, query)``."""
+    """Which queries of each call are real tokens, ``(text, query)``.
+
+    Parameters
+    ----------
+    questions
+        What a batch is asked.
+    sites
+        Attention calls.
+    """
     return [questions.reading.sides(site.kind)[0].valid for site in sites]
 
 
@@ -99,6 +107,11 @@ def replacement(
 def donor_positions(valid: Tensor) -> Tensor:
     """Position of the text before that each position of a text is given, ``(text, query)``.
 
+    Raises
+    ------
+    AttnscopeError
+        If there is one text only: there is no text before it.
+
     Examples
     --------
     >>> donor_positions(torch.tensor([[True, True, True], [True, True, False]]))
@@ -116,6 +129,13 @@ def donor_positions(valid: Tensor) -> Tensor:
 
 def replacing(heads: Sequence[int], stands_in: Sequence[Tensor]) -> Callable[[AttentionCall, Tensor], Tensor]:
     """An edit: variant i has head i of `heads` replaced by that head of ``stands_in[i]``.
+
+    Parameters
+    ----------
+    heads
+        Number of the head that each variant replaces.
+    stands_in
+        What stands in for the heads of each variant, ``(text, head, query, value_width)``.
 
     Examples
     --------
@@ -142,6 +162,12 @@ def replacing_sets(chosen: Tensor, stands_in: Tensor) -> Callable[[AttentionCall
         ``(variant, head)``, or ``(variant, text, head)`` where each text has sets of its own.
     stands_in
         ``(text, head, query, value_width)``.
+
+    Examples
+    --------
+    >>> output = torch.ones(1, 1, 2, 1, 1)  # one variant of a text with 2 heads
+    >>> replacing_sets(torch.tensor([[True, False]]), torch.zeros(1, 2, 1, 1))(None, output)[0, 0, :, 0, 0].tolist()
+    [0.0, 1.0]
     """
     chosen = chosen[:, None] if chosen.ndim == 2 else chosen  # noqa: PLR2004
 

@@ -76,7 +76,7 @@ def adversarial_test(
     model, texts, targets, tokenizer, window, limit, by_line, heads, masked, seed, progress
         See `permutation_test`.
     bound
-        Of the predictions' total variation distance, mean over predictions (share).
+        Bound of the predictions' total variation distance, mean over predictions (share).
     steps
         Gradient steps: a forward and a backward pass each.
     draws

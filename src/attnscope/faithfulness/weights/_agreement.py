@@ -69,7 +69,8 @@ def agreement_test(
     model, texts, targets, tokenizer, window, limit, by_line, heads, masked, seed, progress
         See `permutation_test`.
     predictions
-        Of each text at most, evenly spaced: a backward pass each. Leaving tokens out takes a forward pass a token.
+        Predictions of each text at most, evenly spaced: a backward pass each. Leaving tokens out takes a forward pass a
+        token.
 
     Returns
     -------

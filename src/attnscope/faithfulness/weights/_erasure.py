@@ -61,7 +61,7 @@ def erasure_test(
     model, texts, targets, tokenizer, window, limit, by_line, heads, masked, seed, progress
         See `permutation_test`.
     fractions
-        Of the keys of each row, rising; rounded up to whole keys. At 1 the head gives nothing.
+        Shares of the keys of each row, rising; rounded up to whole keys. At 1 the head gives nothing.
     draws
         Random orders, whose mean is taken.
 

@@ -33,15 +33,15 @@ class TestPlan:
     Attributes
     ----------
     name
-        Of the test.
+        Name of the test.
     variables
         By name: what it is, its unit, and its dimensions after ``text, layer, head``.
     coordinates
-        Of those dimensions.
+        Coordinates of those dimensions.
     heads
         ``(layer, head)`` each; None for all.
     seed
-        Of what is random; each head of each text has numbers of its own.
+        Seed of what is random; each head of each text has numbers of its own.
     masked
         See `ReadText`.
     predicts

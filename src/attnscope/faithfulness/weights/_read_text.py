@@ -39,7 +39,7 @@ class ReadText:
     window
         The text, and its target.
     number
-        Of the text, from 0: for its name, and for which tokens are masked.
+        Number of the text, from 0: for its name, and for which tokens are masked.
     mask_id
         Token that a masked language model predicts at; None for no masks.
     masked

@@ -74,7 +74,7 @@ def permutation_test(
         Share of a text's tokens behind masks, for a masked language model: it predicts there. Others predict at each
         of their places.
     seed
-        Of what is random.
+        Seed of what is random.
     progress
         Called with a `Progress` after each head.
 
@@ -216,6 +216,17 @@ def same_size(
     draws: int = 1,
 ) -> Float[Tensor, "changed query value_width"]:
     """Outputs that are as far from a head's own, row by row, in random directions: `draws` for each variant.
+
+    Parameters
+    ----------
+    outputs
+        Outputs of the head under changed weights.
+    before
+        The head's own output.
+    generator
+        Generator of the random directions.
+    draws
+        Number of directions for each variant.
 
     Examples
     --------

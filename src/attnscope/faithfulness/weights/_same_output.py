@@ -62,8 +62,8 @@ def same_output_test(
     objective
         ``"top_weight"`` or ``"distance"``.
     rows
-        Of each head at most, evenly spaced: two programs each. The matrices of a head are in memory, and a text has at
-        most 2,048 tokens.
+        Rows of each head at most, evenly spaced: two programs each. The matrices of a head are in memory, and a text
+        has at most 2,048 tokens.
 
     Returns
     -------

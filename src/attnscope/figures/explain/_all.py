@@ -83,6 +83,13 @@ def explain_figures(
 ) -> Iterator[tuple[str, Figure]]:
     """Every figure that the tree has nodes for, with its name.
 
+    Parameters
+    ----------
+    tree
+        From `attnscope.explain`.
+    heads
+        Pairs (layer, head) of what is shown by head; by default `best_heads`.
+
     Examples
     --------
     >>> import xarray as xr

@@ -88,7 +88,21 @@ def curve(
     colour: str,
     **line: Any,
 ) -> None:
-    """A line, and the band between its ends where values are (mean, low, high)."""
+    """A line, and the band between its ends where values are (mean, low, high).
+
+    Parameters
+    ----------
+    axes
+        Axes to draw on.
+    x
+        Places of the values.
+    values
+        Values, or mean, lower and upper end of each.
+    colour
+        Colour of the line and of the band.
+    **line
+        Style of the line, as Matplotlib's ``plot`` takes it.
+    """
     if isinstance(values, tuple):
         mean, low, high = values
         axes.fill_between(x, low, high, color=colour, alpha=0.28, linewidth=0)
@@ -106,7 +120,17 @@ def with_interval(result: xr.Dataset, name: str) -> tuple[np.ndarray, np.ndarray
 
 
 def legend_above(figure: Figure, axes: Axes, columns: int) -> None:
-    """The axes' legend above the figure, in so many columns where there is room."""
+    """The axes' legend above the figure, in so many columns where there is room.
+
+    Parameters
+    ----------
+    figure
+        Figure of the axes.
+    axes
+        Axes whose lines the legend names.
+    columns
+        Number of columns.
+    """
     handles, labels = axes.get_legend_handles_labels()
     columns = columns if figure.get_figwidth() >= _WIDE else min(columns, 2)
     figure.legend(handles, labels, loc="outside upper center", ncols=columns, frameon=False, fontsize=7)

@@ -51,6 +51,17 @@ def write_scan_figures(
 
     Figures of statistics that were not measured are left out.
 
+    Parameters
+    ----------
+    result
+        From `scan`.
+    sample
+        Attention of a few windows, for the maps; None for no maps.
+    folder
+        Folder of the files; it is made where it is not there.
+    formats
+        Endings of the files, without the dot.
+
     Examples
     --------
     >>> import tempfile

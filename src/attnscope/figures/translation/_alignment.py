@@ -53,7 +53,7 @@ def alignment_map(
         Pairs that people gave: solid squares, and dotted ones where only possible. A pair outside the sentences is
         left out.
     title
-        Of the figure.
+        Title of the figure.
 
     Returns
     -------

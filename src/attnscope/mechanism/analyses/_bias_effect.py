@@ -41,16 +41,35 @@ def bias_effect(
     model, texts, targets, tokenizer, window, limit
         See `attnscope.mechanism.study`.
     band, draws, seed
-        See `attnscope.mechanism.passes.bias_effect`, which also describes the result.
+        See `attnscope.mechanism.passes.bias_effect`.
+
+    Returns
+    -------
+    xarray.Dataset
+        As `attnscope.mechanism.passes.bias_effect`: over ``variant, layer, head, offset`` (tokens) ``profile``, the
+        mean weight (share), and ``effect``, the model's less the variant's.
+
+    Raises
+    ------
+    AttnscopeError
+        If no bias by distance is added to the scores; if there are fewer than two full windows.
 
     Examples
     --------
     >>> from attnscope import mechanism
+    >>> from transformers import T5Config, T5EncoderModel
+    >>> config = T5Config(d_model=8, d_kv=4, num_heads=2, num_layers=1, d_ff=8, vocab_size=9)
+    >>> effects = mechanism.bias_effect(T5EncoderModel(config).eval(), [[5, 6, 7, 8], [8, 5, 6, 5]], band=2)
+    >>> effects.variant.values.tolist(), effects.effect.dims
+    (['model', 'without_bias'], ('variant', 'layer', 'head', 'offset'))
+
+    A model without such a bias is refused:
+
     >>> mechanism.bias_effect("bundled", limit=2)
     Traceback (most recent call last):
     ...
     attnscope.errors.AttnscopeError: bias_effect is not defined for small-mlm: no bias is added to the scores. Choose \
-another analysis
+    another analysis
     """
     given = few_texts(model, texts, targets=targets, tokenizer=tokenizer, window=window, limit=limit)
     with studied(given, BIAS_EFFECT):

@@ -74,6 +74,12 @@ def shift_controls(
         `attnscope.mechanism.arrays.shift_controls` over ``control``; ``completed_shift`` and ``completed_share``, those
         of `completion_range`, over ``completion``.
 
+    Raises
+    ------
+    AttnscopeError
+        If no layer has scores that are bilinear in X (under RoPE none has); if the band holds no frequency of
+        the windows; if there is no such head, or there are fewer than two full windows.
+
     Examples
     --------
     >>> from attnscope import mechanism

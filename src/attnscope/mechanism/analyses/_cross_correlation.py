@@ -49,9 +49,22 @@ def cross_correlation(
     model, texts, targets, tokenizer, window, limit
         See `attnscope.mechanism.study`.
     mode
-        See `attnscope.mechanism.arrays.cross_correlation`, which also describes the result.
+        See `attnscope.mechanism.arrays.cross_correlation`.
     columns
         Number of leading columns that are kept.
+
+    Returns
+    -------
+    xarray.Dataset
+        As `attnscope.mechanism.arrays.cross_correlation` of the columns kept, with the dimensions ``layer, head``: over
+        ``offset`` (tokens) ``trace_mean``, over ``range`` ``trace_peak_offset`` (tokens); beside it what
+        `attnscope.mechanism.arrays.profile_agreement` gives.
+
+    Raises
+    ------
+    AttnscopeError
+        If no layer has scores that are bilinear in X (under RoPE none has); if the mode is unknown, or there are fewer
+        than two full windows.
 
     Examples
     --------

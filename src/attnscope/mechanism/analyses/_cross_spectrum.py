@@ -58,6 +58,12 @@ def cross_spectrum(
     xarray.Dataset
         As `attnscope.mechanism.arrays.cross_spectrum`, with the dimensions ``layer, head``.
 
+    Raises
+    ------
+    AttnscopeError
+        If no layer has scores that are bilinear in X (under RoPE none has); if the band holds no frequency of
+        the windows, or there are fewer than two full windows.
+
     Examples
     --------
     >>> from attnscope import mechanism

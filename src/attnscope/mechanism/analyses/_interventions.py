@@ -59,7 +59,20 @@ def interventions(
     model, texts, targets, tokenizer, window, limit
         See `attnscope.mechanism.study`.
     changes, layer, band, target_offset, shift, frequencies, components, draws, seed
-        See `attnscope.mechanism.passes.interventions`, which also describes the result.
+        See `attnscope.mechanism.passes.interventions`.
+
+    Returns
+    -------
+    xarray.Dataset
+        As `attnscope.mechanism.passes.interventions`: over ``change, layer, head, offset`` (tokens) ``profile_before``
+        and ``profile_after``, the mean weights (share); over ``change, layer, head`` ``mass_change``, what the weight
+        at ``target`` (tokens) loses or gains.
+
+    Raises
+    ------
+    AttnscopeError
+        If the model has no table of absolute positions; if a change is not known, or not possible with this model and
+        these windows; if there are fewer than two full windows.
 
     Examples
     --------

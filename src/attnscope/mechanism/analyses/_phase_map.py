@@ -44,9 +44,21 @@ def phase_map(
     model, texts, targets, tokenizer, window, limit
         See `attnscope.mechanism.study`.
     completion, seed
-        See `attnscope.mechanism.arrays.phase_map`, which also describes the result.
+        See `attnscope.mechanism.arrays.phase_map`.
     band
         Band of frequencies for the numbers without dimension: the first and the last, cycles per window.
+
+    Returns
+    -------
+    xarray.Dataset
+        As `attnscope.mechanism.arrays.phase_map`, with the dimensions ``layer, head``: over ``frequency`` (cycles per
+        window) and ``angle`` (radians) ``energy``; over neither ``line_shift`` (tokens) and ``share_near``.
+
+    Raises
+    ------
+    AttnscopeError
+        If no layer has scores that are bilinear in X (under RoPE none has); if the completion is unknown or the band
+        empty, or there are fewer than two full windows.
 
     Examples
     --------

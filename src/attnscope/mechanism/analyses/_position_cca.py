@@ -37,7 +37,7 @@ def position_cca(
     limit: int | None = None,
     variance: float = 0.999,
 ) -> xr.Dataset:
-    """Canonical correlations of each layer's input with the position table: dimension ``layer``.
+    """Canonical correlations of each layer's input with the position table.
 
     See docs/mathematics.md, Canonical correlations.
 
@@ -47,6 +47,19 @@ def position_cca(
         See `attnscope.mechanism.study`.
     variance
         Share of the variance that is kept on either side before the correlations.
+
+    Returns
+    -------
+    xarray.Dataset
+        As `attnscope.mechanism.arrays.canonical_correlations`, with the dimension ``layer``: ``correlation`` over
+        ``component``, ``strong_components``, ``null_correlation``; with ``raw_`` before their names, the same of all
+        components that float32 tells from rounding.
+
+    Raises
+    ------
+    AttnscopeError
+        If the model has no table of absolute positions; if `variance` is not in (0, 1], or there are fewer than two
+        full windows.
 
     Examples
     --------

@@ -56,7 +56,20 @@ def position_content(
     model, texts, targets, tokenizer, window, limit
         See `attnscope.mechanism.study`.
     method, layers, band, target_offset, draws, seed
-        See `attnscope.mechanism.passes.position_content`, which also describes the result.
+        See `attnscope.mechanism.passes.position_content`.
+
+    Returns
+    -------
+    xarray.Dataset
+        As `attnscope.mechanism.passes.position_content`: over ``layer, head, term, offset`` (tokens) ``trace`` (nats);
+        over ``layer, head, term`` ``share``; over ``layer, head`` ``position_share``, and ``mass``, the weight at
+        ``target``.
+
+    Raises
+    ------
+    AttnscopeError
+        If there is no such layer, or ``method="exact"`` cannot be had with this model; if there are fewer than two full
+        windows.
 
     Examples
     --------

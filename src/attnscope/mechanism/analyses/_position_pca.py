@@ -29,7 +29,18 @@ def position_pca(
     model, part
         As in `position_spectrum`.
     centred
-        See `attnscope.mechanism.arrays.principal_components`, which also describes the result.
+        See `attnscope.mechanism.arrays.principal_components`.
+
+    Returns
+    -------
+    xarray.Dataset
+        As `attnscope.mechanism.arrays.principal_components`: over ``component`` ``singular_value`` and
+        ``cumulative_share``.
+
+    Raises
+    ------
+    AttnscopeError
+        If the model has no table of absolute positions: the scheme that it has instead is named.
 
     Examples
     --------

@@ -51,7 +51,14 @@ def position_spectrum(
     part
         Part of the table's name where a model has several, such as ``"decoder"``.
     detrend, neighbours, factor, lowest
-        See `attnscope.mechanism.arrays.amplitude_spectrum`, which also describes the result.
+        See `attnscope.mechanism.arrays.amplitude_spectrum`.
+
+    Returns
+    -------
+    xarray.Dataset
+        As `attnscope.mechanism.arrays.amplitude_spectrum`: over ``frequency`` (cycles in all rows of the table)
+        ``mean``, ``lower_quartile`` and ``upper_quartile`` of the amplitudes, and ``is_peak``; over ``column``
+        ``fisher_p``.
 
     Raises
     ------

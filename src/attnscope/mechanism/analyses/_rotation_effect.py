@@ -52,16 +52,37 @@ def rotation_effect(
     model, texts, targets, tokenizer, window, limit
         See `attnscope.mechanism.study`.
     periods, band, draws, seed
-        See `attnscope.mechanism.passes.rotation_effect`, which also describes the result.
+        See `attnscope.mechanism.passes.rotation_effect`.
+
+    Returns
+    -------
+    xarray.Dataset
+        As `attnscope.mechanism.passes.rotation_effect`: over ``variant, layer, head, offset`` (tokens) ``profile``, the
+        mean weight (share), and ``effect``, the model's less the variant's.
+
+    Raises
+    ------
+    AttnscopeError
+        If no layer turns queries and keys by their positions; if there are fewer than two full windows.
 
     Examples
     --------
     >>> from attnscope import mechanism
+    >>> from transformers import LlamaConfig, LlamaModel
+    >>> config = LlamaConfig(
+    ...     hidden_size=8, num_attention_heads=2, num_hidden_layers=1, intermediate_size=8, vocab_size=9
+    ... )
+    >>> effects = mechanism.rotation_effect(LlamaModel(config).eval(), [[5, 6, 7, 8], [8, 5, 6, 5]], band=2)
+    >>> effects.variant.values.tolist()
+    ['model', 'none', 'fast', 'middle', 'slow']
+
+    A model without rotation is refused:
+
     >>> mechanism.rotation_effect("bundled", limit=2)
     Traceback (most recent call last):
     ...
     attnscope.errors.AttnscopeError: rotation_effect is not defined for small-mlm: queries and keys are not turned by \
-positions. Choose another analysis
+    positions. Choose another analysis
     """
     given = few_texts(model, texts, targets=targets, tokenizer=tokenizer, window=window, limit=limit)
     with studied(given, ROTATION_EFFECT):

@@ -50,16 +50,39 @@ def scheme_kernel(
     model, texts, targets, tokenizer, window, limit
         See `attnscope.mechanism.study`.
     band, draws, seed
-        See `attnscope.mechanism.passes.scheme_kernel`, which also describes the result.
+        See `attnscope.mechanism.passes.scheme_kernel`.
+
+    Returns
+    -------
+    xarray.Dataset
+        As `attnscope.mechanism.passes.scheme_kernel`: over ``layer, head, offset`` (tokens) ``kernel`` and ``scores``
+        (nats); over ``layer, head`` ``share``, ``offset_of_kernel``, ``offset_of_weights`` (tokens), ``agree``,
+        ``chance``.
+
+    Raises
+    ------
+    AttnscopeError
+        If queries and keys are not turned by positions and no bias is added to the scores; if there are fewer than two
+        full windows.
 
     Examples
     --------
     >>> from attnscope import mechanism
+    >>> from transformers import LlamaConfig, LlamaModel
+    >>> config = LlamaConfig(
+    ...     hidden_size=8, num_attention_heads=2, num_hidden_layers=1, intermediate_size=8, vocab_size=9
+    ... )
+    >>> kernel = mechanism.scheme_kernel(LlamaModel(config).eval(), [[5, 6, 7, 8], [8, 5, 6, 5]], band=2)
+    >>> kernel.scheme, kernel.kernel.dims
+    ('rotation', ('layer', 'head', 'offset'))
+
+    A model with a table of positions is refused:
+
     >>> mechanism.scheme_kernel("bundled", limit=2)
     Traceback (most recent call last):
     ...
     attnscope.errors.AttnscopeError: scheme_kernel is not defined for small-mlm: queries and keys are not turned by \
-positions, and no bias is added. Choose another analysis
+    positions, and no bias is added. Choose another analysis
     """
     given = few_texts(model, texts, targets=targets, tokenizer=tokenizer, window=window, limit=limit)
     with studied(given, SCHEME_KERNEL):

@@ -35,13 +35,24 @@ def spectra_by_layer(
 ) -> xr.Dataset:
     """Largest amplitude at each frequency over the columns of X, and of the queries and keys of all heads.
 
-    See docs/mathematics.md, Queries and keys as waves. Dimensions ``layer, side, frequency``; see
-    `attnscope.mechanism.arrays.maximum_spectrum`.
+    See docs/mathematics.md, Queries and keys as waves.
 
     Parameters
     ----------
     model, texts, targets, tokenizer, window, limit
         See `attnscope.mechanism.study`.
+
+    Returns
+    -------
+    xarray.Dataset
+        As `attnscope.mechanism.arrays.maximum_spectrum`, with the dimensions ``layer`` and ``side`` (X, query, key):
+        over ``frequency`` (cycles per window) ``maximum``; over neither ``null_mean`` and ``null_99``, the levels of
+        noise.
+
+    Raises
+    ------
+    AttnscopeError
+        If no layer has scores that are bilinear in X (under RoPE none has), or there are fewer than two full windows.
 
     Examples
     --------

@@ -48,7 +48,19 @@ def wave_removal(
         First and last frequency removed, cycles per window. By default `attnscope.mechanism.passes.responsible_band`:
         the narrowest band that holds half of the heads' cross-spectra.
     band, draws, seed
-        See `attnscope.mechanism.passes.band_removed`, which also describes the result.
+        See `attnscope.mechanism.passes.band_removed`.
+
+    Returns
+    -------
+    xarray.Dataset
+        As `attnscope.mechanism.passes.band_removed`: over ``layer, head, offset`` (tokens) ``profile_before``,
+        ``profile_expected`` and ``profile_after``, the mean weights (share); over nothing ``fit`` and ``fit_chance``.
+
+    Raises
+    ------
+    AttnscopeError
+        If the model has no table of absolute positions, or no layer has scores that are bilinear in X; if the
+        frequencies do not fit the windows, or there are fewer than two full windows.
 
     Examples
     --------

@@ -58,6 +58,11 @@ def query_key_waves(
     xarray.Dataset
         As `attnscope.mechanism.arrays.query_key_waves`, with the dimensions ``layer, head``.
 
+    Raises
+    ------
+    AttnscopeError
+        If no layer has scores that are bilinear in X (under RoPE none has), or there are fewer than two full windows.
+
     Examples
     --------
     >>> from attnscope import mechanism

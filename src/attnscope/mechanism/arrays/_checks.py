@@ -17,6 +17,17 @@ Labelled = tuple[tuple[str, ...], Values, dict[str, str]]
 def labelled(dims: str, values: Values, long_name: str, units: str = "1") -> Labelled:
     """A variable of a Dataset: dimensions (separated by spaces), values, what it is and its unit.
 
+    Parameters
+    ----------
+    dims
+        Names of the dimensions.
+    values
+        Array or number.
+    long_name
+        Words for the axis of a figure.
+    units
+        Unit of the values; ``"1"`` for numbers without one.
+
     Examples
     --------
     >>> labelled("", 1.0, "mean amplitude", "1")
@@ -59,6 +70,20 @@ def in_band(length: int, band: tuple[int, int] | None, lowest: int = 3) -> Bool[
 
     0 and ``length / 2`` are never in: their phases are 0 or pi, whatever the shift. None is everything from
     ``lowest`` (from 1 in texts of fewer than 8 tokens).
+
+    Parameters
+    ----------
+    length
+        Tokens of the text.
+    band
+        First and last frequency, cycles per text.
+    lowest
+        First frequency where no band is given.
+
+    Raises
+    ------
+    AttnscopeError
+        If no frequency of the text lies in the band.
 
     Examples
     --------

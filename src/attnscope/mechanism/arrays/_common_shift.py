@@ -19,7 +19,7 @@ class CommonShift:
     Attributes
     ----------
     offset
-        Of the highest point among those that the head may look at, tokens; the shift is its negative.
+        Offset of the highest point among those that the head may look at, tokens; the shift is its negative.
     is_peak
         Whether the trace is lower on either side; else it goes on rising where the head may not look.
     concentration

@@ -95,6 +95,7 @@ def cross_spectrum(
     parts = reparametrize(query_weight, key_weight)
     query, key = transform(values @ parts.query), transform(values @ parts.key)
     together = np.linalg.norm(query, axis=1) * np.linalg.norm(key, axis=1)
+    # the error of a transform of so many numbers, of queries and of keys: what is no larger has no phase
     rounding = (length * np.finfo(float).eps) ** 2 * together.max()
     alive = together > rounding
     cross = np.where(alive, (parts.values * query.conj() * key).sum(1), 0.0)
@@ -166,5 +167,6 @@ def _line(x: np.ndarray, y: np.ndarray, weight: np.ndarray) -> tuple[np.ndarray,
     design = np.stack([np.ones(len(x)), x], 1)
     inverse = np.linalg.inv((design * weight[:, None]).T @ design)
     line = inverse @ (design.T @ (weight * y))
+    # each point's own pull g on the line: the covariance is inverse (sum of g g^T) inverse (White 1980)
     pull = design * (weight * (y - design @ line))[:, None]
     return line, np.sqrt(np.diag(inverse @ (pull.T @ pull) @ inverse))

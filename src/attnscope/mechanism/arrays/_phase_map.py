@@ -48,7 +48,7 @@ def phase_map(
     query_weight, key_weight
         W_Q and W_K, shapes (width, r).
     completion, seed
-        Of the rotation; see `head_rotation`.
+        Kind of completion, and seed, of the rotation; see `head_rotation`.
     band
         Band of frequencies for the numbers without dimension: the lowest and the highest, cycles per T tokens;
         everything from 3 by default.

@@ -18,6 +18,16 @@ def covariance_share(terms: Float[np.ndarray, "*batch term offset"]) -> Float[np
     :math:`\mathrm{cov}(x_a,\sum_b x_b)/\mathrm{var}(\sum_b x_b)`. The shares add up to 1; one is negative where a
     term works against the sum. Offsets that are NaN in any term are left out; NaN where the sum does not vary.
 
+    Parameters
+    ----------
+    terms
+        Terms of a sum, shape (..., term, offset).
+
+    Returns
+    -------
+    numpy.ndarray
+        Shape (..., term), shares.
+
     Examples
     --------
     >>> covariance_share(np.array([[0.0, 3.0, 0.0], [0.0, 1.0, 0.0]])).round(9).tolist()
@@ -31,7 +41,17 @@ def covariance_share(terms: Float[np.ndarray, "*batch term offset"]) -> Float[np
 
 @typed
 def covariance(own: np.ndarray, other: np.ndarray) -> np.ndarray:
-    """Over the last axis, NaN left out of both.
+    """Covariance over the last axis, by the number of values; NaN left out of both.
+
+    Parameters
+    ----------
+    own, other
+        Values of either side, shapes ``(..., n)`` that fit each other.
+
+    Returns
+    -------
+    numpy.ndarray
+        Shape ``(...)``; 0 where fewer than two values are known.
 
     Examples
     --------
@@ -49,6 +69,15 @@ def covariance(own: np.ndarray, other: np.ndarray) -> np.ndarray:
 def without_own(of_means: np.ndarray, own: np.ndarray, texts: int) -> np.ndarray:
     """Mean product over all pairs of different texts, from the product of means and the mean of each text's own.
 
+    Parameters
+    ----------
+    of_means
+        Product of the two means over texts.
+    own
+        Mean over texts of the product of each text's own two.
+    texts
+        Number of texts, two or more.
+
     Examples
     --------
     >>> x, y = np.array([1.0, 3.0]), np.array([2.0, 8.0])
@@ -63,6 +92,25 @@ def jackknife(
     whole: np.ndarray, texts: int, without: Callable[[int, list[int]], np.ndarray]
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Give an estimate with its 95 % interval over texts, from what it is without each: NaN for two texts.
+
+    Parameters
+    ----------
+    whole
+        Estimate from all texts.
+    texts
+        Number of texts.
+    without
+        Function of a text's number and of the numbers of all others: the estimate from these others, shaped like
+        `whole`.
+
+    Returns
+    -------
+    tuple of numpy.ndarray
+        The estimate, and the lower and the upper end of its interval (Student's t).
+
+    References
+    ----------
+    Efron and Stein (1981), The jackknife estimate of variance.
 
     Examples
     --------

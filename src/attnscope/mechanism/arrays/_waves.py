@@ -49,7 +49,7 @@ def query_key_waves(
         The null is the same head on the same rows of X in random orders: white noise is too easy a null for
         a text, whose signals are smooth.
     curves
-        Of so many columns, those with the largest importance, the values along the text are given.
+        Number of columns, those with the largest importance, of which the values along the text are given.
 
     Returns
     -------

@@ -29,7 +29,7 @@ class Layer:
     projections
         Its matrices, verified.
     moments
-        Of X, the layer's input: position means and covariance.
+        Moments of X, the layer's input: position means and covariance.
     sample
         X of the first text, ``(position, width)``.
     band_sums
@@ -37,7 +37,7 @@ class Layer:
     has_bias
         Whether a bias is added to the scores (T5, ALiBi).
     reach
-        Of its mask: which offsets a query may look at.
+        Reach of its mask: which offsets a query may look at.
     """
 
     site: Site

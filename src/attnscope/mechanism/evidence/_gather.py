@@ -168,6 +168,18 @@ def gather(
 def check_self_attention(model: PreTrainedModel, sites: Sequence[Site]) -> None:
     """Refuse a model of which only cross-attention was seen.
 
+    Parameters
+    ----------
+    model
+        The model, for the error.
+    sites
+        Attention calls that were seen in it.
+
+    Raises
+    ------
+    AttnscopeError
+        If all calls are of cross-attention.
+
     Examples
     --------
     >>> from transformers import BertConfig, BertModel

@@ -130,6 +130,13 @@ def watching_inputs(model: PreTrainedModel, observer: InputObserver) -> Generato
     The states are X, ``(batch, position, width)``: what the attention module was called with. The two are the
     same tensor except in cross-attention.
 
+    Parameters
+    ----------
+    model
+        In eval mode; it is called by the caller.
+    observer
+        Function of a call and its states that gives the call's output.
+
     Raises
     ------
     AttnscopeError

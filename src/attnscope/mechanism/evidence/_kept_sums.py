@@ -19,6 +19,13 @@ _BANDS, _MEANS, _SCATTER = "band_sums_", "position_mean_", "scatter_"  # and the
 def labelled_sums(sums: Mapping[int, LayerSums], texts: range) -> xr.Dataset:
     """Sums of each layer over some texts, in variables of their own, as layers may differ in heads and width.
 
+    Parameters
+    ----------
+    sums
+        Sums of each layer, by its number.
+    texts
+        Numbers of the texts that they are over.
+
     Examples
     --------
     >>> sums = {3: LayerSums(StateMoments(2, np.ones((4, 5)), np.ones((5, 5))), [np.ones((1, 7))] * 2, has_bias=True)}

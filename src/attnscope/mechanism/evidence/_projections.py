@@ -47,7 +47,7 @@ class Projections:
     output, output_bias
         ``(head, value_width, model_width)`` and ``(model_width,)``: the layer adds up ``head_output @ output[h]``.
     rotation
-        Of queries and keys, for the positions of the window that was looked at.
+        Rotation of queries and keys, for the positions of the window that was looked at.
     error
         Largest difference of the scores made of these matrices and those captured, as a share of the largest;
         NaN where the form does not say how.

@@ -19,6 +19,13 @@ if TYPE_CHECKING:
 def pairs_at(queries: int, keys: int, band: int) -> Float[np.ndarray, " offset"]:
     """How many query-key pairs there are at each offset from ``-band`` to ``band``.
 
+    Parameters
+    ----------
+    queries, keys
+        Number of queries and of keys, tokens.
+    band
+        Largest offset, tokens.
+
     Examples
     --------
     >>> pairs_at(4, 4, 2)
@@ -30,14 +37,43 @@ def pairs_at(queries: int, keys: int, band: int) -> Float[np.ndarray, " offset"]
 
 
 def mean_profile(call: AttentionCall, band: int) -> Float[Tensor, "batch head offset"]:
-    """Mean weight at each offset, over the rows that have one; float64 on the CPU, NaN where no row has one."""
+    """Mean weight at each offset, over the rows that have one; float64 on the CPU, NaN where no row has one.
+
+    Parameters
+    ----------
+    call
+        Arguments of the attention call.
+    band
+        Largest offset, tokens.
+
+    Examples
+    --------
+    >>> x = torch.zeros(1, 1, 2, 4)
+    >>> mean_profile(AttentionCall(x, x, x, scale=1.0, causal=True), 1).tolist()
+    [[[0.5, 0.75, 0.0]]]
+    """
     return profile_and_output(call, band)[0]
 
 
 def profile_and_output(
     call: AttentionCall, band: int
 ) -> tuple[Float[Tensor, "batch head offset"], Float[Tensor, "batch head query width"]]:
-    """Give the mean weight at each offset (float64, on the CPU) and the output of a call, as `measure` does."""
+    """Give the mean weight at each offset (float64, on the CPU) and the output of a call, as `measure` does.
+
+    Parameters
+    ----------
+    call
+        Arguments of the attention call.
+    band
+        Largest offset, tokens.
+
+    Examples
+    --------
+    >>> x = torch.zeros(1, 1, 2, 4)
+    >>> profile, output = profile_and_output(AttentionCall(x, x, x, scale=1.0, causal=True), 1)
+    >>> profile.tolist(), output.shape
+    ([[[0.5, 0.75, 0.0]]], torch.Size([1, 1, 2, 4]))
+    """
     output, rows = measure(call, Need(band=band))
     assert rows.band is not None  # noqa: S101 asked for
     pairs = torch.from_numpy(pairs_at(call.query.shape[2], call.key.shape[2], band))
@@ -49,6 +85,19 @@ def centred_keys(call: AttentionCall, keys: Sequence[Tensor]) -> list[Tensor]:
     """Keys ``(..., key, width)`` about their mean over the text, where softmax cannot tell.
 
     That shifts a row of scores by a constant. A soft cap or a learned sink is not blind to it: there the keys stay.
+
+    Parameters
+    ----------
+    call
+        Arguments of the attention call.
+    keys
+        Keys, or parts of keys, ``(..., key, width)``.
+
+    Examples
+    --------
+    >>> x = torch.zeros(1, 1, 2, 1)
+    >>> centred_keys(AttentionCall(x, x, x, scale=1.0), [torch.tensor([[1.0], [3.0]])])[0].tolist()
+    [[-1.0], [1.0]]
     """
     if call.softcap is not None or call.sinks is not None:
         return list(keys)
@@ -56,7 +105,21 @@ def centred_keys(call: AttentionCall, keys: Sequence[Tensor]) -> list[Tensor]:
 
 
 def one_text(call: AttentionCall, text: int) -> AttentionCall:
-    """The call of one text of the batch."""
+    """The call of one text of the batch.
+
+    Parameters
+    ----------
+    call
+        Arguments of the attention call.
+    text
+        Number of the text in the batch, from 0.
+
+    Examples
+    --------
+    >>> x = torch.zeros(3, 1, 2, 4)
+    >>> one_text(AttentionCall(x, x, x, scale=1.0), 2).query.shape
+    torch.Size([1, 1, 2, 4])
+    """
     own = slice(text, text + 1)
     return replace(
         call,
@@ -70,6 +133,13 @@ def one_text(call: AttentionCall, text: int) -> AttentionCall:
 
 def offsets_seen(call: AttentionCall, band: int) -> Bool[np.ndarray, " offset"]:
     """Offsets from ``-band`` to ``band`` at which some query of some text may look, as masks and causality have it.
+
+    Parameters
+    ----------
+    call
+        Arguments of the attention call.
+    band
+        Largest offset, tokens.
 
     Examples
     --------
@@ -87,6 +157,13 @@ def bias_traces(call: AttentionCall, band: int) -> Float[Tensor, "batch head off
     """``tr_t`` of what is added to the scores, 0 where nothing is; float64 on the CPU.
 
     A pair that the bias forbids counts as the mean of the others at its offset; NaN where it forbids all.
+
+    Parameters
+    ----------
+    call
+        Arguments of the attention call.
+    band
+        Largest offset, tokens.
 
     Examples
     --------
@@ -113,7 +190,21 @@ def bias_traces(call: AttentionCall, band: int) -> Float[Tensor, "batch head off
 
 
 def score_traces(call: AttentionCall, band: int) -> Float[Tensor, "batch head offset"]:
-    """``tr_t`` of the scores of a call (scale included, keys about their mean), without the matrix of scores."""
+    """``tr_t`` of the scores of a call (scale included, keys about their mean), without the matrix of scores.
+
+    Parameters
+    ----------
+    call
+        Arguments of the attention call.
+    band
+        Largest offset, tokens.
+
+    Examples
+    --------
+    >>> x = torch.eye(2).view(1, 1, 2, 2)
+    >>> score_traces(AttentionCall(x, x, x, scale=1.0), 1).tolist()
+    [[[-0.5, 1.0, -0.5]]]
+    """
     query = call.query.double()
     key = call.key.double().repeat_interleave(call.group, 1)
     key = call.scale * centred_keys(call, [key])[0]

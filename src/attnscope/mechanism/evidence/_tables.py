@@ -222,6 +222,13 @@ def word_embedding(model: PreTrainedModel) -> nn.Embedding:
 def embedding_projection(model: PreTrainedModel, width: int) -> nn.Linear | None:
     """Find the linear layer from embeddings of this width to the model's width (ALBERT, ELECTRA), where there is one.
 
+    Parameters
+    ----------
+    model
+        Any model.
+    width
+        Columns of its embeddings.
+
     Examples
     --------
     >>> from transformers import ElectraConfig, ElectraModel

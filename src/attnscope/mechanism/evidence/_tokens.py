@@ -35,9 +35,9 @@ class Tokens:
     Attributes
     ----------
     ids
-        Of the texts.
+        Token ids of the texts.
     target
-        Of what the decoder beside an encoder reads; None where it reads the same.
+        Token ids of what the decoder beside an encoder reads; None where it reads the same.
     names
         What to call each text in an error.
 
@@ -77,6 +77,13 @@ class Tokens:
 def token_ids(windows: Windows, *, least: int = 1) -> Tokens:
     """Token ids of windows that are all equally long, and of their targets.
 
+    Parameters
+    ----------
+    windows
+        Windows, or rows of token ids.
+    least
+        Number of windows that there must be.
+
     Raises
     ------
     AttnscopeError
@@ -110,7 +117,13 @@ def token_ids(windows: Windows, *, least: int = 1) -> Tokens:
 
 
 def targets_of(windows: Sequence[Window | Sequence[int]]) -> list[Window | Sequence[int]]:
-    """What the decoder reads beside each window; nothing where no window says so."""
+    """What the decoder reads beside each window; nothing where no window says so.
+
+    Examples
+    --------
+    >>> targets_of([[5, 6], [7, 8]])  # bare token ids have none
+    []
+    """
     targets = [getattr(window, "target", None) for window in windows]
     if all(target is None for target in targets):
         return []
@@ -118,12 +131,33 @@ def targets_of(windows: Sequence[Window | Sequence[int]]) -> list[Window | Seque
 
 
 def ids_of(window: Window | Sequence[int]) -> Sequence[int]:
-    """Token ids of a window, or the ids themselves."""
+    """Token ids of a window, or the ids themselves.
+
+    Examples
+    --------
+    >>> ids_of([5, 6])
+    [5, 6]
+    """
     return getattr(window, "ids", None) or cast("Sequence[int]", window)
 
 
 def model_inputs(model: PreTrainedModel, tokens: Tokens) -> Inputs:
-    """Arguments of a forward pass; without a target, the decoder of an encoder-decoder reads the same text."""
+    """Arguments of a forward pass; without a target, the decoder of an encoder-decoder reads the same text.
+
+    Parameters
+    ----------
+    model
+        Any model of texts.
+    tokens
+        Token ids of some texts.
+
+    Examples
+    --------
+    >>> from transformers import BertConfig, BertModel
+    >>> config = BertConfig(hidden_size=8, num_attention_heads=2, num_hidden_layers=1, intermediate_size=8)
+    >>> model_inputs(BertModel(config), token_ids([[5, 6]]))
+    {'input_ids': tensor([[5, 6]])}
+    """
     tokens = tokens.each(lambda ids: ids.to(model.device))
     given = {"input_ids": tokens.ids}
     if model.config.is_encoder_decoder:
@@ -135,12 +169,25 @@ def read(model: PreTrainedModel, tokens: Tokens) -> None:
     """Run some texts through the model for what is watched: its head, whose logits nobody sees, is left out.
 
     Texts on which the model overflows are refused: see `attnscope.capture.forward`.
+
+    Parameters
+    ----------
+    model
+        In eval mode.
+    tokens
+        Token ids of some texts.
     """
     forward(model, model_inputs(model, tokens), tokens.names.__getitem__, with_head=False)
 
 
 def batches(tokens: Tokens) -> Iterator[tuple[slice, Tokens]]:
-    """Some texts at a time, about 2,048 tokens of them."""
+    """Some texts at a time, about 2,048 tokens of them.
+
+    Examples
+    --------
+    >>> [(place, len(some)) for place, some in batches(token_ids([[5] * 1024] * 3))]
+    [(slice(0, 2, None), 2), (slice(2, 3, None), 1)]
+    """
     size = max(1, TOKENS_AT_ONCE // max(1, tokens.length))
     for first in range(0, len(tokens), size):
         place = slice(first, min(first + size, len(tokens)))
@@ -148,7 +195,22 @@ def batches(tokens: Tokens) -> Iterator[tuple[slice, Tokens]]:
 
 
 def resampled(texts: int, draws: int, seed: int) -> Float[np.ndarray, "draw text"]:
-    """Bootstrap over texts: each row holds how often each text was drawn, divided by their number."""
+    """Bootstrap over texts: each row holds how often each text was drawn, divided by their number.
+
+    Parameters
+    ----------
+    texts
+        Number of texts.
+    draws
+        Number of draws.
+    seed
+        Seed of the draws.
+
+    Examples
+    --------
+    >>> resampled(4, 2, 0).sum(1).tolist()
+    [1.0, 1.0]
+    """
     generator = np.random.default_rng(seed)
     return generator.multinomial(texts, np.full(texts, 1 / texts), size=draws) / texts
 
@@ -157,6 +219,15 @@ def interval(
     values: Float[np.ndarray, "text ..."], weights: Float[np.ndarray, "draw text"], *, level: float = 0.95
 ) -> tuple[Float[np.ndarray, ...], Float[np.ndarray, ...], Float[np.ndarray, ...]]:
     """Mean over texts and the percentile interval of its bootstrap.
+
+    Parameters
+    ----------
+    values
+        Values of each text, texts first.
+    weights
+        Weight of each text in each draw, from `resampled`.
+    level
+        Share of the draws that lies within the interval.
 
     Examples
     --------

@@ -111,6 +111,13 @@ def gain_without_band(moments: StateMoments, first: int, last: int) -> float:
     :math:`\overline{\|x\|^2} / (\overline{\|x\|^2} - \overline{\|x_F\|^2})`, means over tokens; :math:`x_F` are the
     waves in the position means.
 
+    Parameters
+    ----------
+    moments
+        Moments of X, the layer's input.
+    first, last
+        First and last frequency removed, cycles per window.
+
     Examples
     --------
     >>> wave = np.cos(2 * np.pi * np.array([1, 3])[None, None] * np.arange(16)[None, :, None] / 16)
@@ -157,7 +164,7 @@ def band_removed(
     band
         Largest offset of the profiles.
     draws, seed
-        Of the bootstrap over texts: ``_low`` and ``_high`` are its 2.5% and 97.5% points.
+        Number of draws and seed of the bootstrap over texts: ``_low`` and ``_high`` are its 2.5% and 97.5% points.
 
     Returns
     -------

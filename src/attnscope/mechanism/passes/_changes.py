@@ -93,7 +93,7 @@ class Settings:
     components
         Principal components projected out.
     seed
-        Of permutations and phases.
+        Seed of permutations and phases.
 
     Examples
     --------

@@ -95,7 +95,7 @@ def position_content(
     target_offset
         ``(layer, head)``: the offset t\* whose weight is explained. By default, where the mean profile is highest.
     draws, seed
-        Of the bootstrap over texts: ``_low`` and ``_high`` are its 2.5 % and 97.5 % points.
+        Number of draws and seed of the bootstrap over texts: ``_low`` and ``_high`` are its 2.5 % and 97.5 % points.
 
     Returns
     -------
@@ -387,7 +387,7 @@ def split_halves(trace: Float[np.ndarray, "text *batch term offset"]) -> Float[n
     Parameters
     ----------
     trace
-        Of PP, PC, CP and CC about the means over these texts, two or more; what comes after them is left out.
+        Traces of PP, PC, CP and CC about the means over these texts, two or more; what comes after them is left out.
 
     Examples
     --------

@@ -88,14 +88,15 @@ def interventions(
     target_offset
         ``(layer, head)``: the offset t\* to follow. By default where the mean profile is highest.
     shift
-        Of ``positions-shifted``, tokens.
+        First position id of ``positions-shifted``, tokens.
     frequencies
         First and last frequency removed, cycles per window. By default those of 8.5 to 12.8 tokens a cycle, where
         RoBERTa's table has its peak (40 to 60 in 512 tokens).
     components
         How many principal components are projected out.
     draws, seed
-        Of the bootstrap over texts (``_low`` and ``_high`` are its 2.5 % and 97.5 % points), and of what is random.
+        Number of draws and seed of the bootstrap over texts (``_low`` and ``_high`` are its 2.5 % and 97.5 % points),
+        and of what is random.
 
     Returns
     -------

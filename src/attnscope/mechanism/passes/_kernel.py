@@ -62,7 +62,7 @@ def scheme_kernel(
     band
         Largest offset.
     draws, seed
-        Of the random kernels behind ``chance``.
+        Number and seed of the random kernels behind ``chance``.
 
     Returns
     -------

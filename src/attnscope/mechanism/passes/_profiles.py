@@ -27,6 +27,17 @@ def profiles_of(
 ) -> tuple[dict[int, list[np.ndarray]], dict[int, Site]]:
     """Profiles of all calls but cross-attention, and which calls they are; of every so many rows, from the first.
 
+    Parameters
+    ----------
+    model
+        In eval mode.
+    windows
+        All equally long.
+    band
+        Largest offset, tokens.
+    every
+        Step between the rows that count.
+
     Examples
     --------
     >>> from transformers import BertConfig, BertModel
@@ -63,6 +74,15 @@ def stacked_profiles(
     """``profile`` and ``effect`` (that of the first name minus that of each) over ``variant, layer, head, offset``.
 
     ``_low`` and ``_high`` are the 2.5 % and 97.5 % points of a bootstrap over texts; a call that a name lacks is NaN.
+
+    Parameters
+    ----------
+    parts
+        Profiles by name and by call: of each batch an array ``(text, head, offset)``.
+    sites
+        The calls, by their numbers.
+    draws, seed
+        Number of draws and seed of the bootstrap.
     """
     first = next(iter(parts.values()))
     texts = sum(map(len, next(iter(first.values()))))

@@ -60,7 +60,7 @@ def bias_effect(
     band
         Largest offset.
     draws, seed
-        Of the bootstrap over texts: ``_low`` and ``_high`` are its 2.5 % and 97.5 % points.
+        Number of draws and seed of the bootstrap over texts: ``_low`` and ``_high`` are its 2.5 % and 97.5 % points.
 
     Returns
     -------
@@ -124,7 +124,7 @@ def rotation_effect(
     band
         Largest offset.
     draws, seed
-        Of the bootstrap over texts: ``_low`` and ``_high`` are its 2.5 % and 97.5 % points.
+        Number of draws and seed of the bootstrap over texts: ``_low`` and ``_high`` are its 2.5 % and 97.5 % points.
 
     Returns
     -------

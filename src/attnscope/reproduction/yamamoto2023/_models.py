@@ -53,6 +53,13 @@ SHAPES = {
 def is_shaped_like(model: PreTrainedModel, name: str) -> bool:
     """Whether a model has the class and sizes of a published one, ``"roberta-base"`` or ``"gpt2"``.
 
+    Parameters
+    ----------
+    model
+        Any model.
+    name
+        Name of the published one.
+
     Examples
     --------
     >>> from transformers import GPT2Config, GPT2LMHeadModel
@@ -87,6 +94,11 @@ def published_name(hub_name: str, identity: Mapping[str, str]) -> str | None:
 
 def check_published(name: str | None) -> None:
     """Refuse names of models that nothing was published of.
+
+    Raises
+    ------
+    AttnscopeError
+        If the name is not of a published model; None is of none, and passes.
 
     Examples
     --------

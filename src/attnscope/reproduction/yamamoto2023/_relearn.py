@@ -77,13 +77,13 @@ def relearn_positions(
     limit
         Inputs to train on; by default all that the texts give.
     steps, batch_size, learning_rate
-        Of Adam, with the rate falling linearly to 0.
+        Settings of Adam, with the rate falling linearly to 0.
     masked
         Share of real tokens that is masked (80% by the mask token, 10% by a random one, 10% as they are).
     deviation
         Standard deviation of the normal distribution that the rows are drawn from.
     seed
-        Of the drawn rows, of the masks, of the order of inputs and of dropout.
+        Seed of the drawn rows, of the masks, of the order of inputs and of dropout.
     band
         Largest offset of the profiles.
     progress

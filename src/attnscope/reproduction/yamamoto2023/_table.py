@@ -87,7 +87,15 @@ def paper_table(
 
 
 def table_of(subject: Subject, published_as: str | None = None) -> xr.Dataset:
-    """`paper_table` of what was gathered already."""
+    """`paper_table` of what was gathered already.
+
+    Parameters
+    ----------
+    subject
+        What was gathered.
+    published_as
+        Name of the published model that it is to be held against; by default found by class and sizes.
+    """
     filled = [_filled(subject, row, published_as) for row in ROWS]
     texts = ("quantity", "published", "source", "ours", "tolerance", "by_chance", "verdict", "note")
     return xr.Dataset(

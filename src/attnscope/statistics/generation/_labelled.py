@@ -46,7 +46,7 @@ def generation_dataset(
     Parameters
     ----------
     texts
-        Of one model.
+        Texts of one model.
     shown
         From token ids to what each token is shown as; without it, tokens have ids alone.
     steps, places, source_places

@@ -28,7 +28,8 @@ def by_places(measured: Mapping[str, np.ndarray], columns: np.ndarray, given: in
     Parameters
     ----------
     measured
-        Of one sequence: ``bin_weight``, ``first_token``, and ``equal_entropy``, the log of how many keys are seen.
+        Measures of one sequence: ``bin_weight``, ``first_token``, and ``equal_entropy``, the log of how many keys are
+        seen.
     columns
         Indicators of the spans, ``(place in the text, span)``.
     given

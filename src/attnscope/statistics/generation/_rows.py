@@ -86,7 +86,7 @@ def measure_rows(
     place
         Where that query stands in its text, counted from 0 with padding.
     marks
-        Of the keys' text.
+        Marks of the keys' text.
     is_cross
         Whether that is another text.
 

@@ -32,7 +32,7 @@ class Written:
     given
         How many tokens the decoder was given, which may have been embeddings.
     number
-        Of the prompt among those of its call.
+        Number of the prompt among those of its call.
     sites
         One for each layer.
     spans

@@ -30,7 +30,7 @@ class Grid:
     Attributes
     ----------
     rows, columns
-        Of patches.
+        Rows and columns of patches.
     start
         The token of the first patch; the others follow row by row.
     tokens
@@ -132,13 +132,34 @@ def grid_of(model: PreTrainedModel, pixels: Float[Tensor, "1 channel row column"
 
 
 def pattern(size: tuple[int, int], like: Tensor) -> Tensor:
-    """What is added to a patch: the same each time, and not even, as a model may take off the mean."""
+    """What is added to a patch: the same each time, and not even, as a model may take off the mean.
+
+    Parameters
+    ----------
+    size
+        Rows and columns, pixels.
+    like
+        Image of the same channels, type and device, ``(channel, row, column)``.
+
+    Examples
+    --------
+    >>> pattern((2, 3), torch.zeros(3, 8, 8)).shape
+    torch.Size([3, 2, 3])
+    """
     generator = torch.Generator().manual_seed(0)
     return torch.randn(like.shape[0], *size, generator=generator).to(like)
 
 
 def first_states(model: PreTrainedModel, given: Mapping[str, Any]) -> Tensor | None:
-    """Keys and values of the first layer, ``(image, token, width)``; None where they are not seen."""
+    """Keys and values of the first layer, ``(image, token, width)``; None where they are not seen.
+
+    Parameters
+    ----------
+    model
+        Vision encoder, in eval mode.
+    given
+        Arguments of its forward pass.
+    """
     states: list[Tensor] = []
 
     def look(site: Site, call: AttentionCall) -> Tensor:

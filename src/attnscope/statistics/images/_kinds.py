@@ -38,7 +38,13 @@ class _Places:
 
 
 def kinds_of_images(settings: Mapping[str, Any]) -> Callable[[xr.Dataset], xr.Dataset] | None:
-    """What finds the kinds of heads in the results of a scan with these settings; None where it cannot."""
+    """What finds the kinds of heads in the results of a scan with these settings; None where it cannot.
+
+    Examples
+    --------
+    >>> kinds_of_images({"statistics": ["entropy"]}) is None  # kinds are of where patches look
+    True
+    """
     return summarize_images if set(NEEDED) <= set(settings["statistics"]) else None
 
 

@@ -33,7 +33,7 @@ class PatchObserver:
     names, band
         Which statistics, and the largest offset in patches.
     grid
-        Of these images; None where patches are not known.
+        Grid of these images; None where patches are not known.
     images
         How many there are.
     measured

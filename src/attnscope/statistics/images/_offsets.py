@@ -6,6 +6,11 @@ from __future__ import annotations
 def offset_name(row: int, column: int) -> str:
     """Name an offset as a kind of head.
 
+    Parameters
+    ----------
+    row, column
+        Patches down and to the right.
+
     Examples
     --------
     >>> [offset_name(*one) for one in ((0, 0), (0, -1), (1, 0), (-2, 0), (1, -2))]

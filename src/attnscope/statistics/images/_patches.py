@@ -30,7 +30,7 @@ def measure_patches(call: AttentionCall, grid: Grid, band: int) -> dict[str, Ten
     Parameters
     ----------
     call
-        Of self-attention over the tokens of `grid`.
+        Call of self-attention over the tokens of `grid`.
     grid
         Which tokens are patches.
     band

@@ -19,6 +19,13 @@ def jpeg(pixels: Tensor, processor: Any) -> str:
     """What a model reads of an image, base64 of a small JPEG; "" without Pillow.
 
     The processor's mean and standard deviation are taken back; without them, the range of the numbers is spread.
+
+    Parameters
+    ----------
+    pixels
+        Numbers of the image, ``(channel, row, column)``.
+    processor
+        Image processor that made them; None where it is not known.
     """
     try:
         from PIL import Image as pillow  # noqa: N813
@@ -40,6 +47,13 @@ def jpeg_of(pixels: np.ndarray, shape: float) -> str:
     """An image that was given, ``(row, column, 3)`` of 8 bits, drawn to so many columns for a row; "" without Pillow.
 
     For processors that scale an image to their patches, without cutting anything off.
+
+    Parameters
+    ----------
+    pixels
+        Numbers of the image, ``(row, column, 3)``, 8 bits.
+    shape
+        Columns for a row.
     """
     try:
         from PIL import Image as pillow  # noqa: N813

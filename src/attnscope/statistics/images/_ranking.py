@@ -14,6 +14,13 @@ from attnscope.statistics.images._offsets import offset_name
 def patch_shares(results: xr.Dataset, prefix: str = "") -> xr.DataArray:
     """Share of all weight of patches at each offset: the profile times the share of patches that have the neighbour.
 
+    Parameters
+    ----------
+    results
+        From `attnscope.statistics.images.scan_images`.
+    prefix
+        Start of the variables' names: ``"equal_"`` for equal weights.
+
     Examples
     --------
     >>> profile = xr.DataArray(np.ones((3, 3)), {"row_offset": [-1, 0, 1], "column_offset": [-1, 0, 1]})
@@ -36,6 +43,17 @@ def patch_peaks(results: xr.Dataset) -> xr.Dataset:
     xarray.Dataset
         ``peak_row_offset``, ``peak_column_offset`` (patches), ``peak_weight`` (share of all weight of patches)
         ``(layer, head)``; NaN where patches are not known.
+
+    Examples
+    --------
+    >>> dims = ("text", "layer", "head", "row_offset", "column_offset")
+    >>> profile = np.zeros((1, 1, 1, 3, 3))
+    >>> profile[..., 1, 0] = 0.8  # one to the left
+    >>> sizes = {"rows": ("text", [4]), "columns": ("text", [4])}
+    >>> offsets = {"row_offset": [-1, 0, 1], "column_offset": [-1, 0, 1]}
+    >>> peaks = patch_peaks(xr.Dataset({"patch_profile": (dims, profile)} | sizes, offsets))
+    >>> peaks.peak_row_offset.item(), peaks.peak_column_offset.item(), round(peaks.peak_weight.item(), 6)
+    (0.0, -1.0, 0.6)
     """
     shares = text_mean(patch_shares(results)).transpose("layer", "head", "row_offset", "column_offset")
     known = (
@@ -65,6 +83,13 @@ def rank_patch_heads(results: xr.Dataset, top: int = 5) -> dict[str, list[Ranked
     ``positional``: largest share of a patch's weight on one neighbour, at least 0.1. ``local``: most weight in the
     3 x 3 patches about a patch, at least 0.5. ``sink-like``: most weight on the class token or on registers, whichever
     is more, at least 0.1. All of them are at least twice what equal weights give.
+
+    Parameters
+    ----------
+    results
+        From `attnscope.statistics.images.scan_images`.
+    top
+        Number of heads for each question at most.
 
     Examples
     --------

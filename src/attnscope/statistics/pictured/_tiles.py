@@ -29,10 +29,10 @@ class Tile:
     Attributes
     ----------
     image, number
-        Of the image (or the video) in its text and of the tile (or the frame) in it, from 1; number 0 for a whole
-        image.
+        Number of the image (or the video) in its text and of the tile (or the frame) in it, from 1; number 0 for a
+        whole image.
     rows, columns
-        Of tokens.
+        Rows and columns of tokens.
     tokens
         Row by row.
     source

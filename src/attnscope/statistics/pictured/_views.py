@@ -78,6 +78,19 @@ def with_views(
 
     ``view_name``, ``view_picture`` (base64 of a JPEG), ``view_window``, ``view_rows`` and ``view_columns (view)``;
     ``view_of`` and ``view_place (window, query)`` say on which, and where in its rows, a token lies, -1 for none.
+
+    Parameters
+    ----------
+    sample
+        Attention of a few windows, as the run keeps it.
+    placed
+        Images and frames in each window, and where they are among its tokens.
+    texts
+        Texts of these windows, with their images.
+    given
+        Arguments of the model's forward pass, of each window.
+    processors
+        Image processors, by the kind of tile.
     """
     of = np.full((len(placed), sample.sizes["query"]), -1)
     place = of.copy()

@@ -97,6 +97,17 @@ def loaded_for(
 ) -> tuple[SpeechModel, list[str] | None, list[Window] | None, bool]:
     """The model, the transcripts that its decoder reads, as texts and as windows, and whether some are not read.
 
+    Parameters
+    ----------
+    model
+        A folder, a hub id, or a loaded model.
+    sounds
+        Sounds, with the transcripts that lie beside them.
+    asked
+        Settings of the scan.
+    targets
+        Transcripts; by default those that lie beside the sounds.
+
     Raises
     ------
     AttnscopeError

@@ -138,7 +138,9 @@ def tubelets_of(model: PreTrainedModel, given: dict[str, Any], key: str) -> Tube
     model
         In eval mode.
     given
-        Arguments of its forward pass, with one video ``(1, frame, channel, row, column)`` as `key`.
+        Arguments of its forward pass, with one video ``(1, frame, channel, row, column)``.
+    key
+        Name of that argument.
 
     Returns
     -------

@@ -82,7 +82,7 @@ def align(
     ray, workers, ray_gpus
         Have the same units aligned by actors of Ray, as in `attnscope.scan`; `out` keeps them. See docs/clusters.md.
     layer, head
-        Of the decoder, from 0; None for the mean of all.
+        Layer and head of the decoder, from 0; None for the mean of all.
     end, step, words, batch_size
         As in `forced_alignment`.
     rule, threshold

@@ -48,7 +48,7 @@ def forced_alignment(
     sources, targets
         Sentences, line i of one being the translation of line i of the other.
     layer, head
-        Of the decoder, from 0; None takes the mean of all.
+        Layer and head of the decoder, from 0; None takes the mean of all.
     end, step
         As in `word_weights`.
     words

@@ -119,8 +119,8 @@ def score_alignments(
 
     Parameters
     ----------
-    found, sure, possible
-        For each sentence pair a set of links.
+    aligned, sure, possible
+        Set of links of each sentence pair.
 
     Raises
     ------
@@ -153,6 +153,13 @@ def score_alignments(
 
 def alignment_error_rate(aligned: Sequence[Links], sure: Sequence[Links], possible: Sequence[Links]) -> float:
     """AER alone, of `score_alignments`.
+
+    Parameters
+    ----------
+    aligned
+        Links of each sentence pair that were found.
+    sure, possible
+        Gold links of each sentence pair.
 
     Examples
     --------
@@ -250,6 +257,13 @@ def read_gold(path: Path | str, first: int = 1) -> Gold:
 
 def within(links: Links, sources: int, targets: int) -> Links:
     """The links that lie inside a pair of sentences with so many words.
+
+    Parameters
+    ----------
+    links
+        Pairs (source word, target word), from 0.
+    sources, targets
+        Number of words on either side.
 
     Examples
     --------

@@ -23,7 +23,15 @@ LINKS, RECORD = "links.txt", "run.json"
 
 
 def write_alignment(aligned: Aligned, folder: Path) -> None:
-    """Write ``links.txt`` (Pharaoh's format, one pair a line) and ``run.json`` (all else) into a folder."""
+    """Write ``links.txt`` (Pharaoh's format, one pair a line) and ``run.json`` (all else) into a folder.
+
+    Parameters
+    ----------
+    aligned
+        From `align`.
+    folder
+        Folder of the files; it is there.
+    """
     text = "".join(f"{pharaoh(links)}\n" for links in aligned.links)
     (folder / LINKS).write_text(text, encoding="utf-8")
     score, heads = aligned.score, aligned.heads

@@ -73,7 +73,7 @@ def score(
     language
         Language of the references, such as ``ja``; for ``moses`` English by default.
     resamples
-        Of the bootstrap; 0 for no intervals and tests.
+        Number of resamples of the bootstrap; 0 for no intervals and tests.
     seed
         Seed of the bootstrap.
     progress
